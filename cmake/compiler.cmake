@@ -1,0 +1,28 @@
+# Warnings, sanitizers, compiler cache and linker for every target of the tree.
+add_compile_options(-Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -fno-omit-frame-pointer)
+if(GPUPOOL_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+if(GPUPOOL_SANITIZE)
+  add_compile_options(-fsanitize=${GPUPOOL_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${GPUPOOL_SANITIZE})
+  if(GPUPOOL_SANITIZE MATCHES "thread")
+    add_compile_definitions(GPUPOOL_TSAN=1)
+    # Asio and std::atomic_thread_fence: TSan does not model fences.
+    add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
+  endif()
+  if(GPUPOOL_SANITIZE MATCHES "address")
+    add_compile_definitions(GPUPOOL_ASAN=1)
+    add_compile_options(-fno-sanitize=vptr)  # vptr checks need RTTI of LLVM, which is built without
+  endif()
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+# A directory's sources seen as "folder/file.h" from the top: every include names its full path.
+include_directories(${CMAKE_SOURCE_DIR})

@@ -1,0 +1,44 @@
+# Every package from outside, all of them from Debian or Ubuntu. scripts/install-dependencies.sh installs them.
+find_package(Threads REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+
+# CUDA: only its headers are needed to build gpupool itself; nvcc builds the examples.
+find_path(CUDA_INCLUDE_DIR cuda.h
+  HINTS ${CUDA_HOME} $ENV{CUDA_HOME} ENV CUDA_PATH PATH_SUFFIXES include
+  PATHS /usr/local/cuda /usr/include /usr/lib/cuda REQUIRED)
+find_program(NVCC nvcc HINTS ${CUDA_HOME} $ENV{CUDA_HOME} ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+add_library(cuda_headers INTERFACE)
+target_include_directories(cuda_headers SYSTEM INTERFACE ${CUDA_INCLUDE_DIR})
+
+# Header-only Asio (Debian: libasio-dev).
+find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)
+add_library(asio INTERFACE)
+target_include_directories(asio SYSTEM INTERFACE ${ASIO_INCLUDE_DIR})
+target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
+target_link_libraries(asio INTERFACE Threads::Threads)
+
+# toml++ (libtomlplusplus-dev), protozero (libprotozero-dev): header-only.
+find_path(TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h REQUIRED)
+find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_reader.hpp REQUIRED)
+
+# lz4 and zstd decode fat binaries; the static archives keep the client library free of run-time needs.
+find_path(LZ4_INCLUDE_DIR lz4.h REQUIRED)
+find_path(ZSTD_INCLUDE_DIR zstd.h REQUIRED)
+find_library(LZ4_STATIC NAMES liblz4.a REQUIRED)
+find_library(ZSTD_STATIC NAMES libzstd.a REQUIRED)
+
+# LLVM 15 or newer (opaque pointers), newest first: the code generator of softgpu.
+set(GPUPOOL_LLVM_VERSIONS 19 18 17 16 15)
+if(NOT LLVM_DIR)
+  foreach(version ${GPUPOOL_LLVM_VERSIONS})
+    if(EXISTS /usr/lib/llvm-${version}/lib/cmake/llvm/LLVMConfig.cmake)
+      set(LLVM_DIR /usr/lib/llvm-${version}/lib/cmake/llvm CACHE PATH "LLVMConfig.cmake's folder")
+      break()
+    endif()
+  endforeach()
+endif()
+find_package(LLVM REQUIRED CONFIG)
+message(STATUS "LLVM ${LLVM_PACKAGE_VERSION}, CUDA headers in ${CUDA_INCLUDE_DIR}, nvcc ${NVCC}")

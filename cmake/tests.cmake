@@ -1,0 +1,22 @@
+# Catch2, version 3 (Ubuntu 24.04, Debian 13) or 2 (Debian 12, Ubuntu 22.04); tests include "tests/support/catch.h".
+find_package(Catch2 3 QUIET)
+if(Catch2_FOUND)
+  add_library(test_main ALIAS Catch2::Catch2WithMain)
+else()
+  find_package(Catch2 2 REQUIRED)
+  add_library(test_main STATIC ${CMAKE_SOURCE_DIR}/tests/support/catch_main.cc)
+  target_link_libraries(test_main PUBLIC Catch2::Catch2)
+endif()
+
+# gpupool_test(name SOURCES a.cc ... LIBRARIES x ... [LABELS ...]): one Catch2 program, one ctest entry.
+function(gpupool_test name)
+  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  add_executable(${name} ${T_SOURCES})
+  target_link_libraries(${name} PRIVATE ${T_LIBRARIES} test_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}")
+endfunction()

@@ -1,0 +1,83 @@
+// A compiled set of PTX files: kernels, globals and the code behind them.
+//
+// A Program is immutable after compile(), shared by every module instance made from the same image, and safe to use from
+// any thread. It holds no device memory: each module instance allocates data_bytes() of device memory, has the Program
+// write the initial image there, and passes that address with every launch (BlockContext::module_data).
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "server/softgpu/exec/abi.h"
+
+namespace gpupool::softgpu {
+
+struct KernelParameter {
+  uint32_t offset;  // bytes from the start of the packed parameter block
+  uint32_t size;    // bytes
+  uint32_t alignment;
+};
+
+struct KernelInfo {
+  std::string name;
+  std::vector<KernelParameter> parameters;
+  uint32_t parameter_bytes = 0;
+  uint32_t static_shared_bytes = 0;
+  uint32_t local_bytes = 0;                     // per thread, as CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES reports it
+  uint32_t registers = 0;                       // an estimate, for occupancy; at least 1
+  uint32_t max_threads = kMaxThreadsPerBlock;   // .maxntid, else 1024
+  std::array<uint32_t, 3> required_block{};     // .reqntid, zeros when absent
+  bool synchronises = false;                    // needs one fiber per thread
+};
+
+struct GlobalInfo {
+  std::string name;
+  uint64_t offset = 0;  // from the start of the data segment
+  uint64_t size = 0;    // bytes
+  bool is_constant = false;
+  bool is_managed = false;
+};
+
+enum class CompileErrorCode {
+  invalid_ptx,              // CUDA_ERROR_INVALID_PTX: syntax, unknown instruction or operand
+  unsupported_ptx_version,  // CUDA_ERROR_UNSUPPORTED_PTX_VERSION: newer .version than known, or .target above the device
+  unresolved_symbol,        // linking several files left a name undefined: CUDA_ERROR_INVALID_IMAGE
+  internal,                 // LLVM refused what we generated: CUDA_ERROR_JIT_COMPILER... a bug of ours
+};
+struct CompileError {
+  CompileErrorCode code;
+  std::string message;  // one line: what, the instruction's text, the file's index and line
+};
+
+struct CompileOptions {
+  uint32_t compute_capability = 90;  // of the device, e.g. 90 for 9.0: a newer .target is refused
+  bool optimise = true;
+};
+
+class Program {
+ public:
+  virtual ~Program() = default;
+  virtual std::span<const KernelInfo> kernels() const = 0;
+  virtual std::span<const GlobalInfo> globals() const = 0;
+  virtual const KernelInfo* find_kernel(std::string_view name) const = 0;
+  virtual const GlobalInfo* find_global(std::string_view name) const = 0;
+  virtual uint64_t data_bytes() const = 0;
+  virtual uint64_t data_alignment() const = 0;
+  // Writes the initial content of the data segment into `image` (data_bytes() long), as it must look when the segment
+  // lies at device address `address` (pointers between globals are relocated).
+  virtual void write_data(std::span<std::byte> image, uint64_t address) const = 0;
+  // Machine code of a kernel; compiled at first use, which may take milliseconds. Thread-safe.
+  virtual std::variant<KernelCode, CompileError> code(const KernelInfo& kernel) const = 0;
+};
+
+// Parses, checks, links and prepares one or several PTX texts (several: the parts of an -rdc=true image). Everything that
+// can be refused is refused here, not at launch.
+std::variant<std::shared_ptr<const Program>, CompileError> compile(std::span<const std::string_view> ptx_texts,
+                                                                   const CompileOptions& options);
+
+}  // namespace gpupool::softgpu

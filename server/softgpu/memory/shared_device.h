@@ -1,0 +1,40 @@
+// A softgpu device as one object per machine: processes that open the same device of the same instance share its memory
+// size and take turns on it in time slices, as contexts of several processes do on a GPU.
+//
+// The state lives in a shared-memory file named after the instance (environment SOFTGPU_INSTANCE, default one per user)
+// and the device's number. A process that dies gives back what it had charged and its turn; the next process to look
+// notices. Thread-safe.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "server/softgpu/memory/address_space.h"
+
+namespace gpupool::softgpu {
+
+// Time slices. A process must hold the turn while blocks of its grids run; between blocks it calls still_mine().
+class DeviceTurns {
+ public:
+  virtual ~DeviceTurns() = default;
+  virtual void acquire() = 0;        // blocks until this process has the turn; nests (counted)
+  virtual void release() = 0;
+  // True while this process may go on; false when its slice (2 ms) is over and another process waits: then release()
+  // and acquire() again.
+  virtual bool still_mine() = 0;
+};
+
+class SharedDevice {
+ public:
+  // Device memory in bytes applies when this process is the first to open the device; later ones see what the first set.
+  static std::shared_ptr<SharedDevice> open(int ordinal, uint64_t memory_bytes);
+  virtual ~SharedDevice() = default;
+  virtual uint64_t total_bytes() const = 0;
+  virtual uint64_t free_bytes() const = 0;  // total minus what all processes have charged
+  // Charges `size` bytes (a multiple of kGranule for VMM; any multiple of 512 for plain allocations) and returns memory,
+  // or null when the device has not that much left. The memory is zeroed and un-charges itself when destroyed.
+  virtual std::shared_ptr<Memory> allocate(uint64_t size) = 0;
+  virtual DeviceTurns& turns() = 0;
+};
+
+}  // namespace gpupool::softgpu
