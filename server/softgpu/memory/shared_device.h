@@ -3,11 +3,11 @@
 //
 // The state lives in a shared-memory file named after the instance (environment SOFTGPU_INSTANCE, default one per user)
 // and the device's number. A process that dies gives back what it had charged and its turn; the next process to look
-// notices. Thread-safe.
+// notices. The last process to leave removes the file. Thread-safe.
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <string>
 
 #include "server/softgpu/memory/address_space.h"
 
@@ -16,23 +16,31 @@ namespace gpupool::softgpu {
 // Time slices. A process must hold the turn while blocks of its grids run; between blocks it calls still_mine().
 class DeviceTurns {
  public:
+  static constexpr uint64_t kSliceNanoseconds = 2'000'000;
+  // A holder that does not give the turn back so long after its slice (one endless block) no longer keeps others waiting:
+  // they go on beside it, as a GPU would preempt it.
+  static constexpr uint64_t kOverdueNanoseconds = 50'000'000;
+
   virtual ~DeviceTurns() = default;
   virtual void acquire() = 0;        // blocks until this process has the turn; nests (counted)
   virtual void release() = 0;
   // True while this process may go on; false when its slice (2 ms) is over and another process waits: then release()
-  // and acquire() again.
+  // and acquire() again. Costs a few loads when nobody waits.
   virtual bool still_mine() = 0;
 };
 
 class SharedDevice {
  public:
   // Device memory in bytes applies when this process is the first to open the device; later ones see what the first set.
-  static std::shared_ptr<SharedDevice> open(int ordinal, uint64_t memory_bytes);
+  // Null: refused (a file that is not ours or not understood, too many processes, no reserved range); `error`, when
+  // given, gets one line that says why. Opening twice in one process gives the same object.
+  static std::shared_ptr<SharedDevice> open(int ordinal, uint64_t memory_bytes, std::string* error = nullptr);
   virtual ~SharedDevice() = default;
   virtual uint64_t total_bytes() const = 0;
-  virtual uint64_t free_bytes() const = 0;  // total minus what all processes have charged
-  // Charges `size` bytes (a multiple of kGranule for VMM; any multiple of 512 for plain allocations) and returns memory,
-  // or null when the device has not that much left. The memory is zeroed and un-charges itself when destroyed.
+  virtual uint64_t free_bytes() const = 0;  // total minus what all living processes have charged
+  // Charges `size` bytes (a multiple of kGranule for VMM; anything for plain allocations, for which DeviceHeap is the
+  // better way) and returns memory, or null when the device has not that much left. The memory is zeroed and un-charges
+  // itself when destroyed.
   virtual std::shared_ptr<Memory> allocate(uint64_t size) = 0;
   virtual DeviceTurns& turns() = 0;
 };
