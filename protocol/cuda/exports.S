@@ -1,0 +1,55 @@
+// Exports every driver symbol from the library that this file is linked into.
+// Each name is a weak one-jump stub, so a strong definition elsewhere in the same library takes its place; what is left
+// answers CUDA_ERROR_NOT_SUPPORTED through gpupool_cuda_unsupported. The table at the end holds the address of each
+// final symbol, strong or stub alike, as a 32-bit distance from the table. Such distances cannot be taken of a symbol
+// that another library could replace, so linking without -Bsymbolic fails instead of making a library that
+// LD_PRELOAD can mix up. See exports.h.
+
+#if defined(__x86_64__)
+#if defined(__has_include)
+#if __has_include(<cet.h>)
+#include <cet.h>  // marks the object as fit for indirect branch tracking where the compiler asks for it
+#endif
+#endif
+#define STUB_BODY endbr64; movl $stub_index, %edi; jmp gpupool_cuda_unsupported
+#elif defined(__aarch64__)
+#define STUB_BODY hint 34; mov w0, stub_index; b gpupool_cuda_unsupported  // hint 34: bti c
+#else
+#error "no stub for this processor"
+#endif
+
+        .text
+        .set stub_index, 0
+#define CUDA_SYMBOL(name, version) \
+        .weak name; .type name, %function; .p2align 4; name: STUB_BODY; .size name, . - name; \
+        .set stub_index, stub_index + 1;
+#include "protocol/cuda/symbols.def"
+#undef CUDA_SYMBOL
+
+// CUresult gpupool_cuda_unsupported(uint32_t symbol): a library may define its own, to say which call was missing.
+        .weak gpupool_cuda_unsupported
+        .hidden gpupool_cuda_unsupported
+        .type gpupool_cuda_unsupported, %function
+        .p2align 4
+gpupool_cuda_unsupported:
+#if defined(__x86_64__)
+        endbr64
+        movl $801, %eax
+#else
+        mov w0, 801
+#endif
+        ret
+        .size gpupool_cuda_unsupported, . - gpupool_cuda_unsupported
+
+        .section .rodata
+        .globl gpupool_cuda_symbol_offsets
+        .hidden gpupool_cuda_symbol_offsets
+        .type gpupool_cuda_symbol_offsets, %object
+        .p2align 4
+gpupool_cuda_symbol_offsets:
+#define CUDA_SYMBOL(name, version) .long name - gpupool_cuda_symbol_offsets;
+#include "protocol/cuda/symbols.def"
+#undef CUDA_SYMBOL
+        .size gpupool_cuda_symbol_offsets, . - gpupool_cuda_symbol_offsets
+
+        .section .note.GNU-stack, "", %progbits
