@@ -1,0 +1,365 @@
+// From a row of the call table (function type and one role per parameter) to its four halves: the client writes the
+// request and reads the reply; the worker reads the request, calls the function and writes the reply.
+//
+// Client: `Ends` gives mint(kind), retire(handle) and stream(handle). Worker: `Table` gives resolve(kind, handle) ->
+// optional<void*>, bind(kind, handle, object), unbind(handle) and stream(handle). Nothing here throws but bad_alloc.
+#pragma once
+#include <array>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/roles.h"
+#include "protocol/wire/reader.h"
+#include "protocol/wire/writer.h"
+
+namespace gpupool::cuda {
+
+using wire::Reader;
+using wire::Writer;
+
+// A handle type is a pointer to an opaque struct, or an integer (CUmemGenericAllocationHandle).
+template <class H>
+uint64_t handle_bits(H handle) {
+  if constexpr (std::is_pointer_v<H>) return reinterpret_cast<uintptr_t>(handle);
+  else return static_cast<uint64_t>(handle);
+}
+template <class H>
+H handle_from_bits(uint64_t bits) {
+  if constexpr (std::is_pointer_v<H>) return reinterpret_cast<H>(static_cast<uintptr_t>(bits));
+  else return static_cast<H>(bits);
+}
+
+// One parameter. The primary template is left undefined: a role that does not fit its type does not compile.
+// Client side: check (CUDA_SUCCESS or the code to return at once), write, read_reply.
+// Worker side: Slot, read (false: malformed), resolve (CUresult), argument, finish (after a successful call), write_reply.
+template <class Role, class A>
+struct Parameter;
+
+struct ParameterBase {
+  template <class A>
+  static CUresult check(A) { return CUDA_SUCCESS; }
+  template <class Slot, class Args>
+  static CUresult prepare(Slot&, const Args&) { return CUDA_SUCCESS; }
+  template <class Slot, class Table>
+  static CUresult resolve(Slot&, Table&) { return CUDA_SUCCESS; }
+  template <class Slot, class Table>
+  static void finish(Slot&, Table&) {}
+  template <class Slot>
+  static void write_reply(Writer&, Slot&) {}
+  template <class A, class Args>
+  static void read_reply(Reader&, A, const Args&) {}
+};
+
+template <class A>
+struct Parameter<role::value, A> : ParameterBase {
+  static_assert(std::is_trivially_copyable_v<A> && !std::is_pointer_v<A>);
+  using Slot = A;
+  template <class Ends, class Args>
+  static void write(Writer& writer, A arg, const Args&, Ends&) { writer.put(arg); }
+  static bool read(Reader& reader, Slot& slot) {
+    slot = reader.get<A>();
+    return true;
+  }
+  static A argument(Slot& slot) { return slot; }
+};
+
+template <Kind K, class A>
+struct HandleParameter : ParameterBase {
+  struct Slot {
+    uint64_t handle = 0;
+    void* object = nullptr;
+  };
+  template <class Ends, class Args>
+  static void write(Writer& writer, A arg, const Args&, Ends&) { writer.put(handle_bits(arg)); }
+  static bool read(Reader& reader, Slot& slot) {
+    slot.handle = reader.get<uint64_t>();
+    return true;
+  }
+  template <class Table>
+  static CUresult resolve(Slot& slot, Table& table) {
+    if (slot.handle == 0) return CUDA_SUCCESS;
+    const auto object = table.resolve(K, slot.handle);
+    if (!object) return K == Kind::context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+    slot.object = *object;
+    return CUDA_SUCCESS;
+  }
+  static A argument(Slot& slot) { return handle_from_bits<A>(reinterpret_cast<uintptr_t>(slot.object)); }
+};
+
+template <Kind K, class A>
+struct Parameter<role::handle<K>, A> : HandleParameter<K, A> {
+  static CUresult check(A arg) {
+    const uint64_t bits = handle_bits(arg);
+    return bits == 0 || kind_of(bits) == K || (K == Kind::function && kind_of(bits) == Kind::kernel)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_HANDLE;
+  }
+};
+template <Kind K, class A>
+struct Parameter<role::handle_in_use<K>, A> : HandleParameter<K, A> {
+  static CUresult check(A arg) {
+    return handle_bits(arg) == 0 ? CUDA_ERROR_INVALID_HANDLE : Parameter<role::handle<K>, A>::check(arg);
+  }
+};
+template <Kind K, class A>
+struct Parameter<role::dead_handle<K>, A> : HandleParameter<K, A> {
+  using Slot = typename HandleParameter<K, A>::Slot;
+  static CUresult check(A arg) {
+    return kind_of(handle_bits(arg)) == K ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  }
+  template <class Ends, class Args>
+  static void write(Writer& writer, A arg, const Args&, Ends& ends) {
+    writer.put(handle_bits(arg));
+    ends.retire(handle_bits(arg));
+  }
+  template <class Table>
+  static void finish(Slot& slot, Table& table) { table.unbind(slot.handle); }
+};
+
+template <Kind K, class A>
+struct Parameter<role::new_handle<K>, A*> : ParameterBase {
+  struct Slot {
+    uint64_t handle = 0;
+    A object{};
+  };
+  static CUresult check(A* arg) { return arg ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+  template <class Ends, class Args>
+  static void write(Writer& writer, A* arg, const Args&, Ends& ends) {
+    const uint64_t handle = ends.mint(K);
+    *arg = handle_from_bits<A>(handle);
+    writer.put(handle);
+  }
+  static bool read(Reader& reader, Slot& slot) {
+    slot.handle = reader.get<uint64_t>();
+    return kind_of(slot.handle) == K;
+  }
+  static A* argument(Slot& slot) { return &slot.object; }
+  template <class Table>
+  static void finish(Slot& slot, Table& table) {
+    table.bind(K, slot.handle, reinterpret_cast<void*>(static_cast<uintptr_t>(handle_bits(slot.object))));
+  }
+};
+
+template <>
+struct Parameter<role::stream, CUstream> : ParameterBase {
+  struct Slot {
+    uint64_t handle = 0;
+    CUstream stream = nullptr;
+  };
+  static CUresult check(CUstream arg) {
+    const uint64_t bits = handle_bits(arg);
+    return is_special_stream(bits) || kind_of(bits) == Kind::stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  }
+  template <class Ends, class Args>
+  static void write(Writer& writer, CUstream arg, const Args&, Ends& ends) { writer.put(ends.stream(handle_bits(arg))); }
+  static bool read(Reader& reader, Slot& slot) {
+    slot.handle = reader.get<uint64_t>();
+    return true;
+  }
+  template <class Table>
+  static CUresult resolve(Slot& slot, Table& table) {
+    const auto object = table.stream(slot.handle);
+    if (!object) return CUDA_ERROR_INVALID_HANDLE;
+    slot.stream = *object;
+    return CUDA_SUCCESS;
+  }
+  static CUstream argument(Slot& slot) { return slot.stream; }
+};
+
+template <class T>
+struct Parameter<role::in, T*> : ParameterBase {
+  using V = std::remove_const_t<T>;
+  using Slot = std::optional<V>;
+  template <class Ends, class Args>
+  static void write(Writer& writer, T* arg, const Args&, Ends&) {
+    writer.put<uint8_t>(arg != nullptr);
+    if (arg) writer.put(*arg);
+  }
+  static bool read(Reader& reader, Slot& slot) {
+    if (reader.get<uint8_t>()) slot = reader.get<V>();
+    return true;
+  }
+  static T* argument(Slot& slot) { return slot ? &*slot : nullptr; }
+};
+
+template <class T>
+struct Parameter<role::out, T*> : ParameterBase {
+  using Slot = std::optional<T>;
+  template <class Ends, class Args>
+  static void write(Writer& writer, T* arg, const Args&, Ends&) { writer.put<uint8_t>(arg != nullptr); }
+  static bool read(Reader& reader, Slot& slot) {
+    if (reader.get<uint8_t>()) slot.emplace();
+    return true;
+  }
+  static T* argument(Slot& slot) { return slot ? &*slot : nullptr; }
+  static void write_reply(Writer& writer, Slot& slot) {
+    if (slot) writer.put(*slot);
+  }
+  template <class Args>
+  static void read_reply(Reader& reader, T* arg, const Args&) {
+    if (!arg) return;
+    const T received = reader.get<T>();
+    if (reader.ok()) *arg = received;
+  }
+};
+
+template <class T>
+struct Parameter<role::in_out, T*> : Parameter<role::out, T*> {
+  using Slot = std::optional<T>;
+  template <class Ends, class Args>
+  static void write(Writer& writer, T* arg, const Args&, Ends&) {
+    writer.put<uint8_t>(arg != nullptr);
+    if (arg) writer.put(*arg);
+  }
+  static bool read(Reader& reader, Slot& slot) {
+    if (reader.get<uint8_t>()) slot = reader.get<T>();
+    return true;
+  }
+};
+
+// Arrays whose length another parameter gives. The length travels with the array too, and the worker compares the two.
+template <size_t N, class T>
+struct Parameter<role::in_array<N>, T*> : ParameterBase {
+  using V = std::remove_const_t<T>;
+  struct Slot {
+    bool present = false;
+    std::vector<V> items;
+  };
+  template <class Ends, class Args>
+  static void write(Writer& writer, T* arg, const Args& args, Ends&) {
+    const uint64_t count = arg ? static_cast<uint64_t>(std::get<N>(args)) : 0;
+    writer.put<uint8_t>(arg != nullptr);
+    writer.put<uint64_t>(count);
+    if (count <= kMaxArrayBytes / sizeof(V)) writer.put_bytes(arg, count * sizeof(V));
+  }
+  static bool read(Reader& reader, Slot& slot) {
+    slot.present = reader.get<uint8_t>() != 0;
+    const auto count = reader.get<uint64_t>();
+    if (count > kMaxArrayBytes / sizeof(V)) return false;
+    const auto bytes = reader.get_bytes(count * sizeof(V));
+    slot.items.resize(bytes.size() / sizeof(V));
+    if (!bytes.empty()) std::memcpy(slot.items.data(), bytes.data(), bytes.size());
+    return reader.ok();
+  }
+  template <class Args>
+  static CUresult prepare(Slot& slot, const Args& args) {
+    return !slot.present || slot.items.size() == static_cast<uint64_t>(std::get<N>(args)) ? CUDA_SUCCESS
+                                                                                          : CUDA_ERROR_INVALID_VALUE;
+  }
+  static T* argument(Slot& slot) { return slot.present ? slot.items.data() : nullptr; }
+};
+
+template <size_t N, class T>
+struct Parameter<role::out_array<N>, T*> : ParameterBase {
+  struct Slot {
+    bool present = false;
+    std::vector<T> items;
+  };
+  template <class Ends, class Args>
+  static void write(Writer& writer, T* arg, const Args&, Ends&) { writer.put<uint8_t>(arg != nullptr); }
+  static bool read(Reader& reader, Slot& slot) {
+    slot.present = reader.get<uint8_t>() != 0;
+    return true;
+  }
+  template <class Args>
+  static CUresult prepare(Slot& slot, const Args& args) {
+    if (!slot.present) return CUDA_SUCCESS;
+    const auto count = static_cast<uint64_t>(std::get<N>(args));
+    if (count > kMaxArrayBytes / sizeof(T)) return CUDA_ERROR_INVALID_VALUE;
+    slot.items.resize(count);
+    return CUDA_SUCCESS;
+  }
+  static T* argument(Slot& slot) { return slot.present ? slot.items.data() : nullptr; }
+  static void write_reply(Writer& writer, Slot& slot) { writer.put_bytes(slot.items.data(), slot.items.size() * sizeof(T)); }
+  template <class Args>
+  static void read_reply(Reader& reader, T* arg, const Args& args) {
+    if (!arg) return;
+    const auto bytes = reader.get_bytes(static_cast<uint64_t>(std::get<N>(args)) * sizeof(T));
+    if (reader.ok() && !bytes.empty()) std::memcpy(arg, bytes.data(), bytes.size());
+  }
+};
+template <size_t N>
+struct Parameter<role::out_text<N>, char*> : Parameter<role::out_array<N>, char*> {};
+
+template <>
+struct Parameter<role::c_string, const char*> : ParameterBase {
+  struct Slot {
+    bool present = false;
+    std::string text;
+  };
+  template <class Ends, class Args>
+  static void write(Writer& writer, const char* arg, const Args&, Ends&) {
+    writer.put<uint8_t>(arg != nullptr);
+    writer.put_text(arg ? arg : "");
+  }
+  static bool read(Reader& reader, Slot& slot) {
+    slot.present = reader.get<uint8_t>() != 0;
+    slot.text = reader.get_text();
+    return reader.ok();
+  }
+  static const char* argument(Slot& slot) { return slot.present ? slot.text.c_str() : nullptr; }
+};
+
+// A whole row.
+template <class Function, class... Roles>
+struct Row;
+
+template <class... A, class... Roles>
+struct Row<CUresult (*)(A...), Roles...> {
+  static_assert(sizeof...(A) == sizeof...(Roles), "one role per parameter");
+  using Function = CUresult (*)(A...);
+  using Args = std::tuple<A...>;
+  using Slots = std::tuple<typename Parameter<Roles, A>::Slot...>;
+  using Indices = std::index_sequence_for<A...>;
+
+  // --- client ---
+  static CUresult check(const Args& args) {
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      CUresult result = CUDA_SUCCESS;
+      ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::check(std::get<I>(args)) : result), ...);
+      return result;
+    }(Indices{});
+  }
+  template <class Ends>
+  static void write_request(Writer& writer, const Args& args, Ends& ends) {
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      (Parameter<Roles, A>::write(writer, std::get<I>(args), args, ends), ...);
+    }(Indices{});
+  }
+  // False: the server sent something else than this row's reply.
+  static bool read_reply(Reader& reader, const Args& args) {
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      (Parameter<Roles, A>::read_reply(reader, std::get<I>(args), args), ...);
+    }(Indices{});
+    return reader.finished();
+  }
+
+  // --- worker ---
+  // nullopt: malformed request, the session ends. The reply's body is written only after success.
+  template <class Table>
+  static std::optional<CUresult> execute(Function function, Reader& reader, Writer& writer, Table& table) {
+    return [&]<size_t... I>(std::index_sequence<I...>) -> std::optional<CUresult> {
+      Slots slots;
+      const bool read = (Parameter<Roles, A>::read(reader, std::get<I>(slots)) && ...);
+      if (!read || !reader.finished()) return std::nullopt;
+      if (!function) return CUDA_ERROR_NOT_SUPPORTED;
+      CUresult result = CUDA_SUCCESS;
+      ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::resolve(std::get<I>(slots), table) : result), ...);
+      if (result != CUDA_SUCCESS) return result;
+      const Args values(Parameter<Roles, A>::argument(std::get<I>(slots))...);
+      ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::prepare(std::get<I>(slots), values) : result), ...);
+      if (result != CUDA_SUCCESS) return result;
+      result = function(Parameter<Roles, A>::argument(std::get<I>(slots))...);
+      if (result != CUDA_SUCCESS) return result;
+      (Parameter<Roles, A>::finish(std::get<I>(slots), table), ...);
+      (Parameter<Roles, A>::write_reply(writer, std::get<I>(slots)), ...);
+      return result;
+    }(Indices{});
+  }
+};
+
+}  // namespace gpupool::cuda

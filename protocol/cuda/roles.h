@@ -1,0 +1,37 @@
+// The roles that parameters of driver functions play: the vocabulary of the rows in protocol/cuda/*.def.
+// How each role travels is in codec.h.
+#pragma once
+#include <cstddef>
+
+#include "protocol/cuda/handles.h"
+
+namespace gpupool::cuda {
+
+// Modes: does the caller wait for the server?
+enum class Mode {
+  async,                  // queued; errors surface at the next call that waits
+  sync,                   // one round trip
+  async_without_context,  // the same, for functions that need no current context
+  sync_without_context,
+};
+
+namespace role {
+struct value {};                                // a number, enum, struct or device address, as it is
+template <Kind K> struct handle {};             // an object of kind K; null stays null
+template <Kind K> struct handle_in_use {};      // as handle, but null is refused by the client at once
+template <Kind K> struct new_handle {};         // K*: the client mints the handle, the worker binds it to the result
+template <Kind K> struct dead_handle {};        // the handle of an object that this call destroys
+struct stream {};                               // CUstream: a handle or one of CUDA's special streams
+struct in {};                                   // const T*: one T, may be null
+struct out {};                                  // T*: one T that the call writes, may be null
+struct in_out {};                               // T*: one T, read and written
+template <size_t N> struct in_array {};         // const T*: as many T as parameter N (from 0) says
+template <size_t N> struct out_array {};        // T*: as many T as parameter N says, written by the call
+template <size_t N> struct out_text {};         // char*: buffer of parameter N bytes, NUL-terminated by the call
+struct c_string {};                             // const char*
+}  // namespace role
+
+// Arrays in a row's arguments: far above what any driver function takes, far below what could hurt the worker.
+constexpr size_t kMaxArrayBytes = 1u << 20;
+
+}  // namespace gpupool::cuda

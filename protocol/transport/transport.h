@@ -1,0 +1,74 @@
+// What every transport (tcp, shm, rdma) provides: a reliable, ordered stream of bytes between a client and its worker.
+//
+// A Connection has one sender and one receiver at a time (each side serialises its own threads); sending and receiving
+// may happen on two threads at once. send_some and receive_some never block; wait() does, until the wished direction is
+// possible, the deadline passes or interrupt() is called. This split lets a client that is blocked in sending go on
+// receiving, so that two full pipes cannot stop each other.
+#pragma once
+#include <sys/uio.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "protocol/wire/result.h"
+
+namespace gpupool::transport {
+
+using Clock = std::chrono::steady_clock;
+using Deadline = std::optional<Clock::time_point>;  // nullopt: wait for ever
+
+// "tcp://host:port"; later shm:// and rdma://.
+struct Endpoint {
+  std::string scheme;
+  std::string host;
+  uint16_t port = 0;
+  std::string text() const;
+  static Result<Endpoint> parse(const std::string& text);
+};
+
+struct Options {
+  std::chrono::milliseconds connect_timeout{5000};
+  // A peer whose machine or network is gone is noticed after this long without an acknowledgement.
+  std::chrono::milliseconds dead_peer_timeout{15000};
+};
+
+class Connection {
+ public:
+  enum class Ready { none, receive, send, both };  // none: the deadline passed or interrupt() was called
+
+  virtual ~Connection() = default;
+  // Bytes accepted from the front of the gather list; 0: would block.
+  virtual Result<size_t> send_some(std::span<const iovec> buffers) = 0;
+  // Bytes received; 0: nothing there yet. End of stream is ErrorCode::closed.
+  virtual Result<size_t> receive_some(std::span<std::byte> buffer) = 0;
+  virtual Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) = 0;
+  virtual void interrupt() = 0;          // thread-safe; ends one wait() (present or next)
+  virtual void close() = 0;              // thread-safe; both sides see the end
+  virtual std::string peer() const = 0;  // for messages, e.g. "127.0.0.1:4321"
+  // The descriptor that carries the connection, given up by this object (to hand it to a worker); -1 if there is none.
+  virtual int release_descriptor() = 0;
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual Result<std::unique_ptr<Connection>> accept(Deadline deadline) = 0;
+  virtual Endpoint endpoint() const = 0;  // with the port that the system chose
+  virtual void close() = 0;               // thread-safe; ends accept()
+};
+
+Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);
+Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options);
+// Takes over a descriptor that release_descriptor() of another process gave up.
+Result<std::unique_ptr<Connection>> adopt(const std::string& scheme, int descriptor, const Options& options);
+
+// Blocking helpers over the interface.
+Result<void> send_all(Connection& connection, std::span<const iovec> buffers, Deadline deadline);
+Result<void> receive_exact(Connection& connection, std::span<std::byte> buffer, Deadline deadline);
+
+}  // namespace gpupool::transport

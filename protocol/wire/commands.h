@@ -1,0 +1,164 @@
+// Bodies of the commands in commands.def and of the messages that answer them: fixed structs, then variable parts where
+// the comment says so. All sizes in bytes, all handles minted by the client (protocol/cuda/handles.h), little-endian.
+#pragma once
+#include <cstdint>
+#include <type_traits>
+
+namespace gpupool::wire {
+
+// ping: no body; answered by MessageKind::pong at once, also while the executor works.
+// goodbye: no body; the client is about to close in an orderly way.
+
+struct MoveAddresses {  // the range proposed in HelloReply is not free in the client; reply: AddressRange
+  uint64_t wished_base; // free in the client; 0: any
+  uint64_t size;
+};
+struct AddressRange {
+  uint64_t base;
+  uint64_t size;
+};
+
+struct PrimaryContext {  // retain_, release_, reset_primary_context
+  uint64_t handle;
+  int32_t device;
+  uint32_t flags;        // CUctx_flags, retain only
+};
+struct CreateContext {
+  uint64_t handle;
+  int32_t device;
+  uint32_t flags;        // CUctx_flags
+};
+struct DestroyContext {
+  uint64_t handle;
+};
+
+// synchronize_context: no body (the header names the context).
+struct SynchronizeStream {
+  uint64_t stream;
+};
+struct SynchronizeEvent {
+  uint64_t event;
+};
+
+// map_memory: device memory behind addresses of the session's range that have none. Multiples of Device.granularity.
+struct MapMemory {
+  uint64_t address;
+  uint64_t size;
+  int32_t device;
+  uint32_t reserved;
+};
+// free_memory: takes effect when everything queued before it (on `stream`, or on the whole context when stream is
+// kAllStreams) has run; MessageHeader::retired then reaches this command's sequence number.
+constexpr uint64_t kAllStreams = ~0ull;
+struct FreeMemory {
+  uint64_t address;
+  uint64_t size;        // to unmap; 0: only tell when the place may be reused
+  uint64_t stream;
+};
+
+// copy_to_device: `rows` rows of `width` bytes, packed, follow; row r goes to destination + r * pitch.
+struct CopyToDevice {
+  uint64_t stream;
+  uint64_t destination;
+  uint64_t pitch;
+  uint32_t width;       // width * rows <= kBulkChunkBytes
+  uint32_t rows;
+};
+// copy_from_device: rows come back packed in DeviceData messages, in order; a reply ends the transfer.
+struct CopyFromDevice {
+  uint64_t stream;
+  uint64_t source;
+  uint64_t pitch;
+  uint64_t width;
+  uint64_t rows;
+};
+struct DeviceData {     // then the bytes; the message's sequence number names the copy
+  uint64_t offset;      // in the packed rows
+};
+
+// upload_part: bytes of a module image follow. Parts come in order; an upload is consumed by the load that names it.
+struct UploadPart {
+  uint64_t upload;
+  uint64_t total;       // whole size, the same in every part
+};
+// load_module, load_library: the image is the named upload. Reply: text with the JIT's log (may be empty).
+struct LoadImage {
+  uint64_t handle;      // new module or library
+  uint64_t upload;
+};
+// get_function, get_kernel: name (text) follows. Reply: FunctionInfo.
+struct GetFunction {
+  uint64_t handle;      // new function or kernel
+  uint64_t owner;       // module or library
+};
+// kernel_function: the function of a kernel in the current context (cuKernelGetFunction). Reply: empty.
+struct KernelFunction {
+  uint64_t handle;      // new function
+  uint64_t kernel;
+};
+constexpr uint32_t kFunctionAttributes = 16;  // CU_FUNC_ATTRIBUTE_* 0..15
+constexpr uint32_t kMaxParameters = 4096;     // more than fit the 32764 bytes that CUDA allows a kernel
+struct FunctionInfo {   // then parameter_count times ParameterInfo
+  int32_t attributes[kFunctionAttributes];
+  uint32_t parameter_count;
+  uint32_t reserved;
+};
+struct ParameterInfo {
+  uint32_t offset;
+  uint32_t size;
+};
+// get_global: name (text) follows. Reply: GlobalInfo.
+struct GetGlobal {
+  uint64_t owner;       // module or library
+};
+struct GlobalInfo {
+  uint64_t address;
+  uint64_t size;
+};
+
+// launch: attribute_count CUlaunchAttribute, then parameter_bytes of packed parameters follow.
+constexpr uint32_t kLaunchCooperative = 1;
+constexpr uint32_t kLaunchExtended = 2;  // cuLaunchKernelEx: the attributes apply
+constexpr uint32_t kMaxLaunchAttributes = 64;
+constexpr uint32_t kMaxParameterBytes = 32764;  // CUDA's limit since 12.1 (4 KiB before)
+struct Launch {
+  uint64_t function;    // function or kernel
+  uint64_t stream;
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint32_t shared_bytes;
+  uint32_t flags;
+  uint32_t attribute_count;
+  uint32_t parameter_bytes;
+};
+
+// host_function: when the stream gets there, the server sends MessageKind::host_callback with `callback` and the stream
+// goes on after host_function_done.
+struct HostFunction {
+  uint64_t stream;
+  uint64_t callback;
+};
+struct HostFunctionDone {
+  uint64_t callback;
+};
+
+#define GPUPOOL_BODY(type, bytes) static_assert(sizeof(type) == (bytes) && std::is_trivially_copyable_v<type>)
+GPUPOOL_BODY(MoveAddresses, 16);
+GPUPOOL_BODY(AddressRange, 16);
+GPUPOOL_BODY(PrimaryContext, 16);
+GPUPOOL_BODY(CreateContext, 16);
+GPUPOOL_BODY(MapMemory, 24);
+GPUPOOL_BODY(FreeMemory, 24);
+GPUPOOL_BODY(CopyToDevice, 32);
+GPUPOOL_BODY(CopyFromDevice, 40);
+GPUPOOL_BODY(UploadPart, 16);
+GPUPOOL_BODY(LoadImage, 16);
+GPUPOOL_BODY(GetFunction, 16);
+GPUPOOL_BODY(KernelFunction, 16);
+GPUPOOL_BODY(FunctionInfo, 72);
+GPUPOOL_BODY(GlobalInfo, 16);
+GPUPOOL_BODY(Launch, 56);
+GPUPOOL_BODY(HostFunction, 16);
+#undef GPUPOOL_BODY
+
+}  // namespace gpupool::wire

@@ -1,0 +1,55 @@
+// Result<T>: a value or an Error. Used on the data path instead of exceptions.
+#pragma once
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace gpupool {
+
+enum class ErrorCode {
+  closed,        // the peer ended the connection in an orderly way
+  lost,          // reset, timed out or unreachable
+  refused,       // the peer said no; the message says why
+  malformed,     // the peer broke the protocol
+  limit,         // a size or count above what this side accepts
+  invalid,       // bad argument or configuration on this side
+  unavailable,   // the operating system or a library could not provide something
+};
+
+struct Error {
+  ErrorCode code = ErrorCode::unavailable;
+  std::string message;  // one line for a person: what happened, to what, what to do
+};
+
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+  T& operator*() { return std::get<0>(state_); }
+  const T& operator*() const { return std::get<0>(state_); }
+  T* operator->() { return &std::get<0>(state_); }
+  const T* operator->() const { return &std::get<0>(state_); }
+  const Error& error() const { return std::get<1>(state_); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error error) : error_(std::move(error)) {}
+  bool ok() const { return !error_; }
+  explicit operator bool() const { return ok(); }
+  const Error& error() const { return *error_; }
+
+ private:
+  std::optional<Error> error_;
+};
+
+}  // namespace gpupool
