@@ -56,8 +56,9 @@ static bool matches_cpu(std::vector<float> rod, const std::vector<float>& result
 
 int main(int argc, char** argv) {
   long workers = 4, size = 20'000;
-  parse_options(argc, argv, "Simulates heat in several rods, one host thread per rod.",
-                {{"--threads", "host threads", &workers, 1, 256}, {"--size", "points per rod", &size, 1, 1 << 24}});
+  parse_options(
+      argc, argv, "Simulates heat in several rods, one host thread per rod.",
+      {{"--threads", "host threads", &workers, 1, 256}, {"--size", "points per rod", &size, 1, 1 << 24}});
 
   print_device();
   Stopwatch watch;

@@ -63,8 +63,7 @@ int main(int argc, char** argv) {
     for (long k = 0; k < inner; ++k)
       for (long column = 0; column < columns; ++column)
         expected[column] += a[row * inner + k] * b[k * columns + column];
-    for (long column = 0; column < columns; ++column)
-      passed &= c[row * columns + column] == expected[column];
+    for (long column = 0; column < columns; ++column) passed &= c[row * columns + column] == expected[column];
   }
   std::printf("result   %ld x %ld times %ld x %ld, checksum %016llx\n", rows, inner, inner, columns,
               static_cast<unsigned long long>(checksum(c.data(), c.size() * sizeof(float))));

@@ -23,10 +23,10 @@ struct Exponent {
 
 struct PublicKey {
   Number n;
-  Number n_squared;            // the modulus of every operation
-  Number montgomery_one;       // 2^2048 mod n^2
-  Number montgomery_square;    // 2^4096 mod n^2
-  uint32_t negated_inverse;    // -1 / n^2 mod 2^32
+  Number n_squared;          // the modulus of every operation
+  Number montgomery_one;     // 2^2048 mod n^2
+  Number montgomery_square;  // 2^4096 mod n^2
+  uint32_t negated_inverse;  // -1 / n^2 mod 2^32
 };
 
 __constant__ PublicKey key;
@@ -84,7 +84,8 @@ __device__ void power(Number base, const Exponent& exponent, Number& result) {
 }
 
 // ciphertext = (1 + message * n) * random^n mod n^2
-__global__ void encrypt(const uint64_t* messages, const Number* randoms, Exponent n, Number* ciphertexts, int count) {
+__global__ void encrypt(const uint64_t* messages, const Number* randoms, Exponent n, Number* ciphertexts,
+                        int count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= count) return;
   Number blinding;
@@ -147,14 +148,16 @@ static Bignum from_hex(const char* digits) {
 }
 
 static Bignum from_device(const Number& number) {
-  Bignum result(BN_lebin2bn(reinterpret_cast<const unsigned char*>(number.limb), sizeof number.limb, nullptr));
+  Bignum result(
+      BN_lebin2bn(reinterpret_cast<const unsigned char*>(number.limb), sizeof number.limb, nullptr));
   require(result != nullptr);
   return result;
 }
 
 static Number to_device(const Bignum& number) {
   Number result;
-  require(BN_bn2lebinpad(number.get(), reinterpret_cast<unsigned char*>(result.limb), sizeof result.limb) > 0);
+  require(BN_bn2lebinpad(number.get(), reinterpret_cast<unsigned char*>(result.limb), sizeof result.limb) >
+          0);
   return result;
 }
 
@@ -172,7 +175,8 @@ int main(int argc, char** argv) {
   const Bignum q = from_hex(
       "F1E876C262EF6A268652F64858CE339ED0B92503339790B66ABE58D4DC0BEE3B"
       "40AC6DDA80EF1EE24A6A20EBF44E3C5F88CA51FEF56ACDD26E375B0B949CB195");
-  Bignum n = bignum(), n_squared = bignum(), lambda = bignum(), mu = bignum(), one = bignum(1), scratch = bignum();
+  Bignum n = bignum(), n_squared = bignum(), lambda = bignum(), mu = bignum(), one = bignum(1),
+         scratch = bignum();
   require(BN_mul(n.get(), p.get(), q.get(), ctx) && BN_sqr(n_squared.get(), n.get(), ctx));
   // lambda = (p - 1)(q - 1) serves as well as their least common multiple; mu = 1 / lambda mod n.
   require(BN_sub(p.get(), p.get(), one.get()) && BN_sub(q.get(), q.get(), one.get()) &&
@@ -203,7 +207,8 @@ int main(int argc, char** argv) {
   };
   for (uint64_t& message : messages) message = next_random() >> 1;  // two of them fit 64 bits
   for (Number& number : randoms)
-    for (int j = 0; j < kLimbs; ++j) number.limb[j] = j < kLimbs / 2 - 1 ? static_cast<uint32_t>(next_random()) : 0;
+    for (int j = 0; j < kLimbs; ++j)
+      number.limb[j] = j < kLimbs / 2 - 1 ? static_cast<uint32_t>(next_random()) : 0;
 
   print_device();
   Stopwatch watch;
@@ -213,12 +218,17 @@ int main(int argc, char** argv) {
   CUDA_CHECK(cudaMalloc(&device_numbers, randoms.size() * sizeof(Number)));
   CUDA_CHECK(cudaMalloc(&device_sums, count * sizeof(Number)));
   CUDA_CHECK(cudaMemcpyToSymbol(key, &public_key, sizeof key));
-  CUDA_CHECK(cudaMemcpy(device_messages, messages.data(), messages.size() * sizeof(uint64_t), cudaMemcpyHostToDevice));
-  CUDA_CHECK(cudaMemcpy(device_numbers, randoms.data(), randoms.size() * sizeof(Number), cudaMemcpyHostToDevice));
+  CUDA_CHECK(cudaMemcpy(device_messages, messages.data(), messages.size() * sizeof(uint64_t),
+                        cudaMemcpyHostToDevice));
+  CUDA_CHECK(
+      cudaMemcpy(device_numbers, randoms.data(), randoms.size() * sizeof(Number), cudaMemcpyHostToDevice));
 
-  const int blocks = (count + kThreads - 1) / kThreads, blocks_of_both = (2 * count + kThreads - 1) / kThreads;
-  encrypt<<<blocks_of_both, kThreads>>>(device_messages, device_numbers, exponent_n, device_numbers, 2 * count);
-  CUDA_CHECK(cudaMemcpy(ciphertexts.data(), device_numbers, ciphertexts.size() * sizeof(Number), cudaMemcpyDeviceToHost));
+  const int blocks = (count + kThreads - 1) / kThreads,
+            blocks_of_both = (2 * count + kThreads - 1) / kThreads;
+  encrypt<<<blocks_of_both, kThreads>>>(device_messages, device_numbers, exponent_n, device_numbers,
+                                        2 * count);
+  CUDA_CHECK(cudaMemcpy(ciphertexts.data(), device_numbers, ciphertexts.size() * sizeof(Number),
+                        cudaMemcpyDeviceToHost));
   add_encrypted<<<blocks, kThreads>>>(device_numbers, device_numbers + count, device_sums, count);
   CUDA_CHECK(cudaMemcpy(sums.data(), device_sums, count * sizeof(Number), cudaMemcpyDeviceToHost));
   decrypt<<<blocks, kThreads>>>(device_sums, exponent_lambda, device_sums, count);
@@ -245,7 +255,8 @@ int main(int argc, char** argv) {
             BN_mod_mul(message.get(), message.get(), mu.get(), n.get(), ctx));
     passed &= BN_is_word(message.get(), messages[i] + messages[i + count]);
   }
-  std::printf("result   %d encrypted, %d added, %d decrypted; checksum of the sums %016llx\n", 2 * count, count, count,
+  std::printf("result   %d encrypted, %d added, %d decrypted; checksum of the sums %016llx\n", 2 * count,
+              count, count,
               static_cast<unsigned long long>(checksum(sums.data(), sums.size() * sizeof(Number))));
   return finish(passed, milliseconds);
 }

@@ -74,12 +74,13 @@ int main(int argc, char** argv) {
 
   bool passed = milliseconds >= 0;
   for (size_t i = 0; i < total; ++i) passed &= host[i] == mix(static_cast<uint32_t>(i), kRounds);
-  std::printf("result   %ld chunks of %d elements through 3 streams, checksum %016llx\n", chunks, chunk_elements,
-              static_cast<unsigned long long>(checksum(host, total * sizeof(uint32_t))));
+  std::printf("result   %ld chunks of %d elements through 3 streams, checksum %016llx\n", chunks,
+              chunk_elements, static_cast<unsigned long long>(checksum(host, total * sizeof(uint32_t))));
 
   for (Buffer& buffer : buffers) {
     CUDA_CHECK(cudaFree(buffer.data));
-    for (cudaEvent_t event : {buffer.uploaded, buffer.computed, buffer.free}) CUDA_CHECK(cudaEventDestroy(event));
+    for (cudaEvent_t event : {buffer.uploaded, buffer.computed, buffer.free})
+      CUDA_CHECK(cudaEventDestroy(event));
   }
   for (cudaEvent_t event : {start, stop}) CUDA_CHECK(cudaEventDestroy(event));
   for (cudaStream_t stream : {upload, compute, download}) CUDA_CHECK(cudaStreamDestroy(stream));

@@ -20,7 +20,8 @@ __device__ Summary combine(Summary a, Summary b) {
 
 __device__ Summary reduce_warp(Summary value) {
   for (int distance = 16; distance > 0; distance /= 2) {
-    const Summary other = {__shfl_down_sync(~0u, value.sum, distance), __shfl_down_sync(~0u, value.min, distance),
+    const Summary other = {__shfl_down_sync(~0u, value.sum, distance),
+                           __shfl_down_sync(~0u, value.min, distance),
                            __shfl_down_sync(~0u, value.max, distance)};
     value = combine(value, other);
   }

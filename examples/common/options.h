@@ -9,7 +9,7 @@
 struct Option {
   const char* name;  // "--size"
   const char* help;
-  long* number;       // set this or `text`
+  long* number;  // set this or `text`
   long min = 1;
   long max = 1L << 30;
   const char** text = nullptr;
@@ -43,8 +43,8 @@ inline void parse_options(int argc, char** argv, const char* summary, std::initi
     char* end = nullptr;
     *found->number = std::strtol(value, &end, 10);
     if (*end || end == value || *found->number < found->min || *found->number > found->max) {
-      std::fprintf(stderr, "%s: %s takes a number from %ld to %ld, not '%s'\n", argv[0], found->name, found->min,
-                   found->max, value);
+      std::fprintf(stderr, "%s: %s takes a number from %ld to %ld, not '%s'\n", argv[0], found->name,
+                   found->min, found->max, value);
       std::exit(2);
     }
   }

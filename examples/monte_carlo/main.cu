@@ -1,4 +1,4 @@
-// Estimates pi from random points. Its device code is in two files, compiled with -rdc=true and linked by nvcc.
+// Estimates pi from random points. Its device code is in two files that nvcc -rdc=true links on the device.
 #include "../common/example.h"
 #include "random.h"
 

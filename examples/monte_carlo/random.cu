@@ -10,4 +10,6 @@ __device__ uint32_t random_number(uint32_t index) {
   return value ^ (value >> 16);
 }
 
-__device__ void count_draws(uint32_t count) { atomicAdd(&random_draws, count); }
+__device__ void count_draws(uint32_t count) {
+  atomicAdd(&random_draws, count);
+}
