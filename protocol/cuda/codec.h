@@ -1,11 +1,12 @@
 // From a row of the call table (function type and one role per parameter) to its four halves: the client writes the
 // request and reads the reply; the worker reads the request, calls the function and writes the reply.
 //
-// Client: `Ends` gives mint(kind), retire(handle) and stream(handle). Worker: `Table` gives resolve(kind, handle) ->
+// Client: `Ends` gives mint(kind), retire(handle), stream(handle) and device(ordinal). Worker: `Table` gives resolve(kind, handle) ->
 // optional<void*>, bind(kind, handle, object), unbind(handle) and stream(handle). Nothing here throws but bad_alloc.
 #pragma once
 #include <array>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -168,6 +169,12 @@ struct Parameter<role::stream, CUstream> : ParameterBase {
     return CUDA_SUCCESS;
   }
   static CUstream argument(Slot& slot) { return slot.stream; }
+};
+
+template <>
+struct Parameter<role::device, CUdevice> : Parameter<role::value, CUdevice> {
+  template <class Ends, class Args>
+  static void write(Writer& writer, CUdevice arg, const Args&, Ends& ends) { writer.put<CUdevice>(ends.device(arg)); }
 };
 
 template <class T>

@@ -21,6 +21,7 @@ template <Kind K> struct handle {};             // an object of kind K; null sta
 template <Kind K> struct handle_in_use {};      // as handle, but null is refused by the client at once
 template <Kind K> struct new_handle {};         // K*: the client mints the handle, the worker binds it to the result
 template <Kind K> struct dead_handle {};        // the handle of an object that this call destroys
+struct device {};                               // CUdevice: numbered differently on the two sides (CUDA_VISIBLE_DEVICES)
 struct stream {};                               // CUstream: a handle or one of CUDA's special streams
 struct in {};                                   // const T*: one T, may be null
 struct out {};                                  // T*: one T that the call writes, may be null
