@@ -1,8 +1,8 @@
 // Plain allocations (cuMemAlloc and its asynchronous cousins) on a SharedDevice, made and mapped in one step.
 //
 // Small allocations share granules of 2 MiB, so that they cost neither a mapping nor a granule each; larger ones get a
-// piece of memory of their own, rounded up to 64 KiB. A granule without allocations goes back to the device at once,
-// except the last one. Owns the memory behind every live allocation. Thread-safe.
+// piece of memory of their own, rounded up to 64 KiB. A granule without allocations goes back to the device at once.
+// Owns the memory behind every live allocation. Thread-safe.
 #pragma once
 #include <cstdint>
 #include <map>

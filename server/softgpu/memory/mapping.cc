@@ -1,0 +1,314 @@
+// Memory objects and where they are mapped.
+#include "server/softgpu/memory/mapping.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "server/softgpu/memory/address_space.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+int protection_of(Access access) {
+  switch (access) {
+    case Access::none: return PROT_NONE;
+    case Access::read: return PROT_READ;
+    case Access::read_write: return PROT_READ | PROT_WRITE;
+  }
+  return PROT_NONE;
+}
+
+bool page_multiple(uint64_t value) { return value % page_bytes() == 0; }
+
+// The move of a Memory to a memfd in progress, and the last one, for the SIGSEGV handler.
+std::atomic<uint64_t> moving_begin{0}, moving_end{0}, moves_done{0};
+std::atomic<bool> moving{false};
+
+class MappedMemory final : public Memory {
+ public:
+  MappedMemory(uint64_t size, std::function<void()> released) : size_(size), released_(std::move(released)) {}
+  ~MappedMemory() override;
+  uint64_t size() const override { return size_; }
+  uint64_t mapped_size() const { return round_up(size_, page_bytes()); }
+
+  // All under the table's mutex.
+  bool place(uint64_t offset, uint64_t address, uint64_t size, Access access);
+  bool leave(uint64_t address, uint64_t size, bool last_reference);
+
+ private:
+  enum class State { fresh, at_home, parked, shared };
+  bool move_to_file();
+
+  const uint64_t size_;
+  std::function<void()> released_;
+  State state_ = State::fresh;
+  uint64_t home_ = 0;                   // at_home, parked: where the private pages are
+  Access home_access_ = Access::none;   // at_home
+  int file_ = -1;                       // shared
+  friend struct Table;
+};
+
+struct Mapping {
+  uint64_t size;
+  uint64_t offset;
+  Access access;
+  std::shared_ptr<MappedMemory> memory;
+};
+
+struct Table {
+  std::mutex mutex;
+  std::map<uint64_t, Mapping> mappings;  // by address
+
+  using Iterator = std::map<uint64_t, Mapping>::iterator;
+  bool overlaps(uint64_t address, uint64_t size) {
+    auto next = mappings.lower_bound(address);
+    if (next != mappings.end() && next->first < address + size) return true;
+    if (next == mappings.begin()) return false;
+    --next;
+    return next->first + next->second.size > address;
+  }
+  // The mappings that make up exactly this range; false when it cuts one or has a gap.
+  bool whole(uint64_t address, uint64_t size, Iterator* first, Iterator* end) {
+    Iterator at = mappings.find(address);
+    *first = at;
+    uint64_t covered = 0;
+    while (covered < size) {
+      if (at == mappings.end() || at->first != address + covered) return false;
+      covered += at->second.size;
+      ++at;
+    }
+    *end = at;
+    return covered == size;
+  }
+  static void set_home_access(MappedMemory& memory, Access access) { memory.home_access_ = access; }
+};
+
+Table& table() {
+  static auto* instance = new Table;
+  return *instance;
+}
+
+// Moves private pages to another address without copying; what was at `from` becomes a reservation again.
+bool move_pages(uint64_t from, uint64_t to, uint64_t size) {
+  void* source = reinterpret_cast<void*>(from);
+  if (mprotect(source, size, PROT_READ | PROT_WRITE) != 0) return false;
+  void* moved = MAP_FAILED;
+#ifdef MREMAP_DONTUNMAP
+  moved = mremap(source, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, reinterpret_cast<void*>(to));
+#endif
+  if (moved == MAP_FAILED) {
+    moved = mremap(source, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(to));
+  }
+  if (moved == MAP_FAILED) return false;
+  back_with_nothing(from, size);
+  return true;
+}
+
+bool write_file(int file, const char* bytes, uint64_t size, uint64_t offset) {
+  while (size > 0) {
+    const ssize_t wrote = pwrite(file, bytes, size, static_cast<off_t>(offset));
+    if (wrote <= 0) return false;
+    bytes += wrote;
+    size -= static_cast<uint64_t>(wrote);
+    offset += static_cast<uint64_t>(wrote);
+  }
+  return true;
+}
+
+// Kernels may go on reading what is copied; writers are held off by mprotect.
+__attribute__((no_sanitize("thread"))) bool all_zero(const char* bytes, uint64_t size) {
+  const auto* words = reinterpret_cast<const uint64_t*>(bytes);
+  for (uint64_t i = 0; i < size / sizeof(uint64_t); ++i) {
+    if (words[i] != 0) return false;
+  }
+  return true;
+}
+
+MappedMemory::~MappedMemory() {
+  if (state_ == State::parked) {
+    back_with_nothing(home_, mapped_size());
+    release_addresses(home_, mapped_size());
+  }
+  if (file_ >= 0) close(file_);
+  if (released_) released_();
+}
+
+bool MappedMemory::move_to_file() {
+  if (state_ == State::shared) return true;
+  const uint64_t size = mapped_size();
+  const int file = memfd_create("softgpu", MFD_CLOEXEC);
+  if (file < 0) return false;
+  if (ftruncate(file, static_cast<off_t>(size)) != 0) {
+    close(file);
+    return false;
+  }
+  if (state_ != State::fresh) {
+    void* home = reinterpret_cast<void*>(home_);
+    moving_begin = home_;
+    moving_end = home_ + size;
+    moving = true;
+    bool ok = mprotect(home, size, PROT_READ) == 0;
+    const uint64_t page = page_bytes();
+    for (uint64_t at = 0; ok && at < size; at += page) {
+      const char* bytes = reinterpret_cast<const char*>(home_ + at);
+      if (!all_zero(bytes, page)) ok = write_file(file, bytes, page, at);
+    }
+    const int protection = state_ == State::at_home ? protection_of(home_access_) : PROT_NONE;
+    if (ok && state_ == State::at_home) ok = mmap(home, size, protection, MAP_SHARED | MAP_FIXED, file, 0) == home;
+    if (!ok) mprotect(home, size, protection);
+    moves_done.fetch_add(1);
+    moving = false;
+    if (!ok) {
+      close(file);
+      return false;
+    }
+    if (state_ == State::parked) {
+      back_with_nothing(home_, size);
+      release_addresses(home_, size);
+    }
+  }
+  file_ = file;
+  state_ = State::shared;
+  return true;
+}
+
+bool MappedMemory::place(uint64_t offset, uint64_t address, uint64_t size, Access access) {
+  const bool whole = offset == 0 && size == mapped_size();
+  if (whole && state_ == State::fresh) {
+    if (!back_with_fresh_pages(address, size, protection_of(access), true)) return false;
+    madvise(reinterpret_cast<void*>(address), size, MADV_DONTFORK);  // a forked child must not make every page copy-on-write
+  } else if (whole && state_ == State::parked && move_pages(home_, address, size)) {
+    release_addresses(home_, size);
+    mprotect(reinterpret_cast<void*>(address), size, protection_of(access));
+  } else {
+    if (!move_to_file()) return false;
+    void* wished = reinterpret_cast<void*>(address);
+    return mmap(wished, size, protection_of(access), MAP_SHARED | MAP_FIXED, file_, static_cast<off_t>(offset)) == wished;
+  }
+  state_ = State::at_home;
+  home_ = address;
+  home_access_ = access;
+  return true;
+}
+
+bool MappedMemory::leave(uint64_t address, uint64_t size, bool last_reference) {
+  if (state_ == State::shared) return back_with_nothing(address, size);
+  if (last_reference) {
+    state_ = State::fresh;
+    return back_with_nothing(address, size);
+  }
+  // The content outlives the mapping.
+  const auto parking = allocate_addresses(size, std::min(size & -size, kGranule), 0);
+  if (parking && move_pages(address, *parking, size)) {
+    mprotect(reinterpret_cast<void*>(*parking), size, PROT_NONE);
+    home_ = *parking;
+    state_ = State::parked;
+    return true;
+  }
+  if (parking) release_addresses(*parking, size);
+  return move_to_file() && back_with_nothing(address, size);
+}
+
+}  // namespace
+
+std::shared_ptr<Memory> create_memory(uint64_t size, std::function<void()> released) {
+  if (size == 0 || size > kRangeSize || !reserve_range()) return nullptr;
+  return std::make_shared<MappedMemory>(size, std::move(released));
+}
+
+bool map_memory(const std::shared_ptr<Memory>& memory, uint64_t offset, uint64_t address, uint64_t size, Access access) {
+  auto mapped = std::dynamic_pointer_cast<MappedMemory>(memory);
+  if (!mapped || size == 0 || !page_multiple(offset) || !page_multiple(address) || !page_multiple(size)) return false;
+  if (offset > mapped->mapped_size() || size > mapped->mapped_size() - offset || !in_range(address, size)) return false;
+  if (!addresses_allocated(address, size)) return false;
+  auto& t = table();
+  std::lock_guard lock(t.mutex);
+  if (t.overlaps(address, size)) return false;
+  if (!mapped->place(offset, address, size, access)) return false;
+  t.mappings.emplace(address, Mapping{size, offset, access, std::move(mapped)});
+  return true;
+}
+
+bool unmap_memory(uint64_t address, uint64_t size) {
+  auto& t = table();
+  std::map<uint64_t, Mapping> gone;  // destroyed after the mutex is released: the last reference runs foreign code
+  std::lock_guard lock(t.mutex);
+  Table::Iterator at, end;
+  if (size == 0 || !t.whole(address, size, &at, &end)) return false;
+  while (at != end) {
+    auto& mapping = at->second;
+    if (!mapping.memory->leave(at->first, mapping.size, mapping.memory.use_count() == 1)) return false;
+    gone.insert(t.mappings.extract(at++));
+  }
+  return true;
+}
+
+bool protect_memory(uint64_t address, uint64_t size, bool readable, bool writable) {
+  const Access access = writable ? Access::read_write : readable ? Access::read : Access::none;
+  auto& t = table();
+  std::lock_guard lock(t.mutex);
+  Table::Iterator first, end;
+  if (size == 0 || !t.whole(address, size, &first, &end)) return false;
+  if (mprotect(reinterpret_cast<void*>(address), size, protection_of(access)) != 0) return false;
+  for (auto at = first; at != end; ++at) {
+    at->second.access = access;
+    Table::set_home_access(*at->second.memory, access);
+  }
+  return true;
+}
+
+std::shared_ptr<Memory> memory_at(uint64_t address, uint64_t* offset) {
+  auto& t = table();
+  std::lock_guard lock(t.mutex);
+  auto at = t.mappings.upper_bound(address);
+  if (at == t.mappings.begin()) return nullptr;
+  --at;
+  if (address - at->first >= at->second.size) return nullptr;
+  if (offset != nullptr) *offset = at->second.offset + (address - at->first);
+  return at->second.memory;
+}
+
+bool is_accessible(uint64_t address, uint64_t size, Access access) {
+  auto& t = table();
+  std::lock_guard lock(t.mutex);
+  auto at = t.mappings.upper_bound(address);
+  if (at == t.mappings.begin()) return false;
+  for (--at; at != t.mappings.end() && at->first <= address; ++at) {
+    const uint64_t end = at->first + at->second.size;
+    if (end <= address || at->second.access < access) return false;
+    if (end - address >= size) return true;
+    size -= end - address;
+    address = end;
+  }
+  return false;
+}
+
+bool anything_mapped(uint64_t address, uint64_t size) {
+  auto& t = table();
+  std::lock_guard lock(t.mutex);
+  return t.overlaps(address, size);
+}
+
+bool wait_for_move(uint64_t address) {
+  // The fault may be older than the end of the move: one more try per move and thread.
+  // Initial-exec: a signal handler must not allocate thread-local storage.
+  __attribute__((tls_model("initial-exec"))) static thread_local uint64_t retried_moves = 0;
+  if (address < moving_begin || address >= moving_end) return false;
+  if (moving) {
+    while (moving) sched_yield();
+    return true;
+  }
+  const uint64_t done = moves_done;
+  if (retried_moves == done) return false;
+  retried_moves = done;
+  return true;
+}
+
+}  // namespace gpupool::softgpu

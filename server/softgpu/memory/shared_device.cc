@@ -1,0 +1,130 @@
+#include "server/softgpu/memory/shared_device.h"
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "server/softgpu/memory/device_turns.h"
+#include "server/softgpu/memory/shared_file.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+bool valid_instance(const std::string& name) {
+  if (name.empty() || name.size() > 64 || name[0] == '.') return false;
+  return name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == std::string::npos;
+}
+
+class OpenDevice final : public SharedDevice, public std::enable_shared_from_this<OpenDevice> {
+ public:
+  bool join(const std::string& path, uint64_t memory_bytes, std::string* error) {
+    if (!file_.join(path, memory_bytes, error)) return false;
+    turns_ = make_turns(file_);
+    return true;
+  }
+
+  uint64_t total_bytes() const override { return file_.state().total_bytes; }
+
+  uint64_t free_bytes() const override {
+    file_.wipe_dead();
+    const uint64_t used = charged(), total = total_bytes();
+    return used < total ? total - used : 0;
+  }
+
+  std::shared_ptr<Memory> allocate(uint64_t size) override {
+    if (size == 0 || size > total_bytes() || !file_.mine()) return nullptr;
+    if (!try_charge(size)) {
+      file_.wipe_dead();
+      if (!try_charge(size)) return nullptr;
+    }
+    auto memory = create_memory(size, [self = shared_from_this(), size] { self->uncharge(size); });
+    if (!memory) uncharge(size);
+    return memory;
+  }
+
+  DeviceTurns& turns() override { return *turns_; }
+
+ private:
+  uint64_t charged() const {
+    uint64_t sum = 0;
+    for (const auto& slot : file_.state().slots) sum += slot.charged;
+    return sum;
+  }
+  bool try_charge(uint64_t size) {
+    return file_.exclusively([&] {
+      const uint64_t used = charged();
+      if (used > total_bytes() || size > total_bytes() - used) return false;
+      file_.state().slots[file_.slot()].charged += size;
+      return true;
+    });
+  }
+  void uncharge(uint64_t size) {
+    if (file_.mine()) file_.state().slots[file_.slot()].charged -= size;
+  }
+
+  mutable SharedFile file_;
+  std::unique_ptr<DeviceTurns> turns_;
+};
+
+// One object per file and process: a process's record locks on a file end when it closes any descriptor of that file.
+struct Registry {
+  std::mutex mutex;
+  std::condition_variable closed;
+  struct Entry {
+    std::weak_ptr<OpenDevice> device;
+    int owner;  // process id: a forked child opens the device for itself
+  };
+  std::map<std::string, Entry> entries;  // until the device is closed
+};
+
+Registry& registry() {
+  static auto* instance = new Registry;
+  return *instance;
+}
+
+void close_device(const std::string& path, OpenDevice* device) {
+  auto& r = registry();
+  std::lock_guard lock(r.mutex);
+  delete device;
+  const auto entry = r.entries.find(path);
+  if (entry != r.entries.end() && entry->second.owner == getpid() && entry->second.device.expired()) r.entries.erase(entry);
+  r.closed.notify_all();
+}
+
+}  // namespace
+
+std::shared_ptr<SharedDevice> SharedDevice::open(int ordinal, uint64_t memory_bytes, std::string* error) {
+  std::string ignored;
+  if (error == nullptr) error = &ignored;
+  const char* instance = std::getenv("SOFTGPU_INSTANCE");
+  const std::string name = instance != nullptr && *instance != '\0' ? instance : "default";
+  if (!valid_instance(name)) {
+    *error = "SOFTGPU_INSTANCE must be 1 to 64 letters, digits, '_', '-' or '.', not starting with '.'";
+    return nullptr;
+  }
+  if (!reserve_range()) {
+    *error = "the address range of softgpu's memory is taken in this process";
+    return nullptr;
+  }
+  const std::string path =
+      "/dev/shm/softgpu-" + std::to_string(geteuid()) + "-" + name + "-" + std::to_string(ordinal);
+
+  auto& r = registry();
+  std::unique_lock lock(r.mutex);
+  for (auto entry = r.entries.find(path); entry != r.entries.end() && entry->second.owner == getpid();
+       entry = r.entries.find(path)) {
+    if (auto device = entry->second.device.lock()) return device;
+    r.closed.wait(lock);  // another thread is closing it
+  }
+  auto fresh = std::make_unique<OpenDevice>();
+  if (!fresh->join(path, memory_bytes, error)) return nullptr;
+  std::shared_ptr<OpenDevice> device(fresh.release(), [path](OpenDevice* d) { close_device(path, d); });
+  r.entries[path] = {device, getpid()};
+  return device;
+}
+
+}  // namespace gpupool::softgpu

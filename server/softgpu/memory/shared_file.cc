@@ -1,0 +1,172 @@
+#include "server/softgpu/memory/shared_file.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr uint64_t kMagic = 0x5550'4754'464f'5301;  // changes with the layout
+constexpr uint32_t kVersion = 1;
+
+struct flock record(int64_t byte, short type) {
+  struct flock lock{};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  return lock;
+}
+
+std::string system_error(const std::string& what, const std::string& path) {
+  return what + " " + path + ": " + std::strerror(errno);
+}
+
+}  // namespace
+
+bool SharedFile::lock_byte(int64_t byte) const {
+  auto lock = record(byte, F_WRLCK);
+  // The kernel's deadlock detection looks at processes, not threads, and so sees deadlocks where there are none.
+  while (fcntl(file_, F_SETLKW, &lock) != 0) {
+    if (errno != EINTR && errno != EDEADLK) return false;
+    sched_yield();
+  }
+  return true;
+}
+
+void SharedFile::unlock_byte(int64_t byte) const {
+  auto lock = record(byte, F_UNLCK);
+  fcntl(file_, F_SETLK, &lock);
+}
+
+bool SharedFile::locked_elsewhere(int64_t byte) const {
+  auto lock = record(byte, F_WRLCK);
+  return fcntl(file_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;  // cannot tell: assume it lives
+}
+
+bool SharedFile::alive(uint32_t slot) const { return slot == slot_ || locked_elsewhere(kFirstSlotByte + slot); }
+
+bool SharedFile::join(const std::string& path, uint64_t total_bytes, std::string* error) {
+  path_ = path;
+  owner_ = getpid();
+  for (bool retry = true; retry;) {
+    retry = false;
+    file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (file_ < 0) {
+      *error = system_error("cannot open", path);
+      return false;
+    }
+    const bool locked = lock_byte(kLifecycleByte);
+    if (!locked) *error = system_error("cannot lock", path);
+    const bool joined = locked && join_locked(path, total_bytes, &retry, error);
+    if (locked) unlock_byte(kLifecycleByte);
+    if (joined) return true;
+    if (state_ != nullptr) munmap(state_, sizeof(SharedState));
+    state_ = nullptr;
+    close(file_);
+    file_ = -1;
+  }
+  return false;
+}
+
+bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool* retry, std::string* error) {
+  struct stat info{};
+  if (fstat(file_, &info) != 0) {
+    *error = system_error("cannot examine", path);
+    return false;
+  }
+  if (info.st_nlink == 0) {  // its last user removed it between our open and our lock
+    *retry = true;
+    return false;
+  }
+  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    *error = path + " is not a private file of this user; remove it or set SOFTGPU_INSTANCE to another name";
+    return false;
+  }
+  if (info.st_size != 0 && info.st_size != static_cast<off_t>(sizeof(SharedState))) {
+    *error = path + " is not the state of a softgpu device (wrong size); remove it or set SOFTGPU_INSTANCE to another name";
+    return false;
+  }
+  if (info.st_size == 0 && ftruncate(file_, sizeof(SharedState)) != 0) {
+    *error = system_error("cannot size", path);
+    return false;
+  }
+  void* mapped = mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (mapped == MAP_FAILED) {
+    *error = system_error("cannot map", path);
+    return false;
+  }
+  state_ = static_cast<SharedState*>(mapped);
+  if (state_->magic != 0 &&
+      (state_->magic != kMagic || state_->version != kVersion || state_->slot_count != kMaxProcesses)) {
+    *error = path + " is not the state of a softgpu device of this version; remove it or set SOFTGPU_INSTANCE to another name";
+    return false;
+  }
+  bool anyone = false;
+  for (uint32_t i = 0; i < kMaxProcesses && !anyone; ++i) anyone = locked_elsewhere(kFirstSlotByte + i);
+  if (!anyone) {  // new, or everyone who used it died: start clean
+    state_ = new (mapped) SharedState{};
+    state_->version = kVersion;
+    state_->slot_count = kMaxProcesses;
+    state_->total_bytes = total_bytes;
+    state_->magic = kMagic;
+  }
+  wipe_dead_locked();
+  for (uint32_t i = 0; i < kMaxProcesses; ++i) {
+    if (state_->slots[i].pid != 0 || locked_elsewhere(kFirstSlotByte + i)) continue;
+    if (!lock_byte(kFirstSlotByte + i)) break;
+    slot_ = i;
+    state_->slots[i].charged = 0;
+    state_->slots[i].pid = static_cast<uint64_t>(owner_);
+    return true;
+  }
+  *error = path + ": " + std::to_string(kMaxProcesses) + " processes use this softgpu device already";
+  return false;
+}
+
+void SharedFile::wipe_dead() {
+  std::lock_guard lock(mutex_);
+  bool any = false;
+  for (uint32_t i = 0; i < kMaxProcesses && !any; ++i) any = state_->slots[i].pid != 0 && !alive(i);
+  if (!any || !lock_byte(kLifecycleByte)) return;
+  wipe_dead_locked();
+  unlock_byte(kLifecycleByte);
+}
+
+void SharedFile::wipe_dead_locked() {
+  for (uint32_t i = 0; i < kMaxProcesses; ++i) {
+    auto& slot = state_->slots[i];
+    if (slot.pid == 0 || alive(i)) continue;
+    state_->waiting[i / 64] &= ~(uint64_t{1} << (i % 64));
+    slot.charged = 0;
+    slot.pid = 0;
+  }
+}
+
+bool SharedFile::mine() const { return getpid() == owner_; }
+
+void SharedFile::leave() {
+  if (state_ == nullptr) return;
+  if (mine()) {
+    lock_byte(kLifecycleByte);
+    state_->waiting[slot_ / 64] &= ~(uint64_t{1} << (slot_ % 64));
+    state_->slots[slot_].charged = 0;
+    state_->slots[slot_].pid = 0;
+    bool anyone = false;
+    for (uint32_t i = 0; i < kMaxProcesses && !anyone; ++i) anyone = i != slot_ && locked_elsewhere(kFirstSlotByte + i);
+    if (!anyone) unlink(path_.c_str());
+    close(file_);  // drops every lock of this process on the file
+  }
+  munmap(state_, sizeof(SharedState));
+  state_ = nullptr;
+  file_ = -1;
+}
+
+}  // namespace gpupool::softgpu

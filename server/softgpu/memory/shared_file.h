@@ -1,0 +1,81 @@
+// The file in /dev/shm behind a SharedDevice: its layout, and who takes part. Internal to memory/.
+//
+// Every process that takes part owns a slot, and holds a POSIX record lock on that slot's byte: the kernel drops the lock
+// when the process dies, whatever kills it, and tells every other process, also across PID namespaces. What a dead process
+// left in its slot is wiped by whoever looks next. A slot is written by its owner alone, or by the wiper under the
+// life-cycle lock, so that no crash can leave the accounts wrong: the sum of the slots is the truth.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+namespace gpupool::softgpu {
+
+constexpr uint32_t kMaxProcesses = 256;  // per device
+
+struct alignas(64) ProcessSlot {
+  std::atomic<uint64_t> pid;      // for people who look at the file; 0: slot free
+  std::atomic<uint64_t> charged;  // bytes
+  std::atomic<uint32_t> wake;     // futex: counts the turns handed to this process
+};
+
+struct SharedState {
+  std::atomic<uint64_t> magic;  // written last
+  uint32_t version;
+  uint32_t slot_count;
+  uint64_t total_bytes;
+  alignas(64) std::atomic<uint32_t> holder;        // of the turn: slot + 1, 0 nobody
+  std::atomic<uint32_t> turn;                      // counts changes of the holder
+  std::atomic<uint64_t> waiting[kMaxProcesses / 64];  // one bit per slot that waits for the turn
+  ProcessSlot slots[kMaxProcesses];
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+class SharedFile {
+ public:
+  SharedFile() = default;
+  ~SharedFile() { leave(); }
+  SharedFile(const SharedFile&) = delete;
+  SharedFile& operator=(const SharedFile&) = delete;
+
+  // Opens or creates the file and takes a slot. False: `error` says why.
+  bool join(const std::string& path, uint64_t total_bytes, std::string* error);
+  // Gives the slot back; the last one removes the file. In a forked child, which owns no slot, it only unmaps.
+  void leave();
+
+  // False in a forked child of the process that joined.
+  bool mine() const;
+  SharedState& state() const { return *state_; }
+  uint32_t slot() const { return slot_; }
+  // Whether the process that owns (or owned) this slot lives. The caller's own slot counts as living.
+  bool alive(uint32_t slot) const;
+  void wipe_dead();
+  // Runs `change` while no other process or thread runs one; for decisions about the sum of all slots.
+  template <typename F>
+  auto exclusively(F change) {
+    std::lock_guard lock(mutex_);
+    lock_byte(kAccountsByte);
+    auto result = change();
+    unlock_byte(kAccountsByte);
+    return result;
+  }
+
+ private:
+  static constexpr int64_t kLifecycleByte = 0, kAccountsByte = 1, kFirstSlotByte = 64;
+  static constexpr uint32_t kNoSlot = UINT32_MAX;
+  bool join_locked(const std::string& path, uint64_t total_bytes, bool* retry, std::string* error);
+  void wipe_dead_locked();
+  bool lock_byte(int64_t byte) const;
+  void unlock_byte(int64_t byte) const;
+  bool locked_elsewhere(int64_t byte) const;
+
+  std::string path_;
+  int file_ = -1;
+  SharedState* state_ = nullptr;
+  uint32_t slot_ = kNoSlot;
+  int owner_ = 0;     // process id
+  std::mutex mutex_;  // record locks do not exclude threads of one process
+};
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,195 @@
+#include <sys/mman.h>
+#include <time.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "server/softgpu/memory/shared_device.h"
+#include "tests/server/softgpu/memory/child.h"
+#include "tests/server/softgpu/memory/instance.h"
+
+using namespace gpupool::softgpu;
+
+namespace {
+
+// Counters that parent and children see.
+struct Board {
+  std::atomic<uint64_t> held[4];  // nanoseconds for which each process held the turn
+  std::atomic<int> inside;
+  std::atomic<int> collisions;
+  std::atomic<bool> go, stop;
+};
+
+struct SharedBoard {
+  SharedBoard() : board(new(mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board{}) {}
+  ~SharedBoard() { munmap(board, sizeof(Board)); }
+  Board* operator->() const { return board; }
+  Board* board;
+};
+
+uint64_t now() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+// Runs "blocks" of some 100 microseconds for as long as the board says.
+void busy(DeviceTurns& turns, Board& board, int number) {
+  while (!board.go) std::this_thread::yield();
+  while (!board.stop) {
+    turns.acquire();
+    if (board.inside.fetch_add(1) != 0) ++board.collisions;
+    const uint64_t begin = now();
+    do {
+      const uint64_t block = now();
+      while (now() - block < 100'000) {
+      }
+    } while (!board.stop && turns.still_mine());
+    board.held[number] += now() - begin;
+    board.inside.fetch_sub(1);
+    turns.release();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a process alone keeps the turn and nests") {
+  Instance instance;
+  auto device = SharedDevice::open(0, kGranule);
+  auto& turns = device->turns();
+  turns.acquire();
+  turns.acquire();
+  const uint64_t begin = now();
+  while (now() - begin < 3 * DeviceTurns::kSliceNanoseconds) REQUIRE(turns.still_mine());
+  turns.release();
+  turns.release();
+}
+
+TEST_CASE("busy processes take turns and share the device evenly") {
+  Instance instance;
+  SharedBoard board;
+  auto device = SharedDevice::open(0, kGranule);
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 3; ++i) {
+    children.push_back(std::make_unique<Child>([&, i](Child::Side& side) {
+      auto own = SharedDevice::open(0, kGranule);
+      side.tell('r');
+      busy(own->turns(), *board.board, i);
+      return 0;
+    }));
+  }
+  for (auto& child : children) REQUIRE(child->hear() == 'r');
+  board->go = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  board->stop = true;
+  for (auto& child : children) CHECK(child->wait() == 0);
+  uint64_t sum = 0;
+  for (int i = 0; i < 3; ++i) sum += board->held[i];
+  // A loaded machine may hold a process up for longer than its turn, and then it is passed over.
+  for (int i = 0; i < 3; ++i) CHECK(static_cast<double>(board->held[i]) > 0.2 * static_cast<double>(sum));
+}
+
+TEST_CASE("a holder that is killed does not keep the turn") {
+  Instance instance;
+  auto device = SharedDevice::open(0, kGranule);
+  Child child([](Child::Side& side) {
+    auto own = SharedDevice::open(0, kGranule);
+    own->turns().acquire();
+    side.tell('y');
+    side.hear();
+    return 0;
+  });
+  REQUIRE(child.hear() == 'y');
+  child.kill_now();
+  device->turns().acquire();
+  CHECK(device->turns().still_mine());
+  device->turns().release();
+}
+
+TEST_CASE("a waiter that is killed is passed over") {
+  Instance instance;
+  auto device = SharedDevice::open(0, kGranule);
+  auto& turns = device->turns();
+  turns.acquire();
+  Child waiter([](Child::Side& side) {
+    auto own = SharedDevice::open(0, kGranule);
+    side.tell('r');
+    own->turns().acquire();
+    own->turns().release();
+    side.tell('g');
+    side.hear();
+    return 0;
+  });
+  Child victim([](Child::Side& side) {
+    auto own = SharedDevice::open(0, kGranule);
+    side.tell('r');
+    own->turns().acquire();
+    own->turns().release();
+    side.tell('g');
+    return 0;
+  });
+  REQUIRE(waiter.hear() == 'r');
+  REQUIRE(victim.hear() == 'r');
+  while (turns.still_mine()) std::this_thread::yield();  // somebody waits, and the slice is over
+  victim.kill_now();
+  turns.release();
+  CHECK(waiter.hear() == 'g');
+  turns.acquire();
+  turns.release();
+}
+
+TEST_CASE("a stopped holder does not hold everyone up for ever") {
+  Instance instance;
+  auto device = SharedDevice::open(0, kGranule);
+  Child child([](Child::Side& side) {
+    auto own = SharedDevice::open(0, kGranule);
+    own->turns().acquire();
+    side.tell('y');
+    side.hear();
+    own->turns().release();  // of a turn that was taken away meanwhile
+    own->turns().acquire();
+    own->turns().release();
+    return 0;
+  });
+  REQUIRE(child.hear() == 'y');
+  child.signal(SIGSTOP);
+  device->turns().acquire();
+  device->turns().release();
+  child.signal(SIGCONT);
+  child.tell('.');
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("threads of one process share its turn, and let it go together") {
+  Instance instance;
+  SharedBoard board;
+  auto device = SharedDevice::open(0, kGranule);
+  Child other([&](Child::Side& side) {
+    auto own = SharedDevice::open(0, kGranule);
+    side.tell('r');
+    int turns_had = 0;
+    while (!board->stop) {
+      own->turns().acquire();
+      ++turns_had;
+      own->turns().release();
+    }
+    return turns_had > 3 ? 0 : 1;
+  });
+  REQUIRE(other.hear() == 'r');
+  std::vector<std::thread> threads;
+  std::atomic<int> slices{0};
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      while (!board->stop) {
+        device->turns().acquire();
+        while (!board->stop && device->turns().still_mine()) std::this_thread::yield();
+        device->turns().release();
+        if (slices.fetch_add(1) > 60) board->stop = true;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(other.wait() == 0);
+}
