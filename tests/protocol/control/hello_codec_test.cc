@@ -1,0 +1,181 @@
+// The client's codec (protozero) against the server's (libprotobuf): equal both ways, safe for cut and damaged bytes.
+#include "protocol/control/hello_codec.h"
+
+#include <random>
+
+#include "protocol/control/hello.pb.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+
+namespace {
+
+hello::Hello sample_hello() {
+  return {.protocol_version = 7,
+          .client_version = "0.1.0",
+          .cuda_version = 13000,
+          .program = "train.py",
+          .host = "node-1.example",
+          .pid = 1ll << 40,
+          .session_id = std::string("\0\1\2\xff", 4),
+          .resume_token = "token",
+          .tenant = "physics",
+          .token = std::string(300, '\x80')};
+}
+
+hello::HelloReply sample_reply() {
+  hello::HelloReply reply{.status = hello::Status::busy,
+                          .reason = "no worker left",
+                          .protocol_version = 1,
+                          .server_version = "0.1.0",
+                          .driver_version = 13000,
+                          .session_id = std::string(16, '\0'),
+                          .resume_token = std::string(32, 'r'),
+                          .addresses = {0x200000000000, 1ull << 40},
+                          .worker_pid = 4242};
+  for (int number = 0; number < 3; ++number) {
+    hello::Device device{.name = "Device " + std::to_string(number),
+                         .uuid = std::string(16, static_cast<char>(number)),
+                         .total_bytes = 80ull << 30,
+                         .free_bytes = 79ull << 30,
+                         .pci_bus_id = "0000:01:00." + std::to_string(number),
+                         .granularity = 2u << 20,
+                         .has_virtual_memory = number != 1,
+                         .least_priority = 0,
+                         .greatest_priority = -5};
+    for (int id = 1; id < 120; ++id) device.attributes.push_back({id, id % 7 == 0 ? -id : id * 1000});
+    reply.devices.push_back(std::move(device));
+  }
+  return reply;
+}
+
+control::Hello to_proto(const hello::Hello& in) {
+  control::Hello out;
+  out.set_protocol_version(in.protocol_version);
+  out.set_client_version(in.client_version);
+  out.set_cuda_version(in.cuda_version);
+  out.set_program(in.program);
+  out.set_host(in.host);
+  out.set_pid(in.pid);
+  out.set_session_id(in.session_id);
+  out.set_resume_token(in.resume_token);
+  out.set_tenant(in.tenant);
+  out.set_token(in.token);
+  return out;
+}
+
+control::HelloReply to_proto(const hello::HelloReply& in) {
+  control::HelloReply out;
+  out.set_status(static_cast<control::HelloReply::Status>(in.status));
+  out.set_reason(in.reason);
+  out.set_protocol_version(in.protocol_version);
+  out.set_server_version(in.server_version);
+  out.set_driver_version(in.driver_version);
+  out.set_session_id(in.session_id);
+  out.set_resume_token(in.resume_token);
+  for (const hello::Device& device : in.devices) {
+    auto* added = out.add_devices();
+    added->set_name(device.name);
+    added->set_uuid(device.uuid);
+    added->set_total_bytes(device.total_bytes);
+    added->set_free_bytes(device.free_bytes);
+    added->set_pci_bus_id(device.pci_bus_id);
+    for (const hello::Attribute& attribute : device.attributes) {
+      auto* pair = added->add_attributes();
+      pair->set_id(attribute.id);
+      pair->set_value(attribute.value);
+    }
+    added->set_granularity(device.granularity);
+    added->set_has_virtual_memory(device.has_virtual_memory);
+    added->set_least_priority(device.least_priority);
+    added->set_greatest_priority(device.greatest_priority);
+  }
+  if (in.addresses.base != 0 || in.addresses.size != 0) {
+    out.mutable_addresses()->set_base(in.addresses.base);
+    out.mutable_addresses()->set_size(in.addresses.size);
+  }
+  out.set_worker_pid(in.worker_pid);
+  return out;
+}
+
+// Both decoders agree on whether these bytes are a message and on what they say. Strings that are no UTF-8 are the one
+// exception: libprotobuf refuses them, the client does not look.
+template <class Proto, class Decode>
+void same_for_both(const std::string& bytes, Decode decode) {
+  Proto proto;
+  const bool proto_read = proto.ParseFromString(bytes);
+  const auto decoded = decode(bytes);
+  if (!decoded) {
+    CHECK_FALSE(proto_read);
+    CHECK(decoded.error().code == ErrorCode::malformed);
+    CHECK_FALSE(decoded.error().message.empty());
+  } else if (proto_read) {
+    CHECK(to_proto(*decoded).SerializeAsString() == proto.SerializeAsString());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("what the client writes is byte for byte what libprotobuf writes") {
+  CHECK(hello::encode(sample_hello()) == to_proto(sample_hello()).SerializeAsString());
+  CHECK(hello::encode(sample_reply()) == to_proto(sample_reply()).SerializeAsString());
+  CHECK(hello::encode(hello::Hello{}).empty());
+  CHECK(hello::encode(hello::HelloReply{}).empty());
+}
+
+TEST_CASE("each side reads what the other wrote") {
+  const auto hello = hello::decode_hello(to_proto(sample_hello()).SerializeAsString());
+  REQUIRE(hello);
+  CHECK(hello::encode(*hello) == hello::encode(sample_hello()));
+  const auto reply = hello::decode_hello_reply(to_proto(sample_reply()).SerializeAsString());
+  REQUIRE(reply);
+  CHECK(reply->status == hello::Status::busy);
+  REQUIRE(reply->devices.size() == 3);
+  CHECK(reply->devices[2].greatest_priority == -5);
+  CHECK(reply->devices[2].attributes[6].value == -7);
+  CHECK(hello::encode(*reply) == hello::encode(sample_reply()));
+  control::HelloReply proto;
+  REQUIRE(proto.ParseFromString(hello::encode(sample_reply())));
+  CHECK(proto.SerializeAsString() == to_proto(sample_reply()).SerializeAsString());
+}
+
+TEST_CASE("unknown fields and fields of another type are skipped") {
+  std::string bytes = hello::encode(sample_hello());
+  protozero::pbf_writer writer(bytes);
+  writer.add_string(99, "from a newer client");
+  writer.add_fixed64(98, 1);
+  writer.add_string(1, "a string where a number belongs");
+  const auto hello = hello::decode_hello(bytes);
+  REQUIRE(hello);
+  CHECK(hello::encode(*hello) == hello::encode(sample_hello()));
+}
+
+TEST_CASE("a message cut at any byte is judged as libprotobuf judges it") {
+  const std::string hello = hello::encode(sample_hello());
+  for (size_t size = 0; size <= hello.size(); ++size) {
+    same_for_both<control::Hello>(hello.substr(0, size), hello::decode_hello);
+  }
+  const std::string reply = hello::encode(sample_reply());
+  for (size_t size = 0; size <= reply.size(); ++size) {
+    same_for_both<control::HelloReply>(reply.substr(0, size), hello::decode_hello_reply);
+  }
+}
+
+TEST_CASE("damaged bytes never throw") {
+  std::mt19937 random(1);
+  const std::string reply = hello::encode(sample_reply());
+  for (int round = 0; round < 2000; ++round) {
+    std::string bytes = reply;
+    for (int changes = 0; changes < 4; ++changes) bytes[random() % bytes.size()] = static_cast<char>(random());
+    const auto decoded = hello::decode_hello_reply(bytes);
+    if (!decoded) CHECK(decoded.error().code == ErrorCode::malformed);
+  }
+}
+
+TEST_CASE("a reply with absurdly many devices is refused") {
+  hello::HelloReply reply;
+  reply.devices.resize(hello::kMaxDevices + 1);
+  CHECK_FALSE(hello::decode_hello_reply(hello::encode(reply)));
+  reply.devices.resize(hello::kMaxDevices);
+  CHECK(hello::decode_hello_reply(hello::encode(reply)));
+}
