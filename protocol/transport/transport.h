@@ -33,7 +33,7 @@ struct Endpoint {
 
 struct Options {
   std::chrono::milliseconds connect_timeout{5000};
-  // A peer whose machine or network is gone is noticed after this long without an acknowledgement.
+  // A peer whose machine or network is gone is noticed in wait() after this long without an acknowledgement.
   std::chrono::milliseconds dead_peer_timeout{15000};
 };
 
@@ -59,12 +59,13 @@ class Listener {
   virtual ~Listener() = default;
   virtual Result<std::unique_ptr<Connection>> accept(Deadline deadline) = 0;
   virtual Endpoint endpoint() const = 0;  // with the port that the system chose
+  virtual int descriptor() const = 0;     // readable when accept() has something to do: for event loops
   virtual void close() = 0;               // thread-safe; ends accept()
 };
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options);
-// Takes over a descriptor that release_descriptor() of another process gave up.
+// Takes over a descriptor that release_descriptor() of another process gave up; closes it on failure.
 Result<std::unique_ptr<Connection>> adopt(const std::string& scheme, int descriptor, const Options& options);
 
 // Blocking helpers over the interface.

@@ -1,0 +1,141 @@
+#include "protocol/transport/transport.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <vector>
+
+#include "protocol/transport/backend.h"
+#include "protocol/transport/tcp/connection.h"
+#include "protocol/transport/tcp/listener.h"
+
+namespace gpupool::transport {
+namespace {
+
+constexpr Backend kBackends[] = {
+    {"tcp", tcp::connect, tcp::listen, tcp::adopt},
+};
+
+Result<const Backend*> find_backend(const std::string& scheme) {
+  std::string known;
+  for (const Backend& backend : kBackends) {
+    if (backend.scheme == scheme) return &backend;
+    known += (known.empty() ? "" : ", ") + std::string(backend.scheme);
+  }
+  return Error{ErrorCode::invalid, "unknown transport '" + scheme + "'; this build has " + known};
+}
+
+Error bad_endpoint(const std::string& text, const std::string& why) {
+  return {ErrorCode::invalid, "bad address '" + text + "': " + why + "; write it as tcp://HOST:PORT or tcp://[IPV6]:PORT"};
+}
+
+}  // namespace
+
+std::string Endpoint::text() const {
+  const bool brackets = host.find(':') != std::string::npos;
+  return scheme + "://" + (brackets ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Result<Endpoint> Endpoint::parse(const std::string& text) {
+  const size_t colon = text.find("://");
+  if (colon == std::string::npos || colon == 0) return bad_endpoint(text, "the transport is missing");
+  Endpoint endpoint;
+  endpoint.scheme = text.substr(0, colon);
+  std::string rest = text.substr(colon + 3);
+  size_t host_end = 0;
+  if (!rest.empty() && rest.front() == '[') {
+    host_end = rest.find(']');
+    if (host_end == std::string::npos) return bad_endpoint(text, "']' is missing");
+    endpoint.host = rest.substr(1, host_end - 1);
+    ++host_end;
+  } else {
+    host_end = rest.find(':');
+    if (host_end == std::string::npos) return bad_endpoint(text, "the port is missing");
+    endpoint.host = rest.substr(0, host_end);
+    if (rest.find(':', host_end + 1) != std::string::npos) return bad_endpoint(text, "an IPv6 address needs brackets");
+  }
+  if (endpoint.host.empty()) return bad_endpoint(text, "the host is missing");
+  // No blanks, no control characters: the host goes into log lines and into the resolver.
+  const auto fits = [](unsigned char c) { return c > ' ' && c != 0x7f && c != '/' && c != '[' && c != ']'; };
+  if (!std::all_of(endpoint.host.begin(), endpoint.host.end(), fits)) return bad_endpoint(text, "not a host name");
+  if (host_end >= rest.size() || rest[host_end] != ':') return bad_endpoint(text, "the port is missing");
+  const char* first = rest.data() + host_end + 1;
+  const char* last = rest.data() + rest.size();
+  const auto [end, status] = std::from_chars(first, last, endpoint.port);
+  if (first == last || status != std::errc() || end != last) {
+    return bad_endpoint(text, "the port is no number from 0 to 65535");
+  }
+  return endpoint;
+}
+
+Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options) {
+  const auto backend = find_backend(endpoint.scheme);
+  if (!backend) return backend.error();
+  return (*backend)->connect(endpoint, options);
+}
+
+Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options) {
+  const auto backend = find_backend(endpoint.scheme);
+  if (!backend) return backend.error();
+  return (*backend)->listen(endpoint, options);
+}
+
+Result<std::unique_ptr<Connection>> adopt(const std::string& scheme, int descriptor, const Options& options) {
+  const auto backend = find_backend(scheme);
+  if (!backend) {
+    if (descriptor >= 0) ::close(descriptor);
+    return backend.error();
+  }
+  return (*backend)->adopt(descriptor, options);
+}
+
+Result<void> send_all(Connection& connection, std::span<const iovec> buffers, Deadline deadline) {
+  std::vector<iovec> rest(buffers.begin(), buffers.end());
+  size_t first = 0;
+  while (true) {
+    while (first < rest.size() && rest[first].iov_len == 0) ++first;
+    if (first == rest.size()) return {};
+    const auto sent = connection.send_some(std::span(rest).subspan(first));
+    if (!sent) return sent.error();
+    if (*sent == 0) {
+      const auto ready = connection.wait(false, true, deadline);
+      if (!ready) return ready.error();
+      if (*ready == Connection::Ready::none && deadline && Clock::now() >= *deadline) {
+        return Error{ErrorCode::lost, "sending to " + connection.peer() + " timed out"};
+      }
+      continue;
+    }
+    for (size_t left = *sent; left != 0;) {
+      iovec& buffer = rest[first];
+      const size_t step = std::min(left, buffer.iov_len);
+      buffer.iov_base = static_cast<std::byte*>(buffer.iov_base) + step;
+      buffer.iov_len -= step;
+      left -= step;
+      if (buffer.iov_len == 0) ++first;
+    }
+  }
+}
+
+Result<void> receive_exact(Connection& connection, std::span<std::byte> buffer, Deadline deadline) {
+  const size_t wanted = buffer.size();
+  while (!buffer.empty()) {
+    const auto received = connection.receive_some(buffer);
+    if (!received) {
+      if (received.error().code != ErrorCode::closed || buffer.size() == wanted) return received.error();
+      return Error{ErrorCode::lost, connection.peer() + " hung up in the middle of a message"};
+    }
+    if (*received == 0) {
+      const auto ready = connection.wait(true, false, deadline);
+      if (!ready) return ready.error();
+      if (*ready == Connection::Ready::none && deadline && Clock::now() >= *deadline) {
+        return Error{ErrorCode::lost, "no answer from " + connection.peer() + " in time"};
+      }
+    }
+    buffer = buffer.subspan(*received);
+  }
+  return {};
+}
+
+}  // namespace gpupool::transport
