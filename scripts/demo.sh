@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Usage: scripts/demo.sh [--no-install]
+# Shows gpupool at work on this machine, with no GPU: installs what is missing, builds the release preset, starts
+# poold on softgpu (a CUDA device on the CPU), runs every CUDA example through the client library, and shows that
+# the program itself holds no device. --no-install leaves the machine's packages alone.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+install=yes
+while (($#)); do
+  case $1 in
+    -h | --help) usage && exit ;;
+    --no-install) install=no ;;
+    *) die "unknown option '$1'; try --help" ;;
+  esac
+  shift
+done
+
+build=$root/build/release
+output=$root/build/demo
+[[ $install == no ]] || "$root/scripts/install-dependencies.sh"
+"$root/scripts/build.sh" release
+[[ -x $build/examples/vector_add ]] || die "the examples were not built: is there an nvcc? See $build/configure.log"
+rm -rf "$output"
+mkdir -p "$output"
+cd "$output"
+
+app_pid='' poold_pid=''
+cleanup() {
+  if [[ -n $app_pid ]]; then kill -CONT "$app_pid" && kill "$app_pid"; fi 2>/dev/null || true
+  stop_poold
+}
+trap cleanup EXIT
+
+start_poold "$build" "$output" --device softgpu
+server=tcp://127.0.0.1:$poold_port
+say "poold (pid $poold_pid) serves softgpu on $server"
+
+say "every example, unmodified, through pool-run --server $server"
+failed=0
+examples=0
+for example in "$build"/examples/*; do
+  [[ -f $example && -x $example ]] || continue
+  name=${example##*/}
+  examples=$((examples + 1))
+  if "$build/bin/pool-run" --server "$server" -- "$example" >"$name.log" 2>&1; then
+    printf '    %-24s %s%s%s\n' "$name" "$green" "$(tail -n 1 "$name.log")" "$plain"
+  else
+    failed=$((failed + 1))
+    printf '    %-24s %sFAILED%s\n' "$name" "$red" "$plain"
+    sed 's/^/        /' "$name.log"
+  fi
+done
+
+# Which of these processes holds the device? Stop a program halfway and look at it.
+device_libraries='softgpu|libLLVM|libnvidia'
+mapped_libraries() { grep -oE '/[^ ]+\.so[.0-9]*$' "/proc/$1/maps" | sort -u; }
+connections_to_poold() {
+  local inode count=0
+  while read -r inode; do
+    if find "/proc/$1/fd" -lname "socket:\[$inode\]" 2>/dev/null | grep -q .; then count=$((count + 1)); fi
+  done < <(awk -v remote="$(printf '0100007F:%04X' "$poold_port")" '$3 == remote { print $10 }' /proc/net/tcp)
+  echo "$count"
+}
+
+say "who holds the device while fractal runs?"
+GPUPOOL=$server LD_LIBRARY_PATH=$build/lib/client "$build/examples/fractal" --width 1600 --height 1200 \
+  --output "$output/fractal-large.ppm" >fractal-large.log 2>&1 &
+app_pid=$!
+while kill -0 "$app_pid" 2>/dev/null && (($(connections_to_poold "$app_pid") == 0)); do sleep 0.02; done
+kill -STOP "$app_pid" 2>/dev/null || die "the program ended before it could be looked at: $(<fractal-large.log)"
+
+libraries=$(mapped_libraries "$app_pid")
+note "program $app_pid: CUDA driver library $(grep libcuda.so <<<"$libraries")"
+note "program $app_pid: $(connections_to_poold "$app_pid") connection(s) to poold on port $poold_port"
+if grep -qE "$device_libraries" <<<"$libraries" || ! grep -q "$build/lib/client/libcuda.so" <<<"$libraries"; then
+  note "${red}the program itself has loaded a device:$plain" "$(grep -E "$device_libraries" <<<"$libraries")"
+  failed=$((failed + 1))
+else
+  note "program $app_pid: no softgpu, no LLVM, no NVIDIA driver in it"
+fi
+holders=0
+for worker in $(pgrep -P "$poold_pid"); do
+  if mapped_libraries "$worker" | grep -q softgpu; then
+    holders=$((holders + 1))
+    note "worker  $worker: $(mapped_libraries "$worker" | grep softgpu | head -n 1), child of poold $poold_pid"
+  fi
+done
+if ((holders == 0)); then
+  note "${red}no worker process of poold has the device open$plain"
+  failed=$((failed + 1))
+fi
+kill -CONT "$app_pid"
+if wait "$app_pid"; then
+  note "program $app_pid went on: $(tail -n 1 fractal-large.log)"
+else
+  failed=$((failed + 1))
+  note "${red}program $app_pid failed:$plain $(<fractal-large.log)"
+fi
+app_pid=''
+
+stop_poold
+note "pictures and logs are in build/demo"
+if ((failed)); then die "$failed of $((examples + 1)) parts of the demo failed"; fi
+say "${green}all $examples programs ran on a device in another process$plain"
