@@ -53,8 +53,10 @@ run_tests() {
   while read -r name; do
     # The reason is what the test itself said, in the part of the log that belongs to it.
     reason=$(awk -v name="$name" '
-      $2 == "Testing:" { inside = ($3 == name) }
-      inside && tolower($0) ~ /skip/ && !/ Test(ing)?: |^Command: / { print; exit }' "$build/Testing/Temporary/LastTest.log" || true)
+      / Testing: / { inside = ($3 == name) }
+      /^Output:$/ { said = 1; next }
+      /^<end of output>/ { said = 0 }
+      inside && said && tolower($0) ~ /skip/ { print; exit }' "$build/Testing/Temporary/LastTest.log" || true)
     skip_reasons+=("$build: $name: ${reason:-no reason given}")
   done < <(sed -nE "s/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) \.*\*\*\*(Skipped|Not Run \(Disabled\)).*/\1/p" "$log")
 }
