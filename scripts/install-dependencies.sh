@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Usage: scripts/install-dependencies.sh [--no-cuda]
+# Usage: scripts/install-dependencies.sh [--no-cuda] [--bundle]
 # Installs what gpupool's build needs and this machine lacks: Debian 12 or newer, Ubuntu 22.04 or newer.
 # Everything comes from the distribution; does nothing, quickly, when nothing is missing. Uses sudo when not root.
 # CUDA is left alone where nvcc is on PATH, in CUDA_HOME or in /usr/local/cuda; otherwise the distribution's own
-# nvidia-cuda-toolkit is installed (several GB; no GPU or driver is needed). --no-cuda skips that.
+# nvidia-cuda-toolkit is installed (several GB; no GPU or driver is needed). --no-cuda skips that. --bundle adds what
+# scripts/make-bundle.sh needs.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export DEBIAN_FRONTEND=noninteractive
 
-want_cuda=yes
+want_cuda=yes want_bundle=no
 while (($#)); do
   case $1 in
     -h | --help) usage && exit ;;
     --no-cuda) want_cuda=no ;;
+    --bundle) want_bundle=yes ;;
     *) die "unknown option '$1'; try --help" ;;
   esac
   shift
@@ -104,6 +106,7 @@ need /usr/include/zstd.h libzstd-dev
 need /usr/include/openssl/ssl.h libssl-dev
 need '/usr/include/catch2/catch*.hpp' catch2
 need '/usr/lib/llvm-1[5-9]/lib/cmake/llvm/LLVMConfig.cmake' llvm
+if [[ $want_bundle == yes ]]; then need patchelf patchelf; fi
 
 if ((${#missing[@]})); then
   command -v apt-get >/dev/null || die "no apt-get here; needed packages: ${missing[*]}"
