@@ -1,0 +1,340 @@
+#include "client/receiver.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "protocol/wire/commands.h"
+#include "protocol/wire/reader.h"
+
+namespace gpupool::client {
+namespace {
+
+using transport::Clock;
+using transport::Connection;
+
+constexpr size_t kBufferBytes = 64 * 1024;  // replies are small; bulk data goes past it
+// How long a waiting thread polls the socket before it sleeps: about two wake-ups' worth.
+constexpr auto kSpin = std::chrono::microseconds(20);
+// The background thread looks this often whether its help is still wanted.
+constexpr auto kBackgroundWait = std::chrono::milliseconds(50);
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Receiver::Receiver(Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks)
+    : connection_(connection),
+      dead_peer_timeout_(dead_peer_timeout),
+      hooks_(std::move(hooks)),
+      buffer_(kBufferBytes),
+      last_received_(Clock::now()) {}
+
+void Receiver::expect(Waiter& waiter) {
+  Lock lock(mutex_);
+  if (failed_) waiter.done = true;
+  else waiters_[waiter.sequence] = &waiter;
+}
+
+void Receiver::expect_transfer(uint64_t sequence, const Transfer& transfer) {
+  Lock lock(mutex_);
+  if (failed_) return;
+  transfers_[sequence] = transfer;
+  if (transfer.background) background_transfers_.fetch_add(1);
+}
+
+bool Receiver::wait(Waiter& waiter) {
+  Lock lock(mutex_);
+  while (!waiter.done && !failed_) {
+    if (pumping_) {
+      changed_.wait(lock);
+      continue;
+    }
+    pumping_ = true;
+    lock.unlock();
+    pump_until_done(waiter);
+    lock.lock();
+    pumping_ = false;
+    changed_.notify_all();
+  }
+  waiters_.erase(waiter.sequence);
+  return !failed_;
+}
+
+bool Receiver::is_done(const Waiter& waiter) {
+  Lock lock(mutex_);
+  return waiter.done || failed_;
+}
+
+bool Receiver::pump_until_done(const Waiter& waiter) {
+  auto started = Clock::now();
+  last_received_ = std::max(last_received_, started);
+  while (!is_done(waiter)) {
+    const size_t had = end_ - begin_;
+    if (!receive_some() || !parse()) return false;
+    if (end_ - begin_ != had || is_done(waiter)) {
+      started = Clock::now();
+      continue;
+    }
+    if (Clock::now() - started < kSpin) {
+      pause_briefly();
+      continue;
+    }
+    const auto ready = connection_.wait(true, false, Clock::now() + dead_peer_timeout_ / 3);
+    if (!ready) {
+      report(ready.error().code, ready.error().message);
+      return false;
+    }
+    if (*ready == Connection::Ready::none && !stay_alive(started)) return false;
+  }
+  return true;
+}
+
+// Nothing came for a while: is anybody there?
+bool Receiver::stay_alive(Clock::time_point started) {
+  if (Clock::now() - std::max(last_received_, started) > dead_peer_timeout_) {
+    report(ErrorCode::lost, "no sign of life for " + std::to_string(dead_peer_timeout_.count()) +
+                                " ms (GPUPOOL_DEAD_PEER_TIMEOUT_MS sets this limit)");
+    return false;
+  }
+  hooks_.ping();
+  return true;
+}
+
+bool Receiver::wait_for_room(transport::Deadline deadline) {
+  bool pumping = false;
+  {
+    Lock lock(mutex_);
+    if (failed_) return false;
+    if (!pumping_) pumping = pumping_ = true;
+  }
+  const auto ready = connection_.wait(pumping, true, deadline);
+  bool good = ready.ok();
+  if (!good) report(ready.error().code, ready.error().message);
+  if (pumping) {
+    if (good && (*ready == Connection::Ready::receive || *ready == Connection::Ready::both)) {
+      good = receive_some() && parse();
+    }
+    release_role();
+  }
+  return good && !(ready.ok() && *ready == Connection::Ready::none);
+}
+
+void Receiver::release_role() {
+  Lock lock(mutex_);
+  pumping_ = false;
+  changed_.notify_all();
+}
+
+bool Receiver::receive_some() {
+  if (begin_ == end_) begin_ = end_ = 0;
+  if (end_ == buffer_.size()) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  const auto received = connection_.receive_some({buffer_.data() + end_, buffer_.size() - end_});
+  if (!received) {
+    report(received.error().code, received.error().message);
+    return false;
+  }
+  if (*received) last_received_ = Clock::now();
+  end_ += *received;
+  return true;
+}
+
+bool Receiver::parse() {
+  while (end_ - begin_ >= sizeof(wire::MessageHeader)) {
+    wire::MessageHeader header;
+    std::memcpy(&header, buffer_.data() + begin_, sizeof header);
+    if (header.length > wire::kMaxBodyBytes) {
+      report(ErrorCode::malformed, "message of " + std::to_string(header.length) + " bytes");
+      return false;
+    }
+    if (header.retired) hooks_.retired(header.retired);
+    if (header.kind == wire::MessageKind::device_data) {
+      begin_ += sizeof header;
+      if (!receive_data(header)) return false;
+      continue;
+    }
+    const size_t whole = sizeof header + header.length;
+    if (end_ - begin_ < whole) {
+      if (whole > buffer_.size()) buffer_.resize(whole);
+      if (begin_ + whole > buffer_.size()) {
+        std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+        end_ -= begin_;
+        begin_ = 0;
+      }
+      return true;
+    }
+    const std::byte* body = buffer_.data() + begin_ + sizeof header;
+    begin_ += whole;
+    if (!handle(header, body)) return false;
+  }
+  return true;
+}
+
+bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) {
+  switch (header.kind) {
+    case wire::MessageKind::reply: {
+      Lock lock(mutex_);
+      if (const auto transfer = transfers_.find(header.sequence); transfer != transfers_.end()) {
+        if (transfer->second.background) background_transfers_.fetch_sub(1);
+        transfers_.erase(transfer);
+      }
+      if (const auto found = waiters_.find(header.sequence); found != waiters_.end()) {
+        found->second->result = static_cast<CUresult>(header.result);
+        found->second->body.assign(body, body + header.length);
+        found->second->done = true;
+        waiters_.erase(found);
+        changed_.notify_all();
+      }
+      return true;
+    }
+    case wire::MessageKind::standard_output:
+      std::fwrite(body, 1, header.length, stdout);
+      return true;
+    case wire::MessageKind::standard_error: {
+      [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, body, header.length);
+      return true;
+    }
+    case wire::MessageKind::host_callback: {
+      wire::Reader reader({body, header.length});
+      const auto callback = reader.get<uint64_t>();
+      if (!reader.finished()) break;
+      hooks_.host_callback(callback);
+      return true;
+    }
+    case wire::MessageKind::pong:
+      return true;
+    case wire::MessageKind::end:
+      report(ErrorCode::refused, "the server ended the session: " +
+                                     std::string(reinterpret_cast<const char*>(body), header.length));
+      return false;
+    case wire::MessageKind::device_data:
+      break;  // handled by parse()
+  }
+  report(ErrorCode::malformed, "message of kind " + std::to_string(static_cast<int>(header.kind)));
+  return false;
+}
+
+bool Receiver::receive_data(const wire::MessageHeader& header) {
+  wire::DeviceData head;
+  if (header.length < sizeof head || !take(reinterpret_cast<std::byte*>(&head), sizeof head)) return false;
+  const uint64_t length = header.length - sizeof head;
+  Transfer transfer;
+  {
+    Lock lock(mutex_);
+    const auto found = transfers_.find(header.sequence);
+    if (found != transfers_.end()) transfer = found->second;
+  }
+  const uint64_t total = transfer.width * transfer.rows;
+  if (!transfer.destination || head.offset > total || length > total - head.offset) {
+    report(ErrorCode::malformed, "data outside of any copy");
+    return false;
+  }
+  return scatter(transfer, head.offset, length);
+}
+
+// Packed bytes [offset, offset + length) of the copy go to their rows, straight from the socket.
+bool Receiver::scatter(const Transfer& transfer, uint64_t offset, uint64_t length) {
+  if (transfer.rows == 1 || transfer.pitch == transfer.width) return take(transfer.destination + offset, length);
+  while (length) {
+    const uint64_t row = offset / transfer.width;
+    const uint64_t column = offset % transfer.width;
+    const uint64_t piece = std::min(length, transfer.width - column);
+    if (!take(transfer.destination + row * transfer.pitch + column, piece)) return false;
+    offset += piece;
+    length -= piece;
+  }
+  return true;
+}
+
+bool Receiver::take(std::byte* to, uint64_t length) {
+  const size_t buffered = std::min<uint64_t>(length, end_ - begin_);
+  std::memcpy(to, buffer_.data() + begin_, buffered);
+  begin_ += buffered;
+  to += buffered;
+  length -= buffered;
+  // Many small rows: read ahead into the buffer instead of one system call each.
+  while (length && length < kBufferBytes / 4) {
+    if (!receive_some()) return false;
+    if (begin_ == end_) {
+      const auto ready = connection_.wait(true, false, Clock::now() + dead_peer_timeout_);
+      if (!ready || *ready == Connection::Ready::none) {
+        report(ErrorCode::lost, ready ? "a copy from the device stopped half way" : ready.error().message);
+        return false;
+      }
+      continue;
+    }
+    const size_t piece = std::min<uint64_t>(length, end_ - begin_);
+    std::memcpy(to, buffer_.data() + begin_, piece);
+    begin_ += piece;
+    to += piece;
+    length -= piece;
+  }
+  if (length == 0) return true;
+  const auto received = transport::receive_exact(connection_, {to, length}, Clock::now() + dead_peer_timeout_);
+  if (!received) {
+    report(received.error().code, received.error().message);
+    return false;
+  }
+  last_received_ = Clock::now();
+  return true;
+}
+
+void Receiver::add_interest() {
+  Lock lock(mutex_);
+  ++interest_;
+  if (!background_running_ && !failed_) {
+    background_running_ = true;
+    std::thread([this] { run_background(); }).detach();  // the session is never destroyed once connected
+  }
+  changed_.notify_all();
+}
+
+void Receiver::drop_interest() {
+  Lock lock(mutex_);
+  --interest_;
+}
+
+void Receiver::run_background() {
+  Lock lock(mutex_);
+  while (!failed_) {
+    if (pumping_ || interest_ + background_transfers_.load() == 0) {
+      changed_.wait(lock);
+      continue;
+    }
+    pumping_ = true;
+    lock.unlock();
+    const auto ready = connection_.wait(true, false, Clock::now() + kBackgroundWait);
+    if (!ready) report(ready.error().code, ready.error().message);
+    else if (*ready != Connection::Ready::none && receive_some()) parse();
+    lock.lock();
+    pumping_ = false;
+    changed_.notify_all();
+  }
+  background_running_ = false;
+}
+
+void Receiver::report(ErrorCode code, std::string message) {
+  fail();
+  hooks_.failed(Error{code, std::move(message)});
+}
+
+void Receiver::fail() {
+  Lock lock(mutex_);
+  failed_ = true;
+  for (auto& [sequence, waiter] : waiters_) waiter->done = true;
+  transfers_.clear();
+  background_transfers_ = 0;
+  changed_.notify_all();
+}
+
+}  // namespace gpupool::client

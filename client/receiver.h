@@ -1,0 +1,101 @@
+// The receiving half of a session: reads the server's messages and hands each to whoever waits for it.
+//
+// No thread of its own in the common case: the app thread that waits reads the socket itself (it "pumps") until its own
+// reply is there, and serves others on the way; threads that find somebody pumping sleep until their reply is there or the
+// role is free. Only while something may arrive that nobody waits for (asynchronous device-to-host copies, host
+// functions) a background thread pumps in the gaps. Any thread; after fail() every wait ends at once.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/cuda/cuda_header.h"
+#include "protocol/transport/transport.h"
+#include "protocol/wire/frame.h"
+#include "protocol/wire/writer.h"
+
+namespace gpupool::client {
+
+// A command whose reply somebody waits for. Lives on the waiting thread's stack.
+struct Waiter {
+  uint64_t sequence = 0;
+  bool done = false;
+  CUresult result = CUDA_SUCCESS;
+  wire::Buffer body;
+};
+
+// Where the rows of a device-to-host copy go.
+struct Transfer {
+  std::byte* destination = nullptr;
+  uint64_t pitch = 0;
+  uint64_t width = 0;
+  uint64_t rows = 0;
+  bool background = false;  // nobody waits for it
+};
+
+class Receiver {
+ public:
+  struct Hooks {
+    std::function<void()> ping;                        // sends a ping if that is possible without waiting
+    std::function<void(uint64_t callback)> host_callback;
+    std::function<void(uint64_t sequence)> retired;    // frees up to this sequence number have taken effect
+    std::function<void(Error)> failed;                 // the session is over
+  };
+  Receiver(transport::Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks);
+
+  // Before the command is sent.
+  void expect(Waiter& waiter);
+  void expect_transfer(uint64_t sequence, const Transfer& transfer);
+  // Until the reply is there, or the session has failed (then false).
+  bool wait(Waiter& waiter);
+  // For a sender whose socket is full: waits for room, and reads meanwhile if nobody else does.
+  bool wait_for_room(transport::Deadline deadline);
+  // While interest is held, a background thread receives in the gaps.
+  void add_interest();
+  void drop_interest();
+  void fail();
+  bool transfers_pending() const { return background_transfers_.load() != 0; }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  bool receive_some();                          // reads what is there; false: failed
+  bool parse();                                 // handles every whole message in the buffer
+  bool handle(const wire::MessageHeader& header, const std::byte* body);
+  bool receive_data(const wire::MessageHeader& header);
+  bool scatter(const Transfer& transfer, uint64_t offset, uint64_t length);
+  bool take(std::byte* to, uint64_t length);    // from the buffer, then from the connection
+  bool pump_until_done(const Waiter& waiter);
+  bool stay_alive(transport::Clock::time_point started);
+  void report(ErrorCode code, std::string message);
+  void run_background();
+  bool is_done(const Waiter& waiter);
+  void release_role();
+
+  transport::Connection& connection_;
+  const std::chrono::milliseconds dead_peer_timeout_;
+  const Hooks hooks_;
+
+  std::mutex mutex_;  // guards waiters_, transfers_, pumping_, interest_, failed_
+  std::condition_variable changed_;
+  std::unordered_map<uint64_t, Waiter*> waiters_;
+  std::unordered_map<uint64_t, Transfer> transfers_;
+  bool pumping_ = false;
+  bool failed_ = false;
+  bool background_running_ = false;
+  int interest_ = 0;
+  std::atomic<int> background_transfers_{0};
+
+  // Owned by whoever pumps.
+  std::vector<std::byte> buffer_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  transport::Clock::time_point last_received_;
+};
+
+}  // namespace gpupool::client
