@@ -1,7 +1,7 @@
 // From a row of the call table (function type and one role per parameter) to its four halves: the client writes the
 // request and reads the reply; the worker reads the request, calls the function and writes the reply.
 //
-// Client: `Ends` gives mint(kind), retire(handle), stream(handle) and device(ordinal). Worker: `Table` gives resolve(kind, handle) ->
+// Client: `Ends` gives mint(kind), retire(handle), live(kind, handle), stream(handle) and device(ordinal). Worker: `Table` gives resolve(kind, handle) ->
 // optional<void*>, bind(kind, handle, object), unbind(handle) and stream(handle). Nothing here throws but bad_alloc.
 #pragma once
 #include <array>
@@ -41,8 +41,8 @@ template <class Role, class A>
 struct Parameter;
 
 struct ParameterBase {
-  template <class A>
-  static CUresult check(A) { return CUDA_SUCCESS; }
+  template <class A, class Ends>
+  static CUresult check(A, const Ends&) { return CUDA_SUCCESS; }
   template <class Slot, class Args>
   static CUresult prepare(Slot&, const Args&) { return CUDA_SUCCESS; }
   template <class Slot, class Table>
@@ -93,24 +93,27 @@ struct HandleParameter : ParameterBase {
 
 template <Kind K, class A>
 struct Parameter<role::handle<K>, A> : HandleParameter<K, A> {
-  static CUresult check(A arg) {
+  template <class Ends>
+  static CUresult check(A arg, const Ends& ends) {
     const uint64_t bits = handle_bits(arg);
-    return bits == 0 || kind_of(bits) == K || (K == Kind::function && kind_of(bits) == Kind::kernel)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_HANDLE;
+    if (bits == 0 || ends.live(K, bits)) return CUDA_SUCCESS;
+    if (K == Kind::function && ends.live(Kind::kernel, bits)) return CUDA_SUCCESS;
+    return K == Kind::context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
   }
 };
 template <Kind K, class A>
 struct Parameter<role::handle_in_use<K>, A> : HandleParameter<K, A> {
-  static CUresult check(A arg) {
-    return handle_bits(arg) == 0 ? CUDA_ERROR_INVALID_HANDLE : Parameter<role::handle<K>, A>::check(arg);
+  template <class Ends>
+  static CUresult check(A arg, const Ends& ends) {
+    return handle_bits(arg) == 0 ? CUDA_ERROR_INVALID_HANDLE : Parameter<role::handle<K>, A>::check(arg, ends);
   }
 };
 template <Kind K, class A>
 struct Parameter<role::dead_handle<K>, A> : HandleParameter<K, A> {
   using Slot = typename HandleParameter<K, A>::Slot;
-  static CUresult check(A arg) {
-    return kind_of(handle_bits(arg)) == K ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  template <class Ends>
+  static CUresult check(A arg, const Ends& ends) {
+    return ends.live(K, handle_bits(arg)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   }
   template <class Ends, class Args>
   static void write(Writer& writer, A arg, const Args&, Ends& ends) {
@@ -127,7 +130,8 @@ struct Parameter<role::new_handle<K>, A*> : ParameterBase {
     uint64_t handle = 0;
     A object{};
   };
-  static CUresult check(A* arg) { return arg ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+  template <class Ends>
+  static CUresult check(A* arg, const Ends&) { return arg ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
   template <class Ends, class Args>
   static void write(Writer& writer, A* arg, const Args&, Ends& ends) {
     const uint64_t handle = ends.mint(K);
@@ -151,9 +155,10 @@ struct Parameter<role::stream, CUstream> : ParameterBase {
     uint64_t handle = 0;
     CUstream stream = nullptr;
   };
-  static CUresult check(CUstream arg) {
+  template <class Ends>
+  static CUresult check(CUstream arg, const Ends& ends) {
     const uint64_t bits = handle_bits(arg);
-    return is_special_stream(bits) || kind_of(bits) == Kind::stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    return is_special_stream(bits) || ends.live(Kind::stream, bits) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   }
   template <class Ends, class Args>
   static void write(Writer& writer, CUstream arg, const Args&, Ends& ends) { writer.put(ends.stream(handle_bits(arg))); }
@@ -324,10 +329,11 @@ struct Row<CUresult (*)(A...), Roles...> {
   using Indices = std::index_sequence_for<A...>;
 
   // --- client ---
-  static CUresult check(const Args& args) {
+  template <class Ends>
+  static CUresult check(const Args& args, const Ends& ends) {
     return [&]<size_t... I>(std::index_sequence<I...>) {
       CUresult result = CUDA_SUCCESS;
-      ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::check(std::get<I>(args)) : result), ...);
+      ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::check(std::get<I>(args), ends) : result), ...);
       return result;
     }(Indices{});
   }
