@@ -7,10 +7,9 @@
 // CUDA_EXPORT below does.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
 
+#include "protocol/cuda/cuda_header.h"
 #include "protocol/cuda/version_map.h"
 
 #define CUDA_EXPORT extern "C" __attribute__((visibility("default")))

@@ -13,14 +13,14 @@
 // NO_BINARY_FOR_GPU (nothing fits), OUT_OF_MEMORY.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "protocol/cuda/cuda_header.h"
 
 namespace gpupool::cuda {
 

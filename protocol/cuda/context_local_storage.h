@@ -1,0 +1,62 @@
+// Values that CUDA's runtime keeps per context: (context, key) -> value, with a destructor that runs when the
+// context goes. Almost every runtime call reads one, so get() takes no lock: it probes a small hash table
+// under a sequence counter and falls back to the mutex only while a writer is at work. put() and remove() are
+// rare (once per runtime and context).
+//
+// Any thread may call anything. An object is meant to be a global that is never destroyed, since runtimes
+// call the driver from exit handlers: it has a constant initialiser and a trivial destructor, and keeps its
+// memory to the end. Destructors of values run outside the lock and may call back.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "protocol/cuda/cuda_header.h"
+
+namespace gpupool::cuda {
+
+class ContextLocalStorage {
+ public:
+  using Destructor = void (*)(CUcontext context, void* key, void* value);
+
+  constexpr ContextLocalStorage() = default;
+  ContextLocalStorage(const ContextLocalStorage&) = delete;
+  ContextLocalStorage& operator=(const ContextLocalStorage&) = delete;
+
+  // Takes the place of an earlier value of that key, whose destructor then does not run. False: out of
+  // memory.
+  bool put(CUcontext context, void* key, void* value, Destructor destructor);
+  bool get(CUcontext context, void* key, void** value) const;
+  // Forgets the value without running its destructor. False: there was none.
+  bool remove(CUcontext context, void* key);
+  // Removes all values of a context, then runs their destructors: on reset and destruction of the context.
+  void destroy_context(CUcontext context);
+
+ private:
+  enum class State : uint8_t { empty, used, removed };
+  struct Slot {
+    std::atomic<CUcontext> context{nullptr};
+    std::atomic<void*> key{nullptr};
+    std::atomic<void*> value{nullptr};
+    std::atomic<Destructor> destructor{nullptr};
+    std::atomic<State> state{State::empty};
+  };
+  struct Table {
+    Slot* slots = nullptr;
+    size_t size = 0;  // a power of two
+    Table* outgrown = nullptr;
+  };
+  struct Writer;
+
+  static Slot* find(const Table* table, CUcontext context, void* key);
+  bool make_room();
+
+  mutable std::mutex mutex_;
+  std::atomic<uint64_t> sequence_{0};   // odd while a writer is at work
+  std::atomic<Table*> table_{nullptr};  // outgrown tables stay, for readers that still probe them
+  size_t filled_ = 0;                   // slots not empty
+};
+
+}  // namespace gpupool::cuda
