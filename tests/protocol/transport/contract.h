@@ -1,0 +1,107 @@
+// What the contract suite needs of a transport. A backend joins by one line in backends().
+#pragma once
+#include <sys/uio.h>
+
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/transport/transport.h"
+#include "tests/support/catch.h"
+
+namespace gpupool::transport::contract {
+
+using std::chrono::milliseconds;
+
+struct BackendUnderTest {
+  std::string scheme;
+  std::function<Endpoint()> free_endpoint;     // to listen on
+  std::function<Endpoint()> nobody_listens;    // connect() is refused
+};
+
+inline std::vector<BackendUnderTest> backends() {
+  return {
+      {"tcp", [] { return Endpoint{"tcp", "127.0.0.1", 0}; }, [] { return Endpoint{"tcp", "127.0.0.1", 1}; }},
+  };
+}
+
+struct Pair {
+  std::unique_ptr<Connection> client;
+  std::unique_ptr<Connection> server;
+};
+
+inline Deadline in(milliseconds time) {
+  return Clock::now() + time;
+}
+constexpr milliseconds kLong{20'000};  // nothing here takes that long unless it hangs
+
+inline Pair make_pair(const BackendUnderTest& backend, const Options& options = {}) {
+  auto listener = listen(backend.free_endpoint(), options);
+  REQUIRE(listener);
+  auto client = connect((*listener)->endpoint(), options);
+  REQUIRE(client);
+  auto server = (*listener)->accept(in(kLong));
+  REQUIRE(server);
+  return {std::move(*client), std::move(*server)};
+}
+
+// Bytes that show a swap, a gap or a repetition.
+inline std::vector<std::byte> pattern(size_t size, uint32_t seed) {
+  std::vector<std::byte> bytes(size);
+  uint32_t state = seed * 2654435761u + 1;
+  for (auto& byte : bytes) {
+    state = state * 1664525u + 1013904223u;
+    byte = static_cast<std::byte>(state >> 24);
+  }
+  return bytes;
+}
+
+inline iovec as_iovec(const std::vector<std::byte>& bytes) {
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+inline iovec as_iovec(const std::string& text) {
+  return {const_cast<char*>(text.data()), text.size()};
+}
+
+inline Result<void> send_text(Connection& connection, const std::string& text) {
+  const iovec buffer = as_iovec(text);
+  return send_all(connection, {&buffer, 1}, in(kLong));
+}
+inline std::string receive_text(Connection& connection, size_t size) {
+  std::string text(size, '\0');
+  const auto received = receive_exact(connection, std::as_writable_bytes(std::span(text)), in(kLong));
+  return received ? text : "error: " + received.error().message;
+}
+
+// Sends until nothing more fits, also after the kernel has had time to move things on.
+inline size_t fill(Connection& connection) {
+  const std::vector<std::byte> block(1 << 20);
+  const iovec buffer = as_iovec(block);
+  size_t total = 0;
+  for (bool rested = false; true;) {
+    const auto sent = connection.send_some({&buffer, 1});
+    REQUIRE(sent);
+    total += *sent;
+    if (*sent == 0 && rested) return total;
+    rested = *sent == 0;
+    if (rested) {
+      const auto ready = connection.wait(false, true, in(milliseconds(50)));
+      REQUIRE(ready);
+    }
+  }
+}
+
+inline std::set<int> open_descriptors() {
+  std::set<int> open;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    open.insert(std::stoi(entry.path().filename().string()));
+  }
+  return open;
+}
+
+}  // namespace gpupool::transport::contract

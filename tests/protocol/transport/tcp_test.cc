@@ -1,0 +1,152 @@
+// What only tcp has: time limits of connecting, dead peers, IPv6, host names.
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/protocol/transport/contract.h"
+
+using namespace gpupool;
+using namespace gpupool::transport;
+using namespace gpupool::transport::contract;
+
+namespace {
+
+BackendUnderTest tcp_backend() {
+  return backends().front();
+}
+
+// From now on this side drops every packet that comes in, as if its machine were gone.
+void play_dead(int socket) {
+  sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program{1, &drop};
+  REQUIRE(::setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("connecting ends at its time limit") {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(listener, 0) == 0);
+  REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  const Endpoint endpoint{"tcp", "127.0.0.1", ntohs(address.sin_port)};
+  std::vector<std::unique_ptr<Connection>> fillers;  // nobody accepts: the queue fills, then nobody answers
+  const auto start = Clock::now();
+  Options options;
+  options.connect_timeout = milliseconds(150);
+  std::string message;
+  for (int count = 0; count < 8 && message.empty(); ++count) {
+    auto connection = connect(endpoint, options);
+    if (connection) {
+      fillers.push_back(std::move(*connection));
+    } else {
+      message = connection.error().message;
+    }
+  }
+  CHECK(message.find(endpoint.text()) != std::string::npos);
+  CHECK(message.find("150 ms") != std::string::npos);
+  CHECK(message.find("firewall") != std::string::npos);
+  CHECK(Clock::now() - start >= milliseconds(150));
+  CHECK(Clock::now() - start < milliseconds(3000));
+  ::close(listener);
+}
+
+TEST_CASE("bad targets are refused with a reason") {
+  const auto unknown = connect({"tcp", "no-such-host.invalid", 5}, {});
+  REQUIRE_FALSE(unknown);
+  CHECK(unknown.error().message.find("tcp://no-such-host.invalid:5") != std::string::npos);
+  const auto zero = connect({"tcp", "127.0.0.1", 0}, {});
+  REQUIRE_FALSE(zero);
+  CHECK(zero.error().message.find("port") != std::string::npos);
+}
+
+TEST_CASE("a port that is taken and an address of another host cannot be listened on") {
+  const auto first = listen({"tcp", "127.0.0.1", 0}, {});
+  REQUIRE(first);
+  const auto second = listen((*first)->endpoint(), {});
+  REQUIRE_FALSE(second);
+  CHECK(second.error().message.find((*first)->endpoint().text()) != std::string::npos);
+  CHECK(second.error().message.find("in use") != std::string::npos);
+  CHECK_FALSE(listen({"tcp", "192.0.2.1", 0}, {}));
+}
+
+TEST_CASE("host names and IPv6 work") {
+  const auto listener = listen({"tcp", "localhost", 0}, {});
+  REQUIRE(listener);
+  CHECK(connect({"tcp", "localhost", (*listener)->endpoint().port}, {}));
+  const auto six = listen({"tcp", "::1", 0}, {});
+  if (!six) {
+    WARN("no IPv6 loopback here: " << six.error().message);
+    return;
+  }
+  const auto client = connect((*six)->endpoint(), {});
+  REQUIRE(client);
+  CHECK((*client)->peer() == "[::1]:" + std::to_string((*six)->endpoint().port));
+}
+
+TEST_CASE("small messages are not held back") {
+  Pair pair = make_pair(tcp_backend());
+  for (Connection* side : {pair.client.get(), pair.server.get()}) {
+    const int descriptor = side->release_descriptor();
+    int on = 0;
+    socklen_t size = sizeof on;
+    REQUIRE(::getsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, &size) == 0);
+    CHECK(on != 0);
+    ::close(descriptor);
+  }
+}
+
+TEST_CASE("a peer whose machine is gone is noticed while data waits for its acknowledgement") {
+  Options options;
+  options.dead_peer_timeout = milliseconds(1000);
+  Pair pair = make_pair(tcp_backend(), options);
+  const int dead = pair.server->release_descriptor();
+  play_dead(dead);
+  REQUIRE(send_text(*pair.client, "anybody there?"));
+  const auto start = Clock::now();
+  std::byte byte{};
+  const auto received = receive_exact(*pair.client, {&byte, 1}, in(kLong));
+  REQUIRE_FALSE(received);
+  CHECK(received.error().code == ErrorCode::lost);
+  CHECK(received.error().message.find(pair.client->peer()) != std::string::npos);
+  CHECK(received.error().message.find("1000 ms") != std::string::npos);
+  CHECK(Clock::now() - start >= milliseconds(900));
+  CHECK(Clock::now() - start < milliseconds(3000));
+  ::close(dead);
+}
+
+TEST_CASE("a peer whose machine is gone is noticed on an idle connection") {
+  Options options;
+  options.dead_peer_timeout = milliseconds(2000);
+  Pair pair = make_pair(tcp_backend(), options);
+  const int dead = pair.server->release_descriptor();
+  play_dead(dead);
+  const auto start = Clock::now();
+  std::byte byte{};
+  const auto received = receive_exact(*pair.client, {&byte, 1}, in(kLong));
+  REQUIRE_FALSE(received);
+  CHECK(received.error().code == ErrorCode::lost);
+  CHECK(Clock::now() - start < milliseconds(6000));
+  ::close(dead);
+}
+
+TEST_CASE("a peer that is alive but does not read keeps its connection") {
+  Options options;
+  options.dead_peer_timeout = milliseconds(500);
+  Pair pair = make_pair(tcp_backend(), options);
+  const size_t total = fill(*pair.client);
+  std::byte byte{};
+  const auto late = receive_exact(*pair.client, {&byte, 1}, in(milliseconds(2500)));
+  REQUIRE_FALSE(late);
+  CHECK(late.error().message.find("in time") != std::string::npos);
+  std::vector<std::byte> sink(total);
+  CHECK(receive_exact(*pair.server, sink, in(kLong)));
+  REQUIRE(send_text(*pair.server, "awake"));
+  CHECK(receive_text(*pair.client, 5) == "awake");
+}
