@@ -59,7 +59,7 @@ mapped_libraries() { grep -oE '/[^ ]+\.so[.0-9]*$' "/proc/$1/maps" | sort -u; }
 connections_to_poold() {
   local inode count=0
   while read -r inode; do
-    if find "/proc/$1/fd" -lname "socket:\[$inode\]" 2>/dev/null | grep -q .; then count=$((count + 1)); fi
+    if [[ -n $(find "/proc/$1/fd" -lname "socket:\[$inode\]" 2>/dev/null) ]]; then count=$((count + 1)); fi
   done < <(awk -v remote="$(printf '0100007F:%04X' "$poold_port")" '$3 == remote { print $10 }' /proc/net/tcp)
   echo "$count"
 }
@@ -82,9 +82,10 @@ else
 fi
 holders=0
 for worker in $(pgrep -P "$poold_pid"); do
-  if mapped_libraries "$worker" | grep -q softgpu; then
+  library=$(mapped_libraries "$worker" | sed -n '/softgpu/p')
+  if [[ -n $library ]]; then
     holders=$((holders + 1))
-    note "worker  $worker: $(mapped_libraries "$worker" | grep softgpu | head -n 1), child of poold $poold_pid"
+    note "worker  $worker: ${library%%$'\n'*}, child of poold $poold_pid"
   fi
 done
 if ((holders == 0)); then

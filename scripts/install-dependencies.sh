@@ -43,7 +43,7 @@ update_lists() {
   updated=yes
 }
 
-installable() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'; }
+installable() { [[ $(apt-cache policy "$1" 2>/dev/null) == *"Candidate: "[!\(]* ]]; }
 
 install() {
   say "installing $*"
@@ -77,7 +77,7 @@ enable_cuda_component() {
   # The mirror that this machine already uses for the release.
   # shellcheck disable=SC2016  # these are apt's own variables
   uri=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' |
-    awk -v codename="$codename" '$2 == codename { print $1; exit }')
+    awk -v codename="$codename" '$2 == codename && !uri { uri = $1 } END { print uri }')
   [[ -n $uri ]] || die "no package source for '$codename' is configured"
   say "enabling '$components' of $uri in /etc/apt/sources.list.d/gpupool-cuda.sources"
   printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: %s\nSigned-By: %s\n' \
