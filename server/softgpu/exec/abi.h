@@ -28,6 +28,7 @@ enum class FaultKind : uint32_t {
   trap,                 // trap instruction: CUDA_ERROR_LAUNCH_FAILED
   assertion,            // __assertfail: CUDA_ERROR_ASSERT
   deadlock,             // every thread of the block waits at a barrier that cannot complete: CUDA_ERROR_LAUNCH_FAILED
+  cancelled,            // the executor was destroyed before the grid had run: nobody is left to be told
 };
 
 struct BlockContext {
@@ -73,6 +74,7 @@ enum class BarrierReduction : uint32_t { none, popc, conjunction, disjunction };
 
 extern "C" {
 // --- Synchronisation (may switch fibers) ---
+// In a loop run only softgpu_yield and softgpu_active_mask may be called; the others end the grid with a fault.
 // bar.sync / barrier.sync / bar.red: thread_count 0 means all threads of the block. Returns the reduction's result.
 uint32_t softgpu_barrier(ThreadContext*, uint32_t barrier, uint32_t thread_count, BarrierReduction, uint32_t predicate);
 void softgpu_barrier_arrive(ThreadContext*, uint32_t barrier, uint32_t thread_count);
@@ -83,11 +85,15 @@ uint32_t softgpu_shuffle(ThreadContext*, ShuffleMode, uint32_t value, uint32_t b
 uint32_t softgpu_vote(ThreadContext*, VoteMode, uint32_t predicate, uint32_t member_mask);
 uint32_t softgpu_match_any(ThreadContext*, uint64_t value, uint32_t member_mask);
 uint32_t softgpu_match_all(ThreadContext*, uint64_t value, uint32_t member_mask, uint32_t* all_equal);
+// The lanes that are at this call now. The threads of a warp do not run in lock step here, so the thread waits until no
+// other thread of its warp can go on by itself (each waits for others, spins, or has ended); lanes that then wait at the
+// same call (same return address) get one common mask. That is what a converged warp sees on a GPU, and it makes
+// "mask = activemask; shfl(mask, ...)" work. Kernels that use it need fibers: in a loop run it is the thread's own lane.
 uint32_t softgpu_active_mask(ThreadContext*);
 // A thread that may be spinning on memory (volatile or acquire load, failed compare-and-swap in a loop, nanosleep)
 // lets the other threads of its block run.
 void softgpu_yield(ThreadContext*);
-// exit instruction or return from the kernel inside a nested call.
+// exit instruction or return from the kernel inside a nested call. Never from loop_entry, which has nothing to return to.
 [[noreturn]] void softgpu_exit(ThreadContext*);
 
 // --- Memory ---

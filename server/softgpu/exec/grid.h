@@ -22,6 +22,8 @@ struct GridRequest {
   uint32_t block_dim[3] = {1, 1, 1};
   uint32_t static_shared_bytes = 0;
   uint32_t dynamic_shared_bytes = 0;
+  uint32_t local_bytes = 0;      // KernelInfo::local_bytes
+  uint32_t stack_bytes = 0;      // CU_LIMIT_STACK_SIZE; each thread has at least 64 KiB in any case
   uint64_t module_data = 0;
   bool cooperative = false;      // all blocks must make progress together (grid synchronisation)
   std::vector<std::byte> params; // packed
@@ -40,13 +42,23 @@ class GridExecutor {
  public:
   // threads 0: one per core. `turns` may be null (device not shared); it must outlive the executor.
   static std::unique_ptr<GridExecutor> create(unsigned threads, DeviceTurns* turns);
-  virtual ~GridExecutor() = default;  // waits for running blocks, drops grids not started
-  // `done` runs on a pool thread, exactly once; it must not block.
+  virtual ~GridExecutor() = default;  // waits for running blocks, cancels the rest
+  // `done` runs on a pool thread (or in the destructor: FaultKind::cancelled), exactly once; it must not block and must
+  // not destroy the executor.
   virtual void submit(GridRequest request, std::function<void(GridResult)> done) = 0;
 };
 
 // Device printf text collected so far by kernels of this process, oldest first; empties the buffer. Thread-safe.
 // The runtime writes it to stdout at the synchronisation points CUDA names.
 std::string take_printf_output();
+// The same for the messages of failed assertions, which belong on stderr at the next synchronisation.
+std::string take_assert_output();
+
+// Bytes kept for printf (CU_LIMIT_PRINTF_FIFO_SIZE, default 1 MiB): when kernels print more, the oldest text is dropped.
+void set_printf_fifo_bytes(uint64_t bytes);
+uint64_t printf_fifo_bytes();
+// The heap of malloc in kernels (CU_LIMIT_MALLOC_HEAP_SIZE, default 8 MiB). False once kernels have used the heap.
+bool set_kernel_heap_bytes(uint64_t bytes);
+uint64_t kernel_heap_bytes();
 
 }  // namespace gpupool::softgpu
