@@ -1,0 +1,240 @@
+#include "client/address_space.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+namespace gpupool::client {
+namespace {
+
+constexpr uint64_t kOwnMapping = 1u << 20;  // from this size on an allocation has a mapping of its own
+constexpr uint64_t kBlock = 512;            // cuMemAlloc aligns to at least 256 bytes; NVIDIA's driver uses 512
+
+uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+
+}  // namespace
+
+bool AddressSpace::adopt(uint64_t base, uint64_t size, uint64_t granularity) {
+  void* wished = reinterpret_cast<void*>(static_cast<uintptr_t>(base));
+  void* got = mmap(wished, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if (got == MAP_FAILED) return false;
+  if (got != wished) {  // a kernel older than 4.17 takes the flag for a hint
+    munmap(got, size);
+    return false;
+  }
+  std::lock_guard lock(mutex_);
+  base_ = base;
+  size_ = size;
+  granularity_ = granularity;
+  free_[base] = size;
+  return true;
+}
+
+void AddressSpace::insert_free(std::map<uint64_t, uint64_t>& free, uint64_t address, uint64_t size) {
+  auto next = free.lower_bound(address);
+  if (next != free.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == address) {
+      address = previous->first;
+      size += previous->second;
+      free.erase(previous);
+    }
+  }
+  if (next != free.end() && address + size == next->first) {
+    size += next->second;
+    free.erase(next);
+  }
+  free[address] = size;
+}
+
+std::optional<uint64_t> AddressSpace::take_range(uint64_t bytes, uint64_t alignment, uint64_t wished) {
+  auto fit = [&](std::map<uint64_t, uint64_t>::iterator hole, uint64_t at) {
+    return at >= hole->first && at - hole->first <= hole->second && hole->second - (at - hole->first) >= bytes;
+  };
+  auto take = [&](std::map<uint64_t, uint64_t>::iterator hole, uint64_t at) {
+    const auto [start, length] = *hole;
+    free_.erase(hole);
+    if (at > start) free_[start] = at - start;
+    if (start + length > at + bytes) free_[at + bytes] = start + length - at - bytes;
+    return at;
+  };
+  if (wished && wished % alignment == 0) {
+    auto hole = free_.upper_bound(wished);
+    if (hole != free_.begin() && fit(--hole, wished)) return take(hole, wished);
+  }
+  for (auto hole = free_.begin(); hole != free_.end(); ++hole) {
+    const uint64_t at = round_up(hole->first, alignment);
+    if (fit(hole, at)) return take(hole, at);
+  }
+  return std::nullopt;
+}
+
+void AddressSpace::give_range(uint64_t address, uint64_t bytes) { insert_free(free_, address, bytes); }
+
+std::map<uint64_t, AddressSpace::Slab>::iterator AddressSpace::slab_of(uint64_t address) {
+  auto slab = slabs_.upper_bound(address);
+  if (slab == slabs_.begin()) return slabs_.end();
+  --slab;
+  return address - slab->first < slab->second.size ? slab : slabs_.end();
+}
+
+std::optional<AddressSpace::Place> AddressSpace::allocate(uint64_t bytes, uint64_t alignment, const Allocation& about) {
+  if (bytes == 0 || bytes > size_) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  Place place;
+  if (bytes >= kOwnMapping) {
+    const uint64_t size = round_up(bytes, granularity_);
+    const auto at = take_range(size, std::max(alignment, granularity_), 0);
+    if (!at) return std::nullopt;
+    place = {*at, *at, size};
+  } else {
+    const uint64_t size = round_up(bytes, std::max(alignment, kBlock));
+    for (auto& [start, slab] : slabs_) {
+      if (slab.device != about.device || slab.context != about.context || slab.size - slab.used < size) continue;
+      const auto hole = std::find_if(slab.free.begin(), slab.free.end(), [&](auto& h) { return h.second >= size; });
+      if (hole == slab.free.end()) continue;
+      place.address = hole->first;
+      const uint64_t rest = hole->second - size;
+      slab.free.erase(hole);
+      if (rest) slab.free[place.address + size] = rest;
+      slab.used += size;
+      slab.live += size;
+      break;
+    }
+    if (place.address == 0) {
+      const auto at = take_range(granularity_, granularity_, 0);
+      if (!at) return std::nullopt;
+      Slab slab{granularity_, about.device, about.context, size, size, {}};
+      if (granularity_ > size) slab.free[*at + size] = granularity_ - size;
+      slabs_.emplace(*at, std::move(slab));
+      place = {*at, *at, granularity_};
+    }
+    block_size_[place.address] = size;
+  }
+  Allocation allocation = about;
+  allocation.address = place.address;
+  allocation.size = bytes;
+  allocation.id = next_id_++;
+  allocations_[place.address] = allocation;
+  return place;
+}
+
+void AddressSpace::abandon(uint64_t address) {
+  std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(address);
+  if (found == allocations_.end()) return;
+  if (const auto slab = slab_of(address); slab != slabs_.end()) {
+    give_range(slab->first, slab->second.size);
+    slabs_.erase(slab);
+    block_size_.erase(address);
+  } else {
+    give_range(address, round_up(found->second.size, granularity_));
+  }
+  allocations_.erase(found);
+}
+
+std::optional<AddressSpace::Release> AddressSpace::release(uint64_t address) {
+  std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(address);
+  if (found == allocations_.end()) return std::nullopt;
+  const uint64_t bytes = found->second.size;
+  allocations_.erase(found);
+  const auto block = block_size_.find(address);
+  if (block == block_size_.end()) return Release{address, round_up(bytes, granularity_)};
+  const auto slab = slab_of(address);
+  slab->second.live -= block->second;
+  if (slab->second.live != 0 || is_last_slab(slab->second)) return Release{address, 0};
+  // The last block: the whole mapping goes, with the blocks that still wait to be retired.
+  const Release whole{slab->first, slab->second.size};
+  block_size_.erase(block);
+  slabs_.erase(slab);
+  return whole;
+}
+
+bool AddressSpace::is_last_slab(const Slab& slab) const {
+  return std::none_of(slabs_.begin(), slabs_.end(), [&](const auto& other) {
+    return &other.second != &slab && other.second.device == slab.device && other.second.context == slab.context;
+  });
+}
+
+void AddressSpace::retire_after(const Release& release, uint64_t sequence) {
+  std::lock_guard lock(mutex_);
+  uint64_t size = release.unmap_size;
+  if (const auto block = block_size_.find(release.address); block != block_size_.end()) {
+    size = block->second;
+    block_size_.erase(block);
+  }
+  pending_.push_back({sequence, release.address, size, release.unmap_size != 0});
+}
+
+void AddressSpace::retired(uint64_t sequence) {
+  std::lock_guard lock(mutex_);
+  // Sequence numbers of different threads may be queued slightly out of order; what waits too long is only address space.
+  while (!pending_.empty() && pending_.front().sequence <= sequence) {
+    const Pending gone = pending_.front();
+    pending_.pop_front();
+    if (gone.whole) {
+      give_range(gone.address, gone.size);
+    } else if (const auto slab = slab_of(gone.address); slab != slabs_.end()) {
+      insert_free(slab->second.free, gone.address, gone.size);
+      slab->second.used -= gone.size;
+    }
+  }
+}
+
+std::optional<Allocation> AddressSpace::find(uint64_t address) const {
+  std::lock_guard lock(mutex_);
+  auto found = allocations_.upper_bound(address);
+  if (found == allocations_.begin()) return std::nullopt;
+  --found;
+  if (address - found->first >= found->second.size) return std::nullopt;
+  return found->second;
+}
+
+std::optional<uint64_t> AddressSpace::reserve(uint64_t bytes, uint64_t alignment, uint64_t wished) {
+  std::lock_guard lock(mutex_);
+  const auto at = take_range(bytes, std::max(alignment, granularity_), wished);
+  if (at) reservations_[*at] = bytes;
+  return at;
+}
+
+bool AddressSpace::is_reserved(uint64_t address, uint64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  auto found = reservations_.upper_bound(address);
+  if (found == reservations_.begin()) return false;
+  --found;
+  const uint64_t offset = address - found->first;
+  return offset <= found->second && found->second - offset >= bytes;
+}
+
+bool AddressSpace::unreserve(uint64_t address, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  const auto found = reservations_.find(address);
+  if (found == reservations_.end() || found->second != bytes) return false;
+  reservations_.erase(found);
+  give_range(address, bytes);
+  return true;
+}
+
+void AddressSpace::forget_context(uint64_t context, uint64_t sequence) {
+  std::lock_guard lock(mutex_);
+  for (auto it = allocations_.begin(); it != allocations_.end();) {
+    if (it->second.context != context) {
+      ++it;
+      continue;
+    }
+    if (!block_size_.count(it->first)) pending_.push_back({sequence, it->first, round_up(it->second.size, granularity_), true});
+    block_size_.erase(it->first);
+    it = allocations_.erase(it);
+  }
+  for (auto it = slabs_.begin(); it != slabs_.end();) {
+    if (it->second.context != context) {
+      ++it;
+      continue;
+    }
+    pending_.push_back({sequence, it->first, it->second.size, true});
+    it = slabs_.erase(it);
+  }
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,100 @@
+// Device addresses, minted by the client out of the range that the worker has reserved for this session.
+//
+// Allocations of 1 MiB and more get mappings of their own; smaller ones share mappings of one granule each, cut into
+// blocks, and go when their last block does (one empty slab per context stays, for programs that allocate and free in turns). An address that is freed is used again only when the server says that everything queued before the free has
+// run (retired). The same range is reserved in this process without memory, so that no host pointer can equal a device
+// address. Any thread.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "protocol/wire/result.h"
+
+namespace gpupool::client {
+
+struct Allocation {
+  uint64_t address = 0;
+  uint64_t size = 0;        // as asked for
+  uint64_t context = 0;
+  int device = 0;
+  uint64_t id = 0;          // CU_POINTER_ATTRIBUTE_BUFFER_ID
+  bool stream_ordered = false;
+};
+
+class AddressSpace {
+ public:
+  // Takes the range when it is free in this process; false: the server has to move it.
+  bool adopt(uint64_t base, uint64_t size, uint64_t granularity);
+  uint64_t size() const { return size_; }
+
+  struct Place {
+    uint64_t address = 0;
+    uint64_t map_address = 0;  // to be mapped first, when map_size is not 0
+    uint64_t map_size = 0;
+  };
+  // nullopt: the range is full.
+  std::optional<Place> allocate(uint64_t bytes, uint64_t alignment, const Allocation& about);
+  // Undoes allocate() when mapping failed.
+  void abandon(uint64_t address);
+
+  struct Release {
+    uint64_t address = 0;
+    uint64_t unmap_size = 0;  // 0: the mapping goes on serving other blocks
+  };
+  // The start of a live allocation leaves the books; nullopt: it is none. Then retire_after() with the free command's
+  // sequence number.
+  std::optional<Release> release(uint64_t address);
+  void retire_after(const Release& release, uint64_t sequence);
+  // The server has passed all frees up to this sequence number.
+  void retired(uint64_t sequence);
+
+  // The allocation that contains the address.
+  std::optional<Allocation> find(uint64_t address) const;
+  bool in_range(uint64_t address) const { return address - base_ < size_; }
+
+  // Addresses without memory for cuMemAddressReserve, and mappings that the program makes in them.
+  std::optional<uint64_t> reserve(uint64_t bytes, uint64_t alignment, uint64_t wished);
+  bool is_reserved(uint64_t address, uint64_t bytes) const;  // inside one reservation
+  bool unreserve(uint64_t address, uint64_t bytes);          // exactly one reservation
+
+  // Forgets everything of a context (destroyed or reset); the server unmaps by itself.
+  void forget_context(uint64_t context, uint64_t sequence);
+
+ private:
+  struct Slab {
+    uint64_t size = 0;
+    int device = 0;
+    uint64_t context = 0;
+    uint64_t used = 0;                       // bytes of live and waiting blocks
+    uint64_t live = 0;                       // bytes of live blocks
+    std::map<uint64_t, uint64_t> free;       // address -> size
+  };
+  struct Pending {
+    uint64_t sequence;
+    uint64_t address;
+    uint64_t size;
+    bool whole;                              // a mapping of its own: the range is free again; else a block of a slab
+  };
+  std::optional<uint64_t> take_range(uint64_t bytes, uint64_t alignment, uint64_t wished);
+  void give_range(uint64_t address, uint64_t bytes);
+  static void insert_free(std::map<uint64_t, uint64_t>& free, uint64_t address, uint64_t size);
+  std::map<uint64_t, Slab>::iterator slab_of(uint64_t address);
+  bool is_last_slab(const Slab& slab) const;
+
+  mutable std::mutex mutex_;
+  uint64_t base_ = 0;
+  uint64_t size_ = 0;
+  uint64_t granularity_ = 0;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, uint64_t> free_;        // of the range: address -> size
+  std::map<uint64_t, Allocation> allocations_;
+  std::map<uint64_t, uint64_t> block_size_;  // live blocks: address -> rounded size
+  std::map<uint64_t, Slab> slabs_;
+  std::map<uint64_t, uint64_t> reservations_;
+  std::deque<Pending> pending_;
+};
+
+}  // namespace gpupool::client

@@ -1,0 +1,59 @@
+// Contexts, and the state that CUDA keeps per host thread: all of it lives in the client, so that the start-up queries and
+// the context calls of cudart (which come with almost every other call) never travel.
+//
+// A Context is created on the server by the first command that names it. Primary contexts keep their handle for the life
+// of the process, across release and reset. Any thread.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "client/handles.h"
+#include "protocol/cuda/context_local_storage.h"
+#include "protocol/cuda/cuda_header.h"
+
+namespace gpupool::client {
+
+class Session;
+
+struct Context : Object {
+  int device = 0;  // as the program numbers it
+  bool primary = false;
+  unsigned flags = 0;
+  unsigned long long id = 0;         // cuCtxGetId
+  std::atomic<bool> on_server{false};
+  std::atomic<int> sticky_error{0};  // a CUresult that every further call on this context returns
+  std::mutex mutex;                  // guards retains and the step to on_server
+  int retains = 0;                   // cuDevicePrimaryCtxRetain
+  std::atomic<uint32_t> epoch{0};    // raised by reset: per-thread streams of before are gone
+};
+
+struct ThreadState {
+  struct PerThreadStream {
+    uint64_t context;
+    uint32_t epoch;
+    uint64_t stream;
+  };
+  std::vector<uint64_t> contexts;  // the stack, top at the end
+  std::vector<PerThreadStream> streams;
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+};
+
+// Of the calling thread; made at first use, freed when the thread ends.
+ThreadState& thread_state();
+
+// The calling thread's current context: null when there is none. *error tells of a destroyed one.
+Context* current_context(Session& session, CUresult* error = nullptr);
+CUcontext as_cuda(const Context* context);
+
+// Makes sure that the server knows the context before a command names it.
+void ensure_on_server(Session& session, Context& context);
+
+// What CU_STREAM_PER_THREAD means for the calling thread and context: a real stream, made at first use.
+CUresult per_thread_stream(Session& session, Context& context, uint64_t* stream);
+
+cuda::ContextLocalStorage& context_local_storage();
+
+}  // namespace gpupool::client

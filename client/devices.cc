@@ -1,0 +1,90 @@
+#include "client/devices.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "protocol/cuda/cuda_header.h"
+
+namespace gpupool::client {
+namespace {
+
+// "GPU-0123abcd-...", possibly shortened.
+std::string uuid_text(const std::string& uuid) {
+  std::string text = "GPU-";
+  char digits[3];
+  for (size_t i = 0; i < uuid.size(); ++i) {
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(uuid[i]));
+    text += digits;
+    if (i == 3 || i == 5 || i == 7 || i == 9) text += '-';
+  }
+  return text;
+}
+
+std::vector<int> visible_ordinals(const std::vector<hello::Device>& devices, const char* visible) {
+  std::vector<int> ordinals;
+  if (!visible) {
+    for (size_t i = 0; i < devices.size(); ++i) ordinals.push_back(static_cast<int>(i));
+    return ordinals;
+  }
+  std::string list = visible;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t comma = std::min(list.find(',', at), list.size());
+    std::string entry = list.substr(at, comma - at);
+    entry.erase(0, entry.find_first_not_of(" \t"));
+    int ordinal = -1;
+    if (entry.rfind("GPU-", 0) == 0) {
+      for (size_t i = 0; i < devices.size(); ++i) {
+        if (uuid_text(devices[i].uuid).rfind(entry, 0) == 0) ordinal = static_cast<int>(i);
+      }
+    } else if (!entry.empty()) {
+      char* end = nullptr;
+      const long value = std::strtol(entry.c_str(), &end, 10);
+      if (end != entry.c_str() && value >= 0 && value < static_cast<long>(devices.size())) ordinal = static_cast<int>(value);
+    }
+    if (ordinal < 0 || std::count(ordinals.begin(), ordinals.end(), ordinal)) break;
+    ordinals.push_back(ordinal);
+    at = comma + 1;
+  }
+  return ordinals;
+}
+
+// What the worker's device can do but this client does not forward yet is not promised to the program.
+void hide_what_is_not_forwarded(Device& device) {
+  for (const int attribute :
+       {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
+        CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+        CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED}) {
+    if (const auto found = device.attributes.find(attribute); found != device.attributes.end()) found->second = 0;
+  }
+}
+
+}  // namespace
+
+Devices make_devices(const std::vector<hello::Device>& from_server, const char* visible) {
+  Devices devices;
+  for (const int ordinal : visible_ordinals(from_server, visible)) {
+    const hello::Device& source = from_server[ordinal];
+    auto device = std::make_unique<Device>();
+    device->ordinal = static_cast<int>(devices.size());
+    device->server_ordinal = ordinal;
+    device->name = source.name;
+    device->uuid = source.uuid;
+    device->uuid.resize(16);
+    device->pci_bus_id = source.pci_bus_id;
+    device->total_bytes = source.total_bytes;
+    device->free_bytes = static_cast<int64_t>(source.free_bytes);
+    device->granularity = source.granularity ? source.granularity : 2u << 20;
+    device->least_priority = source.least_priority;
+    device->greatest_priority = source.greatest_priority;
+    for (const auto& attribute : source.attributes) device->attributes[attribute.id] = attribute.value;
+    hide_what_is_not_forwarded(*device);
+    devices.push_back(std::move(device));
+  }
+  return devices;
+}
+
+}  // namespace gpupool::client
