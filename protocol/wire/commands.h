@@ -76,7 +76,8 @@ struct DeviceData {     // then the bytes; the message's sequence number names t
   uint64_t offset;      // in the packed rows
 };
 
-// upload_part: bytes of a module image follow. Parts come in order; an upload is consumed by the load that names it.
+// upload_part: bytes of a module image, as a bundle (protocol/cuda/fatbin.h), follow. Parts come in order; an upload is
+// consumed by the load that names it.
 struct UploadPart {
   uint64_t upload;
   uint64_t total;       // whole size, the same in every part
