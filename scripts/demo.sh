@@ -81,6 +81,7 @@ else
   note "program $app_pid: no softgpu, no LLVM, no NVIDIA driver in it"
 fi
 holders=0
+# shellcheck disable=SC2013  # one line of words
 for worker in $(cat "/proc/$poold_pid"/task/*/children); do
   library=$(mapped_libraries "$worker" | sed -n '/softgpu/p')
   if [[ -n $library ]]; then
