@@ -1,0 +1,80 @@
+#include "server/handover.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+namespace gpupool::server {
+namespace {
+
+union DescriptorSpace {
+  cmsghdr header;
+  char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+Error failure(const char* doing, int error) {
+  const bool gone = error == EPIPE || error == ECONNRESET || error == ENOTCONN;
+  return {gone ? ErrorCode::closed : ErrorCode::unavailable,
+          std::string(doing) + " the control socket: " + std::generic_category().message(error)};
+}
+
+}  // namespace
+
+Result<void> send_control(int socket, ControlHeader header, const std::string& payload, int descriptor) {
+  if (payload.size() > kMaxControlPayload) return Error{ErrorCode::limit, "control message is too long"};
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  DescriptorSpace space{};
+  if (descriptor >= 0) {
+    message.msg_control = space.bytes;
+    message.msg_controllen = sizeof space.bytes;
+    cmsghdr* control = CMSG_FIRSTHDR(&message);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(control), &descriptor, sizeof descriptor);
+  }
+  while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) {
+    if (errno != EINTR) return failure("writing to", errno);
+  }
+  return {};
+}
+
+Result<ControlMessage> receive_control(int socket) {
+  ControlMessage out;
+  out.payload.resize(kMaxControlPayload);
+  iovec parts[2] = {{&out.header, sizeof out.header}, {out.payload.data(), out.payload.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  DescriptorSpace space{};
+  message.msg_control = space.bytes;
+  message.msg_controllen = sizeof space.bytes;
+  ssize_t size = 0;
+  while ((size = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0) {
+    if (errno != EINTR) return failure("reading from", errno);
+  }
+  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
+    if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SCM_RIGHTS) {
+      std::memcpy(&out.descriptor, CMSG_DATA(control), sizeof out.descriptor);
+    }
+  }
+  if (size == 0) return Error{ErrorCode::closed, "the control socket was closed"};
+  const auto received = static_cast<size_t>(size);
+  if (received < sizeof out.header || (message.msg_flags & MSG_TRUNC) != 0 ||
+      out.header.payload_bytes != received - sizeof out.header) {
+    if (out.descriptor >= 0) ::close(out.descriptor);
+    return Error{ErrorCode::malformed, "a message on the control socket is damaged"};
+  }
+  out.payload.resize(out.header.payload_bytes);
+  return out;
+}
+
+}  // namespace gpupool::server

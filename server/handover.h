@@ -1,0 +1,47 @@
+// What poold and a worker tell each other over the control socket (AF_UNIX, SOCK_SEQPACKET): one packet per message.
+//
+// worker -> poold: ready, or failed with a text. poold -> worker: session, with the client's descriptor and its Hello.
+// The end of either process ends the other's socket. Both are the same build, so the packet is a plain struct; it is
+// checked all the same, because a worker runs a client's code paths.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "protocol/wire/result.h"
+
+namespace gpupool::server {
+
+constexpr int kControlDescriptor = 3;  // in the worker
+constexpr int kLogDescriptor = 4;      // in the worker: poold's stderr
+
+// A client's Hello may be this long; much less than wire::kMaxHelloBytes, which also holds for the reply.
+constexpr uint32_t kMaxClientHelloBytes = 64 * 1024;
+constexpr uint32_t kMaxControlPayload = kMaxClientHelloBytes;
+
+enum class ControlKind : uint32_t { ready = 1, failed = 2, session = 3 };
+
+struct ControlHeader {
+  ControlKind kind = ControlKind::ready;
+  uint32_t payload_bytes = 0;               // failed: text; session: Hello
+  uint64_t session_number = 0;              // this and all below: session only
+  int64_t dead_peer_timeout_ms = 0;
+  std::array<char, 16> transport{};         // scheme, zero-terminated
+  std::array<char, 16> session_id{};
+  std::array<char, 32> resume_token{};
+};
+static_assert(std::is_trivially_copyable_v<ControlHeader>);
+
+struct ControlMessage {
+  ControlHeader header;
+  std::string payload;
+  int descriptor = -1;  // the receiver's to close
+};
+
+// `descriptor` -1: none; it stays the caller's.
+Result<void> send_control(int socket, ControlHeader header, const std::string& payload, int descriptor);
+// Blocks as the socket does. ErrorCode::closed: the other process has ended.
+Result<ControlMessage> receive_control(int socket);
+
+}  // namespace gpupool::server

@@ -1,0 +1,178 @@
+#include "server/worker/device_description.h"
+
+#include <cuda.h>
+
+#include "server/log/log.h"
+#include "server/worker/device_library.h"
+
+namespace gpupool::worker {
+namespace {
+
+// Newer drivers know attributes that this build's cuda.h does not: all that a driver answers are passed on.
+constexpr int kAttributesTried = 256;
+static_assert(CU_DEVICE_ATTRIBUTE_MAX <= kAttributesTried);
+
+constexpr uint64_t kWishedRange = 1ull << 40;
+constexpr uint64_t kSmallestRange = 1ull << 30;
+// Far from where Linux puts heaps, libraries and stacks, so that it is free in most clients as well.
+constexpr uint64_t kWishedBase = 0x2000'0000'0000;
+
+class Describer {
+ public:
+  Describer(const DeviceLibrary& library, CUdevice device) : library_(library), device_(device) {}
+
+  Result<control::Device> describe() {
+    char text[256] = {};
+    if (auto called = call("cuDeviceGetName", DEVICE_CALL(library_, cuDeviceGetName), text, int{sizeof text - 1}, device_);
+        !called) {
+      return called.error();
+    }
+    out_.set_name(text);
+    size_t total = 0;
+    if (auto called = call("cuDeviceTotalMem", DEVICE_CALL(library_, cuDeviceTotalMem), &total, device_); !called) {
+      return called.error();
+    }
+    out_.set_total_bytes(total);
+    CUuuid uuid{};
+    if (auto called = call("cuDeviceGetUuid", DEVICE_CALL(library_, cuDeviceGetUuid), &uuid, device_); !called) {
+      return called.error();
+    }
+    out_.set_uuid(std::string(uuid.bytes, sizeof uuid.bytes));
+    char bus_id[64] = {};
+    if (call("cuDeviceGetPCIBusId", DEVICE_CALL(library_, cuDeviceGetPCIBusId), bus_id, int{sizeof bus_id - 1}, device_)) {
+      out_.set_pci_bus_id(bus_id);
+    }
+    if (auto added = add_attributes(); !added) return added.error();
+    add_virtual_memory();
+    return std::move(out_);
+  }
+
+ private:
+  template <class Function, class... Args>
+  Result<void> call(const char* name, Function function, Args... args) {
+    if (function == nullptr) return failed(name, "the library does not have it");
+    if (const CUresult result = function(args...); result != CUDA_SUCCESS) {
+      return failed(name, error_text(library_, result));
+    }
+    return {};
+  }
+
+  Error failed(const char* name, const std::string& why) {
+    return {ErrorCode::unavailable, "device " + std::to_string(device_) + " of '" + library_.path() +
+                                        "' cannot be described: " + name + ": " + why};
+  }
+
+  Result<void> add_attributes() {
+    const auto get = DEVICE_CALL(library_, cuDeviceGetAttribute);
+    if (get == nullptr) return failed("cuDeviceGetAttribute", "the library does not have it");
+    for (int id = 1; id < kAttributesTried; ++id) {
+      int value = 0;
+      if (get(&value, static_cast<CUdevice_attribute>(id), device_) != CUDA_SUCCESS) continue;
+      auto* attribute = out_.add_attributes();
+      attribute->set_id(id);
+      attribute->set_value(value);
+      if (id == CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED) has_virtual_memory_ = value != 0;
+    }
+    return {};
+  }
+
+  void add_virtual_memory() {
+    const auto get = DEVICE_CALL(library_, cuMemGetAllocationGranularity);
+    if (!has_virtual_memory_ || get == nullptr || DEVICE_CALL(library_, cuMemAddressReserve) == nullptr) return;
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device_;
+    size_t granularity = 0;
+    if (get(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granularity == 0) return;
+    out_.set_granularity(granularity);
+    out_.set_has_virtual_memory(true);
+  }
+
+  const DeviceLibrary& library_;
+  const CUdevice device_;
+  control::Device out_;
+  bool has_virtual_memory_ = false;
+};
+
+// Runs `ask` with the device's primary context current; the context goes again if nobody else holds it.
+template <class Ask>
+CUresult with_context(const DeviceLibrary& library, CUdevice device, Ask ask) {
+  const auto retain = DEVICE_CALL(library, cuDevicePrimaryCtxRetain);
+  const auto release = DEVICE_CALL(library, cuDevicePrimaryCtxRelease);
+  const auto push = DEVICE_CALL(library, cuCtxPushCurrent);
+  const auto pop = DEVICE_CALL(library, cuCtxPopCurrent);
+  if (retain == nullptr || release == nullptr || push == nullptr || pop == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  CUcontext context = nullptr;
+  CUresult result = retain(&context, device);
+  if (result != CUDA_SUCCESS) return result;
+  result = push(context);
+  if (result == CUDA_SUCCESS) {
+    result = ask();
+    pop(&context);
+  }
+  release(device);
+  return result;
+}
+
+}  // namespace
+
+Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& library) {
+  std::vector<control::Device> devices;
+  const auto get = DEVICE_CALL(library, cuDeviceGet);
+  if (get == nullptr) return Error{ErrorCode::unavailable, "device library '" + library.path() + "' has no cuDeviceGet"};
+  for (int ordinal = 0; ordinal < library.device_count(); ++ordinal) {
+    CUdevice device = 0;
+    if (const CUresult result = get(&device, ordinal); result != CUDA_SUCCESS) {
+      return Error{ErrorCode::unavailable, "device " + std::to_string(ordinal) + " of '" + library.path() +
+                                               "' cannot be opened: " + error_text(library, result)};
+    }
+    auto described = Describer(library, device).describe();
+    if (!described) return described.error();
+    devices.push_back(std::move(*described));
+  }
+  return devices;
+}
+
+void describe_present_state(const DeviceLibrary& library, std::vector<control::Device>& devices) {
+  const auto get = DEVICE_CALL(library, cuDeviceGet);
+  const auto get_memory = DEVICE_CALL(library, cuMemGetInfo);
+  const auto get_priorities = DEVICE_CALL(library, cuCtxGetStreamPriorityRange);
+  for (size_t ordinal = 0; ordinal < devices.size(); ++ordinal) {
+    CUdevice device = 0;
+    size_t free = 0;
+    size_t total = 0;
+    int least = 0;
+    int greatest = 0;
+    CUresult result = get(&device, static_cast<int>(ordinal));
+    if (result == CUDA_SUCCESS) {
+      result = with_context(library, device, [&] {
+        if (get_priorities != nullptr && get_priorities(&least, &greatest) != CUDA_SUCCESS) least = greatest = 0;
+        return get_memory != nullptr ? get_memory(&free, &total) : CUDA_ERROR_NOT_SUPPORTED;
+      });
+    }
+    if (result != CUDA_SUCCESS) {
+      log::warning("free_memory_unknown", {{"device", ordinal}, {"reason", error_text(library, result)}});
+    }
+    devices[ordinal].set_free_bytes(free);
+    devices[ordinal].set_least_priority(least);
+    devices[ordinal].set_greatest_priority(greatest);
+  }
+}
+
+AddressRange reserve_addresses(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
+  for (const control::Device& device : devices) {
+    if (!device.has_virtual_memory()) return {};
+  }
+  const auto reserve = DEVICE_CALL(library, cuMemAddressReserve);
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  for (uint64_t size = kWishedRange; reserve != nullptr && size >= kSmallestRange; size /= 2) {
+    CUdeviceptr base = 0;
+    result = reserve(&base, size, 0, kWishedBase, 0);
+    if (result == CUDA_SUCCESS) return {base, size};
+  }
+  log::warning("no_address_range", {{"reason", error_text(library, result)}});
+  return {};
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,28 @@
+// What a client learns of the devices when its session starts (HelloReply), and the session's range of device addresses.
+// Used by the worker's main thread only, before the session runs.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "protocol/control/hello.pb.h"
+#include "protocol/wire/result.h"
+
+namespace gpupool::worker {
+
+class DeviceLibrary;
+
+// Everything that does not change while the worker waits for its session.
+Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& library);
+
+// Reads each device's free memory and priorities (they need a context). For a session's start: other sessions allocate
+// meanwhile. A device that cannot tell keeps 0 bytes free, and the log says why.
+void describe_present_state(const DeviceLibrary& library, std::vector<control::Device>& devices);
+
+struct AddressRange {
+  uint64_t base = 0;
+  uint64_t size = 0;
+};
+// As much as the device library gives, from 1 TiB downwards; size 0 where addresses cannot be reserved.
+AddressRange reserve_addresses(const DeviceLibrary& library, const std::vector<control::Device>& devices);
+
+}  // namespace gpupool::worker

@@ -1,0 +1,61 @@
+#include "server/worker/device_library.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+
+namespace gpupool::worker {
+namespace {
+
+constexpr const char* kClientMarker = "gpupool_client_version";  // exported by client/ for this check
+
+Error unusable(const std::string& path, const std::string& why) {
+  return {ErrorCode::unavailable, "device library '" + path + "' cannot be used: " + why};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& path) {
+  void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* why = ::dlerror();
+    return unusable(path, why != nullptr ? why : "unknown error");
+  }
+  if (::dlsym(handle, kClientMarker) != nullptr) {
+    return unusable(path,
+                    "it is gpupool's client library; name the driver's full path, or take the client's folder out of "
+                    "LD_LIBRARY_PATH");
+  }
+  std::unique_ptr<DeviceLibrary> library(new DeviceLibrary(handle, path));
+  const auto init = DEVICE_CALL(*library, cuInit);
+  const auto get_version = DEVICE_CALL(*library, cuDriverGetVersion);
+  const auto get_count = DEVICE_CALL(*library, cuDeviceGetCount);
+  if (init == nullptr || get_version == nullptr || get_count == nullptr) {
+    return unusable(path, "it is no CUDA driver (cuInit is missing)");
+  }
+  if (const CUresult result = init(0); result != CUDA_SUCCESS) {
+    return unusable(path, "cuInit failed with " + error_text(*library, result));
+  }
+  if (const CUresult result = get_version(&library->driver_version_); result != CUDA_SUCCESS) {
+    return unusable(path, "cuDriverGetVersion failed with " + error_text(*library, result));
+  }
+  if (const CUresult result = get_count(&library->device_count_); result != CUDA_SUCCESS) {
+    return unusable(path, "cuDeviceGetCount failed with " + error_text(*library, result));
+  }
+  if (library->device_count_ <= 0) return unusable(path, "it has no devices");
+  return library;
+}
+
+void* DeviceLibrary::symbol(const char* name) const {
+  return ::dlsym(handle_, name);
+}
+
+std::string error_text(const DeviceLibrary& library, int result) {
+  const auto get_name = DEVICE_CALL(library, cuGetErrorName);
+  const char* name = nullptr;
+  if (get_name == nullptr || get_name(static_cast<CUresult>(result), &name) != CUDA_SUCCESS || name == nullptr) {
+    return "error " + std::to_string(result);
+  }
+  return std::string(name) + " (" + std::to_string(result) + ")";
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,176 @@
+// poold-worker: opens the device library, tells poold that it is ready, waits for one client, serves it, ends.
+// Started by poold only, with the control socket as descriptor 3 and poold's log as descriptor 4.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "protocol/wire/frame.h"
+#include "server/handover.h"
+#include "server/log/log.h"
+#include "server/version.h"
+#include "server/worker/device_description.h"
+#include "server/worker/device_library.h"
+#include "server/worker/session.h"
+
+namespace gpupool::worker {
+namespace {
+
+enum ExitStatus : int {
+  kExitDeviceUnusable = 10,
+  kExitControlBroken = 11,
+  kExitHandoverFailed = 12,
+  kExitPooldGone = 13,
+  kExitUsage = 64,
+};
+
+struct Arguments {
+  std::string device;
+  pid_t parent = 0;
+  log::Level level = log::Level::info;
+  log::Format format = log::Format::text;
+};
+
+bool parse_arguments(int count, char** words, Arguments& out) {
+  for (int at = 1; at + 1 < count; at += 2) {
+    const std::string_view name = words[at];
+    const std::string_view value = words[at + 1];
+    bool good = false;
+    if (name == "--device") {
+      out.device = value;
+      good = !value.empty();
+    } else if (name == "--parent") {
+      good = std::from_chars(value.begin(), value.end(), out.parent).ec == std::errc();
+    } else if (name == "--log-level") {
+      good = log::parse(value, out.level);
+    } else if (name == "--log-format") {
+      good = log::parse(value, out.format);
+    }
+    if (!good) return false;
+  }
+  return count % 2 == 1 && !out.device.empty() && out.parent > 0;
+}
+
+// poold's own descriptors are closed on exec; this is for what poold itself was started with.
+void close_inherited() {
+  constexpr int kFirst = server::kLogDescriptor + 1;
+  if (::syscall(SYS_close_range, kFirst, ~0u, 0) == 0) return;
+  for (int descriptor = kFirst; descriptor < 4096; ++descriptor) ::close(descriptor);  // Linux before 5.9
+}
+
+// The session ends with poold, whatever it is doing: nobody would supervise it or account for it any more.
+void end_with_poold() {
+  std::thread([] {
+    pollfd polled{server::kControlDescriptor, POLLIN | POLLRDHUP, 0};
+    while (::poll(&polled, 1, -1) < 0) {
+    }
+    log::info("poold_ended");
+    ::_exit(kExitPooldGone);
+  }).detach();
+}
+
+Result<void> send_reply(transport::Connection& connection, const control::HelloReply& reply,
+                        transport::Deadline deadline) {
+  std::string body;
+  if (!reply.SerializeToString(&body) || body.size() > wire::kMaxHelloBytes) {
+    return Error{ErrorCode::limit, "the description of the devices is too long"};
+  }
+  wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
+  const iovec parts[2] = {{&preamble, sizeof preamble}, {body.data(), body.size()}};
+  return transport::send_all(connection, parts, deadline);
+}
+
+int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
+          server::ControlMessage message) {
+  const server::ControlHeader& header = message.header;
+  const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
+  const std::string scheme(header.transport.data(), ::strnlen(header.transport.data(), header.transport.size()));
+  transport::Options options;
+  options.dead_peer_timeout = dead_peer_timeout;
+  auto connection = transport::adopt(scheme, message.descriptor, options);
+  if (!connection) {
+    log::info("client_gone", {{"session", header.session_number}, {"reason", connection.error().message}});
+    return kExitHandoverFailed;
+  }
+  describe_present_state(library, devices);
+
+  control::HelloReply reply;
+  reply.set_status(control::HelloReply::OK);
+  reply.set_protocol_version(wire::kProtocolVersion);
+  reply.set_server_version(server::kVersion);
+  reply.set_driver_version(library.driver_version());
+  reply.set_session_id(std::string(header.session_id.data(), header.session_id.size()));
+  reply.set_resume_token(std::string(header.resume_token.data(), header.resume_token.size()));
+  for (control::Device& device : devices) *reply.add_devices() = std::move(device);
+  reply.mutable_addresses()->set_base(range.base);
+  reply.mutable_addresses()->set_size(range.size);
+  reply.set_worker_pid(::getpid());
+  if (const auto sent = send_reply(**connection, reply, transport::Clock::now() + dead_peer_timeout); !sent) {
+    log::info("client_gone", {{"session", header.session_number}, {"reason", sent.error().message}});
+    return kExitHandoverFailed;
+  }
+  return run_session({.connection = std::move(*connection),
+                      .device = &library,
+                      .range_base = range.base,
+                      .range_size = range.size,
+                      .session_number = header.session_number,
+                      .dead_peer_timeout = dead_peer_timeout,
+                      .log_descriptor = server::kLogDescriptor});
+}
+
+int fail_to_start(const std::string& why) {
+  // If poold is gone too, nobody is left to be told.
+  (void)server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::failed},
+                             why.substr(0, server::kMaxControlPayload), -1);
+  return kExitDeviceUnusable;
+}
+
+int run(const Arguments& arguments) {
+  // Waiting streams must not share hardware queues; NVIDIA's driver reads this in cuInit.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  auto library = DeviceLibrary::load(arguments.device);
+  if (!library) return fail_to_start(library.error().message);
+  auto devices = describe_devices(**library);
+  if (!devices) return fail_to_start(devices.error().message);
+  const AddressRange range = reserve_addresses(**library, *devices);
+
+  const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
+                                         (*devices)[0].name(), -1);
+  if (!told) return kExitPooldGone;
+  auto message = server::receive_control(server::kControlDescriptor);
+  if (!message) return message.error().code == ErrorCode::closed ? 0 : kExitControlBroken;
+  if (message->header.kind != server::ControlKind::session || message->descriptor < 0) return kExitControlBroken;
+  end_with_poold();
+  return serve(**library, std::move(*devices), range, std::move(*message));
+}
+
+}  // namespace
+}  // namespace gpupool::worker
+
+int main(int count, char** words) {
+  using namespace gpupool;
+  worker::Arguments arguments;
+  if (!worker::parse_arguments(count, words, arguments) || ::fcntl(server::kControlDescriptor, F_GETFD) < 0) {
+    std::fputs("poold-worker is started by poold, not by hand; see poold --help\n", stderr);
+    return worker::kExitUsage;
+  }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != arguments.parent) return worker::kExitPooldGone;  // ended before the line above
+  worker::close_inherited();
+  for (const int descriptor : {server::kControlDescriptor, server::kLogDescriptor}) {
+    ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  }
+  log::start(server::kLogDescriptor, arguments.level, arguments.format, "worker");
+  // _exit: the device library's own exit handlers may wait for a client's endless kernel.
+  ::_exit(worker::run(arguments));
+}
