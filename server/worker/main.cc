@@ -111,7 +111,11 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.set_driver_version(library.driver_version());
   reply.set_session_id(std::string(header.session_id.data(), header.session_id.size()));
   reply.set_resume_token(std::string(header.resume_token.data(), header.resume_token.size()));
-  for (control::Device& device : devices) *reply.add_devices() = std::move(device);
+  std::vector<uint64_t> granularity;
+  for (control::Device& device : devices) {
+    granularity.push_back(device.granularity());
+    *reply.add_devices() = std::move(device);
+  }
   reply.mutable_addresses()->set_base(range.base);
   reply.mutable_addresses()->set_size(range.size);
   reply.set_worker_pid(::getpid());
@@ -119,13 +123,15 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
     log::info("client_gone", {{"session", header.session_number}, {"reason", sent.error().message}});
     return kExitHandoverFailed;
   }
-  return run_session({.connection = std::move(*connection),
-                      .device = &library,
-                      .range_base = range.base,
-                      .range_size = range.size,
-                      .session_number = header.session_number,
-                      .dead_peer_timeout = dead_peer_timeout,
-                      .log_descriptor = server::kLogDescriptor});
+  log::info("session_running", {{"session", header.session_number}, {"client", (*connection)->peer()}});
+  SessionStart start;
+  start.connection = std::move(*connection);
+  start.symbol = [&library](const char* name) { return library.symbol(name); };
+  start.granularity = std::move(granularity);
+  start.range_base = range.base;
+  start.range_size = range.size;
+  start.dead_peer_timeout = dead_peer_timeout;
+  return run_session(std::move(start));
 }
 
 int fail_to_start(const std::string& why) {

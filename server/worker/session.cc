@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "protocol/wire/frame.h"
-#include "server/log/log.h"
 
 namespace gpupool::worker {
 
@@ -14,10 +13,7 @@ int run_session(SessionStart start) {
     wire::CommandHeader command;
     const auto received = transport::receive_exact(
         connection, std::as_writable_bytes(std::span(&command, 1)), std::nullopt);
-    if (!received) {
-      log::info("session_ended", {{"session", start.session_number}, {"reason", received.error().message}});
-      return received.error().code == ErrorCode::closed ? 0 : 1;
-    }
+    if (!received) return received.error().code == ErrorCode::closed ? 0 : 1;
     if (command.length > wire::kMaxBodyBytes) return 1;
     body.resize(command.length);
     if (!transport::receive_exact(connection, body, std::nullopt)) return 1;

@@ -1,27 +1,33 @@
-// One client's session inside its own worker process.
+// One client's session in its worker process, from the end of the hello to the end of the connection.
+//
+// The client is not trusted: whatever it sends ends in a CUDA error or in the end of this session. run_session()
+// returns when the client has left, or was made to leave, and its objects are freed. Where the device does not let go of
+// them in time (a kernel that never ends) it leaves the process with _exit(): the driver frees what a process held.
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "protocol/transport/transport.h"
 
 namespace gpupool::worker {
 
-class DeviceLibrary;
+// Address of a driver function of the device library; null where it has none.
+using SymbolLookup = std::function<void*(const char* name)>;
 
 struct SessionStart {
-  std::unique_ptr<transport::Connection> connection;  // HelloReply has been sent
-  DeviceLibrary* device = nullptr;                    // initialised; outlives the session
-  uint64_t range_base = 0;                            // device addresses reserved for the session, 0: none
+  std::unique_ptr<transport::Connection> connection;  // after the hello in both directions
+  SymbolLookup symbol;                                // cuInit has succeeded
+  std::vector<uint64_t> granularity;                  // per device: Device.granularity of the hello; 0: no virtual memory
+  uint64_t range_base = 0;                            // reserved by cuMemAddressReserve; the session takes it over
   uint64_t range_size = 0;
-  uint64_t session_number = 0;                        // for logs; unique within poold's life
-  std::chrono::milliseconds dead_peer_timeout{};
-  int log_descriptor = -1;                            // what server/log writes to; never 1 or 2, which may be redirected
+  std::chrono::milliseconds dead_peer_timeout{15000};  // longest time without progress in sending
+  bool capture_output = true;                          // descriptors 1 and 2 become the client's
 };
 
-// Serves the session to its end. Returns the worker's exit status: 0 when the client said goodbye or closed the
-// connection, 1 when the session was lost or broke the protocol.
+// The exit status for the worker process: 0 after an orderly end (goodbye, or the client closed the connection).
 int run_session(SessionStart start);
 
 }  // namespace gpupool::worker
