@@ -2,6 +2,9 @@
 
 #include <atomic>
 #include <cstring>
+#include <initializer_list>
+#include <iterator>
+#include <utility>
 
 #include "protocol/cuda/validity_check.h"
 
@@ -60,7 +63,8 @@ constexpr size_t kSlots = 64;
 struct Table {
   const void* slots[kSlots];
 
-  Table(std::initializer_list<std::pair<size_t, const void*>> functions, bool sized = true) {
+  using Functions = std::initializer_list<std::pair<size_t, const void*>>;
+  Table(Functions functions, bool sized = true) {
     for (const void*& slot : slots) slot = reinterpret_cast<const void*>(&unsupported);
     if (sized) slots[0] = reinterpret_cast<const void*>(sizeof(slots));
     for (const auto& [slot, function] : functions) slots[slot] = function;
@@ -187,7 +191,7 @@ struct Tables {
       {{4, entry(&context_id)}, {39, entry(&stream_object_state)}, {51, entry(&stream_object)}}};
   Table tools_module{{{7, entry(&enumerate_functions)}}};
   Table cublas_lt{{{4, entry(&two_values)}}};
-  Table unknown{{}};
+  Table unknown{Table::Functions{}};
 };
 
 // Made at the first question, and never destroyed: runtimes ask from exit handlers, too.

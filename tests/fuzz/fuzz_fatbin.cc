@@ -1,0 +1,51 @@
+// Fat binaries, cubins, PTX and bundles from hostile clients: nothing but the input may be read, and the work
+// stays in proportion to it.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "protocol/cuda/fatbin.h"
+#include "protocol/cuda/kernel_params.h"
+
+namespace cuda = gpupool::cuda;
+
+namespace {
+
+constexpr uint64_t kMaxUnpacked = 1 << 20;
+
+void read_entries(const std::vector<cuda::ImageEntry>& entries) {
+  for (const cuda::ImageEntry& entry : entries) {
+    cuda::Bytes code;
+    if (cuda::unpack_entry(entry, code, kMaxUnpacked) == CUDA_SUCCESS) {
+      std::vector<cuda::KernelLayout> kernels;
+      static_cast<void>(cuda::kernels_of_code(entry.kind, code.view(), kernels));
+    }
+    cuda::Bytes packed;
+    std::vector<cuda::ImageEntry> again;
+    // What was read once must be readable on its own.
+    if (cuda::pack_entry(entry, packed) != CUDA_SUCCESS ||
+        cuda::parse_image(packed.view(), again) != CUDA_SUCCESS) {
+      __builtin_trap();
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const cuda::ByteSpan bytes(reinterpret_cast<const std::byte*>(data), size);
+  std::vector<cuda::ImageEntry> entries;
+  if (cuda::parse_image(bytes, entries) == CUDA_SUCCESS) read_entries(entries);
+
+  cuda::Bundle bundle;
+  if (bundle.parse(bytes) == CUDA_SUCCESS) {
+    // A local driver would follow the headers: they must stay inside.
+    cuda::ImageSpans spans;
+    if (cuda::locate_image(bundle.loadable(), spans) != CUDA_SUCCESS) __builtin_trap();
+    if (spans.image.data() + spans.image.size() > bytes.data() + bytes.size()) __builtin_trap();
+  }
+  std::vector<cuda::KernelLayout> kernels;
+  static_cast<void>(cuda::kernels_of_cubin(bytes, kernels));
+  static_cast<void>(cuda::kernels_of_ptx({reinterpret_cast<const char*>(data), size}, kernels));
+  return 0;
+}

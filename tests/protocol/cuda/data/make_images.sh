@@ -1,0 +1,31 @@
+#!/bin/sh
+# make_images.sh NVCC SOURCES OUT: compiles the kernels beside this file in the ways that give different fat binaries.
+# What an older nvcc cannot do is left out; the tests ask for it only of newer ones.
+set -u
+nvcc=$1 sources=$2 out=$3
+rm -rf "$out" && mkdir -p "$out" && cd "$out" || exit 1
+compile() {
+  name=$1
+  shift
+  "$nvcc" "$@" -o "$name" "$sources/kernels.cu" > "$name.log" 2>&1 || rm -f "$name"
+}
+gencode="-gencode arch=compute_75,code=sm_75 -gencode arch=compute_80,code=sm_86 -gencode arch=compute_80,code=compute_80"
+compile default.fatbin -fatbin
+# shellcheck disable=SC2086  # a list of options
+compile several.fatbin -fatbin $gencode
+compile cubin_only.fatbin -fatbin -gencode arch=compute_80,code=sm_80
+compile ptx_only.fatbin -fatbin -gencode arch=compute_80,code=compute_80
+compile relocatable.fatbin -fatbin -rdc=true
+compile options.fatbin -fatbin -lineinfo -maxrregcount=32
+compile debug.fatbin -fatbin -G
+compile plain.fatbin -fatbin -no-compress
+compile lz4.fatbin -fatbin --compress-mode=speed
+compile zstd.fatbin -fatbin --compress-mode=size
+compile exact.fatbin -fatbin -gencode arch=compute_90a,code=[sm_90a,compute_90a] -gencode arch=compute_90,code=sm_90
+compile family.fatbin -fatbin -gencode arch=compute_100f,code=[sm_100f,compute_100f]
+compile lto.fatbin -fatbin -gencode arch=compute_80,code=[lto_80,sm_80]
+compile kernels.cubin -cubin -arch=sm_80
+compile kernels.ptx -ptx -arch=compute_80
+compile large.cubin -cubin -arch=sm_90 -DLARGE_PARAMS
+compile large.ptx -ptx -arch=compute_90 -DLARGE_PARAMS
+touch done

@@ -1,0 +1,199 @@
+// The images that the toolkit's own nvcc writes: every packing, -rdc, architecture-specific ones; and what is
+// left of them when they are cut or changed anywhere.
+#include <cuda.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+
+#include "protocol/cuda/fatbin.h"
+#include "protocol/cuda/kernel_params.h"
+#include "tests/protocol/cuda/images.h"
+#include "tests/support/catch.h"
+
+namespace cuda = gpupool::cuda;
+using namespace images;
+using cuda::CodeKind;
+using cuda::Packing;
+
+namespace {
+
+struct Expected {
+  int entries;
+  const char* what;  // of each: kind, architecture, packing
+};
+
+const std::map<std::string, Expected> kExpected = {
+    {"default.fatbin", {2, ""}},
+    {"several.fatbin", {3, "elf 75, elf 86, ptx 80, "}},
+    {"cubin_only.fatbin", {1, "elf 80, "}},
+    {"ptx_only.fatbin", {1, "ptx 80, "}},
+    {"relocatable.fatbin", {2, ""}},
+    {"options.fatbin", {2, ""}},
+    {"debug.fatbin", {2, ""}},
+    {"plain.fatbin", {2, ""}},
+    {"lz4.fatbin", {2, ""}},
+    {"zstd.fatbin", {2, ""}},
+    {"exact.fatbin", {3, "elf 90a, ptx 90a, elf 90, "}},
+    {"family.fatbin", {2, "elf 100f, ptx 100f, "}},
+    {"lto.fatbin", {2, ""}},
+    {"kernels.cubin", {1, "elf 80, "}},
+    {"kernels.ptx", {1, "ptx 80, "}},
+};
+
+std::string describe(const std::vector<cuda::ImageEntry>& entries) {
+  std::string all;
+  for (const auto& entry : entries) {
+    all += (entry.kind == CodeKind::elf   ? "elf "
+            : entry.kind == CodeKind::ptx ? "ptx "
+                                          : "other ") +
+           std::to_string(entry.arch) + (entry.exact_arch ? "a" : "") + (entry.family_arch ? "f" : "") + ", ";
+  }
+  return all;
+}
+
+std::vector<std::string> sorted_words(std::string list) {
+  std::vector<std::string> words;
+  for (size_t at = 0; (at = list.find(", ")) != std::string::npos; list.erase(0, at + 2))
+    words.push_back(list.substr(0, at));
+  std::sort(words.begin(), words.end());
+  return words;
+}
+
+// Everything that reads hostile bytes, over these; true when all of it took them for good.
+bool read_all(cuda::ByteSpan bytes) {
+  std::vector<cuda::ImageEntry> entries;
+  bool good = cuda::parse_image(bytes, entries) == CUDA_SUCCESS;
+  for (const auto& entry : entries) {
+    cuda::Bytes code;
+    if (entry.kind == CodeKind::other) continue;
+    if (cuda::unpack_entry(entry, code, 1 << 20) != CUDA_SUCCESS) {
+      good = false;
+      continue;
+    }
+    std::vector<cuda::KernelLayout> kernels;
+    good = cuda::kernels_of_code(entry.kind, code.view(), kernels) == CUDA_SUCCESS && good;
+    size_t bytes_used = 0;
+    for (const auto& kernel : kernels) bytes_used += kernel.bytes() + kernel.name.size();
+    good = bytes_used < (size_t{1} << 40) && good;
+  }
+  return good;
+}
+
+}  // namespace
+
+TEST_CASE("nvcc's images give their entries") {
+  if (!have_compiled()) {
+    WARN("no nvcc: nothing to read");
+    return;
+  }
+  for (const auto& [name, expected] : kExpected) {
+    Buffer bytes = compiled(name);
+    INFO(name);
+    if (bytes.empty()) {
+      CHECK(CUDA_VERSION < 13000);  // CUDA 13's nvcc knows all of them
+      continue;
+    }
+    bytes.push_back(std::byte{0});
+    const bool text = name.ends_with(".ptx");
+    CHECK(cuda::image_extent(bytes.data()) == bytes.size() - (text ? 0 : 1));
+    std::vector<cuda::ImageEntry> entries;
+    REQUIRE(cuda::parse_image(bytes, entries) == CUDA_SUCCESS);
+    CHECK(static_cast<int>(entries.size()) == expected.entries);
+    if (expected.what[0] != '\0') CHECK(sorted_words(describe(entries)) == sorted_words(expected.what));
+    for (const auto& entry : entries) {
+      if (entry.kind == CodeKind::other) continue;
+      cuda::Bytes code;
+      REQUIRE(cuda::unpack_entry(entry, code) == CUDA_SUCCESS);
+      if (entry.kind == CodeKind::ptx) {
+        CHECK(code.text().find(".visible .entry vector_add(") != std::string_view::npos);
+        CHECK(code.text().find("no_params") != std::string_view::npos);
+      } else {
+        std::vector<cuda::ImageEntry> bare;
+        REQUIRE(cuda::parse_image(code.view(), bare) == CUDA_SUCCESS);
+        REQUIRE(bare.size() == 1);
+        CHECK(bare[0].arch == entry.arch);
+        CHECK(bare[0].payload.size() == code.view().size());  // its headers say how long it is
+      }
+    }
+  }
+}
+
+TEST_CASE("nvcc's flags and options arrive") {
+  if (!have_compiled()) return;
+  const auto ptx_of = [](const std::string& name, const Buffer& bytes) {
+    std::vector<cuda::ImageEntry> entries;
+    REQUIRE(cuda::parse_image(bytes, entries) == CUDA_SUCCESS);
+    for (const auto& entry : entries) {
+      if (entry.kind == CodeKind::ptx) return entry;
+    }
+    FAIL("no PTX in " << name);
+    return cuda::ImageEntry{};
+  };
+  const Buffer relocatable = compiled("relocatable.fatbin");
+  CHECK(ptx_of("relocatable", relocatable).options.find("--compile-only") != std::string_view::npos);
+  const Buffer options = compiled("options.fatbin");
+  CHECK(ptx_of("options", options).options.find("-maxrregcount=32") != std::string_view::npos);
+  CHECK(ptx_of("options", options).name.find("kernels.cu") != std::string_view::npos);
+  const Buffer debug = compiled("debug.fatbin");
+  CHECK(ptx_of("debug", debug).debug);
+  CHECK(ptx_of("debug", debug).options.find("-g") != std::string_view::npos);
+  const Buffer plain = compiled("plain.fatbin");
+  CHECK(ptx_of("plain", plain).packing == Packing::plain);
+  CHECK_FALSE(ptx_of("plain", plain).debug);
+  if (const Buffer lz4 = compiled("lz4.fatbin"); !lz4.empty())
+    CHECK(ptx_of("lz4", lz4).packing == Packing::lz4);
+  if (const Buffer zstd = compiled("zstd.fatbin"); !zstd.empty())
+    CHECK(ptx_of("zstd", zstd).packing == Packing::zstd);
+}
+
+TEST_CASE("an image cut at any byte is refused, and nothing past the cut is read") {
+  std::vector<Buffer> whole;
+  for (const char* name : {"default.fatbin", "lz4.fatbin", "zstd.fatbin", "kernels.cubin"}) {
+    if (Buffer bytes = compiled(name); !bytes.empty()) whole.push_back(std::move(bytes));
+  }
+  whole.push_back(
+      container({{format::kKindPtx, 80, 0x11 | format::kFlagZstd, std::string(".version 7.0\n"), "-g"}}));
+  for (const Buffer& bytes : whole) {
+    for (size_t cut = 0; cut < bytes.size(); ++cut) {
+      const Buffer part(bytes.begin(),
+                        bytes.begin() + static_cast<ptrdiff_t>(cut));  // its own block: ASan sees the end
+      if (read_all(part)) FAIL("cut at " << cut << " of " << bytes.size());
+    }
+    CHECK(read_all(bytes));
+  }
+}
+
+TEST_CASE("a bundle cut at any byte is refused") {
+  const Buffer one = container({{format::kKindPtx, 75, 0x11, ".version 7.0\n", ""}});
+  cuda::Bytes wire;
+  REQUIRE(cuda::bundle({one, {one, one}}, wire) == CUDA_SUCCESS);
+  for (size_t cut = 0; cut < wire.view().size(); ++cut) {
+    const Buffer part(wire.view().begin(), wire.view().begin() + static_cast<ptrdiff_t>(cut));
+    cuda::Bundle bundle;
+    CHECK(bundle.parse(part) == CUDA_ERROR_INVALID_IMAGE);
+  }
+  const Buffer text = to_buffer(".version 7.0\n");  // a driver would read on, without a NUL
+  REQUIRE(cuda::bundle({text, {}}, wire) == CUDA_SUCCESS);
+  cuda::Bundle bundle;
+  CHECK(bundle.parse(wire.view()) == CUDA_ERROR_INVALID_IMAGE);
+}
+
+TEST_CASE("a changed byte anywhere is read without harm") {
+  std::mt19937 random(1);
+  std::vector<Buffer> whole;
+  for (const char* name : {"default.fatbin", "zstd.fatbin", "kernels.cubin", "large.cubin", "kernels.ptx"}) {
+    if (Buffer bytes = compiled(name); !bytes.empty()) whole.push_back(std::move(bytes));
+  }
+  whole.push_back(container(
+      {{format::kKindPtx, 80, 0x11 | format::kFlagLz4, std::string(".entry k(.param .u32 a)\n"), "-g"}}));
+  for (const Buffer& bytes : whole) {
+    for (int round = 0; round < 3000; ++round) {
+      Buffer changed = bytes;
+      for (int i = 0; i < 1 + round % 3; ++i)
+        changed[random() % changed.size()] = static_cast<std::byte>(random());
+      read_all(changed);
+    }
+  }
+}

@@ -1,0 +1,208 @@
+#include "protocol/cuda/fatbin.h"
+
+#include <string>
+
+#include "tests/protocol/cuda/images.h"
+#include "tests/support/catch.h"
+
+namespace cuda = gpupool::cuda;
+using namespace images;
+using cuda::CodeKind;
+using cuda::Packing;
+
+namespace {
+
+const std::string kPtx =
+    "//\n.version 7.0\n.target sm_75\n.address_size 64\n.visible .entry k()\n{\nret;\n}\n";
+
+std::vector<cuda::ImageEntry> parsed(const Buffer& bytes) {
+  std::vector<cuda::ImageEntry> entries;
+  REQUIRE(cuda::parse_image(bytes, entries) == CUDA_SUCCESS);
+  return entries;
+}
+
+std::string text_of(const cuda::ImageEntry& entry) {
+  cuda::Bytes bytes;
+  REQUIRE(cuda::unpack_entry(entry, bytes) == CUDA_SUCCESS);
+  return std::string(bytes.text());
+}
+
+// The entry that would be loaded, as "sm_86" or "ptx 90a"; "-" where none fits.
+std::string choice(const std::vector<cuda::ImageEntry>& entries, int major, int minor,
+                   bool ptx_only = false) {
+  const cuda::ImageEntry* entry = cuda::select_entry(entries, {major, minor, ptx_only});
+  if (entry == nullptr) return "-";
+  return (entry->kind == CodeKind::elf ? "sm_" : "ptx ") + std::to_string(entry->arch) +
+         (entry->exact_arch ? "a" : "") + (entry->family_arch ? "f" : "");
+}
+
+}  // namespace
+
+TEST_CASE("a container gives its entries, packed in any way") {
+  const std::string large = kPtx + std::string(100000, '\n');
+  const Buffer bytes =
+      container({{format::kKindPtx, 75, 0x11, kPtx, ""},
+                 {format::kKindPtx, 80, 0x11 | format::kFlagLz4, large, "-O1  -g"},
+                 {format::kKindPtx, 90, 0x13 | format::kFlagZstd | format::kFlagExactArch, large, ""},
+                 {8, 80, 0x11, "something else", ""}});
+  const auto entries = parsed(bytes);
+  REQUIRE(entries.size() == 4);
+  CHECK(entries[0].packing == Packing::plain);
+  CHECK(text_of(entries[0]) == kPtx);
+  CHECK(entries[1].packing == Packing::lz4);
+  CHECK(entries[1].options == "-O1  -g");
+  CHECK(text_of(entries[1]) == large);
+  CHECK(entries[2].packing == Packing::zstd);
+  CHECK(entries[2].exact_arch);
+  CHECK(entries[2].debug);
+  CHECK(text_of(entries[2]) == large);
+  CHECK(entries[3].kind == CodeKind::other);
+  CHECK(cuda::image_extent(bytes.data()) == bytes.size());
+}
+
+TEST_CASE("an entry sent on its own is the same entry") {
+  const Buffer bytes =
+      container({{format::kKindPtx, 75, 0x11, kPtx, ""},
+                 {format::kKindPtx, 80, 0x11 | format::kFlagZstd, kPtx, "-maxrregcount=32"}});
+  const auto entries = parsed(bytes);
+  cuda::Bytes packed;
+  REQUIRE(cuda::pack_entry(entries[1], packed) == CUDA_SUCCESS);
+  CHECK(packed.view().size() < bytes.size());
+  CHECK(cuda::image_extent(packed.view().data()) == packed.view().size());
+  std::vector<cuda::ImageEntry> again;
+  REQUIRE(cuda::parse_image(packed.view(), again) == CUDA_SUCCESS);
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].arch == 80);
+  CHECK(again[0].options == "-maxrregcount=32");
+  CHECK(text_of(again[0]) == kPtx);
+}
+
+TEST_CASE("PTX text is measured up to its NUL and read for its target") {
+  const std::string ptx = "  // comment\n.version 8.0\n.target sm_90a, debug\n";
+  CHECK(cuda::image_extent(ptx.c_str()) == ptx.size() + 1);
+  const auto entries = parsed(to_buffer(ptx));
+  REQUIRE(entries.size() == 1);
+  CHECK(entries[0].kind == CodeKind::ptx);
+  CHECK(entries[0].arch == 90);
+  CHECK(entries[0].exact_arch);
+  CHECK(entries[0].debug);
+  cuda::Bytes packed;
+  REQUIRE(cuda::pack_entry(entries[0], packed) == CUDA_SUCCESS);
+  CHECK(packed.view().size() == ptx.size() + 1);
+  CHECK(packed.view().back() == std::byte{0});
+}
+
+TEST_CASE("what is no image is refused") {
+  std::vector<cuda::ImageEntry> entries;
+  for (const std::string& text : {std::string(), std::string("x"), std::string("   "), std::string("hello"),
+                                  std::string("\xB1"), std::string("\x7f"), std::string("\x50\xED", 2),
+                                  std::string("!<arch>\n"), std::string("\xED\x43\x4E\x7F", 4)}) {
+    CHECK(cuda::parse_image(to_buffer(text), entries) == CUDA_ERROR_INVALID_IMAGE);
+    CHECK(cuda::image_extent(text.c_str()) == 0);
+    cuda::ImageSpans spans;
+    CHECK(cuda::locate_image(text.c_str(), spans) == CUDA_ERROR_INVALID_IMAGE);
+  }
+  cuda::ImageSpans spans;
+  CHECK(cuda::locate_image(nullptr, spans) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("a wrapper leads to its container, and in version 2 to the files to link") {
+  const Buffer main = container({{format::kKindPtx, 75, 0x11, kPtx, ""}});
+  const Buffer first = container({{format::kKindPtx, 80, 0x11, kPtx, ""}});
+  const Buffer second =
+      container({{format::kKindPtx, 80, 0x11, kPtx, ""}, {format::kKindPtx, 90, 0x11, kPtx, ""}});
+  const void* files[] = {first.data(), second.data(), nullptr};
+
+  format::WrapperHeader wrapper{format::kWrapperMagic, 1, main.data(), files};
+  cuda::ImageSpans spans;
+  REQUIRE(cuda::locate_image(&wrapper, spans) == CUDA_SUCCESS);
+  CHECK(spans.image.data() == main.data());
+  CHECK(spans.image.size() == main.size());
+  CHECK(spans.linked.empty());  // only version 2 has a list
+  CHECK(cuda::image_extent(&wrapper) == 0);
+
+  wrapper.version = 2;
+  REQUIRE(cuda::locate_image(&wrapper, spans) == CUDA_SUCCESS);
+  REQUIRE(spans.linked.size() == 2);
+  CHECK(spans.linked[1].size() == second.size());
+
+  cuda::Image image;
+  REQUIRE(cuda::parse_image(spans, image) == CUDA_SUCCESS);
+  cuda::CodeSelection selection;
+  REQUIRE(cuda::select_code(image, {9, 0, false}, selection) == CUDA_SUCCESS);
+  CHECK(selection.link);
+  REQUIRE(selection.entries.size() == 2);
+  CHECK(selection.entries[0]->arch == 80);
+  CHECK(selection.entries[1]->arch == 90);
+  CHECK(cuda::select_code(image, {7, 5, false}, selection) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+
+  // Over the wire and back to a pointer that a driver takes.
+  cuda::Bytes wire;
+  REQUIRE(cuda::bundle(spans, wire) == CUDA_SUCCESS);
+  cuda::Bundle received;
+  REQUIRE(received.parse(wire.view()) == CUDA_SUCCESS);
+  cuda::ImageSpans again;
+  REQUIRE(cuda::locate_image(received.loadable(), again) == CUDA_SUCCESS);
+  REQUIRE(again.linked.size() == 2);
+  CHECK(std::equal(again.image.begin(), again.image.end(), main.begin(), main.end()));
+  CHECK(std::equal(again.linked[0].begin(), again.linked[0].end(), first.begin(), first.end()));
+  CHECK(std::equal(again.linked[1].begin(), again.linked[1].end(), second.begin(), second.end()));
+}
+
+TEST_CASE("the best entry is the newest cubin that runs, else the newest PTX that compiles") {
+  const auto elf = [](uint32_t arch, uint64_t flags = 0) {
+    return Part{format::kKindElf, arch, 0x11 | flags, "x", ""};
+  };
+  const auto ptx = [](uint32_t arch, uint64_t flags = 0) {
+    return Part{format::kKindPtx, arch, 0x11 | flags, "x", ""};
+  };
+  const Buffer bytes =
+      container({elf(75), elf(80), elf(86), elf(90), elf(90, format::kFlagExactArch),
+                 elf(100, format::kFlagFamilyArch), elf(103, format::kFlagExactArch), ptx(75), ptx(90),
+                 ptx(90, format::kFlagExactArch), ptx(100, format::kFlagFamilyArch)});
+  const auto entries = parsed(bytes);
+  CHECK(choice(entries, 7, 0) == "-");
+  CHECK(choice(entries, 7, 5) == "sm_75");
+  CHECK(choice(entries, 8, 0) == "sm_80");
+  CHECK(choice(entries, 8, 6) == "sm_86");
+  CHECK(choice(entries, 8, 9) == "sm_86");
+  CHECK(choice(entries, 9, 0) == "sm_90a");
+  CHECK(choice(entries, 10, 0) == "sm_100f");
+  CHECK(choice(entries, 10, 1) == "sm_100f");
+  CHECK(choice(entries, 10, 3) == "sm_103a");
+  CHECK(choice(entries, 11, 0) == "ptx 90");
+  CHECK(choice(entries, 12, 0) == "ptx 90");
+  CHECK(choice(entries, 8, 6, true) == "ptx 75");
+  CHECK(choice(entries, 9, 0, true) == "ptx 90a");
+  CHECK(choice(entries, 10, 3, true) == "ptx 100f");
+  CHECK(choice(entries, 13, 0, true) == "ptx 90");
+}
+
+TEST_CASE("a packed entry that lies about its size is refused before memory is taken for it") {
+  for (const uint64_t packing : {format::kFlagLz4, format::kFlagZstd}) {
+    Buffer bytes = container({{format::kKindPtx, 75, 0x11 | packing, kPtx, ""}});
+    for (const uint64_t claimed : {uint64_t{0}, kPtx.size() - 1, kPtx.size() + 1, uint64_t{1} << 29,
+                                   uint64_t{1} << 40, ~uint64_t{0}}) {
+      std::memcpy(
+          bytes.data() + sizeof(format::ContainerHeader) + offsetof(format::EntryHeader, uncompressed_size),
+          &claimed, sizeof(claimed));
+      const auto entries = parsed(bytes);
+      cuda::Bytes out;
+      CHECK(cuda::unpack_entry(entries[0], out) == CUDA_ERROR_INVALID_IMAGE);
+    }
+    const uint64_t honest = kPtx.size();
+    std::memcpy(
+        bytes.data() + sizeof(format::ContainerHeader) + offsetof(format::EntryHeader, uncompressed_size),
+        &honest, sizeof(honest));
+    const auto entries = parsed(bytes);
+    cuda::Bytes out;
+    CHECK(cuda::unpack_entry(entries[0], out, honest - 1) == CUDA_ERROR_INVALID_IMAGE);
+    CHECK(cuda::unpack_entry(entries[0], out, honest) == CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("an endless row of entries is refused") {
+  const std::vector<Part> parts(cuda::kMaxEntries + 1, Part{format::kKindPtx, 75, 0x11, "", ""});
+  std::vector<cuda::ImageEntry> entries;
+  CHECK(cuda::parse_image(container(parts), entries) == CUDA_ERROR_INVALID_IMAGE);
+}
