@@ -1,0 +1,92 @@
+// The TOML file of poold: the same keys as the command line's long options.
+#include <toml++/toml.h>
+
+#include "server/options.h"
+
+namespace gpupool::server {
+namespace {
+
+Error bad_key(const std::string& path, std::string_view key, const std::string& why) {
+  return {ErrorCode::invalid, "configuration file '" + path + "': " + std::string(key) + ": " + why};
+}
+
+Result<void> to_text(const toml::node& node, std::string& out) {
+  const auto value = node.value_exact<std::string>();
+  if (!value) return Error{ErrorCode::invalid, "must be a string"};
+  out = *value;
+  return {};
+}
+
+Result<void> to_count(const toml::node& node, unsigned lowest, unsigned highest, unsigned& out) {
+  const auto value = node.value_exact<int64_t>();
+  if (!value || *value < lowest || *value > highest) {
+    return Error{ErrorCode::invalid,
+                 "must be a whole number from " + std::to_string(lowest) + " to " + std::to_string(highest)};
+  }
+  out = static_cast<unsigned>(*value);
+  return {};
+}
+
+Result<void> to_seconds(const toml::node& node, std::chrono::milliseconds& out) {
+  const auto value = node.value<double>();
+  if (!node.is_number() || !value || !(*value >= kLeastSeconds && *value <= kMostSeconds)) {
+    return Error{ErrorCode::invalid, "must be a number of seconds from 0.001 to 86400"};
+  }
+  out = to_milliseconds(*value);
+  return {};
+}
+
+Result<void> to_flag(const toml::node& node, bool& out) {
+  const auto value = node.value_exact<bool>();
+  if (!value) return Error{ErrorCode::invalid, "must be true or false"};
+  out = *value;
+  return {};
+}
+
+template <class T>
+Result<void> to_choice(const toml::node& node, const char* choices, T& out) {
+  const auto value = node.value_exact<std::string>();
+  if (!value || !log::parse(*value, out)) return Error{ErrorCode::invalid, std::string("must be one of ") + choices};
+  return {};
+}
+
+Result<void> read_key(std::string_view key, const toml::node& node, ServerOptions& options) {
+  if (key == "listen") {
+    std::string text;
+    if (auto read = to_text(node, text); !read) return read;
+    auto endpoint = transport::Endpoint::parse(text);
+    if (!endpoint) return endpoint.error();
+    options.listen = *endpoint;
+    return {};
+  }
+  if (key == "device") return to_text(node, options.device);
+  if (key == "port-file") return to_text(node, options.port_file);
+  if (key == "idle-workers") return to_count(node, 1, kMostIdleWorkers, options.idle_workers);
+  if (key == "max-sessions") return to_count(node, 1, kMostSessions, options.max_sessions);
+  if (key == "hello-timeout") return to_seconds(node, options.hello_timeout);
+  if (key == "dead-peer-timeout") return to_seconds(node, options.dead_peer_timeout);
+  if (key == "log-level") return to_choice(node, kLogLevels, options.log_level);
+  if (key == "log-format") return to_choice(node, kLogFormats, options.log_format);
+  if (key == "insecure") return to_flag(node, options.insecure);
+  return Error{ErrorCode::invalid, "unknown key; the keys are those of poold --help, without the dashes"};
+}
+
+}  // namespace
+
+Result<void> read_config(const std::string& path, ServerOptions& options) {
+  toml::table table;
+  try {
+    table = toml::parse_file(path);
+  } catch (const toml::parse_error& error) {
+    const auto line = error.source().begin.line;
+    return Error{ErrorCode::invalid, "configuration file '" + path + "'" +
+                                         (line > 0 ? ", line " + std::to_string(line) : "") + ": " +
+                                         std::string(error.description())};
+  }
+  for (const auto& [key, node] : table) {
+    if (auto read = read_key(key.str(), node, options); !read) return bad_key(path, key.str(), read.error().message);
+  }
+  return {};
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,62 @@
+// poold's entrance: accepts connections and reads each one's Preamble and Hello, many at once, none for long.
+//
+// Runs on poold's one thread. What comes in is not trusted: bounded in size, time and number (the longest waiting one is
+// dropped for a new one). Only a client whose Hello is complete and fits is passed on.
+#pragma once
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "protocol/transport/transport.h"
+#include "server/refusal.h"
+#include "server/worker_pool.h"
+
+namespace gpupool::server {
+
+class HalfOpen;
+
+class FrontDoor {
+ public:
+  using Admit = std::function<void(Client)>;
+
+  FrontDoor(asio::io_context& context, std::unique_ptr<transport::Listener> listener,
+            std::chrono::milliseconds hello_timeout, Admit admit);
+  ~FrontDoor();
+  FrontDoor(const FrontDoor&) = delete;
+  FrontDoor& operator=(const FrontDoor&) = delete;
+
+  void open();
+  // Refuses newcomers and drops the half-open ones.
+  void close();
+  // Sends the refusal and closes the connection once the client has seen it. Takes over the descriptor.
+  void refuse(Client client, const Refusal& refusal);
+
+ private:
+  friend class HalfOpen;
+
+  void await_connection();
+  void accept_some();
+  void add(std::unique_ptr<transport::Connection> connection);
+  void admit(HalfOpen& half_open, Client client);
+  void report(const std::string& address, const std::string& why);
+
+  asio::io_context& context_;
+  const std::unique_ptr<transport::Listener> listener_;
+  const std::chrono::milliseconds hello_timeout_;
+  const Admit admit_;
+  asio::posix::stream_descriptor readable_;  // the listener's descriptor, lent
+  asio::steady_timer pause_;
+  std::list<std::shared_ptr<HalfOpen>> half_open_;  // oldest first
+  bool closed_ = false;
+  // Refusals are logged, but a flood of them must not fill the disk.
+  std::chrono::steady_clock::time_point report_second_{};
+  unsigned reports_in_second_ = 0;
+  uint64_t reports_left_out_ = 0;
+};
+
+}  // namespace gpupool::server

@@ -1,0 +1,131 @@
+#include "server/half_open.h"
+
+#include <sys/socket.h>
+
+#include <asio/read.hpp>
+#include <asio/write.hpp>
+
+#include "server/handover.h"
+#include "server/version.h"
+
+namespace gpupool::server {
+namespace {
+
+constexpr std::chrono::milliseconds kRefusalTimeout{2'000};
+constexpr size_t kMostDiscarded = 256 * 1024;
+
+std::string encode(const Refusal& refusal) {
+  control::HelloReply reply;
+  reply.set_status(refusal.status);
+  reply.set_reason(refusal.reason);
+  reply.set_protocol_version(wire::kProtocolVersion);
+  reply.set_server_version(kVersion);
+  const std::string body = reply.SerializeAsString();
+  const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
+  return std::string(reinterpret_cast<const char*>(&preamble), sizeof preamble) + body;
+}
+
+}  // namespace
+
+HalfOpen::HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::string address)
+    : door_(door),
+      stream_(door.context_, descriptor),
+      timer_(door.context_),
+      transport_(std::move(transport)),
+      address_(std::move(address)) {}
+
+void HalfOpen::start_timer(std::chrono::milliseconds timeout, const char* reason) {
+  timer_.expires_after(timeout);
+  timer_.async_wait([self = shared_from_this(), reason](const asio::error_code& status) {
+    if (!status) self->reject(reason);
+  });
+}
+
+void HalfOpen::read_hello(std::chrono::milliseconds timeout) {
+  start_timer(timeout, "it did not introduce itself in time");
+  asio::async_read(stream_, asio::buffer(&preamble_, sizeof preamble_),
+                   [self = shared_from_this()](const asio::error_code& status, size_t received) {
+                     if (status == asio::error::operation_aborted) return;
+                     if (!status) return self->read_body();
+                     self->reject(received == 0 ? "it left without a word" : "it left in the middle of its hello");
+                   });
+}
+
+void HalfOpen::read_body() {
+  if (preamble_.magic != wire::kMagic) return reject("it does not speak gpupool's protocol");
+  if (preamble_.protocol_version != wire::kProtocolVersion) {
+    return refuse({control::HelloReply::WRONG_VERSION,
+                   "the server speaks protocol version " + std::to_string(wire::kProtocolVersion) + ", the client " +
+                       std::to_string(preamble_.protocol_version) + "; use the same release of gpupool on both sides"});
+  }
+  if (preamble_.length > kMaxClientHelloBytes) {
+    return refuse({control::HelloReply::MALFORMED, "the client's hello is " + std::to_string(preamble_.length) +
+                                                       " bytes long; the limit is " +
+                                                       std::to_string(kMaxClientHelloBytes)});
+  }
+  bytes_.resize(preamble_.length);
+  asio::async_read(stream_, asio::buffer(bytes_),
+                   [self = shared_from_this()](const asio::error_code& status, size_t) {
+                     if (status == asio::error::operation_aborted) return;
+                     if (!status) return self->introduce();
+                     self->reject("it left in the middle of its hello");
+                   });
+}
+
+void HalfOpen::introduce() {
+  control::Hello hello;
+  if (!hello.ParseFromString(bytes_)) {
+    return refuse({control::HelloReply::MALFORMED, "the client's hello cannot be read"});
+  }
+  timer_.cancel();
+  Client client{.descriptor = stream_.release(),
+                .transport = transport_,
+                .hello = std::move(bytes_),
+                .address = address_,
+                .host = hello.host(),
+                .program = hello.program(),
+                .pid = hello.pid()};
+  door_.admit(*this, std::move(client));
+}
+
+void HalfOpen::refuse(const Refusal& refusal) {
+  door_.report(address_, refusal.reason);
+  start_timer(kRefusalTimeout, "it did not read its refusal");
+  bytes_ = encode(refusal);
+  asio::async_write(stream_, asio::buffer(bytes_),
+                    [self = shared_from_this()](const asio::error_code& status, size_t) {
+                      if (status == asio::error::operation_aborted) return;
+                      if (status) return self->drop();
+                      ::shutdown(self->stream_.native_handle(), SHUT_WR);
+                      self->linger();
+                    });
+}
+
+// Closing with bytes unread would reset the connection, and the refusal might be lost with it.
+void HalfOpen::linger() {
+  stream_.async_read_some(asio::buffer(sink_),
+                          [self = shared_from_this()](const asio::error_code& status, size_t received) {
+                            if (status == asio::error::operation_aborted) return;
+                            self->discarded_ += received;
+                            if (status || self->discarded_ > kMostDiscarded) return self->drop();
+                            self->linger();
+                          });
+}
+
+void HalfOpen::reject(const std::string& why) {
+  door_.report(address_, why);
+  drop();
+}
+
+void HalfOpen::drop() {
+  const auto self = shared_from_this();
+  timer_.cancel();
+  asio::error_code ignored;
+  stream_.close(ignored);
+  if (place != door_.half_open_.end()) {
+    door_.half_open_.erase(place);
+    place = door_.half_open_.end();
+  }
+}
+
+}  // namespace gpupool::server

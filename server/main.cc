@@ -1,0 +1,36 @@
+// poold: serves this host's GPUs to remote programs. See poold --help.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "server/daemon.h"
+#include "server/options.h"
+
+namespace {
+
+// A caller may have closed 0, 1 or 2; a socket must not get one of these numbers.
+void fill_standard_descriptors() {
+  for (int descriptor = ::open("/dev/null", O_RDWR); descriptor >= 0;
+       descriptor = ::open("/dev/null", O_RDWR)) {
+    if (descriptor <= STDERR_FILENO) continue;
+    ::close(descriptor);
+    return;
+  }
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  using namespace gpupool::server;
+  try {
+    fill_standard_descriptors();
+    const auto parsed = parse_options(count, words);
+    if (const auto* early = std::get_if<EarlyExit>(&parsed)) return early->status;
+    return run_daemon(std::get<ServerOptions>(parsed));
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "poold: %s\n", failure.what());
+    return kExitFailure;
+  }
+}

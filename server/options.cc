@@ -1,0 +1,100 @@
+#include "server/options.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "server/version.h"
+
+namespace gpupool::server {
+namespace {
+
+constexpr const char* kAbout =
+    "poold: serves the GPUs of this host to programs that run elsewhere with gpupool's client library.\n"
+    "Each client gets a worker process of its own.";
+constexpr const char* kNotes =
+    "Exit status: 0 after SIGTERM or SIGINT, 1 when it cannot start or go on, 2 for a wrong option.\n"
+    "softgpu reads SOFTGPU_DEVICES, SOFTGPU_MEMORY and SOFTGPU_COMPUTE_CAPABILITY.";
+
+// The values as they stand on the command line; only those that were given are used.
+struct Words {
+  std::string listen;
+  std::string device;
+  std::string port_file;
+  unsigned idle_workers = 0;
+  unsigned max_sessions = 0;
+  double hello_timeout = 0;
+  double dead_peer_timeout = 0;
+  std::string config;
+  std::string log_level;
+  std::string log_format;
+  bool insecure = false;
+};
+
+EarlyExit mistake(const std::string& what) {
+  std::fprintf(stderr, "poold: %s\n", what.c_str());
+  return {kExitUsage};
+}
+
+}  // namespace
+
+std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
+  Words given;
+  CLI::App app(kAbout, "poold");
+  app.footer(kNotes);
+  app.set_version_flag("--version", std::string("poold ") + kVersion);
+  const CLI::Range seconds(kLeastSeconds, kMostSeconds);
+  const auto* listen = app.add_option("--listen", given.listen,
+                                      "where to listen, tcp://HOST:PORT; port 0 takes a free one "
+                                      "[tcp://127.0.0.1:9700]");
+  const auto* device = app.add_option("--device", given.device,
+                                      "softgpu, nvidia (the system's libcuda.so.1), or a path to a device library "
+                                      "[softgpu]");
+  const auto* port_file = app.add_option("--port-file", given.port_file, "write the port to this file when ready");
+  const auto* idle = app.add_option("--idle-workers", given.idle_workers, "workers started ahead of clients [2]")
+                         ->check(CLI::Range(1u, kMostIdleWorkers));
+  const auto* sessions = app.add_option("--max-sessions", given.max_sessions, "clients served at once [64]")
+                             ->check(CLI::Range(1u, kMostSessions));
+  const auto* hello_timeout =
+      app.add_option("--hello-timeout", given.hello_timeout, "seconds a new connection has to introduce itself [5]")
+          ->check(seconds);
+  const auto* dead_peer = app.add_option("--dead-peer-timeout", given.dead_peer_timeout,
+                                         "seconds after which an unreachable client's session ends [15]")
+                              ->check(seconds);
+  app.add_option("--config", given.config, "TOML file with the same keys; the command line wins");
+  const auto* level = app.add_option("--log-level", given.log_level, std::string("one of ") + kLogLevels + " [info]");
+  const auto* format = app.add_option("--log-format", given.log_format, std::string("one of ") + kLogFormats + " [text]");
+  const auto* insecure = app.add_flag("--insecure", given.insecure,
+                                      "listen beyond loopback although there is no authentication yet");
+  try {
+    app.parse(count, words);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return EarlyExit{app.exit(error)};
+    return mistake(std::string(error.what()) + "; see poold --help");
+  }
+
+  ServerOptions options;
+  if (!given.config.empty()) {
+    if (const auto read = read_config(given.config, options); !read) return mistake(read.error().message);
+  }
+  if (listen->count() > 0) {
+    const auto endpoint = transport::Endpoint::parse(given.listen);
+    if (!endpoint) return mistake("--listen: " + endpoint.error().message);
+    options.listen = *endpoint;
+  }
+  if (device->count() > 0) options.device = given.device;
+  if (port_file->count() > 0) options.port_file = given.port_file;
+  if (idle->count() > 0) options.idle_workers = given.idle_workers;
+  if (sessions->count() > 0) options.max_sessions = given.max_sessions;
+  if (hello_timeout->count() > 0) options.hello_timeout = to_milliseconds(given.hello_timeout);
+  if (dead_peer->count() > 0) options.dead_peer_timeout = to_milliseconds(given.dead_peer_timeout);
+  if (level->count() > 0 && !log::parse(given.log_level, options.log_level)) {
+    return mistake("--log-level: '" + given.log_level + "' is not one of " + kLogLevels);
+  }
+  if (format->count() > 0 && !log::parse(given.log_format, options.log_format)) {
+    return mistake("--log-format: '" + given.log_format + "' is not one of " + kLogFormats);
+  }
+  if (insecure->count() > 0) options.insecure = given.insecure;
+  return options;
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,50 @@
+// poold's settings: from the command line, and from a TOML file for what the command line does not say.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "protocol/transport/transport.h"
+#include "protocol/wire/result.h"
+#include "server/log/log.h"
+
+namespace gpupool::server {
+
+struct ServerOptions {
+  transport::Endpoint listen{"tcp", "127.0.0.1", 9700};
+  std::string device = "softgpu";  // "softgpu", "nvidia" or a path
+  std::string port_file;           // empty: none
+  unsigned idle_workers = 2;
+  unsigned max_sessions = 64;
+  std::chrono::milliseconds hello_timeout{5'000};
+  std::chrono::milliseconds dead_peer_timeout{15'000};
+  log::Level log_level = log::Level::info;
+  log::Format log_format = log::Format::text;
+  bool insecure = false;  // listen beyond loopback although there is no authentication
+};
+
+struct EarlyExit {  // --help, --version, or a mistake whose text has been printed
+  int status = 0;
+};
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+// What the command line and the file accept.
+constexpr unsigned kMostIdleWorkers = 256;
+constexpr unsigned kMostSessions = 65'536;
+constexpr double kLeastSeconds = 0.001;
+constexpr double kMostSeconds = 86'400;
+constexpr const char* kLogLevels = "debug, info, warning, error, off";
+constexpr const char* kLogFormats = "text, json";
+inline std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000 + 0.5));
+}
+
+std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words);
+
+// Overwrites what the file names. Unknown keys and values of the wrong kind are errors that name file and key.
+Result<void> read_config(const std::string& path, ServerOptions& options);
+
+}  // namespace gpupool::server

@@ -1,0 +1,301 @@
+#include "server/worker_pool.h"
+
+#include <signal.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <asio/post.hpp>
+
+#include <utility>
+
+#include "server/log/log.h"
+
+namespace gpupool::server {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr unsigned kMostStartingAtOnce = 8;
+constexpr milliseconds kFirstBackoff{100};
+constexpr milliseconds kLongestBackoff{10'000};
+constexpr milliseconds kStopGrace{2'000};
+
+int64_t milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start).count();
+}
+
+void close_descriptor(int& descriptor) {
+  if (descriptor >= 0) ::close(std::exchange(descriptor, -1));
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Refuse refuse)
+    : context_(context),
+      settings_(std::move(settings)),
+      refuse_(std::move(refuse)),
+      child_signal_(context, SIGCHLD),
+      backoff_timer_(context),
+      stop_timer_(context) {}
+
+WorkerPool::~WorkerPool() {
+  for (auto& [pid, worker] : workers_) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  for (Waiting& waiting : waiting_) close_descriptor(waiting.client.descriptor);
+}
+
+void WorkerPool::start(std::function<void(Result<void>)> first_result) {
+  first_result_ = std::move(first_result);
+  await_ends();
+  keep_enough();
+}
+
+unsigned WorkerPool::count(State state) const {
+  return static_cast<unsigned>(std::count_if(workers_.begin(), workers_.end(),
+                                             [state](const auto& entry) { return entry.second->state == state; }));
+}
+
+void WorkerPool::keep_enough() {
+  while (!stopping_ && !backing_off_) {
+    const unsigned starting = count(State::starting);
+    const unsigned available = starting + count(State::idle);
+    const size_t wanted = settings_.idle_workers + waiting_.size();
+    const size_t allowed = size_t{settings_.max_sessions} + settings_.idle_workers;
+    if (available >= wanted || workers_.size() >= allowed || starting >= kMostStartingAtOnce) return;
+    start_one();
+  }
+}
+
+void WorkerPool::start_one() {
+  const auto started = start_worker(settings_.program);
+  if (!started) {
+    start_failed(started.error().message);
+    return;
+  }
+  auto worker = std::make_shared<Worker>(context_, *started);
+  workers_.emplace(worker->pid, worker);
+  log::debug("worker_starting", {{"worker", worker->pid}});
+  watch_start(worker);
+}
+
+void WorkerPool::watch_start(const std::shared_ptr<Worker>& worker) {
+  worker->deadline.expires_after(settings_.start_timeout);
+  worker->deadline.async_wait([this, worker](const asio::error_code& status) {
+    if (status || worker->state != State::starting) return;
+    worker->failure = "the device library took longer than " +
+                      std::to_string(settings_.start_timeout.count() / 1000) + " s to start";
+    ::kill(worker->pid, SIGKILL);
+  });
+  worker->control.async_wait(asio::posix::stream_descriptor::wait_read, [this, worker](const asio::error_code& status) {
+    if (!status) read_control(*worker);
+  });
+}
+
+void WorkerPool::read_control(Worker& worker) {
+  if (worker.state != State::starting || !worker.failure.empty()) return;
+  const auto message = receive_control(worker.control.native_handle());
+  if (!message) return;  // it has ended: reap() says how
+  if (message->descriptor >= 0) ::close(message->descriptor);
+  if (message->header.kind == ControlKind::ready) {
+    became_ready(worker);
+  } else {
+    worker.failure = message->payload;
+  }
+}
+
+void WorkerPool::became_ready(Worker& worker) {
+  worker.deadline.cancel();
+  worker.state = State::idle;
+  log::debug("worker_ready", {{"worker", worker.pid}, {"start_ms", milliseconds_since(worker.since)}});
+  worker.since = Clock::now();
+  failures_in_a_row_ = 0;
+  if (auto tell = std::exchange(first_result_, nullptr)) tell({});
+  while (worker.state == State::idle && !waiting_.empty() && !stopping_) {
+    Waiting next = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (!hand_over(worker, next.client)) {
+      waiting_.push_front(std::move(next));
+      break;
+    }
+  }
+  keep_enough();
+}
+
+void WorkerPool::start_failed(const std::string& why) {
+  last_failure_ = why;
+  if (auto tell = std::exchange(first_result_, nullptr)) {
+    stopping_ = true;
+    tell(Error{ErrorCode::unavailable, why});
+    return;
+  }
+  const unsigned doublings = std::min(failures_in_a_row_++, 10u);
+  const milliseconds pause = std::min(kFirstBackoff * (1u << doublings), kLongestBackoff);
+  log::error("worker_start_failed", {{"reason", why}, {"retry_ms", pause.count()}});
+  backing_off_ = true;
+  backoff_timer_.expires_after(pause);
+  backoff_timer_.async_wait([this](const asio::error_code& status) {
+    if (status) return;
+    backing_off_ = false;
+    keep_enough();
+  });
+  if (count(State::starting) > 0) return;
+  for (auto& waiting : std::exchange(waiting_, {})) {
+    refuse_(std::move(waiting.client), {control::HelloReply::NO_DEVICE, "no worker can start: " + why});
+  }
+}
+
+void WorkerPool::assign(Client client) {
+  if (stopping_) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, "poold is shutting down"});
+    return;
+  }
+  if (count(State::serving) + waiting_.size() >= settings_.max_sessions) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, "all " + std::to_string(settings_.max_sessions) +
+                                                               " session slots are in use; try again later"});
+    return;
+  }
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state != State::idle) continue;
+    if (hand_over(*worker, client)) {
+      keep_enough();
+      return;
+    }
+  }
+  if (backing_off_ && count(State::starting) == 0) {
+    refuse_(std::move(client), {control::HelloReply::NO_DEVICE, "no worker can start: " + last_failure_});
+    return;
+  }
+  Waiting waiting{std::move(client), std::make_unique<asio::steady_timer>(context_, settings_.client_patience),
+                  next_ticket_++};
+  waiting.patience->async_wait([this, ticket = waiting.ticket](const asio::error_code& status) {
+    if (!status) give_up_waiting(ticket);
+  });
+  waiting_.push_back(std::move(waiting));
+  keep_enough();
+}
+
+void WorkerPool::give_up_waiting(uint64_t ticket) {
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(),
+                               [ticket](const Waiting& waiting) { return waiting.ticket == ticket; });
+  if (at == waiting_.end()) return;
+  Client client = std::move(at->client);
+  waiting_.erase(at);
+  refuse_(std::move(client), {control::HelloReply::BUSY,
+                              "no worker became ready within " +
+                                  std::to_string(settings_.client_patience.count() / 1000) + " s; try again later"});
+}
+
+bool WorkerPool::hand_over(Worker& worker, Client& client) {
+  ControlHeader header{.kind = ControlKind::session,
+                       .session_number = next_session_,
+                       .dead_peer_timeout_ms = settings_.dead_peer_timeout.count()};
+  client.transport.copy(header.transport.data(), header.transport.size() - 1);
+  if (::getrandom(header.session_id.data(), header.session_id.size(), 0) < 0 ||
+      ::getrandom(header.resume_token.data(), header.resume_token.size(), 0) < 0) {
+    return false;
+  }
+  const auto sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
+  if (!sent) {  // it has just died: reap() reports it
+    worker.state = State::starting;
+    worker.failure = "it ended while it waited for a client: " + sent.error().message;
+    ::kill(worker.pid, SIGKILL);
+    return false;
+  }
+  close_descriptor(client.descriptor);
+  worker.state = State::serving;
+  worker.since = Clock::now();
+  worker.session = next_session_++;
+  client.hello.clear();
+  log::info("session_started", {{"session", worker.session},
+                                {"worker", worker.pid},
+                                {"client", client.address},
+                                {"host", client.host},
+                                {"pid", client.pid},
+                                {"program", client.program}});
+  worker.client = std::move(client);
+  return true;
+}
+
+void WorkerPool::await_ends() {
+  child_signal_.async_wait([this](const asio::error_code& status, int) {
+    if (status) return;
+    await_ends();  // first: a child that ends during reap() must not be missed
+    reap();
+  });
+}
+
+void WorkerPool::reap() {
+  for (auto at = workers_.begin(); at != workers_.end();) {
+    int wait_status = 0;
+    if (::waitpid(at->first, &wait_status, WNOHANG) != at->first) {
+      ++at;
+      continue;
+    }
+    const std::shared_ptr<Worker> worker = at->second;
+    at = workers_.erase(at);
+    ended(*worker, wait_status);
+    at = workers_.lower_bound(worker->pid);  // ended() may have started others
+  }
+  if (stopped_ && workers_.empty()) {
+    stop_timer_.cancel();
+    child_signal_.cancel();
+    std::exchange(stopped_, nullptr)();
+    return;
+  }
+  keep_enough();
+}
+
+void WorkerPool::ended(Worker& worker, int wait_status) {
+  if (worker.state == State::starting) read_control(worker);  // its last words may not have been read yet
+  worker.deadline.cancel();
+  worker.control.close();
+  const std::string how = end_text(wait_status);
+  switch (worker.state) {
+    case State::serving: {
+      const bool crashed = WIFSIGNALED(wait_status) && !stopping_;
+      log::write(crashed ? log::Level::error : log::Level::info, "session_ended",
+                 {{"session", worker.session},
+                  {"worker", worker.pid},
+                  {"client", worker.client.address},
+                  {"host", worker.client.host},
+                  {"pid", worker.client.pid},
+                  {"program", worker.client.program},
+                  {"duration_ms", milliseconds_since(worker.since)},
+                  {"reason", wait_status == 0 ? "the client left" : how}});
+      return;
+    }
+    case State::idle:
+    case State::starting:
+      if (stopping_) return;
+      start_failed(worker.failure.empty() ? "a worker ended before it had a client: " + how : worker.failure);
+      return;
+  }
+}
+
+void WorkerPool::stop(std::function<void()> stopped) {
+  stopping_ = true;
+  stopped_ = std::move(stopped);
+  backoff_timer_.cancel();
+  for (auto& waiting : std::exchange(waiting_, {})) {
+    refuse_(std::move(waiting.client), {control::HelloReply::BUSY, "poold is shutting down"});
+  }
+  for (auto& [pid, worker] : workers_) {
+    worker->deadline.cancel();
+    worker->control.close();  // the worker sees the end of it and leaves
+  }
+  stop_timer_.expires_after(kStopGrace);
+  stop_timer_.async_wait([this](const asio::error_code& status) {
+    if (status) return;
+    for (auto& [pid, worker] : workers_) {
+      log::warning("worker_killed", {{"worker", pid}, {"reason", "it did not end in time"}});
+      ::kill(pid, SIGKILL);
+    }
+  });
+  asio::post(context_, [this] { reap(); });
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,115 @@
+// poold's workers: started ahead of clients, given one client each, supervised to their end.
+//
+// Runs on poold's one thread (the io_context's). A worker that crashes is logged and replaced and touches no other one.
+// Workers that cannot start are retried ever more slowly; meanwhile clients are refused with the reason.
+#pragma once
+#include <sys/types.h>
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "server/handover.h"
+#include "server/refusal.h"
+#include "server/worker_process.h"
+
+namespace gpupool::server {
+
+// A client whose Hello is complete.
+struct Client {
+  int descriptor = -1;
+  std::string transport;
+  std::string hello;
+  // For logs, as the client says it:
+  std::string address;
+  std::string host;
+  std::string program;
+  int64_t pid = 0;
+};
+
+class WorkerPool {
+ public:
+  struct Settings {
+    WorkerProgram program;
+    unsigned idle_workers = 2;
+    unsigned max_sessions = 64;
+    std::chrono::milliseconds dead_peer_timeout{};
+    std::chrono::milliseconds start_timeout{60'000};  // from exec to ready
+    std::chrono::milliseconds client_patience{10'000};  // how long a client waits for a worker
+  };
+  // Takes the client back, with its descriptor, to be told why.
+  using Refuse = std::function<void(Client, Refusal)>;
+
+  WorkerPool(asio::io_context& context, Settings settings, Refuse refuse);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // Calls back once: with success when the first worker is ready, or with why it could not start.
+  void start(std::function<void(Result<void>)> first_result);
+  // The client gets a worker at once or soon, or is refused. Takes over its descriptor.
+  void assign(Client client);
+  // Ends all workers, those with a client too, and then calls back.
+  void stop(std::function<void()> stopped);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class State { starting, idle, serving };
+  struct Worker {
+    Worker(asio::io_context& context, StartedWorker started)
+        : pid(started.pid), control(context, started.control), deadline(context), since(Clock::now()) {}
+    pid_t pid;
+    asio::posix::stream_descriptor control;
+    asio::steady_timer deadline;
+    State state = State::starting;
+    Clock::time_point since;  // of the state
+    uint64_t session = 0;
+    Client client;  // without descriptor and Hello; while serving
+    std::string failure;
+  };
+  struct Waiting {
+    Client client;
+    std::unique_ptr<asio::steady_timer> patience;
+    uint64_t ticket = 0;
+  };
+
+  void keep_enough();
+  void start_one();
+  void watch_start(const std::shared_ptr<Worker>& worker);
+  void read_control(Worker& worker);
+  void became_ready(Worker& worker);
+  void start_failed(const std::string& why);
+  bool hand_over(Worker& worker, Client& client);
+  void await_ends();
+  void reap();
+  void ended(Worker& worker, int wait_status);
+  void give_up_waiting(uint64_t ticket);
+  unsigned count(State state) const;
+
+  asio::io_context& context_;
+  const Settings settings_;
+  const Refuse refuse_;
+  asio::signal_set child_signal_;
+  asio::steady_timer backoff_timer_;
+  asio::steady_timer stop_timer_;
+  std::map<pid_t, std::shared_ptr<Worker>> workers_;
+  std::deque<Waiting> waiting_;
+  std::function<void(Result<void>)> first_result_;
+  std::function<void()> stopped_;
+  unsigned failures_in_a_row_ = 0;
+  std::string last_failure_;
+  bool backing_off_ = false;
+  bool stopping_ = false;
+  uint64_t next_session_ = 1;
+  uint64_t next_ticket_ = 1;
+};
+
+}  // namespace gpupool::server

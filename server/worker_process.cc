@@ -1,0 +1,85 @@
+#include "server/worker_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "server/handover.h"
+
+extern char** environ;
+
+namespace gpupool::server {
+namespace {
+
+Error cannot_start(const std::string& program, int error) {
+  return {ErrorCode::unavailable, "cannot start " + program + ": " + std::generic_category().message(error)};
+}
+
+// Descriptors below this one are targets of dup2 in the child, so a source must lie above.
+constexpr int kFirstFree = 10;
+
+}  // namespace
+
+Result<StartedWorker> start_worker(const WorkerProgram& program) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return cannot_start(program.program, errno);
+  const int ours = ends[0];
+  const int theirs = ::fcntl(ends[1], F_DUPFD_CLOEXEC, kFirstFree);
+  const int duplicate_error = errno;
+  ::close(ends[1]);
+  if (theirs < 0) {
+    ::close(ours);
+    return cannot_start(program.program, duplicate_error);
+  }
+  ::fcntl(ours, F_SETFL, O_NONBLOCK);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, kLogDescriptor);
+  ::posix_spawn_file_actions_adddup2(&actions, theirs, kControlDescriptor);
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  ::posix_spawnattr_setsigmask(&attributes, &signals);
+  ::sigfillset(&signals);
+  ::posix_spawnattr_setsigdefault(&attributes, &signals);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+
+  const std::string parent = std::to_string(::getpid());
+  const char* words[] = {"poold-worker", "--device",     program.device.c_str(),
+                         "--parent",     parent.c_str(), "--log-level",
+                         log::name_of(program.log_level), "--log-format", log::name_of(program.log_format),
+                         nullptr};
+  StartedWorker started{.pid = -1, .control = ours};
+  const int error = ::posix_spawn(&started.pid, program.program.c_str(), &actions, &attributes,
+                                  const_cast<char* const*>(words), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(theirs);
+  if (error != 0) {
+    ::close(ours);
+    return cannot_start(program.program, error);
+  }
+  return started;
+}
+
+std::string end_text(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    const int signal = WTERMSIG(wait_status);
+    const char* name = ::sigdescr_np(signal);
+    return "killed by signal " + std::to_string(signal) + (name != nullptr ? " (" + std::string(name) + ")" : "");
+  }
+  return "exit status " + std::to_string(WEXITSTATUS(wait_status));
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,30 @@
+// Starts one worker process with its control socket, and says how one ended.
+#pragma once
+#include <sys/types.h>
+
+#include <string>
+
+#include "protocol/wire/result.h"
+#include "server/log/log.h"
+
+namespace gpupool::server {
+
+struct WorkerProgram {
+  std::string program;
+  std::string device;  // path of the device library
+  log::Level log_level = log::Level::info;
+  log::Format log_format = log::Format::text;
+};
+
+struct StartedWorker {
+  pid_t pid = -1;
+  int control = -1;  // poold's end of the control socket, non-blocking; the caller's to close
+};
+
+// The worker gets nothing but stdin from /dev/null, poold's stderr (as 1, 2 and the log) and the control socket.
+Result<StartedWorker> start_worker(const WorkerProgram& program);
+
+// "exit status 3", "killed by signal 11 (Segmentation fault)"
+std::string end_text(int wait_status);
+
+}  // namespace gpupool::server

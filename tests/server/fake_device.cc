@@ -1,0 +1,104 @@
+// The least that a worker needs of a device library: two devices, no memory, no execution. So that poold's own tests
+// depend on no real device. FAKE_DEVICE makes it fail: "init", "none" (no devices), "hang", "crash", "novmm", and
+// "flag:FILE" (cuInit fails as long as FILE exists).
+#include <cuda.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#define FAKE extern "C" __attribute__((visibility("default"))) CUresult
+
+namespace {
+
+std::string mode() {
+  const char* value = std::getenv("FAKE_DEVICE");
+  return value != nullptr ? value : "";
+}
+int contexts = 0;
+
+}  // namespace
+
+FAKE cuInit(unsigned flags) {
+  const std::string how = mode();
+  if (how == "init") return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+  if (how == "crash") std::abort();
+  while (how == "hang") ::pause();
+  if (how.starts_with("flag:") && ::access(how.c_str() + 5, F_OK) == 0) return CUDA_ERROR_SYSTEM_NOT_READY;
+  return CUDA_SUCCESS;
+}
+FAKE cuGetErrorName(CUresult error, const char** name) {
+  if (error != CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) return CUDA_ERROR_INVALID_VALUE;
+  *name = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH";
+  return CUDA_SUCCESS;
+}
+FAKE cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceGetCount(int* count) {
+  *count = mode() == "none" ? 0 : 2;
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceGetName(char* name, int length, CUdevice device) {
+  std::snprintf(name, static_cast<size_t>(length), "Fake device %d", device);
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceTotalMem(size_t* bytes, CUdevice device) {
+  *bytes = (8ull + static_cast<unsigned>(device)) << 30;
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  std::memset(uuid->bytes, 'a' + device, sizeof uuid->bytes);
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
+  std::snprintf(id, static_cast<size_t>(length), "0000:%02x:00.0", device + 1);
+  return CUDA_SUCCESS;
+}
+FAKE cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  if (attribute > 140) return CUDA_ERROR_INVALID_VALUE;
+  *value = static_cast<int>(attribute) * 10;
+  if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED) *value = mode() == "novmm" ? 0 : 1;
+  return CUDA_SUCCESS;
+}
+FAKE cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  *bytes = 2u << 20;
+  return CUDA_SUCCESS;
+}
+FAKE cuMemAddressReserve(CUdeviceptr* base, size_t size, size_t, CUdeviceptr wish, unsigned long long) {
+  if (size > 1ull << 38) return CUDA_ERROR_OUT_OF_MEMORY;  // the worker must ask for less
+  *base = wish;
+  return CUDA_SUCCESS;
+}
+FAKE cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  ++contexts;
+  *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
+  return CUDA_SUCCESS;
+}
+FAKE cuDevicePrimaryCtxRelease(CUdevice) {
+  return contexts-- > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+FAKE cuCtxPushCurrent(CUcontext) {
+  return CUDA_SUCCESS;
+}
+FAKE cuCtxPopCurrent(CUcontext* context) {
+  *context = nullptr;
+  return CUDA_SUCCESS;
+}
+FAKE cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -3;
+  return CUDA_SUCCESS;
+}
+FAKE cuMemGetInfo(size_t* free, size_t* total) {
+  *free = contexts > 0 ? 5ull << 30 : 0;
+  *total = 8ull << 30;
+  return CUDA_SUCCESS;
+}
