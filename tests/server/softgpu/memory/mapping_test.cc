@@ -128,6 +128,11 @@ TEST_CASE("access rights survive the move of a Memory to a second place") {
   CHECK(first[0] == 'q');
 }
 
+// Stands in for a kernel's code, which ThreadSanitizer does not see either; the move orders it by page protection.
+__attribute__((no_sanitize("thread"))) static void add_one(uint64_t address) {
+  __atomic_fetch_add(reinterpret_cast<uint64_t*>(address), 1, __ATOMIC_SEQ_CST);
+}
+
 TEST_CASE("writers see nothing of the move of a Memory to a second place") {
   struct sigaction action {};
   action.sa_sigaction = retry_moves;
@@ -142,9 +147,7 @@ TEST_CASE("writers see nothing of the move of a Memory to a second place") {
     uint64_t rounds = 0;
     std::thread writer([&] {
       do {
-        for (uint64_t i = 0; i < kCounters; ++i) {
-          reinterpret_cast<std::atomic<uint64_t>*>(first.address + i * (first.size / kCounters))->fetch_add(1);
-        }
+        for (uint64_t i = 0; i < kCounters; ++i) add_one(first.address + i * (first.size / kCounters));
         ++rounds;
       } while (!stop);
     });
