@@ -1,6 +1,7 @@
 #include "protocol/cuda/context_local_storage.h"
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <random>
 #include <thread>
@@ -22,7 +23,8 @@ void* pointer(uintptr_t number) {
 
 // Objects live as long as the process, as in a driver.
 ContextLocalStorage& fresh() {
-  return *new ContextLocalStorage;
+  static auto* const all = new std::deque<ContextLocalStorage>;
+  return all->emplace_back();
 }
 
 std::vector<std::pair<CUcontext, void*>> destroyed;

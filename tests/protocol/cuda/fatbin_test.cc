@@ -21,6 +21,8 @@ std::vector<cuda::ImageEntry> parsed(const Buffer& bytes) {
   return entries;
 }
 
+std::vector<cuda::ImageEntry> parsed(Buffer&&) = delete;  // entries point into it
+
 std::string text_of(const cuda::ImageEntry& entry) {
   cuda::Bytes bytes;
   REQUIRE(cuda::unpack_entry(entry, bytes) == CUDA_SUCCESS);
@@ -80,7 +82,8 @@ TEST_CASE("an entry sent on its own is the same entry") {
 TEST_CASE("PTX text is measured up to its NUL and read for its target") {
   const std::string ptx = "  // comment\n.version 8.0\n.target sm_90a, debug\n";
   CHECK(cuda::image_extent(ptx.c_str()) == ptx.size() + 1);
-  const auto entries = parsed(to_buffer(ptx));
+  const Buffer bytes = to_buffer(ptx);
+  const auto entries = parsed(bytes);
   REQUIRE(entries.size() == 1);
   CHECK(entries[0].kind == CodeKind::ptx);
   CHECK(entries[0].arch == 90);

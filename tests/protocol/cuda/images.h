@@ -22,7 +22,7 @@ namespace format = gpupool::cuda::fatbin_format;
 
 inline Buffer to_buffer(const std::string& text) {
   Buffer bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
+  if (!text.empty()) std::memcpy(bytes.data(), text.data(), text.size());
   return bytes;
 }
 

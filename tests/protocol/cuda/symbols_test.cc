@@ -1,8 +1,8 @@
 // symbols.def against the toolkit that the tree is built with: a newer toolkit's additions fail here.
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -22,6 +22,22 @@ std::string read(const std::string& path) {
   return text.str();
 }
 
+// The words of a C text that start with `prefix`, each with the '(' behind it if there is one.
+std::set<std::string> words(const std::string& text, const std::string& prefix) {
+  const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  std::set<std::string> found;
+  for (size_t at = 0; (at = text.find(prefix, at)) != std::string::npos;) {
+    size_t end = at;
+    while (end < text.size() && is_word(text[end])) ++end;
+    if (at == 0 || !is_word(text[at - 1])) {
+      const size_t next = text.find_first_not_of(" \n", end);
+      found.insert(text.substr(at, end - at) + (next != std::string::npos && text[next] == '(' ? "(" : ""));
+    }
+    at = end;
+  }
+  return found;
+}
+
 std::set<std::string> missing_from_rows(const std::set<std::string>& names) {
   std::set<std::string> missing;
   for (const std::string& name : names) {
@@ -34,10 +50,12 @@ std::set<std::string> missing_from_rows(const std::set<std::string>& names) {
 
 TEST_CASE("every function that cuda.h declares is a row of symbols.def") {
   const std::string text = read(PREPROCESSED_CUDA_H);
-  const std::regex declaration(R"(\b(cu[A-Z]\w*)\s*\()");
   std::set<std::string> declared;
-  for (std::sregex_iterator it(text.begin(), text.end(), declaration), end; it != end; ++it)
-    declared.insert((*it)[1]);
+  for (const std::string& word : words(text, "cu")) {
+    if (word.size() > 3 && std::isupper(static_cast<unsigned char>(word[2])) != 0 && word.ends_with('(')) {
+      declared.insert(word.substr(0, word.size() - 1));
+    }
+  }
   REQUIRE(declared.size() > 500);  // cuda.h 11.8 has 508
   CHECK(missing_from_rows(declared) == std::set<std::string>{});
 }
@@ -59,9 +77,19 @@ TEST_CASE("the rows' versions are those of the PFN_ types") {
   std::map<std::string, std::set<int>> types;  // "cuMemAlloc" or "cuMemcpy_ptds" -> versions
   for (const char* file : {"cudaTypedefs.h", "cudaProfilerTypedefs.h"}) {
     const std::string text = read(std::string(CUDA_INCLUDE_DIR) + "/" + file);
-    const std::regex type(R"(PFN_(cu\w+?)_v(\d+)(_ptds|_ptsz)?\))");
-    for (std::sregex_iterator it(text.begin(), text.end(), type), end; it != end; ++it) {
-      types[(*it)[1].str() + (*it)[3].str()].insert(std::stoi((*it)[2]));
+    for (std::string word : words(text, "PFN_cu")) {
+      // PFN_cuMemcpy_v7000_ptds: name, CUDA version, twin. Aliases without a version are skipped.
+      std::string twin;
+      if (word.back() == '(') word.pop_back();
+      if (word.ends_with("_ptds") || word.ends_with("_ptsz")) {
+        twin = word.substr(word.size() - 5);
+        word.resize(word.size() - 5);
+      }
+      const size_t version = word.rfind("_v");
+      if (version == std::string::npos || version + 2 == word.size()) continue;
+      const std::string digits = word.substr(version + 2);
+      if (digits.find_first_not_of("0123456789") != std::string::npos) continue;
+      types[word.substr(4, version - 4) + twin].insert(std::stoi(digits));
     }
   }
   REQUIRE(types.size() > 400);
