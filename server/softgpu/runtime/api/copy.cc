@@ -1,0 +1,139 @@
+// Copies without a shape, in all directions.
+//
+// Host and device share one address space, so a copy is a copy; what differs between the functions is which
+// of the two addresses must be the device's.
+#include "server/softgpu/runtime/api/copy.h"
+
+#include "server/softgpu/memory/address_space.h"
+#include "server/softgpu/runtime/api/call.h"
+
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
+
+namespace gpupool::softgpu::api {
+
+CUresult check_transfer(const Transfer& transfer, Side destination, Side source) {
+  const MemoryMap& memory = runtime().memory();
+  const auto valid = [&](uint64_t address, uint64_t extent, Side side, bool write) {
+    if (address + extent < address) return false;
+    // Addresses of the reserved range mean nothing but what is mapped there, whoever passes them.
+    if (side == Side::host && !in_range(address, 1)) return address != 0;
+    if (memory.accessible(address, extent, write)) return true;
+    // "Any" is what unified addressing makes of an address: unknown memory is the host's.
+    return side == Side::any && !in_range(address, 1) && address != 0 && !memory.overlaps(address, 1);
+  };
+  if (transfer.bytes() == 0) return CUDA_SUCCESS;
+  if (!valid(transfer.destination, transfer.destination_extent(), destination, true))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!transfer.is_fill() && !valid(transfer.source, transfer.source_extent(), source, false)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult transfer_async(Stream& stream, const Transfer& transfer) {
+  if (transfer.bytes() == 0) return CUDA_SUCCESS;
+  return stream.context().enqueue(stream, make_ref<TransferOp>(transfer));
+}
+
+CUresult transfer_now(Stream& stream, const Transfer& transfer) {
+  if (transfer.bytes() == 0) return CUDA_SUCCESS;
+  Context& context = stream.context();
+  const Ref<CallerOp> op = make_ref<CallerOp>();
+  if (const CUresult result = context.enqueue(stream, op); result != CUDA_SUCCESS) return result;
+  op->wait_until_ready(context.spins());
+  if (!context.failed()) {
+    constexpr uint64_t kPieceBytes = 4 << 20;
+    TransferCursor cursor;
+    TransferStep step;
+    do {
+      step = cursor.advance(transfer, runtime().memory(), kPieceBytes);
+    } while (step == TransferStep::more);
+    if (step == TransferStep::bad_address) context.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
+  op->finish();
+  Context::write_device_output();
+  return context.error();
+}
+
+}  // namespace gpupool::softgpu::api
+
+namespace {
+
+uint64_t address_of(const void* pointer) {
+  return reinterpret_cast<uint64_t>(pointer);
+}
+
+CUresult copy_now(uint64_t destination, Side destination_side, uint64_t source, Side source_side,
+                  uint64_t bytes) {
+  return call_on_stream(nullptr, [&](Stream& stream) {
+    const Transfer transfer = Transfer::copy(destination, source, bytes);
+    const CUresult result = check_transfer(transfer, destination_side, source_side);
+    return result != CUDA_SUCCESS ? result : transfer_now(stream, transfer);
+  });
+}
+
+CUresult copy_async(uint64_t destination, Side destination_side, uint64_t source, Side source_side,
+                    uint64_t bytes, CUstream handle) {
+  return call_on_stream(handle, [&](Stream& stream) {
+    const Transfer transfer = Transfer::copy(destination, source, bytes);
+    const CUresult result = check_transfer(transfer, destination_side, source_side);
+    return result != CUDA_SUCCESS ? result : transfer_async(stream, transfer);
+  });
+}
+
+CUresult check_peers(CUcontext destination, CUcontext source) {
+  const Ref<Context> to = find_context(destination), from = find_context(source);
+  if (!to || !from) return CUDA_ERROR_INVALID_CONTEXT;
+  const CUresult result = to->check();
+  return result != CUDA_SUCCESS ? result : from->check();
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
+  return copy_now(destination, Side::any, source, Side::any, bytes);
+}
+CUDA_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr destination, const void* source, size_t bytes) {
+  return copy_now(destination, Side::device, address_of(source), Side::host, bytes);
+}
+CUDA_EXPORT CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source, size_t bytes) {
+  return copy_now(address_of(destination), Side::host, source, Side::device, bytes);
+}
+CUDA_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
+  // Device to device does not wait for the host: only the order of the stream matters.
+  return copy_async(destination, Side::device, source, Side::device, bytes, nullptr);
+}
+
+CUDA_EXPORT CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                                   CUstream stream) {
+  return copy_async(destination, Side::any, source, Side::any, bytes, stream);
+}
+CUDA_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination, const void* source, size_t bytes,
+                                          CUstream stream) {
+  return copy_async(destination, Side::device, address_of(source), Side::host, bytes, stream);
+}
+CUDA_EXPORT CUresult cuMemcpyDtoHAsync_v2(void* destination, CUdeviceptr source, size_t bytes,
+                                          CUstream stream) {
+  return copy_async(address_of(destination), Side::host, source, Side::device, bytes, stream);
+}
+CUDA_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                                          CUstream stream) {
+  return copy_async(destination, Side::device, source, Side::device, bytes, stream);
+}
+
+CUDA_EXPORT CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
+                                  CUcontext source_context, size_t bytes) {
+  return call([&] {
+    const CUresult result = check_peers(destination_context, source_context);
+    return result != CUDA_SUCCESS ? result : cuMemcpyDtoD_v2(destination, source, bytes);
+  });
+}
+CUDA_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext destination_context,
+                                       CUdeviceptr source, CUcontext source_context, size_t bytes,
+                                       CUstream stream) {
+  return call([&] {
+    const CUresult result = check_peers(destination_context, source_context);
+    return result != CUDA_SUCCESS ? result : cuMemcpyDtoDAsync_v2(destination, source, bytes, stream);
+  });
+}

@@ -1,0 +1,174 @@
+// Copies of rows and boxes (2D, 3D). Arrays are not offered, so a copy that names one is refused.
+#include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/api/copy.h"
+
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
+
+namespace {
+
+struct End {
+  uint64_t address = 0;
+  Side side = Side::host;
+};
+
+// Which of a descriptor's pointers counts.
+bool resolve(CUmemorytype type, const void* host, CUdeviceptr device, End& end) {
+  switch (type) {
+    case CU_MEMORYTYPE_HOST:
+      end = {reinterpret_cast<uint64_t>(host), Side::host};
+      return true;
+    case CU_MEMORYTYPE_DEVICE:
+      end = {device, Side::device};
+      return true;
+    case CU_MEMORYTYPE_UNIFIED:
+      end = {device, Side::any};
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Offsets and pitches come from the program: anything absurd is refused before it can wrap around.
+bool sane(uint64_t value) {
+  return value < 1ull << 46;
+}
+
+bool place(uint64_t base, uint64_t x, uint64_t y, uint64_t z, uint64_t pitch, uint64_t slice, uint64_t width,
+           uint64_t height, uint64_t depth, uint64_t& address) {
+  if (!sane(x) || !sane(y) || !sane(z) || !sane(pitch) || !sane(slice) || !sane(height) || !sane(depth))
+    return false;
+  uint64_t rows, slices, extent;
+  if (__builtin_mul_overflow(y + height, pitch, &rows) || __builtin_mul_overflow(z + depth, slice, &slices) ||
+      __builtin_add_overflow(rows, slices, &extent) || !sane(extent)) {
+    return false;
+  }
+  if (height > 1 && pitch < x + width) return false;
+  address = base + z * slice + y * pitch + x;
+  return true;
+}
+
+CUresult run(const Transfer& transfer, Side destination, Side source, CUstream handle, bool wait) {
+  uint64_t bytes;
+  if (__builtin_mul_overflow(transfer.width, transfer.height, &bytes) ||
+      __builtin_mul_overflow(bytes, transfer.depth, &bytes) || !sane(bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return call_on_stream(handle, [&](Stream& stream) {
+    const CUresult result = check_transfer(transfer, destination, source);
+    if (result != CUDA_SUCCESS) return result;
+    return wait ? transfer_now(stream, transfer) : transfer_async(stream, transfer);
+  });
+}
+
+CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
+  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  End source, destination;
+  if (!resolve(copy->srcMemoryType, copy->srcHost, copy->srcDevice, source) ||
+      !resolve(copy->dstMemoryType, copy->dstHost, copy->dstDevice, destination) ||
+      !sane(copy->WidthInBytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Transfer transfer;
+  transfer.width = copy->WidthInBytes;
+  transfer.height = copy->Height;
+  // A pitch of 0 means rows without gaps.
+  transfer.source_pitch = copy->srcPitch != 0 ? copy->srcPitch : copy->srcXInBytes + copy->WidthInBytes;
+  transfer.destination_pitch = copy->dstPitch != 0 ? copy->dstPitch : copy->dstXInBytes + copy->WidthInBytes;
+  if (!place(source.address, copy->srcXInBytes, copy->srcY, 0, transfer.source_pitch, 0, transfer.width,
+             transfer.height, 1, transfer.source) ||
+      !place(destination.address, copy->dstXInBytes, copy->dstY, 0, transfer.destination_pitch, 0,
+             transfer.width, transfer.height, 1, transfer.destination)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return run(transfer, destination.side, source.side, stream, wait);
+}
+
+CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
+  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  End source, destination;
+  if (!resolve(copy->srcMemoryType, copy->srcHost, copy->srcDevice, source) ||
+      !resolve(copy->dstMemoryType, copy->dstHost, copy->dstDevice, destination) ||
+      !sane(copy->WidthInBytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Transfer transfer;
+  transfer.width = copy->WidthInBytes;
+  transfer.height = copy->Height;
+  transfer.depth = copy->Depth;
+  const auto pitch_of = [&](size_t pitch, size_t x) { return pitch != 0 ? pitch : x + copy->WidthInBytes; };
+  const auto slice_of = [&](size_t height, size_t y, uint64_t pitch) {
+    return sane(height) && sane(y) && sane(copy->Height) && sane(pitch)
+               ? static_cast<uint64_t>((height != 0 ? height : y + copy->Height)) * pitch
+               : UINT64_MAX;
+  };
+  transfer.source_pitch = pitch_of(copy->srcPitch, copy->srcXInBytes);
+  transfer.source_slice = slice_of(copy->srcHeight, copy->srcY, transfer.source_pitch);
+  transfer.destination_pitch = pitch_of(copy->dstPitch, copy->dstXInBytes);
+  transfer.destination_slice = slice_of(copy->dstHeight, copy->dstY, transfer.destination_pitch);
+  if (!place(source.address, copy->srcXInBytes, copy->srcY, copy->srcZ, transfer.source_pitch,
+             transfer.source_slice, transfer.width, transfer.height, transfer.depth, transfer.source) ||
+      !place(destination.address, copy->dstXInBytes, copy->dstY, copy->dstZ, transfer.destination_pitch,
+             transfer.destination_slice, transfer.width, transfer.height, transfer.depth,
+             transfer.destination)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return run(transfer, destination.side, source.side, stream, wait);
+}
+
+CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, bool wait) {
+  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_MEMCPY3D plain{};
+  plain.srcXInBytes = copy->srcXInBytes;
+  plain.srcY = copy->srcY;
+  plain.srcZ = copy->srcZ;
+  plain.srcLOD = copy->srcLOD;
+  plain.srcMemoryType = copy->srcMemoryType;
+  plain.srcHost = copy->srcHost;
+  plain.srcDevice = copy->srcDevice;
+  plain.srcPitch = copy->srcPitch;
+  plain.srcHeight = copy->srcHeight;
+  plain.dstXInBytes = copy->dstXInBytes;
+  plain.dstY = copy->dstY;
+  plain.dstZ = copy->dstZ;
+  plain.dstLOD = copy->dstLOD;
+  plain.dstMemoryType = copy->dstMemoryType;
+  plain.dstHost = copy->dstHost;
+  plain.dstDevice = copy->dstDevice;
+  plain.dstPitch = copy->dstPitch;
+  plain.dstHeight = copy->dstHeight;
+  plain.WidthInBytes = copy->WidthInBytes;
+  plain.Height = copy->Height;
+  plain.Depth = copy->Depth;
+  return copy_3d(&plain, stream, wait);
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
+  return copy_2d(copy, nullptr, true);
+}
+CUDA_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) {
+  return copy_2d(copy, nullptr, true);
+}
+CUDA_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
+  return copy_2d(copy, stream, false);
+}
+CUDA_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
+  return copy_3d(copy, nullptr, true);
+}
+CUDA_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
+  return copy_3d(copy, stream, false);
+}
+CUDA_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
+  return copy_3d_peer(copy, nullptr, true);
+}
+CUDA_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
+  return copy_3d_peer(copy, stream, false);
+}

@@ -1,0 +1,29 @@
+// Error names and texts, and calls about nothing but the library itself.
+#include "protocol/cuda/errors.h"
+#include "server/softgpu/runtime/api/call.h"
+
+using namespace gpupool;
+
+namespace {
+
+CUresult answer(const char* text, const char** out) {
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = text;
+  return text == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuGetErrorName(CUresult error, const char** name) {
+  return answer(cuda::error_name(static_cast<int>(error)), name);
+}
+CUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
+  return answer(cuda::error_description(static_cast<int>(error)), text);
+}
+
+CUDA_EXPORT CUresult cuProfilerStart() {
+  return CUDA_SUCCESS;
+}
+CUDA_EXPORT CUresult cuProfilerStop() {
+  return CUDA_SUCCESS;
+}

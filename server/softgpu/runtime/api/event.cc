@@ -1,0 +1,101 @@
+// Events.
+#include "server/softgpu/runtime/api/call.h"
+
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
+
+namespace {
+
+// An event's own context must be usable; which context is current does not matter.
+template <class Body>
+CUresult call_on_event(CUevent handle, const Body& body) noexcept {
+  return call([&] {
+    const Ref<Event> event = find<Event>(handle);
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = event->context().check(); result != CUDA_SUCCESS) return result;
+    return body(*event);
+  });
+}
+
+CUresult elapsed(float* milliseconds, CUevent start_handle, CUevent end_handle) {
+  return call([&] {
+    if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const Ref<Event> start = find<Event>(start_handle), end = find<Event>(end_handle);
+    if (!start || !end || !start->timed() || !end->timed()) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = start->context().check(); result != CUDA_SUCCESS) return result;
+    const Ref<EventOp> first = start->record(), second = end->record();
+    if (!first || !second) return CUDA_ERROR_INVALID_HANDLE;
+    if (!first->done() || !second->done()) return CUDA_ERROR_NOT_READY;
+    const auto nanoseconds = static_cast<int64_t>(second->completed_at() - first->completed_at());
+    *milliseconds = static_cast<float>(static_cast<double>(nanoseconds) * 1e-6);
+    return CUDA_SUCCESS;
+  });
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuEventCreate(CUevent* event, unsigned int flags) {
+  return call_in_context([&](Context& context) {
+    constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    if (event == nullptr || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CU_EVENT_INTERPROCESS) != 0) {
+      // Only events without timing can be shared, and sharing itself is not offered.
+      return (flags & CU_EVENT_DISABLE_TIMING) == 0 ? CUDA_ERROR_INVALID_VALUE
+                                                    : context.create_event(flags, event);
+    }
+    return context.create_event(flags, event);
+  });
+}
+
+CUDA_EXPORT CUresult cuEventDestroy_v2(CUevent handle) {
+  return call([&] {
+    const Ref<Event> event = runtime().handles().remove<Event>(handle_value(handle));
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    event->context().disown(handle_value(handle));
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuEventDestroy(CUevent handle) {
+  return cuEventDestroy_v2(handle);
+}
+
+CUDA_EXPORT CUresult cuEventRecordWithFlags(CUevent event_handle, CUstream handle, unsigned int flags) {
+  return call_on_stream(handle, [&](Stream& stream) {
+    const Ref<Event> event = find<Event>(event_handle);
+    if (!event || &event->context() != &stream.context()) return CUDA_ERROR_INVALID_HANDLE;
+    if ((flags & ~1u) != 0) return CUDA_ERROR_INVALID_VALUE;
+    const Ref<EventOp> op = make_ref<EventOp>();
+    const CUresult result = stream.context().enqueue(stream, op);
+    if (result == CUDA_SUCCESS) event->set_record(op);
+    return result;
+  });
+}
+CUDA_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
+  return cuEventRecordWithFlags(event, stream, 0);
+}
+
+CUDA_EXPORT CUresult cuEventQuery(CUevent handle) {
+  return call_on_event(handle, [](Event& event) {
+    const Ref<EventOp> record = event.record();
+    if (record && !record->done()) return CUDA_ERROR_NOT_READY;
+    return event.context().error();
+  });
+}
+
+CUDA_EXPORT CUresult cuEventSynchronize(CUevent handle) {
+  return call_on_event(handle, [](Event& event) {
+    const Ref<EventOp> record = event.record();
+    if (record) event.context().wait_for(*record, event.blocking_sync());
+    event.context().write_device_output();
+    return event.context().error();
+  });
+}
+
+CUDA_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+  return elapsed(milliseconds, start, end);
+}
+#if CUDA_VERSION >= 12080
+CUDA_EXPORT CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
+  return elapsed(milliseconds, start, end);
+}
+#endif

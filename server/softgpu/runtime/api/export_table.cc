@@ -1,0 +1,63 @@
+// cuGetExportTable: what NVIDIA's runtime asks of a driver beside the documented API.
+#include <cstring>
+
+#include "protocol/cuda/export_tables.h"
+#include "server/softgpu/runtime/api/call.h"
+
+using namespace gpupool;
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
+
+namespace {
+
+CUresult primary_context(CUdevice index, CUcontext* context) {
+  return call([&] {
+    Device* device = runtime().device(index);
+    if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    *context = make_handle<CUcontext>(device->primary().handle());
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult context_id(CUcontext handle, unsigned long long* id) {
+  return call([&] {
+    const Ref<Context> context = find_context(handle);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    *id = context->id();
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult device_identity(CUdevice index, cuda::DeviceIdentity* identity) {
+  return call([&] {
+    Device* device = runtime().device(index);
+    if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    std::memcpy(identity->uuid, device->uuid().bytes, sizeof identity->uuid);
+    identity->pci_domain = device->pci().domain;
+    identity->pci_bus = device->pci().bus;
+    identity->pci_device = device->pci().device;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult enumerate_functions(CUcontext, CUmodule, void (*)(void*, CUfunction), void*) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+constexpr cuda::DriverHooks kHooks{
+    .primary_context = primary_context,
+    .current_context = cuCtxGetCurrent,
+    .context_id = context_id,
+    .enumerate_functions = enumerate_functions,
+    .stream_object = nullptr,
+    .driver_version = cuDriverGetVersion,
+    .device_count = cuDeviceGetCount,
+    .device_identity = device_identity,
+};
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuGetExportTable(const void** table, const CUuuid* id) {
+  if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return cuda::get_export_table(table, id, kHooks);
+}

@@ -1,0 +1,155 @@
+// Stream-ordered allocation and its pools.
+#include "server/softgpu/runtime/api/call.h"
+
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
+
+namespace {
+
+CUresult allocate_from(Stream& stream, const Ref<MemoryPool>& pool, CUdeviceptr* address, size_t size) {
+  if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  auto memory = pool->allocate(size);
+  if (!memory) {
+    // Frees that are still queued may bring enough.
+    if (const CUresult result = stream.context().synchronize(stream); result != CUDA_SUCCESS) return result;
+    runtime().empty_pools(pool->device());
+    memory = pool->allocate(size);
+  }
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  MemoryRange range;
+  range.address = *memory;
+  range.size = size;
+  range.kind = MemoryKind::pool;
+  range.device = pool->device().index();
+  range.context = stream.context().handle();
+  range.owner = pool;
+  if (!runtime().memory().add(range)) {
+    pool->give_back(*memory);
+    return CUDA_ERROR_UNKNOWN;
+  }
+  *address = *memory;
+  return CUDA_SUCCESS;
+}
+
+template <class Body>
+CUresult call_on_pool(CUmemoryPool handle, const Body& body) noexcept {
+  return call([&] {
+    const Ref<MemoryPool> pool = find<MemoryPool>(handle);
+    return pool ? body(*pool) : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t size, CUstream handle) {
+  return call_on_stream(handle, [&](Stream& stream) {
+    return allocate_from(stream, stream.context().device().pool(), address, size);
+  });
+}
+
+CUDA_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t size, CUmemoryPool pool_handle,
+                                             CUstream handle) {
+  return call_on_stream(handle, [&](Stream& stream) {
+    const Ref<MemoryPool> pool = find<MemoryPool>(pool_handle);
+    return pool ? allocate_from(stream, pool, address, size) : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
+  return call_on_stream(handle, [&](Stream& stream) {
+    if (address == 0) return CUDA_SUCCESS;
+    // Marked at once, so that freeing twice is noticed though the memory itself stays until the stream gets
+    // there.
+    bool freeing = false;
+    const auto range = runtime().memory().find(address);
+    if (!range || range->address != address) return CUDA_ERROR_INVALID_VALUE;
+    runtime().memory().change(address, range->size, [&](MemoryRange& found) {
+      const bool ours = found.kind == MemoryKind::pool || found.kind == MemoryKind::device;
+      if (ours && !found.freeing) found.freeing = freeing = true;
+    });
+    return freeing ? stream.context().enqueue(stream, make_ref<FreeOp>(address)) : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properties) {
+  return call([&] {
+    if (handle == nullptr || properties == nullptr ||
+        properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+    Device* device = runtime().device(properties->location.id);
+    if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+#if CUDA_VERSION >= 12030
+    const uint64_t max_size = properties->maxSize;
+#else
+    const uint64_t max_size = 0;
+#endif
+    const Ref<MemoryPool> pool = make_ref<MemoryPool>(*device, max_size);
+    pool->handle = runtime().handles().add(pool);
+    if (pool->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    runtime().add_pool(pool);
+    *handle = make_handle<CUmemoryPool>(pool->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+  return call_on_pool(handle, [&](MemoryPool& pool) {
+    Device& device = pool.device();
+    if (&pool == device.default_pool().get()) return CUDA_ERROR_INVALID_VALUE;
+    if (!runtime().handles().remove<MemoryPool>(handle_value(handle))) return CUDA_ERROR_INVALID_VALUE;
+    if (device.pool().get() == &pool) device.set_pool(device.default_pool());
+    pool.set_released();
+    runtime().remove_pool(&pool);  // what is still allocated keeps it alive
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
+  return call_on_pool(handle, [&](MemoryPool& pool) {
+    pool.trim(keep);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  return call_on_pool(handle, [&](MemoryPool& pool) {
+    return value == nullptr ? CUDA_ERROR_INVALID_VALUE : pool.attribute(attribute, value);
+  });
+}
+
+CUDA_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  return call_on_pool(handle, [&](MemoryPool& pool) {
+    return value == nullptr ? CUDA_ERROR_INVALID_VALUE : pool.set_attribute(attribute, value);
+  });
+}
+
+// Memory of a pool can be reached from every device here.
+CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t count) {
+  return call_on_pool(handle, [&](MemoryPool& pool) {
+    if (map == nullptr && count != 0) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; ++i) {
+      if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+      if (runtime().device(map[i].location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+      // A device cannot be shut out of its own pool.
+      if (map[i].location.id == pool.device().index() && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+        return CUDA_ERROR_INVALID_DEVICE;
+      }
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
+                                        CUmemLocation* location) {
+  return call_on_pool(handle, [&](MemoryPool&) {
+    if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (runtime().device(location->id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return CUDA_SUCCESS;
+  });
+}

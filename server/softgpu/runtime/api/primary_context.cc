@@ -1,0 +1,80 @@
+// Primary contexts.
+#include "server/softgpu/runtime/api/call.h"
+
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
+
+namespace {
+
+constexpr unsigned kContextFlags = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | 0xe0u;
+
+bool valid_flags(unsigned flags) {
+  if ((flags & ~kContextFlags) != 0) return false;
+  const unsigned schedule = flags & CU_CTX_SCHED_MASK;
+  return schedule == CU_CTX_SCHED_AUTO || schedule == CU_CTX_SCHED_SPIN || schedule == CU_CTX_SCHED_YIELD ||
+         schedule == CU_CTX_SCHED_BLOCKING_SYNC;
+}
+
+template <class Body>
+CUresult call_on_primary(CUdevice index, const Body& body) noexcept {
+  return call([&] {
+    Device* device = runtime().device(index);
+    if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    std::lock_guard guard(device->primary_mutex);
+    return body(*device, device->primary());
+  });
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice index) {
+  return call_on_primary(index, [&](Device& device, Context& context) {
+    if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    ++device.primary_retained;
+    if (!context.active()) context.activate();
+    *handle = make_handle<CUcontext>(context.handle());
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice index) {
+  return call_on_primary(index, [&](Device& device, Context& context) {
+    if (device.primary_retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--device.primary_retained == 0 && context.active()) context.tear_down();
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice index) {
+  return cuDevicePrimaryCtxRelease_v2(index);
+}
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice index) {
+  return call_on_primary(index, [](Device&, Context& context) {
+    // References stay counted; the context is inactive until it is retained again.
+    if (context.active()) context.tear_down();
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice index) {
+  return cuDevicePrimaryCtxReset_v2(index);
+}
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice index, unsigned int flags) {
+  return call_on_primary(index, [&](Device&, Context& context) {
+    if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+    context.set_flags(flags);
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice index, unsigned int flags) {
+  return cuDevicePrimaryCtxSetFlags_v2(index, flags);
+}
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice index, unsigned int* flags, int* active) {
+  return call_on_primary(index, [&](Device&, Context& context) {
+    if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *flags = context.flags();
+    *active = context.active() ? 1 : 0;
+    return CUDA_SUCCESS;
+  });
+}

@@ -1,0 +1,186 @@
+// Streams: creation, waiting, host functions.
+#include <algorithm>
+
+#include "server/softgpu/runtime/api/call.h"
+
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
+
+namespace gpupool::softgpu::api {
+
+thread_local bool PerThreadDefaultStream::active_ = false;
+
+Ref<Stream> find_stream(Context& current, CUstream handle) {
+  if (handle == nullptr) {
+    return PerThreadDefaultStream::active() ? current.per_thread_stream() : current.legacy_stream();
+  }
+  if (handle == CU_STREAM_LEGACY) return current.legacy_stream();
+  if (handle == CU_STREAM_PER_THREAD) return current.per_thread_stream();
+  return find<Stream>(handle);
+}
+
+}  // namespace gpupool::softgpu::api
+
+namespace {
+
+CUresult create(CUstream* stream, unsigned flags, int priority) {
+  return call_in_context([&](Context& context) {
+    if (stream == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const int clamped = std::clamp(priority, limits::kGreatestPriority, limits::kLeastPriority);
+    return context.create_stream(flags, clamped, stream);
+  });
+}
+
+// Calls that only ask about a stream answer whatever its context's error.
+template <class Body>
+CUresult call_about_stream(CUstream handle, const Body& body) noexcept {
+  return call([&] {
+    const Ref<Context> context = current_context();
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    const Ref<Stream> stream = find_stream(*context, handle);
+    return stream ? body(*stream) : CUDA_ERROR_INVALID_HANDLE;
+  });
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
+  return create(stream, flags, 0);
+}
+
+CUDA_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
+  return create(stream, flags, priority);
+}
+
+CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
+  return call([&] {
+    const Ref<Stream> stream = runtime().handles().remove<Stream>(handle_value(handle));
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    stream->context().destroy_stream(*stream);
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuStreamDestroy(CUstream handle) {
+  return cuStreamDestroy_v2(handle);
+}
+
+CUDA_EXPORT CUresult cuStreamQuery(CUstream handle) {
+  return call_on_stream(handle, [](Stream& stream) {
+    if (!stream.context().idle(stream)) return CUDA_ERROR_NOT_READY;
+    return stream.context().error();
+  });
+}
+
+CUDA_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
+  return call_on_stream(handle, [](Stream& stream) { return stream.context().synchronize(stream); });
+}
+
+CUDA_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int flags) {
+  return call_on_stream(handle, [&](Stream& stream) {
+    const Ref<Event> event = find<Event>(event_handle);
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if ((flags & ~1u) != 0) return CUDA_ERROR_INVALID_VALUE;
+    const Ref<EventOp> record = event->record();
+    if (!record || record->done()) return CUDA_SUCCESS;
+    return stream.context().enqueue(stream, make_ref<MarkerOp>(), record.get());
+  });
+}
+
+CUDA_EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* user) {
+  return call_on_stream(handle, [&](Stream& stream) {
+    if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return stream.context().enqueue(stream, make_ref<HostFunctionOp>(function, user));
+  });
+}
+
+CUDA_EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* user,
+                                         unsigned int flags) {
+  return call_on_stream(handle, [&](Stream& stream) {
+    if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    return stream.context().enqueue(stream, make_ref<StreamCallbackOp>(callback, handle, user));
+  });
+}
+
+CUDA_EXPORT CUresult cuStreamGetFlags(CUstream handle, unsigned int* flags) {
+  return call_about_stream(handle, [&](Stream& stream) {
+    if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *flags = stream.flags();
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuStreamGetPriority(CUstream handle, int* priority) {
+  return call_about_stream(handle, [&](Stream& stream) {
+    if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *priority = stream.priority();
+    return CUDA_SUCCESS;
+  });
+}
+
+#if CUDA_VERSION >= 12000
+CUDA_EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
+  return call_about_stream(handle, [&](Stream& stream) {
+    if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *id = stream.id();
+    return CUDA_SUCCESS;
+  });
+}
+#endif
+
+CUDA_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
+  return call_about_stream(handle, [&](Stream& stream) {
+    if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *context = make_handle<CUcontext>(stream.context().handle());
+    return CUDA_SUCCESS;
+  });
+}
+
+#if CUDA_VERSION >= 12050
+CUDA_EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* context, CUgreenCtx* green) {
+  if (green != nullptr) *green = nullptr;
+  return cuStreamGetCtx(handle, context);
+}
+#endif
+
+#if CUDA_VERSION >= 12080
+CUDA_EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
+  return call_about_stream(handle, [&](Stream& stream) {
+    if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *device = stream.context().device().index();
+    return CUDA_SUCCESS;
+  });
+}
+#endif
+
+// Managed memory is one memory for host and devices here: there is nothing to attach.
+CUDA_EXPORT CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, size_t,
+                                            unsigned int flags) {
+  return call_on_stream(handle, [&](Stream&) {
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return runtime().memory().find(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+// Hints about caches and queues: remembered nowhere, since nothing would act on them.
+CUDA_EXPORT CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID, const CUstreamAttrValue* value) {
+  return call_on_stream(handle,
+                        [&](Stream&) { return value == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; });
+}
+
+CUDA_EXPORT CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID, CUstreamAttrValue* value) {
+  return call_about_stream(handle, [&](Stream&) {
+    if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *value = CUstreamAttrValue{};
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuStreamCopyAttributes(CUstream destination, CUstream source) {
+  return call_on_stream(
+      destination, [&](Stream&) { return call_about_stream(source, [](Stream&) { return CUDA_SUCCESS; }); });
+}

@@ -1,0 +1,215 @@
+// Virtual memory management: addresses, physical memory, mappings and access.
+#include <shared_mutex>
+
+#include "server/softgpu/memory/address_space.h"
+#include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/physical_memory.h"
+
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
+
+namespace {
+
+bool granular(uint64_t value) {
+  return value % kGranule == 0;
+}
+
+CUresult check_properties(const CUmemAllocationProp* properties) {
+  if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  if (runtime().device(properties->location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  return CUDA_SUCCESS;
+}
+
+Ref<PhysicalMemory> find_physical(CUmemGenericAllocationHandle handle) {
+  return runtime().handles().find<PhysicalMemory>(handle);
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment,
+                                         CUdeviceptr wish, unsigned long long flags) {
+  return call([&] {
+    if (address == nullptr || size == 0 || !granular(size) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t aligned = alignment > kGranule ? alignment : kGranule;
+    const auto reserved = allocate_addresses(size, aligned, wish);
+    if (!reserved) return CUDA_ERROR_OUT_OF_MEMORY;
+    runtime().reservations().add(*reserved, size);
+    *address = *reserved;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
+  return call([&] {
+    if (runtime().memory().overlaps(address, size)) return CUDA_ERROR_INVALID_VALUE;
+    if (!runtime().reservations().remove(address, size)) return CUDA_ERROR_INVALID_VALUE;
+    free_addresses(address, size);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
+                                                   CUmemAllocationGranularity_flags) {
+  return call([&] {
+    if (granularity == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = check_properties(properties); result != CUDA_SUCCESS) return result;
+    *granularity = kGranule;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                                 const CUmemAllocationProp* properties, unsigned long long flags) {
+  return call([&] {
+    if (handle == nullptr || size == 0 || !granular(size) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = check_properties(properties); result != CUDA_SUCCESS) return result;
+    if (properties->requestedHandleTypes != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    std::shared_ptr<Memory> memory;
+    const CUresult result = runtime().device(properties->location.id)->create_physical(size, &memory);
+    if (result != CUDA_SUCCESS) return result;
+    const Ref<PhysicalMemory> physical = make_ref<PhysicalMemory>(std::move(memory), *properties);
+    physical->handle = runtime().handles().add(physical);
+    if (physical->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = physical->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  return call([&] {
+    const Ref<PhysicalMemory> physical = find_physical(handle);
+    if (!physical) return CUDA_ERROR_INVALID_VALUE;
+    if (physical->handle_count.fetch_sub(1) == 1) runtime().handles().remove<PhysicalMemory>(handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                              CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  return call([&] {
+    if (size == 0 || flags != 0 || !granular(address) || !granular(size) || !granular(offset)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const Ref<PhysicalMemory> physical = find_physical(handle);
+    if (!physical) return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t total = physical->memory->size();
+    if (offset > total || size > total - offset) return CUDA_ERROR_INVALID_VALUE;
+    if (!runtime().reservations().contains(address, size)) return CUDA_ERROR_INVALID_VALUE;
+    MemoryRange range;
+    range.address = address;
+    range.size = size;
+    range.kind = MemoryKind::mapped;
+    range.device = physical->properties.location.id;
+    range.owner = physical;
+    range.offset = offset;
+    range.readable = range.writable = false;  // until cuMemSetAccess
+    if (!runtime().memory().add(range)) return CUDA_ERROR_INVALID_VALUE;
+    if (!map_memory(physical->memory, offset, address, size) ||
+        !protect_memory(address, size, false, false)) {
+      runtime().memory().take(address, [](const MemoryRange&) { return true; });
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
+  return call([&] {
+    const std::vector<uint64_t> starts = runtime().memory().starts_within(address, size);
+    if (starts.empty()) return CUDA_ERROR_INVALID_VALUE;
+    const auto mapped = [](const MemoryRange& range) { return range.kind == MemoryKind::mapped; };
+    for (const uint64_t start : starts) {
+      const auto range = runtime().memory().take(start, mapped);
+      if (!range) return CUDA_ERROR_INVALID_VALUE;
+      runtime().release(*range);
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* descriptors,
+                                    size_t count) {
+  return call([&] {
+    if (descriptors == nullptr || count == 0 || size == 0) return CUDA_ERROR_INVALID_VALUE;
+    // Every device and the host see the same mapping here: it gets the most that any of them is granted.
+    bool readable = false, writable = false;
+    for (size_t i = 0; i < count; ++i) {
+      if (descriptors[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+          runtime().device(descriptors[i].location.id) == nullptr) {
+        return CUDA_ERROR_INVALID_DEVICE;
+      }
+      switch (descriptors[i].flags) {
+        case CU_MEM_ACCESS_FLAGS_PROT_NONE:
+          break;
+        case CU_MEM_ACCESS_FLAGS_PROT_READ:
+          readable = true;
+          break;
+        case CU_MEM_ACCESS_FLAGS_PROT_READWRITE:
+          readable = writable = true;
+          break;
+        default:
+          return CUDA_ERROR_INVALID_VALUE;
+      }
+    }
+    const std::vector<uint64_t> starts = runtime().memory().starts_within(address, size);
+    if (starts.empty()) return CUDA_ERROR_INVALID_VALUE;
+    for (const uint64_t start : starts) {
+      const auto range = runtime().memory().find(start);
+      if (!range || range->kind != MemoryKind::mapped) return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::lock_guard access(runtime().memory().access_lock());
+    if (!protect_memory(address, size, readable, writable)) return CUDA_ERROR_INVALID_VALUE;
+    runtime().memory().change(address, size, [&](MemoryRange& range) {
+      range.readable = readable;
+      range.writable = writable;
+    });
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                                    CUdeviceptr address) {
+  return call([&] {
+    if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const auto range = runtime().memory().find(address);
+    if (!range || range->kind != MemoryKind::mapped) return CUDA_ERROR_INVALID_VALUE;
+    *flags = range->writable   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+             : range->readable ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                               : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  return call([&] {
+    const auto range = runtime().memory().find(reinterpret_cast<uint64_t>(address));
+    if (handle == nullptr || !range || range->kind != MemoryKind::mapped) return CUDA_ERROR_INVALID_VALUE;
+    auto& physical = static_cast<PhysicalMemory&>(*range->owner);
+    // The handle may have been released already; its memory lives on in the mapping, and gets a new handle.
+    uint32_t count = physical.handle_count.load();
+    while (count != 0 && !physical.handle_count.compare_exchange_weak(count, count + 1)) {
+    }
+    if (count != 0) {
+      *handle = physical.handle;
+      return CUDA_SUCCESS;
+    }
+    const Ref<PhysicalMemory> again = make_ref<PhysicalMemory>(physical.memory, physical.properties);
+    again->handle = runtime().handles().add(again);
+    if (again->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = again->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
+                                                            CUmemGenericAllocationHandle handle) {
+  return call([&] {
+    const Ref<PhysicalMemory> physical = find_physical(handle);
+    if (properties == nullptr || !physical) return CUDA_ERROR_INVALID_VALUE;
+    *properties = physical->properties;
+    return CUDA_SUCCESS;
+  });
+}

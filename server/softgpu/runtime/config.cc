@@ -1,0 +1,93 @@
+#include "server/softgpu/runtime/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "server/softgpu/memory/address_space.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+std::string_view variable(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+std::optional<uint64_t> parse_number(std::string_view text, std::string_view& rest) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data()) return std::nullopt;
+  rest = text.substr(static_cast<size_t>(end - text.data()));
+  return value;
+}
+
+std::optional<uint64_t> parse_bytes(std::string_view text) {
+  std::string_view unit;
+  const auto number = parse_number(text, unit);
+  if (!number) return std::nullopt;
+  int shift = 0;
+  if (unit == "KiB" || unit == "K" || unit == "k")
+    shift = 10;
+  else if (unit == "MiB" || unit == "M" || unit == "m")
+    shift = 20;
+  else if (unit == "GiB" || unit == "G" || unit == "g")
+    shift = 30;
+  else if (!unit.empty() && unit != "B")
+    return std::nullopt;
+  if (*number > (UINT64_MAX >> shift)) return std::nullopt;
+  return *number << shift;
+}
+
+std::string complaint(const char* name, std::string_view value, const char* expected) {
+  return std::string("softgpu: ") + name + "=" + std::string(value) + ": expected " + expected;
+}
+
+uint64_t default_memory() {
+  const uint64_t host = static_cast<uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 0l)) *
+                        static_cast<uint64_t>(std::max(sysconf(_SC_PAGESIZE), 0l));
+  const uint64_t half = host / 2 / kGranule * kGranule;
+  return std::clamp<uint64_t>(half, kMinMemoryBytes, 4ull << 30);
+}
+
+}  // namespace
+
+std::variant<Config, std::string> read_config() {
+  Config config;
+  config.memory_bytes = default_memory();
+  std::string_view rest;
+  if (const auto text = variable("SOFTGPU_DEVICES"); !text.empty()) {
+    const auto count = parse_number(text, rest);
+    if (!count || !rest.empty() || *count > kMaxDevices) {
+      return complaint("SOFTGPU_DEVICES", text, "a number of devices from 0 to 64");
+    }
+    config.devices = static_cast<int>(*count);
+  }
+  if (const auto text = variable("SOFTGPU_MEMORY"); !text.empty()) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes || *bytes < kMinMemoryBytes || *bytes > kRangeSize / 4) {
+      return complaint("SOFTGPU_MEMORY", text, "bytes, or a number with KiB, MiB or GiB, at least 16MiB");
+    }
+    config.memory_bytes = *bytes / kGranule * kGranule;
+  }
+  if (const auto text = variable("SOFTGPU_COMPUTE_CAPABILITY"); !text.empty()) {
+    const auto major = parse_number(text, rest);
+    std::optional<uint64_t> minor;
+    std::string_view end = rest;
+    if (major && rest.starts_with('.')) minor = parse_number(rest.substr(1), end);
+    if (!major || !minor || !end.empty() || *major < 3 || *major > 99 || *minor > 9) {
+      return complaint("SOFTGPU_COMPUTE_CAPABILITY", text, "a version such as 9.0");
+    }
+    config.capability_major = static_cast<int>(*major);
+    config.capability_minor = static_cast<int>(*minor);
+  }
+  config.instance = std::string(variable("SOFTGPU_INSTANCE"));
+  config.log = variable("SOFTGPU_LOG") == "1";
+  return config;
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,25 @@
+// What the environment asks of softgpu: how many devices, how big, of which compute capability, of which
+// instance.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+
+namespace gpupool::softgpu {
+
+struct Config {
+  int devices = 1;            // SOFTGPU_DEVICES
+  uint64_t memory_bytes = 0;  // SOFTGPU_MEMORY, per device; default: half of the host's memory, at most 4 GiB
+  int capability_major = 9;   // SOFTGPU_COMPUTE_CAPABILITY
+  int capability_minor = 0;
+  std::string instance;  // SOFTGPU_INSTANCE
+  bool log = false;      // SOFTGPU_LOG=1
+};
+
+constexpr int kMaxDevices = 64;
+constexpr uint64_t kMinMemoryBytes = 16ull << 20;
+
+// Reads the environment; a value that makes no sense gives one line naming the variable.
+std::variant<Config, std::string> read_config();
+
+}  // namespace gpupool::softgpu

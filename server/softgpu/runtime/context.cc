@@ -1,0 +1,330 @@
+#include "server/softgpu/runtime/context.h"
+
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "protocol/cuda/context_local_storage.h"
+#include "protocol/cuda/export_tables.h"
+#include "server/softgpu/exec/grid.h"
+#include "server/softgpu/runtime/device.h"
+#include "server/softgpu/runtime/runtime.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+std::atomic<uint64_t> next_id{1};
+
+bool on_main_thread() {
+  return syscall(SYS_gettid) == getpid();
+}
+
+}  // namespace
+
+Context::Context(Device& device, bool primary, unsigned flags)
+    : device_(device), primary_(primary), id_(next_id.fetch_add(1)), flags_(flags) {
+  reset_settings();
+}
+
+Context::~Context() = default;
+
+void Context::write_device_output() {
+  const std::string text = take_printf_output();
+  if (!text.empty()) fwrite(text.data(), 1, text.size(), stdout);
+}
+
+void Context::activate() {
+  std::lock_guard guard(order_mutex_);
+  legacy_ = make_ref<Stream>(Ref<Context>::share(this), 0u, 0, true, next_id.fetch_add(1));
+  error_.store(CUDA_SUCCESS, std::memory_order_release);
+  ending_.store(false, std::memory_order_release);
+  epoch_.fetch_add(1, std::memory_order_acq_rel);
+  active_.store(true, std::memory_order_release);
+}
+
+void Context::tear_down() {
+  // Work in flight is finished, as a program that resets its device straight after a launch expects; a stream
+  // that waits for a value which nobody will write is let go.
+  ending_.store(true, std::memory_order_release);
+  runtime().value_waiter().kick();
+  synchronize();
+  cuda::context_local_storage().destroy_context(reinterpret_cast<CUcontext>(handle_));
+  active_.store(false, std::memory_order_release);
+  synchronize();  // what other threads queued meanwhile
+  std::unordered_set<uint64_t> children;
+  {
+    std::lock_guard guard(mutex_);
+    children.swap(children_);
+    reset_settings();
+  }
+  for (const uint64_t child : children) runtime().handles().remove(child, HandleTable::kind_of(child));
+  std::vector<Ref<Stream>> streams;
+  std::vector<Orphan> orphans;
+  Ref<Stream> legacy;
+  Ref<Op> barrier;
+  {
+    std::lock_guard guard(order_mutex_);
+    streams.swap(streams_);
+    orphans.swap(orphans_);
+    legacy = std::move(legacy_);
+    barrier = std::move(barrier_);
+  }
+  runtime().free_context_memory(*this);
+  error_.store(CUDA_SUCCESS, std::memory_order_release);
+}
+
+void Context::fail(CUresult error) {
+  int none = CUDA_SUCCESS;
+  if (error_.compare_exchange_strong(none, error, std::memory_order_acq_rel)) runtime().value_waiter().kick();
+}
+
+CUresult Context::create_stream(unsigned flags, int priority, CUstream* stream) {
+  Ref<Stream> created =
+      make_ref<Stream>(Ref<Context>::share(this), flags, priority, false, next_id.fetch_add(1));
+  created->handle = runtime().handles().add(created);
+  if (created->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  adopt(created->handle);
+  *stream = reinterpret_cast<CUstream>(created->handle);
+  std::lock_guard guard(order_mutex_);
+  streams_.push_back(std::move(created));
+  return CUDA_SUCCESS;
+}
+
+CUresult Context::create_event(unsigned flags, CUevent* event) {
+  const Ref<Event> created = make_ref<Event>(Ref<Context>::share(this), flags);
+  const uint64_t handle = runtime().handles().add(created);
+  if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  adopt(handle);
+  *event = reinterpret_cast<CUevent>(handle);
+  return CUDA_SUCCESS;
+}
+
+void Context::forget_stream(Stream& stream) {
+  std::lock_guard guard(order_mutex_);
+  std::erase_if(orphans_, [](const Orphan& orphan) { return orphan.op->done(); });
+  if (stream.last_ && !stream.last_->done()) orphans_.push_back({stream.last_, stream.blocking()});
+  std::erase_if(streams_, [&](const Ref<Stream>& other) { return other.get() == &stream; });
+}
+
+void Context::destroy_stream(Stream& stream) {
+  disown(stream.handle);
+  forget_stream(stream);
+}
+
+Ref<Stream> Context::legacy_stream() {
+  std::lock_guard guard(order_mutex_);
+  return legacy_;
+}
+
+Ref<Stream> Context::per_thread_stream() {
+  // A thread's default streams, one for each context that it used; on the main thread they outlive exit
+  // handlers.
+  struct Mine {
+    uint64_t epoch;
+    Ref<Stream> stream;
+  };
+  using Cache = std::map<Context*, Mine>;
+  thread_local Cache* cache = nullptr;
+  struct Owner {
+    bool armed = false;
+    ~Owner() {
+      if (!armed || on_main_thread()) return;
+      for (auto& [context, mine] : *cache) mine.stream->context().drop_per_thread_stream(*mine.stream);
+      delete std::exchange(cache, nullptr);
+    }
+  };
+  thread_local Owner owner;
+  if (cache == nullptr) {
+    cache = new Cache;
+    owner.armed = true;
+  }
+  Mine& mine = (*cache)[this];
+  if (!mine.stream || mine.epoch != epoch()) {
+    mine.epoch = epoch();
+    mine.stream = make_ref<Stream>(Ref<Context>::share(this), 0u, 0, false, next_id.fetch_add(1));
+    std::lock_guard guard(order_mutex_);
+    streams_.push_back(mine.stream);
+  }
+  return mine.stream;
+}
+
+void Context::drop_per_thread_stream(Stream& stream) {
+  forget_stream(stream);
+}
+
+CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also) {
+  op->set_context(this);
+  if (also != nullptr) op->after(*also);
+  {
+    std::lock_guard guard(order_mutex_);
+    if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    const auto follow = [&](Stream& other) {
+      if (!other.last_) return;
+      if (other.last_->done()) {
+        other.last_.reset();
+      } else {
+        op->after(*other.last_);
+      }
+    };
+    follow(stream);
+    if (stream.legacy()) {
+      for (const Ref<Stream>& other : streams_) {
+        if (other->blocking()) follow(*other);
+      }
+      for (const Orphan& orphan : orphans_) {
+        if (orphan.blocking) op->after(*orphan.op);
+      }
+    } else if (stream.blocking()) {
+      follow(*legacy_);
+    }
+    if (barrier_) {
+      op->after(*barrier_);
+      if (barrier_->done()) barrier_.reset();
+    }
+    stream.last_ = op;
+  }
+  op->submit();
+  return CUDA_SUCCESS;
+}
+
+CUresult Context::enqueue_behind_all(const Ref<Op>& op, bool barrier) {
+  op->set_context(this);
+  {
+    std::lock_guard guard(order_mutex_);
+    if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    std::vector<Ref<Op>> ops;
+    collect_all(ops);
+    for (const Ref<Op>& other : ops) op->after(*other);
+    orphans_.push_back({op, true});
+    if (barrier) barrier_ = op;
+  }
+  op->submit();
+  return CUDA_SUCCESS;
+}
+
+void Context::push_last(Stream& stream, std::vector<Ref<Op>>& ops) {
+  if (!stream.last_) return;
+  if (stream.last_->done()) {
+    stream.last_.reset();
+  } else {
+    ops.push_back(stream.last_);
+  }
+}
+
+void Context::collect_all(std::vector<Ref<Op>>& ops) {
+  if (legacy_) push_last(*legacy_, ops);
+  for (const Ref<Stream>& stream : streams_) push_last(*stream, ops);
+  std::erase_if(orphans_, [](const Orphan& orphan) { return orphan.op->done(); });
+  for (const Orphan& orphan : orphans_) ops.push_back(orphan.op);
+}
+
+void Context::collect_for(Stream& stream, std::vector<Ref<Op>>& ops) {
+  push_last(stream, ops);
+  if (!stream.legacy()) return;
+  for (const Ref<Stream>& other : streams_) {
+    if (other->blocking()) push_last(*other, ops);
+  }
+}
+
+CUresult Context::wait_all(const std::vector<Ref<Op>>& ops) {
+  for (const Ref<Op>& op : ops) wait_for(*op);
+  write_device_output();
+  runtime().trim_pools(device_);
+  return error();
+}
+
+CUresult Context::synchronize() {
+  std::vector<Ref<Op>> ops;
+  {
+    std::lock_guard guard(order_mutex_);
+    collect_all(ops);
+  }
+  return wait_all(ops);
+}
+
+CUresult Context::synchronize(Stream& stream) {
+  std::vector<Ref<Op>> ops;
+  {
+    std::lock_guard guard(order_mutex_);
+    collect_for(stream, ops);
+  }
+  return wait_all(ops);
+}
+
+bool Context::idle(Stream& stream) {
+  std::vector<Ref<Op>> ops;
+  std::lock_guard guard(order_mutex_);
+  collect_for(stream, ops);
+  return ops.empty();
+}
+
+void Context::adopt(uint64_t handle) {
+  std::lock_guard guard(mutex_);
+  children_.insert(handle);
+}
+
+void Context::disown(uint64_t handle) {
+  std::lock_guard guard(mutex_);
+  children_.erase(handle);
+}
+
+// --- The calling thread's contexts ---
+
+namespace {
+
+// Outlives the thread's other objects on the main thread: programs call the driver from exit handlers.
+struct ThreadContexts {
+  std::vector<Ref<Context>> stack;
+};
+thread_local ThreadContexts* thread_contexts = nullptr;
+struct ThreadContextsOwner {
+  bool armed = false;
+  ~ThreadContextsOwner() {
+    if (armed && !on_main_thread()) delete std::exchange(thread_contexts, nullptr);
+  }
+};
+thread_local ThreadContextsOwner thread_contexts_owner;
+
+std::vector<Ref<Context>>& context_stack() {
+  if (thread_contexts == nullptr) {
+    thread_contexts = new ThreadContexts;
+    thread_contexts_owner.armed = true;
+  }
+  return thread_contexts->stack;
+}
+
+}  // namespace
+
+Ref<Context> current_context() {
+  if (thread_contexts == nullptr || thread_contexts->stack.empty()) return nullptr;
+  return thread_contexts->stack.back();
+}
+
+void set_current_context(Ref<Context> context) {
+  std::vector<Ref<Context>>& stack = context_stack();
+  if (!context) {
+    if (!stack.empty()) stack.pop_back();
+  } else if (stack.empty()) {
+    stack.push_back(std::move(context));
+  } else {
+    stack.back() = std::move(context);
+  }
+}
+
+void push_context(Ref<Context> context) {
+  context_stack().push_back(std::move(context));
+}
+
+Ref<Context> pop_context() {
+  std::vector<Ref<Context>>& stack = context_stack();
+  if (stack.empty()) return nullptr;
+  Ref<Context> top = std::move(stack.back());
+  stack.pop_back();
+  return top;
+}
+
+}  // namespace gpupool::softgpu

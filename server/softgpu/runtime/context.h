@@ -1,0 +1,132 @@
+// A CUDA context on one device: its streams and their order, its error, its limits, and what is destroyed
+// with it.
+//
+// A primary context is one object for the life of the process, inactive until it is retained; its handle
+// never changes. A created context is active from the start and destroyed once. Thread-safe. After
+// destruction or reset every use ends in CUDA_ERROR_CONTEXT_IS_DESTROYED.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <unordered_set>
+#include <vector>
+
+#include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/runtime/handles.h"
+#include "server/softgpu/runtime/op.h"
+#include "server/softgpu/runtime/stream.h"
+
+namespace gpupool::softgpu {
+
+class Device;
+
+class Context final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::context;
+  Context(Device& device, bool primary, unsigned flags);
+
+  Device& device() const { return device_; }
+  bool primary() const { return primary_; }
+  uint64_t handle() const { return handle_; }
+  void set_handle(uint64_t handle) { handle_ = handle; }
+  uint64_t id() const { return id_; }
+
+  // --- Life ---
+  void activate();
+  bool active() const { return active_.load(std::memory_order_acquire); }
+  // Waits for all work, then gives back everything that belongs to the context. The error is forgotten.
+  void tear_down();
+  // Counts activations: what a thread caches about a context is good for one of them.
+  uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
+  bool ending() const { return ending_.load(std::memory_order_acquire); }
+  // Success, the error that a kernel left, or CUDA_ERROR_CONTEXT_IS_DESTROYED.
+  CUresult check() const { return active() ? error() : CUDA_ERROR_CONTEXT_IS_DESTROYED; }
+
+  // --- The sticky error ---
+  CUresult error() const { return static_cast<CUresult>(error_.load(std::memory_order_acquire)); }
+  bool failed() const { return error() != CUDA_SUCCESS; }
+  void fail(CUresult error);  // the first one stays
+
+  // --- Streams ---
+  // Makes a stream or event known under a handle.
+  CUresult create_stream(unsigned flags, int priority, CUstream* stream);
+  CUresult create_event(unsigned flags, CUevent* event);
+  void destroy_stream(Stream& stream);
+  Ref<Stream> legacy_stream();
+  Ref<Stream> per_thread_stream();
+  void drop_per_thread_stream(Stream& stream);
+
+  // Queues the operation behind the stream's last one, and behind what the legacy default stream's rules and
+  // `also` name.
+  CUresult enqueue(Stream& stream, const Ref<Op>& op, Op* also = nullptr);
+  // Queues it behind everything that the context has queued (cuCtxRecordEvent); later work waits for it if
+  // `barrier`.
+  CUresult enqueue_behind_all(const Ref<Op>& op, bool barrier);
+  // Waits; writes out device printf text; returns the context's error.
+  CUresult synchronize();
+  CUresult synchronize(Stream& stream);
+  bool idle(Stream& stream);
+  // What kernels printed so far, to stdout.
+  static void write_device_output();
+  void wait_for(Op& op, bool blocking = false) const { op.wait(!blocking && spins()); }
+  bool spins() const { return (flags() & CU_CTX_SCHED_MASK) != CU_CTX_SCHED_BLOCKING_SYNC; }
+
+  // --- Things that die with the context, by handle ---
+  void adopt(uint64_t handle);
+  void disown(uint64_t handle);
+
+  // --- Settings ---
+  unsigned flags() const { return flags_.load(std::memory_order_relaxed); }
+  void set_flags(unsigned flags) { flags_.store(flags, std::memory_order_relaxed); }
+  CUresult limit(CUlimit limit, size_t* value) const;
+  CUresult set_limit(CUlimit limit, size_t value);
+  std::atomic<int> cache_config{CU_FUNC_CACHE_PREFER_NONE};
+  std::atomic<int> shared_config{CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE};
+  CUresult enable_peer(Context& peer);
+  CUresult disable_peer(Context& peer);
+
+ private:
+  ~Context() override;
+  void collect_all(std::vector<Ref<Op>>& ops);
+  void collect_for(Stream& stream, std::vector<Ref<Op>>& ops);
+  static void push_last(Stream& stream, std::vector<Ref<Op>>& ops);
+  void forget_stream(Stream& stream);
+  CUresult wait_all(const std::vector<Ref<Op>>& ops);
+  void reset_settings();
+
+  Device& device_;
+  const bool primary_;
+  uint64_t handle_ = 0;
+  const uint64_t id_;
+  std::atomic<unsigned> flags_;
+  std::atomic<bool> active_{false};
+  std::atomic<bool> ending_{false};
+  std::atomic<uint64_t> epoch_{0};
+  std::atomic<int> error_{CUDA_SUCCESS};
+
+  std::mutex order_mutex_;  // the order of all streams of the context
+  Ref<Stream> legacy_;
+  std::vector<Ref<Stream>> streams_;  // created and per-thread ones
+  // Last operations of destroyed streams, and operations behind everything.
+  struct Orphan {
+    Ref<Op> op;
+    bool blocking;
+  };
+  std::vector<Orphan> orphans_;
+  Ref<Op> barrier_;  // everything queued later comes after it
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::unordered_set<uint64_t> children_;
+  std::array<size_t, CU_LIMIT_MAX> limits_{};
+  std::set<uint64_t> peers_;  // handles
+};
+
+// The calling thread's stack of contexts.
+Ref<Context> current_context();
+void set_current_context(Ref<Context> context);
+void push_context(Ref<Context> context);
+Ref<Context> pop_context();  // null when the stack is empty
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,61 @@
+// Limits and peers of a context.
+#include "server/softgpu/runtime/context.h"
+#include "server/softgpu/runtime/device.h"
+
+namespace gpupool::softgpu {
+
+void Context::reset_settings() {
+  limits_.fill(0);
+  limits_[CU_LIMIT_STACK_SIZE] = 1024;
+  limits_[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
+  limits_[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+  limits_[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+  limits_[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+  limits_[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+  cache_config = CU_FUNC_CACHE_PREFER_NONE;
+  shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
+  peers_.clear();
+}
+
+CUresult Context::limit(CUlimit limit, size_t* value) const {
+  if (static_cast<unsigned>(limit) >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  std::lock_guard guard(mutex_);
+  *value = limits_[limit];
+  return CUDA_SUCCESS;
+}
+
+CUresult Context::set_limit(CUlimit limit, size_t value) {
+  std::lock_guard guard(mutex_);
+  switch (limit) {
+    case CU_LIMIT_STACK_SIZE:
+      if (value > 512 << 10) return CUDA_ERROR_INVALID_VALUE;
+      value = (value + 15) & ~size_t{15};
+      break;
+    case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
+      if (value > 128) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    case CU_LIMIT_PRINTF_FIFO_SIZE:
+    case CU_LIMIT_MALLOC_HEAP_SIZE:
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
+      break;
+    default:
+      return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  }
+  limits_[limit] = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult Context::enable_peer(Context& peer) {
+  if (&peer.device() == &device_) return CUDA_ERROR_INVALID_DEVICE;
+  std::lock_guard guard(mutex_);
+  return peers_.insert(peer.handle()).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
+CUresult Context::disable_peer(Context& peer) {
+  std::lock_guard guard(mutex_);
+  return peers_.erase(peer.handle()) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,48 @@
+// The threads that carry out asynchronous transfers which are too long to be done on the spot.
+//
+// Transfers take turns in pieces, so that a short one never waits for the whole of a long one. Threads start
+// with the first transfer and live as long as the process. Thread-safe.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+
+#include "server/softgpu/runtime/op.h"
+#include "server/softgpu/runtime/transfer.h"
+
+namespace gpupool::softgpu {
+
+class TransferOp final : public Op {
+ public:
+  explicit TransferOp(const Transfer& transfer) : transfer_(transfer) {}
+  Ref<Op> clone() const override { return make_ref<TransferOp>(transfer_); }
+  const Transfer& transfer() const { return transfer_; }
+
+  // Transfers up to this size are done by the thread that makes them ready.
+  static constexpr uint64_t kInlineBytes = 16 << 10;
+
+ private:
+  friend class CopyEngine;
+  void start() override;
+  // True when the operation is complete.
+  bool advance(uint64_t limit);
+
+  const Transfer transfer_;
+  TransferCursor cursor_;
+};
+
+class CopyEngine {
+ public:
+  void enqueue(Ref<TransferOp> transfer);
+
+ private:
+  void start_threads();
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<Ref<TransferOp>> queue_;
+  bool started_ = false;
+};
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,98 @@
+// One softgpu device as this process sees it: its properties, memory heap, executor, primary context and
+// memory pools.
+//
+// Made by cuInit and never destroyed. The executor's threads start with the first context. Thread-safe.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/exec/grid.h"
+#include "server/softgpu/memory/device_heap.h"
+#include "server/softgpu/memory/shared_device.h"
+#include "server/softgpu/runtime/config.h"
+#include "server/softgpu/runtime/context.h"
+#include "server/softgpu/runtime/mem_pool.h"
+
+namespace gpupool::softgpu {
+
+// What the device can do, in the driver's own numbers.
+namespace limits {
+constexpr int kMaxGridX = 2147483647, kMaxGridY = 65535, kMaxGridZ = 65535;
+constexpr int kMaxBlockX = 1024, kMaxBlockY = 1024, kMaxBlockZ = 64;
+constexpr int kMaxThreads = 1024;  // of a block
+constexpr int kThreadsPerMultiprocessor = 2048;
+constexpr int kBlocksPerMultiprocessor = 32;
+constexpr int kRegisters = 65536;          // of a block and of a multiprocessor
+constexpr int kSharedPerBlock = 48 << 10;  // bytes
+constexpr int kSharedPerBlockOptIn = 227 << 10;
+constexpr int kSharedPerMultiprocessor = 228 << 10;
+constexpr int kReservedSharedPerBlock = 1 << 10;
+constexpr int kParameterBytes = 32764;
+constexpr int kLeastPriority = 0, kGreatestPriority = -5;  // of streams
+}  // namespace limits
+
+// The same in every process: from the host, the instance and the ordinal.
+CUuuid device_uuid(const Config& config, int ordinal);
+
+// The highest attribute that CUDA 13.0 knows.
+constexpr int kNewestAttribute = 147;
+
+class Device {
+ public:
+  // `index` is what programs see, `ordinal` the device of the instance (they differ under
+  // CUDA_VISIBLE_DEVICES).
+  Device(const Config& config, int index, int ordinal, std::shared_ptr<SharedDevice> shared);
+
+  int index() const { return index_; }
+  const std::string& name() const { return name_; }
+  const CUuuid& uuid() const { return uuid_; }
+  struct PciId {
+    int domain, bus, device;
+  };
+  PciId pci() const { return pci_; }
+  int capability_major() const { return config_.capability_major; }
+  int capability_minor() const { return config_.capability_minor; }
+  uint32_t compute_capability() const {
+    return static_cast<uint32_t>(config_.capability_major * 10 + config_.capability_minor);
+  }
+  int multiprocessors() const { return multiprocessors_; }
+  // Nothing for an attribute that does not exist.
+  std::optional<int> attribute(CUdevice_attribute attribute) const;
+
+  SharedDevice& shared() { return *shared_; }
+  DeviceHeap& heap() { return heap_; }
+  GridExecutor& executor();
+
+  // Allocates from the heap; gives back what the memory pools hold when there is not enough.
+  std::optional<uint64_t> allocate(uint64_t size);
+  CUresult create_physical(uint64_t size, std::shared_ptr<Memory>* memory);
+
+  Context& primary() { return *primary_; }
+  std::mutex primary_mutex;  // guards the count
+  unsigned primary_retained = 0;
+
+  const Ref<MemoryPool>& default_pool() const { return default_pool_; }
+  Ref<MemoryPool> pool() const;
+  void set_pool(Ref<MemoryPool> pool);
+
+ private:
+  const Config config_;
+  const int index_;
+  const int multiprocessors_;
+  const std::string name_;
+  CUuuid uuid_;
+  PciId pci_;
+  const std::shared_ptr<SharedDevice> shared_;
+  DeviceHeap heap_;
+  std::once_flag executor_once_;
+  std::unique_ptr<GridExecutor> executor_;
+  Ref<Context> primary_;
+  Ref<MemoryPool> default_pool_;
+  mutable std::mutex pool_mutex_;
+  Ref<MemoryPool> pool_;
+};
+
+}  // namespace gpupool::softgpu

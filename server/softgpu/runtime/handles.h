@@ -1,0 +1,80 @@
+// The table behind every handle that softgpu gives out.
+//
+// A handle names a slot, the slot's generation and the kind of object, so that a null, wild or stale handle,
+// or one of another kind, is noticed by comparison alone and never followed. Any thread; looking up returns a
+// reference, so an object stays alive while a call uses it even if another thread destroys its handle
+// meanwhile.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+
+#include "server/softgpu/runtime/object.h"
+#include "server/softgpu/runtime/spin_lock.h"
+
+namespace gpupool::softgpu {
+
+enum class HandleKind : uint8_t {
+  none,
+  context,
+  stream,
+  event,
+  module,
+  function,
+  library,
+  kernel,
+  linker,
+  pool,
+  physical_memory,
+  graph,
+  graph_node,
+  graph_exec,
+  user_object,
+};
+
+class HandleTable {
+ public:
+  // 0 when the table is full (16 million live handles).
+  uint64_t add(HandleKind kind, Ref<Object> object);
+  // The handle's object, or null.
+  Ref<Object> find(uint64_t handle, HandleKind kind);
+  // As find, and the handle is invalid from now on.
+  Ref<Object> remove(uint64_t handle, HandleKind kind);
+
+  template <class T>
+  uint64_t add(const Ref<T>& object) {
+    return add(T::kKind, Ref<Object>(object));
+  }
+  template <class T>
+  Ref<T> find(uint64_t handle) {
+    return Ref<T>::adopt(static_cast<T*>(find(handle, T::kKind).release()));
+  }
+  template <class T>
+  Ref<T> remove(uint64_t handle) {
+    return Ref<T>::adopt(static_cast<T*>(remove(handle, T::kKind).release()));
+  }
+
+  static HandleKind kind_of(uint64_t handle) { return static_cast<HandleKind>(handle >> 56); }
+
+ private:
+  struct Slot {
+    SpinLock lock;
+    uint32_t generation = 0;
+    HandleKind kind = HandleKind::none;
+    Ref<Object> object;
+  };
+  static constexpr uint32_t kChunkSlots = 4096;
+  static constexpr uint32_t kChunks = 4096;
+  using Chunk = std::array<Slot, kChunkSlots>;
+
+  Slot* slot_of(uint64_t handle);
+
+  std::array<std::atomic<Chunk*>, kChunks> chunks_{};
+  std::mutex mutex_;  // guards the two below
+  uint32_t used_ = 0;
+  std::deque<uint32_t> free_;  // first in, first out: a slot's reuse is put off as long as it can be
+};
+
+}  // namespace gpupool::softgpu

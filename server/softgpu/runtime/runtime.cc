@@ -1,0 +1,191 @@
+#include "server/softgpu/runtime/runtime.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+
+#include "server/softgpu/memory/address_space.h"
+#include "server/softgpu/runtime/device.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+std::string uuid_text(const CUuuid& uuid) {
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    char digits[3];
+    snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<unsigned char>(uuid.bytes[i])));
+    text += digits;
+  }
+  return text;
+}
+
+// CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs; the list ends at the first entry that names no
+// device.
+std::vector<int> visible_devices(const std::vector<std::string>& uuids) {
+  std::vector<int> all;
+  for (int i = 0; i < static_cast<int>(uuids.size()); ++i) all.push_back(i);
+  const char* variable = getenv("CUDA_VISIBLE_DEVICES");
+  if (variable == nullptr) return all;
+  std::vector<int> chosen;
+  std::string_view rest = variable;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    std::string entry(rest.substr(0, comma));
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    std::erase(entry, ' ');
+    int found = -1;
+    if (entry.starts_with("GPU-")) {
+      for (int i : all) {
+        if (uuids[static_cast<size_t>(i)].starts_with(entry)) found = found == -1 ? i : -2;
+      }
+    } else {
+      char* end = nullptr;
+      const long number = strtol(entry.c_str(), &end, 10);
+      if (end != entry.c_str() && number >= 0 && number < static_cast<long>(all.size())) {
+        found = static_cast<int>(number);
+      }
+    }
+    if (found < 0 || std::find(chosen.begin(), chosen.end(), found) != chosen.end()) break;
+    chosen.push_back(found);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+Runtime& runtime() {
+  static Runtime* const instance = new Runtime;
+  return *instance;
+}
+
+Runtime::Runtime() {
+  pthread_atfork(nullptr, nullptr, after_fork);
+}
+
+// The threads and the executor did not come along: the child can use no device that the parent had opened.
+void Runtime::after_fork() {
+  Runtime& self = runtime();
+  if (self.state() != CUDA_SUCCESS) return;
+  self.state_.store(CUDA_ERROR_NOT_INITIALIZED, std::memory_order_release);
+  self.init_result_ = CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult Runtime::initialise(unsigned flags) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (state() == CUDA_SUCCESS) return CUDA_SUCCESS;
+  std::lock_guard guard(init_mutex_);
+  if (tried_) return init_result_;
+  tried_ = true;
+  init_result_ = open_devices();
+  state_.store(init_result_ == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED,
+               std::memory_order_release);
+  return init_result_;
+}
+
+CUresult Runtime::open_devices() {
+  auto config = read_config();
+  if (const std::string* complaint = std::get_if<std::string>(&config)) {
+    fprintf(stderr, "%s\n", complaint->c_str());
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  config_ = std::get<Config>(config);
+  if (!reserve_range()) {
+    fprintf(stderr,
+            "softgpu: the address range that devices need is taken by something else in this process\n");
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  std::vector<std::string> uuids;
+  for (int i = 0; i < config_.devices; ++i) uuids.push_back(uuid_text(device_uuid(config_, i)));
+  for (const int ordinal : visible_devices(uuids)) {
+    auto shared = SharedDevice::open(ordinal, config_.memory_bytes);
+    if (shared == nullptr) {
+      fprintf(stderr, "softgpu: cannot open the shared state of device %d\n", ordinal);
+      devices_.clear();
+      return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    devices_.push_back(
+        std::make_unique<Device>(config_, static_cast<int>(devices_.size()), ordinal, std::move(shared)));
+  }
+  return devices_.empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
+
+Device* Runtime::device(CUdevice index) const {
+  if (index < 0 || static_cast<size_t>(index) >= devices_.size()) return nullptr;
+  return devices_[static_cast<size_t>(index)].get();
+}
+
+void Runtime::release(const MemoryRange& range) {
+  switch (range.kind) {
+    case MemoryKind::pool:
+      static_cast<MemoryPool*>(range.owner.get())->give_back(range.address);
+      return;
+    case MemoryKind::registered:
+      unregister_host(range.address);
+      return;
+    default:
+      break;
+  }
+  std::lock_guard access(memory_.access_lock());
+  switch (range.kind) {
+    case MemoryKind::device:
+    case MemoryKind::managed:
+    case MemoryKind::module_data:
+      if (Device* owner = device(range.device)) owner->heap().free(range.address);
+      break;
+    case MemoryKind::pinned:
+      free_host(range.address, range.size);
+      break;
+    case MemoryKind::mapped:
+      unmap_memory(range.address, range.size);
+      break;
+    default:
+      break;
+  }
+}
+
+void Runtime::free_context_memory(Context& context) {
+  for (const MemoryRange& range : memory_.take_context(context.handle())) release(range);
+  trim_pools(context.device());
+}
+
+void Runtime::add_pool(const Ref<Object>& pool) {
+  std::lock_guard guard(pools_mutex_);
+  pools_.push_back(pool);
+}
+
+void Runtime::remove_pool(const Object* pool) {
+  std::lock_guard guard(pools_mutex_);
+  std::erase_if(pools_, [&](const Ref<Object>& other) { return other.get() == pool; });
+}
+
+void Runtime::trim_pools(Device& device) {
+  device.default_pool()->trim_to_threshold();
+  std::lock_guard guard(pools_mutex_);
+  for (const Ref<Object>& pool : pools_) {
+    auto& memory_pool = static_cast<MemoryPool&>(*pool);
+    if (&memory_pool.device() == &device) memory_pool.trim_to_threshold();
+  }
+}
+
+bool Runtime::empty_pools(Device& device) {
+  bool freed = device.default_pool()->trim(0);
+  std::lock_guard guard(pools_mutex_);
+  for (const Ref<Object>& pool : pools_) {
+    auto& memory_pool = static_cast<MemoryPool&>(*pool);
+    if (&memory_pool.device() == &device) freed |= memory_pool.trim(0);
+  }
+  return freed;
+}
+
+void Runtime::log(const std::string& line) const {
+  if (config_.log) fprintf(stderr, "softgpu: %s\n", line.c_str());
+}
+
+}  // namespace gpupool::softgpu

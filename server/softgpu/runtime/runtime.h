@@ -1,0 +1,79 @@
+// Everything of the process: configuration, devices, handles, memory map and service threads.
+//
+// One object, made at the first call into the library and never destroyed, because programs call the driver
+// from exit handlers and from threads that outlive main. Thread-safe.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/runtime/address_reservations.h"
+#include "server/softgpu/runtime/config.h"
+#include "server/softgpu/runtime/copy_engine.h"
+#include "server/softgpu/runtime/handles.h"
+#include "server/softgpu/runtime/host_functions.h"
+#include "server/softgpu/runtime/memory_map.h"
+#include "server/softgpu/runtime/value_ops.h"
+
+namespace gpupool::softgpu {
+
+class Context;
+class Device;
+
+class Runtime {
+ public:
+  // cuInit. The first call decides; later ones repeat its answer.
+  CUresult initialise(unsigned flags);
+  // Success once cuInit succeeded; what other calls return before.
+  CUresult state() const { return static_cast<CUresult>(state_.load(std::memory_order_acquire)); }
+
+  const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
+  Device* device(CUdevice index) const;
+  const Config& config() const { return config_; }
+
+  HandleTable& handles() { return handles_; }
+  MemoryMap& memory() { return memory_; }
+  AddressReservations& reservations() { return reservations_; }
+  CopyEngine& copy_engine() { return copy_engine_; }
+  HostThread& host_thread() { return host_thread_; }
+  ValueWaiter& value_waiter() { return value_waiter_; }
+
+  // Gives back the memory behind a range that was taken out of the map.
+  void release(const MemoryRange& range);
+  void free_context_memory(Context& context);
+  void trim_pools(Device& device);
+  bool empty_pools(Device& device);
+  // A pool that trim_pools and empty_pools look after.
+  void add_pool(const Ref<Object>& pool);
+  void remove_pool(const Object* pool);
+
+  // One line to stderr under SOFTGPU_LOG=1.
+  void log(const std::string& line) const;
+
+ private:
+  friend Runtime& runtime();
+  Runtime();
+  CUresult open_devices();
+  static void after_fork();
+
+  std::atomic<int> state_{CUDA_ERROR_NOT_INITIALIZED};
+  std::mutex init_mutex_;
+  bool tried_ = false;
+  CUresult init_result_ = CUDA_SUCCESS;
+  Config config_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  HandleTable handles_;
+  MemoryMap memory_;
+  AddressReservations reservations_;
+  CopyEngine copy_engine_;
+  HostThread host_thread_;
+  ValueWaiter value_waiter_;
+  std::mutex pools_mutex_;
+  std::vector<Ref<Object>> pools_;
+};
+
+Runtime& runtime();
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,45 @@
+#include "server/softgpu/runtime/stream.h"
+
+#include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/runtime/context.h"
+
+namespace gpupool::softgpu {
+
+Stream::Stream(Ref<Context> context, unsigned flags, int priority, bool legacy, uint64_t id)
+    : context_(std::move(context)),
+      flags_(flags),
+      priority_(priority),
+      legacy_(legacy),
+      blocking_((flags & CU_STREAM_NON_BLOCKING) == 0),
+      id_(id) {}
+
+Stream::~Stream() = default;
+
+void EventOp::start() {
+  completed_at_.store(monotonic_nanoseconds(), std::memory_order_release);
+  complete();
+}
+
+Event::Event(Ref<Context> context, unsigned flags) : context_(std::move(context)), flags_(flags) {}
+
+Event::~Event() = default;
+
+bool Event::timed() const {
+  return (flags_ & CU_EVENT_DISABLE_TIMING) == 0;
+}
+
+bool Event::blocking_sync() const {
+  return (flags_ & CU_EVENT_BLOCKING_SYNC) != 0;
+}
+
+Ref<EventOp> Event::record() const {
+  std::lock_guard guard(lock_);
+  return record_;
+}
+
+void Event::set_record(Ref<EventOp> record) {
+  std::lock_guard guard(lock_);
+  std::swap(record_, record);
+}
+
+}  // namespace gpupool::softgpu

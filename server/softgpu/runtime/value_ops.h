@@ -1,0 +1,65 @@
+// Stream memory operations: a stream waits until a word in memory has a value, or writes a word.
+//
+// Anybody may write the word: another stream, a kernel, or a plain store of the host. So waiting operations
+// are parked with one thread that looks at all their words: busily for a moment after something moved, then
+// ever more rarely. Words written by the runtime itself are looked at at once. Thread-safe.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "server/softgpu/runtime/op.h"
+
+namespace gpupool::softgpu {
+
+enum class ValueCondition : uint8_t { at_least, equal, any_bit, any_bit_clear };
+
+class ValueWaitOp final : public Op {
+ public:
+  ValueWaitOp(uint64_t address, uint64_t value, bool wide, ValueCondition condition)
+      : address_(address), value_(value), wide_(wide), condition_(condition) {}
+  Ref<Op> clone() const override { return make_ref<ValueWaitOp>(address_, value_, wide_, condition_); }
+
+ private:
+  friend class ValueWaiter;
+  void start() override;
+  // True when the operation is complete: the condition holds, the memory is gone or the context has failed.
+  bool poll();
+
+  const uint64_t address_;
+  const uint64_t value_;
+  const bool wide_;  // 64 bits, else 32
+  const ValueCondition condition_;
+};
+
+class ValueWriteOp final : public Op {
+ public:
+  ValueWriteOp(uint64_t address, uint64_t value, bool wide) : address_(address), value_(value), wide_(wide) {}
+  Ref<Op> clone() const override { return make_ref<ValueWriteOp>(address_, value_, wide_); }
+
+ private:
+  void start() override;
+  const uint64_t address_;
+  const uint64_t value_;
+  const bool wide_;
+};
+
+class ValueWaiter {
+ public:
+  void park(Ref<ValueWaitOp> op);
+  // Something that a parked operation may wait for has happened.
+  void kick();
+
+ private:
+  void work();
+
+  std::mutex mutex_;  // guards arrived_ and started_
+  std::vector<Ref<ValueWaitOp>> arrived_;
+  bool started_ = false;
+  std::atomic<uint32_t> parked_{0};  // operations parked or arriving
+  std::atomic<uint32_t> kicks_{0};   // futex word: changes with every arrival and kick
+  std::atomic<bool> sleeping_{false};
+};
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,110 @@
+#include <thread>
+
+#include "tests/server/softgpu/runtime/fixture.h"
+
+TEST_CASE_METHOD(ContextFixture, "each thread has a stack of contexts") {
+  CUcontext current = nullptr;
+  REQUIRE_OK(cuCtxGetCurrent(&current));
+  CHECK(current == context);
+  CUcontext second = nullptr;
+  REQUIRE_OK(cuCtxCreate_v2(&second, 0, 1));
+  CUdevice device = -1;
+  REQUIRE_OK(cuCtxGetDevice(&device));
+  CHECK(device == 1);
+  REQUIRE_OK(cuCtxPopCurrent_v2(&current));
+  CHECK(current == second);
+  REQUIRE_OK(cuCtxGetDevice(&device));
+  CHECK(device == 0);
+  std::thread([&] {
+    CUcontext mine = context;
+    CHECK(cuCtxGetCurrent(&mine) == CUDA_SUCCESS);
+    CHECK(mine == nullptr);
+    CHECK(cuCtxGetDevice(&device) == CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuCtxSetCurrent(second) == CUDA_SUCCESS);
+    CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  }).join();
+  REQUIRE_OK(cuCtxDestroy_v2(second));
+  CHECK(cuCtxDestroy_v2(second) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuCtxSetCurrent(second) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE_METHOD(ContextFixture, "a context destroyed elsewhere ends in an error, not a crash") {
+  CUcontext other = nullptr;
+  REQUIRE_OK(cuCtxCreate_v2(&other, 0, 0));
+  CUdeviceptr memory = 0;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  REQUIRE_OK(cuMemAlloc_v2(&memory, 1 << 20));
+  REQUIRE_OK(cuStreamCreate(&stream, 0));
+  REQUIRE_OK(cuEventCreate(&event, 0));
+  std::thread([&] { CHECK(cuCtxDestroy_v2(other) == CUDA_SUCCESS); }).join();
+  CHECK(cuMemAlloc_v2(&memory, 16) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  REQUIRE_OK(cuCtxPopCurrent_v2(nullptr));
+  CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuEventSynchronize(event) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuMemFree_v2(memory) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("the primary context keeps its handle across reset") {
+  REQUIRE_OK(cuInit(0));
+  CUcontext first = nullptr, second = nullptr;
+  unsigned flags = 0;
+  int active = -1;
+  REQUIRE_OK(cuDevicePrimaryCtxSetFlags_v2(1, CU_CTX_SCHED_BLOCKING_SYNC));
+  REQUIRE_OK(cuDevicePrimaryCtxRetain(&first, 1));
+  REQUIRE_OK(cuDevicePrimaryCtxGetState(1, &flags, &active));
+  CHECK(active == 1);
+  CHECK(flags == CU_CTX_SCHED_BLOCKING_SYNC);
+  REQUIRE_OK(cuCtxSetCurrent(first));
+  size_t before = 0, during = 0, after = 0, total = 0;
+  REQUIRE_OK(cuMemGetInfo_v2(&before, &total));
+  CUdeviceptr memory = 0;
+  REQUIRE_OK(cuMemAlloc_v2(&memory, 32 << 20));
+  REQUIRE_OK(cuMemGetInfo_v2(&during, &total));
+  CHECK(before - during == 32u << 20);
+  REQUIRE_OK(cuDevicePrimaryCtxReset_v2(1));
+  REQUIRE_OK(cuDevicePrimaryCtxGetState(1, &flags, &active));
+  CHECK(active == 0);
+  CHECK(cuMemGetInfo_v2(&during, &total) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  REQUIRE_OK(cuDevicePrimaryCtxRetain(&second, 1));
+  CHECK(first == second);
+  REQUIRE_OK(cuMemGetInfo_v2(&after, &total));
+  CHECK(after == before);
+  REQUIRE_OK(cuDevicePrimaryCtxRelease_v2(1));
+  REQUIRE_OK(cuDevicePrimaryCtxRelease_v2(1));
+  CHECK(cuDevicePrimaryCtxRelease_v2(1) == CUDA_ERROR_INVALID_CONTEXT);
+  REQUIRE_OK(cuCtxSetCurrent(nullptr));
+  REQUIRE_OK(cuDevicePrimaryCtxSetFlags_v2(1, 0));
+}
+
+TEST_CASE_METHOD(ContextFixture, "limits, settings and peers") {
+  size_t value = 0;
+  REQUIRE_OK(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE));
+  CHECK(value == 1024);
+  REQUIRE_OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 4 << 20));
+  REQUIRE_OK(cuCtxGetLimit(&value, CU_LIMIT_PRINTF_FIFO_SIZE));
+  CHECK(value == 4u << 20);
+  CHECK(cuCtxGetLimit(&value, static_cast<CUlimit>(1000)) == CUDA_ERROR_UNSUPPORTED_LIMIT);
+  int least = 1, greatest = 1;
+  REQUIRE_OK(cuCtxGetStreamPriorityRange(&least, &greatest));
+  CHECK(least == 0);
+  CHECK(greatest < 0);
+  CUcontext peer = nullptr;
+  REQUIRE_OK(cuCtxCreate_v2(&peer, 0, 1));
+  CUdeviceptr there = 0;
+  REQUIRE_OK(cuMemAlloc_v2(&there, 4096));
+  REQUIRE_OK(cuCtxPopCurrent_v2(nullptr));
+  REQUIRE_OK(cuCtxEnablePeerAccess(peer, 0));
+  CHECK(cuCtxEnablePeerAccess(peer, 0) == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  CUdeviceptr here = 0;
+  REQUIRE_OK(cuMemAlloc_v2(&here, 4096));
+  REQUIRE_OK(cuMemsetD8_v2(here, 0x5a, 4096));
+  REQUIRE_OK(cuMemcpyPeer(there, peer, here, context, 4096));
+  REQUIRE_OK(cuCtxSynchronize());
+  unsigned char byte = 0;
+  REQUIRE_OK(cuMemcpyDtoH_v2(&byte, there + 4095, 1));
+  CHECK(byte == 0x5a);
+  REQUIRE_OK(cuCtxDisablePeerAccess(peer));
+  CHECK(cuCtxDisablePeerAccess(peer) == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  REQUIRE_OK(cuCtxDestroy_v2(peer));
+}

@@ -1,0 +1,17 @@
+// Two devices of 256 MiB, an instance of this process's own.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace {
+struct Configure {
+  Configure() {
+    setenv("SOFTGPU_DEVICES", "2", 1);
+    setenv("SOFTGPU_MEMORY", "256MiB", 1);
+    setenv("SOFTGPU_INSTANCE", ("test-" + std::to_string(getpid())).c_str(), 1);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("SOFTGPU_COMPUTE_CAPABILITY");
+  }
+} configure;
+}  // namespace
