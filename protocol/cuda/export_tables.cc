@@ -58,15 +58,17 @@ CUresult unsupported() {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// A table's slots: function pointers, but for slot 0 of most tables, which is the table's size in bytes.
+// A table's slots: function pointers, but for slot 0 of most tables, which is the table's size in bytes. That
+// size is kept at kSlots where nobody is known to care; cudart 11.8 does of INTEGRITY_CHECK's
+// (docs/cuda-abi.md).
 constexpr size_t kSlots = 64;
 struct Table {
   const void* slots[kSlots];
 
   using Functions = std::initializer_list<std::pair<size_t, const void*>>;
-  Table(Functions functions, bool sized = true) {
+  explicit Table(Functions functions, size_t size = kSlots) {
     for (const void*& slot : slots) slot = reinterpret_cast<const void*>(&unsupported);
-    if (sized) slots[0] = reinterpret_cast<const void*>(sizeof(slots));
+    slots[0] = reinterpret_cast<const void*>(size * sizeof(slots[0]));
     for (const auto& [slot, function] : functions) slots[slot] = function;
   }
 };
@@ -183,10 +185,10 @@ struct Tables {
       {{2, entry(&runtime_callback_array)}, {6, entry(&resource_callback_array)}}};
   Table tools_tls{{{2, entry(&current_context)}}};
   Table context_local_storage{
-      {{0, entry(&storage_put)}, {1, entry(&storage_delete)}, {2, entry(&storage_get)}}, false};
+      {{0, entry(&storage_put)}, {1, entry(&storage_delete)}, {2, entry(&storage_get)}}};
   Table context_checks{{{2, entry(&context_check)}, {3, entry(&nothing_to_check)}}};
-  Table integrity_check{
-      {{1, entry(kValidityCheckBuiltIn ? entry(&cuda::integrity_check) : entry(&unsupported))}}};
+  Table integrity_check{{{1, kValidityCheckBuiltIn ? entry(&cuda::integrity_check) : entry(&unsupported)}},
+                        3};
   Table tools_context{
       {{4, entry(&context_id)}, {39, entry(&stream_object_state)}, {51, entry(&stream_object)}}};
   Table tools_module{{{7, entry(&enumerate_functions)}}};
