@@ -6,6 +6,7 @@
 
 #include "client/log.h"
 #include "protocol/control/hello_codec.h"
+#include "protocol/wire/reader.h"
 
 namespace gpupool::client {
 namespace {
@@ -101,7 +102,7 @@ Result<void> Session::say_hello() {
   if (auto got = receive_exact(*connection_, {reinterpret_cast<std::byte*>(body.data()), body.size()}, deadline); !got) {
     return Error{got.error().code, "the answer to the hello broke off: " + got.error().message};
   }
-  const auto reply = hello::decode_reply(body);
+  const auto reply = hello::decode_hello_reply(body);
   if (!reply) return reply.error();
   if (reply->status != hello::Status::ok) return Error{ErrorCode::refused, "refused: " + reply->reason};
   if (answer.protocol_version != wire::kProtocolVersion) {
