@@ -107,6 +107,10 @@ struct Parameter<role::handle_in_use<K>, A> : HandleParameter<K, A> {
   static CUresult check(A arg, const Ends& ends) {
     return handle_bits(arg) == 0 ? CUDA_ERROR_INVALID_HANDLE : Parameter<role::handle<K>, A>::check(arg, ends);
   }
+  template <class Slot, class Table>
+  static CUresult resolve(Slot& slot, Table& table) {
+    return slot.handle == 0 ? CUDA_ERROR_INVALID_HANDLE : HandleParameter<K, A>::resolve(slot, table);
+  }
 };
 template <Kind K, class A>
 struct Parameter<role::dead_handle<K>, A> : HandleParameter<K, A> {
@@ -119,6 +123,10 @@ struct Parameter<role::dead_handle<K>, A> : HandleParameter<K, A> {
   static void write(Writer& writer, A arg, const Args&, Ends& ends) {
     writer.put(handle_bits(arg));
     ends.retire(handle_bits(arg));
+  }
+  template <class Table>
+  static CUresult resolve(Slot& slot, Table& table) {
+    return slot.handle == 0 ? CUDA_ERROR_INVALID_HANDLE : HandleParameter<K, A>::resolve(slot, table);
   }
   template <class Table>
   static void finish(Slot& slot, Table& table) { table.unbind(slot.handle); }
@@ -243,11 +251,10 @@ struct Parameter<role::in_array<N>, T*> : ParameterBase {
   };
   template <class Ends, class Args>
   static void write(Writer& writer, T* arg, const Args& args, Ends&) {
-    uint64_t count = arg ? static_cast<uint64_t>(std::get<N>(args)) : 0;
-    if (count > kMaxArrayBytes / sizeof(V)) count = 0;  // no such call makes sense: the worker answers INVALID_VALUE
+    const uint64_t count = arg ? static_cast<uint64_t>(std::get<N>(args)) : 0;
     writer.put<uint8_t>(arg != nullptr);
     writer.put<uint64_t>(count);
-    writer.put_bytes(arg, count * sizeof(V));
+    if (count <= kMaxArrayBytes / sizeof(V)) writer.put_bytes(arg, count * sizeof(V));
   }
   static bool read(Reader& reader, Slot& slot) {
     slot.present = reader.get<uint8_t>() != 0;
@@ -364,7 +371,7 @@ struct Row<CUresult (*)(A...), Roles...> {
       CUresult result = CUDA_SUCCESS;
       ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::resolve(std::get<I>(slots), table) : result), ...);
       if (result != CUDA_SUCCESS) return result;
-      const Args values(Parameter<Roles, A>::argument(std::get<I>(slots))...);
+      [[maybe_unused]] const Args values(Parameter<Roles, A>::argument(std::get<I>(slots))...);
       ((result = result == CUDA_SUCCESS ? Parameter<Roles, A>::prepare(std::get<I>(slots), values) : result), ...);
       if (result != CUDA_SUCCESS) return result;
       result = function(Parameter<Roles, A>::argument(std::get<I>(slots))...);

@@ -1,28 +1,61 @@
 #include "server/worker/session.h"
 
-#include <vector>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
 
-#include "protocol/wire/frame.h"
+#include "server/worker/background.h"
+#include "server/worker/executor.h"
 
 namespace gpupool::worker {
+namespace {
+
+// How long the device may take to let go of what the client left; a kernel that never ends must not keep the process.
+constexpr std::chrono::milliseconds kTearDownTime{1800};
+
+// Leaves the process unless it is destroyed in time.
+class Watchdog {
+ public:
+  explicit Watchdog(int status) : thread_([this, status] {
+    std::unique_lock lock(mutex_);
+    if (!done_.wait_for(lock, kTearDownTime, [this] { return is_done_; })) std::_Exit(status);
+  }) {}
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_done_ = true;
+    }
+    done_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_;
+  bool is_done_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
 
 int run_session(SessionStart start) {
-  transport::Connection& connection = *start.connection;
-  std::vector<std::byte> body;
-  while (true) {
-    wire::CommandHeader command;
-    const auto received = transport::receive_exact(
-        connection, std::as_writable_bytes(std::span(&command, 1)), std::nullopt);
-    if (!received) return received.error().code == ErrorCode::closed ? 0 : 1;
-    if (command.length > wire::kMaxBodyBytes) return 1;
-    body.resize(command.length);
-    if (!transport::receive_exact(connection, body, std::nullopt)) return 1;
-    if (command.id == static_cast<uint16_t>(wire::Command::goodbye)) return 0;
-    if (command.id != static_cast<uint16_t>(wire::Command::ping)) return 1;
-    wire::MessageHeader pong{.kind = wire::MessageKind::pong, .sequence = command.sequence};
-    const iovec answer{&pong, sizeof pong};
-    if (!transport::send_all(connection, {&answer, 1}, std::nullopt)) return 1;
+  Executor executor(start);
+  if (start.capture_output) {
+    if (const auto captured = executor.capture.start(); !captured) {
+      executor.outbox.end(captured.error().message);
+      return 1;
+    }
   }
+  int status = 1;
+  {
+    const Background background(executor);
+    status = executor.run() ? 0 : 1;
+    executor.outbox.close();
+    const Watchdog watchdog(status);
+    executor.tear_down();
+  }
+  return status;
 }
 
 }  // namespace gpupool::worker

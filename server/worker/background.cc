@@ -1,0 +1,58 @@
+#include "server/worker/background.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+
+namespace gpupool::worker {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{1000};
+constexpr std::chrono::milliseconds kOutlive{2000};  // a command at work without a client
+
+}  // namespace
+
+Background::Background(Executor& executor)
+    : executor_(executor), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { run(); }) {}
+
+Background::~Background() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+  thread_.join();
+  ::close(wake_);
+}
+
+void Background::run() {
+  using Clock = std::chrono::steady_clock;
+  const auto [out, error] = executor_.capture.descriptors();
+  pollfd polled[3] = {{wake_, POLLIN, 0}, {out, POLLIN, 0}, {error, POLLIN, 0}};
+  uint64_t seen = 0;
+  auto since = Clock::now();
+  auto next_tick = Clock::now() + kTick;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_tick - Clock::now());
+    ::poll(polled, 3, static_cast<int>(std::max<int64_t>(0, left.count())));
+    if (polled[0].revents != 0) return;
+    if (polled[1].revents != 0 || polled[2].revents != 0) executor_.capture.drain();
+    const auto now = Clock::now();
+    if (now < next_tick) continue;
+    next_tick = now + kTick;
+    const uint64_t at_work = executor_.at_work();
+    if (at_work == 0 || at_work != seen) {
+      seen = at_work;
+      since = now;
+      continue;
+    }
+    executor_.outbox.send(wire::MessageKind::pong, 0, 0);
+    if (!executor_.outbox.over() || now - since < kOutlive) continue;
+    // The executor is inside the driver on behalf of nobody. A callback that only the client could answer is the one
+    // thing that can be undone; then the driver frees what the process held.
+    executor_.callbacks.end_all();
+    std::_Exit(1);
+  }
+}
+
+}  // namespace gpupool::worker

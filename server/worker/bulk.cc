@@ -1,0 +1,144 @@
+#include "server/worker/bulk.h"
+
+#include <algorithm>
+
+#include "protocol/wire/commands.h"
+
+namespace gpupool::worker {
+
+void Bulk::push(StreamState& stream, const CopyPiece& piece) {
+  const std::lock_guard lock(items_mutex_);
+  if (!stream.lane) stream.lane = std::make_shared<CopyLane>(*stream.context);
+  if (stream.lane->pieces.empty()) lanes_.push_back(stream.lane);
+  stream.lane->pieces.push_back(piece);
+  pending_.fetch_add(1, std::memory_order_release);
+}
+
+void Bulk::serve(StreamState& stream) {
+  std::shared_ptr<CopyLane> lane = stream.lane;
+  {
+    const std::lock_guard lock(items_mutex_);
+    if (!lane || lane->pieces.empty() || lane->served) return;
+    lane->served = true;
+  }
+  if (waits_.submit(lane->context, [this, lane] { wait_for(lane); })) return;
+  // No thread to be had: the executor waits itself.
+  wait_for(lane);
+}
+
+void Bulk::wait_for(const std::shared_ptr<CopyLane>& lane) {
+  const CUcontext before = current_context();
+  make_current(api_, lane->context);
+  while (true) {
+    CUevent event = nullptr;
+    {
+      const std::lock_guard lock(items_mutex_);
+      if (lane->pieces.empty() || outbox_.over()) {
+        lane->served = false;
+        break;
+      }
+      event = lane->watched = lane->pieces.front().event;
+      lane->watched_released = false;
+    }
+    if (event) api_.cuEventSynchronize(event);
+    {
+      const std::lock_guard lock(items_mutex_);
+      if (lane->watched_released) lane->events->give(event);
+      lane->watched = nullptr;
+    }
+    flush();
+  }
+  make_current(api_, before);
+}
+
+// Sends the data in front that is ready; replies that come up are collected, or left where they are if `replies` is null.
+// False: nothing was done.
+bool Bulk::send_ready(CopyLane& lane, std::vector<CopyPiece>* replies) {
+  bool any = false;
+  while (true) {
+    CopyPiece piece;
+    CUresult failed = CUDA_SUCCESS;
+    {
+      const std::lock_guard lock(items_mutex_);
+      if (lane.pieces.empty()) break;
+      piece = lane.pieces.front();
+      if (!piece.chunk) {
+        if (!replies) break;
+        if (piece.result == CUDA_SUCCESS) piece.result = lane.failed;
+        lane.failed = CUDA_SUCCESS;
+        replies->push_back(piece);
+      } else {
+        const CUresult state = piece.event ? api_.cuEventQuery(piece.event) : CUDA_SUCCESS;
+        if (state == CUDA_ERROR_NOT_READY) break;
+        if (state != CUDA_SUCCESS && lane.failed == CUDA_SUCCESS) lane.failed = state;
+        failed = lane.failed;
+      }
+      lane.pieces.pop_front();
+      if (lane.pieces.empty()) {
+        std::erase_if(lanes_, [&](const auto& other) { return other.get() == &lane; });
+      }
+      if (piece.event) {
+        if (lane.watched == piece.event) lane.watched_released = true;
+        else lane.events->give(piece.event);
+      }
+    }
+    any = true;
+    if (piece.chunk) {
+      if (failed == CUDA_SUCCESS) {
+        const wire::DeviceData where{piece.offset};
+        outbox_.send(wire::MessageKind::device_data, 0, piece.sequence, std::as_bytes(std::span(&where, 1)),
+                     {piece.chunk->data, piece.size});
+      }
+      staging_.give_back(piece.chunk);
+    }
+    pending_.fetch_sub(1, std::memory_order_release);
+  }
+  return any;
+}
+
+void Bulk::flush() {
+  if (idle()) {
+    // Somebody may still be sending the last of it.
+    const std::lock_guard lock(send_mutex_);
+    return;
+  }
+  const std::lock_guard lock(send_mutex_);
+  std::vector<std::shared_ptr<CopyLane>> lanes;
+  std::vector<CopyPiece> replies;
+  const auto for_each_lane = [&](auto&& visit) {
+    {
+      const std::lock_guard items(items_mutex_);
+      lanes = lanes_;
+    }
+    for (const auto& lane : lanes) visit(*lane);
+  };
+  while (true) {
+    replies.clear();
+    for_each_lane([&](CopyLane& lane) { send_ready(lane, &replies); });
+    if (replies.empty()) return;
+    // A copy's end may mean (default stream) that copies of other streams have ended too, after their turn above.
+    for_each_lane([&](CopyLane& lane) { send_ready(lane, nullptr); });
+    if (before_reply_) before_reply_();
+    for (const CopyPiece& reply : replies) {
+      outbox_.send(wire::MessageKind::reply, reply.result, reply.sequence);
+    }
+  }
+}
+
+void Bulk::drop_context(const ContextState& context) {
+  flush();
+  const std::lock_guard lock(send_mutex_);
+  const std::lock_guard items(items_mutex_);
+  for (const auto& lane : lanes_) {
+    if (lane->context != context.object) continue;
+    for (const CopyPiece& piece : lane->pieces) {
+      if (piece.chunk) staging_.give_back(piece.chunk);
+      else outbox_.send(wire::MessageKind::reply, CUDA_ERROR_CONTEXT_IS_DESTROYED, piece.sequence);
+    }
+    pending_.fetch_sub(lane->pieces.size(), std::memory_order_release);
+    lane->pieces.clear();
+  }
+  std::erase_if(lanes_, [](const auto& lane) { return lane->pieces.empty(); });
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,101 @@
+#include "server/worker/calls/commands.h"
+
+namespace gpupool::worker::commands {
+namespace {
+
+bool is_context_handle(uint64_t handle) { return cuda::kind_of(handle) == cuda::Kind::context; }
+
+Outcome stuck() { return Outcome::malformed("a context was destroyed while its work was waited for"); }
+
+// The context's last moment on the worker's side; what destroys it on the device comes next.
+void remove(Executor& session, ContextState& context) {
+  session.contexts.enter(nullptr);
+  session.table.unbind(context.handle);
+  session.contexts.remove(context.handle);
+}
+
+CUresult add(Executor& session, uint64_t handle, CUcontext object, int device, bool primary) {
+  session.contexts.add(handle, object, device, primary);
+  session.table.bind(cuda::Kind::context, handle, object);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Outcome retain_primary_context(Executor& session, Command& command) {
+  const auto body = only<wire::PrimaryContext>(command);
+  if (!body || !is_context_handle(body->handle)) return bad_body();
+  ContextState* const known = session.contexts.find_primary(body->device);
+  if (known && known->handle != body->handle) return CUDA_ERROR_INVALID_VALUE;
+  if (!known && (session.contexts.find(body->handle) || session.contexts.all().size() >= kMaxContexts)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (known && known->retained == ~0u) return CUDA_ERROR_INVALID_VALUE;
+  if (!known && body->flags != 0 && session.api.cuDevicePrimaryCtxSetFlags_v2) {
+    const CUresult result = session.api.cuDevicePrimaryCtxSetFlags_v2(body->device, body->flags);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  CUcontext object = nullptr;
+  const CUresult result = session.api.cuDevicePrimaryCtxRetain(&object, body->device);
+  if (result != CUDA_SUCCESS) return result;
+  if (known) {
+    ++known->retained;
+    return CUDA_SUCCESS;
+  }
+  return add(session, body->handle, object, body->device, true);
+}
+
+Outcome release_primary_context(Executor& session, Command& command) {
+  const auto body = only<wire::PrimaryContext>(command);
+  if (!body) return bad_body();
+  ContextState* const context = session.contexts.find_primary(body->device);
+  if (!context || context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--context->retained == 0) {
+    if (!session.leave(*context)) return stuck();
+    remove(session, *context);
+  }
+  return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
+}
+
+Outcome reset_primary_context(Executor& session, Command& command) {
+  const auto body = only<wire::PrimaryContext>(command);
+  if (!body) return bad_body();
+  ContextState* const context = session.contexts.find_primary(body->device);
+  if (!context) return CUDA_SUCCESS;  // nothing to reset
+  if (context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.leave(*context)) return stuck();
+  // Reset ends what was retained; the client retains the context again before it uses it again.
+  const unsigned retained = context->retained;
+  remove(session, *context);
+  const CUresult result = session.api.cuDevicePrimaryCtxReset_v2 ? session.api.cuDevicePrimaryCtxReset_v2(body->device)
+                                                                 : CUDA_SUCCESS;
+  for (unsigned i = 0; i < retained; ++i) session.api.cuDevicePrimaryCtxRelease_v2(body->device);
+  return result;
+}
+
+Outcome create_context(Executor& session, Command& command) {
+  const auto body = only<wire::CreateContext>(command);
+  if (!body || !is_context_handle(body->handle)) return bad_body();
+  if (session.contexts.find(body->handle)) return CUDA_ERROR_INVALID_VALUE;
+  if (session.contexts.all().size() >= kMaxContexts) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!session.api.cuCtxCreate_v2 || !session.api.cuCtxDestroy_v2) return CUDA_ERROR_NOT_SUPPORTED;
+  session.contexts.enter(nullptr);
+  CUcontext object = nullptr;
+  const CUresult result = session.api.cuCtxCreate_v2(&object, body->flags, body->device);
+  forget_current();  // creating a context makes it current
+  if (result != CUDA_SUCCESS) return result;
+  return add(session, body->handle, object, body->device, false);
+}
+
+Outcome destroy_context(Executor& session, Command& command) {
+  const auto body = only<wire::DestroyContext>(command);
+  if (!body) return bad_body();
+  ContextState* const context = session.contexts.find(body->handle);
+  if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!session.leave(*context)) return stuck();
+  const CUcontext object = context->object;
+  remove(session, *context);
+  return session.api.cuCtxDestroy_v2(object);
+}
+
+}  // namespace gpupool::worker::commands

@@ -1,0 +1,192 @@
+// Copies between the client and the device, through staging memory (staging.h, bulk.h).
+#include <algorithm>
+#include <chrono>
+
+#include "server/worker/calls/commands.h"
+
+namespace gpupool::worker::commands {
+namespace {
+
+// A copy this small is looked after by the executor for a moment: handing it to a thread costs more than it takes.
+constexpr size_t kQuickBytes = 64u << 10;
+constexpr std::chrono::microseconds kLook{25};
+
+// The bytes from the first to the last of `rows` rows; nullopt: the numbers cannot be.
+std::optional<uint64_t> extent(uint64_t pitch, uint64_t width, uint64_t rows) {
+  if (width == 0 || rows == 0) return 0;
+  if (rows > 1 && pitch < width) return std::nullopt;
+  uint64_t bytes = 0;
+  if (__builtin_mul_overflow(pitch, rows - 1, &bytes) || __builtin_add_overflow(bytes, width, &bytes)) {
+    return std::nullopt;
+  }
+  return bytes;
+}
+
+CUresult copy_rows_in(const DeviceApi& api, const wire::CopyToDevice& copy, std::byte* from, CUstream stream) {
+  if (copy.rows == 1 || copy.pitch == copy.width) {
+    return api.cuMemcpyHtoDAsync_v2(copy.destination, from, size_t{copy.width} * copy.rows, stream);
+  }
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = CU_MEMORYTYPE_HOST;
+  rows.srcHost = from;
+  rows.srcPitch = copy.width;
+  rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.dstDevice = copy.destination;
+  rows.dstPitch = copy.pitch;
+  rows.WidthInBytes = copy.width;
+  rows.Height = copy.rows;
+  return api.cuMemcpy2DAsync_v2(&rows, stream);
+}
+
+// Receives the payload into nothing, so that the next command is found.
+Outcome refuse(Executor& session, CUresult why) {
+  std::byte drain[16 * 1024];
+  while (session.inbox.body_left() != 0) {
+    const std::span<std::byte> part(drain, std::min(sizeof drain, session.inbox.body_left()));
+    if (!session.inbox.read_into(part)) return Outcome::lost();
+  }
+  return why;
+}
+
+// One piece of a copy to the client, as a rectangle in device memory.
+struct Rectangle {
+  uint64_t source;
+  uint64_t width;
+  uint64_t rows;
+};
+
+CUresult copy_rows_out(const DeviceApi& api, const Rectangle& piece, uint64_t pitch, std::byte* to, CUstream stream) {
+  if (piece.rows == 1) return api.cuMemcpyDtoHAsync_v2(to, piece.source, piece.width, stream);
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = piece.source;
+  rows.srcPitch = pitch;
+  rows.dstMemoryType = CU_MEMORYTYPE_HOST;
+  rows.dstHost = to;
+  rows.dstPitch = piece.width;
+  rows.WidthInBytes = piece.width;
+  rows.Height = piece.rows;
+  return api.cuMemcpy2DAsync_v2(&rows, stream);
+}
+
+// Enqueues one piece: device to staging memory, and the event that says when it is there.
+CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectangle, uint64_t pitch, CopyPiece piece) {
+  ContextState& context = *stream.context;
+  piece.size = static_cast<uint32_t>(rectangle.width * rectangle.rows);
+  piece.chunk = session.staging.acquire(context, piece.size);
+  if (!piece.chunk) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = copy_rows_out(session.api, rectangle, pitch, piece.chunk->data, stream.stream);
+  if (result == CUDA_SUCCESS) {
+    piece.event = context.events->take();
+    if (!piece.event) {
+      result = session.api.cuStreamSynchronize(stream.stream);  // out of events: the piece is ready when pushed
+    } else if (result = session.api.cuEventRecord(piece.event, stream.stream); result != CUDA_SUCCESS) {
+      context.events->give(piece.event);
+      session.api.cuStreamSynchronize(stream.stream);
+    }
+  }
+  if (result != CUDA_SUCCESS) {
+    session.staging.give_back(piece.chunk);
+    return result;
+  }
+  session.bulk.push(stream, piece);
+  return CUDA_SUCCESS;
+}
+
+CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy, uint64_t sequence) {
+  const bool packed = copy.rows == 1 || copy.pitch == copy.width;
+  const uint64_t width = packed ? copy.width * copy.rows : copy.width;
+  const uint64_t rows = packed ? 1 : copy.rows;
+  uint64_t offset = 0;
+  if (width > kLargePiece) {
+    for (uint64_t row = 0; row < rows; ++row) {
+      for (uint64_t start = 0; start < width; start += kLargePiece) {
+        const uint64_t part = std::min<uint64_t>(kLargePiece, width - start);
+        const Rectangle rectangle{copy.source + row * copy.pitch + start, part, 1};
+        const CUresult result = enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
+        if (result != CUDA_SUCCESS) return result;
+        offset += part;
+        session.bulk.serve(stream);
+      }
+    }
+    return CUDA_SUCCESS;
+  }
+  const uint64_t rows_per_piece = kLargePiece / width;
+  for (uint64_t row = 0; row < rows; row += rows_per_piece) {
+    const Rectangle rectangle{copy.source + row * copy.pitch, width, std::min(rows_per_piece, rows - row)};
+    const CUresult result = enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
+    if (result != CUDA_SUCCESS) return result;
+    offset += rectangle.width * rectangle.rows;
+    if (rows > rows_per_piece) session.bulk.serve(stream);
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Outcome copy_to_device(Executor& session, Command& command) {
+  const auto fixed = session.inbox.body(std::min(sizeof(wire::CopyToDevice), session.inbox.body_left()));
+  if (!fixed) return Outcome::lost();
+  wire::Reader reader(*fixed);
+  const auto copy = reader.get<wire::CopyToDevice>();
+  if (!reader.finished()) return bad_body();
+  const uint64_t bytes = uint64_t{copy.width} * copy.rows;
+  if (bytes > wire::kBulkChunkBytes || bytes != session.inbox.body_left()) return bad_body();
+  if (bytes == 0) return CUDA_SUCCESS;
+  const auto touched = extent(copy.pitch, copy.width, copy.rows);
+  session.enter(command);
+  StreamState* const stream = session.table.use_stream(copy.stream);
+  if (!stream) {
+    return refuse(session, session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
+  }
+  if (!touched || !session.memory.owns(copy.destination, *touched)) return refuse(session, CUDA_ERROR_INVALID_VALUE);
+  session.contexts.enter(stream->context);
+  if (bytes <= Staging::kSlabPart) {
+    std::byte* const place = session.staging.slab_place(*stream, bytes);
+    if (!place) return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
+    if (!session.inbox.read_into({place, bytes})) return Outcome::lost();
+    return copy_rows_in(session.api, copy, place, stream->stream);
+  }
+  StagingChunk* const chunk = session.staging.acquire(*stream->context, bytes);
+  if (!chunk) return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
+  if (!session.inbox.read_into({chunk->data, bytes})) {
+    session.staging.give_back(chunk);
+    return Outcome::lost();
+  }
+  const CUresult result = copy_rows_in(session.api, copy, chunk->data, stream->stream);
+  if (result == CUDA_SUCCESS) session.staging.keep_until(chunk, *stream);
+  else session.staging.give_back(chunk);
+  return result;
+}
+
+Outcome copy_from_device(Executor& session, Command& command) {
+  const auto copy = only<wire::CopyFromDevice>(command);
+  if (!copy) return bad_body();
+  session.enter(command);
+  StreamState* const stream = session.table.use_stream(copy->stream);
+  if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+  const auto touched = extent(copy->pitch, copy->width, copy->rows);
+  if (!touched || !session.memory.owns(copy->source, *touched)) return CUDA_ERROR_INVALID_VALUE;
+  if (*touched == 0) return CUDA_SUCCESS;
+  if (session.bulk.full()) return CUDA_ERROR_OUT_OF_MEMORY;
+  session.contexts.enter(stream->context);
+  const uint64_t sequence = command.header.sequence;
+  CopyPiece reply{.sequence = sequence};
+  reply.result = enqueue_all(session, *stream, *copy, sequence);
+  if (reply.result == CUDA_SUCCESS && command.wants_reply()) reply.result = session.take_deferred();
+  session.bulk.push(*stream, reply);
+  if (copy->width * copy->rows <= kQuickBytes) {
+    const auto stop = std::chrono::steady_clock::now() + kLook;
+    do {
+      session.bulk.flush();
+      if (session.bulk.idle()) {
+        session.fetch_output(*stream);
+        return Outcome::parked();
+      }
+    } while (!session.inbox.has_input() && std::chrono::steady_clock::now() < stop);
+  }
+  session.bulk.serve(*stream);
+  return Outcome::parked();
+}
+
+}  // namespace gpupool::worker::commands

@@ -1,0 +1,266 @@
+#include "server/worker/calls/guards.h"
+
+#include "server/worker/executor.h"
+
+namespace gpupool::worker::guards {
+namespace {
+
+#define REAL(name) t_executor->guarded.name
+
+bool owns(CUdeviceptr address, uint64_t size) { return t_executor->memory.owns(address, size); }
+
+// `rows` of `width` bytes, `pitch` apart; false where the product does not fit 64 bits.
+bool owns_rows(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t rows) {
+  if (width == 0 || rows == 0) return true;
+  uint64_t extent = 0;
+  if (__builtin_mul_overflow(pitch, rows - 1, &extent) || __builtin_add_overflow(extent, width, &extent)) return false;
+  return owns(address, extent);
+}
+
+bool owns_items(CUdeviceptr address, uint64_t count, uint64_t item) {
+  return count <= ~uint64_t{0} / item && owns(address, count * item);
+}
+
+CUresult set_d8(CUdeviceptr address, unsigned char value, size_t count, CUstream stream) {
+  if (!owns_items(address, count, 1)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemsetD8Async)(address, value, count, stream);
+}
+CUresult set_d16(CUdeviceptr address, unsigned short value, size_t count, CUstream stream) {
+  if (!owns_items(address, count, 2)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemsetD16Async)(address, value, count, stream);
+}
+CUresult set_d32(CUdeviceptr address, unsigned value, size_t count, CUstream stream) {
+  if (!owns_items(address, count, 4)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemsetD32Async)(address, value, count, stream);
+}
+bool owns_rows_of(CUdeviceptr address, size_t pitch, size_t width, size_t rows, size_t item) {
+  return width <= ~size_t{0} / item && owns_rows(address, pitch, width * item, rows);
+}
+CUresult set_2d8(CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t rows, CUstream stream) {
+  if (!owns_rows_of(address, pitch, width, rows, 1)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemsetD2D8Async)(address, pitch, value, width, rows, stream);
+}
+CUresult set_2d16(CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t rows, CUstream stream) {
+  if (!owns_rows_of(address, pitch, width, rows, 2)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemsetD2D16Async)(address, pitch, value, width, rows, stream);
+}
+CUresult set_2d32(CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t rows, CUstream stream) {
+  if (!owns_rows_of(address, pitch, width, rows, 4)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemsetD2D32Async)(address, pitch, value, width, rows, stream);
+}
+
+CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
+  if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemcpyDtoDAsync_v2)(to, from, size, stream);
+}
+CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size,
+                   CUstream stream) {
+  if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemcpyPeerAsync)(to, to_context, from, from_context, size, stream);
+}
+
+bool is_device_side(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; }
+
+// The extent that one side of a 2D or 3D copy touches: `x` bytes, `y` rows, `z` planes in.
+bool owns_box(CUdeviceptr address, uint64_t pitch, uint64_t height, uint64_t x, uint64_t y, uint64_t z, uint64_t width,
+              uint64_t rows, uint64_t planes) {
+  if (width == 0 || rows == 0 || planes == 0) return true;
+  uint64_t plane = 0;
+  uint64_t last = 0;
+  uint64_t part = 0;
+  if (__builtin_mul_overflow(pitch, height, &plane)) return false;
+  if (__builtin_add_overflow(z, planes - 1, &last) || __builtin_mul_overflow(last, plane, &part)) return false;
+  uint64_t extent = part;
+  if (__builtin_add_overflow(y, rows - 1, &last) || __builtin_mul_overflow(last, pitch, &part)) return false;
+  if (__builtin_add_overflow(extent, part, &extent) || __builtin_add_overflow(extent, x, &extent) ||
+      __builtin_add_overflow(extent, width, &extent)) {
+    return false;
+  }
+  return owns(address, extent);
+}
+
+CUresult copy_2d(const CUDA_MEMCPY2D* asked, CUstream stream) {
+  if (!asked) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_MEMCPY2D copy = *asked;
+  if (!is_device_side(copy.srcMemoryType) || !is_device_side(copy.dstMemoryType)) return CUDA_ERROR_NOT_SUPPORTED;
+  // Pitch 0 is allowed for one row.
+  const size_t source_pitch = copy.srcPitch ? copy.srcPitch : copy.WidthInBytes;
+  const size_t target_pitch = copy.dstPitch ? copy.dstPitch : copy.WidthInBytes;
+  if (!owns_box(copy.srcDevice, source_pitch, 1, copy.srcXInBytes, copy.srcY, 0, copy.WidthInBytes, copy.Height, 1) ||
+      !owns_box(copy.dstDevice, target_pitch, 1, copy.dstXInBytes, copy.dstY, 0, copy.WidthInBytes, copy.Height, 1)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcHost = copy.dstHost = nullptr;
+  copy.srcArray = copy.dstArray = nullptr;
+  return REAL(cuMemcpy2DAsync_v2)(&copy, stream);
+}
+
+CUresult copy_3d(const CUDA_MEMCPY3D* asked, CUstream stream) {
+  if (!asked) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_MEMCPY3D copy = *asked;
+  if (!is_device_side(copy.srcMemoryType) || !is_device_side(copy.dstMemoryType)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+  const size_t source_pitch = copy.srcPitch ? copy.srcPitch : copy.WidthInBytes;
+  const size_t target_pitch = copy.dstPitch ? copy.dstPitch : copy.WidthInBytes;
+  const size_t source_height = copy.srcHeight ? copy.srcHeight : copy.Height;
+  const size_t target_height = copy.dstHeight ? copy.dstHeight : copy.Height;
+  if (!owns_box(copy.srcDevice, source_pitch, source_height, copy.srcXInBytes, copy.srcY, copy.srcZ, copy.WidthInBytes,
+                copy.Height, copy.Depth) ||
+      !owns_box(copy.dstDevice, target_pitch, target_height, copy.dstXInBytes, copy.dstY, copy.dstZ, copy.WidthInBytes,
+                copy.Height, copy.Depth)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcHost = copy.dstHost = nullptr;
+  copy.srcArray = copy.dstArray = nullptr;
+  copy.reserved0 = copy.reserved1 = nullptr;
+  return REAL(cuMemcpy3DAsync_v2)(&copy, stream);
+}
+
+bool plain_properties(const CUmemAllocationProp* properties) {
+  return properties && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+         properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE &&
+         properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && !properties->win32HandleMetaData;
+}
+CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* properties,
+                       unsigned long long flags) {
+  if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
+  return REAL(cuMemCreate)(handle, size, properties, flags);
+}
+CUresult granularity(size_t* size, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags option) {
+  if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
+  return REAL(cuMemGetAllocationGranularity)(size, properties, option);
+}
+CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+             unsigned long long flags) {
+  if (!t_executor->memory.in_range(address, size)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemMap)(address, size, offset, handle, flags);
+}
+CUresult unmap(CUdeviceptr address, size_t size) {
+  if (!t_executor->memory.in_range(address, size)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemUnmap)(address, size);
+}
+CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* access, size_t count) {
+  if (!t_executor->memory.in_range(address, size)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemSetAccess)(address, size, access, count);
+}
+CUresult get_access(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
+  if (!t_executor->memory.in_range(address, 1)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuMemGetAccess)(flags, location, address);
+}
+
+CUresult wait_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuStreamWaitValue32_v2)(stream, address, value, flags);
+}
+CUresult wait_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuStreamWaitValue64_v2)(stream, address, value, flags);
+}
+CUresult write_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuStreamWriteValue32_v2)(stream, address, value, flags);
+}
+CUresult write_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuStreamWriteValue64_v2)(stream, address, value, flags);
+}
+CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
+  if (!operations) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    switch (operations[i].operation) {
+      case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+      case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        if (!owns(operations[i].waitValue.address, 4)) return CUDA_ERROR_INVALID_VALUE;
+        break;
+      case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+      case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        if (!owns(operations[i].waitValue.address, 8)) return CUDA_ERROR_INVALID_VALUE;
+        break;
+      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+      case CU_STREAM_MEM_OP_BARRIER:
+        break;
+      default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  }
+  return REAL(cuStreamBatchMemOp_v2)(stream, count, operations, flags);
+}
+
+CUresult destroy_stream(CUstream stream) {
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  for (auto& [handle, context] : t_executor->contexts.all()) {
+    if (const auto found = context->streams.find(stream); found != context->streams.end()) {
+      t_executor->departing(*found->second);
+      break;
+    }
+  }
+  return REAL(cuStreamDestroy_v2)(stream);
+}
+
+CUresult query_stream(CUstream stream) {
+  const CUresult result = REAL(cuStreamQuery)(stream);
+  if (result == CUDA_SUCCESS) t_executor->publish();
+  return result;
+}
+
+CUresult query_event(CUevent event) {
+  const CUresult result = REAL(cuEventQuery)(event);
+  if (result == CUDA_SUCCESS) t_executor->publish();
+  return result;
+}
+
+CUresult destroy_event(CUevent event) {
+  return t_executor->events.postpone_destruction(event) ? CUDA_SUCCESS : REAL(cuEventDestroy_v2)(event);
+}
+
+struct Wrapper {
+  std::string_view name;
+  void* function;
+};
+#define WRAP(name, wrapper) {#name, reinterpret_cast<void*>(static_cast<decltype(&::name)>(&wrapper))}
+const Wrapper kWrappers[] = {
+    WRAP(cuMemsetD8Async, set_d8),
+    WRAP(cuMemsetD16Async, set_d16),
+    WRAP(cuMemsetD32Async, set_d32),
+    WRAP(cuMemsetD2D8Async, set_2d8),
+    WRAP(cuMemsetD2D16Async, set_2d16),
+    WRAP(cuMemsetD2D32Async, set_2d32),
+    WRAP(cuMemcpyDtoDAsync_v2, copy),
+    WRAP(cuMemcpyPeerAsync, copy_peer),
+    WRAP(cuMemcpy2DAsync_v2, copy_2d),
+    WRAP(cuMemcpy3DAsync_v2, copy_3d),
+    WRAP(cuMemCreate, create_memory),
+    WRAP(cuMemGetAllocationGranularity, granularity),
+    WRAP(cuMemMap, map),
+    WRAP(cuMemUnmap, unmap),
+    WRAP(cuMemSetAccess, set_access),
+    WRAP(cuMemGetAccess, get_access),
+    WRAP(cuStreamWaitValue32_v2, wait_value32),
+    WRAP(cuStreamWaitValue64_v2, wait_value64),
+    WRAP(cuStreamWriteValue32_v2, write_value32),
+    WRAP(cuStreamWriteValue64_v2, write_value64),
+    WRAP(cuStreamBatchMemOp_v2, batch),
+    WRAP(cuStreamDestroy_v2, destroy_stream),
+    WRAP(cuStreamQuery, query_stream),
+    WRAP(cuEventQuery, query_event),
+    WRAP(cuEventDestroy_v2, destroy_event),
+};
+
+}  // namespace
+
+void Calls::load(const SymbolLookup& symbol) {
+#define GPUPOOL_LOAD(name) name = reinterpret_cast<decltype(name)>(symbol(#name));
+  GPUPOOL_GUARDED_CALLS(GPUPOOL_LOAD)
+#undef GPUPOOL_LOAD
+}
+
+void* Calls::wrapper(std::string_view name) const {
+  for (const Wrapper& wrapper : kWrappers) {
+    if (wrapper.name == name) return wrapper.function;
+  }
+  return nullptr;
+}
+
+}  // namespace gpupool::worker::guards

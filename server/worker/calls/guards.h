@@ -1,0 +1,30 @@
+// Rows whose arguments the driver would trust too far: addresses that could be the worker's own, structs with host
+// pointers, objects that a wait thread still uses; and rows whose answer must not overtake earlier data. Each has a
+// wrapper with the driver function's own signature that the row calls instead. Executor's thread only.
+#pragma once
+#include <string_view>
+
+#include "protocol/cuda/cuda_header.h"
+#include "server/worker/session.h"
+
+#define GPUPOOL_GUARDED_CALLS(X)                                                                                   \
+  X(cuMemsetD8Async) X(cuMemsetD16Async) X(cuMemsetD32Async) X(cuMemsetD2D8Async) X(cuMemsetD2D16Async)            \
+  X(cuMemsetD2D32Async) X(cuMemcpyDtoDAsync_v2) X(cuMemcpy2DAsync_v2) X(cuMemcpy3DAsync_v2) X(cuMemcpyPeerAsync)   \
+  X(cuMemCreate) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) X(cuMemGetAllocationGranularity)    \
+  X(cuStreamDestroy_v2) X(cuStreamQuery) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2)                       \
+  X(cuStreamWriteValue32_v2) X(cuStreamWriteValue64_v2) X(cuStreamBatchMemOp_v2) X(cuEventDestroy_v2)              \
+  X(cuEventQuery)
+
+namespace gpupool::worker::guards {
+
+// The driver's own functions behind the wrappers; null where the device library has none.
+struct Calls {
+#define GPUPOOL_MEMBER(name) decltype(&::name) name = nullptr;
+  GPUPOOL_GUARDED_CALLS(GPUPOOL_MEMBER)
+#undef GPUPOOL_MEMBER
+  void load(const SymbolLookup& symbol);
+  // What a row calls for `name`: the wrapper, where there is one and the function behind it. Null: not guarded.
+  void* wrapper(std::string_view name) const;
+};
+
+}  // namespace gpupool::worker::guards

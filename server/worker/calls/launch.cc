@@ -1,0 +1,118 @@
+#include <cstring>
+
+#include "server/worker/calls/commands.h"
+
+namespace gpupool::worker::commands {
+namespace {
+
+// By number: older headers do not have all of the names.
+enum LaunchAttribute : unsigned {
+  kIgnore = 0,
+  kAccessPolicyWindow = 1,
+  kCooperative = 2,
+  kSynchronizationPolicy = 3,
+  kClusterDimension = 4,
+  kClusterSchedulingPolicy = 5,
+  kProgrammaticStreamSerialization = 6,
+  kProgrammaticEvent = 7,
+  kPriority = 8,
+  kMemSyncDomainMap = 9,
+  kMemSyncDomain = 10,
+  kPreferredClusterDimension = 11,
+  kLaunchCompletionEvent = 12,
+  kPreferredSharedMemoryCarveout = 14,
+};
+
+// Attributes hold plain values but for these; handles are translated, addresses checked, what is unknown is refused.
+CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
+  switch (static_cast<unsigned>(attribute.id)) {
+    case kIgnore:
+    case kCooperative:
+    case kSynchronizationPolicy:
+    case kClusterDimension:
+    case kClusterSchedulingPolicy:
+    case kProgrammaticStreamSerialization:
+    case kPriority:
+    case kMemSyncDomainMap:
+    case kMemSyncDomain:
+    case kPreferredClusterDimension:
+    case kPreferredSharedMemoryCarveout:
+      return CUDA_SUCCESS;
+    case kAccessPolicyWindow: {
+      const auto& window = attribute.value.accessPolicyWindow;
+      const auto base = reinterpret_cast<uintptr_t>(window.base_ptr);
+      return window.num_bytes == 0 || session.memory.owns(base, window.num_bytes) ? CUDA_SUCCESS
+                                                                                  : CUDA_ERROR_INVALID_VALUE;
+    }
+    case kProgrammaticEvent:
+    case kLaunchCompletionEvent: {
+      // Both unions begin with the event.
+      uint64_t handle = 0;
+      std::memcpy(&handle, &attribute.value, sizeof handle);
+      const auto event = session.table.resolve(cuda::Kind::event, handle);
+      if (!event) return CUDA_ERROR_INVALID_HANDLE;
+      std::memcpy(&attribute.value, &*event, sizeof(void*));
+      return CUDA_SUCCESS;
+    }
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+}  // namespace
+
+Outcome launch(Executor& session, Command& command) {
+  const auto launch = command.body.get<wire::Launch>();
+  if (launch.attribute_count > wire::kMaxLaunchAttributes || launch.parameter_bytes > wire::kMaxParameterBytes ||
+      (launch.flags & ~(wire::kLaunchCooperative | wire::kLaunchExtended)) != 0) {
+    return bad_body();
+  }
+  const auto attribute_bytes = command.body.get_bytes(launch.attribute_count * sizeof(CUlaunchAttribute));
+  const auto parameter_bytes = command.body.get_bytes(launch.parameter_bytes);
+  if (!command.body.finished()) return bad_body();
+  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto object = session.table.resolve(cuda::Kind::function, launch.function);
+  StreamState* const stream = session.table.use_stream(launch.stream);
+  if (!object || !stream) return CUDA_ERROR_INVALID_HANDLE;
+  const auto function = static_cast<CUfunction>(*object);
+
+  // Aligned, and readable beyond what was sent: a device library may trust the kernel's own idea of its parameters.
+  alignas(64) static thread_local std::byte parameters[wire::kMaxParameterBytes + 4];
+  if (!parameter_bytes.empty()) std::memcpy(parameters, parameter_bytes.data(), parameter_bytes.size());
+  size_t size = parameter_bytes.size();
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+  void** const packed = size != 0 ? extra : nullptr;
+
+  if ((launch.flags & (wire::kLaunchCooperative | wire::kLaunchExtended)) == 0) {
+    return session.api.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0],
+                                      launch.block[1], launch.block[2], launch.shared_bytes, stream->stream, nullptr,
+                                      packed);
+  }
+  if (!session.api.cuLaunchKernelEx) return CUDA_ERROR_NOT_SUPPORTED;
+  // cuLaunchCooperativeKernel takes no packed parameters; the attribute says the same.
+  CUlaunchAttribute attributes[wire::kMaxLaunchAttributes + 1] = {};
+  unsigned count = launch.attribute_count;
+  if (!attribute_bytes.empty()) std::memcpy(attributes, attribute_bytes.data(), attribute_bytes.size());
+  for (unsigned i = 0; i < count; ++i) {
+    if (const CUresult result = translate(session, attributes[i]); result != CUDA_SUCCESS) return result;
+  }
+  if ((launch.flags & wire::kLaunchCooperative) != 0) {
+    attributes[count].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    attributes[count].value.cooperative = 1;
+    ++count;
+  }
+  CUlaunchConfig config{};
+  config.gridDimX = launch.grid[0];
+  config.gridDimY = launch.grid[1];
+  config.gridDimZ = launch.grid[2];
+  config.blockDimX = launch.block[0];
+  config.blockDimY = launch.block[1];
+  config.blockDimZ = launch.block[2];
+  config.sharedMemBytes = launch.shared_bytes;
+  config.hStream = stream->stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  return session.api.cuLaunchKernelEx(&config, function, nullptr, packed);
+}
+
+}  // namespace gpupool::worker::commands

@@ -1,0 +1,37 @@
+#include "server/worker/calls/commands.h"
+
+namespace gpupool::worker::commands {
+
+Outcome map_memory(Executor& session, Command& command) {
+  const auto body = only<wire::MapMemory>(command);
+  if (!body) return bad_body();
+  session.enter(command);
+  const auto& granularity = session.start.granularity;
+  if (body->device < 0 || static_cast<size_t>(body->device) >= granularity.size()) return CUDA_ERROR_INVALID_DEVICE;
+  session.memory.collect();
+  return session.memory.map(body->address, body->size, body->device, granularity[body->device]);
+}
+
+Outcome free_memory(Executor& session, Command& command) {
+  const auto body = only<wire::FreeMemory>(command);
+  if (!body) return bad_body();
+  ContextState* const context = session.enter(command);
+  std::vector<StreamState*> streams;
+  std::vector<CUevent> events;
+  if (body->stream != wire::kAllStreams) {
+    StreamState* const stream = session.table.find_stream(body->stream);
+    if (!stream) return context ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+    session.contexts.enter(stream->context);
+    return session.memory.free(body->address, body->size, command.header.sequence, stream->context,
+                               std::span(&stream, 1), {});
+  }
+  if (context) {
+    // Work recorded for an earlier free is waited for by that one, and frees retire in order.
+    streams.swap(context->used);
+    for (StreamState* const stream : streams) stream->used = false;
+    events.swap(context->departed);
+  }
+  return session.memory.free(body->address, body->size, command.header.sequence, context, streams, std::move(events));
+}
+
+}  // namespace gpupool::worker::commands

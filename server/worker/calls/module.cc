@@ -1,0 +1,200 @@
+// Modules and libraries, and what is looked up in them.
+#include <algorithm>
+
+#include "server/worker/calls/commands.h"
+
+namespace gpupool::worker::commands {
+namespace {
+
+using cuda::Kind;
+
+// A command whose body is a T and a text, which must be nothing but the rest.
+template <class T>
+bool with_text(Command& command, T& body, std::string& text) {
+  body = command.body.get<T>();
+  text = command.body.get_text();
+  return command.body.finished() && text.find('\0') == std::string::npos;
+}
+
+// The device whose attributes count where a kernel is in no context.
+CUdevice device_of(const Executor& session) {
+  const ContextState* const context = session.contexts.current();
+  return context ? context->device : 0;
+}
+
+Outcome describe(Executor& session, wire::FunctionInfo& info, std::vector<wire::ParameterInfo>& parameters) {
+  info.parameter_count = static_cast<uint32_t>(parameters.size());
+  wire::Writer writer(session.reply_body);
+  writer.put(info);
+  writer.put_bytes(parameters.data(), parameters.size() * sizeof(wire::ParameterInfo));
+  return CUDA_SUCCESS;
+}
+
+// Parameters in order, from the driver (`ask`: cu*GetParamInfo of one of them) or else from the image.
+template <class Ask>
+std::vector<wire::ParameterInfo> parameters_of(Executor& session, uint64_t owner, const std::string& name, Ask&& ask) {
+  std::vector<wire::ParameterInfo> parameters;
+  if (const auto* const layout = session.images.layout(owner, name)) {
+    for (const cuda::KernelParam& parameter : *layout) parameters.push_back({parameter.offset, parameter.size});
+    return parameters;
+  }
+  size_t offset = 0;
+  size_t size = 0;
+  while (parameters.size() < wire::kMaxParameters && ask(parameters.size(), &offset, &size) == CUDA_SUCCESS) {
+    parameters.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(size)});
+  }
+  return parameters;
+}
+
+CUresult reply_log(Executor& session, const Images::Loaded& loaded) {
+  wire::Writer(session.reply_body).put_text(loaded.log);
+  return loaded.result;
+}
+
+}  // namespace
+
+Outcome upload_part(Executor& session, Command& command) {
+  const auto body = command.body.get<wire::UploadPart>();
+  const auto part = command.body.get_bytes(command.body.remaining());
+  if (!command.body.finished() || cuda::kind_of(body.upload) != Kind::upload) return bad_body();
+  switch (session.uploads.add(body.upload, body.total, part)) {
+    case Uploads::Added::ok: return CUDA_SUCCESS;
+    case Uploads::Added::too_much: return CUDA_ERROR_OUT_OF_MEMORY;
+    case Uploads::Added::malformed: break;
+  }
+  return Outcome::malformed("an upload's parts do not fit together");
+}
+
+Outcome load_module(Executor& session, Command& command) {
+  const auto body = only<wire::LoadImage>(command);
+  if (!body || cuda::kind_of(body->handle) != Kind::module) return bad_body();
+  const auto image = session.uploads.take(body->upload);
+  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!image) return CUDA_ERROR_INVALID_IMAGE;
+  const auto loaded = session.images.load_module(body->handle, std::span(*image).first(image->size() - 1));
+  if (loaded.result == CUDA_SUCCESS) session.table.bind(Kind::module, body->handle, loaded.object);
+  session.output_possible = true;
+  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
+  return reply_log(session, loaded);
+}
+
+Outcome load_library(Executor& session, Command& command) {
+  const auto body = only<wire::LoadImage>(command);
+  if (!body || cuda::kind_of(body->handle) != Kind::library) return bad_body();
+  const auto image = session.uploads.take(body->upload);
+  session.enter(command);
+  if (!image) return CUDA_ERROR_INVALID_IMAGE;
+  const auto loaded = session.images.load_library(body->handle, std::span(*image).first(image->size() - 1));
+  if (loaded.result == CUDA_SUCCESS) session.table.bind(Kind::library, body->handle, loaded.object);
+  session.output_possible = true;
+  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
+  return reply_log(session, loaded);
+}
+
+Outcome get_function(Executor& session, Command& command) {
+  wire::GetFunction body;
+  std::string name;
+  if (!with_text(command, body, name) || cuda::kind_of(body.handle) != Kind::function) return bad_body();
+  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto module = session.table.resolve(Kind::module, body.owner);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  CUfunction function = nullptr;
+  const CUresult result = session.api.cuModuleGetFunction(&function, static_cast<CUmodule>(*module), name.c_str());
+  if (result != CUDA_SUCCESS) return result;
+  session.table.bind_owned(Kind::function, body.handle, function, body.owner);
+  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
+  wire::FunctionInfo info{};
+  for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) {
+    int value = 0;
+    if (session.api.cuFuncGetAttribute(&value, static_cast<CUfunction_attribute>(i), function) == CUDA_SUCCESS) {
+      info.attributes[i] = value;
+    }
+  }
+  auto parameters = parameters_of(session, body.owner, name, [&](size_t index, size_t* offset, size_t* size) {
+#if CUDA_VERSION >= 12040
+    if (session.api.cuFuncGetParamInfo) return session.api.cuFuncGetParamInfo(function, index, offset, size);
+#endif
+    return CUDA_ERROR_NOT_SUPPORTED;
+  });
+  return describe(session, info, parameters);
+}
+
+#if CUDA_VERSION >= 12000
+
+Outcome get_kernel(Executor& session, Command& command) {
+  wire::GetFunction body;
+  std::string name;
+  if (!with_text(command, body, name) || cuda::kind_of(body.handle) != Kind::kernel) return bad_body();
+  session.enter(command);
+  const auto library = session.table.resolve(Kind::library, body.owner);
+  if (!library) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.api.cuLibraryGetKernel) return CUDA_ERROR_NOT_SUPPORTED;
+  CUkernel kernel = nullptr;
+  const CUresult result = session.api.cuLibraryGetKernel(&kernel, static_cast<CUlibrary>(*library), name.c_str());
+  if (result != CUDA_SUCCESS) return result;
+  session.table.bind_owned(Kind::kernel, body.handle, kernel, body.owner);
+  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
+  wire::FunctionInfo info{};
+  for (uint32_t i = 0; i < wire::kFunctionAttributes && session.api.cuKernelGetAttribute; ++i) {
+    int value = 0;
+    if (session.api.cuKernelGetAttribute(&value, static_cast<CUfunction_attribute>(i), kernel, device_of(session)) ==
+        CUDA_SUCCESS) {
+      info.attributes[i] = value;
+    }
+  }
+  auto parameters = parameters_of(session, body.owner, name, [&](size_t index, size_t* offset, size_t* size) {
+#if CUDA_VERSION >= 12040
+    if (session.api.cuKernelGetParamInfo) return session.api.cuKernelGetParamInfo(kernel, index, offset, size);
+#endif
+    return CUDA_ERROR_NOT_SUPPORTED;
+  });
+  return describe(session, info, parameters);
+}
+
+Outcome kernel_function(Executor& session, Command& command) {
+  const auto body = only<wire::KernelFunction>(command);
+  if (!body || cuda::kind_of(body->handle) != Kind::function) return bad_body();
+  if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto kernel = session.table.resolve(Kind::kernel, body->kernel);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (!session.api.cuKernelGetFunction) return CUDA_ERROR_NOT_SUPPORTED;
+  CUfunction function = nullptr;
+  const CUresult result = session.api.cuKernelGetFunction(&function, static_cast<CUkernel>(*kernel));
+  if (result != CUDA_SUCCESS) return result;
+  session.table.bind_owned(Kind::function, body->handle, function, session.table.owner_of(body->kernel));
+  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
+  return CUDA_SUCCESS;
+}
+
+#else
+
+Outcome get_kernel(Executor&, Command&) { return CUDA_ERROR_NOT_SUPPORTED; }
+Outcome kernel_function(Executor&, Command&) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+#endif
+
+Outcome get_global(Executor& session, Command& command) {
+  wire::GetGlobal body;
+  std::string name;
+  if (!with_text(command, body, name)) return bad_body();
+  ContextState* const context = session.enter(command);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  CUdeviceptr address = 0;
+  size_t size = 0;
+  CUresult result = CUDA_ERROR_INVALID_HANDLE;
+  if (const auto module = session.table.resolve(Kind::module, body.owner)) {
+    result = session.api.cuModuleGetGlobal_v2(&address, &size, static_cast<CUmodule>(*module), name.c_str());
+#if CUDA_VERSION >= 12000
+  } else if (const auto library = session.table.resolve(Kind::library, body.owner)) {
+    result = session.api.cuLibraryGetGlobal
+                 ? session.api.cuLibraryGetGlobal(&address, &size, static_cast<CUlibrary>(*library), name.c_str())
+                 : CUDA_ERROR_NOT_SUPPORTED;
+#endif
+  }
+  if (result != CUDA_SUCCESS) return result;
+  if (!session.memory.add_variable(body.owner, address, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  wire::Writer(session.reply_body).put(wire::GlobalInfo{address, size});
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::worker::commands

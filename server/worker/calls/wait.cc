@@ -1,0 +1,164 @@
+// Waits: answered at once where nothing is left to wait for, after a short look where it is nearly done, and by a wait
+// thread otherwise. What is waited for is fixed when the command is executed (an event recorded there and then), so that
+// commands of the client's other threads, which go on meanwhile, are not waited for.
+#include <chrono>
+#include <span>
+
+#include "server/worker/calls/commands.h"
+
+namespace gpupool::worker::commands {
+namespace {
+
+// How long the executor looks by itself: a wait thread costs two wake-ups. Not while other commands lie there.
+constexpr std::chrono::microseconds kLook{25};
+
+struct Marks {  // events on the streams that are waited for
+  std::shared_ptr<EventPool> pool;
+  std::vector<CUevent> events;
+};
+
+// True when the mark has been passed or its context has failed; the error is kept.
+bool passed(const DeviceApi& api, CUevent event, CUresult& result) {
+  const CUresult state = api.cuEventQuery(event);
+  if (state == CUDA_ERROR_NOT_READY) return false;
+  if (state != CUDA_SUCCESS && result == CUDA_SUCCESS) result = state;
+  return true;
+}
+
+// True when all marks were passed within a short time; they are back in the pool then.
+bool look(Executor& session, Marks& marks, CUresult& result) {
+  const auto stop = std::chrono::steady_clock::now() + kLook;
+  while (!session.inbox.has_input()) {
+    while (!marks.events.empty() && passed(session.api, marks.events.back(), result)) {
+      marks.pool->give(marks.events.back());
+      marks.events.pop_back();
+    }
+    if (marks.events.empty()) return true;
+    if (std::chrono::steady_clock::now() >= stop) return false;
+  }
+  return false;
+}
+
+Outcome completed(Executor& session, CUresult result) {
+  session.publish();
+  return result;
+}
+
+// `streams`: of one context, which is current.
+Outcome wait_for(Executor& session, Command& command, ContextState& context, std::span<StreamState* const> streams) {
+  Marks marks{context.events, {}};
+  CUresult result = CUDA_SUCCESS;
+  for (StreamState* const stream : streams) {
+    const CUresult state = session.api.cuStreamQuery(stream->stream);
+    if (state == CUDA_SUCCESS) {
+      stream->dirty = false;
+      stream->slab_used = 0;  // its small copies are done
+      session.fetch_output(*stream);
+      continue;
+    }
+    result = state;
+    if (state == CUDA_ERROR_NOT_READY) {
+      const CUevent event = marks.pool->take();
+      result = event ? session.api.cuEventRecord(event, stream->stream) : CUDA_ERROR_OUT_OF_MEMORY;
+      if (event) marks.events.push_back(event);
+    }
+    if (result != CUDA_SUCCESS) break;
+  }
+  if (result != CUDA_SUCCESS) {
+    for (const CUevent event : marks.events) marks.pool->give(event);
+    return completed(session, result);
+  }
+  if (marks.events.empty()) return completed(session, CUDA_SUCCESS);
+  if (look(session, marks, result)) {
+    if (result == CUDA_SUCCESS) {
+      for (StreamState* const stream : streams) {
+        if (stream->dirty && session.api.cuStreamQuery(stream->stream) == CUDA_SUCCESS) session.fetch_output(*stream);
+      }
+    }
+    return completed(session, result);
+  }
+  if (!command.wants_reply()) {
+    for (const CUevent event : marks.events) marks.pool->give(event);
+    return CUDA_SUCCESS;
+  }
+  const uint64_t sequence = command.header.sequence;
+  const CUcontext object = context.object;
+  const CUresult deferred = session.take_deferred();
+  const bool parked = session.waits.submit(object, [&session, marks, sequence, object, deferred] {
+    make_current(session.api, object);
+    CUresult result = deferred;
+    for (const CUevent event : marks.events) {
+      const CUresult state = session.api.cuEventSynchronize(event);
+      if (result == CUDA_SUCCESS) result = state;
+      marks.pool->give(event);
+    }
+    session.answer(sequence, result);
+    make_current(session.api, nullptr);
+  });
+  if (parked) return Outcome::parked();
+  for (const CUevent event : marks.events) marks.pool->give(event);
+  return deferred != CUDA_SUCCESS ? deferred : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+}  // namespace
+
+Outcome synchronize_context(Executor& session, Command& command) {
+  if (!command.body.finished()) return bad_body();
+  ContextState* const context = session.enter(command);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  std::vector<StreamState*> busy;
+  context->for_each_stream([&](StreamState& stream) {
+    if (stream.dirty) busy.push_back(&stream);
+  });
+  // Nothing of this client runs: this returns at once, with the context's error if it has one.
+  if (busy.empty()) return completed(session, session.api.cuCtxSynchronize());
+  return wait_for(session, command, *context, busy);
+}
+
+Outcome synchronize_stream(Executor& session, Command& command) {
+  const auto body = only<wire::SynchronizeStream>(command);
+  if (!body) return bad_body();
+  session.enter(command);
+  StreamState* const stream = session.table.find_stream(body->stream);
+  if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+  session.contexts.enter(stream->context);
+  return wait_for(session, command, *stream->context, {&stream, 1});
+}
+
+Outcome synchronize_event(Executor& session, Command& command) {
+  const auto body = only<wire::SynchronizeEvent>(command);
+  if (!body) return bad_body();
+  ContextState* const context = session.enter(command);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  const auto object = session.table.resolve(cuda::Kind::event, body->event);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  const auto event = static_cast<CUevent>(*object);
+  const auto stop = std::chrono::steady_clock::now() + kLook;
+  CUresult result = CUDA_SUCCESS;
+  bool done = false;
+  do {
+    done = passed(session.api, event, result);
+  } while (!done && !session.inbox.has_input() && std::chrono::steady_clock::now() < stop);
+  if (done) {
+    // Returns at once; it is what makes the driver print.
+    if (result == CUDA_SUCCESS && session.output_possible) result = session.api.cuEventSynchronize(event);
+    return completed(session, result);
+  }
+  if (!command.wants_reply()) return CUDA_SUCCESS;
+  const uint64_t sequence = command.header.sequence;
+  const CUcontext current = context->object;
+  const CUresult deferred = session.take_deferred();
+  session.events.hold(event);
+  const bool parked = session.waits.submit(current, [&session, event, sequence, current, deferred] {
+    make_current(session.api, current);
+    CUresult result = session.api.cuEventSynchronize(event);
+    session.events.release(event);
+    session.answer(sequence, deferred != CUDA_SUCCESS ? deferred : result);
+    make_current(session.api, nullptr);
+  });
+  if (parked) return Outcome::parked();
+  session.events.release(event);
+  return deferred != CUDA_SUCCESS ? deferred : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+}  // namespace gpupool::worker::commands

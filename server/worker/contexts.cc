@@ -1,0 +1,97 @@
+#include "server/worker/contexts.h"
+
+namespace gpupool::worker {
+namespace {
+
+thread_local CUcontext t_current = nullptr;
+thread_local bool t_known = false;
+
+}  // namespace
+
+CUresult make_current(const DeviceApi& api, CUcontext context) {
+  if (t_known && t_current == context) return CUDA_SUCCESS;
+  const CUresult result = api.cuCtxSetCurrent(context);
+  t_known = result == CUDA_SUCCESS;
+  t_current = context;
+  return result;
+}
+
+CUcontext current_context() { return t_known ? t_current : nullptr; }
+
+void forget_current() { t_known = false; }
+
+CUevent EventPool::take() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      const CUevent event = idle_.back();
+      idle_.pop_back();
+      return event;
+    }
+  }
+  CUevent event = nullptr;
+  // Blocking synchronisation: a waiting thread must not take a core from the device's host code or other clients.
+  if (api_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) != CUDA_SUCCESS) return nullptr;
+  return event;
+}
+
+void EventPool::give(CUevent event) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (idle_.size() < kMaxPooledEvents) {
+      idle_.push_back(event);
+      return;
+    }
+  }
+  api_.cuEventDestroy_v2(event);
+}
+
+void EventPool::clear() {
+  const std::lock_guard lock(mutex_);
+  for (const CUevent event : idle_) api_.cuEventDestroy_v2(event);
+  idle_.clear();
+}
+
+void EventPool::abandon() {
+  const std::lock_guard lock(mutex_);
+  idle_.clear();
+}
+
+ContextState::ContextState(const DeviceApi& api, uint64_t handle, CUcontext object, int device, bool primary)
+    : handle(handle), object(object), device(device), primary(primary), events(std::make_shared<EventPool>(api)) {
+  legacy.context = this;
+}
+
+ContextState* Contexts::find(uint64_t handle) {
+  if (current_ && current_->handle == handle) return current_;
+  const auto found = contexts_.find(handle);
+  return found == contexts_.end() ? nullptr : found->second.get();
+}
+
+ContextState* Contexts::find_primary(int device) {
+  for (auto& [handle, context] : contexts_) {
+    if (context->primary && context->device == device) return context.get();
+  }
+  return nullptr;
+}
+
+ContextState* Contexts::add(uint64_t handle, CUcontext object, int device, bool primary) {
+  auto& place = contexts_[handle];
+  place = std::make_unique<ContextState>(api_, handle, object, device, primary);
+  return place.get();
+}
+
+void Contexts::remove(uint64_t handle) {
+  const auto found = contexts_.find(handle);
+  if (found == contexts_.end()) return;
+  if (current_ == found->second.get()) current_ = nullptr;
+  contexts_.erase(found);
+  forget_current();
+}
+
+CUresult Contexts::enter(ContextState* context) {
+  current_ = context;
+  return make_current(api_, context ? context->object : nullptr);
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,105 @@
+// The client's contexts and streams, with what the worker keeps per context and stream: its events, its pinned staging
+// memory, which streams were used since when.
+//
+// The executor's thread alone uses it, but for EventPool (any thread) and make_current (any thread, for itself).
+// Contexts come and go by commands; streams by HandleTable.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "server/worker/device_api.h"
+
+namespace gpupool::worker {
+
+// Makes `context` (null: none) current for the calling thread; costs nothing when it is already.
+CUresult make_current(const DeviceApi& api, CUcontext context);
+// What make_current made so; null where that is not known.
+CUcontext current_context();
+// After a context was destroyed its address may come back as another one.
+void forget_current();
+
+// Events without timing of one context, for reuse. Any thread, with a current context.
+class EventPool {
+ public:
+  explicit EventPool(const DeviceApi& api) : api_(api) {}
+  CUevent take();             // null: the device could not give one
+  void give(CUevent event);
+  // Destroys the idle ones; those in use must have come back.
+  void clear();
+  // The context is gone and its events with it.
+  void abandon();
+
+ private:
+  const DeviceApi& api_;
+  std::mutex mutex_;
+  std::vector<CUevent> idle_;
+};
+
+struct ContextState;
+class CopyLane;      // copies to the host that are on their way (bulk.h)
+struct StagingChunk;
+
+struct StreamState {
+  ContextState* context = nullptr;
+  CUstream stream = nullptr;          // null: the context's legacy default stream
+  bool used = false;                  // in context->used: work since the last record for a free
+  bool dirty = false;                 // work since it was last seen idle
+  std::shared_ptr<CopyLane> lane;     // made with the first copy to the host
+  StagingChunk* slab = nullptr;       // where small copies to the device are staged next
+  size_t slab_used = 0;
+};
+
+struct ContextState {
+  ContextState(const DeviceApi& api, uint64_t handle, CUcontext object, int device, bool primary);
+
+  const uint64_t handle;
+  const CUcontext object;
+  const int device;
+  const bool primary;
+  unsigned retained = 1;              // primary contexts: how often the client retains it
+  std::shared_ptr<EventPool> events;  // shared with waits that outlive the context's last command
+  StreamState legacy;
+  std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;
+  std::vector<StreamState*> used;     // streams with StreamState::used
+  std::vector<CUevent> departed;      // recorded on streams that were destroyed since the last record for a free
+  bool launched = false;              // kernels since device printf was last fetched
+
+  // Every stream of the context, the legacy one first.
+  template <class F>
+  void for_each_stream(F&& visit) {
+    visit(legacy);
+    for (auto& [object, state] : streams) visit(*state);
+  }
+};
+
+class Contexts {
+ public:
+  explicit Contexts(const DeviceApi& api) : api_(api) {}
+
+  ContextState* find(uint64_t handle);
+  ContextState* find_primary(int device);
+  ContextState* add(uint64_t handle, CUcontext object, int device, bool primary);
+  void remove(uint64_t handle);
+  ContextState* current() const { return current_; }
+  // Also tells the device. Null: no context.
+  CUresult enter(ContextState* context);
+  void note_use(StreamState& stream) {
+    stream.dirty = true;
+    if (stream.used) return;
+    stream.used = true;
+    stream.context->used.push_back(&stream);
+  }
+  auto& all() { return contexts_; }
+
+ private:
+  const DeviceApi& api_;
+  std::unordered_map<uint64_t, std::unique_ptr<ContextState>> contexts_;
+  ContextState* current_ = nullptr;
+};
+
+constexpr size_t kMaxContexts = 256;        // of one client
+constexpr size_t kMaxPooledEvents = 1024;   // idle ones of one context
+
+}  // namespace gpupool::worker

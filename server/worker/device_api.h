@@ -1,0 +1,46 @@
+// The driver functions that the worker calls by itself, beside those of the call table's rows. Looked up once when a
+// session starts; what the device library does not have stays null. Immutable afterwards.
+#pragma once
+#include "protocol/cuda/cuda_header.h"
+#include "server/worker/session.h"
+
+// The names, for DeviceApi's members and for their look-up.
+#define GPUPOOL_DEVICE_CALLS(X)                                                                                     \
+  X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuDevicePrimaryCtxRetain)           \
+  X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuDevicePrimaryCtxSetFlags_v2)                    \
+  X(cuThreadExchangeStreamCaptureMode)                                                                              \
+  X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamDestroy_v2) X(cuLaunchHostFunc)                                 \
+  X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
+  X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyHtoDAsync_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpy2DAsync_v2)          \
+  X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemAddressReserve)                 \
+  X(cuMemAddressFree)                                                                                               \
+  X(cuModuleLoadDataEx) X(cuModuleUnload) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuFuncGetAttribute)      \
+  X(cuLaunchKernel) X(cuLaunchKernelEx) X(cuLaunchCooperativeKernel)                                                \
+  X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuMemPoolDestroy) X(cuLinkDestroy)
+#if CUDA_VERSION >= 12000
+#define GPUPOOL_DEVICE_CALLS_12_0(X)                                                                                \
+  X(cuLibraryLoadData) X(cuLibraryUnload) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) X(cuKernelGetFunction)        \
+  X(cuKernelGetAttribute)
+#else
+#define GPUPOOL_DEVICE_CALLS_12_0(X)
+#endif
+#if CUDA_VERSION >= 12040
+#define GPUPOOL_DEVICE_CALLS_12_4(X) X(cuFuncGetParamInfo) X(cuKernelGetParamInfo)
+#else
+#define GPUPOOL_DEVICE_CALLS_12_4(X)
+#endif
+
+namespace gpupool::worker {
+
+struct DeviceApi {
+#define GPUPOOL_MEMBER(name) decltype(&::name) name = nullptr;
+  GPUPOOL_DEVICE_CALLS(GPUPOOL_MEMBER)
+  GPUPOOL_DEVICE_CALLS_12_0(GPUPOOL_MEMBER)
+  GPUPOOL_DEVICE_CALLS_12_4(GPUPOOL_MEMBER)
+#undef GPUPOOL_MEMBER
+
+  // The name of a function that no session can do without and that is missing; null when all are there.
+  const char* load(const SymbolLookup& symbol);
+};
+
+}  // namespace gpupool::worker

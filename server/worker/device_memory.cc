@@ -1,0 +1,208 @@
+#include "server/worker/device_memory.h"
+
+#include <algorithm>
+
+namespace gpupool::worker {
+
+void DeviceMemory::take_range(uint64_t base, uint64_t size) {
+  base_ = base;
+  size_ = size;
+}
+
+CUresult DeviceMemory::move(uint64_t wished, uint64_t size) {
+  if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree) return CUDA_ERROR_NOT_SUPPORTED;
+  collect();
+  if (!mappings_.empty() || pending() || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  CUdeviceptr got = 0;
+  const CUresult result = api_.cuMemAddressReserve(&got, size, 0, wished, 0);
+  if (result != CUDA_SUCCESS) return result;
+  release_range();
+  take_range(got, size);
+  return CUDA_SUCCESS;
+}
+
+void DeviceMemory::release_range() {
+  if (size_ != 0 && api_.cuMemAddressFree) api_.cuMemAddressFree(base_, size_);
+  take_range(0, 0);
+}
+
+CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t granularity) {
+  if (!api_.cuMemCreate || !api_.cuMemMap || !api_.cuMemSetAccess || !api_.cuMemUnmap || !api_.cuMemRelease) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (granularity == 0) return CUDA_ERROR_NOT_SUPPORTED;
+  if (size == 0 || address % granularity != 0 || size % granularity != 0 || !in_range(address, size)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (mappings_.size() >= kMaxMappings) return CUDA_ERROR_OUT_OF_MEMORY;
+  const auto next = mappings_.lower_bound(address);
+  if (next != mappings_.end() && next->first < address + size) return CUDA_ERROR_INVALID_VALUE;
+  if (next != mappings_.begin()) {
+    const auto& [start, before] = *std::prev(next);
+    if (start + before.size > address) return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  Mapping mapping{size, 0, contexts_.current()};
+  CUresult result = api_.cuMemCreate(&mapping.memory, size, &properties, 0);
+  if (result != CUDA_SUCCESS) return result;
+  result = api_.cuMemMap(address, size, 0, mapping.memory, 0);
+  if (result == CUDA_SUCCESS) {
+    CUmemAccessDesc access{};
+    access.location = properties.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    result = api_.cuMemSetAccess(address, size, &access, 1);
+    if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, size);
+  }
+  if (result != CUDA_SUCCESS) {
+    api_.cuMemRelease(mapping.memory);
+    return result;
+  }
+  mappings_.emplace_hint(next, address, mapping);
+  return CUDA_SUCCESS;
+}
+
+void DeviceMemory::unmap(const Piece& piece) {
+  api_.cuMemUnmap(piece.address, piece.mapping.size);
+  api_.cuMemRelease(piece.mapping.memory);
+}
+
+CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, ContextState* context,
+                            std::span<StreamState* const> streams, std::vector<CUevent> events) {
+  const auto refuse = [&](CUresult why) {
+    for (const CUevent event : events) context->events->give(event);
+    return why;
+  };
+  // Whole mappings that lie side by side.
+  const auto first = mappings_.find(address);
+  auto last = first;
+  uint64_t covered = 0;
+  while (size != 0 && covered < size) {
+    if (last == mappings_.end() || last->first != address + covered) return refuse(CUDA_ERROR_INVALID_VALUE);
+    covered += last->second.size;
+    ++last;
+  }
+  if (covered != size) return refuse(CUDA_ERROR_INVALID_VALUE);
+  if (pending_.load(std::memory_order_relaxed) >= kMaxPendingFrees) return refuse(CUDA_ERROR_OUT_OF_MEMORY);
+  Free free{sequence, {}};
+  for (auto mapping = first; size != 0 && mapping != last; ++mapping) {
+    free.pieces.push_back({mapping->first, mapping->second});
+  }
+  if (size != 0) mappings_.erase(first, last);
+
+  Group group;
+  if (context) {
+    group.context = context->object;
+    group.pool = context->events;
+    group.events = std::move(events);
+    for (StreamState* const stream : streams) {
+      const CUevent event = group.pool->take();
+      if (event && api_.cuEventRecord(event, stream->stream) == CUDA_SUCCESS) {
+        group.events.push_back(event);
+      } else {
+        // Out of events, or a broken context where nothing runs any more (this returns at once then).
+        if (event) group.pool->give(event);
+        api_.cuStreamSynchronize(stream->stream);
+      }
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (group.events.empty() && !groups_.empty()) {
+      groups_.back().frees.push_back(std::move(free));
+    } else {
+      group.frees.push_back(std::move(free));
+      groups_.push_back(std::move(group));
+    }
+    pending_.fetch_add(1, std::memory_order_release);
+  }
+  collect();
+  return CUDA_SUCCESS;
+}
+
+bool DeviceMemory::passed(Group& group) {
+  while (!group.events.empty()) {
+    if (group.context != current_context()) make_current(api_, group.context);
+    // Any other error: the context is broken, nothing of it runs any more.
+    if (api_.cuEventQuery(group.events.back()) == CUDA_ERROR_NOT_READY) return false;
+    group.pool->give(group.events.back());
+    group.events.pop_back();
+  }
+  return true;
+}
+
+void DeviceMemory::retire(Group& group) {
+  for (const Free& free : group.frees) {
+    for (const Piece& piece : free.pieces) unmap(piece);
+  }
+  if (!group.frees.empty()) outbox_.set_retired(group.frees.back().sequence);
+  pending_.fetch_sub(group.frees.size(), std::memory_order_release);
+}
+
+void DeviceMemory::collect() {
+  if (!pending()) return;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;  // somebody is at it
+  const CUcontext before = current_context();
+  while (!groups_.empty() && passed(groups_.front())) {
+    retire(groups_.front());
+    groups_.pop_front();
+  }
+  make_current(api_, before);
+}
+
+void DeviceMemory::drop_context(ContextState& context, bool gone) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (Group& group : groups_) {
+      if (group.context != context.object || group.events.empty()) continue;
+      if (!gone) {
+        for (const CUevent event : group.events) group.pool->give(event);
+      }
+      group.events.clear();
+    }
+  }
+  collect();
+  for (auto mapping = mappings_.begin(); mapping != mappings_.end();) {
+    if (mapping->second.context != &context) {
+      ++mapping;
+      continue;
+    }
+    unmap({mapping->first, mapping->second});
+    mapping = mappings_.erase(mapping);
+  }
+}
+
+void DeviceMemory::drop_all() {
+  const std::lock_guard lock(mutex_);
+  for (Group& group : groups_) retire(group);
+  groups_.clear();
+  for (const auto& [address, mapping] : mappings_) unmap({address, mapping});
+  mappings_.clear();
+  variables_.clear();
+}
+
+bool DeviceMemory::add_variable(uint64_t owner, uint64_t address, uint64_t size) {
+  const auto [first, last] = variables_.equal_range(address);
+  for (auto known = first; known != last; ++known) {
+    if (known->second.first >= size) return true;
+  }
+  if (variables_.size() >= kMaxMappings) return false;
+  variables_.emplace(address, std::pair(size, owner));
+  return true;
+}
+
+bool DeviceMemory::owns(uint64_t address, uint64_t size) const {
+  if (in_range(address, size)) return true;
+  auto after = variables_.upper_bound(address);
+  while (after != variables_.begin()) {
+    --after;
+    const auto& [known, owner] = after->second;
+    if (address - after->first <= known && size <= known - (address - after->first)) return true;
+    if (address != after->first) break;
+  }
+  return false;
+}
+
+}  // namespace gpupool::worker

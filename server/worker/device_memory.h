@@ -1,0 +1,90 @@
+// The session's device memory: its address range, what is mapped in it, and what is being given back.
+//
+// map() and free() belong to the executor's thread; collect() to any. Frees retire in the order in which they were
+// queued, each when the events recorded with it have passed; nobody blocks for them. An event set is shared by all frees
+// between which no stream got new work.
+#pragma once
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "server/worker/contexts.h"
+#include "server/worker/outbox.h"
+
+namespace gpupool::worker {
+
+constexpr size_t kMaxMappings = 1u << 20;
+constexpr size_t kMaxPendingFrees = 1u << 20;
+
+class DeviceMemory {
+ public:
+  DeviceMemory(const DeviceApi& api, Contexts& contexts, Outbox& outbox) : api_(api), contexts_(contexts), outbox_(outbox) {}
+
+  void take_range(uint64_t base, uint64_t size);
+  // Another range in place of the one so far, which must hold nothing.
+  CUresult move(uint64_t wished, uint64_t size);
+  void release_range();
+  uint64_t base() const { return base_; }
+  uint64_t size() const { return size_; }
+
+  CUresult map(uint64_t address, uint64_t size, int device, uint64_t granularity);
+  // Waits for `events` (already recorded) and for the work that `streams` have, all of `context`; without any, for
+  // nothing but earlier frees.
+  CUresult free(uint64_t address, uint64_t size, uint64_t sequence, ContextState* context,
+                std::span<StreamState* const> streams, std::vector<CUevent> events);
+  // Frees whose time has come take effect; cheap when there are none.
+  void collect();
+  bool pending() const { return pending_.load(std::memory_order_acquire) != 0; }
+  // The context's work is over (and its events are gone if `gone`): nothing waits for it, its mappings end.
+  void drop_context(ContextState& context, bool gone);
+  void drop_all();
+
+  // May the driver be given these bytes as device memory? In the range, or in a module's variable that it was told of.
+  bool owns(uint64_t address, uint64_t size) const;
+  bool in_range(uint64_t address, uint64_t size) const {
+    return address >= base_ && size <= size_ && address - base_ <= size_ - size;
+  }
+  bool add_variable(uint64_t owner, uint64_t address, uint64_t size);
+
+ private:
+  struct Mapping {
+    uint64_t size = 0;
+    CUmemGenericAllocationHandle memory = 0;
+    const ContextState* context = nullptr;
+  };
+  struct Piece {
+    uint64_t address;
+    Mapping mapping;
+  };
+  struct Free {
+    uint64_t sequence;
+    std::vector<Piece> pieces;
+  };
+  struct Group {
+    CUcontext context = nullptr;
+    std::shared_ptr<EventPool> pool;
+    std::vector<CUevent> events;
+    std::vector<Free> frees;
+  };
+
+  bool passed(Group& group);
+  void retire(Group& group);
+  void unmap(const Piece& piece);
+
+  const DeviceApi& api_;
+  Contexts& contexts_;
+  Outbox& outbox_;
+  uint64_t base_ = 0;
+  uint64_t size_ = 0;
+  std::map<uint64_t, Mapping> mappings_;  // executor's thread
+  std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner
+  std::mutex mutex_;                      // groups_
+  std::deque<Group> groups_;
+  std::atomic<size_t> pending_{0};        // frees in groups_
+};
+
+}  // namespace gpupool::worker

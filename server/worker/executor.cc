@@ -1,0 +1,254 @@
+#include "server/worker/executor.h"
+
+#include <array>
+
+#include "server/worker/calls/commands.h"
+#include "server/worker/rows.h"
+
+namespace gpupool::worker {
+
+thread_local Executor* t_executor = nullptr;
+
+namespace {
+
+using Handler = Outcome (*)(Executor&, Command&);
+
+constexpr uint16_t kCommandIds[] = {
+#define COMMAND(id, name) id,
+#include "protocol/wire/commands.def"
+#undef COMMAND
+};
+constexpr Handler kHandlers[] = {
+#define COMMAND(id, name) &commands::name,
+#include "protocol/wire/commands.def"
+#undef COMMAND
+};
+constexpr bool without_gaps() {
+  for (size_t i = 0; i < std::size(kCommandIds); ++i) {
+    if (kCommandIds[i] != wire::kFirstCommand + i) return false;
+  }
+  return true;
+}
+static_assert(without_gaps(), "commands.def is appended to, one id after the other");
+
+constexpr size_t kKeptReplyBytes = 1u << 20;
+constexpr std::chrono::microseconds kShortestSleep{500};   // with frees on their way
+constexpr std::chrono::microseconds kLongestSleep{50'000};
+constexpr std::chrono::seconds kLongestQuiesce{10};        // for waits in a context that is being destroyed
+
+}  // namespace
+
+Executor::Executor(SessionStart& start)
+    : start(start),
+      outbox(*start.connection),
+      capture(outbox),
+      contexts(api),
+      table(api, contexts),
+      staging(api),
+      bulk(api, outbox, staging, waits, [this] { if (output_possible.load(std::memory_order_relaxed)) capture.flush(); }),
+      memory(api, contexts, outbox),
+      callbacks([this](uint64_t id, const void* context) {
+        // No driver call is allowed on the device's callback thread, and finished copies must be sent first.
+        const bool told = waits.submit(context, [this, id, context] {
+          make_current(api, static_cast<CUcontext>(const_cast<void*>(context)));
+          publish();
+          outbox.send(wire::MessageKind::host_callback, 0, 0, std::as_bytes(std::span(&id, 1)));
+          make_current(api, nullptr);
+        });
+        if (!told) callbacks.done(id);
+      }),
+      images(api),
+      events(api),
+      inbox(*start.connection, [this] { return before_sleep(); }) {
+  table.on_stream_departing([this](StreamState& stream) { departing(stream); });
+  memory.take_range(start.range_base, start.range_size);
+}
+
+Executor::~Executor() {
+  if (t_executor == this) t_executor = nullptr;
+}
+
+bool Executor::run() {
+  t_executor = this;
+  forget_current();
+  if (const char* const missing = api.load(start.symbol)) {
+    outbox.end(std::string("the device library has no ") + missing);
+    return false;
+  }
+  guarded.load(start.symbol);
+  for (const CallRow& row : call_rows()) {
+    void* const function = start.symbol(row.name);
+    void* const wrapper = guarded.wrapper(row.name);
+    functions_.push_back(function && wrapper ? wrapper : function);
+  }
+  if (api.cuThreadExchangeStreamCaptureMode) {
+    // What the client's threads may do while one of them captures is checked in the client; the worker's own calls
+    // must not break a capture.
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    api.cuThreadExchangeStreamCaptureMode(&mode);
+  }
+  while (true) {
+    const auto header = inbox.next();
+    if (!header) {
+      const bool orderly = goodbye_ || header.error().code == ErrorCode::closed;
+      if (header.error().code == ErrorCode::malformed) outbox.end(header.error().message);
+      return orderly;
+    }
+    if (header->sequence != last_sequence_ + 1) {
+      outbox.end("command " + std::to_string(header->sequence) + " came after " + std::to_string(last_sequence_));
+      return false;
+    }
+    last_sequence_ = header->sequence;
+    at_work_.store(last_sequence_, std::memory_order_relaxed);
+    Command command{*header};
+    if (header->id != static_cast<uint16_t>(wire::Command::copy_to_device)) {
+      const auto body = inbox.body(header->length);
+      if (!body) {
+        if (body.error().code == ErrorCode::closed) outbox.end("the connection ended within a command");
+        return false;
+      }
+      command.body = wire::Reader(*body);
+    }
+    if (!finish(command, execute(command))) return goodbye_;
+    at_work_.store(0, std::memory_order_relaxed);
+    if (goodbye_) return true;
+  }
+}
+
+Outcome Executor::execute(Command& command) {
+  reply_body.clear();
+  if (reply_body.capacity() > kKeptReplyBytes) reply_body.shrink_to_fit();
+  const uint16_t id = command.header.id;
+  if (id < wire::kFirstCommand) return execute_row(command);
+  if (id >= wire::kFirstCommand + std::size(kHandlers)) return Outcome::malformed("unknown command");
+  if (id == static_cast<uint16_t>(wire::Command::goodbye)) goodbye_ = true;
+  return kHandlers[id - wire::kFirstCommand](*this, command);
+}
+
+Outcome Executor::execute_row(Command& command) {
+  const auto index = find_row(command.header.id);
+  // A client built with newer headers than this worker may know more rows.
+  if (!index) return CUDA_ERROR_NOT_SUPPORTED;
+  const CallRow& row = call_rows()[*index];
+  if (!enter(command) && row.needs_context) return CUDA_ERROR_INVALID_CONTEXT;
+  wire::Writer writer(reply_body);
+  const auto result = row.execute(functions_[*index], command.body, writer, table);
+  if (!result) return Outcome::malformed(row.name);
+  if (table.broken()) return Outcome::malformed("a handle that cannot be");
+  return *result;
+}
+
+bool Executor::finish(const Command& command, const Outcome& outcome) {
+  switch (outcome.next) {
+    case Outcome::Next::lost:
+      return false;
+    case Outcome::Next::malformed:
+      outbox.end("malformed command " + std::to_string(command.header.sequence) + " (id " +
+                 std::to_string(command.header.id) + "): " + outcome.why);
+      return false;
+    case Outcome::Next::parked:
+      return !outbox.over();
+    case Outcome::Next::reply:
+      break;
+  }
+  if (!command.wants_reply()) {
+    if (outcome.result != CUDA_SUCCESS && deferred_ == CUDA_SUCCESS) deferred_ = outcome.result;
+    return true;
+  }
+  const CUresult result = outcome.result == CUDA_SUCCESS ? take_deferred() : outcome.result;
+  memory.collect();
+  return outbox.send(wire::MessageKind::reply, result, command.header.sequence, reply_body);
+}
+
+std::optional<std::chrono::microseconds> Executor::before_sleep() {
+  if (!memory.pending()) {
+    next_sleep_ = kShortestSleep;
+    return std::nullopt;
+  }
+  memory.collect();
+  next_sleep_ = std::min(next_sleep_ * 2, kLongestSleep);
+  return next_sleep_;
+}
+
+void Executor::answer(uint64_t sequence, CUresult result, std::span<const std::byte> body) {
+  publish();
+  memory.collect();
+  outbox.send(wire::MessageKind::reply, result, sequence, body);
+}
+
+void Executor::publish() {
+  if (output_possible.load(std::memory_order_relaxed)) capture.flush();
+  bulk.flush();
+}
+
+void Executor::fetch_output(StreamState& stream) {
+  // Idle, so this returns at once; it is what makes the driver print.
+  if (output_possible.load(std::memory_order_relaxed)) api.cuStreamSynchronize(stream.stream);
+}
+
+ContextState* Executor::enter(const Command& command) {
+  ContextState* const context = contexts.find(command.header.context);
+  return contexts.enter(context) == CUDA_SUCCESS ? context : nullptr;
+}
+
+void Executor::departing(StreamState& stream) {
+  staging.close_slab(stream);
+  if (!stream.used) return;
+  ContextState& context = *stream.context;
+  // The oldest ones have passed in most cases: the list stays short without a free.
+  std::erase_if(context.departed, [&](CUevent event) {
+    if (api.cuEventQuery(event) == CUDA_ERROR_NOT_READY) return false;
+    context.events->give(event);
+    return true;
+  });
+  const CUevent event = context.events->take();
+  if (event && api.cuEventRecord(event, stream.stream) == CUDA_SUCCESS) {
+    context.departed.push_back(event);
+    return;
+  }
+  if (event) context.events->give(event);
+  api.cuStreamSynchronize(stream.stream);
+}
+
+bool Executor::leave(ContextState& context) {
+  contexts.enter(&context);
+  callbacks.release(context.object);
+  if (!waits.drain(context.object, std::chrono::steady_clock::now() + kLongestQuiesce)) return false;
+  api.cuCtxSynchronize();
+  publish();
+  bulk.drop_context(context);
+  for (const CUevent event : context.departed) context.events->give(event);
+  context.departed.clear();
+  staging.drop_context(context, false);
+  memory.drop_context(context, false);
+  table.drop_context(context);
+  context.events->clear();
+  return true;
+}
+
+void Executor::tear_down() {
+  callbacks.end_all();
+  waits.stop();
+  for (auto& [handle, context] : contexts.all()) {
+    contexts.enter(context.get());
+    api.cuCtxSynchronize();
+    staging.drop_context(*context, false);
+    bulk.drop_context(*context);
+  }
+  table.destroy_all();
+  memory.drop_all();
+  for (auto& [handle, context] : contexts.all()) {
+    contexts.enter(context.get());
+    context->events->clear();
+    contexts.enter(nullptr);
+    if (!context->primary) {
+      if (api.cuCtxDestroy_v2) api.cuCtxDestroy_v2(context->object);
+      continue;
+    }
+    for (; context->retained != 0; --context->retained) api.cuDevicePrimaryCtxRelease_v2(context->device);
+  }
+  contexts.enter(nullptr);
+  memory.release_range();
+}
+
+}  // namespace gpupool::worker

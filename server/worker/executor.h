@@ -1,0 +1,123 @@
+// Executes one client's commands, in their order, on the device. One thread, which is also the one that receives: what a
+// command needs to wait for is parked with a wait thread and answered from there, while later commands go on.
+//
+// Owns everything that the session holds on the device. The handlers of single commands are in calls/.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "protocol/wire/commands.h"
+#include "protocol/wire/reader.h"
+#include "protocol/wire/writer.h"
+#include "server/worker/bulk.h"
+#include "server/worker/calls/guards.h"
+#include "server/worker/contexts.h"
+#include "server/worker/device_api.h"
+#include "server/worker/device_memory.h"
+#include "server/worker/event_guard.h"
+#include "server/worker/handle_table.h"
+#include "server/worker/host_callbacks.h"
+#include "server/worker/images.h"
+#include "server/worker/inbox.h"
+#include "server/worker/outbox.h"
+#include "server/worker/output_capture.h"
+#include "server/worker/staging.h"
+#include "server/worker/uploads.h"
+#include "server/worker/waits.h"
+
+namespace gpupool::worker {
+
+struct Command {
+  wire::CommandHeader header;
+  wire::Reader body{{}};  // empty in commands that take their body from the inbox
+  bool wants_reply() const { return (header.flags & wire::kWantsReply) != 0; }
+};
+
+// What became of a command.
+struct Outcome {
+  enum class Next { reply, parked, malformed, lost };
+  Next next = Next::reply;
+  CUresult result = CUDA_SUCCESS;
+  const char* why = "";  // malformed: for the client's message
+
+  Outcome(CUresult result) : result(result) {}
+  static Outcome parked() { return Outcome(Next::parked, ""); }  // answered already, or by a wait thread later
+  static Outcome malformed(const char* why) { return Outcome(Next::malformed, why); }
+  static Outcome lost() { return Outcome(Next::lost, ""); }       // the connection broke within the command
+
+ private:
+  Outcome(Next next, const char* why) : next(next), why(why) {}
+};
+
+class Executor {
+ public:
+  explicit Executor(SessionStart& start);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Until the client leaves or must be made to. True after an orderly end.
+  bool run();
+  // Frees everything; blocks while the device is at work on it.
+  void tear_down();
+  // For the keep-alive: the sequence number of the command at work, 0 between commands.
+  uint64_t at_work() const { return at_work_.load(std::memory_order_relaxed); }
+
+  // --- for the handlers in calls/ ---
+  SessionStart& start;
+  DeviceApi api;
+  Outbox outbox;
+  OutputCapture capture;
+  Contexts contexts;
+  HandleTable table;
+  WaitPool waits;
+  Staging staging;
+  Bulk bulk;
+  DeviceMemory memory;
+  HostCallbacks callbacks;
+  Uploads uploads;
+  Images images;
+  EventGuard events;
+  guards::Calls guarded;
+  Inbox inbox;
+  wire::Buffer reply_body;  // of the command at work
+  std::atomic<bool> output_possible{false};  // device code that may print was launched
+
+  // Answers later, from any thread that has a context current: sends what must come before, then the reply.
+  void answer(uint64_t sequence, CUresult result, std::span<const std::byte> body = {});
+  // The error of an earlier command that nobody waited for; it is reported once.
+  CUresult take_deferred() { return std::exchange(deferred_, CUDA_SUCCESS); }
+  // Sends what the client must see before it is told that device work has completed. Any thread.
+  void publish();
+  // Completed work of a stream: its kernels' output is fetched from the device.
+  void fetch_output(StreamState& stream);
+  // The stream is about to be destroyed: its unfinished copies and uses are kept apart from it.
+  void departing(StreamState& stream);
+  // The context that the command names, made current; null: it names none, or one that does not exist.
+  ContextState* enter(const Command& command);
+  // The context is about to be destroyed: what the session has in it is given up. False: a wait in it did not end.
+  bool leave(ContextState& context);
+
+ private:
+  Outcome execute(Command& command);
+  Outcome execute_row(Command& command);
+  bool finish(const Command& command, const Outcome& outcome);
+  std::optional<std::chrono::microseconds> before_sleep();
+
+  std::vector<void*> functions_;  // of the rows, by their place in the table
+  uint64_t last_sequence_ = 0;
+  CUresult deferred_ = CUDA_SUCCESS;
+  std::atomic<uint64_t> at_work_{0};
+  bool goodbye_ = false;
+  std::chrono::microseconds next_sleep_{500};
+};
+
+// Wrappers that a row calls in place of the driver's function find the session here.
+extern thread_local Executor* t_executor;
+
+}  // namespace gpupool::worker

@@ -1,0 +1,183 @@
+#include "server/worker/handle_table.h"
+
+#include <algorithm>
+
+namespace gpupool::worker {
+namespace {
+
+constexpr uint64_t kHandleBits = 0x7fff'ffff'ffff'fff0;  // make_handle's layout: the rest is zero
+
+bool belongs_to_context(cuda::Kind kind) {
+  using cuda::Kind;
+  return kind != Kind::context && kind != Kind::library && kind != Kind::kernel && kind != Kind::memory &&
+         kind != Kind::memory_pool && kind != Kind::upload && kind != Kind::linker;
+}
+
+}  // namespace
+
+HandleTable::Entry* HandleTable::find(uint64_t handle) const {
+  const uint32_t index = cuda::index_of(handle);
+  if (index >= kMaxHandles || handle == 0) return nullptr;
+  Page* const page = pages_[index / kPageEntries].get();
+  if (!page) return nullptr;
+  Entry& entry = (*page)[index % kPageEntries];
+  return entry.handle == handle ? &entry : nullptr;
+}
+
+std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
+  const Kind actual = cuda::kind_of(handle);
+  // The driver takes a CUkernel where it expects a CUfunction, and cudart relies on it.
+  if (actual != kind && !(kind == Kind::function && actual == Kind::kernel)) return std::nullopt;
+  const Entry* const entry = find(handle);
+  return entry ? std::optional(entry->object) : std::nullopt;
+}
+
+StreamState* HandleTable::find_stream(uint64_t handle) {
+  StreamState* state = nullptr;
+  if (handle <= 1) {  // 0 and CU_STREAM_LEGACY; per-thread streams (2) are streams of their own, made by the client
+    if (ContextState* const context = contexts_.current()) state = &context->legacy;
+  } else if (cuda::kind_of(handle) == Kind::stream) {
+    if (Entry* const entry = find(handle)) state = entry->stream;
+  }
+  return state;
+}
+
+void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t owner) {
+  const uint32_t index = cuda::index_of(handle);
+  if (index >= kMaxHandles || (handle & ~kHandleBits) != 0 || cuda::kind_of(handle) != kind) {
+    destroy(kind, object);
+    broken_ = true;
+    return;
+  }
+  auto& page = pages_[index / kPageEntries];
+  if (!page) page = std::make_unique<Page>();
+  Entry& entry = (*page)[index % kPageEntries];
+  if (entry.handle != 0) {
+    // The client uses the place again because it believes the object destroyed: destroying it has failed.
+    void* const old = entry.object;
+    const Kind old_kind = cuda::kind_of(entry.handle);
+    if (old_kind == Kind::context) {
+      destroy(kind, object);
+      broken_ = true;
+      return;
+    }
+    if (entry.stream && departing_) departing_(*entry.stream);
+    forget(entry);
+    destroy(old_kind, old);
+  }
+  entry.handle = handle;
+  entry.object = object;
+  entry.context = belongs_to_context(kind) ? contexts_.current() : nullptr;
+  entry.owner = owner;
+  if (owner != 0) adopt_child(owner, handle);
+  if (kind == Kind::stream && entry.context) {
+    auto state = std::make_unique<StreamState>();
+    state->context = entry.context;
+    state->stream = static_cast<CUstream>(object);
+    entry.stream = state.get();
+    entry.context->streams[state->stream] = std::move(state);
+  }
+  ++size_;
+}
+
+void HandleTable::adopt_child(uint64_t owner, uint64_t handle) {
+  auto& children = children_[owner];
+  // A client may bind the same place again and again: the list stays in proportion to what is alive.
+  if (children.size() > 2 * size_ + kPageEntries) {
+    std::sort(children.begin(), children.end());
+    children.erase(std::unique(children.begin(), children.end()), children.end());
+    std::erase_if(children, [this](uint64_t child) { return !find(child); });
+  }
+  children.push_back(handle);
+}
+
+void HandleTable::forget(Entry& entry) {
+  if (entry.stream) {
+    auto& context = *entry.stream->context;
+    if (entry.stream->used) std::erase(context.used, entry.stream);
+    context.streams.erase(entry.stream->stream);
+  }
+  entry = {};
+  --size_;
+}
+
+void HandleTable::unbind(uint64_t handle) {
+  Entry* const entry = find(handle);
+  if (!entry) return;
+  forget(*entry);
+  if (auto children = children_.extract(handle)) {
+    for (const uint64_t child : children.mapped()) unbind(child);
+  }
+}
+
+uint64_t HandleTable::owner_of(uint64_t handle) const {
+  const Entry* const entry = find(handle);
+  return entry ? entry->owner : 0;
+}
+
+void HandleTable::drop_context(const ContextState& context) {
+  for (auto& page : pages_) {
+    if (!page) continue;
+    for (Entry& entry : *page) {
+      if (entry.handle == 0 || entry.context != &context) continue;
+      children_.erase(entry.handle);
+      forget(entry);
+    }
+  }
+}
+
+void HandleTable::destroy(Kind kind, void* object) {
+  switch (kind) {
+    case Kind::stream: api_.cuStreamDestroy_v2(static_cast<CUstream>(object)); break;
+    case Kind::event: api_.cuEventDestroy_v2(static_cast<CUevent>(object)); break;
+    case Kind::module: api_.cuModuleUnload(static_cast<CUmodule>(object)); break;
+#if CUDA_VERSION >= 12000
+    case Kind::library:
+      if (api_.cuLibraryUnload) api_.cuLibraryUnload(static_cast<CUlibrary>(object));
+      break;
+#endif
+    case Kind::memory:
+      if (api_.cuMemRelease) {
+        api_.cuMemRelease(static_cast<CUmemGenericAllocationHandle>(reinterpret_cast<uintptr_t>(object)));
+      }
+      break;
+    case Kind::memory_pool:
+      if (api_.cuMemPoolDestroy) api_.cuMemPoolDestroy(static_cast<CUmemoryPool>(object));
+      break;
+    case Kind::graph:
+      if (api_.cuGraphDestroy) api_.cuGraphDestroy(static_cast<CUgraph>(object));
+      break;
+    case Kind::graph_exec:
+      if (api_.cuGraphExecDestroy) api_.cuGraphExecDestroy(static_cast<CUgraphExec>(object));
+      break;
+    case Kind::linker:
+      if (api_.cuLinkDestroy) api_.cuLinkDestroy(static_cast<CUlinkState>(object));
+      break;
+    case Kind::none:
+    case Kind::context:  // Contexts' own
+    case Kind::function:
+    case Kind::kernel:
+    case Kind::graph_node:
+    case Kind::upload:
+      break;
+  }
+}
+
+void HandleTable::destroy_all() {
+  constexpr Kind kOrder[] = {Kind::graph_exec, Kind::graph,   Kind::stream, Kind::event, Kind::linker,
+                             Kind::module,     Kind::library, Kind::memory, Kind::memory_pool};
+  for (const Kind kind : kOrder) {
+    for (auto& page : pages_) {
+      if (!page) continue;
+      for (Entry& entry : *page) {
+        if (entry.handle == 0 || cuda::kind_of(entry.handle) != kind) continue;
+        void* const object = entry.object;
+        if (entry.context) contexts_.enter(entry.context);
+        forget(entry);
+        destroy(kind, object);
+      }
+    }
+  }
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,83 @@
+// The client's handles and the device's objects behind them: codec.h's Table, and the only place where a number that a
+// client sent becomes a pointer that the driver gets. The executor's thread alone uses it.
+//
+// Handles are compared whole, so that a stale one (older generation, other kind) is unknown. Objects remember the context
+// they were made in and the module or library they belong to, and vanish with it: the driver would follow a dangling
+// CUfunction without a check. What is still there at the end of the session is destroyed by destroy_all().
+#pragma once
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/cuda/handles.h"
+#include "server/worker/contexts.h"
+
+namespace gpupool::worker {
+
+constexpr uint32_t kMaxHandles = 4u << 20;  // indices a client may use; above it the session ends
+
+class HandleTable {
+ public:
+  using Kind = cuda::Kind;
+
+  HandleTable(const DeviceApi& api, Contexts& contexts) : api_(api), contexts_(contexts), pages_(kPages) {}
+
+  // --- codec.h's Table ---
+  std::optional<void*> resolve(Kind kind, uint64_t handle);
+  void bind(Kind kind, uint64_t handle, void* object) { bind_owned(kind, handle, object, 0); }
+  void unbind(uint64_t handle);
+  std::optional<CUstream> stream(uint64_t handle) {
+    StreamState* const state = use_stream(handle);
+    return state ? std::optional(state->stream) : std::nullopt;
+  }
+
+  // The same. Null: unknown, or no context is current.
+  StreamState* find_stream(uint64_t handle);
+  StreamState* use_stream(uint64_t handle) {  // it is about to get work
+    StreamState* const state = find_stream(handle);
+    if (state) contexts_.note_use(*state);
+    return state;
+  }
+  // `owner`: the module or library that the object vanishes with; 0: none.
+  void bind_owned(Kind kind, uint64_t handle, void* object, uint64_t owner);
+  uint64_t owner_of(uint64_t handle) const;
+  // All objects made in a context that is gone: forgotten, not destroyed.
+  void drop_context(const ContextState& context);
+  // Destroys every object that is left (contexts stay), users before what they use.
+  void destroy_all();
+  // Called while the stream still exists, before the table destroys or forgets it.
+  void on_stream_departing(std::function<void(StreamState&)> departing) { departing_ = std::move(departing); }
+  // A handle that no client of ours makes was bound: the session must end.
+  bool broken() const { return broken_; }
+  size_t size() const { return size_; }
+
+ private:
+  static constexpr uint32_t kPageEntries = 1024;
+  static constexpr uint32_t kPages = kMaxHandles / kPageEntries;
+  struct Entry {
+    uint64_t handle = 0;  // 0: empty
+    void* object = nullptr;
+    ContextState* context = nullptr;  // null: belongs to none (libraries, kernels, memory)
+    StreamState* stream = nullptr;    // of a stream
+    uint64_t owner = 0;
+  };
+  using Page = std::array<Entry, kPageEntries>;
+
+  Entry* find(uint64_t handle) const;
+  void forget(Entry& entry);
+  void destroy(Kind kind, void* object);
+  void adopt_child(uint64_t owner, uint64_t handle);
+
+  const DeviceApi& api_;
+  Contexts& contexts_;
+  std::vector<std::unique_ptr<Page>> pages_;
+  std::unordered_map<uint64_t, std::vector<uint64_t>> children_;  // of modules and libraries
+  std::function<void(StreamState&)> departing_;
+  size_t size_ = 0;
+  bool broken_ = false;
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,51 @@
+// Host functions of the client in its streams: the device's callback thread waits here until the client has run one.
+//
+// add(), done() belong to the executor's thread; run() is the device's callback, in which no driver call is allowed, so
+// that telling the client is left to a wait thread (it must send finished copies first). end_all() releases everyone.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+namespace gpupool::worker {
+
+constexpr size_t kMaxHostCallbacks = 65536;
+
+class HostCallbacks {
+ public:
+  // Tells the client that the turn of `id` has come; runs on the device's callback thread and must not block for long.
+  using Tell = std::function<void(uint64_t id, const void* context)>;
+  explicit HostCallbacks(Tell tell) : tell_(std::move(tell)) {}
+
+  struct Turn {
+    HostCallbacks* owner;
+    uint64_t id;
+    const void* context;
+  };
+  // What cuLaunchHostFunc gets: run() and this. Null: the id is in use, or too many are.
+  Turn* add(uint64_t id, const void* context);
+  void remove(uint64_t id);  // the launch has failed
+  // False: no such callback.
+  bool done(uint64_t id);
+  // The context is about to be destroyed, which would wait for its callbacks: they are waited for no longer.
+  void release(const void* context);
+  void end_all();
+  static void run(void* turn);
+
+ private:
+  struct State {
+    std::unique_ptr<Turn> turn;
+    bool done = false;
+  };
+
+  const Tell tell_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_map<uint64_t, State> callbacks_;
+  bool ended_ = false;
+};
+
+}  // namespace gpupool::worker

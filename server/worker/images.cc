@@ -1,0 +1,90 @@
+#include "server/worker/images.h"
+
+#include <array>
+#include <cstring>
+
+namespace gpupool::worker {
+namespace {
+
+bool driver_tells_layouts(const DeviceApi& api) {
+#if CUDA_VERSION >= 12040
+  return api.cuFuncGetParamInfo != nullptr;
+#else
+  return false;
+#endif
+}
+
+void collect_layouts(const cuda::Image& image, std::unordered_map<std::string, std::vector<cuda::KernelParam>>& layouts) {
+  const auto collect = [&](const std::vector<cuda::ImageEntry>& entries) {
+    for (const cuda::ImageEntry& entry : entries) {
+      cuda::Bytes code;
+      std::vector<cuda::KernelLayout> kernels;
+      if (entry.kind == cuda::CodeKind::other || cuda::unpack_entry(entry, code) != CUDA_SUCCESS ||
+          cuda::kernels_of_code(entry.kind, code.view(), kernels) != CUDA_SUCCESS) {
+        continue;
+      }
+      for (cuda::KernelLayout& kernel : kernels) layouts.try_emplace(std::string(kernel.name), std::move(kernel.params));
+    }
+  };
+  collect(image.entries);
+  for (const auto& file : image.linked) collect(file);
+}
+
+}  // namespace
+
+template <class Load>
+Images::Loaded Images::load(std::span<const std::byte> bytes, Kept& kept, Load&& load) {
+  Loaded loaded;
+  cuda::Bundle bundle;
+  cuda::Image image;
+  loaded.result = bundle.parse(bytes);
+  if (loaded.result == CUDA_SUCCESS) loaded.result = cuda::parse_image(bundle.spans(), image);
+  if (loaded.result != CUDA_SUCCESS) return loaded;
+  kept.logs = std::make_unique<Logs>();
+  std::array<CUjit_option, 4> options{CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+                                      CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  std::array<void*, 4> values{kept.logs->info, reinterpret_cast<void*>(sizeof kept.logs->info - 1), kept.logs->error,
+                              reinterpret_cast<void*>(sizeof kept.logs->error - 1)};
+  loaded.result = load(bundle.loadable(), static_cast<unsigned>(options.size()), options.data(), values.data());
+  loaded.log.assign(kept.logs->error, ::strnlen(kept.logs->error, sizeof kept.logs->error));
+  loaded.log.append(kept.logs->info, ::strnlen(kept.logs->info, sizeof kept.logs->info));
+  if (loaded.result == CUDA_SUCCESS && !driver_tells_layouts(api_)) collect_layouts(image, kept.layouts);
+  return loaded;
+}
+
+Images::Loaded Images::load_module(uint64_t handle, std::span<const std::byte> bundle) {
+  Kept kept;
+  CUmodule module = nullptr;
+  Loaded loaded = load(bundle, kept, [&](const void* image, unsigned count, CUjit_option* options, void** values) {
+    return api_.cuModuleLoadDataEx(&module, image, count, options, values);
+  });
+  loaded.object = module;
+  kept.logs.reset();
+  if (loaded.result == CUDA_SUCCESS && !kept.layouts.empty()) kept_[handle] = std::move(kept);
+  return loaded;
+}
+
+Images::Loaded Images::load_library(uint64_t handle, std::span<const std::byte> bundle) {
+#if CUDA_VERSION >= 12000
+  if (!api_.cuLibraryLoadData) return {.result = CUDA_ERROR_NOT_SUPPORTED};
+  Kept kept;
+  CUlibrary library = nullptr;
+  Loaded loaded = load(bundle, kept, [&](const void* image, unsigned count, CUjit_option* options, void** values) {
+    return api_.cuLibraryLoadData(&library, image, options, values, count, nullptr, nullptr, 0);
+  });
+  loaded.object = library;
+  if (loaded.result == CUDA_SUCCESS) kept_[handle] = std::move(kept);
+  return loaded;
+#else
+  return {.result = CUDA_ERROR_NOT_SUPPORTED};
+#endif
+}
+
+const std::vector<cuda::KernelParam>* Images::layout(uint64_t owner, std::string_view kernel) const {
+  const auto kept = kept_.find(owner);
+  if (kept == kept_.end()) return nullptr;
+  const auto found = kept->second.layouts.find(std::string(kernel));
+  return found == kept->second.layouts.end() ? nullptr : &found->second;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,51 @@
+// Modules and libraries of the client: images are checked before the driver sees them, because the driver takes sizes
+// from the image's own headers; what must live as long as the loaded object (log buffers, parameter layouts for drivers
+// that do not tell them) is kept here. The executor's thread alone uses it.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/kernel_params.h"
+#include "server/worker/device_api.h"
+
+namespace gpupool::worker {
+
+constexpr size_t kJitLogBytes = 16 * 1024;  // each of the two logs
+
+class Images {
+ public:
+  explicit Images(const DeviceApi& api) : api_(api) {}
+
+  struct Loaded {
+    CUresult result = CUDA_SUCCESS;
+    void* object = nullptr;
+    std::string log;  // what the JIT compiler said
+  };
+  Loaded load_module(uint64_t handle, std::span<const std::byte> bundle);
+  Loaded load_library(uint64_t handle, std::span<const std::byte> bundle);
+  // Parameter layout of a kernel by name, where the driver cannot tell it; null: unknown.
+  const std::vector<cuda::KernelParam>* layout(uint64_t owner, std::string_view kernel) const;
+  void forget(uint64_t handle) { kept_.erase(handle); }
+
+ private:
+  struct Logs {
+    char info[kJitLogBytes] = {};
+    char error[kJitLogBytes] = {};
+  };
+  struct Kept {
+    std::unique_ptr<Logs> logs;  // libraries compile late, into these buffers
+    std::unordered_map<std::string, std::vector<cuda::KernelParam>> layouts;
+  };
+  template <class Load>
+  Loaded load(std::span<const std::byte> bundle, Kept& kept, Load&& load);
+
+  const DeviceApi& api_;
+  std::unordered_map<uint64_t, Kept> kept_;
+};
+
+}  // namespace gpupool::worker

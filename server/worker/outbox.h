@@ -1,0 +1,44 @@
+// Everything that a session sends: one mutex, whole messages, in the order of the calls. Any thread may send. A sender
+// blocks while the client does not read; the transport notices a client that is gone. After the first failure, or after
+// end(), nothing is sent any more and the connection is closed, which also ends the executor's receiving.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <initializer_list>
+#include <mutex>
+#include <span>
+#include <string_view>
+
+#include "protocol/transport/transport.h"
+#include "protocol/wire/frame.h"
+
+namespace gpupool::worker {
+
+class Outbox {
+ public:
+  explicit Outbox(transport::Connection& connection) : connection_(connection) {}
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+
+  // False when the session is over.
+  bool send(wire::MessageKind kind, int32_t result, uint64_t sequence, std::span<const std::byte> body = {},
+            std::span<const std::byte> more = {});
+  // Says why the session ends, as well as a client that may not read allows, and closes the connection.
+  void end(std::string_view reason);
+  void close();
+  bool over() const { return over_.load(std::memory_order_acquire); }
+
+  // What MessageHeader::retired tells; never goes back.
+  void set_retired(uint64_t sequence) { retired_.store(sequence, std::memory_order_release); }
+
+ private:
+  bool send_locked(wire::MessageHeader header, std::span<const std::byte> body, std::span<const std::byte> more,
+                   transport::Deadline deadline);
+
+  transport::Connection& connection_;
+  std::mutex mutex_;
+  std::atomic<uint64_t> retired_{0};
+  std::atomic<bool> over_{false};
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,166 @@
+#include "server/worker/staging.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace gpupool::worker {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::microseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kPatience{100};           // without any piece coming back, before taking more
+constexpr milliseconds kLongestWait{10'000};     // at the hard limit, before a copy fails
+constexpr microseconds kPollEvery{100};          // the device reports through events, which have no time-out
+
+}  // namespace
+
+StagingChunk* Staging::take_idle(const ContextState& context, size_t size) {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = idle_.size(); i-- > 0;) {  // the last used is warm
+    StagingChunk* const chunk = idle_[i];
+    if (chunk->context != &context || (size > kSmallPiece) != (chunk->size == kLargePiece)) continue;
+    idle_[i] = idle_.back();
+    idle_.pop_back();
+    return chunk;
+  }
+  return nullptr;
+}
+
+bool Staging::grow(ContextState& context, size_t size, size_t limit) {
+  if (total_ + kLargePiece > limit) return false;
+  void* memory = nullptr;
+  if (api_.cuMemHostAlloc(&memory, kLargePiece, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) return false;
+  const size_t piece = size > kSmallPiece ? kLargePiece : kSmallPiece;
+  Block block{memory, &context, {}};
+  for (size_t offset = 0; offset < kLargePiece; offset += piece) {
+    block.pieces.push_back(
+        std::make_unique<StagingChunk>(StagingChunk{&context, static_cast<std::byte*>(memory) + offset, piece}));
+  }
+  total_ += kLargePiece;
+  const std::lock_guard lock(mutex_);
+  for (auto& chunk : block.pieces) idle_.push_back(chunk.get());
+  blocks_.push_back(std::move(block));
+  return true;
+}
+
+bool Staging::shrink_others(const ContextState& context) {
+  for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
+    if (block->context == &context) continue;
+    const std::lock_guard lock(mutex_);
+    const auto is_here = [&](const StagingChunk* chunk) {
+      return chunk->data >= block->pieces.front()->data && chunk->data <= block->pieces.back()->data;
+    };
+    if (std::count_if(idle_.begin(), idle_.end(), is_here) != static_cast<ptrdiff_t>(block->pieces.size())) continue;
+    std::erase_if(idle_, is_here);
+    api_.cuMemFreeHost(block->memory);
+    blocks_.erase(block);
+    total_ -= kLargePiece;
+    return true;
+  }
+  return false;
+}
+
+bool Staging::collect() {
+  bool any = false;
+  for (size_t i = 0; i < busy_.size();) {
+    Busy& busy = busy_[i];
+    if (api_.cuEventQuery(busy.event) == CUDA_ERROR_NOT_READY) {
+      ++i;
+      continue;
+    }
+    busy.chunk->context->events->give(busy.event);
+    give_back(busy.chunk);
+    busy = busy_.back();
+    busy_.pop_back();
+    any = true;
+  }
+  return any;
+}
+
+StagingChunk* Staging::acquire(ContextState& context, size_t size) {
+  if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
+  if (collect()) {
+    if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
+  }
+  if (grow(context, size, kStagingBytes) || (shrink_others(context) && grow(context, size, kStagingBytes))) {
+    return take_idle(context, size);
+  }
+  const auto start = Clock::now();
+  context.for_each_stream([this](StreamState& stream) { close_slab(stream); });
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      const size_t before = idle_.size();
+      returned_.wait_for(lock, kPollEvery, [&] { return idle_.size() != before; });
+    }
+    collect();
+    if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
+    const auto waited = Clock::now() - start;
+    if (waited >= kPatience && grow(context, size, kMaxStagingBytes)) return take_idle(context, size);
+    if (waited >= kLongestWait) return nullptr;
+  }
+}
+
+void Staging::give_back(StagingChunk* chunk) {
+  {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(chunk);
+  }
+  returned_.notify_one();
+}
+
+void Staging::keep_until(StagingChunk* chunk, StreamState& stream) {
+  const CUevent event = chunk->context->events->take();
+  if (event && api_.cuEventRecord(event, stream.stream) == CUDA_SUCCESS) {
+    busy_.push_back({chunk, event});
+    return;
+  }
+  if (event) chunk->context->events->give(event);
+  api_.cuStreamSynchronize(stream.stream);  // out of events, or the context is broken and nothing runs any more
+  give_back(chunk);
+}
+
+std::byte* Staging::slab_place(StreamState& stream, size_t size) {
+  if (!stream.slab || stream.slab_used + size > stream.slab->size) {
+    close_slab(stream);
+    stream.slab = acquire(*stream.context, kSmallPiece);
+    stream.slab_used = 0;
+    if (!stream.slab) return nullptr;
+  }
+  std::byte* const place = stream.slab->data + stream.slab_used;
+  stream.slab_used += (size + 63) / 64 * 64;
+  return place;
+}
+
+void Staging::close_slab(StreamState& stream) {
+  if (!stream.slab) return;
+  StagingChunk* const chunk = std::exchange(stream.slab, nullptr);
+  if (std::exchange(stream.slab_used, 0) == 0) give_back(chunk);
+  else keep_until(chunk, stream);
+}
+
+void Staging::drop_context(ContextState& context, bool gone) {
+  for (const Busy& busy : busy_) {
+    if (busy.chunk->context == &context && !gone) context.events->give(busy.event);
+  }
+  std::erase_if(busy_, [&](const Busy& busy) { return busy.chunk->context == &context; });
+  context.for_each_stream([](StreamState& stream) {
+    stream.slab = nullptr;
+    stream.slab_used = 0;
+  });
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(idle_, [&](const StagingChunk* chunk) { return chunk->context == &context; });
+  }
+  std::erase_if(blocks_, [&](const Block& block) {
+    if (block.context != &context) return false;
+    if (!gone) api_.cuMemFreeHost(block.memory);
+    total_ -= kLargePiece;
+    return true;
+  });
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,36 @@
+#include "server/worker/uploads.h"
+
+#include <utility>
+
+namespace gpupool::worker {
+
+Uploads::Added Uploads::add(uint64_t upload, uint64_t total, std::span<const std::byte> part) {
+  auto found = uploads_.find(upload);
+  if (found == uploads_.end()) {
+    if (uploads_.size() >= kMaxUploads) return Added::malformed;
+    found = uploads_.try_emplace(upload).first;
+    found->second.total = total;
+    found->second.refused = total > kMaxUploadBytes - promised_;
+    if (!found->second.refused) promised_ += total;
+  }
+  Upload& image = found->second;
+  if (image.total != total) return Added::malformed;
+  if (image.refused) return Added::too_much;
+  if (part.size() > image.total - image.bytes.size()) return Added::malformed;
+  // Grows with what was received, not with what was promised.
+  image.bytes.insert(image.bytes.end(), part.begin(), part.end());
+  return Added::ok;
+}
+
+std::optional<std::vector<std::byte>> Uploads::take(uint64_t upload) {
+  const auto found = uploads_.find(upload);
+  if (found == uploads_.end()) return std::nullopt;
+  Upload image = std::move(found->second);
+  uploads_.erase(found);
+  if (!image.refused) promised_ -= image.total;
+  if (image.refused || image.bytes.size() != image.total) return std::nullopt;
+  image.bytes.push_back(std::byte{0});
+  return std::move(image.bytes);
+}
+
+}  // namespace gpupool::worker
