@@ -136,7 +136,7 @@ void AddressSpace::abandon(uint64_t address) {
 std::optional<AddressSpace::Release> AddressSpace::release(uint64_t address) {
   std::lock_guard lock(mutex_);
   const auto found = allocations_.find(address);
-  if (found == allocations_.end()) return std::nullopt;
+  if (found == allocations_.end() || found->second.foreign) return std::nullopt;
   const uint64_t bytes = found->second.size;
   allocations_.erase(found);
   const auto block = block_size_.find(address);
@@ -182,6 +182,14 @@ void AddressSpace::retired(uint64_t sequence) {
   }
 }
 
+void AddressSpace::add_foreign(const Allocation& allocation) {
+  std::lock_guard lock(mutex_);
+  Allocation& entry = allocations_[allocation.address];
+  entry = allocation;
+  entry.foreign = true;
+  entry.id = next_id_++;
+}
+
 std::optional<Allocation> AddressSpace::find(uint64_t address) const {
   std::lock_guard lock(mutex_);
   auto found = allocations_.upper_bound(address);
@@ -223,7 +231,7 @@ void AddressSpace::forget_context(uint64_t context, uint64_t sequence) {
       ++it;
       continue;
     }
-    if (!block_size_.count(it->first)) pending_.push_back({sequence, it->first, round_up(it->second.size, granularity_), true});
+    if (!it->second.foreign && !block_size_.count(it->first)) pending_.push_back({sequence, it->first, round_up(it->second.size, granularity_), true});
     block_size_.erase(it->first);
     it = allocations_.erase(it);
   }

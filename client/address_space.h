@@ -21,7 +21,7 @@ struct Allocation {
   uint64_t context = 0;
   int device = 0;
   uint64_t id = 0;          // CU_POINTER_ATTRIBUTE_BUFFER_ID
-  bool stream_ordered = false;
+  bool foreign = false;     // not minted here: a module's variable
 };
 
 class AddressSpace {
@@ -50,6 +50,10 @@ class AddressSpace {
   void retire_after(const Release& release, uint64_t sequence);
   // The server has passed all frees up to this sequence number.
   void retired(uint64_t sequence);
+
+  // Device memory that the driver placed by itself (variables of modules), so that its addresses are known as device
+  // addresses.
+  void add_foreign(const Allocation& allocation);
 
   // The allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;

@@ -63,6 +63,8 @@ class CommandQueue {
   bool flush();
   // The same, but gives up when another thread is sending.
   void try_flush();
+  // Makes sure that what was appended is sent soon.
+  void wake_flusher();
 
  private:
   static constexpr size_t kBatchLimit = 256 * 1024;  // then the appending thread sends: back-pressure
@@ -71,7 +73,6 @@ class CommandQueue {
   uint64_t end_command(wire::Buffer& buffer, size_t at, uint16_t id, uint16_t flags, uint64_t context, size_t payload);
   void take_batch();                           // both locks held
   bool send(std::span<const iovec> payload);   // sending_, then payload; send_mutex_ held
-  void wake_flusher();
   void run_flusher();
 
   transport::Connection& connection_;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "client/handles.h"
-#include "protocol/cuda/context_local_storage.h"
 #include "protocol/cuda/cuda_header.h"
 
 namespace gpupool::client {
@@ -46,7 +45,7 @@ ThreadState& thread_state();
 
 // The calling thread's current context: null when there is none. *error tells of a destroyed one.
 Context* current_context(Session& session, CUresult* error = nullptr);
-CUcontext as_cuda(const Context* context);
+
 
 // Makes sure that the server knows the context before a command names it.
 void ensure_on_server(Session& session, Context& context);
@@ -54,6 +53,5 @@ void ensure_on_server(Session& session, Context& context);
 // What CU_STREAM_PER_THREAD means for the calling thread and context: a real stream, made at first use.
 CUresult per_thread_stream(Session& session, Context& context, uint64_t* stream);
 
-cuda::ContextLocalStorage& context_local_storage();
 
 }  // namespace gpupool::client

@@ -46,7 +46,9 @@ void Receiver::expect_transfer(uint64_t sequence, const Transfer& transfer) {
   Lock lock(mutex_);
   if (failed_) return;
   transfers_[sequence] = transfer;
-  if (transfer.background) background_transfers_.fetch_add(1);
+  if (!transfer.background) return;
+  background_transfers_.fetch_add(1);
+  start_background();
 }
 
 bool Receiver::wait(Waiter& waiter) {
@@ -292,6 +294,10 @@ bool Receiver::take(std::byte* to, uint64_t length) {
 void Receiver::add_interest() {
   Lock lock(mutex_);
   ++interest_;
+  start_background();
+}
+
+void Receiver::start_background() {
   if (!background_running_ && !failed_) {
     background_running_ = true;
     std::thread([this] { run_background(); }).detach();  // the session is never destroyed once connected

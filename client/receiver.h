@@ -73,6 +73,7 @@ class Receiver {
   bool pump_until_done(const Waiter& waiter);
   bool stay_alive(transport::Clock::time_point started);
   void report(ErrorCode code, std::string message);
+  void start_background();                      // mutex_ held
   void run_background();
   bool is_done(const Waiter& waiter);
   void release_role();

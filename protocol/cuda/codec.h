@@ -251,10 +251,11 @@ struct Parameter<role::in_array<N>, T*> : ParameterBase {
   };
   template <class Ends, class Args>
   static void write(Writer& writer, T* arg, const Args& args, Ends&) {
-    const uint64_t count = arg ? static_cast<uint64_t>(std::get<N>(args)) : 0;
+    uint64_t count = arg ? static_cast<uint64_t>(std::get<N>(args)) : 0;
+    if (count > kMaxArrayBytes / sizeof(V)) count = 0;  // no such call makes sense: the worker answers INVALID_VALUE
     writer.put<uint8_t>(arg != nullptr);
     writer.put<uint64_t>(count);
-    if (count <= kMaxArrayBytes / sizeof(V)) writer.put_bytes(arg, count * sizeof(V));
+    writer.put_bytes(arg, count * sizeof(V));
   }
   static bool read(Reader& reader, Slot& slot) {
     slot.present = reader.get<uint8_t>() != 0;

@@ -60,5 +60,7 @@ uint64_t printf_fifo_bytes();
 // The heap of malloc in kernels (CU_LIMIT_MALLOC_HEAP_SIZE, default 8 MiB). False once kernels have used the heap.
 bool set_kernel_heap_bytes(uint64_t bytes);
 uint64_t kernel_heap_bytes();
+// Frees everything kernels have allocated; for when no kernel runs or will use it (the context goes).
+void reset_kernel_heap();
 
 }  // namespace gpupool::softgpu

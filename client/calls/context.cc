@@ -1,0 +1,343 @@
+// Contexts: the stack and every question about a context are answered here; what the server has to know is queued.
+#include <algorithm>
+
+#include "client/call.h"
+#include "protocol/cuda/exports.h"
+#include "protocol/cuda/export_tables.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace gpupool::client {
+
+CUresult ready_with_context(Session** session, Context** context) {
+  if (const CUresult result = ready(session); result != CUDA_SUCCESS) return result;
+  CUresult error = CUDA_SUCCESS;
+  *context = current_context(**session, &error);
+  return *context ? CUDA_SUCCESS : error;
+}
+
+}  // namespace gpupool::client
+
+namespace {
+
+std::atomic<unsigned long long> next_context_id{1 << 16};  // below: primary contexts
+
+CUcontext as_cuda(const Context& context) { return cuda::handle_from_bits<CUcontext>(context.handle); }
+
+// A null context means the current one, where a function takes a context.
+CUresult find_context(CUcontext given, Session** session, Context** context) {
+  if (!given) return ready_with_context(session, context);
+  if (const CUresult result = ready(session); result != CUDA_SUCCESS) return result;
+  *context = (*session)->handles().find_as<Context>(Kind::context, cuda::handle_bits(given));
+  return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult find_primary(CUdevice device, Session** session, Context** context) {
+  if (const CUresult result = ready(session); result != CUDA_SUCCESS) return result;
+  if (!(*session)->device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *context = &(*session)->primary_context(device);
+  return CUDA_SUCCESS;
+}
+
+CUresult check_flags(unsigned flags) {
+  if (flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) return CUDA_ERROR_INVALID_VALUE;
+  const unsigned schedule = flags & CU_CTX_SCHED_MASK;
+  const bool single = schedule == 0 || schedule == CU_CTX_SCHED_SPIN || schedule == CU_CTX_SCHED_YIELD ||
+                      schedule == CU_CTX_SCHED_BLOCKING_SYNC;
+  return single ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult create_context(CUcontext* made, unsigned flags, CUdevice device) {
+  Session* session = nullptr;
+  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+  if (!made) return CUDA_ERROR_INVALID_VALUE;
+  if (!session->device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (const CUresult result = check_flags(flags); result != CUDA_SUCCESS) return result;
+  auto fresh = std::make_unique<Context>();
+  Context* context = fresh.get();
+  context->device = device;
+  context->flags = flags;
+  context->id = next_context_id.fetch_add(1);
+  if (!session->handles().mint(Kind::context, std::move(fresh))) return CUDA_ERROR_OUT_OF_MEMORY;
+  ensure_on_server(*session, *context);
+  thread_state().contexts.push_back(context->handle);
+  *made = as_cuda(*context);
+  return CUDA_SUCCESS;
+}
+
+CUresult destroy_context(CUcontext given) {
+  Session* session = nullptr;
+  Context* context = nullptr;
+  if (!given) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
+  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  cuda::context_local_storage().destroy_context(given);
+  uint64_t sequence = 0;
+  const uint64_t handle = context->handle;
+  const CUresult result =
+      session->post(wire::Command::destroy_context, nullptr, wire::DestroyContext{handle}, &sequence);
+  session->addresses().forget_context(handle, sequence);
+  auto& stack = thread_state().contexts;
+  if (!stack.empty() && stack.back() == handle) stack.pop_back();
+  session->handles().retire(handle);
+  return result;
+}
+
+CUresult synchronize(Session& session, Context& context) {
+  wire::Buffer reply;
+  return session.call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);
+}
+
+// The last release resets the primary context, as CUDA documents.
+CUresult reset_primary(Session& session, Context& context) {
+  bool was_active = false;
+  {
+    std::lock_guard lock(context.mutex);
+    was_active = context.on_server.exchange(false);
+    context.sticky_error = 0;
+    context.epoch.fetch_add(1);
+  }
+  cuda::context_local_storage().destroy_context(as_cuda(context));
+  if (!was_active) return CUDA_SUCCESS;
+  uint64_t sequence = 0;
+  const int device = session.devices()[context.device]->server_ordinal;
+  const CUresult result = session.post(wire::Command::reset_primary_context, nullptr,
+                                       wire::PrimaryContext{context.handle, device, 0}, &sequence);
+  session.addresses().forget_context(context.handle, sequence);
+  return result;
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* made, CUdevice device) {
+  return guarded([&] {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS) return result;
+    if (!made) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
+    std::lock_guard lock(context->mutex);
+    ++context->retains;
+    *made = as_cuda(*context);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return guarded([&] {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS) return result;
+    {
+      std::lock_guard lock(context->mutex);
+      if (context->retains == 0) return CUDA_ERROR_INVALID_CONTEXT;
+      if (--context->retains > 0) return CUDA_SUCCESS;
+    }
+    return reset_primary(*session, *context);
+  });
+}
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return guarded([&] {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    const CUresult result = find_primary(device, &session, &context);
+    return result == CUDA_SUCCESS ? reset_primary(*session, *context) : result;
+  });
+}
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags) {
+  Session* session = nullptr;
+  Context* context = nullptr;
+  if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check_flags(flags); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(context->mutex);
+  context->flags = flags;
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
+  return cuDevicePrimaryCtxSetFlags_v2(device, flags);
+}
+
+CUDA_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
+  Session* session = nullptr;
+  Context* context = nullptr;
+  if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS) return result;
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(context->mutex);
+  *flags = context->flags;
+  *active = context->on_server.load();
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  return guarded([&] { return create_context(context, flags, device); });
+}
+
+#if CUDA_VERSION >= 11040
+CUDA_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned int flags,
+                                    CUdevice device) {
+  if (count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  return guarded([&] { return create_context(context, flags, device); });
+}
+#endif
+
+#if CUDA_VERSION >= 12050
+CUDA_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned int flags, CUdevice device) {
+  if (params && (params->numExecAffinityParams != 0 || params->cigParams)) return CUDA_ERROR_NOT_SUPPORTED;
+  return guarded([&] { return create_context(context, flags, device); });
+}
+#endif
+
+CUDA_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
+  return guarded([&] { return destroy_context(context); });
+}
+
+CUDA_EXPORT CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
+  if (!context || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return cuCtxGetCurrent(context);
+}
+
+CUDA_EXPORT CUresult cuCtxDetach(CUcontext context) { return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
+
+CUDA_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext given) {
+  return guarded([&] {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!given) return CUDA_ERROR_INVALID_CONTEXT;
+    if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
+    thread_state().contexts.push_back(context->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* popped) {
+  return guarded([&] {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    auto& stack = thread_state().contexts;
+    if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (popped) *popped = cuda::handle_from_bits<CUcontext>(stack.back());
+    stack.pop_back();
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuCtxSetCurrent(CUcontext given) {
+  return guarded([&] {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    auto& stack = thread_state().contexts;
+    if (!given) {
+      if (!stack.empty()) stack.pop_back();
+      return CUDA_SUCCESS;
+    }
+    if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
+    if (stack.empty()) stack.push_back(context->handle);
+    else stack.back() = context->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
+  return guarded([&] {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!context) return CUDA_ERROR_INVALID_VALUE;
+    const auto& stack = thread_state().contexts;
+    *context = stack.empty() ? nullptr : cuda::handle_from_bits<CUcontext>(stack.back());
+    return CUDA_SUCCESS;
+  });
+}
+
+#define FOR_CONTEXT(given)        \
+  Session* session = nullptr;     \
+  Context* context = nullptr;     \
+  if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result
+
+CUDA_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
+  FOR_CONTEXT(nullptr);
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = context->device;
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuCtxGetFlags(unsigned int* flags) {
+  FOR_CONTEXT(nullptr);
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = context->flags;
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuCtxGetApiVersion(CUcontext given, unsigned int* version) {
+  FOR_CONTEXT(given);
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = 3020;  // the value NVIDIA's driver gives for every context since cuCtxCreate_v2
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  FOR_CONTEXT(nullptr);
+  const Device& device = *session->devices()[context->device];
+  if (least) *least = device.least_priority;
+  if (greatest) *greatest = device.greatest_priority;
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuCtxSynchronize(void) {
+  return guarded([&]() -> CUresult {
+    FOR_CONTEXT(nullptr);
+    return synchronize(*session, *context);
+  });
+}
+
+#if CUDA_VERSION >= 12000
+CUDA_EXPORT CUresult cuCtxGetId(CUcontext given, unsigned long long* id) {
+  FOR_CONTEXT(given);
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  *id = context->id;
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuCtxSetFlags(unsigned int flags) {
+  FOR_CONTEXT(nullptr);
+  if (const CUresult result = check_flags(flags); result != CUDA_SUCCESS) return result;
+  context->flags = flags;
+  return CUDA_SUCCESS;
+}
+#endif
+
+#if CUDA_VERSION >= 13000
+CUDA_EXPORT CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext given) {
+  FOR_CONTEXT(given);
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = context->device;
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuCtxSynchronize_v2(CUcontext given) {
+  return guarded([&]() -> CUresult {
+    FOR_CONTEXT(given);
+    return synchronize(*session, *context);
+  });
+}
+#endif
+
+// Profilers attach on the GPU host; starting and stopping them from here has nothing to act on.
+CUDA_EXPORT CUresult cuProfilerStart(void) {
+  FOR_CONTEXT(nullptr);
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuProfilerStop(void) {
+  FOR_CONTEXT(nullptr);
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,257 @@
+// Copies. Which side each end is on decides the way: host to device is sent, device to host is received, device to device
+// is a row of the table, host to host is a memmove after the stream has got there.
+#include <cstring>
+
+#include "client/host_memory.h"
+#include "client/transfer.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace {
+
+CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+void* host_pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
+uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
+
+bool is_device(Session& session, uint64_t address) {
+  return session.addresses().in_range(address) || session.addresses().find(address).has_value();
+}
+
+// Inside one allocation, or in addresses that the program reserved and mapped itself.
+bool is_mapped(Session& session, uint64_t address, uint64_t bytes) {
+  if (bytes == 0) return true;
+  const auto found = session.addresses().find(address);
+  if (found) return address - found->address + bytes <= found->size;
+  return session.addresses().is_reserved(address, bytes);
+}
+
+// One end of a copy: rows in slices.
+struct End {
+  bool on_device = false;
+  uint64_t address = 0;
+  uint64_t pitch = 0;
+  uint64_t slice = 0;  // bytes from one slice to the next
+};
+struct Box {
+  End from, to;
+  uint64_t width = 0, height = 1, depth = 1;
+};
+
+struct Caller {
+  Session* session = nullptr;
+  Context* context = nullptr;
+  CUstream stream = nullptr;
+  bool wait = false;  // a synchronous call
+};
+
+CUresult enter(Caller& caller) {
+  if (const CUresult result = ready_with_context(&caller.session, &caller.context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = resolve_stream(*caller.session, *caller.context, caller.stream); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (caller.stream && !caller.session->handles().find(Kind::stream, cuda::handle_bits(caller.stream))) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  return CUDA_SUCCESS;
+}
+
+uint64_t span_of(const Box& box, const End& end) {
+  return (box.depth - 1) * end.slice + (box.height - 1) * end.pitch + box.width;
+}
+
+CUresult host_to_host(const Caller& caller, const Box& box) {
+  if (const CUresult result = cuStreamSynchronize(caller.stream); result != CUDA_SUCCESS) return result;
+  for (uint64_t z = 0; z < box.depth; ++z) {
+    for (uint64_t y = 0; y < box.height; ++y) {
+      std::memmove(host_pointer(box.to.address + z * box.to.slice + y * box.to.pitch),
+                   host_pointer(box.from.address + z * box.from.slice + y * box.from.pitch), box.width);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult device_to_device(const Caller& caller, const Box& box) {
+  if (box.height == 1 && box.depth == 1) {
+    return rows::cuMemcpyDtoDAsync_v2::forward(box.to.address, box.from.address, box.width, caller.stream);
+  }
+  for (uint64_t z = 0; z < box.depth; ++z) {
+    CUDA_MEMCPY2D copy{};
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = box.from.address + z * box.from.slice;
+    copy.srcPitch = box.from.pitch;
+    copy.dstDevice = box.to.address + z * box.to.slice;
+    copy.dstPitch = box.to.pitch;
+    copy.WidthInBytes = box.width;
+    copy.Height = box.height;
+    const CUresult result = rows::cuMemcpy2DAsync_v2::forward(&copy, caller.stream);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult run(Caller caller, const Box& box) {
+  if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
+  if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
+  for (const End* end : {&box.from, &box.to}) {
+    if (box.height > 1 && end->pitch < box.width) return CUDA_ERROR_INVALID_VALUE;
+    if (end->on_device ? !is_mapped(*caller.session, end->address, span_of(box, *end)) : end->address == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  if (!box.from.on_device && !box.to.on_device) return host_to_host(caller, box);
+  if (box.from.on_device && box.to.on_device) return device_to_device(caller, box);
+  const bool up = box.to.on_device;
+  const End& host = up ? box.from : box.to;
+  const End& device = up ? box.to : box.from;
+  Rows rows{box.width, box.height, host.pitch, device.pitch};
+  if (rows.count == 1) rows.host_pitch = rows.device_pitch = rows.width;
+  const uint64_t host_span = span_of(box, host);
+  // What is pageable may be gone when the caller goes on, so the copy is waited for, as CUDA does.
+  const bool wait = caller.wait || (!up && !host_memory().is_pinned(host_pointer(host.address), host_span));
+  for (uint64_t z = 0; z < box.depth; ++z) {
+    const uint64_t device_address = device.address + z * device.slice;
+    void* host_address = host_pointer(host.address + z * host.slice);
+    const CUresult result =
+        up ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address, rows)
+           : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address, rows, wait);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+Box line(bool from_device, uint64_t from, bool to_device, uint64_t to, uint64_t bytes) {
+  Box box;
+  box.from = {from_device, from, bytes, bytes};
+  box.to = {to_device, to, bytes, bytes};
+  box.width = bytes;
+  return box;
+}
+
+CUresult to_device(CUdeviceptr to, const void* from, size_t bytes, CUstream stream, bool wait) {
+  return guarded([&] { return run({.stream = stream, .wait = wait}, line(false, address_of(from), true, to, bytes)); });
+}
+CUresult from_device(void* to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
+  return guarded([&] { return run({.stream = stream, .wait = wait}, line(true, from, false, address_of(to), bytes)); });
+}
+CUresult on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return guarded([&] { return run({.stream = stream}, line(true, from, true, to, bytes)); });
+}
+CUresult anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    return run({.stream = stream, .wait = wait},
+               line(is_device(*session, from), from, is_device(*session, to), to, bytes));
+  });
+}
+
+// The ends of cuMemcpy2D and 3D. Arrays are not forwarded yet.
+CUresult make_end(Session& session, CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch,
+                  uint64_t slice, uint64_t offset, End* end) {
+  switch (type) {
+    case CU_MEMORYTYPE_HOST:
+      *end = {false, address_of(host) + offset, pitch, slice};
+      return CUDA_SUCCESS;
+    case CU_MEMORYTYPE_DEVICE:
+      *end = {true, device + offset, pitch, slice};
+      return CUDA_SUCCESS;
+    case CU_MEMORYTYPE_UNIFIED:
+      *end = {is_device(session, device), device + offset, pitch, slice};
+      return CUDA_SUCCESS;
+    case CU_MEMORYTYPE_ARRAY:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!copy) return CUDA_ERROR_INVALID_VALUE;
+    Box box;
+    box.width = copy->WidthInBytes;
+    box.height = copy->Height;
+    const uint64_t from_pitch = copy->srcPitch ? copy->srcPitch : box.width + copy->srcXInBytes;
+    const uint64_t to_pitch = copy->dstPitch ? copy->dstPitch : box.width + copy->dstXInBytes;
+    CUresult result = make_end(*session, copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, 0,
+                               copy->srcY * from_pitch + copy->srcXInBytes, &box.from);
+    if (result != CUDA_SUCCESS) return result;
+    result = make_end(*session, copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, 0,
+                      copy->dstY * to_pitch + copy->dstXInBytes, &box.to);
+    if (result != CUDA_SUCCESS) return result;
+    return run({.stream = stream, .wait = wait}, box);
+  });
+}
+
+CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!copy || copy->srcLOD != 0 || copy->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+    Box box;
+    box.width = copy->WidthInBytes;
+    box.height = copy->Height;
+    box.depth = copy->Depth;
+    const uint64_t from_pitch = copy->srcPitch ? copy->srcPitch : box.width;
+    const uint64_t to_pitch = copy->dstPitch ? copy->dstPitch : box.width;
+    const uint64_t from_slice = from_pitch * (copy->srcHeight ? copy->srcHeight : box.height);
+    const uint64_t to_slice = to_pitch * (copy->dstHeight ? copy->dstHeight : box.height);
+    CUresult result =
+        make_end(*session, copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, from_slice,
+                 copy->srcZ * from_slice + copy->srcY * from_pitch + copy->srcXInBytes, &box.from);
+    if (result != CUDA_SUCCESS) return result;
+    result = make_end(*session, copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, to_slice,
+                      copy->dstZ * to_slice + copy->dstY * to_pitch + copy->dstXInBytes, &box.to);
+    if (result != CUDA_SUCCESS) return result;
+    return run({.stream = stream, .wait = wait}, box);
+  });
+}
+
+CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+              CUstream stream) {
+  if (!to_context || !from_context) return CUDA_ERROR_INVALID_CONTEXT;
+  return rows::cuMemcpyPeerAsync::forward(to, to_context, from, from_context, bytes, stream);
+}
+
+}  // namespace
+
+// A function, its twin on the per-thread stream, and what both do.
+#define SYNC_COPY(function, parameters, arguments, body) \
+  CUDA_EXPORT CUresult function parameters {             \
+    const CUstream stream = nullptr;                     \
+    return body;                                         \
+  }                                                      \
+  CUDA_EXPORT CUresult function##_ptds parameters {      \
+    const CUstream stream = CU_STREAM_PER_THREAD;        \
+    return body;                                         \
+  }
+#define UNPACK(...) __VA_ARGS__
+#define ASYNC_COPY(function, parameters, body)                               \
+  CUDA_EXPORT CUresult function(UNPACK parameters, CUstream stream) { return body; } \
+  CUDA_EXPORT CUresult function##_ptsz(UNPACK parameters, CUstream stream) { \
+    stream = or_per_thread(stream);                                          \
+    return body;                                                             \
+  }
+
+SYNC_COPY(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes), , anywhere(to, from, bytes, stream, true))
+SYNC_COPY(cuMemcpyHtoD_v2, (CUdeviceptr to, const void* from, size_t bytes), , to_device(to, from, bytes, stream, true))
+SYNC_COPY(cuMemcpyDtoH_v2, (void* to, CUdeviceptr from, size_t bytes), , from_device(to, from, bytes, stream, true))
+SYNC_COPY(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), , on_device(to, from, bytes, stream))
+SYNC_COPY(cuMemcpy2D_v2, (const CUDA_MEMCPY2D* copy), , copy_2d(copy, stream, true))
+SYNC_COPY(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D* copy), , copy_2d(copy, stream, true))
+SYNC_COPY(cuMemcpy3D_v2, (const CUDA_MEMCPY3D* copy), , copy_3d(copy, stream, true))
+SYNC_COPY(cuMemcpyPeer, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes), ,
+          peer(to, to_context, from, from_context, bytes, stream))
+
+ASYNC_COPY(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes), anywhere(to, from, bytes, stream, false))
+ASYNC_COPY(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void* from, size_t bytes), to_device(to, from, bytes, stream, false))
+ASYNC_COPY(cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, size_t bytes), from_device(to, from, bytes, stream, false))
+ASYNC_COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), on_device(to, from, bytes, stream))
+ASYNC_COPY(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D* copy), copy_2d(copy, stream, false))
+ASYNC_COPY(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D* copy), copy_3d(copy, stream, false))
+ASYNC_COPY(cuMemcpyPeerAsync,
+           (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
+           peer(to, to_context, from, from_context, bytes, stream))

@@ -1,0 +1,160 @@
+// Functions and kernels: attributes and parameters, answered from what the look-up brought.
+#include "client/module.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace {
+
+CUresult find(CUfunction given, Session** session, Function** function) {
+  if (const CUresult result = ready(session); result != CUDA_SUCCESS) return result;
+  *function = find_function(**session, given);
+  return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+[[maybe_unused]] CUfunction as_function(CUkernel kernel) { return reinterpret_cast<CUfunction>(kernel); }
+
+bool is_known(int attribute) { return attribute >= 0 && attribute < static_cast<int>(wire::kFunctionAttributes); }
+
+[[maybe_unused]] CUresult parameter_info(CUfunction given, size_t index, size_t* offset, size_t* size) {
+  Session* session = nullptr;
+  Function* function = nullptr;
+  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (!offset || index >= function->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = function->parameters[index].offset;
+  if (size) *size = function->parameters[index].size;
+  return CUDA_SUCCESS;
+}
+
+[[maybe_unused]] CUresult name_of(CUfunction given, const char** name) {
+  Session* session = nullptr;
+  Function* function = nullptr;
+  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  *name = function->name.c_str();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction given) {
+  Session* session = nullptr;
+  Function* function = nullptr;
+  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (!value || !is_known(attribute)) return CUDA_ERROR_INVALID_VALUE;
+  *value = function->attributes[attribute].load();
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuFuncSetAttribute(CUfunction given, CUfunction_attribute attribute, int value) {
+  Session* session = nullptr;
+  Function* function = nullptr;
+  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value);
+  if (result == CUDA_SUCCESS && is_known(attribute)) function->attributes[attribute] = value;
+  return result;
+}
+
+CUDA_EXPORT CUresult cuFuncGetModule(CUmodule* module, CUfunction given) {
+  Session* session = nullptr;
+  Function* function = nullptr;
+  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  // The module behind a library's kernel has no handle here yet.
+  if (cuda::kind_of(function->owner) != Kind::module) return CUDA_ERROR_NOT_SUPPORTED;
+  *module = cuda::handle_from_bits<CUmodule>(function->owner);
+  return CUDA_SUCCESS;
+}
+
+#if CUDA_VERSION >= 12000
+CUDA_EXPORT CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device) {
+  Session* session = nullptr;
+  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+  if (!session->device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  // The look-up described the kernel on one device; devices of one kind agree, others are asked.
+  if (session->devices().size() > 1) return rows::cuKernelGetAttribute::forward(value, attribute, kernel, device);
+  return cuFuncGetAttribute(value, attribute, as_function(kernel));
+}
+
+CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
+  Session* session = nullptr;
+  Function* function = nullptr;
+  if (const CUresult result = find(as_function(kernel), &session, &function); result != CUDA_SUCCESS) return result;
+  const CUresult result = rows::cuKernelSetAttribute::forward(attribute, value, kernel, device);
+  if (result == CUDA_SUCCESS && is_known(attribute)) function->attributes[attribute] = value;
+  return result;
+}
+#endif
+
+#if CUDA_VERSION >= 12030
+CUDA_EXPORT CUresult cuFuncGetName(const char** name, CUfunction function) { return name_of(function, name); }
+CUDA_EXPORT CUresult cuKernelGetName(const char** name, CUkernel kernel) { return name_of(as_function(kernel), name); }
+#endif
+
+#if CUDA_VERSION >= 12040
+CUDA_EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, size_t* size) {
+  return parameter_info(function, index, offset, size);
+}
+CUDA_EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, size_t* size) {
+  return parameter_info(as_function(kernel), index, offset, size);
+}
+CUDA_EXPORT CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction given) {
+  Session* session = nullptr;
+  Function* function = nullptr;
+  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (!state) return CUDA_ERROR_INVALID_VALUE;
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;
+  return CUDA_SUCCESS;
+}
+CUDA_EXPORT CUresult cuFuncLoad(CUfunction given) {
+  Session* session = nullptr;
+  Function* function = nullptr;
+  return find(given, &session, &function);
+}
+#endif
+
+// The search of NVIDIA's occupancy API: the block size with the most threads on a multiprocessor, larger blocks first.
+CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, int* best_block, CUfunction given,
+                                                               CUoccupancyB2DSize shared_of_block, size_t shared_bytes,
+                                                               int block_limit, unsigned int flags) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    Function* function = find_function(*session, given);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (!min_grid || !best_block) return CUDA_ERROR_INVALID_VALUE;
+    const auto attribute = [&](CUdevice_attribute id) {
+      int value = 0;
+      (void)cuDeviceGetAttribute(&value, id, context->device);
+      return value;
+    };
+    const int warp = std::max(1, attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
+    int limit = std::min(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+                         function->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK].load());
+    if (block_limit > 0) limit = std::min(limit, block_limit);
+    int most_threads = 0;
+    for (int block = (limit + warp - 1) / warp * warp; block > 0; block -= warp) {
+      const int size = std::min(block, limit);
+      const size_t shared = shared_of_block ? shared_of_block(size) : shared_bytes;
+      int blocks = 0;
+      const CUresult result =
+          rows::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags::forward(&blocks, given, size, shared, flags);
+      if (result != CUDA_SUCCESS) return result;
+      if (blocks * size > most_threads) {
+        most_threads = blocks * size;
+        *best_block = size;
+        *min_grid = blocks * attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+      }
+      if (most_threads >= attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)) break;
+    }
+    return most_threads ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int* min_grid, int* best_block, CUfunction function,
+                                                      CUoccupancyB2DSize shared_of_block, size_t shared_bytes,
+                                                      int block_limit) {
+  return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, best_block, function, shared_of_block, shared_bytes,
+                                                   block_limit, 0);
+}

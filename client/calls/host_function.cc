@@ -1,0 +1,129 @@
+#include "client/calls/host_function.h"
+
+#include <condition_variable>
+#include <deque>
+#include <thread>
+#include <unordered_map>
+
+#include "client/call.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace {
+
+// One thread runs all host functions, as CUDA's drivers do; it never ends. While functions are outstanding the session
+// receives in the background.
+class HostFunctions {
+ public:
+  struct Function {
+    CUhostFn function = nullptr;          // cuLaunchHostFunc
+    CUstreamCallback callback = nullptr;  // cuStreamAddCallback
+    CUstream stream = nullptr;
+    void* user = nullptr;
+    uint64_t context = 0;
+  };
+
+  uint64_t add(const Function& function) {
+    std::lock_guard lock(mutex_);
+    functions_[++last_id_] = function;
+    return last_id_;
+  }
+  void remove(uint64_t id) {
+    std::lock_guard lock(mutex_);
+    functions_.erase(id);
+  }
+  void run_soon(Session& session, uint64_t id) {
+    std::lock_guard lock(mutex_);
+    ready_.emplace_back(&session, id);
+    if (!started_) {
+      started_ = true;
+      std::thread([this] { run(); }).detach();
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return !ready_.empty(); });
+      const auto [session, id] = ready_.front();
+      ready_.pop_front();
+      const auto found = functions_.find(id);
+      if (found == functions_.end()) continue;
+      const Function function = found->second;
+      functions_.erase(found);
+      lock.unlock();
+      if (function.function) function.function(function.user);
+      if (function.callback) function.callback(function.stream, CUDA_SUCCESS, function.user);
+      (void)session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{id});
+      session->receiver().drop_interest();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unordered_map<uint64_t, Function> functions_;
+  std::deque<std::pair<Session*, uint64_t>> ready_;
+  uint64_t last_id_ = 0;
+  bool started_ = false;
+};
+
+HostFunctions& host_functions() {
+  static HostFunctions* const only = new HostFunctions;
+  return *only;
+}
+
+CUresult launch(HostFunctions::Function function, CUstream stream) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!function.function && !function.callback) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = resolve_stream(*session, *context, stream); result != CUDA_SUCCESS) return result;
+    if (stream && !session->handles().find(Kind::stream, cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
+    function.context = context->handle;
+    const uint64_t id = host_functions().add(function);
+    session->receiver().add_interest();
+    const CUresult result = session->post(wire::Command::host_function, context,
+                                          wire::HostFunction{cuda::handle_bits(stream), id});
+    if (result != CUDA_SUCCESS) {
+      host_functions().remove(id);
+      session->receiver().drop_interest();
+    }
+    return result;
+  });
+}
+
+CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
+CUresult add_callback(CUstream stream, CUstreamCallback callback, void* user, unsigned flags, CUstream seen) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return launch({.callback = callback, .stream = seen, .user = user}, stream);
+}
+
+}  // namespace
+
+namespace gpupool::client {
+
+void run_host_function(Session& session, uint64_t callback) { host_functions().run_soon(session, callback); }
+
+}  // namespace gpupool::client
+
+CUDA_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user) {
+  return launch({.function = function, .user = user}, stream);
+}
+CUDA_EXPORT CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void* user) {
+  return launch({.function = function, .user = user}, or_per_thread(stream));
+}
+
+CUDA_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* user, unsigned int flags) {
+  return add_callback(stream, callback, user, flags, stream);
+}
+CUDA_EXPORT CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void* user,
+                                              unsigned int flags) {
+  return add_callback(or_per_thread(stream), callback, user, flags, stream);
+}

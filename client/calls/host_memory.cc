@@ -1,0 +1,78 @@
+// Pinned host memory. Nothing here travels. Kernels cannot reach host memory through the pool yet: its device pointer is
+// refused and the attributes that promise it are hidden (devices.cc).
+#include "client/host_memory.h"
+
+#include "client/call.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool::client;
+
+namespace {
+
+constexpr unsigned kAllocFlags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                                    CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int flags) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!memory || bytes == 0 || flags & ~kAllocFlags) return CUDA_ERROR_INVALID_VALUE;
+    *memory = host_memory().allocate(bytes, flags, context->handle);
+    return *memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemAllocHost_v2(void** memory, size_t bytes) { return cuMemHostAlloc(memory, bytes, 0); }
+
+CUDA_EXPORT CUresult cuMemFreeHost(void* memory) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    // Copies from the device may still be on their way into this memory: CUDA waits for them too.
+    Context* context = current_context(*session);
+    if (context && session->receiver().transfers_pending()) (void)cuCtxSynchronize();
+    return host_memory().free(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemHostRegister_v2(void* memory, size_t bytes, unsigned int flags) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!memory || bytes == 0 || flags & ~kRegisterFlags) return CUDA_ERROR_INVALID_VALUE;
+    if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return CUDA_ERROR_NOT_SUPPORTED;
+    return host_memory().add_registered(memory, bytes, flags, context->handle)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!memory) return CUDA_ERROR_INVALID_VALUE;
+    Context* context = current_context(*session);
+    if (context && session->receiver().transfers_pending()) (void)cuCtxSynchronize();
+    return host_memory().remove_registered(memory) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* memory, unsigned int flags) {
+  if (!device || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = host_memory().find(reinterpret_cast<uintptr_t>(memory));
+  return found ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_EXPORT CUresult cuMemHostGetFlags(unsigned int* flags, void* memory) {
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = host_memory().find(reinterpret_cast<uintptr_t>(memory));
+  if (!found) return CUDA_ERROR_INVALID_VALUE;
+  *flags = found->flags;
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,104 @@
+// Start-up: cuInit, versions, names of errors, symbol look-up and export tables. Nothing here travels.
+#include <cstdio>
+
+#include "client/call.h"
+#include "protocol/cuda/errors.h"
+#include "protocol/cuda/export_tables.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+// Tells the worker's loader that this is no device library (poold refuses to start on it).
+CUDA_EXPORT const char gpupool_client_version[] = GPUPOOL_VERSION;
+
+namespace {
+
+// Until the server is known, the newest that this build knows; then what the server's driver has, if that is older.
+int driver_version() {
+  Session* session = nullptr;
+  if (ready(&session) != CUDA_SUCCESS) return CUDA_VERSION;
+  return std::min<int>(CUDA_VERSION, session->driver_version());
+}
+
+CUresult device_identity(CUdevice ordinal, cuda::DeviceIdentity* identity) {
+  Session* session = nullptr;
+  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+  const Device* device = session->device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  std::memcpy(identity->uuid, device->uuid.data(), sizeof identity->uuid);
+  unsigned domain = 0, bus = 0, slot = 0;
+  std::sscanf(device->pci_bus_id.c_str(), "%x:%x:%x", &domain, &bus, &slot);
+  identity->pci_domain = static_cast<int32_t>(domain);
+  identity->pci_bus = static_cast<int32_t>(bus);
+  identity->pci_device = static_cast<int32_t>(slot);
+  return CUDA_SUCCESS;
+}
+
+CUresult primary_context(CUdevice ordinal, CUcontext* context) {
+  Session* session = nullptr;
+  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+  if (!session->device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  *context = cuda::handle_from_bits<CUcontext>(session->primary_context(ordinal).handle);
+  return CUDA_SUCCESS;
+}
+
+// For libraries that list a module's functions through an export table; the list itself is not forwarded yet.
+CUresult enumerate_functions(CUcontext, CUmodule, void (*)(void*, CUfunction), void*) { return CUDA_SUCCESS; }
+
+constexpr cuda::DriverHooks kHooks = {
+    .primary_context = primary_context,
+    .current_context = [](CUcontext* context) { return cuCtxGetCurrent(context); },
+    .context_id = [](CUcontext context, unsigned long long* id) {
+#if CUDA_VERSION >= 12000
+      return cuCtxGetId(context, id);
+#else
+      return *id = cuda::handle_bits(context), CUDA_SUCCESS;
+#endif
+    },
+    .enumerate_functions = enumerate_functions,
+    .stream_object = nullptr,
+    .driver_version = [](int* version) { return *version = driver_version(), CUDA_SUCCESS; },
+    .device_count = [](int* count) { return cuDeviceGetCount(count); },
+    .device_identity = device_identity,
+};
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuInit(unsigned int flags) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return guarded([] { return initialise(); });
+}
+
+CUDA_EXPORT CUresult cuDriverGetVersion(int* version) {
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = driver_version();
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuGetErrorName(CUresult error, const char** text) {
+  if (!text) return CUDA_ERROR_INVALID_VALUE;
+  *text = cuda::error_name(error);
+  return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
+  if (!text) return CUDA_ERROR_INVALID_VALUE;
+  *text = cuda::error_description(error);
+  return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_EXPORT CUresult cuGetProcAddress(const char* symbol, void** address, int version, cuuint64_t flags) {
+  return cuda::get_proc_address_v1(symbol, address, version, flags, driver_version());
+}
+
+#if CUDA_VERSION >= 12000
+CUDA_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** address, int version, cuuint64_t flags,
+                                         CUdriverProcAddressQueryResult* status) {
+  return cuda::get_proc_address_v2(symbol, address, version, flags, reinterpret_cast<int*>(status), driver_version());
+}
+#endif
+
+CUDA_EXPORT CUresult cuGetExportTable(const void** table, const CUuuid* id) {
+  return cuda::get_export_table(table, id, kHooks);
+}

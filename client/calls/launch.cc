@@ -1,0 +1,165 @@
+// Launches: checked here, packed into one message, queued. This is the hottest path of the client.
+#include "client/module.h"
+#include "protocol/cuda/exports.h"
+#include "protocol/cuda/launch_check.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace {
+
+struct Request {
+  CUfunction function = nullptr;
+  cuda::LaunchShape shape{};
+  CUstream stream = nullptr;
+  void** parameters = nullptr;
+  void** extra = nullptr;
+  uint32_t flags = 0;
+  const CUlaunchAttribute* attributes = nullptr;
+  uint32_t attribute_count = 0;
+};
+
+// `extra`: a packed buffer and its size, in any order, up to CU_LAUNCH_PARAM_END.
+CUresult read_extra(void** extra, const void** bytes, size_t* size) {
+  for (int i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+    if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) *bytes = extra[i + 1];
+    else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) *size = *static_cast<size_t*>(extra[i + 1]);
+    else return CUDA_ERROR_INVALID_VALUE;
+  }
+  return *size == 0 || *bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
+  const auto of_device = [&](int id, uint32_t otherwise) {
+    const auto found = device.attributes.find(id);
+    return found == device.attributes.end() || found->second <= 0 ? otherwise : static_cast<uint32_t>(found->second);
+  };
+  const auto of_function = [&](int id, uint32_t otherwise) {
+    const int value = function.attributes[id].load(std::memory_order_relaxed);
+    return value > 0 ? static_cast<uint32_t>(value) : otherwise;
+  };
+  cuda::LaunchLimits limits;
+  limits.max_threads_per_block = of_device(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024);
+  for (int axis = 0; axis < 3; ++axis) {
+    limits.max_block[axis] = of_device(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + axis, limits.max_block[axis]);
+    limits.max_grid[axis] = of_device(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + axis, limits.max_grid[axis]);
+  }
+  limits.function_max_threads = of_function(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, limits.max_threads_per_block);
+  limits.max_dynamic_shared_bytes = of_function(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 48 * 1024);
+  return limits;
+}
+
+CUresult launch(Request request) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    Function* function = find_function(*session, request.function);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = resolve_stream(*session, *context, request.stream); result != CUDA_SUCCESS) return result;
+    if (request.stream && !session->handles().find(Kind::stream, cuda::handle_bits(request.stream))) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const auto limits = limits_of(*session->devices()[context->device], *function);
+    if (const CUresult result = cuda::check_launch(request.shape, limits); result != CUDA_SUCCESS) return result;
+    if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
+
+    const void* packed = nullptr;
+    size_t packed_bytes = 0;
+    if (request.extra) {
+      if (request.parameters) return CUDA_ERROR_INVALID_VALUE;
+      const CUresult result = read_extra(request.extra, &packed, &packed_bytes);
+      if (result != CUDA_SUCCESS) return result;
+      if (packed_bytes > wire::kMaxParameterBytes) return CUDA_ERROR_INVALID_VALUE;
+    } else if (!function->parameters.empty() && !request.parameters) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+
+    wire::Launch body{};
+    body.function = function->handle;
+    body.stream = cuda::handle_bits(request.stream);
+    std::copy_n(request.shape.grid, 3, body.grid);
+    std::copy_n(request.shape.block, 3, body.block);
+    body.shared_bytes = static_cast<uint32_t>(request.shape.dynamic_shared_bytes);
+    body.flags = request.flags;
+    body.attribute_count = request.attribute_count;
+    body.parameter_bytes = packed ? static_cast<uint32_t>(packed_bytes) : function->parameter_bytes;
+    return session->post(static_cast<uint16_t>(wire::Command::launch), context, [&](wire::Writer& writer) {
+      writer.put(body);
+      writer.put_bytes(request.attributes, request.attribute_count * sizeof(CUlaunchAttribute));
+      if (packed) {
+        writer.put_bytes(packed, packed_bytes);
+        return;
+      }
+      // Gaps between parameters are alignment; their bytes are zero.
+      static constexpr std::byte kGap[64] = {};
+      uint32_t at = 0;
+      for (size_t i = 0; i < function->parameters.size(); ++i) {
+        const auto& parameter = function->parameters[i];
+        while (at < parameter.offset) {
+          const uint32_t gap = std::min<uint32_t>(parameter.offset - at, sizeof kGap);
+          writer.put_bytes(kGap, gap);
+          at += gap;
+        }
+        writer.put_bytes(request.parameters[i], parameter.size);
+        at += parameter.size;
+      }
+    });
+  });
+}
+
+CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
+#if CUDA_VERSION >= 11060
+CUresult launch_extended(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra,
+                         bool per_thread) {
+  if (!config || (config->numAttrs && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  Request request;
+  request.function = function;
+  request.shape = {{config->gridDimX, config->gridDimY, config->gridDimZ},
+                   {config->blockDimX, config->blockDimY, config->blockDimZ},
+                   config->sharedMemBytes};
+  request.stream = per_thread ? or_per_thread(config->hStream) : config->hStream;
+  request.parameters = parameters;
+  request.extra = extra;
+  request.flags = wire::kLaunchExtended;
+  request.attributes = config->attrs;
+  request.attribute_count = config->numAttrs;
+  return launch(request);
+}
+#endif
+
+}  // namespace
+
+#define LAUNCH_PARAMETERS                                                                                              \
+  CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,            \
+      unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters
+#define SHAPE \
+  { {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes }
+
+CUDA_EXPORT CUresult cuLaunchKernel(LAUNCH_PARAMETERS, void** extra) {
+  return launch({.function = function, .shape = SHAPE, .stream = stream, .parameters = parameters, .extra = extra});
+}
+CUDA_EXPORT CUresult cuLaunchKernel_ptsz(LAUNCH_PARAMETERS, void** extra) {
+  return launch({.function = function, .shape = SHAPE, .stream = or_per_thread(stream), .parameters = parameters,
+                 .extra = extra});
+}
+
+CUDA_EXPORT CUresult cuLaunchCooperativeKernel(LAUNCH_PARAMETERS) {
+  return launch({.function = function, .shape = SHAPE, .stream = stream, .parameters = parameters,
+                 .flags = wire::kLaunchCooperative});
+}
+CUDA_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(LAUNCH_PARAMETERS) {
+  return launch({.function = function, .shape = SHAPE, .stream = or_per_thread(stream), .parameters = parameters,
+                 .flags = wire::kLaunchCooperative});
+}
+
+#if CUDA_VERSION >= 11060
+CUDA_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
+  return launch_extended(config, function, parameters, extra, false);
+}
+CUDA_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction function, void** parameters,
+                                           void** extra) {
+  return launch_extended(config, function, parameters, extra, true);
+}
+#endif

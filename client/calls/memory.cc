@@ -1,0 +1,159 @@
+// Device memory: the client picks the address, the worker maps memory there. Nobody waits while plenty is free.
+#include "client/call.h"
+#include "client/host_memory.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace {
+
+constexpr uint64_t kAlignment = 512;
+
+// While the mapping is small against what is believed free it is queued, and a failure would surface later; else the
+// server's word is waited for, so that OUT_OF_MEMORY comes from the call that asked for too much.
+CUresult map(Session& session, Context& context, const AddressSpace::Place& place) {
+  Device& device = *session.devices()[context.device];
+  const wire::MapMemory body{place.map_address, place.map_size, device.server_ordinal, 0};
+  const auto size = static_cast<int64_t>(place.map_size);
+  CUresult result = CUDA_SUCCESS;
+  if (size > device.free_bytes.load() / 2) {
+    wire::Buffer reply;
+    result = session.call(wire::Command::map_memory, &context, body, reply);
+  } else {
+    result = session.post(wire::Command::map_memory, &context, body);
+  }
+  if (result == CUDA_SUCCESS) device.free_bytes.fetch_sub(size);
+  return result;
+}
+
+CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes) {
+  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  *address = 0;
+  Device& device = *session.devices()[context.device];
+  if (bytes > device.total_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  Allocation about;
+  about.context = context.handle;
+  about.device = context.device;
+  const auto place = session.addresses().allocate(bytes, kAlignment, about);
+  if (!place) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = place->map_size ? map(session, context, *place) : session.before_call(&context);
+  if (result != CUDA_SUCCESS) {
+    if (place->map_size) session.addresses().abandon(place->address);
+    return result;
+  }
+  *address = place->address;
+  return CUDA_SUCCESS;
+}
+
+CUresult release(Session& session, Context& context, CUdeviceptr address, uint64_t stream) {
+  const auto about = session.addresses().find(address);
+  const auto gone = session.addresses().release(address);
+  if (!gone || !about) return CUDA_ERROR_INVALID_VALUE;
+  Context* owner = session.handles().find_as<Context>(Kind::context, about->context);
+  if (stream != wire::kAllStreams || !owner) owner = &context;
+  uint64_t sequence = 0;
+  const CUresult result = session.post(wire::Command::free_memory, owner,
+                                       wire::FreeMemory{gone->address, gone->unmap_size, stream}, &sequence);
+  session.addresses().retire_after(*gone, sequence);
+  session.devices()[about->device]->free_bytes.fetch_add(static_cast<int64_t>(gone->unmap_size));
+  return result;
+}
+
+CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = resolve_stream(*session, *context, stream); result != CUDA_SUCCESS) return result;
+    if (stream && !session->handles().find(Kind::stream, cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
+    return allocate(*session, *context, address, bytes);
+  });
+}
+
+CUresult free_async(CUdeviceptr address, CUstream stream) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = resolve_stream(*session, *context, stream); result != CUDA_SUCCESS) return result;
+    if (stream && !session->handles().find(Kind::stream, cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
+    return release(*session, *context, address, cuda::handle_bits(stream));
+  });
+}
+
+CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  size_t free_bytes = 0, total_bytes = 0;
+  if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = rows::cuMemGetInfo_v2::forward(&free_bytes, &total_bytes);
+  if (result != CUDA_SUCCESS) return result;
+  Session* session = nullptr;
+  Context* context = nullptr;
+  if (ready_with_context(&session, &context) == CUDA_SUCCESS) {
+    session->devices()[context->device]->free_bytes = static_cast<int64_t>(free_bytes);
+  }
+  *free = free_bytes;
+  *total = total_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    return allocate(*session, *context, address, bytes);
+  });
+}
+
+CUDA_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
+                                        unsigned int element_size) {
+  if (!pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (element_size != 4 && element_size != 8 && element_size != 16) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t row = (width + kAlignment - 1) / kAlignment * kAlignment;
+  if (row < width || row > UINT64_MAX / height) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = cuMemAlloc_v2(address, row * height);
+  if (result == CUDA_SUCCESS) *pitch = row;
+  return result;
+}
+
+CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (address == 0) return CUDA_SUCCESS;
+    return release(*session, *context, address, wire::kAllStreams);
+  });
+}
+
+CUDA_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return allocate_async(address, bytes, stream);
+}
+CUDA_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return allocate_async(address, bytes, or_per_thread(stream));
+}
+CUDA_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) { return free_async(address, stream); }
+CUDA_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
+  return free_async(address, or_per_thread(stream));
+}
+
+CUDA_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
+  Session* session = nullptr;
+  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+  if (const auto found = session->addresses().find(address)) {
+    if (base) *base = found->address;
+    if (size) *size = found->size;
+    return CUDA_SUCCESS;
+  }
+  if (const auto host = host_memory().find(address)) {
+    if (base) *base = host->address;
+    if (size) *size = host->size;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,216 @@
+// Memory pools. Stream-ordered allocations come from the session's address space like all others, so a pool is a name with
+// attributes; nothing here travels.
+#include "client/call.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace {
+
+struct Pool : Object {
+  int device = 0;
+  std::mutex mutex;
+  uint64_t release_threshold = 0;
+  int reuse_follow_event = 1, reuse_opportunistic = 1, reuse_internal = 1;
+};
+
+// The default pool of each device, made at first use, and the one that is current.
+struct Pools {
+  std::mutex mutex;
+  std::map<int, uint64_t> by_default;
+  std::map<int, uint64_t> current;
+};
+Pools& pools() {
+  static Pools* const only = new Pools;
+  return *only;
+}
+
+uint64_t make_pool(Session& session, int device) {
+  auto pool = std::make_unique<Pool>();
+  pool->device = device;
+  return session.handles().mint(Kind::memory_pool, std::move(pool));
+}
+
+CUresult default_pool(Session& session, int device, uint64_t* handle) {
+  if (!session.device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  std::lock_guard lock(pools().mutex);
+  uint64_t& pool = pools().by_default[device];
+  if (pool == 0) pool = make_pool(session, device);
+  *handle = pool;
+  return pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult find(CUmemoryPool given, Session** session, Pool** pool) {
+  if (const CUresult result = ready(session); result != CUDA_SUCCESS) return result;
+  *pool = (*session)->handles().find_as<Pool>(Kind::memory_pool, cuda::handle_bits(given));
+  return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!pool) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t handle = 0;
+    const CUresult result = default_pool(*session, device, &handle);
+    if (result == CUDA_SUCCESS) *pool = cuda::handle_from_bits<CUmemoryPool>(handle);
+    return result;
+  });
+}
+
+CUDA_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!pool) return CUDA_ERROR_INVALID_VALUE;
+    {
+      std::lock_guard lock(pools().mutex);
+      const auto current = pools().current.find(device);
+      if (current != pools().current.end() && session->handles().find(Kind::memory_pool, current->second)) {
+        *pool = cuda::handle_from_bits<CUmemoryPool>(current->second);
+        return CUDA_SUCCESS;
+      }
+    }
+    return cuDeviceGetDefaultMemPool(pool, device);
+  });
+}
+
+CUDA_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool given) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Pool* pool = nullptr;
+    if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+    if (!session->device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+    std::lock_guard lock(pools().mutex);
+    pools().current[device] = pool->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!pool || !properties) return CUDA_ERROR_INVALID_VALUE;
+    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!session->device(properties->location.id)) return CUDA_ERROR_INVALID_DEVICE;
+    const uint64_t handle = make_pool(*session, properties->location.id);
+    if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    *pool = cuda::handle_from_bits<CUmemoryPool>(handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool given) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Pool* pool = nullptr;
+    if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+    {
+      std::lock_guard lock(pools().mutex);
+      const auto standard = pools().by_default.find(pool->device);
+      if (standard != pools().by_default.end() && standard->second == pool->handle) return CUDA_ERROR_INVALID_VALUE;
+    }
+    session->handles().retire(pool->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool given, CUmemPool_attribute attribute, void* value) {
+  Session* session = nullptr;
+  Pool* pool = nullptr;
+  if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(pool->mutex);
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      pool->release_threshold = *static_cast<cuuint64_t*>(value);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      pool->reuse_follow_event = *static_cast<int*>(value);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      pool->reuse_opportunistic = *static_cast<int*>(value);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      pool->reuse_internal = *static_cast<int*>(value);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:  // high-water marks may only be reset
+      return *static_cast<cuuint64_t*>(value) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUDA_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool given, CUmemPool_attribute attribute, void* value) {
+  Session* session = nullptr;
+  Pool* pool = nullptr;
+  if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(pool->mutex);
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      *static_cast<cuuint64_t*>(value) = pool->release_threshold;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      *static_cast<int*>(value) = pool->reuse_follow_event;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      *static_cast<int*>(value) = pool->reuse_opportunistic;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      *static_cast<int*>(value) = pool->reuse_internal;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      return CUDA_ERROR_NOT_SUPPORTED;  // pools are not accounted for one by one
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool given, const CUmemAccessDesc* map, size_t count) {
+  Session* session = nullptr;
+  Pool* pool = nullptr;
+  if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+  for (size_t i = 0; i < count; ++i) {
+    if (!map || map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    if (map[i].location.id != pool->device) return CUDA_ERROR_NOT_SUPPORTED;
+    if (map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool given, CUmemLocation* location) {
+  Session* session = nullptr;
+  Pool* pool = nullptr;
+  if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+  if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  *flags = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return CUDA_SUCCESS;
+}
+
+// Freed memory goes back to the device at once: there is nothing to trim.
+CUDA_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool given, size_t) {
+  Session* session = nullptr;
+  Pool* pool = nullptr;
+  return find(given, &session, &pool);
+}
+
+CUDA_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool given, CUstream stream) {
+  Session* session = nullptr;
+  Pool* pool = nullptr;
+  const CUresult result = find(given, &session, &pool);
+  return result == CUDA_SUCCESS ? cuMemAllocAsync(address, bytes, stream) : result;
+}
+CUDA_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return cuMemAllocFromPoolAsync(address, bytes, pool, stream ? stream : CU_STREAM_PER_THREAD);
+}

@@ -1,0 +1,358 @@
+// Modules and libraries: the image travels once, as a bundle of its files, and the load waits for the server's verdict.
+#include "client/module.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "client/log.h"
+#include "protocol/cuda/exports.h"
+#include "protocol/cuda/fatbin.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace gpupool::client {
+
+Function* find_function(Session& session, CUfunction function) {
+  const uint64_t handle = cuda::handle_bits(function);
+  if (auto* found = session.handles().find_as<Function>(Kind::function, handle)) return found;
+  return session.handles().find_as<Function>(Kind::kernel, handle);
+}
+
+bool read_function_info(const wire::Buffer& reply, Function& function) {
+  wire::Reader reader(reply);
+  const auto info = reader.get<wire::FunctionInfo>();
+  if (!reader.ok() || info.parameter_count > wire::kMaxParameters) return false;
+  function.parameters.resize(info.parameter_count);
+  for (auto& parameter : function.parameters) {
+    parameter = reader.get<wire::ParameterInfo>();
+    if (parameter.offset > wire::kMaxParameterBytes || parameter.size > wire::kMaxParameterBytes - parameter.offset) {
+      return false;
+    }
+    function.parameter_bytes = std::max(function.parameter_bytes, parameter.offset + parameter.size);
+  }
+  for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function.attributes[i] = info.attributes[i];
+  return reader.finished();
+}
+
+}  // namespace gpupool::client
+
+namespace {
+
+struct JitOptions {
+  unsigned count = 0;
+  CUjit_option* options = nullptr;
+  void** values = nullptr;
+};
+
+CUresult send_image(Session& session, const void* image, uint64_t* upload) {
+  cuda::ImageSpans spans;
+  if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) return result;
+  cuda::Bytes bytes;
+  if (const CUresult result = cuda::bundle(spans, bytes); result != CUDA_SUCCESS) return result;
+  *upload = session.handles().mint(Kind::upload, nullptr);
+  session.handles().retire(*upload);  // only the number is needed; its generation makes it unique
+  const cuda::ByteSpan all = bytes.view();
+  for (size_t at = 0; at < all.size(); at += wire::kBulkChunkBytes) {
+    const auto part = all.subspan(at, std::min<size_t>(wire::kBulkChunkBytes, all.size() - at));
+    const iovec payload{const_cast<std::byte*>(part.data()), part.size()};
+    const wire::UploadPart head{*upload, all.size()};
+    if (!session.queue().send_bulk(static_cast<uint16_t>(wire::Command::upload_part), 0, 0, head, {&payload, 1},
+                                   [](uint64_t) {})) {
+      return Session::failure();
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+// The server's JIT log goes where the program asked for it.
+void deliver_log(const std::string& log, CUresult result, const JitOptions& jit) {
+  const bool failed = result != CUDA_SUCCESS;
+  for (unsigned i = 0; i < jit.count; ++i) {
+    const bool wanted = jit.options[i] == (failed ? CU_JIT_ERROR_LOG_BUFFER : CU_JIT_INFO_LOG_BUFFER);
+    if (!wanted || !jit.values[i]) continue;
+    const CUjit_option size_option = failed ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES;
+    for (unsigned k = 0; k < jit.count; ++k) {
+      if (jit.options[k] != size_option) continue;
+      const size_t room = reinterpret_cast<uintptr_t>(jit.values[k]);
+      if (room == 0) continue;
+      const size_t length = std::min(log.size(), room - 1);
+      std::memcpy(jit.values[i], log.data(), length);
+      static_cast<char*>(jit.values[i])[length] = '\0';
+      jit.values[k] = reinterpret_cast<void*>(length + 1);
+    }
+  }
+  if (failed && !log.empty()) complain("the device refused a module: %s", log.c_str());
+}
+
+CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit, uint64_t* handle) {
+  uint64_t upload = 0;
+  if (const CUresult early = session.before_call(context); early != CUDA_SUCCESS) return early;
+  if (const CUresult result = send_image(session, image, &upload); result != CUDA_SUCCESS) return result;
+  auto code = std::make_unique<Code>();
+  code->context = Session::handle_of(context);
+  *handle = session.handles().mint(kind, std::move(code));
+  if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const auto command = kind == Kind::module ? wire::Command::load_module : wire::Command::load_library;
+  wire::Buffer reply;
+  const CUresult result = session.call(command, context, wire::LoadImage{*handle, upload}, reply);
+  wire::Reader reader(reply);
+  deliver_log(std::string(reader.get_text()), result, jit);
+  if (result != CUDA_SUCCESS) session.handles().retire(*handle);
+  return result;
+}
+
+CUresult load_module(CUmodule* module, const void* image, const JitOptions& jit) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!module || !image || (jit.count && (!jit.options || !jit.values))) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t handle = 0;
+    const CUresult result = load(*session, context, Kind::module, image, jit, &handle);
+    if (result == CUDA_SUCCESS) *module = cuda::handle_from_bits<CUmodule>(handle);
+    return result;
+  });
+}
+
+// A file is read whole and loaded from memory; PTX needs its NUL.
+CUresult read_file(const char* path, std::string* content) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  content->assign(std::istreambuf_iterator<char>(file), {});
+  content->push_back('\0');
+  return CUDA_SUCCESS;
+}
+
+// The handle of a function by name: from memory, or with one round trip.
+CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner, const char* name,
+                 uint64_t* handle) {
+  auto* code = session.handles().find_as<Code>(owner_kind, owner);
+  if (!code) return CUDA_ERROR_INVALID_HANDLE;
+  std::lock_guard lock(code->mutex);
+  if (const auto known = code->functions.find(name); known != code->functions.end()) {
+    *handle = known->second;
+    return CUDA_SUCCESS;
+  }
+  auto fresh = std::make_unique<Function>();
+  Function& function = *fresh;
+  function.name = name;
+  function.owner = owner;
+  function.context = Session::handle_of(context);
+  *handle = session.handles().mint(kind, std::move(fresh));
+  if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  wire::Buffer reply;
+  const auto command = kind == Kind::function ? wire::Command::get_function : wire::Command::get_kernel;
+  CUresult result = session.call(command, context, name, reply, wire::GetFunction{*handle, owner});
+  if (result == CUDA_SUCCESS && !read_function_info(reply, function)) {
+    session.fail({ErrorCode::malformed, "its description of a kernel makes no sense"});
+    result = Session::failure();
+  }
+  if (result != CUDA_SUCCESS) {
+    session.handles().retire(*handle);
+    return result;
+  }
+  code->functions.emplace(name, *handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_t owner, const char* name,
+                    CUdeviceptr* address, size_t* bytes) {
+  auto* code = session.handles().find_as<Code>(owner_kind, owner);
+  if (!code) return CUDA_ERROR_INVALID_HANDLE;
+  std::lock_guard lock(code->mutex);
+  auto known = code->globals.find(name);
+  if (known == code->globals.end()) {
+    wire::Buffer reply;
+    const CUresult result = session.call(wire::Command::get_global, context, name, reply, wire::GetGlobal{owner});
+    if (result != CUDA_SUCCESS) return result;
+    wire::Reader reader(reply);
+    const auto info = reader.get<wire::GlobalInfo>();
+    if (!reader.finished()) return Session::failure();
+    Allocation about;
+    about.address = info.address;
+    about.size = info.size;
+    about.context = Session::handle_of(context);
+    about.device = context->device;
+    session.addresses().add_foreign(about);
+    known = code->globals.emplace(name, info).first;
+  }
+  if (address) *address = known->second.address;
+  if (bytes) *bytes = known->second.size;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) { return load_module(module, image, {}); }
+
+CUDA_EXPORT CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count, CUjit_option* options,
+                                        void** values) {
+  return load_module(module, image, {count, options, values});
+}
+
+CUDA_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) { return load_module(module, image, {}); }
+
+CUDA_EXPORT CUresult cuModuleLoad(CUmodule* module, const char* path) {
+  return guarded([&]() -> CUresult {
+    if (!module || !path) return CUDA_ERROR_INVALID_VALUE;
+    std::string content;
+    if (const CUresult result = read_file(path, &content); result != CUDA_SUCCESS) return result;
+    return load_module(module, content.data(), {});
+  });
+}
+
+CUDA_EXPORT CUresult cuModuleUnload(CUmodule module) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    auto* code = session->handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
+    if (!code) return CUDA_ERROR_INVALID_HANDLE;
+    std::map<std::string, uint64_t> functions;
+    {
+      std::lock_guard lock(code->mutex);
+      functions.swap(code->functions);
+    }
+    for (const auto& [name, handle] : functions) session->handles().retire(handle);
+    return rows::cuModuleUnload::forward(module);
+  });
+}
+
+CUDA_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t handle = 0;
+    const CUresult result =
+        look_up(*session, context, Kind::module, Kind::function, cuda::handle_bits(module), name, &handle);
+    if (result == CUDA_SUCCESS) *function = cuda::handle_from_bits<CUfunction>(handle);
+    return result;
+  });
+}
+
+CUDA_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!name) return CUDA_ERROR_INVALID_VALUE;
+    return get_global(*session, context, Kind::module, cuda::handle_bits(module), name, address, bytes);
+  });
+}
+
+CUDA_EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  if (!mode) return CUDA_ERROR_INVALID_VALUE;
+  const char* wanted = std::getenv("CUDA_MODULE_LOADING");
+  *mode = wanted && std::strcmp(wanted, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+  return CUDA_SUCCESS;
+}
+
+#if CUDA_VERSION >= 12000
+CUDA_EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option* options, void** values,
+                                       unsigned int count, CUlibraryOption* library_options,
+                                       void** library_values, unsigned int library_count) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!library || !image || (count && (!options || !values))) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t handle = 0;
+    const CUresult result = load(*session, current_context(*session), Kind::library, image, {count, options, values}, &handle);
+    if (result == CUDA_SUCCESS) *library = cuda::handle_from_bits<CUlibrary>(handle);
+    return result;
+  });
+}
+
+CUDA_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* options, void** values,
+                                           unsigned int count, CUlibraryOption* library_options,
+                                           void** library_values, unsigned int library_count) {
+  return guarded([&]() -> CUresult {
+    if (!library || !path) return CUDA_ERROR_INVALID_VALUE;
+    std::string content;
+    if (const CUresult result = read_file(path, &content); result != CUDA_SUCCESS) return result;
+    return cuLibraryLoadData(library, content.data(), options, values, count, library_options, library_values,
+                             library_count);
+  });
+}
+
+CUDA_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    auto* code = session->handles().find_as<Code>(Kind::library, cuda::handle_bits(library));
+    if (!code) return CUDA_ERROR_INVALID_HANDLE;
+    std::map<std::string, uint64_t> functions;
+    {
+      std::lock_guard lock(code->mutex);
+      functions.swap(code->functions);
+    }
+    for (const auto& [name, handle] : functions) session->handles().retire(handle);
+    return rows::cuLibraryUnload::forward(library);
+  });
+}
+
+CUDA_EXPORT CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!kernel || !name) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t handle = 0;
+    const CUresult result = look_up(*session, current_context(*session), Kind::library, Kind::kernel,
+                                    cuda::handle_bits(library), name, &handle);
+    if (result == CUDA_SUCCESS) *kernel = cuda::handle_from_bits<CUkernel>(handle);
+    return result;
+  });
+}
+
+CUDA_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!name) return CUDA_ERROR_INVALID_VALUE;
+    return get_global(*session, context, Kind::library, cuda::handle_bits(library), name, address, bytes);
+  });
+}
+
+// Managed memory is not forwarded yet, so no library has managed variables that could be found.
+CUDA_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+CUDA_EXPORT CUresult cuKernelGetFunction(CUfunction* made, CUkernel given) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!made) return CUDA_ERROR_INVALID_VALUE;
+    auto* kernel = session->handles().find_as<Function>(Kind::kernel, cuda::handle_bits(given));
+    if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+    std::lock_guard lock(kernel->mutex);
+    uint64_t& handle = kernel->functions[context->handle];
+    if (handle == 0 || !session->handles().find(Kind::function, handle)) {
+      auto function = std::make_unique<Function>();
+      function->name = kernel->name;
+      function->owner = kernel->owner;
+      function->context = context->handle;
+      function->parameters = kernel->parameters;
+      function->parameter_bytes = kernel->parameter_bytes;
+      for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function->attributes[i] = kernel->attributes[i].load();
+      handle = session->handles().mint(Kind::function, std::move(function));
+      wire::Buffer reply;
+      const CUresult result = session->call(wire::Command::kernel_function, context,
+                                            wire::KernelFunction{handle, kernel->handle}, reply);
+      if (result != CUDA_SUCCESS) {
+        session->handles().retire(handle);
+        handle = 0;
+        return result;
+      }
+    }
+    *made = cuda::handle_from_bits<CUfunction>(handle);
+    return CUDA_SUCCESS;
+  });
+}
+#endif

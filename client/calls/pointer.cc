@@ -1,0 +1,107 @@
+// Questions about addresses, answered from the client's own books.
+#include "client/call.h"
+#include "client/host_memory.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace {
+
+template <class T>
+CUresult give(void* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+  return CUDA_SUCCESS;
+}
+
+struct Found {
+  std::optional<Allocation> device;
+  std::optional<HostAllocation> host;
+  explicit operator bool() const { return device || host; }
+};
+
+Found find(Session& session, CUdeviceptr address) {
+  Found found;
+  found.device = session.addresses().find(address);
+  if (!found.device) found.host = host_memory().find(address);
+  return found;
+}
+
+// cuPointerGetAttribute fails for addresses that CUDA does not know; cuPointerGetAttributes gives zeros for them.
+CUresult answer(Session& session, const Found& found, CUpointer_attribute attribute, CUdeviceptr address, void* to) {
+  const uint64_t base = found.device ? found.device->address : found.host ? found.host->address : 0;
+  const uint64_t size = found.device ? found.device->size : found.host ? found.host->size : 0;
+  const uint64_t context_handle = found.device ? found.device->context : found.host ? found.host->context : 0;
+  const auto* context = session.handles().find_as<Context>(Kind::context, context_handle);
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return give(to, cuda::handle_from_bits<CUcontext>(context_handle));
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return give<unsigned>(to, found.device ? CU_MEMORYTYPE_DEVICE : found.host ? CU_MEMORYTYPE_HOST : 0);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return give<CUdeviceptr>(to, found.device ? address : 0);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      return give<void*>(to, found.host ? reinterpret_cast<void*>(static_cast<uintptr_t>(address)) : nullptr);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return give<unsigned long long>(to, found.device ? found.device->id : found.host ? found.host->id : 0);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return give<int>(to, found.device ? found.device->device : context ? context->device : -2);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return give<CUdeviceptr>(to, base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return give<size_t>(to, size);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return give<int>(to, found.device.has_value());
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return give<int>(to, 0);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return give<int>(to, found.device ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return give<unsigned long long>(to, 0);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return give<CUmemoryPool>(to, nullptr);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!data) return CUDA_ERROR_INVALID_VALUE;
+    const Found found = find(*session, address);
+    return found ? answer(*session, found, attribute, address, data) : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+CUDA_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data,
+                                            CUdeviceptr address) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+    const Found found = find(*session, address);
+    for (unsigned i = 0; i < count; ++i) {
+      if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
+      const CUresult result = answer(*session, found, attributes[i], address, data[i]);
+      if (result != CUDA_SUCCESS) return result;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+    // Synchronous copies are always complete, or on their way in order, when they return.
+    return find(*session, address).device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}

@@ -1,0 +1,225 @@
+// Streams: created without waiting; what the program asked for is remembered here.
+#include <algorithm>
+
+#include "client/call.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace gpupool::client {
+
+struct Stream : Object {
+  unsigned flags = 0;
+  int priority = 0;
+  unsigned long long id = 0;
+};
+
+namespace {
+std::atomic<unsigned long long> next_stream_id{3};  // 1 and 2: the special streams
+}
+
+CUresult create_stream(Session& session, Context& context, unsigned flags, int priority, CUstream* stream) {
+  auto made = std::make_unique<Stream>();
+  made->context = context.handle;
+  made->flags = flags;
+  made->priority = priority;
+  made->id = next_stream_id.fetch_add(1);
+  const uint64_t handle = session.handles().mint(Kind::stream, std::move(made));
+  if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = session.post(rows::cuStreamCreateWithPriority::kId, &context, [&](wire::Writer& writer) {
+    writer.put(handle);
+    writer.put(flags);
+    writer.put(priority);
+  });
+  if (result != CUDA_SUCCESS) {
+    session.handles().retire(handle);
+    return result;
+  }
+  *stream = cuda::handle_from_bits<CUstream>(handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult resolve_stream(Session& session, Context& context, CUstream& stream) {
+  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+  if (stream != CU_STREAM_PER_THREAD) return CUDA_SUCCESS;
+  uint64_t handle = 0;
+  const CUresult result = per_thread_stream(session, context, &handle);
+  stream = cuda::handle_from_bits<CUstream>(handle);
+  return result;
+}
+
+}  // namespace gpupool::client
+
+namespace {
+
+// What is known of a stream; the special ones have flags and priority of their own.
+struct StreamFacts {
+  Session* session = nullptr;
+  Context* context = nullptr;  // the stream's
+  unsigned flags = CU_STREAM_DEFAULT;
+  int priority = 0;
+  unsigned long long id = 1;
+};
+
+CUresult describe(CUstream stream, StreamFacts* facts) {
+  if (const CUresult result = ready_with_context(&facts->session, &facts->context); result != CUDA_SUCCESS) return result;
+  if (cuda::is_special_stream(cuda::handle_bits(stream))) {
+    if (stream == CU_STREAM_PER_THREAD) facts->id = 2;
+    return CUDA_SUCCESS;
+  }
+  const auto* known = facts->session->handles().find_as<Stream>(Kind::stream, cuda::handle_bits(stream));
+  if (!known) return CUDA_ERROR_INVALID_HANDLE;
+  facts->flags = known->flags;
+  facts->priority = known->priority;
+  facts->id = known->id;
+  facts->context = facts->session->handles().find_as<Context>(Kind::context, known->context);
+  return facts->context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult create(CUstream* stream, unsigned flags, int priority) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!stream || flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+    const Device& device = *session->devices()[context->device];
+    priority = std::max(device.greatest_priority, std::min(device.least_priority, priority));  // lower is more urgent
+    return create_stream(*session, *context, flags, priority, stream);
+  });
+}
+
+CUresult synchronize(CUstream stream) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = resolve_stream(*session, *context, stream); result != CUDA_SUCCESS) return result;
+    if (stream && !session->handles().find(Kind::stream, cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
+    wire::Buffer reply;
+    return session->call(wire::Command::synchronize_stream, context, wire::SynchronizeStream{cuda::handle_bits(stream)},
+                         reply);
+  });
+}
+
+CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int flags) { return create(stream, flags, 0); }
+
+CUDA_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
+  return create(stream, flags, priority);
+}
+
+CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
+  if (cuda::is_special_stream(cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
+  return rows::cuStreamDestroy_v2::forward(stream);
+}
+
+CUDA_EXPORT CUresult cuStreamSynchronize(CUstream stream) { return synchronize(stream); }
+CUDA_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronize(or_per_thread(stream)); }
+
+CUDA_EXPORT CUresult cuStreamGetFlags(CUstream stream, unsigned int* flags) {
+  StreamFacts facts;
+  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = facts.flags;
+  return CUDA_SUCCESS;
+}
+CUDA_EXPORT CUresult cuStreamGetFlags_ptsz(CUstream stream, unsigned int* flags) {
+  return cuStreamGetFlags(or_per_thread(stream), flags);
+}
+
+CUDA_EXPORT CUresult cuStreamGetPriority(CUstream stream, int* priority) {
+  StreamFacts facts;
+  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
+  if (!priority) return CUDA_ERROR_INVALID_VALUE;
+  *priority = facts.priority;
+  return CUDA_SUCCESS;
+}
+CUDA_EXPORT CUresult cuStreamGetPriority_ptsz(CUstream stream, int* priority) {
+  return cuStreamGetPriority(or_per_thread(stream), priority);
+}
+
+CUDA_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+  StreamFacts facts;
+  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  *context = cuda::handle_from_bits<CUcontext>(facts.context->handle);
+  return CUDA_SUCCESS;
+}
+CUDA_EXPORT CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext* context) {
+  return cuStreamGetCtx(or_per_thread(stream), context);
+}
+
+#if CUDA_VERSION >= 12000
+CUDA_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
+  StreamFacts facts;
+  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  *id = facts.id;
+  return CUDA_SUCCESS;
+}
+CUDA_EXPORT CUresult cuStreamGetId_ptsz(CUstream stream, unsigned long long* id) {
+  return cuStreamGetId(or_per_thread(stream), id);
+}
+#endif
+
+#if CUDA_VERSION >= 13000
+CUDA_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
+  StreamFacts facts;
+  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = facts.context->device;
+  return CUDA_SUCCESS;
+}
+CUDA_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream stream, CUdevice* device) {
+  return cuStreamGetDevice(or_per_thread(stream), device);
+}
+#endif
+
+// Stream capture is not forwarded yet: nothing is ever capturing.
+CUDA_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  StreamFacts facts;
+  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+CUDA_EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus* status) {
+  return cuStreamIsCapturing(or_per_thread(stream), status);
+}
+
+CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                               CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
+  return cuStreamIsCapturing(stream, status);
+}
+CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                                    CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
+  return cuStreamIsCapturing_ptsz(stream, status);
+}
+
+CUDA_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (!mode || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    std::swap(*mode, thread_state().capture_mode);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!session->handles().find(Kind::event, cuda::handle_bits(event))) return CUDA_ERROR_INVALID_HANDLE;
+    wire::Buffer reply;
+    return session->call(wire::Command::synchronize_event, context, wire::SynchronizeEvent{cuda::handle_bits(event)},
+                         reply);
+  });
+}

@@ -1,0 +1,78 @@
+#include "client/context.h"
+
+#include <pthread.h>
+
+#include "client/call.h"
+#include "client/session.h"
+
+namespace gpupool::client {
+namespace {
+
+// A plain pointer and a pthread key, not an object with a destructor: the main thread's exit handlers still call the
+// driver after its thread-local objects are gone.
+thread_local ThreadState* state_of_thread = nullptr;
+
+pthread_key_t thread_end_key() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    pthread_key_create(&made, [](void* state) {
+      state_of_thread = nullptr;
+      delete static_cast<ThreadState*>(state);
+    });
+    return made;
+  }();
+  return key;
+}
+
+}  // namespace
+
+ThreadState& thread_state() {
+  if (!state_of_thread) {
+    state_of_thread = new ThreadState;
+    pthread_setspecific(thread_end_key(), state_of_thread);
+  }
+  return *state_of_thread;
+}
+
+Context* current_context(Session& session, CUresult* error) {
+  const auto& stack = thread_state().contexts;
+  if (error) *error = CUDA_ERROR_INVALID_CONTEXT;
+  if (stack.empty() || stack.back() == 0) return nullptr;
+  auto* context = session.handles().find_as<Context>(Kind::context, stack.back());
+  if (!context && error) *error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return context;
+}
+
+void ensure_on_server(Session& session, Context& context) {
+  std::lock_guard lock(context.mutex);
+  if (context.on_server.load(std::memory_order_relaxed)) return;
+  const int server_device = session.devices()[context.device]->server_ordinal;
+  // Queued without a context of its own, so that this does not come back here.
+  if (context.primary) {
+    (void)session.post(wire::Command::retain_primary_context, nullptr,
+                       wire::PrimaryContext{context.handle, server_device, context.flags});
+  } else {
+    (void)session.post(wire::Command::create_context, nullptr,
+                       wire::CreateContext{context.handle, server_device, context.flags});
+  }
+  context.on_server.store(true, std::memory_order_release);
+}
+
+CUresult per_thread_stream(Session& session, Context& context, uint64_t* stream) {
+  auto& streams = thread_state().streams;
+  const uint32_t epoch = context.epoch.load();
+  for (const auto& known : streams) {
+    if (known.context == context.handle && known.epoch == epoch) {
+      *stream = known.stream;
+      return CUDA_SUCCESS;
+    }
+  }
+  CUstream made = nullptr;
+  const CUresult result = create_stream(session, context, CU_STREAM_DEFAULT, 0, &made);
+  if (result != CUDA_SUCCESS) return result;
+  *stream = cuda::handle_bits(made);
+  streams.push_back({context.handle, epoch, *stream});
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::client

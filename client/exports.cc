@@ -1,0 +1,32 @@
+// The rows of protocol/cuda/calls.def become exported symbols of libcuda.so.1.
+//
+// C++ cannot define a function from a deduced type, so each name is one jump over a typed, constant function pointer.
+// Hand-written calls define their symbols in client/calls/; what neither has answers CUDA_ERROR_NOT_SUPPORTED
+// (protocol/cuda/exports.S).
+#include "client/call.h"
+
+#if defined(__x86_64__)
+#define JUMP(slot) "endbr64\n jmp *" slot "(%rip)\n"
+#elif defined(__aarch64__)
+#define JUMP(slot) "hint 34\n adrp x16, " slot "\n ldr x16, [x16, :lo12:" slot "]\n br x16\n"
+#else
+#error "no jump for this processor"
+#endif
+
+#define EXPORT(name, function)                                                                                  \
+  extern "C" {                                                                                                  \
+  extern decltype(&function) gpupool_slot_##name;                                                               \
+  __attribute__((visibility("hidden"), used)) constinit decltype(&function) gpupool_slot_##name = &function;    \
+  }                                                                                                             \
+  asm(".pushsection .text\n .globl " #name "\n .type " #name ", %function\n .p2align 4\n" #name ":\n " JUMP(    \
+      "gpupool_slot_" #name) ".size " #name ", . - " #name "\n .popsection\n");
+
+namespace rows = gpupool::client::rows;
+
+#define CUDA_CALL(id, name, mode, ...) EXPORT(name, rows::name::forward)
+#define CUDA_CALL_PTSZ(id, name, mode, ...) \
+  EXPORT(name, rows::name::forward)         \
+  EXPORT(name##_ptsz, rows::name::forward_per_thread)
+#define CUDA_CALL_QUIET(id, name, mode, ...)
+#define CUDA_BY_HAND(name)
+#include "protocol/cuda/calls.def"

@@ -1,0 +1,35 @@
+// Modules, libraries and their functions, as the client remembers them: what a launch needs of a kernel (where its
+// parameters go, its limits) comes with the one round trip that looks the kernel up, and every later look-up is local.
+#pragma once
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/call.h"
+
+namespace gpupool::client {
+
+struct Function : Object {
+  std::string name;
+  uint64_t owner = 0;  // module or library
+  std::vector<wire::ParameterInfo> parameters;
+  uint32_t parameter_bytes = 0;
+  std::atomic<int> attributes[wire::kFunctionAttributes] = {};
+  // Kernels: their function per context (cuKernelGetFunction).
+  std::mutex mutex;
+  std::map<uint64_t, uint64_t> functions;
+};
+
+struct Code : Object {  // a module or a library
+  std::mutex mutex;
+  std::map<std::string, uint64_t> functions;  // by name
+  std::map<std::string, wire::GlobalInfo> globals;
+};
+
+// A function, or a kernel where CUDA takes one for the other; null: neither.
+Function* find_function(Session& session, CUfunction function);
+// Copies what the server said of a function into the object; false: malformed.
+bool read_function_info(const wire::Buffer& reply, Function& function);
+
+}  // namespace gpupool::client

@@ -1,0 +1,83 @@
+#include "client/process.h"
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "client/calls/host_function.h"
+#include "client/log.h"
+
+namespace gpupool::client {
+namespace {
+
+struct Process {
+  std::mutex mutex;
+  std::atomic<Session*> session{nullptr};
+  std::atomic<bool> tried{false};
+  std::atomic<bool> forked{false};  // this is a child of a process that had a session
+  CUresult result = CUDA_ERROR_NOT_INITIALIZED;
+};
+
+Process& process() {
+  static Process* const only = new Process;
+  return *only;
+}
+
+std::chrono::milliseconds milliseconds_from(const char* variable, std::chrono::milliseconds otherwise) {
+  const char* text = std::getenv(variable);
+  if (!text || !*text) return otherwise;
+  char* end = nullptr;
+  const long value = std::strtol(text, &end, 10);
+  if (*end != '\0' || value <= 0) {
+    complain("%s=%s is no number of milliseconds above 0; using %lld", variable, text,
+             static_cast<long long>(otherwise.count()));
+    return otherwise;
+  }
+  return std::chrono::milliseconds(value);
+}
+
+CUresult connect(Process& self) {
+  Settings settings;
+  const char* server = std::getenv("GPUPOOL");
+  if (!server || !*server) {
+    complain("no server is named: set GPUPOOL=tcp://HOST:PORT, or start the program with pool-run --server");
+    return CUDA_ERROR_NO_DEVICE;
+  }
+  settings.server = server;
+  const char* sync = std::getenv("GPUPOOL_SYNC");
+  settings.every_call_waits = sync && std::strcmp(sync, "1") == 0;
+  settings.connect_timeout = milliseconds_from("GPUPOOL_CONNECT_TIMEOUT_MS", settings.connect_timeout);
+  settings.dead_peer_timeout = milliseconds_from("GPUPOOL_DEAD_PEER_TIMEOUT_MS", settings.dead_peer_timeout);
+  auto session = Session::open(settings);
+  if (!session) {
+    complain("cannot use the server %s: %s", server, session.error().message.c_str());
+    return CUDA_ERROR_NO_DEVICE;
+  }
+  if ((*session)->devices().empty()) return CUDA_ERROR_NO_DEVICE;
+  (*session)->on_host_callback(run_host_function);
+  pthread_atfork(nullptr, nullptr, [] { process().forked = true; });
+  self.session.store(session->release(), std::memory_order_release);  // never destroyed
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult initialise() {
+  Process& self = process();
+  if (self.forked) return CUDA_ERROR_NOT_INITIALIZED;
+  if (self.session.load(std::memory_order_acquire)) return CUDA_SUCCESS;
+  std::lock_guard lock(self.mutex);
+  if (!self.tried.exchange(true)) self.result = connect(self);
+  return self.result;
+}
+
+CUresult ready(Session** session) {
+  Process& self = process();
+  *session = self.session.load(std::memory_order_acquire);
+  if (*session == nullptr || self.forked.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,173 @@
+#include "client/session.h"
+
+#include <unistd.h>
+
+#include <climits>
+
+#include "client/log.h"
+#include "protocol/control/hello_codec.h"
+#include "protocol/wire/reader.h"
+
+namespace gpupool::client {
+namespace {
+
+using transport::Clock;
+
+constexpr int kAddressAttempts = 16;
+
+std::string program_name() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  const std::string full(path, length > 0 ? length : 0);
+  return full.substr(full.rfind('/') + 1);
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// Errors after which a CUDA context is lost: every further call on it gives the same.
+bool is_sticky(CUresult result) {
+  switch (static_cast<int>(result)) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Session::Session(const Settings& settings, std::unique_ptr<transport::Connection> connection)
+    : settings_(settings),
+      connection_(std::move(connection)),
+      receiver_(*connection_, settings.dead_peer_timeout,
+                {.ping = [this] { ping(); },
+                 .host_callback = [this](uint64_t callback) {
+                   if (host_callback_) host_callback_(*this, callback);
+                 },
+                 .retired = [this](uint64_t sequence) { addresses_.retired(sequence); },
+                 .failed = [this](const Error& error) { fail(error); }}),
+      queue_(*connection_, settings.dead_peer_timeout,
+             {.wait_for_room = [this](transport::Deadline deadline) { return receiver_.wait_for_room(deadline); },
+              .failed = [this](const Error& error) { fail(error); }}) {}
+
+Result<std::unique_ptr<Session>> Session::open(const Settings& settings) {
+  const auto endpoint = transport::Endpoint::parse(settings.server);
+  if (!endpoint) return endpoint.error();
+  transport::Options options;
+  options.connect_timeout = settings.connect_timeout;
+  options.dead_peer_timeout = settings.dead_peer_timeout;
+  auto connection = transport::connect(*endpoint, options);
+  if (!connection) return connection.error();
+  std::unique_ptr<Session> session(new Session(settings, std::move(*connection)));
+  if (auto hello = session->say_hello(); !hello) return hello.error();
+  return session;
+}
+
+Result<void> Session::say_hello() {
+  hello::Hello hello;
+  hello.protocol_version = wire::kProtocolVersion;
+  hello.client_version = GPUPOOL_VERSION;
+  hello.cuda_version = CUDA_VERSION;
+  hello.program = program_name();
+  hello.host = host_name();
+  hello.pid = getpid();
+  const std::string text = hello::encode(hello);
+  wire::Preamble preamble;
+  preamble.length = static_cast<uint32_t>(text.size());
+  const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;
+  const iovec parts[] = {{&preamble, sizeof preamble}, {const_cast<char*>(text.data()), text.size()}};
+  if (auto sent = send_all(*connection_, parts, deadline); !sent) return sent.error();
+
+  wire::Preamble answer;
+  if (auto got = receive_exact(*connection_, {reinterpret_cast<std::byte*>(&answer), sizeof answer}, deadline); !got) {
+    return Error{got.error().code, "no answer to the hello: " + got.error().message};
+  }
+  if (answer.magic != wire::kMagic || answer.length > wire::kMaxHelloBytes) {
+    return Error{ErrorCode::malformed, "what listens there is no poold"};
+  }
+  std::string body(answer.length, '\0');
+  if (auto got = receive_exact(*connection_, {reinterpret_cast<std::byte*>(body.data()), body.size()}, deadline); !got) {
+    return Error{got.error().code, "the answer to the hello broke off: " + got.error().message};
+  }
+  const auto reply = hello::decode_hello_reply(body);
+  if (!reply) return reply.error();
+  if (reply->status != hello::Status::ok) return Error{ErrorCode::refused, "refused: " + reply->reason};
+  if (answer.protocol_version != wire::kProtocolVersion) {
+    return Error{ErrorCode::refused, "it speaks protocol version " + std::to_string(answer.protocol_version) +
+                                         ", this client " + std::to_string(wire::kProtocolVersion)};
+  }
+  driver_version_ = reply->driver_version;
+  devices_ = make_devices(reply->devices, getenv("CUDA_VISIBLE_DEVICES"));
+  for (const auto& device : devices_) {
+    auto context = std::make_unique<Context>();
+    context->device = device->ordinal;
+    context->primary = true;
+    context->id = static_cast<unsigned long long>(device->ordinal) + 1;
+    primaries_.push_back(context.get());
+    handles_.mint(Kind::context, std::move(context));
+  }
+  explain("session with %s: worker %lld, %zu device(s)", settings_.server.c_str(),
+          static_cast<long long>(reply->worker_pid), devices_.size());
+  return take_addresses(reply->addresses.base, reply->addresses.size);
+}
+
+// The server's range must be free here too; when it is not, ask for others until one is free on both sides.
+Result<void> Session::take_addresses(uint64_t base, uint64_t size) {
+  if (devices_.empty()) return {};
+  const uint64_t granularity = devices_.front()->granularity;
+  for (int attempt = 0; attempt < kAddressAttempts && size != 0; ++attempt) {
+    if (addresses_.adopt(base, size, granularity)) return {};
+    wire::Buffer reply;
+    wire::MoveAddresses wish{base + size, size};
+    if (call(wire::Command::move_addresses, nullptr, wish, reply) != CUDA_SUCCESS) break;
+    wire::Reader reader(reply);
+    const auto range = reader.get<wire::AddressRange>();
+    if (!reader.finished()) break;
+    base = range.base;
+    size = range.size;
+  }
+  return Error{ErrorCode::unavailable, "no range of device addresses is free on both sides (is 'ulimit -v' set?)"};
+}
+
+CUresult Session::before_call(Context* context) {
+  if (failed()) return failure();
+  if (!context) return CUDA_SUCCESS;
+  if (const int sticky = context->sticky_error.load(std::memory_order_relaxed)) return static_cast<CUresult>(sticky);
+  if (!context->on_server.load(std::memory_order_acquire)) ensure_on_server(*this, *context);
+  return CUDA_SUCCESS;
+}
+
+CUresult Session::finish_call(Context* context, Waiter& waiter, wire::Buffer& reply) {
+  if (!receiver_.wait(waiter)) return failure();
+  reply = std::move(waiter.body);
+  if (context && is_sticky(waiter.result)) context->sticky_error = waiter.result;
+  return waiter.result;
+}
+
+void Session::ping() {
+  queue_.append(static_cast<uint16_t>(wire::Command::ping), wire::kWantsReply, 0, [](wire::Writer&) {}, [](uint64_t) {});
+  queue_.try_flush();
+}
+
+void Session::fail(const Error& error) {
+  if (failed_.exchange(true, std::memory_order_acq_rel)) return;
+  complain("lost the server %s: %s; CUDA calls of this process fail from now on", settings_.server.c_str(),
+           error.message.c_str());
+  receiver_.fail();
+  connection_->close();
+}
+
+}  // namespace gpupool::client

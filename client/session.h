@@ -1,0 +1,116 @@
+// One connection of this process to a worker: the one ordered command stream, its replies, and what the client keeps
+// for it (handles, addresses, devices, contexts).
+//
+// Made once by Process and never destroyed, since programs call the driver from exit handlers and detached threads. When
+// the connection is lost the session stays as a failed one: every further call returns failure(). Any thread.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "client/address_space.h"
+#include "client/command_queue.h"
+#include "client/context.h"
+#include "client/devices.h"
+#include "client/receiver.h"
+#include "protocol/wire/commands.h"
+
+namespace gpupool::client {
+
+struct Settings {
+  std::string server;                                     // GPUPOOL
+  bool every_call_waits = false;                          // GPUPOOL_SYNC=1
+  std::chrono::milliseconds connect_timeout{5000};        // GPUPOOL_CONNECT_TIMEOUT_MS
+  std::chrono::milliseconds dead_peer_timeout{15000};     // GPUPOOL_DEAD_PEER_TIMEOUT_MS
+};
+
+class Session {
+ public:
+  // Connects, says hello, takes the address range.
+  static Result<std::unique_ptr<Session>> open(const Settings& settings);
+
+  HandleTable& handles() { return handles_; }
+  AddressSpace& addresses() { return addresses_; }
+  const Devices& devices() const { return devices_; }
+  Device* device(int ordinal) {
+    return ordinal >= 0 && ordinal < static_cast<int>(devices_.size()) ? devices_[ordinal].get() : nullptr;
+  }
+  Context& primary_context(int ordinal) { return *primaries_[ordinal]; }
+  int driver_version() const { return driver_version_; }
+  Receiver& receiver() { return receiver_; }
+  CommandQueue& queue() { return queue_; }
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // What calls return once the connection is lost.
+  static constexpr CUresult failure() { return CUDA_ERROR_DEVICE_UNAVAILABLE; }
+
+  // Queues a command; its errors surface at a later call that waits. *sequence, when asked for, names it.
+  template <class WriteBody>
+  CUresult post(uint16_t id, Context* context, WriteBody&& write_body, uint64_t* sequence = nullptr) {
+    if (const CUresult early = before_call(context); early != CUDA_SUCCESS) return early;
+    if (settings_.every_call_waits && !sequence) {
+      wire::Buffer reply;
+      return call(id, context, write_body, reply);
+    }
+    queue_.append(id, 0, handle_of(context), write_body, [&](uint64_t number) {
+      if (sequence) *sequence = number;
+    });
+    return CUDA_SUCCESS;
+  }
+  // Sends everything queued and waits for the reply.
+  template <class WriteBody>
+  CUresult call(uint16_t id, Context* context, WriteBody&& write_body, wire::Buffer& reply) {
+    if (const CUresult early = before_call(context); early != CUDA_SUCCESS) return early;
+    Waiter waiter;
+    queue_.append(id, wire::kWantsReply, handle_of(context), write_body, [&](uint64_t number) {
+      waiter.sequence = number;
+      receiver_.expect(waiter);
+    });
+    queue_.flush();
+    return finish_call(context, waiter, reply);
+  }
+  // The same for commands of protocol/wire/commands.h whose body is one struct.
+  template <class Body>
+  CUresult post(wire::Command command, Context* context, const Body& body, uint64_t* sequence = nullptr) {
+    return post(static_cast<uint16_t>(command), context, [&](wire::Writer& writer) { writer.put(body); }, sequence);
+  }
+  template <class Body>
+  CUresult call(wire::Command command, Context* context, const Body& body, wire::Buffer& reply) {
+    return call(static_cast<uint16_t>(command), context, [&](wire::Writer& writer) { writer.put(body); }, reply);
+  }
+  CUresult call(wire::Command command, Context* context, std::string_view name, wire::Buffer& reply, auto body) {
+    return call(static_cast<uint16_t>(command), context,
+                [&](wire::Writer& writer) {
+                  writer.put(body);
+                  writer.put_text(name);
+                },
+                reply);
+  }
+  CUresult finish_call(Context* context, Waiter& waiter, wire::Buffer& reply);
+  // CUDA_SUCCESS, or what every call returns now; makes sure the server knows the context.
+  CUresult before_call(Context* context);
+  static uint64_t handle_of(const Context* context) { return context ? context->handle : 0; }
+
+  void fail(const Error& error);
+  void on_host_callback(void (*handler)(Session&, uint64_t)) { host_callback_ = handler; }
+
+ private:
+  Session(const Settings& settings, std::unique_ptr<transport::Connection> connection);
+  Result<void> say_hello();
+  Result<void> take_addresses(uint64_t base, uint64_t size);
+  void ping();
+
+  const Settings settings_;
+  std::unique_ptr<transport::Connection> connection_;
+  Receiver receiver_;
+  CommandQueue queue_;
+  HandleTable handles_;
+  AddressSpace addresses_;
+  Devices devices_;
+  std::vector<Context*> primaries_;
+  int driver_version_ = 0;
+  std::atomic<bool> failed_{false};
+  void (*host_callback_)(Session&, uint64_t) = nullptr;
+};
+
+}  // namespace gpupool::client

@@ -1,0 +1,91 @@
+#include "client/transfer.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace gpupool::client {
+namespace {
+
+constexpr uint16_t id_of(wire::Command command) { return static_cast<uint16_t>(command); }
+// Below this a copy joins the batch instead of being sent from the caller's memory: a memcpy is cheaper than a system call.
+constexpr uint64_t kInline = 16 * 1024;
+
+CUresult send_piece(Session& session, Context& context, const wire::CopyToDevice& head, const std::byte* bytes) {
+  const uint64_t size = uint64_t{head.width} * head.rows;
+  if (size <= kInline) {
+    return session.post(id_of(wire::Command::copy_to_device), &context, [&](wire::Writer& writer) {
+      writer.put(head);
+      writer.put_bytes(bytes, size);
+    });
+  }
+  if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
+  const iovec payload{const_cast<std::byte*>(bytes), size};
+  const bool sent = session.queue().send_bulk(id_of(wire::Command::copy_to_device), 0, Session::handle_of(&context), head,
+                                              {&payload, 1}, [](uint64_t) {});
+  return sent ? CUDA_SUCCESS : Session::failure();
+}
+
+}  // namespace
+
+CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
+                        const Rows& rows) {
+  const auto* source = static_cast<const std::byte*>(from);
+  wire::CopyToDevice head{cuda::handle_bits(stream), to, rows.device_pitch, 0, 0};
+  const bool contiguous = rows.count == 1 || (rows.host_pitch == rows.width && rows.device_pitch == rows.width);
+  if (contiguous || rows.width > wire::kBulkChunkBytes) {
+    const uint64_t length = contiguous ? rows.width * rows.count : rows.width;
+    for (uint64_t row = 0; row < (contiguous ? 1 : rows.count); ++row) {
+      for (uint64_t at = 0; at < length; at += wire::kBulkChunkBytes) {
+        head.destination = to + row * rows.device_pitch + at;
+        head.width = static_cast<uint32_t>(std::min<uint64_t>(wire::kBulkChunkBytes, length - at));
+        head.rows = 1;
+        head.pitch = head.width;
+        const CUresult result = send_piece(session, context, head, source + row * rows.host_pitch + at);
+        if (result != CUDA_SUCCESS) return result;
+      }
+    }
+    return CUDA_SUCCESS;
+  }
+  const uint64_t rows_per_piece = wire::kBulkChunkBytes / rows.width;
+  std::vector<std::byte> packed;
+  for (uint64_t row = 0; row < rows.count; row += rows_per_piece) {
+    const uint64_t count = std::min(rows_per_piece, rows.count - row);
+    const std::byte* bytes = source + row * rows.host_pitch;
+    if (rows.host_pitch != rows.width) {
+      packed.resize(count * rows.width);
+      for (uint64_t i = 0; i < count; ++i) {
+        std::memcpy(packed.data() + i * rows.width, bytes + i * rows.host_pitch, rows.width);
+      }
+      bytes = packed.data();
+    }
+    head.destination = to + row * rows.device_pitch;
+    head.width = static_cast<uint32_t>(rows.width);
+    head.rows = static_cast<uint32_t>(count);
+    if (const CUresult result = send_piece(session, context, head, bytes); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
+                          const Rows& rows, bool wait) {
+  if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
+  const wire::CopyFromDevice body{cuda::handle_bits(stream), from, rows.device_pitch, rows.width, rows.count};
+  const Transfer transfer{static_cast<std::byte*>(to), rows.host_pitch, rows.width, rows.count, !wait};
+  Waiter waiter;
+  session.queue().append(id_of(wire::Command::copy_from_device), wire::kWantsReply, Session::handle_of(&context),
+                         [&](wire::Writer& writer) { writer.put(body); },
+                         [&](uint64_t sequence) {
+                           session.receiver().expect_transfer(sequence, transfer);
+                           waiter.sequence = sequence;
+                           if (wait) session.receiver().expect(waiter);
+                         });
+  if (!wait) {
+    session.queue().wake_flusher();
+    return CUDA_SUCCESS;
+  }
+  session.queue().flush();
+  wire::Buffer reply;
+  return session.finish_call(&context, waiter, reply);
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,21 @@
+// Copies between this process and the device, as rows: the shape under every cuMemcpy.
+#pragma once
+#include "client/call.h"
+
+namespace gpupool::client {
+
+struct Rows {
+  uint64_t width = 0;  // bytes per row
+  uint64_t count = 0;
+  uint64_t host_pitch = 0;
+  uint64_t device_pitch = 0;
+};
+
+// The data is on its way when this returns, and the host memory may be reused. `stream` is resolved.
+CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
+                        const Rows& rows);
+// wait: return when the data is there; otherwise it arrives before any later wait on the stream returns.
+CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
+                          const Rows& rows, bool wait);
+
+}  // namespace gpupool::client

@@ -1,0 +1,38 @@
+// What a launch may ask for, checked alike by the client library (before anything is queued) and by softgpu.
+// Pure; any thread. Codes as documented for cuLaunchKernel; which one NVIDIA's driver prefers where several fit has to be
+// seen on a GPU.
+#pragma once
+#include <cstdint>
+
+#include "protocol/cuda/cuda_header.h"
+
+namespace gpupool::cuda {
+
+struct LaunchShape {
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint64_t dynamic_shared_bytes;
+};
+
+struct LaunchLimits {
+  uint32_t max_threads_per_block = 1024;  // of the device
+  uint32_t max_block[3] = {1024, 1024, 64};
+  uint32_t max_grid[3] = {0x7fffffff, 65535, 65535};
+  uint32_t function_max_threads = 1024;  // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+  uint64_t max_dynamic_shared_bytes = 48 * 1024;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+};
+
+inline CUresult check_launch(const LaunchShape& shape, const LaunchLimits& limits) {
+  uint64_t threads = 1;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (shape.grid[axis] == 0 || shape.grid[axis] > limits.max_grid[axis]) return CUDA_ERROR_INVALID_VALUE;
+    if (shape.block[axis] == 0 || shape.block[axis] > limits.max_block[axis]) return CUDA_ERROR_INVALID_VALUE;
+    threads *= shape.block[axis];
+  }
+  if (threads > limits.max_threads_per_block) return CUDA_ERROR_INVALID_VALUE;
+  if (threads > limits.function_max_threads) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  if (shape.dynamic_shared_bytes > limits.max_dynamic_shared_bytes) return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::cuda

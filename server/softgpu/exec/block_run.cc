@@ -1,0 +1,350 @@
+#include "server/softgpu/exec/block_run.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <utility>
+
+#include "server/softgpu/memory/address_space.h"
+
+// Functions that leave a stack for good: their entry must not be recorded on it.
+#if defined(GPUPOOL_TSAN)
+#define SOFTGPU_LEAVES_STACK __attribute__((no_sanitize("thread")))
+#else
+#define SOFTGPU_LEAVES_STACK
+#endif
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr uint64_t kWindowGuard = 64 << 10;   // bytes on both sides of a shared window
+// Every so many switches a thread that has not started or has yielded goes first, so that threads which keep waking each
+// other do not starve it.
+constexpr uint32_t kFairness = 256;
+
+__attribute__((tls_model("initial-exec"))) thread_local BlockRun* block_here = nullptr;
+
+}  // namespace
+
+BlockRun* running_block() { return block_here; }
+void set_running_block(BlockRun* block) { block_here = block; }
+
+BlockRun::BlockRun(FiberPool& fibers, StackContext& pool_stack) : fibers_(fibers), pool_stack_(pool_stack) {}
+
+BlockRun::~BlockRun() {
+  if (loop_fiber_ != nullptr) fibers_.give_abandoned(loop_fiber_);
+  if (window_ != 0) free_host(window_, window_bytes_ + 2 * kWindowGuard);
+}
+
+bool BlockRun::prepare(Grid& grid) {
+  context_ = grid.context;
+  context_.executor = this;
+  threads_ = 0;
+  in_loops_ = grid.in_loops;
+
+  // The window ends at its guard, so that running over its end faults.
+  const uint64_t needed = round_up(context_.total_shared_bytes, 256);
+  if (window_ == 0 || needed > window_bytes_) {
+    if (window_ != 0) free_host(window_, window_bytes_ + 2 * kWindowGuard);
+    window_bytes_ = std::max<uint64_t>(round_up(needed, page_bytes()), 64 << 10);
+    const auto window = allocate_host(window_bytes_ + 2 * kWindowGuard, page_bytes());
+    window_ = window.value_or(0);
+    if (window_ == 0 || !install_guard(window_, kWindowGuard) ||
+        !install_guard(window_ + kWindowGuard + window_bytes_, kWindowGuard)) {
+      return false;
+    }
+  }
+  context_.shared_base = window_ + kWindowGuard + window_bytes_ - needed;
+
+  if (in_loops_) {
+    if (loop_fiber_ != nullptr && loop_fiber_->size_class < grid.stack_class) {
+      fibers_.give_abandoned(loop_fiber_);
+      loop_fiber_ = nullptr;
+    }
+    return true;
+  }
+  if (slot_capacity_ < grid.threads) {
+    slots_ = std::make_unique<ThreadSlot[]>(grid.threads);
+    warps_ = std::make_unique<Warp[]>((grid.threads + kWarpSize - 1) / kWarpSize);
+    slot_capacity_ = grid.threads;
+    slot_dim_[0] = 0;
+  }
+  threads_ = grid.threads;
+  if (!std::equal(slot_dim_, slot_dim_ + 3, context_.block_dim)) {
+    std::copy_n(context_.block_dim, 3, slot_dim_);
+    for (uint32_t i = 0; i < threads_; ++i) {
+      auto& thread = slots_[i].context;
+      thread.tid[0] = i % slot_dim_[0];
+      thread.tid[1] = i / slot_dim_[0] % slot_dim_[1];
+      thread.tid[2] = i / slot_dim_[0] / slot_dim_[1];
+      thread.lane = i % kWarpSize;
+      thread.warp = i / kWarpSize;
+      thread.linear_tid = i;
+      thread.block = &context_;
+      thread.executor = nullptr;
+      slots_[i].fiber = nullptr;
+    }
+  }
+  return true;
+}
+
+bool BlockRun::begin(Grid& grid, uint64_t index) {
+  fault_ = FaultKind::none;
+  fault_text_.clear();
+  current_ = nullptr;
+  grid_ = &grid;
+  if (grid_id_ != grid.context.grid_id) {
+    grid_id_ = 0;
+    if (!prepare(grid)) return false;
+    grid_id_ = grid.context.grid_id;
+  }
+  const uint32_t* dim = context_.grid_dim;
+  context_.block_idx[0] = static_cast<uint32_t>(index % dim[0]);
+  const uint64_t rest = index / dim[0];
+  context_.block_idx[1] = static_cast<uint32_t>(rest % dim[1]);
+  context_.block_idx[2] = static_cast<uint32_t>(rest / dim[1]);
+  progress_ = true;
+  if (in_loops_) {
+    scratch_ = ThreadContext{};
+    scratch_.block = &context_;
+    if (loop_fiber_ == nullptr) loop_fiber_ = fibers_.take(grid.stack_class, loop_main);
+    return loop_fiber_ != nullptr;
+  }
+  live_ = threads_;
+  next_unstarted_ = 0;
+  picks_ = idle_picks_ = yielded_count_ = 0;
+  ready_.clear();
+  yielded_.clear();
+  for (; used_barriers_ != 0; used_barriers_ &= used_barriers_ - 1) {
+    barriers_[std::countr_zero(used_barriers_)] = Barrier{};
+  }
+  for (uint32_t i = 0; i * kWarpSize < threads_; ++i) warps_[i].reset(std::min(kWarpSize, threads_ - i * kWarpSize));
+  return true;
+}
+
+SliceEnd BlockRun::run() {
+  end_ = SliceEnd::running;
+  set_running_block(this);
+  if (in_loops_) {
+    if (grid_->aborted.load(std::memory_order_relaxed)) {
+      end_ = SliceEnd::aborted;
+    } else {
+      switch_stacks(pool_stack_, *loop_fiber_);
+    }
+  } else if (ThreadSlot* next = pick(); next != nullptr) {
+    StackContext& stack = stack_of(next);
+    if (&stack != &pool_stack_) switch_stacks(pool_stack_, stack);
+  }
+  set_running_block(nullptr);
+  fibers_.reclaim();
+  return end_;
+}
+
+bool BlockRun::take_progress() { return std::exchange(progress_, false); }
+
+void BlockRun::abandon() {
+  if (in_loops_) {
+    if (loop_fiber_ != nullptr) fibers_.give_abandoned(loop_fiber_);
+    loop_fiber_ = nullptr;
+    return;
+  }
+  for (uint32_t i = 0; i < threads_; ++i) {
+    if (slots_[i].fiber != nullptr) fibers_.give_abandoned(slots_[i].fiber);
+    slots_[i].fiber = nullptr;
+  }
+}
+
+SOFTGPU_LEAVES_STACK void BlockRun::thread_main() {
+  arrived_on_new_stack();
+  BlockRun* block = running_block();
+  ThreadSlot* slot = block->current_;
+  do {
+    block->grid_->request.code.thread_entry(&slot->context);
+    slot = block->end_thread(slot);
+  } while (slot != nullptr);
+  __builtin_unreachable();
+}
+
+SOFTGPU_LEAVES_STACK void BlockRun::loop_main() {
+  arrived_on_new_stack();
+  for (;;) {
+    BlockRun* block = running_block();
+    block->grid_->request.code.loop_entry(&block->context_, &block->scratch_);
+    block->end_ = SliceEnd::finished;
+    switch_stacks(*block->loop_fiber_, block->pool_stack_);
+  }
+}
+
+// Who runs next: threads that can go on, then threads not started (late, so that few stacks are in use at a time), then
+// threads that spin. Null: back to the pool thread, for the reason in end_.
+ThreadSlot* BlockRun::pick() {
+  if (grid_->aborted.load(std::memory_order_relaxed)) {
+    end_ = SliceEnd::aborted;
+    return nullptr;
+  }
+  const bool others_first = ++picks_ % kFairness == 0;
+  if (!ready_.empty() && !(others_first && (next_unstarted_ < threads_ || !yielded_.empty()))) {
+    progress_ = true;
+    idle_picks_ = 0;
+    return ready_.pop();
+  }
+  if (next_unstarted_ < threads_) {
+    progress_ = true;
+    idle_picks_ = 0;
+    return &slots_[next_unstarted_++];
+  }
+  if (!yielded_.empty()) {
+    if (ready_.empty() && ++idle_picks_ > 2 * yielded_count_ + 4) {
+      idle_picks_ = 0;
+      end_ = SliceEnd::idle;
+      return nullptr;
+    }
+    ThreadSlot* slot = yielded_.pop();
+    --yielded_count_;
+    ++warp_of(&slot->context).going;
+    return slot;
+  }
+  if (live_ == 0) {
+    end_ = SliceEnd::finished;
+  } else {
+    set_fault(FaultKind::deadlock, 0);
+  }
+  return nullptr;
+}
+
+StackContext& BlockRun::stack_of(ThreadSlot* next) {
+  if (next == nullptr) return pool_stack_;
+  if (next->fiber == nullptr) {
+    next->fiber = fibers_.take(grid_->stack_class, thread_main);
+    if (next->fiber == nullptr) {
+      set_fault(FaultKind::hardware_stack, 0);
+      set_fault_text("no memory for the stacks of its threads");
+      return pool_stack_;
+    }
+  }
+  current_ = next;
+  return *next->fiber;
+}
+
+void BlockRun::suspend(ThreadSlot* me) {
+  ThreadSlot* next = pick();
+  if (next == me) return;
+  Fiber* mine = me->fiber;
+  switch_stacks(*mine, stack_of(next));
+}
+
+// The thread is over and its stack is at its bottom: returns a thread to start on it, or leaves it for good.
+SOFTGPU_LEAVES_STACK ThreadSlot* BlockRun::end_thread(ThreadSlot* slot) {
+  Fiber* fiber = std::exchange(slot->fiber, nullptr);
+  retire_thread(slot);
+  ThreadSlot* next = pick();
+  if (next != nullptr && next->fiber == nullptr) {
+    next->fiber = fiber;
+    current_ = next;
+    return next;
+  }
+  fibers_.give(fiber);
+  leave_stack(*fiber, stack_of(next));
+}
+
+void BlockRun::exit_thread(ThreadContext* thread) {
+  if (in_loops_) end_with_fault(FaultKind::illegal_instruction, 0);
+  ThreadSlot* slot = current_;
+  Fiber* fiber = std::exchange(slot->fiber, nullptr);
+  retire_thread(slot);
+  ThreadSlot* next = pick();
+  if constexpr (kSanitized) {
+    fibers_.retire(fiber);
+  } else {
+    if (next != nullptr && next->fiber == nullptr) {
+      next->fiber = fiber;
+      current_ = next;
+      softgpu_context_restore(make_context(fiber->bottom + fiber->bytes, thread_main));
+    }
+    fibers_.give(fiber);
+  }
+  leave_stack(*fiber, stack_of(next));
+}
+
+void BlockRun::retire_thread(ThreadSlot* slot) {
+  --live_;
+  progress_ = true;
+  const uint32_t index = slot->context.linear_tid / kWarpSize;
+  Warp& warp = warps_[index];
+  warp.ended |= 1u << slot->context.lane;
+  while (const uint32_t lanes = warp.group_count != 0 ? warp.complete_one() : 0) wake_lanes(index, lanes, nullptr);
+  --warp.going;
+  answer_active_masks(warp, index);
+  for (uint32_t used = used_barriers_; used != 0; used &= used - 1) {
+    Barrier& barrier = barriers_[std::countr_zero(used)];
+    if (barrier.arrived != 0 && complete(barrier)) release(barrier);
+  }
+}
+
+void BlockRun::wake(ThreadSlot* slot) {
+  ++warp_of(&slot->context).going;
+  ready_.push(slot);
+}
+
+void BlockRun::wake_lanes(uint32_t warp, uint32_t lanes, const ThreadSlot* except) {
+  for (; lanes != 0; lanes &= lanes - 1) {
+    ThreadSlot* slot = &slots_[warp * kWarpSize + static_cast<uint32_t>(std::countr_zero(lanes))];
+    if (slot != except) wake(slot);
+  }
+}
+
+void BlockRun::end_with_fault(FaultKind kind, uint64_t address) {
+  set_fault(kind, address);
+  leave_stack(running_fiber(), pool_stack_);
+}
+
+void BlockRun::yield(ThreadContext* thread) {
+  if (in_loops_) {
+    if (++loop_yields_ % 16 != 0) return;
+    end_ = grid_->aborted.load(std::memory_order_relaxed) ? SliceEnd::aborted : SliceEnd::idle;
+    switch_stacks(*loop_fiber_, pool_stack_);
+    return;
+  }
+  auto* slot = reinterpret_cast<ThreadSlot*>(thread);
+  yielded_.push(slot);
+  ++yielded_count_;
+  const uint32_t index = thread->linear_tid / kWarpSize;
+  --warps_[index].going;
+  answer_active_masks(warps_[index], index);
+  suspend(slot);
+}
+
+char* BlockRun::text_buffer() {
+  if (!text_) text_ = std::make_unique_for_overwrite<char[]>(kTextBytes);
+  return text_.get();
+}
+
+std::string BlockRun::describe_fault() const {
+  if (fault_ == FaultKind::assertion) return fault_text_;
+  static constexpr const char* kNames[] = {
+      "no fault",        "illegal address", "misaligned address", "address of the wrong space", "illegal instruction",
+      "call through a bad pointer", "stack overflow",  "trap",    "assertion",                  "deadlock",
+      "cancelled"};
+  const ThreadContext& thread = in_loops_ || current_ == nullptr ? scratch_ : current_->context;
+  char place[192];
+  std::snprintf(place, sizeof place, ", block (%u,%u,%u), thread (%u,%u,%u): %s", context_.block_idx[0],
+                context_.block_idx[1], context_.block_idx[2], thread.tid[0], thread.tid[1], thread.tid[2],
+                kNames[static_cast<uint32_t>(fault_)]);
+  std::string line = "kernel " + grid_->request.kernel_name + place;
+  switch (fault_) {
+    case FaultKind::illegal_address:
+    case FaultKind::misaligned_address:
+    case FaultKind::invalid_address_space:
+    case FaultKind::invalid_pc:
+    case FaultKind::hardware_stack:
+      std::snprintf(place, sizeof place, " 0x%llx", static_cast<unsigned long long>(fault_address_));
+      line += place;
+      break;
+    case FaultKind::deadlock: line += ": every thread that is left waits for others"; break;
+    default: break;
+  }
+  if (!fault_text_.empty()) line += ": " + fault_text_;
+  return line;
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,162 @@
+#include "server/softgpu/exec/faults.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <ucontext.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include "server/softgpu/exec/block_run.h"
+#include "server/softgpu/memory/address_space.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr std::array<int, 4> kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+constexpr uint64_t kSignalStackBytes = 256 << 10;  // the sanitizers' own handlers want much
+
+struct sigaction previous[kSignals.size()];
+
+size_t index_of(int number) {
+  size_t i = 0;
+  while (i < kSignals.size() - 1 && kSignals[i] != number) ++i;
+  return i;
+}
+
+#if defined(__x86_64__)
+uint64_t stack_pointer(const ucontext_t& c) { return static_cast<uint64_t>(c.uc_mcontext.gregs[REG_RSP]); }
+uint64_t instruction(const ucontext_t& c) { return static_cast<uint64_t>(c.uc_mcontext.gregs[REG_RIP]); }
+void go_on_at(ucontext_t& c, const void* where) {
+  c.uc_mcontext.gregs[REG_RIP] = static_cast<greg_t>(reinterpret_cast<uint64_t>(where));
+}
+void call_on_stack(ucontext_t& c, void (*function)(), uint64_t stack) {
+  c.uc_mcontext.gregs[REG_RSP] = static_cast<greg_t>((stack & ~uint64_t{15}) - 8);  // as if a call had been made
+  c.uc_mcontext.gregs[REG_EFL] &= ~greg_t{0x400};  // direction flag: the ABI wants it clear
+  go_on_at(c, reinterpret_cast<void*>(function));
+}
+void reset_float_control() {
+  const uint32_t round_to_nearest = 0x1f80;
+  asm volatile("ldmxcsr %0" ::"m"(round_to_nearest));
+}
+#elif defined(__aarch64__)
+uint64_t stack_pointer(const ucontext_t& c) { return c.uc_mcontext.sp; }
+uint64_t instruction(const ucontext_t& c) { return c.uc_mcontext.pc; }
+void go_on_at(ucontext_t& c, const void* where) { c.uc_mcontext.pc = reinterpret_cast<uint64_t>(where); }
+void call_on_stack(ucontext_t& c, void (*function)(), uint64_t stack) {
+  c.uc_mcontext.sp = stack & ~uint64_t{15};
+  go_on_at(c, reinterpret_cast<void*>(function));
+}
+void reset_float_control() {}
+#endif
+
+// Where a faulting kernel goes on: on the pool thread's own stack, below what run() left there.
+#if defined(GPUPOOL_TSAN)
+__attribute__((no_sanitize("thread")))
+#endif
+[[noreturn]] void landing() {
+  reset_float_control();
+  BlockRun* block = running_block();
+  leave_stack(block->running_fiber(), block->pool_stack());
+}
+
+FaultKind kind_of(int number, const siginfo_t& info, const ucontext_t& context, const BlockRun& block) {
+  const auto address = reinterpret_cast<uint64_t>(info.si_addr);
+  switch (number) {
+    case SIGSEGV:
+    case SIGBUS:
+      if (FiberPool::in_guard(block.running_fiber(), address)) return FaultKind::hardware_stack;
+      if (address == instruction(context)) return FaultKind::invalid_pc;
+      if (number == SIGBUS && info.si_code == BUS_ADRALN) return FaultKind::misaligned_address;
+      return FaultKind::illegal_address;
+    default: return FaultKind::illegal_instruction;
+  }
+}
+
+void pass_on(int number, siginfo_t* info, void* context) {
+  const struct sigaction& action = previous[index_of(number)];
+  const bool has_handler = (action.sa_flags & SA_SIGINFO) != 0
+                               ? action.sa_sigaction != nullptr
+                               : action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
+  if (has_handler) {
+    sigset_t before;
+    sigset_t mask = action.sa_mask;
+    if ((action.sa_flags & SA_NODEFER) == 0) sigaddset(&mask, number);
+    pthread_sigmask(SIG_BLOCK, &mask, &before);
+    if ((action.sa_flags & SA_SIGINFO) != 0) {
+      action.sa_sigaction(number, info, context);
+    } else {
+      action.sa_handler(number);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return;
+  }
+  const bool sent = info->si_code <= 0;  // by kill() and the like, not by an instruction
+  if (sent && (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN) return;
+  // The default action ends the process. An instruction's signal comes again when the handler returns; one that was sent
+  // has to be sent again, and stays pending until then.
+  struct sigaction end {};
+  end.sa_handler = SIG_DFL;
+  sigaction(number, &end, nullptr);
+  if (sent) raise(number);
+}
+
+void on_signal(int number, siginfo_t* info, void* raw_context) {
+  auto& context = *static_cast<ucontext_t*>(raw_context);
+  const auto address = reinterpret_cast<uint64_t>(info->si_addr);
+  const bool by_instruction = info->si_code > 0;
+  const bool by_access = by_instruction && (number == SIGSEGV || number == SIGBUS);
+  if (by_access && wait_for_move(address)) return;
+  if (by_access && instruction(context) >= reinterpret_cast<uint64_t>(softgpu_copy_begin) &&
+      instruction(context) < reinterpret_cast<uint64_t>(softgpu_copy_end)) {
+    go_on_at(context, softgpu_copy_failed);
+    return;
+  }
+  BlockRun* block = running_block();
+  if (!by_instruction || block == nullptr || !in_range(stack_pointer(context), 1)) {
+    pass_on(number, info, raw_context);
+    return;
+  }
+  block->set_fault(kind_of(number, *info, context, *block), number == SIGSEGV || number == SIGBUS ? address : 0);
+  call_on_stack(context, landing, reinterpret_cast<uint64_t>(block->pool_stack().saved) - 512);
+}
+
+}  // namespace
+
+bool install_fault_handlers() {
+  static const bool installed = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_signal;
+    // SA_NODEFER: a handler that ours passes on to may leave by siglongjmp, as it could before.
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    sigemptyset(&action.sa_mask);
+    bool ok = true;
+    for (size_t i = 0; i < kSignals.size(); ++i) {
+      // Known before ours is installed: a signal may come at once.
+      ok = ok && sigaction(kSignals[i], nullptr, &previous[i]) == 0 && sigaction(kSignals[i], &action, nullptr) == 0;
+    }
+    return ok;
+  }();
+  return installed;
+}
+
+SignalStack::SignalStack() {
+  const auto memory = allocate_host(kSignalStackBytes, page_bytes());
+  if (!memory) return;
+  address_ = *memory;
+  stack_t stack{};
+  stack.ss_sp = reinterpret_cast<void*>(address_);
+  stack.ss_size = kSignalStackBytes;
+  sigaltstack(&stack, nullptr);
+}
+
+SignalStack::~SignalStack() {
+  if (address_ == 0) return;
+  stack_t none{};
+  none.ss_flags = SS_DISABLE;
+  sigaltstack(&none, nullptr);
+  free_host(address_, kSignalStackBytes);
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,35 @@
+// One submitted grid on its way through the pool. Internal to exec/.
+//
+// Blocks are claimed in ascending order through `next`, so a block that waits for one with a smaller number waits for one
+// that runs or has run. References: one while blocks are unfinished, one while it is queued, one per claimed chunk.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "server/softgpu/exec/grid.h"
+
+namespace gpupool::softgpu {
+
+struct Grid {
+  GridRequest request;
+  std::function<void(GridResult)> done;
+  BlockContext context{};      // as every block sees it, but for its own index, window and executor
+  uint64_t blocks = 0;
+  uint64_t params_bytes = 0;
+  uint32_t threads = 0;        // per block
+  uint32_t stack_class = 0;
+  bool in_loops = false;       // loop_entry is used
+
+  alignas(64) std::atomic<uint64_t> next{0};        // block to claim; runs past `blocks`
+  alignas(64) std::atomic<uint64_t> finished{0};    // blocks that ran or were skipped
+  alignas(64) std::atomic<bool> aborted{false};     // after a fault: nothing more starts, spinning blocks stop
+  std::atomic<uint32_t> references{2};
+  std::atomic<uint64_t> start{0}, away_before{0};   // nanoseconds
+  GridResult result;           // under the executor's mutex, with what follows
+  bool result_settled = false; // the first fault writes it, and nobody does after the end
+  Grid* previous = nullptr;    // among the unfinished
+  Grid* following = nullptr;
+};
+
+}  // namespace gpupool::softgpu

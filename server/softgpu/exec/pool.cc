@@ -1,0 +1,248 @@
+#include "server/softgpu/exec/pool.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "server/softgpu/memory/address_space.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr uint64_t kSpinNanoseconds = 20'000;          // before an idle worker sleeps
+constexpr uint64_t kLongIdleNanoseconds = 500'000'000;  // after that it gives memory back
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+uint64_t nanoseconds_now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+ParameterMemory::~ParameterMemory() {
+  for (uint64_t slab : slabs_) free_host(slab, kBlock * kBlocksPerSlab);
+}
+
+uint64_t ParameterMemory::take(uint64_t bytes) {
+  if (bytes > kBlock) return allocate_host(bytes, page_bytes()).value_or(0);
+  std::lock_guard lock(mutex_);
+  if (free_.empty()) {
+    const auto slab = allocate_host(kBlock * kBlocksPerSlab, page_bytes());
+    if (!slab) return 0;
+    slabs_.push_back(*slab);
+    for (uint64_t i = kBlocksPerSlab; i-- > 0;) free_.push_back(*slab + i * kBlock);
+  }
+  const uint64_t address = free_.back();
+  free_.pop_back();
+  return address;
+}
+
+void ParameterMemory::give(uint64_t address, uint64_t bytes) {
+  if (bytes > kBlock) return free_host(address, bytes);
+  std::lock_guard lock(mutex_);
+  free_.push_back(address);
+}
+
+Pool::Pool(unsigned threads, DeviceTurns* turns) : turns_(turns), thread_count_(threads) {
+  for (unsigned i = 0; i < threads; ++i) {
+    threads_.emplace_back([this] { Worker(*this).run(); });
+  }
+}
+
+Pool::~Pool() {
+  std::vector<Grid*> cancelled;
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    for (Grid* grid = unfinished_; grid != nullptr; grid = grid->following) {
+      grid->references.fetch_add(1);
+      cancelled.push_back(grid);
+    }
+  }
+  for (Grid* grid : cancelled) {
+    abort(*grid, FaultKind::cancelled, 0, "kernel " + grid->request.kernel_name + ": cancelled");
+    release(grid);
+  }
+  epoch_.fetch_add(1);
+  syscall(SYS_futex, &epoch_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+  for (auto& thread : threads_) thread.join();
+  for (Grid* grid : queue_) release(grid);
+}
+
+void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
+  auto* grid = new Grid;
+  grid->request = std::move(request);
+  grid->done = std::move(done);
+  const GridRequest& r = grid->request;
+  BlockContext& context = grid->context;
+  std::copy_n(r.grid_dim, 3, context.grid_dim);
+  std::copy_n(r.block_dim, 3, context.block_dim);
+  context.dynamic_shared_bytes = r.dynamic_shared_bytes;
+  context.total_shared_bytes = r.static_shared_bytes + r.dynamic_shared_bytes;
+  context.module_data = r.module_data;
+  grid->blocks = uint64_t{r.grid_dim[0]} * r.grid_dim[1] * r.grid_dim[2];
+  const uint64_t threads = uint64_t{r.block_dim[0]} * r.block_dim[1] * r.block_dim[2];
+  grid->threads = static_cast<uint32_t>(std::min<uint64_t>(threads, kMaxThreadsPerBlock + 1));
+  grid->in_loops = r.code.loop_entry != nullptr && !r.cooperative;
+  grid->stack_class = FiberPool::class_for(uint64_t{std::max(r.local_bytes, r.stack_bytes)} + (48 << 10));
+  grid->params_bytes = std::max<uint64_t>(r.params.size(), 1);
+  context.params = parameters_.take(grid->params_bytes);
+  if (!r.params.empty() && context.params != 0) {
+    std::memcpy(reinterpret_cast<void*>(context.params), r.params.data(), r.params.size());
+  }
+  const bool possible = grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
+                        grid->stack_class < FiberPool::kClasses && context.params != 0;
+  bool stopping;
+  {
+    std::lock_guard lock(mutex_);
+    context.grid_id = next_grid_id_++;
+    grid->following = unfinished_;
+    if (unfinished_ != nullptr) unfinished_->previous = grid;
+    unfinished_ = grid;
+    queue_.push_back(grid);
+    queued_.store(static_cast<uint32_t>(queue_.size()), std::memory_order_relaxed);
+    stopping = stopping_;
+    if (!possible || stopping) grid->references.fetch_add(1);
+  }
+  if (!possible || stopping) {
+    if (grid->blocks == 0) grid->blocks = 1;
+    abort(*grid, stopping ? FaultKind::cancelled : FaultKind::illegal_instruction, 0,
+          "kernel " + r.kernel_name + ": a launch that cannot run");
+    release(grid);
+    return;
+  }
+  epoch_.fetch_add(1);
+  wake_another();
+}
+
+void Pool::wake_another() {
+  if (spinning_.load() || sleepers_.load() == 0) return;
+  syscall(SYS_futex, &epoch_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+}
+
+Grid* Pool::first_grid() {
+  std::vector<Grid*> exhausted;
+  Grid* found = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    while (!queue_.empty()) {
+      Grid* grid = queue_.front();
+      if (grid->next.load(std::memory_order_relaxed) < grid->blocks) {
+        grid->references.fetch_add(1, std::memory_order_relaxed);
+        found = grid;
+        break;
+      }
+      exhausted.push_back(grid);
+      queue_.pop_front();
+    }
+    queued_.store(static_cast<uint32_t>(queue_.size()), std::memory_order_relaxed);
+  }
+  for (Grid* grid : exhausted) release(grid);
+  return found;
+}
+
+bool Pool::wait_for_work(bool* long_idle) {
+  const uint32_t seen = epoch_.load();
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return false;
+    if (!queue_.empty()) return true;
+  }
+  bool expected = false;
+  if (spinning_.compare_exchange_strong(expected, true)) {
+    const uint64_t until = nanoseconds_now() + kSpinNanoseconds;
+    bool changed = false;
+    while (!changed && nanoseconds_now() < until) {
+      for (int i = 0; i < 8 && !changed; ++i) {
+        pause_cpu();
+        changed = epoch_.load(std::memory_order_relaxed) != seen;
+      }
+    }
+    spinning_.store(false);
+    if (changed || epoch_.load() != seen) return true;
+  }
+  sleepers_.fetch_add(1);
+  const timespec limit{0, static_cast<long>(kLongIdleNanoseconds)};
+  const timespec* timeout = *long_idle ? nullptr : &limit;
+  const long result = syscall(SYS_futex, &epoch_, FUTEX_WAIT_PRIVATE, seen, timeout, nullptr, 0);
+  *long_idle = *long_idle || (result != 0 && errno == ETIMEDOUT);
+  sleepers_.fetch_sub(1);
+  return true;
+}
+
+void Pool::block_starts(Grid& grid) {
+  uint64_t none = 0;
+  if (grid.start.load(std::memory_order_relaxed) != 0) return;
+  grid.away_before.store(away_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  grid.start.compare_exchange_strong(none, nanoseconds_now());
+}
+
+void Pool::finish_blocks(Grid& grid, uint64_t count) {
+  if (grid.finished.fetch_add(count) + count == grid.blocks) complete(grid);
+}
+
+void Pool::abort(Grid& grid, FaultKind kind, uint64_t address, std::string detail) {
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(grid.result_settled, true)) return;
+    grid.result.fault = kind;
+    grid.result.address = address;
+    grid.result.detail = std::move(detail);
+  }
+  grid.aborted.store(true);
+  const uint64_t claimed = std::min(grid.next.exchange(grid.blocks), grid.blocks);
+  if (claimed < grid.blocks) finish_blocks(grid, grid.blocks - claimed);
+}
+
+void Pool::complete(Grid& grid) {
+  uint64_t busy = 0;
+  if (const uint64_t start = grid.start.load(std::memory_order_relaxed); start != 0) {
+    const uint64_t elapsed = nanoseconds_now() - start;
+    const uint64_t away = away_.load(std::memory_order_relaxed) - grid.away_before.load(std::memory_order_relaxed);
+    busy = elapsed - std::min(elapsed, away);
+  }
+  if (grid.context.params != 0) parameters_.give(grid.context.params, grid.params_bytes);
+  GridResult result;
+  {
+    std::lock_guard lock(mutex_);
+    grid.result_settled = true;
+    result = std::move(grid.result);
+    (grid.previous != nullptr ? grid.previous->following : unfinished_) = grid.following;
+    if (grid.following != nullptr) grid.following->previous = grid.previous;
+  }
+  auto done = std::move(grid.done);
+  result.busy_nanoseconds = busy;
+  release(&grid);
+  if (done) done(std::move(result));
+}
+
+void Pool::release(Grid* grid) {
+  if (grid->references.fetch_sub(1) == 1) delete grid;
+}
+
+void Pool::turn_taken() {
+  std::lock_guard lock(turn_mutex_);
+  if (turn_holders_++ == 0 && dropped_at_ != 0) away_.fetch_add(nanoseconds_now() - dropped_at_);
+}
+
+void Pool::turn_dropped() {
+  std::lock_guard lock(turn_mutex_);
+  if (--turn_holders_ == 0) dropped_at_ = nanoseconds_now();
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,54 @@
+// The collective operations of one warp: shuffles, votes, matches, warp barriers. Internal to exec/.
+//
+// A lane that arrives joins the group of lanes with the same operation and member mask; the last member to arrive
+// computes the results of all. Several groups exist at once when the warp has diverged. Lanes that ended are not waited
+// for. Plain data of one block, used by its pool thread alone.
+#pragma once
+#include <cstdint>
+
+#include "server/softgpu/exec/abi.h"
+
+namespace gpupool::softgpu {
+
+struct Warp {
+  enum class Kind : uint8_t { sync, shuffle, vote, match_any, match_all };
+  struct Group {
+    uint32_t members;
+    uint32_t arrived;
+    Kind kind;
+    uint8_t mode;  // ShuffleMode or VoteMode
+  };
+
+  uint32_t ended = 0;           // lanes that left or never were
+  uint32_t going = 0;           // how many lanes run or could run now
+  uint32_t asking_mask = 0;     // lanes that wait in softgpu_active_mask
+  uint32_t group_count = 0;
+  Group groups[kWarpSize];
+
+  // Per lane: what it brought, what it gets.
+  uint64_t value[kWarpSize];
+  uint32_t b[kWarpSize], c[kWarpSize];
+  uint32_t result[kWarpSize];
+  uint32_t flag[kWarpSize];     // in_range, all_equal
+  uintptr_t call_site[kWarpSize];
+
+  void reset(uint32_t lanes) {
+    ended = lanes == kWarpSize ? 0 : ~((1u << lanes) - 1);
+    going = lanes;
+    asking_mask = 0;
+    group_count = 0;
+  }
+  // Adds the lane. Returns the lanes whose results are ready (this one among them), or 0 when it has to wait.
+  uint32_t arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members);
+  // Called after `ended` grew: returns the lanes of one group that became complete by it, 0 when there is none.
+  uint32_t complete_one();
+
+ private:
+  uint32_t finish(uint32_t group);
+  void compute(const Group& group);
+  void compute_shuffle(const Group& group);
+  void compute_vote(const Group& group);
+  void compute_match(const Group& group);
+};
+
+}  // namespace gpupool::softgpu

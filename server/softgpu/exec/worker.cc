@@ -1,0 +1,229 @@
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/softgpu/exec/faults.h"
+#include "server/softgpu/exec/pool.h"
+
+#if defined(GPUPOOL_TSAN)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace gpupool::softgpu {
+namespace {
+
+// How many blocks a worker claims at once: few enough that all workers end together, and one where blocks are few.
+constexpr uint64_t kMaxChunk = 64;
+constexpr uint64_t kChunksPerWorker = 4;
+// Blocks that only spin let further blocks start beside them after this time, and no more than so many per worker.
+constexpr uint64_t kSpinBeforeCompany = 100'000;  // nanoseconds
+constexpr size_t kMaxCompany = 64;
+constexpr size_t kMaxSpare = 4;
+
+}  // namespace
+
+void Worker::run() {
+  // Signals of the program go to the program's own threads. Those of an access fault cannot be blocked.
+  sigset_t all;
+  sigfillset(&all);
+  for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  pthread_setname_np(pthread_self(), "softgpu");
+
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+    void* bottom = nullptr;
+    size_t bytes = 0;
+    pthread_attr_getstack(&attributes, &bottom, &bytes);
+    own_stack_.bottom = reinterpret_cast<uint64_t>(bottom);
+    own_stack_.bytes = bytes;
+    pthread_attr_destroy(&attributes);
+  }
+#if defined(GPUPOOL_TSAN)
+  own_stack_.tsan = __tsan_get_current_fiber();
+#endif
+  SignalStack signal_stack;
+  bool long_idle = false;
+  for (;;) {
+    if (step()) {
+      long_idle = false;
+      continue;
+    }
+    drop_turn();
+    const bool was_idle = long_idle;
+    if (!pool_.wait_for_work(&long_idle)) break;
+    if (long_idle && !was_idle) {
+      spare_.clear();
+      fibers_.trim();
+    }
+  }
+  spare_.clear();
+}
+
+// Does one piece of work; false when there is none.
+bool Worker::step() {
+  if (live_.empty()) return start_block();
+  advance_others();
+  return true;
+}
+
+bool Worker::claim(Grid** grid, uint64_t* index) {
+  for (;;) {
+    if (grid_ != nullptr && chunk_next_ < chunk_end_) {
+      *grid = grid_;
+      *index = chunk_next_++;
+      return true;
+    }
+    if (grid_ != nullptr) {
+      const uint64_t claimed = grid_->next.load(std::memory_order_relaxed);
+      if (claimed < grid_->blocks) {
+        const uint64_t fair = (grid_->blocks - claimed) / (pool_.thread_count() * kChunksPerWorker);
+        const uint64_t wanted = grid_->request.cooperative ? 1 : std::clamp<uint64_t>(fair, 1, kMaxChunk);
+        chunk_next_ = grid_->next.fetch_add(wanted);
+        chunk_end_ = std::min(chunk_next_ + wanted, grid_->blocks);
+        if (chunk_next_ < chunk_end_) continue;
+      }
+      count_finished();
+      pool_.release(std::exchange(grid_, nullptr));
+    }
+    chunk_next_ = chunk_end_ = 0;
+    grid_ = pool_.more_to_claim() ? pool_.first_grid() : nullptr;
+    if (grid_ == nullptr) return false;
+    // Others may help: with what is left of this grid, or with the next one.
+    if (grid_->blocks - std::min(grid_->blocks, grid_->next.load(std::memory_order_relaxed)) > 1 ||
+        pool_.more_than_one_queued()) {
+      pool_.wake_another();
+    }
+  }
+}
+
+bool Worker::start_block() {
+  Grid* grid;
+  uint64_t index;
+  if (!claim(&grid, &index)) return false;
+  hold_turn();
+  if (grid->aborted.load(std::memory_order_relaxed)) {
+    // Skip the rest of the chunk.
+    if (counted_ != grid) count_finished();
+    counted_ = grid;
+    uncounted_ += 1 + (chunk_end_ - chunk_next_);
+    chunk_next_ = chunk_end_;
+    count_finished();
+    return true;
+  }
+  pool_.block_starts(*grid);
+  std::unique_ptr<BlockRun> block;
+  if (!spare_.empty()) {
+    block = std::move(spare_.back());
+    spare_.pop_back();
+  } else {
+    block = std::make_unique<BlockRun>(fibers_, own_stack_);
+  }
+  SliceEnd end = SliceEnd::faulted;
+  if (block->begin(*grid, index)) {
+    end = block->run();
+  } else {
+    block->set_fault(FaultKind::hardware_stack, 0);
+    block->set_fault_text("no memory for its shared window or stacks");
+  }
+  if (settle(*block, end)) {
+    if (spare_.size() < kMaxSpare) spare_.push_back(std::move(block));
+  } else {
+    live_.push_back(std::move(block));
+  }
+  return true;
+}
+
+// Runs each block that lives here for a while. When all of them only spin, what they wait for may be a block not started.
+void Worker::advance_others() {
+  hold_turn();
+  bool progress = false;
+  for (size_t i = 0; i < live_.size();) {
+    BlockRun& block = *live_[i];
+    const SliceEnd end = block.run();
+    progress |= block.take_progress() || end != SliceEnd::idle;
+    if (!settle(block, end)) {
+      ++i;
+      continue;
+    }
+    if (spare_.size() < kMaxSpare) spare_.push_back(std::move(live_[i]));
+    live_.erase(live_.begin() + static_cast<long>(i));
+  }
+  if (progress) {
+    idle_rounds_ = 0;
+    idle_since_ = 0;
+    return;
+  }
+  count_finished();
+  if (idle_since_ == 0) idle_since_ = nanoseconds_now();
+  const Grid& grid = live_.back()->grid();
+  const bool together = grid.request.cooperative && ((grid_ == &grid && chunk_next_ < chunk_end_) ||
+                                                     grid.next.load(std::memory_order_relaxed) < grid.blocks);
+  const bool patient = nanoseconds_now() - idle_since_ < kSpinBeforeCompany || live_.size() >= kMaxCompany;
+  if ((together || !patient) && start_block()) {
+    idle_since_ = 0;
+    return;
+  }
+  back_off();
+}
+
+// True: the block is over.
+bool Worker::settle(BlockRun& block, SliceEnd end) {
+  if (end == SliceEnd::idle) return false;
+  if (end != SliceEnd::finished) {
+    if (end == SliceEnd::faulted) fault(block);
+    block.abandon();
+  }
+  Grid& grid = block.grid();
+  if (counted_ != &grid) count_finished();
+  counted_ = &grid;
+  ++uncounted_;
+  // Counting each block would have the workers fight for the counter; but nothing may be left uncounted for long.
+  if (grid_ != &grid || chunk_next_ == chunk_end_ || !live_.empty()) count_finished();
+  return true;
+}
+
+void Worker::fault(BlockRun& block) {
+  pool_.abort(block.grid(), block.fault(), block.fault_address(), block.describe_fault());
+}
+
+void Worker::count_finished() {
+  if (uncounted_ == 0) return;
+  const uint64_t count = std::exchange(uncounted_, 0);
+  pool_.finish_blocks(*std::exchange(counted_, nullptr), count);
+}
+
+void Worker::hold_turn() {
+  DeviceTurns* turns = pool_.turns();
+  if (turns == nullptr) return;
+  if (holds_turn_ && !turns->still_mine()) drop_turn();
+  if (holds_turn_) return;
+  turns->acquire();
+  holds_turn_ = true;
+  pool_.turn_taken();
+}
+
+void Worker::drop_turn() {
+  if (!holds_turn_) return;
+  holds_turn_ = false;
+  pool_.turn_dropped();
+  pool_.turns()->release();
+}
+
+// Everything here spins on memory that another worker, a copy or the program will write.
+void Worker::back_off() {
+  ++idle_rounds_;
+  if (idle_rounds_ < 16) return;
+  if (idle_rounds_ < 2000) {
+    sched_yield();
+    return;
+  }
+  const timespec moment{0, 50'000};
+  clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, nullptr);
+}
+
+}  // namespace gpupool::softgpu
