@@ -46,6 +46,10 @@ TEST_CASE("the layouts of nvcc's kernels, from cubin and PTX alike") {
   for (const char* name : {"kernels.cubin", "kernels.ptx", "large.cubin", "large.ptx"}) {
     INFO(name);
     const images::Buffer code = images::compiled(name);
+    if (code.empty()) {
+      CHECK(CUDA_VERSION < 12010);  // whose nvcc knows no large parameters
+      continue;
+    }
     const bool text = std::string(name).ends_with(".ptx");
     std::vector<cuda::KernelLayout> kernels;
     REQUIRE(cuda::kernels_of_code(text ? cuda::CodeKind::ptx : cuda::CodeKind::elf, code, kernels) ==
