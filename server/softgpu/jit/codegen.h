@@ -1,0 +1,285 @@
+// LLVM IR from linked PTX. Private to jit/.
+//
+// ModuleCodegen owns what one LLVM module shares (declarations, function tables); FunctionCodegen turns one PTX function
+// into IR. Neither is thread-safe. What cannot be translated throws CodegenFailure, which generate_*() turns into a
+// CompileError: the IR built so far is then thrown away.
+#pragma once
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/Module.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "server/softgpu/jit/decoded.h"
+#include "server/softgpu/jit/link.h"
+
+namespace gpupool::softgpu {
+
+using ptx::Operand;
+using ptx::Space;
+using ptx::Type;
+
+constexpr const char* kThreadEntryName = "softgpu_thread_entry";
+constexpr const char* kLoopEntryName = "softgpu_loop_entry";
+
+class ModuleCodegen {
+ public:
+  // kernel null: functions are only checked, shared variables all lie at offset 0.
+  ModuleCodegen(const Image& image, const Kernel* kernel, llvm::Module& module)
+      : image(image), kernel(kernel), module(module), context(module.getContext()) {}
+
+  void generate_function(uint32_t index);
+  void generate_entries();  // thread_entry and, when it does not synchronise, loop_entry of `kernel`
+
+  llvm::Function* function(uint32_t index);        // declares it when needed
+  llvm::Function* body(uint32_t kernel_function);  // void (thread, block, tid.x, tid.y, tid.z)
+  llvm::FunctionType* function_type(const std::vector<ptx::Variable>& results,
+                                    const std::vector<ptx::Variable>& parameters);
+  // Array of pointers, indexed like Image::functions: null where the function has another signature or is never used as a pointer.
+  llvm::GlobalVariable* function_table(const std::vector<ptx::Variable>& results,
+                                       const std::vector<ptx::Variable>& parameters);
+  void finish_tables();
+  llvm::Type* int_type(uint32_t bits) { return llvm::IntegerType::get(context, bits); }
+  llvm::Type* ir_type(Type type);
+  uint32_t shared_offset(uint32_t variable) const;
+  uint32_t static_shared_bytes() const { return kernel ? kernel->info.static_shared_bytes : 0; }
+
+  const Image& image;
+  const Kernel* kernel;
+  llvm::Module& module;
+  llvm::LLVMContext& context;
+
+ private:
+  std::unordered_map<uint32_t, llvm::Function*> functions_;
+  std::map<std::string, llvm::GlobalVariable*> tables_;  // by signature
+};
+
+class FunctionCodegen {
+ public:
+  FunctionCodegen(ModuleCodegen& module, uint32_t index);
+  void run();
+
+ private:
+  using Handler = void (FunctionCodegen::*)(Decoded&);
+  struct Row {
+    std::string_view opcode;
+    Handler handler;
+  };
+  static Handler find_handler(std::string_view opcode);
+
+  // Memory of a function-scope variable.
+  struct Storage {
+    llvm::Value* pointer = nullptr;
+    uint64_t size = 0;
+  };
+  struct Address {
+    enum class Kind { generic, shared, storage } kind = Kind::generic;
+    llvm::Value* value = nullptr;  // generic: i64 address; shared: i64 offset; storage: i64 offset
+    uint32_t variable = 0;         // storage
+    uint64_t safe_bytes = 0;       // generic: known to be inside for so many bytes,
+    uint64_t safe_alignment = 1;   // and known to be so aligned
+  };
+
+  // --- Skeleton (codegen_function.cc) ---
+  void prepare_blocks();
+  Storage& variable_storage(uint32_t variable);
+  void prepare_arguments();
+  void generate_instruction(uint32_t index);
+  void dispatch(Decoded& i);
+  void return_from_function();
+  llvm::BasicBlock* new_block(const char* name);
+  void start_block(llvm::BasicBlock* block);
+  llvm::Value* value_of_guard(const ptx::Instruction& i);
+
+  // --- Operands (codegen_operand.cc) ---
+  llvm::Value* read(const Operand& operand, Type type);
+  llvm::Value* read(Decoded& i, size_t index, Type type) { return read(i.operand(index), type); }
+  llvm::Value* read_register(uint32_t reg, Type type);
+  llvm::Value* read_predicate(const Operand& operand);
+  llvm::Value* read_special(const Operand& operand, Type type);
+  llvm::Value* special_64(std::string_view name);
+  llvm::Value* special_32(std::string_view name, char component);
+  void write(const Operand& operand, llvm::Value* value, Type type);
+  llvm::Value* convert_bits(llvm::Value* value, llvm::Type* to, bool sign_extend);
+  llvm::Value* symbol_address(const Operand& operand);
+  llvm::Value* variable_address(uint32_t variable);
+  llvm::Value* linked_address(Symbol symbol, std::string_view name);
+  llvm::Value* function_address(uint32_t index);
+  std::pair<const Operand*, const Operand*> split_pair(Decoded& i, const Operand& operand);
+
+  // --- Small things ---
+  llvm::Value* i32(uint32_t value) { return b_.getInt32(value); }
+  llvm::Value* i64(uint64_t value) { return b_.getInt64(value); }
+  llvm::Value* block_field(uint32_t offset, llvm::Type* type, uint64_t limit = 0);
+  llvm::Value* thread_field(uint32_t offset, uint64_t limit = 0);
+  llvm::Value* dimension_range(llvm::LoadInst* load, uint64_t low, uint64_t high);
+  llvm::AllocaInst* temporary(llvm::Type* type);
+  llvm::Value* call_runtime(const char* name, llvm::Type* result, std::initializer_list<llvm::Value*> arguments);
+  llvm::Value* call_pure(const char* name, llvm::Type* result, std::initializer_list<llvm::Value*> arguments);
+  llvm::Value* intrinsic(llvm::Intrinsic::ID id, std::initializer_list<llvm::Value*> arguments);
+  llvm::Value* select_min(llvm::Value* a, llvm::Value* b, bool is_signed);
+  void fault(FaultKind kind, llvm::Value* address);  // ends the current block
+
+  // --- Control flow and calls (codegen_control.cc) ---
+  void bra(Decoded& i);
+  void brx(Decoded& i);
+  void ret(Decoded& i);
+  void exit(Decoded& i);
+  void trap(Decoded& i);
+  void call(Decoded& i);
+  void nothing(Decoded& i);
+  void call_builtin(Decoded& i, Builtin builtin, std::span<const Operand> results, std::span<const Operand> arguments);
+  void call_function(Decoded& i, llvm::FunctionType* type, llvm::Value* callee, const std::vector<ptx::Variable>& results,
+                     const std::vector<ptx::Variable>& parameters, std::span<const Operand> result_operands,
+                     std::span<const Operand> arguments);
+  llvm::Value* argument(Decoded& i, const Operand& operand, const ptx::Variable& parameter);
+  void store_result(Decoded& i, const Operand& operand, llvm::Value* value, const ptx::Variable& result);
+
+  // --- Memory (codegen_memory.cc, codegen_atomic.cc) ---
+  Address resolve(Decoded& i, const Operand& operand, Space space);
+  llvm::Value* checked_pointer(Decoded& i, const Address& address, uint32_t bytes, bool is_store, bool exact_alignment);
+  void check_generic(llvm::Value* address, uint32_t bytes, bool is_store, bool exact_alignment);
+  void check_bounds(llvm::Value* offset, llvm::Value* size, uint32_t bytes, uint32_t alignment, llvm::Value* address);
+  Space take_space(Decoded& i);
+  llvm::Value* shared_base();
+  llvm::Value* pointer_to(llvm::Value* address);
+  llvm::Value* base_offset(uint32_t reg);
+  void remember_base(const Operand& target, const Operand& source, llvm::Value* added);
+  void ld(Decoded& i);
+  void st(Decoded& i);
+  void cvta(Decoded& i);
+  void isspacep(Decoded& i);
+  void mov(Decoded& i);
+  void mov_vector(Decoded& i, Type type);
+  void cp(Decoded& i);
+  void atom(Decoded& i);
+  void red(Decoded& i);
+  void atomic(Decoded& i, bool has_result);
+  llvm::Value* atomic_loop(llvm::Value* pointer, Type type, llvm::AtomicOrdering order,
+                           const std::function<llvm::Value*(llvm::Value*)>& update);
+  void membar(Decoded& i);
+  void fence(Decoded& i);
+
+  // --- Integers (codegen_integer.cc, codegen_bits.cc) ---
+  void add(Decoded& i);
+  void add_pairs(Decoded& i);
+  void sub(Decoded& i);
+  void add_with_carry(Decoded& i);
+  void carry_out(llvm::Value* value);  // null: only creates the flag
+  llvm::Value* carry_in();
+  llvm::Value* add_carry(llvm::Value* a, llvm::Value* b, llvm::Value* in, bool out);
+  void mul(Decoded& i);
+  void mad(Decoded& i);
+  llvm::Value* multiply(Decoded& i, Type type, std::string_view part, llvm::Value* a, llvm::Value* b);
+  void mul24(Decoded& i);
+  void sad(Decoded& i);
+  void div(Decoded& i);
+  void rem(Decoded& i);
+  llvm::Value* divide(Type type, llvm::Value* a, llvm::Value* b, bool remainder);
+  void abs(Decoded& i);
+  void neg(Decoded& i);
+  void min_max(Decoded& i);
+  void dp(Decoded& i);
+  void logic(Decoded& i);
+  void lnot(Decoded& i);
+  void cnot(Decoded& i);
+  void lop3(Decoded& i);
+  void shift(Decoded& i);
+  void shf(Decoded& i);
+  void prmt(Decoded& i);
+  void bfe(Decoded& i);
+  void bfi(Decoded& i);
+  void bmsk(Decoded& i);
+  void szext(Decoded& i);
+  void bit_count(Decoded& i);  // popc, clz, brev
+  void bfind(Decoded& i);
+  void fns(Decoded& i);
+  llvm::Value* shift_left(llvm::Value* value, llvm::Value* amount);
+  llvm::Value* shift_right(llvm::Value* value, llvm::Value* amount, bool arithmetic);
+
+  // --- Floating point (codegen_float.cc, codegen_half.cc, codegen_convert.cc) ---
+  struct FloatMode {
+    Rounding rounding = Rounding::none;
+    bool flush = false, saturate = false, relu = false;
+  };
+  FloatMode take_float_mode(Decoded& i);
+  llvm::Value* directed(uint32_t operation, Rounding rounding, llvm::Value* a, llvm::Value* b = nullptr,
+                        llvm::Value* c = nullptr);
+  llvm::Value* read_float(Decoded& i, size_t index, Type type, bool flush);
+  llvm::Value* flush_subnormal(llvm::Value* value);
+  llvm::Value* finish_float(llvm::Value* value, Type type, const FloatMode& mode);
+  void float_binary(Decoded& i, Type type, FloatMode mode);
+  void fma(Decoded& i);
+  void float_fma(Decoded& i, Type type, FloatMode mode);
+  void float_div(Decoded& i, Type type, FloatMode mode, bool approximate);
+  void float_unary(Decoded& i);  // rcp sqrt rsqrt sin cos lg2 ex2 tanh
+  void float_abs_neg(Decoded& i);  // integers too
+  void float_min_max(Decoded& i, Type type, FloatMode mode, bool nan, bool magnitude);
+  llvm::Value* minimum(llvm::Value* a, llvm::Value* b, bool maximum, bool propagate_nan);
+  void testp(Decoded& i);
+  void copysign(Decoded& i);
+  void half_binary(Decoded& i, Type type, FloatMode mode);
+  void half_fma(Decoded& i, Type type, FloatMode mode);
+  llvm::Value* for_halves(Type type, std::initializer_list<llvm::Value*> operands,
+                          const std::function<llvm::Value*(Type, std::vector<llvm::Value*>)>& operation);
+  llvm::Value* half_to_float(llvm::Value* half, Type type);
+  llvm::Value* float_to_half(llvm::Value* value, Type type, Rounding rounding);
+  llvm::Value* half_arithmetic(std::string_view op, Type type, const std::vector<llvm::Value*>& halves, FloatMode mode);
+  void cvt(Decoded& i);
+  void cvt_pack(Decoded& i);
+  void cvt_two_halves(Decoded& i, Type to, FloatMode mode);
+  llvm::Value* integer_to_integer(llvm::Value* value, Type to, Type from, bool saturate);
+  llvm::Value* float_to_integer(llvm::Value* value, Type to, Rounding rounding);
+  llvm::Value* round_to_integral(llvm::Value* value, Rounding rounding);
+  llvm::Value* integer_to_float(llvm::Value* value, Type to, Type from, Rounding rounding);
+
+  // --- Comparisons (codegen_compare.cc) ---
+  llvm::Value* compare(Decoded& i, std::string_view op, Type type, llvm::Value* a, llvm::Value* b);
+  llvm::Value* combine(Decoded& i, std::string_view op, llvm::Value* result, const Operand& with);
+  void setp(Decoded& i);
+  void set(Decoded& i);
+  void selp(Decoded& i);
+  void slct(Decoded& i);
+
+  // --- Between threads (codegen_sync.cc) ---
+  void bar(Decoded& i);
+  void warp_barrier(Decoded& i);
+  void vote(Decoded& i);
+  void match(Decoded& i);
+  void shfl(Decoded& i);
+  void redux(Decoded& i);
+  void elect(Decoded& i);
+  void activemask(Decoded& i);
+  void nanosleep(Decoded& i);
+
+  ModuleCodegen& m_;
+  const LinkedFunction& linked_;
+  const ptx::Function& f_;
+  const FunctionFacts& facts_;
+  llvm::Function* function_;
+  llvm::IRBuilder<> b_;
+  llvm::IRBuilder<> entry_;             // inserts allocas and context loads at the function's start
+  llvm::Value* thread_ = nullptr;       // ThreadContext*
+  llvm::Value* block_ = nullptr;        // BlockContext*
+  llvm::Value* tid_[3] = {};
+  llvm::Value* result_pointer_ = nullptr;  // where an aggregate result goes
+  llvm::AllocaInst* carry_ = nullptr;
+  std::vector<llvm::AllocaInst*> registers_;
+  std::vector<llvm::AllocaInst*> base_offsets_;  // per register with a base: its offset from the variable's start
+  std::unordered_map<uint32_t, Storage> storage_;
+  std::unordered_map<uint64_t, llvm::Value*> fields_;  // context fields already loaded in the entry block
+  std::vector<llvm::BasicBlock*> label_blocks_;
+  llvm::Value* parameter_base_ = nullptr;
+  uint32_t index_ = 0;                  // of the instruction being translated
+};
+
+// The IR of one kernel and all it reaches.
+std::optional<CompileError> generate_kernel(const Image& image, const Kernel& kernel, llvm::Module& module);
+// Translates every function once, to find what is not supported.
+std::optional<CompileError> check_functions(const Image& image);
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,120 @@
+// Atomic operations and fences. Everything is at least as strong as asked for: one device, one memory.
+#include "server/softgpu/jit/codegen.h"
+
+namespace gpupool::softgpu {
+
+using llvm::AtomicOrdering;
+using llvm::AtomicRMWInst;
+
+void FunctionCodegen::atom(Decoded& i) { atomic(i, true); }
+void FunctionCodegen::red(Decoded& i) { atomic(i, false); }
+
+// Compare-and-swap until nobody came between. `update` maps the old bits to the new ones.
+llvm::Value* FunctionCodegen::atomic_loop(llvm::Value* pointer, Type type, AtomicOrdering order,
+                                          const std::function<llvm::Value*(llvm::Value*)>& update) {
+  uint32_t bytes = ptx::bytes_of(type);
+  llvm::Type* bits = m_.int_type(bytes * 8);
+  llvm::LoadInst* first = b_.CreateAlignedLoad(bits, pointer, llvm::Align(bytes));
+  first->setAtomic(AtomicOrdering::Monotonic);
+  auto* before = b_.GetInsertBlock();
+  auto* loop = new_block("atomic"), *done = new_block("done");
+  b_.CreateBr(loop);
+  b_.SetInsertPoint(loop);
+  llvm::PHINode* old = b_.CreatePHI(bits, 2);
+  old->addIncoming(first, before);
+  llvm::Value* next = update(old);
+  auto* result = b_.CreateAtomicCmpXchg(pointer, old, next, llvm::MaybeAlign(bytes), order,
+                                        llvm::AtomicCmpXchgInst::getStrongestFailureOrdering(order));
+  old->addIncoming(b_.CreateExtractValue(result, 0), b_.GetInsertBlock());
+  b_.CreateCondBr(b_.CreateExtractValue(result, 1), done, loop);
+  b_.SetInsertPoint(done);
+  return old;
+}
+
+void FunctionCodegen::atomic(Decoded& i, bool has_result) {
+  AtomicOrdering order = AtomicOrdering::Monotonic;
+  if (i.take("acq_rel")) order = AtomicOrdering::AcquireRelease;
+  else if (i.take("acquire")) order = AtomicOrdering::Acquire;
+  else if (i.take("release")) order = AtomicOrdering::Release;
+  i.take("relaxed");
+  i.take_any({"cta", "cluster", "gpu", "sys"});
+  Space space = take_space(i);
+  i.take_any({"noftz", "L2::cache_hint"});
+  std::string_view op = i.take_one({"add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"});
+  Type type = i.type();
+  i.done();
+  bool cas = op == "cas";
+  size_t first = has_result ? 1 : 0;
+  if (op.empty()) i.fail("the operation is missing");
+  if (i.operand_count() < first + (cas ? 3 : 2)) i.fail("an operand is missing");
+  if (!has_result && (cas || op == "exch")) i.fail("red has no such operation");
+  uint32_t bytes = ptx::bytes_of(type);
+  if (type == Type::pred || bytes < 2 || bytes > 8) i.fail("atomic operations of this width are not supported");
+  llvm::Value* pointer = checked_pointer(i, resolve(i, i.operand(first), space), bytes, true, true);
+  llvm::Type* bits = m_.int_type(bytes * 8);
+  llvm::MaybeAlign alignment(bytes);
+  auto bits_of_operand = [&](size_t n) { return convert_bits(read(i, n, type), bits, false); };
+  llvm::Value* b = bits_of_operand(first + 1);
+  llvm::Value* old = nullptr;
+  auto rmw = [&](AtomicRMWInst::BinOp kind, llvm::Value* value) {
+    old = b_.CreateAtomicRMW(kind, pointer, value, alignment, order);
+  };
+  bool integer = !ptx::is_float(type);
+  if (cas) {
+    llvm::Value* next = bits_of_operand(first + 2);
+    auto* result = b_.CreateAtomicCmpXchg(pointer, b, next, alignment, order,
+                                          llvm::AtomicCmpXchgInst::getStrongestFailureOrdering(order));
+    old = b_.CreateExtractValue(result, 0);
+  } else if (op == "exch") {
+    rmw(AtomicRMWInst::Xchg, b);
+  } else if (op == "inc" || op == "dec") {
+    if (type != Type::u32) i.fail("inc and dec take .u32");
+    bool up = op == "inc";
+    old = atomic_loop(pointer, type, order, [&](llvm::Value* value) {
+      if (up) return b_.CreateSelect(b_.CreateICmpUGE(value, b), i32(0), b_.CreateAdd(value, i32(1)));
+      llvm::Value* wraps = b_.CreateOr(b_.CreateICmpEQ(value, i32(0)), b_.CreateICmpUGT(value, b));
+      return b_.CreateSelect(wraps, b, b_.CreateSub(value, i32(1)));
+    });
+  } else if (integer) {
+    bool is_signed = ptx::is_signed(type);
+    if (op == "add") rmw(AtomicRMWInst::Add, b);
+    else if (op == "and") rmw(AtomicRMWInst::And, b);
+    else if (op == "or") rmw(AtomicRMWInst::Or, b);
+    else if (op == "xor") rmw(AtomicRMWInst::Xor, b);
+    else if (op == "min") rmw(is_signed ? AtomicRMWInst::Min : AtomicRMWInst::UMin, b);
+    else rmw(is_signed ? AtomicRMWInst::Max : AtomicRMWInst::UMax, b);
+  } else if (op == "add" && (type == Type::f32 || type == Type::f64)) {
+    rmw(AtomicRMWInst::FAdd, convert_bits(b, m_.ir_type(type), false));
+  } else if (op == "add" || op == "min" || op == "max") {
+    old = atomic_loop(pointer, type, order, [&](llvm::Value* value) -> llvm::Value* {
+      if (type == Type::f32 || type == Type::f64) {
+        llvm::Type* ir = m_.ir_type(type);
+        return convert_bits(minimum(convert_bits(value, ir, false), convert_bits(b, ir, false), op == "max", false), bits, false);
+      }
+      return for_halves(type, {value, b}, [&](Type half, std::vector<llvm::Value*> values) {
+        return half_arithmetic(op, half, values, FloatMode{});
+      });
+    });
+  } else {
+    i.fail("this operation does not exist for the type");
+  }
+  if (has_result) write(i.operand(0), convert_bits(old, m_.ir_type(type), false), type);
+}
+
+void FunctionCodegen::membar(Decoded& i) {
+  i.take_any({"cta", "gl", "sys", "gpu"});
+  i.done(0);
+  b_.CreateFence(AtomicOrdering::SequentiallyConsistent);
+}
+
+void FunctionCodegen::fence(Decoded& i) {
+  bool weaker = i.take_any({"acq_rel", "acquire", "release"});
+  i.take("sc");
+  i.take("proxy");  // other proxies (async, alias, tensormap) see the same memory here
+  i.take_any({"async", "alias", "async.global", "global", "shared::cta", "async::generic", "mbarrier_init", "cta",
+              "cluster", "gpu", "sys", "sync_restrict::shared::cta", "sync_restrict::shared::cluster"});
+  i.done(0);
+  b_.CreateFence(weaker ? AtomicOrdering::AcquireRelease : AtomicOrdering::SequentiallyConsistent);
+}
+
+}  // namespace gpupool::softgpu

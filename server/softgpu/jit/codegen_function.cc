@@ -1,0 +1,198 @@
+// The skeleton of one function: arguments, storage, basic blocks, guards, dispatch.
+#include <algorithm>
+
+#include "server/softgpu/jit/codegen.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+bool is_aggregate(const ptx::Variable& v) { return v.is_array || v.size != ptx::bytes_of(v.type); }
+
+}  // namespace
+
+FunctionCodegen::FunctionCodegen(ModuleCodegen& module, uint32_t index)
+    : m_(module), linked_(module.image.functions[index]), f_(*linked_.tree), facts_(linked_.facts),
+      function_(f_.is_kernel ? module.body(index) : module.function(index)), b_(module.context), entry_(module.context) {
+  registers_.resize(f_.registers.size());
+  base_offsets_.resize(f_.registers.size());
+}
+
+llvm::BasicBlock* FunctionCodegen::new_block(const char* name) {
+  return llvm::BasicBlock::Create(m_.context, name, function_);
+}
+
+void FunctionCodegen::start_block(llvm::BasicBlock* block) {
+  if (b_.GetInsertBlock() && !b_.GetInsertBlock()->getTerminator()) b_.CreateBr(block);
+  b_.SetInsertPoint(block);
+}
+
+llvm::AllocaInst* FunctionCodegen::temporary(llvm::Type* type) { return entry_.CreateAlloca(type); }
+
+void FunctionCodegen::run() {
+  auto* entry = new_block("entry");
+  auto* start = new_block("start");
+  llvm::BranchInst* jump = llvm::BranchInst::Create(start, entry);
+  entry_.SetInsertPoint(jump);
+  b_.SetInsertPoint(start);
+  try {
+    prepare_arguments();
+  } catch (const CodegenFailure& failure) {
+    throw CodegenFailure{failure.message + " (" + std::string(f_.name.substr(0, 200)) + ", " +
+                         m_.image.where(linked_.file, f_.line) + ")"};
+  }
+  prepare_blocks();
+  std::vector<llvm::BasicBlock*> block_at(f_.code.size() + 1);
+  for (size_t label = 0; label < f_.labels.size(); ++label) {
+    auto*& block = block_at[f_.labels[label]];
+    if (!block) block = new_block("label");
+    label_blocks_.push_back(block);
+  }
+  for (index_ = 0; index_ < f_.code.size(); ++index_) {
+    if (block_at[index_]) start_block(block_at[index_]);
+    else if (b_.GetInsertBlock()->getTerminator()) b_.SetInsertPoint(new_block("dead"));
+    generate_instruction(index_);
+  }
+  if (block_at[f_.code.size()]) start_block(block_at[f_.code.size()]);
+  if (!b_.GetInsertBlock()->getTerminator()) return_from_function();
+}
+
+void FunctionCodegen::prepare_blocks() { label_blocks_.reserve(f_.labels.size()); }
+
+void FunctionCodegen::prepare_arguments() {
+  thread_ = function_->getArg(0);
+  if (f_.is_kernel) {
+    block_ = function_->getArg(1);
+    for (unsigned d = 0; d < 3; ++d) tid_[d] = function_->getArg(2 + d);
+    uint64_t offset = 0;
+    if (!f_.parameters.empty()) {
+      parameter_base_ = pointer_to(block_field(offsetof(BlockContext, params), b_.getInt64Ty()));
+      if (auto* instruction = llvm::dyn_cast<llvm::Instruction>(parameter_base_)) instruction->moveBefore(&*entry_.GetInsertPoint());
+    }
+    for (uint32_t v = 0; v < f_.parameters.size(); ++v) {
+      const ptx::Variable& parameter = f_.parameters[v];
+      offset = (offset + parameter.alignment - 1) & ~uint64_t{parameter.alignment - 1};
+      storage_[v] = {entry_.CreateConstGEP1_64(b_.getInt8Ty(), parameter_base_, offset), parameter.size};
+      offset += parameter.size;
+    }
+    return;
+  }
+  block_ = entry_.CreateLoad(llvm::PointerType::get(m_.context, 0),
+                             entry_.CreateConstGEP1_64(b_.getInt8Ty(), thread_, offsetof(ThreadContext, block)));
+  unsigned argument = 1;
+  uint32_t variable = 0;
+  for (const ptx::Variable& result : f_.results) {
+    if (is_aggregate(result)) {
+      result_pointer_ = function_->getArg(argument++);
+      storage_[variable] = {result_pointer_, result.size};
+    }
+    ++variable;
+  }
+  for (const ptx::Variable& parameter : f_.parameters) {
+    llvm::Value* value = function_->getArg(argument++);
+    if (parameter.space == Space::reg) {
+      Operand target;
+      target.kind = Operand::Kind::reg;
+      target.index = f_.variables[variable].reg;
+      write(target, value, parameter.type == Type::pred ? Type::pred : parameter.type);
+    } else if (is_aggregate(parameter)) {
+      storage_[variable] = {value, parameter.size};
+    } else {
+      b_.CreateStore(value, variable_storage(variable).pointer);
+    }
+    ++variable;
+  }
+}
+
+// Local arrays and parameters come to be at the first use.
+FunctionCodegen::Storage& FunctionCodegen::variable_storage(uint32_t variable) {
+  auto [it, fresh] = storage_.emplace(variable, Storage{});
+  if (fresh) {
+    const ptx::Variable& v = f_.variables[variable];
+    llvm::AllocaInst* memory = entry_.CreateAlloca(llvm::ArrayType::get(b_.getInt8Ty(), v.size));
+    memory->setAlignment(llvm::Align(std::max<uint32_t>(v.alignment, 1)));
+    it->second = {memory, v.size};
+  }
+  return it->second;
+}
+
+void FunctionCodegen::return_from_function() {
+  if (f_.is_kernel || f_.results.empty() || is_aggregate(f_.results[0])) {
+    b_.CreateRetVoid();
+    return;
+  }
+  const ptx::Variable& result = f_.variables[0];
+  llvm::Type* type = m_.int_type(ptx::bits_of(result.type));
+  llvm::Value* value;
+  if (result.space == Space::reg) {
+    value = convert_bits(read_register(result.reg, result.type), type, false);
+  } else {
+    value = b_.CreateFreeze(b_.CreateAlignedLoad(type, variable_storage(0).pointer, llvm::Align(1)));
+  }
+  b_.CreateRet(value);
+}
+
+llvm::Value* FunctionCodegen::value_of_guard(const ptx::Instruction& i) {
+  llvm::Value* guard = read_register(i.predicate, Type::pred);
+  return i.predicate_negated ? b_.CreateNot(guard) : guard;
+}
+
+void FunctionCodegen::generate_instruction(uint32_t index) {
+  const ptx::Instruction& instruction = f_.code[index];
+  Decoded decoded(f_, instruction);
+  try {
+    if (!instruction.is_predicated || instruction.opcode == "bra") return dispatch(decoded);
+    auto* yes = new_block("guarded");
+    auto* after = new_block("after");
+    b_.CreateCondBr(value_of_guard(instruction), yes, after);
+    b_.SetInsertPoint(yes);
+    dispatch(decoded);
+    start_block(after);
+  } catch (const CodegenFailure& failure) {
+    std::string text(instruction.text.substr(0, 200));
+    for (char& c : text)
+      if (static_cast<unsigned char>(c) < ' ' || static_cast<unsigned char>(c) > '~') c = ' ';
+    throw CodegenFailure{"unsupported instruction '" + text + "': " + failure.message + " (" +
+                         m_.image.where(linked_.file, instruction.line) + ")"};
+  }
+}
+
+void FunctionCodegen::dispatch(Decoded& i) {
+  Handler handler = find_handler(i.opcode());
+  if (!handler) i.fail("unknown instruction");
+  (this->*handler)(i);
+}
+
+FunctionCodegen::Handler FunctionCodegen::find_handler(std::string_view opcode) {
+  using F = FunctionCodegen;
+  static const std::unordered_map<std::string_view, Handler> kHandlers = {
+      // Control flow
+      {"bra", &F::bra}, {"brx", &F::brx}, {"ret", &F::ret}, {"exit", &F::exit}, {"trap", &F::trap}, {"call", &F::call},
+      {"brkpt", &F::nothing}, {"pmevent", &F::nothing}, {"prefetch", &F::nothing}, {"prefetchu", &F::nothing},
+      {"discard", &F::nothing}, {"applypriority", &F::nothing}, {"griddepcontrol", &F::nothing},
+      {"setmaxnreg", &F::nothing},
+      // Memory
+      {"ld", &F::ld}, {"ldu", &F::ld}, {"st", &F::st}, {"mov", &F::mov}, {"cvta", &F::cvta}, {"isspacep", &F::isspacep},
+      {"cp", &F::cp}, {"atom", &F::atom}, {"red", &F::red}, {"membar", &F::membar}, {"fence", &F::fence},
+      // Integers
+      {"add", &F::add}, {"sub", &F::sub}, {"addc", &F::add_with_carry}, {"subc", &F::add_with_carry}, {"mul", &F::mul},
+      {"mad", &F::mad}, {"madc", &F::mad}, {"mul24", &F::mul24}, {"mad24", &F::mul24}, {"sad", &F::sad}, {"div", &F::div},
+      {"rem", &F::rem}, {"abs", &F::abs}, {"neg", &F::neg}, {"min", &F::min_max}, {"max", &F::min_max}, {"dp4a", &F::dp},
+      {"dp2a", &F::dp}, {"and", &F::logic}, {"or", &F::logic}, {"xor", &F::logic}, {"not", &F::lnot}, {"cnot", &F::cnot},
+      {"lop3", &F::lop3}, {"shl", &F::shift}, {"shr", &F::shift}, {"shf", &F::shf}, {"prmt", &F::prmt}, {"bfe", &F::bfe},
+      {"bfi", &F::bfi}, {"bmsk", &F::bmsk}, {"szext", &F::szext}, {"popc", &F::bit_count}, {"clz", &F::bit_count},
+      {"brev", &F::bit_count}, {"bfind", &F::bfind}, {"fns", &F::fns},
+      // Floating point
+      {"fma", &F::fma}, {"rcp", &F::float_unary}, {"sqrt", &F::float_unary}, {"rsqrt", &F::float_unary},
+      {"sin", &F::float_unary}, {"cos", &F::float_unary}, {"lg2", &F::float_unary}, {"ex2", &F::float_unary},
+      {"tanh", &F::float_unary}, {"testp", &F::testp}, {"copysign", &F::copysign}, {"cvt", &F::cvt},
+      // Comparisons
+      {"setp", &F::setp}, {"set", &F::set}, {"selp", &F::selp}, {"slct", &F::slct},
+      // Between threads
+      {"bar", &F::bar}, {"barrier", &F::bar}, {"vote", &F::vote}, {"match", &F::match}, {"shfl", &F::shfl},
+      {"redux", &F::redux}, {"elect", &F::elect}, {"activemask", &F::activemask}, {"nanosleep", &F::nanosleep},
+  };
+  auto it = kHandlers.find(opcode);
+  return it == kHandlers.end() ? nullptr : it->second;
+}
+
+}  // namespace gpupool::softgpu

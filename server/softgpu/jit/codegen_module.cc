@@ -1,0 +1,244 @@
+// What one LLVM module shares, and the two entry points of a kernel.
+#include <llvm/IR/LLVMContext.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/Support/raw_ostream.h>
+
+#include "server/softgpu/jit/codegen.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+bool is_aggregate(const ptx::Variable& v) { return v.is_array || v.size != ptx::bytes_of(v.type); }
+
+// Sizes of arrays are part of it: they travel as pointers, and a callee trusts that the whole array is there.
+std::string signature(const std::vector<ptx::Variable>& results, const std::vector<ptx::Variable>& parameters) {
+  std::string text;
+  auto add = [&](const ptx::Variable& v) {
+    text += is_aggregate(v) ? "a" + std::to_string(v.size) : std::to_string(ptx::bits_of(v.type));
+    text += ',';
+  };
+  for (const auto& v : results) add(v);
+  text += ':';
+  for (const auto& v : parameters) add(v);
+  return text;
+}
+
+void add_common_attributes(llvm::Function* function) {
+  function->addFnAttr(llvm::Attribute::NoUnwind);
+  // Large frames touch every page, so that they cannot jump over a fiber's guard page.
+  function->addFnAttr("probe-stack", "inline-asm");
+}
+
+}  // namespace
+
+llvm::Type* ModuleCodegen::ir_type(Type type) {
+  if (type == Type::f32) return llvm::Type::getFloatTy(context);
+  if (type == Type::f64) return llvm::Type::getDoubleTy(context);
+  return int_type(ptx::bits_of(type));
+}
+
+uint32_t ModuleCodegen::shared_offset(uint32_t variable) const {
+  if (!kernel) return 0;
+  auto it = kernel->shared_offsets.find(variable);
+  return it == kernel->shared_offsets.end() ? 0 : it->second;
+}
+
+llvm::FunctionType* ModuleCodegen::function_type(const std::vector<ptx::Variable>& results,
+                                                 const std::vector<ptx::Variable>& parameters) {
+  if (results.size() > 1) throw CodegenFailure{"functions with several results are not supported"};
+  llvm::Type* pointer = llvm::PointerType::get(context, 0);
+  llvm::Type* result = llvm::Type::getVoidTy(context);
+  std::vector<llvm::Type*> arguments{pointer};
+  if (!results.empty()) {
+    if (is_aggregate(results[0])) arguments.push_back(pointer);
+    else result = int_type(ptx::bits_of(results[0].type));
+  }
+  for (const ptx::Variable& v : parameters)
+    arguments.push_back(is_aggregate(v) ? pointer : int_type(ptx::bits_of(v.type)));
+  return llvm::FunctionType::get(result, arguments, false);
+}
+
+llvm::Function* ModuleCodegen::function(uint32_t index) {
+  auto [it, fresh] = functions_.emplace(index, nullptr);
+  if (!fresh) return it->second;
+  const ptx::Function& tree = *image.functions[index].tree;
+  if (tree.is_kernel) throw CodegenFailure{"a kernel cannot be called"};
+  it->second = llvm::Function::Create(function_type(tree.results, tree.parameters), llvm::Function::InternalLinkage,
+                                      "f" + std::to_string(index), module);
+  add_common_attributes(it->second);
+  if (tree.is_noreturn) it->second->addFnAttr(llvm::Attribute::Cold);
+  return it->second;
+}
+
+llvm::Function* ModuleCodegen::body(uint32_t index) {
+  auto [it, fresh] = functions_.emplace(index, nullptr);
+  if (!fresh) return it->second;
+  llvm::Type* pointer = llvm::PointerType::get(context, 0);
+  llvm::Type* number = int_type(32);
+  auto* type = llvm::FunctionType::get(llvm::Type::getVoidTy(context), {pointer, pointer, number, number, number}, false);
+  it->second = llvm::Function::Create(type, llvm::Function::InternalLinkage, "k" + std::to_string(index), module);
+  add_common_attributes(it->second);
+  it->second->addFnAttr(llvm::Attribute::AlwaysInline);
+  it->second->addDereferenceableParamAttr(0, sizeof(ThreadContext));
+  it->second->addDereferenceableParamAttr(1, sizeof(BlockContext));
+  return it->second;
+}
+
+llvm::GlobalVariable* ModuleCodegen::function_table(const std::vector<ptx::Variable>& results,
+                                                    const std::vector<ptx::Variable>& parameters) {
+  auto [it, fresh] = tables_.emplace(signature(results, parameters), nullptr);
+  if (fresh) {
+    auto* array = llvm::ArrayType::get(llvm::PointerType::get(context, 0), image.functions.size());
+    it->second = new llvm::GlobalVariable(module, array, true, llvm::GlobalValue::InternalLinkage,
+                                          llvm::Constant::getNullValue(array), "functions");
+  }
+  return it->second;
+}
+
+void ModuleCodegen::finish_tables() {
+  auto* pointer = llvm::PointerType::get(context, 0);
+  for (auto& [wanted, table] : tables_) {
+    std::vector<llvm::Constant*> entries(image.functions.size(), llvm::ConstantPointerNull::get(pointer));
+    for (uint32_t index : kernel->functions) {
+      const LinkedFunction& linked = image.functions[index];
+      if (linked.address_taken && !linked.tree->is_kernel &&
+          signature(linked.tree->results, linked.tree->parameters) == wanted)
+        entries[index] = function(index);
+    }
+    table->setInitializer(llvm::ConstantArray::get(llvm::cast<llvm::ArrayType>(table->getValueType()), entries));
+  }
+}
+
+// A kernel that synchronises has one entry, which runs one thread. Otherwise a function runs a box of threads; both
+// entries call it (one thread is the smallest box), so the kernel's code exists once.
+void ModuleCodegen::generate_entries() {
+  llvm::Type* pointer = llvm::PointerType::get(context, 0);
+  llvm::Type* number = int_type(32);
+  llvm::Type* nothing = llvm::Type::getVoidTy(context);
+  llvm::IRBuilder<> b(context);
+  auto create = [&](const char* name, std::initializer_list<llvm::Type*> arguments, llvm::GlobalValue::LinkageTypes linkage) {
+    auto* function = llvm::Function::Create(
+        llvm::FunctionType::get(nothing, std::vector<llvm::Type*>(arguments), false), linkage, name, module);
+    add_common_attributes(function);
+    b.SetInsertPoint(llvm::BasicBlock::Create(context, "entry", function));
+    return function;
+  };
+  auto field = [&](llvm::Value* base, uint64_t offset, llvm::Type* type) {
+    return b.CreateLoad(type, b.CreateConstGEP1_64(b.getInt8Ty(), base, offset));
+  };
+  auto external = llvm::GlobalValue::ExternalLinkage;
+  llvm::Function* kernel_body = body(kernel->function);
+  llvm::Function* thread_entry = create(kThreadEntryName, {pointer}, external);
+  llvm::Value* thread = thread_entry->getArg(0);
+  llvm::Value* block = field(thread, offsetof(ThreadContext, block), pointer);
+  llvm::Value* tid[3];
+  for (int d = 0; d < 3; ++d) tid[d] = field(thread, offsetof(ThreadContext, tid) + 4 * d, number);
+  if (kernel->info.synchronises) {
+    b.CreateCall(kernel_body, {thread, block, tid[0], tid[1], tid[2]});
+    b.CreateRetVoid();
+    return;
+  }
+  llvm::Function* run = llvm::Function::Create(
+      llvm::FunctionType::get(nothing, {pointer, pointer, number, number, number, number, number, number}, false),
+      llvm::Function::InternalLinkage, "run", module);
+  add_common_attributes(run);
+  run->addFnAttr(llvm::Attribute::NoInline);
+  run->addDereferenceableParamAttr(0, sizeof(BlockContext));
+  run->addDereferenceableParamAttr(1, sizeof(ThreadContext));
+  run->addParamAttr(1, llvm::Attribute::NoAlias);
+  llvm::Value* one = b.getInt32(1);
+  b.CreateCall(run, {block, thread, tid[0], b.CreateAdd(tid[0], one), tid[1], b.CreateAdd(tid[1], one), tid[2],
+                     b.CreateAdd(tid[2], one)});
+  b.CreateRetVoid();
+
+  llvm::Function* loop_entry = create(kLoopEntryName, {pointer, pointer}, external);
+  block = loop_entry->getArg(0);
+  llvm::Value* zero = b.getInt32(0);
+  llvm::Value* size[3];
+  for (int d = 0; d < 3; ++d) size[d] = field(block, offsetof(BlockContext, block_dim) + 4 * d, number);
+  b.CreateCall(run, {block, loop_entry->getArg(1), zero, size[0], zero, size[1], zero, size[2]});
+  b.CreateRetVoid();
+
+  block = run->getArg(0);
+  thread = run->getArg(1);
+  auto* entry = llvm::BasicBlock::Create(context, "entry", run);
+  llvm::BasicBlock* loops[3];
+  for (int d = 2; d >= 0; --d) loops[d] = llvm::BasicBlock::Create(context, "loop", run);
+  llvm::BasicBlock* ends[3];
+  for (int d = 0; d < 3; ++d) ends[d] = llvm::BasicBlock::Create(context, "end", run);
+  auto* finished = llvm::BasicBlock::Create(context, "finished", run);
+  b.SetInsertPoint(entry);
+  llvm::Value* width = field(block, offsetof(BlockContext, block_dim), number);
+  llvm::Value* height = field(block, offsetof(BlockContext, block_dim) + 4, number);
+  auto store = [&](llvm::Value* value, uint64_t offset) {
+    b.CreateStore(value, b.CreateConstGEP1_64(b.getInt8Ty(), thread, offset));
+  };
+  store(block, offsetof(ThreadContext, block));
+  b.CreateBr(loops[2]);
+  llvm::PHINode* at[3];
+  for (int d = 2; d >= 0; --d) {
+    auto* before = b.GetInsertBlock();
+    b.SetInsertPoint(loops[d]);
+    at[d] = b.CreatePHI(number, 2);
+    at[d]->addIncoming(run->getArg(2 + 2 * static_cast<unsigned>(d)), before);
+    store(at[d], offsetof(ThreadContext, tid) + 4 * static_cast<uint64_t>(d));
+    if (d > 0) b.CreateBr(loops[d - 1]);
+  }
+  llvm::Value* linear = b.CreateAdd(b.CreateMul(b.CreateAdd(b.CreateMul(at[2], height), at[1]), width), at[0]);
+  store(b.CreateAnd(linear, b.getInt32(kWarpSize - 1)), offsetof(ThreadContext, lane));
+  store(b.CreateLShr(linear, b.getInt32(5)), offsetof(ThreadContext, warp));
+  store(linear, offsetof(ThreadContext, linear_tid));
+  b.CreateCall(kernel_body, {thread, block, at[0], at[1], at[2]});
+  b.CreateBr(ends[0]);
+  for (int d = 0; d < 3; ++d) {
+    b.SetInsertPoint(ends[d]);
+    llvm::Value* next = b.CreateAdd(at[d], one, "", true, true);
+    at[d]->addIncoming(next, ends[d]);
+    b.CreateCondBr(b.CreateICmpULT(next, run->getArg(3 + 2 * static_cast<unsigned>(d))), loops[d], d < 2 ? ends[d + 1] : finished);
+  }
+  b.SetInsertPoint(finished);
+  b.CreateRetVoid();
+}
+
+void ModuleCodegen::generate_function(uint32_t index) {
+  FunctionCodegen(*this, index).run();
+}
+
+std::optional<CompileError> generate_kernel(const Image& image, const Kernel& kernel, llvm::Module& module) {
+  try {
+    ModuleCodegen codegen(image, &kernel, module);
+    for (uint32_t index : kernel.functions) codegen.generate_function(index);
+    codegen.generate_entries();
+    codegen.finish_tables();
+  } catch (const CodegenFailure& failure) {
+    return CompileError{CompileErrorCode::invalid_ptx, failure.message};
+  }
+  return std::nullopt;
+}
+
+std::optional<CompileError> check_functions(const Image& image) {
+  llvm::LLVMContext context;
+  llvm::Module module("check", context);
+  ModuleCodegen codegen(image, nullptr, module);
+  for (uint32_t index = 0; index < image.functions.size(); ++index) {
+    const LinkedFunction& linked = image.functions[index];
+    try {
+      codegen.generate_function(index);
+    } catch (const CodegenFailure& failure) {
+      return CompileError{CompileErrorCode::invalid_ptx, failure.message};
+    }
+    llvm::Function* function = linked.tree->is_kernel ? codegen.body(index) : codegen.function(index);
+    std::string problem;
+    llvm::raw_string_ostream stream(problem);
+    if (llvm::verifyFunction(*function, &stream)) {
+      stream.flush();
+      return CompileError{CompileErrorCode::internal, "wrong code for function " + std::string(linked.tree->name) + ": " +
+                                                          problem.substr(0, problem.find('\n'))};
+    }
+    function->deleteBody();
+    function->setLinkage(llvm::GlobalValue::InternalLinkage);
+  }
+  return std::nullopt;
+}
+
+}  // namespace gpupool::softgpu

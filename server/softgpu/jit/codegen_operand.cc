@@ -1,0 +1,279 @@
+// Reading and writing operands: registers, constants, special registers and addresses of symbols.
+#include <bit>
+
+#include "server/softgpu/jit/codegen.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+struct SpecialRow {
+  std::string_view name;
+  uint64_t value;
+};
+// Special registers with a fixed answer. softgpu shows itself as one multiprocessor without clusters.
+constexpr SpecialRow kConstants[] = {
+    {"%nsmid", 1},
+    {"%smid", 0},
+    {"%is_explicit_cluster", 0},
+    {"%cluster_nctarank", 1},
+    {"%cluster_ctarank", 0},
+    {"%lanemask_all", 0xFFFFFFFF},
+    {"%reserved_smem_offset_begin", 0},
+    {"%reserved_smem_offset_end", 0},
+    {"%reserved_smem_offset_cap", 0},
+    {"%current_graph_exec", 0},
+};
+
+}  // namespace
+
+// Bits of any scalar to the integer or floating-point type `to`, cut or extended.
+llvm::Value* FunctionCodegen::convert_bits(llvm::Value* value, llvm::Type* to, bool sign_extend) {
+  llvm::Type* from = value->getType();
+  if (from == to) return value;
+  unsigned from_bits = from->getPrimitiveSizeInBits(), to_bits = to->getPrimitiveSizeInBits();
+  if (!from->isIntegerTy()) value = b_.CreateBitCast(value, m_.int_type(from_bits));
+  if (from_bits > to_bits) value = b_.CreateTrunc(value, m_.int_type(to_bits));
+  else if (from_bits < to_bits) value = sign_extend ? b_.CreateSExt(value, m_.int_type(to_bits)) : b_.CreateZExt(value, m_.int_type(to_bits));
+  return to->isIntegerTy() ? value : b_.CreateBitCast(value, to);
+}
+
+llvm::Value* FunctionCodegen::read_register(uint32_t reg, Type type) {
+  Type declared = f_.registers[reg].type;
+  if ((declared == Type::pred) != (type == Type::pred))
+    throw CodegenFailure{type == Type::pred ? "expected a predicate" : "a predicate is used as a number"};
+  llvm::AllocaInst*& memory = registers_[reg];
+  if (!memory) {
+    llvm::Type* ir = m_.ir_type(declared);
+    memory = entry_.CreateAlloca(ir);
+    entry_.CreateStore(llvm::Constant::getNullValue(ir), memory);  // no undefined values reach LLVM
+  }
+  llvm::Value* value = b_.CreateLoad(memory->getAllocatedType(), memory);
+  return convert_bits(value, m_.ir_type(type), ptx::is_signed(declared));
+}
+
+llvm::Value* FunctionCodegen::read(const Operand& operand, Type type) {
+  llvm::Type* ir = m_.ir_type(type);
+  switch (operand.kind) {
+    case Operand::Kind::reg: {
+      if (operand.negated && type != Type::pred) throw CodegenFailure{"only predicates can be negated"};
+      llvm::Value* value = read_register(operand.index, type);
+      return operand.negated ? b_.CreateNot(value) : value;
+    }
+    case Operand::Kind::integer:
+      if (type == Type::pred) return b_.getInt1(operand.value != 0);
+      if (type == Type::f32 || type == Type::f64)
+        return llvm::ConstantFP::get(ir, static_cast<double>(operand.value));
+      return llvm::ConstantInt::get(ir, static_cast<uint64_t>(operand.value), true);
+    case Operand::Kind::real: {
+      uint64_t bits = static_cast<uint64_t>(operand.value);
+      uint32_t width = ptx::bits_of(type);
+      if (width < 32 || width > 64) throw CodegenFailure{"a floating-point constant does not fit here"};
+      if (operand.is_single && width == 64 && ptx::is_float(type))
+        bits = std::bit_cast<uint64_t>(static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))));
+      if (!operand.is_single && width == 32) {
+        bits = std::bit_cast<uint32_t>(static_cast<float>(std::bit_cast<double>(bits)));
+      }
+      return convert_bits(llvm::ConstantInt::get(m_.int_type(width), bits), ir, false);
+    }
+    case Operand::Kind::special:
+      return read_special(operand, type);
+    case Operand::Kind::variable:
+    case Operand::Kind::symbol:
+      if (type == Type::pred) throw CodegenFailure{"expected a predicate"};
+      return convert_bits(symbol_address(operand), ir, false);
+    default:
+      throw CodegenFailure{"an operand of this kind is not expected here"};
+  }
+}
+
+llvm::Value* FunctionCodegen::read_predicate(const Operand& operand) { return read(operand, Type::pred); }
+
+void FunctionCodegen::write(const Operand& operand, llvm::Value* value, Type type) {
+  if (operand.kind == Operand::Kind::sink) return;
+  if (operand.kind != Operand::Kind::reg) throw CodegenFailure{"the destination is not a register"};
+  Type declared = f_.registers[operand.index].type;
+  if ((declared == Type::pred) != (type == Type::pred))
+    throw CodegenFailure{type == Type::pred ? "the destination is not a predicate" : "the destination is a predicate"};
+  llvm::AllocaInst*& memory = registers_[operand.index];
+  llvm::Type* ir = m_.ir_type(declared);
+  if (!memory) {
+    memory = entry_.CreateAlloca(ir);
+    entry_.CreateStore(llvm::Constant::getNullValue(ir), memory);
+  }
+  b_.CreateStore(convert_bits(value, ir, ptx::is_signed(type)), memory);
+}
+
+std::pair<const Operand*, const Operand*> FunctionCodegen::split_pair(Decoded& i, const Operand& operand) {
+  if (operand.kind != Operand::Kind::pair) return {&operand, nullptr};
+  auto elements = i.elements(operand);
+  return {&elements[0], &elements[1]};
+}
+
+// --- Context fields ---
+
+// Fields of the BlockContext never change while the block runs: loaded once at the function's start.
+llvm::Value* FunctionCodegen::block_field(uint32_t offset, llvm::Type* type, uint64_t limit) {
+  llvm::Value*& value = fields_[offset];
+  if (!value) {
+    auto* load = entry_.CreateLoad(type, entry_.CreateConstGEP1_64(b_.getInt8Ty(), block_, offset));
+    load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(m_.context, {}));
+    value = limit ? dimension_range(load, 0, limit) : load;
+  }
+  return value;
+}
+
+llvm::Value* FunctionCodegen::dimension_range(llvm::LoadInst* load, uint64_t low, uint64_t high) {
+  auto* type = llvm::cast<llvm::IntegerType>(load->getType());
+  llvm::Metadata* bounds[] = {llvm::ConstantAsMetadata::get(llvm::ConstantInt::get(type, low)),
+                              llvm::ConstantAsMetadata::get(llvm::ConstantInt::get(type, high))};
+  load->setMetadata(llvm::LLVMContext::MD_range, llvm::MDNode::get(m_.context, bounds));
+  return load;
+}
+
+llvm::Value* FunctionCodegen::thread_field(uint32_t offset, uint64_t limit) {
+  uint64_t key = uint64_t{1} << 32 | offset;
+  llvm::Value*& value = fields_[key];
+  if (!value) {
+    auto* load = entry_.CreateLoad(b_.getInt32Ty(), entry_.CreateConstGEP1_64(b_.getInt8Ty(), thread_, offset));
+    value = dimension_range(load, 0, limit);
+  }
+  return value;
+}
+
+llvm::Value* FunctionCodegen::special_32(std::string_view name, char component) {
+  int axis = component == 'x' || component == 0 ? 0 : component == 'y' ? 1 : component == 'z' ? 2 : 3;
+  llvm::Type* number = b_.getInt32Ty();
+  auto vector = [&](uint32_t offset, uint64_t low, uint64_t high) -> llvm::Value* {
+    if (axis == 3) return i32(0);
+    uint32_t at = offset + 4 * static_cast<uint32_t>(axis);
+    llvm::Value* value = block_field(at, number);
+    if (auto* load = llvm::dyn_cast<llvm::LoadInst>(value)) dimension_range(load, low, high);
+    return value;
+  };
+  if (name == "%tid") {
+    if (axis == 3) return i32(0);
+    if (tid_[axis]) return tid_[axis];
+    return thread_field(offsetof(ThreadContext, tid) + 4 * static_cast<uint32_t>(axis), kMaxThreadsPerBlock);
+  }
+  if (name == "%ntid") return vector(offsetof(BlockContext, block_dim), 1, kMaxThreadsPerBlock + 1);
+  if (name == "%ctaid") return vector(offsetof(BlockContext, block_idx), 0, 1ull << 31);
+  if (name == "%nctaid") return vector(offsetof(BlockContext, grid_dim), 1, 1ull << 31);
+  if (name == "%clusterid") return special_32("%ctaid", component);
+  if (name == "%nclusterid") return special_32("%nctaid", component);
+  if (name == "%cluster_ctaid") return i32(0);
+  if (name == "%cluster_nctaid") return i32(1);
+  auto warps = [&] {
+    llvm::Value* threads = b_.CreateMul(b_.CreateMul(special_32("%ntid", 'x'), special_32("%ntid", 'y')), special_32("%ntid", 'z'));
+    return b_.CreateLShr(b_.CreateAdd(threads, i32(kWarpSize - 1)), i32(5));
+  };
+  auto lane = [&] { return thread_field(offsetof(ThreadContext, lane), kWarpSize); };
+  if (name == "%laneid") return lane();
+  if (name == "%warpid") return thread_field(offsetof(ThreadContext, warp), kMaxThreadsPerBlock / kWarpSize);
+  if (name == "%nwarpid") return warps();
+  if (name == "%lanemask_eq") return b_.CreateShl(i32(1), lane());
+  if (name == "%lanemask_lt") return b_.CreateSub(b_.CreateShl(i32(1), lane()), i32(1));
+  if (name == "%lanemask_le") return b_.CreateSub(b_.CreateShl(i32(2), lane()), i32(1));
+  if (name == "%lanemask_gt") return b_.CreateNeg(b_.CreateShl(i32(2), lane()));
+  if (name == "%lanemask_ge") return b_.CreateNeg(b_.CreateShl(i32(1), lane()));
+  if (name == "%dynamic_smem_size") return block_field(offsetof(BlockContext, dynamic_shared_bytes), number);
+  if (name == "%total_smem_size" || name == "%aggr_smem_size")
+    return block_field(offsetof(BlockContext, total_shared_bytes), number);
+  if (name.substr(0, 6) == "%envre") return i32(0);
+  if (name.substr(0, 3) == "%pm") return i32(0);
+  for (const SpecialRow& row : kConstants)
+    if (row.name == name) return i32(static_cast<uint32_t>(row.value));
+  return nullptr;
+}
+
+llvm::Value* FunctionCodegen::special_64(std::string_view name) {
+  llvm::Type* word = b_.getInt64Ty();
+  if (name == "%clock64" || name == "%clock" || name == "%clock_hi")
+    return call_runtime("softgpu_clock64", word, {thread_});
+  if (name.substr(0, 12) == "%globaltimer") return call_runtime("softgpu_global_timer", word, {thread_});
+  if (name == "%gridid") return block_field(offsetof(BlockContext, grid_id), word);
+  return nullptr;
+}
+
+llvm::Value* FunctionCodegen::read_special(const Operand& operand, Type type) {
+  if (type == Type::pred) throw CodegenFailure{"expected a predicate"};
+  llvm::Value* value = special_64(operand.name);
+  if (value && (operand.name == "%clock_hi" || operand.name == "%globaltimer_hi")) value = b_.CreateLShr(value, i64(32));
+  if (!value) value = special_32(operand.name, operand.component);
+  if (!value) throw CodegenFailure{"'" + std::string(operand.name.substr(0, 100)) + "' is neither a register nor known"};
+  return convert_bits(value, m_.ir_type(type), false);
+}
+
+// --- Addresses ---
+
+llvm::Value* FunctionCodegen::variable_address(uint32_t variable) {
+  if (auto it = linked_.variables.find(variable); it != linked_.variables.end())
+    return linked_address(it->second, f_.variables[variable].name);
+  return b_.CreatePtrToInt(variable_storage(variable).pointer, b_.getInt64Ty());
+}
+
+llvm::Value* FunctionCodegen::function_address(uint32_t index) {
+  return i64(kFunctionAddressBase + kFunctionAddressStep * index);
+}
+
+// Shared variables: an offset in the window; everything else: a generic address.
+llvm::Value* FunctionCodegen::linked_address(Symbol symbol, std::string_view name) {
+  switch (symbol.kind) {
+    case Symbol::Kind::shared:
+      return i64(m_.shared_offset(symbol.index));
+    case Symbol::Kind::data:
+      return b_.CreateAdd(block_field(offsetof(BlockContext, module_data), b_.getInt64Ty()),
+                          i64(m_.image.data[symbol.index].offset));
+    case Symbol::Kind::function:
+      if (m_.image.functions[symbol.index].tree->is_kernel) throw CodegenFailure{"the address of a kernel is not supported"};
+      return function_address(symbol.index);
+    default:
+      throw CodegenFailure{"'" + std::string(name.substr(0, 200)) + "' is undefined"};
+  }
+}
+
+llvm::Value* FunctionCodegen::symbol_address(const Operand& operand) {
+  llvm::Value* address = operand.kind == Operand::Kind::variable
+                             ? variable_address(operand.index)
+                             : linked_address(m_.image.resolve(linked_.file, operand.name), operand.name);
+  return operand.value ? b_.CreateAdd(address, i64(static_cast<uint64_t>(operand.value))) : address;
+}
+
+// --- Calls into the runtime ---
+
+llvm::Value* FunctionCodegen::call_runtime(const char* name, llvm::Type* result,
+                                           std::initializer_list<llvm::Value*> arguments) {
+  llvm::Function* callee = m_.module.getFunction(name);
+  if (!callee) {
+    std::vector<llvm::Type*> types;
+    for (llvm::Value* argument : arguments) types.push_back(argument->getType());
+    callee = llvm::Function::Create(llvm::FunctionType::get(result, types, false), llvm::Function::ExternalLinkage, name,
+                                    m_.module);
+    callee->addFnAttr(llvm::Attribute::NoUnwind);
+  }
+  return b_.CreateCall(callee, std::vector<llvm::Value*>(arguments));
+}
+
+// A function of its arguments alone: LLVM may drop, merge and move such calls.
+llvm::Value* FunctionCodegen::call_pure(const char* name, llvm::Type* result,
+                                        std::initializer_list<llvm::Value*> arguments) {
+  llvm::Value* value = call_runtime(name, result, arguments);
+  auto* callee = llvm::cast<llvm::CallInst>(value)->getCalledFunction();
+  callee->setDoesNotAccessMemory();
+  callee->addFnAttr(llvm::Attribute::WillReturn);
+  return value;
+}
+
+llvm::Value* FunctionCodegen::intrinsic(llvm::Intrinsic::ID id, std::initializer_list<llvm::Value*> arguments) {
+  std::vector<llvm::Value*> values(arguments);
+  return b_.CreateIntrinsic(id, {values[0]->getType()}, values);
+}
+
+void FunctionCodegen::fault(FaultKind kind, llvm::Value* address) {
+  auto* call = llvm::cast<llvm::CallInst>(
+      call_runtime("softgpu_fault", b_.getVoidTy(), {thread_, i32(static_cast<uint32_t>(kind)), address}));
+  call->getCalledFunction()->addFnAttr(llvm::Attribute::Cold);
+  call->getCalledFunction()->addFnAttr(llvm::Attribute::NoReturn);
+  b_.CreateUnreachable();
+}
+
+}  // namespace gpupool::softgpu

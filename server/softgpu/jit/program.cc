@@ -1,0 +1,90 @@
+#include "server/softgpu/jit/program.h"
+
+#include <llvm/IR/LLVMContext.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/engine.h"
+#include "server/softgpu/jit/link.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+class LinkedProgram final : public Program {
+ public:
+  LinkedProgram(std::shared_ptr<const Image> image, bool optimise) : image_(std::move(image)), optimise_(optimise) {
+    for (const Kernel& kernel : image_->kernels) {
+      kernel_index_.emplace(image_->functions[kernel.function].tree->name, kernels_.size());  // of several with one name the first is found
+      kernels_.push_back(kernel.info);
+    }
+    for (const DataVariable& data : image_->data) {
+      if (data.tree->name.empty()) continue;
+      global_index_.emplace(data.tree->name, globals_.size());
+      globals_.push_back({std::string(data.tree->name), data.offset, data.tree->size,
+                          data.tree->space == ptx::Space::constant, data.tree->is_managed});
+    }
+    code_.resize(kernels_.size());
+  }
+
+  std::span<const KernelInfo> kernels() const override { return kernels_; }
+  std::span<const GlobalInfo> globals() const override { return globals_; }
+  const KernelInfo* find_kernel(std::string_view name) const override {
+    auto it = kernel_index_.find(name);
+    return it == kernel_index_.end() ? nullptr : &kernels_[it->second];
+  }
+  const GlobalInfo* find_global(std::string_view name) const override {
+    auto it = global_index_.find(name);
+    return it == global_index_.end() ? nullptr : &globals_[it->second];
+  }
+  uint64_t data_bytes() const override { return image_->data_bytes; }
+  uint64_t data_alignment() const override { return image_->data_alignment; }
+  void write_data(std::span<std::byte> image, uint64_t address) const override { image_->write_data(image, address); }
+
+  std::variant<KernelCode, CompileError> code(const KernelInfo& info) const override {
+    if (&info < kernels_.data() || &info >= kernels_.data() + kernels_.size())
+      return CompileError{CompileErrorCode::internal, "the kernel belongs to another program"};
+    auto index = static_cast<size_t>(&info - kernels_.data());
+    std::lock_guard lock(mutex_);
+    if (code_[index].thread_entry) return code_[index];
+    auto fail = [&](std::string message) {
+      return CompileError{CompileErrorCode::internal, "kernel " + info.name + ": " + message.substr(0, message.find('\n'))};
+    };
+    if (!engine_) {
+      auto engine = Engine::create(optimise_);
+      if (auto* problem = std::get_if<std::string>(&engine)) return fail(std::move(*problem));
+      engine_ = std::move(std::get<std::unique_ptr<Engine>>(engine));
+    }
+    auto context = std::make_unique<llvm::LLVMContext>();
+    std::string name = "kernel" + std::to_string(index);
+    auto module = std::make_unique<llvm::Module>(name, *context);
+    if (auto error = generate_kernel(*image_, image_->kernels[index], *module)) return *error;
+    auto code = engine_->compile(name, std::move(context), std::move(module));
+    if (auto* problem = std::get_if<std::string>(&code)) return fail(std::move(*problem));
+    return code_[index] = std::get<KernelCode>(code);
+  }
+
+ private:
+  std::shared_ptr<const Image> image_;
+  bool optimise_;
+  std::vector<KernelInfo> kernels_;
+  std::vector<GlobalInfo> globals_;
+  std::unordered_map<std::string_view, size_t> kernel_index_, global_index_;  // views into image_
+  mutable std::mutex mutex_;                    // guards what follows
+  mutable std::unique_ptr<Engine> engine_;
+  mutable std::vector<KernelCode> code_;
+};
+
+}  // namespace
+
+std::variant<std::shared_ptr<const Program>, CompileError> compile(std::span<const std::string_view> ptx_texts,
+                                                                   const CompileOptions& options) {
+  auto image = link(ptx_texts, options);
+  if (auto* error = std::get_if<CompileError>(&image)) return std::move(*error);
+  auto& linked = std::get<std::shared_ptr<const Image>>(image);
+  if (auto error = check_functions(*linked)) return std::move(*error);
+  return std::shared_ptr<const Program>(std::make_shared<LinkedProgram>(linked, options.optimise));
+}
+
+}  // namespace gpupool::softgpu

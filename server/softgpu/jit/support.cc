@@ -1,0 +1,234 @@
+#include "server/softgpu/jit/support.h"
+
+#include <bit>
+#include <cfenv>
+#include <cmath>
+#include <cstring>
+
+#include "server/softgpu/jit/decoded.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+// Switches the host's rounding mode while it lives.
+class RoundingScope {
+ public:
+  explicit RoundingScope(uint32_t rounding) : before_(std::fegetround()) {
+    switch (static_cast<Rounding>(rounding)) {
+      case Rounding::zero: std::fesetround(FE_TOWARDZERO); break;
+      case Rounding::down: std::fesetround(FE_DOWNWARD); break;
+      case Rounding::up: std::fesetround(FE_UPWARD); break;
+      default: std::fesetround(FE_TONEAREST); break;
+    }
+  }
+  ~RoundingScope() { std::fesetround(before_); }
+
+ private:
+  int before_;
+};
+
+// Operands and results pass through volatile variables, or the compiler would compute outside the scope.
+template <typename Real>
+Real directed(uint32_t operation, uint32_t rounding, Real a_value, Real b_value, Real c_value) {
+  volatile Real a = a_value, b = b_value, c = c_value;
+  RoundingScope scope(rounding);
+  volatile Real result;
+  switch (operation) {
+    case kAdd: result = a + b; break;
+    case kSubtract: result = a - b; break;
+    case kMultiply: result = a * b; break;
+    case kFma: result = std::fma(a, b, c); break;
+    case kDivide: result = a / b; break;
+    default: result = std::sqrt(a); break;
+  }
+  return result;
+}
+
+template <typename Real>
+Real from_integer(uint64_t value, uint32_t is_signed, uint32_t rounding) {
+  volatile uint64_t held = value;
+  RoundingScope scope(rounding);
+  volatile Real result = is_signed ? static_cast<Real>(static_cast<int64_t>(held)) : static_cast<Real>(held);
+  return result;
+}
+
+// Cuts a magnitude of 31 bits (a float without sign) to `kept` fewer bits, rounding as asked.
+uint32_t round_bits(uint32_t magnitude, uint32_t cut, bool negative, Rounding rounding) {
+  uint32_t low = magnitude & ((1u << cut) - 1), high = magnitude >> cut, half = 1u << (cut - 1);
+  bool up = false;
+  if (rounding == Rounding::up) up = !negative && low != 0;
+  else if (rounding == Rounding::down) up = negative && low != 0;
+  else if (rounding != Rounding::zero) up = low > half || (low == half && (high & 1));
+  return high + up;
+}
+
+}  // namespace
+
+extern "C" {
+
+static float softgpu_directed_f32(uint32_t operation, uint32_t rounding, float a, float b, float c) {
+  return directed<float>(operation, rounding, a, b, c);
+}
+static double softgpu_directed_f64(uint32_t operation, uint32_t rounding, double a, double b, double c) {
+  return directed<double>(operation, rounding, a, b, c);
+}
+static float softgpu_int_to_f32(uint64_t value, uint32_t is_signed, uint32_t rounding) {
+  return from_integer<float>(value, is_signed, rounding);
+}
+static double softgpu_int_to_f64(uint64_t value, uint32_t is_signed, uint32_t rounding) {
+  return from_integer<double>(value, is_signed, rounding);
+}
+static float softgpu_f64_to_f32(double value, uint32_t rounding) {
+  volatile double held = value;
+  RoundingScope scope(rounding);
+  volatile float result = static_cast<float>(held);
+  return result;
+}
+
+static float softgpu_half_to_float(uint32_t half) {
+  uint32_t sign = (half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 0x3FF;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | fraction << 13);
+  if (exponent) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+}
+
+static uint32_t softgpu_float_to_half(float value, uint32_t rounding_code) {
+  auto rounding = static_cast<Rounding>(rounding_code);
+  uint32_t bits = std::bit_cast<uint32_t>(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
+  bool negative = sign != 0;
+  if (magnitude > 0x7F800000) return 0x7FFF;
+  if (magnitude == 0x7F800000) return sign | 0x7C00;
+  if (magnitude >= 0x47800000) {  // 2^16 and above: infinity, or the largest number when rounding towards zero
+    bool away = rounding == Rounding::nearest || (rounding == Rounding::up && !negative) || (rounding == Rounding::down && negative);
+    return sign | (away ? 0x7C00 : 0x7BFF);
+  }
+  if (magnitude >= 0x38800000) return sign | (round_bits(magnitude - 0x38000000, 13, negative, rounding));
+  // Subnormal: the fraction in units of 2^-24.
+  uint32_t exponent = magnitude >> 23;
+  uint32_t fraction = exponent ? (magnitude & 0x7FFFFF) | 0x800000 : magnitude & 0x7FFFFF;
+  uint32_t cut = 126 - (exponent ? exponent : 1);
+  if (cut > 25) {  // less than a quarter of the smallest number: only whether it is zero matters
+    fraction = fraction != 0;
+    cut = 2;
+  }
+  return sign | round_bits(fraction, cut, negative, rounding);
+}
+
+static uint32_t softgpu_float_to_bf16(float value, uint32_t rounding) {
+  uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7FFFFFFF;
+  if (magnitude > 0x7F800000) return 0x7FFF;
+  if (magnitude == 0x7F800000) return bits >> 16;
+  return (bits >> 16 & 0x8000) | round_bits(magnitude, 16, bits >> 31, static_cast<Rounding>(rounding));
+}
+
+// a * b + c of bf16 numbers as a float that rounds to bf16 as the exact result would: round to odd.
+static float softgpu_fma_bf16(float a, float b, float c) {
+  volatile float held_a = a, held_b = b, held_c = c;
+  float result;
+  {
+    RoundingScope scope(static_cast<uint32_t>(Rounding::zero));
+    volatile float truncated = std::fma(held_a, held_b, held_c);
+    result = truncated;
+  }
+  if (!std::isfinite(result)) return result;
+  // Exact unless the nearest, upward result differs from the truncated one.
+  float up, down;
+  {
+    RoundingScope scope(static_cast<uint32_t>(Rounding::up));
+    volatile float rounded = std::fma(held_a, held_b, held_c);
+    up = rounded;
+  }
+  {
+    RoundingScope scope(static_cast<uint32_t>(Rounding::down));
+    volatile float rounded = std::fma(held_a, held_b, held_c);
+    down = rounded;
+  }
+  if (up == down) return std::fma(a, b, c);  // exact: the sign of a zero as when rounding to nearest
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(result) | 1);
+}
+
+static float softgpu_sin_f32(float x) { return std::sin(x); }
+static float softgpu_cos_f32(float x) { return std::cos(x); }
+static float softgpu_log2_f32(float x) { return std::log2(x); }
+static float softgpu_exp2_f32(float x) { return std::exp2(x); }
+static float softgpu_tanh_f32(float x) { return std::tanh(x); }
+
+// The n-th set bit (n > 0 upwards, n < 0 downwards, 0: the bit at `base` itself) counted from bit `base`.
+static uint32_t softgpu_fns(uint32_t mask, uint32_t base, int32_t offset) {
+  if (base > 31) return ~0u;
+  if (offset == 0) return mask >> base & 1 ? base : ~0u;
+  int64_t left = offset > 0 ? offset : -int64_t{offset};
+  for (int bit = static_cast<int>(base); bit >= 0 && bit < 32; bit += offset > 0 ? 1 : -1)
+    if ((mask >> bit & 1) && --left == 0) return static_cast<uint32_t>(bit);
+  return ~0u;
+}
+
+static uint32_t softgpu_redux(ThreadContext* thread, uint32_t operation, uint32_t value, uint32_t member_mask) {
+  uint32_t result = 0;
+  bool first = true;
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    if (!(member_mask >> lane & 1)) continue;
+    uint32_t in_range;
+    uint32_t other = softgpu_shuffle(thread, ShuffleMode::index, value, lane, 31, member_mask, &in_range);
+    auto a = static_cast<int32_t>(result), b = static_cast<int32_t>(other);
+    if (first) result = other;
+    else if (operation == 0) result += other;
+    else if (operation == 1) result = static_cast<uint32_t>(a < b ? a : b);
+    else if (operation == 2) result = result < other ? result : other;
+    else if (operation == 3) result = static_cast<uint32_t>(a > b ? a : b);
+    else if (operation == 4) result = result > other ? result : other;
+    else if (operation == 5) result &= other;
+    else if (operation == 6) result |= other;
+    else result ^= other;
+    first = false;
+  }
+  return result;
+}
+
+}  // extern "C"
+
+bool host_converts_half() {
+#if defined(__x86_64__)
+  static const bool yes = __builtin_cpu_supports("f16c");
+  return yes;
+#elif defined(__aarch64__)
+  return true;
+#else
+  return false;
+#endif
+}
+
+std::span<const RuntimeSymbol> runtime_symbols() {
+#define SYMBOL(name) {#name, reinterpret_cast<void*>(&name)}
+#define MATHS(name, type) {#name, reinterpret_cast<void*>(static_cast<type>(&std::name))}
+  using F1 = float (*)(float);
+  using D1 = double (*)(double);
+  static const RuntimeSymbol kSymbols[] = {
+      SYMBOL(softgpu_barrier), SYMBOL(softgpu_barrier_arrive), SYMBOL(softgpu_warp_sync), SYMBOL(softgpu_shuffle),
+      SYMBOL(softgpu_vote), SYMBOL(softgpu_match_any), SYMBOL(softgpu_match_all), SYMBOL(softgpu_active_mask),
+      SYMBOL(softgpu_yield), SYMBOL(softgpu_exit), SYMBOL(softgpu_check_access), SYMBOL(softgpu_fault),
+      SYMBOL(softgpu_vprintf), SYMBOL(softgpu_assertfail), SYMBOL(softgpu_malloc), SYMBOL(softgpu_free),
+      SYMBOL(softgpu_clock64), SYMBOL(softgpu_global_timer),
+      SYMBOL(softgpu_directed_f32), SYMBOL(softgpu_directed_f64), SYMBOL(softgpu_int_to_f32), SYMBOL(softgpu_int_to_f64),
+      SYMBOL(softgpu_f64_to_f32), SYMBOL(softgpu_half_to_float), SYMBOL(softgpu_float_to_half),
+      SYMBOL(softgpu_float_to_bf16), SYMBOL(softgpu_fma_bf16), SYMBOL(softgpu_sin_f32), SYMBOL(softgpu_cos_f32),
+      SYMBOL(softgpu_log2_f32), SYMBOL(softgpu_exp2_f32), SYMBOL(softgpu_tanh_f32), SYMBOL(softgpu_fns),
+      SYMBOL(softgpu_redux),
+      // LLVM makes calls of these of its own accord: of memory operations always, of the others on old processors.
+      SYMBOL(memcpy), SYMBOL(memmove), SYMBOL(memset), SYMBOL(memcmp),
+      {"fmaf", reinterpret_cast<void*>(static_cast<float (*)(float, float, float)>(&std::fma))},
+      {"fma", reinterpret_cast<void*>(static_cast<double (*)(double, double, double)>(&std::fma))},
+      {"floorf", reinterpret_cast<void*>(static_cast<F1>(&std::floor))}, MATHS(floor, D1),
+      {"ceilf", reinterpret_cast<void*>(static_cast<F1>(&std::ceil))}, MATHS(ceil, D1),
+      {"truncf", reinterpret_cast<void*>(static_cast<F1>(&std::trunc))}, MATHS(trunc, D1),
+      // Round to even, which the host's default rounding mode does.
+      {"roundevenf", reinterpret_cast<void*>(static_cast<F1>(&std::nearbyint))},
+      {"roundeven", reinterpret_cast<void*>(static_cast<D1>(&std::nearbyint))},
+  };
+#undef SYMBOL
+#undef MATHS
+  return kSymbols;
+}
+
+}  // namespace gpupool::softgpu

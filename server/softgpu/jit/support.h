@@ -1,0 +1,23 @@
+// What generated code calls besides softgpu_* of exec/abi.h: arithmetic that LLVM has no fast instruction for.
+// Pure functions, safe from any thread.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "server/softgpu/exec/abi.h"
+
+namespace gpupool::softgpu {
+
+// Operations of softgpu_directed_*.
+constexpr uint32_t kAdd = 0, kSubtract = 1, kMultiply = 2, kFma = 3, kDivide = 4, kSquareRoot = 5;
+
+bool host_converts_half();  // the host converts between f16 and f32 in hardware
+
+struct RuntimeSymbol {
+  const char* name;
+  void* address;
+};
+// Every function that generated code may call: the executor's, this file's, and the C library's that LLVM itself uses.
+std::span<const RuntimeSymbol> runtime_symbols();
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,402 @@
+// Directives of a file: version, target, variables and their initialisers. Functions are in function_parser.cc.
+#include "server/softgpu/ptx/parser.h"
+
+#include <bit>
+
+#include "server/softgpu/ptx/parser_impl.h"
+
+namespace gpupool::softgpu::ptx {
+namespace {
+
+constexpr int kMaxExpressionDepth = 64;
+constexpr uint64_t kMaxVariableBytes = 1ull << 40;
+constexpr uint64_t kMaxAlignment = 4096;
+
+int precedence(const std::string_view op) {
+  if (op == "*" || op == "/" || op == "%") return 10;
+  if (op == "+" || op == "-") return 9;
+  if (op == "<<" || op == ">>") return 8;
+  if (op == "&") return 5;
+  if (op == "^") return 4;
+  if (op == "|") return 3;
+  return 0;
+}
+
+}  // namespace
+
+void Parser::fail(std::string message) const { fail(std::move(message), token_.line); }
+void Parser::fail(std::string message, uint32_t line) const { throw SyntaxError{std::move(message), line}; }
+
+std::string Parser::shown() const {
+  if (token_.kind == TokenKind::end) return "the end of the text";
+  return "'" + std::string(token_.text.substr(0, 60)) + "'";
+}
+
+void Parser::advance() {
+  if (token_.kind != TokenKind::end || token_.text.data())
+    previous_end_ = static_cast<size_t>(token_.text.data() + token_.text.size() - text_.data());
+  token_ = lexer_.next();
+}
+
+bool Parser::accept(char c) {
+  if (!token_.is(c)) return false;
+  advance();
+  return true;
+}
+
+bool Parser::accept_dotted(std::string_view word) {
+  if (token_.kind != TokenKind::dotted || token_.text != word) return false;
+  advance();
+  return true;
+}
+
+void Parser::expect(char c) {
+  if (!accept(c)) fail(std::string("expected '") + c + "' before " + shown());
+}
+
+std::string_view Parser::expect_identifier() {
+  if (token_.kind != TokenKind::identifier) fail("expected a name before " + shown());
+  std::string_view name = token_.text;
+  advance();
+  return name;
+}
+
+uint64_t Parser::expect_integer(uint64_t limit) {
+  if (token_.kind != TokenKind::integer || token_.value > limit) fail("expected a number up to " + std::to_string(limit));
+  uint64_t value = token_.value;
+  advance();
+  return value;
+}
+
+void Parser::skip_statement() {
+  while (token_.kind != TokenKind::end && !token_.is(';')) advance();
+  expect(';');
+}
+
+void Parser::skip_block() {
+  while (token_.kind != TokenKind::end && !token_.is('{')) advance();
+  expect('{');
+  for (uint64_t depth = 1; depth > 0; advance()) {
+    if (token_.kind == TokenKind::end) fail("a block is not closed");
+    if (token_.is('{')) ++depth;
+    if (token_.is('}')) --depth;
+  }
+}
+
+bool Parser::skip_debug_directive() {
+  if (token_.is('@')) {  // @@DWARF of old compilers
+    lexer_.skip_line();
+    advance();
+    return true;
+  }
+  if (token_.kind != TokenKind::dotted) return false;
+  if (token_.text == "loc" || token_.text == "file") {
+    lexer_.skip_line();
+    advance();
+  } else if (token_.text == "section") {
+    skip_block();
+  } else if (token_.text == "pragma") {
+    skip_statement();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void Parser::parse_version(File& file) {
+  // "9.0" is one real token, its digits are what counts.
+  std::string_view text = token_.text;
+  size_t dot = text.find('.');
+  if (token_.kind != TokenKind::real || dot == std::string_view::npos || dot > 3) fail("expected a version");
+  for (char c : text.substr(0, dot)) file.version_major = file.version_major * 10 + static_cast<uint32_t>(c - '0');
+  for (char c : text.substr(dot + 1, 3)) {
+    if (c < '0' || c > '9') fail("expected a version");
+    file.version_minor = file.version_minor * 10 + static_cast<uint32_t>(c - '0');
+  }
+  advance();
+}
+
+void Parser::parse_target(File& file) {
+  do {
+    std::string_view name = expect_identifier();
+    if (name.substr(0, 3) != "sm_") continue;  // texmode_unified, debug, map_f64_to_f32
+    uint32_t number = 0;
+    size_t at = 3;
+    for (; at < name.size() && name[at] >= '0' && name[at] <= '9' && at < 8; ++at)
+      number = number * 10 + static_cast<uint32_t>(name[at] - '0');
+    std::string_view suffix = name.substr(at);
+    if (number == 0 || !(suffix.empty() || suffix == "a" || suffix == "f")) fail("unknown target " + std::string(name));
+    file.target = number;
+  } while (accept(','));
+}
+
+Linkage Parser::parse_linkage() {
+  if (accept_dotted("visible")) return Linkage::visible;
+  if (accept_dotted("extern")) return Linkage::external;
+  if (accept_dotted("weak")) return Linkage::weak;
+  if (accept_dotted("common")) return Linkage::common;
+  return Linkage::internal;
+}
+
+File Parser::parse_file() {
+  File file;
+  while (token_.kind != TokenKind::end) {
+    if (skip_debug_directive() || accept(';')) continue;
+    if (token_.kind != TokenKind::dotted) fail("expected a directive before " + shown());
+    if (accept_dotted("version")) {
+      parse_version(file);
+      continue;
+    }
+    if (accept_dotted("target")) {
+      parse_target(file);
+      continue;
+    }
+    if (accept_dotted("address_size")) {
+      if (expect_integer(64) != 64) fail("only .address_size 64 is supported");
+      continue;
+    }
+    if (accept_dotted("alias")) {
+      Alias alias;
+      alias.name = expect_identifier();
+      expect(',');
+      alias.target = expect_identifier();
+      expect(';');
+      file.aliases.push_back(alias);
+      continue;
+    }
+    if (file.version_major == 0) fail("the text does not begin with .version");
+    Linkage linkage = parse_linkage();
+    if (accept_dotted("entry")) {
+      file.functions.push_back(parse_function(linkage, true));
+    } else if (accept_dotted("func")) {
+      file.functions.push_back(parse_function(linkage, false));
+    } else if (auto space = token_.kind == TokenKind::dotted ? find_space(token_.text) : std::nullopt;
+               space && *space != Space::param && *space != Space::local) {
+      advance();
+      parse_declarations(file.variables, linkage, *space);
+    } else {
+      fail("unknown directive " + shown());
+    }
+  }
+  if (file.version_major == 0) fail("the text does not begin with .version");
+  return file;
+}
+
+void Parser::parse_attribute(Variable& variable) {
+  expect('(');
+  for (int depth = 1; depth > 0; advance()) {
+    if (token_.kind == TokenKind::end) fail("an attribute is not closed");
+    if (token_.is('(')) ++depth;
+    if (token_.is(')')) --depth;
+    if (token_.kind == TokenKind::dotted && token_.text == "managed") variable.is_managed = true;
+  }
+}
+
+// Everything before the name: .align, .attribute, vector width, type and, for kernel parameters, what it points to.
+Variable Parser::parse_shape(Space space) {
+  Variable shape;
+  shape.space = space;
+  shape.line = token_.line;
+  uint32_t width = 1;
+  uint64_t alignment = 0;
+  bool has_type = false;
+  while (token_.kind == TokenKind::dotted) {
+    if (accept_dotted("align")) {
+      alignment = expect_integer(kMaxAlignment);
+      if (!std::has_single_bit(alignment)) fail("an alignment must be a power of two");
+    } else if (accept_dotted("attribute")) {
+      parse_attribute(shape);
+    } else if (accept_dotted("v2")) {
+      width = 2;
+    } else if (accept_dotted("v4")) {
+      width = 4;
+    } else if (accept_dotted("ptr")) {  // .ptr .global .align 16: a promise about the pointee, not used
+      if (token_.kind == TokenKind::dotted && find_space(token_.text)) advance();
+      if (accept_dotted("align")) expect_integer(UINT32_MAX);
+    } else if (auto type = find_type(token_.text); type && !has_type) {
+      shape.type = *type;
+      has_type = true;
+      advance();
+    } else {
+      fail("unknown type or attribute " + shown());
+    }
+  }
+  if (!has_type) fail("expected a type before " + shown());
+  if (shape.type == Type::pred && space != Space::reg) fail("predicates can only be registers");
+  shape.size = uint64_t{bytes_of(shape.type)} * width;
+  shape.alignment = static_cast<uint32_t>(alignment ? alignment : shape.size);
+  return shape;
+}
+
+Variable Parser::parse_type_and_name(Linkage linkage, Variable variable) {
+  variable.linkage = linkage;
+  variable.line = token_.line;
+  variable.name = expect_identifier();
+  while (accept('[')) {
+    variable.is_array = true;
+    if (accept(']')) {
+      variable.is_unsized = true;
+      variable.size = 0;
+      continue;
+    }
+    uint64_t count = integer_constant();
+    if (count != 0 && variable.size > kMaxVariableBytes / count) fail("a variable is too large");
+    variable.size *= count;
+    expect(']');
+  }
+  return variable;
+}
+
+void Parser::parse_declarations(std::vector<Variable>& out, Linkage linkage, Space space) {
+  Variable shape = parse_shape(space);
+  do {
+    Variable variable = parse_type_and_name(linkage, shape);
+    if (accept('=')) {
+      parse_initialisers(variable, 0);
+      uint64_t bytes = bytes_of(variable.type);
+      if (variable.is_unsized) {
+        variable.size = bytes * variable.initialisers.size();
+        variable.is_unsized = false;
+      }
+      if (variable.initialisers.size() * bytes > variable.size) fail("too many initialisers", variable.line);
+    }
+    bool dynamic = linkage == Linkage::external;
+    if (variable.is_unsized && !dynamic) fail("an array without a size must be extern", variable.line);
+    out.push_back(std::move(variable));
+  } while (accept(','));
+  expect(';');
+}
+
+void Parser::parse_initialisers(Variable& variable, int depth) {
+  if (depth > kMaxExpressionDepth) fail("initialisers are nested too deeply");
+  if (!accept('{')) {
+    variable.initialisers.push_back(parse_initialiser());
+    return;
+  }
+  // Inner braces of a multi-dimensional array are taken as its rows in full, which is what compilers write.
+  while (!accept('}')) {
+    parse_initialisers(variable, depth + 1);
+    if (!token_.is('}')) expect(',');
+  }
+}
+
+Initialiser Parser::parse_initialiser() {
+  Initialiser value;
+  auto symbol = [&] {
+    value.kind = Initialiser::Kind::symbol;
+    value.symbol = expect_identifier();
+    if (value.symbol == "generic" && accept('(')) {
+      value.symbol = expect_identifier();
+      expect(')');
+    }
+    if (token_.is('+') || token_.is('-')) {
+      bool minus = token_.is('-');
+      advance();
+      uint64_t offset = parse_binary(10, 0).value;
+      value.value = minus ? 0 - offset : offset;
+    }
+  };
+  if (token_.kind == TokenKind::identifier && token_.text != "WARP_SZ") {
+    symbol();
+    return value;
+  }
+  Constant constant = parse_constant();
+  if (!constant.is_real && accept('(')) {  // 0xFF00(symbol)
+    symbol();
+    value.mask = constant.value;
+    expect(')');
+    if (value.mask == 0) fail("a mask must not be zero");
+    return value;
+  }
+  value.kind = constant.is_real ? Initialiser::Kind::real : Initialiser::Kind::integer;
+  value.is_single = constant.is_single;
+  value.value = constant.value;
+  return value;
+}
+
+uint64_t Parser::integer_constant() {
+  Constant constant = parse_constant();
+  if (constant.is_real) fail("expected an integer");
+  return constant.value;
+}
+
+Parser::Constant Parser::parse_constant(int depth) { return parse_binary(1, depth); }
+
+Parser::Constant Parser::parse_binary(int minimum, int depth) {
+  if (depth > kMaxExpressionDepth) fail("an expression is nested too deeply");
+  Constant left = parse_unary(depth);
+  while (token_.kind == TokenKind::punctuation && !left.is_real) {
+    std::string_view op = token_.text;
+    if (op == "<" || op == ">") op = op == "<" ? "<<" : ">>";
+    int level = precedence(op);
+    if (level < minimum || level == 0) break;
+    advance();
+    if (op == "<<" || op == ">>") expect(op[0]);
+    Constant right = parse_binary(level + 1, depth + 1);
+    if (right.is_real) fail("expected an integer");
+    uint64_t a = left.value, b = right.value;
+    if ((op == "/" || op == "%") && b == 0) fail("division by zero in a constant");
+    if (op == "*") a *= b;
+    else if (op == "/") a = a / b;
+    else if (op == "%") a = a % b;
+    else if (op == "+") a += b;
+    else if (op == "-") a -= b;
+    else if (op == "<<") a = b > 63 ? 0 : a << b;
+    else if (op == ">>") a = b > 63 ? 0 : a >> b;
+    else if (op == "&") a &= b;
+    else if (op == "^") a ^= b;
+    else a |= b;
+    left.value = a;
+  }
+  return left;
+}
+
+Parser::Constant Parser::parse_unary(int depth) {
+  if (depth > kMaxExpressionDepth) fail("an expression is nested too deeply");
+  Constant result;
+  if (accept('-')) {
+    result = parse_unary(depth + 1);
+    if (result.is_real) result.value ^= result.is_single ? 1ull << 31 : 1ull << 63;
+    else result.value = 0 - result.value;
+    return result;
+  }
+  if (accept('+')) return parse_unary(depth + 1);
+  if (token_.is('~') || token_.is('!')) {
+    bool bitwise = token_.is('~');
+    advance();
+    result = parse_unary(depth + 1);
+    if (result.is_real) fail("expected an integer");
+    result.value = bitwise ? ~result.value : result.value == 0;
+    return result;
+  }
+  if (accept('(')) {
+    if (accept_dotted("s64") || accept_dotted("u64")) {
+      expect(')');
+      return parse_unary(depth + 1);
+    }
+    result = parse_binary(1, depth + 1);
+    expect(')');
+    return result;
+  }
+  if (token_.kind == TokenKind::identifier && token_.text == "WARP_SZ") {
+    result.value = 32;
+  } else if (token_.kind == TokenKind::integer || token_.kind == TokenKind::real) {
+    result.is_real = token_.kind == TokenKind::real;
+    result.is_single = token_.is_single;
+    result.value = token_.value;
+  } else {
+    fail("expected a constant before " + shown());
+  }
+  advance();
+  return result;
+}
+
+std::variant<File, SyntaxError> parse(std::string_view text) {
+  try {
+    return Parser(text).parse_file();
+  } catch (SyntaxError& error) {
+    return std::move(error);
+  }
+}
+
+}  // namespace gpupool::softgpu::ptx
