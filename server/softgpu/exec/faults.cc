@@ -6,7 +6,6 @@
 
 #include <array>
 #include <atomic>
-#include <mutex>
 
 #include "server/softgpu/exec/block_run.h"
 #include "server/softgpu/memory/address_space.h"
@@ -17,7 +16,49 @@ namespace {
 constexpr std::array<int, 4> kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 constexpr uint64_t kSignalStackBytes = 256 << 10;  // the sanitizers' own handlers want much
 
-struct sigaction previous[kSignals.size()];
+void on_signal(int number, siginfo_t* info, void* raw_context);
+
+// The handlers behind ours, oldest first: what was there when ours was installed, then those that came later. Changed
+// under `busy` by whoever can take it without waiting, since signal handlers take it, too.
+constexpr size_t kMaxBehind = 8;
+struct Chain {
+  struct sigaction behind[kMaxBehind];
+  size_t count = 0;
+  std::atomic_flag busy = ATOMIC_FLAG_INIT;
+};
+Chain chains[kSignals.size()];
+
+bool same_handler(const struct sigaction& a, const struct sigaction& b) {
+  const bool with_info = (a.sa_flags & SA_SIGINFO) != 0;
+  if (with_info != ((b.sa_flags & SA_SIGINFO) != 0)) return false;
+  return with_info ? a.sa_sigaction == b.sa_sigaction : a.sa_handler == b.sa_handler;
+}
+
+struct sigaction our_action() {
+  struct sigaction action {};
+  action.sa_sigaction = on_signal;
+  // SA_NODEFER: a handler that ours passes on to may leave by siglongjmp, as it could before.
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  sigemptyset(&action.sa_mask);
+  return action;
+}
+
+bool put_in_front(size_t index) {
+  Chain& chain = chains[index];
+  const struct sigaction ours = our_action();
+  struct sigaction now {};
+  if (sigaction(kSignals[index], nullptr, &now) != 0) return false;
+  if (chain.count > 0 && same_handler(now, ours)) return true;
+  if (chain.busy.test_and_set()) return true;
+  // Known before ours is in force: a signal may come at once.
+  if (chain.count == 0 || !same_handler(now, chain.behind[chain.count - 1])) {
+    if (chain.count == kMaxBehind) --chain.count;
+    chain.behind[chain.count++] = now;
+  }
+  const bool ok = sigaction(kSignals[index], &ours, nullptr) == 0;
+  chain.busy.clear();
+  return ok;
+}
 
 size_t index_of(int number) {
   size_t i = 0;
@@ -74,26 +115,43 @@ FaultKind kind_of(int number, const siginfo_t& info, const ucontext_t& context, 
   }
 }
 
+void call_handler(const struct sigaction& action, int number, siginfo_t* info, void* context) {
+  sigset_t before;
+  sigset_t mask = action.sa_mask;
+  if ((action.sa_flags & SA_NODEFER) == 0) sigaddset(&mask, number);
+  pthread_sigmask(SIG_BLOCK, &mask, &before);
+  if ((action.sa_flags & SA_SIGINFO) != 0) {
+    action.sa_sigaction(number, info, context);
+  } else {
+    action.sa_handler(number);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 void pass_on(int number, siginfo_t* info, void* context) {
-  const struct sigaction& action = previous[index_of(number)];
-  const bool has_handler = (action.sa_flags & SA_SIGINFO) != 0
-                               ? action.sa_sigaction != nullptr
-                               : action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
-  if (has_handler) {
-    sigset_t before;
-    sigset_t mask = action.sa_mask;
-    if ((action.sa_flags & SA_NODEFER) == 0) sigaddset(&mask, number);
-    pthread_sigmask(SIG_BLOCK, &mask, &before);
-    if ((action.sa_flags & SA_SIGINFO) != 0) {
-      action.sa_sigaction(number, info, context);
-    } else {
-      action.sa_handler(number);
+  Chain& chain = chains[index_of(number)];
+  const bool mine = !chain.busy.test_and_set();
+  const struct sigaction action = chain.behind[chain.count - 1];
+  const bool newcomer = chain.count > 1;
+  if (newcomer && mine) {
+    // It may put back what it found, and that is ours: let it find itself in force, and take it out of the chain, so that
+    // the signal that follows goes to the handler before it.
+    --chain.count;
+    sigaction(number, &action, nullptr);
+  }
+  if (mine) chain.busy.clear();
+
+  const bool plain = (action.sa_flags & SA_SIGINFO) == 0;
+  if (!plain || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)) {
+    call_handler(action, number, info, context);
+    struct sigaction now {};
+    if (newcomer && mine && sigaction(number, nullptr, &now) == 0 && same_handler(now, action)) {
+      put_in_front(index_of(number));  // it dealt with the signal
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return;
   }
   const bool sent = info->si_code <= 0;  // by kill() and the like, not by an instruction
-  if (sent && (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_IGN) return;
+  if (sent && action.sa_handler == SIG_IGN) return;
   // The default action ends the process. An instruction's signal comes again when the handler returns; one that was sent
   // has to be sent again, and stays pending until then.
   struct sigaction end {};
@@ -126,19 +184,15 @@ void on_signal(int number, siginfo_t* info, void* raw_context) {
 
 bool install_fault_handlers() {
   static const bool installed = [] {
-    struct sigaction action {};
-    action.sa_sigaction = on_signal;
-    // SA_NODEFER: a handler that ours passes on to may leave by siglongjmp, as it could before.
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    sigemptyset(&action.sa_mask);
     bool ok = true;
-    for (size_t i = 0; i < kSignals.size(); ++i) {
-      // Known before ours is installed: a signal may come at once.
-      ok = ok && sigaction(kSignals[i], nullptr, &previous[i]) == 0 && sigaction(kSignals[i], &action, nullptr) == 0;
-    }
+    for (size_t i = 0; i < kSignals.size(); ++i) ok = put_in_front(i) && ok;
     return ok;
   }();
   return installed;
+}
+
+void keep_fault_handlers() {
+  for (size_t i = 0; i < kSignals.size(); ++i) put_in_front(i);
 }
 
 SignalStack::SignalStack() {

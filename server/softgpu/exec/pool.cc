@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "server/softgpu/exec/faults.h"
 #include "server/softgpu/memory/address_space.h"
 
 namespace gpupool::softgpu {
@@ -85,6 +86,7 @@ Pool::~Pool() {
 }
 
 void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
+  keep_fault_handlers();
   auto* grid = new Grid;
   grid->request = std::move(request);
   grid->done = std::move(done);

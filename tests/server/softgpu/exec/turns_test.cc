@@ -1,0 +1,115 @@
+// The executor and the device's turns.
+#include <sys/mman.h>
+
+#include <mutex>
+#include <thread>
+
+#include "server/softgpu/memory/shared_device.h"
+#include "tests/server/softgpu/exec/run_grid.h"
+#include "tests/server/softgpu/memory/child.h"
+#include "tests/server/softgpu/memory/instance.h"
+
+using namespace softgpu_test;
+
+namespace {
+
+// Counts, and says after every third look that the slice is over.
+class FakeTurns final : public DeviceTurns {
+ public:
+  void acquire() override {
+    std::lock_guard lock(mutex_);
+    ++held_;
+    ++acquired;
+  }
+  void release() override {
+    std::lock_guard lock(mutex_);
+    if (--held_ < 0) ++mistakes;
+  }
+  bool still_mine() override {
+    std::lock_guard lock(mutex_);
+    if (held_ == 0) ++mistakes;
+    return ++looks_ % 3 != 0;
+  }
+  int held() {
+    std::lock_guard lock(mutex_);
+    return held_;
+  }
+  int acquired = 0, mistakes = 0;
+
+ private:
+  std::mutex mutex_;
+  int held_ = 0, looks_ = 0;
+};
+
+struct Params {
+  FakeTurns* turns;
+  std::atomic<uint32_t>* without;
+};
+
+void look_kernel(ThreadContext* t) {
+  auto& p = params<Params>(t);
+  if (p.turns->held() == 0) p.without->fetch_add(1);
+}
+
+struct BusyParams {
+  std::atomic<uint64_t>* work;
+};
+
+// A block of some 50 microseconds of computing.
+void busy_kernel(ThreadContext* t) {
+  volatile uint64_t sum = 0;
+  for (int i = 0; i < 50'000; ++i) sum = sum + static_cast<uint64_t>(i);
+  params<BusyParams>(t).work->fetch_add(1);
+}
+
+}  // namespace
+
+TEST_CASE("blocks run only while the process holds the turn, and an idle executor gives it up") {
+  FakeTurns turns;
+  Buffer<std::atomic<uint32_t>> without(1);
+  {
+    auto own = GridExecutor::create(2, &turns);
+    for (int i = 0; i < 20; ++i) {
+      REQUIRE(run(*own, request(look_kernel, 50, 1, Params{&turns, without.data()})).fault == FaultKind::none);
+    }
+  }
+  CHECK(without[0] == 0);
+  CHECK(turns.mistakes == 0);
+  CHECK(turns.held() == 0);
+  CHECK(turns.acquired > 20);
+}
+
+TEST_CASE("two processes that keep a device busy both get on with their work") {
+  Instance instance;
+  auto device = SharedDevice::open(0, kGranule);
+  struct Board {
+    std::atomic<bool> go, stop;
+    std::atomic<uint64_t> busy[2];
+  };
+  auto* board = new (mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board{};
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 2; ++i) {
+    children.push_back(std::make_unique<Child>([&, i](Child::Side& side) {
+      auto own_device = SharedDevice::open(0, kGranule);
+      Buffer<std::atomic<uint64_t>> work(1);
+      auto own = GridExecutor::create(2, &own_device->turns());
+      side.tell('r');
+      side.hear();
+      while (!board->stop) {
+        const GridResult result = run(*own, request(busy_kernel, 100, 1, BusyParams{work.data()}));
+        if (result.fault != FaultKind::none) return 1;
+        if (!board->stop) board->busy[i] += result.busy_nanoseconds;
+      }
+      return 0;
+    }));
+  }
+  for (auto& child : children) REQUIRE(child->hear() == 'r');
+  for (auto& child : children) child->tell('g');
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  board->stop = true;
+  for (auto& child : children) CHECK(child->wait() == 0);
+  const auto a = static_cast<double>(board->busy[0]), b = static_cast<double>(board->busy[1]);
+  CHECK(a > 0.25 * (a + b));
+  CHECK(b > 0.25 * (a + b));
+  munmap(board, sizeof(Board));
+}
