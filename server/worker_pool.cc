@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <asio/post.hpp>
-
 #include <utility>
 
 #include "server/log/log.h"

@@ -1,0 +1,135 @@
+// pool-run: starts a program with gpupool's client library in the place of NVIDIA's driver.
+//
+// It becomes the program (exec), so the exit status and the signals are the program's own.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "client/run/version.h"
+#include "protocol/transport/transport.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// As a shell and env(1) do: these say that the program never ran.
+constexpr int kExitUsage = 2;
+constexpr int kExitBroken = 125;
+constexpr int kExitCannotRun = 126;
+constexpr int kExitNotFound = 127;
+
+constexpr const char* kHelp =
+    "Usage: pool-run [--server tcp://HOST:PORT] [--preload] [--] PROGRAM [ARGUMENTS...]\n"
+    "\n"
+    "Runs PROGRAM so that its CUDA calls are executed by the poold at HOST:PORT.\n"
+    "\n"
+    "  --server URL  the poold to use; default: $GPUPOOL\n"
+    "  --preload     also put the client library into LD_PRELOAD, for programs that find\n"
+    "                libcuda.so.1 by a path of their own (RPATH)\n"
+    "  --version     print the version\n"
+    "  --help        print this text\n"
+    "\n"
+    "The exit status is PROGRAM's; 127: it was not found, 126: it cannot be executed,\n"
+    "125: gpupool's client library is missing, 2: wrong usage.\n";
+
+int fail(int status, const std::string& why) {
+  std::fprintf(stderr, "pool-run: %s\n", why.c_str());
+  return status;
+}
+
+struct Arguments {
+  std::string server;
+  bool preload = false;
+  char** program = nullptr;  // with its arguments, up to a null
+};
+
+// -1: go on; otherwise the exit status.
+int parse(char** words, Arguments& out) {
+  for (++words; *words != nullptr; ++words) {
+    const std::string word = *words;
+    if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), 0;
+    if (word == "--version") return std::printf("pool-run %s\n", gpupool::run::kVersion), 0;
+    if (word == "--preload") {
+      out.preload = true;
+    } else if (word == "--server") {
+      if (words[1] == nullptr) return fail(kExitUsage, "--server needs a value, tcp://HOST:PORT");
+      out.server = *++words;
+    } else if (word.starts_with("--server=")) {
+      out.server = word.substr(std::string("--server=").size());
+    } else if (word == "--") {
+      ++words;
+      break;
+    } else if (word.starts_with("-")) {
+      return fail(kExitUsage, "unknown option '" + word + "'; see pool-run --help");
+    } else {
+      break;
+    }
+  }
+  if (*words == nullptr) return fail(kExitUsage, "no program given; see pool-run --help");
+  out.program = words;
+  return -1;
+}
+
+// Where the library is, seen from PREFIX/bin/pool-run.
+fs::path client_library(std::error_code& status) {
+  const fs::path program = fs::read_symlink("/proc/self/exe", status);
+  return (program.parent_path().parent_path() / "lib" / "client" / "libcuda.so.1").lexically_normal();
+}
+
+bool prepend(const char* variable, const std::string& value) {
+  const char* old = std::getenv(variable);
+  // An empty entry would mean the current folder.
+  const std::string all = old != nullptr && *old != '\0' ? value + ":" + old : value;
+  return ::setenv(variable, all.c_str(), 1) == 0;
+}
+
+int run(char** words) {
+  Arguments arguments;
+  if (const int status = parse(words, arguments); status >= 0) return status;
+
+  const char* inherited = std::getenv("GPUPOOL");
+  if (arguments.server.empty() && inherited != nullptr) arguments.server = inherited;
+  if (arguments.server.empty()) {
+    return fail(kExitUsage, "no server given; use --server tcp://HOST:PORT or set GPUPOOL");
+  }
+  if (const auto endpoint = gpupool::transport::Endpoint::parse(arguments.server); !endpoint) {
+    return fail(kExitUsage, endpoint.error().message);
+  }
+
+  std::error_code status;
+  const fs::path library = client_library(status);
+  if (status || !fs::is_regular_file(library, status)) {
+    return fail(kExitBroken, "gpupool's client library is not at " + library.string() + "; install or build it there");
+  }
+  const std::string forbidden = arguments.preload ? ":; \t\n" : ":;";
+  if (library.string().find_first_of(forbidden) != std::string::npos) {
+    return fail(kExitBroken, "the dynamic linker cannot take the folder " + library.parent_path().string() +
+                                 "; move gpupool to a path without colons, semicolons and blanks");
+  }
+  if (::setenv("GPUPOOL", arguments.server.c_str(), 1) != 0 ||
+      !prepend("LD_LIBRARY_PATH", library.parent_path().string()) ||
+      (arguments.preload && !prepend("LD_PRELOAD", library.string()))) {
+    return fail(kExitBroken, "out of memory");
+  }
+
+  ::execvp(arguments.program[0], arguments.program);
+  const int error = errno;
+  return fail(error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitCannotRun,
+              "cannot run '" + std::string(arguments.program[0]) + "': " + std::generic_category().message(error));
+}
+
+}  // namespace
+
+int main(int, char** words) {
+  try {
+    return run(words);
+  } catch (const std::exception& failure) {
+    return fail(kExitBroken, failure.what());
+  }
+}

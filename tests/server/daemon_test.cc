@@ -1,0 +1,184 @@
+// poold as a program: options, configuration, what it says when it cannot start, how it ends.
+#include <arpa/inet.h>
+#include <signal.h>
+
+#include <fstream>
+
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::string kDevice = FAKE_DEVICE_LIBRARY;
+
+Finished poold(std::vector<std::string> options, const Environment& environment = {}) {
+  options.insert(options.begin(), program_path("poold"));
+  return run_to_end(options, environment);
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("poold prints its version and its help") {
+  const Finished version = poold({"--version"});
+  CHECK(version.status == 0);
+  CHECK(version.output.starts_with("poold "));
+  const Finished help = poold({"--help"});
+  CHECK(help.status == 0);
+  for (const char* option : {"--listen", "--device", "--port-file", "--idle-workers", "--max-sessions", "--hello-timeout",
+                             "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure"}) {
+    CHECK(has(help.output, option));
+  }
+}
+
+TEST_CASE("a wrong option ends poold with status 2 and names it") {
+  struct Case {
+    std::vector<std::string> options;
+    const char* named;
+  };
+  const auto wrong = GENERATE(Case{{"--nonsense"}, "--nonsense"}, Case{{"extra"}, "extra"},
+                              Case{{"--idle-workers", "0"}, "--idle-workers"}, Case{{"--idle-workers", "x"}, "--idle-workers"},
+                              Case{{"--max-sessions", "0"}, "--max-sessions"}, Case{{"--hello-timeout", "0"}, "--hello-timeout"},
+                              Case{{"--dead-peer-timeout", "-1"}, "--dead-peer-timeout"},
+                              Case{{"--log-level", "loud"}, "loud"}, Case{{"--log-format", "xml"}, "xml"},
+                              Case{{"--listen", "127.0.0.1:1"}, "127.0.0.1:1"}, Case{{"--config", "/nowhere/poold.toml"}, "/nowhere/poold.toml"});
+  const Finished finished = poold(wrong.options);
+  CHECK(finished.status == 2);
+  CHECK(has(finished.output, wrong.named));
+  CHECK(has(finished.output, "poold: "));
+}
+
+TEST_CASE("a device that cannot be used ends poold with status 1 and says why") {
+  struct Case {
+    std::string device;
+    const char* mode;
+    const char* said;
+  };
+  const auto wrong = GENERATE(
+      Case{"quantum", "", "unknown device 'quantum'"}, Case{"/nowhere/libcuda.so.1", "", "/nowhere/libcuda.so.1"},
+      Case{FAKE_DEVICE_LIBRARY, "init", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"},
+      Case{FAKE_DEVICE_LIBRARY, "none", "no devices"}, Case{FAKE_DEVICE_LIBRARY, "crash", "killed by signal 6"},
+      Case{FAKE_CLIENT_LIBRARY, "", "gpupool's client library"}, Case{RAW_TEXT_FILE, "", "cannot be used"});
+  const Finished finished =
+      poold({"--listen", "tcp://127.0.0.1:0", "--device", wrong.device}, {{"FAKE_DEVICE", wrong.mode}});
+  CHECK(finished.status == 1);
+  INFO(finished.output);
+  CHECK(has(finished.output, wrong.said));
+}
+
+TEST_CASE("poold listens beyond loopback only when told to") {
+  const auto address = GENERATE("tcp://0.0.0.0:0", "tcp://[::]:0");
+  const Finished refused = poold({"--listen", address, "--device", kDevice});
+  CHECK(refused.status == 1);
+  if (has(refused.output, "not supported") || has(refused.output, "Cannot assign")) return;  // no IPv6 here
+  CHECK(has(refused.output, address));
+  CHECK(has(refused.output, "--insecure"));
+  CHECK(has(refused.output, "authentication"));
+  PooldProcess allowed(kDevice, {"--listen", address, "--insecure"});
+  CHECK(RawClient(allowed.endpoint()).open().devices.size() == 2);
+  CHECK(allowed.stop() == 0);
+}
+
+TEST_CASE("a port that is taken and a port file that cannot be written end poold with status 1") {
+  PooldProcess first(kDevice);
+  const Finished second = poold({"--listen", first.url(), "--device", kDevice});
+  CHECK(second.status == 1);
+  CHECK(has(second.output, first.url()));
+  const Finished third = poold({"--listen", "tcp://127.0.0.1:0", "--device", kDevice, "--port-file", "/nowhere/port"});
+  CHECK(third.status == 1);
+  CHECK(has(third.output, "/nowhere/port"));
+}
+
+TEST_CASE("the port file holds the port, and goes with poold") {
+  PooldProcess poold(kDevice);
+  std::ifstream file(poold.port_file());
+  std::string line;
+  std::getline(file, line);
+  CHECK(line == std::to_string(poold.port()));
+  CHECK(poold.await_log("listening"));
+  CHECK(has(poold.log(), "address=" + poold.url()));
+  CHECK(poold.stop() == 0);
+  CHECK_FALSE(std::filesystem::exists(poold.port_file()));
+}
+
+TEST_CASE("the configuration file has the options' keys, and the command line wins") {
+  TemporaryFolder folder;
+  const std::string file = folder.write("poold.toml",
+                                        "# comment\ndevice = \"/nowhere\"\nidle-workers = 3\nmax-sessions = 1\n"
+                                        "hello-timeout = 2.5\ndead-peer-timeout = 9\nlog-format = \"json\"\n"
+                                        "log-level = \"debug\"\ninsecure = false\nport-file = \"/nowhere/port\"\n"
+                                        "listen = \"tcp://192.0.2.1:1\"\n");
+  PooldProcess poold(kDevice, {"--config", file});
+  CHECK(eventually([&] { return poold.workers().size() == 3; }));
+  CHECK(poold.await_log("\"event\":\"listening\""));
+  CHECK(has(poold.log(), "\"max_sessions\":1}"));
+  CHECK(poold.log().starts_with("{\"time\":"));
+  RawClient first(poold.endpoint());
+  first.open();
+  RawClient second(poold.endpoint());
+  second.send_hello();
+  CHECK(second.receive_reply().status == hello::Status::busy);
+}
+
+TEST_CASE("a mistake in the configuration file is named") {
+  struct Case {
+    const char* content;
+    const char* said;
+  };
+  const auto wrong = GENERATE(Case{"idle-wokers = 3\n", "idle-wokers: unknown key"}, Case{"idle-workers = \"3\"\n", "idle-workers"},
+                              Case{"idle-workers = 0\n", "from 1"}, Case{"max-sessions = 2.5\n", "max-sessions"},
+                              Case{"hello-timeout = \"5s\"\n", "hello-timeout"}, Case{"hello-timeout = 0\n", "hello-timeout"},
+                              Case{"dead-peer-timeout = nan\n", "dead-peer-timeout"}, Case{"listen = \"here\"\n", "'here'"},
+                              Case{"log-level = 3\n", "log-level"}, Case{"insecure = 1\n", "insecure"}, Case{"device = [1]\n", "device"},
+                              Case{"\ndevice = = 3\n", "line 2"}, Case{"[server]\nidle-workers = 2\n", "server"});
+  TemporaryFolder folder;
+  const std::string file = folder.write("poold.toml", wrong.content);
+  const Finished finished = poold({"--config", file});
+  CHECK(finished.status == 2);
+  INFO(finished.output);
+  CHECK(has(finished.output, file));
+  CHECK(has(finished.output, wrong.said));
+}
+
+TEST_CASE("SIGTERM and SIGINT end poold and everyone it started") {
+  const auto signal = GENERATE(SIGTERM, SIGINT);
+  PooldProcess poold(kDevice);
+  RawClient client(poold.endpoint());
+  client.open();
+  RawClient silent(poold.endpoint());
+  const auto workers = poold.workers();
+  CHECK(workers.size() >= 2);
+  poold.process().signal(signal);
+  CHECK(poold.process().wait() == 0);
+  CHECK(poold.process().await_end_of_output());
+  for (const pid_t worker : workers) CHECK(await_gone(worker));
+  CHECK(client.await_end());
+  CHECK(silent.await_end());
+  CHECK_FALSE(transport::connect(poold.endpoint(), {}));
+  CHECK(has(poold.log(), "stopped status=0"));
+}
+
+TEST_CASE("workers end with a poold that is killed") {
+  PooldProcess poold(kDevice);
+  RawClient client(poold.endpoint());
+  client.open();
+  CHECK(eventually([&] { return poold.workers().size() >= 3; }));
+  const auto workers = poold.workers();
+  poold.process().signal(SIGKILL);
+  CHECK(poold.process().wait() == 128 + SIGKILL);
+  for (const pid_t worker : workers) CHECK(await_gone(worker));
+  CHECK(client.await_end());
+}
+
+TEST_CASE("a worker that is started by hand explains itself") {
+  const Finished finished = run_to_end({program_path("poold-worker")});
+  CHECK(finished.status == 64);
+  CHECK(has(finished.output, "poold"));
+}

@@ -1,0 +1,96 @@
+#include "server/handover.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::server;
+
+namespace {
+
+struct Sockets {
+  Sockets() { REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0); }
+  ~Sockets() {
+    for (const int end : ends) {
+      if (end >= 0) ::close(end);
+    }
+  }
+  int ends[2];
+};
+
+}  // namespace
+
+TEST_CASE("a session message carries header, hello and descriptor") {
+  Sockets sockets;
+  int pipe_ends[2];
+  REQUIRE(::pipe(pipe_ends) == 0);
+  ControlHeader header{.kind = ControlKind::session, .session_number = 42, .dead_peer_timeout_ms = 1500};
+  header.session_id.fill('s');
+  const std::string hello(kMaxControlPayload, 'h');
+  REQUIRE(send_control(sockets.ends[0], header, hello, pipe_ends[1]));
+  const auto message = receive_control(sockets.ends[1]);
+  REQUIRE(message);
+  CHECK(message->header.kind == ControlKind::session);
+  CHECK(message->header.session_number == 42);
+  CHECK(message->header.dead_peer_timeout_ms == 1500);
+  CHECK(message->header.session_id == header.session_id);
+  CHECK(message->payload == hello);
+  REQUIRE(message->descriptor >= 0);
+  CHECK((::fcntl(message->descriptor, F_GETFD) & FD_CLOEXEC) != 0);
+  REQUIRE(::write(message->descriptor, "x", 1) == 1);
+  char byte = 0;
+  CHECK(::read(pipe_ends[0], &byte, 1) == 1);
+  ::close(message->descriptor);
+  ::close(pipe_ends[0]);
+  ::close(pipe_ends[1]);
+}
+
+TEST_CASE("messages keep their borders and may be empty") {
+  Sockets sockets;
+  REQUIRE(send_control(sockets.ends[0], {.kind = ControlKind::ready}, "", -1));
+  REQUIRE(send_control(sockets.ends[0], {.kind = ControlKind::failed}, "why", -1));
+  const auto first = receive_control(sockets.ends[1]);
+  REQUIRE(first);
+  CHECK(first->header.kind == ControlKind::ready);
+  CHECK(first->payload.empty());
+  CHECK(first->descriptor == -1);
+  const auto second = receive_control(sockets.ends[1]);
+  REQUIRE(second);
+  CHECK(second->payload == "why");
+}
+
+TEST_CASE("a message that is too long is not sent") {
+  Sockets sockets;
+  const auto sent = send_control(sockets.ends[0], {}, std::string(kMaxControlPayload + 1, 'x'), -1);
+  REQUIRE_FALSE(sent);
+  CHECK(sent.error().code == ErrorCode::limit);
+}
+
+TEST_CASE("a message of any other size is malformed") {
+  Sockets sockets;
+  std::string bytes(sizeof(ControlHeader), '\0');
+  for (size_t size = 1; size < bytes.size(); ++size) {
+    REQUIRE(::send(sockets.ends[0], bytes.data(), size, 0) == static_cast<ssize_t>(size));
+    const auto message = receive_control(sockets.ends[1]);
+    REQUIRE_FALSE(message);
+    CHECK(message.error().code == ErrorCode::malformed);
+  }
+  bytes += "one byte more than the header says";
+  REQUIRE(::send(sockets.ends[0], bytes.data(), bytes.size(), 0) > 0);
+  CHECK_FALSE(receive_control(sockets.ends[1]));
+}
+
+TEST_CASE("the end of the other process is told apart") {
+  Sockets sockets;
+  ::close(sockets.ends[0]);
+  sockets.ends[0] = -1;
+  const auto message = receive_control(sockets.ends[1]);
+  REQUIRE_FALSE(message);
+  CHECK(message.error().code == ErrorCode::closed);
+  const auto sent = send_control(sockets.ends[1], {}, "", -1);
+  REQUIRE_FALSE(sent);
+  CHECK(sent.error().code == ErrorCode::closed);
+}

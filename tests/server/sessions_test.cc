@@ -1,0 +1,94 @@
+// Many sessions, one after another and at once: nothing is left behind.
+#include <atomic>
+#include <thread>
+
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::string kDevice = FAKE_DEVICE_LIBRARY;
+#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
+constexpr int kSequential = 100;
+#else
+constexpr int kSequential = 1000;
+#endif
+
+void settle(const PooldProcess& poold, size_t workers, size_t descriptors) {
+  CHECK(eventually([&] { return poold.workers().size() == workers && poold.descriptors() == descriptors; }));
+  INFO("workers " << poold.workers().size() << ", descriptors " << poold.descriptors() << " instead of " << descriptors);
+  CHECK(poold.descriptors() == descriptors);
+  for (const pid_t worker : poold.workers()) CHECK_FALSE(is_zombie(worker));
+}
+
+}  // namespace
+
+TEST_CASE("a thousand sessions one after another leave no process and no descriptor") {
+  PooldProcess poold(kDevice);
+  RawClient(poold.endpoint()).open();
+  CHECK(poold.await_log("session_ended"));
+  CHECK(eventually([&] { return poold.workers().size() == 2; }));
+  const size_t descriptors = poold.descriptors();
+  for (int round = 0; round < kSequential; ++round) {
+    RawClient client(poold.endpoint());
+    client.open();
+    if (round % 3 == 0) client.ping();
+    if (round % 3 == 1) client.send_command(wire::Command::goodbye);
+  }
+  CHECK(poold.await_log("session_ended", kSequential + 1));
+  settle(poold, 2, descriptors);
+  CHECK(poold.stop() == 0);
+}
+
+TEST_CASE("32 sessions at once are served side by side and leave nothing") {
+  PooldProcess poold(kDevice);
+  RawClient(poold.endpoint()).open();
+  CHECK(poold.await_log("session_ended"));
+  CHECK(eventually([&] { return poold.workers().size() == 2; }));
+  const size_t descriptors = poold.descriptors();
+  constexpr int kClients = 32;
+  std::atomic<int> open{0};
+  std::atomic<int> failed{0};
+  std::vector<std::thread> threads;
+  for (int number = 0; number < kClients; ++number) {
+    threads.emplace_back([&] {
+      try {
+        RawClient client(poold.endpoint());
+        client.open();
+        ++open;
+        while (open.load() + failed.load() < kClients) client.ping();  // all are open at the same time
+        client.ping();
+      } catch (const std::exception&) {
+        ++failed;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(failed == 0);
+  CHECK(poold.await_log("session_ended", kClients + 1));
+  settle(poold, 2, descriptors);
+}
+
+TEST_CASE("the log tells who came, when they left and why") {
+  PooldProcess poold(kDevice);
+  hello::Hello hello = test_hello();
+  hello.program = "train.py";
+  hello.host = "node-7";
+  hello.pid = 4711;
+  {
+    RawClient client(poold.endpoint());
+    client.open(hello);
+    client.send_command(wire::Command::goodbye);
+    CHECK(client.await_end());
+  }
+  CHECK(poold.await_log("session_ended"));
+  const std::string log = poold.log();
+  const std::string line = log.substr(log.find("session_ended"));
+  for (const char* part : {"session=1", "host=node-7", "pid=4711", "program=train.py", "duration_ms=", "reason=\"the client left\""}) {
+    CHECK(line.find(part) != std::string::npos);
+  }
+}

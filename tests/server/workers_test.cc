@@ -1,0 +1,90 @@
+// Workers that crash, cannot start, or are killed: their own client notices, nobody else.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::string kDevice = FAKE_DEVICE_LIBRARY;
+
+}  // namespace
+
+TEST_CASE("a worker that crashes takes its own client along and no one else") {
+  PooldProcess poold(kDevice);
+  RawClient victim(poold.endpoint());
+  hello::Hello hello = test_hello();
+  hello.program = "victim";
+  const pid_t worker = static_cast<pid_t>(victim.open(hello).worker_pid);
+  RawClient other(poold.endpoint());
+  other.open();
+  REQUIRE(::kill(worker, SIGSEGV) == 0);
+  CHECK(victim.await_end());
+  CHECK(poold.await_log("session_ended"));
+  const std::string log = poold.log();
+  const std::string line = log.substr(log.find("session_ended"));
+  CHECK(line.find("session=1") != std::string::npos);
+  CHECK(line.find("program=victim") != std::string::npos);
+  CHECK(line.find("killed by signal 11") != std::string::npos);
+  CHECK(log.find(" error poold") != std::string::npos);
+  other.ping();
+  RawClient next(poold.endpoint());
+  next.open();
+  next.ping();
+}
+
+TEST_CASE("an idle worker that dies is replaced") {
+  PooldProcess poold(kDevice);
+  CHECK(eventually([&] { return poold.workers().size() == 2; }));
+  const auto before = poold.workers();
+  for (const pid_t worker : before) REQUIRE(::kill(worker, SIGKILL) == 0);
+  for (const pid_t worker : before) CHECK(await_gone(worker));
+  CHECK(eventually([&] { return poold.workers().size() == 2 && poold.workers() != before; }));
+  RawClient client(poold.endpoint());
+  client.open();
+  client.ping();
+}
+
+TEST_CASE("while no worker can start, clients learn why, poold does not storm, and then recovers") {
+  TemporaryFolder folder;
+  const std::string flag = folder.path() / "broken";
+  PooldProcess poold(kDevice, {"--idle-workers", "1"}, {{"FAKE_DEVICE", "flag:" + flag}});
+  CHECK(eventually([&] { return poold.workers().size() == 1; }));
+  folder.write("broken", "");
+  for (const pid_t worker : poold.workers()) REQUIRE(::kill(worker, SIGKILL) == 0);
+  CHECK(poold.await_log("worker_start_failed", 3));
+  RawClient refused(poold.endpoint());
+  refused.send_hello();
+  const hello::HelloReply reply = refused.receive_reply();
+  CHECK(reply.status == hello::Status::no_device);
+  CHECK(reply.reason.find("cuInit failed") != std::string::npos);
+  const size_t failures = occurrences(poold.log(), "worker_start_failed");
+  CHECK(poold.await_log("retry_ms=800"));
+  CHECK(occurrences(poold.log(), "worker_start_failed") <= failures + 3);
+  std::filesystem::remove(flag);
+  CHECK(eventually([&] {
+    RawClient client(poold.endpoint());
+    client.send_hello();
+    return client.receive_reply().status == hello::Status::ok;
+  }));
+  CHECK(poold.stop() == 0);
+}
+
+TEST_CASE("a worker inherits no descriptors but its own") {
+  const int stray = ::open("/dev/null", O_RDONLY);  // no close-on-exec: poold itself gets it
+  REQUIRE(stray >= 0);
+  PooldProcess poold(kDevice);
+  ::close(stray);
+  CHECK(eventually([&] { return poold.workers().size() == 2; }));
+  RawClient(poold.endpoint()).open();  // both have finished starting by the time one has been used
+  CHECK(poold.await_log("session_ended"));
+  for (const pid_t worker : poold.workers()) CHECK(eventually([&] { return descriptors_of(worker) == 5; }));
+}

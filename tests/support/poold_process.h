@@ -1,0 +1,44 @@
+// A real poold for tests: on a free loopback port (unless `more_options` say --listen), ready when the constructor
+// returns, ended by the destructor.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocol/transport/transport.h"
+#include "tests/support/processes.h"
+
+namespace gpupool::testing {
+
+std::string program_path(const std::string& name);  // build/<preset>/bin/NAME
+
+class PooldProcess {
+ public:
+  // `device` as in --device. Throws with poold's output when it does not come up.
+  explicit PooldProcess(const std::string& device, const std::vector<std::string>& more_options = {},
+                        const Environment& environment = {});
+
+  transport::Endpoint endpoint() const { return {"tcp", "127.0.0.1", port_}; }
+  std::string url() const { return endpoint().text(); }
+  uint16_t port() const { return port_; }
+  pid_t pid() const { return process_->pid(); }
+  std::vector<pid_t> workers() const { return children_of(pid()); }
+  size_t descriptors() const { return descriptors_of(pid()); }
+  std::string port_file() const { return folder_.path() / "port"; }
+  Process& process() { return *process_; }
+  std::string log() const { return process_->output(); }
+  bool await_log(const std::string& text) const { return process_->await_output(text); }
+  // Waits until `text` stands in the log `count` times.
+  bool await_log(const std::string& text, size_t count) const;
+  // SIGTERM; the exit status.
+  int stop();
+
+ private:
+  TemporaryFolder folder_;
+  std::unique_ptr<Process> process_;
+  uint16_t port_ = 0;
+};
+
+size_t occurrences(const std::string& text, const std::string& part);
+
+}  // namespace gpupool::testing
