@@ -85,6 +85,9 @@ FAKE cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 FAKE cuDevicePrimaryCtxRelease(CUdevice) {
   return contexts-- > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
+FAKE cuCtxSetCurrent(CUcontext) {
+  return CUDA_SUCCESS;
+}
 FAKE cuCtxPushCurrent(CUcontext) {
   return CUDA_SUCCESS;
 }
