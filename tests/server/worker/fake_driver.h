@@ -1,0 +1,85 @@
+// A device library in the test's own process: streams that can be held, memory that is plain memory at the addresses that
+// the session chooses, modules that hold whatever kernels one asks for. One at a time; counts what is alive, so that a
+// test sees what a session leaves behind.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/cuda/cuda_header.h"
+
+namespace gpupool::worker::test {
+
+struct FakeStream {
+  std::deque<std::function<bool()>> work;  // false: not yet, try again later
+  bool held = false;
+};
+
+struct FakeEvent {
+  bool passed = true;
+  uint64_t record = 0;  // which recording `passed` is about
+};
+
+struct FakeLaunch {
+  std::string function;
+  std::vector<std::byte> parameters;
+  unsigned grid[3];
+  bool extended = false;
+  unsigned attributes = 0;
+};
+
+class FakeDriver {
+ public:
+  static constexpr uint64_t kGranularity = 64 * 1024;
+  static constexpr uint64_t kMemory = 16 * 1024 * 1024;  // of the device
+
+  FakeDriver();
+  ~FakeDriver();
+  void* symbol(const char* name) const;
+
+  // The stream made as number `index` (from 0), or the default stream of the current context (-1).
+  void hold(int index);
+  void let_go(int index);
+  // Until `count` calls of cuEventSynchronize are blocked.
+  void await_blocked(int count);
+
+  uint64_t range_base = 0;
+  uint64_t range_size = 0;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<CUcontext, std::unique_ptr<FakeStream>> contexts;  // with their default stream
+  std::vector<std::unique_ptr<FakeStream>> streams;           // in order of creation; null when destroyed
+  std::set<FakeEvent*> events;
+  std::set<void*> pinned;
+  std::set<CUmodule> modules;
+  std::map<uint64_t, size_t> physical;                        // cuMemCreate
+  std::map<uint64_t, std::pair<size_t, uint64_t>> mapped;     // address: size, handle
+  std::vector<FakeLaunch> launches;
+  std::map<std::string, std::string> functions;               // interned names
+  std::vector<std::string> images;                            // what cuModuleLoadDataEx saw, as text
+  std::function<void()> in_kernel;                            // runs at each launch
+  CUresult sticky = CUDA_SUCCESS;                             // what every query returns
+  int primary = 0;                                            // how often retained
+  int blocked = 0;
+  int synchronized_events = 0;
+  uint64_t memory_used = 0;
+  uint64_t next_handle = 1;
+  uint64_t records = 0;
+  std::vector<std::byte> global = std::vector<std::byte>(64);
+
+  void pump_locked();
+  FakeStream* stream_locked(CUstream stream);
+};
+
+// The one that exists.
+FakeDriver& driver();
+
+}  // namespace gpupool::worker::test

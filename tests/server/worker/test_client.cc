@@ -1,0 +1,218 @@
+#include "tests/server/worker/test_client.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "protocol/cuda/fatbin.h"
+#include "protocol/transport/transport.h"
+#include "server/worker/rows.h"
+#include "server/worker/session.h"
+#include "tests/support/catch.h"
+
+namespace gpupool::worker::test {
+namespace {
+
+// The interface over one end of a socket pair.
+class PairConnection final : public transport::Connection {
+ public:
+  explicit PairConnection(int socket) : socket_(socket), wake_(::eventfd(0, EFD_NONBLOCK)) {}
+  ~PairConnection() override {
+    ::close(socket_);
+    ::close(wake_);
+  }
+  Result<size_t> send_some(std::span<const iovec> buffers) override {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(buffers.data());
+    message.msg_iovlen = buffers.size();
+    const ssize_t sent = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return static_cast<size_t>(sent);
+    if (errno == EAGAIN) return size_t{0};
+    return Error{ErrorCode::lost, "lost"};
+  }
+  Result<size_t> receive_some(std::span<std::byte> buffer) override {
+    const ssize_t received = ::recv(socket_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (received > 0) return static_cast<size_t>(received);
+    if (received < 0 && errno == EAGAIN) return size_t{0};
+    return Error{ErrorCode::closed, "closed"};
+  }
+  Result<Ready> wait(bool for_receive, bool for_send, transport::Deadline deadline) override {
+    int timeout = -1;
+    if (deadline) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - transport::Clock::now());
+      timeout = static_cast<int>(std::max<int64_t>(0, left.count()));
+    }
+    const short events = static_cast<short>((for_receive ? POLLIN : 0) | (for_send ? POLLOUT : 0));
+    pollfd polled[2] = {{socket_, events, 0}, {wake_, POLLIN, 0}};
+    ::poll(polled, 2, timeout);
+    if (polled[0].revents != 0) return for_receive ? Ready::receive : Ready::send;
+    uint64_t count;
+    [[maybe_unused]] const ssize_t got = ::read(wake_, &count, sizeof count);
+    return Ready::none;
+  }
+  void interrupt() override {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+  }
+  void close() override { ::shutdown(socket_, SHUT_RDWR); }
+  std::string peer() const override { return "test"; }
+  int release_descriptor() override { return -1; }
+
+ private:
+  const int socket_;
+  const int wake_;
+};
+
+}  // namespace
+
+TestClient::TestClient(bool capture_output) {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  socket_ = ends[0];
+  SessionStart start;
+  start.connection = std::make_unique<PairConnection>(ends[1]);
+  start.symbol = [this](const char* name) { return fake.symbol(name); };
+  start.granularity = {FakeDriver::kGranularity};
+  start.range_base = fake.range_base;
+  start.range_size = fake.range_size;
+  start.capture_output = capture_output;
+  session_ = std::async(std::launch::async, [start = std::move(start)]() mutable { return run_session(std::move(start)); });
+}
+
+TestClient::~TestClient() {
+  if (session_.valid()) finish();
+  ::close(socket_);
+}
+
+void TestClient::send_raw(const void* bytes, size_t size) {
+  const auto* at = static_cast<const char*>(bytes);
+  while (size != 0) {
+    const ssize_t sent = ::send(socket_, at, size, MSG_NOSIGNAL);
+    if (sent <= 0) return;  // the session has ended: the test sees that elsewhere
+    at += sent;
+    size -= static_cast<size_t>(sent);
+  }
+}
+
+uint64_t TestClient::send(uint16_t id, const wire::Buffer& body, bool wants_reply, uint64_t context) {
+  wire::CommandHeader header;
+  header.length = static_cast<uint32_t>(body.size());
+  header.id = id;
+  header.flags = wants_reply ? wire::kWantsReply : 0;
+  header.context = context;
+  header.sequence = next_sequence++;
+  auto frame = bytes_of(header);
+  frame.insert(frame.end(), body.begin(), body.end());
+  send_raw(frame.data(), frame.size());
+  return header.sequence;
+}
+
+uint64_t TestClient::call(const char* name, const wire::Buffer& body, bool wants_reply, uint64_t context) {
+  for (const CallRow& row : call_rows()) {
+    if (std::string(row.name) == name) return send(row.id, body, wants_reply, context);
+  }
+  FAIL("no row " << name);
+  return 0;
+}
+
+void TestClient::hang_up() { ::shutdown(socket_, SHUT_WR); }
+
+Message TestClient::receive() {
+  Message message;
+  message.header.kind = wire::MessageKind{0};
+  const auto exactly = [&](void* to, size_t size) {
+    auto* at = static_cast<char*>(to);
+    while (size != 0) {
+      pollfd polled{socket_, POLLIN, 0};
+      REQUIRE(::poll(&polled, 1, 10'000) == 1);
+      const ssize_t got = ::recv(socket_, at, size, 0);
+      if (got <= 0) return false;
+      at += got;
+      size -= static_cast<size_t>(got);
+    }
+    return true;
+  };
+  wire::MessageHeader header;
+  if (!exactly(&header, sizeof header)) return message;
+  message.body.resize(header.length);
+  if (!exactly(message.body.data(), message.body.size())) return message;
+  message.header = header;
+  return message;
+}
+
+Message TestClient::reply(uint64_t sequence) {
+  Message message = receive();
+  REQUIRE(message.header.kind == wire::MessageKind::reply);
+  REQUIRE(message.header.sequence == sequence);
+  return message;
+}
+
+bool TestClient::silent(int milliseconds) {
+  pollfd polled{socket_, POLLIN, 0};
+  return ::poll(&polled, 1, milliseconds) == 0;
+}
+
+int TestClient::finish() {
+  hang_up();
+  while (true) {
+    const Message message = receive();
+    if (message.header.kind == wire::MessageKind{0}) break;
+    if (message.header.kind == wire::MessageKind::end) end_reason = message.text();
+  }
+  return session_.get();
+}
+
+void TestClient::create_stream(uint32_t index) {
+  call("cuStreamCreateWithPriority", bytes_of(stream_handle(index), uint32_t{1}, int32_t{0}));
+}
+
+void TestClient::record(uint32_t event, uint64_t stream) { call("cuEventRecord", bytes_of(event_handle(event), stream)); }
+
+uint64_t TestClient::copy_in(uint64_t stream, uint64_t offset, const std::vector<std::byte>& bytes, bool wants_reply) {
+  auto body = bytes_of(wire::CopyToDevice{stream, address(offset), 0, static_cast<uint32_t>(bytes.size()), 1});
+  body.insert(body.end(), bytes.begin(), bytes.end());
+  return send(wire::Command::copy_to_device, body, wants_reply);
+}
+
+uint64_t TestClient::copy_out(uint64_t stream, uint64_t offset, uint64_t size) {
+  return send(wire::Command::copy_from_device, bytes_of(wire::CopyFromDevice{stream, address(offset), 0, size, 1}), true);
+}
+
+std::vector<std::byte> TestClient::data(uint64_t sequence, CUresult expected) {
+  std::vector<std::byte> bytes;
+  while (true) {
+    const Message message = receive();
+    REQUIRE(message.header.sequence == sequence);
+    if (message.header.kind == wire::MessageKind::reply) {
+      REQUIRE(message.header.result == expected);
+      return bytes;
+    }
+    REQUIRE(message.header.kind == wire::MessageKind::device_data);
+    REQUIRE(message.as<wire::DeviceData>().offset == bytes.size());
+    bytes.insert(bytes.end(), message.body.begin() + sizeof(wire::DeviceData), message.body.end());
+  }
+}
+
+wire::Buffer TestClient::launch_body(uint64_t function, uint64_t stream, const wire::Buffer& parameters, uint32_t flags) {
+  wire::Launch launch{};
+  launch.function = function;
+  launch.stream = stream;
+  for (int i = 0; i < 3; ++i) launch.grid[i] = launch.block[i] = 1;
+  launch.flags = flags;
+  launch.parameter_bytes = static_cast<uint32_t>(parameters.size());
+  auto body = bytes_of(launch);
+  body.insert(body.end(), parameters.begin(), parameters.end());
+  return body;
+}
+
+std::vector<std::byte> pattern(size_t size, unsigned seed) {
+  std::vector<std::byte> bytes(size);
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i * 31 + seed) ^ (i >> 8));
+  return bytes;
+}
+
+}  // namespace gpupool::worker::test

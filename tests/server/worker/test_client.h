@@ -1,0 +1,96 @@
+// A session in a thread of the test, its client's end of the connection, and the fake driver under it.
+#pragma once
+#include <condition_variable>
+#include <future>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "protocol/cuda/handles.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/frame.h"
+#include "protocol/wire/writer.h"
+#include "tests/server/worker/fake_driver.h"
+
+namespace gpupool::worker::test {
+
+struct Message {
+  wire::MessageHeader header;
+  std::vector<std::byte> body;
+  std::string text() const { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
+  template <class T>
+  T as(size_t offset = 0) const {
+    T value{};
+    if (offset + sizeof value <= body.size()) std::memcpy(&value, body.data() + offset, sizeof value);
+    return value;
+  }
+};
+
+// Body of a command from values, one after the other.
+template <class... T>
+wire::Buffer bytes_of(const T&... values) {
+  wire::Buffer buffer;
+  wire::Writer writer(buffer);
+  (writer.put(values), ...);
+  return buffer;
+}
+
+constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 1);
+constexpr uint64_t stream_handle(uint32_t index) { return cuda::make_handle(cuda::Kind::stream, 1, 100 + index); }
+constexpr uint64_t event_handle(uint32_t index) { return cuda::make_handle(cuda::Kind::event, 1, 200 + index); }
+
+class TestClient {
+ public:
+  explicit TestClient(bool capture_output = false);
+  ~TestClient();  // hangs up, and waits for the session's end
+
+  // Sends a command; its sequence number.
+  uint64_t send(uint16_t id, const wire::Buffer& body, bool wants_reply = false, uint64_t context = kContext);
+  uint64_t send(wire::Command id, const wire::Buffer& body, bool wants_reply = false, uint64_t context = kContext) {
+    return send(static_cast<uint16_t>(id), body, wants_reply, context);
+  }
+  // The row of this name.
+  uint64_t call(const char* name, const wire::Buffer& body, bool wants_reply = false, uint64_t context = kContext);
+  void send_raw(const void* bytes, size_t size);
+  void hang_up();  // no more sending; what the session still sends can be received
+
+  // The next message of any kind; fails the test after ten seconds. At the connection's end: kind 0.
+  Message receive();
+  // The next message, which must be the reply to this command.
+  Message reply(uint64_t sequence);
+  CUresult result(uint64_t sequence) { return static_cast<CUresult>(reply(sequence).header.result); }
+  // Sends with kWantsReply and gives the result.
+  CUresult ask(wire::Command id, const wire::Buffer& body) { return result(send(id, body, true)); }
+  CUresult ask(const char* name, const wire::Buffer& body) { return result(call(name, body, true)); }
+  // True when nothing comes within a moment.
+  bool silent(int milliseconds = 30);
+  // Exit status; the text of the session's last message in `end_reason`.
+  int finish();
+
+  void retain() { send(wire::Command::retain_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0); }
+  void create_stream(uint32_t index);
+  void record(uint32_t event, uint64_t stream);
+  uint64_t address(uint64_t offset) const { return fake.range_base + offset; }
+  void map(uint64_t offset, uint64_t size) {
+    send(wire::Command::map_memory, bytes_of(wire::MapMemory{address(offset), size, 0, 0}));
+  }
+  uint64_t copy_in(uint64_t stream, uint64_t offset, const std::vector<std::byte>& data, bool wants_reply = false);
+  uint64_t copy_out(uint64_t stream, uint64_t offset, uint64_t size);
+  // Data of one copy, up to its reply. Other messages must not come.
+  std::vector<std::byte> data(uint64_t sequence, CUresult expected = CUDA_SUCCESS);
+  wire::Buffer launch_body(uint64_t function, uint64_t stream, const wire::Buffer& parameters, uint32_t flags = 0);
+
+  FakeDriver fake;
+  uint64_t next_sequence = 1;
+  std::string end_reason;
+
+ private:
+  int socket_ = -1;
+  std::future<int> session_;
+};
+
+std::vector<std::byte> pattern(size_t size, unsigned seed);
+
+}  // namespace gpupool::worker::test

@@ -1,0 +1,128 @@
+// Waits are answered when the device is there, out of order, while the session goes on.
+#include "tests/server/worker/test_client.h"
+
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker::test;
+using wire::Command;
+
+TEST_CASE("a wait that is not over holds up nothing else") {
+  TestClient client;
+  client.retain();
+  client.create_stream(0);
+  client.create_stream(1);
+  client.fake.hold(0);
+  client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
+  client.record(0, stream_handle(0));
+  const uint64_t slow = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true);
+  const uint64_t event = client.send(Command::synchronize_event, bytes_of(event_handle(0)), true);
+  client.fake.await_blocked(2);
+  CHECK(client.ask(Command::synchronize_stream, bytes_of(stream_handle(1))) == CUDA_SUCCESS);
+  CHECK(client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_ERROR_NOT_READY);
+  CHECK(client.silent());
+  client.fake.let_go(0);
+  const Message one = client.receive();
+  const Message two = client.receive();
+  CHECK(one.header.result == CUDA_SUCCESS);
+  CHECK(two.header.result == CUDA_SUCCESS);
+  CHECK(one.header.sequence + two.header.sequence == slow + event);
+}
+
+TEST_CASE("a wait is not for what other threads queue after it") {
+  TestClient client;
+  client.retain();
+  client.create_stream(0);
+  client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
+  client.map(0, FakeDriver::kGranularity);
+  client.fake.hold(0);
+  client.record(0, stream_handle(0));
+  const uint64_t wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true);
+  client.fake.await_blocked(1);
+  // Held back by a host function that only the client can end.
+  client.send(Command::host_function, bytes_of(wire::HostFunction{stream_handle(0), 9}));
+  CHECK(client.silent());
+  client.fake.let_go(0);
+  Message first = client.receive();
+  Message second = client.receive();
+  if (first.header.kind == wire::MessageKind::host_callback) std::swap(first, second);
+  CHECK(first.header.sequence == wait);
+  CHECK(first.header.result == CUDA_SUCCESS);
+  CHECK(second.header.kind == wire::MessageKind::host_callback);
+  client.send(Command::host_function_done, bytes_of(uint64_t{9}));
+  CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a context's wait covers all of its streams") {
+  TestClient client;
+  client.retain();
+  client.create_stream(0);
+  client.create_stream(1);
+  client.map(0, FakeDriver::kGranularity);
+  client.fake.hold(1);
+  client.call("cuMemsetD8Async", bytes_of(client.address(0), uint8_t{1}, uint64_t{16}, stream_handle(0)));
+  client.call("cuMemsetD8Async", bytes_of(client.address(0), uint8_t{1}, uint64_t{16}, stream_handle(1)));
+  const uint64_t wait = client.send(Command::synchronize_context, {}, true);
+  CHECK(client.silent());
+  client.fake.let_go(1);
+  CHECK(client.result(wait) == CUDA_SUCCESS);
+}
+
+TEST_CASE("an event may be destroyed while another thread waits for it") {
+  TestClient client;
+  client.retain();
+  client.create_stream(0);
+  client.fake.hold(0);
+  client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
+  client.record(0, stream_handle(0));
+  const uint64_t wait = client.send(Command::synchronize_event, bytes_of(event_handle(0)), true);
+  client.fake.await_blocked(1);
+  CHECK(client.ask("cuEventDestroy_v2", bytes_of(event_handle(0))) == CUDA_SUCCESS);
+  CHECK(client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_ERROR_INVALID_HANDLE);
+  client.fake.let_go(0);
+  CHECK(client.result(wait) == CUDA_SUCCESS);
+  client.finish();
+  CHECK(client.fake.events.empty());
+}
+
+TEST_CASE("the device's error comes with every wait that sees it") {
+  TestClient client;
+  client.retain();
+  client.create_stream(0);
+  client.fake.hold(0);
+  client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
+  client.record(0, stream_handle(0));
+  const uint64_t wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true);
+  client.fake.await_blocked(1);
+  {
+    const std::lock_guard lock(client.fake.mutex);
+    client.fake.sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+    client.fake.changed.notify_all();
+  }
+  CHECK(client.result(wait) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(client.ask(Command::synchronize_stream, bytes_of(stream_handle(0))) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(client.ask(Command::synchronize_context, {}) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(client.ask(Command::synchronize_event, bytes_of(event_handle(0))) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  client.fake.let_go(0);
+}
+
+TEST_CASE("many threads of a client wait at once") {
+  TestClient client;
+  client.retain();
+  for (uint32_t i = 0; i < 40; ++i) {
+    client.create_stream(i);
+    client.call("cuEventCreate", bytes_of(event_handle(i), uint32_t{2}));
+  }
+  CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
+  std::vector<uint64_t> waits;
+  for (uint32_t i = 0; i < 40; ++i) {
+    client.fake.hold(static_cast<int>(i));
+    client.record(i, stream_handle(i));
+    waits.push_back(client.send(Command::synchronize_stream, bytes_of(stream_handle(i)), true));
+  }
+  client.fake.await_blocked(40);
+  for (int i = 39; i >= 0; --i) {
+    client.fake.let_go(i);
+    CHECK(client.receive().header.sequence == waits[static_cast<size_t>(i)]);
+  }
+}
