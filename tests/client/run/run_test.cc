@@ -1,0 +1,122 @@
+// pool-run in an installation of its own: PREFIX/bin/pool-run and PREFIX/lib/client/libcuda.so.1.
+#include <sys/stat.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+#include "tests/support/processes.h"
+
+using namespace gpupool::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+class Installation {
+ public:
+  explicit Installation(const std::string& name = "pool", bool with_library = true) : prefix_(folder_.path() / name) {
+    fs::create_directories(prefix_ / "bin");
+    fs::create_directories(prefix_ / "lib" / "client");
+    fs::copy_file(program_path("pool-run"), prefix_ / "bin" / "pool-run");
+    if (with_library) fs::copy_file(STAND_IN, library());
+  }
+  std::string prefix() const { return prefix_.string(); }
+  std::string library() const { return prefix_ / "lib" / "client" / "libcuda.so.1"; }
+  const TemporaryFolder& folder() const { return folder_; }
+
+  Finished run(std::vector<std::string> words, const Environment& more = {}) const {
+    words.insert(words.begin(), prefix_ / "bin" / "pool-run");
+    Environment environment{{"GPUPOOL", ""}, {"LD_LIBRARY_PATH", ""}};
+    for (const auto& [name, value] : more) environment[name] = value;
+    return run_to_end(words, environment);
+  }
+
+ private:
+  TemporaryFolder folder_;
+  fs::path prefix_;
+};
+
+constexpr const char* kShow = "printf '%s|%s|%s' \"$GPUPOOL\" \"$LD_LIBRARY_PATH\" \"$LD_PRELOAD\"";
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("the program gets the server and the client library by its environment") {
+  const Installation pool;
+  const std::string folder = pool.prefix() + "/lib/client";
+  Finished shown = pool.run({"--server", "tcp://127.0.0.1:5", "--", "sh", "-c", kShow});
+  CHECK(shown.status == 0);
+  CHECK(shown.output == "tcp://127.0.0.1:5|" + folder + "|");
+  shown = pool.run({"--server=tcp://[::1]:5", "sh", "-c", kShow}, {{"LD_LIBRARY_PATH", "/a:/b"}, {"GPUPOOL", "tcp://other:1"}});
+  CHECK(shown.output == "tcp://[::1]:5|" + folder + ":/a:/b|");
+  shown = pool.run({"sh", "-c", kShow}, {{"GPUPOOL", "tcp://other:1"}});
+  CHECK(shown.output == "tcp://other:1|" + folder + "|");
+}
+
+TEST_CASE("with --preload the library is preloaded too, in front of others") {
+  const Installation pool;
+  Finished shown = pool.run({"--preload", "--server", "tcp://h:5", "sh", "-c", kShow});
+  CHECK(has(shown.output, "|" + pool.library()));
+  shown = pool.run({"--preload", "--server", "tcp://h:5", "sh", "-c", kShow}, {{"LD_PRELOAD", STAND_IN}});
+  CHECK(has(shown.output, "|" + pool.library() + ":" + STAND_IN));
+}
+
+TEST_CASE("the program's arguments, exit status and signals are its own") {
+  const Installation pool;
+  const Finished shown = pool.run({"--server", "tcp://h:5", "sh", "-c", "echo \"$@\"; exit 37", "x", "--server", "--", "-h"});
+  CHECK(shown.status == 37);
+  CHECK(shown.output == "--server -- -h\n");
+  CHECK(pool.run({"--server", "tcp://h:5", "sh", "-c", "kill -USR1 $$"}).status == 128 + SIGUSR1);
+}
+
+TEST_CASE("a program that cannot run is named, with the shell's exit status") {
+  const Installation pool;
+  const Finished missing = pool.run({"--server", "tcp://h:5", "--", "no-such-program-here"});
+  CHECK(missing.status == 127);
+  CHECK(has(missing.output, "no-such-program-here"));
+  CHECK(pool.run({"--server", "tcp://h:5", "--", "/nowhere/app"}).status == 127);
+  const std::string file = pool.folder().write("not-executable", "text");
+  const Finished refused = pool.run({"--server", "tcp://h:5", "--", file});
+  CHECK(refused.status == 126);
+  CHECK(has(refused.output, file));
+  CHECK(pool.run({"--server", "tcp://h:5", "--", pool.folder().path()}).status == 126);
+}
+
+TEST_CASE("wrong usage ends with status 2 and says what is missing") {
+  const Installation pool;
+  CHECK(has(pool.run({"true"}).output, "no server given"));
+  CHECK(pool.run({"true"}).status == 2);
+  CHECK(pool.run({"--server", "tcp://h:5"}).status == 2);
+  CHECK(pool.run({"--server", "tcp://h:5", "--"}).status == 2);
+  CHECK(pool.run({"--server"}).status == 2);
+  const Finished bad = pool.run({"--server", "h:5", "true"});
+  CHECK(bad.status == 2);
+  CHECK(has(bad.output, "'h:5'"));
+  const Finished unknown = pool.run({"--sever", "tcp://h:5", "true"});
+  CHECK(unknown.status == 2);
+  CHECK(has(unknown.output, "--sever"));
+}
+
+TEST_CASE("a broken installation is told apart") {
+  const Installation without("pool", false);
+  const Finished missing = without.run({"--server", "tcp://h:5", "true"});
+  CHECK(missing.status == 125);
+  CHECK(has(missing.output, without.library()));
+  const Installation odd("po:ol");
+  CHECK(odd.run({"--server", "tcp://h:5", "true"}).status == 125);
+  const Installation blank("po ol");
+  CHECK(blank.run({"--server", "tcp://h:5", "true"}).status == 0);
+  CHECK(blank.run({"--preload", "--server", "tcp://h:5", "true"}).status == 125);
+}
+
+TEST_CASE("help and version") {
+  const Installation pool;
+  const Finished help = pool.run({"--help"});
+  CHECK(help.status == 0);
+  for (const char* option : {"--server", "--preload", "GPUPOOL", "127"}) CHECK(has(help.output, option));
+  CHECK(pool.run({"--version"}).output.starts_with("pool-run "));
+}
