@@ -225,11 +225,11 @@ TEST_CASE("what a client says of itself cannot forge log lines") {
   PooldProcess poold(kDevice);
   hello::Hello hello = test_hello();
   hello.program = "evil\n2026-01-01 info poold listening address=\"x\"";
-  hello.host = "host with blanks";
+  hello.host = "host with bl\xe4nks";
   RawClient client(poold.endpoint());
   client.open(hello);
   CHECK(poold.await_log("session_started"));
   CHECK(poold.log().find("\n2026-01-01") == std::string::npos);
   CHECK(poold.log().find("program=\"evil\\n2026-01-01 info poold listening address=\\\"x\\\"\"") != std::string::npos);
-  CHECK(poold.log().find("host=\"host with blanks\"") != std::string::npos);
+  CHECK(poold.log().find("host=\"host with bl\\u00e4nks\"") != std::string::npos);
 }

@@ -98,8 +98,8 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
   return out;
 }
 
-// Both decoders agree on whether these bytes are a message and on what they say. Strings that are no UTF-8 are the one
-// exception: libprotobuf refuses them, the client does not look.
+// Both decoders agree on whether these bytes are a message and on what they say. Texts of the reply that are no UTF-8
+// are the one exception: libprotobuf refuses them, the client does not look.
 template <class Proto, class Decode>
 void same_for_both(const std::string& bytes, Decode decode) {
   Proto proto;
@@ -137,6 +137,16 @@ TEST_CASE("each side reads what the other wrote") {
   control::HelloReply proto;
   REQUIRE(proto.ParseFromString(hello::encode(sample_reply())));
   CHECK(proto.SerializeAsString() == to_proto(sample_reply()).SerializeAsString());
+}
+
+TEST_CASE("names that are no UTF-8 get through") {
+  hello::Hello hello = sample_hello();
+  hello.program = "caf\xe9";
+  hello.host = "\xff\xfe";
+  control::Hello proto;
+  REQUIRE(proto.ParseFromString(hello::encode(hello)));
+  CHECK(proto.program() == hello.program);
+  CHECK(proto.host() == hello.host);
 }
 
 TEST_CASE("unknown fields and fields of another type are skipped") {
