@@ -181,6 +181,7 @@ void FunctionCodegen::call(Decoded& i) {
       return call_builtin(i, static_cast<Builtin>(symbol.index), results, arguments);
     if (symbol.kind != Symbol::Kind::function) i.fail("the function is undefined");
     const ptx::Function& callee = *m_.image.functions[symbol.index].tree;
+    if (callee.is_kernel) i.fail("a kernel cannot be called");
     llvm::Function* function = m_.function(symbol.index);
     call_function(i, function->getFunctionType(), function, callee.results, callee.parameters, results, arguments);
     return;

@@ -55,8 +55,8 @@ FunctionCodegen::Address FunctionCodegen::resolve(Decoded& i, const Operand& ope
       address.safe_alignment = std::gcd(uint64_t{m_.image.data[symbol.index].tree->alignment}, offset | 1ull << 12);
       return address;
     }
-    address.value = b_.CreateAdd(linked_address(symbol, base.name), i64(offset));
-    return address;
+    if (symbol.kind == Symbol::Kind::undefined) linked_address(symbol, base.name);  // says so
+    i.fail("functions cannot be read or written");
   };
   switch (base.kind) {
     case Operand::Kind::reg: {

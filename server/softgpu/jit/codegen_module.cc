@@ -62,7 +62,6 @@ llvm::Function* ModuleCodegen::function(uint32_t index) {
   auto [it, fresh] = functions_.emplace(index, nullptr);
   if (!fresh) return it->second;
   const ptx::Function& tree = *image.functions[index].tree;
-  if (tree.is_kernel) throw CodegenFailure{"a kernel cannot be called"};
   it->second = llvm::Function::Create(function_type(tree.results, tree.parameters), llvm::Function::InternalLinkage,
                                       "f" + std::to_string(index), module);
   add_common_attributes(it->second);

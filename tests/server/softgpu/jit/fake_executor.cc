@@ -26,7 +26,7 @@ bool on_this_stack(uint64_t address, uint64_t bytes) {
     pthread_attr_destroy(&attributes);
     return std::pair(reinterpret_cast<uint64_t>(low), reinterpret_cast<uint64_t>(low) + size);
   }();
-  return address >= bounds.first && address + bytes <= bounds.second;
+  return address >= bounds.first && address <= bounds.second - bytes;
 }
 
 }  // namespace
