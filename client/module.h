@@ -16,15 +16,16 @@ struct Function : Object {
   std::vector<wire::ParameterInfo> parameters;
   uint32_t parameter_bytes = 0;
   std::atomic<int> attributes[wire::kFunctionAttributes] = {};
-  // Kernels: their function per context (cuKernelGetFunction).
+  // Kernels: their function per context and its epoch (cuKernelGetFunction).
   std::mutex mutex;
-  std::map<uint64_t, uint64_t> functions;
+  std::map<std::pair<uint64_t, uint32_t>, uint64_t> functions;
 };
 
 struct Code : Object {  // a module or a library
   std::mutex mutex;
   std::map<std::string, uint64_t> functions;  // by name
-  std::map<std::string, wire::GlobalInfo> globals;
+  // By context and its epoch (a library has its variables in each context), then by name.
+  std::map<std::pair<uint64_t, uint32_t>, std::map<std::string, wire::GlobalInfo>> globals;
 };
 
 // A function, or a kernel where CUDA takes one for the other; null: neither.

@@ -12,7 +12,9 @@ CUresult find(CUfunction given, Session** session, Function** function) {
   *function = find_function(**session, given);
   return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
-[[maybe_unused]] CUfunction as_function(CUkernel kernel) { return reinterpret_cast<CUfunction>(kernel); }
+#if CUDA_VERSION >= 12000
+CUfunction as_function(CUkernel kernel) { return reinterpret_cast<CUfunction>(kernel); }
+#endif
 
 bool is_known(int attribute) { return attribute >= 0 && attribute < static_cast<int>(wire::kFunctionAttributes); }
 

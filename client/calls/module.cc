@@ -164,8 +164,9 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
   auto* code = session.handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(code->mutex);
-  auto known = code->globals.find(name);
-  if (known == code->globals.end()) {
+  auto& globals = code->globals[{context->handle, context->epoch.load()}];
+  auto known = globals.find(name);
+  if (known == globals.end()) {
     wire::Buffer reply;
     const CUresult result = session.call(wire::Command::get_global, context, name, reply, wire::GetGlobal{owner});
     if (result != CUDA_SUCCESS) return result;
@@ -178,7 +179,7 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
     about.context = Session::handle_of(context);
     about.device = context->device;
     session.addresses().add_foreign(about);
-    known = code->globals.emplace(name, info).first;
+    known = globals.emplace(name, info).first;
   }
   if (address) *address = known->second.address;
   if (bytes) *bytes = known->second.size;
@@ -332,7 +333,7 @@ CUDA_EXPORT CUresult cuKernelGetFunction(CUfunction* made, CUkernel given) {
     auto* kernel = session->handles().find_as<Function>(Kind::kernel, cuda::handle_bits(given));
     if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
     std::lock_guard lock(kernel->mutex);
-    uint64_t& handle = kernel->functions[context->handle];
+    uint64_t& handle = kernel->functions[{context->handle, context->epoch.load()}];
     if (handle == 0 || !session->handles().find(Kind::function, handle)) {
       auto function = std::make_unique<Function>();
       function->name = kernel->name;

@@ -45,7 +45,7 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   Mapping mapping{size, 0, contexts_.current()};
-  CUresult result = api_.cuMemCreate(&mapping.memory, size, &properties, 0);
+  CUresult result = create(properties, mapping);
   if (result != CUDA_SUCCESS) return result;
   result = api_.cuMemMap(address, size, 0, mapping.memory, 0);
   if (result == CUDA_SUCCESS) {
@@ -61,6 +61,13 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   }
   mappings_.emplace_hint(next, address, mapping);
   return CUDA_SUCCESS;
+}
+
+CUresult DeviceMemory::create(const CUmemAllocationProp& properties, Mapping& mapping) {
+  const CUresult result = api_.cuMemCreate(&mapping.memory, mapping.size, &properties, 0);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || !pending()) return result;
+  settle();  // what the client has freed already counts as free
+  return api_.cuMemCreate(&mapping.memory, mapping.size, &properties, 0);
 }
 
 void DeviceMemory::unmap(const Piece& piece) {
@@ -121,9 +128,10 @@ CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, 
   return CUDA_SUCCESS;
 }
 
-bool DeviceMemory::passed(Group& group) {
+bool DeviceMemory::passed(Group& group, bool wait) {
   while (!group.events.empty()) {
     if (group.context != current_context()) make_current(api_, group.context);
+    if (wait) api_.cuEventSynchronize(group.events.back());
     // Any other error: the context is broken, nothing of it runs any more.
     if (api_.cuEventQuery(group.events.back()) == CUDA_ERROR_NOT_READY) return false;
     group.pool->give(group.events.back());
@@ -145,7 +153,19 @@ void DeviceMemory::collect() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;  // somebody is at it
   const CUcontext before = current_context();
-  while (!groups_.empty() && passed(groups_.front())) {
+  while (!groups_.empty() && passed(groups_.front(), false)) {
+    retire(groups_.front());
+    groups_.pop_front();
+  }
+  make_current(api_, before);
+}
+
+void DeviceMemory::settle() {
+  if (!pending()) return;
+  const std::lock_guard lock(mutex_);
+  const CUcontext before = current_context();
+  while (!groups_.empty()) {
+    (void)passed(groups_.front(), true);
     retire(groups_.front());
     groups_.pop_front();
   }

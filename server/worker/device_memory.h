@@ -38,6 +38,8 @@ class DeviceMemory {
                 std::span<StreamState* const> streams, std::vector<CUevent> events);
   // Frees whose time has come take effect; cheap when there are none.
   void collect();
+  // Waits until all frees so far have taken effect, as CUDA's own cuMemFree would have: where memory is short or counted.
+  void settle();
   bool pending() const { return pending_.load(std::memory_order_acquire) != 0; }
   // The context's work is over (and its events are gone if `gone`): nothing waits for it, its mappings end.
   void drop_context(ContextState& context, bool gone);
@@ -71,7 +73,8 @@ class DeviceMemory {
     std::vector<Free> frees;
   };
 
-  bool passed(Group& group);
+  bool passed(Group& group, bool wait);
+  CUresult create(const CUmemAllocationProp& properties, Mapping& mapping);
   void retire(Group& group);
   void unmap(const Piece& piece);
 

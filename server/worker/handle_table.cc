@@ -135,6 +135,9 @@ void HandleTable::destroy(Kind kind, void* object) {
     case Kind::library:
       if (api_.cuLibraryUnload) api_.cuLibraryUnload(static_cast<CUlibrary>(object));
       break;
+#else
+    case Kind::library:
+      break;
 #endif
     case Kind::memory:
       if (api_.cuMemRelease) {

@@ -126,7 +126,14 @@ bool plain_properties(const CUmemAllocationProp* properties) {
 CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* properties,
                        unsigned long long flags) {
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = REAL(cuMemCreate)(handle, size, properties, flags);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || !t_executor->memory.pending()) return result;
+  t_executor->memory.settle();  // what the client has freed already counts as free
   return REAL(cuMemCreate)(handle, size, properties, flags);
+}
+CUresult memory_info(size_t* free, size_t* total) {
+  t_executor->memory.settle();
+  return REAL(cuMemGetInfo_v2)(free, total);
 }
 CUresult granularity(size_t* size, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags option) {
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
@@ -233,6 +240,7 @@ const Wrapper kWrappers[] = {
     WRAP(cuMemcpy3DAsync_v2, copy_3d),
     WRAP(cuMemCreate, create_memory),
     WRAP(cuMemGetAllocationGranularity, granularity),
+    WRAP(cuMemGetInfo_v2, memory_info),
     WRAP(cuMemMap, map),
     WRAP(cuMemUnmap, unmap),
     WRAP(cuMemSetAccess, set_access),
