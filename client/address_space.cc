@@ -157,6 +157,27 @@ bool AddressSpace::is_last_slab(const Slab& slab) const {
   });
 }
 
+uint64_t AddressSpace::idle_bytes(int device) const {
+  std::lock_guard lock(mutex_);
+  uint64_t bytes = 0;
+  for (const auto& [start, slab] : slabs_) bytes += slab.device == device && slab.live == 0 ? slab.size : 0;
+  return bytes;
+}
+
+std::vector<AddressSpace::Release> AddressSpace::take_idle(int device) {
+  std::lock_guard lock(mutex_);
+  std::vector<Release> idle;
+  for (auto slab = slabs_.begin(); slab != slabs_.end();) {
+    if (slab->second.device != device || slab->second.live != 0) {
+      ++slab;
+      continue;
+    }
+    idle.push_back({slab->first, slab->second.size});
+    slab = slabs_.erase(slab);
+  }
+  return idle;
+}
+
 void AddressSpace::retire_after(const Release& release, uint64_t sequence) {
   std::lock_guard lock(mutex_);
   uint64_t size = release.unmap_size;

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "protocol/wire/result.h"
 
@@ -48,6 +49,9 @@ class AddressSpace {
   // sequence number.
   std::optional<Release> release(uint64_t address);
   void retire_after(const Release& release, uint64_t sequence);
+  // Empty mappings that are kept for the next small allocation: free memory, to whoever asks or needs it.
+  uint64_t idle_bytes(int device) const;
+  std::vector<Release> take_idle(int device);
   // The server has passed all frees up to this sequence number.
   void retired(uint64_t sequence);
 

@@ -27,6 +27,18 @@ CUresult map(Session& session, Context& context, const AddressSpace::Place& plac
   return result;
 }
 
+// Gives the server what is kept mapped for small allocations; false: nothing was.
+bool give_back_idle(Session& session, Context& context) {
+  const auto idle = session.addresses().take_idle(context.device);
+  for (const auto& gone : idle) {
+    uint64_t sequence = 0;
+    (void)session.post(wire::Command::free_memory, &context,
+                       wire::FreeMemory{gone.address, gone.unmap_size, wire::kAllStreams}, &sequence);
+    session.addresses().retire_after(gone, sequence);
+  }
+  return !idle.empty();
+}
+
 CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes) {
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   *address = 0;
@@ -37,7 +49,8 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
   about.device = context.device;
   const auto place = session.addresses().allocate(bytes, kAlignment, about);
   if (!place) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = place->map_size ? map(session, context, *place) : session.before_call(&context);
+  CUresult result = place->map_size ? map(session, context, *place) : session.before_call(&context);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && give_back_idle(session, context)) result = map(session, context, *place);
   if (result != CUDA_SUCCESS) {
     if (place->map_size) session.addresses().abandon(place->address);
     return result;
@@ -94,6 +107,7 @@ CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (ready_with_context(&session, &context) == CUDA_SUCCESS) {
+    free_bytes += session->addresses().idle_bytes(context->device);
     session->devices()[context->device]->free_bytes = static_cast<int64_t>(free_bytes);
   }
   *free = free_bytes;
