@@ -20,6 +20,17 @@ constexpr int kLogDescriptor = 4;      // in the worker: poold's stderr
 constexpr uint32_t kMaxClientHelloBytes = 64 * 1024;
 constexpr uint32_t kMaxControlPayload = kMaxClientHelloBytes;
 
+// A worker's exit status: what poold logs as the reason of a session's end.
+enum WorkerExit : int {
+  kWorkerOrderly = 0,
+  kWorkerSessionFailed = 1,    // run_session: lost, or ended by the server
+  kWorkerDeviceUnusable = 10,  // poold has been told why
+  kWorkerControlBroken = 11,
+  kWorkerHandoverFailed = 12,  // the client was gone before the session began
+  kWorkerPooldGone = 13,
+  kWorkerUsage = 64,
+};
+
 enum class ControlKind : uint32_t { ready = 1, failed = 2, session = 3 };
 
 struct ControlHeader {

@@ -264,13 +264,13 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
                   {"pid", worker.client.pid},
                   {"program", worker.client.program},
                   {"duration_ms", milliseconds_since(worker.since)},
-                  {"reason", wait_status == 0 ? "the client left" : how}});
+                  {"reason", how}});
       return;
     }
     case State::idle:
     case State::starting:
       if (stopping_) return;
-      start_failed(worker.failure.empty() ? "a worker ended before it had a client: " + how : worker.failure);
+      start_failed(worker.failure.empty() ? "a worker ended before it had a client (" + how + ")" : worker.failure);
       return;
   }
 }

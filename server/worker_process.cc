@@ -79,7 +79,13 @@ std::string end_text(int wait_status) {
     const char* name = ::sigdescr_np(signal);
     return "killed by signal " + std::to_string(signal) + (name != nullptr ? " (" + std::string(name) + ")" : "");
   }
-  return "exit status " + std::to_string(WEXITSTATUS(wait_status));
+  switch (const int status = WEXITSTATUS(wait_status)) {
+    case kWorkerOrderly: return "the client left";
+    case kWorkerSessionFailed: return "the connection was lost, or the client broke the protocol";
+    case kWorkerHandoverFailed: return "the client was gone before the session began";
+    case kWorkerPooldGone: return "poold is shutting down";
+    default: return "exit status " + std::to_string(status);
+  }
 }
 
 }  // namespace gpupool::server

@@ -24,7 +24,7 @@ struct StartedWorker {
 // The worker gets nothing but stdin from /dev/null, poold's stderr (as 1, 2 and the log) and the control socket.
 Result<StartedWorker> start_worker(const WorkerProgram& program);
 
-// "exit status 3", "killed by signal 11 (Segmentation fault)"
+// Why a worker's session is over: "the client left", "killed by signal 11 (Segmentation fault)", "exit status 3".
 std::string end_text(int wait_status);
 
 }  // namespace gpupool::server

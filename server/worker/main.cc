@@ -26,14 +26,6 @@
 namespace gpupool::worker {
 namespace {
 
-enum ExitStatus : int {
-  kExitDeviceUnusable = 10,
-  kExitControlBroken = 11,
-  kExitHandoverFailed = 12,
-  kExitPooldGone = 13,
-  kExitUsage = 64,
-};
-
 struct Arguments {
   std::string device;
   pid_t parent = 0;
@@ -75,7 +67,7 @@ void end_with_poold() {
     while (::poll(&polled, 1, -1) < 0) {
     }
     log::info("poold_ended");
-    ::_exit(kExitPooldGone);
+    ::_exit(server::kWorkerPooldGone);
   }).detach();
 }
 
@@ -100,7 +92,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   auto connection = transport::adopt(scheme, message.descriptor, options);
   if (!connection) {
     log::info("client_gone", {{"session", header.session_number}, {"reason", connection.error().message}});
-    return kExitHandoverFailed;
+    return server::kWorkerHandoverFailed;
   }
   describe_present_state(library, devices);
 
@@ -121,7 +113,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.set_worker_pid(::getpid());
   if (const auto sent = send_reply(**connection, reply, transport::Clock::now() + dead_peer_timeout); !sent) {
     log::info("client_gone", {{"session", header.session_number}, {"reason", sent.error().message}});
-    return kExitHandoverFailed;
+    return server::kWorkerHandoverFailed;
   }
   log::info("session_running", {{"session", header.session_number}, {"client", (*connection)->peer()}});
   SessionStart start;
@@ -138,7 +130,7 @@ int fail_to_start(const std::string& why) {
   // If poold is gone too, nobody is left to be told.
   (void)server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::failed},
                              why.substr(0, server::kMaxControlPayload), -1);
-  return kExitDeviceUnusable;
+  return server::kWorkerDeviceUnusable;
 }
 
 int run(const Arguments& arguments) {
@@ -152,10 +144,10 @@ int run(const Arguments& arguments) {
 
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
                                          (*devices)[0].name(), -1);
-  if (!told) return kExitPooldGone;
+  if (!told) return server::kWorkerPooldGone;
   auto message = server::receive_control(server::kControlDescriptor);
-  if (!message) return message.error().code == ErrorCode::closed ? 0 : kExitControlBroken;
-  if (message->header.kind != server::ControlKind::session || message->descriptor < 0) return kExitControlBroken;
+  if (!message) return message.error().code == ErrorCode::closed ? server::kWorkerOrderly : server::kWorkerControlBroken;
+  if (message->header.kind != server::ControlKind::session || message->descriptor < 0) return server::kWorkerControlBroken;
   end_with_poold();
   return serve(**library, std::move(*devices), range, std::move(*message));
 }
@@ -168,10 +160,10 @@ int main(int count, char** words) {
   worker::Arguments arguments;
   if (!worker::parse_arguments(count, words, arguments) || ::fcntl(server::kControlDescriptor, F_GETFD) < 0) {
     std::fputs("poold-worker is started by poold, not by hand; see poold --help\n", stderr);
-    return worker::kExitUsage;
+    return server::kWorkerUsage;
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != arguments.parent) return worker::kExitPooldGone;  // ended before the line above
+  if (::getppid() != arguments.parent) return server::kWorkerPooldGone;  // ended before the line above
   worker::close_inherited();
   for (const int descriptor : {server::kControlDescriptor, server::kLogDescriptor}) {
     ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);

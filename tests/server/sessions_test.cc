@@ -92,3 +92,21 @@ TEST_CASE("the log tells who came, when they left and why") {
     CHECK(line.find(part) != std::string::npos);
   }
 }
+
+TEST_CASE("a client that breaks the protocol ends its own session, and the log says so") {
+  PooldProcess poold(kDevice);
+  RawClient other(poold.endpoint());
+  other.open();
+  RawClient client(poold.endpoint());
+  client.open();
+  client.send_header({.id = static_cast<uint16_t>(wire::Command::ping), .sequence = 77});
+  const auto end = client.await_end();
+  REQUIRE(end);
+  CHECK_FALSE(end->empty());
+  CHECK(poold.await_log("session_ended"));
+  const std::string log = poold.log();
+  const std::string line = log.substr(log.find("session_ended"));
+  CHECK(line.find("session=2") != std::string::npos);
+  CHECK(line.find("broke the protocol") != std::string::npos);
+  other.ping();
+}
