@@ -12,6 +12,7 @@
 #include "protocol/cuda/export_tables.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/runtime/device.h"
+#include "server/softgpu/runtime/module.h"
 #include "server/softgpu/runtime/runtime.h"
 
 namespace gpupool::softgpu {
@@ -35,6 +36,8 @@ Context::~Context() = default;
 void Context::write_device_output() {
   const std::string text = take_printf_output();
   if (!text.empty()) fwrite(text.data(), 1, text.size(), stdout);
+  const std::string assertions = take_assert_output();
+  if (!assertions.empty()) fwrite(assertions.data(), 1, assertions.size(), stderr);
 }
 
 void Context::activate() {
@@ -60,6 +63,9 @@ void Context::tear_down() {
     std::lock_guard guard(mutex_);
     children.swap(children_);
     reset_settings();
+  }
+  for (const uint64_t child : children) {
+    if (const Ref<Module> module = runtime().handles().find<Module>(child)) module->unload();
   }
   for (const uint64_t child : children) runtime().handles().remove(child, HandleTable::kind_of(child));
   std::vector<Ref<Stream>> streams;

@@ -82,6 +82,9 @@ class Context final : public Object {
   void set_flags(unsigned flags) { flags_.store(flags, std::memory_order_relaxed); }
   CUresult limit(CUlimit limit, size_t* value) const;
   CUresult set_limit(CUlimit limit, size_t value);
+  uint32_t stack_bytes() const {
+    return stack_bytes_.load(std::memory_order_relaxed);
+  }  // CU_LIMIT_STACK_SIZE
   std::atomic<int> cache_config{CU_FUNC_CACHE_PREFER_NONE};
   std::atomic<int> shared_config{CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE};
   CUresult enable_peer(Context& peer);
@@ -120,6 +123,7 @@ class Context final : public Object {
   mutable std::mutex mutex_;  // guards what follows
   std::unordered_set<uint64_t> children_;
   std::array<size_t, CU_LIMIT_MAX> limits_{};
+  std::atomic<uint32_t> stack_bytes_{0};
   std::set<uint64_t> peers_;  // handles
 };
 

@@ -1,4 +1,5 @@
 // Limits and peers of a context.
+#include "server/softgpu/exec/grid.h"
 #include "server/softgpu/runtime/context.h"
 #include "server/softgpu/runtime/device.h"
 
@@ -12,6 +13,7 @@ void Context::reset_settings() {
   limits_[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
   limits_[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
   limits_[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+  stack_bytes_ = 1024;
   cache_config = CU_FUNC_CACHE_PREFER_NONE;
   shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
   peers_.clear();
@@ -43,6 +45,9 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
     default:
       return CUDA_ERROR_UNSUPPORTED_LIMIT;
   }
+  if (limit == CU_LIMIT_STACK_SIZE) stack_bytes_ = static_cast<uint32_t>(value);
+  if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) set_printf_fifo_bytes(value);
+  if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && !set_kernel_heap_bytes(value)) return CUDA_ERROR_INVALID_VALUE;
   limits_[limit] = value;
   return CUDA_SUCCESS;
 }

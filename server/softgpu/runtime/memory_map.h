@@ -18,13 +18,14 @@
 namespace gpupool::softgpu {
 
 enum class MemoryKind : uint8_t {
-  device,       // cuMemAlloc
-  managed,      // cuMemAllocManaged
-  pool,         // cuMemAllocAsync
-  module_data,  // a module's globals
-  mapped,       // cuMemMap
-  pinned,       // cuMemHostAlloc
-  registered,   // cuMemHostRegister
+  device,          // cuMemAlloc
+  managed,         // cuMemAllocManaged
+  pool,            // cuMemAllocAsync
+  module_data,     // a module's globals; their segment belongs to the module
+  module_managed,  // likewise, __managed__
+  mapped,          // cuMemMap
+  pinned,          // cuMemHostAlloc
+  registered,      // cuMemHostRegister
 };
 
 struct MemoryRange {
@@ -42,6 +43,8 @@ struct MemoryRange {
   bool freeing = false;  // cuMemFreeAsync is on its way
 
   bool is_host() const { return kind == MemoryKind::pinned || kind == MemoryKind::registered; }
+  bool is_module() const { return kind == MemoryKind::module_data || kind == MemoryKind::module_managed; }
+  bool is_managed() const { return kind == MemoryKind::managed || kind == MemoryKind::module_managed; }
 };
 
 // A reader-writer lock that lets writers in first: copies come without end, frees are few.

@@ -136,7 +136,6 @@ void Runtime::release(const MemoryRange& range) {
   switch (range.kind) {
     case MemoryKind::device:
     case MemoryKind::managed:
-    case MemoryKind::module_data:
       if (Device* owner = device(range.device)) owner->heap().free(range.address);
       break;
     case MemoryKind::pinned:

@@ -3,6 +3,7 @@
 
 #include "protocol/cuda/export_tables.h"
 #include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/module.h"
 
 using namespace gpupool;
 using namespace gpupool::softgpu;
@@ -40,8 +41,18 @@ CUresult device_identity(CUdevice index, cuda::DeviceIdentity* identity) {
   });
 }
 
-CUresult enumerate_functions(CUcontext, CUmodule, void (*)(void*, CUfunction), void*) {
-  return CUDA_ERROR_NOT_SUPPORTED;
+CUresult enumerate_functions(CUcontext, CUmodule handle, void (*visit)(void* user, CUfunction function),
+                             void* user) {
+  return call([&] {
+    const Ref<Module> module = find<Module>(handle);
+    if (!module) return CUDA_ERROR_INVALID_HANDLE;
+    for (const KernelInfo& kernel : module->program().kernels()) {
+      if (const Ref<Function> function = module->function(kernel.name)) {
+        visit(user, make_handle<CUfunction>(function->handle));
+      }
+    }
+    return CUDA_SUCCESS;
+  });
 }
 
 constexpr cuda::DriverHooks kHooks{

@@ -116,7 +116,7 @@ namespace {
 
 CUresult check_managed(CUdeviceptr address, size_t size) {
   const auto range = runtime().memory().find(address);
-  if (size == 0 || !range || range->kind != MemoryKind::managed) return CUDA_ERROR_INVALID_VALUE;
+  if (size == 0 || !range || !range->is_managed()) return CUDA_ERROR_INVALID_VALUE;
   return runtime().memory().accessible(address, size, false) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

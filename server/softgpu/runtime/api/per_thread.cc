@@ -20,8 +20,28 @@ CUDA_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStrea
 CUDA_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) {
   return per_thread(cuEventRecord, hEvent, hStream);
 }
+CUDA_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX,
+                                                    unsigned int gridDimY, unsigned int gridDimZ,
+                                                    unsigned int blockDimX, unsigned int blockDimY,
+                                                    unsigned int blockDimZ, unsigned int sharedMemBytes,
+                                                    CUstream hStream, void** kernelParams) {
+  return per_thread(cuLaunchCooperativeKernel, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                    blockDimZ, sharedMemBytes, hStream, kernelParams);
+}
 CUDA_EXPORT CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void* userData) {
   return per_thread(cuLaunchHostFunc, hStream, fn, userData);
+}
+CUDA_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void** kernelParams,
+                                           void** extra) {
+  return per_thread(cuLaunchKernelEx, config, f, kernelParams, extra);
+}
+CUDA_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                         unsigned int gridDimZ, unsigned int blockDimX,
+                                         unsigned int blockDimY, unsigned int blockDimZ,
+                                         unsigned int sharedMemBytes, CUstream hStream, void** kernelParams,
+                                         void** extra) {
+  return per_thread(cuLaunchKernel, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+                    sharedMemBytes, hStream, kernelParams, extra);
 }
 CUDA_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) {
   return per_thread(cuMemAllocAsync, dptr, bytesize, hStream);

@@ -13,12 +13,8 @@ CUresult put(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-bool managed(const MemoryRange& range) {
-  return range.kind == MemoryKind::managed;
-}
-
 bool legacy_capable(const MemoryRange& range) {
-  return range.kind == MemoryKind::device || range.kind == MemoryKind::module_data;
+  return range.kind == MemoryKind::device || range.is_module();
 }
 
 CUresult attribute_of(const MemoryRange& range, CUpointer_attribute attribute, uint64_t address, void* data) {
@@ -31,7 +27,7 @@ CUresult attribute_of(const MemoryRange& range, CUpointer_attribute attribute, u
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       return put<CUdeviceptr>(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!host && !managed(range)) return CUDA_ERROR_INVALID_VALUE;
+      if (!host && !range.is_managed()) return CUDA_ERROR_INVALID_VALUE;
       return put(data, reinterpret_cast<void*>(address));
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
       return CUDA_ERROR_NOT_SUPPORTED;
@@ -40,7 +36,7 @@ CUresult attribute_of(const MemoryRange& range, CUpointer_attribute attribute, u
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return put<unsigned long long>(data, range.id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      return put<unsigned>(data, managed(range) ? 1 : 0);
+      return put<unsigned>(data, range.is_managed() ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return put<int>(data, range.device);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:

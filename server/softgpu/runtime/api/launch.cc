@@ -1,0 +1,261 @@
+// Launches.
+#include "server/softgpu/runtime/api/launch.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "server/softgpu/runtime/api/call.h"
+
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
+
+namespace {
+
+bool fits(const LaunchShape& shape, const KernelInfo& kernel, const FunctionSettings& settings) {
+  const auto within = [](uint32_t value, int most) {
+    return value != 0 && value <= static_cast<uint32_t>(most);
+  };
+  if (!within(shape.grid[0], limits::kMaxGridX) || !within(shape.grid[1], limits::kMaxGridY) ||
+      !within(shape.grid[2], limits::kMaxGridZ) || !within(shape.block[0], limits::kMaxBlockX) ||
+      !within(shape.block[1], limits::kMaxBlockY) || !within(shape.block[2], limits::kMaxBlockZ)) {
+    return false;
+  }
+  const uint64_t threads = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
+  if (threads > kernel.max_threads) return false;
+  const auto& required = kernel.required_block;
+  if (required[0] != 0 && (shape.block[0] != required[0] || shape.block[1] != std::max(required[1], 1u) ||
+                           shape.block[2] != std::max(required[2], 1u))) {
+    return false;
+  }
+  return shape.shared_bytes <= static_cast<uint32_t>(max_dynamic_shared(kernel, settings));
+}
+
+// One buffer with all parameters: CU_LAUNCH_PARAM_BUFFER_POINTER, its size, CU_LAUNCH_PARAM_END.
+bool pack_extra(const KernelInfo& kernel, void** extra, std::vector<std::byte>& packed) {
+  const void* buffer = nullptr;
+  const size_t* size = nullptr;
+  for (int i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+    if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+      buffer = extra[i + 1];
+    } else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+      size = static_cast<const size_t*>(extra[i + 1]);
+    } else {
+      return false;
+    }
+  }
+  const size_t needed =
+      kernel.parameters.empty() ? 0 : kernel.parameters.back().offset + kernel.parameters.back().size;
+  if (needed == 0) return true;
+  if (buffer == nullptr || size == nullptr || *size < needed) return false;
+  std::memcpy(packed.data(), buffer, std::min(*size, packed.size()));
+  return true;
+}
+
+bool pack_each(const KernelInfo& kernel, void** parameters, std::vector<std::byte>& packed) {
+  if (kernel.parameters.empty()) return true;
+  if (parameters == nullptr) return false;
+  for (size_t i = 0; i < kernel.parameters.size(); ++i) {
+    if (parameters[i] == nullptr) return false;
+    std::memcpy(packed.data() + kernel.parameters[i].offset, parameters[i], kernel.parameters[i].size);
+  }
+  return true;
+}
+
+// Every block of a cooperative grid must be resident at once. The executor could run more than a device of
+// this size would hold, but programs rely on the refusal.
+bool fits_at_once(const LaunchShape& shape, const Device& device) {
+  const uint64_t blocks = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
+  const uint64_t threads = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
+  const auto each =
+      std::min<uint64_t>(limits::kBlocksPerMultiprocessor, limits::kThreadsPerMultiprocessor / threads);
+  return blocks <= each * static_cast<uint64_t>(device.multiprocessors());
+}
+
+CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle, void** parameters,
+                void** extra) {
+  return call_on_stream(stream_handle, [&](Stream& stream) {
+    Ref<Op> op;
+    const CUresult result = make_launch(stream, handle_value(handle), shape, parameters, extra, &op);
+    return result != CUDA_SUCCESS ? result : stream.context().enqueue(stream, op);
+  });
+}
+
+}  // namespace
+
+namespace gpupool::softgpu::api {
+
+CUresult make_launch(Stream& stream, uint64_t handle, const LaunchShape& shape, void** parameters,
+                     void** extra, Ref<Op>* op) {
+  Context& context = stream.context();
+  Ref<Function> function;
+  if (const CUresult result = resolve_function(context, handle, &function); result != CUDA_SUCCESS)
+    return result;
+  if (&function->context() != &context) return CUDA_ERROR_INVALID_HANDLE;
+  const KernelInfo& kernel = function->kernel();
+  if (!fits(shape, kernel, function->settings())) return CUDA_ERROR_INVALID_VALUE;
+  if (parameters != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (shape.cooperative && !fits_at_once(shape, context.device()))
+    return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+
+  GridRequest request;
+  request.params.resize(kernel.parameter_bytes);
+  const bool packed = extra != nullptr ? pack_extra(kernel, extra, request.params)
+                                       : pack_each(kernel, parameters, request.params);
+  if (!packed) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = function->code(&request.code); result != CUDA_SUCCESS) return result;
+  request.kernel_name = kernel.name;
+  std::copy(std::begin(shape.grid), std::end(shape.grid), request.grid_dim);
+  std::copy(std::begin(shape.block), std::end(shape.block), request.block_dim);
+  request.static_shared_bytes = kernel.static_shared_bytes;
+  request.dynamic_shared_bytes = shape.shared_bytes;
+  request.local_bytes = kernel.local_bytes;
+  request.stack_bytes = context.stack_bytes();
+  request.module_data = function->data_address();
+  request.cooperative = shape.cooperative;
+  *op = make_ref<GridOp>(std::move(function), std::move(request));
+  return CUDA_SUCCESS;
+}
+
+CUresult read_launch_attributes(const CUlaunchAttribute* attributes, unsigned count, LaunchShape* shape) {
+  if (count != 0 && attributes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    switch (static_cast<int>(attributes[i].id)) {
+      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+        shape->cooperative = attributes[i].value.cooperative != 0;
+        break;
+      case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
+        const auto& cluster = attributes[i].value.clusterDim;
+        // Clusters of several blocks are not offered (CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH is 0).
+        if (cluster.x > 1 || cluster.y > 1 || cluster.z > 1) return CUDA_ERROR_NOT_SUPPORTED;
+        break;
+      }
+      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+      case 12:  // LAUNCH_COMPLETION_EVENT
+        return CUDA_ERROR_NOT_SUPPORTED;
+      default:
+        break;  // hints: priorities, cache windows, serialisation that may be relaxed
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::softgpu::api
+
+CUDA_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                                    unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                                    unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                                    void** parameters, void** extra) {
+  return launch(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, false},
+                stream, parameters, extra);
+}
+
+CUDA_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                                               unsigned int grid_z, unsigned int block_x,
+                                               unsigned int block_y, unsigned int block_z,
+                                               unsigned int shared_bytes, CUstream stream,
+                                               void** parameters) {
+  return launch(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, true}, stream,
+                parameters, nullptr);
+}
+
+CUDA_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters,
+                                      void** extra) {
+  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  LaunchShape shape{{config->gridDimX, config->gridDimY, config->gridDimZ},
+                    {config->blockDimX, config->blockDimY, config->blockDimZ},
+                    config->sharedMemBytes,
+                    false};
+  const CUresult result = read_launch_attributes(config->attrs, config->numAttrs, &shape);
+  return result != CUDA_SUCCESS ? result : launch(function, shape, config->hStream, parameters, extra);
+}
+
+// --- The launch calls of CUDA 2: parameters and shape are set on the function first ---
+
+namespace {
+
+template <class Body>
+CUresult change_old_launch(CUfunction handle, const Body& body) noexcept {
+  return call_in_context([&](Context& context) {
+    Ref<Function> function;
+    if (const CUresult result = resolve_function(context, handle_value(handle), &function);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+    std::lock_guard guard(function->old_mutex);
+    return body(function->old_launch);
+  });
+}
+
+CUresult set_old_parameter(CUfunction function, int offset, const void* value, size_t bytes) {
+  return change_old_launch(function, [&](Function::OldLaunch& old) {
+    if (offset < 0 || value == nullptr || offset + bytes > static_cast<size_t>(limits::kParameterBytes)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (old.params.size() < static_cast<size_t>(offset) + bytes)
+      old.params.resize(static_cast<size_t>(offset) + bytes);
+    std::memcpy(old.params.data() + offset, value, bytes);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult launch_old(CUfunction handle, int grid_x, int grid_y, CUstream stream) {
+  Function::OldLaunch old;
+  const CUresult result = change_old_launch(handle, [&](Function::OldLaunch& set) {
+    old = set;
+    return CUDA_SUCCESS;
+  });
+  if (result != CUDA_SUCCESS) return result;
+  if (grid_x <= 0 || grid_y <= 0) return CUDA_ERROR_INVALID_VALUE;
+  size_t bytes = old.params.size();
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, old.params.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+  return launch(handle,
+                {{static_cast<uint32_t>(grid_x), static_cast<uint32_t>(grid_y), 1},
+                 {old.block[0], old.block[1], old.block[2]},
+                 old.shared_bytes,
+                 false},
+                stream, nullptr, extra);
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
+  return change_old_launch(function, [&](Function::OldLaunch& old) {
+    if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
+    old.block[0] = static_cast<uint32_t>(x);
+    old.block[1] = static_cast<uint32_t>(y);
+    old.block[2] = static_cast<uint32_t>(z);
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuFuncSetSharedSize(CUfunction function, unsigned int bytes) {
+  return change_old_launch(function, [&](Function::OldLaunch& old) {
+    old.shared_bytes = bytes;
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuParamSetSize(CUfunction function, unsigned int bytes) {
+  return change_old_launch(function, [&](Function::OldLaunch& old) {
+    if (bytes > static_cast<unsigned>(limits::kParameterBytes)) return CUDA_ERROR_INVALID_VALUE;
+    old.params.resize(bytes);
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuParamSeti(CUfunction function, int offset, unsigned int value) {
+  return set_old_parameter(function, offset, &value, sizeof value);
+}
+CUDA_EXPORT CUresult cuParamSetf(CUfunction function, int offset, float value) {
+  return set_old_parameter(function, offset, &value, sizeof value);
+}
+CUDA_EXPORT CUresult cuParamSetv(CUfunction function, int offset, void* value, unsigned int bytes) {
+  return set_old_parameter(function, offset, value, bytes);
+}
+CUDA_EXPORT CUresult cuLaunch(CUfunction function) {
+  return launch_old(function, 1, 1, nullptr);
+}
+CUDA_EXPORT CUresult cuLaunchGrid(CUfunction function, int width, int height) {
+  return launch_old(function, width, height, nullptr);
+}
+CUDA_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
+  return launch_old(function, width, height, stream);
+}

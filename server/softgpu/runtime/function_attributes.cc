@@ -1,0 +1,104 @@
+// Attributes of kernels.
+#include <algorithm>
+
+#include "server/softgpu/runtime/device.h"
+#include "server/softgpu/runtime/module.h"
+
+namespace gpupool::softgpu {
+
+int max_dynamic_shared(const KernelInfo& kernel, const FunctionSettings& settings) {
+  const int chosen = settings.max_dynamic_shared.load(std::memory_order_relaxed);
+  if (chosen >= 0) return chosen;
+  return std::max(limits::kSharedPerBlock - static_cast<int>(kernel.static_shared_bytes), 0);
+}
+
+CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& settings,
+                          uint32_t compute_capability, CUfunction_attribute attribute, int* value) {
+  switch (static_cast<int>(attribute)) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = static_cast<int>(kernel.max_threads);
+      break;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+      *value = static_cast<int>(kernel.static_shared_bytes);
+      break;
+    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
+      *value = 0;
+      break;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+      *value = static_cast<int>(kernel.local_bytes);
+      break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      *value = static_cast<int>(std::max(kernel.registers, 1u));
+      break;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      *value = static_cast<int>(compute_capability);
+      break;
+    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
+      *value = 0;
+      break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      *value = max_dynamic_shared(kernel, settings);
+      break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      *value = settings.carveout;
+      break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+      *value = settings.cluster_required;
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+      *value = settings.cluster_width;
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+      *value = settings.cluster_height;
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+      *value = settings.cluster_depth;
+      break;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      *value = settings.non_portable_cluster;
+      break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      *value = settings.cluster_policy;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult set_kernel_attribute(const KernelInfo& kernel, FunctionSettings& settings,
+                              CUfunction_attribute attribute, int value) {
+  switch (static_cast<int>(attribute)) {
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      if (value < 0 || value > limits::kSharedPerBlockOptIn - static_cast<int>(kernel.static_shared_bytes)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      settings.max_dynamic_shared = value;
+      break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
+      settings.carveout = value;
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+      settings.cluster_width = value;
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+      settings.cluster_height = value;
+      break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+      settings.cluster_depth = value;
+      break;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      settings.non_portable_cluster = value != 0;
+      break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      settings.cluster_policy = value;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,101 @@
+#include "server/softgpu/runtime/image.h"
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "server/softgpu/runtime/device.h"
+#include "server/softgpu/runtime/program_cache.h"
+#include "server/softgpu/runtime/runtime.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+CUresult code_of(CompileErrorCode code) {
+  switch (code) {
+    case CompileErrorCode::invalid_ptx:
+      return CUDA_ERROR_INVALID_PTX;
+    case CompileErrorCode::unsupported_ptx_version:
+      return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+    case CompileErrorCode::unresolved_symbol:
+      return CUDA_ERROR_INVALID_IMAGE;
+    case CompileErrorCode::internal:
+      break;
+  }
+  return CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
+}
+
+}  // namespace
+
+CUresult load_texts(std::span<const std::string_view> texts, const Device& device,
+                    std::shared_ptr<const Program>* program, std::string* message) {
+  CompileOptions options;
+  options.compute_capability = device.compute_capability();
+  auto outcome = runtime().programs().get(texts, options);
+  if (auto* compiled = std::get_if<std::shared_ptr<const Program>>(&outcome)) {
+    *program = std::move(*compiled);
+    return CUDA_SUCCESS;
+  }
+  const CompileError& error = std::get<CompileError>(outcome);
+  *message = error.message;
+  fprintf(stderr, "softgpu: %s\n", error.message.c_str());
+  return code_of(error.code);
+}
+
+CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::vector<std::string>* texts,
+                      std::string* message) {
+  cuda::Image image;
+  CUresult result = cuda::parse_image(spans, image);
+  cuda::CodeSelection selection;
+  if (result == CUDA_SUCCESS) {
+    const cuda::CodeTarget target{device.capability_major(), device.capability_minor(), true};
+    result = cuda::select_code(image, target, selection);
+  }
+  if (result != CUDA_SUCCESS) {
+    *message = result == CUDA_ERROR_NO_BINARY_FOR_GPU ? "the image holds no PTX that this device can run"
+                                                      : "the image is not device code";
+    return result;
+  }
+  for (const cuda::ImageEntry* entry : selection.entries) {
+    cuda::Bytes bytes;
+    if (result = cuda::unpack_entry(*entry, bytes); result != CUDA_SUCCESS) {
+      *message = "the image cannot be decompressed";
+      return result;
+    }
+    texts->emplace_back(bytes.text());
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult load_image(const cuda::ImageSpans& spans, const Device& device,
+                    std::shared_ptr<const Program>* program, std::string* message) {
+  std::vector<std::string> texts;
+  const CUresult result = unpack_image(spans, device, &texts, message);
+  if (result != CUDA_SUCCESS) {
+    runtime().log("module not loaded: " + *message);
+    return result;
+  }
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  return load_texts(views, device, program, message);
+}
+
+CUresult load_image(const void* image, const Device& device, std::shared_ptr<const Program>* program,
+                    std::string* message) {
+  if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  cuda::ImageSpans spans;
+  if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) {
+    *message = "the image is not device code";
+    return result;
+  }
+  return load_image(spans, device, program, message);
+}
+
+CUresult read_file(const char* path, std::string* content) {
+  if (path == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  content->assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::softgpu

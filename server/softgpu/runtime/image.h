@@ -1,0 +1,33 @@
+// From an image that a program hands over (fat binary, wrapper, cubin, PTX) to a compiled program.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/fatbin.h"
+#include "server/softgpu/jit/program.h"
+
+namespace gpupool::softgpu {
+
+class Device;
+
+// Picks what the device can run, unpacks and compiles it. Failures are CUDA's codes; `message` then says why
+// in one line, which has also gone to stderr when it is about PTX that cannot run.
+CUresult load_image(const void* image, const Device& device, std::shared_ptr<const Program>* program,
+                    std::string* message);
+CUresult load_image(const cuda::ImageSpans& spans, const Device& device,
+                    std::shared_ptr<const Program>* program, std::string* message);
+CUresult load_texts(std::span<const std::string_view> texts, const Device& device,
+                    std::shared_ptr<const Program>* program, std::string* message);
+
+// The PTX texts of an image that the device would load; for the linker.
+CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::vector<std::string>* texts,
+                      std::string* message);
+
+// Reads a file whole, with a NUL behind its end; CUDA_ERROR_FILE_NOT_FOUND when there is none.
+CUresult read_file(const char* path, std::string* content);
+
+}  // namespace gpupool::softgpu

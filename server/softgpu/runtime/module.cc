@@ -1,0 +1,165 @@
+#include "server/softgpu/runtime/module.h"
+
+#include <algorithm>
+
+#include "server/softgpu/memory/address_space.h"
+#include "server/softgpu/runtime/device.h"
+#include "server/softgpu/runtime/runtime.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+CUresult code_of(FaultKind fault) {
+  switch (fault) {
+    case FaultKind::illegal_address:
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    case FaultKind::misaligned_address:
+      return CUDA_ERROR_MISALIGNED_ADDRESS;
+    case FaultKind::invalid_address_space:
+      return CUDA_ERROR_INVALID_ADDRESS_SPACE;
+    case FaultKind::illegal_instruction:
+      return CUDA_ERROR_ILLEGAL_INSTRUCTION;
+    case FaultKind::invalid_pc:
+      return CUDA_ERROR_INVALID_PC;
+    case FaultKind::hardware_stack:
+      return CUDA_ERROR_HARDWARE_STACK_ERROR;
+    case FaultKind::assertion:
+      return CUDA_ERROR_ASSERT;
+    default:
+      return CUDA_ERROR_LAUNCH_FAILED;
+  }
+}
+
+}  // namespace
+
+Function::Function(Ref<Context> context, std::shared_ptr<const Program> program, const KernelInfo& kernel,
+                   uint64_t module_handle, uint64_t data_address, std::shared_ptr<FunctionSettings> settings)
+    : context_(std::move(context)),
+      program_(std::move(program)),
+      kernel_(kernel),
+      module_handle_(module_handle),
+      data_address_(data_address),
+      settings_(std::move(settings)) {}
+
+CUresult Function::code(KernelCode* code) {
+  if (!loaded()) {
+    std::lock_guard guard(code_mutex_);
+    if (!loaded()) {
+      auto made = program_->code(kernel_);
+      if (const CompileError* error = std::get_if<CompileError>(&made)) {
+        fprintf(stderr, "softgpu: %s\n", error->message.c_str());
+        return CUDA_ERROR_INVALID_PTX;
+      }
+      code_ = std::get<KernelCode>(made);
+      loaded_.store(true, std::memory_order_release);
+    }
+  }
+  *code = code_;
+  return CUDA_SUCCESS;
+}
+
+CUresult place_globals(const Program& program, Device& device, uint64_t context, uint64_t* address) {
+  const uint64_t size = program.data_bytes();
+  *address = 0;
+  if (size == 0) return CUDA_SUCCESS;
+  const auto memory = device.allocate(size);
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  program.write_data({reinterpret_cast<std::byte*>(*memory), size}, *memory);
+  for (const GlobalInfo& global : program.globals()) {
+    if (global.size == 0) continue;
+    MemoryRange range;
+    range.address = *memory + global.offset;
+    range.size = global.size;
+    range.kind = global.is_managed ? MemoryKind::module_managed : MemoryKind::module_data;
+    range.device = device.index();
+    range.context = context;
+    runtime().memory().add(range);
+  }
+  *address = *memory;
+  return CUDA_SUCCESS;
+}
+
+void remove_globals(const Program& program, Device& device, uint64_t address) {
+  for (const GlobalInfo& global : program.globals()) {
+    runtime().memory().take(address + global.offset,
+                            [](const MemoryRange& range) { return range.is_module(); });
+  }
+  std::lock_guard access(runtime().memory().access_lock());
+  device.heap().free(address);
+}
+
+CUresult Module::create(Ref<Context> context, std::shared_ptr<const Program> program, uint64_t data,
+                        SettingsOf settings_of, void* user, Ref<Module>* module) {
+  Ref<Module> made = Ref<Module>::adopt(new Module(context, std::move(program)));
+  made->data_address_ = data;
+  if (data == 0) {
+    const CUresult result =
+        place_globals(*made->program_, context->device(), context->handle(), &made->data_address_);
+    if (result != CUDA_SUCCESS) return result;
+    made->owns_data_ = made->data_address_ != 0;
+  }
+  made->handle_ = runtime().handles().add(made);
+  bool full = made->handle_ == 0;
+  for (const KernelInfo& kernel : made->program_->kernels()) {
+    Ref<Function> function = make_ref<Function>(
+        context, made->program_, kernel, made->handle_, made->data_address_,
+        settings_of == nullptr ? std::make_shared<FunctionSettings>() : settings_of(user, kernel));
+    function->handle = runtime().handles().add(function);
+    full = full || function->handle == 0;
+    made->functions_.emplace(kernel.name, std::move(function));
+  }
+  if (full) {
+    made->unload();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  context->adopt(made->handle_);
+  *module = std::move(made);
+  return CUDA_SUCCESS;
+}
+
+Ref<Function> Module::function(std::string_view name) {
+  std::lock_guard guard(mutex_);
+  const auto it = functions_.find(name);
+  return it == functions_.end() ? nullptr : it->second;
+}
+
+CUresult Module::global(std::string_view name, uint64_t* address, uint64_t* size) const {
+  const GlobalInfo* global = program_->find_global(name);
+  if (global == nullptr) return CUDA_ERROR_NOT_FOUND;
+  *address = data_address_ + global->offset;
+  *size = global->size;
+  return CUDA_SUCCESS;
+}
+
+void Module::unload() {
+  std::map<std::string, Ref<Function>, std::less<>> functions;
+  {
+    std::lock_guard guard(mutex_);
+    if (unloaded_) return;
+    unloaded_ = true;
+    functions.swap(functions_);
+  }
+  context_->disown(handle_);
+  runtime().handles().remove<Module>(handle_);
+  for (const auto& [name, function] : functions) runtime().handles().remove<Function>(function->handle);
+  if (owns_data_) remove_globals(*program_, context_->device(), data_address_);
+}
+
+void GridOp::start() {
+  // A bare pointer with a reference of its own: small enough for std::function to hold without an allocation.
+  add_reference();
+  context()->device().executor().submit(std::move(request_), [this](const GridResult& result) {
+    const Ref<GridOp> self = Ref<GridOp>::adopt(this);
+    finished(result);
+  });
+}
+
+void GridOp::finished(const GridResult& result) {
+  if (result.fault != FaultKind::none) {
+    context()->fail(code_of(result.fault));
+    runtime().log(result.detail);
+  }
+  complete();
+}
+
+}  // namespace gpupool::softgpu

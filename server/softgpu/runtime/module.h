@@ -1,0 +1,128 @@
+// Modules: an instance of a compiled program in a context, with its own globals. Functions: its kernels.
+//
+// A module owns its data segment; unload() gives it back, once, however long functions and queued launches
+// still refer to the code. Functions keep the code alive, not the data. Thread-safe.
+#pragma once
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/exec/grid.h"
+#include "server/softgpu/jit/program.h"
+#include "server/softgpu/runtime/context.h"
+#include "server/softgpu/runtime/handles.h"
+#include "server/softgpu/runtime/op.h"
+
+namespace gpupool::softgpu {
+
+// What a program may change about a kernel.
+struct FunctionSettings {
+  std::atomic<int> max_dynamic_shared{-1};  // bytes; -1: what fits beside static shared memory in 48 KiB
+  std::atomic<int> carveout{-1};            // percent
+  std::atomic<int> cluster_required{0};
+  std::atomic<int> cluster_width{0}, cluster_height{0}, cluster_depth{0};
+  std::atomic<int> non_portable_cluster{0};
+  std::atomic<int> cluster_policy{0};
+};
+
+// Attributes of a kernel, shared by functions and library kernels.
+CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& settings,
+                          uint32_t compute_capability, CUfunction_attribute attribute, int* value);
+CUresult set_kernel_attribute(const KernelInfo& kernel, FunctionSettings& settings,
+                              CUfunction_attribute attribute, int value);
+int max_dynamic_shared(const KernelInfo& kernel, const FunctionSettings& settings);
+
+class Function final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::function;
+  Function(Ref<Context> context, std::shared_ptr<const Program> program, const KernelInfo& kernel,
+           uint64_t module_handle, uint64_t data_address, std::shared_ptr<FunctionSettings> settings);
+
+  Context& context() const { return *context_; }
+  const KernelInfo& kernel() const { return kernel_; }
+  FunctionSettings& settings() const { return *settings_; }
+  uint64_t module_handle() const { return module_handle_; }
+  uint64_t data_address() const { return data_address_; }
+  // Machine code; made at the first call.
+  CUresult code(KernelCode* code);
+  bool loaded() const { return loaded_.load(std::memory_order_acquire); }
+  uint64_t handle = 0;  // set once, before the function is shown to anyone
+
+  // The parameters of the functions of old (cuParamSet*, cuFuncSetBlockShape).
+  struct OldLaunch {
+    std::vector<std::byte> params;
+    uint32_t block[3] = {1, 1, 1};
+    uint32_t shared_bytes = 0;
+  };
+  std::mutex old_mutex;
+  OldLaunch old_launch;  // guarded by old_mutex
+
+ private:
+  const Ref<Context> context_;
+  const std::shared_ptr<const Program> program_;
+  const KernelInfo& kernel_;
+  const uint64_t module_handle_;
+  const uint64_t data_address_;
+  const std::shared_ptr<FunctionSettings> settings_;
+  std::mutex code_mutex_;
+  std::atomic<bool> loaded_{false};
+  KernelCode code_;
+};
+
+class Module final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::module;
+  // A null maker of settings gives every function settings of its own.
+  using SettingsOf = std::shared_ptr<FunctionSettings> (*)(void* user, const KernelInfo& kernel);
+  // `data` is a segment that the caller keeps, with the initial values in it; 0: the module gets one of its
+  // own.
+  static CUresult create(Ref<Context> context, std::shared_ptr<const Program> program, uint64_t data,
+                         SettingsOf settings_of, void* user, Ref<Module>* module);
+
+  Context& context() const { return *context_; }
+  const Program& program() const { return *program_; }
+  uint64_t handle() const { return handle_; }
+  // Null when there is no such kernel.
+  Ref<Function> function(std::string_view name);
+  // CUDA_ERROR_NOT_FOUND when there is no such global.
+  CUresult global(std::string_view name, uint64_t* address, uint64_t* size) const;
+  // Gives back the data segment and the handles.
+  void unload();
+
+ private:
+  Module(Ref<Context> context, std::shared_ptr<const Program> program)
+      : context_(std::move(context)), program_(std::move(program)) {}
+  const Ref<Context> context_;
+  const std::shared_ptr<const Program> program_;
+  uint64_t handle_ = 0;
+  uint64_t data_address_ = 0;
+  bool owns_data_ = false;
+  std::mutex mutex_;
+  bool unloaded_ = false;
+  std::map<std::string, Ref<Function>, std::less<>> functions_;
+};
+
+// A program's globals on a device: memory with their initial values, entered into the memory map under the
+// context's handle. No memory is needed (address 0) by a program without globals.
+CUresult place_globals(const Program& program, Device& device, uint64_t context, uint64_t* address);
+void remove_globals(const Program& program, Device& device, uint64_t address);
+
+// A launch of a kernel.
+class GridOp final : public Op {
+ public:
+  GridOp(Ref<Function> function, GridRequest request)
+      : function_(std::move(function)), request_(std::move(request)) {}
+  Ref<Op> clone() const override { return make_ref<GridOp>(function_, request_); }
+
+ private:
+  void start() override;
+  void finished(const GridResult& result);
+  const Ref<Function> function_;
+  GridRequest request_;
+};
+
+}  // namespace gpupool::softgpu
