@@ -52,7 +52,7 @@ void FunctionCodegen::sub(Decoded& i) {
   llvm::Value* a = read(i, 1, type);
   llvm::Value* b = read(i, 2, type);
   if (mode.saturate) return write(i.operand(0), intrinsic(llvm::Intrinsic::ssub_sat, {a, b}), type);
-  if (cc) carry_out(b_.CreateICmpULT(a, b));
+  if (cc) carry_out(b_.CreateICmpUGE(a, b));
   write(i.operand(0), b_.CreateSub(a, b), type);
 }
 
@@ -91,11 +91,12 @@ void FunctionCodegen::add_with_carry(Decoded& i) {
   llvm::Value* a = read(i, 1, type);
   llvm::Value* b = read(i, 2, type);
   llvm::Value* in = carry_in();
+  // After a subtraction the flag says "no borrow", as on the hardware: nvcc's 128-bit division reads it with addc.
   if (i.opcode() == "addc") return write(i.operand(0), add_carry(a, b, in, cc), type);
   llvm::Value* first = intrinsic(llvm::Intrinsic::usub_with_overflow, {a, b});
   llvm::Value* second = intrinsic(llvm::Intrinsic::usub_with_overflow,
-                                  {b_.CreateExtractValue(first, 0), b_.CreateZExt(in, a->getType())});
-  if (cc) carry_out(b_.CreateOr(b_.CreateExtractValue(first, 1), b_.CreateExtractValue(second, 1)));
+                                  {b_.CreateExtractValue(first, 0), b_.CreateZExt(b_.CreateNot(in), a->getType())});
+  if (cc) carry_out(b_.CreateNot(b_.CreateOr(b_.CreateExtractValue(first, 1), b_.CreateExtractValue(second, 1))));
   write(i.operand(0), b_.CreateExtractValue(second, 0), type);
 }
 

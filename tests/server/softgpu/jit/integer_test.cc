@@ -67,6 +67,9 @@ TEST_CASE("carries travel through addc, subc and madc") {
   check<uint64_t>("mov.b64 {%t0, %t1}, %a; mov.b64 {%t2, %t3}, %b; sub.cc.u32 %t4, %t0, %t2; subc.u32 %t5, %t1, %t3; mov.b64 %d, {%t4, %t5};",
                   kU64, kU64, [](uint64_t a, uint64_t b) { return a - b; });
   check<uint32_t>("sub.cc.u32 %t0, %a, %b; subc.u32 %d, 0, 0;", kU32, kU32, [](uint32_t a, uint32_t b) { return a < b ? ~0u : 0; });
+  // The flag after a subtraction, seen by addc, is "no borrow": nvcc's 128-bit division counts on it.
+  check<uint32_t>("sub.cc.u32 %t0, %a, %b; addc.u32 %d, 0, 0;", kU32, kU32, [](uint32_t a, uint32_t b) { return a >= b; });
+  check<uint32_t>("sub.cc.u32 %t0, %a, %b; subc.cc.u32 %t1, 5, 5; addc.u32 %d, 0, 0;", kU32, kU32, [](uint32_t a, uint32_t b) { return a >= b; });
   check<uint64_t>("mad.lo.cc.u32 %t0, %a, %b, %a; madc.hi.u32 %t1, %a, %b, 0; mov.b64 %d, {%t0, %t1};", kU32, kU32,
                   [](uint32_t a, uint32_t b) { return uint64_t{a} * b + a; });
   check<uint32_t>("add.cc.u32 %t0, %a, %b; addc.cc.u32 %t1, 0xFFFFFFFF, 0; addc.u32 %d, 0, 0;", kU32, kU32,
