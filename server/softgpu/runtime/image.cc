@@ -47,7 +47,11 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
   cuda::Image image;
   CUresult result = cuda::parse_image(spans, image);
   cuda::CodeSelection selection;
-  if (result == CUDA_SUCCESS) {
+  if (result == CUDA_SUCCESS && image.linked.empty() && image.entries.size() == 1 &&
+      image.entries[0].kind == cuda::CodeKind::ptx && image.entries[0].record.empty()) {
+    // Bare PTX: there is nothing to choose, so the compiler says what is wrong with it.
+    selection.entries.push_back(&image.entries[0]);
+  } else if (result == CUDA_SUCCESS) {
     const cuda::CodeTarget target{device.capability_major(), device.capability_minor(), true};
     result = cuda::select_code(image, target, selection);
   }

@@ -1,0 +1,283 @@
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/server/softgpu/runtime/fixture.h"
+#include "tests/server/softgpu/runtime/kernels.h"
+
+namespace {
+
+struct KernelFixture : ContextFixture {
+  KernelFixture() {
+    REQUIRE_OK(cuModuleLoadData(&module, kKernels));
+    REQUIRE_OK(cuMemAlloc_v2(&memory, 1 << 20));
+    REQUIRE_OK(cuMemsetD8_v2(memory, 0, 1 << 20));
+  }
+  CUfunction function(const char* name) {
+    CUfunction found = nullptr;
+    REQUIRE_OK(cuModuleGetFunction(&found, module, name));
+    return found;
+  }
+  CUresult launch(CUfunction f, unsigned grid, unsigned block, std::vector<void*> parameters,
+                  CUstream stream = nullptr) {
+    return cuLaunchKernel(f, grid, 1, 1, block, 1, 1, 0, stream, parameters.data(), nullptr);
+  }
+  CUmodule module = nullptr;
+  CUdeviceptr memory = 0;
+};
+
+int read_int(CUdeviceptr address) {
+  int value = -1;
+  REQUIRE_OK(cuMemcpyDtoH_v2(&value, address, 4));
+  return value;
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(KernelFixture, "a kernel runs with parameters given in either way") {
+  CUfunction fill = function("fill");
+  int value = 42;
+  REQUIRE_OK(launch(fill, 4, 256, {&memory, &value}));
+  CHECK(read_int(memory) == 42);
+  CHECK(read_int(memory + 4 * 1023) == 42);
+  CHECK(read_int(memory + 4 * 1024) == 0);
+
+  struct __attribute__((packed)) {
+    CUdeviceptr address;
+    int value;
+  } packed{memory, 43};
+  size_t size = sizeof packed;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                   CU_LAUNCH_PARAM_END};
+  REQUIRE_OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra));
+  CHECK(read_int(memory) == 43);
+  size = 8;
+  CHECK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra) == CUDA_ERROR_INVALID_VALUE);
+
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY =
+      config.blockDimZ = 1;
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+  attribute.value.cooperative = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  value = 44;
+  void* parameters[] = {&memory, &value};
+  REQUIRE_OK(cuLaunchKernelEx(&config, fill, parameters, nullptr));
+  CHECK(read_int(memory) == 44);
+}
+
+TEST_CASE_METHOD(KernelFixture, "launches that cannot be are refused") {
+  CUfunction fill = function("fill");
+  int value = 1;
+  CHECK(launch(fill, 0, 1, {&memory, &value}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(launch(fill, 1, 0, {&memory, &value}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(launch(fill, 1, 1025, {&memory, &value}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(launch(fill, 1, 1, {&memory, nullptr}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  void* parameters[] = {&memory, &value};
+  CHECK(cuLaunchKernel(fill, 1, 70000, 1, 1, 1, 1, 0, nullptr, parameters, nullptr) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 65, 0, nullptr, parameters, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 49 << 10, nullptr, parameters, nullptr) ==
+        CUDA_ERROR_INVALID_VALUE);
+  REQUIRE_OK(cuFuncSetAttribute(fill, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 100 << 10));
+  REQUIRE_OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 49 << 10, nullptr, parameters, nullptr));
+  CHECK(cuFuncSetAttribute(fill, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 228 << 10) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuLaunchKernel(reinterpret_cast<CUfunction>(memory), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters,
+                       nullptr) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(launch(function("bounded"), 1, 65, {}) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE_OK(launch(function("bounded"), 1, 64, {}));
+  REQUIRE_OK(cuCtxSynchronize());
+}
+
+TEST_CASE_METHOD(KernelFixture, "globals, functions and their attributes") {
+  CUdeviceptr counter = 0;
+  size_t size = 0;
+  REQUIRE_OK(cuModuleGetGlobal_v2(&counter, &size, module, "counter"));
+  CHECK(size == 4);
+  CHECK(read_int(counter) == 7);
+  REQUIRE_OK(launch(function("count"), 2, 32, {}));
+  CHECK(read_int(counter) == 7 + 64);
+  CHECK(cuModuleGetGlobal_v2(&counter, &size, module, "nothing") == CUDA_ERROR_NOT_FOUND);
+  CUfunction missing = nullptr;
+  CHECK(cuModuleGetFunction(&missing, module, "nothing") == CUDA_ERROR_NOT_FOUND);
+
+  CUfunction fill = function("fill");
+  const char* name = nullptr;
+  REQUIRE_OK(cuFuncGetName(&name, fill));
+  CHECK(std::string(name) == "fill");
+  size_t offset = 0;
+  REQUIRE_OK(cuFuncGetParamInfo(fill, 1, &offset, &size));
+  CHECK(offset == 8);
+  CHECK(size == 4);
+  CHECK(cuFuncGetParamInfo(fill, 2, &offset, &size) == CUDA_ERROR_INVALID_VALUE);
+  int value = 0;
+  REQUIRE_OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function("bounded")));
+  CHECK(value == 64);
+  int blocks = 0;
+  REQUIRE_OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, fill, 1024, 0));
+  CHECK(blocks == 2);
+  int grid = 0, block = 0;
+  REQUIRE_OK(cuOccupancyMaxPotentialBlockSize(&grid, &block, fill, nullptr, 0, 0));
+  CHECK(block == 1024);
+  CHECK(grid > 0);
+  unsigned count = 0;
+  REQUIRE_OK(cuModuleGetFunctionCount(&count, module));
+  std::vector<CUfunction> all(count);
+  REQUIRE_OK(cuModuleEnumerateFunctions(all.data(), count, module));
+  CHECK(std::find(all.begin(), all.end(), fill) != all.end());
+  CUmodule owner = nullptr;
+  REQUIRE_OK(cuFuncGetModule(&owner, fill));
+  CHECK(owner == module);
+
+  REQUIRE_OK(cuModuleUnload(module));
+  CHECK(cuModuleUnload(module) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(launch(fill, 1, 1, {&memory, &value}) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuMemcpyDtoH_v2(&value, counter, 4) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE_METHOD(KernelFixture, "a fault is sticky to its context and stays there") {
+  struct Case {
+    const char* kernel;
+    CUresult error;
+  };
+  for (const Case& c :
+       {Case{"stray", CUDA_ERROR_ILLEGAL_ADDRESS}, Case{"misaligned", CUDA_ERROR_MISALIGNED_ADDRESS},
+        Case{"trapped", CUDA_ERROR_LAUNCH_FAILED}}) {
+    INFO(c.kernel);
+    CUcontext other = nullptr;
+    REQUIRE_OK(cuCtxCreate_v2(&other, 0, device));
+    CUmodule broken = nullptr;
+    REQUIRE_OK(cuModuleLoadData(&broken, kKernels));
+    CUdeviceptr there = 0;
+    REQUIRE_OK(cuMemAlloc_v2(&there, 4096));
+    CUfunction f = nullptr;
+    REQUIRE_OK(cuModuleGetFunction(&f, broken, c.kernel));
+    REQUIRE_OK(launch(f, 1, 32, {&there}));
+    CHECK(cuCtxSynchronize() == c.error);
+    CHECK(cuMemFree_v2(there) == c.error);
+    CHECK(cuStreamQuery(nullptr) == c.error);
+    CHECK(launch(f, 1, 32, {&there}) == c.error);
+    CHECK(cuModuleUnload(broken) == c.error);
+    REQUIRE_OK(cuCtxPopCurrent_v2(nullptr));
+    int value = 5;
+    REQUIRE_OK(launch(function("fill"), 1, 32, {&memory, &value}));
+    CHECK(read_int(memory) == 5);
+    REQUIRE_OK(cuCtxDestroy_v2(other));
+  }
+}
+
+TEST_CASE_METHOD(KernelFixture, "kernels and copies follow each other in a stream") {
+  CUstream stream = nullptr;
+  REQUIRE_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUfunction count = function("count");
+  CUdeviceptr counter = 0;
+  REQUIRE_OK(cuModuleGetGlobal_v2(&counter, nullptr, module, "counter"));
+  REQUIRE_OK(cuMemsetD32Async(counter, 0, 1, stream));
+  for (int i = 0; i < 2000; ++i) REQUIRE_OK(launch(count, 1, 32, {}, stream));
+  int value = 0;
+  REQUIRE_OK(cuMemcpyDtoHAsync_v2(&value, counter, 4, stream));
+  REQUIRE_OK(cuStreamSynchronize(stream));
+  CHECK(value == 64'000);
+}
+
+TEST_CASE("a library serves every context and outlives their reset") {
+  REQUIRE_OK(cuInit(0));
+  CUlibrary library = nullptr;
+  REQUIRE_OK(cuLibraryLoadData(&library, kKernels, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUkernel kernel = nullptr;
+  REQUIRE_OK(cuLibraryGetKernel(&kernel, library, "count"));
+  CHECK(cuLibraryGetKernel(&kernel, library, "nothing") == CUDA_ERROR_NOT_FOUND);
+  const char* name = nullptr;
+  REQUIRE_OK(cuKernelGetName(&name, kernel));
+  CHECK(std::string(name) == "count");
+  for (int round = 0; round < 2; ++round) {
+    for (CUdevice device = 0; device < 2; ++device) {
+      CUcontext context = nullptr;
+      REQUIRE_OK(cuDevicePrimaryCtxRetain(&context, device));
+      REQUIRE_OK(cuCtxSetCurrent(context));
+      REQUIRE_OK(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr,
+                                nullptr));
+      CUdeviceptr counter = 0;
+      size_t size = 0;
+      REQUIRE_OK(cuLibraryGetGlobal(&counter, &size, library, "counter"));
+      CHECK(read_int(counter) == 7 + 32);  // an instance of this context's own, fresh after the reset
+      CUfunction f = nullptr;
+      REQUIRE_OK(cuKernelGetFunction(&f, kernel));
+      REQUIRE_OK(cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr));
+      CHECK(read_int(counter) == 7 + 64);
+      REQUIRE_OK(cuDevicePrimaryCtxReset_v2(device));
+      REQUIRE_OK(cuDevicePrimaryCtxRelease_v2(device));
+    }
+  }
+  REQUIRE_OK(cuCtxSetCurrent(nullptr));
+  REQUIRE_OK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 64 << 10, kernel, 1));
+  int bytes = 0;
+  REQUIRE_OK(cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel, 1));
+  CHECK(bytes == 64 << 10);
+  REQUIRE_OK(cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel, 0));
+  CHECK(bytes == 48 << 10);
+  REQUIRE_OK(cuLibraryUnload(library));
+  CHECK(cuLibraryUnload(library) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuKernelGetName(&name, kernel) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE_METHOD(ContextFixture, "images that cannot run say why") {
+  CUmodule module = nullptr;
+  char log[512] = "untouched";
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
+  const char* broken =
+      ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k() {\n  frobnicate.u32 %r1;\n  "
+      "ret;\n}\n";
+  CHECK(cuModuleLoadDataEx(&module, broken, 2, options, values) == CUDA_ERROR_INVALID_PTX);
+  CHECK(std::string(log).find("frobnicate") != std::string::npos);
+  CHECK(reinterpret_cast<uintptr_t>(values[1]) == std::strlen(log));
+  const char* future = ".version 7.0\n.target sm_150\n.address_size 64\n.visible .entry k() { ret; }\n";
+  CHECK(cuModuleLoadData(&module, future) == CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+  CHECK(cuModuleLoadData(&module, "garbage") == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(cuModuleLoadData(&module, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuModuleLoad(&module, "/nonexistent/file.ptx") == CUDA_ERROR_FILE_NOT_FOUND);
+}
+
+TEST_CASE_METHOD(ContextFixture, "the linker joins PTX files") {
+  const char* caller =
+      ".version 7.0\n.target sm_70\n.address_size 64\n"
+      ".extern .func (.param .b32 r) twice(.param .b32 x);\n"
+      ".visible .entry run(.param .u64 out) {\n"
+      "  .reg .b32 %r<3>; .reg .b64 %d<2>;\n"
+      "  ld.param.u64 %d1, [out];\n"
+      "  mov.u32 %r1, 21;\n"
+      "  { .param .b32 a; .param .b32 b; st.param.b32 [a], %r1; call.uni (b), twice, (a); ld.param.b32 %r2, "
+      "[b]; }\n"
+      "  st.global.u32 [%d1], %r2;\n  ret;\n}\n";
+  const char* callee =
+      ".version 7.0\n.target sm_70\n.address_size 64\n"
+      ".visible .func (.param .b32 r) twice(.param .b32 x) {\n"
+      "  .reg .b32 %r<3>;\n  ld.param.b32 %r1, [x];\n  add.u32 %r2, %r1, %r1;\n  st.param.b32 [r], %r2;\n  "
+      "ret;\n}\n";
+  CUlinkState state = nullptr;
+  REQUIRE_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
+  REQUIRE_OK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, const_cast<char*>(caller), std::strlen(caller) + 1,
+                              "caller", 0, nullptr, nullptr));
+  REQUIRE_OK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, const_cast<char*>(callee), std::strlen(callee) + 1,
+                              "callee", 0, nullptr, nullptr));
+  void* image = nullptr;
+  size_t size = 0;
+  REQUIRE_OK(cuLinkComplete(state, &image, &size));
+  CUmodule module = nullptr;
+  REQUIRE_OK(cuModuleLoadData(&module, image));
+  REQUIRE_OK(cuLinkDestroy(state));
+  CHECK(cuLinkDestroy(state) == CUDA_ERROR_INVALID_HANDLE);
+  CUfunction run = nullptr;
+  REQUIRE_OK(cuModuleGetFunction(&run, module, "run"));
+  CUdeviceptr out = 0;
+  REQUIRE_OK(cuMemAlloc_v2(&out, 4));
+  void* parameters[] = {&out};
+  REQUIRE_OK(cuLaunchKernel(run, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  CHECK(read_int(out) == 42);
+}

@@ -1,0 +1,59 @@
+// Kernels of the driver tests, as PTX.
+#pragma once
+
+inline constexpr char kKernels[] = R"(
+.version 7.0
+.target sm_70
+.address_size 64
+
+.visible .global .align 4 .u32 counter = 7;
+
+// out[global thread] = value
+.visible .entry fill(.param .u64 out, .param .u32 value) {
+  .reg .b32 %r<6>; .reg .b64 %d<4>;
+  ld.param.u64 %d1, [out];
+  ld.param.u32 %r1, [value];
+  mov.u32 %r2, %ctaid.x;
+  mov.u32 %r3, %ntid.x;
+  mov.u32 %r4, %tid.x;
+  mad.lo.s32 %r5, %r2, %r3, %r4;
+  mul.wide.u32 %d2, %r5, 4;
+  add.s64 %d3, %d1, %d2;
+  st.global.u32 [%d3], %r1;
+  ret;
+}
+
+.visible .entry count() {
+  .reg .b32 %r<2>; .reg .b64 %d<2>;
+  mov.u64 %d1, counter;
+  atom.global.add.u32 %r1, [%d1], 1;
+  ret;
+}
+
+.visible .entry bounded() .maxntid 64, 1, 1 {
+  ret;
+}
+
+// Far outside of every allocation.
+.visible .entry stray(.param .u64 out) {
+  .reg .b32 %r<2>; .reg .b64 %d<3>;
+  ld.param.u64 %d1, [out];
+  add.s64 %d2, %d1, 1099511627776;
+  mov.u32 %r1, 1;
+  st.global.u32 [%d2], %r1;
+  ret;
+}
+
+.visible .entry misaligned(.param .u64 out) {
+  .reg .b32 %r<2>; .reg .b64 %d<2>;
+  ld.param.u64 %d1, [out];
+  mov.u32 %r1, 1;
+  st.global.u32 [%d1+2], %r1;
+  ret;
+}
+
+.visible .entry trapped(.param .u64 out) {
+  trap;
+  ret;
+}
+)";
