@@ -46,7 +46,8 @@ Result<void> to_flag(const toml::node& node, bool& out) {
 template <class T>
 Result<void> to_choice(const toml::node& node, const char* choices, T& out) {
   const auto value = node.value_exact<std::string>();
-  if (!value || !log::parse(*value, out)) return Error{ErrorCode::invalid, std::string("must be one of ") + choices};
+  if (!value || !log::parse(*value, out))
+    return Error{ErrorCode::invalid, std::string("must be one of ") + choices};
   return {};
 }
 
@@ -84,7 +85,8 @@ Result<void> read_config(const std::string& path, ServerOptions& options) {
                                          std::string(error.description())};
   }
   for (const auto& [key, node] : table) {
-    if (auto read = read_key(key.str(), node, options); !read) return bad_key(path, key.str(), read.error().message);
+    if (auto read = read_key(key.str(), node, options); !read)
+      return bad_key(path, key.str(), read.error().message);
   }
   return {};
 }

@@ -65,10 +65,11 @@ Result<std::unique_ptr<transport::Listener>> open_listener(const ServerOptions& 
   auto listener = transport::listen(options.listen, {.dead_peer_timeout = options.dead_peer_timeout});
   if (!listener) return listener.error();
   if (!options.insecure && !is_loopback((*listener)->endpoint().host)) {
-    return Error{ErrorCode::invalid,
-                 "refusing to listen on " + options.listen.text() +
-                     ": it is reachable from other machines, and poold has no authentication yet, so whoever reaches "
-                     "it could use this host's GPUs; listen on 127.0.0.1, or give --insecure in a network you trust"};
+    return Error{
+        ErrorCode::invalid,
+        "refusing to listen on " + options.listen.text() +
+            ": it is reachable from other machines, and poold has no authentication yet, so whoever reaches "
+            "it could use this host's GPUs; listen on 127.0.0.1, or give --insecure in a network you trust"};
   }
   return listener;
 }

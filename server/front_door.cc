@@ -68,7 +68,8 @@ void FrontDoor::accept_some() {
 
 void FrontDoor::add(std::unique_ptr<transport::Connection> connection) {
   if (half_open_.size() >= kMostHalfOpen) {
-    report(half_open_.front()->address(), "dropped for a newer connection: too many have not introduced themselves");
+    report(half_open_.front()->address(),
+           "dropped for a newer connection: too many have not introduced themselves");
     half_open_.front()->drop();
   }
   const std::string address = connection->peer();

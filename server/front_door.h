@@ -1,7 +1,7 @@
 // poold's entrance: accepts connections and reads each one's Preamble and Hello, many at once, none for long.
 //
-// Runs on poold's one thread. What comes in is not trusted: bounded in size, time and number (the longest waiting one is
-// dropped for a new one). Only a client whose Hello is complete and fits is passed on.
+// Runs on poold's one thread. What comes in is not trusted: bounded in size, time and number (the longest
+// waiting one is dropped for a new one). Only a client whose Hello is complete and fits is passed on.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>

@@ -43,25 +43,27 @@ void HalfOpen::start_timer(std::chrono::milliseconds timeout, const char* reason
 
 void HalfOpen::read_hello(std::chrono::milliseconds timeout) {
   start_timer(timeout, "it did not introduce itself in time");
-  asio::async_read(stream_, asio::buffer(&preamble_, sizeof preamble_),
-                   [self = shared_from_this()](const asio::error_code& status, size_t received) {
-                     if (status == asio::error::operation_aborted) return;
-                     if (!status) return self->read_body();
-                     self->reject(received == 0 ? "it left without a word" : "it left in the middle of its hello");
-                   });
+  asio::async_read(
+      stream_, asio::buffer(&preamble_, sizeof preamble_),
+      [self = shared_from_this()](const asio::error_code& status, size_t received) {
+        if (status == asio::error::operation_aborted) return;
+        if (!status) return self->read_body();
+        self->reject(received == 0 ? "it left without a word" : "it left in the middle of its hello");
+      });
 }
 
 void HalfOpen::read_body() {
   if (preamble_.magic != wire::kMagic) return reject("it does not speak gpupool's protocol");
   if (preamble_.protocol_version != wire::kProtocolVersion) {
     return refuse({control::HelloReply::WRONG_VERSION,
-                   "the server speaks protocol version " + std::to_string(wire::kProtocolVersion) + ", the client " +
-                       std::to_string(preamble_.protocol_version) + "; use the same release of gpupool on both sides"});
+                   "the server speaks protocol version " + std::to_string(wire::kProtocolVersion) +
+                       ", the client " + std::to_string(preamble_.protocol_version) +
+                       "; use the same release of gpupool on both sides"});
   }
   if (preamble_.length > kMaxClientHelloBytes) {
-    return refuse({control::HelloReply::MALFORMED, "the client's hello is " + std::to_string(preamble_.length) +
-                                                       " bytes long; the limit is " +
-                                                       std::to_string(kMaxClientHelloBytes)});
+    return refuse({control::HelloReply::MALFORMED,
+                   "the client's hello is " + std::to_string(preamble_.length) +
+                       " bytes long; the limit is " + std::to_string(kMaxClientHelloBytes)});
   }
   bytes_.resize(preamble_.length);
   asio::async_read(stream_, asio::buffer(bytes_),

@@ -1,6 +1,7 @@
 // One connection that has not introduced itself yet, or that is being told why it is refused.
 //
-// Lives in FrontDoor's list, and in the handlers of its pending operations; drop() ends both. poold's one thread.
+// Lives in FrontDoor's list, and in the handlers of its pending operations; drop() ends both. poold's one
+// thread.
 #pragma once
 #include <array>
 #include <asio/posix/stream_descriptor.hpp>
@@ -39,7 +40,7 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   const std::string transport_;
   const std::string address_;
   wire::Preamble preamble_;
-  std::string bytes_;             // Hello, then the refusal
+  std::string bytes_;              // Hello, then the refusal
   std::array<char, 4096> sink_{};  // what a refused client still sends
   size_t discarded_ = 0;
 };

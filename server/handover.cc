@@ -61,7 +61,8 @@ Result<ControlMessage> receive_control(int socket) {
   while ((size = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0) {
     if (errno != EINTR) return failure("reading from", errno);
   }
-  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr;
+       control = CMSG_NXTHDR(&message, control)) {
     if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SCM_RIGHTS) {
       std::memcpy(&out.descriptor, CMSG_DATA(control), sizeof out.descriptor);
     }

@@ -1,8 +1,9 @@
-// What poold and a worker tell each other over the control socket (AF_UNIX, SOCK_SEQPACKET): one packet per message.
+// What poold and a worker tell each other over the control socket (AF_UNIX, SOCK_SEQPACKET): one packet per
+// message.
 //
-// worker -> poold: ready, or failed with a text. poold -> worker: session, with the client's descriptor and its Hello.
-// The end of either process ends the other's socket. Both are the same build, so the packet is a plain struct; it is
-// checked all the same, because a worker runs a client's code paths.
+// worker -> poold: ready, or failed with a text. poold -> worker: session, with the client's descriptor and
+// its Hello. The end of either process ends the other's socket. Both are the same build, so the packet is a
+// plain struct; it is checked all the same, because a worker runs a client's code paths.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -35,10 +36,10 @@ enum class ControlKind : uint32_t { ready = 1, failed = 2, session = 3 };
 
 struct ControlHeader {
   ControlKind kind = ControlKind::ready;
-  uint32_t payload_bytes = 0;               // failed: text; session: Hello
-  uint64_t session_number = 0;              // this and all below: session only
+  uint32_t payload_bytes = 0;   // failed: text; session: Hello
+  uint64_t session_number = 0;  // this and all below: session only
   int64_t dead_peer_timeout_ms = 0;
-  std::array<char, 16> transport{};         // scheme, zero-terminated
+  std::array<char, 16> transport{};  // scheme, zero-terminated
   std::array<char, 16> session_id{};
   std::array<char, 32> resume_token{};
 };

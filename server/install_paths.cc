@@ -18,7 +18,8 @@ Result<fs::path> program_folder() {
 Result<std::string> existing(const fs::path& path, const std::string& what, const std::string& advice) {
   std::error_code status;
   if (fs::is_regular_file(path, status)) return path.lexically_normal().string();
-  return Error{ErrorCode::unavailable, what + " is not at " + path.lexically_normal().string() + "; " + advice};
+  return Error{ErrorCode::unavailable,
+               what + " is not at " + path.lexically_normal().string() + "; " + advice};
 }
 
 }  // namespace
@@ -43,7 +44,8 @@ Result<std::string> device_library_path(const std::string& device) {
 Result<std::string> worker_program_path() {
   const auto folder = program_folder();
   if (!folder) return folder.error();
-  return existing(*folder / "poold-worker", "the worker program", "build or install poold-worker beside poold");
+  return existing(*folder / "poold-worker", "the worker program",
+                  "build or install poold-worker beside poold");
 }
 
 }  // namespace gpupool::server

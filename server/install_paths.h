@@ -6,7 +6,8 @@
 
 namespace gpupool::server {
 
-// "softgpu": PREFIX/lib/softgpu/libcuda.so.1; "nvidia": libcuda.so.1 as the dynamic linker finds it; else a path.
+// "softgpu": PREFIX/lib/softgpu/libcuda.so.1; "nvidia": libcuda.so.1 as the dynamic linker finds it; else a
+// path.
 Result<std::string> device_library_path(const std::string& device);
 Result<std::string> worker_program_path();
 

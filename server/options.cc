@@ -46,23 +46,28 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* listen = app.add_option("--listen", given.listen,
                                       "where to listen, tcp://HOST:PORT; port 0 takes a free one "
                                       "[tcp://127.0.0.1:9700]");
-  const auto* device = app.add_option("--device", given.device,
-                                      "softgpu, nvidia (the system's libcuda.so.1), or a path to a device library "
-                                      "[softgpu]");
-  const auto* port_file = app.add_option("--port-file", given.port_file, "write the port to this file when ready");
-  const auto* idle = app.add_option("--idle-workers", given.idle_workers, "workers started ahead of clients [2]")
-                         ->check(CLI::Range(1u, kMostIdleWorkers));
+  const auto* device =
+      app.add_option("--device", given.device,
+                     "softgpu, nvidia (the system's libcuda.so.1), or a path to a device library "
+                     "[softgpu]");
+  const auto* port_file =
+      app.add_option("--port-file", given.port_file, "write the port to this file when ready");
+  const auto* idle =
+      app.add_option("--idle-workers", given.idle_workers, "workers started ahead of clients [2]")
+          ->check(CLI::Range(1u, kMostIdleWorkers));
   const auto* sessions = app.add_option("--max-sessions", given.max_sessions, "clients served at once [64]")
                              ->check(CLI::Range(1u, kMostSessions));
-  const auto* hello_timeout =
-      app.add_option("--hello-timeout", given.hello_timeout, "seconds a new connection has to introduce itself [5]")
-          ->check(seconds);
+  const auto* hello_timeout = app.add_option("--hello-timeout", given.hello_timeout,
+                                             "seconds a new connection has to introduce itself [5]")
+                                  ->check(seconds);
   const auto* dead_peer = app.add_option("--dead-peer-timeout", given.dead_peer_timeout,
                                          "seconds after which an unreachable client's session ends [15]")
                               ->check(seconds);
   app.add_option("--config", given.config, "TOML file with the same keys; the command line wins");
-  const auto* level = app.add_option("--log-level", given.log_level, std::string("one of ") + kLogLevels + " [info]");
-  const auto* format = app.add_option("--log-format", given.log_format, std::string("one of ") + kLogFormats + " [text]");
+  const auto* level =
+      app.add_option("--log-level", given.log_level, std::string("one of ") + kLogLevels + " [info]");
+  const auto* format =
+      app.add_option("--log-format", given.log_format, std::string("one of ") + kLogFormats + " [text]");
   const auto* insecure = app.add_flag("--insecure", given.insecure,
                                       "listen beyond loopback although there is no authentication yet");
   try {

@@ -44,7 +44,8 @@ inline std::chrono::milliseconds to_milliseconds(double seconds) {
 
 std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words);
 
-// Overwrites what the file names. Unknown keys and values of the wrong kind are errors that name file and key.
+// Overwrites what the file names. Unknown keys and values of the wrong kind are errors that name file and
+// key.
 Result<void> read_config(const std::string& path, ServerOptions& options);
 
 }  // namespace gpupool::server

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <asio/post.hpp>
+#include <thread>
 #include <utility>
 
 #include "server/log/log.h"
@@ -16,10 +17,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr unsigned kMostStartingAtOnce = 8;
 constexpr milliseconds kFirstBackoff{100};
 constexpr milliseconds kLongestBackoff{10'000};
 constexpr milliseconds kStopGrace{2'000};
+
+// Opening a device library keeps a core busy.
+unsigned most_starting_at_once() {
+  return std::max(4u, std::thread::hardware_concurrency());
+}
 
 int64_t milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start).count();
@@ -54,8 +59,8 @@ void WorkerPool::start(std::function<void(Result<void>)> first_result) {
 }
 
 unsigned WorkerPool::count(State state) const {
-  return static_cast<unsigned>(std::count_if(workers_.begin(), workers_.end(),
-                                             [state](const auto& entry) { return entry.second->state == state; }));
+  return static_cast<unsigned>(std::count_if(
+      workers_.begin(), workers_.end(), [state](const auto& entry) { return entry.second->state == state; }));
 }
 
 void WorkerPool::keep_enough() {
@@ -64,7 +69,7 @@ void WorkerPool::keep_enough() {
     const unsigned available = starting + count(State::idle);
     const size_t wanted = settings_.idle_workers + waiting_.size();
     const size_t allowed = size_t{settings_.max_sessions} + settings_.idle_workers;
-    if (available >= wanted || workers_.size() >= allowed || starting >= kMostStartingAtOnce) return;
+    if (available >= wanted || workers_.size() >= allowed || starting >= most_starting_at_once()) return;
     start_one();
   }
 }
@@ -89,9 +94,10 @@ void WorkerPool::watch_start(const std::shared_ptr<Worker>& worker) {
                       std::to_string(settings_.start_timeout.count() / 1000) + " s to start";
     ::kill(worker->pid, SIGKILL);
   });
-  worker->control.async_wait(asio::posix::stream_descriptor::wait_read, [this, worker](const asio::error_code& status) {
-    if (!status) read_control(*worker);
-  });
+  worker->control.async_wait(asio::posix::stream_descriptor::wait_read,
+                             [this, worker](const asio::error_code& status) {
+                               if (!status) read_control(*worker);
+                             });
 }
 
 void WorkerPool::read_control(Worker& worker) {
@@ -168,8 +174,8 @@ void WorkerPool::assign(Client client) {
     refuse_(std::move(client), {control::HelloReply::NO_DEVICE, "no worker can start: " + last_failure_});
     return;
   }
-  Waiting waiting{std::move(client), std::make_unique<asio::steady_timer>(context_, settings_.client_patience),
-                  next_ticket_++};
+  Waiting waiting{std::move(client),
+                  std::make_unique<asio::steady_timer>(context_, settings_.client_patience), next_ticket_++};
   waiting.patience->async_wait([this, ticket = waiting.ticket](const asio::error_code& status) {
     if (!status) give_up_waiting(ticket);
   });
@@ -183,9 +189,10 @@ void WorkerPool::give_up_waiting(uint64_t ticket) {
   if (at == waiting_.end()) return;
   Client client = std::move(at->client);
   waiting_.erase(at);
-  refuse_(std::move(client), {control::HelloReply::BUSY,
-                              "no worker became ready within " +
-                                  std::to_string(settings_.client_patience.count() / 1000) + " s; try again later"});
+  refuse_(std::move(client),
+          {control::HelloReply::BUSY, "no worker became ready within " +
+                                          std::to_string(settings_.client_patience.count() / 1000) +
+                                          " s; try again later"});
 }
 
 bool WorkerPool::hand_over(Worker& worker, Client& client) {
@@ -270,7 +277,8 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
     case State::idle:
     case State::starting:
       if (stopping_) return;
-      start_failed(worker.failure.empty() ? "a worker ended before it had a client (" + how + ")" : worker.failure);
+      start_failed(worker.failure.empty() ? "a worker ended before it had a client (" + how + ")"
+                                          : worker.failure);
       return;
   }
 }

@@ -1,7 +1,8 @@
 // poold's workers: started ahead of clients, given one client each, supervised to their end.
 //
-// Runs on poold's one thread (the io_context's). A worker that crashes is logged and replaced and touches no other one.
-// Workers that cannot start are retried ever more slowly; meanwhile clients are refused with the reason.
+// Runs on poold's one thread (the io_context's). A worker that crashes is logged and replaced and touches no
+// other one. Workers that cannot start are retried ever more slowly; meanwhile clients are refused with the
+// reason.
 #pragma once
 #include <sys/types.h>
 
@@ -43,7 +44,8 @@ class WorkerPool {
     unsigned max_sessions = 64;
     std::chrono::milliseconds dead_peer_timeout{};
     std::chrono::milliseconds start_timeout{60'000};  // from exec to ready
-    std::chrono::milliseconds client_patience{10'000};  // how long a client waits for a worker
+    // How long a client waits for a worker; it loses patience itself after 20 s.
+    std::chrono::milliseconds client_patience{15'000};
   };
   // Takes the client back, with its descriptor, to be told why.
   using Refuse = std::function<void(Client, Refusal)>;

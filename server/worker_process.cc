@@ -29,7 +29,8 @@ constexpr int kFirstFree = 10;
 
 Result<StartedWorker> start_worker(const WorkerProgram& program) {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return cannot_start(program.program, errno);
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    return cannot_start(program.program, errno);
   const int ours = ends[0];
   const int theirs = ::fcntl(ends[1], F_DUPFD_CLOEXEC, kFirstFree);
   const int duplicate_error = errno;
@@ -56,9 +57,15 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
 
   const std::string parent = std::to_string(::getpid());
-  const char* words[] = {"poold-worker", "--device",     program.device.c_str(),
-                         "--parent",     parent.c_str(), "--log-level",
-                         log::name_of(program.log_level), "--log-format", log::name_of(program.log_format),
+  const char* words[] = {"poold-worker",
+                         "--device",
+                         program.device.c_str(),
+                         "--parent",
+                         parent.c_str(),
+                         "--log-level",
+                         log::name_of(program.log_level),
+                         "--log-format",
+                         log::name_of(program.log_format),
                          nullptr};
   StartedWorker started{.pid = -1, .control = ours};
   const int error = ::posix_spawn(&started.pid, program.program.c_str(), &actions, &attributes,
@@ -77,14 +84,20 @@ std::string end_text(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
     const int signal = WTERMSIG(wait_status);
     const char* name = ::sigdescr_np(signal);
-    return "killed by signal " + std::to_string(signal) + (name != nullptr ? " (" + std::string(name) + ")" : "");
+    return "killed by signal " + std::to_string(signal) +
+           (name != nullptr ? " (" + std::string(name) + ")" : "");
   }
   switch (const int status = WEXITSTATUS(wait_status)) {
-    case kWorkerOrderly: return "the client left";
-    case kWorkerSessionFailed: return "the connection was lost, or the client broke the protocol";
-    case kWorkerHandoverFailed: return "the client was gone before the session began";
-    case kWorkerPooldGone: return "poold is shutting down";
-    default: return "exit status " + std::to_string(status);
+    case kWorkerOrderly:
+      return "the client left";
+    case kWorkerSessionFailed:
+      return "the connection was lost, or the client broke the protocol";
+    case kWorkerHandoverFailed:
+      return "the client was gone before the session began";
+    case kWorkerPooldGone:
+      return "poold is shutting down";
+    default:
+      return "exit status " + std::to_string(status);
   }
 }
 

@@ -21,10 +21,12 @@ struct StartedWorker {
   int control = -1;  // poold's end of the control socket, non-blocking; the caller's to close
 };
 
-// The worker gets nothing but stdin from /dev/null, poold's stderr (as 1, 2 and the log) and the control socket.
+// The worker gets nothing but stdin from /dev/null, poold's stderr (as 1, 2 and the log) and the control
+// socket.
 Result<StartedWorker> start_worker(const WorkerProgram& program);
 
-// Why a worker's session is over: "the client left", "killed by signal 11 (Segmentation fault)", "exit status 3".
+// Why a worker's session is over: "the client left", "killed by signal 11 (Segmentation fault)", "exit status
+// 3".
 std::string end_text(int wait_status);
 
 }  // namespace gpupool::server

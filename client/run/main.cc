@@ -105,7 +105,8 @@ int run(char** words) {
   std::error_code status;
   const fs::path library = client_library(status);
   if (status || !fs::is_regular_file(library, status)) {
-    return fail(kExitBroken, "gpupool's client library is not at " + library.string() + "; install or build it there");
+    return fail(kExitBroken,
+                "gpupool's client library is not at " + library.string() + "; install or build it there");
   }
   const std::string forbidden = arguments.preload ? ":; \t\n" : ":;";
   if (library.string().find_first_of(forbidden) != std::string::npos) {
@@ -120,8 +121,9 @@ int run(char** words) {
 
   ::execvp(arguments.program[0], arguments.program);
   const int error = errno;
-  return fail(error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitCannotRun,
-              "cannot run '" + std::string(arguments.program[0]) + "': " + std::generic_category().message(error));
+  return fail(
+      error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitCannotRun,
+      "cannot run '" + std::string(arguments.program[0]) + "': " + std::generic_category().message(error));
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ Result<const Backend*> find_backend(const std::string& scheme) {
 }
 
 Error bad_endpoint(const std::string& text, const std::string& why) {
-  return {ErrorCode::invalid, "bad address '" + text + "': " + why + "; write it as tcp://HOST:PORT or tcp://[IPV6]:PORT"};
+  return {ErrorCode::invalid,
+          "bad address '" + text + "': " + why + "; write it as tcp://HOST:PORT or tcp://[IPV6]:PORT"};
 }
 
 }  // namespace
@@ -54,12 +55,14 @@ Result<Endpoint> Endpoint::parse(const std::string& text) {
     host_end = rest.find(':');
     if (host_end == std::string::npos) return bad_endpoint(text, "the port is missing");
     endpoint.host = rest.substr(0, host_end);
-    if (rest.find(':', host_end + 1) != std::string::npos) return bad_endpoint(text, "an IPv6 address needs brackets");
+    if (rest.find(':', host_end + 1) != std::string::npos)
+      return bad_endpoint(text, "an IPv6 address needs brackets");
   }
   if (endpoint.host.empty()) return bad_endpoint(text, "the host is missing");
   // No blanks, no control characters: the host goes into log lines and into the resolver.
   const auto fits = [](unsigned char c) { return c > ' ' && c != 0x7f && c != '/' && c != '[' && c != ']'; };
-  if (!std::all_of(endpoint.host.begin(), endpoint.host.end(), fits)) return bad_endpoint(text, "not a host name");
+  if (!std::all_of(endpoint.host.begin(), endpoint.host.end(), fits))
+    return bad_endpoint(text, "not a host name");
   if (host_end >= rest.size() || rest[host_end] != ':') return bad_endpoint(text, "the port is missing");
   const char* first = rest.data() + host_end + 1;
   const char* last = rest.data() + rest.size();

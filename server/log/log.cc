@@ -46,11 +46,16 @@ constexpr const char* kFormats[] = {"text", "json"};
 
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
-    case Level::debug: return spdlog::level::debug;
-    case Level::info: return spdlog::level::info;
-    case Level::warning: return spdlog::level::warn;
-    case Level::error: return spdlog::level::err;
-    case Level::off: break;
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::info:
+      return spdlog::level::info;
+    case Level::warning:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
+    case Level::off:
+      break;
   }
   return spdlog::level::off;
 }
@@ -135,9 +140,17 @@ void write(Level level, std::string_view event, std::initializer_list<Field> fie
   g_state->logger->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
-bool parse(std::string_view name, Level& level) { return find_name(name, kLevels, level); }
-bool parse(std::string_view name, Format& format) { return find_name(name, kFormats, format); }
-const char* name_of(Level level) { return kLevels[static_cast<size_t>(level)]; }
-const char* name_of(Format format) { return kFormats[static_cast<size_t>(format)]; }
+bool parse(std::string_view name, Level& level) {
+  return find_name(name, kLevels, level);
+}
+bool parse(std::string_view name, Format& format) {
+  return find_name(name, kFormats, format);
+}
+const char* name_of(Level level) {
+  return kLevels[static_cast<size_t>(level)];
+}
+const char* name_of(Format format) {
+  return kFormats[static_cast<size_t>(format)];
+}
 
 }  // namespace gpupool::log

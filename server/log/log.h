@@ -1,7 +1,8 @@
 // Structured log lines of poold and its workers: one event name and key=value pairs, as text or as JSON.
 //
-// Goes to one descriptor, a line per write(2), so that the lines of several processes never mix. Any thread may log;
-// start() is called once, before that. Values come from clients too: everything that is no plain text is escaped.
+// Goes to one descriptor, a line per write(2), so that the lines of several processes never mix. Any thread
+// may log; start() is called once, before that. Values come from clients too: everything that is no plain
+// text is escaped.
 #pragma once
 #include <concepts>
 #include <cstdint>

@@ -23,23 +23,27 @@ class Describer {
 
   Result<control::Device> describe() {
     char text[256] = {};
-    if (auto called = call("cuDeviceGetName", DEVICE_CALL(library_, cuDeviceGetName), text, int{sizeof text - 1}, device_);
+    if (auto called = call("cuDeviceGetName", DEVICE_CALL(library_, cuDeviceGetName), text,
+                           int{sizeof text - 1}, device_);
         !called) {
       return called.error();
     }
     out_.set_name(text);
     size_t total = 0;
-    if (auto called = call("cuDeviceTotalMem", DEVICE_CALL(library_, cuDeviceTotalMem), &total, device_); !called) {
+    if (auto called = call("cuDeviceTotalMem", DEVICE_CALL(library_, cuDeviceTotalMem), &total, device_);
+        !called) {
       return called.error();
     }
     out_.set_total_bytes(total);
     CUuuid uuid{};
-    if (auto called = call("cuDeviceGetUuid", DEVICE_CALL(library_, cuDeviceGetUuid), &uuid, device_); !called) {
+    if (auto called = call("cuDeviceGetUuid", DEVICE_CALL(library_, cuDeviceGetUuid), &uuid, device_);
+        !called) {
       return called.error();
     }
     out_.set_uuid(std::string(uuid.bytes, sizeof uuid.bytes));
     char bus_id[64] = {};
-    if (call("cuDeviceGetPCIBusId", DEVICE_CALL(library_, cuDeviceGetPCIBusId), bus_id, int{sizeof bus_id - 1}, device_)) {
+    if (call("cuDeviceGetPCIBusId", DEVICE_CALL(library_, cuDeviceGetPCIBusId), bus_id,
+             int{sizeof bus_id - 1}, device_)) {
       out_.set_pci_bus_id(bus_id);
     }
     if (auto added = add_attributes(); !added) return added.error();
@@ -78,13 +82,15 @@ class Describer {
 
   void add_virtual_memory() {
     const auto get = DEVICE_CALL(library_, cuMemGetAllocationGranularity);
-    if (!has_virtual_memory_ || get == nullptr || DEVICE_CALL(library_, cuMemAddressReserve) == nullptr) return;
+    if (!has_virtual_memory_ || get == nullptr || DEVICE_CALL(library_, cuMemAddressReserve) == nullptr)
+      return;
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties.location.id = device_;
     size_t granularity = 0;
-    if (get(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granularity == 0) return;
+    if (get(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS || granularity == 0)
+      return;
     out_.set_granularity(granularity);
     out_.set_has_virtual_memory(true);
   }
@@ -102,7 +108,8 @@ CUresult with_context(const DeviceLibrary& library, CUdevice device, Ask ask) {
   const auto release = DEVICE_CALL(library, cuDevicePrimaryCtxRelease);
   const auto push = DEVICE_CALL(library, cuCtxPushCurrent);
   const auto pop = DEVICE_CALL(library, cuCtxPopCurrent);
-  if (retain == nullptr || release == nullptr || push == nullptr || pop == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (retain == nullptr || release == nullptr || push == nullptr || pop == nullptr)
+    return CUDA_ERROR_NOT_SUPPORTED;
   CUcontext context = nullptr;
   CUresult result = retain(&context, device);
   if (result != CUDA_SUCCESS) return result;
@@ -120,7 +127,8 @@ CUresult with_context(const DeviceLibrary& library, CUdevice device, Ask ask) {
 Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& library) {
   std::vector<control::Device> devices;
   const auto get = DEVICE_CALL(library, cuDeviceGet);
-  if (get == nullptr) return Error{ErrorCode::unavailable, "device library '" + library.path() + "' has no cuDeviceGet"};
+  if (get == nullptr)
+    return Error{ErrorCode::unavailable, "device library '" + library.path() + "' has no cuDeviceGet"};
   for (int ordinal = 0; ordinal < library.device_count(); ++ordinal) {
     CUdevice device = 0;
     if (const CUresult result = get(&device, ordinal); result != CUDA_SUCCESS) {
@@ -147,7 +155,8 @@ void describe_present_state(const DeviceLibrary& library, std::vector<control::D
     CUresult result = get(&device, static_cast<int>(ordinal));
     if (result == CUDA_SUCCESS) {
       result = with_context(library, device, [&] {
-        if (get_priorities != nullptr && get_priorities(&least, &greatest) != CUDA_SUCCESS) least = greatest = 0;
+        if (get_priorities != nullptr && get_priorities(&least, &greatest) != CUDA_SUCCESS)
+          least = greatest = 0;
         return get_memory != nullptr ? get_memory(&free, &total) : CUDA_ERROR_NOT_SUPPORTED;
       });
     }

@@ -1,5 +1,5 @@
-// What a client learns of the devices when its session starts (HelloReply), and the session's range of device addresses.
-// Used by the worker's main thread only, before the session runs.
+// What a client learns of the devices when its session starts (HelloReply), and the session's range of device
+// addresses. Used by the worker's main thread only, before the session runs.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -14,8 +14,8 @@ class DeviceLibrary;
 // Everything that does not change while the worker waits for its session.
 Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& library);
 
-// Reads each device's free memory and priorities (they need a context). For a session's start: other sessions allocate
-// meanwhile. A device that cannot tell keeps 0 bytes free, and the log says why.
+// Reads each device's free memory and priorities (they need a context). For a session's start: other sessions
+// allocate meanwhile. A device that cannot tell keeps 0 bytes free, and the log says why.
 void describe_present_state(const DeviceLibrary& library, std::vector<control::Device>& devices);
 
 struct AddressRange {

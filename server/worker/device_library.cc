@@ -21,9 +21,10 @@ Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& pa
     return unusable(path, why != nullptr ? why : "unknown error");
   }
   if (::dlsym(handle, kClientMarker) != nullptr) {
-    return unusable(path,
-                    "it is gpupool's client library; name the driver's full path, or take the client's folder out of "
-                    "LD_LIBRARY_PATH");
+    return unusable(
+        path,
+        "it is gpupool's client library; name the driver's full path, or take the client's folder out of "
+        "LD_LIBRARY_PATH");
   }
   std::unique_ptr<DeviceLibrary> library(new DeviceLibrary(handle, path));
   const auto init = DEVICE_CALL(*library, cuInit);
@@ -52,7 +53,8 @@ void* DeviceLibrary::symbol(const char* name) const {
 std::string error_text(const DeviceLibrary& library, int result) {
   const auto get_name = DEVICE_CALL(library, cuGetErrorName);
   const char* name = nullptr;
-  if (get_name == nullptr || get_name(static_cast<CUresult>(result), &name) != CUDA_SUCCESS || name == nullptr) {
+  if (get_name == nullptr || get_name(static_cast<CUresult>(result), &name) != CUDA_SUCCESS ||
+      name == nullptr) {
     return "error " + std::to_string(result);
   }
   return std::string(name) + " (" + std::to_string(result) + ")";

@@ -1,7 +1,7 @@
 // The device's libcuda.so.1 (NVIDIA's, or softgpu), opened by an explicit path: what the worker calls.
 //
-// Immutable once loaded; any thread may call symbol(). Never unloaded: drivers do not survive that, and the process
-// ends with the session.
+// Immutable once loaded; any thread may call symbol(). Never unloaded: drivers do not survive that, and the
+// process ends with the session.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,7 +15,8 @@ class DeviceLibrary {
   // dlopen and cuInit. Refuses gpupool's own client library, which would only send the calls on.
   static Result<std::unique_ptr<DeviceLibrary>> load(const std::string& path);
 
-  // The address of a name as it stands in the symbol table ("cuMemAlloc_v2"); nullptr where the library has none.
+  // The address of a name as it stands in the symbol table ("cuMemAlloc_v2"); nullptr where the library has
+  // none.
   void* symbol(const char* name) const;
   const std::string& path() const { return path_; }
   int driver_version() const { return driver_version_; }
@@ -30,7 +31,8 @@ class DeviceLibrary {
   int device_count_ = 0;
 };
 
-// DEVICE_CALL(library, cuDeviceTotalMem): typed pointer to the version that cuda.h's macros choose, or nullptr.
+// DEVICE_CALL(library, cuDeviceTotalMem): typed pointer to the version that cuda.h's macros choose, or
+// nullptr.
 #define GPUPOOL_NAME_OF(name) #name
 #define DEVICE_CALL(library, name) reinterpret_cast<decltype(&name)>((library).symbol(GPUPOOL_NAME_OF(name)))
 

@@ -1,5 +1,5 @@
-// poold-worker: opens the device library, tells poold that it is ready, waits for one client, serves it, ends.
-// Started by poold only, with the control socket as descriptor 3 and poold's log as descriptor 4.
+// poold-worker: opens the device library, tells poold that it is ready, waits for one client, serves it,
+// ends. Started by poold only, with the control socket as descriptor 3 and poold's log as descriptor 4.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -86,7 +86,8 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
           server::ControlMessage message) {
   const server::ControlHeader& header = message.header;
   const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
-  const std::string scheme(header.transport.data(), ::strnlen(header.transport.data(), header.transport.size()));
+  const std::string scheme(header.transport.data(),
+                           ::strnlen(header.transport.data(), header.transport.size()));
   transport::Options options;
   options.dead_peer_timeout = dead_peer_timeout;
   auto connection = transport::adopt(scheme, message.descriptor, options);
@@ -146,8 +147,10 @@ int run(const Arguments& arguments) {
                                          (*devices)[0].name(), -1);
   if (!told) return server::kWorkerPooldGone;
   auto message = server::receive_control(server::kControlDescriptor);
-  if (!message) return message.error().code == ErrorCode::closed ? server::kWorkerOrderly : server::kWorkerControlBroken;
-  if (message->header.kind != server::ControlKind::session || message->descriptor < 0) return server::kWorkerControlBroken;
+  if (!message)
+    return message.error().code == ErrorCode::closed ? server::kWorkerOrderly : server::kWorkerControlBroken;
+  if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
+    return server::kWorkerControlBroken;
   end_with_poold();
   return serve(**library, std::move(*devices), range, std::move(*message));
 }

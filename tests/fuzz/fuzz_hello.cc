@@ -1,5 +1,5 @@
-// The first bytes that a stranger sends, in both codecs: the client's (protozero) and the server's (libprotobuf).
-// The first byte picks the message, the rest is the message.
+// The first bytes that a stranger sends, in both codecs: the client's (protozero) and the server's
+// (libprotobuf). The first byte picks the message, the rest is the message.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -32,8 +32,9 @@ TEST_CASE("poold prints its version and its help") {
   CHECK(version.output.starts_with("poold "));
   const Finished help = poold({"--help"});
   CHECK(help.status == 0);
-  for (const char* option : {"--listen", "--device", "--port-file", "--idle-workers", "--max-sessions", "--hello-timeout",
-                             "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure"}) {
+  for (const char* option :
+       {"--listen", "--device", "--port-file", "--idle-workers", "--max-sessions", "--hello-timeout",
+        "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure"}) {
     CHECK(has(help.output, option));
   }
 }
@@ -43,12 +44,13 @@ TEST_CASE("a wrong option ends poold with status 2 and names it") {
     std::vector<std::string> options;
     const char* named;
   };
-  const auto wrong = GENERATE(Case{{"--nonsense"}, "--nonsense"}, Case{{"extra"}, "extra"},
-                              Case{{"--idle-workers", "0"}, "--idle-workers"}, Case{{"--idle-workers", "x"}, "--idle-workers"},
-                              Case{{"--max-sessions", "0"}, "--max-sessions"}, Case{{"--hello-timeout", "0"}, "--hello-timeout"},
-                              Case{{"--dead-peer-timeout", "-1"}, "--dead-peer-timeout"},
-                              Case{{"--log-level", "loud"}, "loud"}, Case{{"--log-format", "xml"}, "xml"},
-                              Case{{"--listen", "127.0.0.1:1"}, "127.0.0.1:1"}, Case{{"--config", "/nowhere/poold.toml"}, "/nowhere/poold.toml"});
+  const auto wrong = GENERATE(
+      Case{{"--nonsense"}, "--nonsense"}, Case{{"extra"}, "extra"},
+      Case{{"--idle-workers", "0"}, "--idle-workers"}, Case{{"--idle-workers", "x"}, "--idle-workers"},
+      Case{{"--max-sessions", "0"}, "--max-sessions"}, Case{{"--hello-timeout", "0"}, "--hello-timeout"},
+      Case{{"--dead-peer-timeout", "-1"}, "--dead-peer-timeout"}, Case{{"--log-level", "loud"}, "loud"},
+      Case{{"--log-format", "xml"}, "xml"}, Case{{"--listen", "127.0.0.1:1"}, "127.0.0.1:1"},
+      Case{{"--config", "/nowhere/poold.toml"}, "/nowhere/poold.toml"});
   const Finished finished = poold(wrong.options);
   CHECK(finished.status == 2);
   CHECK(has(finished.output, wrong.named));
@@ -61,11 +63,13 @@ TEST_CASE("a device that cannot be used ends poold with status 1 and says why") 
     const char* mode;
     const char* said;
   };
-  const auto wrong = GENERATE(
-      Case{"quantum", "", "unknown device 'quantum'"}, Case{"/nowhere/libcuda.so.1", "", "/nowhere/libcuda.so.1"},
-      Case{FAKE_DEVICE_LIBRARY, "init", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"},
-      Case{FAKE_DEVICE_LIBRARY, "none", "no devices"}, Case{FAKE_DEVICE_LIBRARY, "crash", "killed by signal 6"},
-      Case{FAKE_CLIENT_LIBRARY, "", "gpupool's client library"}, Case{RAW_TEXT_FILE, "", "cannot be used"});
+  const auto wrong = GENERATE(Case{"quantum", "", "unknown device 'quantum'"},
+                              Case{"/nowhere/libcuda.so.1", "", "/nowhere/libcuda.so.1"},
+                              Case{FAKE_DEVICE_LIBRARY, "init", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"},
+                              Case{FAKE_DEVICE_LIBRARY, "none", "no devices"},
+                              Case{FAKE_DEVICE_LIBRARY, "crash", "killed by signal 6"},
+                              Case{FAKE_CLIENT_LIBRARY, "", "gpupool's client library"},
+                              Case{RAW_TEXT_FILE, "", "cannot be used"});
   const Finished finished =
       poold({"--listen", "tcp://127.0.0.1:0", "--device", wrong.device}, {{"FAKE_DEVICE", wrong.mode}});
   CHECK(finished.status == 1);
@@ -91,7 +95,8 @@ TEST_CASE("a port that is taken and a port file that cannot be written end poold
   const Finished second = poold({"--listen", first.url(), "--device", kDevice});
   CHECK(second.status == 1);
   CHECK(has(second.output, first.url()));
-  const Finished third = poold({"--listen", "tcp://127.0.0.1:0", "--device", kDevice, "--port-file", "/nowhere/port"});
+  const Finished third =
+      poold({"--listen", "tcp://127.0.0.1:0", "--device", kDevice, "--port-file", "/nowhere/port"});
   CHECK(third.status == 1);
   CHECK(has(third.output, "/nowhere/port"));
 }
@@ -110,11 +115,12 @@ TEST_CASE("the port file holds the port, and goes with poold") {
 
 TEST_CASE("the configuration file has the options' keys, and the command line wins") {
   TemporaryFolder folder;
-  const std::string file = folder.write("poold.toml",
-                                        "# comment\ndevice = \"/nowhere\"\nidle-workers = 3\nmax-sessions = 1\n"
-                                        "hello-timeout = 2.5\ndead-peer-timeout = 9\nlog-format = \"json\"\n"
-                                        "log-level = \"debug\"\ninsecure = false\nport-file = \"/nowhere/port\"\n"
-                                        "listen = \"tcp://192.0.2.1:1\"\n");
+  const std::string file =
+      folder.write("poold.toml",
+                   "# comment\ndevice = \"/nowhere\"\nidle-workers = 3\nmax-sessions = 1\n"
+                   "hello-timeout = 2.5\ndead-peer-timeout = 9\nlog-format = \"json\"\n"
+                   "log-level = \"debug\"\ninsecure = false\nport-file = \"/nowhere/port\"\n"
+                   "listen = \"tcp://192.0.2.1:1\"\n");
   PooldProcess poold(kDevice, {"--config", file});
   CHECK(eventually([&] { return poold.workers().size() == 3; }));
   CHECK(poold.await_log("\"event\":\"listening\""));
@@ -132,12 +138,14 @@ TEST_CASE("a mistake in the configuration file is named") {
     const char* content;
     const char* said;
   };
-  const auto wrong = GENERATE(Case{"idle-wokers = 3\n", "idle-wokers: unknown key"}, Case{"idle-workers = \"3\"\n", "idle-workers"},
-                              Case{"idle-workers = 0\n", "from 1"}, Case{"max-sessions = 2.5\n", "max-sessions"},
-                              Case{"hello-timeout = \"5s\"\n", "hello-timeout"}, Case{"hello-timeout = 0\n", "hello-timeout"},
-                              Case{"dead-peer-timeout = nan\n", "dead-peer-timeout"}, Case{"listen = \"here\"\n", "'here'"},
-                              Case{"log-level = 3\n", "log-level"}, Case{"insecure = 1\n", "insecure"}, Case{"device = [1]\n", "device"},
-                              Case{"\ndevice = = 3\n", "line 2"}, Case{"[server]\nidle-workers = 2\n", "server"});
+  const auto wrong = GENERATE(
+      Case{"idle-wokers = 3\n", "idle-wokers: unknown key"}, Case{"idle-workers = \"3\"\n", "idle-workers"},
+      Case{"idle-workers = 0\n", "from 1"}, Case{"max-sessions = 2.5\n", "max-sessions"},
+      Case{"hello-timeout = \"5s\"\n", "hello-timeout"}, Case{"hello-timeout = 0\n", "hello-timeout"},
+      Case{"dead-peer-timeout = nan\n", "dead-peer-timeout"}, Case{"listen = \"here\"\n", "'here'"},
+      Case{"log-level = 3\n", "log-level"}, Case{"insecure = 1\n", "insecure"},
+      Case{"device = [1]\n", "device"}, Case{"\ndevice = = 3\n", "line 2"},
+      Case{"[server]\nidle-workers = 2\n", "server"});
   TemporaryFolder folder;
   const std::string file = folder.write("poold.toml", wrong.content);
   const Finished finished = poold({"--config", file});

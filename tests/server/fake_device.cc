@@ -1,6 +1,6 @@
-// The least that a worker needs of a device library: two devices, no memory, no execution. So that poold's own tests
-// depend on no real device. FAKE_DEVICE makes it fail: "init", "none" (no devices), "hang", "crash", "novmm", and
-// "flag:FILE" (cuInit fails as long as FILE exists).
+// The least that a worker needs of a device library: two devices, no memory, no execution. So that poold's
+// own tests depend on no real device. FAKE_DEVICE makes it fail: "init", "none" (no devices), "hang",
+// "crash", "novmm", and "flag:FILE" (cuInit fails as long as FILE exists).
 #include <cuda.h>
 #include <unistd.h>
 
@@ -65,10 +65,12 @@ FAKE cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
 FAKE cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   if (attribute > 140) return CUDA_ERROR_INVALID_VALUE;
   *value = static_cast<int>(attribute) * 10;
-  if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED) *value = mode() == "novmm" ? 0 : 1;
+  if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED)
+    *value = mode() == "novmm" ? 0 : 1;
   return CUDA_SUCCESS;
 }
-FAKE cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+FAKE cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
+                                   CUmemAllocationGranularity_flags) {
   *bytes = 2u << 20;
   return CUDA_SUCCESS;
 }

@@ -1,7 +1,9 @@
-// The functions that a session asks for at its start and that poold's tests never call. They are declared without
-// cuda.h, so one form does for all.
-#define UNUSED_CALL(name) \
-  extern "C" __attribute__((visibility("default"))) int name() { return 801; }  // CUDA_ERROR_NOT_SUPPORTED
+// The functions that a session asks for at its start and that poold's tests never call. They are declared
+// without cuda.h, so one form does for all.
+#define UNUSED_CALL(name)                                        \
+  extern "C" __attribute__((visibility("default"))) int name() { \
+    return 801;                                                  \
+  }  // CUDA_ERROR_NOT_SUPPORTED
 
 UNUSED_CALL(cuCtxSynchronize)
 UNUSED_CALL(cuStreamQuery)

@@ -122,7 +122,8 @@ TEST_CASE("a hello that cannot be read, or is too long, is refused as malformed"
 
 TEST_CASE("garbage is closed without an answer") {
   PooldProcess poold(kDevice);
-  for (const std::string& garbage : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(100, '\0')}) {
+  for (const std::string& garbage :
+       {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(100, '\0')}) {
     RawClient client(poold.endpoint());
     client.send(garbage);
     CHECK(client.await_end() == "");
@@ -230,6 +231,7 @@ TEST_CASE("what a client says of itself cannot forge log lines") {
   client.open(hello);
   CHECK(poold.await_log("session_started"));
   CHECK(poold.log().find("\n2026-01-01") == std::string::npos);
-  CHECK(poold.log().find("program=\"evil\\n2026-01-01 info poold listening address=\\\"x\\\"\"") != std::string::npos);
+  CHECK(poold.log().find("program=\"evil\\n2026-01-01 info poold listening address=\\\"x\\\"\"") !=
+        std::string::npos);
   CHECK(poold.log().find("host=\"host with bl\\u00e4nks\"") != std::string::npos);
 }

@@ -31,10 +31,14 @@ std::string logged(log::Format format, log::Level level, Act act) {
 
 TEST_CASE("a line has time, level, component, event and fields") {
   const std::string text = logged(log::Format::text, log::Level::info, [] {
-    log::warning("client_refused", {{"client", "127.0.0.1:5"}, {"count", -3}, {"reason", "too \"long\"\n\x01\xff"}, {"empty", ""}});
+    log::warning(
+        "client_refused",
+        {{"client", "127.0.0.1:5"}, {"count", -3}, {"reason", "too \"long\"\n\x01\xff"}, {"empty", ""}});
   });
   CHECK(text.find(" warning test[") != std::string::npos);
-  CHECK(text.find(R"( client_refused client=127.0.0.1:5 count=-3 reason="too \"long\"\n\u0001\u00ff" empty="")") != std::string::npos);
+  CHECK(text.find(
+            R"( client_refused client=127.0.0.1:5 count=-3 reason="too \"long\"\n\u0001\u00ff" empty="")") !=
+        std::string::npos);
   CHECK(text.find('\n') == text.size() - 1);
 }
 
@@ -73,7 +77,8 @@ TEST_CASE("lines of several threads do not mix") {
     std::vector<std::thread> threads;
     for (int number = 0; number < 4; ++number) {
       threads.emplace_back([number] {
-        for (int round = 0; round < 200; ++round) log::info("line", {{"from", number}, {"filler", std::string(300, 'x')}});
+        for (int round = 0; round < 200; ++round)
+          log::info("line", {{"from", number}, {"filler", std::string(300, 'x')}});
       });
     }
     for (auto& thread : threads) thread.join();

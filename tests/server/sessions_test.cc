@@ -20,7 +20,8 @@ constexpr int kSequential = 1000;
 
 void settle(const PooldProcess& poold, size_t workers, size_t descriptors) {
   CHECK(eventually([&] { return poold.workers().size() == workers && poold.descriptors() == descriptors; }));
-  INFO("workers " << poold.workers().size() << ", descriptors " << poold.descriptors() << " instead of " << descriptors);
+  INFO("workers " << poold.workers().size() << ", descriptors " << poold.descriptors() << " instead of "
+                  << descriptors);
   CHECK(poold.descriptors() == descriptors);
   for (const pid_t worker : poold.workers()) CHECK_FALSE(is_zombie(worker));
 }
@@ -88,7 +89,8 @@ TEST_CASE("the log tells who came, when they left and why") {
   CHECK(poold.await_log("session_ended"));
   const std::string log = poold.log();
   const std::string line = log.substr(log.find("session_ended"));
-  for (const char* part : {"session=1", "host=node-7", "pid=4711", "program=train.py", "duration_ms=", "reason=\"the client left\""}) {
+  for (const char* part : {"session=1", "host=node-7", "pid=4711", "program=train.py",
+                           "duration_ms=", "reason=\"the client left\""}) {
     CHECK(line.find(part) != std::string::npos);
   }
 }

@@ -1,5 +1,5 @@
-// A real poold for tests: on a free loopback port (unless `more_options` say --listen), ready when the constructor
-// returns, ended by the destructor.
+// A real poold for tests: on a free loopback port (unless `more_options` say --listen), ready when the
+// constructor returns, ended by the destructor.
 #pragma once
 #include <memory>
 #include <string>

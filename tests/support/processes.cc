@@ -144,7 +144,8 @@ bool Process::await_output(const std::function<bool(const std::string&)>& enough
 }
 
 bool Process::await_output(const std::string& text, std::chrono::milliseconds patience) const {
-  return await_output([&](const std::string& output) { return output.find(text) != std::string::npos; }, patience);
+  return await_output([&](const std::string& output) { return output.find(text) != std::string::npos; },
+                      patience);
 }
 
 bool Process::await_end_of_output(std::chrono::milliseconds patience) const {
@@ -172,7 +173,8 @@ std::vector<pid_t> children_of(pid_t pid) {
 
 size_t descriptors_of(pid_t pid) {
   size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) ++count;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
+    ++count;
   return count;
 }
 

@@ -47,7 +47,8 @@ class Process {
   int wait(std::chrono::milliseconds patience = kPatience);
   std::string output() const;
   // Waits until the output so far satisfies `enough`; false when it never did.
-  bool await_output(const std::function<bool(const std::string&)>& enough, std::chrono::milliseconds patience = kPatience) const;
+  bool await_output(const std::function<bool(const std::string&)>& enough,
+                    std::chrono::milliseconds patience = kPatience) const;
   bool await_output(const std::string& text, std::chrono::milliseconds patience = kPatience) const;
   // Waits until everyone who could write to the output (children of the child too) is gone.
   bool await_end_of_output(std::chrono::milliseconds patience = kPatience) const;

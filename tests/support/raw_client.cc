@@ -37,7 +37,8 @@ void RawClient::send(std::string_view bytes) {
 
 std::string RawClient::receive(size_t size) {
   std::string bytes(size, '\0');
-  const auto received = transport::receive_exact(*connection_, std::as_writable_bytes(std::span(bytes)), soon());
+  const auto received =
+      transport::receive_exact(*connection_, std::as_writable_bytes(std::span(bytes)), soon());
   if (!received) throw std::runtime_error(received.error().message);
   return bytes;
 }
@@ -71,7 +72,8 @@ hello::HelloReply RawClient::open(const hello::Hello& hello) {
   return reply;
 }
 
-uint64_t RawClient::send_command(wire::Command command, std::string_view body, uint64_t context, uint16_t flags) {
+uint64_t RawClient::send_command(wire::Command command, std::string_view body, uint64_t context,
+                                 uint16_t flags) {
   return send_command(static_cast<uint16_t>(command), body, context, flags);
 }
 
@@ -92,7 +94,8 @@ void RawClient::send_header(const wire::CommandHeader& header) {
 Message RawClient::receive_message() {
   Message message;
   receive(sizeof message.header).copy(reinterpret_cast<char*>(&message.header), sizeof message.header);
-  if (message.header.length > wire::kMaxBodyBytes) throw std::runtime_error("the server's message is too long");
+  if (message.header.length > wire::kMaxBodyBytes)
+    throw std::runtime_error("the server's message is too long");
   message.body = receive(message.header.length);
   return message;
 }
@@ -100,8 +103,10 @@ Message RawClient::receive_message() {
 Message RawClient::receive_reply_to(uint64_t sequence) {
   while (true) {
     Message message = receive_message();
-    if (message.header.kind == wire::MessageKind::reply && message.header.sequence == sequence) return message;
-    if (message.header.kind == wire::MessageKind::end) throw std::runtime_error("the session ended: " + message.body);
+    if (message.header.kind == wire::MessageKind::reply && message.header.sequence == sequence)
+      return message;
+    if (message.header.kind == wire::MessageKind::end)
+      throw std::runtime_error("the session ended: " + message.body);
   }
 }
 
@@ -110,7 +115,8 @@ void RawClient::ping() {
   while (true) {
     const Message message = receive_message();
     if (message.header.kind == wire::MessageKind::pong) return;
-    if (message.header.kind == wire::MessageKind::end) throw std::runtime_error("the session ended: " + message.body);
+    if (message.header.kind == wire::MessageKind::end)
+      throw std::runtime_error("the session ended: " + message.body);
   }
 }
 
@@ -125,7 +131,8 @@ std::optional<std::string> RawClient::await_end(std::chrono::milliseconds patien
     if (*received > 0) continue;
     const auto ready = connection_->wait(true, false, deadline);
     if (!ready) break;
-    if (*ready == transport::Connection::Ready::none && transport::Clock::now() >= deadline) return std::nullopt;
+    if (*ready == transport::Connection::Ready::none && transport::Clock::now() >= deadline)
+      return std::nullopt;
   }
   std::string reason;
   for (std::string_view rest = bytes; rest.size() >= sizeof(wire::MessageHeader);) {

@@ -1,5 +1,5 @@
-// Speaks the wire format by hand, well or badly, for tests of what a server does with it. Nothing is checked or put
-// right on the way out. Throws std::runtime_error when the server does not do what the call waits for.
+// Speaks the wire format by hand, well or badly, for tests of what a server does with it. Nothing is checked
+// or put right on the way out. Throws std::runtime_error when the server does not do what the call waits for.
 #pragma once
 #include <memory>
 #include <optional>
@@ -34,7 +34,8 @@ class RawClient {
   hello::HelloReply open(const hello::Hello& hello = test_hello());
 
   // The next sequence number is filled in; returns it.
-  uint64_t send_command(wire::Command command, std::string_view body = {}, uint64_t context = 0, uint16_t flags = 0);
+  uint64_t send_command(wire::Command command, std::string_view body = {}, uint64_t context = 0,
+                        uint16_t flags = 0);
   uint64_t send_command(uint16_t id, std::string_view body, uint64_t context, uint16_t flags);
   void send_header(const wire::CommandHeader& header);  // as it is, whatever it says
   Message receive_message();
@@ -44,7 +45,8 @@ class RawClient {
 
   // Awaits the end of the connection, skipping what still comes; nothing: it did not end in time.
   // The value is what the last `end` message said, or empty.
-  std::optional<std::string> await_end(std::chrono::milliseconds patience = std::chrono::milliseconds(20'000));
+  std::optional<std::string> await_end(
+      std::chrono::milliseconds patience = std::chrono::milliseconds(20'000));
   void close() { connection_->close(); }
 
   template <class Body>

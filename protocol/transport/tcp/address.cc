@@ -23,7 +23,8 @@ uint16_t address_port(const sockaddr_storage& address) {
 
 std::string address_text(const sockaddr_storage& address) {
   const std::string host = address_host(address);
-  return (address.ss_family == AF_INET6 ? "[" + host + "]" : host) + ":" + std::to_string(address_port(address));
+  return (address.ss_family == AF_INET6 ? "[" + host + "]" : host) + ":" +
+         std::to_string(address_port(address));
 }
 
 }  // namespace gpupool::transport::tcp

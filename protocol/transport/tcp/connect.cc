@@ -55,14 +55,16 @@ int connect_one(asio::io_context& context, const tcp::endpoint& address, Clock::
 }
 
 Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint, const Options& options) {
-  if (endpoint.port == 0) return cannot_connect(endpoint, "port 0 is no port to connect to", "give the server's port");
+  if (endpoint.port == 0)
+    return cannot_connect(endpoint, "port 0 is no port to connect to", "give the server's port");
   const auto deadline = Clock::now() + options.connect_timeout;
   asio::io_context context(1);
   asio::error_code status;
   tcp::resolver resolver(context);
-  // In this thread, not in Asio's: a guest library starts no thread for it. The resolver has its own time limits.
-  const auto addresses = resolver.resolve(endpoint.host, std::to_string(endpoint.port),
-                                          tcp::resolver::numeric_service, status);
+  // In this thread, not in Asio's: a guest library starts no thread for it. The resolver has its own time
+  // limits.
+  const auto addresses =
+      resolver.resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::numeric_service, status);
   if (status) {
     return cannot_connect(endpoint, status.message(), "check the host name");
   }
@@ -73,11 +75,13 @@ Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint
     if (Clock::now() >= deadline) break;
   }
   if (status == asio::error::timed_out) {
-    return cannot_connect(endpoint, "no answer within " + std::to_string(options.connect_timeout.count()) + " ms",
+    return cannot_connect(endpoint,
+                          "no answer within " + std::to_string(options.connect_timeout.count()) + " ms",
                           "check the address and any firewall between");
   }
   if (status == asio::error::connection_refused) {
-    return cannot_connect(endpoint, "connection refused", "check that poold runs there and listens on this port");
+    return cannot_connect(endpoint, "connection refused",
+                          "check that poold runs there and listens on this port");
   }
   return cannot_connect(endpoint, status.message(), "check the address and the network");
 }

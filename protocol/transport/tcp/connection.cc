@@ -63,7 +63,8 @@ TcpConnection::~TcpConnection() {
 }
 
 Error TcpConnection::failure(int error, const char* doing) const {
-  if (closed_.load(std::memory_order_acquire)) return {ErrorCode::closed, "connection to " + peer_ + " was closed here"};
+  if (closed_.load(std::memory_order_acquire))
+    return {ErrorCode::closed, "connection to " + peer_ + " was closed here"};
   const std::string text = std::string(doing) + " " + peer_ + ": " + std::generic_category().message(error);
   if (is_loss(error)) return {ErrorCode::lost, "connection lost while " + text};
   return {ErrorCode::unavailable, "failed while " + text};
@@ -98,9 +99,10 @@ Result<size_t> TcpConnection::receive_some(std::span<std::byte> buffer) {
 }
 
 // True when the peer's machine has been silent for dead_peer_timeout although it owes an answer.
-// TCP_USER_TIMEOUT would be simpler, but it also kills a connection whose peer is alive and merely reads nothing (a
-// program that computes, or is stopped in a debugger, while data for it waits). Two unanswered retransmissions or
-// window probes are asked for, because an alive peer's last answer can be old where the kernel probes rarely.
+// TCP_USER_TIMEOUT would be simpler, but it also kills a connection whose peer is alive and merely reads
+// nothing (a program that computes, or is stopped in a debugger, while data for it waits). Two unanswered
+// retransmissions or window probes are asked for, because an alive peer's last answer can be old where the
+// kernel probes rarely.
 bool TcpConnection::peer_is_gone() const {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -172,10 +174,12 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options
   socklen_t size = sizeof address;
   if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     const int error = errno;
-    return refuse(error == ENOTCONN ? ErrorCode::lost : ErrorCode::invalid, "cannot take over a connection", error);
+    return refuse(error == ENOTCONN ? ErrorCode::lost : ErrorCode::invalid, "cannot take over a connection",
+                  error);
   }
   const int on = 1;
-  // Commands are batched by the sender itself: Nagle's algorithm would only add delay. (It fails where it is no TCP.)
+  // Commands are batched by the sender itself: Nagle's algorithm would only add delay. (It fails where it is
+  // no TCP.)
   if (::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) {
     return refuse(ErrorCode::invalid, "cannot take over a connection that is not TCP", errno);
   }
@@ -185,8 +189,8 @@ Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options
     return refuse(ErrorCode::unavailable, "cannot prepare a connection", errno);
   }
   probe_when_idle(descriptor, options.dead_peer_timeout);
-  // Buffer sizes are left to the kernel: fixed ones measured no faster on loopback, and they would switch off the
-  // tuning that long, fast networks need.
+  // Buffer sizes are left to the kernel: fixed ones measured no faster on loopback, and they would switch off
+  // the tuning that long, fast networks need.
   const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake < 0) return refuse(ErrorCode::unavailable, "cannot create an eventfd", errno);
   return std::unique_ptr<Connection>(

@@ -1,8 +1,9 @@
 // The tcp transport's connection: a native non-blocking socket, an eventfd for interrupt().
 //
-// Raises no signals and throws nothing. close() shuts the socket down but leaves the descriptor open until destruction,
-// so that a thread inside wait() never touches a number that the program has reused. A peer that is alive but does not
-// read may stall for ever; one whose machine or network is gone is noticed inside wait() (see peer_is_gone).
+// Raises no signals and throws nothing. close() shuts the socket down but leaves the descriptor open until
+// destruction, so that a thread inside wait() never touches a number that the program has reused. A peer that
+// is alive but does not read may stall for ever; one whose machine or network is gone is noticed inside
+// wait() (see peer_is_gone).
 #pragma once
 #include <atomic>
 #include <memory>

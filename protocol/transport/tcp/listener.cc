@@ -20,27 +20,28 @@ namespace {
 constexpr int kBacklog = 512;
 
 Error cannot_listen(const Endpoint& endpoint, const std::string& why) {
-  return {ErrorCode::unavailable,
-          "cannot listen on " + endpoint.text() + ": " + why + "; check that the address is this host's and the port free"};
+  return {ErrorCode::unavailable, "cannot listen on " + endpoint.text() + ": " + why +
+                                      "; check that the address is this host's and the port free"};
 }
 
 Result<std::unique_ptr<Listener>> resolve_and_listen(const Endpoint& endpoint, const Options& options) {
   asio::io_context context(1);
   asio::error_code status;
   asio::ip::tcp::resolver resolver(context);
-  const auto addresses = resolver.resolve(
-      endpoint.host, std::to_string(endpoint.port),
-      asio::ip::tcp::resolver::passive | asio::ip::tcp::resolver::numeric_service, status);
+  const auto addresses =
+      resolver.resolve(endpoint.host, std::to_string(endpoint.port),
+                       asio::ip::tcp::resolver::passive | asio::ip::tcp::resolver::numeric_service, status);
   if (status || addresses.empty()) return cannot_listen(endpoint, status.message());
   const asio::ip::tcp::endpoint address = *addresses.begin();
-  const int made = ::socket(address.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+  const int made =
+      ::socket(address.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
   if (made < 0) return cannot_listen(endpoint, std::generic_category().message(errno));
   const int on = 1;
   ::setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
-  if (::bind(made, address.data(), static_cast<socklen_t>(address.size())) != 0 || ::listen(made, kBacklog) != 0 ||
-      ::getsockname(made, reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+  if (::bind(made, address.data(), static_cast<socklen_t>(address.size())) != 0 ||
+      ::listen(made, kBacklog) != 0 || ::getsockname(made, reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
     const int error = errno;
     ::close(made);
     return cannot_listen(endpoint, std::generic_category().message(error));
@@ -94,7 +95,8 @@ Result<std::unique_ptr<Connection>> TcpListener::accept(Deadline deadline) {
     int limit = -1;
     if (deadline) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
-      if (left.count() <= 0) return Error{ErrorCode::lost, "no connection on " + endpoint_.text() + " in time"};
+      if (left.count() <= 0)
+        return Error{ErrorCode::lost, "no connection on " + endpoint_.text() + " in time"};
       limit = static_cast<int>(std::min<int64_t>(left.count(), 60'000));
     }
     pollfd polled[2] = {{socket_, POLLIN, 0}, {wake_, POLLIN, 0}};

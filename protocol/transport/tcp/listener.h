@@ -1,4 +1,5 @@
-// The tcp transport's listener. One thread accepts; close() may come from any thread and ends a waiting accept().
+// The tcp transport's listener. One thread accepts; close() may come from any thread and ends a waiting
+// accept().
 #pragma once
 #include <atomic>
 #include <memory>

@@ -15,7 +15,8 @@ namespace {
 
 class Installation {
  public:
-  explicit Installation(const std::string& name = "pool", bool with_library = true) : prefix_(folder_.path() / name) {
+  explicit Installation(const std::string& name = "pool", bool with_library = true)
+      : prefix_(folder_.path() / name) {
     fs::create_directories(prefix_ / "bin");
     fs::create_directories(prefix_ / "lib" / "client");
     fs::copy_file(program_path("pool-run"), prefix_ / "bin" / "pool-run");
@@ -51,7 +52,8 @@ TEST_CASE("the program gets the server and the client library by its environment
   Finished shown = pool.run({"--server", "tcp://127.0.0.1:5", "--", "sh", "-c", kShow});
   CHECK(shown.status == 0);
   CHECK(shown.output == "tcp://127.0.0.1:5|" + folder + "|");
-  shown = pool.run({"--server=tcp://[::1]:5", "sh", "-c", kShow}, {{"LD_LIBRARY_PATH", "/a:/b"}, {"GPUPOOL", "tcp://other:1"}});
+  shown = pool.run({"--server=tcp://[::1]:5", "sh", "-c", kShow},
+                   {{"LD_LIBRARY_PATH", "/a:/b"}, {"GPUPOOL", "tcp://other:1"}});
   CHECK(shown.output == "tcp://[::1]:5|" + folder + ":/a:/b|");
   shown = pool.run({"sh", "-c", kShow}, {{"GPUPOOL", "tcp://other:1"}});
   CHECK(shown.output == "tcp://other:1|" + folder + "|");
@@ -67,7 +69,8 @@ TEST_CASE("with --preload the library is preloaded too, in front of others") {
 
 TEST_CASE("the program's arguments, exit status and signals are its own") {
   const Installation pool;
-  const Finished shown = pool.run({"--server", "tcp://h:5", "sh", "-c", "echo \"$@\"; exit 37", "x", "--server", "--", "-h"});
+  const Finished shown =
+      pool.run({"--server", "tcp://h:5", "sh", "-c", "echo \"$@\"; exit 37", "x", "--server", "--", "-h"});
   CHECK(shown.status == 37);
   CHECK(shown.output == "--server -- -h\n");
   CHECK(pool.run({"--server", "tcp://h:5", "sh", "-c", "kill -USR1 $$"}).status == 128 + SIGUSR1);

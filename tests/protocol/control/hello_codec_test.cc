@@ -1,4 +1,5 @@
-// The client's codec (protozero) against the server's (libprotobuf): equal both ways, safe for cut and damaged bytes.
+// The client's codec (protozero) against the server's (libprotobuf): equal both ways, safe for cut and
+// damaged bytes.
 #include "protocol/control/hello_codec.h"
 
 #include <random>
@@ -98,8 +99,8 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
   return out;
 }
 
-// Both decoders agree on whether these bytes are a message and on what they say. Texts of the reply that are no UTF-8
-// are the one exception: libprotobuf refuses them, the client does not look.
+// Both decoders agree on whether these bytes are a message and on what they say. Texts of the reply that are
+// no UTF-8 are the one exception: libprotobuf refuses them, the client does not look.
 template <class Proto, class Decode>
 void same_for_both(const std::string& bytes, Decode decode) {
   Proto proto;
@@ -176,7 +177,8 @@ TEST_CASE("damaged bytes never throw") {
   const std::string reply = hello::encode(sample_reply());
   for (int round = 0; round < 2000; ++round) {
     std::string bytes = reply;
-    for (int changes = 0; changes < 4; ++changes) bytes[random() % bytes.size()] = static_cast<char>(random());
+    for (int changes = 0; changes < 4; ++changes)
+      bytes[random() % bytes.size()] = static_cast<char>(random());
     const auto decoded = hello::decode_hello_reply(bytes);
     if (!decoded) CHECK(decoded.error().code == ErrorCode::malformed);
   }

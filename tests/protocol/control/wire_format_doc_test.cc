@@ -47,6 +47,7 @@ TEST_CASE("the documented example is what the code writes") {
                                                       .host = "n1",
                                                       .pid = 77});
   CHECK(parts["hello"] == bytes_of(wire::Preamble{.length = static_cast<uint32_t>(body.size())}) + body);
-  CHECK(parts["ping"] == bytes_of(wire::CommandHeader{.id = static_cast<uint16_t>(wire::Command::ping), .sequence = 1}));
+  CHECK(parts["ping"] ==
+        bytes_of(wire::CommandHeader{.id = static_cast<uint16_t>(wire::Command::ping), .sequence = 1}));
   CHECK(parts["pong"] == bytes_of(wire::MessageHeader{.kind = wire::MessageKind::pong, .sequence = 1}));
 }

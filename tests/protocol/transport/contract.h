@@ -20,13 +20,19 @@ using std::chrono::milliseconds;
 
 struct BackendUnderTest {
   std::string scheme;
-  std::function<Endpoint()> free_endpoint;     // to listen on
-  std::function<Endpoint()> nobody_listens;    // connect() is refused
+  std::function<Endpoint()> free_endpoint;   // to listen on
+  std::function<Endpoint()> nobody_listens;  // connect() is refused
 };
 
 inline std::vector<BackendUnderTest> backends() {
   return {
-      {"tcp", [] { return Endpoint{"tcp", "127.0.0.1", 0}; }, [] { return Endpoint{"tcp", "127.0.0.1", 1}; }},
+      {"tcp",
+       [] {
+         return Endpoint{"tcp", "127.0.0.1", 0};
+       },
+       [] {
+         return Endpoint{"tcp", "127.0.0.1", 1};
+       }},
   };
 }
 

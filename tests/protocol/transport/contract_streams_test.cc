@@ -1,4 +1,5 @@
-// The contract of every transport, part two: what goes in comes out, whatever the sizes, the threads and the pressure.
+// The contract of every transport, part two: what goes in comes out, whatever the sizes, the threads and the
+// pressure.
 #include <algorithm>
 #include <random>
 #include <thread>
@@ -104,7 +105,8 @@ TEST_CASE("much data goes both ways at once, on a sending and a receiving thread
 TEST_CASE("one thread per side that sends and receives in turn never stands still") {
   const auto backend = GENERATE(from_range(backends()));
   const Pair pair = make_pair(backend);
-  const auto exchange = [](Connection& connection, const std::vector<std::byte>& out, std::vector<std::byte>& back) {
+  const auto exchange = [](Connection& connection, const std::vector<std::byte>& out,
+                           std::vector<std::byte>& back) {
     size_t sent = 0;
     size_t received = 0;
     while (sent < out.size() || received < back.size()) {

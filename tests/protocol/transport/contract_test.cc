@@ -1,11 +1,11 @@
 // The contract of every transport, part one: connecting, waiting, interrupting, closing, handing over.
+#include "tests/protocol/transport/contract.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <thread>
-
-#include "tests/protocol/transport/contract.h"
 
 using namespace gpupool;
 using namespace gpupool::transport;

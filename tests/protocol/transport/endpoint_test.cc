@@ -10,9 +10,10 @@ TEST_CASE("addresses are read and written") {
     const char* host;
     uint16_t port;
   };
-  const auto good = GENERATE(Case{"tcp://127.0.0.1:4321", "127.0.0.1", 4321}, Case{"tcp://gpu-7.example.org:1", "gpu-7.example.org", 1},
-                             Case{"tcp://[::1]:65535", "::1", 65535}, Case{"tcp://[fe80::1%eth0]:7", "fe80::1%eth0", 7},
-                             Case{"tcp://localhost:0", "localhost", 0});
+  const auto good = GENERATE(
+      Case{"tcp://127.0.0.1:4321", "127.0.0.1", 4321},
+      Case{"tcp://gpu-7.example.org:1", "gpu-7.example.org", 1}, Case{"tcp://[::1]:65535", "::1", 65535},
+      Case{"tcp://[fe80::1%eth0]:7", "fe80::1%eth0", 7}, Case{"tcp://localhost:0", "localhost", 0});
   const auto endpoint = Endpoint::parse(good.text);
   REQUIRE(endpoint);
   CHECK(endpoint->scheme == "tcp");
@@ -22,10 +23,11 @@ TEST_CASE("addresses are read and written") {
 }
 
 TEST_CASE("a bad address is refused with its text and the right form") {
-  const auto text = GENERATE(as<std::string>(), "", "127.0.0.1:4321", "://h:1", "tcp:/h:1", "tcp://", "tcp://:1", "tcp://h",
-                             "tcp://h:", "tcp://h:x", "tcp://h:1x", "tcp://h:-1", "tcp://h:65536", "tcp://h:99999999999",
-                             "tcp://::1:5", "tcp://[::1", "tcp://[::1]", "tcp://[::1]5", "tcp://[]:5", "tcp://h :5", "tcp://a/b:5",
-                             "tcp://h\n:5", "tcp://h: 5");
+  const auto text =
+      GENERATE(as<std::string>(), "", "127.0.0.1:4321", "://h:1", "tcp:/h:1", "tcp://", "tcp://:1", "tcp://h",
+               "tcp://h:", "tcp://h:x", "tcp://h:1x", "tcp://h:-1", "tcp://h:65536", "tcp://h:99999999999",
+               "tcp://::1:5", "tcp://[::1", "tcp://[::1]", "tcp://[::1]5", "tcp://[]:5", "tcp://h :5",
+               "tcp://a/b:5", "tcp://h\n:5", "tcp://h: 5");
   const auto endpoint = Endpoint::parse(text);
   REQUIRE_FALSE(endpoint);
   CHECK(endpoint.error().code == ErrorCode::invalid);
@@ -35,8 +37,9 @@ TEST_CASE("a bad address is refused with its text and the right form") {
 
 TEST_CASE("an unknown transport is refused and the known ones are named") {
   const Endpoint endpoint{"pigeon", "loft", 1};
-  for (const Error& error : {transport::connect(endpoint, {}).error(), transport::listen(endpoint, {}).error(),
-                             transport::adopt("pigeon", -1, {}).error()}) {
+  for (const Error& error :
+       {transport::connect(endpoint, {}).error(), transport::listen(endpoint, {}).error(),
+        transport::adopt("pigeon", -1, {}).error()}) {
     CHECK(error.code == ErrorCode::invalid);
     CHECK(error.message.find("'pigeon'") != std::string::npos);
     CHECK(error.message.find("tcp") != std::string::npos);
