@@ -64,7 +64,8 @@ struct CopyToDevice {
   uint32_t width;       // width * rows <= kBulkChunkBytes
   uint32_t rows;
 };
-// copy_from_device: rows come back packed in DeviceData messages, in order; a reply ends the transfer.
+// copy_from_device: rows come back packed in DeviceData messages, in order; a reply ends the transfer, also without
+// kWantsReply (an error at its start is then told by the next reply that is waited for, as for any other command).
 struct CopyFromDevice {
   uint64_t stream;
   uint64_t source;

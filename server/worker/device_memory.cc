@@ -1,8 +1,18 @@
 #include "server/worker/device_memory.h"
 
+#include <time.h>
+
 #include <algorithm>
 
 namespace gpupool::worker {
+namespace {
+
+// Freed memory counts as free, as it would where cuMemFree had waited: so the executor waits for it, but not without
+// end (what holds the memory may need something that the client has yet to send).
+constexpr std::chrono::seconds kLongestSettle{10};
+constexpr timespec kPollEvery{0, 100'000};  // events have no time-out
+
+}  // namespace
 
 void DeviceMemory::take_range(uint64_t base, uint64_t size) {
   base_ = base;
@@ -64,10 +74,12 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
 }
 
 CUresult DeviceMemory::create(const CUmemAllocationProp& properties, Mapping& mapping) {
-  const CUresult result = api_.cuMemCreate(&mapping.memory, mapping.size, &properties, 0);
-  if (result != CUDA_ERROR_OUT_OF_MEMORY || !pending()) return result;
-  settle();  // what the client has freed already counts as free
-  return api_.cuMemCreate(&mapping.memory, mapping.size, &properties, 0);
+  const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
+  while (true) {
+    const CUresult result = api_.cuMemCreate(&mapping.memory, mapping.size, &properties, 0);
+    // What the client has freed already counts as free.
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !wait_for_free(stop)) return result;
+  }
 }
 
 void DeviceMemory::unmap(const Piece& piece) {
@@ -128,10 +140,9 @@ CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, 
   return CUDA_SUCCESS;
 }
 
-bool DeviceMemory::passed(Group& group, bool wait) {
+bool DeviceMemory::passed(Group& group) {
   while (!group.events.empty()) {
     if (group.context != current_context()) make_current(api_, group.context);
-    if (wait) api_.cuEventSynchronize(group.events.back());
     // Any other error: the context is broken, nothing of it runs any more.
     if (api_.cuEventQuery(group.events.back()) == CUDA_ERROR_NOT_READY) return false;
     group.pool->give(group.events.back());
@@ -140,7 +151,7 @@ bool DeviceMemory::passed(Group& group, bool wait) {
   return true;
 }
 
-void DeviceMemory::retire(Group& group) {
+void DeviceMemory::finish(Group& group) {
   for (const Free& free : group.frees) {
     for (const Piece& piece : free.pieces) unmap(piece);
   }
@@ -153,23 +164,28 @@ void DeviceMemory::collect() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;  // somebody is at it
   const CUcontext before = current_context();
-  while (!groups_.empty() && passed(groups_.front(), false)) {
-    retire(groups_.front());
+  while (!groups_.empty() && passed(groups_.front())) {
+    finish(groups_.front());
     groups_.pop_front();
   }
   make_current(api_, before);
 }
 
-void DeviceMemory::settle() {
-  if (!pending()) return;
-  const std::lock_guard lock(mutex_);
-  const CUcontext before = current_context();
-  while (!groups_.empty()) {
-    (void)passed(groups_.front(), true);
-    retire(groups_.front());
-    groups_.pop_front();
+bool DeviceMemory::wait_for_free(std::chrono::steady_clock::time_point stop) {
+  const size_t before = pending_.load(std::memory_order_acquire);
+  while (true) {
+    collect();
+    const size_t now = pending_.load(std::memory_order_acquire);
+    if (now < before) return true;
+    if (now == 0 || std::chrono::steady_clock::now() >= stop) return false;
+    ::nanosleep(&kPollEvery, nullptr);
   }
-  make_current(api_, before);
+}
+
+void DeviceMemory::settle() {
+  const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
+  while (wait_for_free(stop)) {
+  }
 }
 
 void DeviceMemory::drop_context(ContextState& context, bool gone) {
@@ -196,7 +212,7 @@ void DeviceMemory::drop_context(ContextState& context, bool gone) {
 
 void DeviceMemory::drop_all() {
   const std::lock_guard lock(mutex_);
-  for (Group& group : groups_) retire(group);
+  for (Group& group : groups_) finish(group);
   groups_.clear();
   for (const auto& [address, mapping] : mappings_) unmap({address, mapping});
   mappings_.clear();

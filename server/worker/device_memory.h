@@ -5,6 +5,7 @@
 // between which no stream got new work.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -36,9 +37,11 @@ class DeviceMemory {
   // nothing but earlier frees.
   CUresult free(uint64_t address, uint64_t size, uint64_t sequence, ContextState* context,
                 std::span<StreamState* const> streams, std::vector<CUevent> events);
+  // Frees nothing; `sequence` is told as retired when everything before it is.
+  void retire(uint64_t sequence) { (void)free(0, 0, sequence, nullptr, {}, {}); }
   // Frees whose time has come take effect; cheap when there are none.
   void collect();
-  // Waits until all frees so far have taken effect, as CUDA's own cuMemFree would have: where memory is short or counted.
+  // Waits until all frees so far have taken effect, as CUDA's own cuMemFree would have: where memory is counted. Bounded.
   void settle();
   bool pending() const { return pending_.load(std::memory_order_acquire) != 0; }
   // The context's work is over (and its events are gone if `gone`): nothing waits for it, its mappings end.
@@ -73,9 +76,11 @@ class DeviceMemory {
     std::vector<Free> frees;
   };
 
-  bool passed(Group& group, bool wait);
+  bool passed(Group& group);
   CUresult create(const CUmemAllocationProp& properties, Mapping& mapping);
-  void retire(Group& group);
+  // Until at least one more free has taken effect; false when there is none, or `stop` has come.
+  bool wait_for_free(std::chrono::steady_clock::time_point stop);
+  void finish(Group& group);
   void unmap(const Piece& piece);
 
   const DeviceApi& api_;

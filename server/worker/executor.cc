@@ -90,9 +90,8 @@ bool Executor::run() {
   while (true) {
     const auto header = inbox.next();
     if (!header) {
-      const bool orderly = goodbye_ || header.error().code == ErrorCode::closed;
       if (header.error().code == ErrorCode::malformed) outbox.end(header.error().message);
-      return orderly;
+      return header.error().code == ErrorCode::closed;
     }
     if (header->sequence != last_sequence_ + 1) {
       outbox.end("command " + std::to_string(header->sequence) + " came after " + std::to_string(last_sequence_));
@@ -109,9 +108,9 @@ bool Executor::run() {
       }
       command.body = wire::Reader(*body);
     }
-    if (!finish(command, execute(command))) return goodbye_;
+    if (!finish(command, execute(command))) return false;
     at_work_.store(0, std::memory_order_relaxed);
-    if (goodbye_) return true;
+    if (header->id == static_cast<uint16_t>(wire::Command::goodbye)) return true;
   }
 }
 
@@ -121,7 +120,6 @@ Outcome Executor::execute(Command& command) {
   const uint16_t id = command.header.id;
   if (id < wire::kFirstCommand) return execute_row(command);
   if (id >= wire::kFirstCommand + std::size(kHandlers)) return Outcome::malformed("unknown command");
-  if (id == static_cast<uint16_t>(wire::Command::goodbye)) goodbye_ = true;
   return kHandlers[id - wire::kFirstCommand](*this, command);
 }
 
@@ -152,8 +150,8 @@ bool Executor::finish(const Command& command, const Outcome& outcome) {
       break;
   }
   if (!command.wants_reply()) {
-    if (outcome.result != CUDA_SUCCESS && deferred_ == CUDA_SUCCESS) deferred_ = outcome.result;
-    return true;
+    defer(outcome.result);
+    return !outbox.over();
   }
   const CUresult result = outcome.result == CUDA_SUCCESS ? take_deferred() : outcome.result;
   memory.collect();

@@ -92,6 +92,9 @@ class Executor {
   void answer(uint64_t sequence, CUresult result, std::span<const std::byte> body = {});
   // The error of an earlier command that nobody waited for; it is reported once.
   CUresult take_deferred() { return std::exchange(deferred_, CUDA_SUCCESS); }
+  void defer(CUresult result) {
+    if (deferred_ == CUDA_SUCCESS) deferred_ = result;
+  }
   // Sends what the client must see before it is told that device work has completed. Any thread.
   void publish();
   // Completed work of a stream: its kernels' output is fetched from the device.
@@ -113,7 +116,6 @@ class Executor {
   uint64_t last_sequence_ = 0;
   CUresult deferred_ = CUDA_SUCCESS;
   std::atomic<uint64_t> at_work_{0};
-  bool goodbye_ = false;
   std::chrono::microseconds next_sleep_{500};
 };
 

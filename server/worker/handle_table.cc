@@ -115,17 +115,6 @@ uint64_t HandleTable::owner_of(uint64_t handle) const {
   return entry ? entry->owner : 0;
 }
 
-void HandleTable::drop_context(const ContextState& context) {
-  for (auto& page : pages_) {
-    if (!page) continue;
-    for (Entry& entry : *page) {
-      if (entry.handle == 0 || entry.context != &context) continue;
-      children_.erase(entry.handle);
-      forget(entry);
-    }
-  }
-}
-
 void HandleTable::destroy(Kind kind, void* object) {
   switch (kind) {
     case Kind::stream: api_.cuStreamDestroy_v2(static_cast<CUstream>(object)); break;
@@ -166,16 +155,19 @@ void HandleTable::destroy(Kind kind, void* object) {
   }
 }
 
-void HandleTable::destroy_all() {
-  constexpr Kind kOrder[] = {Kind::graph_exec, Kind::graph,   Kind::stream, Kind::event, Kind::linker,
-                             Kind::module,     Kind::library, Kind::memory, Kind::memory_pool};
+void HandleTable::destroy_where(const ContextState* context) {
+  constexpr Kind kOrder[] = {Kind::graph_node, Kind::graph_exec, Kind::graph,    Kind::stream,
+                             Kind::event,      Kind::linker,     Kind::function, Kind::module,
+                             Kind::library,    Kind::memory,     Kind::memory_pool};
   for (const Kind kind : kOrder) {
     for (auto& page : pages_) {
       if (!page) continue;
       for (Entry& entry : *page) {
         if (entry.handle == 0 || cuda::kind_of(entry.handle) != kind) continue;
+        if (context && entry.context != context) continue;
         void* const object = entry.object;
         if (entry.context) contexts_.enter(entry.context);
+        children_.erase(entry.handle);
         forget(entry);
         destroy(kind, object);
       }

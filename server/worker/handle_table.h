@@ -3,7 +3,8 @@
 //
 // Handles are compared whole, so that a stale one (older generation, other kind) is unknown. Objects remember the context
 // they were made in and the module or library they belong to, and vanish with it: the driver would follow a dangling
-// CUfunction without a check. What is still there at the end of the session is destroyed by destroy_all().
+// CUfunction without a check. What is still there at the end of the session is destroyed by
+// destroy_all().
 #pragma once
 #include <array>
 #include <functional>
@@ -44,10 +45,10 @@ class HandleTable {
   // `owner`: the module or library that the object vanishes with; 0: none.
   void bind_owned(Kind kind, uint64_t handle, void* object, uint64_t owner);
   uint64_t owner_of(uint64_t handle) const;
-  // All objects made in a context that is gone: forgotten, not destroyed.
-  void drop_context(const ContextState& context);
-  // Destroys every object that is left (contexts stay), users before what they use.
-  void destroy_all();
+  // Destroys every object that was made in a context, users before what they use.
+  void drop_context(const ContextState& context) { destroy_where(&context); }
+  // Destroys every object that is left (contexts stay).
+  void destroy_all() { destroy_where(nullptr); }
   // Called while the stream still exists, before the table destroys or forgets it.
   void on_stream_departing(std::function<void(StreamState&)> departing) { departing_ = std::move(departing); }
   // A handle that no client of ours makes was bound: the session must end.
@@ -69,6 +70,7 @@ class HandleTable {
   Entry* find(uint64_t handle) const;
   void forget(Entry& entry);
   void destroy(Kind kind, void* object);
+  void destroy_where(const ContextState* context);
   void adopt_child(uint64_t owner, uint64_t handle);
 
   const DeviceApi& api_;

@@ -7,6 +7,17 @@ bool is_context_handle(uint64_t handle) { return cuda::kind_of(handle) == cuda::
 
 Outcome stuck() { return Outcome::malformed("a context was destroyed while its work was waited for"); }
 
+// Whatever becomes of the command: the context's addresses may be used again after it.
+class Retire {
+ public:
+  Retire(Executor& session, const Command& command) : session_(session), sequence_(command.header.sequence) {}
+  ~Retire() { session_.memory.retire(sequence_); }
+
+ private:
+  Executor& session_;
+  const uint64_t sequence_;
+};
+
 // The context's last moment on the worker's side; what destroys it on the device comes next.
 void remove(Executor& session, ContextState& context) {
   session.contexts.enter(nullptr);
@@ -48,6 +59,7 @@ Outcome retain_primary_context(Executor& session, Command& command) {
 Outcome release_primary_context(Executor& session, Command& command) {
   const auto body = only<wire::PrimaryContext>(command);
   if (!body) return bad_body();
+  const Retire retire(session, command);
   ContextState* const context = session.contexts.find_primary(body->device);
   if (!context || context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
   if (--context->retained == 0) {
@@ -60,6 +72,7 @@ Outcome release_primary_context(Executor& session, Command& command) {
 Outcome reset_primary_context(Executor& session, Command& command) {
   const auto body = only<wire::PrimaryContext>(command);
   if (!body) return bad_body();
+  const Retire retire(session, command);
   ContextState* const context = session.contexts.find_primary(body->device);
   if (!context) return CUDA_SUCCESS;  // nothing to reset
   if (context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
@@ -90,6 +103,7 @@ Outcome create_context(Executor& session, Command& command) {
 Outcome destroy_context(Executor& session, Command& command) {
   const auto body = only<wire::DestroyContext>(command);
   if (!body) return bad_body();
+  const Retire retire(session, command);
   ContextState* const context = session.contexts.find(body->handle);
   if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   if (!session.leave(*context)) return stuck();

@@ -163,17 +163,27 @@ Outcome copy_from_device(Executor& session, Command& command) {
   const auto copy = only<wire::CopyFromDevice>(command);
   if (!copy) return bad_body();
   session.enter(command);
-  StreamState* const stream = session.table.use_stream(copy->stream);
-  if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
-  const auto touched = extent(copy->pitch, copy->width, copy->rows);
-  if (!touched || !session.memory.owns(copy->source, *touched)) return CUDA_ERROR_INVALID_VALUE;
-  if (*touched == 0) return CUDA_SUCCESS;
-  if (session.bulk.full()) return CUDA_ERROR_OUT_OF_MEMORY;
-  session.contexts.enter(stream->context);
   const uint64_t sequence = command.header.sequence;
+  // A reply ends every transfer; the error of one that nobody waits for comes with a later answer as well.
+  const auto fail = [&](CUresult why) -> Outcome {
+    if (command.wants_reply()) return why;
+    session.outbox.send(wire::MessageKind::reply, why, sequence);
+    return why;
+  };
+  StreamState* const stream = session.table.use_stream(copy->stream);
+  if (!stream) return fail(session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
+  const auto touched = extent(copy->pitch, copy->width, copy->rows);
+  if (!touched || !session.memory.owns(copy->source, *touched)) return fail(CUDA_ERROR_INVALID_VALUE);
+  if (*touched == 0) return fail(CUDA_SUCCESS);
+  if (session.bulk.full()) return fail(CUDA_ERROR_OUT_OF_MEMORY);
+  session.contexts.enter(stream->context);
   CopyPiece reply{.sequence = sequence};
   reply.result = enqueue_all(session, *stream, *copy, sequence);
-  if (reply.result == CUDA_SUCCESS && command.wants_reply()) reply.result = session.take_deferred();
+  if (command.wants_reply()) {
+    if (reply.result == CUDA_SUCCESS) reply.result = session.take_deferred();
+  } else {
+    session.defer(reply.result);
+  }
   session.bulk.push(*stream, reply);
   if (copy->width * copy->rows <= kQuickBytes) {
     const auto stop = std::chrono::steady_clock::now() + kLook;

@@ -15,23 +15,29 @@ Outcome map_memory(Executor& session, Command& command) {
 Outcome free_memory(Executor& session, Command& command) {
   const auto body = only<wire::FreeMemory>(command);
   if (!body) return bad_body();
-  ContextState* const context = session.enter(command);
+  ContextState* context = session.enter(command);
   std::vector<StreamState*> streams;
   std::vector<CUevent> events;
   if (body->stream != wire::kAllStreams) {
     StreamState* const stream = session.table.find_stream(body->stream);
-    if (!stream) return context ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
-    session.contexts.enter(stream->context);
-    return session.memory.free(body->address, body->size, command.header.sequence, stream->context,
-                               std::span(&stream, 1), {});
-  }
-  if (context) {
+    if (!stream) {
+      session.memory.retire(command.header.sequence);
+      return context ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+    }
+    context = stream->context;
+    session.contexts.enter(context);
+    streams.push_back(stream);
+  } else if (context) {
     // Work recorded for an earlier free is waited for by that one, and frees retire in order.
     streams.swap(context->used);
     for (StreamState* const stream : streams) stream->used = false;
     events.swap(context->departed);
   }
-  return session.memory.free(body->address, body->size, command.header.sequence, context, streams, std::move(events));
+  const CUresult result =
+      session.memory.free(body->address, body->size, command.header.sequence, context, streams, std::move(events));
+  // The client may use the place again in any case.
+  if (result != CUDA_SUCCESS) session.memory.retire(command.header.sequence);
+  return result;
 }
 
 }  // namespace gpupool::worker::commands

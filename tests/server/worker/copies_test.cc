@@ -194,10 +194,12 @@ TEST_CASE("frees take effect when what came before has run, in order, and say so
   CHECK(reply.header.retired < first);
   CHECK(client.fake.memory_used == 2 * kPage);
   // Freed already, as far as the client may know.
-  CHECK(client.ask(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, 0})) == CUDA_ERROR_INVALID_VALUE);
+  const uint64_t refused =
+      client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, 0}), true);
+  CHECK(client.result(refused) == CUDA_ERROR_INVALID_VALUE);
   client.fake.let_go(0);
   reply = client.reply(synchronize(client, stream_handle(0)));
-  CHECK(reply.header.retired == third);
+  CHECK(reply.header.retired == refused);  // also of a free that failed: its addresses are the client's again
   CHECK(second < third);
   CHECK(client.fake.memory_used == 0);
   CHECK(client.ask(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, 0})) == CUDA_ERROR_INVALID_VALUE);
@@ -238,6 +240,16 @@ TEST_CASE("many frees share their events") {
   CHECK(client.fake.memory_used == 0);
 }
 
+TEST_CASE("a background copy's error comes with the next answer that is waited for") {
+  TestClient client;
+  client.retain();
+  const uint64_t sequence =
+      client.send(Command::copy_from_device, bytes_of(wire::CopyFromDevice{0, client.address(0), 0, 16, 1}));
+  CHECK(client.result(sequence) == CUDA_ERROR_INVALID_VALUE);  // ends the transfer
+  CHECK(client.ask("cuCtxGetCacheConfig", bytes_of(uint8_t{1})) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask("cuCtxGetCacheConfig", bytes_of(uint8_t{1})) == CUDA_SUCCESS);
+}
+
 TEST_CASE("memory that is being freed counts as free when more is asked for") {
   TestClient client;
   client.retain();
@@ -246,6 +258,15 @@ TEST_CASE("memory that is being freed counts as free when more is asked for") {
   client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), FakeDriver::kMemory, wire::kAllStreams}));
   client.map(FakeDriver::kMemory, FakeDriver::kMemory);
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
+  client.create_stream(0);
+  client.fake.hold(0);
+  client.call("cuMemsetD8Async", bytes_of(client.address(FakeDriver::kMemory), uint8_t{1}, uint64_t{16}, stream_handle(0)));
+  client.send(Command::free_memory,
+              bytes_of(wire::FreeMemory{client.address(FakeDriver::kMemory), FakeDriver::kMemory, wire::kAllStreams}));
+  const uint64_t late = client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(0), kPage, 0, 0}), true);
+  CHECK(client.silent());
+  client.fake.let_go(0);
+  CHECK(client.result(late) == CUDA_SUCCESS);
 }
 
 TEST_CASE("the range can be moved while nothing is mapped") {

@@ -1,0 +1,313 @@
+// Clients that break the protocol: the session ends, in good order and with everything freed, or answers with an error.
+#include <cstring>
+
+#include "protocol/cuda/fatbin.h"
+#include "server/worker/handle_table.h"
+#include "server/worker/rows.h"
+#include "tests/server/worker/test_client.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker::test;
+using cuda::Kind;
+using cuda::make_handle;
+using wire::Command;
+
+namespace {
+
+constexpr uint64_t kModule = make_handle(Kind::module, 1, 300);
+constexpr uint64_t kFunction = make_handle(Kind::function, 1, 301);
+constexpr uint64_t kUpload = make_handle(Kind::upload, 1, 302);
+constexpr uint64_t kPage = FakeDriver::kGranularity;
+
+struct Frame {
+  uint16_t id;
+  wire::Buffer body;
+};
+
+wire::Buffer named(const auto& fixed, const std::string& name) {
+  auto body = bytes_of(fixed);
+  wire::Writer(body).put_text(name);
+  return body;
+}
+
+uint16_t row(const char* name) {
+  for (const auto& known : worker::call_rows()) {
+    if (std::string(known.name) == name) return known.id;
+  }
+  FAIL("no row " << name);
+  return 0;
+}
+
+uint16_t id(Command command) { return static_cast<uint16_t>(command); }
+
+// A frame of each kind, valid in this order after a session's begin.
+std::vector<Frame> frames(const TestClient& client) {
+  const std::string ptx = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
+  cuda::ImageSpans spans;
+  spans.image = std::as_bytes(std::span(ptx.c_str(), ptx.size() + 1));
+  cuda::Bytes image;
+  REQUIRE(cuda::bundle(spans, image) == CUDA_SUCCESS);
+  auto upload = bytes_of(wire::UploadPart{kUpload, image.view().size()});
+  upload.insert(upload.end(), image.view().begin(), image.view().end());
+  wire::Launch launch{};
+  launch.function = kFunction;
+  launch.flags = wire::kLaunchExtended;
+  launch.attribute_count = 1;
+  launch.parameter_bytes = 8;
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+  const uint64_t here = client.address(0);
+  return {
+      {id(Command::ping), {}},
+      {id(Command::move_addresses), bytes_of(wire::MoveAddresses{0, uint64_t{1} << 20})},
+      {id(Command::retain_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
+      {id(Command::release_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
+      {id(Command::create_context), bytes_of(wire::CreateContext{make_handle(Kind::context, 1, 9), 0, 0})},
+      {id(Command::destroy_context), bytes_of(make_handle(Kind::context, 1, 9))},
+      {id(Command::map_memory), bytes_of(wire::MapMemory{here + 4 * kPage, kPage, 0, 0})},
+      {id(Command::copy_to_device), bytes_of(wire::CopyToDevice{0, here, 4, 4, 2}, uint64_t{1})},
+      {id(Command::copy_from_device), bytes_of(wire::CopyFromDevice{0, here, 8, 4, 2})},
+      {id(Command::upload_part), upload},
+      {id(Command::load_module), bytes_of(wire::LoadImage{kModule, kUpload})},
+      {id(Command::load_library), bytes_of(wire::LoadImage{make_handle(Kind::library, 1, 3), kUpload})},
+      {id(Command::get_function), named(wire::GetFunction{kFunction, kModule}, "kernel")},
+      {id(Command::get_kernel), named(wire::GetFunction{make_handle(Kind::kernel, 1, 4), kModule}, "kernel")},
+      {id(Command::kernel_function), bytes_of(wire::KernelFunction{kFunction, kFunction})},
+      {id(Command::get_global), named(wire::GetGlobal{kModule}, "variable")},
+      {id(Command::launch), bytes_of(launch, attribute, uint64_t{3})},
+      {id(Command::host_function_done), bytes_of(uint64_t{1})},
+      {id(Command::synchronize_stream), bytes_of(uint64_t{0})},
+      {id(Command::synchronize_event), bytes_of(event_handle(0))},
+      {id(Command::synchronize_context), {}},
+      {row("cuStreamWaitEvent"), bytes_of(uint64_t{0}, event_handle(0), uint32_t{0})},
+      {row("cuMemsetD8Async"), bytes_of(here, uint8_t{1}, uint64_t{16}, uint64_t{0})},
+      {row("cuMemSetAccess"), bytes_of(here, kPage, uint8_t{1}, uint64_t{1}, CUmemAccessDesc{}, uint64_t{1})},
+      {row("cuCtxGetCacheConfig"), bytes_of(uint8_t{1})},
+      {id(Command::free_memory), bytes_of(wire::FreeMemory{here, kPage, wire::kAllStreams})},
+      {id(Command::reset_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
+      {id(Command::goodbye), {}},
+  };
+}
+
+void begin(TestClient& client) {
+  client.retain();
+  client.map(0, kPage);
+  client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
+}
+
+// What every session must have done when it is over.
+void check_clean(TestClient& client) {
+  CHECK(client.fake.contexts.empty());
+  CHECK(client.fake.events.empty());
+  CHECK(client.fake.pinned.empty());
+  CHECK(client.fake.modules.empty());
+  CHECK(client.fake.physical.empty());
+}
+
+}  // namespace
+
+TEST_CASE("every command's frame is good as it is") {
+  TestClient client;
+  begin(client);
+  for (const Frame& frame : frames(client)) client.send(frame.id, frame.body, true);
+  CHECK(client.finish() == 0);
+  CHECK(client.end_reason.empty());
+  check_clean(client);
+}
+
+TEST_CASE("a body cut short at any byte is an error or the end") {
+  size_t count = 0;
+  {
+    TestClient client;
+    count = frames(client).size();
+  }
+  for (size_t which = 0; which < count; ++which) {
+    for (size_t cut = 0;; ++cut) {
+      TestClient client;
+      begin(client);
+      const auto all = frames(client);
+      const Frame& frame = all[which];
+      if (cut >= frame.body.size()) break;
+      // What must be there for the rest of this body to be looked at.
+      for (size_t before = 0; before < which; ++before) {
+        if (all[before].id == id(Command::upload_part) || all[before].id == id(Command::load_module) ||
+            all[before].id == id(Command::get_function)) {
+          client.send(all[before].id, all[before].body);
+        }
+      }
+      client.send(frame.id, {frame.body.begin(), frame.body.begin() + static_cast<ptrdiff_t>(cut)}, true);
+      const int status = client.finish();
+      INFO("command " << frame.id << " cut at " << cut << ": " << client.end_reason);
+      const bool parts = frame.id == id(Command::upload_part) && cut >= sizeof(wire::UploadPart);
+      CHECK((status == 1) == !parts);
+      CHECK(client.end_reason.empty() == parts);
+      check_clean(client);
+    }
+  }
+}
+
+TEST_CASE("a body with a byte too many is the end") {
+  size_t count = 0;
+  {
+    TestClient client;
+    count = frames(client).size();
+  }
+  for (size_t which = 0; which < count; ++which) {
+    TestClient client;
+    begin(client);
+    Frame frame = frames(client)[which];
+    frame.body.push_back(std::byte{0});
+    client.send(frame.id, frame.body, true);
+    const int status = client.finish();
+    INFO("command " << frame.id);
+    CHECK(status == 1);
+    check_clean(client);
+  }
+}
+
+TEST_CASE("a connection cut at any byte ends the session") {
+  wire::Buffer stream;
+  {
+    TestClient client;
+    for (const Frame& frame : frames(client)) {
+      if (frame.id == id(Command::goodbye)) continue;
+      wire::CommandHeader header;
+      header.length = static_cast<uint32_t>(frame.body.size());
+      header.id = frame.id;
+      header.context = kContext;
+      wire::Writer writer(stream);
+      writer.put(header);
+      writer.put_bytes(frame.body.data(), frame.body.size());
+    }
+  }
+  for (size_t cut = 0; cut < stream.size(); cut += 1 + cut % 7) {
+    TestClient client;
+    begin(client);
+    wire::Buffer part(stream.begin(), stream.begin() + static_cast<ptrdiff_t>(cut));
+    for (size_t at = 0; at + sizeof(wire::CommandHeader) <= part.size();) {  // the right numbers
+      wire::CommandHeader header;
+      std::memcpy(&header, part.data() + at, sizeof header);
+      header.sequence = client.next_sequence++;
+      std::memcpy(part.data() + at, &header, sizeof header);
+      at += sizeof header + header.length;
+    }
+    client.send_raw(part.data(), part.size());
+    client.finish();
+    check_clean(client);
+  }
+}
+
+TEST_CASE("bytes that are not what they were end the session or fail, nothing else") {
+  size_t count = 0;
+  {
+    TestClient client;
+    count = frames(client).size();
+  }
+  unsigned seed = 1;
+  for (size_t which = 0; which < count; ++which) {
+    for (int round = 0; round < 40; ++round) {
+      TestClient client;
+      begin(client);
+      const auto all = frames(client);
+      for (size_t before = 0; before < which; ++before) {
+        if (all[before].id == id(Command::upload_part) || all[before].id == id(Command::load_module) ||
+            all[before].id == id(Command::get_function)) {
+          client.send(all[before].id, all[before].body);
+        }
+      }
+      wire::CommandHeader header;
+      header.length = static_cast<uint32_t>(all[which].body.size());
+      header.id = all[which].id;
+      header.flags = wire::kWantsReply;
+      header.context = kContext;
+      header.sequence = client.next_sequence++;
+      auto bytes = bytes_of(header);
+      bytes.insert(bytes.end(), all[which].body.begin(), all[which].body.end());
+      for (int change = 0; change < 1 + round % 3; ++change) {
+        seed = seed * 1664525 + 1013904223;
+        bytes[(seed >> 8) % bytes.size()] ^= static_cast<std::byte>(1 + (seed >> 24) % 255);
+      }
+      client.send_raw(bytes.data(), bytes.size());
+      client.finish();
+      check_clean(client);
+    }
+  }
+}
+
+TEST_CASE("sequence numbers must go up by one") {
+  TestClient client;
+  client.retain();
+  client.next_sequence += GENERATE(1u, 100u, ~0u);
+  client.send(Command::ping, {});
+  CHECK(client.finish() == 1);
+  CHECK(client.end_reason.find("came after") != std::string::npos);
+}
+
+TEST_CASE("unknown commands and wild lengths end the session") {
+  TestClient client;
+  wire::CommandHeader header;
+  header.sequence = 1;
+  SECTION("unknown command") { header.id = 0x9000; }
+  SECTION("length above the limit") {
+    header.id = id(Command::ping);
+    header.length = GENERATE(wire::kMaxBodyBytes + 1, ~0u);
+  }
+  client.send_raw(&header, sizeof header);
+  CHECK(client.finish() == 1);
+  CHECK_FALSE(client.end_reason.empty());
+}
+
+TEST_CASE("handles that no client of ours makes") {
+  TestClient client;
+  client.retain();
+  SECTION("an index above the limit") {
+    client.call("cuEventCreate", bytes_of(make_handle(Kind::event, 1, worker::kMaxHandles), uint32_t{0}));
+  }
+  SECTION("low bits") { client.call("cuEventCreate", bytes_of(event_handle(1) | 1, uint32_t{0})); }
+  SECTION("the top bit") { client.call("cuEventCreate", bytes_of(event_handle(1) | 1ull << 63, uint32_t{0})); }
+  SECTION("another kind") { client.call("cuEventCreate", bytes_of(stream_handle(1), uint32_t{0})); }
+  SECTION("a context's place") {
+    client.call("cuEventCreate", bytes_of(make_handle(Kind::event, 1, cuda::index_of(kContext)), uint32_t{0}));
+  }
+  CHECK(client.finish() == 1);
+  CHECK_FALSE(client.end_reason.empty());
+  check_clean(client);
+}
+
+TEST_CASE("the same place for new objects again and again does not pile them up") {
+  TestClient client;
+  client.retain();
+  for (uint32_t i = 0; i < 2000; ++i) {
+    client.call("cuEventCreate", bytes_of(make_handle(Kind::event, i, 7), uint32_t{0}));
+    client.call("cuStreamCreateWithPriority", bytes_of(make_handle(Kind::stream, i, 8), uint32_t{0}, int32_t{0}));
+  }
+  CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
+  CHECK(client.fake.events.size() < 10);
+  size_t alive = 0;
+  for (const auto& stream : client.fake.streams) alive += stream != nullptr;
+  CHECK(alive == 1);
+}
+
+TEST_CASE("structs with host pointers do not reach the driver") {
+  TestClient client;
+  begin(client);
+  CUDA_MEMCPY2D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = &copy;
+  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.dstDevice = client.address(0);
+  copy.WidthInBytes = 16;
+  copy.Height = 1;
+  const auto ask = [&] { return client.ask("cuMemcpy2DAsync_v2", bytes_of(uint8_t{1}, copy, uint64_t{0})); };
+  CHECK(ask() == CUDA_ERROR_NOT_SUPPORTED);
+  copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+  CHECK(ask() == CUDA_ERROR_NOT_SUPPORTED);
+  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = reinterpret_cast<CUdeviceptr>(&copy);
+  CHECK(ask() == CUDA_ERROR_INVALID_VALUE);
+  copy.srcDevice = client.address(0);
+  copy.Height = ~0ull;
+  copy.srcPitch = copy.dstPitch = 1ull << 63;
+  CHECK(ask() == CUDA_ERROR_INVALID_VALUE);
+}
