@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -149,6 +150,8 @@ class FunctionCodegen {
   llvm::Value* pointer_to(llvm::Value* address);
   llvm::Value* base_offset(uint32_t reg);
   void remember_base(const Operand& target, const Operand& source, llvm::Value* added);
+  bool is_kernel_parameter(const Address& address, uint32_t bytes);
+  llvm::Value* kernel_parameter(const Address& address, Type type);
   void ld(Decoded& i);
   void st(Decoded& i);
   void cvta(Decoded& i);
@@ -272,6 +275,7 @@ class FunctionCodegen {
   std::vector<llvm::AllocaInst*> base_offsets_;  // per register with a base: its offset from the variable's start
   std::unordered_map<uint32_t, Storage> storage_;
   std::unordered_map<uint64_t, llvm::Value*> fields_;  // context fields already loaded in the entry block
+  std::map<std::tuple<uint32_t, uint64_t, Type>, llvm::Value*> parameters_;  // kernel parameters already loaded
   std::vector<llvm::BasicBlock*> label_blocks_;
   llvm::Value* parameter_base_ = nullptr;
   uint32_t index_ = 0;                  // of the instruction being translated

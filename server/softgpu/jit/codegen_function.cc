@@ -65,8 +65,8 @@ void FunctionCodegen::prepare_arguments() {
     for (unsigned d = 0; d < 3; ++d) tid_[d] = function_->getArg(2 + d);
     uint64_t offset = 0;
     if (!f_.parameters.empty()) {
-      parameter_base_ = pointer_to(block_field(offsetof(BlockContext, params), b_.getInt64Ty()));
-      if (auto* instruction = llvm::dyn_cast<llvm::Instruction>(parameter_base_)) instruction->moveBefore(&*entry_.GetInsertPoint());
+      parameter_base_ = entry_.CreateIntToPtr(block_field(offsetof(BlockContext, params), b_.getInt64Ty()),
+                                              llvm::PointerType::get(m_.context, 0));
     }
     for (uint32_t v = 0; v < f_.parameters.size(); ++v) {
       const ptx::Variable& parameter = f_.parameters[v];

@@ -206,6 +206,26 @@ llvm::Value* FunctionCodegen::checked_pointer(Decoded& i, const Address& address
 
 // --- ld, st ---
 
+bool FunctionCodegen::is_kernel_parameter(const Address& address, uint32_t bytes) {
+  if (!f_.is_kernel || address.kind != Address::Kind::storage || address.variable >= f_.parameters.size()) return false;
+  auto* constant = llvm::dyn_cast<llvm::ConstantInt>(address.value);
+  uint64_t size = f_.parameters[address.variable].size;
+  return constant && constant->getZExtValue() <= size && bytes <= size - constant->getZExtValue();
+}
+
+// Parameters never change: loaded once, at the start, where the loop over the threads can leave them outside.
+llvm::Value* FunctionCodegen::kernel_parameter(const Address& address, Type type) {
+  uint64_t offset = llvm::cast<llvm::ConstantInt>(address.value)->getZExtValue();
+  llvm::Value*& value = parameters_[{address.variable, offset, type}];
+  if (!value) {
+    llvm::Value* pointer = entry_.CreateConstGEP1_64(b_.getInt8Ty(), variable_storage(address.variable).pointer, offset);
+    auto* load = entry_.CreateAlignedLoad(m_.ir_type(type), pointer, llvm::Align(1));
+    load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(m_.context, {}));
+    value = load;
+  }
+  return value;
+}
+
 void FunctionCodegen::ld(Decoded& i) {
   bool acquire = i.take("acquire"), relaxed = i.take("relaxed"), is_volatile = i.take_any({"volatile", "mmio"});
   i.take("weak");
@@ -227,6 +247,7 @@ void FunctionCodegen::ld(Decoded& i) {
   uint32_t bytes = ptx::bytes_of(type);
   if (bytes * width > 32) i.fail("the vector is too wide");
   Address address = resolve(i, i.operand(1), space);
+  if (width == 1 && is_kernel_parameter(address, bytes)) return write(target, kernel_parameter(address, type), type);
   bool atomic = (acquire || relaxed) && bytes <= 8;
   llvm::Value* pointer = checked_pointer(i, address, bytes * width, false, atomic);
   llvm::Type* element = atomic ? m_.int_type(bytes * 8) : m_.ir_type(type);

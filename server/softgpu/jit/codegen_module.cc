@@ -131,7 +131,13 @@ void ModuleCodegen::generate_entries() {
   llvm::Value* thread = thread_entry->getArg(0);
   llvm::Value* block = field(thread, offsetof(ThreadContext, block), pointer);
   llvm::Value* tid[3];
-  for (int d = 0; d < 3; ++d) tid[d] = field(thread, offsetof(ThreadContext, tid) + 4 * d, number);
+  llvm::Metadata* below[] = {llvm::ConstantAsMetadata::get(b.getInt32(0)),
+                             llvm::ConstantAsMetadata::get(b.getInt32(kernel->info.max_threads))};
+  for (int d = 0; d < 3; ++d) {
+    auto* load = field(thread, offsetof(ThreadContext, tid) + 4 * d, number);
+    load->setMetadata(llvm::LLVMContext::MD_range, llvm::MDNode::get(context, below));
+    tid[d] = load;
+  }
   if (kernel->info.synchronises) {
     b.CreateCall(kernel_body, {thread, block, tid[0], tid[1], tid[2]});
     b.CreateRetVoid();

@@ -1,0 +1,18 @@
+// libFuzzer entry: any bytes as PTX. compile() must end with a program or an error, in bounded time and memory.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "server/softgpu/jit/program.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace gpupool::softgpu;
+  std::string_view text(reinterpret_cast<const char*>(data), size);
+  auto result = compile({&text, 1}, CompileOptions{});
+  auto* error = std::get_if<CompileError>(&result);
+  if (!error) return 0;
+  // An internal error means that the generator made IR that LLVM refuses; a message is one line.
+  if (error->code == CompileErrorCode::internal || error->message.find('\n') != std::string::npos) abort();
+  return 0;
+}
