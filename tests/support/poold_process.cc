@@ -12,8 +12,10 @@
 
 namespace gpupool::testing {
 
+// Beside this program (an installed bundle), or where the build puts programs.
 std::string program_path(const std::string& name) {
-  return std::string(GPUPOOL_PROGRAMS) + "/" + name;
+  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+  return std::filesystem::exists(beside) ? beside.string() : std::string(GPUPOOL_PROGRAMS) + "/" + name;
 }
 
 PooldProcess::PooldProcess(const std::string& device, const std::vector<std::string>& more_options,
