@@ -162,7 +162,7 @@ static Number to_device(const Bignum& number) {
 }
 
 int main(int argc, char** argv) {
-  long size = 32;
+  long size = 16;
   parse_options(argc, argv, "Sums encrypted numbers of two parties (Paillier, 2048-bit modulus).",
                 {{"--size", "numbers per party", &size, 1, 1 << 20}});
   const int count = static_cast<int>(size);
