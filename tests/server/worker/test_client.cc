@@ -7,15 +7,20 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <stdexcept>
 
 #include "protocol/cuda/fatbin.h"
 #include "protocol/transport/transport.h"
 #include "server/worker/rows.h"
 #include "server/worker/session.h"
-#include "tests/support/catch.h"
 
 namespace gpupool::worker::test {
 namespace {
+
+// Fails the test; the fuzzer, which has no test framework, ends by it.
+void must(bool good, const std::string& what) {
+  if (!good) throw std::runtime_error(what);
+}
 
 // The interface over one end of a socket pair.
 class PairConnection final : public transport::Connection {
@@ -71,7 +76,7 @@ class PairConnection final : public transport::Connection {
 
 TestClient::TestClient(bool capture_output) {
   int ends[2];
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  must(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket pair");
   socket_ = ends[0];
   SessionStart start;
   start.connection = std::make_unique<PairConnection>(ends[1]);
@@ -115,8 +120,7 @@ uint64_t TestClient::call(const char* name, const wire::Buffer& body, bool wants
   for (const CallRow& row : call_rows()) {
     if (std::string(row.name) == name) return send(row.id, body, wants_reply, context);
   }
-  FAIL("no row " << name);
-  return 0;
+  throw std::runtime_error(std::string("no row ") + name);
 }
 
 void TestClient::hang_up() { ::shutdown(socket_, SHUT_WR); }
@@ -128,7 +132,7 @@ Message TestClient::receive() {
     auto* at = static_cast<char*>(to);
     while (size != 0) {
       pollfd polled{socket_, POLLIN, 0};
-      REQUIRE(::poll(&polled, 1, 10'000) == 1);
+      must(::poll(&polled, 1, 10'000) == 1, "the session sends nothing");
       const ssize_t got = ::recv(socket_, at, size, 0);
       if (got <= 0) return false;
       at += got;
@@ -146,8 +150,9 @@ Message TestClient::receive() {
 
 Message TestClient::reply(uint64_t sequence) {
   Message message = receive();
-  REQUIRE(message.header.kind == wire::MessageKind::reply);
-  REQUIRE(message.header.sequence == sequence);
+  must(message.header.kind == wire::MessageKind::reply && message.header.sequence == sequence,
+       "awaited the reply to " + std::to_string(sequence) + ", got kind " +
+           std::to_string(static_cast<int>(message.header.kind)) + " of " + std::to_string(message.header.sequence));
   return message;
 }
 
@@ -186,13 +191,13 @@ std::vector<std::byte> TestClient::data(uint64_t sequence, CUresult expected) {
   std::vector<std::byte> bytes;
   while (true) {
     const Message message = receive();
-    REQUIRE(message.header.sequence == sequence);
+    must(message.header.sequence == sequence, "a message of another command than the copy");
     if (message.header.kind == wire::MessageKind::reply) {
-      REQUIRE(message.header.result == expected);
+      must(message.header.result == expected, "the copy ended with " + std::to_string(message.header.result));
       return bytes;
     }
-    REQUIRE(message.header.kind == wire::MessageKind::device_data);
-    REQUIRE(message.as<wire::DeviceData>().offset == bytes.size());
+    must(message.header.kind == wire::MessageKind::device_data, "a message of another kind than data");
+    must(message.as<wire::DeviceData>().offset == bytes.size(), "data out of order");
     bytes.insert(bytes.end(), message.body.begin() + sizeof(wire::DeviceData), message.body.end());
   }
 }

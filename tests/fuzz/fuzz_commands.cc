@@ -1,0 +1,51 @@
+// Everything that a client may send after the hello, into a whole session over the fake driver. The input is a row of
+// commands: {u16 id, u8 flags, u16 length, body}, to which this adds what any mutation would get wrong at once (the
+// sequence number, the header's layout), so that the fuzzer spends its time in the handlers.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/server/worker/test_client.h"
+
+using namespace gpupool;
+using namespace gpupool::worker::test;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  TestClient client;
+  client.retain();
+  client.create_stream(0);
+  client.map(0, 4 * FakeDriver::kGranularity);
+  while (size >= 5) {
+    uint16_t id = 0;
+    uint16_t length = 0;
+    std::memcpy(&id, data, 2);
+    std::memcpy(&length, data + 3, 2);
+    const bool wants_reply = (data[2] & 1) != 0;
+    const bool cut = (data[2] & 2) != 0;
+    data += 5;
+    size -= 5;
+    const size_t body = length < size ? length : size;
+    const auto* const first = reinterpret_cast<const std::byte*>(data);
+    if (cut) {  // the header promises more than comes
+      wire::CommandHeader header;
+      header.length = length;
+      header.id = id;
+      header.context = kContext;
+      header.sequence = client.next_sequence;
+      client.send_raw(&header, sizeof header);
+      client.send_raw(first, body);
+      break;
+    }
+    client.send(id, {first, first + body}, wants_reply);
+    data += body;
+    size -= body;
+  }
+  client.finish();
+  // Whatever came, nothing of it is left.
+  if (!client.fake.contexts.empty() || !client.fake.events.empty() || !client.fake.pinned.empty() ||
+      !client.fake.physical.empty()) {
+    std::abort();
+  }
+  return 0;
+}
