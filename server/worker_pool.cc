@@ -271,7 +271,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
                   {"pid", worker.client.pid},
                   {"program", worker.client.program},
                   {"duration_ms", milliseconds_since(worker.since)},
-                  {"reason", how}});
+                  {"reason", stopping_ ? "poold is shutting down" : how}});
       return;
     }
     case State::idle:

@@ -15,8 +15,11 @@ constexpr std::chrono::milliseconds kOutlive{2000};  // a command at work withou
 
 }  // namespace
 
-Background::Background(Executor& executor)
-    : executor_(executor), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { run(); }) {}
+Background::Background(Executor& executor, int stop_descriptor)
+    : executor_(executor),
+      stop_descriptor_(stop_descriptor),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      thread_([this] { run(); }) {}
 
 Background::~Background() {
   const uint64_t one = 1;
@@ -28,15 +31,19 @@ Background::~Background() {
 void Background::run() {
   using Clock = std::chrono::steady_clock;
   const auto [out, error] = executor_.capture.descriptors();
-  pollfd polled[3] = {{wake_, POLLIN, 0}, {out, POLLIN, 0}, {error, POLLIN, 0}};
+  pollfd polled[4] = {{wake_, POLLIN, 0}, {out, POLLIN, 0}, {error, POLLIN, 0}, {stop_descriptor_, POLLIN, 0}};
   uint64_t seen = 0;
   auto since = Clock::now();
   auto next_tick = Clock::now() + kTick;
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_tick - Clock::now());
-    ::poll(polled, 3, static_cast<int>(std::max<int64_t>(0, left.count())));
+    ::poll(polled, 4, static_cast<int>(std::max<int64_t>(0, left.count())));
     if (polled[0].revents != 0) return;
     if (polled[1].revents != 0 || polled[2].revents != 0) executor_.capture.drain();
+    if (polled[3].revents != 0) {
+      executor_.outbox.end("poold is shutting down");
+      polled[3].fd = -1;
+    }
     const auto now = Clock::now();
     if (now < next_tick) continue;
     next_tick = now + kTick;

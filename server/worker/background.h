@@ -1,5 +1,6 @@
 // A session's background thread: moves what device code prints to the client, tells the client that the worker is alive
-// while one command takes long, and ends the process when a command outlives its client.
+// while one command takes long, ends the session when poold shuts down, and the process when a command outlives its
+// client.
 #pragma once
 #include <thread>
 
@@ -9,7 +10,7 @@ namespace gpupool::worker {
 
 class Background {
  public:
-  explicit Background(Executor& executor);
+  Background(Executor& executor, int stop_descriptor);
   ~Background();
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
@@ -18,6 +19,7 @@ class Background {
   void run();
 
   Executor& executor_;
+  int stop_descriptor_;  // -1: none
   int wake_;
   std::thread thread_;
 };

@@ -60,13 +60,15 @@ void close_inherited() {
   for (int descriptor = kFirst; descriptor < 4096; ++descriptor) ::close(descriptor);  // Linux before 5.9
 }
 
-// The session ends with poold, whatever it is doing: nobody would supervise it or account for it any more.
+// The session ends itself when poold shuts down. Where it cannot (its thread is inside the driver), the process ends:
+// nobody would supervise it or account for it any more.
 void end_with_poold() {
+  constexpr int kGrace = 1500;  // ms; poold kills after 2 s
   std::thread([] {
     pollfd polled{server::kControlDescriptor, POLLIN | POLLRDHUP, 0};
     while (::poll(&polled, 1, -1) < 0) {
     }
-    log::info("poold_ended");
+    ::poll(nullptr, 0, kGrace);
     ::_exit(server::kWorkerPooldGone);
   }).detach();
 }
@@ -124,6 +126,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.range_base = range.base;
   start.range_size = range.size;
   start.dead_peer_timeout = dead_peer_timeout;
+  start.stop_descriptor = server::kControlDescriptor;
   return run_session(std::move(start));
 }
 

@@ -40,6 +40,7 @@ class Watchdog {
 }  // namespace
 
 int run_session(SessionStart start) {
+  const int stop_descriptor = start.stop_descriptor;
   Executor executor(start);
   if (start.capture_output) {
     if (const auto captured = executor.capture.start(); !captured) {
@@ -49,7 +50,7 @@ int run_session(SessionStart start) {
   }
   int status = 1;
   {
-    const Background background(executor);
+    const Background background(executor, stop_descriptor);
     status = executor.run() ? 0 : 1;
     executor.outbox.close();
     const Watchdog watchdog(status);

@@ -25,6 +25,7 @@ struct SessionStart {
   uint64_t range_size = 0;
   std::chrono::milliseconds dead_peer_timeout{15000};  // longest time without progress in sending
   bool capture_output = true;                          // descriptors 1 and 2 become the client's
+  int stop_descriptor = -1;                            // at its end poold shuts down: the client is told, the session ends
 };
 
 // The exit status for the worker process: 0 after an orderly end (goodbye, or the client closed the connection).

@@ -167,8 +167,11 @@ TEST_CASE("SIGTERM and SIGINT end poold and everyone it started") {
   CHECK(poold.process().wait() == 0);
   CHECK(poold.process().await_end_of_output());
   for (const pid_t worker : workers) CHECK(await_gone(worker));
-  CHECK(client.await_end());
+  const auto end = client.await_end();
+  REQUIRE(end);
+  CHECK(has(*end, "shutting down"));
   CHECK(silent.await_end());
+  CHECK(has(poold.log(), "reason=\"poold is shutting down\""));
   CHECK_FALSE(transport::connect(poold.endpoint(), {}));
   CHECK(has(poold.log(), "stopped status=0"));
 }
