@@ -57,6 +57,7 @@ constexpr cuda::DriverHooks kHooks = {
 #endif
     },
     .enumerate_functions = enumerate_functions,
+    .load_module = [](CUmodule* module, const void* image) { return cuModuleLoadData(module, image); },
     .stream_object = nullptr,
     .driver_version = [](int* version) { return *version = driver_version(), CUDA_SUCCESS; },
     .device_count = [](int* count) { return cuDeviceGetCount(count); },

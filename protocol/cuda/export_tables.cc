@@ -82,6 +82,13 @@ CUresult primary_context_without_retain(CUcontext* context, CUdevice device) {
   return context == nullptr ? CUDA_ERROR_INVALID_VALUE : hooks().primary_context(device, context);
 }
 
+// How cudart 11 loads a program's fat binary. The runtime's own bookkeeping, which also comes along, is empty
+// for the images that nvcc makes.
+CUresult load_fat_binary(CUmodule* module, const void* wrapper, const void*, const void*, uint32_t) {
+  if (module == nullptr || wrapper == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return hooks().load_module(module, wrapper);
+}
+
 CUresult current_context(CUcontext* context) {
   return context == nullptr ? CUDA_ERROR_INVALID_VALUE : hooks().current_context(context);
 }
@@ -180,7 +187,7 @@ CUresult two_values(uint64_t*, uint64_t*) {
 CUresult integrity_check(uint32_t version, uint64_t seconds, uint64_t result[2]);
 
 struct Tables {
-  Table cudart_interface{{{2, entry(&primary_context_without_retain)}}};
+  Table cudart_interface{{{2, entry(&primary_context_without_retain)}, {6, entry(&load_fat_binary)}}};
   Table tools_runtime_callback_hooks{
       {{2, entry(&runtime_callback_array)}, {6, entry(&resource_callback_array)}}};
   Table tools_tls{{{2, entry(&current_context)}}};

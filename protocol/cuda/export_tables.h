@@ -29,6 +29,7 @@ struct DriverHooks {
   // Calls visit once per function of the module.
   CUresult (*enumerate_functions)(CUcontext context, CUmodule module,
                                   void (*visit)(void* user, CUfunction function), void* user);
+  CUresult (*load_module)(CUmodule* module, const void* image);  // as cuModuleLoadData
   // Some non-null value that stands for the stream; where the hook is null, the stream's own handle does.
   CUresult (*stream_object)(CUcontext context, CUstream stream, void** object);
   CUresult (*driver_version)(int* version);

@@ -40,6 +40,11 @@ const cuda::DriverHooks kHooks = {
           visit(user, reinterpret_cast<CUfunction>(0x20));
           return CUDA_SUCCESS;
         },
+    .load_module =
+        [](CUmodule* module, const void* image) {
+          *module = reinterpret_cast<CUmodule>(reinterpret_cast<uintptr_t>(image) + 1);
+          return CUDA_SUCCESS;
+        },
     .stream_object = nullptr,
     .driver_version =
         [](int* version) {
@@ -105,6 +110,17 @@ TEST_CASE("the runtime's own tables") {
   CHECK(context == kPrimary);
   CHECK(call<CUcontext*, CUdevice>(cudart, 2, &context, 5) == CUDA_ERROR_INVALID_DEVICE);
   CHECK(call<CUcontext*, CUdevice>(cudart, 2, nullptr, 1) == CUDA_ERROR_INVALID_VALUE);
+
+  CUmodule module = nullptr;
+  const void* const image = reinterpret_cast<const void*>(0x3000);
+  const auto load = [cudart](CUmodule* loaded, const void* wrapper) {
+    return call<CUmodule*, const void*, const void*, const void*, uint32_t>(cudart, 6, loaded, wrapper, nullptr,
+                                                                            nullptr, 0);
+  };
+  CHECK(load(&module, image) == CUDA_SUCCESS);
+  CHECK(module == reinterpret_cast<CUmodule>(0x3001));
+  CHECK(load(&module, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(load(nullptr, image) == CUDA_ERROR_INVALID_VALUE);
 
   const auto* callbacks = table("a094798c-2e74-2e74-93f2-0800200c0a66");
   for (const auto& [slot, least] : {std::pair<size_t, size_t>{2, 523}, {6, 14}}) {
@@ -204,7 +220,7 @@ TEST_CASE("unknown tables are there, and can do nothing") {
   }
   CHECK(size_of(unknown) / sizeof(void*) >= 52);  // a later runtime asks for TOOLS_CONTEXT alone
   // Slots of known tables that nobody is known to use.
-  CHECK(call(table("6bd5fb6c-5bf4-e74a-8987-d93912fd9df9"), 6) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(call(table("6bd5fb6c-5bf4-e74a-8987-d93912fd9df9"), 5) == CUDA_ERROR_NOT_SUPPORTED);
 
   const CUuuid refused = uuid("f8cff951-2146-8b4e-b9e2-fb469e7c0dd9");
   const void* slots = &refused;

@@ -60,6 +60,7 @@ constexpr cuda::DriverHooks kHooks{
     .current_context = cuCtxGetCurrent,
     .context_id = context_id,
     .enumerate_functions = enumerate_functions,
+    .load_module = cuModuleLoadData,
     .stream_object = nullptr,
     .driver_version = cuDriverGetVersion,
     .device_count = cuDeviceGetCount,
