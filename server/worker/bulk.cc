@@ -72,6 +72,8 @@ bool Bulk::send_ready(CopyLane& lane, std::vector<CopyPiece>* replies) {
         if (state == CUDA_ERROR_NOT_READY) break;
         if (state != CUDA_SUCCESS && lane.failed == CUDA_SUCCESS) lane.failed = state;
         failed = lane.failed;
+        // Returns at once; it is what makes the driver print.
+        if (piece.event && output_possible_.load(std::memory_order_relaxed)) api_.cuEventSynchronize(piece.event);
       }
       lane.pieces.pop_front();
       if (lane.pieces.empty()) {
@@ -118,7 +120,7 @@ void Bulk::flush() {
     if (replies.empty()) return;
     // A copy's end may mean (default stream) that copies of other streams have ended too, after their turn above.
     for_each_lane([&](CopyLane& lane) { send_ready(lane, nullptr); });
-    if (before_reply_) before_reply_();
+    if (output_possible_.load(std::memory_order_relaxed)) capture_.flush();
     for (const CopyPiece& reply : replies) {
       outbox_.send(wire::MessageKind::reply, reply.result, reply.sequence);
     }

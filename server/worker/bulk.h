@@ -8,13 +8,13 @@
 #pragma once
 #include <atomic>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "server/worker/contexts.h"
 #include "server/worker/outbox.h"
+#include "server/worker/output_capture.h"
 #include "server/worker/staging.h"
 #include "server/worker/waits.h"
 
@@ -47,9 +47,10 @@ class CopyLane {
 
 class Bulk {
  public:
-  // `before_reply` runs before the reply that ends a copy is sent (what device code printed goes first).
-  Bulk(const DeviceApi& api, Outbox& outbox, Staging& staging, WaitPool& waits, std::function<void()> before_reply)
-      : api_(api), outbox_(outbox), staging_(staging), waits_(waits), before_reply_(std::move(before_reply)) {}
+  // What device code printed goes before the reply that ends a copy.
+  Bulk(const DeviceApi& api, Outbox& outbox, Staging& staging, WaitPool& waits, OutputCapture& capture,
+       const std::atomic<bool>& output_possible)
+      : api_(api), outbox_(outbox), staging_(staging), waits_(waits), capture_(capture), output_possible_(output_possible) {}
 
   // Executor's thread: appends to the stream's lane.
   void push(StreamState& stream, const CopyPiece& piece);
@@ -70,7 +71,8 @@ class Bulk {
   Outbox& outbox_;
   Staging& staging_;
   WaitPool& waits_;
-  const std::function<void()> before_reply_;
+  OutputCapture& capture_;
+  const std::atomic<bool>& output_possible_;
   std::mutex send_mutex_;   // taken before items_mutex_
   std::mutex items_mutex_;  // lanes_ and what is in them
   std::vector<std::shared_ptr<CopyLane>> lanes_;  // those with pieces

@@ -54,6 +54,9 @@ class DeviceMemory {
     return address >= base_ && size <= size_ && address - base_ <= size_ - size;
   }
   bool add_variable(uint64_t owner, uint64_t address, uint64_t size);
+  void forget_variables(uint64_t owner) {
+    std::erase_if(variables_, [owner](const auto& known) { return known.second.second == owner; });
+  }
 
  private:
   struct Mapping {

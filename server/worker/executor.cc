@@ -45,7 +45,7 @@ Executor::Executor(SessionStart& start)
       contexts(api),
       table(api, contexts),
       staging(api),
-      bulk(api, outbox, staging, waits, [this] { if (output_possible.load(std::memory_order_relaxed)) capture.flush(); }),
+      bulk(api, outbox, staging, waits, capture, output_possible),
       memory(api, contexts, outbox),
       callbacks([this](uint64_t id, const void* context) {
         // No driver call is allowed on the device's callback thread, and finished copies must be sent first.
@@ -61,6 +61,10 @@ Executor::Executor(SessionStart& start)
       events(api),
       inbox(*start.connection, [this] { return before_sleep(); }) {
   table.on_stream_departing([this](StreamState& stream) { departing(stream); });
+  table.on_code_gone([this](uint64_t handle) {
+    images.forget(handle);
+    memory.forget_variables(handle);
+  });
   memory.take_range(start.range_base, start.range_size);
 }
 

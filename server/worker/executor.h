@@ -73,6 +73,7 @@ class Executor {
   DeviceApi api;
   Outbox outbox;
   OutputCapture capture;
+  std::atomic<bool> output_possible{false};  // there is device code, which may print
   Contexts contexts;
   HandleTable table;
   WaitPool waits;
@@ -86,7 +87,6 @@ class Executor {
   guards::Calls guarded;
   Inbox inbox;
   wire::Buffer reply_body;  // of the command at work
-  std::atomic<bool> output_possible{false};  // device code that may print was launched
 
   // Answers later, from any thread that has a context current: sends what must come before, then the reply.
   void answer(uint64_t sequence, CUresult result, std::span<const std::byte> body = {});

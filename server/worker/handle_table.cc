@@ -97,6 +97,8 @@ void HandleTable::forget(Entry& entry) {
     if (entry.stream->used) std::erase(context.used, entry.stream);
     context.streams.erase(entry.stream->stream);
   }
+  const Kind kind = cuda::kind_of(entry.handle);
+  if ((kind == Kind::module || kind == Kind::library) && code_gone_) code_gone_(entry.handle);
   entry = {};
   --size_;
 }

@@ -51,6 +51,8 @@ class HandleTable {
   void destroy_all() { destroy_where(nullptr); }
   // Called while the stream still exists, before the table destroys or forgets it.
   void on_stream_departing(std::function<void(StreamState&)> departing) { departing_ = std::move(departing); }
+  // Called when a module or library is gone.
+  void on_code_gone(std::function<void(uint64_t)> gone) { code_gone_ = std::move(gone); }
   // A handle that no client of ours makes was bound: the session must end.
   bool broken() const { return broken_; }
   size_t size() const { return size_; }
@@ -78,6 +80,7 @@ class HandleTable {
   std::vector<std::unique_ptr<Page>> pages_;
   std::unordered_map<uint64_t, std::vector<uint64_t>> children_;  // of modules and libraries
   std::function<void(StreamState&)> departing_;
+  std::function<void(uint64_t)> code_gone_;
   size_t size_ = 0;
   bool broken_ = false;
 };

@@ -11,13 +11,15 @@ Uploads::Added Uploads::add(uint64_t upload, uint64_t total, std::span<const std
     found = uploads_.try_emplace(upload).first;
     found->second.total = total;
     found->second.refused = total > kMaxUploadBytes - promised_;
-    if (!found->second.refused) promised_ += total;
+    if (!found->second.refused) {
+      promised_ += total;
+      found->second.bytes.reserve(total + 1);  // address space; memory comes with the bytes
+    }
   }
   Upload& image = found->second;
   if (image.total != total) return Added::malformed;
   if (image.refused) return Added::too_much;
   if (part.size() > image.total - image.bytes.size()) return Added::malformed;
-  // Grows with what was received, not with what was promised.
   image.bytes.insert(image.bytes.end(), part.begin(), part.end());
   return Added::ok;
 }

@@ -189,10 +189,7 @@ Outcome copy_from_device(Executor& session, Command& command) {
     const auto stop = std::chrono::steady_clock::now() + kLook;
     do {
       session.bulk.flush();
-      if (session.bulk.idle()) {
-        session.fetch_output(*stream);
-        return Outcome::parked();
-      }
+      if (session.bulk.idle()) return Outcome::parked();
     } while (!session.inbox.has_input() && std::chrono::steady_clock::now() < stop);
   }
   session.bulk.serve(*stream);

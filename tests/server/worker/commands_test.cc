@@ -330,3 +330,19 @@ TEST_CASE("what a kernel prints comes before the answer to the wait for it") {
   CHECK(out == "from the device\n");
   CHECK(error == "and an error\n");
 }
+
+TEST_CASE("modules that come and go leave nothing behind") {
+  TestClient client;
+  client.retain();
+  for (int i = 0; i < 300; ++i) {
+    CHECK(client.result(load(client, kPtx)) == CUDA_SUCCESS);
+    CHECK(client.ask(Command::get_global, named(wire::GetGlobal{kModule}, "g")) == CUDA_SUCCESS);
+    client.call("cuModuleUnload", bytes_of(kModule));
+  }
+  CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
+  CHECK(client.fake.modules.empty());
+  // The variable went with its module: its address is foreign again.
+  const auto address = reinterpret_cast<uint64_t>(client.fake.global.data());
+  CHECK(client.ask(Command::copy_to_device, bytes_of(wire::CopyToDevice{0, address, 0, 4, 1}, uint32_t{1})) ==
+        CUDA_ERROR_INVALID_VALUE);
+}
