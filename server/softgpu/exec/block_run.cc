@@ -7,13 +7,6 @@
 
 #include "server/softgpu/memory/address_space.h"
 
-// Functions that leave a stack for good: their entry must not be recorded on it.
-#if defined(GPUPOOL_TSAN)
-#define SOFTGPU_LEAVES_STACK __attribute__((no_sanitize("thread")))
-#else
-#define SOFTGPU_LEAVES_STACK
-#endif
-
 namespace gpupool::softgpu {
 namespace {
 

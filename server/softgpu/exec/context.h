@@ -15,6 +15,14 @@ uint64_t softgpu_copy_checked(void* to, const void* from, uint64_t bytes);
 extern const char softgpu_copy_begin[], softgpu_copy_end[], softgpu_copy_failed[];
 }
 
+// For functions that leave a stack for good or run between two stacks: the sanitizers must neither record their entry nor
+// look at the stack when they do not return.
+#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
+#define SOFTGPU_LEAVES_STACK __attribute__((no_sanitize("address", "thread", "undefined")))
+#else
+#define SOFTGPU_LEAVES_STACK
+#endif
+
 namespace gpupool::softgpu {
 
 // A context that starts `entry` at the top of an empty stack. `entry` must not return.

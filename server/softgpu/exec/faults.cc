@@ -93,10 +93,7 @@ void reset_float_control() {}
 #endif
 
 // Where a faulting kernel goes on: on the pool thread's own stack, below what run() left there.
-#if defined(GPUPOOL_TSAN)
-__attribute__((no_sanitize("thread")))
-#endif
-[[noreturn]] void landing() {
+[[noreturn]] SOFTGPU_LEAVES_STACK void landing() {
   reset_float_control();
   BlockRun* block = running_block();
   leave_stack(block->running_fiber(), block->pool_stack());

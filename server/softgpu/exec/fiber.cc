@@ -24,7 +24,7 @@ constexpr uint32_t kStacksPerSlab = 8;
 constexpr uint32_t kStacksPerSlab = 32;
 #endif
 
-void before_switch([[maybe_unused]] StackContext* from, [[maybe_unused]] StackContext& to) {
+SOFTGPU_LEAVES_STACK void before_switch([[maybe_unused]] StackContext* from, [[maybe_unused]] StackContext& to) {
 #if defined(GPUPOOL_ASAN)
   __sanitizer_start_switch_fiber(from != nullptr ? &from->asan : nullptr, reinterpret_cast<void*>(to.bottom), to.bytes);
 #endif
@@ -33,7 +33,7 @@ void before_switch([[maybe_unused]] StackContext* from, [[maybe_unused]] StackCo
 #endif
 }
 
-void after_switch([[maybe_unused]] StackContext& now) {
+SOFTGPU_LEAVES_STACK void after_switch([[maybe_unused]] StackContext& now) {
 #if defined(GPUPOOL_ASAN)
   __sanitizer_finish_switch_fiber(now.asan, nullptr, nullptr);
 #endif
@@ -49,19 +49,19 @@ bool install_guard(uint64_t address, uint64_t bytes) {
   return madvise(at, bytes, kGuardInstall) == 0 || mprotect(at, bytes, PROT_NONE) == 0;
 }
 
-void switch_stacks(StackContext& from, StackContext& to) {
+SOFTGPU_LEAVES_STACK void switch_stacks(StackContext& from, StackContext& to) {
   before_switch(&from, to);
   softgpu_context_switch(&from.saved, to.saved);
   after_switch(from);
 }
 
-void leave_stack(StackContext& from, StackContext& to) {
+SOFTGPU_LEAVES_STACK void leave_stack(StackContext& from, StackContext& to) {
   static_cast<void>(from);
   before_switch(nullptr, to);
   softgpu_context_restore(to.saved);
 }
 
-void arrived_on_new_stack() {
+SOFTGPU_LEAVES_STACK void arrived_on_new_stack() {
 #if defined(GPUPOOL_ASAN)
   __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
