@@ -61,6 +61,9 @@ softgpu_copy_failed:
         mov     x0, x2
         ret
         .size   softgpu_copy_checked, .-softgpu_copy_checked
+#endif
 
+// Also when this file is for another processor: the linker takes its absence for a wish for an executable stack.
+#if defined(__ELF__)
         .section .note.GNU-stack, "", %progbits
 #endif

@@ -49,6 +49,9 @@ softgpu_copy_failed:
         movq    %rcx, %rax
         ret
         .size   softgpu_copy_checked, .-softgpu_copy_checked
+#endif
 
-        .section .note.GNU-stack, "", @progbits
+// Also when this file is for another processor: the linker takes its absence for a wish for an executable stack.
+#if defined(__ELF__)
+        .section .note.GNU-stack, "", %progbits
 #endif

@@ -43,6 +43,11 @@ struct sigaction our_action() {
   return action;
 }
 
+bool in_front(size_t index) {
+  struct sigaction now {};
+  return sigaction(kSignals[index], nullptr, &now) == 0 && same_handler(now, our_action());
+}
+
 bool put_in_front(size_t index) {
   Chain& chain = chains[index];
   const struct sigaction ours = our_action();
@@ -189,6 +194,7 @@ bool install_fault_handlers() {
 }
 
 void keep_fault_handlers() {
+  if (in_front(0)) return;  // who takes the others takes SIGSEGV, too
   for (size_t i = 0; i < kSignals.size(); ++i) put_in_front(i);
 }
 

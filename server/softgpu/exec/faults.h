@@ -13,7 +13,7 @@
 namespace gpupool::softgpu {
 
 bool install_fault_handlers();
-void keep_fault_handlers();  // before a launch; one system call per signal
+void keep_fault_handlers();  // before a launch; one system call when nothing changed
 
 // A signal stack for the calling thread, for as long as the object lives. Pool threads have one: a fiber whose stack
 // overflowed has no room for the handler.

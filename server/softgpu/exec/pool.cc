@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "server/softgpu/exec/faults.h"
@@ -16,16 +17,8 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr uint64_t kSpinNanoseconds = 20'000;          // before an idle worker sleeps
+constexpr uint64_t kSpinNanoseconds = 5'000;  // before an idle worker sleeps; short, as the submitter may wait for its processor
 constexpr uint64_t kLongIdleNanoseconds = 500'000'000;  // after that it gives memory back
-
-void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 
@@ -170,7 +163,7 @@ bool Pool::wait_for_work(bool* long_idle) {
     const uint64_t until = nanoseconds_now() + kSpinNanoseconds;
     bool changed = false;
     while (!changed && nanoseconds_now() < until) {
-      for (int i = 0; i < 8 && !changed; ++i) {
+      for (int i = 0; i < 16 && !changed; ++i) {
         pause_cpu();
         changed = epoch_.load(std::memory_order_relaxed) != seen;
       }

@@ -5,15 +5,14 @@
 // of a cooperative grid that wait for each other, or blocks that wait for a later block or grid.
 #pragma once
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "server/softgpu/exec/block_run.h"
+#include "server/softgpu/exec/brief_mutex.h"
 #include "server/softgpu/exec/fiber.h"
 #include "server/softgpu/exec/grid_state.h"
 #include "server/softgpu/memory/shared_device.h"
@@ -31,7 +30,7 @@ class ParameterMemory {
 
  private:
   static constexpr uint64_t kBlock = 4096, kBlocksPerSlab = 64;
-  std::mutex mutex_;
+  BriefMutex mutex_;
   std::vector<uint64_t> free_, slabs_;
 };
 
@@ -92,7 +91,7 @@ class Pool final : public GridExecutor {
   DeviceTurns* const turns_;
   const unsigned thread_count_;
   ParameterMemory parameters_;
-  std::mutex mutex_;
+  BriefMutex mutex_;
   std::deque<Grid*> queue_;                 // grids whose last block is not claimed yet, oldest first
   Grid* unfinished_ = nullptr;              // all grids whose last block has not ended
   uint64_t next_grid_id_ = 1;
@@ -102,7 +101,7 @@ class Pool final : public GridExecutor {
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<bool> spinning_{false};       // one idle worker watches epoch_ without sleeping
 
-  std::mutex turn_mutex_;
+  BriefMutex turn_mutex_;
   uint32_t turn_holders_ = 0;               // workers that hold the device's turn
   uint64_t dropped_at_ = 0;                 // nanoseconds
   std::atomic<uint64_t> away_{0};           // nanoseconds without the turn, in all

@@ -13,8 +13,8 @@ struct Params {
   std::atomic<uint32_t>* after;  // counts threads that went on
 };
 
-// What a kernel must not do; UBSan would say so before the processor does.
-__attribute__((no_sanitize("undefined", "address"))) void store(uint64_t address) { *reinterpret_cast<volatile uint32_t*>(address) = 1; }
+// What a kernel must not do; the sanitizers would say so before the processor does.
+__attribute__((no_sanitize("undefined", "address", "thread"))) void store(uint64_t address) { *reinterpret_cast<volatile uint32_t*>(address) = 1; }
 
 // As generated code does it: a check first when the address is not inside the range.
 void access_kernel(ThreadContext* t) {
@@ -26,7 +26,7 @@ void access_kernel(ThreadContext* t) {
   p.after->fetch_add(1);
 }
 
-__attribute__((no_sanitize("undefined", "address"))) uint32_t load(uint64_t address) {
+__attribute__((no_sanitize("undefined", "address", "thread"))) uint32_t load(uint64_t address) {
   return *reinterpret_cast<volatile uint32_t*>(address);
 }
 void load_null_kernel(ThreadContext* t) {

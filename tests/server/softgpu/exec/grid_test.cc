@@ -75,9 +75,9 @@ TEST_CASE("threads end by softgpu_exit as by returning") {
 }
 
 TEST_CASE("the shared window has the size that was asked for, and is one per block") {
-  Buffer<std::atomic<uint32_t>> hits(1024);
+  Buffer<std::atomic<uint32_t>> hits(1024 / kLess);
   for (const uint32_t bytes : {4096u, 48u << 10, 200u << 10, 4096u}) {
-    auto r = request(shared_kernel, 50, 1024, CountParams{hits.data()});
+    auto r = request(shared_kernel, 50, 1024 / kLess, CountParams{hits.data()});
     r.static_shared_bytes = bytes / 4;
     r.dynamic_shared_bytes = bytes - bytes / 4;
     REQUIRE(run(executor(), std::move(r)).fault == FaultKind::none);

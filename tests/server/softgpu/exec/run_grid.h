@@ -15,6 +15,13 @@ namespace softgpu_test {
 
 using namespace gpupool::softgpu;
 
+// Divides the size of the larger tests: ThreadSanitizer makes a fiber some hundred times dearer.
+#if defined(GPUPOOL_TSAN)
+constexpr uint32_t kLess = 8;
+#else
+constexpr uint32_t kLess = 1;
+#endif
+
 // Memory that kernels may use, zeroed.
 template <typename T>
 class Buffer {

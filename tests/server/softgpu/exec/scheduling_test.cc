@@ -105,16 +105,16 @@ GridRequest looped(uint32_t blocks, Params p) {
 
 TEST_CASE("spin locks between threads of a block, and between blocks") {
   Buffer<Word> words(2);
-  REQUIRE(run(lock_kernel, 1, 256, Params{words.data(), 20}).fault == FaultKind::none);
-  CHECK(words[1] == 256 * 20);
+  REQUIRE(run(lock_kernel, 1, 256 / kLess, Params{words.data(), 20}).fault == FaultKind::none);
+  CHECK(words[1] == 256 / kLess * 20);
   words[1] = 0;
-  REQUIRE(run(lock_kernel, 10, 64, Params{words.data(), 5}).fault == FaultKind::none);
-  CHECK(words[1] == 10 * 64 * 5);
+  REQUIRE(run(lock_kernel, 10, 64 / kLess, Params{words.data(), 5}).fault == FaultKind::none);
+  CHECK(words[1] == 10 * 64 / kLess * 5);
 }
 
 TEST_CASE("a thread may wait for one that has not started") {
   Buffer<Word> words(1024);
-  REQUIRE(run(backward_kernel, 1, 1024, Params{words.data(), 0}).fault == FaultKind::none);
+  REQUIRE(run(backward_kernel, 1, 1024 / kLess, Params{words.data(), 0}).fault == FaultKind::none);
   CHECK(words[0] == 1);
   words[0] = 0;
   REQUIRE(run(busy_warp_kernel, 1, 64, Params{words.data(), 0}).fault == FaultKind::none);
@@ -132,8 +132,8 @@ TEST_CASE("cooperative grids synchronise as a whole") {
 
 TEST_CASE("two cooperative grids at once, with plain grids between") {
   Buffer<Word> first(16), second(16), sum(2);
-  auto a = request(grid_sync_kernel, 20, 32, Params{first.data(), 8});
-  auto b = request(grid_sync_kernel, 20, 32, Params{second.data(), 8});
+  auto a = request(grid_sync_kernel, 20, 32 / kLess, Params{first.data(), 8});
+  auto b = request(grid_sync_kernel, 20, 32 / kLess, Params{second.data(), 8});
   a.cooperative = b.cooperative = true;
   auto ra = submit(executor(), std::move(a));
   auto rc = submit(executor(), request(lock_kernel, 50, 32, Params{sum.data(), 1}));
