@@ -57,6 +57,7 @@ void find_symbols(const Function& f, FunctionFacts& facts) {
       auto visit = [&](const Operand& o) {
         if (o.kind == Operand::Kind::symbol) referenced.insert(o.name);
         if (o.kind == Operand::Kind::variable) variables.insert(o.index);
+        if (o.kind == Operand::Kind::special && o.name.substr(0, 14) == "%reserved_smem") facts.uses_reserved_shared = true;
       };
       visit(operand);
       if (operand.kind == Operand::Kind::address) visit(f.base(operand));

@@ -21,6 +21,7 @@ struct FunctionFacts {
   bool synchronises = false;              // barriers, warp operations, waiting loops
   bool has_exit = false;
   bool has_indirect_call = false;
+  bool uses_reserved_shared = false;      // %reserved_smem_offset_*
   std::vector<std::string_view> callees;        // direct calls
   std::vector<std::string_view> referenced;     // other symbols used: variables and functions whose address is taken
   std::vector<uint32_t> used_variables;         // function-scope variables that instructions refer to

@@ -140,7 +140,7 @@ class FunctionCodegen {
   llvm::Value* argument(Decoded& i, const Operand& operand, const ptx::Variable& parameter);
   void store_result(Decoded& i, const Operand& operand, llvm::Value* value, const ptx::Variable& result);
 
-  // --- Memory (codegen_memory.cc, codegen_atomic.cc) ---
+  // --- Memory (codegen_memory.cc, codegen_atomic.cc, codegen_mbarrier.cc) ---
   Address resolve(Decoded& i, const Operand& operand, Space space);
   llvm::Value* checked_pointer(Decoded& i, const Address& address, uint32_t bytes, bool is_store, bool exact_alignment);
   void check_generic(llvm::Value* address, uint32_t bytes, bool is_store, bool exact_alignment);
@@ -167,7 +167,12 @@ class FunctionCodegen {
   void membar(Decoded& i);
   void fence(Decoded& i);
 
-  // --- Integers (codegen_integer.cc, codegen_bits.cc) ---
+  llvm::Value* mbarrier_pointer(Decoded& i, size_t operand, Space space);
+  void mbarrier(Decoded& i);
+  void cp_mbarrier_arrive(Decoded& i);
+  void cp_bulk(Decoded& i);
+
+  // --- Integers (codegen_integer.cc, codegen_bits.cc, codegen_video.cc) ---
   void add(Decoded& i);
   void add_pairs(Decoded& i);
   void sub(Decoded& i);
@@ -201,6 +206,7 @@ class FunctionCodegen {
   void bit_count(Decoded& i);  // popc, clz, brev
   void bfind(Decoded& i);
   void fns(Decoded& i);
+  void video(Decoded& i);
   llvm::Value* shift_left(llvm::Value* value, llvm::Value* amount);
   llvm::Value* shift_right(llvm::Value* value, llvm::Value* amount, bool arithmetic);
 

@@ -181,6 +181,9 @@ FunctionCodegen::Handler FunctionCodegen::find_handler(std::string_view opcode) 
       {"lop3", &F::lop3}, {"shl", &F::shift}, {"shr", &F::shift}, {"shf", &F::shf}, {"prmt", &F::prmt}, {"bfe", &F::bfe},
       {"bfi", &F::bfi}, {"bmsk", &F::bmsk}, {"szext", &F::szext}, {"popc", &F::bit_count}, {"clz", &F::bit_count},
       {"brev", &F::bit_count}, {"bfind", &F::bfind}, {"fns", &F::fns},
+      {"vadd2", &F::video}, {"vadd4", &F::video}, {"vsub2", &F::video}, {"vsub4", &F::video}, {"vavrg2", &F::video},
+      {"vavrg4", &F::video}, {"vabsdiff2", &F::video}, {"vabsdiff4", &F::video}, {"vmin2", &F::video},
+      {"vmin4", &F::video}, {"vmax2", &F::video}, {"vmax4", &F::video}, {"vset2", &F::video}, {"vset4", &F::video},
       // Floating point
       {"fma", &F::fma}, {"rcp", &F::float_unary}, {"sqrt", &F::float_unary}, {"rsqrt", &F::float_unary},
       {"sin", &F::float_unary}, {"cos", &F::float_unary}, {"lg2", &F::float_unary}, {"ex2", &F::float_unary},
@@ -190,6 +193,7 @@ FunctionCodegen::Handler FunctionCodegen::find_handler(std::string_view opcode) 
       // Between threads
       {"bar", &F::bar}, {"barrier", &F::bar}, {"vote", &F::vote}, {"match", &F::match}, {"shfl", &F::shfl},
       {"redux", &F::redux}, {"elect", &F::elect}, {"activemask", &F::activemask}, {"nanosleep", &F::nanosleep},
+      {"mbarrier", &F::mbarrier},
   };
   auto it = kHandlers.find(opcode);
   return it == kHandlers.end() ? nullptr : it->second;

@@ -392,6 +392,8 @@ void FunctionCodegen::mov_vector(Decoded& i, Type type) {
 // cp.async: copied at once, so committing and waiting have nothing to do.
 void FunctionCodegen::cp(Decoded& i) {
   if (!i.take("async")) i.fail("only cp.async is supported");
+  if (i.take("bulk")) return cp_bulk(i);
+  if (i.take("mbarrier")) return cp_mbarrier_arrive(i);
   if (i.take_any({"commit_group", "wait_group", "wait_all"})) return i.done();
   i.take_any({"ca", "cg"});
   if (!i.take_one({"shared", "shared::cta"}).size() || !i.take("global")) i.fail("only global to shared is supported");

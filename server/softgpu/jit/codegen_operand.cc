@@ -18,9 +18,6 @@ constexpr SpecialRow kConstants[] = {
     {"%cluster_nctarank", 1},
     {"%cluster_ctarank", 0},
     {"%lanemask_all", 0xFFFFFFFF},
-    {"%reserved_smem_offset_begin", 0},
-    {"%reserved_smem_offset_end", 0},
-    {"%reserved_smem_offset_cap", 0},
     {"%current_graph_exec", 0},
 };
 
@@ -178,6 +175,10 @@ llvm::Value* FunctionCodegen::special_32(std::string_view name, char component) 
   if (name == "%dynamic_smem_size") return block_field(offsetof(BlockContext, dynamic_shared_bytes), number);
   if (name == "%total_smem_size" || name == "%aggr_smem_size")
     return block_field(offsetof(BlockContext, total_shared_bytes), number);
+  if (name.substr(0, 22) == "%reserved_smem_offset_") {
+    bool end = name == "%reserved_smem_offset_end" || name == "%reserved_smem_offset_cap";
+    return i32((m_.kernel ? m_.kernel->reserved_shared : 0) + (end ? kReservedSharedBytes : 0));
+  }
   if (name.substr(0, 6) == "%envre") return i32(0);
   if (name.substr(0, 3) == "%pm") return i32(0);
   for (const SpecialRow& row : kConstants)

@@ -231,6 +231,11 @@ class Linker {
       if (offset > kMaxSharedBytes)
         fail(CompileErrorCode::invalid_ptx, "kernel " + kernel.info.name + " uses too much shared memory");
     }
+    for (uint32_t index : kernel.functions)
+      if (image_.functions[index].facts.uses_reserved_shared && !kernel.reserved_shared) {
+        kernel.reserved_shared = static_cast<uint32_t>(align_up(std::max<uint64_t>(offset, 1), 128));
+        offset = kernel.reserved_shared + kReservedSharedBytes;
+      }
     if (dynamic) offset = align_up(offset, dynamic_alignment);
     for (uint32_t index : used)
       if (image_.shared[index].is_dynamic) kernel.shared_offsets[index] = static_cast<uint32_t>(offset);

@@ -45,6 +45,10 @@ struct DataVariable {
   uint64_t offset = 0;
 };
 
+// What CUDA keeps for itself in a block's shared memory (compute capability 8.0 and later); cooperative groups use it.
+// Here only kernels that ask for it have it.
+constexpr uint32_t kReservedSharedBytes = 1024;
+
 struct SharedVariable {
   std::string_view name;
   uint64_t size = 0;
@@ -57,6 +61,7 @@ struct Kernel {
   KernelInfo info;
   std::vector<uint32_t> functions;                       // reached from it, itself first
   std::unordered_map<uint32_t, uint32_t> shared_offsets;  // shared variable -> offset in the window
+  uint32_t reserved_shared = 0;                           // offset of the reserved part, when used
 };
 
 class Image {

@@ -1,11 +1,13 @@
 #include "server/softgpu/jit/support.h"
 
+#include <algorithm>
 #include <bit>
 #include <cfenv>
 #include <cmath>
 #include <cstring>
 
 #include "server/softgpu/jit/decoded.h"
+#include "server/softgpu/memory/address_space.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -124,28 +126,12 @@ static uint32_t softgpu_float_to_bf16(float value, uint32_t rounding) {
 
 // a * b + c of bf16 numbers as a float that rounds to bf16 as the exact result would: round to odd.
 static float softgpu_fma_bf16(float a, float b, float c) {
-  volatile float held_a = a, held_b = b, held_c = c;
-  float result;
-  {
-    RoundingScope scope(static_cast<uint32_t>(Rounding::zero));
-    volatile float truncated = std::fma(held_a, held_b, held_c);
-    result = truncated;
-  }
-  if (!std::isfinite(result)) return result;
-  // Exact unless the nearest, upward result differs from the truncated one.
-  float up, down;
-  {
-    RoundingScope scope(static_cast<uint32_t>(Rounding::up));
-    volatile float rounded = std::fma(held_a, held_b, held_c);
-    up = rounded;
-  }
-  {
-    RoundingScope scope(static_cast<uint32_t>(Rounding::down));
-    volatile float rounded = std::fma(held_a, held_b, held_c);
-    down = rounded;
-  }
-  if (up == down) return std::fma(a, b, c);  // exact: the sign of a zero as when rounding to nearest
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(result) | 1);
+  float up = directed<float>(kFma, static_cast<uint32_t>(Rounding::up), a, b, c);
+  float down = directed<float>(kFma, static_cast<uint32_t>(Rounding::down), a, b, c);
+  if (!(up != down)) return std::fma(a, b, c);  // exact, or NaN
+  float truncated = up > 0 ? down : up;
+  if (std::isinf(truncated)) return truncated;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(truncated) | 1);
 }
 
 static float softgpu_sin_f32(float x) { return std::sin(x); }
@@ -186,6 +172,40 @@ static uint32_t softgpu_redux(ThreadContext* thread, uint32_t operation, uint32_
   return result;
 }
 
+// An mbarrier: pending arrivals in bits 0..19, expected arrivals in 20..39, bytes under way in 40..62, phase in 63.
+// All threads that use it belong to one block and so to one host thread.
+constexpr uint64_t kArrivals = (1u << 20) - 1, kBytes = (1u << 23) - 1;
+
+static uint64_t finish_phase(uint64_t state) {
+  if ((state & kArrivals) != 0 || (state >> 40 & kBytes) != 0) return state;
+  return (state ^ 1ull << 63) | (state >> 20 & kArrivals);
+}
+
+static uint64_t softgpu_mbarrier_new(uint32_t count) { return (count & kArrivals) << 20 | (count & kArrivals); }
+static uint32_t softgpu_mbarrier_pending(uint64_t state) { return state & kArrivals; }
+
+static uint64_t softgpu_mbarrier_arrive(uint64_t* barrier, uint32_t count, uint32_t drops) {
+  uint64_t before = *barrier, pending = before & kArrivals, expected = before >> 20 & kArrivals;
+  pending -= std::min<uint64_t>(count, pending);
+  if (drops) expected -= std::min<uint64_t>(count, expected);
+  *barrier = finish_phase((before & ~(kArrivals << 20 | kArrivals)) | expected << 20 | pending);
+  return before;
+}
+
+static uint64_t softgpu_mbarrier_transfer(uint64_t* barrier, uint64_t bytes) {
+  uint64_t before = *barrier, under_way = ((before >> 40 & kBytes) + bytes) & kBytes;
+  uint64_t after = (before & ~(kBytes << 40)) | under_way << 40;
+  // Announcing bytes completes nothing.
+  *barrier = static_cast<int64_t>(bytes) < 0 ? finish_phase(after) : after;
+  return before;
+}
+
+static void softgpu_bulk_copy(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes, uint32_t from_shared) {
+  uint64_t global = from_shared ? to : from;
+  if (!in_range(global, bytes)) softgpu_check_access(thread, global, static_cast<uint32_t>(bytes), from_shared);
+  std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+}
+
 }  // extern "C"
 
 bool host_converts_half() {
@@ -214,7 +234,8 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       SYMBOL(softgpu_f64_to_f32), SYMBOL(softgpu_half_to_float), SYMBOL(softgpu_float_to_half),
       SYMBOL(softgpu_float_to_bf16), SYMBOL(softgpu_fma_bf16), SYMBOL(softgpu_sin_f32), SYMBOL(softgpu_cos_f32),
       SYMBOL(softgpu_log2_f32), SYMBOL(softgpu_exp2_f32), SYMBOL(softgpu_tanh_f32), SYMBOL(softgpu_fns),
-      SYMBOL(softgpu_redux),
+      SYMBOL(softgpu_redux), SYMBOL(softgpu_mbarrier_new), SYMBOL(softgpu_mbarrier_pending),
+      SYMBOL(softgpu_mbarrier_arrive), SYMBOL(softgpu_mbarrier_transfer), SYMBOL(softgpu_bulk_copy),
       // LLVM makes calls of these of its own accord: of memory operations always, of the others on old processors.
       SYMBOL(memcpy), SYMBOL(memmove), SYMBOL(memset), SYMBOL(memcmp),
       {"fmaf", reinterpret_cast<void*>(static_cast<float (*)(float, float, float)>(&std::fma))},

@@ -221,3 +221,25 @@ TEST_CASE("integer conversions extend, cut and saturate") {
     return 0x12340000u | static_cast<uint32_t>(std::clamp(a, 0, 255)) << 8 | static_cast<uint32_t>(std::clamp(b, 0, 255));
   });
 }
+
+TEST_CASE("four bytes and two halves at once") {
+  auto lanes = [](int bits, bool is_signed, uint32_t a, uint32_t b, auto reference) {
+    uint32_t d = 0;
+    for (int n = 0; n < 32 / bits; ++n) {
+      auto part = [&](uint32_t v) {
+        int64_t raw = v >> (n * bits) & ((1u << bits) - 1);
+        return is_signed && raw >> (bits - 1) ? raw - (1ll << bits) : raw;
+      };
+      d |= (static_cast<uint32_t>(reference(part(a), part(b))) & ((1u << bits) - 1)) << (n * bits);
+    }
+    return d;
+  };
+  check<uint32_t>("vadd4.u32.u32.u32.sat %d, %a, %b, 0;", kU32, kU32, [&](uint32_t a, uint32_t b) { return lanes(8, false, a, b, [](int64_t x, int64_t y) { return std::min<int64_t>(x + y, 255); }); });
+  check<uint32_t>("vabsdiff2.u32.s32.s32 %d, %a, %b, 0;", kU32, kU32, [&](uint32_t a, uint32_t b) { return lanes(16, true, a, b, [](int64_t x, int64_t y) { return std::abs(x - y); }); });
+  check<uint32_t>("vmax4.s32.s32.s32 %d, %a, %b, 0;", kU32, kU32, [&](uint32_t a, uint32_t b) { return lanes(8, true, a, b, [](int64_t x, int64_t y) { return std::max(x, y); }); });
+  check<uint32_t>("vabsdiff4.u32.u32.u32.add %d, %a, %b, 7;", kU32, kU32, [&](uint32_t a, uint32_t b) {
+    uint32_t sum = 7;
+    for (int n = 0; n < 4; ++n) sum += static_cast<uint32_t>(std::abs(static_cast<int>(a >> 8 * n & 255) - static_cast<int>(b >> 8 * n & 255)));
+    return sum;
+  });
+}

@@ -167,3 +167,20 @@ TEST_CASE("asynchronous copies are done when they return") {
     CHECK(cells[7] == (n == 8 ? 0x05060708 : 0));
   }
 }
+
+TEST_CASE("an mbarrier counts arrivals and bytes") {
+  Loaded loaded(".version 8.0\n.target sm_90\n.address_size 64\n"
+                ".shared .align 8 .b64 bar;\n.shared .align 16 .b8 s[32];\n.visible .entry k(.param .u64 p) { .reg .b64 %a, %s<3>; .reg .b32 %r<8>; .reg .pred %p<6>; ld.param.u64 %a, [p]; mov.u32 %r0, bar; mov.u32 %r5, s;\n"
+                "mbarrier.init.shared::cta.b64 [bar], 2; mbarrier.arrive.shared.b64 %s0, [bar]; mbarrier.test_wait.shared.b64 %p0, [bar], %s0; mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 %s1, [%r0], 32;\n"
+                "mbarrier.try_wait.parity.shared::cta.b64 %p1, [bar], 0; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r5], [%a], 32, [%r0];\n"
+                "mbarrier.try_wait.parity.shared::cta.b64 %p2, [bar], 0; mbarrier.test_wait.shared.b64 %p3, [bar], %s1; mbarrier.try_wait.parity.shared::cta.b64 %p4, [bar], 1; mbarrier.pending_count.b64 %r1, %s1;\n"
+                "cp.async.bulk.global.shared::cta.bulk_group [%a+32], [s], 16; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\n"
+                "selp.u32 %r2, 1, 0, %p0; selp.u32 %r3, 2, 0, %p1; or.b32 %r2, %r2, %r3; selp.u32 %r3, 4, 0, %p2; or.b32 %r2, %r2, %r3; selp.u32 %r3, 8, 0, %p3; or.b32 %r2, %r2, %r3; selp.u32 %r3, 16, 0, %p4; or.b32 %r2, %r2, %r3;\n"
+                "ld.shared.u32 %r4, [s+28]; st.global.v2.u32 [%a+56], {%r2, %r4}; st.global.u32 [%a+52], %r1; ret; }");
+  auto* cells = device_array(std::vector<uint32_t>{1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0});
+  CHECK(loaded.run("k", {}, cells).fault == FaultKind::none);
+  CHECK(cells[14] == 12);  // complete only once the bytes had come
+  CHECK(cells[15] == 8);
+  CHECK(cells[11] == 4);
+  CHECK(cells[13] == 1);
+}

@@ -1,0 +1,107 @@
+// mbarrier objects and the bulk copies that complete them. The object is one 64-bit word in shared memory; support.cc
+// knows its layout. Copies are done at once, so waiting for them never waits.
+#include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/support.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+void take_qualifiers(Decoded& i) {
+  i.take_any({"release", "acquire", "relaxed", "cta", "cluster", "gpu", "sys", "noComplete"});
+}
+
+}  // namespace
+
+llvm::Value* FunctionCodegen::mbarrier_pointer(Decoded& i, size_t operand, Space space) {
+  return checked_pointer(i, resolve(i, i.operand(operand), space), 8, true, true);
+}
+
+void FunctionCodegen::mbarrier(Decoded& i) {
+  std::string_view op = i.take_one({"init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "test_wait", "try_wait", "pending_count"});
+  bool expects = op == "arrive" || op == "arrive_drop" ? i.take("expect_tx") : false;
+  bool parity = i.take("parity");
+  take_qualifiers(i);
+  // A block is its own cluster: shared::cluster addresses are the block's own.
+  Space space = i.take("shared::cluster") ? Space::shared : take_space(i);
+  Type type = i.type();
+  i.done();
+  size_t count = i.operand_count();
+  llvm::Type* word = b_.getInt64Ty();
+  auto call = [&](const char* name, std::initializer_list<llvm::Value*> arguments) { return call_runtime(name, word, arguments); };
+  if (type != Type::b64) i.fail("expected .b64");
+  if (op == "init") {
+    b_.CreateStore(call_pure("softgpu_mbarrier_new", word, {read(i, 1, Type::u32)}), mbarrier_pointer(i, 0, space));
+  } else if (op == "inval") {
+    b_.CreateStore(i64(0), mbarrier_pointer(i, 0, space));
+  } else if (op == "arrive" || op == "arrive_drop") {
+    size_t at = count > 0 && i.operand(0).kind == Operand::Kind::address ? 0 : 1;  // the state may be left out
+    llvm::Value* number = count > at + 1 ? read(i, at + 1, Type::u32) : i32(expects ? 0 : 1);
+    llvm::Value* pointer = mbarrier_pointer(i, at, space);
+    if (expects) call("softgpu_mbarrier_transfer", {pointer, b_.CreateZExt(number, word)});
+    llvm::Value* arrivals = expects ? i32(1) : number;
+    llvm::Value* state = call("softgpu_mbarrier_arrive", {pointer, arrivals, i32(op == "arrive_drop")});
+    if (at == 1) write(i.operand(0), state, type);
+  } else if (op == "expect_tx" || op == "complete_tx") {
+    llvm::Value* bytes = b_.CreateZExt(read(i, 1, Type::u32), word);
+    call("softgpu_mbarrier_transfer", {mbarrier_pointer(i, 0, space), op == "expect_tx" ? bytes : b_.CreateNeg(bytes)});
+  } else if (op == "test_wait" || op == "try_wait") {
+    llvm::LoadInst* now = b_.CreateAlignedLoad(word, mbarrier_pointer(i, 1, space), llvm::Align(8), true);
+    llvm::Value* phase = b_.CreateLShr(now, 63);
+    llvm::Value* waited = parity ? b_.CreateAnd(b_.CreateZExt(read(i, 2, Type::u32), word), i64(1)) : b_.CreateLShr(read(i, 2, type), 63);
+    llvm::Value* complete = b_.CreateICmpNE(phase, waited);
+    write(i.operand(0), complete, Type::pred);
+    auto* waiting = new_block("waiting"), *after = new_block("after");
+    b_.CreateCondBr(complete, after, waiting);
+    b_.SetInsertPoint(waiting);
+    call_runtime("softgpu_yield", b_.getVoidTy(), {thread_});
+    start_block(after);
+  } else if (op == "pending_count") {
+    write(i.operand(0), call_pure("softgpu_mbarrier_pending", b_.getInt32Ty(), {read(i, 1, type)}), Type::u32);
+  } else {
+    i.fail("unknown operation");
+  }
+}
+
+// cp.async.mbarrier.arrive: without .noinc the arrival was announced first, which leaves the count as it is.
+void FunctionCodegen::cp_mbarrier_arrive(Decoded& i) {
+  bool counts = i.take("noinc");
+  i.take("arrive");
+  Space space = take_space(i);
+  i.take("b64");
+  i.done(1);
+  llvm::Value* pointer = mbarrier_pointer(i, 0, space);
+  if (counts) call_runtime("softgpu_mbarrier_arrive", b_.getInt64Ty(), {pointer, i32(1), i32(0)});
+}
+
+// cp.async.bulk between global and shared memory, in one dimension.
+void FunctionCodegen::cp_bulk(Decoded& i) {
+  if (i.take_any({"commit_group", "wait_group"})) {
+    i.take("read");
+    return i.done();
+  }
+  std::string_view target = i.take_next(), source = i.take_next();
+  bool signals = i.take("mbarrier::complete_tx::bytes");
+  i.take_any({"bulk_group", "L2::cache_hint"});
+  i.done();
+  bool to_shared = target.substr(0, 6) == "shared", from_shared = source.substr(0, 6) == "shared";
+  if (to_shared == from_shared || (to_shared ? source : target) != "global") i.fail("only copies between global and shared memory are supported");
+  llvm::Type* word = b_.getInt64Ty();
+  llvm::Value* bytes = b_.CreateZExt(read(i, 2, Type::u32), word);
+  llvm::Value* barrier = signals ? mbarrier_pointer(i, 3, Space::shared) : nullptr;
+  auto* copy = new_block("copy"), *after = new_block("after");
+  b_.CreateCondBr(b_.CreateIsNull(bytes), after, copy);
+  b_.SetInsertPoint(copy);
+  // Its first and last 16 bytes lie in the window, hence all of it does.
+  Address shared = resolve(i, i.operand(to_shared ? 0 : 1), Space::shared);
+  llvm::Value* begin = checked_pointer(i, shared, 16, to_shared, false);
+  Address last = shared;
+  last.value = b_.CreateSub(b_.CreateAdd(shared.value, bytes), i64(16));
+  checked_pointer(i, last, 16, to_shared, false);
+  llvm::Value* global = resolve(i, i.operand(to_shared ? 1 : 0), Space::global).value;
+  llvm::Value* window = b_.CreatePtrToInt(begin, word);
+  call_runtime("softgpu_bulk_copy", b_.getVoidTy(), {thread_, to_shared ? window : global, to_shared ? global : window, bytes, i32(!to_shared)});
+  if (barrier) call_runtime("softgpu_mbarrier_transfer", word, {barrier, b_.CreateNeg(bytes)});
+  start_block(after);
+}
+
+}  // namespace gpupool::softgpu
