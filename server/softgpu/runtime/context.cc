@@ -12,6 +12,7 @@
 #include "protocol/cuda/export_tables.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/runtime/device.h"
+#include "server/softgpu/runtime/graph.h"
 #include "server/softgpu/runtime/module.h"
 #include "server/softgpu/runtime/runtime.h"
 
@@ -162,39 +163,51 @@ void Context::drop_per_thread_stream(Stream& stream) {
   forget_stream(stream);
 }
 
+CUresult Context::order(Stream& stream, Op& first, const Ref<Op>& last) {
+  std::lock_guard guard(order_mutex_);
+  if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  const auto follow = [&](Stream& other) {
+    if (!other.last_) return;
+    if (other.last_->done()) {
+      other.last_.reset();
+    } else {
+      first.after(*other.last_);
+    }
+  };
+  follow(stream);
+  if (stream.legacy()) {
+    for (const Ref<Stream>& other : streams_) {
+      if (other->blocking()) follow(*other);
+    }
+    for (const Orphan& orphan : orphans_) {
+      if (orphan.blocking) first.after(*orphan.op);
+    }
+  } else if (stream.blocking()) {
+    follow(*legacy_);
+  }
+  if (barrier_) {
+    first.after(*barrier_);
+    if (barrier_->done()) barrier_.reset();
+  }
+  stream.last_ = last;
+  return CUDA_SUCCESS;
+}
+
 CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also) {
+  if (stream.capturing()) {
+    std::lock_guard guard(graph_mutex());
+    if (const Ref<Capture> capture = stream.capture()) return capture->add_op(stream, op);
+  }
   op->set_context(this);
   if (also != nullptr) op->after(*also);
-  {
-    std::lock_guard guard(order_mutex_);
-    if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    const auto follow = [&](Stream& other) {
-      if (!other.last_) return;
-      if (other.last_->done()) {
-        other.last_.reset();
-      } else {
-        op->after(*other.last_);
-      }
-    };
-    follow(stream);
-    if (stream.legacy()) {
-      for (const Ref<Stream>& other : streams_) {
-        if (other->blocking()) follow(*other);
-      }
-      for (const Orphan& orphan : orphans_) {
-        if (orphan.blocking) op->after(*orphan.op);
-      }
-    } else if (stream.blocking()) {
-      follow(*legacy_);
-    }
-    if (barrier_) {
-      op->after(*barrier_);
-      if (barrier_->done()) barrier_.reset();
-    }
-    stream.last_ = op;
-  }
-  op->submit();
-  return CUDA_SUCCESS;
+  const CUresult result = order(stream, *op, op);
+  if (result == CUDA_SUCCESS) op->submit();
+  return result;
+}
+
+CUresult Context::enqueue_span(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end) {
+  begin->set_context(this);
+  return order(stream, *begin, end);
 }
 
 CUresult Context::enqueue_behind_all(const Ref<Op>& op, bool barrier) {

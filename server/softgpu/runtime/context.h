@@ -61,6 +61,9 @@ class Context final : public Object {
   // Queues the operation behind the stream's last one, and behind what the legacy default stream's rules and
   // `also` name.
   CUresult enqueue(Stream& stream, const Ref<Op>& op, Op* also = nullptr);
+  // As enqueue, for operations between two markers: `begin` is ordered but not submitted, later work follows
+  // `end`.
+  CUresult enqueue_span(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end);
   // Queues it behind everything that the context has queued (cuCtxRecordEvent); later work waits for it if
   // `barrier`.
   CUresult enqueue_behind_all(const Ref<Op>& op, bool barrier);
@@ -92,6 +95,7 @@ class Context final : public Object {
 
  private:
   ~Context() override;
+  CUresult order(Stream& stream, Op& first, const Ref<Op>& last);
   void collect_all(std::vector<Ref<Op>>& ops);
   void collect_for(Stream& stream, std::vector<Ref<Op>>& ops);
   static void push_last(Stream& stream, std::vector<Ref<Op>>& ops);

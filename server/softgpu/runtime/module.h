@@ -117,6 +117,8 @@ class GridOp final : public Op {
   GridOp(Ref<Function> function, GridRequest request)
       : function_(std::move(function)), request_(std::move(request)) {}
   Ref<Op> clone() const override { return make_ref<GridOp>(function_, request_); }
+  const Function& function() const { return *function_; }
+  const GridRequest& request() const { return request_; }  // until it starts
 
  private:
   void start() override;

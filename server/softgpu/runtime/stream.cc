@@ -2,6 +2,7 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "server/softgpu/runtime/context.h"
+#include "server/softgpu/runtime/graph.h"
 
 namespace gpupool::softgpu {
 
@@ -14,6 +15,15 @@ Stream::Stream(Ref<Context> context, unsigned flags, int priority, bool legacy, 
       id_(id) {}
 
 Stream::~Stream() = default;
+
+Ref<Capture> Stream::capture() const {
+  return capture_;
+}
+
+void Stream::set_capture(Ref<Capture> capture) {
+  capture_ = std::move(capture);
+  capturing_.store(static_cast<bool>(capture_), std::memory_order_release);
+}
 
 void EventOp::start() {
   completed_at_.store(monotonic_nanoseconds(), std::memory_order_release);
@@ -40,6 +50,16 @@ Ref<EventOp> Event::record() const {
 void Event::set_record(Ref<EventOp> record) {
   std::lock_guard guard(lock_);
   std::swap(record_, record);
+}
+
+Ref<Capture> Event::capture() const {
+  return capture_;
+}
+
+void Event::set_capture(Ref<Capture> capture, std::vector<GraphNode*> nodes) {
+  capture_ = std::move(capture);
+  captured_nodes_ = std::move(nodes);
+  captured_.store(static_cast<bool>(capture_), std::memory_order_release);
 }
 
 }  // namespace gpupool::softgpu

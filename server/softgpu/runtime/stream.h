@@ -7,13 +7,16 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <vector>
 
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/op.h"
 
 namespace gpupool::softgpu {
 
+class Capture;
 class Context;
+class GraphNode;
 
 class Stream final : public Object {
  public:
@@ -30,6 +33,12 @@ class Stream final : public Object {
   uint64_t id() const { return id_; }
   uint64_t handle = 0;  // set once, before the stream is shown to anyone; 0: a default stream
 
+  // --- Stream capture ---
+  bool capturing() const { return capturing_.load(std::memory_order_acquire); }
+  // With graph_mutex() held. Null when the stream is not being captured.
+  Ref<Capture> capture() const;
+  void set_capture(Ref<Capture> capture);
+
  private:
   friend class Context;
   const Ref<Context> context_;
@@ -39,6 +48,8 @@ class Stream final : public Object {
   const bool blocking_;
   const uint64_t id_;
   Ref<Op> last_;  // guarded by the context's order lock
+  std::atomic<bool> capturing_{false};
+  Ref<Capture> capture_;  // guarded by graph_mutex(); set while the stream is being captured
 };
 
 // Records when it completes.
@@ -65,11 +76,22 @@ class Event final : public Object {
   Ref<EventOp> record() const;
   void set_record(Ref<EventOp> record);
 
+  // Whether the event was last recorded inside a stream capture.
+  bool captured() const { return captured_.load(std::memory_order_acquire); }
+  // The point in a stream capture that was recorded last instead; null capture: none. With graph_mutex()
+  // held.
+  Ref<Capture> capture() const;
+  const std::vector<GraphNode*>& captured_nodes() const { return captured_nodes_; }
+  void set_capture(Ref<Capture> capture, std::vector<GraphNode*> nodes);
+
  private:
   const Ref<Context> context_;
   const unsigned flags_;
   mutable SpinLock lock_;  // guards record_
   Ref<EventOp> record_;
+  std::atomic<bool> captured_{false};
+  Ref<Capture> capture_;  // guarded by graph_mutex(), as are the nodes
+  std::vector<GraphNode*> captured_nodes_;
 };
 
 }  // namespace gpupool::softgpu

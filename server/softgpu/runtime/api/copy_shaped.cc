@@ -48,12 +48,14 @@ bool place(uint64_t base, uint64_t x, uint64_t y, uint64_t z, uint64_t pitch, ui
   return true;
 }
 
-CUresult run(const Transfer& transfer, Side destination, Side source, CUstream handle, bool wait) {
+bool countable(const Transfer& transfer) {
   uint64_t bytes;
-  if (__builtin_mul_overflow(transfer.width, transfer.height, &bytes) ||
-      __builtin_mul_overflow(bytes, transfer.depth, &bytes) || !sane(bytes)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  return !__builtin_mul_overflow(transfer.width, transfer.height, &bytes) &&
+         !__builtin_mul_overflow(bytes, transfer.depth, &bytes) && sane(bytes);
+}
+
+CUresult run(const Transfer& transfer, Side destination, Side source, CUstream handle, bool wait) {
+  if (!countable(transfer)) return CUDA_ERROR_INVALID_VALUE;
   return call_on_stream(handle, [&](Stream& stream) {
     const CUresult result = check_transfer(transfer, destination, source);
     if (result != CUDA_SUCCESS) return result;
@@ -61,33 +63,12 @@ CUresult run(const Transfer& transfer, Side destination, Side source, CUstream h
   });
 }
 
-CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
-  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  End source, destination;
-  if (!resolve(copy->srcMemoryType, copy->srcHost, copy->srcDevice, source) ||
-      !resolve(copy->dstMemoryType, copy->dstHost, copy->dstDevice, destination) ||
-      !sane(copy->WidthInBytes)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  Transfer transfer;
-  transfer.width = copy->WidthInBytes;
-  transfer.height = copy->Height;
-  // A pitch of 0 means rows without gaps.
-  transfer.source_pitch = copy->srcPitch != 0 ? copy->srcPitch : copy->srcXInBytes + copy->WidthInBytes;
-  transfer.destination_pitch = copy->dstPitch != 0 ? copy->dstPitch : copy->dstXInBytes + copy->WidthInBytes;
-  if (!place(source.address, copy->srcXInBytes, copy->srcY, 0, transfer.source_pitch, 0, transfer.width,
-             transfer.height, 1, transfer.source) ||
-      !place(destination.address, copy->dstXInBytes, copy->dstY, 0, transfer.destination_pitch, 0,
-             transfer.width, transfer.height, 1, transfer.destination)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  return run(transfer, destination.side, source.side, stream, wait);
-}
+}  // namespace
 
-CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
+namespace gpupool::softgpu::api {
+
+CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* destination_side,
+                       Side* source_side) {
   if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -119,7 +100,48 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
              transfer.destination)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (!countable(transfer)) return CUDA_ERROR_INVALID_VALUE;
+  *described = transfer;
+  *destination_side = destination.side;
+  *source_side = source.side;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::softgpu::api
+
+namespace {
+
+CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
+  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  End source, destination;
+  if (!resolve(copy->srcMemoryType, copy->srcHost, copy->srcDevice, source) ||
+      !resolve(copy->dstMemoryType, copy->dstHost, copy->dstDevice, destination) ||
+      !sane(copy->WidthInBytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Transfer transfer;
+  transfer.width = copy->WidthInBytes;
+  transfer.height = copy->Height;
+  // A pitch of 0 means rows without gaps.
+  transfer.source_pitch = copy->srcPitch != 0 ? copy->srcPitch : copy->srcXInBytes + copy->WidthInBytes;
+  transfer.destination_pitch = copy->dstPitch != 0 ? copy->dstPitch : copy->dstXInBytes + copy->WidthInBytes;
+  if (!place(source.address, copy->srcXInBytes, copy->srcY, 0, transfer.source_pitch, 0, transfer.width,
+             transfer.height, 1, transfer.source) ||
+      !place(destination.address, copy->dstXInBytes, copy->dstY, 0, transfer.destination_pitch, 0,
+             transfer.width, transfer.height, 1, transfer.destination)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return run(transfer, destination.side, source.side, stream, wait);
+}
+
+CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
+  Transfer transfer;
+  Side destination, source;
+  const CUresult result = describe_copy(copy, &transfer, &destination, &source);
+  return result != CUDA_SUCCESS ? result : run(transfer, destination, source, stream, wait);
 }
 
 CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, bool wait) {

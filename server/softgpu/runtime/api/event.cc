@@ -1,10 +1,13 @@
 // Events.
 #include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/graph.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
 namespace {
+
+constexpr unsigned kExternal = 1;  // CU_EVENT_RECORD_EXTERNAL: a node of the graph, not a point in it
 
 // An event's own context must be usable; which context is current does not matter.
 template <class Body>
@@ -63,7 +66,17 @@ CUDA_EXPORT CUresult cuEventRecordWithFlags(CUevent event_handle, CUstream handl
   return call_on_stream(handle, [&](Stream& stream) {
     const Ref<Event> event = find<Event>(event_handle);
     if (!event || &event->context() != &stream.context()) return CUDA_ERROR_INVALID_HANDLE;
-    if ((flags & ~1u) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & ~kExternal) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (stream.capturing() || event->captured()) {
+      std::lock_guard guard(graph_mutex());
+      const Ref<Capture> capture = stream.capture();
+      if (capture && flags == kExternal) {
+        capture->add_node(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, handle_value(event_handle));
+        return CUDA_SUCCESS;
+      }
+      event->set_capture(capture, capture ? capture->frontier[&stream] : std::vector<GraphNode*>());
+      if (capture) return CUDA_SUCCESS;
+    }
     const Ref<EventOp> op = make_ref<EventOp>();
     const CUresult result = stream.context().enqueue(stream, op);
     if (result == CUDA_SUCCESS) event->set_record(op);
@@ -76,6 +89,7 @@ CUDA_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
 
 CUDA_EXPORT CUresult cuEventQuery(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
+    if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
     const Ref<EventOp> record = event.record();
     if (record && !record->done()) return CUDA_ERROR_NOT_READY;
     return event.context().error();
@@ -84,6 +98,7 @@ CUDA_EXPORT CUresult cuEventQuery(CUevent handle) {
 
 CUDA_EXPORT CUresult cuEventSynchronize(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
+    if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
     const Ref<EventOp> record = event.record();
     if (record) event.context().wait_for(*record, event.blocking_sync());
     event.context().write_device_output();

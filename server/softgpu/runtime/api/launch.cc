@@ -75,7 +75,8 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
                 void** extra) {
   return call_on_stream(stream_handle, [&](Stream& stream) {
     Ref<Op> op;
-    const CUresult result = make_launch(stream, handle_value(handle), shape, parameters, extra, &op);
+    const CUresult result =
+        make_launch(stream.context(), handle_value(handle), shape, parameters, extra, &op);
     return result != CUDA_SUCCESS ? result : stream.context().enqueue(stream, op);
   });
 }
@@ -84,9 +85,8 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
 
 namespace gpupool::softgpu::api {
 
-CUresult make_launch(Stream& stream, uint64_t handle, const LaunchShape& shape, void** parameters,
+CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape, void** parameters,
                      void** extra, Ref<Op>* op) {
-  Context& context = stream.context();
   Ref<Function> function;
   if (const CUresult result = resolve_function(context, handle, &function); result != CUDA_SUCCESS)
     return result;

@@ -16,7 +16,7 @@ struct LaunchShape {
 };
 
 // Copies the parameters. `handle`: a function's or a kernel's.
-CUresult make_launch(Stream& stream, uint64_t handle, const LaunchShape& shape, void** parameters,
+CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape, void** parameters,
                      void** extra, Ref<Op>* op);
 
 CUresult read_launch_attributes(const CUlaunchAttribute* attributes, unsigned count, LaunchShape* shape);

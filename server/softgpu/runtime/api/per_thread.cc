@@ -20,6 +20,12 @@ CUDA_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStrea
 CUDA_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream) {
   return per_thread(cuEventRecord, hEvent, hStream);
 }
+CUDA_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
+  return per_thread(cuGraphLaunch, hGraphExec, hStream);
+}
+CUDA_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
+  return per_thread(cuGraphUpload, hGraphExec, hStream);
+}
 CUDA_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX,
                                                     unsigned int gridDimY, unsigned int gridDimZ,
                                                     unsigned int blockDimX, unsigned int blockDimY,
@@ -184,12 +190,33 @@ CUDA_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int co
                                                 CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
   return per_thread(cuStreamBatchMemOp_v2, stream, count, paramArray, flags);
 }
+CUDA_EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream hStream) {
+  return per_thread(cuStreamBeginCapture, hStream);
+}
+CUDA_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
+  return per_thread(cuStreamBeginCapture_v2, hStream, mode);
+}
 CUDA_EXPORT CUresult cuStreamCopyAttributes_ptsz(CUstream dst, CUstream src) {
   return per_thread(cuStreamCopyAttributes, dst, src);
+}
+CUDA_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph* phGraph) {
+  return per_thread(cuStreamEndCapture, hStream, phGraph);
 }
 CUDA_EXPORT CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
                                                CUstreamAttrValue* value_out) {
   return per_thread(cuStreamGetAttribute, hStream, attr, value_out);
+}
+CUDA_EXPORT CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus* captureStatus_out,
+                                                 cuuint64_t* id_out) {
+  return per_thread(cuStreamGetCaptureInfo, hStream, captureStatus_out, id_out);
+}
+CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream,
+                                                    CUstreamCaptureStatus* captureStatus_out,
+                                                    cuuint64_t* id_out, CUgraph* graph_out,
+                                                    const CUgraphNode** dependencies_out,
+                                                    size_t* numDependencies_out) {
+  return per_thread(cuStreamGetCaptureInfo_v2, hStream, captureStatus_out, id_out, graph_out,
+                    dependencies_out, numDependencies_out);
 }
 CUDA_EXPORT CUresult cuStreamGetCtx_ptsz(CUstream hStream, CUcontext* pctx) {
   return per_thread(cuStreamGetCtx, hStream, pctx);
@@ -200,6 +227,9 @@ CUDA_EXPORT CUresult cuStreamGetFlags_ptsz(CUstream hStream, unsigned int* flags
 CUDA_EXPORT CUresult cuStreamGetPriority_ptsz(CUstream hStream, int* priority) {
   return per_thread(cuStreamGetPriority, hStream, priority);
 }
+CUDA_EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus* captureStatus) {
+  return per_thread(cuStreamIsCapturing, hStream, captureStatus);
+}
 CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream hStream) {
   return per_thread(cuStreamQuery, hStream);
 }
@@ -209,6 +239,10 @@ CUDA_EXPORT CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID 
 }
 CUDA_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream hStream) {
   return per_thread(cuStreamSynchronize, hStream);
+}
+CUDA_EXPORT CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CUgraphNode* dependencies,
+                                                            size_t numDependencies, unsigned int flags) {
+  return per_thread(cuStreamUpdateCaptureDependencies, hStream, dependencies, numDependencies, flags);
 }
 CUDA_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags) {
   return per_thread(cuStreamWaitEvent, hStream, hEvent, Flags);
@@ -246,6 +280,10 @@ CUDA_EXPORT CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr a
   return per_thread(cuStreamWriteValue64_v2, stream, addr, value, flags);
 }
 #if CUDA_VERSION >= 12000
+CUDA_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* phGraphExec, CUgraph hGraph,
+                                                       CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
+  return per_thread(cuGraphInstantiateWithParams, phGraphExec, hGraph, instantiateParams);
+}
 CUDA_EXPORT CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long* streamId) {
   return per_thread(cuStreamGetId, hStream, streamId);
 }
@@ -254,6 +292,27 @@ CUDA_EXPORT CUresult cuStreamGetId_ptsz(CUstream hStream, unsigned long long* st
 CUDA_EXPORT CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmemLocation location,
                                                 unsigned int flags, CUstream hStream) {
   return per_thread(cuMemPrefetchAsync_v2, devPtr, count, location, flags, hStream);
+}
+#endif
+#if CUDA_VERSION >= 12030
+CUDA_EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
+                                                      const CUgraphNode* dependencies,
+                                                      const CUgraphEdgeData* dependencyData,
+                                                      size_t numDependencies, CUstreamCaptureMode mode) {
+  return per_thread(cuStreamBeginCaptureToGraph, hStream, hGraph, dependencies, dependencyData,
+                    numDependencies, mode);
+}
+CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v3_ptsz(
+    CUstream hStream, CUstreamCaptureStatus* captureStatus_out, cuuint64_t* id_out, CUgraph* graph_out,
+    const CUgraphNode** dependencies_out, const CUgraphEdgeData** edgeData_out, size_t* numDependencies_out) {
+  return per_thread(cuStreamGetCaptureInfo_v3, hStream, captureStatus_out, id_out, graph_out,
+                    dependencies_out, edgeData_out, numDependencies_out);
+}
+CUDA_EXPORT CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream hStream, CUgraphNode* dependencies,
+                                                               const CUgraphEdgeData* dependencyData,
+                                                               size_t numDependencies, unsigned int flags) {
+  return per_thread(cuStreamUpdateCaptureDependencies_v2, hStream, dependencies, dependencyData,
+                    numDependencies, flags);
 }
 #endif
 #if CUDA_VERSION >= 12050

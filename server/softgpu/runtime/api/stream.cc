@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/graph.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
@@ -22,6 +23,16 @@ Ref<Stream> find_stream(Context& current, CUstream handle) {
 }  // namespace gpupool::softgpu::api
 
 namespace {
+
+constexpr unsigned kExternal = 1;  // CU_EVENT_WAIT_EXTERNAL: a node of the graph, not an edge
+
+// Waiting for a stream that is being captured can never end: it makes the capture void.
+bool spoil_capture(Stream& stream) {
+  if (!stream.capturing()) return false;
+  std::lock_guard guard(graph_mutex());
+  if (const Ref<Capture> capture = stream.capture()) capture->invalid = true;
+  return true;
+}
 
 CUresult create(CUstream* stream, unsigned flags, int priority) {
   return call_in_context([&](Context& context) {
@@ -59,6 +70,13 @@ CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
   return call([&] {
     const Ref<Stream> stream = runtime().handles().remove<Stream>(handle_value(handle));
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (stream->capturing()) {
+      std::lock_guard guard(graph_mutex());
+      if (const Ref<Capture> capture = stream->capture()) {
+        capture->invalid = true;
+        capture->end();
+      }
+    }
     stream->context().destroy_stream(*stream);
     return CUDA_SUCCESS;
   });
@@ -69,20 +87,42 @@ CUDA_EXPORT CUresult cuStreamDestroy(CUstream handle) {
 
 CUDA_EXPORT CUresult cuStreamQuery(CUstream handle) {
   return call_on_stream(handle, [](Stream& stream) {
+    if (spoil_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!stream.context().idle(stream)) return CUDA_ERROR_NOT_READY;
     return stream.context().error();
   });
 }
 
 CUDA_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
-  return call_on_stream(handle, [](Stream& stream) { return stream.context().synchronize(stream); });
+  return call_on_stream(handle, [](Stream& stream) {
+    return spoil_capture(stream) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                 : stream.context().synchronize(stream);
+  });
 }
 
 CUDA_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned int flags) {
   return call_on_stream(handle, [&](Stream& stream) {
     const Ref<Event> event = find<Event>(event_handle);
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    if ((flags & ~1u) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & ~kExternal) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (stream.capturing() || event->captured()) {
+      std::lock_guard guard(graph_mutex());
+      const Ref<Capture> mine = stream.capture(), theirs = event->capture();
+      const bool live = theirs && !theirs->ended;
+      if (live && !(mine && mine != theirs)) {
+        theirs->join(Ref<Stream>::share(&stream), event->captured_nodes());
+        return CUDA_SUCCESS;
+      }
+      if (mine && live) return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+      if (mine && flags == kExternal) {
+        mine->add_node(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, handle_value(event_handle));
+        return CUDA_SUCCESS;
+      }
+      if (mine) {
+        mine->invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+      }
+    }
     const Ref<EventOp> record = event->record();
     if (!record || record->done()) return CUDA_SUCCESS;
     return stream.context().enqueue(stream, make_ref<MarkerOp>(), record.get());

@@ -1,0 +1,32 @@
+// Helpers of the graph functions.
+#pragma once
+#include <vector>
+
+#include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/graph.h"
+
+namespace gpupool::softgpu::api {
+
+// Holds graph_mutex() while `body` runs with the object behind the handle.
+template <class T, class Handle, class Body>
+CUresult call_on_graph(Handle handle, const Body& body) noexcept {
+  return call([&] {
+    std::lock_guard guard(graph_mutex());
+    const Ref<T> object = find<T>(handle);
+    return object ? body(*object) : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+// A node of the wanted type, or null.
+inline Ref<GraphNode> find_node(CUgraphNode handle, CUgraphNodeType type) {
+  Ref<GraphNode> node = find<GraphNode>(handle);
+  return node && node->type == type ? node : nullptr;
+}
+
+// The operation for a node's parameters, checked, in the current context.
+CUresult make_kernel_op(const CUDA_KERNEL_NODE_PARAMS_v1* kernel, uint64_t handle, Ref<Op>* op);
+CUresult make_copy_op(const CUDA_MEMCPY3D* copy, Ref<Op>* op);
+CUresult make_fill_op(const CUDA_MEMSET_NODE_PARAMS* fill, Ref<Op>* op);
+CUresult make_host_op(const CUDA_HOST_NODE_PARAMS* host, Ref<Op>* op);
+
+}  // namespace gpupool::softgpu::api

@@ -1,0 +1,352 @@
+// Nodes of graphs: making them, reading and changing their parameters.
+#include "server/softgpu/runtime/api/copy.h"
+#include "server/softgpu/runtime/api/graph.h"
+#include "server/softgpu/runtime/api/launch.h"
+#include "server/softgpu/runtime/module.h"
+
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
+
+namespace gpupool::softgpu::api {
+
+CUresult make_kernel_op(const CUDA_KERNEL_NODE_PARAMS_v1* kernel, uint64_t handle, Ref<Op>* op) {
+  const Ref<Context> context = current_context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  const LaunchShape shape{{kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ},
+                          {kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ},
+                          kernel->sharedMemBytes,
+                          false};
+  return make_launch(*context, handle, shape, kernel->kernelParams, kernel->extra, op);
+}
+
+CUresult make_copy_op(const CUDA_MEMCPY3D* copy, Ref<Op>* op) {
+  Transfer transfer;
+  Side destination, source;
+  CUresult result = describe_copy(copy, &transfer, &destination, &source);
+  if (result == CUDA_SUCCESS) result = check_transfer(transfer, destination, source);
+  if (result == CUDA_SUCCESS) *op = make_ref<TransferOp>(transfer);
+  return result;
+}
+
+CUresult make_fill_op(const CUDA_MEMSET_NODE_PARAMS* fill, Ref<Op>* op) {
+  if (fill == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t element = fill->elementSize;
+  if ((element != 1 && element != 2 && element != 4) || fill->dst % element != 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  uint64_t bytes;
+  if (__builtin_mul_overflow(fill->width * element, std::max<uint64_t>(fill->height, 1), &bytes) ||
+      fill->width > SIZE_MAX / 4 || (fill->height > 1 && fill->pitch > SIZE_MAX / fill->height)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Transfer transfer = Transfer::fill(fill->dst, fill->value, fill->elementSize, fill->width);
+  transfer.height = std::max<uint64_t>(fill->height, 1);
+  transfer.destination_pitch = fill->pitch;
+  const CUresult result = check_transfer(transfer, Side::device, Side::device);
+  if (result == CUDA_SUCCESS) *op = make_ref<TransferOp>(transfer);
+  return result;
+}
+
+CUresult make_host_op(const CUDA_HOST_NODE_PARAMS* host, Ref<Op>* op) {
+  if (host == nullptr || host->fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *op = make_ref<HostFunctionOp>(host->fn, host->userData);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::softgpu::api
+
+namespace {
+
+// Adds a node to the graph; `fill` sets it up and may refuse.
+template <class Fill>
+CUresult add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, size_t count,
+                  CUgraphNodeType type, const Fill& fill) {
+  return call_on_graph<Graph>(handle, [&](Graph& graph) {
+    if (out == nullptr || (count != 0 && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+    std::vector<GraphNode*> before;
+    for (size_t i = 0; i < count; ++i) {
+      const Ref<GraphNode> node = find<GraphNode>(dependencies[i]);
+      if (!node || node->graph != &graph) return CUDA_ERROR_INVALID_VALUE;
+      before.push_back(node.get());
+    }
+    const Ref<GraphNode> node = graph.add(type, before);
+    const CUresult result = node->handle == 0 ? CUDA_ERROR_OUT_OF_MEMORY : fill(*node);
+    if (result != CUDA_SUCCESS) {
+      graph.remove(*node);
+      return result;
+    }
+    *out = make_handle<CUgraphNode>(node->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+template <class Body>
+CUresult call_on_node(CUgraphNode handle, CUgraphNodeType type, const Body& body) noexcept {
+  return call_on_graph<GraphNode>(
+      handle, [&](GraphNode& node) { return node.type == type ? body(node) : CUDA_ERROR_INVALID_VALUE; });
+}
+
+CUresult set_copy(GraphNode& node, const CUDA_MEMCPY3D* copy) {
+  const CUresult result = make_copy_op(copy, &node.prototype);
+  if (result == CUDA_SUCCESS) node.copy = *copy;
+  return result;
+}
+
+CUresult set_fill(GraphNode& node, const CUDA_MEMSET_NODE_PARAMS* fill) {
+  const CUresult result = make_fill_op(fill, &node.prototype);
+  if (result == CUDA_SUCCESS) node.fill = *fill;
+  return result;
+}
+
+CUresult set_event(GraphNode& node, CUevent event) {
+  if (!find<Event>(event)) return CUDA_ERROR_INVALID_HANDLE;
+  node.event = handle_value(event);
+  return CUDA_SUCCESS;
+}
+
+CUresult set_child(GraphNode& node, CUgraph handle) {
+  const Ref<Graph> child = find<Graph>(handle);
+  if (!child || child.get() == node.graph) return CUDA_ERROR_INVALID_VALUE;
+  node.child = child->clone();
+  node.child->handle = runtime().handles().add(node.child);
+  return CUDA_SUCCESS;
+}
+
+template <class Params>
+void get_kernel(GraphNode& node, Params* params) {
+  const auto& op = static_cast<const GridOp&>(*node.prototype);
+  const GridRequest& request = op.request();
+  params->func = make_handle<CUfunction>(op.function().handle);
+  params->gridDimX = request.grid_dim[0];
+  params->gridDimY = request.grid_dim[1];
+  params->gridDimZ = request.grid_dim[2];
+  params->blockDimX = request.block_dim[0];
+  params->blockDimY = request.block_dim[1];
+  params->blockDimZ = request.block_dim[2];
+  params->sharedMemBytes = request.dynamic_shared_bytes;
+  node.parameters.clear();
+  for (const KernelParameter& parameter : op.function().kernel().parameters) {
+    node.parameters.push_back(const_cast<std::byte*>(request.params.data() + parameter.offset));
+  }
+  params->kernelParams = node.parameters.data();
+  params->extra = nullptr;
+}
+
+}  // namespace
+
+// --- Making nodes ---
+
+CUDA_EXPORT CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                          size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& made) {
+    return make_kernel_op(params, handle_value(params->func), &made.prototype);
+  });
+}
+CUDA_EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                          size_t count, const CUDA_MEMCPY3D* copy, CUcontext) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEMCPY,
+                  [&](GraphNode& made) { return set_copy(made, copy); });
+}
+CUDA_EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                          size_t count, const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEMSET,
+                  [&](GraphNode& made) { return set_fill(made, fill); });
+}
+CUDA_EXPORT CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                        size_t count, const CUDA_HOST_NODE_PARAMS* host) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_HOST,
+                  [&](GraphNode& made) { return make_host_op(host, &made.prototype); });
+}
+CUDA_EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                         size_t count) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_EMPTY,
+                  [](GraphNode&) { return CUDA_SUCCESS; });
+}
+CUDA_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph,
+                                              const CUgraphNode* dependencies, size_t count, CUgraph child) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_GRAPH,
+                  [&](GraphNode& made) { return set_child(made, child); });
+}
+CUDA_EXPORT CUresult cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph,
+                                               const CUgraphNode* dependencies, size_t count, CUevent event) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+                  [&](GraphNode& made) { return set_event(made, event); });
+}
+CUDA_EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph,
+                                             const CUgraphNode* dependencies, size_t count, CUevent event) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+                  [&](GraphNode& made) { return set_event(made, event); });
+}
+
+// --- Reading and changing them ---
+
+CUDA_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
+    if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    get_kernel(node, params);
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode handle,
+                                                const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
+    return params == nullptr ? CUDA_ERROR_INVALID_VALUE
+                             : make_kernel_op(params, handle_value(params->func), &node.prototype);
+  });
+}
+CUDA_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_MEMCPY, [&](GraphNode& node) {
+    if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *copy = node.copy;
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* copy) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_MEMCPY,
+                      [&](GraphNode& node) { return set_copy(node, copy); });
+}
+CUDA_EXPORT CUresult cuGraphMemsetNodeGetParams(CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS* fill) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_MEMSET, [&](GraphNode& node) {
+    if (fill == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *fill = node.fill;
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode handle, const CUDA_MEMSET_NODE_PARAMS* fill) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_MEMSET,
+                      [&](GraphNode& node) { return set_fill(node, fill); });
+}
+CUDA_EXPORT CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS* host) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_HOST, [&](GraphNode& node) {
+    if (host == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const auto& op = static_cast<const HostFunctionOp&>(*node.prototype);
+    host->fn = op.function();
+    host->userData = op.user();
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAMS* host) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_HOST,
+                      [&](GraphNode& node) { return make_host_op(host, &node.prototype); });
+}
+CUDA_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph* graph) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_GRAPH, [&](GraphNode& node) {
+    if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *graph = make_handle<CUgraph>(node.child->handle);
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode handle, CUevent* event) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_EVENT_RECORD, [&](GraphNode& node) {
+    if (event == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *event = make_handle<CUevent>(node.event);
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode handle, CUevent event) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+                      [&](GraphNode& node) { return set_event(node, event); });
+}
+CUDA_EXPORT CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode handle, CUevent* event) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_WAIT_EVENT, [&](GraphNode& node) {
+    if (event == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *event = make_handle<CUevent>(node.event);
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode handle, CUevent event) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+                      [&](GraphNode& node) { return set_event(node, event); });
+}
+
+// --- The forms of CUDA 12 ---
+
+#if CUDA_VERSION >= 12000
+namespace {
+
+CUDA_KERNEL_NODE_PARAMS_v1 first_form(const CUDA_KERNEL_NODE_PARAMS_v2& params) {
+  return {params.func,      params.gridDimX,  params.gridDimY,       params.gridDimZ,     params.blockDimX,
+          params.blockDimY, params.blockDimZ, params.sharedMemBytes, params.kernelParams, params.extra};
+}
+uint64_t kernel_of(const CUDA_KERNEL_NODE_PARAMS_v2& params) {
+  return params.func != nullptr ? handle_value(params.func) : handle_value(params.kern);
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph,
+                                             const CUgraphNode* dependencies, size_t count,
+                                             const CUDA_KERNEL_NODE_PARAMS* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& made) {
+    const CUDA_KERNEL_NODE_PARAMS_v1 first = first_form(*params);
+    return make_kernel_op(&first, kernel_of(*params), &made.prototype);
+  });
+}
+CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS* params) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
+    if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    get_kernel(node, params);
+    params->kern = nullptr;
+    params->ctx =
+        make_handle<CUcontext>(static_cast<const GridOp&>(*node.prototype).function().context().handle());
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle,
+                                                   const CUDA_KERNEL_NODE_PARAMS* params) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
+    if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const CUDA_KERNEL_NODE_PARAMS_v1 first = first_form(*params);
+    return make_kernel_op(&first, kernel_of(*params), &node.prototype);
+  });
+}
+#endif
+
+#if CUDA_VERSION >= 12020
+CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                    size_t count, CUgraphNodeParams* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return add_node(node, graph, dependencies, count, params->type, [&](GraphNode& made) {
+    switch (params->type) {
+      case CU_GRAPH_NODE_TYPE_KERNEL: {
+        const auto& kernel = params->kernel;
+        const CUDA_KERNEL_NODE_PARAMS_v1 first{
+            kernel.func,      kernel.gridDimX,  kernel.gridDimY,       kernel.gridDimZ,     kernel.blockDimX,
+            kernel.blockDimY, kernel.blockDimZ, kernel.sharedMemBytes, kernel.kernelParams, kernel.extra};
+        return make_kernel_op(&first,
+                              kernel.func != nullptr ? handle_value(kernel.func) : handle_value(kernel.kern),
+                              &made.prototype);
+      }
+      case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return set_copy(made, &params->memcpy.copyParams);
+      case CU_GRAPH_NODE_TYPE_MEMSET: {
+        const auto& fill = params->memset;
+        const CUDA_MEMSET_NODE_PARAMS first{fill.dst,         fill.pitch, fill.value,
+                                            fill.elementSize, fill.width, fill.height};
+        return set_fill(made, &first);
+      }
+      case CU_GRAPH_NODE_TYPE_HOST: {
+        const CUDA_HOST_NODE_PARAMS host{params->host.fn, params->host.userData};
+        return make_host_op(&host, &made.prototype);
+      }
+      case CU_GRAPH_NODE_TYPE_GRAPH:
+        return set_child(made, params->graph.graph);
+      case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return set_event(made, params->eventWait.event);
+      case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return set_event(made, params->eventRecord.event);
+      case CU_GRAPH_NODE_TYPE_EMPTY:
+        return CUDA_SUCCESS;
+      default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  });
+}
+#endif
+#if CUDA_VERSION >= 12030
+CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                       const CUgraphEdgeData*, size_t count, CUgraphNodeParams* params) {
+  return cuGraphAddNode(node, graph, dependencies, count, params);
+}
+#endif

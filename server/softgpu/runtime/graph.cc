@@ -1,0 +1,267 @@
+#include "server/softgpu/runtime/graph.h"
+
+#include <algorithm>
+
+#include "server/softgpu/runtime/context.h"
+#include "server/softgpu/runtime/copy_engine.h"
+#include "server/softgpu/runtime/host_functions.h"
+#include "server/softgpu/runtime/module.h"
+#include "server/softgpu/runtime/runtime.h"
+#include "server/softgpu/runtime/value_ops.h"
+
+namespace gpupool::softgpu {
+
+std::mutex& graph_mutex() {
+  static std::mutex* const mutex = new std::mutex;
+  return *mutex;
+}
+
+Ref<GraphNode> Graph::add(CUgraphNodeType type, const std::vector<GraphNode*>& dependencies) {
+  Ref<GraphNode> node = make_ref<GraphNode>(*this, type);
+  node->handle = runtime().handles().add(node);
+  nodes.push_back(node);
+  for (GraphNode* dependency : dependencies) connect(*dependency, *node);
+  return node;
+}
+
+bool Graph::connect(GraphNode& from, GraphNode& to) {
+  if (&from == &to || from.graph != to.graph) return false;
+  if (std::find(to.dependencies.begin(), to.dependencies.end(), &from) != to.dependencies.end()) return false;
+  to.dependencies.push_back(&from);
+  from.dependents.push_back(&to);
+  return true;
+}
+
+bool Graph::disconnect(GraphNode& from, GraphNode& to) {
+  if (std::erase(to.dependencies, &from) == 0) return false;
+  std::erase(from.dependents, &to);
+  return true;
+}
+
+void Graph::remove(GraphNode& node) {
+  for (GraphNode* other : std::vector<GraphNode*>(node.dependencies)) disconnect(*other, node);
+  for (GraphNode* other : std::vector<GraphNode*>(node.dependents)) disconnect(node, *other);
+  node.graph = nullptr;
+  runtime().handles().remove<GraphNode>(node.handle);
+  const auto it =
+      std::find_if(nodes.begin(), nodes.end(), [&](const auto& other) { return other.get() == &node; });
+  removed_.push_back(std::move(*it));
+  nodes.erase(it);
+}
+
+void Graph::clear() {
+  while (!nodes.empty()) remove(*Ref<GraphNode>(nodes.back()));
+}
+
+Ref<Graph> Graph::clone() const {
+  Ref<Graph> copy = make_ref<Graph>();
+  std::map<const GraphNode*, GraphNode*> twins;
+  for (const Ref<GraphNode>& node : nodes) {
+    const Ref<GraphNode> twin = copy->add(node->type, {});
+    twin->prototype = node->prototype;
+    twin->event = node->event;
+    twin->child = node->child ? node->child->clone() : nullptr;
+    twin->copy = node->copy;
+    twin->fill = node->fill;
+    twin->original = node->handle;
+    twins[node.get()] = twin.get();
+  }
+  for (const Ref<GraphNode>& node : nodes) {
+    for (const GraphNode* dependency : node->dependencies) connect(*twins[dependency], *twins[node.get()]);
+  }
+  return copy;
+}
+
+std::vector<GraphNode*> Graph::in_order() const {
+  std::map<const GraphNode*, size_t> unmet;
+  std::vector<GraphNode*> order;
+  for (const Ref<GraphNode>& node : nodes) {
+    unmet[node.get()] = node->dependencies.size();
+    if (node->dependencies.empty()) order.push_back(node.get());
+  }
+  for (size_t i = 0; i < order.size(); ++i) {
+    for (GraphNode* dependent : order[i]->dependents) {
+      if (--unmet[dependent] == 0) order.push_back(dependent);
+    }
+  }
+  if (order.size() != nodes.size()) order.clear();
+  return order;
+}
+
+// --- Executable graphs ---
+
+bool GraphExec::append(const Graph& graph, const std::vector<uint32_t>& roots,
+                       std::vector<uint32_t>* leaves) {
+  const std::vector<GraphNode*> order = graph.in_order();
+  if (order.empty() && !graph.nodes.empty()) return false;
+  if (order.empty()) {
+    *leaves = roots;
+    return true;
+  }
+  // The entries that stand for a node being complete: a child graph's last ones, else the node's own.
+  std::map<const GraphNode*, std::vector<uint32_t>> ends;
+  for (const GraphNode* node : order) {
+    std::vector<uint32_t> dependencies;
+    for (const GraphNode* dependency : node->dependencies) {
+      dependencies.insert(dependencies.end(), ends[dependency].begin(), ends[dependency].end());
+    }
+    if (node->dependencies.empty()) dependencies = roots;
+    if (node->child) {
+      if (!append(*node->child, dependencies, &ends[node])) return false;
+    } else {
+      Entry entry;
+      entry.type = node->type;
+      entry.prototype = node->prototype;
+      entry.event = node->event;
+      entry.node = node->handle;
+      for (const uint32_t dependency : dependencies) entries_[dependency].leaf = false;
+      entry.dependencies = std::move(dependencies);
+      ends[node] = {static_cast<uint32_t>(entries_.size())};
+      entries_.push_back(std::move(entry));
+    }
+    if (node->dependents.empty()) leaves->insert(leaves->end(), ends[node].begin(), ends[node].end());
+  }
+  return true;
+}
+
+CUresult GraphExec::build(const Graph& graph) {
+  std::vector<uint32_t> leaves;
+  return append(graph, {}, &leaves) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult GraphExec::update(const Graph& graph, uint64_t* mismatch) {
+  GraphExec other(flags);
+  if (const CUresult result = other.build(graph); result != CUDA_SUCCESS) return result;
+  std::lock_guard guard(mutex);
+  if (other.entries_.size() != entries_.size()) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (other.entries_[i].type != entries_[i].type ||
+        other.entries_[i].dependencies != entries_[i].dependencies) {
+      *mismatch = other.entries_[i].node;
+      return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    }
+  }
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    entries_[i].prototype = other.entries_[i].prototype;
+    entries_[i].event = other.entries_[i].event;
+  }
+  return CUDA_SUCCESS;
+}
+
+GraphExec::Entry* GraphExec::find(uint64_t node) {
+  for (Entry& entry : entries_) {
+    if (entry.node == node) return &entry;
+  }
+  return nullptr;
+}
+
+CUresult GraphExec::launch(Stream& stream) {
+  std::lock_guard guard(mutex);
+  Context& context = stream.context();
+  const Ref<Op> begin = make_ref<MarkerOp>(), end = make_ref<MarkerOp>();
+  std::vector<Ref<Op>> ops;
+  ops.reserve(entries_.size());
+  for (const Entry& entry : entries_) {
+    Ref<Op> op;
+    Ref<EventOp> waited;
+    if (entry.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+      Ref<EventOp> record = make_ref<EventOp>();
+      if (const Ref<Event> event = runtime().handles().find<Event>(entry.event)) event->set_record(record);
+      op = std::move(record);
+    } else {
+      if (entry.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
+        if (const Ref<Event> event = runtime().handles().find<Event>(entry.event)) waited = event->record();
+      }
+      op = entry.enabled && entry.prototype ? entry.prototype->clone() : Ref<Op>(make_ref<MarkerOp>());
+    }
+    op->set_context(&context);
+    if (waited) op->after(*waited);
+    if (entry.dependencies.empty()) op->after(*begin);
+    for (const uint32_t dependency : entry.dependencies) op->after(*ops[dependency]);
+    if (entry.leaf) end->after(*op);
+    ops.push_back(std::move(op));
+  }
+  end->after(*begin);
+  end->set_context(&context);
+  if (last_) begin->after(*last_);
+  if (const CUresult result = context.enqueue_span(stream, begin, end); result != CUDA_SUCCESS) return result;
+  last_ = end;
+  for (const Ref<Op>& op : ops) op->submit();
+  end->submit();
+  begin->submit();
+  return CUDA_SUCCESS;
+}
+
+// --- Capture ---
+
+CUresult Capture::add_op(const Stream& stream, const Ref<Op>& op) {
+  if (invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (!op->clone()) {
+    invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  if (dynamic_cast<GridOp*>(op.get()) != nullptr) {
+    type = CU_GRAPH_NODE_TYPE_KERNEL;
+  } else if (const auto* transfer = dynamic_cast<TransferOp*>(op.get())) {
+    type = transfer->transfer().is_fill() ? CU_GRAPH_NODE_TYPE_MEMSET : CU_GRAPH_NODE_TYPE_MEMCPY;
+  } else if (dynamic_cast<HostFunctionOp*>(op.get()) != nullptr) {
+    type = CU_GRAPH_NODE_TYPE_HOST;
+  } else if (dynamic_cast<ValueWaitOp*>(op.get()) != nullptr ||
+             dynamic_cast<ValueWriteOp*>(op.get()) != nullptr) {
+    type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  }
+  const Ref<GraphNode> node = graph->add(type, frontier[&stream]);
+  node->prototype = op;
+  if (const auto* transfer = dynamic_cast<TransferOp*>(op.get()))
+    describe_transfer(transfer->transfer(), *node);
+  frontier[&stream] = {node.get()};
+  return CUDA_SUCCESS;
+}
+
+void Capture::add_node(const Stream& stream, CUgraphNodeType type, uint64_t event) {
+  const Ref<GraphNode> node = graph->add(type, frontier[&stream]);
+  node->event = event;
+  frontier[&stream] = {node.get()};
+}
+
+void Capture::join(const Ref<Stream>& stream, const std::vector<GraphNode*>& nodes) {
+  if (frontier.find(stream.get()) == frontier.end()) {
+    streams.push_back(stream);
+    stream->set_capture(Ref<Capture>::share(this));
+  }
+  std::vector<GraphNode*>& known = frontier[stream.get()];
+  for (GraphNode* node : nodes) {
+    if (std::find(known.begin(), known.end(), node) == known.end()) known.push_back(node);
+  }
+}
+
+void Capture::end() {
+  ended = true;
+  for (const Ref<Stream>& member : std::exchange(streams, {})) member->set_capture(nullptr);
+}
+
+void describe_transfer(const Transfer& transfer, GraphNode& node) {
+  if (transfer.is_fill()) {
+    node.fill.dst = transfer.destination;
+    node.fill.pitch = transfer.destination_pitch;
+    node.fill.value = transfer.fill_value;
+    node.fill.elementSize = transfer.fill_width;
+    node.fill.width = transfer.width / transfer.fill_width;
+    node.fill.height = transfer.height;
+    return;
+  }
+  node.copy.srcMemoryType = node.copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  node.copy.srcDevice = transfer.source;
+  node.copy.dstDevice = transfer.destination;
+  node.copy.srcPitch = transfer.source_pitch;
+  node.copy.dstPitch = transfer.destination_pitch;
+  node.copy.srcHeight = transfer.source_pitch == 0 ? 0 : transfer.source_slice / transfer.source_pitch;
+  node.copy.dstHeight =
+      transfer.destination_pitch == 0 ? 0 : transfer.destination_slice / transfer.destination_pitch;
+  node.copy.WidthInBytes = transfer.width;
+  node.copy.Height = transfer.height;
+  node.copy.Depth = transfer.depth;
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,123 @@
+// CUDA graphs: operations with dependencies that are described once and launched many times; and the capture
+// of what is queued on streams into a graph.
+//
+// A node holds a prototype of its operation, never started itself; an executable graph launches clones of the
+// prototypes. Graphs and nodes are guarded by one lock of the process (graph_mutex()), since building them is
+// rare; executable graphs have a lock each.
+#pragma once
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/runtime/handles.h"
+#include "server/softgpu/runtime/op.h"
+#include "server/softgpu/runtime/stream.h"
+#include "server/softgpu/runtime/transfer.h"
+
+namespace gpupool::softgpu {
+
+std::mutex& graph_mutex();
+
+class Graph;
+
+class GraphNode final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::graph_node;
+  GraphNode(Graph& graph, CUgraphNodeType type) : graph(&graph), type(type) {}
+
+  Graph* graph;  // null once the node is destroyed
+  const CUgraphNodeType type;
+  uint64_t handle = 0;
+  Ref<Op> prototype;     // kernels, copies, fills, host functions, memory operations
+  uint64_t event = 0;    // handle, of event nodes
+  Ref<Graph> child;      // of child graph nodes
+  CUDA_MEMCPY3D copy{};  // as given, of copies
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  std::vector<void*> parameters;  // lent by cuGraphKernelNodeGetParams
+  uint64_t original = 0;          // handle of the node that this one was cloned from
+  std::vector<GraphNode*> dependencies;
+  std::vector<GraphNode*> dependents;
+};
+
+class Graph final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::graph;
+  // All with graph_mutex() held.
+  Ref<GraphNode> add(CUgraphNodeType type, const std::vector<GraphNode*>& dependencies);
+  static bool connect(GraphNode& from, GraphNode& to);
+  static bool disconnect(GraphNode& from, GraphNode& to);
+  void remove(GraphNode& node);
+  void clear();
+  Ref<Graph> clone() const;
+  // Nodes before those that depend on them; empty for a graph with a cycle (or without nodes).
+  std::vector<GraphNode*> in_order() const;
+
+  uint64_t handle = 0;
+  std::vector<Ref<GraphNode>> nodes;
+
+ private:
+  std::vector<Ref<GraphNode>> removed_;  // captures and events may still name them
+};
+
+class GraphExec final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::graph_exec;
+  explicit GraphExec(uint64_t flags) : flags(flags) {}
+
+  // From a graph, with graph_mutex() held: CUDA_ERROR_INVALID_VALUE when it has a cycle.
+  CUresult build(const Graph& graph);
+  // Takes over the operations of a graph of the same shape; the node that does not fit otherwise.
+  CUresult update(const Graph& graph, uint64_t* mismatch);
+  CUresult launch(Stream& stream);
+  // The entry made from a node of the graph, or null. With mutex held.
+  struct Entry {
+    CUgraphNodeType type;
+    Ref<Op> prototype;
+    uint64_t event = 0;
+    uint64_t node = 0;  // handle of the node that it was made from
+    bool enabled = true;
+    std::vector<uint32_t> dependencies;  // earlier entries
+    bool leaf = true;
+  };
+  Entry* find(uint64_t node);
+
+  const uint64_t flags;
+  std::mutex mutex;
+
+ private:
+  bool append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves);
+  std::vector<Entry> entries_;
+  Ref<Op> last_;  // launches of one executable graph follow each other
+};
+
+// Fills in what cuGraphMemcpyNodeGetParams and cuGraphMemsetNodeGetParams answer.
+void describe_transfer(const Transfer& transfer, GraphNode& node);
+
+// A capture in progress, shared by the streams that take part in it.
+class Capture final : public Object {
+ public:
+  Capture(Ref<Graph> graph, CUstreamCaptureMode mode, uint64_t id, const Stream* origin)
+      : graph(std::move(graph)), mode(mode), id(id), origin(origin), thread(std::this_thread::get_id()) {}
+
+  const Ref<Graph> graph;
+  const CUstreamCaptureMode mode;
+  const uint64_t id;
+  const Stream* const origin;
+  const std::thread::id thread;
+  // With graph_mutex() held:
+  bool invalid = false;
+  bool ended = false;
+  std::map<const Stream*, std::vector<GraphNode*>> frontier;  // what a stream's next operation depends on
+  std::vector<Ref<Stream>> streams;
+
+  CUresult add_op(const Stream& stream, const Ref<Op>& op);
+  // An event node or an edge set in place of an operation.
+  void add_node(const Stream& stream, CUgraphNodeType type, uint64_t event);
+  // The stream takes part from now on, behind the nodes.
+  void join(const Ref<Stream>& stream, const std::vector<GraphNode*>& nodes);
+  void end();
+};
+
+}  // namespace gpupool::softgpu
