@@ -128,7 +128,7 @@ TEST_CASE("what a client leaves behind is freed") {
   client.copy_in(stream_handle(0), 0, pattern(1000, 1));
   client.copy_in(stream_handle(1), 0, pattern(60'000, 1));
   CHECK(client.result(load(client, kPtx)) == CUDA_SUCCESS);
-  CHECK(client.fake.events.size() >= 50);
+  CHECK(client.fake.event_count() >= 50);
   client.finish();
   CHECK(client.fake.events.empty());
   CHECK(client.fake.pinned.empty());
@@ -288,7 +288,7 @@ TEST_CASE("contexts come and go with what is in them") {
   client.create_stream(5);
   client.map(0, FakeDriver::kGranularity);
   CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
-  CHECK(client.fake.memory_used == 0);
+  CHECK(client.fake.used() == 0);
   CHECK(client.ask("cuStreamQuery", bytes_of(uint64_t{0})) == CUDA_ERROR_INVALID_CONTEXT);
   client.retain();
   CHECK(client.ask("cuStreamQuery", bytes_of(stream_handle(5))) == CUDA_ERROR_INVALID_HANDLE);
@@ -299,7 +299,7 @@ TEST_CASE("contexts come and go with what is in them") {
   CHECK(client.ask(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
   CHECK(client.ask(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) ==
         CUDA_ERROR_INVALID_CONTEXT);
-  CHECK(client.fake.primary == 0);
+  CHECK(client.fake.locked([&] { return client.fake.primary; }) == 0);
 }
 
 TEST_CASE("what a kernel prints comes before the answer to the wait for it") {
@@ -340,7 +340,7 @@ TEST_CASE("modules that come and go leave nothing behind") {
     client.call("cuModuleUnload", bytes_of(kModule));
   }
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
-  CHECK(client.fake.modules.empty());
+  CHECK(client.fake.module_count() == 0);
   // The variable went with its module: its address is foreign again.
   const auto address = reinterpret_cast<uint64_t>(client.fake.global.data());
   CHECK(client.ask(Command::copy_to_device, bytes_of(wire::CopyToDevice{0, address, 0, 4, 1}, uint32_t{1})) ==

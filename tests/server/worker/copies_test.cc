@@ -151,7 +151,7 @@ TEST_CASE("more copies than staging memory, on a stream that does not move") {
   CHECK(client.result(wait) == CUDA_SUCCESS);
   for (int i = 0; i < 200; ++i) client.copy_in(stream_handle(0), 0, data);
   CHECK(client.result(synchronize(client, stream_handle(0))) == CUDA_SUCCESS);
-  CHECK(client.fake.pinned.size() < 100);
+  CHECK(client.fake.pinned_count() < 100);
 }
 
 TEST_CASE("memory is mapped where the client says, within its range and once") {
@@ -192,7 +192,7 @@ TEST_CASE("frees take effect when what came before has run, in order, and say so
   Message reply = client.reply(synchronize(client, stream_handle(1)));
   CHECK(reply.header.result == CUDA_SUCCESS);
   CHECK(reply.header.retired < first);
-  CHECK(client.fake.memory_used == 2 * kPage);
+  CHECK(client.fake.used() == 2 * kPage);
   // Freed already, as far as the client may know.
   const uint64_t refused =
       client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, 0}), true);
@@ -201,7 +201,7 @@ TEST_CASE("frees take effect when what came before has run, in order, and say so
   reply = client.reply(synchronize(client, stream_handle(0)));
   CHECK(reply.header.retired == refused);  // also of a free that failed: its addresses are the client's again
   CHECK(second < third);
-  CHECK(client.fake.memory_used == 0);
+  CHECK(client.fake.used() == 0);
   CHECK(client.ask(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, 0})) == CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -216,10 +216,10 @@ TEST_CASE("a free waits for a stream that was destroyed with work in it") {
   client.call("cuStreamDestroy_v2", bytes_of(stream_handle(1)));
   client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(0), kPage, wire::kAllStreams}));
   CHECK(client.result(synchronize(client, stream_handle(0))) == CUDA_SUCCESS);
-  CHECK(client.fake.memory_used == kPage);
+  CHECK(client.fake.used() == kPage);
   client.fake.let_go(-1);
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
-  CHECK(client.fake.memory_used == 0);
+  CHECK(client.fake.used() == 0);
 }
 
 TEST_CASE("many frees share their events") {
@@ -234,10 +234,10 @@ TEST_CASE("many frees share their events") {
     client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(i * kPage), kPage, wire::kAllStreams}));
   }
   CHECK(client.ask("cuCtxGetCacheConfig", bytes_of(uint8_t{1})) == CUDA_SUCCESS);
-  CHECK(client.fake.events.size() <= 2);
+  CHECK(client.fake.event_count() <= 2);
   client.fake.let_go(0);
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
-  CHECK(client.fake.memory_used == 0);
+  CHECK(client.fake.used() == 0);
 }
 
 TEST_CASE("a background copy's error comes with the next answer that is waited for") {

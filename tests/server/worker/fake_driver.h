@@ -50,6 +50,24 @@ class FakeDriver {
   // Until `count` calls of cuEventSynchronize are blocked.
   void await_blocked(int count);
 
+  // While a session runs; the members themselves are for tests whose session is over or idle for good.
+  size_t event_count() { return locked([&] { return events.size(); }); }
+  size_t pinned_count() { return locked([&] { return pinned.size(); }); }
+  size_t module_count() { return locked([&] { return modules.size(); }); }
+  uint64_t used() { return locked([&] { return memory_used; }); }
+  size_t streams_alive() {
+    return locked([&] {
+      size_t alive = 0;
+      for (const auto& stream : streams) alive += stream != nullptr;
+      return alive;
+    });
+  }
+  template <class F>
+  auto locked(F&& read) {
+    const std::lock_guard lock(mutex);
+    return read();
+  }
+
   uint64_t range_base = 0;
   uint64_t range_size = 0;
 
