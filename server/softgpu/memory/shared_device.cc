@@ -1,5 +1,6 @@
 #include "server/softgpu/memory/shared_device.h"
 
+#include <dirent.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -47,6 +48,7 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   }
 
   DeviceTurns& turns() override { return *turns_; }
+  void prepare_to_die() { file_.prepare_to_die(); }
 
  private:
   uint64_t charged() const {
@@ -79,6 +81,7 @@ struct Registry {
     int owner;  // process id: a forked child opens the device for itself
   };
   std::map<std::string, Entry> entries;  // until the device is closed
+  int prepared_in = 0;                   // process id: at_exit is registered, abandoned files are removed
 };
 
 Registry& registry() {
@@ -93,6 +96,37 @@ void close_device(const std::string& path, OpenDevice* device) {
   const auto entry = r.entries.find(path);
   if (entry != r.entries.end() && entry->second.owner == getpid() && entry->second.device.expired()) r.entries.erase(entry);
   r.closed.notify_all();
+}
+
+// Programs end without destroying what they hold of the device; its file must go all the same.
+void at_exit() {
+  auto& r = registry();
+  std::unique_lock lock(r.mutex, std::try_to_lock);
+  if (!lock) return;  // a thread still runs and uses it; the next process that opens a device cleans up
+  for (auto& [path, entry] : r.entries) {
+    if (entry.owner != getpid()) continue;
+    if (const auto device = entry.device.lock()) {
+      device->prepare_to_die();
+      new std::shared_ptr<OpenDevice>(device);  // it must not be closed from here: the registry is locked
+    }
+  }
+}
+
+// Files of devices all of whose processes were killed.
+void sweep(Registry& r, const std::string& prefix) {
+  constexpr int kMost = 1000;
+  DIR* directory = opendir("/dev/shm");
+  if (directory == nullptr) return;
+  int seen = 0;
+  while (const dirent* item = readdir(directory)) {
+    const std::string path = std::string("/dev/shm/") + item->d_name;
+    if (path.compare(0, prefix.size(), prefix) != 0) continue;
+    const auto entry = r.entries.find(path);
+    if (entry != r.entries.end() && entry->second.owner == getpid()) continue;
+    SharedFile::remove_if_abandoned(path);
+    if (++seen == kMost) break;
+  }
+  closedir(directory);
 }
 
 }  // namespace
@@ -110,8 +144,8 @@ std::shared_ptr<SharedDevice> SharedDevice::open(int ordinal, uint64_t memory_by
     *error = "the address range of softgpu's memory is taken in this process";
     return nullptr;
   }
-  const std::string path =
-      "/dev/shm/softgpu-" + std::to_string(geteuid()) + "-" + name + "-" + std::to_string(ordinal);
+  const std::string prefix = "/dev/shm/softgpu-" + std::to_string(geteuid()) + "-";
+  const std::string path = prefix + name + "-" + std::to_string(ordinal);
 
   auto& r = registry();
   std::unique_lock lock(r.mutex);
@@ -119,6 +153,11 @@ std::shared_ptr<SharedDevice> SharedDevice::open(int ordinal, uint64_t memory_by
        entry = r.entries.find(path)) {
     if (auto device = entry->second.device.lock()) return device;
     r.closed.wait(lock);  // another thread is closing it
+  }
+  if (r.prepared_in != getpid()) {
+    if (r.prepared_in == 0) std::atexit(at_exit);  // a forked child inherits it
+    r.prepared_in = getpid();
+    sweep(r, prefix);
   }
   auto fresh = std::make_unique<OpenDevice>();
   if (!fresh->join(path, memory_bytes, error)) return nullptr;

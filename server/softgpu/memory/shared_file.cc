@@ -109,8 +109,9 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
     *error = path + " is not the state of a softgpu device of this version; remove it or set SOFTGPU_INSTANCE to another name";
     return false;
   }
-  bool anyone = false;
-  for (uint32_t i = 0; i < kMaxProcesses && !anyone; ++i) anyone = locked_elsewhere(kFirstSlotByte + i);
+  auto all_slots = record(kFirstSlotByte, F_WRLCK);
+  all_slots.l_len = kMaxProcesses;
+  const bool anyone = fcntl(file_, F_GETLK, &all_slots) != 0 || all_slots.l_type != F_UNLCK;
   if (!anyone) {  // new, or everyone who used it died: start clean
     state_ = new (mapped) SharedState{};
     state_->version = kVersion;
@@ -152,6 +153,14 @@ void SharedFile::wipe_dead_locked() {
 
 bool SharedFile::mine() const { return getpid() == owner_; }
 
+// Processes about to end have given up their process id in the slot, but hold its lock until the very end.
+bool SharedFile::anyone_else() const {
+  for (uint32_t i = 0; i < kMaxProcesses; ++i) {
+    if (i != slot_ && state_->slots[i].pid != 0 && locked_elsewhere(kFirstSlotByte + i)) return true;
+  }
+  return false;
+}
+
 void SharedFile::leave() {
   if (state_ == nullptr) return;
   if (mine()) {
@@ -159,14 +168,40 @@ void SharedFile::leave() {
     state_->waiting[slot_ / 64] &= ~(uint64_t{1} << (slot_ % 64));
     state_->slots[slot_].charged = 0;
     state_->slots[slot_].pid = 0;
-    bool anyone = false;
-    for (uint32_t i = 0; i < kMaxProcesses && !anyone; ++i) anyone = i != slot_ && locked_elsewhere(kFirstSlotByte + i);
-    if (!anyone) unlink(path_.c_str());
+    if (!anyone_else()) unlink(path_.c_str());
     close(file_);  // drops every lock of this process on the file
   }
   munmap(state_, sizeof(SharedState));
   state_ = nullptr;
   file_ = -1;
+}
+
+void SharedFile::prepare_to_die() {
+  if (state_ == nullptr || !mine() || !lock_byte(kLifecycleByte)) return;
+  state_->slots[slot_].pid = 0;
+  if (!anyone_else()) unlink(path_.c_str());
+  unlock_byte(kLifecycleByte);
+}
+
+void SharedFile::remove_if_abandoned(const std::string& path) {
+  SharedFile file;
+  file.file_ = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file.file_ < 0) return;
+  struct stat info{};
+  uint64_t magic = 0;
+  auto lock = record(kLifecycleByte, F_WRLCK);
+  // Whoever holds a lock, of whatever kind, uses the file; so nothing here waits.
+  bool abandoned = fcntl(file.file_, F_SETLK, &lock) == 0 && fstat(file.file_, &info) == 0 && S_ISREG(info.st_mode) &&
+                   info.st_uid == geteuid() && info.st_size == static_cast<off_t>(sizeof(SharedState)) &&
+                   pread(file.file_, &magic, sizeof magic, 0) == sizeof magic && magic == kMagic;
+  if (abandoned) {
+    auto slots = record(kFirstSlotByte, F_WRLCK);
+    slots.l_len = kMaxProcesses;
+    abandoned = fcntl(file.file_, F_GETLK, &slots) == 0 && slots.l_type == F_UNLCK;
+  }
+  // Someone who has it open and waits for the lock finds it without a name, and makes another.
+  if (abandoned) unlink(path.c_str());
+  close(file.file_);
 }
 
 }  // namespace gpupool::softgpu

@@ -2,7 +2,8 @@
 //
 // Every process that takes part owns a slot, and holds a POSIX record lock on that slot's byte: the kernel drops the lock
 // when the process dies, whatever kills it, and tells every other process, also across PID namespaces. What a dead process
-// left in its slot is wiped by whoever looks next. A slot is written by its owner alone, or by the wiper under the
+// left in its slot is wiped by whoever looks next; a file whose processes are all dead is removed by the next that opens
+// any softgpu device. A slot is written by its owner alone, or by the wiper under the
 // life-cycle lock, so that no crash can leave the accounts wrong: the sum of the slots is the truth.
 #pragma once
 #include <atomic>
@@ -43,6 +44,11 @@ class SharedFile {
   bool join(const std::string& path, uint64_t total_bytes, std::string* error);
   // Gives the slot back; the last one removes the file. In a forked child, which owns no slot, it only unmaps.
   void leave();
+  // At the end of a process that does not destroy its objects: removes the file when nobody else is left, but keeps the
+  // state usable for threads that still run. The kernel gives the slot's lock back.
+  void prepare_to_die();
+  // Removes a file that nobody uses any more, its processes having been killed. Not one that this process has open.
+  static void remove_if_abandoned(const std::string& path);
 
   // False in a forked child of the process that joined.
   bool mine() const;
@@ -66,6 +72,7 @@ class SharedFile {
   static constexpr uint32_t kNoSlot = UINT32_MAX;
   bool join_locked(const std::string& path, uint64_t total_bytes, bool* retry, std::string* error);
   void wipe_dead_locked();
+  bool anyone_else() const;
   bool lock_byte(int64_t byte) const;
   void unlock_byte(int64_t byte) const;
   bool locked_elsewhere(int64_t byte) const;

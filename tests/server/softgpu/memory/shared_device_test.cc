@@ -115,6 +115,68 @@ TEST_CASE("after every process was killed the next one starts clean") {
   CHECK_FALSE(instance.file_exists());
 }
 
+TEST_CASE("a process that ends without destroying anything takes the file with it") {
+  Instance instance;
+  auto end = [](Child::Side& side) {
+    auto* leaked = new std::shared_ptr<SharedDevice>(SharedDevice::open(0, 4 * kGranule));
+    new std::shared_ptr<Memory>((*leaked)->allocate(kGranule));
+    side.tell('y');
+    side.hear();
+    std::exit(0);
+    return 1;
+  };
+  SECTION("alone") {
+    Child child(end);
+    REQUIRE(child.hear() == 'y');
+    CHECK(instance.file_exists());
+    child.tell('.');
+    CHECK(child.wait() == 0);
+    CHECK_FALSE(instance.file_exists());
+  }
+  SECTION("together with others") {
+    for (int round = 0; round < 10; ++round) {
+      Child a(end), b(end), c(end);
+      REQUIRE(a.hear() == 'y');
+      REQUIRE(b.hear() == 'y');
+      REQUIRE(c.hear() == 'y');
+      a.tell('.');
+      b.tell('.');
+      c.tell('.');
+      CHECK(a.wait() + b.wait() + c.wait() == 0);
+      REQUIRE_FALSE(instance.file_exists());
+    }
+  }
+}
+
+TEST_CASE("files of killed processes are removed by the next process that opens any device") {
+  Instance other;
+  const std::string abandoned = other.path(0);
+  {
+    Child child([](Child::Side& side) {
+      auto device = SharedDevice::open(0, kGranule);
+      side.tell('y');
+      side.hear();
+      return 0;
+    });
+    REQUIRE(child.hear() == 'y');
+    // In use: it stays.
+    Child opener([](Child::Side&) {
+      setenv("SOFTGPU_INSTANCE", "another", 1);
+      return SharedDevice::open(0, kGranule) ? 0 : 1;
+    });
+    CHECK(opener.wait() == 0);
+    CHECK(other.file_exists());
+    child.kill_now();
+  }
+  CHECK(other.file_exists());
+  Child opener([](Child::Side&) {
+    setenv("SOFTGPU_INSTANCE", "another", 1);
+    return SharedDevice::open(0, kGranule) ? 0 : 1;
+  });
+  CHECK(opener.wait() == 0);
+  CHECK_FALSE(other.file_exists());
+}
+
 TEST_CASE("processes that race for the last bytes never get more than there is, and one always wins") {
   Instance instance;
   auto device = SharedDevice::open(0, 10 * kGranule);
