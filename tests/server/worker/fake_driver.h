@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "protocol/cuda/cuda_header.h"
@@ -63,7 +64,7 @@ class FakeDriver {
     });
   }
   template <class F>
-  auto locked(F&& read) {
+  std::invoke_result_t<F> locked(F&& read) {
     const std::lock_guard lock(mutex);
     return read();
   }
