@@ -28,18 +28,21 @@ CUresult send_piece(Session& session, Context& context, const wire::CopyToDevice
 }  // namespace
 
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
-                        const Rows& rows) {
+                        const Rows& rows, bool orders_streams) {
   const auto* source = static_cast<const std::byte*>(from);
-  wire::CopyToDevice head{cuda::handle_bits(stream), to, rows.device_pitch, 0, 0};
+  wire::CopyToDevice head{cuda::handle_bits(stream), to, rows.device_pitch};
+  const uint32_t last_flags = orders_streams ? wire::kCopyOrdersStreams : 0;
   const bool contiguous = rows.count == 1 || (rows.host_pitch == rows.width && rows.device_pitch == rows.width);
   if (contiguous || rows.width > wire::kBulkChunkBytes) {
     const uint64_t length = contiguous ? rows.width * rows.count : rows.width;
-    for (uint64_t row = 0; row < (contiguous ? 1 : rows.count); ++row) {
+    const uint64_t lines = contiguous ? 1 : rows.count;
+    for (uint64_t row = 0; row < lines; ++row) {
       for (uint64_t at = 0; at < length; at += wire::kBulkChunkBytes) {
         head.destination = to + row * rows.device_pitch + at;
         head.width = static_cast<uint32_t>(std::min<uint64_t>(wire::kBulkChunkBytes, length - at));
         head.rows = 1;
         head.pitch = head.width;
+        if (row + 1 == lines && at + head.width == length) head.flags = last_flags;
         const CUresult result = send_piece(session, context, head, source + row * rows.host_pitch + at);
         if (result != CUDA_SUCCESS) return result;
       }
@@ -61,6 +64,7 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
     head.destination = to + row * rows.device_pitch;
     head.width = static_cast<uint32_t>(rows.width);
     head.rows = static_cast<uint32_t>(count);
+    if (row + count == rows.count) head.flags = last_flags;
     if (const CUresult result = send_piece(session, context, head, bytes); result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;

@@ -114,7 +114,8 @@ CUresult run(Caller caller, const Box& box) {
     const uint64_t device_address = device.address + z * device.slice;
     void* host_address = host_pointer(host.address + z * host.slice);
     const CUresult result =
-        up ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address, rows)
+        up ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address, rows,
+                            caller.wait && z + 1 == box.depth)
            : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address, rows, wait);
     if (result != CUDA_SUCCESS) return result;
   }

@@ -63,7 +63,11 @@ struct CopyToDevice {
   uint64_t pitch;
   uint32_t width;       // width * rows <= kBulkChunkBytes
   uint32_t rows;
+  uint32_t flags;
+  uint32_t reserved;
 };
+// The caller believes the copy done when its call returns: work that any stream of the context gets later comes after it.
+constexpr uint32_t kCopyOrdersStreams = 1;
 // copy_from_device: rows come back packed in DeviceData messages, in order; a reply ends the transfer, also without
 // kWantsReply (an error at its start is then told by the next reply that is waited for, as for any other command).
 struct CopyFromDevice {
@@ -151,7 +155,7 @@ GPUPOOL_BODY(PrimaryContext, 16);
 GPUPOOL_BODY(CreateContext, 16);
 GPUPOOL_BODY(MapMemory, 24);
 GPUPOOL_BODY(FreeMemory, 24);
-GPUPOOL_BODY(CopyToDevice, 32);
+GPUPOOL_BODY(CopyToDevice, 40);
 GPUPOOL_BODY(CopyFromDevice, 40);
 GPUPOOL_BODY(UploadPart, 16);
 GPUPOOL_BODY(LoadImage, 16);

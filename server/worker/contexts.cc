@@ -89,6 +89,28 @@ void Contexts::remove(uint64_t handle) {
   forget_current();
 }
 
+void Contexts::order_all_after(StreamState& stream) {
+  ContextState& context = *stream.context;
+  const CUevent event = context.events->take();
+  if (!event || api_.cuEventRecord(event, stream.stream) != CUDA_SUCCESS) {
+    if (event) context.events->give(event);
+    api_.cuStreamSynchronize(stream.stream);  // out of events, or the context is broken and nothing runs any more
+    return;
+  }
+  // Streams that wait for the one before have captured what it was recorded on.
+  if (context.barrier) context.events->give(context.barrier);
+  context.barrier = event;
+  stream.ordered = ++context.barriers;
+}
+
+void Contexts::wait_for_barrier(StreamState& stream) {
+  ContextState& context = *stream.context;
+  stream.ordered = context.barriers;
+  if (!api_.cuStreamWaitEvent || api_.cuStreamWaitEvent(stream.stream, context.barrier, 0) != CUDA_SUCCESS) {
+    api_.cuEventSynchronize(context.barrier);
+  }
+}
+
 CUresult Contexts::enter(ContextState* context) {
   current_ = context;
   return make_current(api_, context ? context->object : nullptr);

@@ -221,6 +221,7 @@ bool Executor::leave(ContextState& context) {
   bulk.drop_context(context);
   for (const CUevent event : context.departed) context.events->give(event);
   context.departed.clear();
+  if (context.barrier) context.events->give(std::exchange(context.barrier, nullptr));
   staging.drop_context(context, false);
   memory.drop_context(context, false);
   table.drop_context(context);

@@ -131,6 +131,7 @@ Outcome copy_to_device(Executor& session, Command& command) {
   const auto copy = reader.get<wire::CopyToDevice>();
   if (!reader.finished()) return bad_body();
   const uint64_t bytes = uint64_t{copy.width} * copy.rows;
+  if ((copy.flags & ~wire::kCopyOrdersStreams) != 0) return bad_body();
   if (bytes > wire::kBulkChunkBytes || bytes != session.inbox.body_left()) return bad_body();
   if (bytes == 0) return CUDA_SUCCESS;
   const auto touched = extent(copy.pitch, copy.width, copy.rows);
@@ -141,11 +142,15 @@ Outcome copy_to_device(Executor& session, Command& command) {
   }
   if (!touched || !session.memory.owns(copy.destination, *touched)) return refuse(session, CUDA_ERROR_INVALID_VALUE);
   session.contexts.enter(stream->context);
+  const auto enqueued = [&](CUresult result) {
+    if (result == CUDA_SUCCESS && (copy.flags & wire::kCopyOrdersStreams) != 0) session.contexts.order_all_after(*stream);
+    return result;
+  };
   if (bytes <= Staging::kSlabPart) {
     std::byte* const place = session.staging.slab_place(*stream, bytes);
     if (!place) return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
     if (!session.inbox.read_into({place, bytes})) return Outcome::lost();
-    return copy_rows_in(session.api, copy, place, stream->stream);
+    return enqueued(copy_rows_in(session.api, copy, place, stream->stream));
   }
   StagingChunk* const chunk = session.staging.acquire(*stream->context, bytes);
   if (!chunk) return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
@@ -156,7 +161,7 @@ Outcome copy_to_device(Executor& session, Command& command) {
   const CUresult result = copy_rows_in(session.api, copy, chunk->data, stream->stream);
   if (result == CUDA_SUCCESS) session.staging.keep_until(chunk, *stream);
   else session.staging.give_back(chunk);
-  return result;
+  return enqueued(result);
 }
 
 Outcome copy_from_device(Executor& session, Command& command) {
