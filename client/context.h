@@ -22,6 +22,7 @@ struct Context : Object {
   bool primary = false;
   unsigned flags = 0;
   unsigned long long id = 0;         // cuCtxGetId
+  std::atomic<bool> active{true};    // false: a primary context that is not retained, or was reset since
   std::atomic<bool> on_server{false};
   std::atomic<int> sticky_error{0};  // a CUresult that every further call on this context returns
   std::mutex mutex;                  // guards retains and the step to on_server

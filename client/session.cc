@@ -115,6 +115,7 @@ Result<void> Session::say_hello() {
     auto context = std::make_unique<Context>();
     context->device = device->ordinal;
     context->primary = true;
+    context->active = false;
     context->id = static_cast<unsigned long long>(device->ordinal) + 1;
     primaries_.push_back(context.get());
     handles_.mint(Kind::context, std::move(context));
@@ -145,6 +146,7 @@ Result<void> Session::take_addresses(uint64_t base, uint64_t size) {
 CUresult Session::before_call(Context* context) {
   if (failed()) return failure();
   if (!context) return CUDA_SUCCESS;
+  if (!context->active.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const int sticky = context->sticky_error.load(std::memory_order_relaxed)) return static_cast<CUresult>(sticky);
   if (!context->on_server.load(std::memory_order_acquire)) ensure_on_server(*this, *context);
   return CUDA_SUCCESS;

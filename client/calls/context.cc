@@ -94,6 +94,7 @@ CUresult reset_primary(Session& session, Context& context) {
   bool was_active = false;
   {
     std::lock_guard lock(context.mutex);
+    context.active = false;
     was_active = context.on_server.exchange(false);
     context.sticky_error = 0;
     context.epoch.fetch_add(1);
@@ -116,9 +117,13 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* made, CUdevice device) 
     Context* context = nullptr;
     if (const CUresult result = find_primary(device, &session, &context); result != CUDA_SUCCESS) return result;
     if (!made) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
-    std::lock_guard lock(context->mutex);
-    ++context->retains;
+    {
+      std::lock_guard lock(context->mutex);
+      ++context->retains;
+      context->active = true;
+    }
+    if (session->failed()) return Session::failure();
+    if (!context->on_server) ensure_on_server(*session, *context);
     *made = as_cuda(*context);
     return CUDA_SUCCESS;
   });
@@ -172,7 +177,7 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* f
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(context->mutex);
   *flags = context->flags;
-  *active = context->on_server.load();
+  *active = context->active.load();
   return CUDA_SUCCESS;
 }
 
