@@ -1,0 +1,247 @@
+// Contexts, devices, processes: reset, fork, exit, dlclose.
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+namespace {
+
+// One allocation, one kernel, one result: the current context works.
+void use_device() {
+  Kernels kernels;
+  CUdeviceptr values = 0;
+  OK(cuMemAlloc(&values, 4096));
+  OK(kernels.launch("fill", 4, 256, nullptr, values, 11u, 1024u));
+  EXPECT(download<uint32_t>(values, 1024)[1023] == 11 + 1023);
+  OK(cuMemFree(values));
+  OK(cuModuleUnload(kernels.module));
+}
+
+// Runs `body` in a forked child; its exit status.
+template <class Body>
+int in_child(Body&& body) {
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    std::fflush(stdout);
+    std::_Exit(0);
+  }
+  int status = 0;
+  EXPECT(waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+SCENARIO(reset_and_use_again) {
+  Device device;
+  CUdeviceptr values = 0;
+  OK(cuMemAlloc(&values, 1 << 20));
+  OK(cuDevicePrimaryCtxReset(device.device));
+  unsigned flags = 0;
+  int active = 0;
+  OK(cuDevicePrimaryCtxGetState(device.device, &flags, &active));
+  std::printf("after a reset: active %d flags %u, alloc %s\n", active, flags, name_of(cuMemAlloc(&values, 64)));
+  CUcontext same = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&same, device.device));
+  EXPECT(same == device.context);
+  use_device();  // it is still current
+  OK(cuDevicePrimaryCtxRelease(device.device));
+  const CUresult second = cuDevicePrimaryCtxRelease(device.device);
+  OK(cuDevicePrimaryCtxGetState(device.device, &flags, &active));
+  std::printf("second release %s, active %d, third %s\n", name_of(second), active,
+              name_of(cuDevicePrimaryCtxRelease(device.device)));
+  CUcontext again = nullptr;
+  OK(cuDevicePrimaryCtxRetain(&again, device.device));
+  EXPECT(again == device.context);
+  OK(cuCtxSetCurrent(again));
+  use_device();
+}
+
+SCENARIO(two_contexts) {
+  OK(cuInit(0));
+  CUdevice device = 0;
+  OK(cuDeviceGet(&device, 0));
+  CUcontext a = create_context(device), current = nullptr;
+  OK(cuCtxPopCurrent(&current));
+  CUcontext b = create_context(device);
+  OK(cuCtxGetCurrent(&current));
+  EXPECT(current == b);
+  CUdeviceptr of_b = 0, of_a = 0;
+  OK(cuMemAlloc(&of_b, 1 << 20));
+  use_device();
+  OK(cuCtxPushCurrent(a));
+  OK(cuMemAlloc(&of_a, 1 << 20));
+  use_device();
+  CUstream stream_of_a = nullptr;
+  OK(cuStreamCreate(&stream_of_a, CU_STREAM_NON_BLOCKING));
+  OK(cuMemsetD32Async(of_a, 1, 1024, stream_of_a));
+  OK(cuStreamSynchronize(stream_of_a));
+  OK(cuCtxPopCurrent(&current));
+  EXPECT(current == a);
+  OK(cuCtxDestroy(a));
+  use_device();
+  OK(cuMemFree(of_b));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(of_a));
+  OK(cuCtxDestroy(b));
+  OK(cuCtxGetCurrent(&current));
+  EXPECT(current == nullptr);
+  GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&of_a, 1));
+}
+
+// SOFTGPU_DEVICES=2
+SCENARIO(two_devices) {
+  OK(cuInit(0));
+  int count = 0;
+  OK(cuDeviceGetCount(&count));
+  EXPECT(count == 2);
+  Device second(1), first(0);
+  constexpr size_t kBytes = 1 << 20;
+  const auto source = pattern(kBytes, 5);
+  CUdeviceptr on_first = 0, on_second = 0;
+  OK(cuMemAlloc(&on_first, kBytes));
+  OK(cuMemcpyHtoD(on_first, source.data(), kBytes));
+  OK(cuCtxSetCurrent(second.context));
+  CUdevice current = -1;
+  OK(cuCtxGetDevice(&current));
+  EXPECT(current == 1);
+  OK(cuMemAlloc(&on_second, kBytes));
+  OK(cuMemcpyPeer(on_second, second.context, on_first, first.context, kBytes));
+  EXPECT(download<uint8_t>(on_second, kBytes) == source);
+  int possible = 0;
+  OK(cuDeviceCanAccessPeer(&possible, 1, 0));
+  std::printf("peer access %d\n", possible);
+  if (possible) {
+    OK(cuCtxEnablePeerAccess(first.context, 0));
+    GIVES(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(first.context, 0));
+    Kernels kernels;
+    OK(kernels.launch("add", 4, 256, nullptr, on_first, 1u, 1024u));
+    OK(cuCtxSynchronize());
+    uint32_t word = 0, was = 0;
+    OK(cuMemcpyDtoH(&word, on_first, 4));
+    OK(cuMemcpyDtoH(&was, on_second, 4));
+    EXPECT(word == was + 1);
+    OK(cuCtxDisablePeerAccess(first.context));
+  }
+  use_device();
+  OK(cuMemFree(on_second));
+  OK(cuCtxSetCurrent(first.context));
+  OK(cuMemFree(on_first));
+  use_device();
+}
+
+// SOFTGPU_DEVICES=2, CUDA_VISIBLE_DEVICES=1
+SCENARIO(visible_devices) {
+  OK(cuInit(0));
+  int count = 0;
+  OK(cuDeviceGetCount(&count));
+  char bus[32] = "", name[64] = "";
+  CUdevice device = -1;
+  OK(cuDeviceGet(&device, 0));
+  OK(cuDeviceGetPCIBusId(bus, sizeof bus, device));
+  OK(cuDeviceGetName(name, sizeof name, device));
+  std::printf("%d device(s), the first is %s\n", count, name);
+  CUdevice by_bus = -1;
+  OK(cuDeviceGetByPCIBusId(&by_bus, bus));
+  EXPECT(by_bus == device);
+  GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&device, count));
+  Device used(0);
+  use_device();
+}
+
+SCENARIO(no_visible_devices) {
+  const CUresult result = cuInit(0);
+  int count = -1;
+  std::printf("cuInit %s", name_of(result));
+  std::printf(", count %s\n", name_of(cuDeviceGetCount(&count)));
+}
+
+SCENARIO(fork_before_use) {
+  for (int i = 0; i < 2; ++i) {
+    EXPECT(in_child([] {
+      Device device;
+      use_device();
+    }) == 0);
+  }
+  Device device;
+  use_device();
+}
+
+SCENARIO(fork_after_use) {
+  Device device;
+  use_device();
+  const int status = in_child([&] {
+    CUdeviceptr address = 0;
+    std::printf("child: alloc %s", name_of(cuMemAlloc(&address, 64)));
+    std::printf(", init %s", name_of(cuInit(0)));
+    std::printf(", synchronise %s\n", name_of(cuCtxSynchronize()));
+  });
+  EXPECT(status == 0);
+  // A child that leaves by exit() and not _exit() runs exit handlers; the parent's session must survive those too.
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) std::exit(0);
+  int ended = 0;
+  EXPECT(waitpid(child, &ended, 0) == child && WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+  use_device();
+}
+
+SCENARIO(exit_without_cleanup) {
+  Device device;
+  Kernels kernels;
+  CUdeviceptr values = 0;
+  CUstream stream = nullptr;
+  OK(cuMemAlloc(&values, 8 << 20));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(kernels.launch("fill", 4, 256, stream, values, 11u, 1024u));
+  std::atexit([] {
+    // As cudart does: the driver is still called from exit handlers.
+    CUcontext current = nullptr;
+    OK(cuCtxGetCurrent(&current));
+    OK(cuCtxSynchronize());
+    std::printf("exit handler ran\n");
+  });
+  std::thread([] {
+    // A thread that never ends.
+    for (;;) pause();
+  }).detach();
+}
+
+SCENARIO(threads_come_and_go) {
+  Device device;
+  Kernels kernels;
+  CUdeviceptr values = 0;
+  OK(cuMemAlloc(&values, 4));
+  OK(cuMemsetD32(values, 0, 1));
+  for (int i = 0; i < 100; ++i) {
+    std::thread([&] {
+      CUcontext current = &*reinterpret_cast<CUcontext>(&i);
+      OK(cuCtxGetCurrent(&current));
+      EXPECT(current == nullptr);
+      OK(cuCtxSetCurrent(device.context));
+      OK(kernels.launch("add", 1, 1, CU_STREAM_PER_THREAD, values, 1u, 1u));
+      OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    }).join();
+  }
+  EXPECT(download<uint32_t>(values, 1)[0] == 100);
+}
+
+SCENARIO(library_closed_and_opened) {
+  for (int round = 0; round < 2; ++round) {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW);
+    EXPECT(library != nullptr);
+    const auto init = reinterpret_cast<CUresult (*)(unsigned)>(dlsym(library, "cuInit"));
+    EXPECT(init != nullptr);
+    OK(init(0));
+    EXPECT(dlclose(library) == 0);
+  }
+  Device device;
+  use_device();
+}

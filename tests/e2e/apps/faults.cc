@@ -1,0 +1,98 @@
+// Kernels that go wrong, images that cannot be run.
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+namespace {
+
+// The code of the failed kernel, and that every further call on the context repeats it.
+void report(const char* what, CUcontext context) {
+  const CUresult first = cuCtxSynchronize();
+  CUdeviceptr address = 0;
+  CUstream stream = nullptr;
+  const CUresult then[] = {cuCtxSynchronize(), cuMemAlloc(&address, 64), cuStreamCreate(&stream, 0)};
+  std::printf("%s: %s, then %s %s %s\n", what, name_of(first), name_of(then[0]), name_of(then[1]), name_of(then[2]));
+  EXPECT(first != CUDA_SUCCESS);
+}
+
+}  // namespace
+
+SCENARIO(illegal_address) {
+  Device device;
+  Kernels kernels;
+  OK(kernels.launch("store_at", 1, 1, nullptr, uint64_t{0x1000}));
+  report("store at 0x1000", device.context);
+}
+
+SCENARIO(trap) {
+  Device device;
+  Kernels kernels;
+  OK(kernels.launch("stop_with_trap", 1, 1, nullptr));
+  report("trap", device.context);
+}
+
+SCENARIO(assertion) {
+  Device device;
+  Kernels kernels;
+  OK(kernels.launch("stop_with_assert", 1, 1, nullptr, 1u));
+  OK(cuCtxSynchronize());
+  OK(kernels.launch("stop_with_assert", 1, 1, nullptr, 2u));
+  report("assert", device.context);
+}
+
+// The context is lost, the process is not: a reset gives a new one.
+SCENARIO(fault_then_reset) {
+  Device device;
+  {
+    Kernels kernels;
+    OK(kernels.launch("store_at", 1, 1, nullptr, uint64_t{8}));
+  }
+  GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+  OK(cuDevicePrimaryCtxReset(device.device));
+  OK(cuDevicePrimaryCtxRetain(&device.context, device.device));
+  Kernels kernels;
+  CUdeviceptr values = 0;
+  OK(cuMemAlloc(&values, 4096));
+  OK(kernels.launch("fill", 4, 256, nullptr, values, 1u, 1024u));
+  EXPECT(download<uint32_t>(values, 1024)[1023] == 1024);
+}
+
+// A healthy program that works for as long as the first argument says (in milliseconds).
+SCENARIO(bystander) {
+  Device device;
+  Kernels kernels;
+  CUdeviceptr values = 0;
+  OK(cuMemAlloc(&values, 4096));
+  std::printf("working\n");
+  std::fflush(stdout);
+  const unsigned rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
+  for (unsigned round = 0; round < rounds; ++round) {
+    OK(kernels.launch("fill", 4, 256, nullptr, values, round, 1024u));
+    EXPECT(download<uint32_t>(values, 1024)[1023] == round + 1023);
+  }
+}
+
+SCENARIO(images_that_cannot_run) {
+  Device device;
+  CUmodule module = nullptr;
+  const auto load = [&](const char* what, const char* image) {
+    std::printf("%s: %s\n", what, name_of(cuModuleLoadData(&module, image)));
+  };
+  load("no PTX at all", "this is no PTX");
+  load("empty", "");
+  load("version", ".version 99.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n ret;\n}\n");
+  load("instruction", ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n frobnicate.b32 1;\n ret;\n}\n");
+  load("unfinished", ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n ret;\n");
+  char log[512] = "";
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
+  const CUresult result = cuModuleLoadDataEx(
+      &module, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k()\n{\n frobnicate.b32 1;\n ret;\n}\n", 2,
+      options, values);
+  EXPECT(result == CUDA_ERROR_INVALID_PTX);
+  EXPECT(std::string(log).find("frobnicate") != std::string::npos);
+  OK(cuCtxSynchronize());
+  Kernels kernels;  // the context is as good as before
+  OK(kernels.launch("nothing", 1, 1, nullptr));
+  OK(cuCtxSynchronize());
+}

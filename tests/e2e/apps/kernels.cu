@@ -1,0 +1,49 @@
+// The kernels of driver_app, compiled to PTX text.
+#include <cassert>
+#include <cstdio>
+
+extern "C" {
+
+__device__ unsigned counter = 7;
+__constant__ unsigned table[16];
+
+__global__ void fill(unsigned* out, unsigned value, unsigned count) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = value + i;
+}
+
+__global__ void add(unsigned* values, unsigned value, unsigned count) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) values[i] += value;
+}
+
+// out[i] = table[i % 16] + counter; also counts its threads in `counter`.
+__global__ void use_symbols(unsigned* out, unsigned count) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = table[i % 16] + i;
+  if (i < count) atomicAdd(&counter, 1u);
+}
+
+// Rounds that depend on each other and cannot be left out.
+__global__ void burn(unsigned* out, unsigned rounds) {
+  unsigned value = threadIdx.x + 1;
+  for (unsigned i = 0; i < rounds; ++i) value = value * 1664525u + (value >> 16) + i;
+  out[threadIdx.x] = value;
+}
+
+__global__ void burn_forever(volatile unsigned* flag) {
+  while (*flag == 0) {
+  }
+}
+
+__global__ void store_at(unsigned* address) { *address = 1; }
+__global__ void stop_with_trap() { __trap(); }
+__global__ void stop_with_assert(unsigned value) { assert(value == 1); }
+
+__global__ void say(unsigned number) {
+  if (threadIdx.x == 0) printf("kernel %u says %s and %.2f\n", number, "hello", number * 0.5);
+}
+
+__global__ void nothing() {}
+
+}  // extern "C"

@@ -1,0 +1,67 @@
+// driver_app: CUDA driver-API programs in one, as a user would write them. `driver_app NAME` runs one scenario; it checks
+// its own results, and what it prints does not depend on where the device is. tests/e2e/ runs each on softgpu directly
+// and through poold, and compares.
+#pragma once
+#include <cuda.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace app {
+
+using Arguments = std::vector<std::string>;
+
+struct Scenario {
+  Scenario(const char* name, void (*body)(const Arguments&));
+  const char* name;
+  void (*body)(const Arguments&);
+  Scenario* next;
+};
+
+#define SCENARIO(name)                                        \
+  static void name##_body(const ::app::Arguments& arguments); \
+  static ::app::Scenario name##_scenario(#name, &name##_body); \
+  static void name##_body([[maybe_unused]] const ::app::Arguments& arguments)
+
+[[noreturn]] void fail(const char* file, int line, const std::string& what);
+void check(CUresult result, CUresult expected, const char* file, int line, const char* call);
+const char* name_of(CUresult result);
+
+// Ends the program with a line that says what went wrong where.
+#define OK(call) ::app::check((call), CUDA_SUCCESS, __FILE__, __LINE__, #call)
+#define GIVES(expected, call) ::app::check((call), (expected), __FILE__, __LINE__, #call)
+#define EXPECT(condition) ((condition) ? void() : ::app::fail(__FILE__, __LINE__, #condition))
+
+// cuInit and a primary context of device 0, current on this thread.
+struct Device {
+  explicit Device(int ordinal = 0);
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+};
+
+CUcontext create_context(CUdevice device, unsigned flags = 0);
+
+// A module of kernels.cu in the current context, and launches of its kernels.
+struct Kernels {
+  Kernels();
+  CUfunction function(const char* name) const;
+  template <class... A>
+  CUresult launch(const char* name, unsigned blocks, unsigned threads, CUstream stream, A... arguments) const {
+    void* pointers[sizeof...(A) + 1] = {&arguments..., nullptr};
+    return cuLaunchKernel(function(name), blocks, 1, 1, threads, 1, 1, 0, stream, pointers, nullptr);
+  }
+  CUmodule module = nullptr;
+};
+
+template <class T>
+std::vector<T> download(CUdeviceptr from, size_t count) {
+  std::vector<T> values(count);
+  OK(cuMemcpyDtoH(values.data(), from, count * sizeof(T)));
+  return values;
+}
+
+std::vector<uint8_t> pattern(size_t bytes, uint32_t seed);
+
+}  // namespace app

@@ -1,0 +1,57 @@
+// Every example passes on softgpu directly and through poold, with the same result; however the client library gets in.
+#include <filesystem>
+
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool::testing;
+
+namespace {
+
+// Smaller than the defaults, so that several tests at once stay quick.
+const std::map<std::string, std::vector<std::string>> kArguments = {
+    {"paillier", {"--size", "24"}},
+    {"matrix_multiply", {"--rows", "200", "--inner", "150", "--columns", "170"}},
+    {"fractal", {"--width", "400", "--height", "300", "--iterations", "300"}},
+};
+
+std::vector<std::string> command(const std::string& name) {
+  std::vector<std::string> words{std::string(EXAMPLES_FOLDER) + "/" + name};
+  const auto more = kArguments.find(name.substr(0, name.find('-')));
+  if (more != kArguments.end()) words.insert(words.end(), more->second.begin(), more->second.end());
+  return words;
+}
+
+void expect_same(const Finished& direct, const Finished& pooled) {
+  INFO("directly: " << direct.output);
+  INFO("through poold: " << pooled.output);
+  CHECK(direct.status == 0);
+  CHECK(pooled.status == 0);
+  CHECK(direct.output.find("PASSED") != std::string::npos);
+  CHECK(without_timings(pooled.output) == without_timings(direct.output));
+}
+
+// ctest gives each example an entry of its own (CMakeLists.txt).
+std::string example_under_test() {
+  const char* name = std::getenv("EXAMPLE");
+  REQUIRE(name != nullptr);
+  return name;
+}
+
+}  // namespace
+
+TEST_CASE("example") {
+  TemporaryFolder folder;
+  const std::string name = example_under_test();
+  Pool pool(Environment{{"SOFTGPU_MEMORY", "1GiB"}});
+  auto words = command(name);
+  if (name.starts_with("fractal")) words.insert(words.end(), {"--output", folder.path() / "picture.ppm"});
+  const Finished direct = run_patiently(words, pool.directly());
+  expect_same(direct, run_patiently(words, pool.through()));
+  std::vector<std::string> with_launcher{program_path("pool-run"), "--server", pool.poold().url(), "--"};
+  with_launcher.insert(with_launcher.end(), words.begin(), words.end());
+  expect_same(direct, run_patiently(with_launcher, {}));
+  expect_same(direct, run_patiently(words, {{"LD_PRELOAD", client_folder() + "/libcuda.so.1"},
+                                            {"GPUPOOL", pool.poold().url()}}));
+  CHECK(pool.poold().await_log("session_ended", 3));
+}

@@ -1,0 +1,76 @@
+#include "tests/e2e/pool.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <regex>
+#include <sstream>
+
+namespace gpupool::testing {
+namespace {
+
+Environment with_instance(Environment softgpu) {
+  static std::atomic<int> count{0};
+  softgpu.emplace("SOFTGPU_INSTANCE", "e2e-" + std::to_string(::getpid()) + "-" + std::to_string(++count));
+  softgpu.emplace("SOFTGPU_MEMORY", "256MiB");
+  return softgpu;
+}
+
+}  // namespace
+
+std::string driver_app() { return E2E_DRIVER_APP; }
+std::string client_folder() { return E2E_CLIENT_FOLDER; }
+std::string softgpu_folder() { return E2E_SOFTGPU_FOLDER; }
+
+Pool::Pool(Environment softgpu, const std::vector<std::string>& options)
+    : softgpu_(with_instance(std::move(softgpu))), poold_("softgpu", options, softgpu_) {}
+
+Environment Pool::through(Environment more) const {
+  more.emplace("LD_LIBRARY_PATH", client_folder());
+  more.emplace("GPUPOOL", poold_.url());
+  return more;
+}
+
+Environment Pool::directly(Environment more) const {
+  more.emplace("LD_LIBRARY_PATH", softgpu_folder());
+  for (const auto& [name, value] : softgpu_) more.emplace(name, value);
+  more["SOFTGPU_INSTANCE"] += "-direct";
+  return more;
+}
+
+Finished run_patiently(const std::vector<std::string>& words, const Environment& environment) {
+  Process process(words, environment);
+  Finished finished;
+  finished.status = process.wait(kLongPatience);
+  if (finished.status == -1) process.signal(SIGKILL);
+  process.await_end_of_output();
+  finished.output = process.output();
+  return finished;
+}
+
+std::string without_timings(const std::string& output) {
+  static const std::regex number("[0-9.]+(e[+-]?[0-9]+)? ?(ms|us|ns|s|[GMK]?i?B/s|[GT]FLOP/?s|/s)\\b");
+  return std::regex_replace(output, number, "# $2");
+}
+
+std::vector<std::string> lines_with(const std::string& output, const std::string& text) {
+  std::vector<std::string> found;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(text) != std::string::npos) found.push_back(line);
+  }
+  return found;
+}
+
+std::vector<std::string> shared_files(const std::string& instance) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    if (name.find(instance) != std::string::npos) found.push_back(name);
+  }
+  return found;
+}
+
+}  // namespace gpupool::testing

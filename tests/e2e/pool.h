@@ -1,0 +1,45 @@
+// poold on softgpu for end-to-end tests, and the environments in which a program runs on it, or on softgpu directly.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "tests/support/poold_process.h"
+
+namespace gpupool::testing {
+
+// Where programs of the tree are: driver_app, the examples, the libraries.
+std::string driver_app();
+std::string client_folder();
+std::string softgpu_folder();
+
+constexpr std::chrono::milliseconds kLongPatience{120'000};  // for programs that compute, on a busy machine
+
+// One poold on a softgpu that nobody else uses.
+class Pool {
+ public:
+  // `softgpu`: SOFTGPU_* for the device, on both ways to it.
+  explicit Pool(Environment softgpu = {}, const std::vector<std::string>& options = {});
+
+  PooldProcess& poold() { return poold_; }
+  const std::string& instance() const { return softgpu_.at("SOFTGPU_INSTANCE"); }
+  // The environment of a program that runs through poold, and of one that runs on a softgpu of its own.
+  Environment through(Environment more = {}) const;
+  Environment directly(Environment more = {}) const;
+
+ private:
+  Environment softgpu_;
+  PooldProcess poold_;
+};
+
+// Waits longer than run_to_end() does.
+Finished run_patiently(const std::vector<std::string>& words, const Environment& environment);
+
+// What a program printed, without the numbers that differ from run to run: times and rates.
+std::string without_timings(const std::string& output);
+// The lines that contain `text`.
+std::vector<std::string> lines_with(const std::string& output, const std::string& text);
+
+// Files that softgpu shares between processes, of this instance.
+std::vector<std::string> shared_files(const std::string& instance);
+
+}  // namespace gpupool::testing

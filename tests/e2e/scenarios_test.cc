@@ -1,0 +1,60 @@
+// Every scenario of driver_app passes on softgpu directly and through poold, and prints the same.
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool::testing;
+
+namespace {
+
+void passes_both_ways(const std::vector<std::string>& scenario, const Environment& softgpu = {},
+                      const Environment& environment = {}) {
+  INFO("scenario " << scenario.front());
+  Pool pool(softgpu);
+  std::vector<std::string> words{driver_app()};
+  words.insert(words.end(), scenario.begin(), scenario.end());
+  const Finished direct = run_patiently(words, pool.directly(environment));
+  INFO("directly: " << direct.output);
+  const Finished pooled = run_patiently(words, pool.through(environment));
+  INFO("through poold: " << pooled.output);
+  CHECK(direct.status == 0);
+  CHECK(pooled.status == 0);
+  CHECK(pooled.output == direct.output);
+}
+
+}  // namespace
+
+#define PASSES(scenario, ...) \
+  TEST_CASE(#scenario) { passes_both_ways({#scenario} __VA_OPT__(, ) __VA_ARGS__); }
+
+PASSES(copies)
+PASSES(fills)
+PASSES(boxes)
+PASSES(symbols)
+PASSES(exhaustion)
+PASSES(free_memory_comes_back)
+PASSES(many_small_allocations)
+PASSES(events_order_streams)
+PASSES(events_tell_progress)
+PASSES(null_stream_waits_for_blocking_streams)
+PASSES(host_functions_run_in_order)
+PASSES(async_readback)
+PASSES(threads_with_streams)
+PASSES(per_thread_streams)
+PASSES(stream_memory_operations)
+PASSES(kernel_prints_in_order)
+PASSES(virtual_memory)
+PASSES(stream_ordered_memory)
+PASSES(reset_and_use_again)
+PASSES(two_contexts)
+PASSES(two_devices, {{"SOFTGPU_DEVICES", "2"}})
+PASSES(visible_devices, {{"SOFTGPU_DEVICES", "2"}}, {{"CUDA_VISIBLE_DEVICES", "1"}})
+PASSES(no_visible_devices, {}, {{"CUDA_VISIBLE_DEVICES", ""}})
+PASSES(fork_before_use)
+PASSES(fork_after_use)
+PASSES(exit_without_cleanup)
+PASSES(threads_come_and_go)
+PASSES(library_closed_and_opened)
+PASSES(illegal_address)
+PASSES(trap)
+PASSES(assertion)
+PASSES(fault_then_reset)
