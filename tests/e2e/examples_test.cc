@@ -10,7 +10,7 @@ namespace {
 
 // Smaller than the defaults, so that several tests at once stay quick.
 const std::map<std::string, std::vector<std::string>> kArguments = {
-    {"paillier", {"--size", "24"}},
+    {"paillier", {"--size", "8"}},
     {"matrix_multiply", {"--rows", "200", "--inner", "150", "--columns", "170"}},
     {"fractal", {"--width", "400", "--height", "300", "--iterations", "300"}},
 };
