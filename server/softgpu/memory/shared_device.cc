@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <set>
+#include <vector>
 
 #include "server/softgpu/memory/device_turns.h"
 #include "server/softgpu/memory/shared_file.h"
@@ -81,6 +81,7 @@ struct Registry {
     int owner;  // process id: a forked child opens the device for itself
   };
   std::map<std::string, Entry> entries;  // until the device is closed
+  std::vector<std::shared_ptr<SharedDevice>> kept;  // by a process that ends
   int prepared_in = 0;                   // process id: at_exit is registered, abandoned files are removed
 };
 
@@ -107,7 +108,7 @@ void at_exit() {
     if (entry.owner != getpid()) continue;
     if (const auto device = entry.device.lock()) {
       device->prepare_to_die();
-      new std::shared_ptr<OpenDevice>(device);  // it must not be closed from here: the registry is locked
+      r.kept.push_back(device);  // not closed from here: the registry is locked
     }
   }
 }

@@ -118,8 +118,9 @@ TEST_CASE("after every process was killed the next one starts clean") {
 TEST_CASE("a process that ends without destroying anything takes the file with it") {
   Instance instance;
   auto end = [](Child::Side& side) {
-    auto* leaked = new std::shared_ptr<SharedDevice>(SharedDevice::open(0, 4 * kGranule));
-    new std::shared_ptr<Memory>((*leaked)->allocate(kGranule));
+    static auto* device = new std::shared_ptr<SharedDevice>(SharedDevice::open(0, 4 * kGranule));
+    static auto* memory = new std::shared_ptr<Memory>((*device)->allocate(kGranule));
+    if (!*memory) return 1;
     side.tell('y');
     side.hear();
     std::exit(0);
