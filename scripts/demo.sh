@@ -20,7 +20,7 @@ done
 build=$root/build/release
 output=$root/build/demo
 [[ $install == no ]] || "$root/scripts/install-dependencies.sh"
-"$root/scripts/build.sh" release
+"$root/scripts/build.sh" release --no-tests
 [[ -x $build/examples/vector_add ]] || die "the examples were not built: is there an nvcc? See $build/configure.log"
 rm -rf "$output"
 mkdir -p "$output"

@@ -22,7 +22,7 @@ done
 build=$root/build/release
 [[ $install == no ]] || "$root/scripts/install-dependencies.sh" --bundle
 command -v patchelf >/dev/null || die "patchelf is missing"
-"$root/scripts/build.sh" release
+"$root/scripts/build.sh" release --no-tests
 
 version=$(sed -nE 's/^project\(gpupool VERSION ([0-9.]+).*/\1/p' "$root/CMakeLists.txt")
 name=gpupool-$version-$(uname -m)
