@@ -1,4 +1,5 @@
-// libFuzzer entry: any bytes as PTX. compile() must end with a program or an error, in bounded time and memory.
+// libFuzzer entry: any bytes as PTX. compile() must end with a program or an error, in bounded time and
+// memory.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

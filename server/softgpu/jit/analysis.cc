@@ -17,23 +17,24 @@ bool has(const Function& f, const Instruction& i, std::string_view word) {
   return std::find(modifiers.begin(), modifiers.end(), word) != modifiers.end();
 }
 
-// Calls visit(register) for everything the instruction may write. Reading the first operand as the destination is right
-// or, for instructions without one, merely careful.
+// Calls visit(register) for everything the instruction may write. Reading the first operand as the
+// destination is right or, for instructions without one, merely careful.
 template <typename Visit>
 void for_each_definition(const Function& f, const Instruction& i, Visit visit) {
   auto operands = f.operands(i);
   if (operands.empty()) return;
   const Operand& first = operands[0];
   if (first.kind == Operand::Kind::reg) visit(first.index);
-  if (first.kind == Operand::Kind::pair || first.kind == Operand::Kind::vector || first.kind == Operand::Kind::list)
+  if (first.kind == Operand::Kind::pair || first.kind == Operand::Kind::vector ||
+      first.kind == Operand::Kind::list)
     for (const Operand& element : f.elements(first))
       if (element.kind == Operand::Kind::reg) visit(element.index);
 }
 
 bool is_synchronising(const Instruction& i) {
   std::string_view op = i.opcode;
-  return op == "bar" || op == "barrier" || op == "shfl" || op == "vote" || op == "match" || op == "activemask" || op == "redux" || op == "elect" ||
-         op == "nanosleep" || op == "mbarrier";
+  return op == "bar" || op == "barrier" || op == "shfl" || op == "vote" || op == "match" ||
+         op == "activemask" || op == "redux" || op == "elect" || op == "nanosleep" || op == "mbarrier";
 }
 
 void find_symbols(const Function& f, FunctionFacts& facts) {
@@ -57,10 +58,12 @@ void find_symbols(const Function& f, FunctionFacts& facts) {
       auto visit = [&](const Operand& o) {
         if (o.kind == Operand::Kind::symbol) referenced.insert(o.name);
         if (o.kind == Operand::Kind::variable) variables.insert(o.index);
-        if (o.kind == Operand::Kind::special && o.name.substr(0, 14) == "%reserved_smem") facts.uses_reserved_shared = true;
+        if (o.kind == Operand::Kind::special && o.name.substr(0, 14) == "%reserved_smem")
+          facts.uses_reserved_shared = true;
       };
       visit(operand);
-      if (operand.kind == Operand::Kind::address) visit(f.base(operand));
+      if (operand.kind == Operand::Kind::address)
+        visit(f.base(operand));
       else if (operand.count)
         for (const Operand& element : f.elements(operand)) visit(element);
     }

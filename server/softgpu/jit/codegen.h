@@ -1,8 +1,8 @@
 // LLVM IR from linked PTX. Private to jit/.
 //
-// ModuleCodegen owns what one LLVM module shares (declarations, function tables); FunctionCodegen turns one PTX function
-// into IR. Neither is thread-safe. What cannot be translated throws CodegenFailure, which generate_*() turns into a
-// CompileError: the IR built so far is then thrown away.
+// ModuleCodegen owns what one LLVM module shares (declarations, function tables); FunctionCodegen turns one
+// PTX function into IR. Neither is thread-safe. What cannot be translated throws CodegenFailure, which
+// generate_*() turns into a CompileError: the IR built so far is then thrown away.
 #pragma once
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/Module.h>
@@ -40,7 +40,8 @@ class ModuleCodegen {
   llvm::Function* body(uint32_t kernel_function);  // void (thread, block, tid.x, tid.y, tid.z)
   llvm::FunctionType* function_type(const std::vector<ptx::Variable>& results,
                                     const std::vector<ptx::Variable>& parameters);
-  // Array of pointers, indexed like Image::functions: null where the function has another signature or is never used as a pointer.
+  // Array of pointers, indexed like Image::functions: null where the function has another signature or is
+  // never used as a pointer.
   llvm::GlobalVariable* function_table(const std::vector<ptx::Variable>& results,
                                        const std::vector<ptx::Variable>& parameters);
   void finish_tables();
@@ -119,7 +120,8 @@ class FunctionCodegen {
   llvm::Value* thread_field(uint32_t offset, uint64_t limit = 0);
   llvm::Value* dimension_range(llvm::LoadInst* load, uint64_t low, uint64_t high);
   llvm::AllocaInst* temporary(llvm::Type* type);
-  llvm::Value* call_runtime(const char* name, llvm::Type* result, std::initializer_list<llvm::Value*> arguments);
+  llvm::Value* call_runtime(const char* name, llvm::Type* result,
+                            std::initializer_list<llvm::Value*> arguments);
   llvm::Value* call_pure(const char* name, llvm::Type* result, std::initializer_list<llvm::Value*> arguments);
   llvm::Value* intrinsic(llvm::Intrinsic::ID id, std::initializer_list<llvm::Value*> arguments);
   llvm::Value* select_min(llvm::Value* a, llvm::Value* b, bool is_signed);
@@ -133,18 +135,21 @@ class FunctionCodegen {
   void trap(Decoded& i);
   void call(Decoded& i);
   void nothing(Decoded& i);
-  void call_builtin(Decoded& i, Builtin builtin, std::span<const Operand> results, std::span<const Operand> arguments);
-  void call_function(Decoded& i, llvm::FunctionType* type, llvm::Value* callee, const std::vector<ptx::Variable>& results,
-                     const std::vector<ptx::Variable>& parameters, std::span<const Operand> result_operands,
-                     std::span<const Operand> arguments);
+  void call_builtin(Decoded& i, Builtin builtin, std::span<const Operand> results,
+                    std::span<const Operand> arguments);
+  void call_function(Decoded& i, llvm::FunctionType* type, llvm::Value* callee,
+                     const std::vector<ptx::Variable>& results, const std::vector<ptx::Variable>& parameters,
+                     std::span<const Operand> result_operands, std::span<const Operand> arguments);
   llvm::Value* argument(Decoded& i, const Operand& operand, const ptx::Variable& parameter);
   void store_result(Decoded& i, const Operand& operand, llvm::Value* value, const ptx::Variable& result);
 
   // --- Memory (codegen_memory.cc, codegen_atomic.cc, codegen_mbarrier.cc) ---
   Address resolve(Decoded& i, const Operand& operand, Space space);
-  llvm::Value* checked_pointer(Decoded& i, const Address& address, uint32_t bytes, bool is_store, bool exact_alignment);
+  llvm::Value* checked_pointer(Decoded& i, const Address& address, uint32_t bytes, bool is_store,
+                               bool exact_alignment);
   void check_generic(llvm::Value* address, uint32_t bytes, bool is_store, bool exact_alignment);
-  void check_bounds(llvm::Value* offset, llvm::Value* size, uint32_t bytes, uint32_t alignment, llvm::Value* address);
+  void check_bounds(llvm::Value* offset, llvm::Value* size, uint32_t bytes, uint32_t alignment,
+                    llvm::Value* address);
   Space take_space(Decoded& i);
   llvm::Value* shared_base();
   llvm::Value* pointer_to(llvm::Value* address);
@@ -225,7 +230,7 @@ class FunctionCodegen {
   void fma(Decoded& i);
   void float_fma(Decoded& i, Type type, FloatMode mode);
   void float_div(Decoded& i, Type type, FloatMode mode, bool approximate);
-  void float_unary(Decoded& i);  // rcp sqrt rsqrt sin cos lg2 ex2 tanh
+  void float_unary(Decoded& i);    // rcp sqrt rsqrt sin cos lg2 ex2 tanh
   void float_abs_neg(Decoded& i);  // integers too
   void float_min_max(Decoded& i, Type type, FloatMode mode, bool nan, bool magnitude);
   llvm::Value* minimum(llvm::Value* a, llvm::Value* b, bool maximum, bool propagate_nan);
@@ -237,7 +242,8 @@ class FunctionCodegen {
                           const std::function<llvm::Value*(Type, std::vector<llvm::Value*>)>& operation);
   llvm::Value* half_to_float(llvm::Value* half, Type type);
   llvm::Value* float_to_half(llvm::Value* value, Type type, Rounding rounding);
-  llvm::Value* half_arithmetic(std::string_view op, Type type, const std::vector<llvm::Value*>& halves, FloatMode mode);
+  llvm::Value* half_arithmetic(std::string_view op, Type type, const std::vector<llvm::Value*>& halves,
+                               FloatMode mode);
   void cvt(Decoded& i);
   void cvt_pack(Decoded& i);
   void cvt_two_halves(Decoded& i, Type to, FloatMode mode);
@@ -271,20 +277,22 @@ class FunctionCodegen {
   const FunctionFacts& facts_;
   llvm::Function* function_;
   llvm::IRBuilder<> b_;
-  llvm::IRBuilder<> entry_;             // inserts allocas and context loads at the function's start
-  llvm::Value* thread_ = nullptr;       // ThreadContext*
-  llvm::Value* block_ = nullptr;        // BlockContext*
+  llvm::IRBuilder<> entry_;        // inserts allocas and context loads at the function's start
+  llvm::Value* thread_ = nullptr;  // ThreadContext*
+  llvm::Value* block_ = nullptr;   // BlockContext*
   llvm::Value* tid_[3] = {};
   llvm::Value* result_pointer_ = nullptr;  // where an aggregate result goes
   llvm::AllocaInst* carry_ = nullptr;
   std::vector<llvm::AllocaInst*> registers_;
-  std::vector<llvm::AllocaInst*> base_offsets_;  // per register with a base: its offset from the variable's start
+  std::vector<llvm::AllocaInst*>
+      base_offsets_;  // per register with a base: its offset from the variable's start
   std::unordered_map<uint32_t, Storage> storage_;
   std::unordered_map<uint64_t, llvm::Value*> fields_;  // context fields already loaded in the entry block
-  std::map<std::tuple<uint32_t, uint64_t, Type>, llvm::Value*> parameters_;  // kernel parameters already loaded
+  std::map<std::tuple<uint32_t, uint64_t, Type>, llvm::Value*>
+      parameters_;  // kernel parameters already loaded
   std::vector<llvm::BasicBlock*> label_blocks_;
   llvm::Value* parameter_base_ = nullptr;
-  uint32_t index_ = 0;                  // of the instruction being translated
+  uint32_t index_ = 0;  // of the instruction being translated
 };
 
 // The IR of one kernel and all it reaches.

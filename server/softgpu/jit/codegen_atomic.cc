@@ -6,8 +6,12 @@ namespace gpupool::softgpu {
 using llvm::AtomicOrdering;
 using llvm::AtomicRMWInst;
 
-void FunctionCodegen::atom(Decoded& i) { atomic(i, true); }
-void FunctionCodegen::red(Decoded& i) { atomic(i, false); }
+void FunctionCodegen::atom(Decoded& i) {
+  atomic(i, true);
+}
+void FunctionCodegen::red(Decoded& i) {
+  atomic(i, false);
+}
 
 // Compare-and-swap until nobody came between. `update` maps the old bits to the new ones.
 llvm::Value* FunctionCodegen::atomic_loop(llvm::Value* pointer, Type type, AtomicOrdering order,
@@ -17,7 +21,7 @@ llvm::Value* FunctionCodegen::atomic_loop(llvm::Value* pointer, Type type, Atomi
   llvm::LoadInst* first = b_.CreateAlignedLoad(bits, pointer, llvm::Align(bytes));
   first->setAtomic(AtomicOrdering::Monotonic);
   auto* before = b_.GetInsertBlock();
-  auto* loop = new_block("atomic"), *done = new_block("done");
+  auto *loop = new_block("atomic"), *done = new_block("done");
   b_.CreateBr(loop);
   b_.SetInsertPoint(loop);
   llvm::PHINode* old = b_.CreatePHI(bits, 2);
@@ -33,9 +37,12 @@ llvm::Value* FunctionCodegen::atomic_loop(llvm::Value* pointer, Type type, Atomi
 
 void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   AtomicOrdering order = AtomicOrdering::Monotonic;
-  if (i.take("acq_rel")) order = AtomicOrdering::AcquireRelease;
-  else if (i.take("acquire")) order = AtomicOrdering::Acquire;
-  else if (i.take("release")) order = AtomicOrdering::Release;
+  if (i.take("acq_rel"))
+    order = AtomicOrdering::AcquireRelease;
+  else if (i.take("acquire"))
+    order = AtomicOrdering::Acquire;
+  else if (i.take("release"))
+    order = AtomicOrdering::Release;
   i.take("relaxed");
   i.take_any({"cta", "cluster", "gpu", "sys"});
   Space space = take_space(i);
@@ -49,7 +56,8 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   if (i.operand_count() < first + (cas ? 3 : 2)) i.fail("an operand is missing");
   if (!has_result && (cas || op == "exch")) i.fail("red has no such operation");
   uint32_t bytes = ptx::bytes_of(type);
-  if (type == Type::pred || bytes < 2 || bytes > 8) i.fail("atomic operations of this width are not supported");
+  if (type == Type::pred || bytes < 2 || bytes > 8)
+    i.fail("atomic operations of this width are not supported");
   llvm::Value* pointer = checked_pointer(i, resolve(i, i.operand(first), space), bytes, true, true);
   llvm::Type* bits = m_.int_type(bytes * 8);
   llvm::MaybeAlign alignment(bytes);
@@ -77,19 +85,27 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
     });
   } else if (integer) {
     bool is_signed = ptx::is_signed(type);
-    if (op == "add") rmw(AtomicRMWInst::Add, b);
-    else if (op == "and") rmw(AtomicRMWInst::And, b);
-    else if (op == "or") rmw(AtomicRMWInst::Or, b);
-    else if (op == "xor") rmw(AtomicRMWInst::Xor, b);
-    else if (op == "min") rmw(is_signed ? AtomicRMWInst::Min : AtomicRMWInst::UMin, b);
-    else rmw(is_signed ? AtomicRMWInst::Max : AtomicRMWInst::UMax, b);
+    if (op == "add")
+      rmw(AtomicRMWInst::Add, b);
+    else if (op == "and")
+      rmw(AtomicRMWInst::And, b);
+    else if (op == "or")
+      rmw(AtomicRMWInst::Or, b);
+    else if (op == "xor")
+      rmw(AtomicRMWInst::Xor, b);
+    else if (op == "min")
+      rmw(is_signed ? AtomicRMWInst::Min : AtomicRMWInst::UMin, b);
+    else
+      rmw(is_signed ? AtomicRMWInst::Max : AtomicRMWInst::UMax, b);
   } else if (op == "add" && (type == Type::f32 || type == Type::f64)) {
     rmw(AtomicRMWInst::FAdd, convert_bits(b, m_.ir_type(type), false));
   } else if (op == "add" || op == "min" || op == "max") {
     old = atomic_loop(pointer, type, order, [&](llvm::Value* value) -> llvm::Value* {
       if (type == Type::f32 || type == Type::f64) {
         llvm::Type* ir = m_.ir_type(type);
-        return convert_bits(minimum(convert_bits(value, ir, false), convert_bits(b, ir, false), op == "max", false), bits, false);
+        return convert_bits(
+            minimum(convert_bits(value, ir, false), convert_bits(b, ir, false), op == "max", false), bits,
+            false);
       }
       return for_halves(type, {value, b}, [&](Type half, std::vector<llvm::Value*> values) {
         return half_arithmetic(op, half, values, FloatMode{});
@@ -111,8 +127,9 @@ void FunctionCodegen::fence(Decoded& i) {
   bool weaker = i.take_any({"acq_rel", "acquire", "release"});
   i.take("sc");
   i.take("proxy");  // other proxies (async, alias, tensormap) see the same memory here
-  i.take_any({"async", "alias", "async.global", "global", "shared::cta", "async::generic", "mbarrier_init", "cta",
-              "cluster", "gpu", "sys", "sync_restrict::shared::cta", "sync_restrict::shared::cluster"});
+  i.take_any({"async", "alias", "async.global", "global", "shared::cta", "async::generic", "mbarrier_init",
+              "cta", "cluster", "gpu", "sys", "sync_restrict::shared::cta",
+              "sync_restrict::shared::cluster"});
   i.done(0);
   b_.CreateFence(weaker ? AtomicOrdering::AcquireRelease : AtomicOrdering::SequentiallyConsistent);
 }

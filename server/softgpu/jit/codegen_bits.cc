@@ -10,7 +10,11 @@ void FunctionCodegen::logic(Decoded& i) {
   llvm::Value* a = read(i, 1, type);
   llvm::Value* b = read(i, 2, type);
   std::string_view op = i.opcode();
-  write(i.operand(0), op == "and" ? b_.CreateAnd(a, b) : op == "or" ? b_.CreateOr(a, b) : b_.CreateXor(a, b), type);
+  write(i.operand(0),
+        op == "and"  ? b_.CreateAnd(a, b)
+        : op == "or" ? b_.CreateOr(a, b)
+                     : b_.CreateXor(a, b),
+        type);
 }
 
 void FunctionCodegen::lnot(Decoded& i) {
@@ -56,7 +60,8 @@ void FunctionCodegen::lop3(Decoded& i) {
     if ((lut >> n & 3) == (~(lut >> (n | 2)) & 3)) return b_.CreateXor(b, by_c(n));
     return choose(b, by_c(n | 2), by_c(n));
   };
-  llvm::Value* result = (lut & 15) == (~(lut >> 4) & 15) ? b_.CreateXor(a, by_b(0)) : choose(a, by_b(4), by_b(0));
+  llvm::Value* result =
+      (lut & 15) == (~(lut >> 4) & 15) ? b_.CreateXor(a, by_b(0)) : choose(a, by_b(4), by_b(0));
   if (with.empty()) return write(i.operand(0), result, type);
   auto [target, predicate] = split_pair(i, i.operand(0));
   write(*target, result, type);
@@ -81,19 +86,23 @@ llvm::Value* FunctionCodegen::shift_right(llvm::Value* value, llvm::Value* amoun
   llvm::Value* last = llvm::ConstantInt::get(type, bits - 1);
   if (arithmetic) return b_.CreateAShr(value, select_min(amount, last, false));
   llvm::Value* fits = b_.CreateICmpULE(amount, last);
-  return b_.CreateSelect(fits, b_.CreateLShr(value, b_.CreateAnd(amount, last)), llvm::ConstantInt::get(type, 0));
+  return b_.CreateSelect(fits, b_.CreateLShr(value, b_.CreateAnd(amount, last)),
+                         llvm::ConstantInt::get(type, 0));
 }
 
 void FunctionCodegen::shift(Decoded& i) {
   Type type = i.type();
   i.done(3);
-  if (ptx::is_float(type) || type == Type::pred || ptx::bits_of(type) < 16) i.fail("expected 16, 32 or 64 bits");
+  if (ptx::is_float(type) || type == Type::pred || ptx::bits_of(type) < 16)
+    i.fail("expected 16, 32 or 64 bits");
   llvm::Value* value = read(i, 1, type);
   llvm::Value* amount = read(i, 2, Type::u32);
   if (value->getType()->getIntegerBitWidth() < 32) {  // compare before the amount loses bits
     amount = select_min(amount, i32(255), false);
   }
-  write(i.operand(0), i.opcode() == "shl" ? shift_left(value, amount) : shift_right(value, amount, ptx::is_signed(type)), type);
+  write(i.operand(0),
+        i.opcode() == "shl" ? shift_left(value, amount) : shift_right(value, amount, ptx::is_signed(type)),
+        type);
 }
 
 void FunctionCodegen::shf(Decoded& i) {
@@ -106,7 +115,8 @@ void FunctionCodegen::shf(Decoded& i) {
   llvm::Value* amount = read(i, 3, Type::u32);
   bool left = direction == "l";
   if (mode == "wrap") {
-    write(i.operand(0), intrinsic(left ? llvm::Intrinsic::fshl : llvm::Intrinsic::fshr, {high, low, amount}), type);
+    write(i.operand(0), intrinsic(left ? llvm::Intrinsic::fshl : llvm::Intrinsic::fshr, {high, low, amount}),
+          type);
     return;
   }
   llvm::Type* word = b_.getInt64Ty();
@@ -122,19 +132,27 @@ void FunctionCodegen::prmt(Decoded& i) {
   i.done(4);
   if (type != Type::b32) i.fail("expected .b32");
   llvm::Type* word = b_.getInt64Ty();
-  llvm::Value* both = b_.CreateOr(b_.CreateZExt(read(i, 1, type), word), b_.CreateShl(b_.CreateZExt(read(i, 2, type), word), 32));
+  llvm::Value* both = b_.CreateOr(b_.CreateZExt(read(i, 1, type), word),
+                                  b_.CreateShl(b_.CreateZExt(read(i, 2, type), word), 32));
   llvm::Value* control = read(i, 3, Type::u32);
   llvm::Value* result = i32(0);
   for (uint32_t n = 0; n < 4; ++n) {
     llvm::Value* selector;
     llvm::Value* low = b_.CreateAnd(control, i32(3));
-    if (mode.empty()) selector = b_.CreateAnd(b_.CreateLShr(control, 4 * n), i32(15));
-    else if (mode == "f4e") selector = b_.CreateAdd(low, i32(n));
-    else if (mode == "b4e") selector = b_.CreateAnd(b_.CreateSub(low, i32(n)), i32(7));
-    else if (mode == "rc8") selector = low;
-    else if (mode == "ecl") selector = intrinsic(llvm::Intrinsic::umax, {low, i32(n)});
-    else if (mode == "ecr") selector = intrinsic(llvm::Intrinsic::umin, {low, i32(n)});
-    else selector = b_.CreateAdd(b_.CreateShl(b_.CreateAnd(control, i32(1)), 1), i32(n & 1));
+    if (mode.empty())
+      selector = b_.CreateAnd(b_.CreateLShr(control, 4 * n), i32(15));
+    else if (mode == "f4e")
+      selector = b_.CreateAdd(low, i32(n));
+    else if (mode == "b4e")
+      selector = b_.CreateAnd(b_.CreateSub(low, i32(n)), i32(7));
+    else if (mode == "rc8")
+      selector = low;
+    else if (mode == "ecl")
+      selector = intrinsic(llvm::Intrinsic::umax, {low, i32(n)});
+    else if (mode == "ecr")
+      selector = intrinsic(llvm::Intrinsic::umin, {low, i32(n)});
+    else
+      selector = b_.CreateAdd(b_.CreateShl(b_.CreateAnd(control, i32(1)), 1), i32(n & 1));
     llvm::Value* shift = b_.CreateZExt(b_.CreateShl(b_.CreateAnd(selector, i32(7)), 3), word);
     llvm::Value* byte = b_.CreateAnd(b_.CreateTrunc(b_.CreateLShr(both, shift), b_.getInt32Ty()), i32(255));
     if (mode.empty()) {  // bit 3 replicates the sign
@@ -152,7 +170,9 @@ void FunctionCodegen::bfe(Decoded& i) {
   uint32_t bits = ptx::bits_of(type);
   if (!ptx::is_integer(type) || bits < 32) i.fail("expected 32 or 64 bits");
   llvm::Type* ir = m_.ir_type(type);
-  auto field = [&](size_t n) { return convert_bits(b_.CreateAnd(read(i, n, Type::u32), i32(255)), ir, false); };
+  auto field = [&](size_t n) {
+    return convert_bits(b_.CreateAnd(read(i, n, Type::u32), i32(255)), ir, false);
+  };
   llvm::Value* value = read(i, 1, type);
   llvm::Value* position = field(2);
   llvm::Value* length = field(3);
@@ -160,7 +180,8 @@ void FunctionCodegen::bfe(Decoded& i) {
   llvm::Value* shifted = shift_right(value, position, is_signed);
   // Cut to `length` bits by shifting them to the top and back.
   llvm::Value* kept = select_min(length, llvm::ConstantInt::get(ir, bits), false);
-  llvm::Value* lost = b_.CreateAnd(b_.CreateSub(llvm::ConstantInt::get(ir, bits), kept), llvm::ConstantInt::get(ir, bits - 1));
+  llvm::Value* lost = b_.CreateAnd(b_.CreateSub(llvm::ConstantInt::get(ir, bits), kept),
+                                   llvm::ConstantInt::get(ir, bits - 1));
   llvm::Value* top = b_.CreateShl(shifted, lost);
   llvm::Value* cut = is_signed ? b_.CreateAShr(top, lost) : b_.CreateLShr(top, lost);
   write(i.operand(0), b_.CreateSelect(b_.CreateIsNull(length), llvm::ConstantInt::get(ir, 0), cut), type);
@@ -172,7 +193,9 @@ void FunctionCodegen::bfi(Decoded& i) {
   uint32_t bits = ptx::bits_of(type);
   if (!ptx::is_untyped(type) || (bits != 32 && bits != 64)) i.fail("expected .b32 or .b64");
   llvm::Type* ir = m_.ir_type(type);
-  auto field = [&](size_t n) { return convert_bits(b_.CreateAnd(read(i, n, Type::u32), i32(255)), ir, false); };
+  auto field = [&](size_t n) {
+    return convert_bits(b_.CreateAnd(read(i, n, Type::u32), i32(255)), ir, false);
+  };
   llvm::Value* position = field(3);
   llvm::Value* length = field(4);
   llvm::Value* one = llvm::ConstantInt::get(ir, 1);
@@ -218,8 +241,9 @@ void FunctionCodegen::bit_count(Decoded& i) {
   if (!ptx::is_untyped(type) || (bits != 32 && bits != 64)) i.fail("expected .b32 or .b64");
   llvm::Value* value = read(i, 1, type);
   if (i.opcode() == "brev") return write(i.operand(0), intrinsic(llvm::Intrinsic::bitreverse, {value}), type);
-  llvm::Value* count = i.opcode() == "popc" ? intrinsic(llvm::Intrinsic::ctpop, {value})
-                                            : b_.CreateBinaryIntrinsic(llvm::Intrinsic::ctlz, value, b_.getFalse());
+  llvm::Value* count = i.opcode() == "popc"
+                           ? intrinsic(llvm::Intrinsic::ctpop, {value})
+                           : b_.CreateBinaryIntrinsic(llvm::Intrinsic::ctlz, value, b_.getFalse());
   write(i.operand(0), convert_bits(count, b_.getInt32Ty(), false), Type::u32);
 }
 
@@ -234,7 +258,8 @@ void FunctionCodegen::bfind(Decoded& i) {
     llvm::Value* negative = b_.CreateICmpSLT(value, llvm::ConstantInt::get(value->getType(), 0));
     value = b_.CreateSelect(negative, b_.CreateNot(value), value);
   }
-  llvm::Value* zeros = convert_bits(b_.CreateBinaryIntrinsic(llvm::Intrinsic::ctlz, value, b_.getFalse()), b_.getInt32Ty(), false);
+  llvm::Value* zeros = convert_bits(b_.CreateBinaryIntrinsic(llvm::Intrinsic::ctlz, value, b_.getFalse()),
+                                    b_.getInt32Ty(), false);
   llvm::Value* found = shift_amount ? zeros : b_.CreateSub(i32(bits - 1), zeros);
   write(i.operand(0), b_.CreateSelect(b_.CreateIsNull(value), i32(~0u), found), Type::u32);
 }
@@ -243,7 +268,10 @@ void FunctionCodegen::fns(Decoded& i) {
   Type type = i.type();
   i.done(4);
   if (type != Type::b32) i.fail("expected .b32");
-  write(i.operand(0), call_pure("softgpu_fns", b_.getInt32Ty(), {read(i, 1, type), read(i, 2, Type::u32), read(i, 3, Type::s32)}), type);
+  write(i.operand(0),
+        call_pure("softgpu_fns", b_.getInt32Ty(),
+                  {read(i, 1, type), read(i, 2, Type::u32), read(i, 3, Type::s32)}),
+        type);
 }
 
 }  // namespace gpupool::softgpu

@@ -11,20 +11,30 @@ struct ComparisonRow {
 using P = llvm::CmpInst::Predicate;
 constexpr P kNone = P::BAD_ICMP_PREDICATE;
 constexpr ComparisonRow kComparisons[] = {
-    {"eq", P::FCMP_OEQ, P::ICMP_EQ, P::ICMP_EQ},    {"ne", P::FCMP_ONE, P::ICMP_NE, P::ICMP_NE},
-    {"lt", P::FCMP_OLT, P::ICMP_SLT, P::ICMP_ULT},  {"le", P::FCMP_OLE, P::ICMP_SLE, P::ICMP_ULE},
-    {"gt", P::FCMP_OGT, P::ICMP_SGT, P::ICMP_UGT},  {"ge", P::FCMP_OGE, P::ICMP_SGE, P::ICMP_UGE},
-    {"lo", kNone, P::ICMP_ULT, P::ICMP_ULT},        {"ls", kNone, P::ICMP_ULE, P::ICMP_ULE},
-    {"hi", kNone, P::ICMP_UGT, P::ICMP_UGT},        {"hs", kNone, P::ICMP_UGE, P::ICMP_UGE},
-    {"equ", P::FCMP_UEQ, kNone, kNone},             {"neu", P::FCMP_UNE, kNone, kNone},
-    {"ltu", P::FCMP_ULT, kNone, kNone},             {"leu", P::FCMP_ULE, kNone, kNone},
-    {"gtu", P::FCMP_UGT, kNone, kNone},             {"geu", P::FCMP_UGE, kNone, kNone},
-    {"num", P::FCMP_ORD, kNone, kNone},             {"nan", P::FCMP_UNO, kNone, kNone},
+    {"eq", P::FCMP_OEQ, P::ICMP_EQ, P::ICMP_EQ},
+    {"ne", P::FCMP_ONE, P::ICMP_NE, P::ICMP_NE},
+    {"lt", P::FCMP_OLT, P::ICMP_SLT, P::ICMP_ULT},
+    {"le", P::FCMP_OLE, P::ICMP_SLE, P::ICMP_ULE},
+    {"gt", P::FCMP_OGT, P::ICMP_SGT, P::ICMP_UGT},
+    {"ge", P::FCMP_OGE, P::ICMP_SGE, P::ICMP_UGE},
+    {"lo", kNone, P::ICMP_ULT, P::ICMP_ULT},
+    {"ls", kNone, P::ICMP_ULE, P::ICMP_ULE},
+    {"hi", kNone, P::ICMP_UGT, P::ICMP_UGT},
+    {"hs", kNone, P::ICMP_UGE, P::ICMP_UGE},
+    {"equ", P::FCMP_UEQ, kNone, kNone},
+    {"neu", P::FCMP_UNE, kNone, kNone},
+    {"ltu", P::FCMP_ULT, kNone, kNone},
+    {"leu", P::FCMP_ULE, kNone, kNone},
+    {"gtu", P::FCMP_UGT, kNone, kNone},
+    {"geu", P::FCMP_UGE, kNone, kNone},
+    {"num", P::FCMP_ORD, kNone, kNone},
+    {"nan", P::FCMP_UNO, kNone, kNone},
 };
 
 }  // namespace
 
-llvm::Value* FunctionCodegen::compare(Decoded& i, std::string_view op, Type type, llvm::Value* a, llvm::Value* b) {
+llvm::Value* FunctionCodegen::compare(Decoded& i, std::string_view op, Type type, llvm::Value* a,
+                                      llvm::Value* b) {
   for (const ComparisonRow& row : kComparisons) {
     if (row.name != op) continue;
     if (ptx::is_half(type)) {
@@ -38,7 +48,8 @@ llvm::Value* FunctionCodegen::compare(Decoded& i, std::string_view op, Type type
   i.fail("unknown comparison");
 }
 
-llvm::Value* FunctionCodegen::combine(Decoded& i, std::string_view op, llvm::Value* result, const Operand& with) {
+llvm::Value* FunctionCodegen::combine(Decoded& i, std::string_view op, llvm::Value* result,
+                                      const Operand& with) {
   llvm::Value* other = read_predicate(with);
   if (op == "and") return b_.CreateAnd(result, other);
   if (op == "or") return b_.CreateOr(result, other);
@@ -93,17 +104,22 @@ void FunctionCodegen::set(Decoded& i) {
     bool as_float = ptx::is_packed_half(to);
     uint32_t one = !as_float ? 0xFFFF : to == Type::f16x2 ? 0x3C00 : 0x3F80;
     llvm::Value* result = for_halves(type, {a, b}, [&](Type half, std::vector<llvm::Value*> v) {
-      return b_.CreateSelect(one_result(half, v[0], v[1]), b_.getInt16(static_cast<uint16_t>(one)), b_.getInt16(0));
+      return b_.CreateSelect(one_result(half, v[0], v[1]), b_.getInt16(static_cast<uint16_t>(one)),
+                             b_.getInt16(0));
     });
     return write(i.operand(0), result, Type::b32);
   }
   llvm::Value* result = one_result(type, a, b);
   llvm::Type* ir = m_.ir_type(to);
   llvm::Value* yes;
-  if (to == Type::f32 || to == Type::f64) yes = llvm::ConstantFP::get(ir, 1.0);
-  else if (to == Type::f16) yes = llvm::ConstantInt::get(ir, 0x3C00);
-  else if (to == Type::bf16) yes = llvm::ConstantInt::get(ir, 0x3F80);
-  else yes = llvm::ConstantInt::getAllOnesValue(ir);
+  if (to == Type::f32 || to == Type::f64)
+    yes = llvm::ConstantFP::get(ir, 1.0);
+  else if (to == Type::f16)
+    yes = llvm::ConstantInt::get(ir, 0x3C00);
+  else if (to == Type::bf16)
+    yes = llvm::ConstantInt::get(ir, 0x3F80);
+  else
+    yes = llvm::ConstantInt::getAllOnesValue(ir);
   write(i.operand(0), b_.CreateSelect(result, yes, llvm::Constant::getNullValue(ir)), to);
 }
 
@@ -121,7 +137,8 @@ void FunctionCodegen::slct(Decoded& i) {
   i.done(4);
   if (by != Type::s32 && by != Type::f32) i.fail("the selector must be .s32 or .f32");
   llvm::Value* c = read_float(i, 3, by, flush && by == Type::f32);
-  llvm::Value* first = by == Type::f32 ? b_.CreateFCmpOGE(c, llvm::ConstantFP::get(c->getType(), 0.0)) : b_.CreateICmpSGE(c, i32(0));
+  llvm::Value* first = by == Type::f32 ? b_.CreateFCmpOGE(c, llvm::ConstantFP::get(c->getType(), 0.0))
+                                       : b_.CreateICmpSGE(c, i32(0));
   write(i.operand(0), b_.CreateSelect(first, read(i, 1, type), read(i, 2, type)), type);
 }
 

@@ -4,7 +4,9 @@
 namespace gpupool::softgpu {
 namespace {
 
-bool is_aggregate(const ptx::Variable& v) { return v.is_array || v.size != ptx::bytes_of(v.type); }
+bool is_aggregate(const ptx::Variable& v) {
+  return v.is_array || v.size != ptx::bytes_of(v.type);
+}
 
 ptx::Variable scalar(Type type) {
   ptx::Variable v;
@@ -95,7 +97,8 @@ llvm::Value* FunctionCodegen::argument(Decoded& i, const Operand& operand, const
   return b_.CreateFreeze(b_.CreateAlignedLoad(type, storage.pointer, llvm::Align(1)));
 }
 
-void FunctionCodegen::store_result(Decoded& i, const Operand& operand, llvm::Value* value, const ptx::Variable& result) {
+void FunctionCodegen::store_result(Decoded& i, const Operand& operand, llvm::Value* value,
+                                   const ptx::Variable& result) {
   if (operand.kind == Operand::Kind::variable && f_.variables[operand.index].space == Space::param) {
     Storage& storage = variable_storage(operand.index);
     if (storage.size < result.size) i.fail("the variable is smaller than the result");
@@ -108,7 +111,8 @@ void FunctionCodegen::store_result(Decoded& i, const Operand& operand, llvm::Val
 void FunctionCodegen::call_function(Decoded& i, llvm::FunctionType* type, llvm::Value* callee,
                                     const std::vector<ptx::Variable>& results,
                                     const std::vector<ptx::Variable>& parameters,
-                                    std::span<const Operand> result_operands, std::span<const Operand> arguments) {
+                                    std::span<const Operand> result_operands,
+                                    std::span<const Operand> arguments) {
   if (arguments.size() != parameters.size()) i.fail("wrong number of arguments");
   if (result_operands.size() > results.size()) i.fail("the function has no such result");
   std::vector<llvm::Value*> values{thread_};
@@ -136,7 +140,8 @@ void FunctionCodegen::call_builtin(Decoded& i, Builtin builtin, std::span<const 
   switch (builtin) {
     case Builtin::vprintf: {
       expect(2);
-      llvm::Value* count = call_runtime("softgpu_vprintf", b_.getInt32Ty(), {thread_, value(0, word), value(1, word)});
+      llvm::Value* count =
+          call_runtime("softgpu_vprintf", b_.getInt32Ty(), {thread_, value(0, word), value(1, word)});
       if (!results.empty()) store_result(i, results[0], count, number);
       return;
     }
@@ -169,9 +174,11 @@ void FunctionCodegen::call(Decoded& i) {
   i.done();
   size_t at = 0;
   std::span<const Operand> results, arguments;
-  if (i.operand(0).kind == Operand::Kind::list && i.operand_count() > 1) results = i.elements(i.operand(at++));
+  if (i.operand(0).kind == Operand::Kind::list && i.operand_count() > 1)
+    results = i.elements(i.operand(at++));
   const Operand& target = i.operand(at++);
-  if (at < i.operand_count() && i.operand(at).kind == Operand::Kind::list) arguments = i.elements(i.operand(at++));
+  if (at < i.operand_count() && i.operand(at).kind == Operand::Kind::list)
+    arguments = i.elements(i.operand(at++));
   const Operand* prototype = at < i.operand_count() ? &i.operand(at++) : nullptr;
   if (at != i.operand_count()) i.fail("too many operands");
 
@@ -183,7 +190,8 @@ void FunctionCodegen::call(Decoded& i) {
     const ptx::Function& callee = *m_.image.functions[symbol.index].tree;
     if (callee.is_kernel) i.fail("a kernel cannot be called");
     llvm::Function* function = m_.function(symbol.index);
-    call_function(i, function->getFunctionType(), function, callee.results, callee.parameters, results, arguments);
+    call_function(i, function->getFunctionType(), function, callee.results, callee.parameters, results,
+                  arguments);
     return;
   }
   if (target.kind != Operand::Kind::reg) i.fail("the target is neither a function nor a register");
@@ -195,9 +203,10 @@ void FunctionCodegen::call(Decoded& i) {
   llvm::Value* address = read(target, Type::u64);
   llvm::Value* distance = b_.CreateSub(address, i64(kFunctionAddressBase));
   static_assert(kFunctionAddressStep == 16);
-  llvm::Value* index = b_.CreateCall(
-      llvm::Intrinsic::getDeclaration(&m_.module, llvm::Intrinsic::fshr, {b_.getInt64Ty()}), {distance, distance, i64(4)});
-  auto* known = new_block("known"), *bad = new_block("bad"), *good = new_block("good");
+  llvm::Value* index =
+      b_.CreateCall(llvm::Intrinsic::getDeclaration(&m_.module, llvm::Intrinsic::fshr, {b_.getInt64Ty()}),
+                    {distance, distance, i64(4)});
+  auto *known = new_block("known"), *bad = new_block("bad"), *good = new_block("good");
   b_.CreateCondBr(b_.CreateICmpULT(index, i64(m_.image.functions.size())), known, bad);
   b_.SetInsertPoint(known);
   llvm::Value* entry = b_.CreateGEP(llvm::PointerType::get(m_.context, 0), table, {index});

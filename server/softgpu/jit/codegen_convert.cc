@@ -4,16 +4,22 @@
 namespace gpupool::softgpu {
 namespace {
 
-bool is_directed(Rounding rounding) { return rounding != Rounding::none && rounding != Rounding::nearest; }
+bool is_directed(Rounding rounding) {
+  return rounding != Rounding::none && rounding != Rounding::nearest;
+}
 
 }  // namespace
 
 llvm::Value* FunctionCodegen::round_to_integral(llvm::Value* value, Rounding rounding) {
   switch (rounding) {
-    case Rounding::zero: return intrinsic(llvm::Intrinsic::trunc, {value});
-    case Rounding::down: return intrinsic(llvm::Intrinsic::floor, {value});
-    case Rounding::up: return intrinsic(llvm::Intrinsic::ceil, {value});
-    default: return intrinsic(llvm::Intrinsic::roundeven, {value});
+    case Rounding::zero:
+      return intrinsic(llvm::Intrinsic::trunc, {value});
+    case Rounding::down:
+      return intrinsic(llvm::Intrinsic::floor, {value});
+    case Rounding::up:
+      return intrinsic(llvm::Intrinsic::ceil, {value});
+    default:
+      return intrinsic(llvm::Intrinsic::roundeven, {value});
   }
 }
 
@@ -23,24 +29,29 @@ llvm::Value* FunctionCodegen::integer_to_integer(llvm::Value* value, Type to, Ty
   // In a type wide enough for both, clamp to the target's limits.
   uint32_t bits = std::max(from_bits, to_bits) + 1;
   llvm::Type* wide = m_.int_type(bits);
-  llvm::APInt low = ptx::is_signed(to) ? llvm::APInt::getSignedMinValue(to_bits).sext(bits) : llvm::APInt(bits, 0);
-  llvm::APInt high = ptx::is_signed(to) ? llvm::APInt::getSignedMaxValue(to_bits).zext(bits) : llvm::APInt::getMaxValue(to_bits).zext(bits);
+  llvm::APInt low =
+      ptx::is_signed(to) ? llvm::APInt::getSignedMinValue(to_bits).sext(bits) : llvm::APInt(bits, 0);
+  llvm::APInt high = ptx::is_signed(to) ? llvm::APInt::getSignedMaxValue(to_bits).zext(bits)
+                                        : llvm::APInt::getMaxValue(to_bits).zext(bits);
   llvm::Value* extended = convert_bits(value, wide, ptx::is_signed(from));
   extended = intrinsic(llvm::Intrinsic::smax, {extended, llvm::ConstantInt::get(wide, low)});
   extended = intrinsic(llvm::Intrinsic::smin, {extended, llvm::ConstantInt::get(wide, high)});
   return b_.CreateTrunc(extended, m_.ir_type(to));
 }
 
-// As on a GPU: out of range gives the nearest limit; NaN gives 0, or the top bit alone where 64 bits are involved.
+// As on a GPU: out of range gives the nearest limit; NaN gives 0, or the top bit alone where 64 bits are
+// involved.
 llvm::Value* FunctionCodegen::float_to_integer(llvm::Value* value, Type to, Rounding rounding) {
   uint32_t bits = ptx::bits_of(to);
   bool wide = bits == 64 || value->getType()->isDoubleTy();
   llvm::Value* integral = rounding == Rounding::zero ? value : round_to_integral(value, rounding);
   llvm::Type* type = m_.int_type(bits);
-  llvm::Value* result = b_.CreateIntrinsic(ptx::is_signed(to) ? llvm::Intrinsic::fptosi_sat : llvm::Intrinsic::fptoui_sat,
-                                           {type, value->getType()}, {integral});
+  llvm::Value* result =
+      b_.CreateIntrinsic(ptx::is_signed(to) ? llvm::Intrinsic::fptosi_sat : llvm::Intrinsic::fptoui_sat,
+                         {type, value->getType()}, {integral});
   if (!wide) return result;
-  return b_.CreateSelect(b_.CreateFCmpUNO(value, value), llvm::ConstantInt::get(type, llvm::APInt::getSignMask(bits)), result);
+  return b_.CreateSelect(b_.CreateFCmpUNO(value, value),
+                         llvm::ConstantInt::get(type, llvm::APInt::getSignMask(bits)), result);
 }
 
 llvm::Value* FunctionCodegen::integer_to_float(llvm::Value* value, Type to, Type from, Rounding rounding) {
@@ -74,7 +85,8 @@ void FunctionCodegen::cvt_pack(Decoded& i) {
   std::optional<Type> third = i.maybe_type();
   i.done(third ? 4 : 3);
   uint32_t bits = ptx::bits_of(to);
-  if (from != Type::s32 || !ptx::is_integer(to) || bits > 16 || (third.has_value() != (bits == 8))) i.fail("types that do not fit");
+  if (from != Type::s32 || !ptx::is_integer(to) || bits > 16 || (third.has_value() != (bits == 8)))
+    i.fail("types that do not fit");
   auto part = [&](size_t n) {
     return b_.CreateZExt(integer_to_integer(read(i, n, from), to, from, true), b_.getInt32Ty());
   };
@@ -90,14 +102,16 @@ void FunctionCodegen::cvt(Decoded& i) {
   FloatMode mode = take_float_mode(i);
   if (mode.rounding == Rounding::nearest_away) i.fail(".rna is not supported");
   Type to = i.type(), from = i.type();
-  if (to == Type::pred || from == Type::pred || to == Type::b128 || from == Type::b128) i.fail("types that cannot be converted");
+  if (to == Type::pred || from == Type::pred || to == Type::b128 || from == Type::b128)
+    i.fail("types that cannot be converted");
   if (ptx::is_packed_half(to) && from == Type::f32) return cvt_two_halves(i, to, mode);
   i.done(2);
   if (ptx::is_packed_half(to) || ptx::is_packed_half(from) || ptx::is_untyped(to) || ptx::is_untyped(from))
     i.fail("types that cannot be converted");
   llvm::Value* value = read_float(i, 1, from, mode.flush && from == Type::f32);
   if (ptx::is_integer(from)) {
-    if (ptx::is_integer(to)) return write(i.operand(0), integer_to_integer(value, to, from, mode.saturate), to);
+    if (ptx::is_integer(to))
+      return write(i.operand(0), integer_to_integer(value, to, from, mode.saturate), to);
     llvm::Value* result = integer_to_float(value, to, from, mode.rounding);
     if (mode.saturate && ptx::is_half(to)) i.fail(".sat is not supported here");
     return write(i.operand(0), mode.saturate ? finish_float(result, to, mode) : result, to);
@@ -110,7 +124,8 @@ void FunctionCodegen::cvt(Decoded& i) {
     FloatMode clamp = mode;
     clamp.flush = false;
     bool same = from == to;
-    value = float_to_half(finish_float(value, from, clamp), to, to_integral || same ? Rounding::nearest : mode.rounding);
+    value = float_to_half(finish_float(value, from, clamp), to,
+                          to_integral || same ? Rounding::nearest : mode.rounding);
     return write(i.operand(0), value, to);
   }
   llvm::Type* type = m_.ir_type(to);
@@ -119,7 +134,8 @@ void FunctionCodegen::cvt(Decoded& i) {
   } else if (value->getType()->isDoubleTy() && to == Type::f32) {
     if (is_directed(mode.rounding) && !to_integral)
       value = call_pure("softgpu_f64_to_f32", type, {value, i32(static_cast<uint32_t>(mode.rounding))});
-    else value = b_.CreateFPTrunc(value, type);
+    else
+      value = b_.CreateFPTrunc(value, type);
   }
   write(i.operand(0), finish_float(value, to, mode), to);
 }

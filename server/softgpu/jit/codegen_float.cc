@@ -1,5 +1,6 @@
-// f32 and f64 arithmetic. Round-to-nearest is plain LLVM; the other modes are calls into jit/support.cc. Approximate
-// instructions give the exact result or the C library's, which lies within their documented error.
+// f32 and f64 arithmetic. Round-to-nearest is plain LLVM; the other modes are calls into jit/support.cc.
+// Approximate instructions give the exact result or the C library's, which lies within their documented
+// error.
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/support.h"
 
@@ -8,7 +9,9 @@ namespace {
 
 constexpr uint32_t kExponentMask = 0x7F800000, kSignMask = 0x80000000;
 
-bool is_directed(Rounding rounding) { return rounding != Rounding::none && rounding != Rounding::nearest; }
+bool is_directed(Rounding rounding) {
+  return rounding != Rounding::none && rounding != Rounding::nearest;
+}
 
 }  // namespace
 
@@ -33,7 +36,8 @@ llvm::Value* FunctionCodegen::flush_subnormal(llvm::Value* value) {
 llvm::Value* FunctionCodegen::read_float(Decoded& i, size_t index, Type type, bool flush) {
   llvm::Value* value = read(i, index, type);
   const Operand& operand = i.operand(index);
-  if (flush && !(operand.kind == Operand::Kind::reg && facts_.flushed[operand.index])) value = flush_subnormal(value);
+  if (flush && !(operand.kind == Operand::Kind::reg && facts_.flushed[operand.index]))
+    value = flush_subnormal(value);
   return value;
 }
 
@@ -49,10 +53,12 @@ llvm::Value* FunctionCodegen::finish_float(llvm::Value* value, Type type, const 
   return value;
 }
 
-llvm::Value* FunctionCodegen::directed(uint32_t operation, Rounding rounding, llvm::Value* a, llvm::Value* b, llvm::Value* c) {
+llvm::Value* FunctionCodegen::directed(uint32_t operation, Rounding rounding, llvm::Value* a, llvm::Value* b,
+                                       llvm::Value* c) {
   llvm::Type* type = a->getType();
   const char* name = type->isFloatTy() ? "softgpu_directed_f32" : "softgpu_directed_f64";
-  return call_pure(name, type, {i32(operation), i32(static_cast<uint32_t>(rounding)), a, b ? b : a, c ? c : a});
+  return call_pure(name, type,
+                   {i32(operation), i32(static_cast<uint32_t>(rounding)), a, b ? b : a, c ? c : a});
 }
 
 void FunctionCodegen::float_binary(Decoded& i, Type type, FloatMode mode) {
@@ -62,8 +68,10 @@ void FunctionCodegen::float_binary(Decoded& i, Type type, FloatMode mode) {
   llvm::Value* b = read_float(i, 2, type, mode.flush);
   std::string_view op = i.opcode();
   llvm::Value* result;
-  if (is_directed(mode.rounding)) result = directed(op == "add" ? kAdd : op == "sub" ? kSubtract : kMultiply, mode.rounding, a, b);
-  else result = op == "add" ? b_.CreateFAdd(a, b) : op == "sub" ? b_.CreateFSub(a, b) : b_.CreateFMul(a, b);
+  if (is_directed(mode.rounding))
+    result = directed(op == "add" ? kAdd : op == "sub" ? kSubtract : kMultiply, mode.rounding, a, b);
+  else
+    result = op == "add" ? b_.CreateFAdd(a, b) : op == "sub" ? b_.CreateFSub(a, b) : b_.CreateFMul(a, b);
   write(i.operand(0), finish_float(result, type, mode), type);
 }
 
@@ -89,7 +97,8 @@ void FunctionCodegen::float_div(Decoded& i, Type type, FloatMode mode, bool) {
   if (ptx::is_half(type)) i.fail("expected .f32 or .f64");
   llvm::Value* a = read_float(i, 1, type, mode.flush);
   llvm::Value* b = read_float(i, 2, type, mode.flush);
-  llvm::Value* result = is_directed(mode.rounding) ? directed(kDivide, mode.rounding, a, b) : b_.CreateFDiv(a, b);
+  llvm::Value* result =
+      is_directed(mode.rounding) ? directed(kDivide, mode.rounding, a, b) : b_.CreateFDiv(a, b);
   write(i.operand(0), finish_float(result, type, mode), type);
 }
 
@@ -103,8 +112,11 @@ void FunctionCodegen::float_unary(Decoded& i) {
     llvm::Type* ir = a->getType();
     bool single = ir->isFloatTy();
     llvm::Value* one = llvm::ConstantFP::get(ir, 1.0);
-    if (op == "rcp") return is_directed(mode.rounding) ? directed(kDivide, mode.rounding, one, a) : b_.CreateFDiv(one, a);
-    if (op == "sqrt") return is_directed(mode.rounding) ? directed(kSquareRoot, mode.rounding, a) : intrinsic(llvm::Intrinsic::sqrt, {a});
+    if (op == "rcp")
+      return is_directed(mode.rounding) ? directed(kDivide, mode.rounding, one, a) : b_.CreateFDiv(one, a);
+    if (op == "sqrt")
+      return is_directed(mode.rounding) ? directed(kSquareRoot, mode.rounding, a)
+                                        : intrinsic(llvm::Intrinsic::sqrt, {a});
     if (op == "rsqrt") return b_.CreateFDiv(one, intrinsic(llvm::Intrinsic::sqrt, {a}));
     if (!single) i.fail("expected .f32");
     if (op == "sin") return call_pure("softgpu_sin_f32", ir, {a});
@@ -115,9 +127,10 @@ void FunctionCodegen::float_unary(Decoded& i) {
   };
   if (ptx::is_half(type)) {
     if (op != "ex2" && op != "tanh") i.fail("expected .f32 or .f64");
-    llvm::Value* result = for_halves(type, {read(i, 1, type)}, [&](Type half, std::vector<llvm::Value*> values) {
-      return float_to_half(evaluate(half_to_float(values[0], half)), half, Rounding::nearest);
-    });
+    llvm::Value* result =
+        for_halves(type, {read(i, 1, type)}, [&](Type half, std::vector<llvm::Value*> values) {
+          return float_to_half(evaluate(half_to_float(values[0], half)), half, Rounding::nearest);
+        });
     return write(i.operand(0), result, type);
   }
   if (!ptx::is_float(type)) i.fail("expected a floating-point type");
@@ -132,7 +145,8 @@ void FunctionCodegen::float_abs_neg(Decoded& i) {
   i.done(2);
   if (type == Type::f32 || type == Type::f64) {
     llvm::Value* value = read_float(i, 1, type, flush);
-    return write(i.operand(0), is_abs ? intrinsic(llvm::Intrinsic::fabs, {value}) : b_.CreateFNeg(value), type);
+    return write(i.operand(0), is_abs ? intrinsic(llvm::Intrinsic::fabs, {value}) : b_.CreateFNeg(value),
+                 type);
   }
   if (ptx::is_half(type)) {
     uint32_t sign = ptx::is_packed_half(type) ? 0x80008000 : 0x8000;
@@ -144,11 +158,13 @@ void FunctionCodegen::float_abs_neg(Decoded& i) {
   llvm::Value* value = read(i, 1, type);
   llvm::Value* negative = b_.CreateNeg(value);
   if (is_abs)
-    negative = b_.CreateSelect(b_.CreateICmpSLT(value, llvm::ConstantInt::get(value->getType(), 0)), negative, value);
+    negative = b_.CreateSelect(b_.CreateICmpSLT(value, llvm::ConstantInt::get(value->getType(), 0)), negative,
+                               value);
   write(i.operand(0), negative, type);
 }
 
-// IEEE 754-2008 minNum and maxNum with -0 < +0: a NaN gives the other operand, or NaN where that is asked for.
+// IEEE 754-2008 minNum and maxNum with -0 < +0: a NaN gives the other operand, or NaN where that is asked
+// for.
 llvm::Value* FunctionCodegen::minimum(llvm::Value* a, llvm::Value* b, bool maximum, bool propagate_nan) {
   llvm::Type* type = a->getType();
   llvm::Type* bits = m_.int_type(type->getPrimitiveSizeInBits());
@@ -160,7 +176,8 @@ llvm::Value* FunctionCodegen::minimum(llvm::Value* a, llvm::Value* b, bool maxim
   result = b_.CreateSelect(b_.CreateFCmpOEQ(a, b), zero, result);
   llvm::Value* b_is_nan = b_.CreateFCmpUNO(b, b);
   if (!propagate_nan) return b_.CreateSelect(b_is_nan, a, result);
-  llvm::Value* nan = b_.CreateBitCast(llvm::ConstantInt::get(bits, type->isFloatTy() ? 0x7FFFFFFF : 0x7FFFFFFFFFFFFFFF), type);
+  llvm::Value* nan = b_.CreateBitCast(
+      llvm::ConstantInt::get(bits, type->isFloatTy() ? 0x7FFFFFFF : 0x7FFFFFFFFFFFFFFF), type);
   return b_.CreateSelect(b_.CreateFCmpUNO(a, b), nan, result);
 }
 
@@ -171,12 +188,15 @@ void FunctionCodegen::float_min_max(Decoded& i, Type type, FloatMode mode, bool 
   i.done();
   if (magnitude) i.fail("min and max by magnitude are not supported");
   if (ptx::is_half(type)) {
-    llvm::Value* result = for_halves(type, {read(i, 1, type), read(i, 2, type)}, [&](Type half, std::vector<llvm::Value*> v) {
-      return float_to_half(minimum(half_to_float(v[0], half), half_to_float(v[1], half), maximum, nan), half, Rounding::nearest);
-    });
+    llvm::Value* result =
+        for_halves(type, {read(i, 1, type), read(i, 2, type)}, [&](Type half, std::vector<llvm::Value*> v) {
+          return float_to_half(minimum(half_to_float(v[0], half), half_to_float(v[1], half), maximum, nan),
+                               half, Rounding::nearest);
+        });
     return write(i.operand(0), result, type);
   }
-  llvm::Value* result = minimum(read_float(i, 1, type, mode.flush), read_float(i, 2, type, mode.flush), maximum, nan);
+  llvm::Value* result =
+      minimum(read_float(i, 1, type, mode.flush), read_float(i, 2, type, mode.flush), maximum, nan);
   if (operands == 4) result = minimum(result, read_float(i, 3, type, mode.flush), maximum, nan);
   write(i.operand(0), result, type);
 }
@@ -191,15 +211,23 @@ void FunctionCodegen::testp(Decoded& i) {
   llvm::Type* ir = m_.int_type(width);
   auto constant = [&](uint64_t v) { return llvm::ConstantInt::get(ir, v); };
   llvm::Value* magnitude = b_.CreateAnd(b_.CreateBitCast(value, ir), constant(~uint64_t{0} >> (65 - width)));
-  uint64_t infinity = ((uint64_t{1} << (width - 1 - fraction)) - 1) << fraction, least = uint64_t{1} << fraction;
+  uint64_t infinity = ((uint64_t{1} << (width - 1 - fraction)) - 1) << fraction,
+           least = uint64_t{1} << fraction;
   llvm::Value* result;
-  if (op == "finite") result = b_.CreateICmpULT(magnitude, constant(infinity));
-  else if (op == "infinite") result = b_.CreateICmpEQ(magnitude, constant(infinity));
-  else if (op == "number") result = b_.CreateICmpULE(magnitude, constant(infinity));
-  else if (op == "notanumber") result = b_.CreateICmpUGT(magnitude, constant(infinity));
-  else if (op == "normal") result = b_.CreateICmpULT(b_.CreateSub(magnitude, constant(least)), constant(infinity - least));
-  else if (op == "subnormal") result = b_.CreateICmpULT(b_.CreateSub(magnitude, constant(1)), constant(least - 1));
-  else i.fail("the property is missing");
+  if (op == "finite")
+    result = b_.CreateICmpULT(magnitude, constant(infinity));
+  else if (op == "infinite")
+    result = b_.CreateICmpEQ(magnitude, constant(infinity));
+  else if (op == "number")
+    result = b_.CreateICmpULE(magnitude, constant(infinity));
+  else if (op == "notanumber")
+    result = b_.CreateICmpUGT(magnitude, constant(infinity));
+  else if (op == "normal")
+    result = b_.CreateICmpULT(b_.CreateSub(magnitude, constant(least)), constant(infinity - least));
+  else if (op == "subnormal")
+    result = b_.CreateICmpULT(b_.CreateSub(magnitude, constant(1)), constant(least - 1));
+  else
+    i.fail("the property is missing");
   write(i.operand(0), result, Type::pred);
 }
 
@@ -207,7 +235,8 @@ void FunctionCodegen::copysign(Decoded& i) {
   Type type = i.type();
   i.done(3);
   if (type != Type::f32 && type != Type::f64) i.fail("expected .f32 or .f64");
-  write(i.operand(0), b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, read(i, 2, type), read(i, 1, type)), type);
+  write(i.operand(0), b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, read(i, 2, type), read(i, 1, type)),
+        type);
 }
 
 }  // namespace gpupool::softgpu

@@ -6,13 +6,20 @@
 namespace gpupool::softgpu {
 namespace {
 
-bool is_aggregate(const ptx::Variable& v) { return v.is_array || v.size != ptx::bytes_of(v.type); }
+bool is_aggregate(const ptx::Variable& v) {
+  return v.is_array || v.size != ptx::bytes_of(v.type);
+}
 
 }  // namespace
 
 FunctionCodegen::FunctionCodegen(ModuleCodegen& module, uint32_t index)
-    : m_(module), linked_(module.image.functions[index]), f_(*linked_.tree), facts_(linked_.facts),
-      function_(f_.is_kernel ? module.body(index) : module.function(index)), b_(module.context), entry_(module.context) {
+    : m_(module),
+      linked_(module.image.functions[index]),
+      f_(*linked_.tree),
+      facts_(linked_.facts),
+      function_(f_.is_kernel ? module.body(index) : module.function(index)),
+      b_(module.context),
+      entry_(module.context) {
   registers_.resize(f_.registers.size());
   base_offsets_.resize(f_.registers.size());
 }
@@ -26,7 +33,9 @@ void FunctionCodegen::start_block(llvm::BasicBlock* block) {
   b_.SetInsertPoint(block);
 }
 
-llvm::AllocaInst* FunctionCodegen::temporary(llvm::Type* type) { return entry_.CreateAlloca(type); }
+llvm::AllocaInst* FunctionCodegen::temporary(llvm::Type* type) {
+  return entry_.CreateAlloca(type);
+}
 
 void FunctionCodegen::run() {
   auto* entry = new_block("entry");
@@ -48,15 +57,19 @@ void FunctionCodegen::run() {
     label_blocks_.push_back(block);
   }
   for (index_ = 0; index_ < f_.code.size(); ++index_) {
-    if (block_at[index_]) start_block(block_at[index_]);
-    else if (b_.GetInsertBlock()->getTerminator()) b_.SetInsertPoint(new_block("dead"));
+    if (block_at[index_])
+      start_block(block_at[index_]);
+    else if (b_.GetInsertBlock()->getTerminator())
+      b_.SetInsertPoint(new_block("dead"));
     generate_instruction(index_);
   }
   if (block_at[f_.code.size()]) start_block(block_at[f_.code.size()]);
   if (!b_.GetInsertBlock()->getTerminator()) return_from_function();
 }
 
-void FunctionCodegen::prepare_blocks() { label_blocks_.reserve(f_.labels.size()); }
+void FunctionCodegen::prepare_blocks() {
+  label_blocks_.reserve(f_.labels.size());
+}
 
 void FunctionCodegen::prepare_arguments() {
   thread_ = function_->getArg(0);
@@ -76,8 +89,9 @@ void FunctionCodegen::prepare_arguments() {
     }
     return;
   }
-  block_ = entry_.CreateLoad(llvm::PointerType::get(m_.context, 0),
-                             entry_.CreateConstGEP1_64(b_.getInt8Ty(), thread_, offsetof(ThreadContext, block)));
+  block_ =
+      entry_.CreateLoad(llvm::PointerType::get(m_.context, 0),
+                        entry_.CreateConstGEP1_64(b_.getInt8Ty(), thread_, offsetof(ThreadContext, block)));
   unsigned argument = 1;
   uint32_t variable = 0;
   for (const ptx::Variable& result : f_.results) {
@@ -166,33 +180,112 @@ FunctionCodegen::Handler FunctionCodegen::find_handler(std::string_view opcode) 
   using F = FunctionCodegen;
   static const std::unordered_map<std::string_view, Handler> kHandlers = {
       // Control flow
-      {"bra", &F::bra}, {"brx", &F::brx}, {"ret", &F::ret}, {"exit", &F::exit}, {"trap", &F::trap}, {"call", &F::call},
-      {"brkpt", &F::nothing}, {"pmevent", &F::nothing}, {"prefetch", &F::nothing}, {"prefetchu", &F::nothing},
-      {"discard", &F::nothing}, {"applypriority", &F::nothing}, {"griddepcontrol", &F::nothing},
+      {"bra", &F::bra},
+      {"brx", &F::brx},
+      {"ret", &F::ret},
+      {"exit", &F::exit},
+      {"trap", &F::trap},
+      {"call", &F::call},
+      {"brkpt", &F::nothing},
+      {"pmevent", &F::nothing},
+      {"prefetch", &F::nothing},
+      {"prefetchu", &F::nothing},
+      {"discard", &F::nothing},
+      {"applypriority", &F::nothing},
+      {"griddepcontrol", &F::nothing},
       {"setmaxnreg", &F::nothing},
       // Memory
-      {"ld", &F::ld}, {"ldu", &F::ld}, {"st", &F::st}, {"mov", &F::mov}, {"cvta", &F::cvta}, {"isspacep", &F::isspacep},
-      {"cp", &F::cp}, {"atom", &F::atom}, {"red", &F::red}, {"membar", &F::membar}, {"fence", &F::fence},
+      {"ld", &F::ld},
+      {"ldu", &F::ld},
+      {"st", &F::st},
+      {"mov", &F::mov},
+      {"cvta", &F::cvta},
+      {"isspacep", &F::isspacep},
+      {"cp", &F::cp},
+      {"atom", &F::atom},
+      {"red", &F::red},
+      {"membar", &F::membar},
+      {"fence", &F::fence},
       // Integers
-      {"add", &F::add}, {"sub", &F::sub}, {"addc", &F::add_with_carry}, {"subc", &F::add_with_carry}, {"mul", &F::mul},
-      {"mad", &F::mad}, {"madc", &F::mad}, {"mul24", &F::mul24}, {"mad24", &F::mul24}, {"sad", &F::sad}, {"div", &F::div},
-      {"rem", &F::rem}, {"abs", &F::abs}, {"neg", &F::neg}, {"min", &F::min_max}, {"max", &F::min_max}, {"dp4a", &F::dp},
-      {"dp2a", &F::dp}, {"and", &F::logic}, {"or", &F::logic}, {"xor", &F::logic}, {"not", &F::lnot}, {"cnot", &F::cnot},
-      {"lop3", &F::lop3}, {"shl", &F::shift}, {"shr", &F::shift}, {"shf", &F::shf}, {"prmt", &F::prmt}, {"bfe", &F::bfe},
-      {"bfi", &F::bfi}, {"bmsk", &F::bmsk}, {"szext", &F::szext}, {"popc", &F::bit_count}, {"clz", &F::bit_count},
-      {"brev", &F::bit_count}, {"bfind", &F::bfind}, {"fns", &F::fns},
-      {"vadd2", &F::video}, {"vadd4", &F::video}, {"vsub2", &F::video}, {"vsub4", &F::video}, {"vavrg2", &F::video},
-      {"vavrg4", &F::video}, {"vabsdiff2", &F::video}, {"vabsdiff4", &F::video}, {"vmin2", &F::video},
-      {"vmin4", &F::video}, {"vmax2", &F::video}, {"vmax4", &F::video}, {"vset2", &F::video}, {"vset4", &F::video},
+      {"add", &F::add},
+      {"sub", &F::sub},
+      {"addc", &F::add_with_carry},
+      {"subc", &F::add_with_carry},
+      {"mul", &F::mul},
+      {"mad", &F::mad},
+      {"madc", &F::mad},
+      {"mul24", &F::mul24},
+      {"mad24", &F::mul24},
+      {"sad", &F::sad},
+      {"div", &F::div},
+      {"rem", &F::rem},
+      {"abs", &F::abs},
+      {"neg", &F::neg},
+      {"min", &F::min_max},
+      {"max", &F::min_max},
+      {"dp4a", &F::dp},
+      {"dp2a", &F::dp},
+      {"and", &F::logic},
+      {"or", &F::logic},
+      {"xor", &F::logic},
+      {"not", &F::lnot},
+      {"cnot", &F::cnot},
+      {"lop3", &F::lop3},
+      {"shl", &F::shift},
+      {"shr", &F::shift},
+      {"shf", &F::shf},
+      {"prmt", &F::prmt},
+      {"bfe", &F::bfe},
+      {"bfi", &F::bfi},
+      {"bmsk", &F::bmsk},
+      {"szext", &F::szext},
+      {"popc", &F::bit_count},
+      {"clz", &F::bit_count},
+      {"brev", &F::bit_count},
+      {"bfind", &F::bfind},
+      {"fns", &F::fns},
+      {"vadd2", &F::video},
+      {"vadd4", &F::video},
+      {"vsub2", &F::video},
+      {"vsub4", &F::video},
+      {"vavrg2", &F::video},
+      {"vavrg4", &F::video},
+      {"vabsdiff2", &F::video},
+      {"vabsdiff4", &F::video},
+      {"vmin2", &F::video},
+      {"vmin4", &F::video},
+      {"vmax2", &F::video},
+      {"vmax4", &F::video},
+      {"vset2", &F::video},
+      {"vset4", &F::video},
       // Floating point
-      {"fma", &F::fma}, {"rcp", &F::float_unary}, {"sqrt", &F::float_unary}, {"rsqrt", &F::float_unary},
-      {"sin", &F::float_unary}, {"cos", &F::float_unary}, {"lg2", &F::float_unary}, {"ex2", &F::float_unary},
-      {"tanh", &F::float_unary}, {"testp", &F::testp}, {"copysign", &F::copysign}, {"cvt", &F::cvt},
+      {"fma", &F::fma},
+      {"rcp", &F::float_unary},
+      {"sqrt", &F::float_unary},
+      {"rsqrt", &F::float_unary},
+      {"sin", &F::float_unary},
+      {"cos", &F::float_unary},
+      {"lg2", &F::float_unary},
+      {"ex2", &F::float_unary},
+      {"tanh", &F::float_unary},
+      {"testp", &F::testp},
+      {"copysign", &F::copysign},
+      {"cvt", &F::cvt},
       // Comparisons
-      {"setp", &F::setp}, {"set", &F::set}, {"selp", &F::selp}, {"slct", &F::slct},
+      {"setp", &F::setp},
+      {"set", &F::set},
+      {"selp", &F::selp},
+      {"slct", &F::slct},
       // Between threads
-      {"bar", &F::bar}, {"barrier", &F::bar}, {"vote", &F::vote}, {"match", &F::match}, {"shfl", &F::shfl},
-      {"redux", &F::redux}, {"elect", &F::elect}, {"activemask", &F::activemask}, {"nanosleep", &F::nanosleep},
+      {"bar", &F::bar},
+      {"barrier", &F::bar},
+      {"vote", &F::vote},
+      {"match", &F::match},
+      {"shfl", &F::shfl},
+      {"redux", &F::redux},
+      {"elect", &F::elect},
+      {"activemask", &F::activemask},
+      {"nanosleep", &F::nanosleep},
       {"mbarrier", &F::mbarrier},
   };
   auto it = kHandlers.find(opcode);

@@ -4,8 +4,9 @@
 
 namespace gpupool::softgpu {
 
-llvm::Value* FunctionCodegen::for_halves(Type type, std::initializer_list<llvm::Value*> operands,
-                                         const std::function<llvm::Value*(Type, std::vector<llvm::Value*>)>& operation) {
+llvm::Value* FunctionCodegen::for_halves(
+    Type type, std::initializer_list<llvm::Value*> operands,
+    const std::function<llvm::Value*(Type, std::vector<llvm::Value*>)>& operation) {
   if (!ptx::is_packed_half(type)) return operation(type, operands);
   Type half = type == Type::f16x2 ? Type::f16 : Type::bf16;
   llvm::Value* result = nullptr;
@@ -21,19 +22,21 @@ llvm::Value* FunctionCodegen::for_halves(Type type, std::initializer_list<llvm::
 
 llvm::Value* FunctionCodegen::half_to_float(llvm::Value* half, Type type) {
   llvm::Type* single = b_.getFloatTy();
-  if (type == Type::bf16) return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(half, b_.getInt32Ty()), 16), single);
+  if (type == Type::bf16)
+    return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(half, b_.getInt32Ty()), 16), single);
   if (host_converts_half()) return b_.CreateFPExt(b_.CreateBitCast(half, b_.getHalfTy()), single);
   return call_pure("softgpu_half_to_float", single, {b_.CreateZExt(half, b_.getInt32Ty())});
 }
 
-// `value` is a float or a double. A double first becomes a float whose last bit remembers that something was cut off
-// (round to odd), so that the second rounding is right.
+// `value` is a float or a double. A double first becomes a float whose last bit remembers that something was
+// cut off (round to odd), so that the second rounding is right.
 llvm::Value* FunctionCodegen::float_to_half(llvm::Value* value, Type type, Rounding rounding) {
   if (value->getType()->isDoubleTy()) {
     llvm::Value* single = b_.CreateFPTrunc(value, b_.getFloatTy());
     llvm::Value* back = b_.CreateFPExt(single, b_.getDoubleTy());
     llvm::Value* bits = b_.CreateBitCast(single, b_.getInt32Ty());
-    llvm::Value* above = b_.CreateFCmpOGT(intrinsic(llvm::Intrinsic::fabs, {back}), intrinsic(llvm::Intrinsic::fabs, {value}));
+    llvm::Value* above =
+        b_.CreateFCmpOGT(intrinsic(llvm::Intrinsic::fabs, {back}), intrinsic(llvm::Intrinsic::fabs, {value}));
     bits = b_.CreateSub(bits, b_.CreateZExt(above, b_.getInt32Ty()));
     bits = b_.CreateOr(bits, b_.CreateZExt(b_.CreateFCmpONE(back, value), b_.getInt32Ty()));
     value = b_.CreateBitCast(bits, b_.getFloatTy());
@@ -50,20 +53,26 @@ llvm::Value* FunctionCodegen::float_to_half(llvm::Value* value, Type type, Round
   }
   const char* name = type == Type::f16 ? "softgpu_float_to_half" : "softgpu_float_to_bf16";
   Rounding mode = nearest ? Rounding::nearest : rounding;
-  return b_.CreateTrunc(call_pure(name, b_.getInt32Ty(), {value, i32(static_cast<uint32_t>(mode))}), b_.getInt16Ty());
+  return b_.CreateTrunc(call_pure(name, b_.getInt32Ty(), {value, i32(static_cast<uint32_t>(mode))}),
+                        b_.getInt16Ty());
 }
 
-llvm::Value* FunctionCodegen::half_arithmetic(std::string_view op, Type type, const std::vector<llvm::Value*>& halves,
-                                              FloatMode mode) {
+llvm::Value* FunctionCodegen::half_arithmetic(std::string_view op, Type type,
+                                              const std::vector<llvm::Value*>& halves, FloatMode mode) {
   std::vector<llvm::Value*> v;
   for (llvm::Value* half : halves) v.push_back(half_to_float(half, type));
   llvm::Value* result;
   mode.flush = false;  // of the f32 in between, not of the half
-  if (op == "add") result = b_.CreateFAdd(v[0], v[1]);
-  else if (op == "sub") result = b_.CreateFSub(v[0], v[1]);
-  else if (op == "mul") result = b_.CreateFMul(v[0], v[1]);
-  else if (op == "min" || op == "max") result = minimum(v[0], v[1], op == "max", false);
-  else if (type == Type::bf16) result = call_pure("softgpu_fma_bf16", b_.getFloatTy(), {v[0], v[1], v[2]});
+  if (op == "add")
+    result = b_.CreateFAdd(v[0], v[1]);
+  else if (op == "sub")
+    result = b_.CreateFSub(v[0], v[1]);
+  else if (op == "mul")
+    result = b_.CreateFMul(v[0], v[1]);
+  else if (op == "min" || op == "max")
+    result = minimum(v[0], v[1], op == "max", false);
+  else if (type == Type::bf16)
+    result = call_pure("softgpu_fma_bf16", b_.getFloatTy(), {v[0], v[1], v[2]});
   else {
     // The product of two f16 is exact in f64, and what the sum loses is too small to matter to an f16.
     for (llvm::Value*& value : v) value = b_.CreateFPExt(value, b_.getDoubleTy());
@@ -74,16 +83,17 @@ llvm::Value* FunctionCodegen::half_arithmetic(std::string_view op, Type type, co
 
 void FunctionCodegen::half_binary(Decoded& i, Type type, FloatMode mode) {
   if (mode.rounding != Rounding::none && mode.rounding != Rounding::nearest) i.fail("only .rn is supported");
-  llvm::Value* result = for_halves(type, {read(i, 1, type), read(i, 2, type)}, [&](Type half, std::vector<llvm::Value*> v) {
-    return half_arithmetic(i.opcode(), half, v, mode);
-  });
+  llvm::Value* result = for_halves(
+      type, {read(i, 1, type), read(i, 2, type)},
+      [&](Type half, std::vector<llvm::Value*> v) { return half_arithmetic(i.opcode(), half, v, mode); });
   write(i.operand(0), result, type);
 }
 
 void FunctionCodegen::half_fma(Decoded& i, Type type, FloatMode mode) {
   if (mode.rounding != Rounding::none && mode.rounding != Rounding::nearest) i.fail("only .rn is supported");
-  llvm::Value* result = for_halves(type, {read(i, 1, type), read(i, 2, type), read(i, 3, type)},
-                                   [&](Type half, std::vector<llvm::Value*> v) { return half_arithmetic("fma", half, v, mode); });
+  llvm::Value* result = for_halves(
+      type, {read(i, 1, type), read(i, 2, type), read(i, 3, type)},
+      [&](Type half, std::vector<llvm::Value*> v) { return half_arithmetic("fma", half, v, mode); });
   write(i.operand(0), result, type);
 }
 

@@ -6,7 +6,8 @@ namespace {
 
 void expect_integer(Decoded& i, Type type, uint32_t least_bits = 16) {
   if (!ptx::is_integer(type) && !ptx::is_untyped(type)) i.fail("expected an integer type");
-  if (ptx::bits_of(type) < least_bits || ptx::bits_of(type) > 64) i.fail("integers of this width are not supported here");
+  if (ptx::bits_of(type) < least_bits || ptx::bits_of(type) > 64)
+    i.fail("integers of this width are not supported here");
 }
 
 }  // namespace
@@ -22,13 +23,17 @@ void FunctionCodegen::add(Decoded& i) {
   llvm::Value* a = read(i, 1, type);
   llvm::Value* b = read(i, 2, type);
   llvm::Value* result;
-  if (cc) result = add_carry(a, b, nullptr, true);
-  else if (mode.saturate) result = intrinsic(llvm::Intrinsic::sadd_sat, {a, b});
-  else result = b_.CreateAdd(a, b);
+  if (cc)
+    result = add_carry(a, b, nullptr, true);
+  else if (mode.saturate)
+    result = intrinsic(llvm::Intrinsic::sadd_sat, {a, b});
+  else
+    result = b_.CreateAdd(a, b);
   write(i.operand(0), result, type);
   // The sum of a variable's address and something else still points into the variable.
   auto based = [&](const Operand& o) {
-    return (o.kind == Operand::Kind::reg && facts_.based_on[o.index] != kNoVariable) || o.kind == Operand::Kind::variable;
+    return (o.kind == Operand::Kind::reg && facts_.based_on[o.index] != kNoVariable) ||
+           o.kind == Operand::Kind::variable;
   };
   bool first = based(i.operand(1));
   remember_base(i.operand(0), i.operand(first ? 1 : 2), first ? b : a);
@@ -75,7 +80,8 @@ llvm::Value* FunctionCodegen::add_carry(llvm::Value* a, llvm::Value* b, llvm::Va
   llvm::Value* sum = b_.CreateExtractValue(first, 0);
   llvm::Value* carry = b_.CreateExtractValue(first, 1);
   if (in) {
-    llvm::Value* second = intrinsic(llvm::Intrinsic::uadd_with_overflow, {sum, b_.CreateZExt(in, a->getType())});
+    llvm::Value* second =
+        intrinsic(llvm::Intrinsic::uadd_with_overflow, {sum, b_.CreateZExt(in, a->getType())});
     sum = b_.CreateExtractValue(second, 0);
     carry = b_.CreateOr(carry, b_.CreateExtractValue(second, 1));
   }
@@ -91,21 +97,27 @@ void FunctionCodegen::add_with_carry(Decoded& i) {
   llvm::Value* a = read(i, 1, type);
   llvm::Value* b = read(i, 2, type);
   llvm::Value* in = carry_in();
-  // After a subtraction the flag says "no borrow", as on the hardware: nvcc's 128-bit division reads it with addc.
+  // After a subtraction the flag says "no borrow", as on the hardware: nvcc's 128-bit division reads it with
+  // addc.
   if (i.opcode() == "addc") return write(i.operand(0), add_carry(a, b, in, cc), type);
   llvm::Value* first = intrinsic(llvm::Intrinsic::usub_with_overflow, {a, b});
-  llvm::Value* second = intrinsic(llvm::Intrinsic::usub_with_overflow,
-                                  {b_.CreateExtractValue(first, 0), b_.CreateZExt(b_.CreateNot(in), a->getType())});
-  if (cc) carry_out(b_.CreateNot(b_.CreateOr(b_.CreateExtractValue(first, 1), b_.CreateExtractValue(second, 1))));
+  llvm::Value* second =
+      intrinsic(llvm::Intrinsic::usub_with_overflow,
+                {b_.CreateExtractValue(first, 0), b_.CreateZExt(b_.CreateNot(in), a->getType())});
+  if (cc)
+    carry_out(b_.CreateNot(b_.CreateOr(b_.CreateExtractValue(first, 1), b_.CreateExtractValue(second, 1))));
   write(i.operand(0), b_.CreateExtractValue(second, 0), type);
 }
 
 // The wanted part of a * b: lo, hi, or wide (twice as wide).
-llvm::Value* FunctionCodegen::multiply(Decoded& i, Type type, std::string_view part, llvm::Value* a, llvm::Value* b) {
+llvm::Value* FunctionCodegen::multiply(Decoded& i, Type type, std::string_view part, llvm::Value* a,
+                                       llvm::Value* b) {
   if (part == "lo") return b_.CreateMul(a, b);
   uint32_t bits = ptx::bits_of(type);
   llvm::Type* wide = m_.int_type(bits * 2);
-  auto extend = [&](llvm::Value* v) { return ptx::is_signed(type) ? b_.CreateSExt(v, wide) : b_.CreateZExt(v, wide); };
+  auto extend = [&](llvm::Value* v) {
+    return ptx::is_signed(type) ? b_.CreateSExt(v, wide) : b_.CreateZExt(v, wide);
+  };
   llvm::Value* product = b_.CreateMul(extend(a), extend(b));
   if (part == "wide") {
     if (bits > 64) i.fail("the product is too wide");
@@ -118,11 +130,16 @@ namespace {
 
 Type doubled(Decoded& i, Type type) {
   switch (type) {
-    case Type::u16: return Type::u32;
-    case Type::s16: return Type::s32;
-    case Type::u32: return Type::u64;
-    case Type::s32: return Type::s64;
-    default: i.fail(".wide takes 16 and 32 bits");
+    case Type::u16:
+      return Type::u32;
+    case Type::s16:
+      return Type::s32;
+    case Type::u32:
+      return Type::u64;
+    case Type::s32:
+      return Type::s64;
+    default:
+      i.fail(".wide takes 16 and 32 bits");
   }
 }
 
@@ -157,9 +174,12 @@ void FunctionCodegen::mad(Decoded& i) {
   llvm::Value* product = multiply(i, type, part, read(i, 1, type), read(i, 2, type));
   llvm::Value* c = read(i, 3, result);
   llvm::Value* sum;
-  if (mode.saturate) sum = intrinsic(llvm::Intrinsic::sadd_sat, {product, c});
-  else if (with_carry || cc) sum = add_carry(product, c, with_carry ? carry_in() : nullptr, cc);
-  else sum = b_.CreateAdd(product, c);
+  if (mode.saturate)
+    sum = intrinsic(llvm::Intrinsic::sadd_sat, {product, c});
+  else if (with_carry || cc)
+    sum = add_carry(product, c, with_carry ? carry_in() : nullptr, cc);
+  else
+    sum = b_.CreateAdd(product, c);
   write(i.operand(0), sum, result);
 }
 
@@ -169,11 +189,13 @@ void FunctionCodegen::mul24(Decoded& i) {
   bool saturate = i.take("sat"), adds = i.opcode() == "mad24";
   Type type = i.type();
   i.done(adds ? 4 : 3);
-  if (part.empty() || (type != Type::s32 && type != Type::u32)) i.fail("expected .lo or .hi and a 32-bit type");
+  if (part.empty() || (type != Type::s32 && type != Type::u32))
+    i.fail("expected .lo or .hi and a 32-bit type");
   auto factor = [&](size_t n) {
     llvm::Value* high = b_.CreateShl(read(i, n, type), 8);
     llvm::Value* value = ptx::is_signed(type) ? b_.CreateAShr(high, 8) : b_.CreateLShr(high, 8);
-    return ptx::is_signed(type) ? b_.CreateSExt(value, b_.getInt64Ty()) : b_.CreateZExt(value, b_.getInt64Ty());
+    return ptx::is_signed(type) ? b_.CreateSExt(value, b_.getInt64Ty())
+                                : b_.CreateZExt(value, b_.getInt64Ty());
   };
   llvm::Value* product = b_.CreateMul(factor(1), factor(2));
   llvm::Value* result = b_.CreateTrunc(part == "lo" ? product : b_.CreateLShr(product, 16), b_.getInt32Ty());
@@ -208,8 +230,10 @@ llvm::Value* FunctionCodegen::divide(Type type, llvm::Value* a, llvm::Value* b, 
   // Dividing by one instead gives what the overflowing quotient wraps to.
   llvm::Value* divisor = b_.CreateSelect(unsafe, one, b);
   llvm::Value* result;
-  if (ptx::is_signed(type)) result = remainder ? b_.CreateSRem(a, divisor) : b_.CreateSDiv(a, divisor);
-  else result = remainder ? b_.CreateURem(a, divisor) : b_.CreateUDiv(a, divisor);
+  if (ptx::is_signed(type))
+    result = remainder ? b_.CreateSRem(a, divisor) : b_.CreateSDiv(a, divisor);
+  else
+    result = remainder ? b_.CreateURem(a, divisor) : b_.CreateUDiv(a, divisor);
   return b_.CreateSelect(zero, all_ones, result);
 }
 
@@ -230,8 +254,12 @@ void FunctionCodegen::rem(Decoded& i) {
   write(i.operand(0), divide(type, read(i, 1, type), read(i, 2, type), true), type);
 }
 
-void FunctionCodegen::abs(Decoded& i) { float_abs_neg(i); }
-void FunctionCodegen::neg(Decoded& i) { float_abs_neg(i); }
+void FunctionCodegen::abs(Decoded& i) {
+  float_abs_neg(i);
+}
+void FunctionCodegen::neg(Decoded& i) {
+  float_abs_neg(i);
+}
 
 llvm::Value* FunctionCodegen::select_min(llvm::Value* a, llvm::Value* b, bool is_signed) {
   return b_.CreateSelect(is_signed ? b_.CreateICmpSLT(a, b) : b_.CreateICmpULT(a, b), a, b);
@@ -251,7 +279,8 @@ void FunctionCodegen::min_max(Decoded& i) {
     llvm::Intrinsic::ID id = is_signed ? (maximum ? llvm::Intrinsic::smax : llvm::Intrinsic::smin)
                                        : (maximum ? llvm::Intrinsic::umax : llvm::Intrinsic::umin);
     llvm::Value* result = intrinsic(id, {a, b});
-    if (mode.relu) result = intrinsic(llvm::Intrinsic::smax, {result, llvm::ConstantInt::get(a->getType(), 0)});
+    if (mode.relu)
+      result = intrinsic(llvm::Intrinsic::smax, {result, llvm::ConstantInt::get(a->getType(), 0)});
     return result;
   };
   llvm::Value* a = read(i, 1, type);

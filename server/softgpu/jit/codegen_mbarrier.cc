@@ -1,5 +1,5 @@
-// mbarrier objects and the bulk copies that complete them. The object is one 64-bit word in shared memory; support.cc
-// knows its layout. Copies are done at once, so waiting for them never waits.
+// mbarrier objects and the bulk copies that complete them. The object is one 64-bit word in shared memory;
+// support.cc knows its layout. Copies are done at once, so waiting for them never waits.
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/support.h"
 
@@ -17,7 +17,8 @@ llvm::Value* FunctionCodegen::mbarrier_pointer(Decoded& i, size_t operand, Space
 }
 
 void FunctionCodegen::mbarrier(Decoded& i) {
-  std::string_view op = i.take_one({"init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "test_wait", "try_wait", "pending_count"});
+  std::string_view op = i.take_one({"init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx",
+                                    "test_wait", "try_wait", "pending_count"});
   bool expects = op == "arrive" || op == "arrive_drop" ? i.take("expect_tx") : false;
   bool parity = i.take("parity");
   take_qualifiers(i);
@@ -27,14 +28,18 @@ void FunctionCodegen::mbarrier(Decoded& i) {
   i.done();
   size_t count = i.operand_count();
   llvm::Type* word = b_.getInt64Ty();
-  auto call = [&](const char* name, std::initializer_list<llvm::Value*> arguments) { return call_runtime(name, word, arguments); };
+  auto call = [&](const char* name, std::initializer_list<llvm::Value*> arguments) {
+    return call_runtime(name, word, arguments);
+  };
   if (type != Type::b64) i.fail("expected .b64");
   if (op == "init") {
-    b_.CreateStore(call_pure("softgpu_mbarrier_new", word, {read(i, 1, Type::u32)}), mbarrier_pointer(i, 0, space));
+    b_.CreateStore(call_pure("softgpu_mbarrier_new", word, {read(i, 1, Type::u32)}),
+                   mbarrier_pointer(i, 0, space));
   } else if (op == "inval") {
     b_.CreateStore(i64(0), mbarrier_pointer(i, 0, space));
   } else if (op == "arrive" || op == "arrive_drop") {
-    size_t at = count > 0 && i.operand(0).kind == Operand::Kind::address ? 0 : 1;  // the state may be left out
+    size_t at =
+        count > 0 && i.operand(0).kind == Operand::Kind::address ? 0 : 1;  // the state may be left out
     llvm::Value* number = count > at + 1 ? read(i, at + 1, Type::u32) : i32(expects ? 0 : 1);
     llvm::Value* pointer = mbarrier_pointer(i, at, space);
     if (expects) call("softgpu_mbarrier_transfer", {pointer, b_.CreateZExt(number, word)});
@@ -43,20 +48,23 @@ void FunctionCodegen::mbarrier(Decoded& i) {
     if (at == 1) write(i.operand(0), state, type);
   } else if (op == "expect_tx" || op == "complete_tx") {
     llvm::Value* bytes = b_.CreateZExt(read(i, 1, Type::u32), word);
-    call("softgpu_mbarrier_transfer", {mbarrier_pointer(i, 0, space), op == "expect_tx" ? bytes : b_.CreateNeg(bytes)});
+    call("softgpu_mbarrier_transfer",
+         {mbarrier_pointer(i, 0, space), op == "expect_tx" ? bytes : b_.CreateNeg(bytes)});
   } else if (op == "test_wait" || op == "try_wait") {
     llvm::LoadInst* now = b_.CreateAlignedLoad(word, mbarrier_pointer(i, 1, space), llvm::Align(8), true);
     llvm::Value* phase = b_.CreateLShr(now, 63);
-    llvm::Value* waited = parity ? b_.CreateAnd(b_.CreateZExt(read(i, 2, Type::u32), word), i64(1)) : b_.CreateLShr(read(i, 2, type), 63);
+    llvm::Value* waited = parity ? b_.CreateAnd(b_.CreateZExt(read(i, 2, Type::u32), word), i64(1))
+                                 : b_.CreateLShr(read(i, 2, type), 63);
     llvm::Value* complete = b_.CreateICmpNE(phase, waited);
     write(i.operand(0), complete, Type::pred);
-    auto* waiting = new_block("waiting"), *after = new_block("after");
+    auto *waiting = new_block("waiting"), *after = new_block("after");
     b_.CreateCondBr(complete, after, waiting);
     b_.SetInsertPoint(waiting);
     call_runtime("softgpu_yield", b_.getVoidTy(), {thread_});
     start_block(after);
   } else if (op == "pending_count") {
-    write(i.operand(0), call_pure("softgpu_mbarrier_pending", b_.getInt32Ty(), {read(i, 1, type)}), Type::u32);
+    write(i.operand(0), call_pure("softgpu_mbarrier_pending", b_.getInt32Ty(), {read(i, 1, type)}),
+          Type::u32);
   } else {
     i.fail("unknown operation");
   }
@@ -84,11 +92,12 @@ void FunctionCodegen::cp_bulk(Decoded& i) {
   i.take_any({"bulk_group", "L2::cache_hint"});
   i.done();
   bool to_shared = target.substr(0, 6) == "shared", from_shared = source.substr(0, 6) == "shared";
-  if (to_shared == from_shared || (to_shared ? source : target) != "global") i.fail("only copies between global and shared memory are supported");
+  if (to_shared == from_shared || (to_shared ? source : target) != "global")
+    i.fail("only copies between global and shared memory are supported");
   llvm::Type* word = b_.getInt64Ty();
   llvm::Value* bytes = b_.CreateZExt(read(i, 2, Type::u32), word);
   llvm::Value* barrier = signals ? mbarrier_pointer(i, 3, Space::shared) : nullptr;
-  auto* copy = new_block("copy"), *after = new_block("after");
+  auto *copy = new_block("copy"), *after = new_block("after");
   b_.CreateCondBr(b_.CreateIsNull(bytes), after, copy);
   b_.SetInsertPoint(copy);
   // Its first and last 16 bytes lie in the window, hence all of it does.
@@ -99,7 +108,8 @@ void FunctionCodegen::cp_bulk(Decoded& i) {
   checked_pointer(i, last, 16, to_shared, false);
   llvm::Value* global = resolve(i, i.operand(to_shared ? 1 : 0), Space::global).value;
   llvm::Value* window = b_.CreatePtrToInt(begin, word);
-  call_runtime("softgpu_bulk_copy", b_.getVoidTy(), {thread_, to_shared ? window : global, to_shared ? global : window, bytes, i32(!to_shared)});
+  call_runtime("softgpu_bulk_copy", b_.getVoidTy(),
+               {thread_, to_shared ? window : global, to_shared ? global : window, bytes, i32(!to_shared)});
   if (barrier) call_runtime("softgpu_mbarrier_transfer", word, {barrier, b_.CreateNeg(bytes)});
   start_block(after);
 }

@@ -1,11 +1,11 @@
-// Addresses, their checks, loads, stores and moves.
+// Addresses, their checks, loads and stores.
+#include <llvm/IR/MDBuilder.h>
+
 #include <bit>
 #include <numeric>
 
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/memory/address_space.h"
-
-#include <llvm/IR/MDBuilder.h>
 
 namespace gpupool::softgpu {
 namespace {
@@ -14,23 +14,19 @@ llvm::MDNode* unlikely(llvm::LLVMContext& context) {
   return llvm::MDBuilder(context).createBranchWeights(100000, 1);
 }
 
-// What softgpu does not need: caches, scopes and hints.
-void take_cache_hints(Decoded& i) {
-  i.take_any({"ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first",
-              "L1::evict_last", "L1::no_allocate", "L2::evict_normal", "L2::evict_first", "L2::evict_last",
-              "L2::cache_hint", "L2::64B", "L2::128B", "L2::256B", "unified"});
-}
-
 }  // namespace
 
 llvm::Value* FunctionCodegen::pointer_to(llvm::Value* address) {
   return b_.CreateIntToPtr(address, llvm::PointerType::get(m_.context, 0));
 }
 
-llvm::Value* FunctionCodegen::shared_base() { return block_field(offsetof(BlockContext, shared_base), b_.getInt64Ty()); }
+llvm::Value* FunctionCodegen::shared_base() {
+  return block_field(offsetof(BlockContext, shared_base), b_.getInt64Ty());
+}
 
 Space FunctionCodegen::take_space(Decoded& i) {
-  std::string_view word = i.take_one({"global", "shared", "shared::cta", "local", "const", "param", "param::entry", "param::func"});
+  std::string_view word = i.take_one(
+      {"global", "shared", "shared::cta", "local", "const", "param", "param::entry", "param::func"});
   return word.empty() ? Space::generic : *ptx::find_space(word);
 }
 
@@ -52,7 +48,8 @@ FunctionCodegen::Address FunctionCodegen::resolve(Decoded& i, const Operand& ope
       address.value = b_.CreateAdd(linked_address(symbol, base.name), i64(offset));
       uint64_t size = m_.image.data[symbol.index].tree->size;
       address.safe_bytes = offset < size ? size - offset : 0;
-      address.safe_alignment = std::gcd(uint64_t{m_.image.data[symbol.index].tree->alignment}, offset | 1ull << 12);
+      address.safe_alignment =
+          std::gcd(uint64_t{m_.image.data[symbol.index].tree->alignment}, offset | 1ull << 12);
       return address;
     }
     if (symbol.kind == Symbol::Kind::undefined) linked_address(symbol, base.name);  // says so
@@ -77,7 +74,8 @@ FunctionCodegen::Address FunctionCodegen::resolve(Decoded& i, const Operand& ope
       return address;
     }
     case Operand::Kind::variable: {
-      if (auto it = linked_.variables.find(base.index); it != linked_.variables.end()) return linked(it->second);
+      if (auto it = linked_.variables.find(base.index); it != linked_.variables.end())
+        return linked(it->second);
       address.kind = Address::Kind::storage;
       address.variable = base.index;
       address.value = i64(offset);
@@ -105,7 +103,8 @@ llvm::Value* FunctionCodegen::base_offset(uint32_t reg) {
   return b_.CreateLoad(b_.getInt64Ty(), memory);
 }
 
-// Called where `target` is written: keeps the offset from its variable's start, when it always points into one.
+// Called where `target` is written: keeps the offset from its variable's start, when it always points into
+// one.
 void FunctionCodegen::remember_base(const Operand& target, const Operand& source, llvm::Value* added) {
   if (target.kind != Operand::Kind::reg || facts_.based_on[target.index] == kNoVariable) return;
   base_offset(target.index);  // creates the slot
@@ -115,8 +114,10 @@ void FunctionCodegen::remember_base(const Operand& target, const Operand& source
   b_.CreateStore(offset, base_offsets_[target.index]);
 }
 
-// The access must lie in softgpu's range and be aligned; anything else is settled by the runtime, far from the hot path.
-void FunctionCodegen::check_generic(llvm::Value* address, uint32_t bytes, bool is_store, bool exact_alignment) {
+// The access must lie in softgpu's range and be aligned; anything else is settled by the runtime, far from
+// the hot path.
+void FunctionCodegen::check_generic(llvm::Value* address, uint32_t bytes, bool is_store,
+                                    bool exact_alignment) {
   auto bits = static_cast<uint32_t>(std::countr_zero(bytes));
   auto rotate = [&](llvm::Value* value) -> llvm::Value* {
     return bits ? intrinsic(llvm::Intrinsic::fshr, {value, value, i64(bits)}) : value;
@@ -126,11 +127,12 @@ void FunctionCodegen::check_generic(llvm::Value* address, uint32_t bytes, bool i
   constexpr auto kSizeBits = static_cast<uint32_t>(std::countr_zero(kRangeSize));
   llvm::Value* good;
   if constexpr (kRangeBase % kRangeSize == 0) {
-    good = b_.CreateICmpEQ(b_.CreateLShr(rotate(address), i64(kSizeBits - bits)), i64(kRangeBase >> kSizeBits));
+    good =
+        b_.CreateICmpEQ(b_.CreateLShr(rotate(address), i64(kSizeBits - bits)), i64(kRangeBase >> kSizeBits));
   } else {
     good = b_.CreateICmpULT(rotate(b_.CreateSub(address, i64(kRangeBase))), i64(kRangeSize >> bits));
   }
-  auto* inside = new_block("inside"), *outside = new_block("outside");
+  auto *inside = new_block("inside"), *outside = new_block("outside");
   b_.CreateCondBr(good, inside, outside, unlikely(m_.context));
   b_.SetInsertPoint(outside);
   auto* call = llvm::cast<llvm::CallInst>(
@@ -156,7 +158,7 @@ void FunctionCodegen::check_bounds(llvm::Value* offset, llvm::Value* size, uint3
   if (alignment > 1)
     good = b_.CreateAnd(fits, b_.CreateICmpEQ(b_.CreateAnd(offset, i64(alignment - 1)), i64(0)));
   if (auto* constant = llvm::dyn_cast<llvm::ConstantInt>(good); constant && constant->isOne()) return;
-  auto* inside = new_block("inside"), *outside = new_block("outside");
+  auto *inside = new_block("inside"), *outside = new_block("outside");
   b_.CreateCondBr(good, inside, outside, unlikely(m_.context));
   b_.SetInsertPoint(outside);
   llvm::Value* kind = b_.CreateSelect(fits, i32(static_cast<uint32_t>(FaultKind::misaligned_address)),
@@ -169,24 +171,28 @@ void FunctionCodegen::check_bounds(llvm::Value* offset, llvm::Value* size, uint3
   b_.SetInsertPoint(inside);
 }
 
-llvm::Value* FunctionCodegen::checked_pointer(Decoded& i, const Address& address, uint32_t bytes, bool is_store,
-                                              bool exact_alignment) {
+llvm::Value* FunctionCodegen::checked_pointer(Decoded& i, const Address& address, uint32_t bytes,
+                                              bool is_store, bool exact_alignment) {
   if (address.kind == Address::Kind::shared) {
     if (auto* constant = llvm::dyn_cast<llvm::ConstantInt>(address.value)) {
       uint64_t offset = constant->getZExtValue();
-      if (offset % bytes == 0 && offset <= m_.static_shared_bytes() && bytes <= m_.static_shared_bytes() - offset)
+      if (offset % bytes == 0 && offset <= m_.static_shared_bytes() &&
+          bytes <= m_.static_shared_bytes() - offset)
         return b_.CreateGEP(b_.getInt8Ty(), pointer_to(shared_base()), address.value);
     }
     llvm::Value* total = block_field(offsetof(BlockContext, total_shared_bytes), b_.getInt32Ty());
-    if (auto* load = llvm::dyn_cast<llvm::LoadInst>(total)) dimension_range(load, m_.static_shared_bytes(), 1u << 31);
+    if (auto* load = llvm::dyn_cast<llvm::LoadInst>(total))
+      dimension_range(load, m_.static_shared_bytes(), 1u << 31);
     check_bounds(address.value, b_.CreateZExt(total, b_.getInt64Ty()), bytes, bytes, shared_base());
     return b_.CreateGEP(b_.getInt8Ty(), pointer_to(shared_base()), address.value);
   }
   if (address.kind == Address::Kind::storage) {
     Storage& storage = variable_storage(address.variable);
-    if (f_.is_kernel && address.variable < f_.parameters.size() && is_store) i.fail("kernel parameters are read-only");
+    if (f_.is_kernel && address.variable < f_.parameters.size() && is_store)
+      i.fail("kernel parameters are read-only");
     auto* constant = llvm::dyn_cast<llvm::ConstantInt>(address.value);
-    bool inside = constant && constant->getZExtValue() <= storage.size && bytes <= storage.size - constant->getZExtValue();
+    bool inside = constant && constant->getZExtValue() <= storage.size &&
+                  bytes <= storage.size - constant->getZExtValue();
     if (constant && !inside) i.fail("the access lies outside its variable");
     if (!exact_alignment) {
       if (!inside) {
@@ -207,7 +213,8 @@ llvm::Value* FunctionCodegen::checked_pointer(Decoded& i, const Address& address
 // --- ld, st ---
 
 bool FunctionCodegen::is_kernel_parameter(const Address& address, uint32_t bytes) {
-  if (!f_.is_kernel || address.kind != Address::Kind::storage || address.variable >= f_.parameters.size()) return false;
+  if (!f_.is_kernel || address.kind != Address::Kind::storage || address.variable >= f_.parameters.size())
+    return false;
   auto* constant = llvm::dyn_cast<llvm::ConstantInt>(address.value);
   uint64_t size = f_.parameters[address.variable].size;
   return constant && constant->getZExtValue() <= size && bytes <= size - constant->getZExtValue();
@@ -218,7 +225,8 @@ llvm::Value* FunctionCodegen::kernel_parameter(const Address& address, Type type
   uint64_t offset = llvm::cast<llvm::ConstantInt>(address.value)->getZExtValue();
   llvm::Value*& value = parameters_[{address.variable, offset, type}];
   if (!value) {
-    llvm::Value* pointer = entry_.CreateConstGEP1_64(b_.getInt8Ty(), variable_storage(address.variable).pointer, offset);
+    llvm::Value* pointer =
+        entry_.CreateConstGEP1_64(b_.getInt8Ty(), variable_storage(address.variable).pointer, offset);
     auto* load = entry_.CreateAlignedLoad(m_.ir_type(type), pointer, llvm::Align(1));
     load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(m_.context, {}));
     value = load;
@@ -227,12 +235,13 @@ llvm::Value* FunctionCodegen::kernel_parameter(const Address& address, Type type
 }
 
 void FunctionCodegen::ld(Decoded& i) {
-  bool acquire = i.take("acquire"), relaxed = i.take("relaxed"), is_volatile = i.take_any({"volatile", "mmio"});
+  bool acquire = i.take("acquire"), relaxed = i.take("relaxed"),
+       is_volatile = i.take_any({"volatile", "mmio"});
   i.take("weak");
   i.take_any({"cta", "cluster", "gpu", "sys"});
   Space space = take_space(i);
   bool constant = i.take("nc") || space == Space::constant || i.opcode() == "ldu";
-  take_cache_hints(i);
+  i.take_cache_hints();
   uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : i.take("v8") ? 8 : 1;
   Type type = i.type();
   i.done();
@@ -247,11 +256,13 @@ void FunctionCodegen::ld(Decoded& i) {
   uint32_t bytes = ptx::bytes_of(type);
   if (bytes * width > 32) i.fail("the vector is too wide");
   Address address = resolve(i, i.operand(1), space);
-  if (width == 1 && is_kernel_parameter(address, bytes)) return write(target, kernel_parameter(address, type), type);
+  if (width == 1 && is_kernel_parameter(address, bytes))
+    return write(target, kernel_parameter(address, type), type);
   bool atomic = (acquire || relaxed) && bytes <= 8;
   llvm::Value* pointer = checked_pointer(i, address, bytes * width, false, atomic);
   llvm::Type* element = atomic ? m_.int_type(bytes * 8) : m_.ir_type(type);
-  bool fresh = address.kind == Address::Kind::storage;  // may not have been written yet: must not be undefined
+  bool fresh =
+      address.kind == Address::Kind::storage;  // may not have been written yet: must not be undefined
   if (width > 1 && !atomic) {
     auto* vector = llvm::FixedVectorType::get(element, width);
     llvm::LoadInst* load = b_.CreateAlignedLoad(vector, pointer, llvm::Align(1), is_volatile);
@@ -264,7 +275,8 @@ void FunctionCodegen::ld(Decoded& i) {
   for (uint32_t n = 0; n < width; ++n) {
     llvm::Value* at = n ? b_.CreateConstGEP1_64(b_.getInt8Ty(), pointer, uint64_t{n} * bytes) : pointer;
     llvm::LoadInst* load = b_.CreateAlignedLoad(element, at, llvm::Align(atomic ? bytes : 1), is_volatile);
-    if (atomic) load->setAtomic(acquire ? llvm::AtomicOrdering::Acquire : llvm::AtomicOrdering::Monotonic);
+    if (atomic)
+      load->setAtomic(acquire ? llvm::AtomicOrdering::Acquire : llvm::AtomicOrdering::Monotonic);
     else if (constant && !is_volatile)
       load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(m_.context, {}));
     llvm::Value* value = fresh ? b_.CreateFreeze(load) : load;
@@ -273,11 +285,12 @@ void FunctionCodegen::ld(Decoded& i) {
 }
 
 void FunctionCodegen::st(Decoded& i) {
-  bool release = i.take("release"), relaxed = i.take("relaxed"), is_volatile = i.take_any({"volatile", "mmio"});
+  bool release = i.take("release"), relaxed = i.take("relaxed"),
+       is_volatile = i.take_any({"volatile", "mmio"});
   i.take("weak");
   i.take_any({"cta", "cluster", "gpu", "sys"});
   Space space = take_space(i);
-  take_cache_hints(i);
+  i.take_cache_hints();
   uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : i.take("v8") ? 8 : 1;
   Type type = i.type();
   i.done();
@@ -306,125 +319,6 @@ void FunctionCodegen::st(Decoded& i) {
     llvm::StoreInst* store = b_.CreateAlignedStore(value, at, llvm::Align(atomic ? bytes : 1), is_volatile);
     if (atomic) store->setAtomic(release ? llvm::AtomicOrdering::Release : llvm::AtomicOrdering::Monotonic);
   }
-}
-
-// --- cvta, isspacep, mov, cp ---
-
-void FunctionCodegen::cvta(Decoded& i) {
-  bool to = i.take("to");
-  Space space = take_space(i);
-  Type type = i.type();
-  i.done(2);
-  if (space == Space::generic) i.fail("a state space is missing");
-  llvm::Value* value = read(i, 1, space == Space::shared && !to ? Type::u64 : type);
-  if (space == Space::shared) {
-    llvm::Value* base = convert_bits(shared_base(), value->getType(), false);
-    value = to ? b_.CreateSub(value, base) : b_.CreateAdd(value, base);
-  }
-  write(i.operand(0), value, type);
-  remember_base(i.operand(0), i.operand(1), nullptr);
-}
-
-void FunctionCodegen::isspacep(Decoded& i) {
-  std::string_view space = i.take_one({"global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry"});
-  i.done(2);
-  llvm::Value* address = read(i, 1, Type::u64);
-  auto inside = [&](llvm::Value* base, llvm::Value* size) { return b_.CreateICmpULT(b_.CreateSub(address, base), size); };
-  auto in_shared = [&] {
-    return inside(shared_base(), b_.CreateZExt(block_field(offsetof(BlockContext, total_shared_bytes), b_.getInt32Ty()), b_.getInt64Ty()));
-  };
-  // Locals lie on this thread's stack, above and close to where the stack stands now.
-  auto in_local = [&] {
-    llvm::Value* top = b_.CreateIntrinsic(llvm::Intrinsic::frameaddress, {llvm::PointerType::get(m_.context, 0)}, {i32(0)});
-    llvm::Value* frame = b_.CreatePtrToInt(top, b_.getInt64Ty());
-    constexpr uint64_t kReach = 16 * 1024;
-    return inside(b_.CreateSub(frame, i64(kReach)), i64(2 * kReach));
-  };
-  auto in_parameters = [&] {
-    uint64_t size = f_.is_kernel ? 4096 : 0;
-    return inside(block_field(offsetof(BlockContext, params), b_.getInt64Ty()), i64(size));
-  };
-  llvm::Value* result;
-  if (space.substr(0, 6) == "shared") result = in_shared();
-  else if (space == "local") result = in_local();
-  else if (space.substr(0, 5) == "param") result = in_parameters();
-  else if (space == "const") result = b_.getFalse();
-  else if (space == "global") result = b_.CreateNot(b_.CreateOr(in_shared(), in_local()));
-  else i.fail("a state space is missing");
-  write(i.operand(0), result, Type::pred);
-}
-
-void FunctionCodegen::mov(Decoded& i) {
-  Type type = i.type();
-  i.done(2);
-  const Operand& target = i.operand(0);
-  const Operand& source = i.operand(1);
-  if (target.kind == Operand::Kind::vector || source.kind == Operand::Kind::vector) return mov_vector(i, type);
-  write(target, read(source, type), type);
-  remember_base(target, source, nullptr);
-}
-
-// mov.b32 d, {a, b} and mov.b32 {a, b}, d: the first element is the least significant.
-void FunctionCodegen::mov_vector(Decoded& i, Type type) {
-  const Operand& target = i.operand(0);
-  const Operand& source = i.operand(1);
-  bool packs = source.kind == Operand::Kind::vector;
-  const Operand& vector = packs ? source : target;
-  uint32_t bits = ptx::bits_of(type), count = vector.count;
-  if (packs && target.kind == Operand::Kind::vector) i.fail("both operands are vectors");
-  if (type == Type::pred || (count != 2 && count != 4) || bits % count || bits / count < 8) i.fail("the vector's width is wrong");
-  uint32_t part = bits / count;
-  Type element = part == 8 ? Type::b8 : part == 16 ? Type::b16 : part == 32 ? Type::b32 : Type::b64;
-  llvm::Type* whole = m_.int_type(bits);
-  auto elements = i.elements(vector);
-  if (packs) {
-    llvm::Value* value = llvm::ConstantInt::get(whole, 0);
-    for (uint32_t n = 0; n < count; ++n)
-      value = b_.CreateOr(value, b_.CreateShl(b_.CreateZExt(read(elements[n], element), whole), uint64_t{n} * part));
-    write(target, value, type);
-    return;
-  }
-  llvm::Value* value = convert_bits(read(source, type), whole, false);
-  for (uint32_t n = 0; n < count; ++n)
-    write(elements[n], b_.CreateTrunc(b_.CreateLShr(value, uint64_t{n} * part), m_.int_type(part)), element);
-}
-
-// cp.async: copied at once, so committing and waiting have nothing to do.
-void FunctionCodegen::cp(Decoded& i) {
-  if (!i.take("async")) i.fail("only cp.async is supported");
-  if (i.take("bulk")) return cp_bulk(i);
-  if (i.take("mbarrier")) return cp_mbarrier_arrive(i);
-  if (i.take_any({"commit_group", "wait_group", "wait_all"})) return i.done();
-  i.take_any({"ca", "cg"});
-  if (!i.take_one({"shared", "shared::cta"}).size() || !i.take("global")) i.fail("only global to shared is supported");
-  take_cache_hints(i);
-  i.done();
-  const Operand& size = i.operand(2);
-  if (size.kind != Operand::Kind::integer || (size.value != 4 && size.value != 8 && size.value != 16))
-    i.fail("the size must be 4, 8 or 16");
-  auto bytes = static_cast<uint32_t>(size.value);
-  llvm::Type* type = m_.int_type(bytes * 8);
-  llvm::Value* to = checked_pointer(i, resolve(i, i.operand(0), Space::shared), bytes, true, false);
-  Address from = resolve(i, i.operand(1), Space::global);
-  if (i.operand_count() < 4) {
-    llvm::Value* value = b_.CreateAlignedLoad(type, checked_pointer(i, from, bytes, false, false), llvm::Align(1));
-    b_.CreateAlignedStore(value, to, llvm::Align(1));
-    return;
-  }
-  // A source size below `bytes` fills the rest with zeros; a predicate that ignores the source is size 0.
-  const Operand& limit = i.operand(3);
-  bool ignore = limit.kind == Operand::Kind::reg && f_.registers[limit.index].type == Type::pred;
-  llvm::Value* count = ignore ? b_.CreateSelect(read_predicate(limit), i32(0), i32(bytes)) : read(limit, Type::u32);
-  auto* copy = new_block("copy"), *after = new_block("after");
-  b_.CreateAlignedStore(llvm::ConstantInt::get(type, 0), to, llvm::Align(1));
-  b_.CreateCondBr(b_.CreateICmpEQ(count, i32(0)), after, copy);
-  b_.SetInsertPoint(copy);
-  llvm::Value* value = b_.CreateAlignedLoad(type, checked_pointer(i, from, bytes, false, false), llvm::Align(1));
-  llvm::Value* missing = b_.CreateMul(b_.CreateSub(i32(bytes), select_min(count, i32(bytes), false)), i32(8));
-  llvm::Value* wide = b_.CreateZExt(missing, type);
-  value = b_.CreateLShr(b_.CreateShl(value, wide), wide);  // count is at least 1 here, so the shift is in range
-  b_.CreateAlignedStore(value, to, llvm::Align(1));
-  start_block(after);
 }
 
 }  // namespace gpupool::softgpu

@@ -8,10 +8,13 @@
 namespace gpupool::softgpu {
 namespace {
 
-bool is_aggregate(const ptx::Variable& v) { return v.is_array || v.size != ptx::bytes_of(v.type); }
+bool is_aggregate(const ptx::Variable& v) {
+  return v.is_array || v.size != ptx::bytes_of(v.type);
+}
 
 // Sizes of arrays are part of it: they travel as pointers, and a callee trusts that the whole array is there.
-std::string signature(const std::vector<ptx::Variable>& results, const std::vector<ptx::Variable>& parameters) {
+std::string signature(const std::vector<ptx::Variable>& results,
+                      const std::vector<ptx::Variable>& parameters) {
   std::string text;
   auto add = [&](const ptx::Variable& v) {
     text += is_aggregate(v) ? "a" + std::to_string(v.size) : std::to_string(ptx::bits_of(v.type));
@@ -50,8 +53,10 @@ llvm::FunctionType* ModuleCodegen::function_type(const std::vector<ptx::Variable
   llvm::Type* result = llvm::Type::getVoidTy(context);
   std::vector<llvm::Type*> arguments{pointer};
   if (!results.empty()) {
-    if (is_aggregate(results[0])) arguments.push_back(pointer);
-    else result = int_type(ptx::bits_of(results[0].type));
+    if (is_aggregate(results[0]))
+      arguments.push_back(pointer);
+    else
+      result = int_type(ptx::bits_of(results[0].type));
   }
   for (const ptx::Variable& v : parameters)
     arguments.push_back(is_aggregate(v) ? pointer : int_type(ptx::bits_of(v.type)));
@@ -62,8 +67,8 @@ llvm::Function* ModuleCodegen::function(uint32_t index) {
   auto [it, fresh] = functions_.emplace(index, nullptr);
   if (!fresh) return it->second;
   const ptx::Function& tree = *image.functions[index].tree;
-  it->second = llvm::Function::Create(function_type(tree.results, tree.parameters), llvm::Function::InternalLinkage,
-                                      "f" + std::to_string(index), module);
+  it->second = llvm::Function::Create(function_type(tree.results, tree.parameters),
+                                      llvm::Function::InternalLinkage, "f" + std::to_string(index), module);
   add_common_attributes(it->second);
   if (tree.is_noreturn) it->second->addFnAttr(llvm::Attribute::Cold);
   return it->second;
@@ -74,8 +79,10 @@ llvm::Function* ModuleCodegen::body(uint32_t index) {
   if (!fresh) return it->second;
   llvm::Type* pointer = llvm::PointerType::get(context, 0);
   llvm::Type* number = int_type(32);
-  auto* type = llvm::FunctionType::get(llvm::Type::getVoidTy(context), {pointer, pointer, number, number, number}, false);
-  it->second = llvm::Function::Create(type, llvm::Function::InternalLinkage, "k" + std::to_string(index), module);
+  auto* type = llvm::FunctionType::get(llvm::Type::getVoidTy(context),
+                                       {pointer, pointer, number, number, number}, false);
+  it->second =
+      llvm::Function::Create(type, llvm::Function::InternalLinkage, "k" + std::to_string(index), module);
   add_common_attributes(it->second);
   it->second->addFnAttr(llvm::Attribute::AlwaysInline);
   it->second->addDereferenceableParamAttr(0, sizeof(ThreadContext));
@@ -104,18 +111,20 @@ void ModuleCodegen::finish_tables() {
           signature(linked.tree->results, linked.tree->parameters) == wanted)
         entries[index] = function(index);
     }
-    table->setInitializer(llvm::ConstantArray::get(llvm::cast<llvm::ArrayType>(table->getValueType()), entries));
+    table->setInitializer(
+        llvm::ConstantArray::get(llvm::cast<llvm::ArrayType>(table->getValueType()), entries));
   }
 }
 
-// A kernel that synchronises has one entry, which runs one thread. Otherwise a function runs a box of threads; both
-// entries call it (one thread is the smallest box), so the kernel's code exists once.
+// A kernel that synchronises has one entry, which runs one thread. Otherwise a function runs a box of
+// threads; both entries call it (one thread is the smallest box), so the kernel's code exists once.
 void ModuleCodegen::generate_entries() {
   llvm::Type* pointer = llvm::PointerType::get(context, 0);
   llvm::Type* number = int_type(32);
   llvm::Type* nothing = llvm::Type::getVoidTy(context);
   llvm::IRBuilder<> b(context);
-  auto create = [&](const char* name, std::initializer_list<llvm::Type*> arguments, llvm::GlobalValue::LinkageTypes linkage) {
+  auto create = [&](const char* name, std::initializer_list<llvm::Type*> arguments,
+                    llvm::GlobalValue::LinkageTypes linkage) {
     auto* function = llvm::Function::Create(
         llvm::FunctionType::get(nothing, std::vector<llvm::Type*>(arguments), false), linkage, name, module);
     add_common_attributes(function);
@@ -144,7 +153,8 @@ void ModuleCodegen::generate_entries() {
     return;
   }
   llvm::Function* run = llvm::Function::Create(
-      llvm::FunctionType::get(nothing, {pointer, pointer, number, number, number, number, number, number}, false),
+      llvm::FunctionType::get(nothing, {pointer, pointer, number, number, number, number, number, number},
+                              false),
       llvm::Function::InternalLinkage, "run", module);
   add_common_attributes(run);
   run->addFnAttr(llvm::Attribute::NoInline);
@@ -152,8 +162,8 @@ void ModuleCodegen::generate_entries() {
   run->addDereferenceableParamAttr(1, sizeof(ThreadContext));
   run->addParamAttr(1, llvm::Attribute::NoAlias);
   llvm::Value* one = b.getInt32(1);
-  b.CreateCall(run, {block, thread, tid[0], b.CreateAdd(tid[0], one), tid[1], b.CreateAdd(tid[1], one), tid[2],
-                     b.CreateAdd(tid[2], one)});
+  b.CreateCall(run, {block, thread, tid[0], b.CreateAdd(tid[0], one), tid[1], b.CreateAdd(tid[1], one),
+                     tid[2], b.CreateAdd(tid[2], one)});
   b.CreateRetVoid();
 
   llvm::Function* loop_entry = create(kLoopEntryName, {pointer, pointer}, external);
@@ -189,7 +199,8 @@ void ModuleCodegen::generate_entries() {
     store(at[d], offsetof(ThreadContext, tid) + 4 * static_cast<uint64_t>(d));
     if (d > 0) b.CreateBr(loops[d - 1]);
   }
-  llvm::Value* linear = b.CreateAdd(b.CreateMul(b.CreateAdd(b.CreateMul(at[2], height), at[1]), width), at[0]);
+  llvm::Value* linear =
+      b.CreateAdd(b.CreateMul(b.CreateAdd(b.CreateMul(at[2], height), at[1]), width), at[0]);
   store(b.CreateAnd(linear, b.getInt32(kWarpSize - 1)), offsetof(ThreadContext, lane));
   store(b.CreateLShr(linear, b.getInt32(5)), offsetof(ThreadContext, warp));
   store(linear, offsetof(ThreadContext, linear_tid));
@@ -199,7 +210,8 @@ void ModuleCodegen::generate_entries() {
     b.SetInsertPoint(ends[d]);
     llvm::Value* next = b.CreateAdd(at[d], one, "", true, true);
     at[d]->addIncoming(next, ends[d]);
-    b.CreateCondBr(b.CreateICmpULT(next, run->getArg(3 + 2 * static_cast<unsigned>(d))), loops[d], d < 2 ? ends[d + 1] : finished);
+    b.CreateCondBr(b.CreateICmpULT(next, run->getArg(3 + 2 * static_cast<unsigned>(d))), loops[d],
+                   d < 2 ? ends[d + 1] : finished);
   }
   b.SetInsertPoint(finished);
   b.CreateRetVoid();
@@ -237,7 +249,8 @@ std::optional<CompileError> check_functions(const Image& image) {
     llvm::raw_string_ostream stream(problem);
     if (llvm::verifyFunction(*function, &stream)) {
       stream.flush();
-      return CompileError{CompileErrorCode::internal, "wrong code for function " + std::string(linked.tree->name) + ": " +
+      return CompileError{CompileErrorCode::internal, "wrong code for function " +
+                                                          std::string(linked.tree->name) + ": " +
                                                           problem.substr(0, problem.find('\n'))};
     }
     function->deleteBody();

@@ -29,8 +29,11 @@ llvm::Value* FunctionCodegen::convert_bits(llvm::Value* value, llvm::Type* to, b
   if (from == to) return value;
   unsigned from_bits = from->getPrimitiveSizeInBits(), to_bits = to->getPrimitiveSizeInBits();
   if (!from->isIntegerTy()) value = b_.CreateBitCast(value, m_.int_type(from_bits));
-  if (from_bits > to_bits) value = b_.CreateTrunc(value, m_.int_type(to_bits));
-  else if (from_bits < to_bits) value = sign_extend ? b_.CreateSExt(value, m_.int_type(to_bits)) : b_.CreateZExt(value, m_.int_type(to_bits));
+  if (from_bits > to_bits)
+    value = b_.CreateTrunc(value, m_.int_type(to_bits));
+  else if (from_bits < to_bits)
+    value =
+        sign_extend ? b_.CreateSExt(value, m_.int_type(to_bits)) : b_.CreateZExt(value, m_.int_type(to_bits));
   return to->isIntegerTy() ? value : b_.CreateBitCast(value, to);
 }
 
@@ -66,7 +69,8 @@ llvm::Value* FunctionCodegen::read(const Operand& operand, Type type) {
       uint32_t width = ptx::bits_of(type);
       if (width < 32 || width > 64) throw CodegenFailure{"a floating-point constant does not fit here"};
       if (operand.is_single && width == 64 && ptx::is_float(type))
-        bits = std::bit_cast<uint64_t>(static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))));
+        bits =
+            std::bit_cast<uint64_t>(static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))));
       if (!operand.is_single && width == 32) {
         bits = std::bit_cast<uint32_t>(static_cast<float>(std::bit_cast<double>(bits)));
       }
@@ -83,14 +87,17 @@ llvm::Value* FunctionCodegen::read(const Operand& operand, Type type) {
   }
 }
 
-llvm::Value* FunctionCodegen::read_predicate(const Operand& operand) { return read(operand, Type::pred); }
+llvm::Value* FunctionCodegen::read_predicate(const Operand& operand) {
+  return read(operand, Type::pred);
+}
 
 void FunctionCodegen::write(const Operand& operand, llvm::Value* value, Type type) {
   if (operand.kind == Operand::Kind::sink) return;
   if (operand.kind != Operand::Kind::reg) throw CodegenFailure{"the destination is not a register"};
   Type declared = f_.registers[operand.index].type;
   if ((declared == Type::pred) != (type == Type::pred))
-    throw CodegenFailure{type == Type::pred ? "the destination is not a predicate" : "the destination is a predicate"};
+    throw CodegenFailure{type == Type::pred ? "the destination is not a predicate"
+                                            : "the destination is a predicate"};
   llvm::AllocaInst*& memory = registers_[operand.index];
   llvm::Type* ir = m_.ir_type(declared);
   if (!memory) {
@@ -131,7 +138,8 @@ llvm::Value* FunctionCodegen::thread_field(uint32_t offset, uint64_t limit) {
   uint64_t key = uint64_t{1} << 32 | offset;
   llvm::Value*& value = fields_[key];
   if (!value) {
-    auto* load = entry_.CreateLoad(b_.getInt32Ty(), entry_.CreateConstGEP1_64(b_.getInt8Ty(), thread_, offset));
+    auto* load =
+        entry_.CreateLoad(b_.getInt32Ty(), entry_.CreateConstGEP1_64(b_.getInt8Ty(), thread_, offset));
     value = dimension_range(load, 0, limit);
   }
   return value;
@@ -160,7 +168,8 @@ llvm::Value* FunctionCodegen::special_32(std::string_view name, char component) 
   if (name == "%cluster_ctaid") return i32(0);
   if (name == "%cluster_nctaid") return i32(1);
   auto warps = [&] {
-    llvm::Value* threads = b_.CreateMul(b_.CreateMul(special_32("%ntid", 'x'), special_32("%ntid", 'y')), special_32("%ntid", 'z'));
+    llvm::Value* threads = b_.CreateMul(b_.CreateMul(special_32("%ntid", 'x'), special_32("%ntid", 'y')),
+                                        special_32("%ntid", 'z'));
     return b_.CreateLShr(b_.CreateAdd(threads, i32(kWarpSize - 1)), i32(5));
   };
   auto lane = [&] { return thread_field(offsetof(ThreadContext, lane), kWarpSize); };
@@ -198,9 +207,12 @@ llvm::Value* FunctionCodegen::special_64(std::string_view name) {
 llvm::Value* FunctionCodegen::read_special(const Operand& operand, Type type) {
   if (type == Type::pred) throw CodegenFailure{"expected a predicate"};
   llvm::Value* value = special_64(operand.name);
-  if (value && (operand.name == "%clock_hi" || operand.name == "%globaltimer_hi")) value = b_.CreateLShr(value, i64(32));
+  if (value && (operand.name == "%clock_hi" || operand.name == "%globaltimer_hi"))
+    value = b_.CreateLShr(value, i64(32));
   if (!value) value = special_32(operand.name, operand.component);
-  if (!value) throw CodegenFailure{"'" + std::string(operand.name.substr(0, 100)) + "' is neither a register nor known"};
+  if (!value)
+    throw CodegenFailure{"'" + std::string(operand.name.substr(0, 100)) +
+                         "' is neither a register nor known"};
   return convert_bits(value, m_.ir_type(type), false);
 }
 
@@ -225,7 +237,8 @@ llvm::Value* FunctionCodegen::linked_address(Symbol symbol, std::string_view nam
       return b_.CreateAdd(block_field(offsetof(BlockContext, module_data), b_.getInt64Ty()),
                           i64(m_.image.data[symbol.index].offset));
     case Symbol::Kind::function:
-      if (m_.image.functions[symbol.index].tree->is_kernel) throw CodegenFailure{"the address of a kernel is not supported"};
+      if (m_.image.functions[symbol.index].tree->is_kernel)
+        throw CodegenFailure{"the address of a kernel is not supported"};
       return function_address(symbol.index);
     default:
       throw CodegenFailure{"'" + std::string(name.substr(0, 200)) + "' is undefined"};
@@ -247,8 +260,8 @@ llvm::Value* FunctionCodegen::call_runtime(const char* name, llvm::Type* result,
   if (!callee) {
     std::vector<llvm::Type*> types;
     for (llvm::Value* argument : arguments) types.push_back(argument->getType());
-    callee = llvm::Function::Create(llvm::FunctionType::get(result, types, false), llvm::Function::ExternalLinkage, name,
-                                    m_.module);
+    callee = llvm::Function::Create(llvm::FunctionType::get(result, types, false),
+                                    llvm::Function::ExternalLinkage, name, m_.module);
     callee->addFnAttr(llvm::Attribute::NoUnwind);
   }
   return b_.CreateCall(callee, std::vector<llvm::Value*>(arguments));
@@ -264,7 +277,8 @@ llvm::Value* FunctionCodegen::call_pure(const char* name, llvm::Type* result,
   return value;
 }
 
-llvm::Value* FunctionCodegen::intrinsic(llvm::Intrinsic::ID id, std::initializer_list<llvm::Value*> arguments) {
+llvm::Value* FunctionCodegen::intrinsic(llvm::Intrinsic::ID id,
+                                        std::initializer_list<llvm::Value*> arguments) {
   std::vector<llvm::Value*> values(arguments);
   return b_.CreateIntrinsic(id, {values[0]->getType()}, values);
 }

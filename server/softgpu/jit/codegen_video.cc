@@ -7,7 +7,8 @@ void FunctionCodegen::video(Decoded& i) {
   std::string_view op = i.opcode().substr(1, i.opcode().size() - 2);
   uint32_t lanes = i.opcode().back() == '4' ? 4 : 2, bits = 32 / lanes;
   bool saturate = i.take("sat"), sums = i.take("add");
-  std::string_view comparison = op == "set" ? i.take_one({"eq", "ne", "lt", "le", "gt", "ge"}) : std::string_view{};
+  std::string_view comparison =
+      op == "set" ? i.take_one({"eq", "ne", "lt", "le", "gt", "ge"}) : std::string_view{};
   Type to = i.type(), left = i.type(), right = i.type();
   i.done(4);
   for (Type type : {to, left, right})
@@ -23,21 +24,32 @@ void FunctionCodegen::video(Decoded& i) {
     llvm::Value* x = lane(a, left, n);
     llvm::Value* y = lane(b, right, n);
     llvm::Value* value;
-    if (op == "add") value = b_.CreateAdd(x, y);
-    else if (op == "sub") value = b_.CreateSub(x, y);
-    else if (op == "avrg") value = b_.CreateAShr(b_.CreateAdd(b_.CreateAdd(x, y), i32(1)), 1);
-    else if (op == "absdiff") value = intrinsic(llvm::Intrinsic::smax, {b_.CreateSub(x, y), b_.CreateSub(y, x)});
-    else if (op == "min") value = intrinsic(llvm::Intrinsic::smin, {x, y});
-    else if (op == "max") value = intrinsic(llvm::Intrinsic::smax, {x, y});
-    else value = b_.CreateZExt(compare(i, comparison, Type::s32, x, y), b_.getInt32Ty());
+    if (op == "add")
+      value = b_.CreateAdd(x, y);
+    else if (op == "sub")
+      value = b_.CreateSub(x, y);
+    else if (op == "avrg")
+      value = b_.CreateAShr(b_.CreateAdd(b_.CreateAdd(x, y), i32(1)), 1);
+    else if (op == "absdiff")
+      value = intrinsic(llvm::Intrinsic::smax, {b_.CreateSub(x, y), b_.CreateSub(y, x)});
+    else if (op == "min")
+      value = intrinsic(llvm::Intrinsic::smin, {x, y});
+    else if (op == "max")
+      value = intrinsic(llvm::Intrinsic::smax, {x, y});
+    else
+      value = b_.CreateZExt(compare(i, comparison, Type::s32, x, y), b_.getInt32Ty());
     if (saturate) {
       bool is_signed = ptx::is_signed(to);
-      int32_t high = static_cast<int32_t>((is_signed ? 1u << (bits - 1) : 1u << bits) - 1), low = is_signed ? -high - 1 : 0;
+      int32_t high = static_cast<int32_t>((is_signed ? 1u << (bits - 1) : 1u << bits) - 1),
+              low = is_signed ? -high - 1 : 0;
       value = intrinsic(llvm::Intrinsic::smax, {value, i32(static_cast<uint32_t>(low))});
       value = intrinsic(llvm::Intrinsic::smin, {value, i32(static_cast<uint32_t>(high))});
     }
-    if (sums) result = b_.CreateAdd(result, value);
-    else result = b_.CreateOr(result, b_.CreateShl(b_.CreateAnd(value, i32((bits == 8 ? 0xFFu : 0xFFFFu))), n * bits));
+    if (sums)
+      result = b_.CreateAdd(result, value);
+    else
+      result = b_.CreateOr(result,
+                           b_.CreateShl(b_.CreateAnd(value, i32((bits == 8 ? 0xFFu : 0xFFFFu))), n * bits));
   }
   write(i.operand(0), result, Type::u32);
 }

@@ -1,5 +1,6 @@
-// One instruction while code is generated for it: hands out modifiers and remembers which were understood, so that an
-// unknown one is refused instead of ignored. Failures are thrown as CodegenFailure and end up in a CompileError.
+// One instruction while code is generated for it: hands out modifiers and remembers which were understood, so
+// that an unknown one is refused instead of ignored. Failures are thrown as CodegenFailure and end up in a
+// CompileError.
 #pragma once
 #include <initializer_list>
 #include <optional>
@@ -20,7 +21,9 @@ enum class Rounding : uint8_t { none, nearest, zero, down, up, nearest_away };
 class Decoded {
  public:
   Decoded(const ptx::Function& function, const ptx::Instruction& instruction)
-      : function_(function), instruction_(instruction), modifiers_(function.modifiers(instruction)),
+      : function_(function),
+        instruction_(instruction),
+        modifiers_(function.modifiers(instruction)),
         operands_(function.operands(instruction)) {}
 
   const ptx::Instruction& instruction() const { return instruction_; }
@@ -65,17 +68,43 @@ class Decoded {
     if (take("rna")) return Rounding::nearest_away;
     return Rounding::none;
   }
+  // Caches and their hints, which change nothing here.
+  void take_cache_hints() {
+    take_any({"ca",
+              "cg",
+              "cs",
+              "lu",
+              "cv",
+              "wb",
+              "wt",
+              "L1::evict_normal",
+              "L1::evict_unchanged",
+              "L1::evict_first",
+              "L1::evict_last",
+              "L1::no_allocate",
+              "L2::evict_normal",
+              "L2::evict_first",
+              "L2::evict_last",
+              "L2::cache_hint",
+              "L2::64B",
+              "L2::128B",
+              "L2::256B",
+              "unified"});
+  }
   // The first modifier not yet taken, for those that are looked up in a table; empty when none is left.
   std::string_view take_next() {
     for (size_t i = 0; i < modifiers_.size(); ++i)
       if (!(used_ >> i & 1)) return used_ |= 1u << i, modifiers_[i];
     return {};
   }
-  std::string_view peek(size_t index) const { return index < modifiers_.size() ? modifiers_[index] : std::string_view{}; }
+  std::string_view peek(size_t index) const {
+    return index < modifiers_.size() ? modifiers_[index] : std::string_view{};
+  }
   // Every modifier must have been taken.
   void done() {
     for (size_t i = 0; i < modifiers_.size(); ++i)
-      if (!(used_ >> i & 1)) fail("modifier ." + std::string(modifiers_[i].substr(0, 60)) + " is not supported here");
+      if (!(used_ >> i & 1))
+        fail("modifier ." + std::string(modifiers_[i].substr(0, 60)) + " is not supported here");
   }
   void done(size_t operands) {
     done();
@@ -86,7 +115,9 @@ class Decoded {
     if (index >= operands_.size()) fail("an operand is missing");
     return operands_[index];
   }
-  std::span<const ptx::Operand> elements(const ptx::Operand& group) const { return function_.elements(group); }
+  std::span<const ptx::Operand> elements(const ptx::Operand& group) const {
+    return function_.elements(group);
+  }
   [[noreturn]] void fail(std::string message) const { throw CodegenFailure{std::move(message)}; }
 
  private:

@@ -49,7 +49,9 @@ void initialise_llvm() {
   });
 }
 
-std::string text_of(llvm::Error error) { return llvm::toString(std::move(error)); }
+std::string text_of(llvm::Error error) {
+  return llvm::toString(std::move(error));
+}
 
 }  // namespace
 
@@ -94,17 +96,20 @@ std::variant<std::unique_ptr<Engine>, std::string> Engine::create(bool optimise)
   if (!jit) return text_of(jit.takeError());
   state->jit = std::move(*jit);
 
-  // Generated code finds the runtime here and nowhere else: not in the process, whose symbols may be anybody's.
+  // Generated code finds the runtime here and nowhere else: not in the process, whose symbols may be
+  // anybody's.
   auto& session = state->jit->getExecutionSession();
   state->runtime = &session.createBareJITDylib("runtime");
   llvm::orc::SymbolMap symbols;
   for (const RuntimeSymbol& symbol : runtime_symbols())
     symbols[state->jit->mangleAndIntern(symbol.name)] = symbol_at(symbol.address);
-  if (auto error = state->runtime->define(llvm::orc::absoluteSymbols(std::move(symbols)))) return text_of(std::move(error));
+  if (auto error = state->runtime->define(llvm::orc::absoluteSymbols(std::move(symbols))))
+    return text_of(std::move(error));
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
-std::variant<KernelCode, std::string> Engine::compile(const std::string& name, std::unique_ptr<llvm::LLVMContext> context,
+std::variant<KernelCode, std::string> Engine::compile(const std::string& name,
+                                                      std::unique_ptr<llvm::LLVMContext> context,
                                                       std::unique_ptr<llvm::Module> module) {
   module->setDataLayout(state_->jit->getDataLayout());
   module->setTargetTriple(state_->machine->getTargetTriple().str());
@@ -114,7 +119,8 @@ std::variant<KernelCode, std::string> Engine::compile(const std::string& name, s
   auto& session = state_->jit->getExecutionSession();
   llvm::orc::JITDylib& library = session.createBareJITDylib(name);
   library.addToLinkOrder(*state_->runtime);
-  if (auto error = state_->jit->addIRModule(library, llvm::orc::ThreadSafeModule(std::move(module), std::move(context))))
+  if (auto error = state_->jit->addIRModule(
+          library, llvm::orc::ThreadSafeModule(std::move(module), std::move(context))))
     return text_of(std::move(error));
   KernelCode code;
   auto thread_entry = state_->jit->lookup(library, kThreadEntryName);

@@ -1,4 +1,5 @@
-// Turns one LLVM module into machine code. Owns the LLJIT of one Program; not thread-safe, Program locks around it.
+// Turns one LLVM module into machine code. Owns the LLJIT of one Program; not thread-safe, Program locks
+// around it.
 #pragma once
 #include <memory>
 #include <string>
@@ -19,7 +20,8 @@ class Engine {
   ~Engine();
 
   // `name` must be new. Takes the module and its context. Returns the entries or LLVM's complaint.
-  std::variant<KernelCode, std::string> compile(const std::string& name, std::unique_ptr<llvm::LLVMContext> context,
+  std::variant<KernelCode, std::string> compile(const std::string& name,
+                                                std::unique_ptr<llvm::LLVMContext> context,
                                                 std::unique_ptr<llvm::Module> module);
 
  private:

@@ -12,10 +12,10 @@ using ptx::Space;
 
 constexpr uint32_t kNewestVersionMajor = 9;
 constexpr uint64_t kMaxDataBytes = 1ull << 36;
-constexpr uint64_t kMaxSharedBytes = 227 * 1024;      // what a block of a data-centre GPU can have
-constexpr uint64_t kMaxLocalBytes = 512 * 1024;       // per thread, as CUDA limits it
-constexpr uint64_t kMaxParameterBytes = 32764;        // PTX ISA 8.1 and later
-constexpr uint64_t kMaxReached = 10'000'000;          // functions reached by kernels, summed over the kernels
+constexpr uint64_t kMaxSharedBytes = 227 * 1024;  // what a block of a data-centre GPU can have
+constexpr uint64_t kMaxLocalBytes = 512 * 1024;   // per thread, as CUDA limits it
+constexpr uint64_t kMaxParameterBytes = 32764;    // PTX ISA 8.1 and later
+constexpr uint64_t kMaxReached = 10'000'000;      // functions reached by kernels, summed over the kernels
 constexpr uint32_t kDynamicSharedAlignment = 16;
 
 constexpr std::pair<std::string_view, Builtin> kBuiltins[] = {
@@ -25,8 +25,12 @@ constexpr std::pair<std::string_view, Builtin> kBuiltins[] = {
     {"free", Builtin::free},
 };
 
-uint64_t align_up(uint64_t value, uint64_t alignment) { return (value + alignment - 1) & ~(alignment - 1); }
-bool is_static_storage(Space space) { return space == Space::global || space == Space::constant || space == Space::shared; }
+uint64_t align_up(uint64_t value, uint64_t alignment) {
+  return (value + alignment - 1) & ~(alignment - 1);
+}
+bool is_static_storage(Space space) {
+  return space == Space::global || space == Space::constant || space == Space::shared;
+}
 
 }  // namespace
 
@@ -48,7 +52,9 @@ class Linker {
   }
 
  private:
-  [[noreturn]] void fail(CompileErrorCode code, std::string message) { throw CompileError{code, std::move(message)}; }
+  [[noreturn]] void fail(CompileErrorCode code, std::string message) {
+    throw CompileError{code, std::move(message)};
+  }
   std::string at(uint32_t file, uint32_t line) { return " (" + image_.where(file, line) + ")"; }
 
   void parse_file(uint32_t index) {
@@ -58,19 +64,22 @@ class Linker {
       fail(CompileErrorCode::invalid_ptx, error->message + at(index, error->line));
     ptx::File& file = image_.files.back() = std::move(std::get<ptx::File>(result));
     if (file.version_major > kNewestVersionMajor)
-      fail(CompileErrorCode::unsupported_ptx_version, "PTX version " + std::to_string(file.version_major) + "." +
-                                                          std::to_string(file.version_minor) + " is newer than supported");
+      fail(CompileErrorCode::unsupported_ptx_version, "PTX version " + std::to_string(file.version_major) +
+                                                          "." + std::to_string(file.version_minor) +
+                                                          " is newer than supported");
     if (file.target > options_.compute_capability)
       fail(CompileErrorCode::unsupported_ptx_version,
            "PTX for sm_" + std::to_string(file.target) + " does not run on a device of compute capability " +
-               std::to_string(options_.compute_capability / 10) + "." + std::to_string(options_.compute_capability % 10));
+               std::to_string(options_.compute_capability / 10) + "." +
+               std::to_string(options_.compute_capability % 10));
   }
 
   // Puts a definition where its linkage says; true when it is the one to keep.
   bool define(uint32_t file, std::string_view name, Linkage linkage, Symbol symbol, uint32_t line) {
     if (linkage == Linkage::internal) {
       auto [it, fresh] = image_.local_[file].emplace(name, symbol);
-      if (!fresh) fail(CompileErrorCode::invalid_ptx, "'" + std::string(name) + "' is defined twice" + at(file, line));
+      if (!fresh)
+        fail(CompileErrorCode::invalid_ptx, "'" + std::string(name) + "' is defined twice" + at(file, line));
       return true;
     }
     auto [it, fresh] = image_.global_.emplace(name, symbol);
@@ -96,7 +105,8 @@ class Linker {
     for (const ptx::Function& f : file.functions) {
       if (!f.has_body) continue;
       Linkage linkage = f.linkage == Linkage::external ? Linkage::visible : f.linkage;
-      if (auto it = declared.find(f.name); linkage == Linkage::internal && it != declared.end()) linkage = it->second;
+      if (auto it = declared.find(f.name); linkage == Linkage::internal && it != declared.end())
+        linkage = it->second;
       Symbol symbol{Symbol::Kind::function, static_cast<uint32_t>(image_.functions.size())};
       if (!define(index, f.name, linkage, symbol, f.line)) continue;
       LinkedFunction function;
@@ -125,8 +135,10 @@ class Linker {
   }
 
   void drop_last(Symbol symbol) {
-    if (symbol.kind == Symbol::Kind::shared) image_.shared.pop_back();
-    else image_.data.pop_back();
+    if (symbol.kind == Symbol::Kind::shared)
+      image_.shared.pop_back();
+    else
+      image_.data.pop_back();
   }
 
   void add_function_variables(LinkedFunction& function) {
@@ -169,7 +181,8 @@ class Linker {
         if (value.kind != ptx::Initialiser::Kind::symbol) continue;
         Symbol::Kind kind = mark(data.file, value.symbol);
         if (kind != Symbol::Kind::function && kind != Symbol::Kind::data)
-          fail(CompileErrorCode::unresolved_symbol, "'" + std::string(value.symbol) + "' in an initialiser is undefined" +
+          fail(CompileErrorCode::unresolved_symbol, "'" + std::string(value.symbol) +
+                                                        "' in an initialiser is undefined" +
                                                         at(data.file, data.tree->line));
       }
   }
@@ -181,7 +194,8 @@ class Linker {
     auto add = [&](uint32_t index) {
       if (seen[index]) return;
       seen[index] = true;
-      if (++reached_ > kMaxReached) fail(CompileErrorCode::invalid_ptx, "the kernels reach too many functions");
+      if (++reached_ > kMaxReached)
+        fail(CompileErrorCode::invalid_ptx, "the kernels reach too many functions");
       kernel.functions.push_back(index);
     };
     add(kernel.function);
@@ -190,7 +204,8 @@ class Linker {
       for (std::string_view name : function.facts.callees) {
         Symbol symbol = image_.resolve(function.file, name);
         if (symbol.kind == Symbol::Kind::undefined)
-          fail(CompileErrorCode::unresolved_symbol, "function '" + std::string(name.substr(0, 200)) + "' is undefined" +
+          fail(CompileErrorCode::unresolved_symbol, "function '" + std::string(name.substr(0, 200)) +
+                                                        "' is undefined" +
                                                         at(function.file, function.tree->line));
         if (symbol.kind == Symbol::Kind::function) add(symbol.index);
       }
@@ -248,7 +263,8 @@ class Linker {
       offset = align_up(offset, v.alignment);
       if (v.size > kMaxParameterBytes || offset + v.size > kMaxParameterBytes)
         fail(CompileErrorCode::invalid_ptx, "kernel " + kernel.info.name + " has too many parameters");
-      kernel.info.parameters.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(v.size), v.alignment});
+      kernel.info.parameters.push_back(
+          {static_cast<uint32_t>(offset), static_cast<uint32_t>(v.size), v.alignment});
       offset += v.size;
     }
     kernel.info.parameter_bytes = static_cast<uint32_t>(offset);
@@ -269,15 +285,18 @@ class Linker {
         if (v.space == Space::local) local += align_up(v.size, v.alignment);
       registers = std::max<uint64_t>(registers, function.tree->registers.size());
       // `exit` in a called function leaves through the executor, which needs a fiber to leave.
-      kernel.info.synchronises |= function.facts.synchronises || (reached != index && function.facts.has_exit);
+      kernel.info.synchronises |=
+          function.facts.synchronises || (reached != index && function.facts.has_exit);
     }
     kernel.info.local_bytes = static_cast<uint32_t>(std::min<uint64_t>(local, UINT32_MAX));
     kernel.info.registers = static_cast<uint32_t>(std::min<uint64_t>(16 + registers / 8, 128));
     uint64_t threads = uint64_t{f.max_block[0]} * f.max_block[1] * f.max_block[2];
-    if (f.max_block[0] && threads < kMaxThreadsPerBlock) kernel.info.max_threads = static_cast<uint32_t>(threads);
+    if (f.max_block[0] && threads < kMaxThreadsPerBlock)
+      kernel.info.max_threads = static_cast<uint32_t>(threads);
     kernel.info.required_block = f.required_block;
     uint64_t required = uint64_t{f.required_block[0]} * f.required_block[1] * f.required_block[2];
-    if (f.required_block[0] && required <= kMaxThreadsPerBlock) kernel.info.max_threads = static_cast<uint32_t>(required);
+    if (f.required_block[0] && required <= kMaxThreadsPerBlock)
+      kernel.info.max_threads = static_cast<uint32_t>(required);
     image_.kernels.push_back(std::move(kernel));
   }
 
@@ -308,7 +327,8 @@ Symbol Image::resolve(uint32_t file, std::string_view name) const {
 std::optional<uint64_t> Image::address_of(uint32_t file, std::string_view name, uint64_t address) const {
   Symbol symbol = resolve(file, name);
   if (symbol.kind == Symbol::Kind::data) return address + data[symbol.index].offset;
-  if (symbol.kind == Symbol::Kind::function) return kFunctionAddressBase + kFunctionAddressStep * symbol.index;
+  if (symbol.kind == Symbol::Kind::function)
+    return kFunctionAddressBase + kFunctionAddressStep * symbol.index;
   return std::nullopt;
 }
 
@@ -327,7 +347,8 @@ void Image::write_data(std::span<std::byte> image, uint64_t address) const {
         if (variable.tree->type == ptx::Type::f32 && !value.is_single)
           bits = std::bit_cast<uint32_t>(static_cast<float>(std::bit_cast<double>(value.value)));
         else if (variable.tree->type == ptx::Type::f64 && value.is_single)
-          bits = std::bit_cast<uint64_t>(static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(value.value))));
+          bits = std::bit_cast<uint64_t>(
+              static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(value.value))));
       } else if (variable.tree->type == ptx::Type::f32) {
         bits = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int64_t>(value.value)));
       } else if (variable.tree->type == ptx::Type::f64) {

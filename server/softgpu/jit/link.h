@@ -1,4 +1,5 @@
-// Several parsed PTX files as one image: symbols resolved, data laid out, per-kernel facts collected. No LLVM here.
+// Several parsed PTX files as one image: symbols resolved, data laid out, per-kernel facts collected. No LLVM
+// here.
 //
 // Immutable after link(); safe from any thread.
 #pragma once
@@ -17,8 +18,9 @@
 
 namespace gpupool::softgpu {
 
-// A pointer to a device function, as a kernel sees it, is no host address but kFunctionAddressBase + 16 * index: calls
-// through it are checked against the image's table, and it means the same in every kernel of the image.
+// A pointer to a device function, as a kernel sees it, is no host address but kFunctionAddressBase + 16 *
+// index: calls through it are checked against the image's table, and it means the same in every kernel of the
+// image.
 constexpr uint64_t kFunctionAddressBase = 0x0F00'0000'0000'0000;
 constexpr uint64_t kFunctionAddressStep = 16;
 
@@ -45,8 +47,8 @@ struct DataVariable {
   uint64_t offset = 0;
 };
 
-// What CUDA keeps for itself in a block's shared memory (compute capability 8.0 and later); cooperative groups use it.
-// Here only kernels that ask for it have it.
+// What CUDA keeps for itself in a block's shared memory (compute capability 8.0 and later); cooperative
+// groups use it. Here only kernels that ask for it have it.
 constexpr uint32_t kReservedSharedBytes = 1024;
 
 struct SharedVariable {
@@ -59,7 +61,7 @@ struct SharedVariable {
 struct Kernel {
   uint32_t function = 0;
   KernelInfo info;
-  std::vector<uint32_t> functions;                       // reached from it, itself first
+  std::vector<uint32_t> functions;                        // reached from it, itself first
   std::unordered_map<uint32_t, uint32_t> shared_offsets;  // shared variable -> offset in the window
   uint32_t reserved_shared = 0;                           // offset of the reserved part, when used
 };

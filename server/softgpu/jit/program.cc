@@ -12,11 +12,22 @@
 namespace gpupool::softgpu {
 namespace {
 
+// Messages quote the text, which may hold anything; they must stay one printable line.
+CompileError one_line(CompileError error) {
+  constexpr size_t kMaxLength = 1000;
+  if (error.message.size() > kMaxLength) error.message.resize(kMaxLength);
+  for (char& c : error.message)
+    if (static_cast<unsigned char>(c) < ' ' || static_cast<unsigned char>(c) == 0x7F) c = ' ';
+  return error;
+}
+
 class LinkedProgram final : public Program {
  public:
-  LinkedProgram(std::shared_ptr<const Image> image, bool optimise) : image_(std::move(image)), optimise_(optimise) {
+  LinkedProgram(std::shared_ptr<const Image> image, bool optimise)
+      : image_(std::move(image)), optimise_(optimise) {
     for (const Kernel& kernel : image_->kernels) {
-      kernel_index_.emplace(image_->functions[kernel.function].tree->name, kernels_.size());  // of several with one name the first is found
+      kernel_index_.emplace(image_->functions[kernel.function].tree->name,
+                            kernels_.size());  // of several with one name the first is found
       kernels_.push_back(kernel.info);
     }
     for (const DataVariable& data : image_->data) {
@@ -40,7 +51,9 @@ class LinkedProgram final : public Program {
   }
   uint64_t data_bytes() const override { return image_->data_bytes; }
   uint64_t data_alignment() const override { return image_->data_alignment; }
-  void write_data(std::span<std::byte> image, uint64_t address) const override { image_->write_data(image, address); }
+  void write_data(std::span<std::byte> image, uint64_t address) const override {
+    image_->write_data(image, address);
+  }
 
   std::variant<KernelCode, CompileError> code(const KernelInfo& info) const override {
     if (&info < kernels_.data() || &info >= kernels_.data() + kernels_.size())
@@ -49,7 +62,8 @@ class LinkedProgram final : public Program {
     std::lock_guard lock(mutex_);
     if (code_[index].thread_entry) return code_[index];
     auto fail = [&](std::string message) {
-      return CompileError{CompileErrorCode::internal, "kernel " + info.name + ": " + message.substr(0, message.find('\n'))};
+      return CompileError{CompileErrorCode::internal,
+                          "kernel " + info.name + ": " + message.substr(0, message.find('\n'))};
     };
     if (!engine_) {
       auto engine = Engine::create(optimise_);
@@ -59,7 +73,7 @@ class LinkedProgram final : public Program {
     auto context = std::make_unique<llvm::LLVMContext>();
     std::string name = "kernel" + std::to_string(index);
     auto module = std::make_unique<llvm::Module>(name, *context);
-    if (auto error = generate_kernel(*image_, image_->kernels[index], *module)) return *error;
+    if (auto error = generate_kernel(*image_, image_->kernels[index], *module)) return one_line(*error);
     auto code = engine_->compile(name, std::move(context), std::move(module));
     if (auto* problem = std::get_if<std::string>(&code)) return fail(std::move(*problem));
     return code_[index] = std::get<KernelCode>(code);
@@ -71,19 +85,19 @@ class LinkedProgram final : public Program {
   std::vector<KernelInfo> kernels_;
   std::vector<GlobalInfo> globals_;
   std::unordered_map<std::string_view, size_t> kernel_index_, global_index_;  // views into image_
-  mutable std::mutex mutex_;                    // guards what follows
+  mutable std::mutex mutex_;                                                  // guards what follows
   mutable std::unique_ptr<Engine> engine_;
   mutable std::vector<KernelCode> code_;
 };
 
 }  // namespace
 
-std::variant<std::shared_ptr<const Program>, CompileError> compile(std::span<const std::string_view> ptx_texts,
-                                                                   const CompileOptions& options) {
+std::variant<std::shared_ptr<const Program>, CompileError> compile(
+    std::span<const std::string_view> ptx_texts, const CompileOptions& options) {
   auto image = link(ptx_texts, options);
-  if (auto* error = std::get_if<CompileError>(&image)) return std::move(*error);
+  if (auto* error = std::get_if<CompileError>(&image)) return one_line(std::move(*error));
   auto& linked = std::get<std::shared_ptr<const Image>>(image);
-  if (auto error = check_functions(*linked)) return std::move(*error);
+  if (auto error = check_functions(*linked)) return one_line(std::move(*error));
   return std::shared_ptr<const Program>(std::make_shared<LinkedProgram>(linked, options.optimise));
 }
 

@@ -30,7 +30,9 @@ void add_targets(const Function& f, const Instruction& i, std::vector<uint32_t>&
   }
 }
 
-bool ends_block(std::string_view op) { return op == "bra" || op == "brx" || op == "ret" || op == "exit" || op == "trap"; }
+bool ends_block(std::string_view op) {
+  return op == "bra" || op == "brx" || op == "ret" || op == "exit" || op == "trap";
+}
 
 Graph build_graph(const Function& f) {
   Graph graph;
@@ -54,9 +56,11 @@ Graph build_graph(const Function& f) {
     if (last.opcode == "bra" || last.opcode == "brx") add_targets(f, last, labels);
     for (uint32_t label : labels)
       if (f.labels[label] < count) block.successors.push_back(graph.block_of[f.labels[label]]);
-    if ((!ends_block(last.opcode) || last.is_predicated) && b + 1 < graph.blocks.size()) block.successors.push_back(b + 1);
+    if ((!ends_block(last.opcode) || last.is_predicated) && b + 1 < graph.blocks.size())
+      block.successors.push_back(b + 1);
     std::sort(block.successors.begin(), block.successors.end());
-    block.successors.erase(std::unique(block.successors.begin(), block.successors.end()), block.successors.end());
+    block.successors.erase(std::unique(block.successors.begin(), block.successors.end()),
+                           block.successors.end());
   }
   for (uint32_t b = 0; b < graph.blocks.size(); ++b)
     for (uint32_t s : graph.blocks[b].successors) graph.blocks[s].predecessors.push_back(b);
@@ -69,17 +73,20 @@ class Classifier {
     constant_.assign(f.registers.size(), false);
     for (const Instruction& i : f.code) {
       auto operands = f.operands(i);
-      if (i.opcode == "mov" && !i.is_predicated && operands.size() == 2 && operands[0].kind == Operand::Kind::reg &&
-          operands[1].kind == Operand::Kind::integer && definitions[operands[0].index] == 1)
+      if (i.opcode == "mov" && !i.is_predicated && operands.size() == 2 &&
+          operands[0].kind == Operand::Kind::reg && operands[1].kind == Operand::Kind::integer &&
+          definitions[operands[0].index] == 1)
         constant_[operands[0].index] = true;
     }
   }
 
-  // May this instruction be what a loop waits for? Value operands that must be checked against the loop go to `values`.
+  // May this instruction be what a loop waits for? Value operands that must be checked against the loop go to
+  // `values`.
   bool is_candidate(const Instruction& i, std::vector<uint32_t>& values) const {
     values.clear();
     auto operands = f_.operands(i);
-    if (i.opcode == "ld") return has(i, "volatile") || has(i, "acquire") || has(i, "relaxed") || has(i, "mmio");
+    if (i.opcode == "ld")
+      return has(i, "volatile") || has(i, "acquire") || has(i, "relaxed") || has(i, "mmio");
     if (i.opcode != "atom" || operands.size() < 3) return false;
     if (has(i, "cas")) return add_value(operands[2], values);
     if (has(i, "exch")) return add_value(operands[2], values);
@@ -159,8 +166,10 @@ std::vector<bool> find_waiting_branches(const Function& f, const std::vector<uin
   for (uint32_t b = 0; b < graph.blocks.size(); ++b)
     for (uint32_t s : graph.blocks[b].successors) {
       if (s > b) continue;
-      if (work < kMaxWork) loops.push_back({b, s, loop_body(graph, b, s, work)});
-      else yields[graph.blocks[b].end - 1] = true;
+      if (work < kMaxWork)
+        loops.push_back({b, s, loop_body(graph, b, s, work)});
+      else
+        yields[graph.blocks[b].end - 1] = true;
     }
   for (uint32_t candidate : candidates) {
     if (work > kMaxWork) {
@@ -178,7 +187,8 @@ std::vector<bool> find_waiting_branches(const Function& f, const std::vector<uin
     classifier.is_candidate(f.code[candidate], values);
     bool changes = false;
     for (uint32_t b : inner->blocks)
-      for (uint32_t i = graph.blocks[b].begin; i < graph.blocks[b].end && !values.empty() && work < kMaxWork; ++i, ++work)
+      for (uint32_t i = graph.blocks[b].begin; i < graph.blocks[b].end && !values.empty() && work < kMaxWork;
+           ++i, ++work)
         for (uint32_t value : values) changes |= defines(f, f.code[i], value);
     if (changes) continue;
     for (const Loop& loop : loops)

@@ -17,10 +17,18 @@ class RoundingScope {
  public:
   explicit RoundingScope(uint32_t rounding) : before_(std::fegetround()) {
     switch (static_cast<Rounding>(rounding)) {
-      case Rounding::zero: std::fesetround(FE_TOWARDZERO); break;
-      case Rounding::down: std::fesetround(FE_DOWNWARD); break;
-      case Rounding::up: std::fesetround(FE_UPWARD); break;
-      default: std::fesetround(FE_TONEAREST); break;
+      case Rounding::zero:
+        std::fesetround(FE_TOWARDZERO);
+        break;
+      case Rounding::down:
+        std::fesetround(FE_DOWNWARD);
+        break;
+      case Rounding::up:
+        std::fesetround(FE_UPWARD);
+        break;
+      default:
+        std::fesetround(FE_TONEAREST);
+        break;
     }
   }
   ~RoundingScope() { std::fesetround(before_); }
@@ -36,12 +44,24 @@ Real directed(uint32_t operation, uint32_t rounding, Real a_value, Real b_value,
   RoundingScope scope(rounding);
   volatile Real result;
   switch (operation) {
-    case kAdd: result = a + b; break;
-    case kSubtract: result = a - b; break;
-    case kMultiply: result = a * b; break;
-    case kFma: result = std::fma(a, b, c); break;
-    case kDivide: result = a / b; break;
-    default: result = std::sqrt(a); break;
+    case kAdd:
+      result = a + b;
+      break;
+    case kSubtract:
+      result = a - b;
+      break;
+    case kMultiply:
+      result = a * b;
+      break;
+    case kFma:
+      result = std::fma(a, b, c);
+      break;
+    case kDivide:
+      result = a / b;
+      break;
+    default:
+      result = std::sqrt(a);
+      break;
   }
   return result;
 }
@@ -58,9 +78,12 @@ Real from_integer(uint64_t value, uint32_t is_signed, uint32_t rounding) {
 uint32_t round_bits(uint32_t magnitude, uint32_t cut, bool negative, Rounding rounding) {
   uint32_t low = magnitude & ((1u << cut) - 1), high = magnitude >> cut, half = 1u << (cut - 1);
   bool up = false;
-  if (rounding == Rounding::up) up = !negative && low != 0;
-  else if (rounding == Rounding::down) up = negative && low != 0;
-  else if (rounding != Rounding::zero) up = low > half || (low == half && (high & 1));
+  if (rounding == Rounding::up)
+    up = !negative && low != 0;
+  else if (rounding == Rounding::down)
+    up = negative && low != 0;
+  else if (rounding != Rounding::zero)
+    up = low > half || (low == half && (high & 1));
   return high + up;
 }
 
@@ -101,8 +124,10 @@ static uint32_t softgpu_float_to_half(float value, uint32_t rounding_code) {
   bool negative = sign != 0;
   if (magnitude > 0x7F800000) return 0x7FFF;
   if (magnitude == 0x7F800000) return sign | 0x7C00;
-  if (magnitude >= 0x47800000) {  // 2^16 and above: infinity, or the largest number when rounding towards zero
-    bool away = rounding == Rounding::nearest || (rounding == Rounding::up && !negative) || (rounding == Rounding::down && negative);
+  if (magnitude >=
+      0x47800000) {  // 2^16 and above: infinity, or the largest number when rounding towards zero
+    bool away = rounding == Rounding::nearest || (rounding == Rounding::up && !negative) ||
+                (rounding == Rounding::down && negative);
     return sign | (away ? 0x7C00 : 0x7BFF);
   }
   if (magnitude >= 0x38800000) return sign | (round_bits(magnitude - 0x38000000, 13, negative, rounding));
@@ -134,23 +159,34 @@ static float softgpu_fma_bf16(float a, float b, float c) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(truncated) | 1);
 }
 
-static float softgpu_sin_f32(float x) { return std::sin(x); }
-static float softgpu_cos_f32(float x) { return std::cos(x); }
-static float softgpu_log2_f32(float x) { return std::log2(x); }
-static float softgpu_exp2_f32(float x) { return std::exp2(x); }
-static float softgpu_tanh_f32(float x) { return std::tanh(x); }
+static float softgpu_sin_f32(float x) {
+  return std::sin(x);
+}
+static float softgpu_cos_f32(float x) {
+  return std::cos(x);
+}
+static float softgpu_log2_f32(float x) {
+  return std::log2(x);
+}
+static float softgpu_exp2_f32(float x) {
+  return std::exp2(x);
+}
+static float softgpu_tanh_f32(float x) {
+  return std::tanh(x);
+}
 
 // The n-th set bit (n > 0 upwards, n < 0 downwards, 0: the bit at `base` itself) counted from bit `base`.
 static uint32_t softgpu_fns(uint32_t mask, uint32_t base, int32_t offset) {
   if (base > 31) return ~0u;
   if (offset == 0) return mask >> base & 1 ? base : ~0u;
   int64_t left = offset > 0 ? offset : -int64_t{offset};
-  for (int bit = static_cast<int>(base); bit >= 0 && bit < 32; bit += offset > 0 ? 1 : -1)
+  for (int bit = static_cast<int>(base); bit >= 0 && bit<32; bit += offset> 0 ? 1 : -1)
     if ((mask >> bit & 1) && --left == 0) return static_cast<uint32_t>(bit);
   return ~0u;
 }
 
-static uint32_t softgpu_redux(ThreadContext* thread, uint32_t operation, uint32_t value, uint32_t member_mask) {
+static uint32_t softgpu_redux(ThreadContext* thread, uint32_t operation, uint32_t value,
+                              uint32_t member_mask) {
   uint32_t result = 0;
   bool first = true;
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
@@ -158,22 +194,31 @@ static uint32_t softgpu_redux(ThreadContext* thread, uint32_t operation, uint32_
     uint32_t in_range;
     uint32_t other = softgpu_shuffle(thread, ShuffleMode::index, value, lane, 31, member_mask, &in_range);
     auto a = static_cast<int32_t>(result), b = static_cast<int32_t>(other);
-    if (first) result = other;
-    else if (operation == 0) result += other;
-    else if (operation == 1) result = static_cast<uint32_t>(a < b ? a : b);
-    else if (operation == 2) result = result < other ? result : other;
-    else if (operation == 3) result = static_cast<uint32_t>(a > b ? a : b);
-    else if (operation == 4) result = result > other ? result : other;
-    else if (operation == 5) result &= other;
-    else if (operation == 6) result |= other;
-    else result ^= other;
+    if (first)
+      result = other;
+    else if (operation == 0)
+      result += other;
+    else if (operation == 1)
+      result = static_cast<uint32_t>(a < b ? a : b);
+    else if (operation == 2)
+      result = result < other ? result : other;
+    else if (operation == 3)
+      result = static_cast<uint32_t>(a > b ? a : b);
+    else if (operation == 4)
+      result = result > other ? result : other;
+    else if (operation == 5)
+      result &= other;
+    else if (operation == 6)
+      result |= other;
+    else
+      result ^= other;
     first = false;
   }
   return result;
 }
 
-// An mbarrier: pending arrivals in bits 0..19, expected arrivals in 20..39, bytes under way in 40..62, phase in 63.
-// All threads that use it belong to one block and so to one host thread.
+// An mbarrier: pending arrivals in bits 0..19, expected arrivals in 20..39, bytes under way in 40..62, phase
+// in 63. All threads that use it belong to one block and so to one host thread.
 constexpr uint64_t kArrivals = (1u << 20) - 1, kBytes = (1u << 23) - 1;
 
 static uint64_t finish_phase(uint64_t state) {
@@ -181,8 +226,12 @@ static uint64_t finish_phase(uint64_t state) {
   return (state ^ 1ull << 63) | (state >> 20 & kArrivals);
 }
 
-static uint64_t softgpu_mbarrier_new(uint32_t count) { return (count & kArrivals) << 20 | (count & kArrivals); }
-static uint32_t softgpu_mbarrier_pending(uint64_t state) { return state & kArrivals; }
+static uint64_t softgpu_mbarrier_new(uint32_t count) {
+  return (count & kArrivals) << 20 | (count & kArrivals);
+}
+static uint32_t softgpu_mbarrier_pending(uint64_t state) {
+  return state & kArrivals;
+}
 
 static uint64_t softgpu_mbarrier_arrive(uint64_t* barrier, uint32_t count, uint32_t drops) {
   uint64_t before = *barrier, pending = before & kArrivals, expected = before >> 20 & kArrivals;
@@ -200,9 +249,11 @@ static uint64_t softgpu_mbarrier_transfer(uint64_t* barrier, uint64_t bytes) {
   return before;
 }
 
-static void softgpu_bulk_copy(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes, uint32_t from_shared) {
+static void softgpu_bulk_copy(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes,
+                              uint32_t from_shared) {
   uint64_t global = from_shared ? to : from;
-  if (!in_range(global, bytes)) softgpu_check_access(thread, global, static_cast<uint32_t>(bytes), from_shared);
+  if (!in_range(global, bytes))
+    softgpu_check_access(thread, global, static_cast<uint32_t>(bytes), from_shared);
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
 }
 
@@ -220,29 +271,66 @@ bool host_converts_half() {
 }
 
 std::span<const RuntimeSymbol> runtime_symbols() {
-#define SYMBOL(name) {#name, reinterpret_cast<void*>(&name)}
-#define MATHS(name, type) {#name, reinterpret_cast<void*>(static_cast<type>(&std::name))}
+#define SYMBOL(name) \
+  { #name, reinterpret_cast < void*>(&name) }
+#define MATHS(name, type) \
+  { #name, reinterpret_cast < void*>(static_cast <type>(&std::name)) }
   using F1 = float (*)(float);
   using D1 = double (*)(double);
   static const RuntimeSymbol kSymbols[] = {
-      SYMBOL(softgpu_barrier), SYMBOL(softgpu_barrier_arrive), SYMBOL(softgpu_warp_sync), SYMBOL(softgpu_shuffle),
-      SYMBOL(softgpu_vote), SYMBOL(softgpu_match_any), SYMBOL(softgpu_match_all), SYMBOL(softgpu_active_mask),
-      SYMBOL(softgpu_yield), SYMBOL(softgpu_exit), SYMBOL(softgpu_check_access), SYMBOL(softgpu_fault),
-      SYMBOL(softgpu_vprintf), SYMBOL(softgpu_assertfail), SYMBOL(softgpu_malloc), SYMBOL(softgpu_free),
-      SYMBOL(softgpu_clock64), SYMBOL(softgpu_global_timer),
-      SYMBOL(softgpu_directed_f32), SYMBOL(softgpu_directed_f64), SYMBOL(softgpu_int_to_f32), SYMBOL(softgpu_int_to_f64),
-      SYMBOL(softgpu_f64_to_f32), SYMBOL(softgpu_half_to_float), SYMBOL(softgpu_float_to_half),
-      SYMBOL(softgpu_float_to_bf16), SYMBOL(softgpu_fma_bf16), SYMBOL(softgpu_sin_f32), SYMBOL(softgpu_cos_f32),
-      SYMBOL(softgpu_log2_f32), SYMBOL(softgpu_exp2_f32), SYMBOL(softgpu_tanh_f32), SYMBOL(softgpu_fns),
-      SYMBOL(softgpu_redux), SYMBOL(softgpu_mbarrier_new), SYMBOL(softgpu_mbarrier_pending),
-      SYMBOL(softgpu_mbarrier_arrive), SYMBOL(softgpu_mbarrier_transfer), SYMBOL(softgpu_bulk_copy),
-      // LLVM makes calls of these of its own accord: of memory operations always, of the others on old processors.
-      SYMBOL(memcpy), SYMBOL(memmove), SYMBOL(memset), SYMBOL(memcmp),
+      SYMBOL(softgpu_barrier),
+      SYMBOL(softgpu_barrier_arrive),
+      SYMBOL(softgpu_warp_sync),
+      SYMBOL(softgpu_shuffle),
+      SYMBOL(softgpu_vote),
+      SYMBOL(softgpu_match_any),
+      SYMBOL(softgpu_match_all),
+      SYMBOL(softgpu_active_mask),
+      SYMBOL(softgpu_yield),
+      SYMBOL(softgpu_exit),
+      SYMBOL(softgpu_check_access),
+      SYMBOL(softgpu_fault),
+      SYMBOL(softgpu_vprintf),
+      SYMBOL(softgpu_assertfail),
+      SYMBOL(softgpu_malloc),
+      SYMBOL(softgpu_free),
+      SYMBOL(softgpu_clock64),
+      SYMBOL(softgpu_global_timer),
+      SYMBOL(softgpu_directed_f32),
+      SYMBOL(softgpu_directed_f64),
+      SYMBOL(softgpu_int_to_f32),
+      SYMBOL(softgpu_int_to_f64),
+      SYMBOL(softgpu_f64_to_f32),
+      SYMBOL(softgpu_half_to_float),
+      SYMBOL(softgpu_float_to_half),
+      SYMBOL(softgpu_float_to_bf16),
+      SYMBOL(softgpu_fma_bf16),
+      SYMBOL(softgpu_sin_f32),
+      SYMBOL(softgpu_cos_f32),
+      SYMBOL(softgpu_log2_f32),
+      SYMBOL(softgpu_exp2_f32),
+      SYMBOL(softgpu_tanh_f32),
+      SYMBOL(softgpu_fns),
+      SYMBOL(softgpu_redux),
+      SYMBOL(softgpu_mbarrier_new),
+      SYMBOL(softgpu_mbarrier_pending),
+      SYMBOL(softgpu_mbarrier_arrive),
+      SYMBOL(softgpu_mbarrier_transfer),
+      SYMBOL(softgpu_bulk_copy),
+      // LLVM makes calls of these of its own accord: of memory operations always, of the others on old
+      // processors.
+      SYMBOL(memcpy),
+      SYMBOL(memmove),
+      SYMBOL(memset),
+      SYMBOL(memcmp),
       {"fmaf", reinterpret_cast<void*>(static_cast<float (*)(float, float, float)>(&std::fma))},
       {"fma", reinterpret_cast<void*>(static_cast<double (*)(double, double, double)>(&std::fma))},
-      {"floorf", reinterpret_cast<void*>(static_cast<F1>(&std::floor))}, MATHS(floor, D1),
-      {"ceilf", reinterpret_cast<void*>(static_cast<F1>(&std::ceil))}, MATHS(ceil, D1),
-      {"truncf", reinterpret_cast<void*>(static_cast<F1>(&std::trunc))}, MATHS(trunc, D1),
+      {"floorf", reinterpret_cast<void*>(static_cast<F1>(&std::floor))},
+      MATHS(floor, D1),
+      {"ceilf", reinterpret_cast<void*>(static_cast<F1>(&std::ceil))},
+      MATHS(ceil, D1),
+      {"truncf", reinterpret_cast<void*>(static_cast<F1>(&std::trunc))},
+      MATHS(trunc, D1),
       // Round to even, which the host's default rounding mode does.
       {"roundevenf", reinterpret_cast<void*>(static_cast<F1>(&std::nearbyint))},
       {"roundeven", reinterpret_cast<void*>(static_cast<D1>(&std::nearbyint))},

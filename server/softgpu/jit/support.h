@@ -1,5 +1,5 @@
-// What generated code calls besides softgpu_* of exec/abi.h: arithmetic that LLVM has no fast instruction for.
-// Pure functions, safe from any thread.
+// What generated code calls besides softgpu_* of exec/abi.h: arithmetic that LLVM has no fast instruction
+// for. Pure functions, safe from any thread.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,7 +17,8 @@ struct RuntimeSymbol {
   const char* name;
   void* address;
 };
-// Every function that generated code may call: the executor's, this file's, and the C library's that LLVM itself uses.
+// Every function that generated code may call: the executor's, this file's, and the C library's that LLVM
+// itself uses.
 std::span<const RuntimeSymbol> runtime_symbols();
 
 }  // namespace gpupool::softgpu

@@ -1,7 +1,8 @@
 // The syntax tree of one PTX file, names inside functions already resolved.
 //
-// All string_views point into the text given to parse(), which must outlive the tree. Operands, modifiers and labels of
-// a function live in pools of the Function; instructions refer to them by index, so a tree is compact and copyable.
+// All string_views point into the text given to parse(), which must outlive the tree. Operands, modifiers and
+// labels of a function live in pools of the Function; instructions refer to them by index, so a tree is
+// compact and copyable.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -19,9 +20,9 @@ enum class Linkage : uint8_t { internal, visible, weak, common, external };
 struct Initialiser {
   enum class Kind : uint8_t { integer, real, symbol };
   Kind kind = Kind::integer;
-  bool is_single = false;     // real: `value` holds the bits of a float, else of a double
-  uint64_t value = 0;         // integer: the value; real: bits; symbol: added to the address
-  uint64_t mask = 0;          // 0xFF00(symbol): the byte of the address that is stored; 0 = all of it
+  bool is_single = false;  // real: `value` holds the bits of a float, else of a double
+  uint64_t value = 0;      // integer: the value; real: bits; symbol: added to the address
+  uint64_t mask = 0;       // 0xFF00(symbol): the byte of the address that is stored; 0 = all of it
   std::string_view symbol;
 };
 
@@ -31,11 +32,11 @@ struct Variable {
   Type type = Type::b8;
   Linkage linkage = Linkage::internal;
   bool is_managed = false;
-  bool is_unsized = false;    // extern array without a size: dynamic shared memory
+  bool is_unsized = false;  // extern array without a size: dynamic shared memory
   bool is_array = false;
-  uint32_t alignment = 1;     // bytes
-  uint64_t size = 0;          // bytes
-  uint32_t reg = 0;           // space reg (a parameter of a function): its register
+  uint32_t alignment = 1;  // bytes
+  uint64_t size = 0;       // bytes
+  uint32_t reg = 0;        // space reg (a parameter of a function): its register
   uint32_t line = 0;
   std::vector<Initialiser> initialisers;  // flattened; the rest is zero
 };
@@ -62,8 +63,8 @@ struct Operand {
     pair,       // a|b: first, count 2
   };
   Kind kind = Kind::sink;
-  bool negated = false;    // !p
-  char component = 0;      // x y z w
+  bool negated = false;  // !p
+  char component = 0;    // x y z w
   bool is_single = false;
   uint32_t index = 0;
   uint32_t first = 0;
@@ -80,7 +81,7 @@ struct Instruction {
   uint16_t modifier_count = 0, operand_count = 0;
   bool is_predicated = false;
   bool predicate_negated = false;
-  uint32_t predicate = 0;   // register
+  uint32_t predicate = 0;  // register
 };
 
 struct Prototype {
@@ -94,14 +95,15 @@ struct Function {
   bool has_body = false;
   bool is_noreturn = false;
   uint32_t line = 0;
-  std::vector<Variable> results, parameters;  // declarations; also the first of `variables` when there is a body
-  std::array<uint32_t, 3> max_block{};        // .maxntid, zeros when absent
-  std::array<uint32_t, 3> required_block{};   // .reqntid
+  std::vector<Variable> results,
+      parameters;                       // declarations; also the first of `variables` when there is a body
+  std::array<uint32_t, 3> max_block{};  // .maxntid, zeros when absent
+  std::array<uint32_t, 3> required_block{};  // .reqntid
 
   std::vector<Register> registers;
-  std::vector<Variable> variables;            // results, parameters, then everything declared inside
+  std::vector<Variable> variables;  // results, parameters, then everything declared inside
   std::vector<Instruction> code;
-  std::vector<uint32_t> labels;               // label -> index of the instruction it stands before
+  std::vector<uint32_t> labels;  // label -> index of the instruction it stands before
   std::vector<Prototype> prototypes;
   std::vector<std::vector<uint32_t>> target_lists;  // .branchtargets -> labels
   std::vector<std::string_view> modifier_pool;      // without the leading dot
@@ -113,7 +115,9 @@ struct Function {
   std::span<const Operand> operands(const Instruction& i) const {
     return {operand_pool.data() + i.first_operand, i.operand_count};
   }
-  std::span<const Operand> elements(const Operand& o) const { return {operand_pool.data() + o.first, o.count}; }
+  std::span<const Operand> elements(const Operand& o) const {
+    return {operand_pool.data() + o.first, o.count};
+  }
   const Operand& base(const Operand& address) const { return operand_pool[address.first]; }
 };
 

@@ -1,4 +1,4 @@
-// Functions: signatures, scopes, statements and operands.
+// Functions: signatures, scopes and statements. Operands are in operand_parser.cc.
 #include <algorithm>
 
 #include "server/softgpu/ptx/parser_impl.h"
@@ -7,7 +7,6 @@ namespace gpupool::softgpu::ptx {
 namespace {
 
 constexpr uint32_t kMaxScopeDepth = 64;
-constexpr size_t kMaxOperands = 512;   // of one instruction or group
 constexpr size_t kMaxModifiers = 24;
 constexpr size_t kMaxParameters = 4096;
 constexpr uint64_t kMaxRegisterIndex = 1ull << 31;
@@ -19,10 +18,13 @@ void Parser::parse_parameters(std::vector<Variable>& out, bool allow_registers) 
   while (!accept(')')) {
     if (out.size() >= kMaxParameters) fail("too many parameters");
     Space space = Space::param;
-    if (allow_registers && accept_dotted("reg")) space = Space::reg;
-    else if (!accept_dotted("param")) fail("expected .param before " + shown());
+    if (allow_registers && accept_dotted("reg"))
+      space = Space::reg;
+    else if (!accept_dotted("param"))
+      fail("expected .param before " + shown());
     out.push_back(parse_type_and_name(Linkage::internal, parse_shape(space)));
-    if (out.back().is_unsized) out.back().is_unsized = false;  // .param .b8 p[]: variable arguments, none passed
+    if (out.back().is_unsized)
+      out.back().is_unsized = false;  // .param .b8 p[]: variable arguments, none passed
     if (!token_.is(')')) expect(',');
   }
 }
@@ -38,15 +40,22 @@ void Parser::parse_performance_directives(Function& function) {
   };
   while (token_.kind == TokenKind::dotted) {
     std::array<uint32_t, 3> ignored;
-    if (accept_dotted("maxntid")) triple(function.max_block);
-    else if (accept_dotted("reqntid")) triple(function.required_block);
+    if (accept_dotted("maxntid"))
+      triple(function.max_block);
+    else if (accept_dotted("reqntid"))
+      triple(function.required_block);
     else if (accept_dotted("minnctapersm") || accept_dotted("maxnctapersm") || accept_dotted("maxnreg") ||
-             accept_dotted("maxclusterrank") || accept_dotted("abi_preserve") || accept_dotted("abi_preserve_control"))
+             accept_dotted("maxclusterrank") || accept_dotted("abi_preserve") ||
+             accept_dotted("abi_preserve_control"))
       expect_integer(UINT32_MAX);
-    else if (accept_dotted("reqnctapercluster")) triple(ignored);
-    else if (accept_dotted("explicitcluster") || accept_dotted("blocksareclusters")) continue;
-    else if (accept_dotted("noreturn")) function.is_noreturn = true;
-    else if (token_.text == "pragma" || token_.text == "loc") skip_debug_directive();
+    else if (accept_dotted("reqnctapercluster"))
+      triple(ignored);
+    else if (accept_dotted("explicitcluster") || accept_dotted("blocksareclusters"))
+      continue;
+    else if (accept_dotted("noreturn"))
+      function.is_noreturn = true;
+    else if (token_.text == "pragma" || token_.text == "loc")
+      skip_debug_directive();
     else if (accept_dotted("attribute")) {
       Variable unused;
       parse_attribute(unused);
@@ -177,7 +186,8 @@ bool Parser::find_name(std::string_view name, uint32_t scope, Name& found) {
   size_t digits = name.size();
   while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') --digits;
   uint64_t number = 0;
-  bool numbered = digits < name.size() && name.size() - digits <= 10 && (name[digits] != '0' || digits + 1 == name.size());
+  bool numbered = digits < name.size() && name.size() - digits <= 10 &&
+                  (name[digits] != '0' || digits + 1 == name.size());
   if (numbered)
     for (char c : name.substr(digits)) number = number * 10 + static_cast<uint64_t>(c - '0');
   for (;; scope = scopes_[scope].parent) {
@@ -206,122 +216,6 @@ uint32_t Parser::expect_register() {
   return found.index;
 }
 
-uint32_t Parser::push(Operand operand) {
-  uint32_t index = static_cast<uint32_t>(function_->operand_pool.size());
-  if (operand.kind == Operand::Kind::symbol) fixups_.push_back({index, scope_});
-  function_->operand_pool.push_back(operand);
-  return index;
-}
-
-Operand Parser::parse_group(char close, Operand::Kind kind) {
-  std::vector<Operand> elements;
-  while (!accept(close)) {
-    if (elements.size() >= kMaxOperands) fail("too many operands");
-    if (token_.is('{') || token_.is('(') || token_.is('[')) fail("operands are nested too deeply");
-    elements.push_back(parse_operand());
-    if (!token_.is(close)) expect(',');
-  }
-  Operand group;
-  group.kind = kind;
-  group.first = static_cast<uint32_t>(function_->operand_pool.size());
-  group.count = static_cast<uint32_t>(elements.size());
-  for (const Operand& element : elements) push(element);
-  return group;
-}
-
-Operand Parser::parse_address() {
-  Operand base;
-  Operand address;
-  address.kind = Operand::Kind::address;
-  if (token_.kind == TokenKind::identifier) {
-    base = parse_name_operand(expect_identifier());
-    address.value = base.value;
-    base.value = 0;
-    if (base.kind == Operand::Kind::reg && token_.is('+')) {
-      advance();
-      address.value = static_cast<int64_t>(integer_constant());
-    } else if (base.kind == Operand::Kind::reg && token_.is('-')) {
-      address.value = static_cast<int64_t>(integer_constant());
-    }
-  } else {
-    base.kind = Operand::Kind::integer;
-    base.value = static_cast<int64_t>(integer_constant());
-  }
-  if (token_.is(',')) fail("addresses of textures and tensors are not supported");
-  expect(']');
-  address.first = push(base);
-  return address;
-}
-
-Operand Parser::parse_name_operand(std::string_view name) {
-  Operand operand;
-  if (name == "_") return operand;
-  Name found;
-  if (!find_name(name, scope_, found)) {
-    if (name[0] == '%') {
-      operand.kind = Operand::Kind::special;
-      operand.name = name;
-      if (token_.kind == TokenKind::dotted && token_.text.size() == 1) {
-        operand.component = token_.text[0];
-        advance();
-      }
-      return operand;
-    }
-    operand.kind = Operand::Kind::symbol;  // or a label further down: resolve_names() decides
-    operand.name = name;
-  } else {
-    operand.index = found.index;
-    switch (found.kind) {
-      case Name::Kind::reg: operand.kind = Operand::Kind::reg; break;
-      case Name::Kind::variable: operand.kind = Operand::Kind::variable; break;
-      case Name::Kind::label: operand.kind = Operand::Kind::label; break;
-      case Name::Kind::prototype: operand.kind = Operand::Kind::prototype; break;
-      case Name::Kind::targets: operand.kind = Operand::Kind::targets; break;
-    }
-    operand.name = name;
-    if (found.kind == Name::Kind::reg && token_.kind == TokenKind::dotted) fail("vector registers are not supported");
-  }
-  if (operand.kind == Operand::Kind::symbol || operand.kind == Operand::Kind::variable) {
-    if (token_.is('+')) {
-      advance();
-      operand.value = static_cast<int64_t>(integer_constant());
-    } else if (token_.is('-')) {
-      operand.value = static_cast<int64_t>(integer_constant());
-    }
-  }
-  return operand;
-}
-
-Operand Parser::parse_operand() {
-  if (accept('[')) return parse_address();
-  if (accept('{')) return parse_group('}', Operand::Kind::vector);
-  if (accept('(')) return parse_group(')', Operand::Kind::list);
-  if (token_.is('!')) {
-    advance();
-    if (token_.kind != TokenKind::identifier) fail("expected a predicate before " + shown());
-    Operand operand = parse_name_operand(expect_identifier());
-    operand.negated = true;
-    return operand;
-  }
-  if (token_.kind == TokenKind::identifier && token_.text != "WARP_SZ") {
-    Operand operand = parse_name_operand(expect_identifier());
-    if (!accept('|')) return operand;
-    Operand pair;
-    Operand second = parse_name_operand(expect_identifier());
-    pair.kind = Operand::Kind::pair;
-    pair.count = 2;
-    pair.first = push(operand);
-    push(second);
-    return pair;
-  }
-  Constant constant = parse_constant();
-  Operand operand;
-  operand.kind = constant.is_real ? Operand::Kind::real : Operand::Kind::integer;
-  operand.is_single = constant.is_single;
-  operand.value = static_cast<int64_t>(constant.value);
-  return operand;
-}
-
 void Parser::parse_prototype(std::string_view name) {
   Prototype prototype;
   if (token_.is('(')) parse_parameters(prototype.results, true);
@@ -337,7 +231,8 @@ void Parser::parse_prototype(std::string_view name) {
 // What follows "name:": a table of targets, a prototype, or nothing, for a label.
 void Parser::parse_labelled(std::string_view name, uint32_t line) {
   if (accept_dotted("callprototype")) return parse_prototype(name);
-  if (accept_dotted("calltargets")) return skip_statement();  // any function may be called; checked at run time
+  if (accept_dotted("calltargets"))
+    return skip_statement();  // any function may be called; checked at run time
   if (accept_dotted("branchtargets")) {
     uint32_t list = static_cast<uint32_t>(function_->target_lists.size());
     declare(name, {Name::Kind::targets, list});
@@ -410,17 +305,23 @@ void Parser::resolve_names() {
     Name found;
     if (!find_name(operand.name, fixup.scope, found)) continue;
     operand.index = found.index;
-    if (found.kind == Name::Kind::label) operand.kind = Operand::Kind::label;
-    else if (found.kind == Name::Kind::prototype) operand.kind = Operand::Kind::prototype;
-    else if (found.kind == Name::Kind::targets) operand.kind = Operand::Kind::targets;
-    else if (found.kind == Name::Kind::variable) operand.kind = Operand::Kind::variable;
-    else operand.kind = Operand::Kind::reg;
+    if (found.kind == Name::Kind::label)
+      operand.kind = Operand::Kind::label;
+    else if (found.kind == Name::Kind::prototype)
+      operand.kind = Operand::Kind::prototype;
+    else if (found.kind == Name::Kind::targets)
+      operand.kind = Operand::Kind::targets;
+    else if (found.kind == Name::Kind::variable)
+      operand.kind = Operand::Kind::variable;
+    else
+      operand.kind = Operand::Kind::reg;
   }
   for (auto& list : function_->target_lists)
     for (uint32_t& entry : list) {
       const Operand& operand = function_->operand_pool[entry];
       if (operand.kind != Operand::Kind::label)
-        fail("branch target '" + std::string(operand.name.substr(0, 200)) + "' is not a label", function_->line);
+        fail("branch target '" + std::string(operand.name.substr(0, 200)) + "' is not a label",
+             function_->line);
       entry = operand.index;
     }
 }

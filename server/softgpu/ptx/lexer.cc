@@ -8,9 +8,15 @@
 namespace gpupool::softgpu::ptx {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_word(char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '$'; }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+bool is_word(char c) {
+  return is_letter(c) || is_digit(c) || c == '_' || c == '$';
+}
 int digit_value(char c) {
   if (is_digit(c)) return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -55,9 +61,12 @@ Token Lexer::make(TokenKind kind, size_t begin, size_t end) {
 
 size_t Lexer::word_end(size_t at, bool allow_colons) const {
   while (at < text_.size()) {
-    if (is_word(text_[at])) ++at;
-    else if (allow_colons && text_.substr(at, 2) == "::" && at + 2 < text_.size() && is_word(text_[at + 2])) at += 2;
-    else break;
+    if (is_word(text_[at]))
+      ++at;
+    else if (allow_colons && text_.substr(at, 2) == "::" && at + 2 < text_.size() && is_word(text_[at + 2]))
+      at += 2;
+    else
+      break;
   }
   return at;
 }
@@ -68,7 +77,8 @@ Token Lexer::number() {
   auto digits = [&](size_t from, int base, uint64_t& value) {
     size_t at = from;
     value = 0;
-    while (at < text_.size() && digit_value(text_[at]) < base) value = value * base + digit_value(text_[at++]);
+    while (at < text_.size() && digit_value(text_[at]) < base)
+      value = value * base + digit_value(text_[at++]);
     return at;
   };
   uint64_t value = 0;
@@ -76,7 +86,8 @@ Token Lexer::number() {
   if (kind == 'f' || kind == 'F' || kind == 'd' || kind == 'D') {
     bool single = kind == 'f' || kind == 'F';
     end = digits(begin + 2, 16, value);
-    Token token = make(end - begin - 2 == (single ? 8u : 16u) ? TokenKind::real : TokenKind::punctuation, begin, end);
+    Token token =
+        make(end - begin - 2 == (single ? 8u : 16u) ? TokenKind::real : TokenKind::punctuation, begin, end);
     token.is_single = single;
     // A signalling NaN must keep its bits, so a single stays a pattern of 32 bits.
     token.value = value;
@@ -88,7 +99,8 @@ Token Lexer::number() {
     end = digits(begin + 2, 2, value);
   } else {
     end = digits(begin, 10, value);
-    bool fraction = end < text_.size() && text_[end] == '.' && end + 1 < text_.size() && is_digit(text_[end + 1]);
+    bool fraction =
+        end < text_.size() && text_[end] == '.' && end + 1 < text_.size() && is_digit(text_[end + 1]);
     bool exponent = end < text_.size() && (text_[end] == 'e' || text_[end] == 'E');
     if (fraction || exponent) {
       double real = 0;

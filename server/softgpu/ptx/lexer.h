@@ -7,12 +7,12 @@ namespace gpupool::softgpu::ptx {
 
 enum class TokenKind : uint8_t {
   end,
-  identifier,  // also %register and $label
-  dotted,      // .word or .word::word, text without the dot
-  integer,     // value
-  real,        // value: bits of a float (is_single) or a double
-  string,      // text without the quotes
-  punctuation, // one character
+  identifier,   // also %register and $label
+  dotted,       // .word or .word::word, text without the dot
+  integer,      // value
+  real,         // value: bits of a float (is_single) or a double
+  string,       // text without the quotes
+  punctuation,  // one character
 };
 
 struct Token {

@@ -1,4 +1,5 @@
-// Directives of a file: version, target, variables and their initialisers. Functions are in function_parser.cc.
+// Directives of a file: version, target, variables and their initialisers. Functions are in
+// function_parser.cc.
 #include "server/softgpu/ptx/parser.h"
 
 #include <bit>
@@ -12,20 +13,14 @@ constexpr int kMaxExpressionDepth = 64;
 constexpr uint64_t kMaxVariableBytes = 1ull << 40;
 constexpr uint64_t kMaxAlignment = 4096;
 
-int precedence(const std::string_view op) {
-  if (op == "*" || op == "/" || op == "%") return 10;
-  if (op == "+" || op == "-") return 9;
-  if (op == "<<" || op == ">>") return 8;
-  if (op == "&") return 5;
-  if (op == "^") return 4;
-  if (op == "|") return 3;
-  return 0;
-}
-
 }  // namespace
 
-void Parser::fail(std::string message) const { fail(std::move(message), token_.line); }
-void Parser::fail(std::string message, uint32_t line) const { throw SyntaxError{std::move(message), line}; }
+void Parser::fail(std::string message) const {
+  fail(std::move(message), token_.line);
+}
+void Parser::fail(std::string message, uint32_t line) const {
+  throw SyntaxError{std::move(message), line};
+}
 
 std::string Parser::shown() const {
   if (token_.kind == TokenKind::end) return "the end of the text";
@@ -62,7 +57,8 @@ std::string_view Parser::expect_identifier() {
 }
 
 uint64_t Parser::expect_integer(uint64_t limit) {
-  if (token_.kind != TokenKind::integer || token_.value > limit) fail("expected a number up to " + std::to_string(limit));
+  if (token_.kind != TokenKind::integer || token_.value > limit)
+    fail("expected a number up to " + std::to_string(limit));
   uint64_t value = token_.value;
   advance();
   return value;
@@ -108,7 +104,8 @@ void Parser::parse_version(File& file) {
   std::string_view text = token_.text;
   size_t dot = text.find('.');
   if (token_.kind != TokenKind::real || dot == std::string_view::npos || dot > 3) fail("expected a version");
-  for (char c : text.substr(0, dot)) file.version_major = file.version_major * 10 + static_cast<uint32_t>(c - '0');
+  for (char c : text.substr(0, dot))
+    file.version_major = file.version_major * 10 + static_cast<uint32_t>(c - '0');
   for (char c : text.substr(dot + 1, 3)) {
     if (c < '0' || c > '9') fail("expected a version");
     file.version_minor = file.version_minor * 10 + static_cast<uint32_t>(c - '0');
@@ -125,7 +122,8 @@ void Parser::parse_target(File& file) {
     for (; at < name.size() && name[at] >= '0' && name[at] <= '9' && at < 8; ++at)
       number = number * 10 + static_cast<uint32_t>(name[at] - '0');
     std::string_view suffix = name.substr(at);
-    if (number == 0 || !(suffix.empty() || suffix == "a" || suffix == "f")) fail("unknown target " + std::string(name));
+    if (number == 0 || !(suffix.empty() || suffix == "a" || suffix == "f"))
+      fail("unknown target " + std::string(name));
     file.target = number;
   } while (accept(','));
 }
@@ -192,7 +190,8 @@ void Parser::parse_attribute(Variable& variable) {
   }
 }
 
-// Everything before the name: .align, .attribute, vector width, type and, for kernel parameters, what it points to.
+// Everything before the name: .align, .attribute, vector width, type and, for kernel parameters, what it
+// points to.
 Variable Parser::parse_shape(Space space) {
   Variable shape;
   shape.space = space;
@@ -312,83 +311,6 @@ Initialiser Parser::parse_initialiser() {
   value.is_single = constant.is_single;
   value.value = constant.value;
   return value;
-}
-
-uint64_t Parser::integer_constant() {
-  Constant constant = parse_constant();
-  if (constant.is_real) fail("expected an integer");
-  return constant.value;
-}
-
-Parser::Constant Parser::parse_constant(int depth) { return parse_binary(1, depth); }
-
-Parser::Constant Parser::parse_binary(int minimum, int depth) {
-  if (depth > kMaxExpressionDepth) fail("an expression is nested too deeply");
-  Constant left = parse_unary(depth);
-  while (token_.kind == TokenKind::punctuation && !left.is_real) {
-    std::string_view op = token_.text;
-    if (op == "<" || op == ">") op = op == "<" ? "<<" : ">>";
-    int level = precedence(op);
-    if (level < minimum || level == 0) break;
-    advance();
-    if (op == "<<" || op == ">>") expect(op[0]);
-    Constant right = parse_binary(level + 1, depth + 1);
-    if (right.is_real) fail("expected an integer");
-    uint64_t a = left.value, b = right.value;
-    if ((op == "/" || op == "%") && b == 0) fail("division by zero in a constant");
-    if (op == "*") a *= b;
-    else if (op == "/") a = a / b;
-    else if (op == "%") a = a % b;
-    else if (op == "+") a += b;
-    else if (op == "-") a -= b;
-    else if (op == "<<") a = b > 63 ? 0 : a << b;
-    else if (op == ">>") a = b > 63 ? 0 : a >> b;
-    else if (op == "&") a &= b;
-    else if (op == "^") a ^= b;
-    else a |= b;
-    left.value = a;
-  }
-  return left;
-}
-
-Parser::Constant Parser::parse_unary(int depth) {
-  if (depth > kMaxExpressionDepth) fail("an expression is nested too deeply");
-  Constant result;
-  if (accept('-')) {
-    result = parse_unary(depth + 1);
-    if (result.is_real) result.value ^= result.is_single ? 1ull << 31 : 1ull << 63;
-    else result.value = 0 - result.value;
-    return result;
-  }
-  if (accept('+')) return parse_unary(depth + 1);
-  if (token_.is('~') || token_.is('!')) {
-    bool bitwise = token_.is('~');
-    advance();
-    result = parse_unary(depth + 1);
-    if (result.is_real) fail("expected an integer");
-    result.value = bitwise ? ~result.value : result.value == 0;
-    return result;
-  }
-  if (accept('(')) {
-    if (accept_dotted("s64") || accept_dotted("u64")) {
-      expect(')');
-      return parse_unary(depth + 1);
-    }
-    result = parse_binary(1, depth + 1);
-    expect(')');
-    return result;
-  }
-  if (token_.kind == TokenKind::identifier && token_.text == "WARP_SZ") {
-    result.value = 32;
-  } else if (token_.kind == TokenKind::integer || token_.kind == TokenKind::real) {
-    result.is_real = token_.kind == TokenKind::real;
-    result.is_single = token_.is_single;
-    result.value = token_.value;
-  } else {
-    fail("expected a constant before " + shown());
-  }
-  advance();
-  return result;
 }
 
 std::variant<File, SyntaxError> parse(std::string_view text) {

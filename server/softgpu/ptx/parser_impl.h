@@ -1,4 +1,5 @@
-// The recursive-descent parser behind parse(). One object per file and thread; fails by throwing SyntaxError inside.
+// The recursive-descent parser behind parse(). One object per file and thread; fails by throwing SyntaxError
+// inside.
 #pragma once
 #include <string>
 #include <unordered_map>
@@ -8,6 +9,8 @@
 #include "server/softgpu/ptx/parser.h"
 
 namespace gpupool::softgpu::ptx {
+
+constexpr size_t kMaxOperands = 512;  // of one instruction or group
 
 class Parser {
  public:

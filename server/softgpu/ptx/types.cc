@@ -9,9 +9,9 @@ struct TypeRow {
 };
 // In the order of the enumeration.
 constexpr TypeRow kTypes[] = {
-    {"", 0},      {"pred", 1},   {"b8", 8},    {"b16", 16},    {"b32", 32},  {"b64", 64},  {"b128", 128},
-    {"u8", 8},    {"u16", 16},   {"u32", 32},  {"u64", 64},    {"s8", 8},    {"s16", 16},  {"s32", 32},
-    {"s64", 64},  {"f16", 16},   {"f16x2", 32}, {"bf16", 16},  {"bf16x2", 32}, {"f32", 32}, {"f64", 64},
+    {"", 0},     {"pred", 1}, {"b8", 8},     {"b16", 16},  {"b32", 32},    {"b64", 64}, {"b128", 128},
+    {"u8", 8},   {"u16", 16}, {"u32", 32},   {"u64", 64},  {"s8", 8},      {"s16", 16}, {"s32", 32},
+    {"s64", 64}, {"f16", 16}, {"f16x2", 32}, {"bf16", 16}, {"bf16x2", 32}, {"f32", 32}, {"f64", 64},
 };
 static_assert(std::size(kTypes) == static_cast<size_t>(Type::f64) + 1);
 
@@ -24,7 +24,8 @@ std::optional<Type> find_type(std::string_view name) {
 }
 
 std::optional<Space> find_space(std::string_view name) {
-  // A sub-qualifier keeps the meaning on one device: ".shared::cta" is the block's own window, ".param::entry" and
+  // A sub-qualifier keeps the meaning on one device: ".shared::cta" is the block's own window,
+  // ".param::entry" and
   // ".param::func" are told apart by what the name refers to.
   if (name == "global") return Space::global;
   if (name == "shared" || name == "shared::cta") return Space::shared;
@@ -34,6 +35,8 @@ std::optional<Space> find_space(std::string_view name) {
   return std::nullopt;
 }
 
-uint32_t bits_of(Type type) { return kTypes[static_cast<size_t>(type)].bits; }
+uint32_t bits_of(Type type) {
+  return kTypes[static_cast<size_t>(type)].bits;
+}
 
 }  // namespace gpupool::softgpu::ptx

@@ -7,11 +7,27 @@
 namespace gpupool::softgpu::ptx {
 
 enum class Type : uint8_t {
-  none, pred,
-  b8, b16, b32, b64, b128,
-  u8, u16, u32, u64,
-  s8, s16, s32, s64,
-  f16, f16x2, bf16, bf16x2, f32, f64,
+  none,
+  pred,
+  b8,
+  b16,
+  b32,
+  b64,
+  b128,
+  u8,
+  u16,
+  u32,
+  u64,
+  s8,
+  s16,
+  s32,
+  s64,
+  f16,
+  f16x2,
+  bf16,
+  bf16x2,
+  f32,
+  f64,
 };
 
 enum class Space : uint8_t { generic, reg, global, shared, local, constant, param };
@@ -21,13 +37,29 @@ std::optional<Type> find_type(std::string_view name);
 std::optional<Space> find_space(std::string_view name);
 
 uint32_t bits_of(Type type);  // pred: 1
-inline uint32_t bytes_of(Type type) { return (bits_of(type) + 7) / 8; }
-inline bool is_signed(Type type) { return type >= Type::s8 && type <= Type::s64; }
-inline bool is_unsigned(Type type) { return type >= Type::u8 && type <= Type::u64; }
-inline bool is_untyped(Type type) { return type >= Type::b8 && type <= Type::b128; }
-inline bool is_integer(Type type) { return is_signed(type) || is_unsigned(type); }
-inline bool is_float(Type type) { return type >= Type::f16; }
-inline bool is_packed_half(Type type) { return type == Type::f16x2 || type == Type::bf16x2; }
-inline bool is_half(Type type) { return type >= Type::f16 && type <= Type::bf16x2; }
+inline uint32_t bytes_of(Type type) {
+  return (bits_of(type) + 7) / 8;
+}
+inline bool is_signed(Type type) {
+  return type >= Type::s8 && type <= Type::s64;
+}
+inline bool is_unsigned(Type type) {
+  return type >= Type::u8 && type <= Type::u64;
+}
+inline bool is_untyped(Type type) {
+  return type >= Type::b8 && type <= Type::b128;
+}
+inline bool is_integer(Type type) {
+  return is_signed(type) || is_unsigned(type);
+}
+inline bool is_float(Type type) {
+  return type >= Type::f16;
+}
+inline bool is_packed_half(Type type) {
+  return type == Type::f16x2 || type == Type::bf16x2;
+}
+inline bool is_half(Type type) {
+  return type >= Type::f16 && type <= Type::bf16x2;
+}
 
 }  // namespace gpupool::softgpu::ptx

@@ -32,26 +32,35 @@ bool on_this_stack(uint64_t address, uint64_t bytes) {
 }  // namespace
 
 extern "C" {
-uint32_t softgpu_barrier(ThreadContext*, uint32_t, uint32_t, BarrierReduction, uint32_t predicate) { return predicate; }
+uint32_t softgpu_barrier(ThreadContext*, uint32_t, uint32_t, BarrierReduction, uint32_t predicate) {
+  return predicate;
+}
 void softgpu_barrier_arrive(ThreadContext*, uint32_t, uint32_t) {}
 void softgpu_warp_sync(ThreadContext*, uint32_t) {}
-uint32_t softgpu_shuffle(ThreadContext*, ShuffleMode, uint32_t value, uint32_t, uint32_t, uint32_t, uint32_t* in_range) {
+uint32_t softgpu_shuffle(ThreadContext*, ShuffleMode, uint32_t value, uint32_t, uint32_t, uint32_t,
+                         uint32_t* in_range) {
   *in_range = 1;
   return value;
 }
 uint32_t softgpu_vote(ThreadContext* thread, VoteMode mode, uint32_t predicate, uint32_t) {
   return mode == VoteMode::ballot ? predicate << thread->lane : mode == VoteMode::uniform ? 1 : predicate;
 }
-uint32_t softgpu_match_any(ThreadContext* thread, uint64_t, uint32_t) { return 1u << thread->lane; }
+uint32_t softgpu_match_any(ThreadContext* thread, uint64_t, uint32_t) {
+  return 1u << thread->lane;
+}
 uint32_t softgpu_match_all(ThreadContext*, uint64_t, uint32_t mask, uint32_t* all_equal) {
   *all_equal = 1;
   return mask;
 }
-uint32_t softgpu_active_mask(ThreadContext* thread) { return 1u << thread->lane; }
+uint32_t softgpu_active_mask(ThreadContext* thread) {
+  return 1u << thread->lane;
+}
 void softgpu_yield(ThreadContext*) {
   if (++running.result.yields > 1000) longjmp(running.leave_grid, 1);
 }
-void softgpu_exit(ThreadContext*) { longjmp(running.leave_thread, 1); }
+void softgpu_exit(ThreadContext*) {
+  longjmp(running.leave_thread, 1);
+}
 void softgpu_check_access(ThreadContext* thread, uint64_t address, uint32_t bytes, uint32_t) {
   bool misaligned = address % bytes != 0;
   if (on_this_stack(address, bytes)) {
@@ -73,16 +82,22 @@ void softgpu_assertfail(ThreadContext* thread, uint64_t message, uint64_t, uint3
   running.printed += reinterpret_cast<const char*>(message);
   softgpu_fault(thread, FaultKind::assertion, 0);
 }
-uint64_t softgpu_malloc(ThreadContext*, uint64_t bytes) { return device_bytes(bytes); }
+uint64_t softgpu_malloc(ThreadContext*, uint64_t bytes) {
+  return device_bytes(bytes);
+}
 void softgpu_free(ThreadContext*, uint64_t) {}
 uint64_t softgpu_clock64(ThreadContext*) {
   static uint64_t ticks = 0;
   return ticks += 10;
 }
-uint64_t softgpu_global_timer(ThreadContext*) { return 0x1122334455667788; }
+uint64_t softgpu_global_timer(ThreadContext*) {
+  return 0x1122334455667788;
+}
 }
 
-std::string printed() { return std::exchange(running.printed, {}); }
+std::string printed() {
+  return std::exchange(running.printed, {});
+}
 
 uint64_t device_bytes(uint64_t size) {
   static uint64_t next = 0, end = 0;
@@ -107,7 +122,8 @@ Loaded::Loaded(std::vector<std::string> texts, CompileOptions options) {
 }
 
 // Between setjmp and longjmp only what lies in memory may change: what the loops change is static.
-FakeResult Loaded::run(std::string_view name, const FakeGrid& grid, const std::vector<std::byte>& parameters) const {
+FakeResult Loaded::run(std::string_view name, const FakeGrid& grid,
+                       const std::vector<std::byte>& parameters) const {
   const KernelInfo* kernel = program_->find_kernel(name);
   REQUIRE(kernel);
   auto compiled = program_->code(*kernel);

@@ -1,5 +1,5 @@
-// Runs KernelCode without the executor: one thread after the other on the calling thread, every warp one thread wide.
-// Enough for what instructions compute; how threads meet is tested with the real executor.
+// Runs KernelCode without the executor: one thread after the other on the calling thread, every warp one
+// thread wide. Enough for what instructions compute; how threads meet is tested with the real executor.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -42,7 +42,8 @@ class Loaded {
   explicit Loaded(const std::string& text) : Loaded(std::vector<std::string>{text}) {}
   const Program& program() const { return *program_; }
   uint64_t data() const { return data_; }
-  FakeResult run(std::string_view kernel, const FakeGrid& grid, const std::vector<std::byte>& parameters) const;
+  FakeResult run(std::string_view kernel, const FakeGrid& grid,
+                 const std::vector<std::byte>& parameters) const;
 
   template <typename... Arguments>
   FakeResult run(std::string_view kernel, const FakeGrid& grid, Arguments... arguments) const {

@@ -11,21 +11,25 @@
 
 namespace gpupool::softgpu {
 
-// `code` reads %a, %b, %c and writes %d; their PTX types are named by `types` ("d", "a", "b", "c"; "" when unused).
-// Also there: predicates %p %q, scratch %t<8> (.b32), %w<8> (.b64), %h<8> (.b16).
+// `code` reads %a, %b, %c and writes %d; their PTX types are named by `types` ("d", "a", "b", "c"; "" when
+// unused). Also there: predicates %p %q, scratch %t<8> (.b32), %w<8> (.b64), %h<8> (.b16).
 std::string instruction_kernel(const std::string& code, const std::array<std::string, 4>& types);
 
 namespace detail {
 template <typename T>
 std::string type_name() {
-  if constexpr (std::is_same_v<T, float>) return "f32";
-  else if constexpr (std::is_same_v<T, double>) return "f64";
-  else return (std::is_signed_v<T> ? "s" : "u") + std::to_string(sizeof(T) * 8);
+  if constexpr (std::is_same_v<T, float>)
+    return "f32";
+  else if constexpr (std::is_same_v<T, double>)
+    return "f64";
+  else
+    return (std::is_signed_v<T> ? "s" : "u") + std::to_string(sizeof(T) * 8);
 }
 }  // namespace detail
 
 template <typename D, typename A, typename B = uint32_t, typename C = uint32_t>
-std::vector<D> run_instruction(const std::string& code, const std::vector<A>& a, std::vector<B> b = {}, std::vector<C> c = {}) {
+std::vector<D> run_instruction(const std::string& code, const std::vector<A>& a, std::vector<B> b = {},
+                               std::vector<C> c = {}) {
   b.resize(a.size());
   c.resize(a.size());
   using detail::type_name;
@@ -34,7 +38,8 @@ std::vector<D> run_instruction(const std::string& code, const std::vector<A>& a,
   FakeGrid grid;
   grid.block[0] = 32;
   grid.grid[0] = static_cast<uint32_t>((a.size() + 31) / 32);
-  FakeResult result = loaded.run("k", grid, out, device_array(a), device_array(b), device_array(c), static_cast<uint32_t>(a.size()));
+  FakeResult result = loaded.run("k", grid, out, device_array(a), device_array(b), device_array(c),
+                                 static_cast<uint32_t>(a.size()));
   if (result.fault != FaultKind::none) throw std::runtime_error(code + " faulted");
   return std::vector<D>(out, out + a.size());
 }

@@ -1,4 +1,5 @@
-// What nvcc makes of kernels.cu (optimised, -G, -rdc and fast-math), run by the real executor and compared with C++.
+// What nvcc makes of kernels.cu (optimised, -G, -rdc and fast-math), run by the real executor and compared
+// with C++.
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
@@ -57,7 +58,8 @@ class Module {
   bool synchronises(const char* name) const { return program_->find_kernel(name)->synchronises; }
 
   template <typename... Arguments>
-  GridResult launch(const char* name, std::array<uint32_t, 3> grid, std::array<uint32_t, 3> block, uint32_t shared, Arguments... arguments) const {
+  GridResult launch(const char* name, std::array<uint32_t, 3> grid, std::array<uint32_t, 3> block,
+                    uint32_t shared, Arguments... arguments) const {
     const KernelInfo* kernel = program_->find_kernel(name);
     REQUIRE(kernel);
     auto code = program_->code(*kernel);
@@ -98,11 +100,11 @@ class Module {
   uint64_t data_ = 0;
 };
 
-#define CHECK_RUNS(result)                         \
-  do {                                             \
-    GridResult outcome = (result);                 \
-    INFO(outcome.detail);                          \
-    REQUIRE(outcome.fault == FaultKind::none);     \
+#define CHECK_RUNS(result)                     \
+  do {                                         \
+    GridResult outcome = (result);             \
+    INFO(outcome.detail);                      \
+    REQUIRE(outcome.fault == FaultKind::none); \
   } while (false)
 
 struct Box {
@@ -110,15 +112,22 @@ struct Box {
   int count;
 };
 
-int ackermann(int m, int n) { return m == 0 ? n + 1 : n == 0 ? ackermann(m - 1, 1) : ackermann(m - 1, ackermann(m, n - 1)); }
+int ackermann(int m, int n) {
+  return m == 0 ? n + 1 : n == 0 ? ackermann(m - 1, 1) : ackermann(m - 1, ackermann(m, n - 1));
+}
 
 int language(int i, const Box& box, const Box& fixed, int n) {
   const float table[] = {1, 2, 4, 8};
-  int result = (i % 2 ? i * i * 3 : i * 3 + 1) + (n & 1 ? i * 2 : i + 1) + ackermann(2, i % 4) + ((i * 7) % 16) * i;
-  if (i < 5) result += 1000 * (i + 1);
-  else if (i == 5) result ^= 77;
-  else result -= 1;
-  result += static_cast<int>(box.weight[i % 5] * table[i % 4]) + fixed.count + static_cast<int>(fixed.weight[(i + 1) % 5]);
+  int result =
+      (i % 2 ? i * i * 3 : i * 3 + 1) + (n & 1 ? i * 2 : i + 1) + ackermann(2, i % 4) + ((i * 7) % 16) * i;
+  if (i < 5)
+    result += 1000 * (i + 1);
+  else if (i == 5)
+    result ^= 77;
+  else
+    result -= 1;
+  result += static_cast<int>(box.weight[i % 5] * table[i % 4]) + fixed.count +
+            static_cast<int>(fixed.weight[(i + 1) % 5]);
   return static_cast<int>(static_cast<long long>(result) * 1000000007 / (i + 3) % 1000003);
 }
 
@@ -134,7 +143,8 @@ void run_all(const std::string& variant) {
     CHECK_FALSE(module.synchronises("vector_add"));
     CHECK_RUNS(module.launch("vector_add", {8, 1, 1}, {128, 1, 1}, 0, device(a), device(b), c, 1000));
     for (size_t i = 0; i < a.size(); ++i) CHECK(c[i] == a[i] + b[i]);
-    CHECK(module.launch("vector_add", {8, 1, 1}, {128, 1, 1}, 0, device(a), uint64_t{0}, c, 1000).fault == FaultKind::illegal_address);
+    CHECK(module.launch("vector_add", {8, 1, 1}, {128, 1, 1}, 0, device(a), uint64_t{0}, c, 1000).fault ==
+          FaultKind::illegal_address);
   }
   {
     constexpr int kN = 24;
@@ -143,7 +153,8 @@ void run_all(const std::string& variant) {
     for (int y = 0; y < kN; ++y)
       for (int x = 0; x < kN; ++x) {
         float sum = 0;
-        for (int k = 0; k < kN; ++k) sum = std::fma(a[static_cast<size_t>(y * kN + k)], b[static_cast<size_t>(k * kN + x)], sum);
+        for (int k = 0; k < kN; ++k)
+          sum = std::fma(a[static_cast<size_t>(y * kN + k)], b[static_cast<size_t>(k * kN + x)], sum);
         CHECK(c[y * kN + x] == sum);
       }
   }
@@ -179,8 +190,12 @@ void run_all(const std::string& variant) {
     CHECK_RUNS(module.launch("mathematics", {1, 1, 1}, {32, 1, 1}, 0, device(in), out));
     for (size_t i = 0; i < in.size(); ++i) {
       double x = in[i];
-      double expected[] = {std::sin(x), std::cos(x), std::exp(x), std::log(x), std::pow(x, 1.5), std::sqrt(x), std::tan(x), std::atan2(x, 2.0), std::fmod(x, 0.7), std::cbrt(x), std::erf(x), std::tgamma(x),
-                           std::sin(x), std::exp(x), std::log(x), std::pow(x, 2.5), std::tanh(x), 1 / std::sqrt(x), x * x + 1, x, std::hypot(x, 3.0), std::floor(x), std::nearbyint(x), 1 / x};
+      double expected[] = {std::sin(x),        std::cos(x),      std::exp(x),       std::log(x),
+                           std::pow(x, 1.5),   std::sqrt(x),     std::tan(x),       std::atan2(x, 2.0),
+                           std::fmod(x, 0.7),  std::cbrt(x),     std::erf(x),       std::tgamma(x),
+                           std::sin(x),        std::exp(x),      std::log(x),       std::pow(x, 2.5),
+                           std::tanh(x),       1 / std::sqrt(x), x * x + 1,         x,
+                           std::hypot(x, 3.0), std::floor(x),    std::nearbyint(x), 1 / x};
       for (size_t j = 0; j < 24; ++j) {
         INFO("function " << j << " of " << x);
         double tolerance = j < 12 || j > 19 ? 1e-13 : j == 19 ? 1e-3 : variant == "fast" ? 1e-4 : 2e-6;
@@ -234,14 +249,23 @@ void run_all(const std::string& variant) {
       expected[i] = static_cast<uint64_t>(result);
     }
     auto* out = device(std::vector<uint64_t>(32));
-    CHECK_RUNS(module.launch("modular_power", {1, 1, 1}, {32, 1, 1}, 0, device(base), 65537u, device(modulus), out));
+    CHECK_RUNS(
+        module.launch("modular_power", {1, 1, 1}, {32, 1, 1}, 0, device(base), 65537u, device(modulus), out));
     CHECK(std::vector<uint64_t>(out, out + 32) == expected);
   }
 }
 
 }  // namespace
 
-TEST_CASE("kernels as nvcc compiles them by default") { run_all("plain"); }
-TEST_CASE("kernels compiled for debugging (-G)") { run_all("debug"); }
-TEST_CASE("kernels compiled as relocatable code (-rdc=true)") { run_all("rdc"); }
-TEST_CASE("kernels compiled with -use_fast_math") { run_all("fast"); }
+TEST_CASE("kernels as nvcc compiles them by default") {
+  run_all("plain");
+}
+TEST_CASE("kernels compiled for debugging (-G)") {
+  run_all("debug");
+}
+TEST_CASE("kernels compiled as relocatable code (-rdc=true)") {
+  run_all("rdc");
+}
+TEST_CASE("kernels compiled with -use_fast_math") {
+  run_all("fast");
+}

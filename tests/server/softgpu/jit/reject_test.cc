@@ -12,36 +12,105 @@ namespace {
 const std::string kHead = ".version 8.0\n.target sm_75\n.address_size 64\n";
 
 std::string in_kernel(const std::string& body) {
-  return kHead + ".shared .b32 s[4]; .global .b32 g[4];\n.func f(.param .b32 x) { ret; }\n.visible .entry k(.param .u64 p, .param .b32 n) { .reg .b64 %d<8>; .reg .b32 %r<8>; .reg .f32 %f<8>; .reg .f64 %e<8>; .reg .b16 %h<8>; .reg .pred %p<8>;\n" + body + "\nret; }";
+  return kHead +
+         ".shared .b32 s[4]; .global .b32 g[4];\n.func f(.param .b32 x) { ret; }\n.visible .entry k(.param "
+         ".u64 p, .param .b32 n) { .reg .b64 %d<8>; .reg .b32 %r<8>; .reg .f32 %f<8>; .reg .f64 %e<8>; .reg "
+         ".b16 %h<8>; .reg .pred %p<8>;\n" +
+         body + "\nret; }";
 }
 
 }  // namespace
 
 TEST_CASE("versions and targets beyond the device") {
-  CHECK(compile_error_code(".version 10.0\n.target sm_75\n.address_size 64\n") == CompileErrorCode::unsupported_ptx_version);
-  CHECK(compile_error_code(".version 8.0\n.target sm_100\n.address_size 64\n") == CompileErrorCode::unsupported_ptx_version);
+  CHECK(compile_error_code(".version 10.0\n.target sm_75\n.address_size 64\n") ==
+        CompileErrorCode::unsupported_ptx_version);
+  CHECK(compile_error_code(".version 8.0\n.target sm_100\n.address_size 64\n") ==
+        CompileErrorCode::unsupported_ptx_version);
   CHECK(compile_error(".version 9.0\n.target sm_90a\n.address_size 64\n") == "");
   CHECK(compile_error(".version 9.0\n.target sm_75, debug\n.address_size 64\n") == "");
-  CHECK(compile_error(".version 8.0\n.target sm_90\n.address_size 64\n", {89}).find("8.9") != std::string::npos);
+  CHECK(compile_error(".version 8.0\n.target sm_90\n.address_size 64\n", {89}).find("8.9") !=
+        std::string::npos);
   CHECK(compile_error(".version 9.0\n.target sm_120f\n.address_size 64\n", {120}) == "");
 }
 
 TEST_CASE("unsupported instructions are named") {
-  for (std::string bad : {
-           "frobnicate.u32 %r0, %r1;", "add.u32 %r0, %r1;", "add.u32 %r0, %r1, %r2, %r3;", "add.q32 %r0, %r1, %r2;", "add.u32.foo %r0, %r1, %r2;",
-           "add.pred %p0, %p1, %p2;", "add.u32 %p0, %r1, %r2;", "add.u32 %r0, %p1, %r2;", "add.u32 5, %r1, %r2;", "add.u32 %r0, {%r1, %r2}, %r2;",
-           "add.u32 %r0, [%r1], %r2;", "add.u32 %r0, nothing, %r2;", "add.u32 %r0, %nothing, %r2;", "add.b128 %r0, %r1, %r2;", "mul.u32 %r0, %r1, %r2;",
-           "mul.wide.u64 %d0, %d1, %d2;", "shl.f32 %f0, %f1, 1;", "and.f32 %f0, %f1, %f2;", "mov.u32 %r0, s+;x", "mov.b32 {%h0, %h1, %h2}, %r0;", "mov.b64 {%r0, %r1}, {%r2, %r3};",
-           "ld.u32 %r0, %d0;", "ld.u32 %r0, [f];", "ld.v3.u32 %r0, [%d0];", "ld.v2.u32 {%r0, %r1, %r2}, [%d0];", "ld.v8.u64 {%d0, %d1, %d2, %d3, %d4, %d5, %d6, %d7}, [%d0];",
-           "ld.pred %p0, [%d0];", "ld.param.u32 %r0, [n+4];", "ld.param.u32 %r0, [n+-1];", "st.param.u32 [n], %r0;", "st.u32 [%d0];", "ld.param.u64 %d0, [q];",
-           "atom.add.pred %p0, [%d0], %p1;", "atom.frob.u32 %r0, [%d0], %r1;", "atom.cas.b32 %r0, [%d0], %r1;", "red.exch.b32 [%d0], %r1;", "atom.add.u8 %r0, [%d0], 1;",
-           "atom.and.f32 %f0, [%d0], %f1;", "cvt.u32.pred %r0, %p0;", "cvt.e4m3x2.f32 %h0, %f0, %f1;", "cvt.rna.tf32.f32 %r0, %f0;", "setp.foo.u32 %p0, %r0, %r1;",
-           "setp.num.u32 %p0, %r0, %r1;", "setp.lo.f32 %p0, %f0, %f1;", "setp.eq.pred %p0, %p1, %p2;", "selp.u32 %r0, %r1, %r2, %r3;", "bra nowhere;", "bra f;", "brx.idx %r0, f;",
-           "call nowhere;", "call f;", "call f, (%r0, %r1);", "call (%r0), f, (%r1);", "call k, (%d0, %r0);", "call %d0, (%r0);", "mov.u64 %d0, k;", "bar.frob 0;", "bar.red.popc.u32 %r0, 1;",
-           "barrier.cluster.arrive;", "shfl.sync.sideways.b32 %r0, %r1, 1, 31, -1;", "vote.sync.ballot.b32 %r0, %r1, -1;", "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0}, %d0, %d1;",
-           "tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [t, {%f4, %f5}];", "lop3.b32 %r0, %r1, %r2, %r3, %r4;", "isspacep.moon %p0, %d0;", "div.rn.f16 %h0, %h1, %h2;", "sqrt.u32 %r0, %r1;",
-           "@%r0 bra k;", "@%p0 @%p1 ret;", "fma.rn.u32 %r0, %r1, %r2, %r3;", "sin.approx.f64 %e0, %e1;", "dp4a.u64.u64 %d0, %d1, %d2, %d3;", "prmt.b64 %d0, %d1, %d2, %d3;",
-           "neg.u32 %r0, %r1;", "cp.async.bulk.tensor.2d.shared::cluster.global [%r0], [%d0];", "min.NaN.u32 %r0, %r1, %r2;", "mov.v4.u32 %r0, %r1;"}) {
+  for (std::string bad : {"frobnicate.u32 %r0, %r1;",
+                          "add.u32 %r0, %r1;",
+                          "add.u32 %r0, %r1, %r2, %r3;",
+                          "add.q32 %r0, %r1, %r2;",
+                          "add.u32.foo %r0, %r1, %r2;",
+                          "add.pred %p0, %p1, %p2;",
+                          "add.u32 %p0, %r1, %r2;",
+                          "add.u32 %r0, %p1, %r2;",
+                          "add.u32 5, %r1, %r2;",
+                          "add.u32 %r0, {%r1, %r2}, %r2;",
+                          "add.u32 %r0, [%r1], %r2;",
+                          "add.u32 %r0, nothing, %r2;",
+                          "add.u32 %r0, %nothing, %r2;",
+                          "add.b128 %r0, %r1, %r2;",
+                          "mul.u32 %r0, %r1, %r2;",
+                          "mul.wide.u64 %d0, %d1, %d2;",
+                          "shl.f32 %f0, %f1, 1;",
+                          "and.f32 %f0, %f1, %f2;",
+                          "mov.u32 %r0, s+;x",
+                          "mov.b32 {%h0, %h1, %h2}, %r0;",
+                          "mov.b64 {%r0, %r1}, {%r2, %r3};",
+                          "ld.u32 %r0, %d0;",
+                          "ld.u32 %r0, [f];",
+                          "ld.v3.u32 %r0, [%d0];",
+                          "ld.v2.u32 {%r0, %r1, %r2}, [%d0];",
+                          "ld.v8.u64 {%d0, %d1, %d2, %d3, %d4, %d5, %d6, %d7}, [%d0];",
+                          "ld.pred %p0, [%d0];",
+                          "ld.param.u32 %r0, [n+4];",
+                          "ld.param.u32 %r0, [n+-1];",
+                          "st.param.u32 [n], %r0;",
+                          "st.u32 [%d0];",
+                          "ld.param.u64 %d0, [q];",
+                          "atom.add.pred %p0, [%d0], %p1;",
+                          "atom.frob.u32 %r0, [%d0], %r1;",
+                          "atom.cas.b32 %r0, [%d0], %r1;",
+                          "red.exch.b32 [%d0], %r1;",
+                          "atom.add.u8 %r0, [%d0], 1;",
+                          "atom.and.f32 %f0, [%d0], %f1;",
+                          "cvt.u32.pred %r0, %p0;",
+                          "cvt.e4m3x2.f32 %h0, %f0, %f1;",
+                          "cvt.rna.tf32.f32 %r0, %f0;",
+                          "setp.foo.u32 %p0, %r0, %r1;",
+                          "setp.num.u32 %p0, %r0, %r1;",
+                          "setp.lo.f32 %p0, %f0, %f1;",
+                          "setp.eq.pred %p0, %p1, %p2;",
+                          "selp.u32 %r0, %r1, %r2, %r3;",
+                          "bra nowhere;",
+                          "bra f;",
+                          "brx.idx %r0, f;",
+                          "call nowhere;",
+                          "call f;",
+                          "call f, (%r0, %r1);",
+                          "call (%r0), f, (%r1);",
+                          "call k, (%d0, %r0);",
+                          "call %d0, (%r0);",
+                          "mov.u64 %d0, k;",
+                          "bar.frob 0;",
+                          "bar.red.popc.u32 %r0, 1;",
+                          "barrier.cluster.arrive;",
+                          "shfl.sync.sideways.b32 %r0, %r1, 1, 31, -1;",
+                          "vote.sync.ballot.b32 %r0, %r1, -1;",
+                          "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0}, %d0, %d1;",
+                          "tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [t, {%f4, %f5}];",
+                          "lop3.b32 %r0, %r1, %r2, %r3, %r4;",
+                          "isspacep.moon %p0, %d0;",
+                          "div.rn.f16 %h0, %h1, %h2;",
+                          "sqrt.u32 %r0, %r1;",
+                          "@%r0 bra k;",
+                          "@%p0 @%p1 ret;",
+                          "fma.rn.u32 %r0, %r1, %r2, %r3;",
+                          "sin.approx.f64 %e0, %e1;",
+                          "dp4a.u64.u64 %d0, %d1, %d2, %d3;",
+                          "prmt.b64 %d0, %d1, %d2, %d3;",
+                          "neg.u32 %r0, %r1;",
+                          "cp.async.bulk.tensor.2d.shared::cluster.global [%r0], [%d0];",
+                          "min.NaN.u32 %r0, %r1, %r2;",
+                          "mov.v4.u32 %r0, %r1;"}) {
     std::string message = compile_error(in_kernel(bad));
     INFO(bad);
     CHECK(message != "");
@@ -53,14 +122,35 @@ TEST_CASE("unsupported instructions are named") {
 }
 
 TEST_CASE("malformed text is refused") {
-  for (std::string bad : {"", "garbage", ".version", ".version 8", ".target sm_75", ".version 8.0\n.target sm_x", ".version 8.0\n.target sm_75\n.address_size 32",
-                          ".version 8.0 .target sm_75 .global", ".version 8.0 .target sm_75 .global .u32 x = {1, 2};", ".version 8.0 .target sm_75 .global .u32 x[;",
-                          ".version 8.0 .target sm_75 .global .align 3 .u32 x;", ".version 8.0 .target sm_75 .global .u32 x[99999999999999999];", ".version 8.0 .target sm_75 .global .u64 x = y;",
-                          ".version 8.0 .target sm_75 .shared .b8 x[999999]; .entry k() { .reg .b32 %r; mov.u32 %r, x; ret; }", ".version 8.0 .target sm_75 .global .u32 x = 1 / 0;",
-                          ".version 8.0 .target sm_75 .entry k(", ".version 8.0 .target sm_75 .entry k() {", ".version 8.0 .target sm_75 .entry k() { ret", ".version 8.0 .target sm_75 .entry k() { /*",
-                          ".version 8.0 .target sm_75 .entry k() { .reg .b32 %r<4>; .reg .b32 %r<4>; }", ".version 8.0 .target sm_75 .entry k() { .reg .b32 a; .reg .b32 a; }",
-                          ".version 8.0 .target sm_75 .entry k() { L: L: }", ".version 8.0 .target sm_75 .entry k() { .local .b8 x[99999999]; }", ".version 8.0 .target sm_75 .visible .entry k() {} .visible .entry k() {}",
-                          ".version 8.0 .target sm_75 .entry k(.param .b8 p[99999]) { ret; }", ".version 8.0 .target sm_75 .section .debug {", ".version 8.0 .target sm_75 .func (.param .b32 a, .param .b32 b) f() { ret; }"}) {
+  for (std::string bad :
+       {"",
+        "garbage",
+        ".version 8.0 .target sm_75 \"a\nb\"",
+        ".version",
+        ".version 8",
+        ".target sm_75",
+        ".version 8.0\n.target sm_x",
+        ".version 8.0\n.target sm_75\n.address_size 32",
+        ".version 8.0 .target sm_75 .global",
+        ".version 8.0 .target sm_75 .global .u32 x = {1, 2};",
+        ".version 8.0 .target sm_75 .global .u32 x[;",
+        ".version 8.0 .target sm_75 .global .align 3 .u32 x;",
+        ".version 8.0 .target sm_75 .global .u32 x[99999999999999999];",
+        ".version 8.0 .target sm_75 .global .u64 x = y;",
+        ".version 8.0 .target sm_75 .shared .b8 x[999999]; .entry k() { .reg .b32 %r; mov.u32 %r, x; ret; }",
+        ".version 8.0 .target sm_75 .global .u32 x = 1 / 0;",
+        ".version 8.0 .target sm_75 .entry k(",
+        ".version 8.0 .target sm_75 .entry k() {",
+        ".version 8.0 .target sm_75 .entry k() { ret",
+        ".version 8.0 .target sm_75 .entry k() { /*",
+        ".version 8.0 .target sm_75 .entry k() { .reg .b32 %r<4>; .reg .b32 %r<4>; }",
+        ".version 8.0 .target sm_75 .entry k() { .reg .b32 a; .reg .b32 a; }",
+        ".version 8.0 .target sm_75 .entry k() { L: L: }",
+        ".version 8.0 .target sm_75 .entry k() { .local .b8 x[99999999]; }",
+        ".version 8.0 .target sm_75 .visible .entry k() {} .visible .entry k() {}",
+        ".version 8.0 .target sm_75 .entry k(.param .b8 p[99999]) { ret; }",
+        ".version 8.0 .target sm_75 .section .debug {",
+        ".version 8.0 .target sm_75 .func (.param .b32 a, .param .b32 b) f() { ret; }"}) {
     INFO(bad);
     std::string message = compile_error(bad);
     CHECK(message != "");
@@ -85,8 +175,10 @@ TEST_CASE("nesting and counts are limited") {
 
 TEST_CASE("text cut anywhere is refused or understood, never fatal") {
   std::string whole = in_kernel(
-      "ld.param.u64 %d0, [p]; L: setp.lt.and.f32 %p0|%p1, %f0, 0f3F800000, !%p2; @%p0 bra L; { .param .b32 a; st.param.b32 [a], %r0; call.uni f, (a); }\n"
-      "mov.b64 {%r0, %r1}, %d0; T: .branchtargets L, L; brx.idx %r0, T; atom.global.add.u32 %r0, [%d0+8], 0x10; .loc 1 2 3\n");
+      "ld.param.u64 %d0, [p]; L: setp.lt.and.f32 %p0|%p1, %f0, 0f3F800000, !%p2; @%p0 bra L; { .param .b32 "
+      "a; st.param.b32 [a], %r0; call.uni f, (a); }\n"
+      "mov.b64 {%r0, %r1}, %d0; T: .branchtargets L, L; brx.idx %r0, T; atom.global.add.u32 %r0, [%d0+8], "
+      "0x10; .loc 1 2 3\n");
   CHECK(compile_error(whole) == "");
   for (size_t length = 0; length < whole.size(); ++length) compile_error(whole.substr(0, length));
   for (size_t at = 0; at < whole.size(); ++at)

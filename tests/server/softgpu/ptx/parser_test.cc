@@ -1,4 +1,5 @@
-// What the parser makes of text. That nothing crashes it is tested with the JIT (reject_test.cc) and by the fuzzer.
+// What the parser makes of text. That nothing crashes it is tested with the JIT (reject_test.cc) and by the
+// fuzzer.
 #include "server/softgpu/ptx/parser.h"
 
 #include "tests/support/catch.h"
@@ -21,7 +22,8 @@ SyntaxError refused(std::string_view text) {
 }  // namespace
 
 TEST_CASE("the header of a file") {
-  File file = parsed("// made by hand\n.version 8.7 /* any */\n.target sm_90a, texmode_independent\n.address_size 64\n");
+  File file = parsed(
+      "// made by hand\n.version 8.7 /* any */\n.target sm_90a, texmode_independent\n.address_size 64\n");
   CHECK(file.version_major == 8);
   CHECK(file.version_minor == 7);
   CHECK(file.target == 90);
@@ -30,9 +32,12 @@ TEST_CASE("the header of a file") {
 
 TEST_CASE("variables and their initialisers") {
   File file = parsed(
-      ".version 8.0\n.target sm_75\n.visible .global .align 16 .v2 .f32 a[3];\n.const .u16 b[2][2] = {{1, 2}, {3, -1}};\n"
-      ".extern .shared .align 8 .b8 c[];\n.weak .global .u64 d = generic(b) + 4;\n.global .u8 e[2] = {0xFF(a), 0xFF00(a)};\n"
-      ".global .f32 f[2] = {0f3F800000, 2.5};\n.global .s32 g = (1 << 4) + 3 * -2, h = ~0;\n.global .b8 i[] = {1, 2, 3};\n");
+      ".version 8.0\n.target sm_75\n.visible .global .align 16 .v2 .f32 a[3];\n.const .u16 b[2][2] = {{1, "
+      "2}, {3, -1}};\n"
+      ".extern .shared .align 8 .b8 c[];\n.weak .global .u64 d = generic(b) + 4;\n.global .u8 e[2] = "
+      "{0xFF(a), 0xFF00(a)};\n"
+      ".global .f32 f[2] = {0f3F800000, 2.5};\n.global .s32 g = (1 << 4) + 3 * -2, h = ~0;\n.global .b8 i[] "
+      "= {1, 2, 3};\n");
   REQUIRE(file.variables.size() == 9);
   auto at = [&](size_t n) -> const Variable& { return file.variables[n]; };
   CHECK(at(0).size == 24);
@@ -56,10 +61,12 @@ TEST_CASE("variables and their initialisers") {
 TEST_CASE("functions, scopes and names") {
   File file = parsed(
       ".version 8.0\n.target sm_75\n.func (.param .b32 r) f(.param .align 8 .b8 s[16], .reg .u32 x);\n"
-      ".visible .entry k(.param .u64 .ptr .global .align 4 p, .param .u32 n) .maxntid 128, 2 .minnctapersm 1\n{\n"
+      ".visible .entry k(.param .u64 .ptr .global .align 4 p, .param .u32 n) .maxntid 128, 2 .minnctapersm "
+      "1\n{\n"
       ".reg .b32 %r<10>;\n.reg .pred p1;\n.loc 1 2 3, function_name $L__x, inlined_at 1 2 3\n"
       "L: @!p1 bra.uni M;\n{ .reg .b32 %r<2>; mov.u32 %r1, %tid.x; bra L; }\nmov.u32 %r1, %ntid.y;\n"
-      "ld.global.v2.b32 {%r2, _}, [%r3+-8];\nsetp.lt.and.s32 p1|_, %r1, -5, !p1;\ncall (%r9), f, (n, %r1);\nM: ret;\n}\n");
+      "ld.global.v2.b32 {%r2, _}, [%r3+-8];\nsetp.lt.and.s32 p1|_, %r1, -5, !p1;\ncall (%r9), f, (n, "
+      "%r1);\nM: ret;\n}\n");
   REQUIRE(file.functions.size() == 2);
   CHECK_FALSE(file.functions[0].has_body);
   CHECK(file.functions[0].parameters[0].size == 16);
