@@ -17,7 +17,9 @@ target_include_directories(cuda_headers SYSTEM INTERFACE ${CUDA_INCLUDE_DIR})
 find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)
 add_library(asio INTERFACE)
 target_include_directories(asio SYSTEM INTERFACE ${ASIO_INCLUDE_DIR})
-target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
+# Asio takes std::aligned_alloc or operator new depending on which headers a file includes before it: two files of one
+# program could disagree, and free with the one what came from the other.
+target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED ASIO_DISABLE_STD_ALIGNED_ALLOC)
 target_link_libraries(asio INTERFACE Threads::Threads)
 
 # toml++ (libtomlplusplus-dev), protozero (libprotozero-dev): header-only.

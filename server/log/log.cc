@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace gpupool::log {
 namespace {
@@ -39,7 +40,7 @@ struct State {
   std::unique_ptr<spdlog::logger> logger;
   Format format = Format::text;
 };
-State* g_state = nullptr;  // set once by start(), never freed: threads may log until the process ends
+State* g_state = nullptr;  // not freed at exit: threads may log until the process ends
 
 constexpr const char* kLevels[] = {"debug", "info", "warning", "error", "off"};
 constexpr const char* kFormats[] = {"text", "json"};
@@ -108,7 +109,7 @@ void start(int descriptor, Level level, Format format, std::string component) {
                             ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","component":"%n","pid":%P,%v})"
                             : "%Y-%m-%dT%H:%M:%S.%eZ %l %n[%P] %v";
   logger->set_formatter(std::make_unique<spdlog::pattern_formatter>(pattern, spdlog::pattern_time_type::utc));
-  g_state = new State{std::move(logger), format};
+  delete std::exchange(g_state, new State{std::move(logger), format});
 }
 
 void write(Level level, std::string_view event, std::initializer_list<Field> fields) {

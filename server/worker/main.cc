@@ -60,8 +60,8 @@ void close_inherited() {
   for (int descriptor = kFirst; descriptor < 4096; ++descriptor) ::close(descriptor);  // Linux before 5.9
 }
 
-// The session ends itself when poold shuts down. Where it cannot (its thread is inside the driver), the process ends:
-// nobody would supervise it or account for it any more.
+// The session ends itself when poold shuts down. Where it cannot (its thread is inside the driver), the
+// process ends: nobody would supervise it or account for it any more.
 void end_with_poold() {
   constexpr int kGrace = 1500;  // ms; poold kills after 2 s
   std::thread([] {
