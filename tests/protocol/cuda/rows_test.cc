@@ -1,0 +1,210 @@
+// Every row of the call table, derived like everything else about it: arguments that the client writes arrive at the worker's
+// function as they were, the reply arrives where the caller wants it, and a request cut at any byte is refused.
+#include <cstring>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+
+#include "protocol/cuda/codec.h"
+#include "tests/support/catch.h"
+
+namespace {
+
+using namespace gpupool;
+using namespace gpupool::cuda;
+using namespace gpupool::cuda::role;
+
+// The session's part on the client: every handle is alive, new ones count up.
+struct Ends {
+  uint64_t next = 1;
+  uint64_t mint(Kind kind) { return make_handle(kind, 1, static_cast<uint32_t>(next++)); }
+  void retire(uint64_t) {}
+  bool live(Kind, uint64_t) const { return true; }
+  uint64_t stream(uint64_t handle) const { return handle; }
+  CUdevice device(CUdevice ordinal) const { return ordinal; }
+};
+
+// The worker's part: the object behind a handle is the handle's bits, so that arguments can be compared.
+struct Table {
+  std::optional<void*> resolve(Kind, uint64_t handle) { return reinterpret_cast<void*>(static_cast<uintptr_t>(handle)); }
+  void bind(Kind, uint64_t handle, void*) { bound.insert(handle); }
+  void unbind(uint64_t handle) { unbound.insert(handle); }
+  std::optional<CUstream> stream(uint64_t handle) { return handle_from_bits<CUstream>(handle); }
+  std::set<uint64_t> bound, unbound;
+};
+
+constexpr size_t kItems = 3;  // what counts are set to
+
+// Memory that pointer parameters point to, filled so that every byte differs from its neighbours.
+struct Arena {
+  std::vector<std::unique_ptr<std::byte[]>> pieces;
+  template <class T>
+  T* make(uint8_t seed) {
+    using V = std::remove_const_t<T>;
+    const size_t bytes = sizeof(V) * (kItems + 1) + 64;
+    pieces.push_back(std::make_unique<std::byte[]>(bytes));
+    std::byte* memory = pieces.back().get();
+    for (size_t i = 0; i < bytes; ++i) memory[i] = std::byte(seed + i);
+    memory[bytes - 1] = std::byte{0};  // texts end
+    return reinterpret_cast<T*>(memory);
+  }
+};
+
+template <class Role, class A>
+constexpr bool kIsHandle = false;
+template <Kind K, class A>
+constexpr bool kIsHandle<role::handle<K>, A> = true;
+template <Kind K, class A>
+constexpr bool kIsHandle<role::handle_in_use<K>, A> = true;
+template <Kind K, class A>
+constexpr bool kIsHandle<role::dead_handle<K>, A> = true;
+
+template <class Role>
+constexpr Kind kKind = Kind::none;
+template <Kind K>
+constexpr Kind kKind<role::handle<K>> = K;
+template <Kind K>
+constexpr Kind kKind<role::handle_in_use<K>> = K;
+template <Kind K>
+constexpr Kind kKind<role::dead_handle<K>> = K;
+
+template <class Role>
+constexpr bool kIsInArray = false;
+template <size_t N>
+constexpr bool kIsInArray<role::in_array<N>> = true;
+
+template <class Role, class A>
+A sample(Arena& arena, uint8_t seed) {
+  if constexpr (kIsHandle<Role, A>) {
+    return handle_from_bits<A>(make_handle(kKind<Role>, 7, seed));
+  } else if constexpr (std::is_same_v<Role, role::stream>) {
+    return handle_from_bits<A>(make_handle(Kind::stream, 7, seed));
+  } else if constexpr (std::is_same_v<Role, role::c_string>) {
+    return "a name";
+  } else if constexpr (std::is_pointer_v<A>) {
+    return arena.make<std::remove_pointer_t<A>>(seed);
+  } else if constexpr (std::is_integral_v<A> || std::is_enum_v<A>) {
+    return static_cast<A>(kItems);  // it may be a count
+  } else {
+    A value;
+    std::memset(&value, seed, sizeof value);
+    return value;
+  }
+}
+
+// The driver's side of the test: notes the bytes of what it is called with, and writes a pattern into what it may write.
+thread_local std::vector<std::string> seen;
+
+template <class Role, class A>
+void note(A argument) {
+  if constexpr (std::is_same_v<Role, role::c_string>) {
+    seen.emplace_back(argument);
+  } else if constexpr (!std::is_pointer_v<A> || kIsHandle<Role, A> || std::is_same_v<Role, role::stream>) {
+    seen.emplace_back(reinterpret_cast<const char*>(&argument), sizeof argument);
+  } else if constexpr (std::is_same_v<Role, role::in>) {
+    seen.emplace_back(reinterpret_cast<const char*>(argument), sizeof *argument);
+  } else if constexpr (kIsInArray<Role>) {
+    seen.emplace_back(reinterpret_cast<const char*>(argument), kItems * sizeof *argument);
+  } else {
+    seen.emplace_back();  // an output
+    std::memset(static_cast<void*>(argument), 0x5a, sizeof *argument);
+  }
+}
+
+template <class Function, class... Roles>
+struct Recorder;
+template <class... A, class... Roles>
+struct Recorder<CUresult (*)(A...), Roles...> {
+  static CUresult call(A... arguments) {
+    (note<Roles, A>(arguments), ...);
+    return CUDA_SUCCESS;
+  }
+};
+
+template <class Function, class... Roles>
+struct Check;
+template <class... A, class... Roles>
+struct Check<CUresult (*)(A...), Roles...> {
+  using Row = cuda::Row<CUresult (*)(A...), Roles...>;
+  static void run() {
+    Arena arena;
+    uint8_t seed = 1;
+    [[maybe_unused]] const auto another = [&] { return seed = static_cast<uint8_t>(seed + 11); };
+    const typename Row::Args args{sample<Roles, A>(arena, another())...};
+    Ends ends;
+    wire::Buffer request;
+    wire::Writer writer(request);
+    CHECK(Row::check(args, ends) == CUDA_SUCCESS);
+    Row::write_request(writer, args, ends);
+
+    std::vector<std::string> sent;
+    seen.clear();
+    std::apply([](auto... argument) { (note<Roles, A>(argument), ...); }, args);
+    sent.swap(seen);
+    Table table;
+    wire::Buffer reply;
+    wire::Writer reply_writer(reply);
+    wire::Reader reader(request);
+    const auto result = Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, reader, reply_writer, table);
+    REQUIRE(result.has_value());
+    CHECK(*result == CUDA_SUCCESS);
+    CHECK(seen == sent);
+
+    // The reply lands in the caller's memory.
+    wire::Reader reply_reader(reply);
+    CHECK(Row::read_reply(reply_reader, args));
+
+    for (size_t cut = 0; cut < request.size(); ++cut) {
+      wire::Reader partial(std::span<const std::byte>(request).first(cut));
+      wire::Buffer ignored;
+      wire::Writer ignored_writer(ignored);
+      seen.clear();
+      const auto outcome = Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, partial, ignored_writer, table);
+      CHECK_FALSE(outcome.has_value());
+      CHECK(seen.empty());  // the driver is not reached
+    }
+    request.push_back(std::byte{0});
+    wire::Reader longer(request);
+    CHECK_FALSE(Row::execute(&Recorder<CUresult (*)(A...), Roles...>::call, longer, reply_writer, table).has_value());
+    // Whatever the server sends for a reply, a wrong length is noticed.
+    reply.push_back(std::byte{0});
+    wire::Reader long_reply(reply);
+    CHECK_FALSE(Row::read_reply(long_reply, args));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every row carries its arguments there and its results back, and refuses what is cut") {
+  size_t rows = 0;
+#define CUDA_CALL(id, name, mode, ...)                             \
+  {                                                                \
+    INFO(#name);                                                   \
+    Check<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>::run();    \
+    ++rows;                                                        \
+  }
+#define CUDA_CALL_PTSZ CUDA_CALL
+#define CUDA_CALL_QUIET CUDA_CALL
+#define CUDA_BY_HAND(name)
+#include "protocol/cuda/calls.def"
+#undef CUDA_CALL
+#undef CUDA_CALL_PTSZ
+#undef CUDA_CALL_QUIET
+#undef CUDA_BY_HAND
+  CHECK(rows > 40);
+}
+
+TEST_CASE("a function stands in the call table once") {
+  std::set<std::string> names;
+#define CUDA_CALL(id, name, ...) CHECK(names.insert(#name).second);
+#define CUDA_CALL_PTSZ CUDA_CALL
+#define CUDA_CALL_QUIET CUDA_CALL
+  std::set<std::string> by_hand;
+#define CUDA_BY_HAND(name) CHECK(by_hand.insert(#name).second);
+#include "protocol/cuda/calls.def"
+  for (const auto& name : by_hand) {
+    INFO(name);
+    CHECK(names.count(name) == 0);
+  }
+}
