@@ -34,7 +34,8 @@ CUresult call_in_context(const Body& body) noexcept {
     const Ref<Context> context = current_context();
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (const CUresult result = context->check(); result != CUDA_SUCCESS) {
-      Context::write_device_output();  // nothing behind this call would: the kernel that failed may have said why
+      Context::write_device_output();  // nothing behind this call would: the kernel that failed may have said
+                                       // why
       return result;
     }
     return body(*context);

@@ -137,3 +137,48 @@ CUDA_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext destin
     return result != CUDA_SUCCESS ? result : cuMemcpyDtoDAsync_v2(destination, source, bytes, stream);
   });
 }
+
+#if CUDA_VERSION >= 12080
+namespace {
+
+// Copies of a batch are in no order among themselves; in stream order is one of the orders allowed.
+CUresult copy_batch(const CUdeviceptr* destinations, const CUdeviceptr* sources, const size_t* sizes,
+                    size_t count, size_t* failed, CUstream handle) {
+  // The legacy default stream is refused, as documented.
+  if (handle == CU_STREAM_LEGACY || (handle == nullptr && !PerThreadDefaultStream::active())) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  return call_on_stream(handle, [&](Stream& stream) {
+    if (failed != nullptr) *failed = SIZE_MAX;
+    if (count == 0 || destinations == nullptr || sources == nullptr || sizes == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const Transfer transfer = Transfer::copy(destinations[i], sources[i], sizes[i]);
+      CUresult result =
+          sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE : check_transfer(transfer, Side::any, Side::any);
+      if (result == CUDA_SUCCESS) result = transfer_async(stream, transfer);
+      if (result != CUDA_SUCCESS) {
+        if (failed != nullptr) *failed = i;
+        return result;
+      }
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr* destinations, CUdeviceptr* sources, size_t* sizes,
+                                        size_t count, CUmemcpyAttributes*, size_t*, size_t, size_t* failed,
+                                        CUstream stream) {
+  return copy_batch(destinations, sources, sizes, count, failed, stream);
+}
+#endif
+#if CUDA_VERSION >= 13000
+CUDA_EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* destinations, CUdeviceptr* sources, size_t* sizes,
+                                           size_t count, CUmemcpyAttributes*, size_t*, size_t,
+                                           CUstream stream) {
+  return copy_batch(destinations, sources, sizes, count, nullptr, stream);
+}
+#endif

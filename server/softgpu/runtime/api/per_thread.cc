@@ -321,7 +321,20 @@ CUDA_EXPORT CUresult cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext* pCtx, C
 }
 #endif
 #if CUDA_VERSION >= 12080
+CUDA_EXPORT CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
+                                             size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs,
+                                             size_t numAttrs, size_t* failIdx, CUstream hStream) {
+  return per_thread(cuMemcpyBatchAsync, dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx,
+                    hStream);
+}
 CUDA_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice* device) {
   return per_thread(cuStreamGetDevice, hStream, device);
+}
+#endif
+#if CUDA_VERSION >= 13000
+CUDA_EXPORT CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
+                                                size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs,
+                                                size_t numAttrs, CUstream hStream) {
+  return per_thread(cuMemcpyBatchAsync_v2, dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
 }
 #endif
