@@ -56,41 +56,44 @@ done
 # Which of these processes holds the device? Stop a program halfway and look at it.
 device_libraries='softgpu|libLLVM|libnvidia'
 mapped_libraries() { grep -oE '/[^ ]+\.so[.0-9]*$' "/proc/$1/maps" | sort -u; }
-connections_to_poold() {
-  local inode count=0
-  while read -r inode; do
-    if [[ -n $(find "/proc/$1/fd" -lname "socket:\[$inode\]" 2>/dev/null) ]]; then count=$((count + 1)); fi
-  done < <(awk -v remote="$(printf '0100007F:%04X' "$poold_port")" '$3 == remote { print $10 }' /proc/net/tcp)
-  echo "$count"
+poold_address=$(printf '0100007F:%04X' "$poold_port")
+# connections LOCAL REMOTE PIDS...: who of PIDS has a socket from LOCAL to REMOTE ('' is any), as "pid local-address".
+connections() {
+  local local_address=$1 remote=$2 pid address inode
+  shift 2
+  while read -r address inode; do
+    for pid; do
+      if [[ -n $(find "/proc/$pid/fd" -lname "socket:\[$inode\]" 2>/dev/null) ]]; then echo "$pid $address"; fi
+    done
+  done < <(awk -v from="$local_address" -v to="$remote" \
+    '(!from || $2 == from) && (!to || $3 == to) { print $2, $10 }' /proc/net/tcp)
 }
 
 say "who holds the device while fractal runs?"
 GPUPOOL=$server LD_LIBRARY_PATH=$build/lib/client "$build/examples/fractal" --width 1600 --height 1200 \
   --output "$output/fractal-large.ppm" >fractal-large.log 2>&1 &
 app_pid=$!
-while kill -0 "$app_pid" 2>/dev/null && (($(connections_to_poold "$app_pid") == 0)); do sleep 0.02; done
+while kill -0 "$app_pid" 2>/dev/null && [[ -z $(connections '' "$poold_address" "$app_pid") ]]; do sleep 0.02; done
 kill -STOP "$app_pid" 2>/dev/null || die "the program ended before it could be looked at: $(<fractal-large.log)"
 
 libraries=$(mapped_libraries "$app_pid")
 note "program $app_pid: CUDA driver library $(grep libcuda.so <<<"$libraries")"
-note "program $app_pid: $(connections_to_poold "$app_pid") connection(s) to poold on port $poold_port"
+read -r _ app_address < <(connections '' "$poold_address" "$app_pid")
+note "program $app_pid: a connection from port $((16#${app_address#*:})) to poold's port $poold_port"
 if grep -qE "$device_libraries" <<<"$libraries" || ! grep -q "$build/lib/client/libcuda.so" <<<"$libraries"; then
   note "${red}the program itself has loaded a device:$plain" "$(grep -E "$device_libraries" <<<"$libraries")"
   failed=$((failed + 1))
 else
   note "program $app_pid: no softgpu, no LLVM, no NVIDIA driver in it"
 fi
-holders=0
-# shellcheck disable=SC2013  # one line of words
-for worker in $(cat "/proc/$poold_pid"/task/*/children); do
-  library=$(mapped_libraries "$worker" | sed -n '/softgpu/p')
-  if [[ -n $library ]]; then
-    holders=$((holders + 1))
-    note "worker  $worker: ${library%%$'\n'*}, child of poold $poold_pid"
-  fi
-done
-if ((holders == 0)); then
-  note "${red}no worker process of poold has the device open$plain"
+# shellcheck disable=SC2046  # one word per process
+read -r worker _ < <(connections "$poold_address" "$app_address" $(cat "/proc/$poold_pid"/task/*/children)) || true
+library=''
+[[ -z ${worker:-} ]] || library=$(mapped_libraries "$worker" | sed -n '/softgpu/p')
+if [[ -n $library ]]; then
+  note "worker  $worker: has the other end of it, and the device: ${library%%$'\n'*}"
+else
+  note "${red}no worker process of poold has both that connection and the device$plain"
   failed=$((failed + 1))
 fi
 kill -CONT "$app_pid"
