@@ -12,12 +12,27 @@ namespace {
 // driver after its thread-local objects are gone.
 thread_local ThreadState* state_of_thread = nullptr;
 
+// The streams that stood for CU_STREAM_PER_THREAD end with their thread.
+CUresult destroy_streams(const ThreadState& ended) {
+  Session* session = nullptr;
+  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+  for (const auto& known : ended.streams) {
+    auto* context = session->handles().find_as<Context>(Kind::context, known.context);
+    if (!context || context->epoch.load() != known.epoch) continue;
+    if (!session->handles().find(Kind::stream, known.stream)) continue;
+    session->handles().retire(known.stream);
+    (void)session->post(rows::cuStreamDestroy_v2::kId, context, [&](wire::Writer& writer) { writer.put(known.stream); });
+  }
+  return CUDA_SUCCESS;
+}
+
 pthread_key_t thread_end_key() {
   static const pthread_key_t key = [] {
     pthread_key_t made{};
     pthread_key_create(&made, [](void* state) {
       state_of_thread = nullptr;
-      delete static_cast<ThreadState*>(state);
+      std::unique_ptr<ThreadState> ended(static_cast<ThreadState*>(state));
+      (void)guarded([&] { return destroy_streams(*ended); });
     });
     return made;
   }();

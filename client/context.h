@@ -27,7 +27,9 @@ struct Context : Object {
   std::atomic<int> sticky_error{0};  // a CUresult that every further call on this context returns
   std::mutex mutex;                  // guards retains and the step to on_server
   int retains = 0;                   // cuDevicePrimaryCtxRetain
-  std::atomic<uint32_t> epoch{0};    // raised by reset: per-thread streams of before are gone
+  std::atomic<uint32_t> epoch{0};    // raised by reset: streams of before are gone
+  uint64_t copy_stream = 0;          // for copies inside host functions; made at first use, under mutex
+  uint32_t copy_stream_epoch = 0;
 };
 
 struct ThreadState {

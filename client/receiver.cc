@@ -51,6 +51,17 @@ void Receiver::expect_transfer(uint64_t sequence, const Transfer& transfer) {
   start_background();
 }
 
+bool Receiver::awaits_data_in(const void* memory, uint64_t bytes) {
+  if (!transfers_pending()) return false;
+  const auto* begin = static_cast<const std::byte*>(memory);
+  Lock lock(mutex_);
+  return std::any_of(transfers_.begin(), transfers_.end(), [&](const auto& entry) {
+    const Transfer& transfer = entry.second;
+    const uint64_t span = (transfer.rows - 1) * transfer.pitch + transfer.width;
+    return transfer.destination < begin + bytes && begin < transfer.destination + span;
+  });
+}
+
 bool Receiver::wait(Waiter& waiter) {
   Lock lock(mutex_);
   while (!waiter.done && !failed_) {

@@ -61,6 +61,8 @@ class Receiver {
   void drop_interest();
   void fail();
   bool transfers_pending() const { return background_transfers_.load() != 0; }
+  // Is data from the device still to arrive in [memory, memory + bytes)?
+  bool awaits_data_in(const void* memory, uint64_t bytes);
 
  private:
   using Lock = std::unique_lock<std::mutex>;

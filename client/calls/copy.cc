@@ -2,6 +2,7 @@
 // is a row of the table, host to host is a memmove after the stream has got there.
 #include <cstring>
 
+#include "client/calls/host_function.h"
 #include "client/host_memory.h"
 #include "client/transfer.h"
 #include "protocol/cuda/exports.h"
@@ -91,6 +92,35 @@ CUresult device_to_device(const Caller& caller, const Box& box) {
   return CUDA_SUCCESS;
 }
 
+// A stream of the client's own that waits for no other.
+CUresult own_stream(Session& session, Context& context, CUstream* stream) {
+  std::lock_guard lock(context.mutex);
+  const uint32_t epoch = context.epoch.load();
+  if (context.copy_stream == 0 || context.copy_stream_epoch != epoch) {
+    CUstream made = nullptr;
+    const CUresult result = create_stream(session, context, CU_STREAM_NON_BLOCKING, 0, &made);
+    if (result != CUDA_SUCCESS) return result;
+    context.copy_stream = cuda::handle_bits(made);
+    context.copy_stream_epoch = epoch;
+  }
+  *stream = cuda::handle_from_bits<CUstream>(context.copy_stream);
+  return CUDA_SUCCESS;
+}
+
+// Pinned memory is read when the stream gets there, not now: what comes before in the stream may still write it (a host
+// function, a copy from the device). The stream stops there until the data has been sent and copied on another stream.
+CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* from, const Rows& rows) {
+  CUstream own = nullptr;
+  Session& session = *caller.session;
+  Context& context = *caller.context;
+  if (const CUresult result = own_stream(session, context, &own); result != CUDA_SUCCESS) return result;
+  return run_in_stream(session, context, caller.stream, [&session, &context, own, to, from, rows] {
+    (void)copy_to_device(session, context, own, to, from, rows, false);
+    wire::Buffer reply;
+    (void)session.call(wire::Command::synchronize_stream, &context, wire::SynchronizeStream{cuda::handle_bits(own)}, reply);
+  });
+}
+
 CUresult run(Caller caller, const Box& box) {
   if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
   if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
@@ -110,11 +140,18 @@ CUresult run(Caller caller, const Box& box) {
   const uint64_t host_span = span_of(box, host);
   // What is pageable may be gone when the caller goes on, so the copy is waited for, as CUDA does.
   const bool wait = caller.wait || (!up && !host_memory().is_pinned(host_pointer(host.address), host_span));
+  bool later = up && (host_functions_pending() || caller.session->receiver().awaits_data_in(host_pointer(host.address), host_span));
+  if (later && caller.wait) {
+    if (const CUresult result = cuStreamSynchronize(caller.stream); result != CUDA_SUCCESS) return result;
+    later = false;
+  }
+  later = later && host_memory().is_pinned(host_pointer(host.address), host_span);
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t device_address = device.address + z * device.slice;
     void* host_address = host_pointer(host.address + z * host.slice);
     const CUresult result =
-        up ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address, rows,
+        later ? copy_to_device_later(caller, device_address, host_address, rows)
+        : up ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address, rows,
                             caller.wait && z + 1 == box.depth)
            : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address, rows, wait);
     if (result != CUDA_SUCCESS) return result;

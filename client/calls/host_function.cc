@@ -22,18 +22,23 @@ class HostFunctions {
     CUstreamCallback callback = nullptr;  // cuStreamAddCallback
     CUstream stream = nullptr;
     void* user = nullptr;
-    uint64_t context = 0;
+    std::function<void()> action;         // the client's own
+    bool of_program() const { return function || callback; }
   };
 
   uint64_t add(const Function& function) {
     std::lock_guard lock(mutex_);
     functions_[++last_id_] = function;
+    if (function.of_program()) ++pending_;
     return last_id_;
   }
   void remove(uint64_t id) {
     std::lock_guard lock(mutex_);
-    functions_.erase(id);
+    const auto found = functions_.find(id);
+    if (found->second.of_program()) --pending_;
+    functions_.erase(found);
   }
+  bool pending() const { return pending_.load() != 0; }
   void run_soon(Session& session, uint64_t id) {
     std::lock_guard lock(mutex_);
     ready_.emplace_back(&session, id);
@@ -58,6 +63,8 @@ class HostFunctions {
       lock.unlock();
       if (function.function) function.function(function.user);
       if (function.callback) function.callback(function.stream, CUDA_SUCCESS, function.user);
+      if (function.of_program()) --pending_;
+      if (function.action) function.action();
       (void)session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{id});
       session->receiver().drop_interest();
       lock.lock();
@@ -70,6 +77,7 @@ class HostFunctions {
   std::deque<std::pair<Session*, uint64_t>> ready_;
   uint64_t last_id_ = 0;
   bool started_ = false;
+  std::atomic<int> pending_{0};  // the program's own, until they have ended
 };
 
 HostFunctions& host_functions() {
@@ -77,24 +85,27 @@ HostFunctions& host_functions() {
   return *only;
 }
 
-CUresult launch(HostFunctions::Function function, CUstream stream) {
+CUresult post(Session& session, Context& context, CUstream stream, const HostFunctions::Function& function) {
+  const uint64_t id = host_functions().add(function);
+  session.receiver().add_interest();
+  const CUresult result =
+      session.post(wire::Command::host_function, &context, wire::HostFunction{cuda::handle_bits(stream), id});
+  if (result != CUDA_SUCCESS) {
+    host_functions().remove(id);
+    session.receiver().drop_interest();
+  }
+  return result;
+}
+
+CUresult launch(const HostFunctions::Function& function, CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    if (!function.function && !function.callback) return CUDA_ERROR_INVALID_VALUE;
+    if (!function.of_program()) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = resolve_stream(*session, *context, stream); result != CUDA_SUCCESS) return result;
     if (stream && !session->handles().find(Kind::stream, cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
-    function.context = context->handle;
-    const uint64_t id = host_functions().add(function);
-    session->receiver().add_interest();
-    const CUresult result = session->post(wire::Command::host_function, context,
-                                          wire::HostFunction{cuda::handle_bits(stream), id});
-    if (result != CUDA_SUCCESS) {
-      host_functions().remove(id);
-      session->receiver().drop_interest();
-    }
-    return result;
+    return post(*session, *context, stream, function);
   });
 }
 
@@ -110,6 +121,12 @@ CUresult add_callback(CUstream stream, CUstreamCallback callback, void* user, un
 namespace gpupool::client {
 
 void run_host_function(Session& session, uint64_t callback) { host_functions().run_soon(session, callback); }
+
+bool host_functions_pending() { return host_functions().pending(); }
+
+CUresult run_in_stream(Session& session, Context& context, CUstream stream, std::function<void()> action) {
+  return post(session, context, stream, {.action = std::move(action)});
+}
 
 }  // namespace gpupool::client
 
