@@ -29,7 +29,7 @@ struct StreamFixture : ContextFixture {
     REQUIRE_OK(cuMemsetD8_v2(memory, 0, 4096));
     void* pinned = nullptr;
     REQUIRE_OK(cuMemHostAlloc(&pinned, 4096, 0));
-    word = static_cast<volatile uint32_t*>(pinned);
+    word = static_cast<uint32_t*>(pinned);
   }
   CUstream stream(unsigned flags) {
     CUstream made = nullptr;
@@ -37,7 +37,7 @@ struct StreamFixture : ContextFixture {
     return made;
   }
   CUdeviceptr memory = 0;
-  volatile uint32_t* word = nullptr;
+  uint32_t* word = nullptr;
 };
 
 void CUDA_CB add_one(void* counter) {
@@ -49,15 +49,15 @@ void CUDA_CB add_one(void* counter) {
 TEST_CASE_METHOD(StreamFixture, "a stream runs in order and others pass it") {
   CUstream a = stream(CU_STREAM_NON_BLOCKING), b = stream(CU_STREAM_NON_BLOCKING);
   CUdeviceptr flag = 0;
-  REQUIRE_OK(cuMemHostGetDevicePointer_v2(&flag, const_cast<uint32_t*>(word), 0));
-  *word = 0;
+  REQUIRE_OK(cuMemHostGetDevicePointer_v2(&flag, word, 0));
+  std::atomic_ref(*word).store(0);
   REQUIRE_OK(cuStreamWaitValue32_v2(a, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
   REQUIRE_OK(cuMemsetD32Async(memory, 5, 1, a));
   CHECK(cuStreamQuery(a) == CUDA_ERROR_NOT_READY);
   REQUIRE_OK(cuMemsetD32Async(memory + 4, 6, 1, b));
   REQUIRE_OK(cuStreamSynchronize(b));
   CHECK(cuStreamQuery(a) == CUDA_ERROR_NOT_READY);
-  *word = 1;
+  std::atomic_ref(*word).store(1);
   REQUIRE_OK(cuStreamSynchronize(a));
   int out[2] = {};
   REQUIRE_OK(cuMemcpyDtoH_v2(out, memory, 8));
