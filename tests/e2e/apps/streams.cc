@@ -109,6 +109,38 @@ SCENARIO(null_stream_waits_for_blocking_streams) {
   OK(cuStreamDestroy(apart));
 }
 
+// Pinned memory is read when the stream gets to the copy: what comes before in the stream writes it first.
+SCENARIO(pinned_memory_is_read_in_stream_order) {
+  Device device;
+  Kernels kernels;
+  constexpr unsigned kCount = 5000;
+  CUstream stream = nullptr;
+  CUdeviceptr first = 0, second = 0;
+  unsigned *source = nullptr, *bounce = nullptr;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&first, kCount * 4));
+  OK(cuMemAlloc(&second, kCount * 4));
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&source), kCount * 4));
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&bounce), kCount * 4));
+  OK(kernels.launch("burn", 8, 64, stream, second, 20000u));  // so that nothing below has run when it is queued
+  OK(cuLaunchHostFunc(stream, [](void* user) {
+    for (unsigned i = 0; i < kCount; ++i) static_cast<unsigned*>(user)[i] = 3 * i;
+  }, source));
+  OK(cuMemcpyHtoDAsync(first, source, kCount * 4, stream));
+  OK(kernels.launch("add", kCount / 250 + 1, 250, stream, first, 5u, kCount));
+  OK(cuMemcpyDtoHAsync(bounce, first, kCount * 4, stream));
+  OK(cuMemcpyHtoDAsync(second, bounce, kCount * 4, stream));
+  OK(cuMemsetD8Async(first, 0, kCount * 4, stream));
+  OK(cuStreamSynchronize(stream));
+  const auto values = download<unsigned>(second, kCount);
+  for (unsigned i = 0; i < kCount; ++i) EXPECT(values[i] == 3 * i + 5);
+  OK(cuMemFreeHost(source));
+  OK(cuMemFreeHost(bounce));
+  OK(cuMemFree(first));
+  OK(cuMemFree(second));
+  OK(cuStreamDestroy(stream));
+}
+
 SCENARIO(host_functions_run_in_order) {
   Device device;
   Kernels kernels;
