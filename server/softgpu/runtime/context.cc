@@ -37,6 +37,10 @@ Context::~Context() = default;
 void Context::write_device_output() {
   const std::string text = take_printf_output();
   if (!text.empty()) fwrite(text.data(), 1, text.size(), stdout);
+  write_assertions();
+}
+
+void Context::write_assertions() {
   const std::string assertions = take_assert_output();
   if (!assertions.empty()) fwrite(assertions.data(), 1, assertions.size(), stderr);
 }
@@ -85,6 +89,7 @@ void Context::tear_down() {
 }
 
 void Context::fail(CUresult error) {
+  write_assertions();  // whoever sees the error finds the reason written
   int none = CUDA_SUCCESS;
   if (error_.compare_exchange_strong(none, error, std::memory_order_acq_rel)) runtime().value_waiter().kick();
 }

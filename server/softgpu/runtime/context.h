@@ -73,6 +73,7 @@ class Context final : public Object {
   bool idle(Stream& stream);
   // What kernels printed so far, to stdout.
   static void write_device_output();
+  static void write_assertions();  // to stderr
   void wait_for(Op& op, bool blocking = false) const { op.wait(!blocking && spins()); }
   bool spins() const { return (flags() & CU_CTX_SCHED_MASK) != CU_CTX_SCHED_BLOCKING_SYNC; }
 
