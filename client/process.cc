@@ -57,7 +57,11 @@ CUresult connect(Process& self) {
   }
   if ((*session)->devices().empty()) return CUDA_ERROR_NO_DEVICE;
   (*session)->on_host_callback(run_host_function);
-  pthread_atfork(nullptr, nullptr, [] { process().forked = true; });
+  pthread_atfork(nullptr, nullptr, [] {
+    process().forked = true;
+    // The server must see the connection end with this process, however long its children live.
+    if (Session* parents = process().session.load()) parents->abandon();
+  });
   self.session.store(session->release(), std::memory_order_release);  // never destroyed
   return CUDA_SUCCESS;
 }

@@ -164,6 +164,10 @@ void Session::ping() {
   queue_.try_flush();
 }
 
+void Session::abandon() {
+  if (const int descriptor = connection_->release_descriptor(); descriptor >= 0) close(descriptor);
+}
+
 void Session::fail(const Error& error) {
   if (failed_.exchange(true, std::memory_order_acq_rel)) return;
   complain("lost the server %s: %s; CUDA calls of this process fail from now on", settings_.server.c_str(),

@@ -92,6 +92,8 @@ class Session {
   static uint64_t handle_of(const Context* context) { return context ? context->handle : 0; }
 
   void fail(const Error& error);
+  // In a forked child: closes its copy of the connection, which stays open in the parent. Takes no lock.
+  void abandon();
   void on_host_callback(void (*handler)(Session&, uint64_t)) { host_callback_ = handler; }
 
  private:
