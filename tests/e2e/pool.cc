@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <regex>
 #include <sstream>
+#include <stdexcept>
 
 namespace gpupool::testing {
 namespace {
@@ -26,6 +27,13 @@ std::string softgpu_folder() { return E2E_SOFTGPU_FOLDER; }
 
 Pool::Pool(Environment softgpu, const std::vector<std::string>& options)
     : softgpu_(with_instance(std::move(softgpu))), poold_("softgpu", options, softgpu_) {}
+
+pid_t Pool::worker_of(const Process& program) const {
+  const std::string client = " pid=" + std::to_string(program.pid()) + " ";
+  if (!poold_.await_log(client)) throw std::runtime_error("the program has no session");
+  const std::string line = lines_with(poold_.log(), client).at(0);
+  return static_cast<pid_t>(std::stol(line.substr(line.find("worker=") + 7)));
+}
 
 Environment Pool::through(Environment more) const {
   more.emplace("LD_LIBRARY_PATH", client_folder());

@@ -22,6 +22,8 @@ class Pool {
 
   PooldProcess& poold() { return poold_; }
   const std::string& instance() const { return softgpu_.at("SOFTGPU_INSTANCE"); }
+  // The worker that serves a program (which was started directly, not by a launcher).
+  pid_t worker_of(const Process& program) const;
   // The environment of a program that runs through poold, and of one that runs on a softgpu of its own.
   Environment through(Environment more = {}) const;
   Environment directly(Environment more = {}) const;

@@ -1,0 +1,72 @@
+// Calls that must not wait for the server: tests count the round trips of no rounds and of many.
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+SCENARIO(asynchronous_calls) {
+  Device device;
+  Kernels kernels;
+  const unsigned rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
+  constexpr size_t kBytes = 200'000;
+  CUstream stream = nullptr;
+  CUdeviceptr values = 0, copy = 0;
+  uint8_t* pinned = nullptr;
+  std::vector<uint8_t> pageable(kBytes);
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&values, kBytes));
+  OK(cuMemAlloc(&copy, kBytes));
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), kBytes));
+  const CUfunction add = kernels.function("add");
+  unsigned value = 1, count = 1000;
+  void* parameters[] = {&values, &value, &count};
+  OK(cuCtxSynchronize());
+  for (unsigned round = 0; round < rounds; ++round) {
+    OK(cuLaunchKernel(add, 4, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr));
+    OK(cuMemcpyHtoDAsync(values, pageable.data(), kBytes, stream));
+    OK(cuMemcpyHtoD(values, pageable.data(), 1000));
+    OK(cuMemcpyHtoDAsync(copy, pinned, kBytes, stream));
+    OK(cuMemcpyDtoDAsync(copy, values, kBytes, stream));
+    OK(cuMemcpyDtoHAsync(pinned, copy, kBytes, stream));
+    OK(cuMemsetD8Async(values, 3, kBytes, stream));
+    OK(cuMemsetD32(copy, 3, kBytes / 4));
+    CUevent event = nullptr;
+    OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
+    OK(cuEventRecord(event, stream));
+    OK(cuStreamWaitEvent(nullptr, event, 0));
+    OK(cuEventDestroy(event));
+    CUstream other = nullptr;
+    OK(cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, 0));
+    OK(cuMemsetD8Async(values, 4, kBytes, other));
+    OK(cuStreamDestroy(other));
+    CUdeviceptr memory = 0;
+    OK(cuMemAlloc(&memory, 3 << 20));
+    OK(cuMemFree(memory));
+    OK(cuMemAlloc(&memory, 100));
+    OK(cuMemFree(memory));
+    OK(cuMemAllocAsync(&memory, 1 << 20, stream));
+    OK(cuMemFreeAsync(memory, stream));
+    int number = 0;
+    OK(cuDeviceGetAttribute(&number, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device.device));
+    OK(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, kernels.function("add")));
+    CUcontext current = nullptr;
+    OK(cuCtxGetCurrent(&current));
+    OK(cuCtxPushCurrent(current));
+    OK(cuCtxPopCurrent(&current));
+    unsigned type = 0;
+    OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, values));
+    EXPECT(type == CU_MEMORYTYPE_DEVICE);
+  }
+  OK(cuCtxSynchronize());
+}
+
+SCENARIO(contexts_without_waiting) {
+  OK(cuInit(0));
+  const unsigned rounds = static_cast<unsigned>(std::stoul(arguments.at(0)));
+  for (unsigned round = 0; round < rounds; ++round) {
+    const CUcontext context = create_context(0);
+    CUdeviceptr memory = 0;
+    OK(cuMemAlloc(&memory, 1 << 20));
+    OK(cuMemsetD8(memory, 1, 1 << 20));
+    OK(cuCtxDestroy(context));
+  }
+}

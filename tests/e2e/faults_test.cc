@@ -1,0 +1,39 @@
+// Kernels and images that go wrong in one client: CUDA's code there, nothing at all elsewhere.
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool::testing;
+
+TEST_CASE("a fault in one client does not touch another") {
+  Pool pool;
+  Process bystander({driver_app(), "bystander", "400"}, pool.through());
+  REQUIRE(bystander.await_output("working"));
+  const auto app = [&](const std::string& scenario) { return run_patiently({driver_app(), scenario}, pool.through()).output; };
+  CHECK(app("illegal_address").find("store at 0x1000: CUDA_ERROR_ILLEGAL_ADDRESS, then CUDA_ERROR_ILLEGAL_ADDRESS "
+                                    "CUDA_ERROR_ILLEGAL_ADDRESS CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
+  const std::string trap = app("trap");
+  CHECK((trap.find("trap: CUDA_ERROR_LAUNCH_FAILED") != std::string::npos ||
+         trap.find("trap: CUDA_ERROR_ILLEGAL_INSTRUCTION") != std::string::npos));
+  const std::string assertion = app("assertion");
+  CHECK(assertion.find("assert: CUDA_ERROR_ASSERT, then CUDA_ERROR_ASSERT") != std::string::npos);
+  CHECK(assertion.find("Assertion `value == 1` failed") != std::string::npos);
+  CHECK(bystander.wait(kLongPatience) == 0);
+  CHECK(lines_with(bystander.output(), "gpupool:").empty());
+  CHECK(pool.poold().log().find(" error ") == std::string::npos);
+}
+
+TEST_CASE("images that cannot run") {
+  Pool pool;
+  for (const Environment& environment : {pool.directly(), pool.through()}) {
+    const Finished app = run_patiently({driver_app(), "images_that_cannot_run"}, environment);
+    INFO(app.output);
+    CHECK(app.status == 0);
+    CHECK(app.output.find("no PTX at all: CUDA_ERROR_INVALID_") != std::string::npos);
+    CHECK(app.output.find("version: CUDA_ERROR_UNSUPPORTED_PTX_VERSION") != std::string::npos);
+    CHECK(app.output.find("instruction: CUDA_ERROR_INVALID_PTX") != std::string::npos);
+    CHECK(app.output.find("unfinished: CUDA_ERROR_INVALID_PTX") != std::string::npos);
+    // The program's user sees which instruction it was.
+    CHECK(!lines_with(app.output, "frobnicate").empty());
+    CHECK(!lines_with(app.output, "99.0").empty());
+  }
+}

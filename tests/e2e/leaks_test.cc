@@ -1,0 +1,149 @@
+// Many clients, and clients that are killed, leave nothing behind: no process, descriptor, file or byte.
+#include <signal.h>
+
+#include <fstream>
+
+#include "protocol/cuda/handles.h"
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using std::chrono::milliseconds;
+
+namespace {
+
+#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
+constexpr int kClients = 60;
+constexpr size_t kAllowedGrowth = 8u << 20;  // sanitizers keep freed memory for a while
+#else
+constexpr int kClients = 1000;
+constexpr size_t kAllowedGrowth = 1u << 20;
+#endif
+// A worker gives a client's memory back within 2 s of its end; the rest is for a busy machine.
+constexpr milliseconds kMemoryIsBack{6'000};
+
+size_t resident_bytes(pid_t pid) {
+  size_t pages = 0;
+  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
+  file >> pages >> pages;
+  return pages * 4096;
+}
+
+// As a new client sees it.
+uint64_t free_bytes(Pool& pool) {
+  RawClient client(pool.poold().endpoint());
+  return client.open().devices.at(0).free_bytes;
+}
+
+// What poold holds while nobody is connected.
+struct Holdings {
+  size_t workers, descriptors, files;
+  bool operator==(const Holdings&) const = default;
+};
+Holdings holdings(Pool& pool) {
+  return {pool.poold().workers().size(), pool.poold().descriptors(), shared_files(pool.instance()).size()};
+}
+
+// A session that takes a context and memory, uses them, and leaves with or without a word.
+void short_session(Pool& pool, bool orderly) {
+  RawClient client(pool.poold().endpoint());
+  const hello::HelloReply reply = client.open();
+  constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 0);
+  const wire::PrimaryContext context{kContext, 0, 0};
+  client.send_command(wire::Command::retain_primary_context, RawClient::bytes_of(context));
+  const wire::MapMemory memory{reply.addresses.base, 4u << 20, 0, 0};
+  const uint64_t mapped = client.send_command(wire::Command::map_memory, RawClient::bytes_of(memory), kContext, wire::kWantsReply);
+  REQUIRE(client.receive_reply_to(mapped).header.result == 0);
+  if (orderly) client.send_command(wire::Command::goodbye);
+}
+
+Process& start(std::vector<std::unique_ptr<Process>>& programs, Pool& pool, const std::vector<std::string>& scenario) {
+  std::vector<std::string> words{driver_app()};
+  words.insert(words.end(), scenario.begin(), scenario.end());
+  programs.push_back(std::make_unique<Process>(words, pool.through()));
+  return *programs.back();
+}
+
+}  // namespace
+
+TEST_CASE("many clients one after another leave nothing behind") {
+  Pool pool;
+  const uint64_t free_before = free_bytes(pool);
+  REQUIRE(run_to_end({driver_app(), "short_life"}, pool.through()).status == 0);
+  REQUIRE(eventually([&] { return pool.poold().workers().size() == 2; }));
+  const Holdings before = holdings(pool);
+  size_t resident = 0;
+  for (int i = 0; i < kClients; ++i) {
+    if (i % 50 == 0) {
+      REQUIRE(run_to_end({driver_app(), "short_life"}, pool.through()).status == 0);
+    } else {
+      short_session(pool, i % 2 == 0);
+    }
+    if (i == kClients / 5) resident = resident_bytes(pool.poold().pid());
+  }
+  CHECK(eventually([&] { return holdings(pool) == before; }));
+  CHECK(resident_bytes(pool.poold().pid()) < resident + kAllowedGrowth);
+  CHECK(eventually([&] { return free_bytes(pool) == free_before; }, kMemoryIsBack));
+  const std::string instance = pool.instance();
+  CHECK(pool.poold().stop() == 0);
+  CHECK(shared_files(instance).empty());
+}
+
+TEST_CASE("many clients at once") {
+  Pool pool;
+  const uint64_t free_before = free_bytes(pool);
+  REQUIRE(eventually([&] { return pool.poold().workers().size() == 2; }));
+  const Holdings before = holdings(pool);
+  std::vector<std::unique_ptr<Process>> programs;
+  for (int i = 0; i < 32; ++i) start(programs, pool, {"bystander", "20"});
+  for (auto& program : programs) {
+    const int status = program->wait(kLongPatience);
+    INFO(program->output());
+    CHECK(status == 0);
+  }
+  CHECK(eventually([&] { return holdings(pool) == before; }));
+  CHECK(eventually([&] { return free_bytes(pool) == free_before; }, kMemoryIsBack));
+}
+
+TEST_CASE("clients that are killed at work") {
+  Pool pool;
+  const uint64_t free_before = free_bytes(pool);
+  for (const char* activity : {"read", "write", "launch", "kernel"}) {
+    INFO("killed while it does " << activity);
+    std::vector<std::unique_ptr<Process>> programs;
+    Process& app = start(programs, pool, {"until_it_fails", activity});
+    REQUIRE(app.await_output("working"));
+    const pid_t worker = pool.worker_of(app);
+    CHECK(free_bytes(pool) < free_before);
+    app.signal(SIGKILL);
+    CHECK(eventually([&] { return free_bytes(pool) == free_before; }, kMemoryIsBack));
+    CHECK(await_gone(worker, kMemoryIsBack));
+  }
+}
+
+TEST_CASE("a killed client's children do not hold its session") {
+  Pool pool;
+  const uint64_t free_before = free_bytes(pool);
+  std::vector<std::unique_ptr<Process>> programs;
+  Process& app = start(programs, pool, {"hold_memory", "forked"});
+  REQUIRE(app.await_output("holding"));
+  CHECK(free_bytes(pool) < free_before);
+  const auto children = children_of(app.pid());
+  REQUIRE(children.size() == 1);
+  app.signal(SIGKILL);
+  CHECK(eventually([&] { return free_bytes(pool) == free_before; }, kMemoryIsBack));
+  REQUIRE(::kill(children[0], SIGKILL) == 0);  // it was still there
+}
+
+TEST_CASE("a worker that is killed gives its memory back") {
+  Pool pool;
+  const uint64_t free_before = free_bytes(pool);
+  std::vector<std::unique_ptr<Process>> programs;
+  Process& app = start(programs, pool, {"hold_memory"});
+  REQUIRE(app.await_output("holding"));
+  CHECK(free_bytes(pool) < free_before);
+  REQUIRE(::kill(pool.worker_of(app), SIGKILL) == 0);
+  CHECK(eventually([&] { return free_bytes(pool) == free_before; }, kMemoryIsBack));
+}

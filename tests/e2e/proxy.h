@@ -1,0 +1,42 @@
+// Stands between one client and poold, and looks at or cuts what passes.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "protocol/transport/transport.h"
+
+namespace gpupool::testing {
+
+class Proxy {
+ public:
+  static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+  // Passes on to `server` the bytes of the first client that connects; hangs up on both after `cut_after` bytes from the
+  // server.
+  explicit Proxy(const transport::Endpoint& server, uint64_t cut_after = kNever);
+  ~Proxy();
+  Proxy(const Proxy&) = delete;
+  Proxy& operator=(const Proxy&) = delete;
+
+  std::string url() const { return listener_->endpoint().text(); }
+  uint64_t commands() const { return commands_; }       // from the client
+  uint64_t round_trips() const { return round_trips_; }  // those of them that ask for a reply
+  uint64_t from_server() const { return from_server_; }  // bytes
+
+ private:
+  void run(const transport::Endpoint& server, uint64_t cut_after);
+  void look(const std::byte* bytes, size_t size);
+
+  std::unique_ptr<transport::Listener> listener_;
+  std::atomic<bool> ending_{false};
+  std::atomic<uint64_t> commands_{0}, round_trips_{0}, from_server_{0};
+  std::string unread_;        // the start of what is not whole yet
+  uint64_t skip_ = 0;         // bytes of the body at hand
+  bool hello_seen_ = false;
+  std::thread thread_;
+};
+
+}  // namespace gpupool::testing

@@ -1,0 +1,39 @@
+// What waits for the server and what does not, counted between client and poold.
+#include "tests/e2e/pool.h"
+#include "tests/e2e/proxy.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool::testing;
+
+namespace {
+
+uint64_t round_trips(Pool& pool, const std::string& scenario, const std::string& rounds) {
+  Proxy proxy(pool.poold().endpoint());
+  const Finished app = run_patiently({driver_app(), scenario, rounds}, pool.through({{"GPUPOOL", proxy.url()}}));
+  INFO(app.output);
+  CHECK(app.status == 0);
+  CHECK(proxy.commands() > 0);
+  return proxy.round_trips();
+}
+
+}  // namespace
+
+TEST_CASE("asynchronous calls cost no round trip") {
+  Pool pool;
+  const uint64_t none = round_trips(pool, "asynchronous_calls", "0");
+  CHECK(none > 0);
+  CHECK(none < 10);  // the module, two functions, two waits
+  CHECK(round_trips(pool, "asynchronous_calls", "60") == none);
+}
+
+TEST_CASE("contexts come and go without a round trip") {
+  Pool pool;
+  CHECK(round_trips(pool, "contexts_without_waiting", "10") == 0);
+}
+
+TEST_CASE("a program that only looks at its devices costs no round trip") {
+  Pool pool;
+  Proxy proxy(pool.poold().endpoint());
+  CHECK(run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL", proxy.url()}})).status == 0);
+  CHECK(proxy.round_trips() == 0);
+}

@@ -1,0 +1,258 @@
+// No server, the wrong server, a server that goes away: the program gets CUDA's error codes, stderr one line that names
+// the server and the reason, and nothing hangs.
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+
+#include "protocol/wire/frame.h"
+#include "tests/e2e/pool.h"
+#include "tests/e2e/proxy.h"
+#include "tests/support/catch.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using std::chrono::milliseconds;
+
+namespace {
+
+// Well above the timeouts that these tests set, well below the defaults.
+constexpr milliseconds kSoon{20'000};
+const Environment kImpatient{{"GPUPOOL_CONNECT_TIMEOUT_MS", "700"}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "900"}};
+
+Environment with(Environment environment, const Environment& more) {
+  for (const auto& [name, value] : more) environment[name] = value;
+  return environment;
+}
+
+// Accepts one client at a time and answers each as `serve` says.
+class FakeServer {
+ public:
+  explicit FakeServer(std::function<void(transport::Connection&)> serve) {
+    auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
+    REQUIRE(listener);
+    listener_ = std::move(*listener);
+    thread_ = std::thread([this, serve] {
+      while (auto client = listener_->accept(std::nullopt)) serve(**client);
+    });
+  }
+  ~FakeServer() {
+    listener_->close();
+    thread_.join();
+  }
+  std::string url() const { return listener_->endpoint().text(); }
+
+ private:
+  std::unique_ptr<transport::Listener> listener_;
+  std::thread thread_;
+};
+
+void send_text(transport::Connection& connection, std::string text) {
+  const iovec part{text.data(), text.size()};
+  (void)transport::send_all(connection, {&part, 1}, transport::Clock::now() + kSoon);
+}
+
+// Until the client hangs up.
+void read_all(transport::Connection& connection) {
+  std::byte bytes[4096];
+  while (const auto received = connection.receive_some(bytes)) {
+    if (*received == 0 && !connection.wait(true, false, std::nullopt)) return;
+  }
+}
+
+std::string hello_reply(const hello::HelloReply& reply, uint16_t version) {
+  const std::string body = hello::encode(reply);
+  const wire::Preamble preamble{.protocol_version = version, .length = static_cast<uint32_t>(body.size())};
+  return std::string(RawClient::bytes_of(preamble)) + body;
+}
+
+void expect_no_device(const std::string& server, const std::string& reason) {
+  const auto started = std::chrono::steady_clock::now();
+  const Finished app = run_to_end({driver_app(), "initialise"},
+                                  with(kImpatient, {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", server}}));
+  INFO(app.output);
+  CHECK(app.status == 0);
+  CHECK(app.output.find("cuInit CUDA_ERROR_NO_DEVICE, again CUDA_ERROR_NO_DEVICE, count CUDA_ERROR_NOT_INITIALIZED") !=
+        std::string::npos);
+  const auto lines = lines_with(app.output, "gpupool:");
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].find(server) != std::string::npos);
+  CHECK(lines[0].find(reason) != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - started < kSoon);
+}
+
+// A program at work when `happens` does; it ends by itself, with an error that stays.
+void expect_loss(Pool& pool, const std::string& activity, const std::function<void(pid_t worker)>& happens,
+                 const std::string& reason, const std::string& url = "") {
+  INFO("while it does " << activity);
+  Environment environment = pool.through(kImpatient);
+  if (!url.empty()) environment["GPUPOOL"] = url;
+  Process app({driver_app(), "until_it_fails", activity}, environment);
+  REQUIRE(app.await_output("working"));
+  happens(pool.worker_of(app));
+  const int status = app.wait(kSoon);
+  app.signal(SIGKILL);
+  app.await_end_of_output();
+  INFO(app.output());
+  CHECK(status == 0);
+  CHECK(app.output().find("gave CUDA_ERROR_DEVICE_UNAVAILABLE, then CUDA_ERROR_DEVICE_UNAVAILABLE "
+                          "CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_SUCCESS") != std::string::npos);
+  const auto lines = lines_with(app.output(), "gpupool:");
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].find(url.empty() ? pool.poold().url() : url) != std::string::npos);
+  CHECK(lines[0].find(reason) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("no server is named") {
+  for (const char* server : {"", "localhost:9700", "tcp://127.0.0.1", "carrier-pigeon://127.0.0.1:1"}) {
+    const Finished app = run_to_end({driver_app(), "initialise"},
+                                    {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", server}});
+    INFO(app.output);
+    CHECK(app.status == 0);
+    CHECK(app.output.find("cuInit CUDA_ERROR_NO_DEVICE") != std::string::npos);
+    const auto lines = lines_with(app.output, "gpupool:");
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find(*server ? server : "GPUPOOL=tcp://HOST:PORT") != std::string::npos);
+  }
+}
+
+TEST_CASE("nobody listens") {
+  uint16_t port = 0;
+  {
+    auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
+    REQUIRE(listener);
+    port = (*listener)->endpoint().port;
+  }
+  expect_no_device("tcp://127.0.0.1:" + std::to_string(port), "connection refused");
+}
+
+TEST_CASE("what listens is no poold") {
+  FakeServer web([](transport::Connection& client) {
+    send_text(client, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+    read_all(client);
+  });
+  expect_no_device(web.url(), "no poold");
+  FakeServer mute([](transport::Connection& client) { read_all(client); });
+  expect_no_device(mute.url(), "no answer to the hello");
+  FakeServer closing([](transport::Connection&) {});
+  expect_no_device(closing.url(), "no answer to the hello");
+}
+
+TEST_CASE("a server of another protocol version") {
+  hello::HelloReply reply;
+  reply.status = hello::Status::wrong_version;
+  reply.protocol_version = 99;
+  reply.reason = "this poold speaks protocol version 99, the client 1";
+  FakeServer refusing([&](transport::Connection& client) {
+    send_text(client, hello_reply(reply, 99));
+    read_all(client);
+  });
+  expect_no_device(refusing.url(), "protocol version 99");
+  hello::HelloReply welcome;
+  welcome.status = hello::Status::ok;
+  FakeServer welcoming([&](transport::Connection& client) {
+    send_text(client, hello_reply(welcome, 2));
+    read_all(client);
+  });
+  expect_no_device(welcoming.url(), "protocol version 2");
+}
+
+TEST_CASE("a client of another protocol version") {
+  Pool pool;
+  RawClient client(pool.poold().endpoint());
+  client.send_preamble({.protocol_version = 7, .length = 0});
+  const hello::HelloReply reply = client.receive_reply();
+  CHECK(reply.status == hello::Status::wrong_version);
+  CHECK(reply.reason.find('7') != std::string::npos);
+  CHECK(client.await_end());
+}
+
+TEST_CASE("the answer to the hello is cut short") {
+  Pool pool;
+  for (const uint64_t bytes : {1, 11, 12, 13, 40, 200}) {
+    Proxy proxy(pool.poold().endpoint(), bytes);
+    expect_no_device(proxy.url(), bytes < 12 ? "no answer to the hello" : "broke off");
+  }
+}
+
+TEST_CASE("the answer to the hello is nonsense") {
+  wire::Preamble preamble{.length = 64};
+  const std::string head(RawClient::bytes_of(preamble));
+  FakeServer noise([&](transport::Connection& client) {
+    send_text(client, head + std::string(64, '\xff'));
+    read_all(client);
+  });
+  expect_no_device(noise.url(), "");
+  preamble.length = 0xffffffff;
+  const std::string endless(RawClient::bytes_of(preamble));
+  FakeServer boastful([&](transport::Connection& client) {
+    send_text(client, endless);
+    read_all(client);
+  });
+  expect_no_device(boastful.url(), "no poold");
+}
+
+TEST_CASE("the worker dies at work") {
+  Pool pool;
+  for (const char* activity : {"wait", "read", "write", "launch", "kernel"}) {
+    expect_loss(pool, activity, [](pid_t worker) { REQUIRE(::kill(worker, SIGKILL) == 0); }, "");
+  }
+  CHECK(run_to_end({driver_app(), "short_life"}, pool.through()).status == 0);
+}
+
+TEST_CASE("poold dies at work") {
+  for (const char* activity : {"wait", "read"}) {
+    Pool pool;
+    expect_loss(pool, activity, [&](pid_t worker) {
+      pool.poold().process().signal(SIGKILL);
+      CHECK(await_gone(worker));
+    }, "");
+  }
+}
+
+TEST_CASE("a stopped worker is noticed") {
+  Pool pool;
+  for (const char* activity : {"wait", "read", "write", "launch", "kernel"}) {
+    pid_t stopped = 0;
+    const auto started = std::chrono::steady_clock::now();
+    expect_loss(pool, activity, [&](pid_t worker) {
+      stopped = worker;
+      REQUIRE(::kill(worker, SIGSTOP) == 0);
+    }, "");
+    CHECK(std::chrono::steady_clock::now() - started < kSoon);
+    ::kill(stopped, SIGKILL);
+    CHECK(await_gone(stopped));
+  }
+}
+
+TEST_CASE("the connection is cut in the middle of a message") {
+  Pool pool;
+  uint64_t hello_bytes = 0;
+  {
+    Proxy proxy(pool.poold().endpoint());
+    CHECK(run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL", proxy.url()}})).status == 0);
+    hello_bytes = proxy.from_server();
+  }
+  // In the first reply's header, in a body, in the data of a copy.
+  for (const uint64_t more : {1, 31, 33, 100'000, 1'000'003, 5'000'001}) {
+    Proxy proxy(pool.poold().endpoint(), hello_bytes + more);
+    const Finished app = run_to_end({driver_app(), "until_it_fails", "read"},
+                                    with(pool.through(), with(kImpatient, {{"GPUPOOL", proxy.url()}})));
+    INFO("cut after " << more << " bytes: " << app.output);
+    const auto lines = lines_with(app.output, "gpupool:");
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find(proxy.url()) != std::string::npos);
+    CHECK(app.output.find("CUDA_ERROR_DEVICE_UNAVAILABLE") != std::string::npos);
+  }
+}
+
+TEST_CASE("more clients than poold takes") {
+  Pool pool({}, {"--max-sessions", "1"});
+  RawClient first(pool.poold().endpoint());
+  first.open();
+  expect_no_device(pool.poold().url(), "refused");
+}
