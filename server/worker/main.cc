@@ -150,8 +150,11 @@ int run(const Arguments& arguments) {
                                          (*devices)[0].name(), -1);
   if (!told) return server::kWorkerPooldGone;
   auto message = server::receive_control(server::kControlDescriptor);
-  if (!message)
-    return message.error().code == ErrorCode::closed ? server::kWorkerOrderly : server::kWorkerControlBroken;
+  if (!message) {
+    // Nothing has run on the device, so that its library's exit handlers find nothing to wait for.
+    if (message.error().code == ErrorCode::closed) std::exit(server::kWorkerOrderly);
+    return server::kWorkerControlBroken;
+  }
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
   end_with_poold();
