@@ -69,4 +69,7 @@ SCENARIO(contexts_without_waiting) {
     OK(cuMemsetD8(memory, 1, 1 << 20));
     OK(cuCtxDestroy(context));
   }
+  const CUcontext last = create_context(0);
+  OK(cuCtxSynchronize());
+  OK(cuCtxDestroy(last));
 }
