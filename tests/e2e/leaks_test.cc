@@ -86,6 +86,7 @@ TEST_CASE("many clients one after another leave nothing behind") {
   CHECK(eventually([&] { return holdings(pool) == before; }));
   CHECK(resident_bytes(pool.poold().pid()) < resident + kAllowedGrowth);
   CHECK(eventually([&] { return free_bytes(pool) == free_before; }, kMemoryIsBack));
+  CHECK(eventually([&] { return holdings(pool) == before; }));
   const std::string instance = pool.instance();
   CHECK(pool.poold().stop() == 0);
   CHECK(shared_files(instance).empty());
