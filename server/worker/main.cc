@@ -148,10 +148,10 @@ int run(const Arguments& arguments) {
 
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
                                          (*devices)[0].name(), -1);
-  if (!told) return server::kWorkerPooldGone;
+  // Nothing has run on the device until a client comes, so that its library's exit handlers find nothing to wait for.
+  if (!told) std::exit(server::kWorkerPooldGone);
   auto message = server::receive_control(server::kControlDescriptor);
   if (!message) {
-    // Nothing has run on the device, so that its library's exit handlers find nothing to wait for.
     if (message.error().code == ErrorCode::closed) std::exit(server::kWorkerOrderly);
     return server::kWorkerControlBroken;
   }
