@@ -254,6 +254,25 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
   return rows::cuMemcpyPeerAsync::forward(to, to_context, from, from_context, bytes, stream);
 }
 
+// CUDA lets nothing of the three contexts run beside it.
+CUresult peer_in_order(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+                       CUstream stream) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    for (const CUcontext handle : {to_context, from_context}) {
+      auto* context = session->handles().find_as<Context>(Kind::context, cuda::handle_bits(handle));
+      if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+      wire::Buffer reply;
+      const CUresult result = session->call(static_cast<uint16_t>(wire::Command::synchronize_context), context,
+                                            [](wire::Writer&) {}, reply);
+      if (result != CUDA_SUCCESS) return result;
+    }
+    const CUresult result = peer(to, to_context, from, from_context, bytes, stream);
+    return result == CUDA_SUCCESS ? cuStreamSynchronize(stream) : result;
+  });
+}
+
 }  // namespace
 
 // A function, its twin on the per-thread stream, and what both do.
@@ -282,7 +301,7 @@ SYNC_COPY(cuMemcpy2D_v2, (const CUDA_MEMCPY2D* copy), , copy_2d(copy, stream, tr
 SYNC_COPY(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D* copy), , copy_2d(copy, stream, true))
 SYNC_COPY(cuMemcpy3D_v2, (const CUDA_MEMCPY3D* copy), , copy_3d(copy, stream, true))
 SYNC_COPY(cuMemcpyPeer, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes), ,
-          peer(to, to_context, from, from_context, bytes, stream))
+          peer_in_order(to, to_context, from, from_context, bytes, stream))
 
 ASYNC_COPY(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes), anywhere(to, from, bytes, stream, false))
 ASYNC_COPY(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void* from, size_t bytes), to_device(to, from, bytes, stream, false))

@@ -100,15 +100,17 @@ void Contexts::order_all_after(StreamState& stream) {
   // Streams that wait for the one before have captured what it was recorded on.
   if (context.barrier) context.events->give(context.barrier);
   context.barrier = event;
-  stream.ordered = ++context.barriers;
+  stream.ordered = context.barrier_number = ++barriers_;
 }
 
-void Contexts::wait_for_barrier(StreamState& stream) {
-  ContextState& context = *stream.context;
-  stream.ordered = context.barriers;
-  if (!api_.cuStreamWaitEvent || api_.cuStreamWaitEvent(stream.stream, context.barrier, 0) != CUDA_SUCCESS) {
-    api_.cuEventSynchronize(context.barrier);
+void Contexts::wait_for_barriers(StreamState& stream) {
+  for (const auto& [handle, context] : contexts_) {
+    if (!context->barrier || context->barrier_number <= stream.ordered) continue;
+    if (!api_.cuStreamWaitEvent || api_.cuStreamWaitEvent(stream.stream, context->barrier, 0) != CUDA_SUCCESS) {
+      api_.cuEventSynchronize(context->barrier);
+    }
   }
+  stream.ordered = barriers_;
 }
 
 CUresult Contexts::enter(ContextState* context) {

@@ -49,7 +49,7 @@ struct StreamState {
   std::shared_ptr<CopyLane> lane;     // made with the first copy to the host
   StagingChunk* slab = nullptr;       // where small copies to the device are staged next
   size_t slab_used = 0;
-  uint64_t ordered = 0;               // the last of context->barriers that it waits for
+  uint64_t ordered = 0;               // the last barrier that it is behind
 };
 
 struct ContextState {
@@ -65,8 +65,8 @@ struct ContextState {
   std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;
   std::vector<StreamState*> used;     // streams with StreamState::used
   std::vector<CUevent> departed;      // recorded on streams that were destroyed since the last record for a free
-  CUevent barrier = nullptr;          // what every stream waits for before its next work
-  uint64_t barriers = 0;              // so many were set
+  CUevent barrier = nullptr;          // what every stream of every context waits for before its next work
+  uint64_t barrier_number = 0;        // counts all contexts' barriers
   bool launched = false;              // kernels since device printf was last fetched
 
   // Every stream of the context, the legacy one first.
@@ -88,10 +88,10 @@ class Contexts {
   ContextState* current() const { return current_; }
   // Also tells the device. Null: no context.
   CUresult enter(ContextState* context);
-  // What any stream of the context gets from now on runs after what `stream` has got by now.
+  // What any stream of any context gets from now on runs after what `stream` has got by now.
   void order_all_after(StreamState& stream);
   void note_use(StreamState& stream) {
-    if (stream.ordered != stream.context->barriers) wait_for_barrier(stream);
+    if (stream.ordered != barriers_) wait_for_barriers(stream);
     stream.dirty = true;
     if (stream.used) return;
     stream.used = true;
@@ -100,11 +100,12 @@ class Contexts {
   auto& all() { return contexts_; }
 
  private:
-  void wait_for_barrier(StreamState& stream);
+  void wait_for_barriers(StreamState& stream);
 
   const DeviceApi& api_;
   std::unordered_map<uint64_t, std::unique_ptr<ContextState>> contexts_;
   ContextState* current_ = nullptr;
+  uint64_t barriers_ = 0;  // so many were set
 };
 
 constexpr size_t kMaxContexts = 256;        // of one client
