@@ -2,6 +2,8 @@
 
 #include <llvm/Config/llvm-config.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/ExecutionEngine/Orc/RTDyldObjectLinkingLayer.h>
+#include <llvm/ExecutionEngine/SectionMemoryManager.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/Verifier.h>
@@ -49,6 +51,13 @@ void initialise_llvm() {
   });
 }
 
+// The linker that LLVM 15 and 16 take by themselves. The one of newer versions looks its helpers up among the process's
+// symbols, where LLVM's are not when a program has opened this library with dlopen.
+std::unique_ptr<llvm::orc::ObjectLayer> linking_layer(llvm::orc::ExecutionSession& session, const llvm::Triple&) {
+  return std::make_unique<llvm::orc::RTDyldObjectLinkingLayer>(
+      session, [] { return std::make_unique<llvm::SectionMemoryManager>(); });
+}
+
 std::string text_of(llvm::Error error) {
   return llvm::toString(std::move(error));
 }
@@ -92,7 +101,10 @@ std::variant<std::unique_ptr<Engine>, std::string> Engine::create(bool optimise)
   auto machine = host->createTargetMachine();
   if (!machine) return text_of(machine.takeError());
   state->machine = std::move(*machine);
-  auto jit = llvm::orc::LLJITBuilder().setJITTargetMachineBuilder(std::move(*host)).create();
+  auto jit = llvm::orc::LLJITBuilder()
+                 .setJITTargetMachineBuilder(std::move(*host))
+                 .setObjectLinkingLayerCreator(linking_layer)
+                 .create();
   if (!jit) return text_of(jit.takeError());
   state->jit = std::move(*jit);
 
