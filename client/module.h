@@ -26,6 +26,10 @@ struct Code : Object {  // a module or a library
   std::map<std::string, uint64_t> functions;  // by name
   // By context and its epoch (a library has its variables in each context), then by name.
   std::map<std::pair<uint64_t, uint32_t>, std::map<std::string, wire::GlobalInfo>> globals;
+  // Libraries: the module that stands for them, per context and its epoch (cuLibraryGetModule). Such a module is known
+  // on this side alone and names its library here; what is looked up in it is looked up there.
+  std::map<std::pair<uint64_t, uint32_t>, uint64_t> modules;
+  uint64_t library = 0;
 };
 
 // A function, or a kernel where CUDA takes one for the other; null: neither.

@@ -62,8 +62,11 @@ CUDA_EXPORT CUresult cuFuncGetModule(CUmodule* module, CUfunction given) {
   Function* function = nullptr;
   if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
   if (!module) return CUDA_ERROR_INVALID_VALUE;
-  // The module behind a library's kernel has no handle here yet.
-  if (cuda::kind_of(function->owner) != Kind::module) return CUDA_ERROR_NOT_SUPPORTED;
+#if CUDA_VERSION >= 12000
+  if (cuda::kind_of(function->owner) == Kind::library) {
+    return cuLibraryGetModule(module, cuda::handle_from_bits<CUlibrary>(function->owner));
+  }
+#endif
   *module = cuda::handle_from_bits<CUmodule>(function->owner);
   return CUDA_SUCCESS;
 }

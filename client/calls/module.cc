@@ -127,6 +127,12 @@ CUresult read_file(const char* path, std::string* content) {
   return CUDA_SUCCESS;
 }
 
+// The library that a module of cuLibraryGetModule stands for; 0: it is a module of its own, or none.
+uint64_t library_behind(Session& session, CUmodule module) {
+  const auto* code = session.handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
+  return code ? code->library : 0;
+}
+
 // The handle of a function by name: from memory, or with one round trip.
 CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner, const char* name,
                  uint64_t* handle) {
@@ -156,6 +162,34 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
     return result;
   }
   code->functions.emplace(name, *handle);
+  return CUDA_SUCCESS;
+}
+
+// The function of a library's kernel in a context.
+[[maybe_unused]] CUresult function_of_kernel(Session& session, Context* context, uint64_t given, uint64_t* made) {
+  auto* kernel = session.handles().find_as<Function>(Kind::kernel, given);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  std::lock_guard lock(kernel->mutex);
+  uint64_t& handle = kernel->functions[{context->handle, context->epoch.load()}];
+  if (handle == 0 || !session.handles().find(Kind::function, handle)) {
+    auto function = std::make_unique<Function>();
+    function->name = kernel->name;
+    function->owner = kernel->owner;
+    function->context = context->handle;
+    function->parameters = kernel->parameters;
+    function->parameter_bytes = kernel->parameter_bytes;
+    for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function->attributes[i] = kernel->attributes[i].load();
+    handle = session.handles().mint(Kind::function, std::move(function));
+    wire::Buffer reply;
+    const CUresult result = session.call(wire::Command::kernel_function, context,
+                                         wire::KernelFunction{handle, kernel->handle}, reply);
+    if (result != CUDA_SUCCESS) {
+      session.handles().retire(handle);
+      handle = 0;
+      return result;
+    }
+  }
+  *made = handle;
   return CUDA_SUCCESS;
 }
 
@@ -212,6 +246,7 @@ CUDA_EXPORT CUresult cuModuleUnload(CUmodule module) {
     if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
     auto* code = session->handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
     if (!code) return CUDA_ERROR_INVALID_HANDLE;
+    if (code->library != 0) return CUDA_ERROR_NOT_PERMITTED;  // it goes with its library
     std::map<std::string, uint64_t> functions;
     {
       std::lock_guard lock(code->mutex);
@@ -229,8 +264,14 @@ CUDA_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, 
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = 0;
-    const CUresult result =
-        look_up(*session, context, Kind::module, Kind::function, cuda::handle_bits(module), name, &handle);
+    CUresult result = CUDA_SUCCESS;
+    if (const uint64_t library = library_behind(*session, module)) {
+      uint64_t kernel = 0;
+      result = look_up(*session, context, Kind::library, Kind::kernel, library, name, &kernel);
+      if (result == CUDA_SUCCESS) result = function_of_kernel(*session, context, kernel, &handle);
+    } else {
+      result = look_up(*session, context, Kind::module, Kind::function, cuda::handle_bits(module), name, &handle);
+    }
     if (result == CUDA_SUCCESS) *function = cuda::handle_from_bits<CUfunction>(handle);
     return result;
   });
@@ -242,6 +283,9 @@ CUDA_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, C
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!name) return CUDA_ERROR_INVALID_VALUE;
+    if (const uint64_t library = library_behind(*session, module)) {
+      return get_global(*session, context, Kind::library, library, name, address, bytes);
+    }
     return get_global(*session, context, Kind::module, cuda::handle_bits(module), name, address, bytes);
   });
 }
@@ -287,11 +331,14 @@ CUDA_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     auto* code = session->handles().find_as<Code>(Kind::library, cuda::handle_bits(library));
     if (!code) return CUDA_ERROR_INVALID_HANDLE;
     std::map<std::string, uint64_t> functions;
+    std::map<std::pair<uint64_t, uint32_t>, uint64_t> modules;
     {
       std::lock_guard lock(code->mutex);
       functions.swap(code->functions);
+      modules.swap(code->modules);
     }
     for (const auto& [name, handle] : functions) session->handles().retire(handle);
+    for (const auto& [context, handle] : modules) session->handles().retire(handle);
     return rows::cuLibraryUnload::forward(library);
   });
 }
@@ -324,36 +371,38 @@ CUDA_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CU
   return CUDA_ERROR_NOT_FOUND;
 }
 
+CUDA_EXPORT CUresult cuLibraryGetModule(CUmodule* made, CUlibrary given) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!made) return CUDA_ERROR_INVALID_VALUE;
+    auto* library = session->handles().find_as<Code>(Kind::library, cuda::handle_bits(given));
+    if (!library) return CUDA_ERROR_INVALID_HANDLE;
+    std::lock_guard lock(library->mutex);
+    uint64_t& handle = library->modules[{context->handle, context->epoch.load()}];
+    if (handle == 0) {
+      auto module = std::make_unique<Code>();
+      module->context = context->handle;
+      module->library = library->handle;
+      handle = session->handles().mint(Kind::module, std::move(module));
+      if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *made = cuda::handle_from_bits<CUmodule>(handle);
+    return CUDA_SUCCESS;
+  });
+}
+
 CUDA_EXPORT CUresult cuKernelGetFunction(CUfunction* made, CUkernel given) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!made) return CUDA_ERROR_INVALID_VALUE;
-    auto* kernel = session->handles().find_as<Function>(Kind::kernel, cuda::handle_bits(given));
-    if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
-    std::lock_guard lock(kernel->mutex);
-    uint64_t& handle = kernel->functions[{context->handle, context->epoch.load()}];
-    if (handle == 0 || !session->handles().find(Kind::function, handle)) {
-      auto function = std::make_unique<Function>();
-      function->name = kernel->name;
-      function->owner = kernel->owner;
-      function->context = context->handle;
-      function->parameters = kernel->parameters;
-      function->parameter_bytes = kernel->parameter_bytes;
-      for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function->attributes[i] = kernel->attributes[i].load();
-      handle = session->handles().mint(Kind::function, std::move(function));
-      wire::Buffer reply;
-      const CUresult result = session->call(wire::Command::kernel_function, context,
-                                            wire::KernelFunction{handle, kernel->handle}, reply);
-      if (result != CUDA_SUCCESS) {
-        session->handles().retire(handle);
-        handle = 0;
-        return result;
-      }
-    }
-    *made = cuda::handle_from_bits<CUfunction>(handle);
-    return CUDA_SUCCESS;
+    uint64_t handle = 0;
+    const CUresult result = function_of_kernel(*session, context, cuda::handle_bits(given), &handle);
+    if (result == CUDA_SUCCESS) *made = cuda::handle_from_bits<CUfunction>(handle);
+    return result;
   });
 }
 #endif
