@@ -69,7 +69,7 @@ CUresult create_context(CUcontext* made, unsigned flags, CUdevice device) {
 CUresult destroy_context(CUcontext given) {
   Session* session = nullptr;
   Context* context = nullptr;
-  if (!given) return CUDA_ERROR_INVALID_VALUE;
+  if (!given) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
   if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   cuda::context_local_storage().destroy_context(given);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "client/calls/host_function.h"
+#include "client/calls/mapped.h"
 #include "client/host_memory.h"
 #include "client/transfer.h"
 #include "protocol/cuda/exports.h"
@@ -18,14 +19,6 @@ uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(po
 
 bool is_device(Session& session, uint64_t address) {
   return session.addresses().in_range(address) || session.addresses().find(address).has_value();
-}
-
-// Inside one allocation, or in addresses that the program reserved and mapped itself.
-bool is_mapped(Session& session, uint64_t address, uint64_t bytes) {
-  if (bytes == 0) return true;
-  const auto found = session.addresses().find(address);
-  if (found) return address - found->address + bytes <= found->size;
-  return session.addresses().is_reserved(address, bytes);
 }
 
 // One end of a copy: rows in slices.
@@ -55,11 +48,24 @@ CUresult enter(Caller& caller) {
   if (caller.stream && !caller.session->handles().find(Kind::stream, cuda::handle_bits(caller.stream))) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  return CUDA_SUCCESS;
+  return caller.session->before_call(caller.context);
 }
 
+// The bytes from the first to the last; nothing fits what is too much for 64 bits.
 uint64_t span_of(const Box& box, const End& end) {
-  return (box.depth - 1) * end.slice + (box.height - 1) * end.pitch + box.width;
+  uint64_t slices = 0, rows = 0, span = 0;
+  if (__builtin_mul_overflow(box.depth - 1, end.slice, &slices) || __builtin_mul_overflow(box.height - 1, end.pitch, &rows) ||
+      __builtin_add_overflow(slices, rows, &span) || __builtin_add_overflow(span, box.width, &span)) {
+    return UINT64_MAX;
+  }
+  return span;
+}
+
+// z * slice + y * pitch + x; false: too much for 64 bits.
+bool offset_of(uint64_t x, uint64_t y, uint64_t pitch, uint64_t z, uint64_t slice, uint64_t* offset) {
+  uint64_t rows = 0;
+  return !__builtin_mul_overflow(z, slice, offset) && !__builtin_mul_overflow(y, pitch, &rows) &&
+         !__builtin_add_overflow(*offset, rows, offset) && !__builtin_add_overflow(*offset, x, offset);
 }
 
 CUresult host_to_host(const Caller& caller, const Box& box) {
@@ -126,7 +132,8 @@ CUresult run(Caller caller, const Box& box) {
   if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
   for (const End* end : {&box.from, &box.to}) {
     if (box.height > 1 && end->pitch < box.width) return CUDA_ERROR_INVALID_VALUE;
-    if (end->on_device ? !is_mapped(*caller.session, end->address, span_of(box, *end)) : end->address == 0) {
+    const uint64_t span = span_of(box, *end);
+    if (end->on_device ? !is_mapped(*caller.session, end->address, span) : end->address == 0 || span == UINT64_MAX) {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
@@ -214,11 +221,15 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
     box.height = copy->Height;
     const uint64_t from_pitch = copy->srcPitch ? copy->srcPitch : box.width + copy->srcXInBytes;
     const uint64_t to_pitch = copy->dstPitch ? copy->dstPitch : box.width + copy->dstXInBytes;
-    CUresult result = make_end(*session, copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, 0,
-                               copy->srcY * from_pitch + copy->srcXInBytes, &box.from);
+    uint64_t from_offset = 0, to_offset = 0;
+    if (!offset_of(copy->srcXInBytes, copy->srcY, from_pitch, 0, 0, &from_offset) ||
+        !offset_of(copy->dstXInBytes, copy->dstY, to_pitch, 0, 0, &to_offset)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = make_end(*session, copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, 0, from_offset,
+                               &box.from);
     if (result != CUDA_SUCCESS) return result;
-    result = make_end(*session, copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, 0,
-                      copy->dstY * to_pitch + copy->dstXInBytes, &box.to);
+    result = make_end(*session, copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, 0, to_offset, &box.to);
     if (result != CUDA_SUCCESS) return result;
     return run({.stream = stream, .wait = wait}, box);
   });
@@ -233,16 +244,20 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
     box.width = copy->WidthInBytes;
     box.height = copy->Height;
     box.depth = copy->Depth;
-    const uint64_t from_pitch = copy->srcPitch ? copy->srcPitch : box.width;
-    const uint64_t to_pitch = copy->dstPitch ? copy->dstPitch : box.width;
-    const uint64_t from_slice = from_pitch * (copy->srcHeight ? copy->srcHeight : box.height);
-    const uint64_t to_slice = to_pitch * (copy->dstHeight ? copy->dstHeight : box.height);
-    CUresult result =
-        make_end(*session, copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, from_slice,
-                 copy->srcZ * from_slice + copy->srcY * from_pitch + copy->srcXInBytes, &box.from);
+    // What is left 0 means rows and slices without gaps.
+    const uint64_t from_pitch = copy->srcPitch ? copy->srcPitch : box.width + copy->srcXInBytes;
+    const uint64_t to_pitch = copy->dstPitch ? copy->dstPitch : box.width + copy->dstXInBytes;
+    uint64_t from_slice = 0, to_slice = 0, from_offset = 0, to_offset = 0;
+    if (__builtin_mul_overflow(from_pitch, copy->srcHeight ? copy->srcHeight : copy->srcY + box.height, &from_slice) ||
+        __builtin_mul_overflow(to_pitch, copy->dstHeight ? copy->dstHeight : copy->dstY + box.height, &to_slice) ||
+        !offset_of(copy->srcXInBytes, copy->srcY, from_pitch, copy->srcZ, from_slice, &from_offset) ||
+        !offset_of(copy->dstXInBytes, copy->dstY, to_pitch, copy->dstZ, to_slice, &to_offset)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = make_end(*session, copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, from_slice,
+                               from_offset, &box.from);
     if (result != CUDA_SUCCESS) return result;
-    result = make_end(*session, copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, to_slice,
-                      copy->dstZ * to_slice + copy->dstY * to_pitch + copy->dstXInBytes, &box.to);
+    result = make_end(*session, copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, to_slice, to_offset, &box.to);
     if (result != CUDA_SUCCESS) return result;
     return run({.stream = stream, .wait = wait}, box);
   });

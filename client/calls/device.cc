@@ -1,5 +1,6 @@
 // Devices: answered from what the server's hello brought. Nothing here travels.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <strings.h>
 
@@ -131,6 +132,8 @@ CUDA_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
   Session* session = nullptr;
   if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
   if (!device || !id) return CUDA_ERROR_INVALID_VALUE;
+  unsigned numbers[3];
+  if (std::sscanf(id, "%x:%x:%x", &numbers[0], &numbers[1], &numbers[2]) < 2) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& known : session->devices()) {
     const std::string& full = known->pci_bus_id;  // "0000:01:00.0"; the domain and the function may be left out
     const std::string wanted = id;

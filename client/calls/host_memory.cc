@@ -20,6 +20,7 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int fl
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (!memory || bytes == 0 || flags & ~kAllocFlags) return CUDA_ERROR_INVALID_VALUE;
     *memory = host_memory().allocate(bytes, flags, context->handle);
     return *memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -44,6 +45,7 @@ CUDA_EXPORT CUresult cuMemHostRegister_v2(void* memory, size_t bytes, unsigned i
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (!memory || bytes == 0 || flags & ~kRegisterFlags) return CUDA_ERROR_INVALID_VALUE;
     if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return CUDA_ERROR_NOT_SUPPORTED;
     return host_memory().add_registered(memory, bytes, flags, context->handle)

@@ -40,8 +40,8 @@ bool give_back_idle(Session& session, Context& context) {
 }
 
 CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes) {
+  if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  *address = 0;
   Device& device = *session.devices()[context.device];
   if (bytes > device.total_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation about;
@@ -49,7 +49,7 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
   about.device = context.device;
   const auto place = session.addresses().allocate(bytes, kAlignment, about);
   if (!place) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = place->map_size ? map(session, context, *place) : session.before_call(&context);
+  CUresult result = place->map_size ? map(session, context, *place) : CUDA_SUCCESS;
   if (result == CUDA_ERROR_OUT_OF_MEMORY && give_back_idle(session, context)) result = map(session, context, *place);
   if (result != CUDA_SUCCESS) {
     if (place->map_size) session.addresses().abandon(place->address);
@@ -60,6 +60,8 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
 }
 
 CUresult release(Session& session, Context& context, CUdeviceptr address, uint64_t stream) {
+  if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
+  if (address == 0) return CUDA_SUCCESS;
   const auto about = session.addresses().find(address);
   const auto gone = session.addresses().release(address);
   if (!gone || !about) return CUDA_ERROR_INVALID_VALUE;
@@ -140,7 +142,6 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    if (address == 0) return CUDA_SUCCESS;
     return release(*session, *context, address, wire::kAllStreams);
   });
 }

@@ -96,6 +96,7 @@ CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
     Session* session = nullptr;
     if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
     if (!pool || !properties) return CUDA_ERROR_INVALID_VALUE;
+    if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
     if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
     if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     if (!session->device(properties->location.id)) return CUDA_ERROR_INVALID_DEVICE;

@@ -282,7 +282,7 @@ CUDA_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, C
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    if (!name) return CUDA_ERROR_INVALID_VALUE;
+    if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
     if (const uint64_t library = library_behind(*session, module)) {
       return get_global(*session, context, Kind::library, library, name, address, bytes);
     }

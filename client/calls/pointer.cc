@@ -41,6 +41,7 @@ CUresult answer(Session& session, const Found& found, CUpointer_attribute attrib
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       return give<CUdeviceptr>(to, found.device ? address : 0);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (found.device) return CUDA_ERROR_INVALID_VALUE;
       return give<void*>(to, found.host ? reinterpret_cast<void*>(static_cast<uintptr_t>(address)) : nullptr);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return give<unsigned long long>(to, found.device ? found.device->id : found.host ? found.host->id : 0);
@@ -63,6 +64,20 @@ CUresult answer(Session& session, const Found& found, CUpointer_attribute attrib
       return give<unsigned long long>(to, 0);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return give<CUmemoryPool>(to, nullptr);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      return CUDA_ERROR_NOT_SUPPORTED;
+#if CUDA_VERSION >= 12000
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return give<size_t>(to, size);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return give<CUdeviceptr>(to, base);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return give<unsigned long long>(to, found.device ? found.device->id : 0);
+#endif
+#if CUDA_VERSION >= 12080
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return give<int>(to, 0);
+#endif
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -85,7 +100,7 @@ CUDA_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-    if (!attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+    if (!attributes || !data || count == 0) return CUDA_ERROR_INVALID_VALUE;
     const Found found = find(*session, address);
     for (unsigned i = 0; i < count; ++i) {
       if (!data[i]) return CUDA_ERROR_INVALID_VALUE;

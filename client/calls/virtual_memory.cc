@@ -128,6 +128,7 @@ CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, C
     auto* memory = session->handles().find_as<Memory>(Kind::memory, handle);
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
     if (size == 0 || offset > memory->size || size > memory->size - offset) return CUDA_ERROR_INVALID_VALUE;
+    if ((address | size | offset) % granularity_of(*session, 0) != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (!session->addresses().is_reserved(address, size)) return CUDA_ERROR_INVALID_VALUE;
     {
       std::lock_guard lock(mappings().mutex);
@@ -139,7 +140,12 @@ CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, C
       }
       all[address] = {size, handle};
     }
-    return rows::cuMemMap::forward(address, size, offset, handle, flags);
+    const CUresult result = rows::cuMemMap::forward(address, size, offset, handle, flags);
+    if (result != CUDA_SUCCESS) {
+      std::lock_guard lock(mappings().mutex);
+      mappings().by_address.erase(address);
+    }
+    return result;
   });
 }
 

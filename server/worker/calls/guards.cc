@@ -189,7 +189,7 @@ CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operat
       case CU_STREAM_MEM_OP_BARRIER:
         break;
       default:
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return CUDA_ERROR_INVALID_VALUE;
     }
   }
   return REAL(cuStreamBatchMemOp_v2)(stream, count, operations, flags);

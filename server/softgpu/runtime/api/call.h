@@ -56,6 +56,14 @@ Ref<T> find(Handle handle) {
   return runtime().handles().find<T>(handle_value(handle));
 }
 
+inline bool valid_context_flags(unsigned flags) {
+  constexpr unsigned kKnown = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | 0xe0u;
+  if ((flags & ~kKnown) != 0) return false;
+  const unsigned schedule = flags & CU_CTX_SCHED_MASK;
+  return schedule == CU_CTX_SCHED_AUTO || schedule == CU_CTX_SCHED_SPIN || schedule == CU_CTX_SCHED_YIELD ||
+         schedule == CU_CTX_SCHED_BLOCKING_SYNC;
+}
+
 inline Ref<Context> find_context(CUcontext handle) {
   return handle == nullptr ? current_context() : find<Context>(handle);
 }

@@ -6,11 +6,9 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-constexpr unsigned kContextFlags = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | 0xe0u;
-
 CUresult create(CUcontext* handle, unsigned flags, CUdevice index) {
   return call([&] {
-    if (handle == nullptr || (flags & ~kContextFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (handle == nullptr || !valid_context_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
     Device* device = runtime().device(index);
     if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
     Ref<Context> context = make_ref<Context>(*device, false, flags);
@@ -145,7 +143,7 @@ CUDA_EXPORT CUresult cuCtxGetFlags(unsigned int* flags) {
 #if CUDA_VERSION >= 12010
 CUDA_EXPORT CUresult cuCtxSetFlags(unsigned int flags) {
   return call_about_context([&](Context& context) {
-    if ((flags & ~kContextFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid_context_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
     context.set_flags(flags);
     return CUDA_SUCCESS;
   });

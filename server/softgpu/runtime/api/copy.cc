@@ -83,7 +83,7 @@ CUresult copy_async(uint64_t destination, Side destination_side, uint64_t source
 }
 
 CUresult check_peers(CUcontext destination, CUcontext source) {
-  const Ref<Context> to = find_context(destination), from = find_context(source);
+  const Ref<Context> to = find<Context>(destination), from = find<Context>(source);
   if (!to || !from) return CUDA_ERROR_INVALID_CONTEXT;
   const CUresult result = to->check();
   return result != CUDA_SUCCESS ? result : from->check();

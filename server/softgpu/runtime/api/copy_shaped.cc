@@ -69,7 +69,7 @@ namespace gpupool::softgpu::api {
 
 CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* destination_side,
                        Side* source_side) {
-  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (copy == nullptr || copy->srcLOD != 0 || copy->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }

@@ -89,6 +89,7 @@ CUDA_EXPORT CUresult cuMemHostRegister(void* pointer, size_t size, unsigned int 
 
 CUDA_EXPORT CUresult cuMemHostUnregister(void* pointer) {
   return call_in_context([&](Context& context) {
+    if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const auto registered = [](const MemoryRange& range) { return range.kind == MemoryKind::registered; };
     const auto range = runtime().memory().find(address_of(pointer));
     if (!range || range->address != address_of(pointer) || !registered(*range)) {

@@ -133,7 +133,9 @@ CUresult read_launch_attributes(const CUlaunchAttribute* attributes, unsigned co
       case 12:  // LAUNCH_COMPLETION_EVENT
         return CUDA_ERROR_NOT_SUPPORTED;
       default:
-        break;  // hints: priorities, cache windows, serialisation that may be relaxed
+        // Hints: priorities, cache windows, serialisation that may be relaxed. CUDA 13.0 knows them up to 16.
+        if (static_cast<int>(attributes[i].id) < 0 || static_cast<int>(attributes[i].id) > 16) return CUDA_ERROR_NOT_SUPPORTED;
+        break;
     }
   }
   return CUDA_SUCCESS;

@@ -44,6 +44,7 @@ CUDA_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* module, const void* image) 
 }
 CUDA_EXPORT CUresult cuModuleLoad(CUmodule* module, const char* path) {
   return call([&] {
+    if (module == nullptr) return CUDA_ERROR_INVALID_VALUE;
     std::string content;
     const CUresult result = read_file(path, &content);
     return result != CUDA_SUCCESS ? result : load(module, content.c_str(), JitOptions(0, nullptr, nullptr));

@@ -6,15 +6,6 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-constexpr unsigned kContextFlags = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | 0xe0u;
-
-bool valid_flags(unsigned flags) {
-  if ((flags & ~kContextFlags) != 0) return false;
-  const unsigned schedule = flags & CU_CTX_SCHED_MASK;
-  return schedule == CU_CTX_SCHED_AUTO || schedule == CU_CTX_SCHED_SPIN || schedule == CU_CTX_SCHED_YIELD ||
-         schedule == CU_CTX_SCHED_BLOCKING_SYNC;
-}
-
 template <class Body>
 CUresult call_on_primary(CUdevice index, const Body& body) noexcept {
   return call([&] {
@@ -61,7 +52,7 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice index) {
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice index, unsigned int flags) {
   return call_on_primary(index, [&](Device&, Context& context) {
-    if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid_context_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
     context.set_flags(flags);
     return CUDA_SUCCESS;
   });

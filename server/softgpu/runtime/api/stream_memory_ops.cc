@@ -79,7 +79,7 @@ CUresult enqueue_batch(CUstream handle, unsigned count, const CUstreamBatchMemOp
                        unsigned flags) {
   return call_on_stream(handle, [&](Stream& stream) {
     constexpr unsigned kMaxCount = 256;
-    if (flags != 0 || count > kMaxCount || (count != 0 && parameters == nullptr))
+    if (flags != 0 || count == 0 || count > kMaxCount || parameters == nullptr)
       return CUDA_ERROR_INVALID_VALUE;
     std::vector<Ref<Op>> ops;
     for (unsigned i = 0; i < count; ++i) {

@@ -1,0 +1,14 @@
+// Device addresses with memory behind them, as far as the client knows.
+#pragma once
+#include "client/session.h"
+
+namespace gpupool::client {
+
+// Inside one allocation, or in addresses that the program reserved and maps itself.
+inline bool is_mapped(Session& session, uint64_t address, uint64_t bytes) {
+  if (bytes == 0) return true;
+  if (const auto found = session.addresses().find(address)) return bytes <= found->size - (address - found->address);
+  return session.addresses().is_reserved(address, bytes);
+}
+
+}  // namespace gpupool::client
