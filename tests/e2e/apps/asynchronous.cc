@@ -10,12 +10,13 @@ SCENARIO(asynchronous_calls) {
   constexpr size_t kBytes = 200'000;
   CUstream stream = nullptr;
   CUdeviceptr values = 0, copy = 0;
-  uint8_t* pinned = nullptr;
+  uint8_t *upload = nullptr, *download = nullptr;
   std::vector<uint8_t> pageable(kBytes);
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   OK(cuMemAlloc(&values, kBytes));
   OK(cuMemAlloc(&copy, kBytes));
-  OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), kBytes));
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&upload), kBytes));
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&download), kBytes));
   const CUfunction add = kernels.function("add");
   unsigned value = 1, count = 1000;
   void* parameters[] = {&values, &value, &count};
@@ -24,9 +25,9 @@ SCENARIO(asynchronous_calls) {
     OK(cuLaunchKernel(add, 4, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr));
     OK(cuMemcpyHtoDAsync(values, pageable.data(), kBytes, stream));
     OK(cuMemcpyHtoD(values, pageable.data(), 1000));
-    OK(cuMemcpyHtoDAsync(copy, pinned, kBytes, stream));
+    OK(cuMemcpyHtoDAsync(copy, upload, kBytes, stream));
     OK(cuMemcpyDtoDAsync(copy, values, kBytes, stream));
-    OK(cuMemcpyDtoHAsync(pinned, copy, kBytes, stream));
+    OK(cuMemcpyDtoHAsync(download, copy, kBytes, stream));
     OK(cuMemsetD8Async(values, 3, kBytes, stream));
     OK(cuMemsetD32(copy, 3, kBytes / 4));
     CUevent event = nullptr;
