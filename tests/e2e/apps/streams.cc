@@ -320,3 +320,26 @@ SCENARIO(kernel_prints_in_order) {
   std::printf("end\n");
   OK(cuStreamDestroy(stream));
 }
+
+// What a copy reads from pinned memory is what an earlier copy on the stream has put there.
+SCENARIO(pinned_memory_both_ways) {
+  Device device;
+  Kernels kernels;
+  constexpr unsigned kCount = 50'000;
+  CUstream stream = nullptr;
+  CUdeviceptr from = 0, to = 0;
+  void* pinned = nullptr;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&from, kCount * 4));
+  OK(cuMemAlloc(&to, kCount * 4));
+  OK(cuMemAllocHost(&pinned, kCount * 4));
+  for (unsigned round = 0; round < 30; ++round) {
+    OK(kernels.launch("fill", (kCount + 255) / 256, 256, stream, from, round, kCount));
+    OK(cuMemcpyDtoHAsync(pinned, from, kCount * 4, stream));
+    OK(cuMemcpyHtoDAsync(to, pinned, kCount * 4, stream));
+    if (round % 5 != 4) continue;
+    OK(cuStreamSynchronize(stream));
+    const auto result = download<uint32_t>(to, kCount);
+    for (uint32_t i = 0; i < kCount; ++i) EXPECT(result[i] == round + i);
+  }
+}
