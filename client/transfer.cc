@@ -28,10 +28,11 @@ CUresult send_piece(Session& session, Context& context, const wire::CopyToDevice
 }  // namespace
 
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
-                        const Rows& rows, bool orders_streams) {
+                        const Rows& rows, CopyOrder order) {
   const auto* source = static_cast<const std::byte*>(from);
   wire::CopyToDevice head{cuda::handle_bits(stream), to, rows.device_pitch};
-  const uint32_t last_flags = orders_streams ? wire::kCopyOrdersStreams : 0;
+  if (order == CopyOrder::passes_others) head.flags = wire::kCopyPassesOthers;
+  const uint32_t last_flags = order == CopyOrder::before_all ? wire::kCopyOrdersStreams : head.flags;
   const bool contiguous = rows.count == 1 || (rows.host_pitch == rows.width && rows.device_pitch == rows.width);
   if (contiguous || rows.width > wire::kBulkChunkBytes) {
     const uint64_t length = contiguous ? rows.width * rows.count : rows.width;

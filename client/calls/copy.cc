@@ -121,7 +121,7 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
   Context& context = *caller.context;
   if (const CUresult result = own_stream(session, context, &own); result != CUDA_SUCCESS) return result;
   return run_in_stream(session, context, caller.stream, [&session, &context, own, to, from, rows] {
-    (void)copy_to_device(session, context, own, to, from, rows, false);
+    (void)copy_to_device(session, context, own, to, from, rows, CopyOrder::passes_others);
     wire::Buffer reply;
     (void)session.call(wire::Command::synchronize_stream, &context, wire::SynchronizeStream{cuda::handle_bits(own)}, reply);
   });
@@ -159,7 +159,7 @@ CUresult run(Caller caller, const Box& box) {
     const CUresult result =
         later ? copy_to_device_later(caller, device_address, host_address, rows)
         : up ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address, rows,
-                            caller.wait && z + 1 == box.depth)
+                            caller.wait && z + 1 == box.depth ? CopyOrder::before_all : CopyOrder::in_stream)
            : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address, rows, wait);
     if (result != CUDA_SUCCESS) return result;
   }

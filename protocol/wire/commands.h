@@ -68,6 +68,8 @@ struct CopyToDevice {
 };
 // The caller believes the copy done when its call returns: work that any stream of the context gets later comes after it.
 constexpr uint32_t kCopyOrdersStreams = 1;
+// Such copies do not hold this one up: another stream waits for it, perhaps the very one that they are behind.
+constexpr uint32_t kCopyPassesOthers = 2;
 // copy_from_device: rows come back packed in DeviceData messages, in order; a reply ends the transfer, also without
 // kWantsReply (an error at its start is then told by the next reply that is waited for, as for any other command).
 struct CopyFromDevice {

@@ -92,6 +92,9 @@ class Contexts {
   void order_all_after(StreamState& stream);
   void note_use(StreamState& stream) {
     if (stream.ordered != barriers_) wait_for_barriers(stream);
+    note_use_unordered(stream);
+  }
+  void note_use_unordered(StreamState& stream) {
     stream.dirty = true;
     if (stream.used) return;
     stream.used = true;

@@ -131,12 +131,14 @@ Outcome copy_to_device(Executor& session, Command& command) {
   const auto copy = reader.get<wire::CopyToDevice>();
   if (!reader.finished()) return bad_body();
   const uint64_t bytes = uint64_t{copy.width} * copy.rows;
-  if ((copy.flags & ~wire::kCopyOrdersStreams) != 0) return bad_body();
+  if ((copy.flags & ~(wire::kCopyOrdersStreams | wire::kCopyPassesOthers)) != 0) return bad_body();
   if (bytes > wire::kBulkChunkBytes || bytes != session.inbox.body_left()) return bad_body();
   if (bytes == 0) return CUDA_SUCCESS;
   const auto touched = extent(copy.pitch, copy.width, copy.rows);
   session.enter(command);
-  StreamState* const stream = session.table.use_stream(copy.stream);
+  const bool passes = (copy.flags & wire::kCopyPassesOthers) != 0;
+  StreamState* const stream = passes ? session.table.find_stream(copy.stream) : session.table.use_stream(copy.stream);
+  if (stream && passes) session.contexts.note_use_unordered(*stream);
   if (!stream) {
     return refuse(session, session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
   }

@@ -321,6 +321,30 @@ SCENARIO(kernel_prints_in_order) {
   OK(cuStreamDestroy(stream));
 }
 
+// The null stream waits for a copy that is still to be read from pinned memory, and a synchronous copy waits for the null
+// stream: neither may wait for the other.
+SCENARIO(synchronous_copies_behind_late_ones) {
+  Device device;
+  constexpr size_t kBytes = 200'000;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  CUdeviceptr values = 0;
+  void* pinned = nullptr;
+  std::vector<uint8_t> pageable(kBytes);
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuMemAlloc(&values, kBytes));
+  OK(cuMemAllocHost(&pinned, kBytes));
+  for (int round = 0; round < 30; ++round) {
+    OK(cuMemcpyDtoHAsync(pinned, values, kBytes, stream));
+    OK(cuMemcpyHtoDAsync(values, pinned, kBytes, stream));
+    OK(cuEventRecord(event, stream));
+    OK(cuStreamWaitEvent(nullptr, event, 0));
+    OK(cuMemcpyHtoD(values, pageable.data(), 1000));
+  }
+  OK(cuCtxSynchronize());
+}
+
 // What a copy reads from pinned memory is what an earlier copy on the stream has put there.
 SCENARIO(pinned_memory_both_ways) {
   Device device;
