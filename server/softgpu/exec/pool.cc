@@ -188,7 +188,8 @@ void Pool::block_starts(Grid& grid) {
 }
 
 void Pool::finish_blocks(Grid& grid, uint64_t count) {
-  if (grid.finished.fetch_add(count) + count == grid.blocks) complete(grid);
+  const uint64_t blocks = grid.blocks;  // once these are counted, another thread may complete and delete the grid
+  if (grid.finished.fetch_add(count) + count == blocks) complete(grid);
 }
 
 void Pool::abort(Grid& grid, FaultKind kind, uint64_t address, std::string detail) {
