@@ -39,6 +39,8 @@ TEST_CASE("a thousand sessions one after another leave no process and no descrip
     client.open();
     if (round % 3 == 0) client.ping();
     if (round % 3 == 1) client.send_command(wire::Command::goodbye);
+    // Workers end behind their clients, slowly under a sanitizer: leave them a slot.
+    if (round % 32 == 31) CHECK(poold.await_log("session_ended", static_cast<size_t>(round) - 30));
   }
   CHECK(poold.await_log("session_ended", kSequential + 1));
   settle(poold, 2, descriptors);
