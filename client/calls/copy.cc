@@ -122,8 +122,7 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
   if (const CUresult result = own_stream(session, context, &own); result != CUDA_SUCCESS) return result;
   return run_in_stream(session, context, caller.stream, [&session, &context, own, to, from, rows] {
     (void)copy_to_device(session, context, own, to, from, rows, CopyOrder::passes_others);
-    wire::Buffer reply;
-    (void)session.call(wire::Command::synchronize_stream, &context, wire::SynchronizeStream{cuda::handle_bits(own)}, reply);
+    return cuda::handle_bits(own);
   });
 }
 

@@ -22,7 +22,7 @@ class HostFunctions {
     CUstreamCallback callback = nullptr;  // cuStreamAddCallback
     CUstream stream = nullptr;
     void* user = nullptr;
-    std::function<void()> action;         // the client's own
+    std::function<uint64_t()> action;     // the client's own (run_in_stream)
     bool of_program() const { return function || callback; }
   };
 
@@ -64,8 +64,8 @@ class HostFunctions {
       if (function.function) function.function(function.user);
       if (function.callback) function.callback(function.stream, CUDA_SUCCESS, function.user);
       if (function.of_program()) --pending_;
-      if (function.action) function.action();
-      (void)session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{id});
+      const uint64_t behind = function.action ? function.action() : 0;
+      (void)session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{id, behind});
       session->receiver().drop_interest();
       lock.lock();
     }
@@ -124,7 +124,7 @@ void run_host_function(Session& session, uint64_t callback) { host_functions().r
 
 bool host_functions_pending() { return host_functions().pending(); }
 
-CUresult run_in_stream(Session& session, Context& context, CUstream stream, std::function<void()> action) {
+CUresult run_in_stream(Session& session, Context& context, CUstream stream, std::function<uint64_t()> action) {
   return post(session, context, stream, {.action = std::move(action)});
 }
 

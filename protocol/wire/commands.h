@@ -148,6 +148,7 @@ struct HostFunction {
 };
 struct HostFunctionDone {
   uint64_t callback;
+  uint64_t stream;  // not 0: done when this stream has done what it got so far (copies of the host function)
 };
 
 #define GPUPOOL_BODY(type, bytes) static_assert(sizeof(type) == (bytes) && std::is_trivially_copyable_v<type>)
@@ -167,6 +168,7 @@ GPUPOOL_BODY(FunctionInfo, 72);
 GPUPOOL_BODY(GlobalInfo, 16);
 GPUPOOL_BODY(Launch, 56);
 GPUPOOL_BODY(HostFunction, 16);
+GPUPOOL_BODY(HostFunctionDone, 16);
 #undef GPUPOOL_BODY
 
 }  // namespace gpupool::wire

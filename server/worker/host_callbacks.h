@@ -1,6 +1,6 @@
 // Host functions of the client in its streams: the device's callback thread waits here until the client has run one.
 //
-// add(), done() belong to the executor's thread; run() is the device's callback, in which no driver call is allowed, so
+// add() belongs to the executor's thread, done() is any thread's; run() is the device's callback, in which no driver call is allowed, so
 // that telling the client is left to a wait thread (it must send finished copies first). end_all() releases everyone.
 #pragma once
 #include <condition_variable>

@@ -83,8 +83,10 @@ bool Staging::collect() {
 StagingChunk* Staging::acquire(ContextState& context, size_t size) {
   if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
   if (collect()) {
+    stalled_ = false;
     if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
   }
+  if (stalled_ && grow(context, size, kMaxStagingBytes)) return take_idle(context, size);
   if (grow(context, size, kStagingBytes) || (shrink_others(context) && grow(context, size, kStagingBytes))) {
     return take_idle(context, size);
   }
@@ -99,7 +101,8 @@ StagingChunk* Staging::acquire(ContextState& context, size_t size) {
     collect();
     if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
     const auto waited = Clock::now() - start;
-    if (waited >= kPatience && grow(context, size, kMaxStagingBytes)) return take_idle(context, size);
+    stalled_ = waited >= kPatience;
+    if (stalled_ && grow(context, size, kMaxStagingBytes)) return take_idle(context, size);
     if (waited >= kLongestWait) return nullptr;
   }
 }

@@ -67,6 +67,7 @@ class Staging {
   std::vector<Busy> busy_;  // executor's thread
   std::vector<Block> blocks_;
   size_t total_ = 0;
+  bool stalled_ = false;  // copies do not move: what they wait for may be a later command, so memory is not waited for
 };
 
 }  // namespace gpupool::worker

@@ -20,8 +20,27 @@ Outcome host_function(Executor& session, Command& command) {
 Outcome host_function_done(Executor& session, Command& command) {
   const auto body = only<wire::HostFunctionDone>(command);
   if (!body) return bad_body();
+  const uint64_t callback = body->callback;
+  StreamState* const stream = body->stream ? session.table.find_stream(body->stream) : nullptr;
+  if (stream && session.contexts.enter(stream->context) == CUDA_SUCCESS) {
+    const auto pool = stream->context->events;
+    const CUcontext context = stream->context->object;
+    const CUevent event = pool->take();
+    if (event && session.api.cuEventRecord(event, stream->stream) == CUDA_SUCCESS) {
+      const bool parked = session.waits.submit(context, [&session, pool, event, context, callback] {
+        make_current(session.api, context);
+        session.api.cuEventSynchronize(event);
+        pool->give(event);
+        session.callbacks.done(callback);
+        make_current(session.api, nullptr);
+      });
+      if (parked) return CUDA_SUCCESS;
+    }
+    if (event) pool->give(event);
+    session.api.cuStreamSynchronize(stream->stream);  // short of events or threads
+  }
   // Unknown: its context was destroyed meanwhile. Nobody waits for the answer.
-  session.callbacks.done(body->callback);
+  session.callbacks.done(callback);
   return CUDA_SUCCESS;
 }
 
