@@ -37,8 +37,13 @@ struct Ends {
 CUresult resolve_stream(Session& session, Context& context, CUstream& stream);
 CUresult create_stream(Session& session, Context& context, unsigned flags, int priority, CUstream* stream);
 
+// The null stream of a function's _ptsz or _ptds twin.
+inline CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
 // The session and the calling thread's context, or the code to return.
 CUresult ready_with_context(Session** session, Context** context);
+// The same, and the stream resolved and found alive.
+CUresult ready_with_stream(Session** session, Context** context, CUstream& stream);
 
 template <uint16_t Id, Mode M, class Function, class... Roles>
 struct Call;
@@ -61,7 +66,7 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   template <class T>
   static void null_to_per_thread(T& argument) {
     if constexpr (std::is_same_v<T, CUstream>) {
-      if (!argument) argument = CU_STREAM_PER_THREAD;
+      argument = or_per_thread(argument);
     }
   }
   template <class T>

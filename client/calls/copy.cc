@@ -13,7 +13,6 @@ using namespace gpupool::client;
 
 namespace {
 
-CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 void* host_pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
@@ -41,14 +40,7 @@ struct Caller {
 };
 
 CUresult enter(Caller& caller) {
-  if (const CUresult result = ready_with_context(&caller.session, &caller.context); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = resolve_stream(*caller.session, *caller.context, caller.stream); result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (caller.stream && !caller.session->handles().find(Kind::stream, cuda::handle_bits(caller.stream))) {
-    return CUDA_ERROR_INVALID_HANDLE;
-  }
-  return caller.session->before_call(caller.context);
+  return ready_with_stream(&caller.session, &caller.context, caller.stream);
 }
 
 // The bytes from the first to the last; nothing fits what is too much for 64 bits.

@@ -101,15 +101,11 @@ CUresult launch(const HostFunctions::Function& function, CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!function.of_program()) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult result = resolve_stream(*session, *context, stream); result != CUDA_SUCCESS) return result;
-    if (stream && !session->handles().find(Kind::stream, cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
     return post(*session, *context, stream, function);
   });
 }
-
-CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 CUresult add_callback(CUstream stream, CUstreamCallback callback, void* user, unsigned flags, CUstream seen) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;

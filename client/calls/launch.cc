@@ -53,13 +53,11 @@ CUresult launch(Request request) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready_with_stream(&session, &context, request.stream); result != CUDA_SUCCESS) {
+      return result;
+    }
     Function* function = find_function(*session, request.function);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
-    if (const CUresult result = resolve_stream(*session, *context, request.stream); result != CUDA_SUCCESS) return result;
-    if (request.stream && !session->handles().find(Kind::stream, cuda::handle_bits(request.stream))) {
-      return CUDA_ERROR_INVALID_HANDLE;
-    }
     const auto limits = limits_of(*session->devices()[context->device], *function);
     if (const CUresult result = cuda::check_launch(request.shape, limits); result != CUDA_SUCCESS) return result;
     if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
@@ -107,8 +105,6 @@ CUresult launch(Request request) {
     });
   });
 }
-
-CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 #if CUDA_VERSION >= 11060
 CUresult launch_extended(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra,

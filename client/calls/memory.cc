@@ -79,9 +79,7 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    if (const CUresult result = resolve_stream(*session, *context, stream); result != CUDA_SUCCESS) return result;
-    if (stream && !session->handles().find(Kind::stream, cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
     return allocate(*session, *context, address, bytes);
   });
 }
@@ -90,14 +88,10 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    if (const CUresult result = resolve_stream(*session, *context, stream); result != CUDA_SUCCESS) return result;
-    if (stream && !session->handles().find(Kind::stream, cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
     return release(*session, *context, address, cuda::handle_bits(stream));
   });
 }
-
-CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 }  // namespace
 

@@ -40,6 +40,13 @@ CUresult create_stream(Session& session, Context& context, unsigned flags, int p
   return CUDA_SUCCESS;
 }
 
+CUresult ready_with_stream(Session** session, Context** context, CUstream& stream) {
+  if (const CUresult result = ready_with_context(session, context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = resolve_stream(**session, **context, stream); result != CUDA_SUCCESS) return result;
+  const bool alive = !stream || (*session)->handles().find(Kind::stream, cuda::handle_bits(stream));
+  return alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 CUresult resolve_stream(Session& session, Context& context, CUstream& stream) {
   if (stream == CU_STREAM_LEGACY) stream = nullptr;
   if (stream != CU_STREAM_PER_THREAD) return CUDA_SUCCESS;
@@ -93,16 +100,12 @@ CUresult synchronize(CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    if (const CUresult result = resolve_stream(*session, *context, stream); result != CUDA_SUCCESS) return result;
-    if (stream && !session->handles().find(Kind::stream, cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
     wire::Buffer reply;
     return session->call(wire::Command::synchronize_stream, context, wire::SynchronizeStream{cuda::handle_bits(stream)},
                          reply);
   });
 }
-
-CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 }  // namespace
 

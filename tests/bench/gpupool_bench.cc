@@ -16,12 +16,12 @@
 #include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
 #include "tests/bench/raw_tcp.h"
-#include "tests/support/counting_proxy.h"
+#include "tests/support/proxy.h"
 #include "tests/support/poold_process.h"
 
 namespace {
 
-using gpupool::testing::CountingProxy;
+using gpupool::testing::Proxy;
 using gpupool::testing::Environment;
 using gpupool::testing::PooldProcess;
 using gpupool::testing::Process;
@@ -111,7 +111,7 @@ void add_examples(const PooldProcess& poold, std::vector<Figure>& figures) {
   }
   std::sort(programs.begin(), programs.end());
   for (const auto& program : programs) {
-    CountingProxy proxy(poold.endpoint());
+    Proxy proxy(poold.endpoint());
     gpupool::testing::TemporaryFolder outputs;  // an example may write a picture where it runs
     Process example({"/bin/sh", "-c", "cd \"$0\" && exec \"$1\"", outputs.path(), program}, pool_environment(proxy.url()));
     if (example.wait(std::chrono::minutes(2)) != 0) {

@@ -1,6 +1,6 @@
 // What waits for the server and what does not, counted between client and poold.
 #include "tests/e2e/pool.h"
-#include "tests/e2e/proxy.h"
+#include "tests/support/proxy.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool::testing;

@@ -8,7 +8,7 @@
 
 #include "protocol/wire/frame.h"
 #include "tests/e2e/pool.h"
-#include "tests/e2e/proxy.h"
+#include "tests/support/proxy.h"
 #include "tests/support/catch.h"
 #include "tests/support/raw_client.h"
 

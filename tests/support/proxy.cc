@@ -1,4 +1,4 @@
-#include "tests/e2e/proxy.h"
+#include "tests/support/proxy.h"
 
 #include <algorithm>
 #include <chrono>
