@@ -12,7 +12,11 @@ namespace {
 constexpr int kAttributesTried = 256;
 static_assert(CU_DEVICE_ATTRIBUTE_MAX <= kAttributesTried);
 
+#if defined(GPUPOOL_TSAN)
+constexpr uint64_t kWishedRange = 1ull << 36;  // ThreadSanitizer leaves softgpu 256 GiB for everything
+#else
 constexpr uint64_t kWishedRange = 1ull << 40;
+#endif
 constexpr uint64_t kSmallestRange = 1ull << 30;
 // Far from where Linux puts heaps, libraries and stacks, so that it is free in most clients as well.
 constexpr uint64_t kWishedBase = 0x2000'0000'0000;

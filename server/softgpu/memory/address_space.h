@@ -20,7 +20,7 @@ namespace gpupool::softgpu {
 // Chosen so that neither the kernel's default mmap placement, nor ASan's or TSan's shadow uses it.
 #if defined(GPUPOOL_TSAN)
 constexpr uint64_t kRangeBase = 0x10'0000'0000;   // TSan's low application range ends at 512 GiB
-constexpr uint64_t kRangeSize = 0x60'0000'0000;   // 384 GiB: no power of two, so that a worker's reservation leaves room
+constexpr uint64_t kRangeSize = 0x40'0000'0000;   // 256 GiB
 #else
 constexpr uint64_t kRangeBase = 0x2000'0000'0000; // 32 TiB
 constexpr uint64_t kRangeSize = 0x0400'0000'0000; // 4 TiB
