@@ -1,0 +1,26 @@
+// Whatever a program calls, with whatever arguments: neither its client library nor a worker crashes, and poold serves on.
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool::testing;
+
+namespace {
+
+void calls_everything(const std::vector<std::string>& scenario) {
+  Pool pool;
+  std::vector<std::string> words{driver_app()};
+  words.insert(words.end(), scenario.begin(), scenario.end());
+  const Finished app = run_patiently(words, pool.through());
+  INFO(app.output);
+  CHECK(app.status == 0);
+  CHECK(app.output.find(", 0 crashed") != std::string::npos);
+  CHECK(lines_with(app.output, "gpupool: lost the server").empty());
+  CHECK(pool.poold().log().find("killed by signal") == std::string::npos);
+  CHECK(run_patiently({driver_app(), "short_life"}, pool.through()).status == 0);
+}
+
+}  // namespace
+
+TEST_CASE("every symbol with nothing") { calls_everything({"any_call", "nothing"}); }
+TEST_CASE("every symbol with empty blocks") { calls_everything({"any_call", "scratch"}); }
+TEST_CASE("every served call with wild numbers and handles") { calls_everything({"any_row"}); }

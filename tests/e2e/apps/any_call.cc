@@ -1,0 +1,159 @@
+// Every symbol of the driver, called with arguments that mean nothing.
+#include <cudaProfiler.h>
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+namespace {
+
+constexpr const char* kSymbols[] = {
+#define CUDA_SYMBOL(name, version) #name,
+#include "protocol/cuda/symbols.def"
+#undef CUDA_SYMBOL
+};
+
+using Words = uint64_t[12];
+using AnyCall = CUresult (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                             uint64_t, uint64_t, uint64_t);
+
+CUresult call(void* function, const Words& words) {
+  return reinterpret_cast<AnyCall>(function)(words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7],
+                                             words[8], words[9], words[10], words[11]);
+}
+
+// Addresses that are no device's are the host's to these: they may crash, as any memcpy.
+bool takes_numbers_for_host_memory(const std::string& name) {
+  return name == "cuMemcpy" || name == "cuMemcpy_ptds" || name == "cuMemcpyAsync" || name == "cuMemcpyAsync_ptsz";
+}
+
+}  // namespace
+
+// One child after another, each with a session of its own and a few symbols, so that what a call leaves behind
+// (contexts, sticky errors) does not hide the next one. Arguments: "nothing" (zeros), "scratch" (a writable block of zeros
+// for every argument).
+SCENARIO(any_call) {
+  const std::string kind = arguments.at(0);
+  constexpr size_t kPerChild = 40;
+  unsigned crashed = 0, called = 0;
+  for (size_t first = 0; first < std::size(kSymbols); first += kPerChild) {
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      Device device;
+      constexpr size_t kScratch = 1 << 20;
+      void* scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      EXPECT(scratch != MAP_FAILED);
+      for (size_t i = first; i < std::min(first + kPerChild, std::size(kSymbols)); ++i) {
+        void* function = dlsym(RTLD_DEFAULT, kSymbols[i]);
+        EXPECT(function != nullptr);
+        if (takes_numbers_for_host_memory(kSymbols[i])) continue;
+        Words words = {};
+        for (size_t w = 0; w < std::size(words); ++w) {
+          if (kind == "scratch") words[w] = reinterpret_cast<uint64_t>(scratch) + w * 65536;
+        }
+        std::memset(scratch, 0, kScratch);
+        dprintf(STDERR_FILENO, "%s\n", kSymbols[i]);
+        (void)call(function, words);
+      }
+      // The session is as alive as before, or ended in an error: it has not taken the server along.
+      (void)cuCtxSynchronize();
+      std::_Exit(0);
+    }
+    int status = 0;
+    EXPECT(waitpid(child, &status, 0) == child);
+    called += 1;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++crashed;
+  }
+  std::printf("%s: %u groups, %u crashed\n", kind.c_str(), called, crashed);
+}
+
+// --- The calls that are served, with arguments made by type ---
+
+namespace {
+
+template <class T>
+concept Complete = requires { sizeof(T); };
+
+// Opaque handles never given out, numbers as given, and writable memory where a function wants to read or write.
+template <class T>
+T make_argument(uint64_t number, std::byte*& scratch) {
+  if constexpr (std::is_pointer_v<T>) {
+    using Target = std::remove_pointer_t<T>;
+    if constexpr (std::is_function_v<Target>) {
+      return nullptr;
+    } else if constexpr (std::is_void_v<std::remove_cv_t<Target>> || Complete<std::remove_cv_t<Target>>) {
+      scratch += 65536;
+      return reinterpret_cast<T>(scratch);
+    } else {
+      return reinterpret_cast<T>(number);
+    }
+  } else {
+    return static_cast<T>(number);
+  }
+}
+
+template <class... A>
+CUresult call_by_type(CUresult (*function)(A...), [[maybe_unused]] uint64_t number, [[maybe_unused]] std::byte* scratch) {
+  return std::apply(function, std::tuple<A...>{make_argument<A>(number, scratch)...});
+}
+
+struct Row {
+  const char* name;
+  CUresult (*call)(uint64_t number, std::byte* scratch);
+};
+#define ROW(name) {#name, [](uint64_t number, std::byte* scratch) { return call_by_type(&::name, number, scratch); }},
+#define CUDA_CALL(id, name, ...) ROW(name)
+#define CUDA_CALL_PTSZ CUDA_CALL
+#define CUDA_CALL_QUIET CUDA_CALL
+#define CUDA_BY_HAND(name) ROW(name)
+constexpr Row kRows[] = {
+#include "protocol/cuda/calls.def"
+};
+#undef CUDA_CALL
+#undef CUDA_CALL_PTSZ
+#undef CUDA_CALL_QUIET
+#undef CUDA_BY_HAND
+#undef ROW
+
+}  // namespace
+
+SCENARIO(any_row) {
+  constexpr uint64_t kNumbers[] = {0, 1, 3, 0x7fffffff, 0xffffffff, 0x00007fffdeadbee0, 1ull << 62, ~0ull};
+  unsigned crashed = 0;
+  for (const Row& row : kRows) {
+    if (takes_numbers_for_host_memory(row.name)) continue;
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      Device device;
+      constexpr size_t kScratch = 1 << 20;
+      void* scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      EXPECT(scratch != MAP_FAILED);
+      for (const uint64_t number : kNumbers) {
+        std::memset(scratch, 0, kScratch);
+        (void)row.call(number, static_cast<std::byte*>(scratch));
+      }
+      (void)cuCtxSynchronize();
+      std::_Exit(0);
+    }
+    int status = 0;
+    EXPECT(waitpid(child, &status, 0) == child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    ++crashed;
+    std::printf("%s crashed\n", row.name);
+  }
+  std::printf("%zu rows, %u crashed\n", std::size(kRows), crashed);
+}
