@@ -1,4 +1,5 @@
 // driver_parity prints the same results on softgpu directly and through poold, but for the differences listed here.
+#include <cstdlib>
 #include <sstream>
 
 #include "tests/e2e/pool.h"
@@ -42,11 +43,10 @@ bool is_allowed(const std::string& line) {
   return false;
 }
 
-// Every call is waited for, so that its own result comes back from it and not from a later one.
-void expect_parity(Pool& pool, const std::string& part) {
-  const Finished direct = run_patiently({DRIVER_PARITY, part}, pool.directly());
-  const Finished pooled = run_patiently({DRIVER_PARITY, part}, pool.through({{"GPUPOOL_SYNC", "1"}}));
-  INFO(part);
+void expect_parity(Pool& pool, const std::vector<std::string>& program, const Environment& pooled_only) {
+  const Finished direct = run_patiently(program, pool.directly());
+  const Finished pooled = run_patiently(program, pool.through(pooled_only));
+  INFO(program.back());
   CHECK(direct.status == 0);
   CHECK(pooled.status == 0);
   const auto expected = lines_of(direct.output), seen = lines_of(pooled.output);
@@ -64,6 +64,15 @@ TEST_CASE("driver calls give the same directly and through poold") {
   for (const char* part :
        {"before_initialising", "devices", "contexts", "device_memory", "host_memory", "streams", "events", "modules",
         "libraries", "virtual_memory", "memory_pools", "destroyed_things", "sticky_errors"}) {
-    expect_parity(pool, part);
+    // Every call is waited for, so that its own result comes back from it and not from a later one.
+    expect_parity(pool, {DRIVER_PARITY, part}, {{"GPUPOOL_SYNC", "1"}});
   }
+}
+
+TEST_CASE("runtime calls give the same directly and through poold") {
+  const char* const program = std::getenv("RUNTIME_PARITY");
+  if (program == nullptr) return;  // ctest names one (CMakeLists.txt)
+  Pool pool;
+  expect_parity(pool, {program}, {});
+  expect_parity(pool, {program}, {{"GPUPOOL_SYNC", "1"}});
 }

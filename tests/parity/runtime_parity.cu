@@ -1,0 +1,198 @@
+// A CUDA runtime program as nvcc builds it: ordinary use, and calls that must fail. Prints every result.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+__device__ int device_value = 5;
+__constant__ int factors[4];
+
+__global__ void multiply(int* values, int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) values[i] = i * factors[i % 4] + device_value;
+}
+__global__ void say(int number) { printf("kernel %d\n", number); }
+__global__ void store_at(int* address) { *address = 1; }
+
+static cudaError_t show(cudaError_t result, const char* call) {
+  std::printf("%s -> %s\n", call, cudaGetErrorName(result));
+  std::fflush(stdout);
+  return result;
+}
+#define SHOW(call) show((call), #call)
+
+static unsigned checksum(const std::vector<int>& values) {
+  unsigned sum = 0;
+  for (const int value : values) sum = sum * 31 + static_cast<unsigned>(value);
+  return sum;
+}
+
+static void use_symbols() {
+  constexpr int kCount = 5000;
+  const int given[4] = {3, 5, 7, 11};
+  int back = 0, *values = nullptr;
+  void* address = nullptr;
+  size_t size = 0;
+  std::vector<int> result(kCount);
+  SHOW(cudaMemcpyToSymbol(factors, given, sizeof given));
+  SHOW(cudaMemcpyToSymbol(factors, given, sizeof given + 4));
+  SHOW(cudaMemcpyFromSymbol(&back, device_value, sizeof back));
+  std::printf("device_value %d\n", back);
+  back = 100;
+  SHOW(cudaMemcpyToSymbolAsync(device_value, &back, sizeof back, 0, cudaMemcpyHostToDevice, 0));
+  SHOW(cudaGetSymbolAddress(&address, device_value));
+  SHOW(cudaGetSymbolSize(&size, factors));
+  std::printf("factors %zu bytes\n", size);
+  SHOW(cudaMalloc(&values, kCount * sizeof(int)));
+  multiply<<<(kCount + 127) / 128, 128>>>(values, kCount);
+  SHOW(cudaGetLastError());
+  SHOW(cudaMemcpy(result.data(), values, kCount * sizeof(int), cudaMemcpyDeviceToHost));
+  std::printf("checksum %08x\n", checksum(result));
+  SHOW(cudaFree(values));
+}
+
+static void print_from_kernels() {
+  for (int i = 0; i < 3; ++i) {
+    std::printf("before %d\n", i);
+    say<<<1, 1>>>(i);
+    SHOW(cudaDeviceSynchronize());
+  }
+}
+
+static void copy_shapes() {
+  int* flat = nullptr;
+  size_t pitch = 0;
+  std::vector<int> source(60 * 40), result(60 * 40);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<int>(i * 7);
+  SHOW(cudaMallocPitch(&flat, &pitch, 60 * 4, 40));
+  SHOW(cudaMemcpy2D(flat, pitch, source.data(), 240, 240, 40, cudaMemcpyHostToDevice));
+  SHOW(cudaMemset2D(flat, pitch, 1, 8, 40));
+  SHOW(cudaMemcpy2D(result.data(), 240, flat, pitch, 240, 40, cudaMemcpyDeviceToHost));
+  std::printf("checksum %08x\n", checksum(result));
+  SHOW(cudaMemcpy2D(result.data(), 100, flat, pitch, 240, 40, cudaMemcpyDeviceToHost));
+  SHOW(cudaFree(flat));
+  cudaPitchedPtr box{};
+  SHOW(cudaMalloc3D(&box, make_cudaExtent(64, 10, 5)));
+  cudaMemcpy3DParms copy{};
+  copy.srcPtr = make_cudaPitchedPtr(source.data(), 64, 64, 10);
+  copy.dstPtr = box;
+  copy.extent = make_cudaExtent(64, 10, 5);
+  copy.kind = cudaMemcpyHostToDevice;
+  SHOW(cudaMemcpy3D(&copy));
+  std::vector<int> back(64 * 10 * 5 / 4);
+  copy.srcPtr = box;
+  copy.dstPtr = make_cudaPitchedPtr(back.data(), 64, 64, 10);
+  copy.kind = cudaMemcpyDeviceToHost;
+  SHOW(cudaMemcpy3D(&copy));
+  std::printf("same %d\n", std::memcmp(back.data(), source.data(), back.size() * 4) == 0);
+  SHOW(cudaFree(box.ptr));
+}
+
+static void use_streams() {
+  constexpr int kCount = 10'000;
+  cudaStream_t stream;
+  cudaEvent_t start, stop;
+  int *values, *pinned, called = 0;
+  SHOW(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  SHOW(cudaEventCreate(&start));
+  SHOW(cudaEventCreate(&stop));
+  SHOW(cudaMallocAsync(&values, kCount * 4, stream));
+  SHOW(cudaMallocHost(&pinned, kCount * 4));
+  SHOW(cudaEventRecord(start, stream));
+  multiply<<<(kCount + 255) / 256, 256, 0, stream>>>(values, kCount);
+  SHOW(cudaMemcpyAsync(pinned, values, kCount * 4, cudaMemcpyDeviceToHost, stream));
+  SHOW(cudaLaunchHostFunc(stream, [](void* user) { *static_cast<int*>(user) += 1; }, &called));
+  SHOW(cudaEventRecord(stop, stream));
+  SHOW(cudaFreeAsync(values, stream));
+  SHOW(cudaEventSynchronize(stop));
+  float milliseconds = -1;
+  SHOW(cudaEventElapsedTime(&milliseconds, start, stop));
+  std::printf("called %d, checksum %08x, timed %d\n", called, checksum({pinned, pinned + kCount}), milliseconds >= 0);
+  SHOW(cudaStreamQuery(stream));
+  SHOW(cudaFreeHost(pinned));
+  SHOW(cudaEventDestroy(start));
+  SHOW(cudaEventDestroy(stop));
+  SHOW(cudaStreamDestroy(stream));
+  std::vector<std::thread> threads;
+  std::vector<unsigned> sums(4);
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([number, &sums] {
+      int* mine = nullptr;
+      std::vector<int> result(1000);
+      cudaMalloc(&mine, 4000);
+      multiply<<<8, 128>>>(mine, 1000);
+      cudaMemcpy(result.data(), mine, 4000, cudaMemcpyDeviceToHost);
+      cudaFree(mine);
+      sums[number] = checksum(result);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  std::printf("threads agree %d\n", sums[0] == sums[1] && sums[1] == sums[2] && sums[2] == sums[3] && sums[0] != 0);
+}
+
+static void make_mistakes() {
+  int *values = nullptr, host = 0;
+  int number = 0;
+  cudaStream_t none = reinterpret_cast<cudaStream_t>(0xdeadbee0);
+  SHOW(cudaMalloc(&values, 0));
+  SHOW(cudaMalloc(&values, size_t{1} << 50));
+  SHOW(cudaGetLastError());
+  SHOW(cudaGetLastError());
+  SHOW(cudaMalloc(nullptr, 64));
+  SHOW(cudaFree(nullptr));
+  SHOW(cudaFree(&host));
+  SHOW(cudaMemcpy(&host, reinterpret_cast<void*>(0x1000), 4, cudaMemcpyDeviceToHost));
+  SHOW(cudaMemcpy(&host, &number, 4, static_cast<cudaMemcpyKind>(77)));
+  SHOW(cudaMemcpy(&host, &number, 4, cudaMemcpyHostToHost));
+  SHOW(cudaMemset(reinterpret_cast<void*>(0x1000), 0, 4));
+  SHOW(cudaSetDevice(7));
+  SHOW(cudaGetDevice(&number));
+  SHOW(cudaStreamSynchronize(none));
+  SHOW(cudaStreamDestroy(none));
+  SHOW(cudaEventDestroy(nullptr));
+  SHOW(cudaFreeHost(&host));
+  SHOW(cudaHostUnregister(&host));
+  (void)cudaGetLastError();
+  multiply<<<1, 4096>>>(values, 1);
+  SHOW(cudaGetLastError());
+  multiply<<<0, 1>>>(values, 1);
+  SHOW(cudaGetLastError());
+  multiply<<<1, 1, 1 << 20>>>(values, 1);
+  SHOW(cudaGetLastError());
+  cudaFuncAttributes attributes{};
+  SHOW(cudaFuncGetAttributes(&attributes, multiply));
+  std::printf("threads %d constant %zu\n", attributes.maxThreadsPerBlock, attributes.constSizeBytes);
+  SHOW(cudaFuncSetAttribute(multiply, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 30));
+  SHOW(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&number, multiply, 128, 0));
+  std::printf("blocks %d\n", number);
+  cudaPointerAttributes pointer{};
+  SHOW(cudaPointerGetAttributes(&pointer, &host));
+  std::printf("type %d\n", pointer.type);
+  (void)cudaGetLastError();
+}
+
+int main() {
+  int devices = 0;
+  SHOW(cudaGetDeviceCount(&devices));
+  std::printf("%d device(s)\n", devices);
+  use_symbols();
+  print_from_kernels();
+  copy_shapes();
+  use_streams();
+  make_mistakes();
+  SHOW(cudaDeviceReset());
+  use_symbols();  // with the values of a fresh module
+  SHOW(cudaDeviceReset());
+  print_from_kernels();
+  int* nowhere = nullptr;
+  store_at<<<1, 1>>>(nowhere);
+  SHOW(cudaDeviceSynchronize());
+  SHOW(cudaGetLastError());
+  SHOW(cudaMalloc(&nowhere, 64));
+  SHOW(cudaDeviceReset());
+  SHOW(cudaMalloc(&nowhere, 64));
+  return EXIT_SUCCESS;
+}
