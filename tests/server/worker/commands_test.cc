@@ -261,7 +261,7 @@ TEST_CASE("a host function holds its stream until the client has run it") {
   CHECK(turn.header.kind == wire::MessageKind::host_callback);
   CHECK(turn.as<uint64_t>() == 4711);
   CHECK(client.silent());
-  client.send(Command::host_function_done, bytes_of(uint64_t{4711}));
+  client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{4711, 0}));
   CHECK(client.result(wait) == CUDA_SUCCESS);
 }
 

@@ -49,7 +49,7 @@ TEST_CASE("a wait is not for what other threads queue after it") {
   CHECK(first.header.sequence == wait);
   CHECK(first.header.result == CUDA_SUCCESS);
   CHECK(second.header.kind == wire::MessageKind::host_callback);
-  client.send(Command::host_function_done, bytes_of(uint64_t{9}));
+  client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{9, 0}));
   CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
 }
 
