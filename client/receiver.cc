@@ -21,12 +21,6 @@ constexpr auto kSpin = std::chrono::microseconds(20);
 // The background thread looks this often whether its help is still wanted.
 constexpr auto kBackgroundWait = std::chrono::milliseconds(50);
 
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
 Receiver::Receiver(Connection& connection, std::chrono::milliseconds dead_peer_timeout, Hooks hooks)
@@ -96,7 +90,7 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
       continue;
     }
     if (Clock::now() - started < kSpin) {
-      pause_briefly();
+      std::this_thread::yield();  // the worker may be waiting for this very core
       continue;
     }
     const auto ready = connection_.wait(true, false, Clock::now() + dead_peer_timeout_ / 3);
