@@ -12,7 +12,7 @@ using namespace app;
 
 // A forked child lacks the parent's threads, so that LeakSanitizer takes what only they hold for leaked.
 static bool in_forked_child = false;
-extern "C" int __lsan_is_turned_off() { return in_forked_child; }
+extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off() { return in_forked_child; }
 
 namespace {
 
