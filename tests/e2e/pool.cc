@@ -28,6 +28,11 @@ std::string softgpu_folder() { return E2E_SOFTGPU_FOLDER; }
 Pool::Pool(Environment softgpu, const std::vector<std::string>& options)
     : softgpu_(with_instance(std::move(softgpu))), poold_("softgpu", options, softgpu_) {}
 
+Pool::~Pool() {
+  poold_.stop();
+  for (const std::string& file : shared_files(instance())) ::unlink(("/dev/shm/" + file).c_str());
+}
+
 pid_t Pool::worker_of(const Process& program) const {
   const std::string client = " pid=" + std::to_string(program.pid()) + " ";
   if (!poold_.await_log(client)) throw std::runtime_error("the program has no session");

@@ -20,6 +20,9 @@ class Pool {
   // `softgpu`: SOFTGPU_* for the device, on both ways to it.
   explicit Pool(Environment softgpu = {}, const std::vector<std::string>& options = {});
 
+  // Ends poold as its users do; what killed workers have left goes too (else the next softgpu's start removes it).
+  ~Pool();
+
   PooldProcess& poold() { return poold_; }
   const std::string& instance() const { return softgpu_.at("SOFTGPU_INSTANCE"); }
   // The worker that serves a program (which was started directly, not by a launcher).
