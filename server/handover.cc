@@ -18,8 +18,24 @@ union DescriptorSpace {
 
 Error failure(const char* doing, int error) {
   const bool gone = error == EPIPE || error == ECONNRESET || error == ENOTCONN;
-  return {gone ? ErrorCode::closed : ErrorCode::unavailable,
+  const bool full = error == EAGAIN || error == ETOOMANYREFS;
+  return {gone ? ErrorCode::closed : full ? ErrorCode::limit : ErrorCode::unavailable,
           std::string(doing) + " the control socket: " + std::generic_category().message(error)};
+}
+
+// How many descriptors came; the first is kept in `first`. Padding leaves room for more than one, which nobody sends.
+size_t take_descriptors(msghdr& message, int& first) {
+  size_t count = 0;
+  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr; control = CMSG_NXTHDR(&message, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; CMSG_LEN(at + sizeof(int)) <= control->cmsg_len; at += sizeof(int)) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(control) + at, sizeof descriptor);
+      if (count++ == 0) first = descriptor;
+      else ::close(descriptor);
+    }
+  }
+  return count;
 }
 
 }  // namespace
@@ -41,7 +57,7 @@ Result<void> send_control(int socket, ControlHeader header, const std::string& p
     control->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(control), &descriptor, sizeof descriptor);
   }
-  while (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) {
+  while (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno != EINTR) return failure("writing to", errno);
   }
   return {};
@@ -61,16 +77,11 @@ Result<ControlMessage> receive_control(int socket) {
   while ((size = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0) {
     if (errno != EINTR) return failure("reading from", errno);
   }
-  for (cmsghdr* control = CMSG_FIRSTHDR(&message); control != nullptr;
-       control = CMSG_NXTHDR(&message, control)) {
-    if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SCM_RIGHTS) {
-      std::memcpy(&out.descriptor, CMSG_DATA(control), sizeof out.descriptor);
-    }
-  }
+  const size_t descriptors = take_descriptors(message, out.descriptor);
   if (size == 0) return Error{ErrorCode::closed, "the control socket was closed"};
   const auto received = static_cast<size_t>(size);
-  if (received < sizeof out.header || (message.msg_flags & MSG_TRUNC) != 0 ||
-      out.header.payload_bytes != received - sizeof out.header) {
+  if (received < sizeof out.header || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+      descriptors > 1 || out.header.payload_bytes != received - sizeof out.header) {
     if (out.descriptor >= 0) ::close(out.descriptor);
     return Error{ErrorCode::malformed, "a message on the control socket is damaged"};
   }

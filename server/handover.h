@@ -2,7 +2,8 @@
 // message.
 //
 // worker -> poold: ready, or failed with a text. poold -> worker: session, with the client's descriptor and
-// its Hello. The end of either process ends the other's socket. Both are the same build, so the packet is a
+// its Hello. While the session runs, worker::Control receives what poold sends and WorkerPool::serve what the
+// worker sends. The end of either process ends the other's socket. Both are the same build, so the packet is a
 // plain struct; it is checked all the same, because a worker runs a client's code paths.
 #pragma once
 #include <array>
@@ -51,9 +52,10 @@ struct ControlMessage {
   int descriptor = -1;  // the receiver's to close
 };
 
-// `descriptor` -1: none; it stays the caller's.
+// `descriptor` -1: none; it stays the caller's. Never blocks: ErrorCode::limit when the other process does not read.
 Result<void> send_control(int socket, ControlHeader header, const std::string& payload, int descriptor);
-// Blocks as the socket does. ErrorCode::closed: the other process has ended.
+// Blocks as the socket does. ErrorCode::closed: the other process has ended; malformed: it has sent anything else
+// than one message with at most one descriptor.
 Result<ControlMessage> receive_control(int socket);
 
 }  // namespace gpupool::server

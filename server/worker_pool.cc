@@ -94,22 +94,51 @@ void WorkerPool::watch_start(const std::shared_ptr<Worker>& worker) {
                       std::to_string(settings_.start_timeout.count() / 1000) + " s to start";
     ::kill(worker->pid, SIGKILL);
   });
+  watch_control(worker);
+}
+
+// One message at a time, so that a worker which floods poold shares its thread with everybody else.
+void WorkerPool::watch_control(const std::shared_ptr<Worker>& worker) {
   worker->control.async_wait(asio::posix::stream_descriptor::wait_read,
                              [this, worker](const asio::error_code& status) {
-                               if (!status) read_control(*worker);
+                               if (!status && read_control(*worker)) watch_control(worker);
                              });
 }
 
-void WorkerPool::read_control(Worker& worker) {
-  if (worker.state != State::starting || !worker.failure.empty()) return;
-  const auto message = receive_control(worker.control.native_handle());
-  if (!message) return;  // it has ended: reap() says how
-  if (message->descriptor >= 0) ::close(message->descriptor);
-  if (message->header.kind == ControlKind::ready) {
-    became_ready(worker);
-  } else {
-    worker.failure = message->payload;
+// False when nothing more is to be read.
+bool WorkerPool::read_control(Worker& worker) {
+  if (!worker.failure.empty()) return false;
+  auto message = receive_control(worker.control.native_handle());
+  if (!message) {
+    if (message.error().code == ErrorCode::limit) return true;  // nothing there
+    if (message.error().code == ErrorCode::malformed) end_worker(worker, message.error().message);
+    return false;  // it has ended: reap() says how
   }
+  if (worker.state == State::serving) return serve(worker, std::move(*message));
+  if (message->descriptor >= 0) ::close(message->descriptor);
+  if (worker.state == State::starting && message->header.kind == ControlKind::ready) {
+    became_ready(worker);
+    return true;
+  }
+  worker.failure = message->header.kind == ControlKind::failed ? message->payload : "it broke the control protocol";
+  if (worker.state == State::idle) ::kill(worker.pid, SIGKILL);
+  return false;
+}
+
+// A worker runs what its client makes it run, so its messages are checked as a client's are.
+bool WorkerPool::serve(Worker& worker, ControlMessage message) {
+  switch (message.header.kind) {
+    default:
+      if (message.descriptor >= 0) ::close(message.descriptor);
+      end_worker(worker, "its control message makes no sense");
+      return false;
+  }
+}
+
+void WorkerPool::end_worker(Worker& worker, const std::string& why) {
+  worker.failure = why;
+  log::error("worker_ended_by_poold", {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
+  ::kill(worker.pid, SIGKILL);
 }
 
 void WorkerPool::became_ready(Worker& worker) {

@@ -86,7 +86,10 @@ class WorkerPool {
   void keep_enough();
   void start_one();
   void watch_start(const std::shared_ptr<Worker>& worker);
-  void read_control(Worker& worker);
+  void watch_control(const std::shared_ptr<Worker>& worker);
+  bool read_control(Worker& worker);
+  bool serve(Worker& worker, ControlMessage message);
+  void end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);
   void start_failed(const std::string& why);
   bool hand_over(Worker& worker, Client& client);

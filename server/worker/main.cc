@@ -13,12 +13,12 @@
 #include <cstring>
 #include <map>
 #include <string>
-#include <thread>
 
 #include "protocol/wire/frame.h"
 #include "server/handover.h"
 #include "server/log/log.h"
 #include "server/version.h"
+#include "server/worker/control.h"
 #include "server/worker/device_description.h"
 #include "server/worker/device_library.h"
 #include "server/worker/session.h"
@@ -62,15 +62,10 @@ void close_inherited() {
 
 // The session ends itself when poold shuts down. Where it cannot (its thread is inside the driver), the
 // process ends: nobody would supervise it or account for it any more.
-void end_with_poold() {
+void poold_is_gone() {
   constexpr int kGrace = 1500;  // ms; poold kills after 2 s
-  std::thread([] {
-    pollfd polled{server::kControlDescriptor, POLLIN | POLLRDHUP, 0};
-    while (::poll(&polled, 1, -1) < 0) {
-    }
-    ::poll(nullptr, 0, kGrace);
-    ::_exit(server::kWorkerPooldGone);
-  }).detach();
+  ::poll(nullptr, 0, kGrace);
+  ::_exit(server::kWorkerPooldGone);
 }
 
 Result<void> send_reply(transport::Connection& connection, const control::HelloReply& reply,
@@ -85,7 +80,7 @@ Result<void> send_reply(transport::Connection& connection, const control::HelloR
 }
 
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
-          server::ControlMessage message) {
+          server::ControlMessage message, Control& control) {
   const server::ControlHeader& header = message.header;
   const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
   const std::string scheme(header.transport.data(),
@@ -126,7 +121,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.range_base = range.base;
   start.range_size = range.size;
   start.dead_peer_timeout = dead_peer_timeout;
-  start.stop_descriptor = server::kControlDescriptor;
+  start.stop_descriptor = control.end_descriptor();
   return run_session(std::move(start));
 }
 
@@ -157,8 +152,8 @@ int run(const Arguments& arguments) {
   }
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
-  end_with_poold();
-  return serve(**library, std::move(*devices), range, std::move(*message));
+  Control& control = *new Control(server::kControlDescriptor, poold_is_gone);  // as long as the process
+  return serve(**library, std::move(*devices), range, std::move(*message), control);
 }
 
 }  // namespace

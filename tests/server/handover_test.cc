@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -93,4 +95,41 @@ TEST_CASE("the end of the other process is told apart") {
   const auto sent = send_control(sockets.ends[1], {}, "", -1);
   REQUIRE_FALSE(sent);
   CHECK(sent.error().code == ErrorCode::closed);
+}
+
+TEST_CASE("more than one descriptor is malformed, and none of them stays open") {
+  Sockets sockets;
+  int pipe_ends[2];
+  REQUIRE(::pipe(pipe_ends) == 0);
+  ControlHeader header{};
+  iovec part{&header, sizeof header};
+  alignas(cmsghdr) char space[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  cmsghdr* const control = CMSG_FIRSTHDR(&message);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(2 * sizeof(int));
+  const int both[2] = {pipe_ends[1], pipe_ends[1]};
+  std::memcpy(CMSG_DATA(control), both, sizeof both);
+  REQUIRE(::sendmsg(sockets.ends[0], &message, 0) > 0);
+  ::close(pipe_ends[1]);
+  const auto received = receive_control(sockets.ends[1]);
+  REQUIRE_FALSE(received);
+  CHECK(received.error().code == ErrorCode::malformed);
+  char byte = 0;
+  ::fcntl(pipe_ends[0], F_SETFL, O_NONBLOCK);
+  CHECK(::read(pipe_ends[0], &byte, 1) == 0);  // nobody else has the writing end
+  ::close(pipe_ends[0]);
+}
+
+TEST_CASE("a process that does not read its control socket does not block the other one") {
+  Sockets sockets;
+  Result<void> sent{};
+  for (int i = 0; i < 10'000 && sent; ++i) sent = send_control(sockets.ends[0], {}, std::string(1000, 'x'), -1);
+  REQUIRE_FALSE(sent);
+  CHECK(sent.error().code == ErrorCode::limit);
 }

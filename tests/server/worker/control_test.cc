@@ -1,0 +1,98 @@
+// The worker's end of the control socket: each message to its handler, also those that come early; the end of poold.
+#include "server/worker/control.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker;
+using server::ControlKind;
+
+namespace {
+
+constexpr auto kSome = static_cast<ControlKind>(1000);
+constexpr auto kOther = static_cast<ControlKind>(1001);
+
+struct Poold {
+  Poold() { REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0); }
+  ~Poold() {
+    leave();
+    ::close(ends[1]);
+  }
+  void leave() {
+    if (ends[0] >= 0) ::close(std::exchange(ends[0], -1));
+  }
+  void send(ControlKind kind, uint64_t number, int descriptor = -1) {
+    REQUIRE(server::send_control(ends[0], {.kind = kind, .session_number = number}, "", descriptor));
+  }
+  int ends[2];
+};
+
+bool readable(int descriptor, int milliseconds) {
+  pollfd polled{descriptor, POLLIN, 0};
+  return ::poll(&polled, 1, milliseconds) == 1;
+}
+
+}  // namespace
+
+TEST_CASE("each message goes to the handler of its kind, in order, also those that were there before it") {
+  Poold poold;
+  Control control(poold.ends[1], nullptr);
+  poold.send(kSome, 1);
+  poold.send(kOther, 7);
+  std::promise<void> all;
+  std::vector<uint64_t> some;
+  control.handle(kOther, [](server::ControlMessage) {});
+  control.handle(kSome, [&](server::ControlMessage message) {
+    some.push_back(message.header.session_number);
+    if (some.size() == 3) all.set_value();
+  });
+  poold.send(kSome, 2);
+  poold.send(kSome, 3);
+  REQUIRE(all.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  control.handle(kSome, nullptr);
+  CHECK(some == std::vector<uint64_t>{1, 2, 3});
+}
+
+TEST_CASE("descriptors that nobody takes are closed") {
+  Poold poold;
+  int pipe_ends[2];
+  REQUIRE(::pipe2(pipe_ends, O_CLOEXEC) == 0);
+  {
+    Control control(poold.ends[1], nullptr);
+    control.handle(kSome, nullptr);
+    poold.send(kSome, 1, pipe_ends[1]);
+    for (uint64_t i = 0; i < 100; ++i) poold.send(kOther, i, pipe_ends[1]);  // no handler ever comes
+    ::close(pipe_ends[1]);
+    poold.leave();
+    CHECK(readable(control.end_descriptor(), 10'000));
+  }
+  ::fcntl(pipe_ends[0], F_SETFL, O_NONBLOCK);
+  char byte = 0;
+  CHECK(::read(pipe_ends[0], &byte, 1) == 0);
+  ::close(pipe_ends[0]);
+}
+
+TEST_CASE("messages of poold do not look like its end; its end does") {
+  Poold poold;
+  std::promise<void> gone;
+  Control control(poold.ends[1], [&] { gone.set_value(); });
+  std::promise<void> got;
+  control.handle(kSome, [&](server::ControlMessage) { got.set_value(); });
+  poold.send(kSome, 1);
+  REQUIRE(got.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  CHECK_FALSE(readable(control.end_descriptor(), 0));
+  REQUIRE(control.send({.kind = kOther, .session_number = 5}));
+  const auto received = server::receive_control(poold.ends[0]);
+  REQUIRE(received);
+  CHECK(received->header.session_number == 5);
+  poold.leave();
+  CHECK(readable(control.end_descriptor(), 10'000));
+  CHECK(gone.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+}
