@@ -109,6 +109,7 @@ Result<void> Session::say_hello() {
     return Error{ErrorCode::refused, "it speaks protocol version " + std::to_string(answer.protocol_version) +
                                          ", this client " + std::to_string(wire::kProtocolVersion)};
   }
+  if (auto upgraded = connection_->upgrade(transport::Side::client, deadline); !upgraded) return upgraded.error();
   driver_version_ = reply->driver_version;
   devices_ = make_devices(reply->devices, getenv("CUDA_VISIBLE_DEVICES"));
   for (const auto& device : devices_) {

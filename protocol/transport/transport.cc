@@ -73,6 +73,18 @@ Result<Endpoint> Endpoint::parse(const std::string& text) {
   return endpoint;
 }
 
+Result<void> Connection::upgrade(Side, Deadline) {
+  return {};
+}
+
+Result<void> Connection::send_descriptor(int, Deadline) {
+  return Error{ErrorCode::invalid, "the connection to " + peer() + " passes no descriptors"};
+}
+
+Result<int> Connection::receive_descriptor(Deadline) {
+  return Error{ErrorCode::invalid, "the connection to " + peer() + " passes no descriptors"};
+}
+
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options) {
   const auto backend = find_backend(endpoint.scheme);
   if (!backend) return backend.error();

@@ -22,7 +22,8 @@ namespace gpupool::transport {
 using Clock = std::chrono::steady_clock;
 using Deadline = std::optional<Clock::time_point>;  // nullopt: wait for ever
 
-// "tcp://host:port"; later shm:// and rdma://.
+// "tcp://host:port", "shm:///path/to/socket" or "shm://@name" (then `host` is the path or @name, and there is no port);
+// later rdma://.
 struct Endpoint {
   std::string scheme;
   std::string host;
@@ -36,6 +37,8 @@ struct Options {
   // A peer whose machine or network is gone is noticed in wait() after this long without an acknowledgement.
   std::chrono::milliseconds dead_peer_timeout{15000};
 };
+
+enum class Side { client, server };
 
 class Connection {
  public:
@@ -52,6 +55,15 @@ class Connection {
   virtual std::string peer() const = 0;  // for messages, e.g. "127.0.0.1:4321"
   // The descriptor that carries the connection, given up by this object (to hand it to a worker); -1 if there is none.
   virtual int release_descriptor() = 0;
+
+  // Each side calls this once, between the hello exchange and everything else, and a transport then switches to its fast
+  // path: nothing for tcp, rings in shared memory for shm, queue pairs for rdma. May wait for the peer to do its part.
+  virtual Result<void> upgrade(Side side, Deadline deadline);
+  // Whether client and worker can map the same memory; only then can descriptors be passed.
+  virtual bool shares_memory() const { return false; }
+  // In order, beside the bytes. The caller keeps its descriptor. By the side's one sender, its one receiver.
+  virtual Result<void> send_descriptor(int descriptor, Deadline deadline);
+  virtual Result<int> receive_descriptor(Deadline deadline);
 };
 
 class Listener {

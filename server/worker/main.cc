@@ -109,11 +109,16 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.mutable_addresses()->set_base(range.base);
   reply.mutable_addresses()->set_size(range.size);
   reply.set_worker_pid(::getpid());
-  if (const auto sent = send_reply(**connection, reply, transport::Clock::now() + dead_peer_timeout); !sent) {
-    log::info("client_gone", {{"session", header.session_number}, {"reason", sent.error().message}});
+  const auto deadline = transport::Clock::now() + dead_peer_timeout;
+  auto opened = send_reply(**connection, reply, deadline);
+  if (opened) opened = (*connection)->upgrade(transport::Side::server, deadline);
+  if (!opened) {
+    log::info("client_gone", {{"session", header.session_number}, {"reason", opened.error().message}});
     return server::kWorkerHandoverFailed;
   }
-  log::info("session_running", {{"session", header.session_number}, {"client", (*connection)->peer()}});
+  log::info("session_running", {{"session", header.session_number},
+                                {"client", (*connection)->peer()},
+                                {"transport", scheme}});
   SessionStart start;
   start.connection = std::move(*connection);
   start.symbol = [&library](const char* name) { return library.symbol(name); };
