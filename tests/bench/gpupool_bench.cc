@@ -1,56 +1,51 @@
 // gpupool-bench: what the pool costs, as ratios measured side by side in one run.
 //
-// It starts its own poold, runs the same workload directly on the device library and through the pool in turns, measures
-// raw TCP on the same loopback between the turns, and reports medians. docs/performance.md says how to read the figures.
+// It starts its own poold, runs the same programs directly on the device library and through the pool in turns, measures
+// raw TCP and memcpy between the turns, and reports medians. docs/performance.md says how to read the figures.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <climits>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <sstream>
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
-#include "tests/bench/raw_tcp.h"
-#include "tests/support/proxy.h"
+#include "tests/bench/baselines.h"
+#include "tests/bench/figures.h"
 #include "tests/support/poold_process.h"
+#include "tests/support/proxy.h"
 
 namespace {
 
-using gpupool::testing::Proxy;
+using namespace gpupool::bench;
 using gpupool::testing::Environment;
 using gpupool::testing::PooldProcess;
 using gpupool::testing::Process;
+using gpupool::testing::Proxy;
+using Kind = Target::Kind;
 namespace fs = std::filesystem;
 
-struct Figure {
-  std::string name;
-  double value = 0;
-  std::string unit;
-  std::string baseline;
-  double baseline_value = 0;
-};
+constexpr int kWaitsPerStep = 4;  // training_step.cc
+constexpr size_t kBulk = size_t{64} << 20;  // from this size on the targets for bandwidth hold
 
 struct Options {
   std::string json;
   std::string device = "softgpu";
+  std::string transport = "tcp";
   int rounds = 5;
+  int steps = 40;
+  int streams = 1;
   size_t largest = size_t{256} << 20;
   bool examples = true;
+  bool quick = false;
 };
 
-using Samples = std::map<std::string, std::vector<double>>;
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
+struct Transport {
+  std::string name;
+  Environment environment;
+};
 
 fs::path prefix() {
   char path[PATH_MAX];
@@ -58,49 +53,102 @@ fs::path prefix() {
   return fs::path(std::string(path, length > 0 ? length : 0)).parent_path().parent_path();
 }
 
-// Runs the workload and adds its "name value" lines.
-void run_workload(const Options& options, const Environment& environment, Samples& samples) {
-  Process workload({prefix() / "bin" / "gpupool-bench-workload", std::to_string(options.largest)}, environment);
-  const int status = workload.wait(std::chrono::minutes(10));
-  if (status != 0) throw std::runtime_error("the workload failed (status " + std::to_string(status) + "):\n" + workload.output());
-  std::istringstream lines(workload.output());
+std::string program(const char* name) { return prefix() / "bin" / name; }
+
+// Runs a measured program and adds its "name value" lines.
+void run_program(const std::vector<std::string>& words, const Environment& environment, Samples& samples) {
+  Process child(words, environment);
+  const int status = child.wait(std::chrono::minutes(10));
+  child.await_end_of_output();
+  if (status != 0) {
+    throw std::runtime_error(words[0] + " failed (status " + std::to_string(status) + "):\n" + child.output());
+  }
+  std::istringstream lines(child.output());
   std::string name;
   double value = 0;
-  while (lines >> name >> value) samples[name].push_back(value);
+  while (lines >> name >> value) samples.add(name, value);
 }
 
 Environment direct_environment(const Options& options) {
-  const std::string library = options.device == "softgpu" ? (prefix() / "lib" / "softgpu").string()
+  const std::string library = options.device == "softgpu"  ? (prefix() / "lib" / "softgpu").string()
                               : options.device == "nvidia" ? ""
                                                            : fs::path(options.device).parent_path().string();
   return {{"LD_LIBRARY_PATH", library}};
 }
 
-Environment pool_environment(const std::string& url) {
-  return {{"LD_LIBRARY_PATH", (prefix() / "lib" / "client").string()}, {"GPUPOOL", url}};
+Environment pool_environment(const std::string& url, const Transport& transport) {
+  Environment environment = transport.environment;
+  environment["LD_LIBRARY_PATH"] = prefix() / "lib" / "client";
+  environment["GPUPOOL"] = url;
+  return environment;
 }
 
-void add_latency(const Samples& direct, const Samples& pool, const Samples& raw, std::vector<Figure>& figures) {
-  const auto of = [](const Samples& samples, const std::string& name) {
-    const auto found = samples.find(name);
-    return found == samples.end() ? 0 : median(found->second);
-  };
-  figures.push_back({"null_call", of(pool, "null_call_us"), "us", "raw_tcp_ping_pong", of(raw, "ping_pong_us")});
-  figures.push_back({"launch_client_cost", of(pool, "launch_client_us"), "us", "direct", of(direct, "launch_client_us")});
-  figures.push_back({"launch_throughput", 1e6 / of(pool, "launch_total_us"), "launches/s", "direct",
-                     1e6 / of(direct, "launch_total_us")});
-  figures.push_back({"alloc_free", of(pool, "alloc_free_us"), "us", "direct", of(direct, "alloc_free_us")});
-  for (size_t bytes = 4096; raw.count("bandwidth_" + std::to_string(bytes)); bytes *= 4) {
-    const std::string size = std::to_string(bytes);
-    for (const std::string way : {"h2d", "d2h"}) {
-      const double value = of(pool, way + "_" + size + "_GBps");
-      figures.push_back({way + "_" + size, value, "GB/s", "raw_tcp_one_stream", of(raw, "bandwidth_" + size)});
-      figures.push_back({way + "_" + size, value, "GB/s", "direct", of(direct, way + "_" + size + "_GBps")});
+std::vector<Transport> transports(const Options& options) {
+  std::vector<Transport> chosen;
+  if (options.transport != "shm") chosen.push_back({"tcp", {{"GPUPOOL_SHM", "0"}}});
+  if (options.transport != "tcp") chosen.push_back({"shm", {{"GPUPOOL_SHM", "1"}}});
+  return chosen;
+}
+
+std::string sized(const char* name, size_t bytes) { return name + std::to_string(bytes); }
+
+void measure_baselines(const Options& options, Samples& raw) {
+  // The bytes of the null call: header and stream handle there, header back.
+  raw.add("ping_pong_us", ping_pong_us(sizeof(gpupool::wire::CommandHeader) + 8, sizeof(gpupool::wire::MessageHeader)));
+  for (size_t bytes = 4096; bytes <= options.largest; bytes *= 4) {
+    raw.add(sized("tcp_", bytes), tcp_GBps(bytes, bytes >= kBulk ? options.streams : 1));
+    raw.add(sized("memcpy_", bytes), memcpy_GBps(bytes));
+  }
+  raw.add("tcp_stream", tcp_GBps(kBulk, 1));
+  raw.add("tcp_4k_sends", tcp_GBps(kBulk, 1, 4096));
+}
+
+void add_calls(const std::string& via, const Samples& direct, const Samples& pool, const Samples& raw,
+               std::vector<Figure>& figures) {
+  const Target null_target{Kind::ratio_at_most, via == "shm" ? 0.5 : 1.3};
+  figures.push_back({"null_call", via, pool.median("null_call_us"), "us", "tcp_ping_pong", raw.median("ping_pong_us"),
+                     null_target});
+  figures.push_back({"queued_launch", via, pool.median("launch_client_us"), "us", "direct",
+                     direct.median("launch_client_us"), {Kind::value_at_most, 0.3}});
+  figures.push_back({"launches_until_done", via, 1e6 / pool.median("launch_total_us"), "1/s", "direct",
+                     1e6 / direct.median("launch_total_us"), {Kind::value_at_least, 1e6}});
+  figures.push_back({"alloc_free", via, pool.median("alloc_free_us"), "us", "direct", direct.median("alloc_free_us"),
+                     {Kind::value_at_most, 1}});
+  figures.push_back({"small_h2d_client", via, pool.median("small_h2d_client_us"), "us", "direct",
+                     direct.median("small_h2d_client_us"), {Kind::value_at_most, 1}});
+  figures.push_back({"small_h2d", via, pool.median("small_h2d_GBps"), "GB/s", "tcp_stream", raw.median("tcp_stream"),
+                     {Kind::ratio_at_least, 0.75}});
+  figures.push_back({"small_h2d", via, pool.median("small_h2d_GBps"), "GB/s", "tcp_4k_sends", raw.median("tcp_4k_sends")});
+}
+
+void add_copies(const Options& options, const std::string& via, const Samples& pool, const Samples& raw,
+                std::vector<Figure>& figures) {
+  for (const std::string way : {"h2d", "d2h"}) {
+    for (const std::string memory : {"pinned", "pageable"}) {
+      for (size_t bytes = 4096; bytes <= options.largest; bytes *= 4) {
+        const double least = via == "shm" || memory == "pageable" ? 0.8 : 0.9;
+        const std::string baseline = via == "shm" ? "memcpy_" : "tcp_";
+        const std::string name = way + "_" + memory + "_" + std::to_string(bytes);
+        figures.push_back({name, via, pool.median(name), "GB/s", baseline + std::to_string(bytes),
+                           raw.median(baseline + std::to_string(bytes)),
+                           bytes >= kBulk ? Target{Kind::ratio_at_least, least} : Target{}});
+      }
     }
   }
 }
 
-// Round trips of each example: a count, against the commands it sent in all.
+// How often the step waits for the server, from runs of different length: what comes before the steps cancels out.
+double round_trips_per_step(const PooldProcess& poold, const Transport& transport) {
+  const auto count = [&](int steps) {
+    Proxy proxy(poold.endpoint());
+    Samples ignored;
+    run_program({program("gpupool-bench-step"), std::to_string(steps), "1"}, pool_environment(proxy.url(), transport), ignored);
+    return static_cast<double>(proxy.round_trips());
+  };
+  constexpr int kFew = 2, kMore = 10;
+  return (count(kMore) - count(kFew)) / (kMore - kFew);
+}
+
 void add_examples(const PooldProcess& poold, std::vector<Figure>& figures) {
   const fs::path folder = prefix() / "examples";
   if (!fs::exists(folder)) return;
@@ -113,59 +161,46 @@ void add_examples(const PooldProcess& poold, std::vector<Figure>& figures) {
   for (const auto& program : programs) {
     Proxy proxy(poold.endpoint());
     gpupool::testing::TemporaryFolder outputs;  // an example may write a picture where it runs
-    Process example({"/bin/sh", "-c", "cd \"$0\" && exec \"$1\"", outputs.path(), program}, pool_environment(proxy.url()));
+    Process example({"/bin/sh", "-c", "cd \"$0\" && exec \"$1\"", outputs.path(), program},
+                    pool_environment(proxy.url(), {"tcp", {{"GPUPOOL_SHM", "0"}}}));
     if (example.wait(std::chrono::minutes(2)) != 0) {
       throw std::runtime_error("the example " + program.string() + " failed:\n" + example.output());
     }
-    figures.push_back({"round_trips_" + program.filename().string(), static_cast<double>(proxy.round_trips()), "calls",
+    figures.push_back({"round_trips_" + program.filename().string(), "tcp", static_cast<double>(proxy.round_trips()), "calls",
                        "commands_sent", static_cast<double>(proxy.commands())});
   }
 }
 
-void print(const std::vector<Figure>& figures) {
-  std::printf("%-34s %12s %-11s %12s %8s  %s\n", "figure", "value", "unit", "baseline", "ratio", "of");
-  for (const auto& f : figures) {
-    std::printf("%-34s %12.3f %-11s %12.3f %8.3f  %s\n", f.name.c_str(), f.value, f.unit.c_str(), f.baseline_value,
-                f.baseline_value ? f.value / f.baseline_value : 0, f.baseline.c_str());
-  }
-}
-
-void write_json(const std::string& path, const std::vector<Figure>& figures) {
-  std::ofstream out(path);
-  out << "{\"results\": [";
-  const char* separator = "\n  ";
-  for (const auto& f : figures) {
-    char line[512];
-    std::snprintf(line, sizeof line,
-                  "{\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\", \"baseline\": \"%s\", \"baseline_value\": %.6g, "
-                  "\"ratio\": %.6g}",
-                  f.name.c_str(), f.value, f.unit.c_str(), f.baseline.c_str(), f.baseline_value,
-                  f.baseline_value ? f.value / f.baseline_value : 0);
-    out << separator << line;
-    separator = ",\n  ";
-  }
-  out << "\n]}\n";
-  if (!out.flush()) throw std::runtime_error("cannot write " + path);
-}
-
 int run(const Options& options) {
   PooldProcess poold(options.device);
-  Samples direct, pool, raw;
+  const std::vector<Transport> chosen = transports(options);
+  Samples direct, raw;
+  std::map<std::string, Samples> pool;
+  const std::vector<std::string> workload{program("gpupool-bench-workload"), std::to_string(options.largest)};
+  const std::vector<std::string> step{program("gpupool-bench-step"), std::to_string(options.steps)};
   for (int round = 0; round < options.rounds; ++round) {
     std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, options.rounds);
-    // The bytes of the null call: header and stream handle there, header back.
-    raw["ping_pong_us"].push_back(
-        gpupool::bench::ping_pong_us(sizeof(gpupool::wire::CommandHeader) + 8, sizeof(gpupool::wire::MessageHeader)));
-    for (size_t bytes = 4096; bytes <= options.largest; bytes *= 4) {
-      raw["bandwidth_" + std::to_string(bytes)].push_back(gpupool::bench::bandwidth_GBps(bytes));
+    measure_baselines(options, raw);
+    run_program(workload, direct_environment(options), direct);
+    for (const Transport& transport : chosen) {
+      run_program(workload, pool_environment(poold.url(), transport), pool[transport.name]);
     }
-    run_workload(options, direct_environment(options), direct);
-    run_workload(options, pool_environment(poold.url()), pool);
+    run_program(step, direct_environment(options), direct);
+    for (const Transport& transport : chosen) {
+      run_program(step, pool_environment(poold.url(), transport), pool[transport.name]);
+    }
   }
   std::vector<Figure> figures;
-  add_latency(direct, pool, raw, figures);
+  for (const Transport& transport : chosen) {
+    const Samples& mine = pool[transport.name];
+    add_calls(transport.name, direct, mine, raw, figures);
+    add_copies(options, transport.name, mine, raw, figures);
+    figures.push_back({"step", transport.name, mine.median("step_us"), "us", "direct", direct.median("step_us")});
+    figures.push_back({"round_trips_per_step", transport.name, round_trips_per_step(poold, transport), "calls",
+                       "waits_per_step", kWaitsPerStep, {Kind::equal, kWaitsPerStep}});
+  }
   if (options.examples) add_examples(poold, figures);
-  print(figures);
+  print_table(figures);
   if (!options.json.empty()) write_json(options.json, figures);
   return 0;
 }
@@ -174,13 +209,23 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Measures what the pool costs against the bare device and raw TCP, side by side");
+  CLI::App app("Measures what the pool costs against the bare device, raw TCP and memcpy, side by side");
   app.add_option("--json", options.json, "also write the figures to this file");
   app.add_option("--device", options.device, "device library, as poold takes it: softgpu, nvidia or a path");
+  app.add_option("--transport", options.transport, "how the client is connected")->check(CLI::IsMember({"tcp", "shm", "both"}));
   app.add_option("--rounds", options.rounds, "how often each side is measured; medians are reported")->check(CLI::Range(1, 100));
+  app.add_option("--steps", options.steps, "training steps per round")->check(CLI::Range(1, 100'000));
+  app.add_option("--streams", options.streams, "TCP streams of the bulk baseline")->check(CLI::Range(1, 64));
   app.add_option("--largest", options.largest, "largest copy in bytes")->check(CLI::Range(size_t{4096}, size_t{1} << 30));
   app.add_flag("!--no-examples", options.examples, "do not count the examples' round trips");
+  app.add_flag("--quick", options.quick, "seconds instead of minutes: every figure once, for a test of the harness itself");
   CLI11_PARSE(app, argc, argv);
+  if (options.quick) {
+    options.rounds = 1;
+    options.steps = 5;
+    options.largest = 1 << 20;
+    options.examples = false;
+  }
   try {
     return run(options);
   } catch (const std::exception& error) {

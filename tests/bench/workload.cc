@@ -1,36 +1,15 @@
-// What gpupool-bench measures, as an ordinary driver-API program: run once on the device library directly and once through
-// the pool. Prints one "name value" line per figure; times are medians over many calls.
-#include <cuda.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
+// What gpupool-bench measures of single calls and copies, as an ordinary driver-API program: run once on the device library
+// directly and once through the pool.
+//
+//     gpupool-bench-workload LARGEST      the largest copy, in bytes
 #include <cstring>
 #include <string>
-#include <vector>
+
+#include "tests/bench/program.h"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double microseconds(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double, std::micro>(to - from).count();
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-void check(CUresult result, const char* what) {
-  if (result == CUDA_SUCCESS) return;
-  const char* name = "an unknown error";
-  cuGetErrorName(result, &name);
-  std::fprintf(stderr, "gpupool-bench-workload: %s gave %s\n", what, name);
-  std::exit(1);
-}
-#define CHECK(call) check(call, #call)
+using namespace gpupool::bench;
 
 constexpr const char* kKernel = R"(
 .version 7.0
@@ -44,11 +23,12 @@ void null_call(CUstream stream) {
   for (int i = 0; i < 5000; ++i) {
     const auto begin = Clock::now();
     CHECK(cuStreamQuery(stream));
-    times.push_back(microseconds(begin, Clock::now()));
+    times.push_back(microseconds(begin));
   }
-  std::printf("null_call_us %.4f\n", median(times));
+  report("null_call_us", middle(times));
 }
 
+// In bursts that the batch holds: what the calling thread pays; then in one long row: how many get done per second.
 void launches(CUstream stream) {
   CUmodule module = nullptr;
   CUfunction function = nullptr;
@@ -57,18 +37,22 @@ void launches(CUstream stream) {
   CUdeviceptr pointer = 0;
   unsigned count = 1;
   void* parameters[] = {&pointer, &count};
-  std::vector<double> queued, whole;
-  for (int round = 0; round < 15; ++round) {
-    constexpr int kLaunches = 2000;
+  const auto time = [&](int number, double* queued) {
     CHECK(cuStreamSynchronize(stream));
     const auto begin = Clock::now();
-    for (int i = 0; i < kLaunches; ++i) CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
-    const auto returned = Clock::now();
+    for (int i = 0; i < number; ++i) CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+    *queued = microseconds(begin) / number;
     CHECK(cuStreamSynchronize(stream));
-    queued.push_back(microseconds(begin, returned) / kLaunches);
-    whole.push_back(microseconds(begin, Clock::now()) / kLaunches);
+    return microseconds(begin) / number;
+  };
+  std::vector<double> queued(15), whole;
+  for (double& each : queued) time(2000, &each);
+  for (int round = 0; round < 5; ++round) {
+    double ignored = 0;
+    whole.push_back(time(100'000, &ignored));
   }
-  std::printf("launch_client_us %.4f\nlaunch_total_us %.4f\n", median(queued), median(whole));
+  report("launch_client_us", middle(queued));
+  report("launch_total_us", middle(whole));
   CHECK(cuModuleUnload(module));
 }
 
@@ -79,58 +63,94 @@ void allocations() {
     const auto begin = Clock::now();
     CHECK(cuMemAlloc(&memory, 4096));
     CHECK(cuMemFree(memory));
-    times.push_back(microseconds(begin, Clock::now()));
+    times.push_back(microseconds(begin));
   }
-  std::printf("alloc_free_us %.4f\n", median(times));
+  report("alloc_free_us", middle(times));
 }
 
-// GB/s of synchronous copies of pinned memory, with the data known to have arrived.
-void bandwidth(size_t largest) {
+// 4 KiB asynchronous copies to the device: what one costs its thread while the link keeps up (in bursts, the thread being
+// idle in between), and the bandwidth of many in a row until all have arrived.
+void small_copies(CUstream stream) {
+  constexpr size_t kBytes = 4096, kPlaces = 1024;
   CUdeviceptr device = 0;
   void* host = nullptr;
-  CHECK(cuMemAlloc(&device, largest));
-  CHECK(cuMemHostAlloc(&host, largest, 0));
-  std::memset(host, 1, largest);
+  CHECK(cuMemAlloc(&device, kBytes * kPlaces));
+  CHECK(cuMemHostAlloc(&host, kBytes * kPlaces, 0));
+  std::memset(host, 1, kBytes * kPlaces);
+  const auto copies = [&](size_t number) {
+    for (size_t i = 0; i < number; ++i) {
+      const size_t at = i % kPlaces * kBytes;
+      CHECK(cuMemcpyHtoDAsync(device + at, static_cast<char*>(host) + at, kBytes, stream));
+    }
+  };
+  copies(kPlaces);
+  std::vector<double> each, rates;
+  for (int round = 0; round < 100; ++round) {
+    CHECK(cuStreamSynchronize(stream));
+    constexpr size_t kBurst = 64;
+    const auto begin = Clock::now();
+    copies(kBurst);
+    each.push_back(microseconds(begin) / kBurst);
+  }
+  for (int round = 0; round < 5; ++round) {
+    CHECK(cuStreamSynchronize(stream));
+    constexpr size_t kMany = 16 * kPlaces;
+    const auto begin = Clock::now();
+    copies(kMany);
+    CHECK(cuStreamSynchronize(stream));
+    rates.push_back(kMany * kBytes * 1e-3 / microseconds(begin));
+  }
+  report("small_h2d_client_us", middle(each));
+  report("small_h2d_GBps", middle(rates));
+  CHECK(cuMemFreeHost(host));
+  CHECK(cuMemFree(device));
+}
+
+// GB/s of synchronous copies, with the data known to have arrived.
+void bandwidth(const char* kind, CUdeviceptr device, void* host, size_t largest) {
   for (size_t bytes = 4096; bytes <= largest; bytes *= 4) {
-    const int rounds = bytes <= (1u << 20) ? 100 : 5;
+    const int rounds = bytes <= (1u << 20) ? 100 : bytes <= (16u << 20) ? 20 : 5;
     std::vector<double> up, down;
     for (int i = 0; i < rounds + 1; ++i) {
       auto begin = Clock::now();
       CHECK(cuMemcpyHtoD(device, host, bytes));
       CHECK(cuCtxSynchronize());
-      const double up_time = microseconds(begin, Clock::now());
+      const double up_time = microseconds(begin);
       begin = Clock::now();
       CHECK(cuMemcpyDtoH(host, device, bytes));
-      const double down_time = microseconds(begin, Clock::now());
+      const double down_time = microseconds(begin);
       if (i == 0) continue;  // the first touches the memory
       up.push_back(up_time);
       down.push_back(down_time);
     }
-    const double gigabytes = static_cast<double>(bytes) * 1e-9;
-    std::printf("h2d_%zu_GBps %.4f\nd2h_%zu_GBps %.4f\n", bytes, gigabytes / (median(up) * 1e-6), bytes,
-                gigabytes / (median(down) * 1e-6));
+    const auto name = [&](const char* way) { return std::string(way) + "_" + kind + "_" + std::to_string(bytes); };
+    report(name("h2d").c_str(), static_cast<double>(bytes) * 1e-3 / middle(up));
+    report(name("d2h").c_str(), static_cast<double>(bytes) * 1e-3 / middle(down));
   }
-  CHECK(cuMemFreeHost(host));
+}
+
+void copies(size_t largest) {
+  CUdeviceptr device = 0;
+  void* pinned = nullptr;
+  CHECK(cuMemAlloc(&device, largest));
+  CHECK(cuMemHostAlloc(&pinned, largest, 0));
+  std::memset(pinned, 1, largest);
+  bandwidth("pinned", device, pinned, largest);
+  CHECK(cuMemFreeHost(pinned));
+  std::vector<char> pageable(largest, 1);
+  bandwidth("pageable", device, pageable.data(), largest);
   CHECK(cuMemFree(device));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const size_t largest = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : size_t{256} << 20;
-  CUdevice device = 0;
-  CUcontext context = nullptr;
-  CUstream stream = nullptr;
-  CHECK(cuInit(0));
-  CHECK(cuDeviceGet(&device, 0));
-  CHECK(cuDevicePrimaryCtxRetain(&context, device));
-  CHECK(cuCtxSetCurrent(context));
-  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  CHECK(cuCtxSynchronize());
+  const CUstream stream = start_cuda();
   null_call(stream);
   launches(stream);
   allocations();
-  bandwidth(largest);
+  small_copies(stream);
+  copies(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : size_t{256} << 20);
   CHECK(cuStreamDestroy(stream));
   return 0;
 }

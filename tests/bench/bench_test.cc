@@ -1,0 +1,40 @@
+// The harness itself: every figure is there, and what is a matter of right and wrong (a step waits no more often than the
+// program asks for) holds. No speed is asserted: machines differ.
+#include <fstream>
+#include <sstream>
+
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+
+using namespace gpupool::testing;
+
+namespace {
+
+std::string line_of(const std::string& json, const std::string& name) {
+  const size_t at = json.find("{\"name\": \"" + name + "\"");
+  return at == std::string::npos ? "" : json.substr(at, json.find('\n', at) - at);
+}
+
+}  // namespace
+
+TEST_CASE("a quick run of gpupool-bench has every figure") {
+  TemporaryFolder folder;
+  const std::string file = folder.path() / "figures.json";
+  Process bench({program_path("gpupool-bench"), "--quick", "--json", file}, {});
+  const int status = bench.wait(std::chrono::minutes(5));
+  bench.await_end_of_output();
+  INFO(bench.output());
+  REQUIRE(status == 0);
+  std::stringstream json;
+  json << std::ifstream(file).rdbuf();
+  const std::string text = json.str();
+  for (const char* name : {"null_call", "queued_launch", "launches_until_done", "alloc_free", "small_h2d_client", "small_h2d",
+                           "h2d_pinned_4096", "h2d_pageable_1048576", "d2h_pinned_1048576", "d2h_pageable_4096", "step"}) {
+    INFO(name);
+    const std::string line = line_of(text, name);
+    REQUIRE(!line.empty());
+    CHECK(line.find("\"value\": 0,") == std::string::npos);
+    CHECK(bench.output().find(name) != std::string::npos);
+  }
+  CHECK(line_of(text, "round_trips_per_step").find("\"reached\": true") != std::string::npos);
+}

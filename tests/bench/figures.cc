@@ -1,0 +1,85 @@
+#include "tests/bench/figures.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
+
+namespace gpupool::bench {
+namespace {
+
+using Kind = Target::Kind;
+
+std::string number(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string wanted(const Target& target) {
+  switch (target.kind) {
+    case Kind::none: return "";
+    case Kind::value_at_most: return "<= " + number("%.6g", target.limit);
+    case Kind::value_at_least: return ">= " + number("%.6g", target.limit);
+    case Kind::ratio_at_most: return "<= " + number("%.3g", target.limit) + " x";
+    case Kind::ratio_at_least: return ">= " + number("%.3g", target.limit) + " x";
+    case Kind::equal: return "= " + number("%.6g", target.limit);
+  }
+  return "";
+}
+
+}  // namespace
+
+bool Figure::reached() const {
+  switch (target.kind) {
+    case Kind::none: return true;
+    case Kind::value_at_most: return value <= target.limit;
+    case Kind::value_at_least: return value >= target.limit;
+    case Kind::ratio_at_most: return ratio() <= target.limit;
+    case Kind::ratio_at_least: return ratio() >= target.limit;
+    case Kind::equal: return value == target.limit;
+  }
+  return false;
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+double Samples::median(const std::string& name) const {
+  const auto found = values_.find(name);
+  if (found == values_.end()) throw std::runtime_error("nothing was measured for " + name);
+  return bench::median(found->second);
+}
+
+void print_table(const std::vector<Figure>& figures) {
+  std::printf("%-28s %-4s %12s %-10s %12s  %-26s %8s %-12s %s\n", "figure", "via", "value", "unit", "baseline", "of",
+              "ratio", "target", "reached");
+  for (const Figure& f : figures) {
+    const bool compared = f.baseline_value != 0;
+    std::printf("%-28s %-4s %12.3f %-10s %12s  %-26s %8s %-12s %s\n", f.name.c_str(), f.transport.c_str(), f.value,
+                f.unit.c_str(), compared ? number("%.3f", f.baseline_value).c_str() : "", f.baseline.c_str(),
+                compared ? number("%.3f", f.ratio()).c_str() : "", wanted(f.target).c_str(),
+                f.target.kind == Kind::none ? "" : f.reached() ? "yes" : "NO");
+  }
+}
+
+void write_json(const std::string& path, const std::vector<Figure>& figures) {
+  std::ofstream out(path);
+  out << "{\"results\": [";
+  const char* separator = "\n  ";
+  for (const Figure& f : figures) {
+    out << separator << "{\"name\": \"" << f.name << "\", \"transport\": \"" << f.transport
+        << "\", \"value\": " << number("%.6g", f.value) << ", \"unit\": \"" << f.unit << "\", \"baseline\": \"" << f.baseline
+        << "\", \"baseline_value\": " << number("%.6g", f.baseline_value) << ", \"ratio\": " << number("%.6g", f.ratio())
+        << ", \"target\": \"" << wanted(f.target) << "\", \"reached\": " << (f.reached() ? "true" : "false") << "}";
+    separator = ",\n  ";
+  }
+  out << "\n]}\n";
+  if (!out.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+}  // namespace gpupool::bench

@@ -1,0 +1,49 @@
+// What the measured programs share: they use nothing but the driver API, so that each runs on any libcuda.so.1.
+#pragma once
+#include <cuda.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace gpupool::bench {
+
+using Clock = std::chrono::steady_clock;
+
+inline double microseconds(Clock::time_point from, Clock::time_point to = Clock::now()) {
+  return std::chrono::duration<double, std::micro>(to - from).count();
+}
+
+inline double middle(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+inline void check(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  cuGetErrorName(result, &name);
+  std::fprintf(stderr, "gpupool-bench: %s gave %s\n", what, name ? name : "an unknown error");
+  std::exit(1);
+}
+#define CHECK(call) ::gpupool::bench::check(call, #call)
+
+// One line per measured value, read by gpupool-bench.
+inline void report(const char* name, double value) { std::printf("%s %.6g\n", name, value); }
+
+inline CUstream start_cuda() {
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  CHECK(cuInit(0));
+  CHECK(cuDeviceGet(&device, 0));
+  CHECK(cuDevicePrimaryCtxRetain(&context, device));
+  CHECK(cuCtxSetCurrent(context));
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CHECK(cuCtxSynchronize());
+  return stream;
+}
+
+}  // namespace gpupool::bench
