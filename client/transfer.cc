@@ -76,7 +76,7 @@ CUresult copy_from_device(Session& session, Context& context, CUstream stream, v
   if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
   const wire::CopyFromDevice body{cuda::handle_bits(stream), from, rows.device_pitch, rows.width, rows.count};
   const Transfer transfer{static_cast<std::byte*>(to), rows.host_pitch, rows.width, rows.count, !wait};
-  Waiter waiter;
+  Waiter waiter{.id = id_of(wire::Command::copy_from_device)};
   // Nobody sees a background copy's reply: without the flag its error comes with the next answer that is waited for.
   const uint16_t flags = wait ? wire::kWantsReply : uint16_t{0};
   session.queue().append(id_of(wire::Command::copy_from_device), flags, Session::handle_of(&context),
