@@ -28,6 +28,7 @@ struct Hello {
   std::string resume_token;
   std::string tenant;
   std::string token;
+  std::string bulk_token;
 };
 
 struct Attribute {
@@ -66,6 +67,8 @@ struct HelloReply {
   std::vector<Device> devices;
   AddressRange addresses;
   int64_t worker_pid = 0;
+  uint32_t bulk_connections = 0;
+  std::string bulk_token;
 };
 
 constexpr size_t kMaxDevices = 256;             // a peer is not trusted: more is malformed
@@ -176,6 +179,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case bytes(8): hello.resume_token = in.get_bytes(); return true;
       case bytes(9): hello.tenant = in.get_string(); return true;
       case bytes(10): hello.token = in.get_bytes(); return true;
+      case bytes(11): hello.bulk_token = in.get_bytes(); return true;
       default: return false;
     }
   });
@@ -197,6 +201,8 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
         return true;
       case bytes(9): read_range(in.get_message(), reply.addresses); return true;
       case varint(10): reply.worker_pid = in.get_int64(); return true;
+      case varint(11): reply.bulk_connections = in.get_uint32(); return true;
+      case bytes(12): reply.bulk_token = in.get_bytes(); return true;
       default: return false;
     }
   });
@@ -228,6 +234,7 @@ inline std::string encode(const Hello& hello) {
   fields.text(8, hello.resume_token);
   fields.text(9, hello.tenant);
   fields.text(10, hello.token);
+  fields.text(11, hello.bulk_token);
   return out;
 }
 
@@ -272,6 +279,8 @@ inline std::string encode(const HelloReply& reply) {
     fields.message(9, encoded);
   }
   fields.i64(10, reply.worker_pid);
+  fields.u32(11, reply.bulk_connections);
+  fields.text(12, reply.bulk_token);
   return out;
 }
 

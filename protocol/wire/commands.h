@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "protocol/wire/frame.h"
+
 namespace gpupool::wire {
 
 // ping: no body; answered by MessageKind::pong at once, also while the executor works.
@@ -83,6 +85,24 @@ struct DeviceData {     // then the bytes; the message's sequence number names t
   uint64_t offset;      // in the packed rows
 };
 
+// bulk_to_device, bulk_from_device: the rows travel packed, in pieces (BulkHeader) on the session's bulk connections, in any
+// order. To the device: the client sends the pieces right behind the command. From the device: a reply on the command
+// connection, sent after the last piece, ends the copy, also without kWantsReply; with an error, pieces may be missing.
+struct BulkCopy {
+  uint64_t stream;
+  uint64_t device;      // address
+  uint64_t pitch;       // of the rows in device memory
+  uint64_t width;       // width * rows <= kMaxBulkCopyBytes; with more than one row, at most kBulkChunkBytes
+  uint64_t rows;
+  uint32_t flags;       // as CopyToDevice's; 0 from the device
+  uint32_t reserved;
+};
+constexpr uint64_t kMaxBulkCopyBytes = uint64_t{1} << 30;
+// How the packed rows are cut: whole rows where there are several.
+constexpr uint64_t bulk_piece_bytes(uint64_t width, uint64_t rows) {
+  return rows == 1 ? kBulkChunkBytes : kBulkChunkBytes / width * width;
+}
+
 // upload_part: bytes of a module image, as a bundle (protocol/cuda/fatbin.h), follow. Parts come in order; an upload is
 // consumed by the load that names it.
 struct UploadPart {
@@ -160,6 +180,7 @@ GPUPOOL_BODY(MapMemory, 24);
 GPUPOOL_BODY(FreeMemory, 24);
 GPUPOOL_BODY(CopyToDevice, 40);
 GPUPOOL_BODY(CopyFromDevice, 40);
+GPUPOOL_BODY(BulkCopy, 48);
 GPUPOOL_BODY(UploadPart, 16);
 GPUPOOL_BODY(LoadImage, 16);
 GPUPOOL_BODY(GetFunction, 16);

@@ -58,6 +58,17 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 32);
 
+// On a bulk connection, in both directions: pieces of the copies that commands have announced.
+constexpr uint32_t kMaxBulkConnections = 8;  // of one session
+struct BulkHeader {
+  uint32_t length = 0;    // bytes after this header; every piece but the last of a copy has bulk_piece_bytes()
+  uint16_t flags = 0;
+  uint16_t reserved = 0;
+  uint64_t copy = 0;      // sequence number of the command that announced it
+  uint64_t offset = 0;    // of the piece in the packed rows
+};
+static_assert(sizeof(BulkHeader) == 24);
+
 // Commands beside the call table: what one driver call has no row for. Ids are append-only.
 constexpr uint16_t kFirstCommand = 0x8000;
 enum class Command : uint16_t {
