@@ -87,7 +87,10 @@ class Daemon {
                .dead_peer_timeout = options.dead_peer_timeout},
               [this](Client client, const Refusal& refusal) { door_.refuse(std::move(client), refusal); }),
         door_(context_, std::move(listener), options.hello_timeout,
-              [this](Client client) { pool_.assign(std::move(client)); }) {}
+              [this](Client client) {
+                if (client.bulk_token.empty()) pool_.assign(std::move(client));
+                else pool_.attach(std::move(client));
+              }) {}
 
   int run() {
     await_end_signal();

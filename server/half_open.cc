@@ -83,6 +83,8 @@ void HalfOpen::introduce() {
   Client client{.descriptor = stream_.release(),
                 .transport = transport_,
                 .hello = std::move(bytes_),
+                .session_id = hello.session_id(),
+                .bulk_token = hello.bulk_token(),
                 .address = address_,
                 .host = hello.host(),
                 .program = hello.program(),

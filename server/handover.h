@@ -2,7 +2,7 @@
 // message.
 //
 // worker -> poold: ready, or failed with a text. poold -> worker: session, with the client's descriptor and
-// its Hello. While the session runs, worker::Control receives what poold sends and WorkerPool::serve what the
+// its Hello; bulk, with the descriptor of a further connection of that session. While the session runs, worker::Control receives what poold sends and WorkerPool::serve what the
 // worker sends. The end of either process ends the other's socket. Both are the same build, so the packet is a
 // plain struct; it is checked all the same, because a worker runs a client's code paths.
 #pragma once
@@ -33,16 +33,17 @@ enum WorkerExit : int {
   kWorkerUsage = 64,
 };
 
-enum class ControlKind : uint32_t { ready = 1, failed = 2, session = 3 };
+enum class ControlKind : uint32_t { ready = 1, failed = 2, session = 3, bulk = 4 };
 
 struct ControlHeader {
   ControlKind kind = ControlKind::ready;
   uint32_t payload_bytes = 0;   // failed: text; session: Hello
   uint64_t session_number = 0;  // this and all below: session only
   int64_t dead_peer_timeout_ms = 0;
-  std::array<char, 16> transport{};  // scheme, zero-terminated
+  std::array<char, 16> transport{};  // scheme, zero-terminated; bulk too
   std::array<char, 16> session_id{};
   std::array<char, 32> resume_token{};
+  std::array<char, 32> bulk_token{};
 };
 static_assert(std::is_trivially_copyable_v<ControlHeader>);
 

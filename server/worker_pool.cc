@@ -30,6 +30,13 @@ int64_t milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start).count();
 }
 
+// In a time that does not tell how much of it was right.
+bool same_secret(const std::string& a, const std::string& b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
 void close_descriptor(int& descriptor) {
   if (descriptor >= 0) ::close(std::exchange(descriptor, -1));
 }
@@ -224,13 +231,28 @@ void WorkerPool::give_up_waiting(uint64_t ticket) {
                                           " s; try again later"});
 }
 
+void WorkerPool::attach(Client client) {
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state != State::serving || worker->session_id != client.session_id) continue;
+    if (!same_secret(worker->bulk_token, client.bulk_token)) break;
+    ControlHeader header{.kind = ControlKind::bulk};
+    client.transport.copy(header.transport.data(), header.transport.size() - 1);
+    if (!send_control(worker->control.native_handle(), header, "", client.descriptor)) break;
+    close_descriptor(client.descriptor);
+    log::debug("bulk_connection", {{"session", worker->session}, {"client", client.address}});
+    return;
+  }
+  refuse_(std::move(client), {control::HelloReply::DENIED, "there is no such session to open a bulk connection for"});
+}
+
 bool WorkerPool::hand_over(Worker& worker, Client& client) {
   ControlHeader header{.kind = ControlKind::session,
                        .session_number = next_session_,
                        .dead_peer_timeout_ms = settings_.dead_peer_timeout.count()};
   client.transport.copy(header.transport.data(), header.transport.size() - 1);
   if (::getrandom(header.session_id.data(), header.session_id.size(), 0) < 0 ||
-      ::getrandom(header.resume_token.data(), header.resume_token.size(), 0) < 0) {
+      ::getrandom(header.resume_token.data(), header.resume_token.size(), 0) < 0 ||
+      ::getrandom(header.bulk_token.data(), header.bulk_token.size(), 0) < 0) {
     return false;
   }
   const auto sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
@@ -244,6 +266,8 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   worker.state = State::serving;
   worker.since = Clock::now();
   worker.session = next_session_++;
+  worker.session_id.assign(header.session_id.data(), header.session_id.size());
+  worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
   client.hello.clear();
   log::info("session_started", {{"session", worker.session},
                                 {"worker", worker.pid},

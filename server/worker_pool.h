@@ -29,6 +29,8 @@ struct Client {
   int descriptor = -1;
   std::string transport;
   std::string hello;
+  std::string session_id;
+  std::string bulk_token;  // not empty: a bulk connection of that session
   // For logs, as the client says it:
   std::string address;
   std::string host;
@@ -59,6 +61,8 @@ class WorkerPool {
   void start(std::function<void(Result<void>)> first_result);
   // The client gets a worker at once or soon, or is refused. Takes over its descriptor.
   void assign(Client client);
+  // A bulk connection goes to its session's worker, or is refused. Takes over its descriptor.
+  void attach(Client client);
   // Ends all workers, those with a client too, and then calls back.
   void stop(std::function<void()> stopped);
 
@@ -74,6 +78,8 @@ class WorkerPool {
     State state = State::starting;
     Clock::time_point since;  // of the state
     uint64_t session = 0;
+    std::string session_id;  // this and the next: while serving
+    std::string bulk_token;
     Client client;  // without descriptor and Hello; while serving
     std::string failure;
   };

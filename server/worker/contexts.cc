@@ -58,7 +58,8 @@ void EventPool::abandon() {
 }
 
 ContextState::ContextState(const DeviceApi& api, uint64_t handle, CUcontext object, int device, bool primary)
-    : handle(handle), object(object), device(device), primary(primary), events(std::make_shared<EventPool>(api)) {
+    : handle(handle), object(object), device(device), primary(primary), events(std::make_shared<EventPool>(api)),
+      signals(std::make_shared<SignalPool>(api)) {
   legacy.context = this;
 }
 

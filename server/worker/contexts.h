@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/worker/device_api.h"
+#include "server/worker/signals.h"
 
 namespace gpupool::worker {
 
@@ -61,6 +62,7 @@ struct ContextState {
   const bool primary;
   unsigned retained = 1;              // primary contexts: how often the client retains it
   std::shared_ptr<EventPool> events;  // shared with waits that outlive the context's last command
+  std::shared_ptr<SignalPool> signals;
   StreamState legacy;
   std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;
   std::vector<StreamState*> used;     // streams with StreamState::used

@@ -59,10 +59,7 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   if (result != CUDA_SUCCESS) return result;
   result = api_.cuMemMap(address, size, 0, mapping.memory, 0);
   if (result == CUDA_SUCCESS) {
-    CUmemAccessDesc access{};
-    access.location = properties.location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    result = api_.cuMemSetAccess(address, size, &access, 1);
+    result = allow_access(address, size, properties.location);
     if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, size);
   }
   if (result != CUDA_SUCCESS) {
@@ -71,6 +68,30 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   }
   mappings_.emplace_hint(next, address, mapping);
   return CUDA_SUCCESS;
+}
+
+// The device, and the CPU too where it can reach device memory (softgpu; coherent links).
+CUresult DeviceMemory::allow_access(uint64_t address, uint64_t size, CUmemLocation device) {
+  constexpr auto kHost = static_cast<CUmemLocationType>(2);  // CU_MEM_LOCATION_TYPE_HOST, CUDA 12.2
+  const CUmemAccessDesc access[2] = {{device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+                                     {{kHost, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  if (cpu_reaches_) {
+    if (api_.cuMemSetAccess(address, size, access, 2) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    cpu_reaches_ = false;
+  }
+  return api_.cuMemSetAccess(address, size, access, 1);
+}
+
+bool DeviceMemory::reachable(uint64_t address, uint64_t size) const {
+  if (!cpu_reaches_ || !in_range(address, size)) return false;
+  auto mapping = mappings_.upper_bound(address);
+  if (mapping == mappings_.begin()) return false;
+  --mapping;
+  for (uint64_t covered = mapping->first; covered < address + size; ++mapping) {
+    if (mapping == mappings_.end() || mapping->first != covered) return false;
+    covered += mapping->second.size;
+  }
+  return true;
 }
 
 CUresult DeviceMemory::create(const CUmemAllocationProp& properties, Mapping& mapping) {

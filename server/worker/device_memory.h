@@ -53,6 +53,8 @@ class DeviceMemory {
   bool in_range(uint64_t address, uint64_t size) const {
     return address >= base_ && size <= size_ && address - base_ <= size_ - size;
   }
+  // Mapped, and the CPU may read and write it at the same address.
+  bool reachable(uint64_t address, uint64_t size) const;
   bool add_variable(uint64_t owner, uint64_t address, uint64_t size);
   void forget_variables(uint64_t owner) {
     std::erase_if(variables_, [owner](const auto& known) { return known.second.second == owner; });
@@ -81,6 +83,7 @@ class DeviceMemory {
 
   bool passed(Group& group);
   CUresult create(const CUmemAllocationProp& properties, Mapping& mapping);
+  CUresult allow_access(uint64_t address, uint64_t size, CUmemLocation device);
   // Until at least one more free has taken effect; false when there is none, or `stop` has come.
   bool wait_for_free(std::chrono::steady_clock::time_point stop);
   void finish(Group& group);
@@ -92,6 +95,7 @@ class DeviceMemory {
   uint64_t base_ = 0;
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
+  bool cpu_reaches_ = true;               // until a device says no
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner
   std::mutex mutex_;                      // groups_
   std::deque<Group> groups_;

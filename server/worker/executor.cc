@@ -46,6 +46,7 @@ Executor::Executor(SessionStart& start)
       table(api, contexts),
       staging(api),
       bulk(api, outbox, staging, waits, capture, output_possible),
+      links(copies, outbox),
       memory(api, contexts, outbox),
       callbacks([this](uint64_t id, const void* context) {
         // No driver call is allowed on the device's callback thread, and finished copies must be sent first.
@@ -183,6 +184,16 @@ void Executor::publish() {
   bulk.flush();
 }
 
+bool Executor::is_idle(StreamState& stream) {
+  // An event, not a query: a stream may also have to wait for others (the default stream does, and they for it).
+  EventPool& pool = *stream.context->events;
+  const CUevent event = pool.take();
+  if (!event) return false;
+  const bool idle = api.cuEventRecord(event, stream.stream) == CUDA_SUCCESS && api.cuEventQuery(event) == CUDA_SUCCESS;
+  pool.give(event);
+  return idle;
+}
+
 void Executor::fetch_output(StreamState& stream) {
   // Idle, so this returns at once; it is what makes the driver print.
   if (output_possible.load(std::memory_order_relaxed)) api.cuStreamSynchronize(stream.stream);
@@ -215,7 +226,8 @@ void Executor::departing(StreamState& stream) {
 bool Executor::leave(ContextState& context) {
   contexts.enter(&context);
   callbacks.release(context.object);
-  if (!waits.drain(context.object, std::chrono::steady_clock::now() + kLongestQuiesce)) return false;
+  const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
+  if (!waits.drain(context.object, deadline) || !copies.drain(context.object, deadline)) return false;
   api.cuCtxSynchronize();
   publish();
   bulk.drop_context(context);
@@ -225,12 +237,18 @@ bool Executor::leave(ContextState& context) {
   staging.drop_context(context, false);
   memory.drop_context(context, false);
   table.drop_context(context);
+  context.signals->clear();
   context.events->clear();
   return true;
 }
 
 void Executor::tear_down() {
   callbacks.end_all();
+  links.stop();
+  for (auto& [handle, context] : contexts.all()) {  // no stream waits for data that cannot come any more
+    contexts.enter(context.get());
+    copies.cancel(context->object);
+  }
   waits.stop();
   for (auto& [handle, context] : contexts.all()) {
     contexts.enter(context.get());
@@ -242,6 +260,7 @@ void Executor::tear_down() {
   memory.drop_all();
   for (auto& [handle, context] : contexts.all()) {
     contexts.enter(context.get());
+    context->signals->clear();
     context->events->clear();
     contexts.enter(nullptr);
     if (!context->primary) {

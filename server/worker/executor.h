@@ -15,6 +15,8 @@
 #include "protocol/wire/reader.h"
 #include "protocol/wire/writer.h"
 #include "server/worker/bulk.h"
+#include "server/worker/bulk_copy.h"
+#include "server/worker/bulk_links.h"
 #include "server/worker/calls/guards.h"
 #include "server/worker/contexts.h"
 #include "server/worker/device_api.h"
@@ -79,6 +81,8 @@ class Executor {
   WaitPool waits;
   Staging staging;
   Bulk bulk;
+  BulkCopies copies;
+  BulkLinks links;
   DeviceMemory memory;
   HostCallbacks callbacks;
   Uploads uploads;
@@ -97,6 +101,8 @@ class Executor {
   }
   // Sends what the client must see before it is told that device work has completed. Any thread.
   void publish();
+  // True: everything that the stream got so far, and what it has to wait for, is done.
+  bool is_idle(StreamState& stream);
   // Completed work of a stream: its kernels' output is fetched from the device.
   void fetch_output(StreamState& stream);
   // The stream is about to be destroyed: its unfinished copies and uses are kept apart from it.

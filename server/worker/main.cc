@@ -79,6 +79,29 @@ Result<void> send_reply(transport::Connection& connection, const control::HelloR
   return transport::send_all(connection, parts, deadline);
 }
 
+std::unique_ptr<transport::Connection> open_connection(const server::ControlMessage& message, const transport::Options& options) {
+  const auto& scheme = message.header.transport;
+  auto connection = transport::adopt(std::string(scheme.data(), ::strnlen(scheme.data(), scheme.size())),
+                                     message.descriptor, options);
+  return connection ? std::move(*connection) : nullptr;
+}
+
+// Where client and worker share memory nothing is faster than the one connection; and streams must be able to wait.
+bool can_bulk(DeviceLibrary& library, const transport::Connection& connection) {
+  return !connection.shares_memory() && library.symbol("cuStreamWaitValue32_v2") && library.symbol("cuStreamWriteValue32_v2");
+}
+
+// A bulk connection that poold sends: the client hears that it is welcome before the session uses it.
+void take_bulk_connection(const server::ControlMessage& message, const transport::Options& options, const BulkSink& sink) {
+  auto connection = open_connection(message, options);
+  if (!connection) return;
+  control::HelloReply welcome;
+  welcome.set_protocol_version(wire::kProtocolVersion);
+  welcome.set_server_version(server::kVersion);
+  const auto deadline = transport::Clock::now();  // it fits into the socket of a new connection, or there is something wrong
+  if (send_reply(*connection, welcome, deadline)) sink(std::move(connection));
+}
+
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
           server::ControlMessage message, Control& control) {
   const server::ControlHeader& header = message.header;
@@ -109,6 +132,10 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.mutable_addresses()->set_base(range.base);
   reply.mutable_addresses()->set_size(range.size);
   reply.set_worker_pid(::getpid());
+  if (can_bulk(library, **connection)) {
+    reply.set_bulk_connections(wire::kMaxBulkConnections);
+    reply.set_bulk_token(std::string(header.bulk_token.data(), header.bulk_token.size()));
+  }
   const auto deadline = transport::Clock::now() + dead_peer_timeout;
   auto opened = send_reply(**connection, reply, deadline);
   if (opened) opened = (*connection)->upgrade(transport::Side::server, deadline);
@@ -127,6 +154,12 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.range_size = range.size;
   start.dead_peer_timeout = dead_peer_timeout;
   start.stop_descriptor = control.end_descriptor();
+  start.bulk_connections = [&control, options](BulkSink sink) {
+    if (!sink) return control.handle(server::ControlKind::bulk, nullptr);
+    control.handle(server::ControlKind::bulk, [options, sink](const server::ControlMessage& message) {
+      take_bulk_connection(message, options, sink);
+    });
+  };
   return run_session(std::move(start));
 }
 

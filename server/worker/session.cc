@@ -41,6 +41,7 @@ class Watchdog {
 
 int run_session(SessionStart start) {
   const int stop_descriptor = start.stop_descriptor;
+  const auto accept_bulk = start.bulk_connections;
   Executor executor(start);
   if (start.capture_output) {
     if (const auto captured = executor.capture.start(); !captured) {
@@ -51,8 +52,10 @@ int run_session(SessionStart start) {
   int status = 1;
   {
     const Background background(executor, stop_descriptor);
+    if (accept_bulk) accept_bulk([&executor](auto connection) { executor.links.add(std::move(connection)); });
     status = executor.run() ? 0 : 1;
     executor.outbox.close();
+    if (accept_bulk) accept_bulk(nullptr);
     const Watchdog watchdog(status);
     executor.tear_down();
   }

@@ -17,6 +17,8 @@ namespace gpupool::worker {
 // Address of a driver function of the device library; null where it has none.
 using SymbolLookup = std::function<void*(const char* name)>;
 
+using BulkSink = std::function<void(std::unique_ptr<transport::Connection>)>;
+
 struct SessionStart {
   std::unique_ptr<transport::Connection> connection;  // after the hello in both directions
   SymbolLookup symbol;                                // cuInit has succeeded
@@ -25,6 +27,8 @@ struct SessionStart {
   uint64_t range_size = 0;
   std::chrono::milliseconds dead_peer_timeout{15000};  // longest time without progress in sending
   bool capture_output = true;                          // descriptors 1 and 2 become the client's
+  // Where the session's bulk connections go from now on, after their hello; an empty sink: nowhere. May be null.
+  std::function<void(BulkSink)> bulk_connections;
   int stop_descriptor = -1;                            // at its end poold shuts down: the client is told, the session ends
 };
 

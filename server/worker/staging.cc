@@ -80,16 +80,19 @@ bool Staging::collect() {
   return any;
 }
 
-StagingChunk* Staging::acquire(ContextState& context, size_t size) {
+StagingChunk* Staging::try_acquire(ContextState& context, size_t size) {
   if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
   if (collect()) {
     stalled_ = false;
     if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
   }
+  return grow(context, size, kStagingBytes) ? take_idle(context, size) : nullptr;
+}
+
+StagingChunk* Staging::acquire(ContextState& context, size_t size) {
+  if (StagingChunk* const chunk = try_acquire(context, size)) return chunk;
   if (stalled_ && grow(context, size, kMaxStagingBytes)) return take_idle(context, size);
-  if (grow(context, size, kStagingBytes) || (shrink_others(context) && grow(context, size, kStagingBytes))) {
-    return take_idle(context, size);
-  }
+  if (shrink_others(context) && grow(context, size, kStagingBytes)) return take_idle(context, size);
   const auto start = Clock::now();
   context.for_each_stream([this](StreamState& stream) { close_slab(stream); });
   while (true) {

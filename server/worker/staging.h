@@ -34,6 +34,8 @@ class Staging {
 
   // A piece of at least `size` bytes (at most kLargePiece), with `context` current. Null: out of memory.
   StagingChunk* acquire(ContextState& context, size_t size);
+  // The same, but only what is there or may be had at once.
+  StagingChunk* try_acquire(ContextState& context, size_t size);
   void give_back(StagingChunk* chunk);
   // Comes back by itself once everything that `stream` was given so far has run.
   void keep_until(StagingChunk* chunk, StreamState& stream);

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "server/worker/calls/commands.h"
+#include "server/worker/calls/copy_ranges.h"
 
 namespace gpupool::worker::commands {
 namespace {
@@ -10,17 +11,6 @@ namespace {
 // A copy this small is looked after by the executor for a moment: handing it to a thread costs more than it takes.
 constexpr size_t kQuickBytes = 64u << 10;
 constexpr std::chrono::microseconds kLook{25};
-
-// The bytes from the first to the last of `rows` rows; nullopt: the numbers cannot be.
-std::optional<uint64_t> extent(uint64_t pitch, uint64_t width, uint64_t rows) {
-  if (width == 0 || rows == 0) return 0;
-  if (rows > 1 && pitch < width) return std::nullopt;
-  uint64_t bytes = 0;
-  if (__builtin_mul_overflow(pitch, rows - 1, &bytes) || __builtin_add_overflow(bytes, width, &bytes)) {
-    return std::nullopt;
-  }
-  return bytes;
-}
 
 CUresult copy_rows_in(const DeviceApi& api, const wire::CopyToDevice& copy, std::byte* from, CUstream stream) {
   if (copy.rows == 1 || copy.pitch == copy.width) {
@@ -93,6 +83,19 @@ CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectan
   return CUDA_SUCCESS;
 }
 
+// Straight from device memory that the CPU reaches, with nothing left to wait for. The result is the reply's.
+bool send_at_once(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy, uint64_t sequence) {
+  const uint64_t bytes = copy.width * copy.rows;
+  if (copy.rows != 1 && copy.pitch != copy.width) return false;
+  if (bytes > kLargePiece || !session.memory.reachable(copy.source, bytes) || !session.is_idle(stream)) return false;
+  const wire::DeviceData where{0};
+  session.outbox.send(wire::MessageKind::device_data, 0, sequence, std::as_bytes(std::span(&where, 1)),
+                      {reinterpret_cast<const std::byte*>(copy.source), bytes});
+  session.fetch_output(stream);
+  session.publish();
+  return true;
+}
+
 CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy, uint64_t sequence) {
   const bool packed = copy.rows == 1 || copy.pitch == copy.width;
   const uint64_t width = packed ? copy.width * copy.rows : copy.width;
@@ -148,6 +151,12 @@ Outcome copy_to_device(Executor& session, Command& command) {
     if (result == CUDA_SUCCESS && (copy.flags & wire::kCopyOrdersStreams) != 0) session.contexts.order_all_after(*stream);
     return result;
   };
+  if (bytes > Staging::kSlabPart && (copy.rows == 1 || copy.pitch == copy.width) &&
+      session.memory.reachable(copy.destination, bytes) && session.is_idle(*stream)) {
+    // Nothing is before it, and it is done before anything else is looked at.
+    if (!session.inbox.read_into({reinterpret_cast<std::byte*>(copy.destination), bytes})) return Outcome::lost();
+    return CUDA_SUCCESS;
+  }
   if (bytes <= Staging::kSlabPart) {
     std::byte* const place = session.staging.slab_place(*stream, bytes);
     if (!place) return refuse(session, CUDA_ERROR_OUT_OF_MEMORY);
@@ -184,6 +193,12 @@ Outcome copy_from_device(Executor& session, Command& command) {
   if (*touched == 0) return fail(CUDA_SUCCESS);
   if (session.bulk.full()) return fail(CUDA_ERROR_OUT_OF_MEMORY);
   session.contexts.enter(stream->context);
+  if (send_at_once(session, *stream, *copy, sequence)) {
+    const CUresult result = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
+    session.memory.collect();
+    session.outbox.send(wire::MessageKind::reply, result, sequence);
+    return Outcome::parked();
+  }
   CopyPiece reply{.sequence = sequence};
   reply.result = enqueue_all(session, *stream, *copy, sequence);
   if (command.wants_reply()) {

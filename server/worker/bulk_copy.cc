@@ -1,0 +1,154 @@
+#include "server/worker/bulk_copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gpupool::worker {
+namespace {
+
+// A piece as a rectangle; the device's end of `copy` is what the caller fills in.
+CUDA_MEMCPY2D rectangle(const DeviceRows& rows, uint64_t piece) {
+  CUDA_MEMCPY2D copy{};
+  copy.WidthInBytes = rows.width;
+  copy.Height = rows.size_of(piece) / rows.width;
+  return copy;
+}
+
+uint64_t first_row(const DeviceRows& rows, uint64_t piece) { return piece * (rows.piece_bytes() / rows.width); }
+
+}  // namespace
+
+bool Ring::take(Staging& staging, ContextState& context, uint64_t pieces) {
+  const uint64_t wanted = std::min<uint64_t>(kRingPieces, pieces);
+  while (chunks.size() < wanted) {
+    StagingChunk* const chunk = chunks.empty() ? staging.acquire(context, kLargePiece) : staging.try_acquire(context, kLargePiece);
+    if (!chunk) break;
+    Signal* const signal = context.signals->take();
+    if (!signal) {
+      staging.give_back(chunk);
+      break;
+    }
+    chunks.push_back(chunk);
+    signals.push_back(signal);
+    first.push_back(signal->value);
+  }
+  if (chunks.empty()) return false;
+  // Whoever takes the signals next goes on from the last round.
+  for (size_t i = 0; i < signals.size(); ++i) {
+    signals[i]->value += static_cast<uint32_t>((pieces - i + chunks.size() - 1) / chunks.size());
+  }
+  return true;
+}
+
+void Ring::release_after(Staging& staging, StreamState& stream) {
+  for (StagingChunk* const chunk : chunks) staging.keep_until(chunk, stream);
+}
+
+void Ring::give_back(EventPool& pool, SignalPool& signal_pool) {
+  for (const CUevent event : events) {
+    if (event) pool.give(event);
+  }
+  for (Signal* const signal : signals) signal_pool.give(signal);
+  events.clear();
+  signals.clear();
+}
+
+void BulkCopies::add(uint64_t sequence, std::shared_ptr<BulkCopy> copy) {
+  const std::lock_guard lock(mutex_);
+  copies_[sequence] = std::move(copy);
+}
+
+void BulkCopies::remove(uint64_t sequence) {
+  std::shared_ptr<BulkCopy> last;  // destroyed without the lock
+  const std::lock_guard lock(mutex_);
+  if (const auto found = copies_.find(sequence); found != copies_.end()) {
+    last = std::move(found->second);
+    copies_.erase(found);
+  }
+  changed_.notify_all();
+}
+
+std::shared_ptr<BulkCopy> BulkCopies::await(uint64_t sequence) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return over_ || passed_ >= sequence; });
+  const auto found = copies_.find(sequence);
+  return found == copies_.end() || over_ ? nullptr : found->second;
+}
+
+void BulkCopies::passed(uint64_t sequence) {
+  {
+    const std::lock_guard lock(mutex_);
+    passed_ = sequence;
+  }
+  changed_.notify_all();
+}
+
+bool BulkCopies::drain(CUcontext context, std::chrono::steady_clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_until(lock, deadline, [&] {
+    return std::none_of(copies_.begin(), copies_.end(), [&](const auto& entry) { return entry.second->context == context; });
+  });
+}
+
+void BulkCopies::cancel(CUcontext context) {
+  std::vector<std::shared_ptr<BulkCopy>> mine;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [sequence, copy] : copies_) {
+      if (copy->context == context) mine.push_back(copy);
+    }
+  }
+  for (const auto& copy : mine) copy->cancel();
+}
+
+void BulkCopies::end() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+}
+
+void gather(const DeviceRows& rows, uint64_t offset, std::span<std::byte> packed) {
+  const auto* from = reinterpret_cast<const std::byte*>(rows.address + offset / rows.width * rows.pitch);
+  for (; !packed.empty(); packed = packed.subspan(rows.width), from += rows.pitch) {
+    std::memcpy(packed.data(), from, rows.width);
+  }
+}
+
+void scatter(const DeviceRows& rows, uint64_t offset, std::span<const std::byte> packed) {
+  auto* to = reinterpret_cast<std::byte*>(rows.address + offset / rows.width * rows.pitch);
+  for (; !packed.empty(); packed = packed.subspan(rows.width), to += rows.pitch) {
+    std::memcpy(to, packed.data(), rows.width);
+  }
+}
+
+CUresult copy_piece_in(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* from, CUstream stream) {
+  if (rows.rows == 1) {
+    return api.cuMemcpyHtoDAsync_v2(rows.address + piece * rows.piece_bytes(), from, rows.size_of(piece), stream);
+  }
+  CUDA_MEMCPY2D copy = rectangle(rows, piece);
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = from;
+  copy.srcPitch = rows.width;
+  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.dstDevice = rows.address + first_row(rows, piece) * rows.pitch;
+  copy.dstPitch = rows.pitch;
+  return api.cuMemcpy2DAsync_v2(&copy, stream);
+}
+
+CUresult copy_piece_out(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* to, CUstream stream) {
+  if (rows.rows == 1) {
+    return api.cuMemcpyDtoHAsync_v2(to, rows.address + piece * rows.piece_bytes(), rows.size_of(piece), stream);
+  }
+  CUDA_MEMCPY2D copy = rectangle(rows, piece);
+  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = rows.address + first_row(rows, piece) * rows.pitch;
+  copy.srcPitch = rows.pitch;
+  copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+  copy.dstHost = to;
+  copy.dstPitch = rows.width;
+  return api.cuMemcpy2DAsync_v2(&copy, stream);
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,108 @@
+#include "server/worker/bulk_links.h"
+
+#include <system_error>
+#include <utility>
+
+#include "server/worker/incoming_copy.h"
+#include "server/worker/outgoing_copy.h"
+
+namespace gpupool::worker {
+
+bool BulkLinks::add(std::unique_ptr<transport::Connection> connection) {
+  const std::lock_guard lock(mutex_);
+  if (stopping_ || connections_.size() >= wire::kMaxBulkConnections) return false;
+  transport::Connection& link = *connection;
+  try {
+    connections_.push_back(std::move(connection));
+    threads_.emplace_back([this, &link] { run_receiver(link); });
+    threads_.emplace_back([this, &link] { run_sender(link); });
+  } catch (const std::system_error&) {  // no thread to be had: a connection that serves one direction is no use
+    link.close();
+    return false;
+  }
+  return true;
+}
+
+bool BulkLinks::any() {
+  const std::lock_guard lock(mutex_);
+  return !connections_.empty() && !stopping_;
+}
+
+void BulkLinks::send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_) {
+      queue_.push_back({std::move(copy), piece});
+      wake_.notify_one();
+      return;
+    }
+  }
+  copy->finish(CUDA_ERROR_UNKNOWN);
+}
+
+void BulkLinks::run_receiver(transport::Connection& connection) {
+  std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  while (true) {
+    const auto received = receive_piece(connection, scratch);
+    if (received) continue;
+    // The client is leaving: its command connection says so, too.
+    if (received.error().code != ErrorCode::closed) {
+      outbox_.end("a bulk connection failed: " + received.error().message);
+    }
+    return;
+  }
+}
+
+Result<void> BulkLinks::receive_piece(transport::Connection& connection, std::span<std::byte> scratch) {
+  wire::BulkHeader header;
+  const auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&header), sizeof header}, {});
+  if (!got) return got.error();
+  if (header.length == 0 || header.length > wire::kBulkChunkBytes || header.flags != 0) {
+    return Error{ErrorCode::malformed, "a piece of a copy has a wrong header"};
+  }
+  const auto copy = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(header.copy));
+  if (!copy) return Error{ErrorCode::malformed, "a piece of no copy"};
+  const auto last = copy->receive(connection, header.offset, header.length, scratch);
+  if (!last) {
+    const bool broken = last.error().code == ErrorCode::closed;
+    return Error{broken ? ErrorCode::lost : last.error().code, last.error().message};
+  }
+  if (*last) copies_.remove(header.copy);
+  return {};
+}
+
+void BulkLinks::run_sender(transport::Connection& connection) {
+  std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (stopping_) return;
+    Piece piece = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    const auto sent = piece.copy->send(connection, piece.number, scratch);
+    piece.copy = nullptr;
+    if (!sent) {
+      outbox_.end("a bulk connection failed: " + sent.error().message);
+      return;
+    }
+    lock.lock();
+  }
+}
+
+void BulkLinks::stop() {
+  std::deque<Piece> unsent;
+  std::vector<std::thread> threads;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    unsent.swap(queue_);
+    threads.swap(threads_);
+    for (const auto& connection : connections_) connection->close();
+  }
+  wake_.notify_all();
+  copies_.end();
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,60 @@
+// Copies whose data goes by the bulk connections. The command says what and where; nothing here waits for the data.
+#include "server/worker/calls/commands.h"
+#include "server/worker/calls/copy_ranges.h"
+#include "server/worker/incoming_copy.h"
+#include "server/worker/outgoing_copy.h"
+
+namespace gpupool::worker::commands {
+namespace {
+
+bool sane(const wire::BulkCopy& copy) {
+  return copy.width != 0 && copy.rows != 0 && copy.width <= wire::kMaxBulkCopyBytes &&
+         copy.rows <= wire::kMaxBulkCopyBytes / copy.width && (copy.rows == 1 || copy.width <= wire::kBulkChunkBytes);
+}
+
+DeviceRows rows_of(const wire::BulkCopy& copy) { return {copy.device, copy.pitch, copy.width, copy.rows}; }
+
+}  // namespace
+
+Outcome bulk_to_device(Executor& session, Command& command) {
+  const auto copy = only<wire::BulkCopy>(command);
+  if (!copy || !sane(*copy) || (copy->flags & ~(wire::kCopyOrdersStreams | wire::kCopyPassesOthers)) != 0) return bad_body();
+  ContextState* const context = session.enter(command);
+  const auto touched = extent(copy->pitch, copy->width, copy->rows);
+  const bool passes = (copy->flags & wire::kCopyPassesOthers) != 0;
+  StreamState* stream = passes ? session.table.find_stream(copy->stream) : session.table.use_stream(copy->stream);
+  CUresult result = stream ? CUDA_SUCCESS : context ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+  if (stream && passes) session.contexts.note_use_unordered(*stream);
+  if (stream && (!touched || !session.memory.owns(copy->device, *touched))) {
+    result = CUDA_ERROR_INVALID_VALUE;
+    stream = nullptr;
+  }
+  if (stream) session.contexts.enter(stream->context);
+  session.copies.add(command.header.sequence,
+                     IncomingCopy::start(session, stream, rows_of(*copy), &result));
+  session.copies.passed(command.header.sequence);
+  if (stream && (copy->flags & wire::kCopyOrdersStreams) != 0) session.contexts.order_all_after(*stream);
+  return result;
+}
+
+Outcome bulk_from_device(Executor& session, Command& command) {
+  const auto copy = only<wire::BulkCopy>(command);
+  if (!copy || !sane(*copy) || copy->flags != 0) return bad_body();
+  session.enter(command);
+  // A reply ends every copy; the error of one that nobody waits for comes with a later answer as well.
+  const auto fail = [&](CUresult why) -> Outcome {
+    if (!command.wants_reply()) session.outbox.send(wire::MessageKind::reply, why, command.header.sequence);
+    return why;
+  };
+  StreamState* const stream = session.table.use_stream(copy->stream);
+  if (!stream) return fail(session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
+  const auto touched = extent(copy->pitch, copy->width, copy->rows);
+  if (!touched || !session.memory.owns(copy->device, *touched)) return fail(CUDA_ERROR_INVALID_VALUE);
+  if (!session.links.any()) return fail(CUDA_ERROR_NOT_SUPPORTED);
+  session.contexts.enter(stream->context);
+  const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
+  const CUresult result = OutgoingCopy::start(session, session.links, *stream, rows_of(*copy), command.header.sequence, deferred);
+  return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);
+}
+
+}  // namespace gpupool::worker::commands

@@ -1,0 +1,121 @@
+#include "server/worker/incoming_copy.h"
+
+#include "server/worker/executor.h"
+
+namespace gpupool::worker {
+
+IncomingCopy::IncomingCopy(const DeviceApi& api, ContextState* context, const DeviceRows& rows)
+    : BulkCopy(context, rows), api_(api), seen_(rows.pieces()), missing_(rows.pieces()) {}
+
+std::shared_ptr<IncomingCopy> IncomingCopy::start(Executor& session, StreamState* stream, const DeviceRows& rows,
+                                                  CUresult* result) {
+  auto copy = std::make_shared<IncomingCopy>(session.api, stream ? stream->context : nullptr, rows);
+  if (!stream) return copy;
+  const bool direct = session.memory.reachable(rows.address, (rows.rows - 1) * rows.pitch + rows.width) &&
+                      session.is_idle(*stream);
+  *result = direct ? copy->enqueue_direct(*stream) : copy->enqueue_staged(session, *stream);
+  return copy;
+}
+
+CUresult IncomingCopy::enqueue_direct(StreamState& stream) {
+  done_ = signals_->take();
+  if (!done_) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = signals_->wait(*done_, ++done_->value, stream.stream);
+  if (result == CUDA_SUCCESS) way_ = Way::direct;
+  return result;
+}
+
+CUresult IncomingCopy::enqueue_staged(Executor& session, StreamState& stream) {
+  const uint64_t pieces = rows.pieces();
+  if (!ring_.take(session.staging, *stream.context, pieces)) return CUDA_ERROR_OUT_OF_MEMORY;
+  way_ = Way::staged;
+  CUresult result = CUDA_SUCCESS;
+  for (; enqueued_ < pieces && result == CUDA_SUCCESS; ++enqueued_) {
+    const size_t slot = ring_.slot(enqueued_);
+    result = signals_->wait(*ring_.signals[slot], ring_.round(enqueued_), stream.stream);
+    if (result == CUDA_SUCCESS) {
+      result = copy_piece_in(api_, rows, enqueued_, ring_.chunks[slot]->data, stream.stream);
+    }
+    if (result != CUDA_SUCCESS) break;
+    if (enqueued_ + ring_.chunks.size() >= pieces) continue;  // nobody follows in this place
+    const CUevent event = events_->take();
+    ring_.events.push_back(event);
+    if (!event) result = CUDA_ERROR_OUT_OF_MEMORY;
+    else result = api_.cuEventRecord(event, stream.stream);
+  }
+  ring_.release_after(session.staging, stream);
+  return result;
+}
+
+Result<bool> IncomingCopy::receive(transport::Connection& connection, uint64_t offset, uint32_t length,
+                                   std::span<std::byte> scratch) {
+  const uint64_t piece = offset / rows.piece_bytes();
+  if (offset % rows.piece_bytes() != 0 || piece >= rows.pieces() || length != rows.size_of(piece)) {
+    return Error{ErrorCode::malformed, "a piece that no copy has"};
+  }
+  Way way;
+  {
+    const std::lock_guard lock(mutex_);
+    if (seen_[piece]) return Error{ErrorCode::malformed, "a piece came twice"};
+    seen_[piece] = true;
+    ++active_;
+    way = way_;
+  }
+  const auto received = receive_piece(connection, way, piece, scratch);
+  bool last = false;
+  {
+    const std::lock_guard lock(mutex_);
+    --active_;
+    last = received.ok() && --missing_ == 0;
+    if (last) finish();
+  }
+  idle_.notify_all();
+  if (!received) return received.error();
+  return last;
+}
+
+Result<void> IncomingCopy::receive_piece(transport::Connection& connection, Way way, uint64_t piece,
+                                         std::span<std::byte> scratch) {
+  const std::span<std::byte> packed = scratch.first(rows.size_of(piece));
+  const uint64_t offset = piece * rows.piece_bytes();
+  if (way == Way::direct && rows.rows == 1) {
+    return transport::receive_exact(connection, {reinterpret_cast<std::byte*>(rows.address + offset), packed.size()}, {});
+  }
+  if (way == Way::staged && piece < enqueued_) {
+    make_current(api_, context);
+    if (piece >= ring_.chunks.size()) api_.cuEventSynchronize(ring_.events[piece - ring_.chunks.size()]);
+    const auto received =
+        transport::receive_exact(connection, {ring_.chunks[ring_.slot(piece)]->data, packed.size()}, {});
+    if (received) signals_->raise(*ring_.signals[ring_.slot(piece)], ring_.round(piece));
+    make_current(api_, nullptr);
+    return received;
+  }
+  const auto received = transport::receive_exact(connection, packed, {});
+  if (received && way == Way::direct) scatter(rows, offset, packed);
+  return received;
+}
+
+// Everything is there: mutex_ held.
+void IncomingCopy::finish() {
+  if (!context) return;
+  make_current(api_, context);
+  if (done_) {
+    signals_->raise(*done_, done_->value);
+    signals_->give(done_);
+    done_ = nullptr;
+  }
+  // A piece that never got its place in the stream may still be waited for there.
+  for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
+  ring_.give_back(*events_, *signals_);
+  make_current(api_, nullptr);
+}
+
+void IncomingCopy::cancel() {
+  std::unique_lock lock(mutex_);
+  way_ = Way::nowhere;
+  if (done_) signals_->raise(*done_, done_->value);
+  for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
+  idle_.wait(lock, [this] { return active_ == 0; });
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,154 @@
+#include "server/worker/outgoing_copy.h"
+
+#include "server/worker/bulk_links.h"
+#include "server/worker/executor.h"
+
+namespace gpupool::worker {
+
+OutgoingCopy::OutgoingCopy(Executor& session, BulkLinks& links, ContextState& context, const DeviceRows& rows,
+                           uint64_t sequence, CUresult reply)
+    : BulkCopy(&context, rows), session_(session), links_(links), sequence_(sequence), reply_(reply), unsent_(rows.pieces()) {}
+
+CUresult OutgoingCopy::start(Executor& session, BulkLinks& links, StreamState& stream, const DeviceRows& rows,
+                             uint64_t sequence, CUresult reply) {
+  auto copy = std::make_shared<OutgoingCopy>(session, links, *stream.context, rows, sequence, reply);
+  copy->done_ = copy->signals_->take();
+  if (!copy->done_) return CUDA_ERROR_OUT_OF_MEMORY;
+  ++copy->done_->value;
+  const bool direct = session.memory.reachable(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
+  session.copies.add(sequence, copy);
+  const CUresult result = direct ? copy->enqueue_direct(stream) : copy->enqueue_staged(stream);
+  if (result != CUDA_SUCCESS) session.copies.remove(sequence);
+  return result;
+}
+
+// `ready_` has one event: everything before the copy is done.
+CUresult OutgoingCopy::enqueue_direct(StreamState& stream) {
+  const CUevent event = events_->take();
+  CUresult result = event ? session_.api.cuEventRecord(event, stream.stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS) result = signals_->wait(*done_, done_->value, stream.stream);
+  if (result != CUDA_SUCCESS) {
+    if (event) events_->give(event);
+    signals_->give(done_);
+    return result;
+  }
+  ready_.push_back(event);
+  hand_over();
+  return CUDA_SUCCESS;
+}
+
+// `ready_` has an event per piece: it lies in the ring.
+CUresult OutgoingCopy::enqueue_staged(StreamState& stream) {
+  const DeviceApi& api = session_.api;
+  const uint64_t pieces = rows.pieces();
+  if (!ring_.take(session_.staging, *stream.context, pieces)) {
+    signals_->give(done_);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  CUresult result = CUDA_SUCCESS;
+  for (uint64_t piece = 0; piece < pieces && result == CUDA_SUCCESS; ++piece) {
+    const size_t slot = ring_.slot(piece);
+    const size_t before = ring_.chunks.size();
+    if (piece >= before) result = signals_->wait(*ring_.signals[slot], ring_.round(piece - before), stream.stream);
+    if (result == CUDA_SUCCESS) result = copy_piece_out(api, rows, piece, ring_.chunks[slot]->data, stream.stream);
+    if (result != CUDA_SUCCESS) break;
+    const CUevent event = events_->take();
+    result = event ? api.cuEventRecord(event, stream.stream) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (event) ready_.push_back(event);
+  }
+  if (result == CUDA_SUCCESS) result = signals_->wait(*done_, done_->value, stream.stream);
+  ring_.release_after(session_.staging, stream);
+  if (result == CUDA_SUCCESS) {
+    hand_over();
+    return CUDA_SUCCESS;
+  }
+  // What is enqueued already must not wait for pieces that nobody will send.
+  for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
+  signals_->raise(*done_, done_->value);
+  for (const CUevent event : ready_) events_->give(event);
+  ring_.give_back(*events_, *signals_);
+  signals_->give(done_);
+  return result;
+}
+
+// The pieces are queued when they are ready: at once, or by a wait thread.
+void OutgoingCopy::hand_over() {
+  if (ready_.size() == 1 && session_.api.cuEventQuery(ready_.front()) == CUDA_SUCCESS) return queue_ready();
+  const auto self = shared_from_this();
+  const bool taken = session_.waits.submit(context, [self] {
+    make_current(self->session_.api, self->context);
+    self->queue_ready();
+    make_current(self->session_.api, nullptr);
+  });
+  if (!taken) queue_ready();  // no thread to be had: the executor waits itself
+}
+
+void OutgoingCopy::queue_ready() {
+  CUresult result = CUDA_SUCCESS;
+  const bool staged = !ring_.chunks.empty();
+  for (uint64_t at = 0; at < ready_.size(); ++at) {
+    if (result == CUDA_SUCCESS) {
+      result = session_.api.cuEventSynchronize(ready_[at]);
+      if (result != CUDA_SUCCESS) finish(result);
+      else if (staged) links_.send(shared_from_this(), at);
+    }
+    events_->give(ready_[at]);
+  }
+  ready_.clear();
+  if (staged || result != CUDA_SUCCESS) return;
+  for (uint64_t piece = 0; piece < rows.pieces(); ++piece) links_.send(shared_from_this(), piece);
+}
+
+Result<void> OutgoingCopy::send(transport::Connection& connection, uint64_t piece, std::span<std::byte> scratch) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (finished_) return {};
+    ++active_;
+  }
+  wire::BulkHeader header;
+  header.length = static_cast<uint32_t>(rows.size_of(piece));
+  header.copy = sequence_;
+  header.offset = piece * rows.piece_bytes();
+  std::span<std::byte> data(reinterpret_cast<std::byte*>(rows.address + header.offset), header.length);
+  if (!ring_.chunks.empty()) {
+    data = {ring_.chunks[ring_.slot(piece)]->data, header.length};
+  } else if (rows.rows > 1) {
+    data = scratch.first(header.length);
+    gather(rows, header.offset, data);
+  }
+  const iovec parts[] = {{&header, sizeof header}, {data.data(), data.size()}};
+  const auto sent = transport::send_all(connection, parts, {});
+  make_current(session_.api, context);
+  if (!ring_.chunks.empty()) signals_->raise(*ring_.signals[ring_.slot(piece)], ring_.round(piece));
+  {
+    const std::lock_guard lock(mutex_);
+    --active_;
+  }
+  idle_.notify_all();
+  if (!sent) finish(CUDA_ERROR_UNKNOWN);
+  else if (unsent_.fetch_sub(1) == 1) finish(CUDA_SUCCESS);
+  make_current(session_.api, nullptr);
+  return sent;
+}
+
+void OutgoingCopy::finish(CUresult result) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (finished_) return;
+    finished_ = true;
+  }
+  session_.answer(sequence_, result == CUDA_SUCCESS ? reply_ : result);
+  for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
+  signals_->raise(*done_, done_->value);
+  ring_.give_back(*events_, *signals_);
+  signals_->give(done_);
+  session_.copies.remove(sequence_);
+}
+
+void OutgoingCopy::cancel() {
+  finish(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return active_ == 0; });
+}
+
+}  // namespace gpupool::worker

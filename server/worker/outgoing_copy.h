@@ -1,0 +1,48 @@
+// A copy from the device on the bulk connections. start() belongs to the executor's thread; a wait thread sees that a piece
+// is ready and queues it; the connections' threads send, each a different piece at the same time.
+//
+// Its stream goes on when the last piece has been sent and the reply that ends the copy is on its way. So whatever tells the
+// client later that this stream got further is behind that reply, and no answer has to look for unsent data.
+#pragma once
+#include <atomic>
+
+#include "protocol/transport/transport.h"
+#include "server/worker/bulk_copy.h"
+
+namespace gpupool::worker {
+
+class BulkLinks;
+class Executor;
+
+class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<OutgoingCopy> {
+ public:
+  // Registers the copy and enqueues what `stream` has to do. With an error nothing was registered.
+  static CUresult start(Executor& session, BulkLinks& links, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
+                        CUresult reply);
+  OutgoingCopy(Executor& session, BulkLinks& links, ContextState& context, const DeviceRows& rows, uint64_t sequence,
+               CUresult reply);
+
+  Result<void> send(transport::Connection& connection, uint64_t piece, std::span<std::byte> scratch);
+  // Ends the copy: once, by the last piece or by the first error. Any thread.
+  void finish(CUresult result);
+  void cancel() override;
+
+ private:
+  CUresult enqueue_direct(StreamState& stream);
+  CUresult enqueue_staged(StreamState& stream);
+  void hand_over();
+  void queue_ready();
+
+  Executor& session_;
+  BulkLinks& links_;
+  const uint64_t sequence_;
+  const CUresult reply_;     // of an earlier command, to be told with this copy's success
+  std::vector<CUevent> ready_;  // the executor's until hand_over(), then its who waits for them
+  std::atomic<uint64_t> unsent_;
+  std::mutex mutex_;         // what follows
+  std::condition_variable idle_;
+  unsigned active_ = 0;      // pieces that are being sent
+  bool finished_ = false;
+};
+
+}  // namespace gpupool::worker
