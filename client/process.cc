@@ -2,13 +2,14 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include "client/calls/host_function.h"
 #include "client/log.h"
-#include "client/trace.h"
 
 namespace gpupool::client {
 namespace {
@@ -39,6 +40,18 @@ std::chrono::milliseconds milliseconds_from(const char* variable, std::chrono::m
   return std::chrono::milliseconds(value);
 }
 
+// More than one helps where one core cannot fill the link.
+unsigned bulk_connections() {
+  const unsigned otherwise = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u);
+  const char* text = std::getenv("GPUPOOL_BULK_CONNECTIONS");
+  if (!text || !*text) return otherwise;
+  char* end = nullptr;
+  const unsigned long value = std::strtoul(text, &end, 10);
+  if (*end == '\0' && *text >= '0' && *text <= '9' && value <= wire::kMaxBulkConnections) return static_cast<unsigned>(value);
+  complain("GPUPOOL_BULK_CONNECTIONS=%s is no number from 0 to %u; using %u", text, wire::kMaxBulkConnections, otherwise);
+  return otherwise;
+}
+
 CUresult connect(Process& self) {
   Settings settings;
   const char* server = std::getenv("GPUPOOL");
@@ -51,6 +64,7 @@ CUresult connect(Process& self) {
   settings.every_call_waits = sync && std::strcmp(sync, "1") == 0;
   settings.connect_timeout = milliseconds_from("GPUPOOL_CONNECT_TIMEOUT_MS", settings.connect_timeout);
   settings.dead_peer_timeout = milliseconds_from("GPUPOOL_DEAD_PEER_TIMEOUT_MS", settings.dead_peer_timeout);
+  settings.bulk_connections = bulk_connections();
   auto session = Session::open(settings);
   if (!session) {
     complain("cannot use the server %s: %s", server, session.error().message.c_str());
@@ -71,7 +85,6 @@ CUresult connect(Process& self) {
 
 CUresult initialise() {
   Process& self = process();
-  trace::start();
   if (self.forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (self.session.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   std::lock_guard lock(self.mutex);

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "client/trace.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/reader.h"
 
@@ -43,7 +42,7 @@ void Receiver::expect_transfer(uint64_t sequence, const Transfer& transfer) {
   transfers_[sequence] = transfer;
   if (!transfer.background) return;
   background_transfers_.fetch_add(1);
-  start_background();
+  if (!transfer.bulk) start_background();
 }
 
 bool Receiver::awaits_data_in(const void* memory, uint64_t bytes) {
@@ -72,6 +71,8 @@ bool Receiver::wait(Waiter& waiter) {
     changed_.notify_all();
   }
   waiters_.erase(waiter.sequence);
+  // The caller may free its memory when it hears of a failure.
+  changed_.wait(lock, [this] { return !failed_ || active_pieces_ == 0; });
   return !failed_;
 }
 
@@ -192,10 +193,7 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
   switch (header.kind) {
     case wire::MessageKind::reply: {
       Lock lock(mutex_);
-      if (const auto transfer = transfers_.find(header.sequence); transfer != transfers_.end()) {
-        if (transfer->second.background) background_transfers_.fetch_sub(1);
-        transfers_.erase(transfer);
-      }
+      if (transfers_.contains(header.sequence)) finish_transfer(lock, header.sequence, header.result == CUDA_SUCCESS);
       if (const auto found = waiters_.find(header.sequence); found != waiters_.end()) {
         found->second->result = static_cast<CUresult>(header.result);
         found->second->body.assign(body, body + header.length);
@@ -232,6 +230,45 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
   return false;
 }
 
+// The reply says that all of a bulk transfer's data has been sent: the rest of it is on its way. Whoever hears of anything
+// later may rely on it, so this waits. After an error pieces may be missing, but none may still be written.
+void Receiver::finish_transfer(Lock& lock, uint64_t sequence, bool good) {
+  changed_.wait(lock, [&] {
+    const auto found = transfers_.find(sequence);
+    return failed_ || found == transfers_.end() || (found->second.active == 0 && (!good || found->second.missing == 0));
+  });
+  const auto found = transfers_.find(sequence);
+  if (failed_ || found == transfers_.end()) return;
+  if (found->second.background) background_transfers_.fetch_sub(1);
+  transfers_.erase(found);
+}
+
+std::optional<Transfer> Receiver::begin_piece(uint64_t sequence, uint64_t offset, uint64_t length) {
+  Lock lock(mutex_);
+  const auto found = transfers_.find(sequence);
+  if (found == transfers_.end() || !found->second.bulk) return std::nullopt;
+  const uint64_t total = found->second.width * found->second.rows;
+  if (offset > total || length > total - offset || length > found->second.missing) return std::nullopt;
+  ++found->second.active;
+  ++active_pieces_;
+  return found->second;
+}
+
+void Receiver::end_piece(uint64_t sequence, uint64_t length) {
+  Lock lock(mutex_);
+  --active_pieces_;
+  changed_.notify_all();
+  const auto found = transfers_.find(sequence);
+  if (found == transfers_.end()) return;
+  --found->second.active;
+  found->second.missing -= std::min(length, found->second.missing);
+}
+
+void Receiver::await_failure(Clock::time_point deadline) {
+  Lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [this] { return failed_; });
+}
+
 bool Receiver::receive_data(const wire::MessageHeader& header) {
   wire::DeviceData head;
   if (header.length < sizeof head || !take(reinterpret_cast<std::byte*>(&head), sizeof head)) return false;
@@ -242,7 +279,6 @@ bool Receiver::receive_data(const wire::MessageHeader& header) {
     const auto found = transfers_.find(header.sequence);
     if (found != transfers_.end()) transfer = found->second;
   }
-  if (trace::on()) [[unlikely]] trace::count_received(static_cast<uint16_t>(wire::Command::copy_from_device), sizeof header + header.length);
   const uint64_t total = transfer.width * transfer.rows;
   if (!transfer.destination || head.offset > total || length > total - head.offset) {
     report(ErrorCode::malformed, "data outside of any copy");

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -25,7 +26,6 @@ namespace gpupool::client {
 // A command whose reply somebody waits for. Lives on the waiting thread's stack.
 struct Waiter {
   uint64_t sequence = 0;
-  uint16_t id = 0;  // of the call or command
   bool done = false;
   CUresult result = CUDA_SUCCESS;
   wire::Buffer body;
@@ -38,6 +38,9 @@ struct Transfer {
   uint64_t width = 0;
   uint64_t rows = 0;
   bool background = false;  // nobody waits for it
+  bool bulk = false;        // its data comes on the bulk connections
+  uint64_t missing = 0;     // of a bulk transfer: bytes that have not come
+  unsigned active = 0;      // threads that receive a piece of it
 };
 
 class Receiver {
@@ -53,6 +56,11 @@ class Receiver {
   // Before the command is sent.
   void expect(Waiter& waiter);
   void expect_transfer(uint64_t sequence, const Transfer& transfer);
+  // For the threads of the bulk connections, around each piece. Nullopt: nobody wants it (any more), or it cannot be.
+  std::optional<Transfer> begin_piece(uint64_t sequence, uint64_t offset, uint64_t length);
+  void end_piece(uint64_t sequence, uint64_t length);
+  // Until the session has failed, or the deadline: what broke a bulk connection may break the session, with a better reason.
+  void await_failure(transport::Clock::time_point deadline);
   // Until the reply is there, or the session has failed (then false).
   bool wait(Waiter& waiter);
   // For a sender whose socket is full: waits for room, and reads meanwhile if nobody else does.
@@ -70,6 +78,7 @@ class Receiver {
   bool receive_some();                          // reads what is there; false: failed
   bool parse();                                 // handles every whole message in the buffer
   bool handle(const wire::MessageHeader& header, const std::byte* body);
+  void finish_transfer(Lock& lock, uint64_t sequence, bool good);
   bool receive_data(const wire::MessageHeader& header);
   bool scatter(const Transfer& transfer, uint64_t offset, uint64_t length);
   bool take(std::byte* to, uint64_t length);    // from the buffer, then from the connection
@@ -91,6 +100,7 @@ class Receiver {
   std::unordered_map<uint64_t, Transfer> transfers_;
   bool pumping_ = false;
   bool failed_ = false;
+  unsigned active_pieces_ = 0;  // of bulk transfers: memory that is being written
   bool background_running_ = false;
   int interest_ = 0;
   std::atomic<int> background_transfers_{0};

@@ -2,10 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 
 #include "client/log.h"
-#include "protocol/control/hello_codec.h"
+#include "protocol/control/hello_exchange.h"
 #include "protocol/wire/reader.h"
 
 namespace gpupool::client {
@@ -26,6 +27,13 @@ std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return name;
+}
+
+transport::Options options_of(const Settings& settings) {
+  transport::Options options;
+  options.connect_timeout = settings.connect_timeout;
+  options.dead_peer_timeout = settings.dead_peer_timeout;
+  return options;
 }
 
 // Errors after which a CUDA context is lost: every further call on it gives the same.
@@ -61,22 +69,20 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
                  .failed = [this](const Error& error) { fail(error); }}),
       queue_(*connection_, settings.dead_peer_timeout,
              {.wait_for_room = [this](transport::Deadline deadline) { return receiver_.wait_for_room(deadline); },
-              .failed = [this](const Error& error) { fail(error); }}) {}
+              .failed = [this](const Error& error) { fail(error); }}),
+      links_(receiver_, [this](const Error& error) { fail(error); }) {}
 
 Result<std::unique_ptr<Session>> Session::open(const Settings& settings) {
   const auto endpoint = transport::Endpoint::parse(settings.server);
   if (!endpoint) return endpoint.error();
-  transport::Options options;
-  options.connect_timeout = settings.connect_timeout;
-  options.dead_peer_timeout = settings.dead_peer_timeout;
-  auto connection = transport::connect(*endpoint, options);
+  auto connection = transport::connect(*endpoint, options_of(settings));
   if (!connection) return connection.error();
   std::unique_ptr<Session> session(new Session(settings, std::move(*connection)));
-  if (auto hello = session->say_hello(); !hello) return hello.error();
+  if (auto hello = session->say_hello(*endpoint); !hello) return hello.error();
   return session;
 }
 
-Result<void> Session::say_hello() {
+Result<void> Session::say_hello(const transport::Endpoint& server) {
   hello::Hello hello;
   hello.protocol_version = wire::kProtocolVersion;
   hello.client_version = GPUPOOL_VERSION;
@@ -84,31 +90,9 @@ Result<void> Session::say_hello() {
   hello.program = program_name();
   hello.host = host_name();
   hello.pid = getpid();
-  const std::string text = hello::encode(hello);
-  wire::Preamble preamble;
-  preamble.length = static_cast<uint32_t>(text.size());
   const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;
-  const iovec parts[] = {{&preamble, sizeof preamble}, {const_cast<char*>(text.data()), text.size()}};
-  if (auto sent = send_all(*connection_, parts, deadline); !sent) return sent.error();
-
-  wire::Preamble answer;
-  if (auto got = receive_exact(*connection_, {reinterpret_cast<std::byte*>(&answer), sizeof answer}, deadline); !got) {
-    return Error{got.error().code, "no answer to the hello: " + got.error().message};
-  }
-  if (answer.magic != wire::kMagic || answer.length > wire::kMaxHelloBytes) {
-    return Error{ErrorCode::malformed, "what listens there is no poold"};
-  }
-  std::string body(answer.length, '\0');
-  if (auto got = receive_exact(*connection_, {reinterpret_cast<std::byte*>(body.data()), body.size()}, deadline); !got) {
-    return Error{got.error().code, "the answer to the hello broke off: " + got.error().message};
-  }
-  const auto reply = hello::decode_hello_reply(body);
+  const auto reply = hello::exchange(*connection_, hello, deadline);
   if (!reply) return reply.error();
-  if (reply->status != hello::Status::ok) return Error{ErrorCode::refused, "refused: " + reply->reason};
-  if (answer.protocol_version != wire::kProtocolVersion) {
-    return Error{ErrorCode::refused, "it speaks protocol version " + std::to_string(answer.protocol_version) +
-                                         ", this client " + std::to_string(wire::kProtocolVersion)};
-  }
   if (auto upgraded = connection_->upgrade(transport::Side::client, deadline); !upgraded) return upgraded.error();
   driver_version_ = reply->driver_version;
   devices_ = make_devices(reply->devices, getenv("CUDA_VISIBLE_DEVICES"));
@@ -121,6 +105,8 @@ Result<void> Session::say_hello() {
     primaries_.push_back(context.get());
     handles_.mint(Kind::context, std::move(context));
   }
+  links_.take_offer({server, options_of(settings_), reply->session_id, reply->bulk_token,
+                     std::min(reply->bulk_connections, settings_.bulk_connections)});
   explain("session with %s: worker %lld, %zu device(s)", settings_.server.c_str(),
           static_cast<long long>(reply->worker_pid), devices_.size());
   return take_addresses(reply->addresses.base, reply->addresses.size);
@@ -154,9 +140,7 @@ CUresult Session::before_call(Context* context) {
 }
 
 CUresult Session::finish_call(Context* context, Waiter& waiter, wire::Buffer& reply) {
-  const trace::Timer timer;
   if (!receiver_.wait(waiter)) return failure();
-  if (timer) [[unlikely]] trace::count_round_trip(waiter.id, sizeof(wire::MessageHeader) + waiter.body.size(), timer.passed());
   reply = std::move(waiter.body);
   if (context && is_sticky(waiter.result)) context->sticky_error = waiter.result;
   return waiter.result;
@@ -169,6 +153,7 @@ void Session::ping() {
 
 void Session::abandon() {
   if (const int descriptor = connection_->release_descriptor(); descriptor >= 0) close(descriptor);
+  links_.abandon();
 }
 
 void Session::fail(const Error& error) {
@@ -177,6 +162,7 @@ void Session::fail(const Error& error) {
            error.message.c_str());
   receiver_.fail();
   connection_->close();
+  links_.fail();
 }
 
 }  // namespace gpupool::client

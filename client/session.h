@@ -9,6 +9,7 @@
 #include <string>
 
 #include "client/address_space.h"
+#include "client/bulk_links.h"
 #include "client/command_queue.h"
 #include "client/context.h"
 #include "client/devices.h"
@@ -19,6 +20,7 @@ namespace gpupool::client {
 
 struct Settings {
   std::string server;                                     // GPUPOOL
+  unsigned bulk_connections = 1;                          // GPUPOOL_BULK_CONNECTIONS, at most
   bool every_call_waits = false;                          // GPUPOOL_SYNC=1
   std::chrono::milliseconds connect_timeout{5000};        // GPUPOOL_CONNECT_TIMEOUT_MS
   std::chrono::milliseconds dead_peer_timeout{15000};     // GPUPOOL_DEAD_PEER_TIMEOUT_MS
@@ -39,7 +41,10 @@ class Session {
   int driver_version() const { return driver_version_; }
   Receiver& receiver() { return receiver_; }
   CommandQueue& queue() { return queue_; }
+  BulkLinks& links() { return links_; }
 
+  // Is host memory that the program gave to an asynchronous copy still being read or written?
+  bool copies_pending() const { return receiver_.transfers_pending() || links_.reading(); }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // What calls return once the connection is lost.
   static constexpr CUresult failure() { return CUDA_ERROR_DEVICE_UNAVAILABLE; }
@@ -61,7 +66,7 @@ class Session {
   template <class WriteBody>
   CUresult call(uint16_t id, Context* context, WriteBody&& write_body, wire::Buffer& reply) {
     if (const CUresult early = before_call(context); early != CUDA_SUCCESS) return early;
-    Waiter waiter{.id = id};
+    Waiter waiter;
     queue_.append(id, wire::kWantsReply, handle_of(context), write_body, [&](uint64_t number) {
       waiter.sequence = number;
       receiver_.expect(waiter);
@@ -98,7 +103,7 @@ class Session {
 
  private:
   Session(const Settings& settings, std::unique_ptr<transport::Connection> connection);
-  Result<void> say_hello();
+  Result<void> say_hello(const transport::Endpoint& server);
   Result<void> take_addresses(uint64_t base, uint64_t size);
   void ping();
 
@@ -106,6 +111,7 @@ class Session {
   std::unique_ptr<transport::Connection> connection_;
   Receiver receiver_;
   CommandQueue queue_;
+  BulkLinks links_;
   HandleTable handles_;
   AddressSpace addresses_;
   Devices devices_;

@@ -25,14 +25,100 @@ CUresult send_piece(Session& session, Context& context, const wire::CopyToDevice
   return sent ? CUDA_SUCCESS : Session::failure();
 }
 
+template <class Body>
+CUresult fetch(Session& session, Context& context, wire::Command command, const Body& body, Transfer transfer, bool wait) {
+  if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
+  transfer.background = !wait;
+  Waiter waiter;
+  // Nobody sees a background copy's reply: without the flag its error comes with the next answer that is waited for.
+  const uint16_t flags = wait ? wire::kWantsReply : uint16_t{0};
+  session.queue().append(id_of(command), flags, Session::handle_of(&context), [&](wire::Writer& writer) { writer.put(body); },
+                         [&](uint64_t sequence) {
+                           session.receiver().expect_transfer(sequence, transfer);
+                           waiter.sequence = sequence;
+                           if (wait) session.receiver().expect(waiter);
+                         });
+  if (!wait) {
+    session.queue().wake_flusher();
+    return CUDA_SUCCESS;
+  }
+  session.queue().flush();
+  wire::Buffer reply;
+  return session.finish_call(&context, waiter, reply);
+}
+
+// Large copies go over the bulk connections. A synchronous one has to be larger to gain by that: the caller waits anyway.
+constexpr uint64_t kBulkFrom = 256 * 1024;
+constexpr uint64_t kSynchronousBulkFrom = 2 * 1024 * 1024;
+
+struct Part {
+  uint64_t host;    // offsets
+  uint64_t device;
+  uint64_t width;
+  uint64_t rows;
+};
+
+// Rows as bulk copies, each within its limits (wire::BulkCopy).
+template <class Visit>
+CUresult for_each_bulk_part(const Rows& rows, Visit&& visit) {
+  const bool contiguous = rows.count == 1 || (rows.host_pitch == rows.width && rows.device_pitch == rows.width);
+  if (!contiguous && rows.width <= wire::kBulkChunkBytes) {
+    const uint64_t most = wire::kMaxBulkCopyBytes / rows.width;
+    for (uint64_t row = 0; row < rows.count; row += most) {
+      const uint64_t count = std::min(most, rows.count - row);
+      const CUresult result = visit(Part{row * rows.host_pitch, row * rows.device_pitch, rows.width, count}, row + count == rows.count);
+      if (result != CUDA_SUCCESS) return result;
+    }
+    return CUDA_SUCCESS;
+  }
+  const uint64_t length = contiguous ? rows.width * rows.count : rows.width;
+  const uint64_t lines = contiguous ? 1 : rows.count;
+  for (uint64_t row = 0; row < lines; ++row) {
+    for (uint64_t at = 0; at < length; at += wire::kMaxBulkCopyBytes) {
+      const uint64_t width = std::min(wire::kMaxBulkCopyBytes, length - at);
+      const CUresult result = visit(Part{row * rows.host_pitch + at, row * rows.device_pitch + at, width, 1},
+                                    row + 1 == lines && at + width == length);
+      if (result != CUDA_SUCCESS) return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult bulk_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const std::byte* from,
+                        const Rows& rows, uint32_t flags, uint32_t last_flags, Source source) {
+  std::vector<std::shared_ptr<Upload>> uploads;
+  const CUresult result = for_each_bulk_part(rows, [&](const Part& part, bool last) -> CUresult {
+    if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
+    const wire::BulkCopy body{cuda::handle_bits(stream), to + part.device, part.rows == 1 ? part.width : rows.device_pitch,
+                              part.width, part.rows, last ? last_flags : flags, 0};
+    session.queue().append(id_of(wire::Command::bulk_to_device), 0, Session::handle_of(&context),
+                           [&](wire::Writer& writer) { writer.put(body); },
+                           [&](uint64_t sequence) {
+                             uploads.push_back(session.links().post({.sequence = sequence, .memory = from + part.host,
+                                                                     .pitch = rows.host_pitch, .width = part.width,
+                                                                     .rows = part.rows}));
+                           });
+    return CUDA_SUCCESS;
+  });
+  if (source == Source::kept) return result;
+  session.queue().flush();
+  for (const auto& upload : uploads) {
+    if (!session.links().wait_read(*upload)) return Session::failure();
+  }
+  return result;
+}
+
 }  // namespace
 
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
-                        const Rows& rows, CopyOrder order) {
+                        const Rows& rows, CopyOrder order, Source kept) {
   const auto* source = static_cast<const std::byte*>(from);
   wire::CopyToDevice head{cuda::handle_bits(stream), to, rows.device_pitch};
   if (order == CopyOrder::passes_others) head.flags = wire::kCopyPassesOthers;
   const uint32_t last_flags = order == CopyOrder::before_all ? wire::kCopyOrdersStreams : head.flags;
+  if (rows.width * rows.count >= (kept == Source::kept ? kBulkFrom : kSynchronousBulkFrom) && session.links().ready()) {
+    return bulk_to_device(session, context, stream, to, source, rows, head.flags, last_flags, kept);
+  }
   const bool contiguous = rows.count == 1 || (rows.host_pitch == rows.width && rows.device_pitch == rows.width);
   if (contiguous || rows.width > wire::kBulkChunkBytes) {
     const uint64_t length = contiguous ? rows.width * rows.count : rows.width;
@@ -73,26 +159,20 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
 
 CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
                           const Rows& rows, bool wait) {
-  if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
-  const wire::CopyFromDevice body{cuda::handle_bits(stream), from, rows.device_pitch, rows.width, rows.count};
-  const Transfer transfer{static_cast<std::byte*>(to), rows.host_pitch, rows.width, rows.count, !wait};
-  Waiter waiter{.id = id_of(wire::Command::copy_from_device)};
-  // Nobody sees a background copy's reply: without the flag its error comes with the next answer that is waited for.
-  const uint16_t flags = wait ? wire::kWantsReply : uint16_t{0};
-  session.queue().append(id_of(wire::Command::copy_from_device), flags, Session::handle_of(&context),
-                         [&](wire::Writer& writer) { writer.put(body); },
-                         [&](uint64_t sequence) {
-                           session.receiver().expect_transfer(sequence, transfer);
-                           waiter.sequence = sequence;
-                           if (wait) session.receiver().expect(waiter);
-                         });
-  if (!wait) {
-    session.queue().wake_flusher();
-    return CUDA_SUCCESS;
+  auto* const memory = static_cast<std::byte*>(to);
+  if (rows.width * rows.count < (wait ? kSynchronousBulkFrom : kBulkFrom) || !session.links().ready()) {
+    const wire::CopyFromDevice body{cuda::handle_bits(stream), from, rows.device_pitch, rows.width, rows.count};
+    return fetch(session, context, wire::Command::copy_from_device, body,
+                 {.destination = memory, .pitch = rows.host_pitch, .width = rows.width, .rows = rows.count}, wait);
   }
-  session.queue().flush();
-  wire::Buffer reply;
-  return session.finish_call(&context, waiter, reply);
+  return for_each_bulk_part(rows, [&](const Part& part, bool last) {
+    const wire::BulkCopy body{cuda::handle_bits(stream), from + part.device, part.rows == 1 ? part.width : rows.device_pitch,
+                              part.width, part.rows, 0, 0};
+    return fetch(session, context, wire::Command::bulk_from_device, body,
+                 {.destination = memory + part.host, .pitch = rows.host_pitch, .width = part.width, .rows = part.rows, .bulk = true,
+                  .missing = part.width * part.rows},
+                 wait && last);
+  });
 }
 
 }  // namespace gpupool::client

@@ -11,14 +11,18 @@ struct Rows {
   uint64_t device_pitch = 0;
 };
 
-// The data is on its way when this returns, and the host memory may be reused. `stream` is resolved.
+// The data is on its way when this returns. `stream` is resolved.
 enum class CopyOrder {
   in_stream,
   before_all,     // no stream gets past the copy with what it is given later, as if the copy were done now
   passes_others,  // copies that were to be done before all do not hold this one up
 };
+enum class Source {
+  reusable,  // when this returns, the host memory may be reused
+  kept,      // pinned: it stays as it is until the stream is past the copy
+};
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
-                        const Rows& rows, CopyOrder order);
+                        const Rows& rows, CopyOrder order, Source source);
 // wait: return when the data is there; otherwise it arrives before any later wait on the stream returns.
 CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
                           const Rows& rows, bool wait);

@@ -113,7 +113,7 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
   Context& context = *caller.context;
   if (const CUresult result = own_stream(session, context, &own); result != CUDA_SUCCESS) return result;
   return run_in_stream(session, context, caller.stream, [&session, &context, own, to, from, rows] {
-    (void)copy_to_device(session, context, own, to, from, rows, CopyOrder::passes_others);
+    (void)copy_to_device(session, context, own, to, from, rows, CopyOrder::passes_others, Source::kept);
     return cuda::handle_bits(own);
   });
 }
@@ -143,14 +143,16 @@ CUresult run(Caller caller, const Box& box) {
     if (const CUresult result = cuStreamSynchronize(caller.stream); result != CUDA_SUCCESS) return result;
     later = false;
   }
-  later = later && host_memory().is_pinned(host_pointer(host.address), host_span);
+  const bool pinned = up && !caller.wait && host_memory().is_pinned(host_pointer(host.address), host_span);
+  later = later && pinned;
+  const Source source = pinned ? Source::kept : Source::reusable;
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t device_address = device.address + z * device.slice;
     void* host_address = host_pointer(host.address + z * host.slice);
     const CUresult result =
         later ? copy_to_device_later(caller, device_address, host_address, rows)
         : up ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address, rows,
-                            caller.wait && z + 1 == box.depth ? CopyOrder::before_all : CopyOrder::in_stream)
+                            caller.wait && z + 1 == box.depth ? CopyOrder::before_all : CopyOrder::in_stream, source)
            : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address, rows, wait);
     if (result != CUDA_SUCCESS) return result;
   }

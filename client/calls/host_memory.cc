@@ -35,7 +35,7 @@ CUDA_EXPORT CUresult cuMemFreeHost(void* memory) {
     if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
     // Copies from the device may still be on their way into this memory: CUDA waits for them too.
     Context* context = current_context(*session);
-    if (context && session->receiver().transfers_pending()) (void)cuCtxSynchronize();
+    if (context && session->copies_pending()) (void)cuCtxSynchronize();
     return host_memory().free(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }
@@ -60,7 +60,7 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
     if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
     Context* context = current_context(*session);
-    if (context && session->receiver().transfers_pending()) (void)cuCtxSynchronize();
+    if (context && session->copies_pending()) (void)cuCtxSynchronize();
     return host_memory().remove_registered(memory) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   });
 }

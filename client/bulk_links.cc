@@ -1,0 +1,189 @@
+#include "client/bulk_links.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "client/log.h"
+#include "protocol/control/hello_exchange.h"
+
+namespace gpupool::client {
+namespace {
+
+using transport::Clock;
+
+// Rows shorter than this are packed before they are sent: a memcpy costs less than an entry in a gather list.
+constexpr uint64_t kShortRow = 2048;
+// How long the session has to say why a bulk connection has ended.
+constexpr std::chrono::seconds kReasonComes{1};
+
+}  // namespace
+
+bool BulkLinks::ready() {
+  const int state = state_.load(std::memory_order_acquire);
+  if (state != kClosed) return state == kReady;
+  int expected = kClosed;
+  if (offer_.connections == 0 || !state_.compare_exchange_strong(expected, kOpening)) return false;
+  std::thread([this] { open(); }).detach();  // the session is never destroyed once connected
+  return false;
+}
+
+void BulkLinks::open() {
+  std::vector<std::unique_ptr<transport::Connection>> opened;
+  for (unsigned i = 0; i < offer_.connections; ++i) {
+    auto connection = open_one();
+    if (!connection) {
+      explain("no bulk connection (%s): copies use %zu", connection.error().message.c_str(), opened.size());
+      break;
+    }
+    opened.push_back(std::move(*connection));
+  }
+  const std::lock_guard lock(mutex_);
+  for (auto& connection : opened) {
+    transport::Connection& link = *connection;
+    if (over_) link.close();
+    connections_.push_back(std::move(connection));
+    std::thread([this, &link] { run_sender(link); }).detach();
+    std::thread([this, &link] { run_receiver(link); }).detach();
+  }
+  state_.store(connections_.empty() ? kUnusable : kReady, std::memory_order_release);
+}
+
+Result<std::unique_ptr<transport::Connection>> BulkLinks::open_one() {
+  auto connection = transport::connect(offer_.server, offer_.options);
+  if (!connection) return connection.error();
+  const auto deadline = Clock::now() + offer_.options.connect_timeout + offer_.options.dead_peer_timeout;
+  hello::Hello hello;
+  hello.protocol_version = wire::kProtocolVersion;
+  hello.session_id = offer_.session_id;
+  hello.bulk_token = offer_.token;
+  const auto reply = hello::exchange(**connection, hello, deadline);
+  if (!reply) return reply.error();
+  if (auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded) return upgraded.error();
+  return connection;
+}
+
+std::shared_ptr<Upload> BulkLinks::post(const Upload& upload) {
+  auto posted = std::make_shared<Upload>(upload);
+  const uint64_t piece = wire::bulk_piece_bytes(upload.width, upload.rows);
+  posted->unsent = (upload.width * upload.rows + piece - 1) / piece;
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_) return posted;
+    unread_.fetch_add(1, std::memory_order_release);
+    uploads_.push_back(posted);
+  }
+  posted_.notify_all();
+  return posted;
+}
+
+bool BulkLinks::wait_read(const Upload& upload) {
+  std::unique_lock lock(mutex_);
+  read_.wait(lock, [&] { return (over_ && sending_ == 0) || upload.unsent == 0; });
+  return upload.unsent == 0;
+}
+
+void BulkLinks::run_sender(transport::Connection& connection) {
+  std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    posted_.wait(lock, [this] { return over_ || !uploads_.empty(); });
+    if (over_) return;
+    const std::shared_ptr<Upload> upload = uploads_.front();
+    const uint64_t piece = upload->next++;
+    const uint64_t bytes = wire::bulk_piece_bytes(upload->width, upload->rows);
+    if (upload->next * bytes >= upload->width * upload->rows) uploads_.pop_front();
+    ++sending_;
+    lock.unlock();
+    const auto sent = send_piece(connection, *upload, piece, scratch);
+    lock.lock();
+    --sending_;
+    if (sent && --upload->unsent == 0) unread_.fetch_sub(1, std::memory_order_release);
+    if (upload->unsent == 0 || over_) read_.notify_all();
+    if (sent) continue;
+    lock.unlock();
+    return report(sent.error());
+  }
+}
+
+Result<void> BulkLinks::send_piece(transport::Connection& connection, const Upload& upload, uint64_t piece,
+                                   std::vector<std::byte>& scratch) {
+  const uint64_t total = upload.width * upload.rows;
+  const uint64_t bytes = wire::bulk_piece_bytes(upload.width, upload.rows);
+  wire::BulkHeader header;
+  header.copy = upload.sequence;
+  header.offset = piece * bytes;
+  header.length = static_cast<uint32_t>(std::min(bytes, total - header.offset));
+  std::vector<iovec> parts{{&header, sizeof header}};
+  if (upload.rows == 1) {
+    parts.push_back({const_cast<std::byte*>(upload.memory + header.offset), header.length});
+  } else {
+    const std::byte* row = upload.memory + header.offset / upload.width * upload.pitch;
+    for (uint64_t at = 0; at < header.length; at += upload.width, row += upload.pitch) {
+      if (upload.width < kShortRow) std::memcpy(scratch.data() + at, row, upload.width);
+      else parts.push_back({const_cast<std::byte*>(row), upload.width});
+    }
+    if (upload.width < kShortRow) parts.push_back({scratch.data(), header.length});
+  }
+  return transport::send_all(connection, parts, {});
+}
+
+void BulkLinks::run_receiver(transport::Connection& connection) {
+  std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  while (true) {
+    const auto received = receive_piece(connection, scratch);
+    if (!received) return report(received.error());
+  }
+}
+
+Result<void> BulkLinks::receive_piece(transport::Connection& connection, std::vector<std::byte>& scratch) {
+  wire::BulkHeader header;
+  const auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&header), sizeof header}, {});
+  if (!got) return got.error();
+  if (header.length == 0 || header.length > scratch.size() || header.flags != 0) {
+    return Error{ErrorCode::malformed, "a piece of a copy has a wrong header"};
+  }
+  const auto transfer = receiver_.begin_piece(header.copy, header.offset, header.length);
+  if (!transfer) return transport::receive_exact(connection, {scratch.data(), header.length}, {});
+  Result<void> received;
+  const uint64_t column = header.offset % transfer->width;
+  if (transfer->rows == 1) {
+    received = transport::receive_exact(connection, {transfer->destination + header.offset, header.length}, {});
+  } else {
+    received = column == 0 && header.length % transfer->width == 0
+                   ? transport::receive_exact(connection, {scratch.data(), header.length}, {})
+                   : Error{ErrorCode::malformed, "a piece that is not made of rows"};
+    std::byte* row = transfer->destination + header.offset / transfer->width * transfer->pitch;
+    for (uint64_t at = 0; received && at < header.length; at += transfer->width, row += transfer->pitch) {
+      std::memcpy(row, scratch.data() + at, transfer->width);
+    }
+  }
+  receiver_.end_piece(header.copy, received ? header.length : 0);
+  return received;
+}
+
+void BulkLinks::report(const Error& error) {
+  receiver_.await_failure(Clock::now() + kReasonComes);
+  failed_({error.code, "a bulk connection failed: " + error.message});
+}
+
+void BulkLinks::fail() {
+  std::unique_lock lock(mutex_);
+  over_ = true;
+  uploads_.clear();
+  for (const auto& connection : connections_) connection->close();
+  posted_.notify_all();
+  read_.wait(lock, [this] { return sending_ == 0; });
+  unread_.store(0, std::memory_order_release);
+  read_.notify_all();
+}
+
+void BulkLinks::abandon() {
+  for (const auto& connection : connections_) {
+    if (const int descriptor = connection->release_descriptor(); descriptor >= 0) close(descriptor);
+  }
+}
+
+}  // namespace gpupool::client
