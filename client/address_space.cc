@@ -3,25 +3,37 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 
 namespace gpupool::client {
 namespace {
 
 constexpr uint64_t kOwnMapping = 1u << 20;  // from this size on an allocation has a mapping of its own
+std::atomic<uint64_t> next_id{1};           // of allocations: of all sessions
 constexpr uint64_t kBlock = 512;            // cuMemAlloc aligns to at least 256 bytes; NVIDIA's driver uses 512
 
 uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
-}  // namespace
-
-bool AddressSpace::adopt(uint64_t base, uint64_t size, uint64_t granularity) {
+// Reserves addresses in this process; false: they are not free.
+bool take_from_process(uint64_t base, uint64_t size) {
   void* wished = reinterpret_cast<void*>(static_cast<uintptr_t>(base));
   void* got = mmap(wished, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == MAP_FAILED) return false;
-  if (got != wished) {  // a kernel older than 4.17 takes the flag for a hint
-    munmap(got, size);
-    return false;
-  }
+  if (got == wished) return true;
+  munmap(got, size);  // a kernel older than 4.17 takes the flag for a hint
+  return false;
+}
+
+}  // namespace
+
+bool AddressSpace::is_free(uint64_t base, uint64_t size) {
+  if (!take_from_process(base, size)) return false;
+  munmap(reinterpret_cast<void*>(static_cast<uintptr_t>(base)), size);
+  return true;
+}
+
+bool AddressSpace::adopt(uint64_t base, uint64_t size, uint64_t granularity) {
+  if (!take_from_process(base, size)) return false;
   std::lock_guard lock(mutex_);
   base_ = base;
   size_ = size;
@@ -114,7 +126,7 @@ std::optional<AddressSpace::Place> AddressSpace::allocate(uint64_t bytes, uint64
   Allocation allocation = about;
   allocation.address = place.address;
   allocation.size = bytes;
-  allocation.id = next_id_++;
+  allocation.id = next_id.fetch_add(1);
   allocations_[place.address] = allocation;
   return place;
 }
@@ -157,14 +169,14 @@ bool AddressSpace::is_last_slab(const Slab& slab) const {
   });
 }
 
-uint64_t AddressSpace::idle_bytes(int device) const {
+uint64_t AddressSpace::idle_bytes(const Device* device) const {
   std::lock_guard lock(mutex_);
   uint64_t bytes = 0;
   for (const auto& [start, slab] : slabs_) bytes += slab.device == device && slab.live == 0 ? slab.size : 0;
   return bytes;
 }
 
-std::vector<AddressSpace::Release> AddressSpace::take_idle(int device) {
+std::vector<AddressSpace::Release> AddressSpace::take_idle(const Device* device) {
   std::lock_guard lock(mutex_);
   std::vector<Release> idle;
   for (auto slab = slabs_.begin(); slab != slabs_.end();) {
@@ -208,7 +220,7 @@ void AddressSpace::add_foreign(const Allocation& allocation) {
   Allocation& entry = allocations_[allocation.address];
   entry = allocation;
   entry.foreign = true;
-  entry.id = next_id_++;
+  entry.id = next_id.fetch_add(1);
 }
 
 std::optional<Allocation> AddressSpace::find(uint64_t address) const {

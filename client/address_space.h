@@ -16,11 +16,13 @@
 
 namespace gpupool::client {
 
+struct Device;
+
 struct Allocation {
   uint64_t address = 0;
   uint64_t size = 0;        // as asked for
   uint64_t context = 0;
-  int device = 0;
+  Device* device = nullptr;
   uint64_t id = 0;          // CU_POINTER_ATTRIBUTE_BUFFER_ID
   bool foreign = false;     // not minted here: a module's variable
 };
@@ -29,7 +31,9 @@ class AddressSpace {
  public:
   // Takes the range when it is free in this process; false: the server has to move it.
   bool adopt(uint64_t base, uint64_t size, uint64_t granularity);
+  static bool is_free(uint64_t base, uint64_t size);
   uint64_t size() const { return size_; }
+  uint64_t granularity() const { return granularity_; }
 
   struct Place {
     uint64_t address = 0;
@@ -50,8 +54,8 @@ class AddressSpace {
   std::optional<Release> release(uint64_t address);
   void retire_after(const Release& release, uint64_t sequence);
   // Empty mappings that are kept for the next small allocation: free memory, to whoever asks or needs it.
-  uint64_t idle_bytes(int device) const;
-  std::vector<Release> take_idle(int device);
+  uint64_t idle_bytes(const Device* device) const;
+  std::vector<Release> take_idle(const Device* device);
   // The server has passed all frees up to this sequence number.
   void retired(uint64_t sequence);
 
@@ -62,6 +66,7 @@ class AddressSpace {
   // The allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;
   bool in_range(uint64_t address) const { return address - base_ < size_; }
+  bool knows(uint64_t address) const { return in_range(address) || find(address).has_value(); }
 
   // Addresses without memory for cuMemAddressReserve, and mappings that the program makes in them.
   std::optional<uint64_t> reserve(uint64_t bytes, uint64_t alignment, uint64_t wished);
@@ -74,7 +79,7 @@ class AddressSpace {
  private:
   struct Slab {
     uint64_t size = 0;
-    int device = 0;
+    Device* device = nullptr;
     uint64_t context = 0;
     uint64_t used = 0;                       // bytes of live and waiting blocks
     uint64_t live = 0;                       // bytes of live blocks
@@ -96,7 +101,6 @@ class AddressSpace {
   uint64_t base_ = 0;
   uint64_t size_ = 0;
   uint64_t granularity_ = 0;
-  uint64_t next_id_ = 1;
   std::map<uint64_t, uint64_t> free_;        // of the range: address -> size
   std::map<uint64_t, Allocation> allocations_;
   std::map<uint64_t, uint64_t> block_size_;  // live blocks: address -> rounded size

@@ -22,28 +22,65 @@ struct Ends {
   uint64_t mint(Kind kind) const {
     auto object = std::make_unique<Object>();
     object->context = Session::handle_of(context);
-    return session.handles().mint(kind, std::move(object));
+    return session.mint(kind, std::move(object));
   }
-  void retire(uint64_t handle) const { session.handles().retire(handle); }
-  bool live(Kind kind, uint64_t handle) const { return session.handles().find(kind, handle) != nullptr; }
+  void retire(uint64_t handle) const { handles().retire(handle); }
+  bool live(Kind kind, uint64_t handle) const {
+    Object* object = handles().find(kind, handle);
+    return object && object->is_known_to(session);
+  }
   uint64_t stream(uint64_t handle) const { return handle; }
   CUdevice device(CUdevice ordinal) const {
-    const Device* device = session.device(ordinal);
-    return device ? device->server_ordinal : -1;
+    const Device* device = find_device(ordinal);
+    return device && device->session == &session ? device->server_ordinal : -1;
   }
 };
 
 // CU_STREAM_PER_THREAD becomes the calling thread's own stream; CU_STREAM_LEGACY becomes null.
-CUresult resolve_stream(Session& session, Context& context, CUstream& stream);
-CUresult create_stream(Session& session, Context& context, unsigned flags, int priority, CUstream* stream);
+CUresult resolve_stream(Context& context, CUstream& stream);
+CUresult create_stream(Context& context, unsigned flags, int priority, CUstream* stream);
 
 // The null stream of a function's _ptsz or _ptds twin.
 inline CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
-// The session and the calling thread's context, or the code to return.
+// Where a call goes: to a session, and there to a context.
+struct Place {
+  Session* session = nullptr;
+  Context* context = nullptr;  // null: none of this session is current
+};
+// Of what the calling thread's context says and what the call names, the latter decides, if it belongs to another server:
+// then its own context (null: it is gone) takes the place of the current one.
+void go_to(const Object& named, Place& place);
+void go_to(const Device& named, Place& place);
+
+// The calling thread's context and its session, or the code to return.
 CUresult ready_with_context(Session** session, Context** context);
-// The same, and the stream resolved and found alive.
+// The same, and the stream resolved and found alive; a stream of another server than the context's: place_of().
 CUresult ready_with_stream(Session** session, Context** context, CUstream& stream);
+
+// Runs a hand-written call; nothing gets past the C boundary.
+template <class Body>
+CUresult guarded(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (...) {
+    return CUDA_ERROR_UNKNOWN;
+  }
+}
+
+// What a parameter of a role names. A context that is an argument says what a call is about, not where it goes.
+template <class Role>
+constexpr Kind kNamed = Kind::none;
+template <Kind K>
+constexpr Kind kNamed<cuda::role::handle<K>> = K == Kind::context ? Kind::none : K;
+template <Kind K>
+constexpr Kind kNamed<cuda::role::handle_in_use<K>> = K;
+template <Kind K>
+constexpr Kind kNamed<cuda::role::dead_handle<K>> = K;
+template <>
+inline constexpr Kind kNamed<cuda::role::stream> = Kind::stream;
 
 template <uint16_t Id, Mode M, class Function, class... Roles>
 struct Call;
@@ -70,40 +107,58 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
     }
   }
   template <class T>
-  static CUresult resolve(Session& session, Context* context, T& argument) {
-    if constexpr (std::is_same_v<T, CUstream> && kNeedsContext) return resolve_stream(session, *context, argument);
+  static CUresult resolve(Context* context, T& argument) {
+    if constexpr (std::is_same_v<T, CUstream> && kNeedsContext) return resolve_stream(*context, argument);
     else return CUDA_SUCCESS;
   }
+  static constexpr bool kHasStream = (std::is_same_v<Roles, cuda::role::stream> || ...);
+  static constexpr bool kHasDevice = (std::is_same_v<Roles, cuda::role::device> || ...);
+  // A row with a stream goes where the stream is, a special one being the current context's; else where a device is that it
+  // names, else where the first of its handles is.
+  template <class Role, class T>
+  static bool find_place(T argument, Place& place) {
+    if constexpr (std::is_same_v<Role, cuda::role::device>) {
+      if (const Device* device = find_device(argument)) return go_to(*device, place), true;
+    } else if constexpr (kNamed<Role> != Kind::none && !kHasDevice && (!kHasStream || kNamed<Role> == Kind::stream)) {
+      if (const Object* object = handles().find(kNamed<Role>, cuda::handle_bits(argument))) return go_to(*object, place), true;
+    }
+    return false;
+  }
   static CUresult run(typename Row::Args arguments) noexcept {
-    try {
-      Session* session = nullptr;
-      if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    return guarded([&]() -> CUresult {
+      if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
       CUresult result = CUDA_SUCCESS;
-      Context* context = current_context(*session, &result);
-      if (!context && kNeedsContext) return result;
+      Context* current = current_context(&result);
+      if (!current && kNeedsContext) return result;
+      Place place{current ? current->session : sessions().front().get(), current};
       result = CUDA_SUCCESS;
       std::apply([&](auto&... argument) {
-        ((result = result == CUDA_SUCCESS ? resolve(*session, context, argument) : result), ...);
+        ((result = result == CUDA_SUCCESS ? resolve(current, argument) : result), ...);
+        (void)(find_place<Roles>(argument, place) || ...);
       }, arguments);
       if (result != CUDA_SUCCESS) return result;
-      Ends ends{*session, context};
-      if (result = Row::check(arguments, ends); result != CUDA_SUCCESS) return result;
-      const auto write = [&](wire::Writer& writer) { Row::write_request(writer, arguments, ends); };
-      if constexpr (!kWaits) {
-        return session->post(Id, context, write);
-      } else {
-        wire::Buffer reply;
-        result = session->call(Id, context, write, reply);
-        if (result != CUDA_SUCCESS) return result;
-        wire::Reader reader(reply);
-        if (Row::read_reply(reader, arguments)) return CUDA_SUCCESS;
-        session->fail({ErrorCode::malformed, "its reply does not fit the call"});
-        return Session::failure();
-      }
-    } catch (const std::bad_alloc&) {
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    } catch (...) {
-      return CUDA_ERROR_UNKNOWN;
+      return at(place, arguments);
+    });
+  }
+
+ public:
+  // The call, sent to a place that the caller has found.
+  static CUresult at(const Place& place, typename Row::Args arguments) {
+    auto [session, context] = place;
+    if (kNeedsContext && !context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    Ends ends{*session, context};
+    if (const CUresult result = Row::check(arguments, ends); result != CUDA_SUCCESS) return result;
+    const auto write = [&](wire::Writer& writer) { Row::write_request(writer, arguments, ends); };
+    if constexpr (!kWaits) {
+      return session->post(Id, context, write);
+    } else {
+      wire::Buffer reply;
+      const CUresult result = session->call(Id, context, write, reply);
+      if (result != CUDA_SUCCESS) return result;
+      wire::Reader reader(reply);
+      if (Row::read_reply(reader, arguments)) return CUDA_SUCCESS;
+      session->fail({ErrorCode::malformed, "its reply does not fit the call"});
+      return Session::failure();
     }
   }
 };
@@ -120,17 +175,5 @@ using namespace cuda::role;
 #undef CUDA_CALL_QUIET
 #undef CUDA_BY_HAND
 }  // namespace rows
-
-// Runs a hand-written call; nothing gets past the C boundary.
-template <class Body>
-CUresult guarded(Body&& body) noexcept {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  } catch (...) {
-    return CUDA_ERROR_UNKNOWN;
-  }
-}
 
 }  // namespace gpupool::client

@@ -14,14 +14,13 @@ thread_local ThreadState* state_of_thread = nullptr;
 
 // The streams that stood for CU_STREAM_PER_THREAD end with their thread.
 CUresult destroy_streams(const ThreadState& ended) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   for (const auto& known : ended.streams) {
-    auto* context = session->handles().find_as<Context>(Kind::context, known.context);
+    auto* context = handles().find_as<Context>(Kind::context, known.context);
     if (!context || context->epoch.load() != known.epoch) continue;
-    if (!session->handles().find(Kind::stream, known.stream)) continue;
-    session->handles().retire(known.stream);
-    (void)session->post(rows::cuStreamDestroy_v2::kId, context, [&](wire::Writer& writer) { writer.put(known.stream); });
+    if (!handles().find(Kind::stream, known.stream)) continue;
+    handles().retire(known.stream);
+    (void)context->session->post(rows::cuStreamDestroy_v2::kId, context, [&](wire::Writer& writer) { writer.put(known.stream); });
   }
   return CUDA_SUCCESS;
 }
@@ -49,19 +48,25 @@ ThreadState& thread_state() {
   return *state_of_thread;
 }
 
-Context* current_context(Session& session, CUresult* error) {
+Context* current_context(CUresult* error) {
   const auto& stack = thread_state().contexts;
   if (error) *error = CUDA_ERROR_INVALID_CONTEXT;
   if (stack.empty() || stack.back() == 0) return nullptr;
-  auto* context = session.handles().find_as<Context>(Kind::context, stack.back());
+  auto* context = handles().find_as<Context>(Kind::context, stack.back());
   if (!context && error) *error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return context;
 }
 
-void ensure_on_server(Session& session, Context& context) {
+Session* current_session() {
+  const Context* context = current_context();
+  return context ? context->session : nullptr;
+}
+
+void ensure_on_server(Context& context) {
+  Session& session = *context.session;
   std::lock_guard lock(context.mutex);
   if (context.on_server.load(std::memory_order_relaxed)) return;
-  const int server_device = session.devices()[context.device]->server_ordinal;
+  const int server_device = context.device->server_ordinal;
   // Queued without a context of its own, so that this does not come back here.
   if (context.primary) {
     (void)session.post(wire::Command::retain_primary_context, nullptr,
@@ -73,7 +78,7 @@ void ensure_on_server(Session& session, Context& context) {
   context.on_server.store(true, std::memory_order_release);
 }
 
-CUresult per_thread_stream(Session& session, Context& context, uint64_t* stream) {
+CUresult per_thread_stream(Context& context, uint64_t* stream) {
   auto& streams = thread_state().streams;
   const uint32_t epoch = context.epoch.load();
   for (const auto& known : streams) {
@@ -83,7 +88,7 @@ CUresult per_thread_stream(Session& session, Context& context, uint64_t* stream)
     }
   }
   CUstream made = nullptr;
-  const CUresult result = create_stream(session, context, CU_STREAM_DEFAULT, 0, &made);
+  const CUresult result = create_stream(context, CU_STREAM_DEFAULT, 0, &made);
   if (result != CUDA_SUCCESS) return result;
   *stream = cuda::handle_bits(made);
   streams.push_back({context.handle, epoch, *stream});

@@ -16,9 +16,10 @@
 namespace gpupool::client {
 
 class Session;
+struct Device;
 
 struct Context : Object {
-  int device = 0;  // as the program numbers it
+  Device* device = nullptr;
   bool primary = false;
   unsigned flags = 0;
   unsigned long long id = 0;         // cuCtxGetId
@@ -47,14 +48,15 @@ struct ThreadState {
 ThreadState& thread_state();
 
 // The calling thread's current context: null when there is none. *error tells of a destroyed one.
-Context* current_context(Session& session, CUresult* error = nullptr);
+Context* current_context(CUresult* error = nullptr);
 
+// Its session; null when there is none.
+Session* current_session();
 
-// Makes sure that the server knows the context before a command names it.
-void ensure_on_server(Session& session, Context& context);
+// Makes sure that its server knows the context before a command names it.
+void ensure_on_server(Context& context);
 
 // What CU_STREAM_PER_THREAD means for the calling thread and context: a real stream, made at first use.
-CUresult per_thread_stream(Session& session, Context& context, uint64_t* stream);
-
+CUresult per_thread_stream(Context& context, uint64_t* stream);
 
 }  // namespace gpupool::client

@@ -21,7 +21,7 @@ std::string uuid_text(const std::string& uuid) {
   return text;
 }
 
-std::vector<int> visible_ordinals(const std::vector<hello::Device>& devices, const char* visible) {
+std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, const char* visible) {
   std::vector<int> ordinals;
   if (!visible) {
     for (size_t i = 0; i < devices.size(); ++i) ordinals.push_back(static_cast<int>(i));
@@ -35,7 +35,7 @@ std::vector<int> visible_ordinals(const std::vector<hello::Device>& devices, con
     int ordinal = -1;
     if (entry.rfind("GPU-", 0) == 0) {
       for (size_t i = 0; i < devices.size(); ++i) {
-        if (uuid_text(devices[i].uuid).rfind(entry, 0) == 0) ordinal = static_cast<int>(i);
+        if (uuid_text(devices[i].description.uuid).rfind(entry, 0) == 0) ordinal = static_cast<int>(i);
       }
     } else if (!entry.empty()) {
       char* end = nullptr;
@@ -64,20 +64,23 @@ void hide_what_is_not_forwarded(Device& device) {
 
 }  // namespace
 
-Devices make_devices(const std::vector<hello::Device>& from_server, const char* visible) {
+uint64_t granularity_of(const hello::Device& described) { return described.granularity ? described.granularity : 2u << 20; }
+
+Devices make_devices(const std::vector<OfferedDevice>& offered, const char* visible) {
   Devices devices;
-  for (const int ordinal : visible_ordinals(from_server, visible)) {
-    const hello::Device& source = from_server[ordinal];
+  for (const int ordinal : visible_ordinals(offered, visible)) {
+    const hello::Device& source = offered[ordinal].description;
     auto device = std::make_unique<Device>();
     device->ordinal = static_cast<int>(devices.size());
-    device->server_ordinal = ordinal;
+    device->session = offered[ordinal].session;
+    device->server_ordinal = offered[ordinal].server_ordinal;
     device->name = source.name;
     device->uuid = source.uuid;
     device->uuid.resize(16);
     device->pci_bus_id = source.pci_bus_id;
     device->total_bytes = source.total_bytes;
     device->free_bytes = static_cast<int64_t>(source.free_bytes);
-    device->granularity = source.granularity ? source.granularity : 2u << 20;
+    device->granularity = granularity_of(source);
     device->least_priority = source.least_priority;
     device->greatest_priority = source.greatest_priority;
     for (const auto& attribute : source.attributes) device->attributes[attribute.id] = attribute.value;

@@ -1,4 +1,5 @@
-// The devices that the program sees: what the server told in its hello, in the order CUDA_VISIBLE_DEVICES asks for.
+// The devices that the program sees: what the servers told in their hellos, numbered through in the order of the servers,
+// in the order CUDA_VISIBLE_DEVICES asks for.
 // Constant after start; any thread.
 #pragma once
 #include <atomic>
@@ -12,9 +13,14 @@
 
 namespace gpupool::client {
 
+class Session;
+struct Context;
+
 struct Device {
-  int ordinal = 0;         // as the program numbers it
-  int server_ordinal = 0;  // as the worker numbers it
+  int ordinal = 0;             // as the program numbers it
+  Session* session = nullptr;  // its server
+  int server_ordinal = 0;      // as the worker numbers it
+  Context* primary = nullptr;
   std::string name;
   std::string uuid;  // 16 bytes
   std::string pci_bus_id;
@@ -30,8 +36,17 @@ struct Device {
 
 using Devices = std::vector<std::unique_ptr<Device>>;
 
+// Of device memory: the server's word, or CUDA's usual one.
+uint64_t granularity_of(const hello::Device& described);
+
+struct OfferedDevice {
+  Session* session = nullptr;
+  int server_ordinal = 0;
+  hello::Device description;
+};
+
 // `visible`: the value of CUDA_VISIBLE_DEVICES, null when it is not set. As with CUDA, the list ends at the first entry that
 // names no device.
-Devices make_devices(const std::vector<hello::Device>& from_server, const char* visible);
+Devices make_devices(const std::vector<OfferedDevice>& offered, const char* visible);
 
 }  // namespace gpupool::client

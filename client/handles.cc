@@ -2,16 +2,6 @@
 
 namespace gpupool::client {
 
-HandleTable::HandleTable() = default;
-
-HandleTable::~HandleTable() {
-  for (auto& page : pages_) {
-    Slot* slots = page.load();
-    for (size_t i = 0; slots && i < kPageSlots; ++i) delete slots[i].object.load();
-    delete[] slots;
-  }
-}
-
 HandleTable::Slot* HandleTable::slot(uint32_t index) const {
   if (index >= kPages * kPageSlots) return nullptr;
   Slot* page = pages_[index / kPageSlots].load(std::memory_order_acquire);

@@ -1,4 +1,5 @@
-// The client's handles: what each minted handle stands for on this side.
+// The client's handles: what each minted handle stands for on this side. One table for all sessions of the process, so that
+// a handle tells its session, and one of another server is never mistaken for one of this.
 //
 // find() takes no lock and is on the path of every launch. An object lives until its handle is retired; using a handle
 // while another thread destroys the object is the program's error, as with CUDA. Handles that never were, or are stale,
@@ -16,17 +17,21 @@ namespace gpupool::client {
 
 using cuda::Kind;
 
+class Session;
+
 // What the client knows about a minted handle; specialised below client/ where more is known (functions, streams).
 struct Object {
   virtual ~Object() = default;
   uint64_t handle = 0;
-  uint64_t context = 0;  // current when it was made, 0: none
+  uint64_t context = 0;        // current when it was made, 0: none
+  Session* session = nullptr;  // whose server knows it
+  // Can a call of this session name it? Some objects go to other servers when they are first wanted there.
+  virtual bool is_known_to(Session& other) { return session == &other; }
 };
 
 class HandleTable {
  public:
-  HandleTable();
-  ~HandleTable();
+  HandleTable() = default;
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
 
@@ -55,5 +60,11 @@ class HandleTable {
   uint32_t used_ = 0;
   std::vector<uint32_t> free_;
 };
+
+// Of the process; never destroyed.
+inline HandleTable& handles() {
+  static HandleTable* const only = new HandleTable;
+  return *only;
+}
 
 }  // namespace gpupool::client

@@ -33,7 +33,7 @@ struct Code : Object {  // a module or a library
 };
 
 // A function, or a kernel where CUDA takes one for the other; null: neither.
-Function* find_function(Session& session, CUfunction function);
+Function* find_function(CUfunction function);
 // Copies what the server said of a function into the object; false: malformed.
 bool read_function_info(const wire::Buffer& reply, Function& function);
 

@@ -16,7 +16,9 @@ namespace {
 
 struct Process {
   std::mutex mutex;
-  std::atomic<Session*> session{nullptr};
+  std::vector<std::unique_ptr<Session>> sessions;
+  Devices devices;
+  std::atomic<bool> ready{false};
   std::atomic<bool> tried{false};
   std::atomic<bool> forked{false};  // this is a child of a process that had a session
   CUresult result = CUDA_ERROR_NOT_INITIALIZED;
@@ -52,32 +54,78 @@ unsigned bulk_connections() {
   return otherwise;
 }
 
-CUresult connect(Process& self) {
-  Settings settings;
-  const char* server = std::getenv("GPUPOOL");
-  if (!server || !*server) {
-    complain("no server is named: set GPUPOOL=tcp://HOST:PORT, or start the program with pool-run --server");
-    return CUDA_ERROR_NO_DEVICE;
+// Sessions with all servers, or none: a GPU that the user has listed is missed.
+bool open_sessions(const char* servers, std::vector<std::unique_ptr<Session>>& sessions) {
+  const auto endpoints = transport::Endpoint::parse_list(servers);
+  if (!endpoints) {
+    complain("GPUPOOL=%s: %s", servers, endpoints.error().message.c_str());
+    return false;
   }
-  settings.server = server;
+  Settings settings;
   const char* sync = std::getenv("GPUPOOL_SYNC");
   settings.every_call_waits = sync && std::strcmp(sync, "1") == 0;
   settings.connect_timeout = milliseconds_from("GPUPOOL_CONNECT_TIMEOUT_MS", settings.connect_timeout);
   settings.dead_peer_timeout = milliseconds_from("GPUPOOL_DEAD_PEER_TIMEOUT_MS", settings.dead_peer_timeout);
   settings.bulk_connections = bulk_connections();
-  auto session = Session::open(settings);
-  if (!session) {
-    complain("cannot use the server %s: %s", server, session.error().message.c_str());
+  for (const auto& endpoint : *endpoints) {
+    settings.server = endpoint.text();
+    auto session = Session::open(settings, endpoint);
+    if (!session) {
+      complain("cannot use the server %s: %s", settings.server.c_str(), session.error().message.c_str());
+      return false;
+    }
+    sessions.push_back(std::move(*session));
+  }
+  return true;
+}
+
+// Numbers the devices through, and makes their primary contexts. Servers without a visible device are left.
+bool take_devices(Process& self) {
+  std::vector<OfferedDevice> offered;
+  for (const auto& session : self.sessions) {
+    const auto& devices = session->offered();
+    for (size_t i = 0; i < devices.size(); ++i) offered.push_back({session.get(), static_cast<int>(i), devices[i]});
+  }
+  self.devices = make_devices(offered, std::getenv("CUDA_VISIBLE_DEVICES"));
+  std::erase_if(self.sessions, [&](const auto& session) {
+    return std::none_of(self.devices.begin(), self.devices.end(),
+                        [&](const auto& device) { return device->session == session.get(); });
+  });
+  for (const auto& session : self.sessions) {
+    if (auto taken = session->take_addresses(); !taken) {
+      complain("cannot use the server %s: %s", session->server().c_str(), taken.error().message.c_str());
+      return false;
+    }
+    session->on_host_callback(run_host_function);
+  }
+  for (const auto& device : self.devices) {
+    auto context = std::make_unique<Context>();
+    device->primary = context.get();
+    context->device = device.get();
+    context->primary = true;
+    context->active = false;
+    context->id = static_cast<unsigned long long>(device->ordinal) + 1;
+    device->session->mint(Kind::context, std::move(context));
+  }
+  return !self.devices.empty();
+}
+
+CUresult connect(Process& self) {
+  const char* servers = std::getenv("GPUPOOL");
+  if (!servers || !*servers) {
+    complain("no server is named: set GPUPOOL=tcp://HOST:PORT, or start the program with pool-run --server");
     return CUDA_ERROR_NO_DEVICE;
   }
-  if ((*session)->devices().empty()) return CUDA_ERROR_NO_DEVICE;
-  (*session)->on_host_callback(run_host_function);
+  if (!open_sessions(servers, self.sessions) || !take_devices(self)) {
+    self.sessions.clear();
+    return CUDA_ERROR_NO_DEVICE;
+  }
   pthread_atfork(nullptr, nullptr, [] {
     process().forked = true;
-    // The server must see the connection end with this process, however long its children live.
-    if (Session* parents = process().session.load()) parents->abandon();
+    // The servers must see the connections end with this process, however long its children live.
+    for (const auto& parents : process().sessions) parents->abandon();
   });
-  self.session.store(session->release(), std::memory_order_release);  // never destroyed
+  self.ready.store(true, std::memory_order_release);
   return CUDA_SUCCESS;
 }
 
@@ -86,17 +134,33 @@ CUresult connect(Process& self) {
 CUresult initialise() {
   Process& self = process();
   if (self.forked) return CUDA_ERROR_NOT_INITIALIZED;
-  if (self.session.load(std::memory_order_acquire)) return CUDA_SUCCESS;
+  if (self.ready.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   std::lock_guard lock(self.mutex);
   if (!self.tried.exchange(true)) self.result = connect(self);
   return self.result;
 }
 
-CUresult ready(Session** session) {
-  Process& self = process();
-  *session = self.session.load(std::memory_order_acquire);
-  if (*session == nullptr || self.forked.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
-  return CUDA_SUCCESS;
+CUresult ready() {
+  const Process& self = process();
+  const bool good = self.ready.load(std::memory_order_acquire) && !self.forked.load(std::memory_order_relaxed);
+  return good ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+const std::vector<std::unique_ptr<Session>>& sessions() { return process().sessions; }
+
+const Devices& devices() { return process().devices; }
+
+Device* find_device(int ordinal) {
+  const Devices& all = devices();
+  return ordinal >= 0 && ordinal < static_cast<int>(all.size()) ? all[ordinal].get() : nullptr;
+}
+
+Session* session_of(uint64_t address, Session* first) {
+  if (first && first->addresses().knows(address)) return first;
+  for (const auto& session : sessions()) {
+    if (session.get() != first && session->addresses().knows(address)) return session.get();
+  }
+  return nullptr;
 }
 
 }  // namespace gpupool::client

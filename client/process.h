@@ -1,8 +1,11 @@
-// What the process has one of: its session, and the policy for start, fork and exit.
+// What the process has one of: its servers and their devices, and the policy for start, fork and exit.
 //
 // The only global of the client. It connects at cuInit, is never destroyed (programs call the driver from exit handlers),
-// and says in a forked child what CUDA says: not initialised. Any thread.
+// and says in a forked child what CUDA says: not initialised. Any thread; what is told here is constant once ready().
 #pragma once
+#include <memory>
+#include <vector>
+
 #include "client/session.h"
 
 namespace gpupool::client {
@@ -10,7 +13,18 @@ namespace gpupool::client {
 // cuInit: connects once; later calls repeat the first answer. The reason of a failure goes to stderr once.
 CUresult initialise();
 
-// The session of this process; otherwise the code that a driver call returns now.
-CUresult ready(Session** session);
+// CUDA_SUCCESS, or the code that a driver call returns now.
+CUresult ready();
+
+// One for each server of which a device is visible, in the order of GPUPOOL.
+const std::vector<std::unique_ptr<Session>>& sessions();
+
+// As the program numbers them, of all servers.
+const Devices& devices();
+Device* find_device(int ordinal);  // null: there is none
+
+// The session that an address belongs to, looking in `first` before the others: where two servers have placed variables of
+// modules at the same address, the caller's own is meant. Null: no device address.
+Session* session_of(uint64_t address, Session* first);
 
 }  // namespace gpupool::client

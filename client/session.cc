@@ -72,13 +72,11 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
               .failed = [this](const Error& error) { fail(error); }}),
       links_(receiver_, [this](const Error& error) { fail(error); }) {}
 
-Result<std::unique_ptr<Session>> Session::open(const Settings& settings) {
-  const auto endpoint = transport::Endpoint::parse(settings.server);
-  if (!endpoint) return endpoint.error();
-  auto connection = transport::connect(*endpoint, options_of(settings));
+Result<std::unique_ptr<Session>> Session::open(const Settings& settings, const transport::Endpoint& endpoint) {
+  auto connection = transport::connect(endpoint, options_of(settings));
   if (!connection) return connection.error();
   std::unique_ptr<Session> session(new Session(settings, std::move(*connection)));
-  if (auto hello = session->say_hello(*endpoint); !hello) return hello.error();
+  if (auto hello = session->say_hello(endpoint); !hello) return hello.error();
   return session;
 }
 
@@ -95,31 +93,26 @@ Result<void> Session::say_hello(const transport::Endpoint& server) {
   if (!reply) return reply.error();
   if (auto upgraded = connection_->upgrade(transport::Side::client, deadline); !upgraded) return upgraded.error();
   driver_version_ = reply->driver_version;
-  devices_ = make_devices(reply->devices, getenv("CUDA_VISIBLE_DEVICES"));
-  for (const auto& device : devices_) {
-    auto context = std::make_unique<Context>();
-    context->device = device->ordinal;
-    context->primary = true;
-    context->active = false;
-    context->id = static_cast<unsigned long long>(device->ordinal) + 1;
-    primaries_.push_back(context.get());
-    handles_.mint(Kind::context, std::move(context));
-  }
+  offered_ = reply->devices;
+  proposed_ = {reply->addresses.base, reply->addresses.size};
   links_.take_offer({server, options_of(settings_), reply->session_id, reply->bulk_token,
                      std::min(reply->bulk_connections, settings_.bulk_connections)});
   explain("session with %s: worker %lld, %zu device(s)", settings_.server.c_str(),
-          static_cast<long long>(reply->worker_pid), devices_.size());
-  return take_addresses(reply->addresses.base, reply->addresses.size);
+          static_cast<long long>(reply->worker_pid), offered_.size());
+  return {};
 }
 
-// The server's range must be free here too; when it is not, ask for others until one is free on both sides.
-Result<void> Session::take_addresses(uint64_t base, uint64_t size) {
-  if (devices_.empty()) return {};
-  const uint64_t granularity = devices_.front()->granularity;
+Result<void> Session::take_addresses() {
+  if (offered_.empty()) return {};
+  const uint64_t granularity = granularity_of(offered_.front());
+  auto [base, size] = proposed_;
   for (int attempt = 0; attempt < kAddressAttempts && size != 0; ++attempt) {
     if (addresses_.adopt(base, size, granularity)) return {};
     wire::Buffer reply;
-    wire::MoveAddresses wish{base + size, size};
+    // Of several servers each proposes the same range, as a rule.
+    uint64_t wished = base + size;
+    for (int step = 0; step < kAddressAttempts && !AddressSpace::is_free(wished, size); ++step) wished += size;
+    const wire::MoveAddresses wish{wished, size};
     if (call(wire::Command::move_addresses, nullptr, wish, reply) != CUDA_SUCCESS) break;
     wire::Reader reader(reply);
     const auto range = reader.get<wire::AddressRange>();
@@ -130,12 +123,18 @@ Result<void> Session::take_addresses(uint64_t base, uint64_t size) {
   return Error{ErrorCode::unavailable, "no range of device addresses is free on both sides (is 'ulimit -v' set?)"};
 }
 
+uint64_t Session::mint(Kind kind, std::unique_ptr<Object> object) {
+  if (!object) object = std::make_unique<Object>();
+  object->session = this;
+  return client::handles().mint(kind, std::move(object));
+}
+
 CUresult Session::before_call(Context* context) {
   if (failed()) return failure();
   if (!context) return CUDA_SUCCESS;
   if (!context->active.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const int sticky = context->sticky_error.load(std::memory_order_relaxed)) return static_cast<CUresult>(sticky);
-  if (!context->on_server.load(std::memory_order_acquire)) ensure_on_server(*this, *context);
+  if (!context->on_server.load(std::memory_order_acquire)) ensure_on_server(*context);
   return CUDA_SUCCESS;
 }
 
@@ -158,7 +157,7 @@ void Session::abandon() {
 
 void Session::fail(const Error& error) {
   if (failed_.exchange(true, std::memory_order_acq_rel)) return;
-  complain("lost the server %s: %s; CUDA calls of this process fail from now on", settings_.server.c_str(),
+  complain("lost the server %s: %s; CUDA calls on its devices fail from now on", settings_.server.c_str(),
            error.message.c_str());
   receiver_.fail();
   connection_->close();

@@ -1,7 +1,7 @@
 // One connection of this process to a worker: the one ordered command stream, its replies, and what the client keeps
-// for it (handles, addresses, devices, contexts).
+// for it (addresses). A process has one for each server.
 //
-// Made once by Process and never destroyed, since programs call the driver from exit handlers and detached threads. When
+// Made by Process and never destroyed, since programs call the driver from exit handlers and detached threads. When
 // the connection is lost the session stays as a failed one: every further call returns failure(). Any thread.
 #pragma once
 #include <atomic>
@@ -28,16 +28,17 @@ struct Settings {
 
 class Session {
  public:
-  // Connects, says hello, takes the address range.
-  static Result<std::unique_ptr<Session>> open(const Settings& settings);
+  // Connects and says hello. Before anything else take_addresses() has to succeed.
+  static Result<std::unique_ptr<Session>> open(const Settings& settings, const transport::Endpoint& endpoint);
+  // The server's range must be free here too; when it is not, asks for others until one is free on both sides.
+  Result<void> take_addresses();
 
-  HandleTable& handles() { return handles_; }
+  const std::string& server() const { return settings_.server; }
+  // The server's devices, as it numbers them.
+  const std::vector<hello::Device>& offered() const { return offered_; }
   AddressSpace& addresses() { return addresses_; }
-  const Devices& devices() const { return devices_; }
-  Device* device(int ordinal) {
-    return ordinal >= 0 && ordinal < static_cast<int>(devices_.size()) ? devices_[ordinal].get() : nullptr;
-  }
-  Context& primary_context(int ordinal) { return *primaries_[ordinal]; }
+  // A handle of this session: HandleTable::mint().
+  uint64_t mint(Kind kind, std::unique_ptr<Object> object);
   int driver_version() const { return driver_version_; }
   Receiver& receiver() { return receiver_; }
   CommandQueue& queue() { return queue_; }
@@ -104,7 +105,6 @@ class Session {
  private:
   Session(const Settings& settings, std::unique_ptr<transport::Connection> connection);
   Result<void> say_hello(const transport::Endpoint& server);
-  Result<void> take_addresses(uint64_t base, uint64_t size);
   void ping();
 
   const Settings settings_;
@@ -112,10 +112,9 @@ class Session {
   Receiver receiver_;
   CommandQueue queue_;
   BulkLinks links_;
-  HandleTable handles_;
   AddressSpace addresses_;
-  Devices devices_;
-  std::vector<Context*> primaries_;
+  std::vector<hello::Device> offered_;
+  wire::AddressRange proposed_{};  // by the server, in its hello
   int driver_version_ = 0;
   std::atomic<bool> failed_{false};
   void (*host_callback_)(Session&, uint64_t) = nullptr;

@@ -11,10 +11,24 @@ using namespace gpupool::client;
 namespace gpupool::client {
 
 CUresult ready_with_context(Session** session, Context** context) {
-  if (const CUresult result = ready(session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   CUresult error = CUDA_SUCCESS;
-  *context = current_context(**session, &error);
-  return *context ? CUDA_SUCCESS : error;
+  *context = current_context(&error);
+  if (!*context) return error;
+  *session = (*context)->session;
+  return CUDA_SUCCESS;
+}
+
+void go_to(const Object& named, Place& place) {
+  if (named.session == place.session || !named.session) return;
+  place.session = named.session;
+  place.context = handles().find_as<Context>(Kind::context, named.context);
+}
+
+void go_to(const Device& named, Place& place) {
+  if (named.session == place.session) return;
+  place.session = named.session;
+  place.context = nullptr;
 }
 
 }  // namespace gpupool::client
@@ -28,15 +42,19 @@ CUcontext as_cuda(const Context& context) { return cuda::handle_from_bits<CUcont
 // A null context means the current one, where a function takes a context.
 CUresult find_context(CUcontext given, Session** session, Context** context) {
   if (!given) return ready_with_context(session, context);
-  if (const CUresult result = ready(session); result != CUDA_SUCCESS) return result;
-  *context = (*session)->handles().find_as<Context>(Kind::context, cuda::handle_bits(given));
-  return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  *context = handles().find_as<Context>(Kind::context, cuda::handle_bits(given));
+  if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
+  *session = (*context)->session;
+  return CUDA_SUCCESS;
 }
 
-CUresult find_primary(CUdevice device, Session** session, Context** context) {
-  if (const CUresult result = ready(session); result != CUDA_SUCCESS) return result;
-  if (!(*session)->device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *context = &(*session)->primary_context(device);
+CUresult find_primary(CUdevice ordinal, Session** session, Context** context) {
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  const Device* device = find_device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  *session = device->session;
+  *context = device->primary;
   return CUDA_SUCCESS;
 }
 
@@ -48,19 +66,19 @@ CUresult check_flags(unsigned flags) {
   return single ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult create_context(CUcontext* made, unsigned flags, CUdevice device) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+CUresult create_context(CUcontext* made, unsigned flags, CUdevice ordinal) {
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   if (!made) return CUDA_ERROR_INVALID_VALUE;
-  if (!session->device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  Device* device = find_device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (const CUresult result = check_flags(flags); result != CUDA_SUCCESS) return result;
   auto fresh = std::make_unique<Context>();
   Context* context = fresh.get();
   context->device = device;
   context->flags = flags;
   context->id = next_context_id.fetch_add(1);
-  if (!session->handles().mint(Kind::context, std::move(fresh))) return CUDA_ERROR_OUT_OF_MEMORY;
-  ensure_on_server(*session, *context);
+  if (!device->session->mint(Kind::context, std::move(fresh))) return CUDA_ERROR_OUT_OF_MEMORY;
+  ensure_on_server(*context);
   thread_state().contexts.push_back(context->handle);
   *made = as_cuda(*context);
   return CUDA_SUCCESS;
@@ -80,7 +98,7 @@ CUresult destroy_context(CUcontext given) {
   session->addresses().forget_context(handle, sequence);
   auto& stack = thread_state().contexts;
   if (!stack.empty() && stack.back() == handle) stack.pop_back();
-  session->handles().retire(handle);
+  handles().retire(handle);
   return result;
 }
 
@@ -102,9 +120,8 @@ CUresult reset_primary(Session& session, Context& context) {
   cuda::context_local_storage().destroy_context(as_cuda(context));
   if (!was_active) return CUDA_SUCCESS;
   uint64_t sequence = 0;
-  const int device = session.devices()[context.device]->server_ordinal;
   const CUresult result = session.post(wire::Command::reset_primary_context, nullptr,
-                                       wire::PrimaryContext{context.handle, device, 0}, &sequence);
+                                       wire::PrimaryContext{context.handle, context.device->server_ordinal, 0}, &sequence);
   session.addresses().forget_context(context.handle, sequence);
   return result;
 }
@@ -123,7 +140,7 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* made, CUdevice device) 
       context->active = true;
     }
     if (session->failed()) return Session::failure();
-    if (!context->on_server) ensure_on_server(*session, *context);
+    if (!context->on_server) ensure_on_server(*context);
     *made = as_cuda(*context);
     return CUDA_SUCCESS;
   });
@@ -215,7 +232,7 @@ CUDA_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext given) {
   return guarded([&] {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!given) return CUDA_ERROR_INVALID_CONTEXT;
     if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
     thread_state().contexts.push_back(context->handle);
@@ -225,8 +242,7 @@ CUDA_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext given) {
 
 CUDA_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* popped) {
   return guarded([&] {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     auto& stack = thread_state().contexts;
     if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
     if (popped) *popped = cuda::handle_from_bits<CUcontext>(stack.back());
@@ -239,7 +255,7 @@ CUDA_EXPORT CUresult cuCtxSetCurrent(CUcontext given) {
   return guarded([&] {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     auto& stack = thread_state().contexts;
     if (!given) {
       if (!stack.empty()) stack.pop_back();
@@ -254,8 +270,7 @@ CUDA_EXPORT CUresult cuCtxSetCurrent(CUcontext given) {
 
 CUDA_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
   return guarded([&] {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!context) return CUDA_ERROR_INVALID_VALUE;
     const auto& stack = thread_state().contexts;
     *context = stack.empty() ? nullptr : cuda::handle_from_bits<CUcontext>(stack.back());
@@ -271,7 +286,7 @@ CUDA_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
 CUDA_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
   FOR_CONTEXT(nullptr);
   if (!device) return CUDA_ERROR_INVALID_VALUE;
-  *device = context->device;
+  *device = context->device->ordinal;
   return CUDA_SUCCESS;
 }
 
@@ -291,9 +306,8 @@ CUDA_EXPORT CUresult cuCtxGetApiVersion(CUcontext given, unsigned int* version) 
 
 CUDA_EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   FOR_CONTEXT(nullptr);
-  const Device& device = *session->devices()[context->device];
-  if (least) *least = device.least_priority;
-  if (greatest) *greatest = device.greatest_priority;
+  if (least) *least = context->device->least_priority;
+  if (greatest) *greatest = context->device->greatest_priority;
   return CUDA_SUCCESS;
 }
 
@@ -324,7 +338,7 @@ CUDA_EXPORT CUresult cuCtxSetFlags(unsigned int flags) {
 CUDA_EXPORT CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext given) {
   FOR_CONTEXT(given);
   if (!device) return CUDA_ERROR_INVALID_VALUE;
-  *device = context->device;
+  *device = context->device->ordinal;
   return CUDA_SUCCESS;
 }
 

@@ -16,9 +16,7 @@ namespace {
 void* host_pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
-bool is_device(Session& session, uint64_t address) {
-  return session.addresses().in_range(address) || session.addresses().find(address).has_value();
-}
+bool is_device(uint64_t address) { return session_of(address, current_session()) != nullptr; }
 
 // One end of a copy: rows in slices.
 struct End {
@@ -91,12 +89,12 @@ CUresult device_to_device(const Caller& caller, const Box& box) {
 }
 
 // A stream of the client's own that waits for no other.
-CUresult own_stream(Session& session, Context& context, CUstream* stream) {
+CUresult own_stream(Context& context, CUstream* stream) {
   std::lock_guard lock(context.mutex);
   const uint32_t epoch = context.epoch.load();
   if (context.copy_stream == 0 || context.copy_stream_epoch != epoch) {
     CUstream made = nullptr;
-    const CUresult result = create_stream(session, context, CU_STREAM_NON_BLOCKING, 0, &made);
+    const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made);
     if (result != CUDA_SUCCESS) return result;
     context.copy_stream = cuda::handle_bits(made);
     context.copy_stream_epoch = epoch;
@@ -111,7 +109,7 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
   CUstream own = nullptr;
   Session& session = *caller.session;
   Context& context = *caller.context;
-  if (const CUresult result = own_stream(session, context, &own); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = own_stream(context, &own); result != CUDA_SUCCESS) return result;
   return run_in_stream(session, context, caller.stream, [&session, &context, own, to, from, rows] {
     (void)copy_to_device(session, context, own, to, from, rows, CopyOrder::passes_others, Source::kept);
     return cuda::handle_bits(own);
@@ -178,15 +176,14 @@ CUresult on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stre
 }
 CUresult anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     return run({.stream = stream, .wait = wait},
-               line(is_device(*session, from), from, is_device(*session, to), to, bytes));
+               line(is_device(from), from, is_device(to), to, bytes));
   });
 }
 
 // The ends of cuMemcpy2D and 3D. Arrays are not forwarded yet.
-CUresult make_end(Session& session, CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch,
+CUresult make_end(CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch,
                   uint64_t slice, uint64_t offset, End* end) {
   switch (type) {
     case CU_MEMORYTYPE_HOST:
@@ -196,7 +193,7 @@ CUresult make_end(Session& session, CUmemorytype type, const void* host, CUdevic
       *end = {true, device + offset, pitch, slice};
       return CUDA_SUCCESS;
     case CU_MEMORYTYPE_UNIFIED:
-      *end = {is_device(session, device), device + offset, pitch, slice};
+      *end = {is_device(device), device + offset, pitch, slice};
       return CUDA_SUCCESS;
     case CU_MEMORYTYPE_ARRAY:
       return CUDA_ERROR_NOT_SUPPORTED;
@@ -206,8 +203,7 @@ CUresult make_end(Session& session, CUmemorytype type, const void* host, CUdevic
 
 CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!copy) return CUDA_ERROR_INVALID_VALUE;
     Box box;
     box.width = copy->WidthInBytes;
@@ -219,10 +215,10 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
         !offset_of(copy->dstXInBytes, copy->dstY, to_pitch, 0, 0, &to_offset)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult result = make_end(*session, copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, 0, from_offset,
+    CUresult result = make_end(copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, 0, from_offset,
                                &box.from);
     if (result != CUDA_SUCCESS) return result;
-    result = make_end(*session, copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, 0, to_offset, &box.to);
+    result = make_end(copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, 0, to_offset, &box.to);
     if (result != CUDA_SUCCESS) return result;
     return run({.stream = stream, .wait = wait}, box);
   });
@@ -230,8 +226,7 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
 
 CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!copy || copy->srcLOD != 0 || copy->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
     Box box;
     box.width = copy->WidthInBytes;
@@ -247,10 +242,10 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
         !offset_of(copy->dstXInBytes, copy->dstY, to_pitch, copy->dstZ, to_slice, &to_offset)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult result = make_end(*session, copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, from_slice,
+    CUresult result = make_end(copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, from_slice,
                                from_offset, &box.from);
     if (result != CUDA_SUCCESS) return result;
-    result = make_end(*session, copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, to_slice, to_offset, &box.to);
+    result = make_end(copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, to_slice, to_offset, &box.to);
     if (result != CUDA_SUCCESS) return result;
     return run({.stream = stream, .wait = wait}, box);
   });
@@ -266,13 +261,12 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
 CUresult peer_in_order(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
                        CUstream stream) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     for (const CUcontext handle : {to_context, from_context}) {
-      auto* context = session->handles().find_as<Context>(Kind::context, cuda::handle_bits(handle));
+      auto* context = handles().find_as<Context>(Kind::context, cuda::handle_bits(handle));
       if (!context) return CUDA_ERROR_INVALID_CONTEXT;
       wire::Buffer reply;
-      const CUresult result = session->call(static_cast<uint16_t>(wire::Command::synchronize_context), context,
+      const CUresult result = context->session->call(static_cast<uint16_t>(wire::Command::synchronize_context), context,
                                             [](wire::Writer&) {}, reply);
       if (result != CUDA_SUCCESS) return result;
     }

@@ -11,10 +11,9 @@ using namespace gpupool::client;
 
 namespace {
 
-CUresult find_device(CUdevice ordinal, const Device** device) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-  *device = session->device(ordinal);
+CUresult find(CUdevice ordinal, const Device** device) {
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  *device = find_device(ordinal);
   return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
@@ -35,16 +34,15 @@ int attribute_of(const Device& device, int attribute) {
 }  // namespace
 
 CUDA_EXPORT CUresult cuDeviceGetCount(int* count) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   if (!count) return CUDA_ERROR_INVALID_VALUE;
-  *count = static_cast<int>(session->devices().size());
+  *count = static_cast<int>(devices().size());
   return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   const Device* found = nullptr;
-  if (const CUresult result = find_device(ordinal, &found); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(ordinal, &found); result != CUDA_SUCCESS) return result;
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   *device = ordinal;
   return CUDA_SUCCESS;
@@ -52,13 +50,13 @@ CUDA_EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 
 CUDA_EXPORT CUresult cuDeviceGetName(char* name, int size, CUdevice ordinal) {
   const Device* device = nullptr;
-  const CUresult result = find_device(ordinal, &device);
+  const CUresult result = find(ordinal, &device);
   return result == CUDA_SUCCESS ? copy_text(device->name, name, size) : result;
 }
 
 CUDA_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice ordinal) {
   const Device* device = nullptr;
-  if (const CUresult result = find_device(ordinal, &device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(ordinal, &device); result != CUDA_SUCCESS) return result;
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
   std::memcpy(uuid->bytes, device->uuid.data(), sizeof uuid->bytes);
   return CUDA_SUCCESS;
@@ -69,13 +67,13 @@ CUDA_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice ordinal) { return
 // The locally unique id is a notion of Windows drivers.
 CUDA_EXPORT CUresult cuDeviceGetLuid(char* luid, unsigned int* node_mask, CUdevice ordinal) {
   const Device* device = nullptr;
-  const CUresult result = find_device(ordinal, &device);
+  const CUresult result = find(ordinal, &device);
   return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : result;
 }
 
 CUDA_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   const Device* device = nullptr;
-  if (const CUresult result = find_device(ordinal, &device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(ordinal, &device); result != CUDA_SUCCESS) return result;
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   *bytes = device->total_bytes;
   return CUDA_SUCCESS;
@@ -83,7 +81,7 @@ CUDA_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
 
 CUDA_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
   const Device* device = nullptr;
-  if (const CUresult result = find_device(ordinal, &device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(ordinal, &device); result != CUDA_SUCCESS) return result;
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   const auto found = device->attributes.find(attribute);
   if (found == device->attributes.end()) return CUDA_ERROR_INVALID_VALUE;
@@ -93,7 +91,7 @@ CUDA_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribu
 
 CUDA_EXPORT CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice ordinal) {
   const Device* device = nullptr;
-  if (const CUresult result = find_device(ordinal, &device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(ordinal, &device); result != CUDA_SUCCESS) return result;
   if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
   *major = attribute_of(*device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   *minor = attribute_of(*device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
@@ -102,7 +100,7 @@ CUDA_EXPORT CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice 
 
 CUDA_EXPORT CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice ordinal) {
   const Device* device = nullptr;
-  if (const CUresult result = find_device(ordinal, &device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(ordinal, &device); result != CUDA_SUCCESS) return result;
   if (!properties) return CUDA_ERROR_INVALID_VALUE;
   const auto attribute = [&](CUdevice_attribute id) { return attribute_of(*device, id); };
   properties->maxThreadsPerBlock = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
@@ -124,17 +122,16 @@ CUDA_EXPORT CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice ordin
 
 CUDA_EXPORT CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice ordinal) {
   const Device* device = nullptr;
-  const CUresult result = find_device(ordinal, &device);
+  const CUresult result = find(ordinal, &device);
   return result == CUDA_SUCCESS ? copy_text(device->pci_bus_id, id, size) : result;
 }
 
 CUDA_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   if (!device || !id) return CUDA_ERROR_INVALID_VALUE;
   unsigned numbers[3];
   if (std::sscanf(id, "%x:%x:%x", &numbers[0], &numbers[1], &numbers[2]) < 2) return CUDA_ERROR_INVALID_VALUE;
-  for (const auto& known : session->devices()) {
+  for (const auto& known : devices()) {
     const std::string& full = known->pci_bus_id;  // "0000:01:00.0"; the domain and the function may be left out
     const std::string wanted = id;
     const auto matches = [&](const std::string& text) { return strcasecmp(text.c_str(), id) == 0; };

@@ -7,9 +7,9 @@ using namespace gpupool::client;
 
 namespace {
 
-CUresult find(CUfunction given, Session** session, Function** function) {
-  if (const CUresult result = ready(session); result != CUDA_SUCCESS) return result;
-  *function = find_function(**session, given);
+CUresult find(CUfunction given, Function** function) {
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  *function = find_function(given);
   return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 #if CUDA_VERSION >= 12000
@@ -19,9 +19,8 @@ CUfunction as_function(CUkernel kernel) { return reinterpret_cast<CUfunction>(ke
 bool is_known(int attribute) { return attribute >= 0 && attribute < static_cast<int>(wire::kFunctionAttributes); }
 
 [[maybe_unused]] CUresult parameter_info(CUfunction given, size_t index, size_t* offset, size_t* size) {
-  Session* session = nullptr;
   Function* function = nullptr;
-  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
   if (!offset || index >= function->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
   *offset = function->parameters[index].offset;
   if (size) *size = function->parameters[index].size;
@@ -29,9 +28,8 @@ bool is_known(int attribute) { return attribute >= 0 && attribute < static_cast<
 }
 
 [[maybe_unused]] CUresult name_of(CUfunction given, const char** name) {
-  Session* session = nullptr;
   Function* function = nullptr;
-  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   *name = function->name.c_str();
   return CUDA_SUCCESS;
@@ -40,27 +38,24 @@ bool is_known(int attribute) { return attribute >= 0 && attribute < static_cast<
 }  // namespace
 
 CUDA_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction given) {
-  Session* session = nullptr;
   Function* function = nullptr;
-  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
   if (!value || !is_known(attribute)) return CUDA_ERROR_INVALID_VALUE;
   *value = function->attributes[attribute].load();
   return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT CUresult cuFuncSetAttribute(CUfunction given, CUfunction_attribute attribute, int value) {
-  Session* session = nullptr;
   Function* function = nullptr;
-  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
   const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value);
   if (result == CUDA_SUCCESS && is_known(attribute)) function->attributes[attribute] = value;
   return result;
 }
 
 CUDA_EXPORT CUresult cuFuncGetModule(CUmodule* module, CUfunction given) {
-  Session* session = nullptr;
   Function* function = nullptr;
-  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
   if (!module) return CUDA_ERROR_INVALID_VALUE;
 #if CUDA_VERSION >= 12000
   if (cuda::kind_of(function->owner) == Kind::library) {
@@ -73,18 +68,16 @@ CUDA_EXPORT CUresult cuFuncGetModule(CUmodule* module, CUfunction given) {
 
 #if CUDA_VERSION >= 12000
 CUDA_EXPORT CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-  if (!session->device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  if (!find_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   // The look-up described the kernel on one device; devices of one kind agree, others are asked.
-  if (session->devices().size() > 1) return rows::cuKernelGetAttribute::forward(value, attribute, kernel, device);
+  if (devices().size() > 1) return rows::cuKernelGetAttribute::forward(value, attribute, kernel, device);
   return cuFuncGetAttribute(value, attribute, as_function(kernel));
 }
 
 CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
-  Session* session = nullptr;
   Function* function = nullptr;
-  if (const CUresult result = find(as_function(kernel), &session, &function); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(as_function(kernel), &function); result != CUDA_SUCCESS) return result;
   const CUresult result = rows::cuKernelSetAttribute::forward(attribute, value, kernel, device);
   if (result == CUDA_SUCCESS && is_known(attribute)) function->attributes[attribute] = value;
   return result;
@@ -104,17 +97,15 @@ CUDA_EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t*
   return parameter_info(as_function(kernel), index, offset, size);
 }
 CUDA_EXPORT CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction given) {
-  Session* session = nullptr;
   Function* function = nullptr;
-  if (const CUresult result = find(given, &session, &function); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   *state = CU_FUNCTION_LOADING_STATE_LOADED;
   return CUDA_SUCCESS;
 }
 CUDA_EXPORT CUresult cuFuncLoad(CUfunction given) {
-  Session* session = nullptr;
   Function* function = nullptr;
-  return find(given, &session, &function);
+  return find(given, &function);
 }
 #endif
 
@@ -126,12 +117,12 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, in
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    Function* function = find_function(*session, given);
+    Function* function = find_function(given);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!min_grid || !best_block) return CUDA_ERROR_INVALID_VALUE;
     const auto attribute = [&](CUdevice_attribute id) {
       int value = 0;
-      (void)cuDeviceGetAttribute(&value, id, context->device);
+      (void)cuDeviceGetAttribute(&value, id, context->device->ordinal);
       return value;
     };
     const int warp = std::max(1, attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));

@@ -31,11 +31,10 @@ CUDA_EXPORT CUresult cuMemAllocHost_v2(void** memory, size_t bytes) { return cuM
 
 CUDA_EXPORT CUresult cuMemFreeHost(void* memory) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     // Copies from the device may still be on their way into this memory: CUDA waits for them too.
-    Context* context = current_context(*session);
-    if (context && session->copies_pending()) (void)cuCtxSynchronize();
+    const Context* context = current_context();
+    if (context && context->session->copies_pending()) (void)cuCtxSynchronize();
     return host_memory().free(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }
@@ -56,11 +55,10 @@ CUDA_EXPORT CUresult cuMemHostRegister_v2(void* memory, size_t bytes, unsigned i
 
 CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
-    Context* context = current_context(*session);
-    if (context && session->copies_pending()) (void)cuCtxSynchronize();
+    const Context* context = current_context();
+    if (context && context->session->copies_pending()) (void)cuCtxSynchronize();
     return host_memory().remove_registered(memory) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   });
 }

@@ -14,17 +14,17 @@ CUDA_EXPORT const char gpupool_client_version[] = GPUPOOL_VERSION;
 
 namespace {
 
-// Until the server is known, the newest that this build knows; then what the server's driver has, if that is older.
+// Until the server is known, the newest that this build knows; then what the servers' drivers all have, if that is older.
 int driver_version() {
-  Session* session = nullptr;
-  if (ready(&session) != CUDA_SUCCESS) return CUDA_VERSION;
-  return std::min<int>(CUDA_VERSION, session->driver_version());
+  if (ready() != CUDA_SUCCESS) return CUDA_VERSION;
+  int version = CUDA_VERSION;
+  for (const auto& session : sessions()) version = std::min(version, session->driver_version());
+  return version;
 }
 
 CUresult device_identity(CUdevice ordinal, cuda::DeviceIdentity* identity) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-  const Device* device = session->device(ordinal);
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  const Device* device = find_device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   std::memcpy(identity->uuid, device->uuid.data(), sizeof identity->uuid);
   unsigned domain = 0, bus = 0, slot = 0;
@@ -36,10 +36,10 @@ CUresult device_identity(CUdevice ordinal, cuda::DeviceIdentity* identity) {
 }
 
 CUresult primary_context(CUdevice ordinal, CUcontext* context) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-  if (!session->device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
-  *context = cuda::handle_from_bits<CUcontext>(session->primary_context(ordinal).handle);
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  const Device* device = find_device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  *context = cuda::handle_from_bits<CUcontext>(device->primary->handle);
   return CUDA_SUCCESS;
 }
 

@@ -56,9 +56,9 @@ CUresult launch(Request request) {
     if (const CUresult result = ready_with_stream(&session, &context, request.stream); result != CUDA_SUCCESS) {
       return result;
     }
-    Function* function = find_function(*session, request.function);
-    if (!function) return CUDA_ERROR_INVALID_HANDLE;
-    const auto limits = limits_of(*session->devices()[context->device], *function);
+    Function* function = find_function(request.function);
+    if (!function || !function->is_known_to(*session)) return CUDA_ERROR_INVALID_HANDLE;
+    const auto limits = limits_of(*context->device, *function);
     if (const CUresult result = cuda::check_launch(request.shape, limits); result != CUDA_SUCCESS) return result;
     if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
 

@@ -13,7 +13,7 @@ constexpr uint64_t kAlignment = 512;
 // While the mapping is small against what is believed free it is queued, and a failure would surface later; else the
 // server's word is waited for, so that OUT_OF_MEMORY comes from the call that asked for too much.
 CUresult map(Session& session, Context& context, const AddressSpace::Place& place) {
-  Device& device = *session.devices()[context.device];
+  Device& device = *context.device;
   const wire::MapMemory body{place.map_address, place.map_size, device.server_ordinal, 0};
   const auto size = static_cast<int64_t>(place.map_size);
   CUresult result = CUDA_SUCCESS;
@@ -42,7 +42,7 @@ bool give_back_idle(Session& session, Context& context) {
 CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes) {
   if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  Device& device = *session.devices()[context.device];
+  Device& device = *context.device;
   if (bytes > device.total_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation about;
   about.context = context.handle;
@@ -59,19 +59,22 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
   return CUDA_SUCCESS;
 }
 
-CUresult release(Session& session, Context& context, CUdeviceptr address, uint64_t stream) {
-  if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
+CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
+  if (const CUresult result = context.session->before_call(&context); result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_SUCCESS;
+  Session* owning = session_of(address, context.session);
+  if (!owning) return CUDA_ERROR_INVALID_VALUE;
+  Session& session = *owning;
   const auto about = session.addresses().find(address);
   const auto gone = session.addresses().release(address);
   if (!gone || !about) return CUDA_ERROR_INVALID_VALUE;
-  Context* owner = session.handles().find_as<Context>(Kind::context, about->context);
+  Context* owner = handles().find_as<Context>(Kind::context, about->context);
   if (stream != wire::kAllStreams || !owner) owner = &context;
   uint64_t sequence = 0;
   const CUresult result = session.post(wire::Command::free_memory, owner,
                                        wire::FreeMemory{gone->address, gone->unmap_size, stream}, &sequence);
   session.addresses().retire_after(*gone, sequence);
-  session.devices()[about->device]->free_bytes.fetch_add(static_cast<int64_t>(gone->unmap_size));
+  about->device->free_bytes.fetch_add(static_cast<int64_t>(gone->unmap_size));
   return result;
 }
 
@@ -89,7 +92,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
-    return release(*session, *context, address, cuda::handle_bits(stream));
+    return release(*context, address, cuda::handle_bits(stream));
   });
 }
 
@@ -104,7 +107,7 @@ CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   Context* context = nullptr;
   if (ready_with_context(&session, &context) == CUDA_SUCCESS) {
     free_bytes += session->addresses().idle_bytes(context->device);
-    session->devices()[context->device]->free_bytes = static_cast<int64_t>(free_bytes);
+    context->device->free_bytes = static_cast<int64_t>(free_bytes);
   }
   *free = free_bytes;
   *total = total_bytes;
@@ -136,7 +139,7 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    return release(*session, *context, address, wire::kAllStreams);
+    return release(*context, address, wire::kAllStreams);
   });
 }
 
@@ -152,9 +155,9 @@ CUDA_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
 }
 
 CUDA_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-  if (const auto found = session->addresses().find(address)) {
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  Session* const session = session_of(address, current_session());
+  if (const auto found = session ? session->addresses().find(address) : std::nullopt) {
     if (base) *base = found->address;
     if (size) *size = found->size;
     return CUDA_SUCCESS;

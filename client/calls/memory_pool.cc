@@ -26,24 +26,25 @@ Pools& pools() {
   return *only;
 }
 
-uint64_t make_pool(Session& session, int device) {
+uint64_t make_pool(const Device& device) {
   auto pool = std::make_unique<Pool>();
-  pool->device = device;
-  return session.handles().mint(Kind::memory_pool, std::move(pool));
+  pool->device = device.ordinal;
+  return device.session->mint(Kind::memory_pool, std::move(pool));
 }
 
-CUresult default_pool(Session& session, int device, uint64_t* handle) {
-  if (!session.device(device)) return CUDA_ERROR_INVALID_DEVICE;
+CUresult default_pool(int ordinal, uint64_t* handle) {
+  const Device* device = find_device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
   std::lock_guard lock(pools().mutex);
-  uint64_t& pool = pools().by_default[device];
-  if (pool == 0) pool = make_pool(session, device);
+  uint64_t& pool = pools().by_default[ordinal];
+  if (pool == 0) pool = make_pool(*device);
   *handle = pool;
   return pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult find(CUmemoryPool given, Session** session, Pool** pool) {
-  if (const CUresult result = ready(session); result != CUDA_SUCCESS) return result;
-  *pool = (*session)->handles().find_as<Pool>(Kind::memory_pool, cuda::handle_bits(given));
+CUresult find(CUmemoryPool given, Pool** pool) {
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  *pool = handles().find_as<Pool>(Kind::memory_pool, cuda::handle_bits(given));
   return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -51,11 +52,10 @@ CUresult find(CUmemoryPool given, Session** session, Pool** pool) {
 
 CUDA_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = 0;
-    const CUresult result = default_pool(*session, device, &handle);
+    const CUresult result = default_pool(device, &handle);
     if (result == CUDA_SUCCESS) *pool = cuda::handle_from_bits<CUmemoryPool>(handle);
     return result;
   });
@@ -63,13 +63,12 @@ CUDA_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice devi
 
 CUDA_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
     {
       std::lock_guard lock(pools().mutex);
       const auto current = pools().current.find(device);
-      if (current != pools().current.end() && session->handles().find(Kind::memory_pool, current->second)) {
+      if (current != pools().current.end() && handles().find(Kind::memory_pool, current->second)) {
         *pool = cuda::handle_from_bits<CUmemoryPool>(current->second);
         return CUDA_SUCCESS;
       }
@@ -80,10 +79,9 @@ CUDA_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
 
 CUDA_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool given) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
     Pool* pool = nullptr;
-    if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
-    if (!session->device(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
+    if (!find_device(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (pool->device != device) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard lock(pools().mutex);
     pools().current[device] = pool->handle;
@@ -93,14 +91,14 @@ CUDA_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool given) {
 
 CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!pool || !properties) return CUDA_ERROR_INVALID_VALUE;
     if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
     if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
     if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-    if (!session->device(properties->location.id)) return CUDA_ERROR_INVALID_DEVICE;
-    const uint64_t handle = make_pool(*session, properties->location.id);
+    const Device* device = find_device(properties->location.id);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    const uint64_t handle = make_pool(*device);
     if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     *pool = cuda::handle_from_bits<CUmemoryPool>(handle);
     return CUDA_SUCCESS;
@@ -109,23 +107,21 @@ CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
 
 CUDA_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool given) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
     Pool* pool = nullptr;
-    if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
     {
       std::lock_guard lock(pools().mutex);
       const auto standard = pools().by_default.find(pool->device);
       if (standard != pools().by_default.end() && standard->second == pool->handle) return CUDA_ERROR_INVALID_VALUE;
     }
-    session->handles().retire(pool->handle);
+    handles().retire(pool->handle);
     return CUDA_SUCCESS;
   });
 }
 
 CUDA_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool given, CUmemPool_attribute attribute, void* value) {
-  Session* session = nullptr;
   Pool* pool = nullptr;
-  if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(pool->mutex);
   switch (attribute) {
@@ -150,9 +146,8 @@ CUDA_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool given, CUmemPool_attribu
 }
 
 CUDA_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool given, CUmemPool_attribute attribute, void* value) {
-  Session* session = nullptr;
   Pool* pool = nullptr;
-  if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(pool->mutex);
   switch (attribute) {
@@ -179,9 +174,8 @@ CUDA_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool given, CUmemPool_attribu
 }
 
 CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool given, const CUmemAccessDesc* map, size_t count) {
-  Session* session = nullptr;
   Pool* pool = nullptr;
-  if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
   for (size_t i = 0; i < count; ++i) {
     if (!map || map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
     if (map[i].location.id != pool->device) return CUDA_ERROR_NOT_SUPPORTED;
@@ -191,9 +185,8 @@ CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool given, const CUmemAccessDes
 }
 
 CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool given, CUmemLocation* location) {
-  Session* session = nullptr;
   Pool* pool = nullptr;
-  if (const CUresult result = find(given, &session, &pool); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
   if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   *flags = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   return CUDA_SUCCESS;
@@ -201,15 +194,13 @@ CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool g
 
 // Freed memory goes back to the device at once: there is nothing to trim.
 CUDA_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool given, size_t) {
-  Session* session = nullptr;
   Pool* pool = nullptr;
-  return find(given, &session, &pool);
+  return find(given, &pool);
 }
 
 CUDA_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool given, CUstream stream) {
-  Session* session = nullptr;
   Pool* pool = nullptr;
-  const CUresult result = find(given, &session, &pool);
+  const CUresult result = find(given, &pool);
   return result == CUDA_SUCCESS ? cuMemAllocAsync(address, bytes, stream) : result;
 }
 CUDA_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {

@@ -16,10 +16,10 @@ using namespace gpupool::client;
 
 namespace gpupool::client {
 
-Function* find_function(Session& session, CUfunction function) {
+Function* find_function(CUfunction function) {
   const uint64_t handle = cuda::handle_bits(function);
-  if (auto* found = session.handles().find_as<Function>(Kind::function, handle)) return found;
-  return session.handles().find_as<Function>(Kind::kernel, handle);
+  if (auto* found = handles().find_as<Function>(Kind::function, handle)) return found;
+  return handles().find_as<Function>(Kind::kernel, handle);
 }
 
 bool read_function_info(const wire::Buffer& reply, Function& function) {
@@ -53,8 +53,8 @@ CUresult send_image(Session& session, const void* image, uint64_t* upload) {
   if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) return result;
   cuda::Bytes bytes;
   if (const CUresult result = cuda::bundle(spans, bytes); result != CUDA_SUCCESS) return result;
-  *upload = session.handles().mint(Kind::upload, nullptr);
-  session.handles().retire(*upload);  // only the number is needed; its generation makes it unique
+  *upload = session.mint(Kind::upload, nullptr);
+  handles().retire(*upload);  // only the number is needed; its generation makes it unique
   const cuda::ByteSpan all = bytes.view();
   for (size_t at = 0; at < all.size(); at += wire::kBulkChunkBytes) {
     const auto part = all.subspan(at, std::min<size_t>(wire::kBulkChunkBytes, all.size() - at));
@@ -94,14 +94,14 @@ CUresult load(Session& session, Context* context, Kind kind, const void* image, 
   if (const CUresult result = send_image(session, image, &upload); result != CUDA_SUCCESS) return result;
   auto code = std::make_unique<Code>();
   code->context = Session::handle_of(context);
-  *handle = session.handles().mint(kind, std::move(code));
+  *handle = session.mint(kind, std::move(code));
   if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto command = kind == Kind::module ? wire::Command::load_module : wire::Command::load_library;
   wire::Buffer reply;
   const CUresult result = session.call(command, context, wire::LoadImage{*handle, upload}, reply);
   wire::Reader reader(reply);
   deliver_log(std::string(reader.get_text()), result, jit);
-  if (result != CUDA_SUCCESS) session.handles().retire(*handle);
+  if (result != CUDA_SUCCESS) handles().retire(*handle);
   return result;
 }
 
@@ -128,15 +128,15 @@ CUresult read_file(const char* path, std::string* content) {
 }
 
 // The library that a module of cuLibraryGetModule stands for; 0: it is a module of its own, or none.
-uint64_t library_behind(Session& session, CUmodule module) {
-  const auto* code = session.handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
+uint64_t library_behind(CUmodule module) {
+  const auto* code = handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
   return code ? code->library : 0;
 }
 
 // The handle of a function by name: from memory, or with one round trip.
 CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner, const char* name,
                  uint64_t* handle) {
-  auto* code = session.handles().find_as<Code>(owner_kind, owner);
+  auto* code = handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(code->mutex);
   if (const auto known = code->functions.find(name); known != code->functions.end()) {
@@ -148,7 +148,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
   function.name = name;
   function.owner = owner;
   function.context = Session::handle_of(context);
-  *handle = session.handles().mint(kind, std::move(fresh));
+  *handle = session.mint(kind, std::move(fresh));
   if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   wire::Buffer reply;
   const auto command = kind == Kind::function ? wire::Command::get_function : wire::Command::get_kernel;
@@ -158,7 +158,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
     result = Session::failure();
   }
   if (result != CUDA_SUCCESS) {
-    session.handles().retire(*handle);
+    handles().retire(*handle);
     return result;
   }
   code->functions.emplace(name, *handle);
@@ -167,11 +167,11 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
 
 // The function of a library's kernel in a context.
 [[maybe_unused]] CUresult function_of_kernel(Session& session, Context* context, uint64_t given, uint64_t* made) {
-  auto* kernel = session.handles().find_as<Function>(Kind::kernel, given);
+  auto* kernel = handles().find_as<Function>(Kind::kernel, given);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(kernel->mutex);
   uint64_t& handle = kernel->functions[{context->handle, context->epoch.load()}];
-  if (handle == 0 || !session.handles().find(Kind::function, handle)) {
+  if (handle == 0 || !handles().find(Kind::function, handle)) {
     auto function = std::make_unique<Function>();
     function->name = kernel->name;
     function->owner = kernel->owner;
@@ -179,12 +179,12 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
     function->parameters = kernel->parameters;
     function->parameter_bytes = kernel->parameter_bytes;
     for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function->attributes[i] = kernel->attributes[i].load();
-    handle = session.handles().mint(Kind::function, std::move(function));
+    handle = session.mint(Kind::function, std::move(function));
     wire::Buffer reply;
     const CUresult result = session.call(wire::Command::kernel_function, context,
                                          wire::KernelFunction{handle, kernel->handle}, reply);
     if (result != CUDA_SUCCESS) {
-      session.handles().retire(handle);
+      handles().retire(handle);
       handle = 0;
       return result;
     }
@@ -195,7 +195,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
 
 CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_t owner, const char* name,
                     CUdeviceptr* address, size_t* bytes) {
-  auto* code = session.handles().find_as<Code>(owner_kind, owner);
+  auto* code = handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard lock(code->mutex);
   auto& globals = code->globals[{context->handle, context->epoch.load()}];
@@ -242,9 +242,8 @@ CUDA_EXPORT CUresult cuModuleLoad(CUmodule* module, const char* path) {
 
 CUDA_EXPORT CUresult cuModuleUnload(CUmodule module) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-    auto* code = session->handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    auto* code = handles().find_as<Code>(Kind::module, cuda::handle_bits(module));
     if (!code) return CUDA_ERROR_INVALID_HANDLE;
     if (code->library != 0) return CUDA_ERROR_NOT_PERMITTED;  // it goes with its library
     std::map<std::string, uint64_t> functions;
@@ -252,7 +251,7 @@ CUDA_EXPORT CUresult cuModuleUnload(CUmodule module) {
       std::lock_guard lock(code->mutex);
       functions.swap(code->functions);
     }
-    for (const auto& [name, handle] : functions) session->handles().retire(handle);
+    for (const auto& [name, handle] : functions) handles().retire(handle);
     return rows::cuModuleUnload::forward(module);
   });
 }
@@ -265,7 +264,7 @@ CUDA_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, 
     if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = 0;
     CUresult result = CUDA_SUCCESS;
-    if (const uint64_t library = library_behind(*session, module)) {
+    if (const uint64_t library = library_behind(module)) {
       uint64_t kernel = 0;
       result = look_up(*session, context, Kind::library, Kind::kernel, library, name, &kernel);
       if (result == CUDA_SUCCESS) result = function_of_kernel(*session, context, kernel, &handle);
@@ -283,7 +282,7 @@ CUDA_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, C
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if (const uint64_t library = library_behind(*session, module)) {
+    if (const uint64_t library = library_behind(module)) {
       return get_global(*session, context, Kind::library, library, name, address, bytes);
     }
     return get_global(*session, context, Kind::module, cuda::handle_bits(module), name, address, bytes);
@@ -302,11 +301,12 @@ CUDA_EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CU
                                        unsigned int count, CUlibraryOption* library_options,
                                        void** library_values, unsigned int library_count) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    Context* context = current_context();
+    Session* const session = context ? context->session : sessions().front().get();
     if (!library || !image || (count && (!options || !values))) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = 0;
-    const CUresult result = load(*session, current_context(*session), Kind::library, image, {count, options, values}, &handle);
+    const CUresult result = load(*session, context, Kind::library, image, {count, options, values}, &handle);
     if (result == CUDA_SUCCESS) *library = cuda::handle_from_bits<CUlibrary>(handle);
     return result;
   });
@@ -326,9 +326,8 @@ CUDA_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path,
 
 CUDA_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-    auto* code = session->handles().find_as<Code>(Kind::library, cuda::handle_bits(library));
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    auto* code = handles().find_as<Code>(Kind::library, cuda::handle_bits(library));
     if (!code) return CUDA_ERROR_INVALID_HANDLE;
     std::map<std::string, uint64_t> functions;
     std::map<std::pair<uint64_t, uint32_t>, uint64_t> modules;
@@ -337,19 +336,20 @@ CUDA_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
       functions.swap(code->functions);
       modules.swap(code->modules);
     }
-    for (const auto& [name, handle] : functions) session->handles().retire(handle);
-    for (const auto& [context, handle] : modules) session->handles().retire(handle);
+    for (const auto& [name, handle] : functions) handles().retire(handle);
+    for (const auto& [context, handle] : modules) handles().retire(handle);
     return rows::cuLibraryUnload::forward(library);
   });
 }
 
 CUDA_EXPORT CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    Context* context = current_context();
+    Session* const session = context ? context->session : sessions().front().get();
     if (!kernel || !name) return CUDA_ERROR_INVALID_VALUE;
     uint64_t handle = 0;
-    const CUresult result = look_up(*session, current_context(*session), Kind::library, Kind::kernel,
+    const CUresult result = look_up(*session, context, Kind::library, Kind::kernel,
                                     cuda::handle_bits(library), name, &handle);
     if (result == CUDA_SUCCESS) *kernel = cuda::handle_from_bits<CUkernel>(handle);
     return result;
@@ -377,7 +377,7 @@ CUDA_EXPORT CUresult cuLibraryGetModule(CUmodule* made, CUlibrary given) {
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!made) return CUDA_ERROR_INVALID_VALUE;
-    auto* library = session->handles().find_as<Code>(Kind::library, cuda::handle_bits(given));
+    auto* library = handles().find_as<Code>(Kind::library, cuda::handle_bits(given));
     if (!library) return CUDA_ERROR_INVALID_HANDLE;
     std::lock_guard lock(library->mutex);
     uint64_t& handle = library->modules[{context->handle, context->epoch.load()}];
@@ -385,7 +385,7 @@ CUDA_EXPORT CUresult cuLibraryGetModule(CUmodule* made, CUlibrary given) {
       auto module = std::make_unique<Code>();
       module->context = context->handle;
       module->library = library->handle;
-      handle = session->handles().mint(Kind::module, std::move(module));
+      handle = session->mint(Kind::module, std::move(module));
       if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *made = cuda::handle_from_bits<CUmodule>(handle);

@@ -20,19 +20,19 @@ struct Found {
   explicit operator bool() const { return device || host; }
 };
 
-Found find(Session& session, CUdeviceptr address) {
+Found find(CUdeviceptr address) {
   Found found;
-  found.device = session.addresses().find(address);
+  if (Session* session = session_of(address, current_session())) found.device = session->addresses().find(address);
   if (!found.device) found.host = host_memory().find(address);
   return found;
 }
 
 // cuPointerGetAttribute fails for addresses that CUDA does not know; cuPointerGetAttributes gives zeros for them.
-CUresult answer(Session& session, const Found& found, CUpointer_attribute attribute, CUdeviceptr address, void* to) {
+CUresult answer(const Found& found, CUpointer_attribute attribute, CUdeviceptr address, void* to) {
   const uint64_t base = found.device ? found.device->address : found.host ? found.host->address : 0;
   const uint64_t size = found.device ? found.device->size : found.host ? found.host->size : 0;
   const uint64_t context_handle = found.device ? found.device->context : found.host ? found.host->context : 0;
-  const auto* context = session.handles().find_as<Context>(Kind::context, context_handle);
+  const auto* context = handles().find_as<Context>(Kind::context, context_handle);
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       return give(to, cuda::handle_from_bits<CUcontext>(context_handle));
@@ -46,7 +46,7 @@ CUresult answer(Session& session, const Found& found, CUpointer_attribute attrib
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return give<unsigned long long>(to, found.device ? found.device->id : found.host ? found.host->id : 0);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return give<int>(to, found.device ? found.device->device : context ? context->device : -2);
+      return give<int>(to, found.device ? found.device->device->ordinal : context ? context->device->ordinal : -2);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return give<CUdeviceptr>(to, base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
@@ -87,24 +87,22 @@ CUresult answer(Session& session, const Found& found, CUpointer_attribute attrib
 
 CUDA_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!data) return CUDA_ERROR_INVALID_VALUE;
-    const Found found = find(*session, address);
-    return found ? answer(*session, found, attribute, address, data) : CUDA_ERROR_INVALID_VALUE;
+    const Found found = find(address);
+    return found ? answer(found, attribute, address, data) : CUDA_ERROR_INVALID_VALUE;
   });
 }
 
 CUDA_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** data,
                                             CUdeviceptr address) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!attributes || !data || count == 0) return CUDA_ERROR_INVALID_VALUE;
-    const Found found = find(*session, address);
+    const Found found = find(address);
     for (unsigned i = 0; i < count; ++i) {
       if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
-      const CUresult result = answer(*session, found, attributes[i], address, data[i]);
+      const CUresult result = answer(found, attributes[i], address, data[i]);
       if (result != CUDA_SUCCESS) return result;
     }
     return CUDA_SUCCESS;
@@ -113,10 +111,9 @@ CUDA_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
 
 CUDA_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
     // Synchronous copies are always complete, or on their way in order, when they return.
-    return find(*session, address).device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return find(address).device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }

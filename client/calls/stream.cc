@@ -19,13 +19,14 @@ namespace {
 std::atomic<unsigned long long> next_stream_id{3};  // 1 and 2: the special streams
 }
 
-CUresult create_stream(Session& session, Context& context, unsigned flags, int priority, CUstream* stream) {
+CUresult create_stream(Context& context, unsigned flags, int priority, CUstream* stream) {
+  Session& session = *context.session;
   auto made = std::make_unique<Stream>();
   made->context = context.handle;
   made->flags = flags;
   made->priority = priority;
   made->id = next_stream_id.fetch_add(1);
-  const uint64_t handle = session.handles().mint(Kind::stream, std::move(made));
+  const uint64_t handle = session.mint(Kind::stream, std::move(made));
   if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = session.post(rows::cuStreamCreateWithPriority::kId, &context, [&](wire::Writer& writer) {
     writer.put(handle);
@@ -33,7 +34,7 @@ CUresult create_stream(Session& session, Context& context, unsigned flags, int p
     writer.put(priority);
   });
   if (result != CUDA_SUCCESS) {
-    session.handles().retire(handle);
+    handles().retire(handle);
     return result;
   }
   *stream = cuda::handle_from_bits<CUstream>(handle);
@@ -42,16 +43,23 @@ CUresult create_stream(Session& session, Context& context, unsigned flags, int p
 
 CUresult ready_with_stream(Session** session, Context** context, CUstream& stream) {
   if (const CUresult result = ready_with_context(session, context); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = resolve_stream(**session, **context, stream); result != CUDA_SUCCESS) return result;
-  const bool alive = !stream || (*session)->handles().find(Kind::stream, cuda::handle_bits(stream));
-  return alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = resolve_stream(**context, stream); result != CUDA_SUCCESS) return result;
+  if (!stream) return CUDA_SUCCESS;
+  const Object* known = handles().find(Kind::stream, cuda::handle_bits(stream));
+  if (!known) return CUDA_ERROR_INVALID_HANDLE;
+  if (known->session == *session) return CUDA_SUCCESS;
+  Place place{*session, *context};
+  go_to(*known, place);
+  *session = place.session;
+  *context = place.context;
+  return *context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-CUresult resolve_stream(Session& session, Context& context, CUstream& stream) {
+CUresult resolve_stream(Context& context, CUstream& stream) {
   if (stream == CU_STREAM_LEGACY) stream = nullptr;
   if (stream != CU_STREAM_PER_THREAD) return CUDA_SUCCESS;
   uint64_t handle = 0;
-  const CUresult result = per_thread_stream(session, context, &handle);
+  const CUresult result = per_thread_stream(context, &handle);
   stream = cuda::handle_from_bits<CUstream>(handle);
   return result;
 }
@@ -75,12 +83,12 @@ CUresult describe(CUstream stream, StreamFacts* facts) {
     if (stream == CU_STREAM_PER_THREAD) facts->id = 2;
     return CUDA_SUCCESS;
   }
-  const auto* known = facts->session->handles().find_as<Stream>(Kind::stream, cuda::handle_bits(stream));
+  const auto* known = handles().find_as<Stream>(Kind::stream, cuda::handle_bits(stream));
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   facts->flags = known->flags;
   facts->priority = known->priority;
   facts->id = known->id;
-  facts->context = facts->session->handles().find_as<Context>(Kind::context, known->context);
+  facts->context = handles().find_as<Context>(Kind::context, known->context);
   return facts->context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
@@ -90,9 +98,9 @@ CUresult create(CUstream* stream, unsigned flags, int priority) {
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!stream || flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
-    const Device& device = *session->devices()[context->device];
+    const Device& device = *context->device;
     priority = std::max(device.greatest_priority, std::min(device.least_priority, priority));  // lower is more urgent
-    return create_stream(*session, *context, flags, priority, stream);
+    return create_stream(*context, flags, priority, stream);
   });
 }
 
@@ -174,7 +182,7 @@ CUDA_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
   StreamFacts facts;
   if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
   if (!device) return CUDA_ERROR_INVALID_VALUE;
-  *device = facts.context->device;
+  *device = facts.context->device->ordinal;
   return CUDA_SUCCESS;
 }
 CUDA_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream stream, CUdevice* device) {
@@ -205,8 +213,7 @@ CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCap
 
 CUDA_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!mode || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -220,7 +227,7 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    if (!session->handles().find(Kind::event, cuda::handle_bits(event))) return CUDA_ERROR_INVALID_HANDLE;
+    if (!handles().find(Kind::event, cuda::handle_bits(event))) return CUDA_ERROR_INVALID_HANDLE;
     wire::Buffer reply;
     return session->call(wire::Command::synchronize_event, context, wire::SynchronizeEvent{cuda::handle_bits(event)},
                          reply);

@@ -27,38 +27,43 @@ Mappings& mappings() {
   return *only;
 }
 
-CUresult to_server_location(Session& session, CUmemLocation* location) {
+// The device of a location, which becomes the one that the device's server knows.
+CUresult to_server_location(CUmemLocation* location, const Device** device) {
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-  const Device* device = session.device(location->id);
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  location->id = device->server_ordinal;
+  *device = find_device(location->id);
+  if (!*device) return CUDA_ERROR_INVALID_DEVICE;
+  location->id = (*device)->server_ordinal;
   return CUDA_SUCCESS;
 }
 
-uint64_t granularity_of(Session& session, int device) {
-  const Device* found = session.device(device);
-  return found ? found->granularity : 0;
+// Whose reserved addresses they are; null: they are none.
+Session* reserved_by(uint64_t address, uint64_t bytes) {
+  Session* session = session_of(address, current_session());
+  return session && session->addresses().is_reserved(address, bytes) ? session : nullptr;
 }
 
 }  // namespace
 
 CUDA_EXPORT CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
                                                    CUmemAllocationGranularity_flags option) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   if (!granularity || !properties) return CUDA_ERROR_INVALID_VALUE;
   if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-  *granularity = granularity_of(*session, properties->location.id);
-  return *granularity ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  const Device* device = find_device(properties->location.id);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  *granularity = device->granularity;
+  return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size_t alignment, CUdeviceptr wished,
                                          unsigned long long flags) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-    const uint64_t granularity = granularity_of(*session, 0);
-    if (!address || size == 0 || size % granularity != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    // Addresses are a server's, and CUDA does not say whose memory will be mapped there: as a rule, that of the device which
+    // the thread works with.
+    Session* session = current_session();
+    if (!session) session = sessions().front().get();
+    if (!address || size == 0 || size % session->addresses().granularity() != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
     const auto at = session->addresses().reserve(size, alignment, wished);
     if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -69,31 +74,32 @@ CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size
 
 CUDA_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     {
       std::lock_guard lock(mappings().mutex);
       const auto mapped = mappings().by_address.lower_bound(address);
       if (mapped != mappings().by_address.end() && mapped->first < address + size) return CUDA_ERROR_INVALID_VALUE;
     }
-    return session->addresses().unreserve(address, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    Session* session = reserved_by(address, size);
+    return session && session->addresses().unreserve(address, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }
 
 CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* properties,
                                  unsigned long long flags) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!handle || !properties || size == 0) return CUDA_ERROR_INVALID_VALUE;
     if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
     CUmemAllocationProp on_server = *properties;
-    if (const CUresult result = to_server_location(*session, &on_server.location); result != CUDA_SUCCESS) return result;
+    const Device* device = nullptr;
+    if (const CUresult result = to_server_location(&on_server.location, &device); result != CUDA_SUCCESS) return result;
+    Session* const session = device->session;
     on_server.win32HandleMetaData = nullptr;
     auto made = std::make_unique<Memory>();
     made->properties = *properties;
     made->size = size;
-    const uint64_t minted = session->handles().mint(Kind::memory, std::move(made));
+    const uint64_t minted = session->mint(Kind::memory, std::move(made));
     if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     wire::Buffer reply;
     const CUresult result = session->call(rows::cuMemCreate::kId, nullptr, [&](wire::Writer& writer) {
@@ -103,7 +109,7 @@ CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t si
       writer.put(on_server);
       writer.put(flags);
     }, reply);
-    if (result != CUDA_SUCCESS) session->handles().retire(minted);
+    if (result != CUDA_SUCCESS) handles().retire(minted);
     else *handle = minted;
     return result;
   });
@@ -111,9 +117,8 @@ CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t si
 
 CUDA_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-    auto* memory = session->handles().find_as<Memory>(Kind::memory, handle);
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    auto* memory = handles().find_as<Memory>(Kind::memory, handle);
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
     if (memory->references.fetch_sub(1) > 1) return CUDA_SUCCESS;
     return rows::cuMemRelease::forward(handle);
@@ -123,13 +128,14 @@ CUDA_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                               unsigned long long flags) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-    auto* memory = session->handles().find_as<Memory>(Kind::memory, handle);
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    auto* memory = handles().find_as<Memory>(Kind::memory, handle);
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
     if (size == 0 || offset > memory->size || size > memory->size - offset) return CUDA_ERROR_INVALID_VALUE;
-    if ((address | size | offset) % granularity_of(*session, 0) != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (!session->addresses().is_reserved(address, size)) return CUDA_ERROR_INVALID_VALUE;
+    Session* const session = reserved_by(address, size);
+    if (!session || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((address | size | offset) % session->addresses().granularity() != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (memory->session != session) return CUDA_ERROR_NOT_SUPPORTED;  // another server's memory
     {
       std::lock_guard lock(mappings().mutex);
       auto& all = mappings().by_address;
@@ -151,7 +157,10 @@ CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, C
 
 CUDA_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   return guarded([&]() -> CUresult {
-    const CUresult result = rows::cuMemUnmap::forward(address, size);
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    Session* const session = session_of(address, current_session());
+    if (!session) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = rows::cuMemUnmap::at({session}, {address, size});
     if (result != CUDA_SUCCESS) return result;
     std::lock_guard lock(mappings().mutex);
     auto& all = mappings().by_address;
@@ -162,22 +171,25 @@ CUDA_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
 
 CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc* descriptions, size_t count) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-    if (!descriptions || count == 0 || count > session->devices().size()) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    if (!descriptions || count == 0 || count > devices().size()) return CUDA_ERROR_INVALID_VALUE;
+    Session* const session = session_of(address, current_session());
+    if (!session) return CUDA_ERROR_INVALID_VALUE;
     std::vector<CUmemAccessDesc> on_server(descriptions, descriptions + count);
     for (auto& description : on_server) {
-      if (const CUresult result = to_server_location(*session, &description.location); result != CUDA_SUCCESS) return result;
+      const Device* device = nullptr;
+      const CUresult result = to_server_location(&description.location, &device);
+      if (result != CUDA_SUCCESS) return result;
+      if (device->session != session) return CUDA_ERROR_INVALID_DEVICE;  // no server reaches another's memory
     }
-    return rows::cuMemSetAccess::forward(address, size, on_server.data(), count);
+    return rows::cuMemSetAccess::at({session}, {address, size, on_server.data(), count});
   });
 }
 
 CUDA_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
                                                             CUmemGenericAllocationHandle handle) {
-  Session* session = nullptr;
-  if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
-  const auto* memory = session->handles().find_as<Memory>(Kind::memory, handle);
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  const auto* memory = handles().find_as<Memory>(Kind::memory, handle);
   if (!memory || !properties) return CUDA_ERROR_INVALID_VALUE;
   *properties = memory->properties;
   return CUDA_SUCCESS;
@@ -185,8 +197,7 @@ CUDA_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp*
 
 CUDA_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* pointer) {
   return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    if (const CUresult result = ready(&session); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t address = reinterpret_cast<uintptr_t>(pointer);
     std::lock_guard lock(mappings().mutex);
@@ -194,7 +205,7 @@ CUDA_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* h
     if (found == mappings().by_address.begin()) return CUDA_ERROR_INVALID_VALUE;
     --found;
     if (address - found->first >= found->second.size) return CUDA_ERROR_INVALID_VALUE;
-    auto* memory = session->handles().find_as<Memory>(Kind::memory, found->second.memory);
+    auto* memory = handles().find_as<Memory>(Kind::memory, found->second.memory);
     if (!memory) return CUDA_ERROR_NOT_SUPPORTED;  // released while mapped: its handle cannot be revived yet
     memory->references.fetch_add(1);
     *handle = found->second.memory;

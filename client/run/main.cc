@@ -98,8 +98,8 @@ int run(char** words) {
   if (arguments.server.empty()) {
     return fail(kExitUsage, "no server given; use --server tcp://HOST:PORT or set GPUPOOL");
   }
-  if (const auto endpoint = gpupool::transport::Endpoint::parse(arguments.server); !endpoint) {
-    return fail(kExitUsage, endpoint.error().message);
+  if (const auto endpoints = gpupool::transport::Endpoint::parse_list(arguments.server); !endpoints) {
+    return fail(kExitUsage, endpoints.error().message);
   }
 
   std::error_code status;

@@ -73,6 +73,22 @@ Result<Endpoint> Endpoint::parse(const std::string& text) {
   return endpoint;
 }
 
+Result<std::vector<Endpoint>> Endpoint::parse_list(const std::string& text) {
+  std::vector<Endpoint> endpoints;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    auto endpoint = parse(text.substr(at, comma - at));
+    if (!endpoint) return endpoint.error();
+    const std::string name = endpoint->text();
+    if (std::any_of(endpoints.begin(), endpoints.end(), [&](const Endpoint& known) { return known.text() == name; })) {
+      return Error{ErrorCode::invalid, "the server " + name + " is named twice"};
+    }
+    endpoints.push_back(std::move(*endpoint));
+    at = comma + 1;
+  }
+  return endpoints;
+}
+
 Result<void> Connection::upgrade(Side, Deadline) {
   return {};
 }

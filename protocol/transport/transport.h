@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "protocol/wire/result.h"
 
@@ -30,6 +31,8 @@ struct Endpoint {
   uint16_t port = 0;
   std::string text() const;
   static Result<Endpoint> parse(const std::string& text);
+  // Several with commas between them, none twice.
+  static Result<std::vector<Endpoint>> parse_list(const std::string& text);
 };
 
 struct Options {
