@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
 
 #include "client/log.h"
 #include "protocol/control/hello_exchange.h"
@@ -95,6 +96,10 @@ Result<void> Session::say_hello(const transport::Endpoint& server) {
   driver_version_ = reply->driver_version;
   offered_ = reply->devices;
   proposed_ = {reply->addresses.base, reply->addresses.size};
+  if (reply->image_nonce.size() == image_nonce_.size()) {
+    std::memcpy(image_nonce_.data(), reply->image_nonce.data(), image_nonce_.size());
+    largest_image_ = reply->largest_image;
+  }
   links_.take_offer({server, options_of(settings_), reply->session_id, reply->bulk_token,
                      std::min(reply->bulk_connections, settings_.bulk_connections)});
   explain("session with %s: worker %lld, %zu device(s)", settings_.server.c_str(),

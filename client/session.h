@@ -14,6 +14,7 @@
 #include "client/context.h"
 #include "client/devices.h"
 #include "client/receiver.h"
+#include "protocol/image/name.h"
 #include "protocol/wire/commands.h"
 
 namespace gpupool::client {
@@ -39,6 +40,10 @@ class Session {
   AddressSpace& addresses() { return addresses_; }
   // A handle of this session: HandleTable::mint().
   uint64_t mint(Kind kind, std::unique_ptr<Object> object);
+  // How to name an image to the server; null: it would have to be uploaded anyway.
+  const image::Nonce* image_nonce(uint64_t image_bytes) const {
+    return image_bytes <= largest_image_ ? &image_nonce_ : nullptr;
+  }
   int driver_version() const { return driver_version_; }
   Receiver& receiver() { return receiver_; }
   CommandQueue& queue() { return queue_; }
@@ -116,6 +121,8 @@ class Session {
   std::vector<hello::Device> offered_;
   wire::AddressRange proposed_{};  // by the server, in its hello
   int driver_version_ = 0;
+  image::Nonce image_nonce_{};
+  uint64_t largest_image_ = 0;
   std::atomic<bool> failed_{false};
   void (*host_callback_)(Session&, uint64_t) = nullptr;
 };

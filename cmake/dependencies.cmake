@@ -31,6 +31,8 @@ find_path(LZ4_INCLUDE_DIR lz4.h REQUIRED)
 find_path(ZSTD_INCLUDE_DIR zstd.h REQUIRED)
 find_library(LZ4_STATIC NAMES liblz4.a REQUIRED)
 find_library(ZSTD_STATIC NAMES libzstd.a REQUIRED)
+# OpenSSL's SHA-256 names module images, in the client too.
+find_library(CRYPTO_STATIC NAMES libcrypto.a REQUIRED)
 
 # LLVM 15 or newer (opaque pointers), newest first: the code generator of softgpu.
 set(GPUPOOL_LLVM_VERSIONS 19 18 17 16 15)

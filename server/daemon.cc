@@ -84,6 +84,7 @@ class Daemon {
               {.program = std::move(program),
                .idle_workers = options.idle_workers,
                .max_sessions = options.max_sessions,
+               .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout},
               [this](Client client, const Refusal& refusal) { door_.refuse(std::move(client), refusal); }),
         door_(context_, std::move(listener), options.hello_timeout,

@@ -80,7 +80,7 @@ Result<ControlMessage> receive_control(int socket) {
   const size_t descriptors = take_descriptors(message, out.descriptor);
   if (size == 0) return Error{ErrorCode::closed, "the control socket was closed"};
   const auto received = static_cast<size_t>(size);
-  if (received < sizeof out.header || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+  if (received < sizeof out.header || (message.msg_flags & MSG_TRUNC) != 0 ||
       descriptors > 1 || out.header.payload_bytes != received - sizeof out.header) {
     if (out.descriptor >= 0) ::close(out.descriptor);
     return Error{ErrorCode::malformed, "a message on the control socket is damaged"};

@@ -2,8 +2,10 @@
 // message.
 //
 // worker -> poold: ready, or failed with a text. poold -> worker: session, with the client's descriptor and
-// its Hello; bulk, with the descriptor of a further connection of that session. While the session runs, worker::Control receives what poold sends and WorkerPool::serve what the
-// worker sends. The end of either process ends the other's socket. Both are the same build, so the packet is a
+// its Hello; bulk, with the descriptor of a further connection of that session. Module images go both ways as
+// sealed memory files (sealed_file.h): the worker asks for one by name, poold answers; the worker deposits one, or
+// says that what it got is not what the name says. While the session runs, worker::Control receives what poold
+// sends and WorkerPool::serve what the worker sends. The end of either process ends the other's socket. Both are the same build, so the packet is a
 // plain struct; it is checked all the same, because a worker runs a client's code paths.
 #pragma once
 #include <array>
@@ -11,6 +13,7 @@
 #include <string>
 #include <type_traits>
 
+#include "protocol/wire/commands.h"
 #include "protocol/wire/result.h"
 
 namespace gpupool::server {
@@ -33,17 +36,30 @@ enum WorkerExit : int {
   kWorkerUsage = 64,
 };
 
-enum class ControlKind : uint32_t { ready = 1, failed = 2, session = 3, bulk = 4 };
+enum class ControlKind : uint32_t {
+  ready = 1,
+  failed = 2,
+  session = 3,
+  bulk = 4,
+  image_wanted = 16,  // worker -> poold, answered by:
+  image_found = 17,   // with the file
+  image_missing = 18,
+  image_deposit = 19,  // with the file
+  image_damaged = 20,
+};
 
 struct ControlHeader {
   ControlKind kind = ControlKind::ready;
   uint32_t payload_bytes = 0;   // failed: text; session: Hello
-  uint64_t session_number = 0;  // this and all below: session only
+  uint64_t session_number = 0;  // this and below: session
   int64_t dead_peer_timeout_ms = 0;
   std::array<char, 16> transport{};  // scheme, zero-terminated; bulk too
   std::array<char, 16> session_id{};
   std::array<char, 32> resume_token{};
   std::array<char, 32> bulk_token{};
+  uint64_t image_bytes = 0;        // session: of the largest image that poold keeps, 0: none; image_...: of this one
+  wire::ImageDigest image_name{};  // this and below: image_...
+  uint64_t image_request = 0;      // of a question and its answer
 };
 static_assert(std::is_trivially_copyable_v<ControlHeader>);
 
@@ -56,7 +72,7 @@ struct ControlMessage {
 // `descriptor` -1: none; it stays the caller's. Never blocks: ErrorCode::limit when the other process does not read.
 Result<void> send_control(int socket, ControlHeader header, const std::string& payload, int descriptor);
 // Blocks as the socket does. ErrorCode::closed: the other process has ended; malformed: it has sent anything else
-// than one message with at most one descriptor.
+// than one message with at most one descriptor. A descriptor is lost where this process may open no more.
 Result<ControlMessage> receive_control(int socket);
 
 }  // namespace gpupool::server

@@ -22,6 +22,7 @@ struct Words {
   std::string port_file;
   unsigned idle_workers = 0;
   unsigned max_sessions = 0;
+  unsigned image_cache_mib = 0;
   double hello_timeout = 0;
   double dead_peer_timeout = 0;
   std::string config;
@@ -57,6 +58,10 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
           ->check(CLI::Range(1u, kMostIdleWorkers));
   const auto* sessions = app.add_option("--max-sessions", given.max_sessions, "clients served at once [64]")
                              ->check(CLI::Range(1u, kMostSessions));
+  const auto* image_cache = app.add_option("--image-cache-mib", given.image_cache_mib,
+                                           "memory for module images that clients load again, 0 for none "
+                                           "[1024]")
+                                ->check(CLI::Range(0u, kMostImageCacheMib));
   const auto* hello_timeout = app.add_option("--hello-timeout", given.hello_timeout,
                                              "seconds a new connection has to introduce itself [5]")
                                   ->check(seconds);
@@ -90,6 +95,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (port_file->count() > 0) options.port_file = given.port_file;
   if (idle->count() > 0) options.idle_workers = given.idle_workers;
   if (sessions->count() > 0) options.max_sessions = given.max_sessions;
+  if (image_cache->count() > 0) options.image_cache_mib = given.image_cache_mib;
   if (hello_timeout->count() > 0) options.hello_timeout = to_milliseconds(given.hello_timeout);
   if (dead_peer->count() > 0) options.dead_peer_timeout = to_milliseconds(given.dead_peer_timeout);
   if (level->count() > 0 && !log::parse(given.log_level, options.log_level)) {

@@ -17,6 +17,7 @@ struct ServerOptions {
   std::string port_file;           // empty: none
   unsigned idle_workers = 2;
   unsigned max_sessions = 64;
+  unsigned image_cache_mib = 1024;  // 0: none
   std::chrono::milliseconds hello_timeout{5'000};
   std::chrono::milliseconds dead_peer_timeout{15'000};
   log::Level log_level = log::Level::info;
@@ -34,6 +35,7 @@ constexpr int kExitUsage = 2;
 // What the command line and the file accept.
 constexpr unsigned kMostIdleWorkers = 256;
 constexpr unsigned kMostSessions = 65'536;
+constexpr unsigned kMostImageCacheMib = 1u << 20;
 constexpr double kLeastSeconds = 0.001;
 constexpr double kMostSeconds = 86'400;
 constexpr const char* kLogLevels = "debug, info, warning, error, off";

@@ -47,6 +47,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Refuse refu
     : context_(context),
       settings_(std::move(settings)),
       refuse_(std::move(refuse)),
+      images_(settings_.image_cache_bytes),
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),
       stop_timer_(context) {}
@@ -115,13 +116,13 @@ void WorkerPool::watch_control(const std::shared_ptr<Worker>& worker) {
 // False when nothing more is to be read.
 bool WorkerPool::read_control(Worker& worker) {
   if (!worker.failure.empty()) return false;
-  auto message = receive_control(worker.control.native_handle());
+  const auto message = receive_control(worker.control.native_handle());
   if (!message) {
     if (message.error().code == ErrorCode::limit) return true;  // nothing there
     if (message.error().code == ErrorCode::malformed) end_worker(worker, message.error().message);
     return false;  // it has ended: reap() says how
   }
-  if (worker.state == State::serving) return serve(worker, std::move(*message));
+  if (worker.state == State::serving) return serve(worker, *message);
   if (message->descriptor >= 0) ::close(message->descriptor);
   if (worker.state == State::starting && message->header.kind == ControlKind::ready) {
     became_ready(worker);
@@ -133,19 +134,46 @@ bool WorkerPool::read_control(Worker& worker) {
 }
 
 // A worker runs what its client makes it run, so its messages are checked as a client's are.
-bool WorkerPool::serve(Worker& worker, ControlMessage message) {
-  switch (message.header.kind) {
-    default:
-      if (message.descriptor >= 0) ::close(message.descriptor);
-      end_worker(worker, "its control message makes no sense");
-      return false;
+bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
+  const ControlHeader& header = message.header;
+  if (message.payload.empty()) {
+    if (header.kind == ControlKind::image_deposit) return take_image(worker, message);
+    if (message.descriptor < 0 && header.kind == ControlKind::image_wanted) return give_image(worker, header);
+    if (message.descriptor < 0 && header.kind == ControlKind::image_damaged && header.image_name == worker.image) {
+      images_.drop_damaged(header.image_name, header.image_bytes, worker.session);
+      return true;
+    }
   }
+  if (message.descriptor >= 0) ::close(message.descriptor);
+  return end_worker(worker, "its control message makes no sense");
 }
 
-void WorkerPool::end_worker(Worker& worker, const std::string& why) {
+bool WorkerPool::give_image(Worker& worker, const ControlHeader& wanted) {
+  const int image = images_.find(wanted.image_name, wanted.image_bytes, worker.session);
+  if (image >= 0) worker.image = wanted.image_name;
+  const auto sent = send_control(worker.control.native_handle(),
+                                 {.kind = image >= 0 ? ControlKind::image_found : ControlKind::image_missing,
+                                  .image_bytes = wanted.image_bytes,
+                                  .image_name = wanted.image_name,
+                                  .image_request = wanted.image_request},
+                                 "", image);
+  // It asks and does not listen; one that has ended is no such case.
+  if (!sent && sent.error().code == ErrorCode::limit) return end_worker(worker, sent.error().message);
+  return true;
+}
+
+bool WorkerPool::take_image(Worker& worker, const ControlMessage& deposit) {
+  if (deposit.descriptor < 0) return true;  // poold has too many open itself
+  const auto added =
+      images_.add(deposit.header.image_name, deposit.header.image_bytes, deposit.descriptor, worker.session);
+  return added || end_worker(worker, added.error().message);
+}
+
+bool WorkerPool::end_worker(Worker& worker, const std::string& why) {
   worker.failure = why;
   log::error("worker_ended_by_poold", {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
   ::kill(worker.pid, SIGKILL);
+  return false;
 }
 
 void WorkerPool::became_ready(Worker& worker) {
@@ -248,7 +276,8 @@ void WorkerPool::attach(Client client) {
 bool WorkerPool::hand_over(Worker& worker, Client& client) {
   ControlHeader header{.kind = ControlKind::session,
                        .session_number = next_session_,
-                       .dead_peer_timeout_ms = settings_.dead_peer_timeout.count()};
+                       .dead_peer_timeout_ms = settings_.dead_peer_timeout.count(),
+                       .image_bytes = images_.largest_image()};
   client.transport.copy(header.transport.data(), header.transport.size() - 1);
   if (::getrandom(header.session_id.data(), header.session_id.size(), 0) < 0 ||
       ::getrandom(header.resume_token.data(), header.resume_token.size(), 0) < 0 ||

@@ -19,6 +19,7 @@
 #include <string>
 
 #include "server/handover.h"
+#include "server/image_cache.h"
 #include "server/refusal.h"
 #include "server/worker_process.h"
 
@@ -44,6 +45,7 @@ class WorkerPool {
     WorkerProgram program;
     unsigned idle_workers = 2;
     unsigned max_sessions = 64;
+    uint64_t image_cache_bytes = 0;
     std::chrono::milliseconds dead_peer_timeout{};
     std::chrono::milliseconds start_timeout{60'000};  // from exec to ready
     // How long a client waits for a worker; it loses patience itself after 20 s.
@@ -82,6 +84,7 @@ class WorkerPool {
     std::string bulk_token;
     Client client;  // without descriptor and Hello; while serving
     std::string failure;
+    wire::ImageDigest image{};  // that it got last
   };
   struct Waiting {
     Client client;
@@ -94,8 +97,10 @@ class WorkerPool {
   void watch_start(const std::shared_ptr<Worker>& worker);
   void watch_control(const std::shared_ptr<Worker>& worker);
   bool read_control(Worker& worker);
-  bool serve(Worker& worker, ControlMessage message);
-  void end_worker(Worker& worker, const std::string& why);
+  bool serve(Worker& worker, const ControlMessage& message);
+  bool give_image(Worker& worker, const ControlHeader& wanted);
+  bool take_image(Worker& worker, const ControlMessage& deposit);
+  bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);
   void start_failed(const std::string& why);
   bool hand_over(Worker& worker, Client& client);
@@ -108,6 +113,7 @@ class WorkerPool {
   asio::io_context& context_;
   const Settings settings_;
   const Refuse refuse_;
+  ImageCache images_;
   asio::signal_set child_signal_;
   asio::steady_timer backoff_timer_;
   asio::steady_timer stop_timer_;

@@ -1,4 +1,5 @@
-// Modules and libraries: the image travels once, as a bundle of its files, and the load waits for the server's verdict.
+// Modules and libraries: the image is named first and travels, as a bundle of its files, only if the server does not have
+// it. The load waits for the server's verdict.
 #include "client/module.h"
 
 #include <sys/mman.h>
@@ -48,14 +49,9 @@ struct JitOptions {
   void** values = nullptr;
 };
 
-CUresult send_image(Session& session, const void* image, uint64_t* upload) {
-  cuda::ImageSpans spans;
-  if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) return result;
-  cuda::Bytes bytes;
-  if (const CUresult result = cuda::bundle(spans, bytes); result != CUDA_SUCCESS) return result;
+CUresult upload_image(Session& session, cuda::ByteSpan all, uint64_t* upload) {
   *upload = session.mint(Kind::upload, nullptr);
   handles().retire(*upload);  // only the number is needed; its generation makes it unique
-  const cuda::ByteSpan all = bytes.view();
   for (size_t at = 0; at < all.size(); at += wire::kBulkChunkBytes) {
     const auto part = all.subspan(at, std::min<size_t>(wire::kBulkChunkBytes, all.size() - at));
     const iovec payload{const_cast<std::byte*>(part.data()), part.size()};
@@ -88,17 +84,37 @@ void deliver_log(const std::string& log, CUresult result, const JitOptions& jit)
   if (failed && !log.empty()) complain("the device refused a module: %s", log.c_str());
 }
 
+// False: the server does not have the image, or does not keep images at all.
+bool load_by_name(Session& session, Context* context, wire::Command command, uint64_t handle, cuda::ByteSpan bundle,
+                  wire::Buffer& reply, CUresult* result) {
+  const image::Nonce* const nonce = session.image_nonce(bundle.size());
+  if (!nonce) return false;
+  struct {
+    wire::LoadImage load;
+    wire::ImageName name;
+  } const body{{handle, 0}, image::name(*nonce, bundle)};
+  *result = session.call(command, context, body, reply);
+  return !reply.empty() || static_cast<int>(*result) != wire::kImageMissing;
+}
+
 CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit, uint64_t* handle) {
-  uint64_t upload = 0;
   if (const CUresult early = session.before_call(context); early != CUDA_SUCCESS) return early;
-  if (const CUresult result = send_image(session, image, &upload); result != CUDA_SUCCESS) return result;
+  cuda::ImageSpans spans;
+  if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) return result;
+  cuda::Bytes bundle;
+  if (const CUresult result = cuda::bundle(spans, bundle); result != CUDA_SUCCESS) return result;
   auto code = std::make_unique<Code>();
   code->context = Session::handle_of(context);
   *handle = session.mint(kind, std::move(code));
   if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto command = kind == Kind::module ? wire::Command::load_module : wire::Command::load_library;
   wire::Buffer reply;
-  const CUresult result = session.call(command, context, wire::LoadImage{*handle, upload}, reply);
+  CUresult result = CUDA_SUCCESS;
+  if (!load_by_name(session, context, command, *handle, bundle.view(), reply, &result)) {
+    uint64_t upload = 0;
+    result = upload_image(session, bundle.view(), &upload);
+    if (result == CUDA_SUCCESS) result = session.call(command, context, wire::LoadImage{*handle, upload}, reply);
+  }
   wire::Reader reader(reply);
   deliver_log(std::string(reader.get_text()), result, jit);
   if (result != CUDA_SUCCESS) handles().retire(*handle);

@@ -69,6 +69,8 @@ struct HelloReply {
   int64_t worker_pid = 0;
   uint32_t bulk_connections = 0;
   std::string bulk_token;
+  std::string image_nonce;
+  uint64_t largest_image = 0;
 };
 
 constexpr size_t kMaxDevices = 256;             // a peer is not trusted: more is malformed
@@ -203,6 +205,8 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
       case varint(10): reply.worker_pid = in.get_int64(); return true;
       case varint(11): reply.bulk_connections = in.get_uint32(); return true;
       case bytes(12): reply.bulk_token = in.get_bytes(); return true;
+      case bytes(13): reply.image_nonce = in.get_bytes(); return true;
+      case varint(14): reply.largest_image = in.get_uint64(); return true;
       default: return false;
     }
   });
@@ -281,6 +285,8 @@ inline std::string encode(const HelloReply& reply) {
   fields.i64(10, reply.worker_pid);
   fields.u32(11, reply.bulk_connections);
   fields.text(12, reply.bulk_token);
+  fields.text(13, reply.image_nonce);
+  fields.u64(14, reply.largest_image);
   return out;
 }
 

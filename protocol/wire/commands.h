@@ -1,6 +1,7 @@
 // Bodies of the commands in commands.def and of the messages that answer them: fixed structs, then variable parts where
 // the comment says so. All sizes in bytes, all handles minted by the client (protocol/cuda/handles.h), little-endian.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <type_traits>
 
@@ -109,10 +110,19 @@ struct UploadPart {
   uint64_t upload;
   uint64_t total;       // whole size, the same in every part
 };
-// load_module, load_library: the image is the named upload. Reply: text with the JIT's log (may be empty).
+// load_module, load_library: the image is the upload or, where an ImageName follows, one that the server has by that name
+// (upload is 0 then). Reply: text with the JIT's log (may be empty). An empty body and kImageMissing: the server has no
+// such image, or the proof is wrong; upload the image and load again.
 struct LoadImage {
   uint64_t handle;      // new module or library
   uint64_t upload;
+};
+constexpr int32_t kImageMissing = 301;  // CUDA_ERROR_FILE_NOT_FOUND
+using ImageDigest = std::array<uint8_t, 32>;
+struct ImageName {      // see protocol/image/name.h
+  uint64_t size;        // of the bundle, at most HelloReply.largest_image
+  ImageDigest digest;   // SHA-256 of the bundle
+  ImageDigest proof;    // SHA-256 of HelloReply.image_nonce and the bundle
 };
 // get_function, get_kernel: name (text) follows. Reply: FunctionInfo.
 struct GetFunction {
@@ -183,6 +193,7 @@ GPUPOOL_BODY(CopyFromDevice, 40);
 GPUPOOL_BODY(BulkCopy, 48);
 GPUPOOL_BODY(UploadPart, 16);
 GPUPOOL_BODY(LoadImage, 16);
+GPUPOOL_BODY(ImageName, 72);
 GPUPOOL_BODY(GetFunction, 16);
 GPUPOOL_BODY(KernelFunction, 16);
 GPUPOOL_BODY(FunctionInfo, 72);

@@ -58,6 +58,7 @@ Executor::Executor(SessionStart& start)
         });
         if (!told) callbacks.done(id);
       }),
+      cached_images(start.control, start.image_nonce, start.largest_image),
       images(api),
       events(api),
       inbox(*start.connection, [this] { return before_sleep(); }) {

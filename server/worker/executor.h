@@ -17,6 +17,7 @@
 #include "server/worker/bulk.h"
 #include "server/worker/bulk_copy.h"
 #include "server/worker/bulk_links.h"
+#include "server/worker/cached_images.h"
 #include "server/worker/calls/guards.h"
 #include "server/worker/contexts.h"
 #include "server/worker/device_api.h"
@@ -86,6 +87,7 @@ class Executor {
   DeviceMemory memory;
   HostCallbacks callbacks;
   Uploads uploads;
+  CachedImages cached_images;
   Images images;
   EventGuard events;
   guards::Calls guarded;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -136,6 +137,12 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
     reply.set_bulk_connections(wire::kMaxBulkConnections);
     reply.set_bulk_token(std::string(header.bulk_token.data(), header.bulk_token.size()));
   }
+  image::Nonce nonce{};
+  const bool keeps_images = header.image_bytes != 0 && ::getrandom(nonce.data(), nonce.size(), 0) == sizeof nonce;
+  if (keeps_images) {
+    reply.set_image_nonce(nonce.data(), nonce.size());
+    reply.set_largest_image(header.image_bytes);
+  }
   const auto deadline = transport::Clock::now() + dead_peer_timeout;
   auto opened = send_reply(**connection, reply, deadline);
   if (opened) opened = (*connection)->upgrade(transport::Side::server, deadline);
@@ -153,6 +160,9 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.range_base = range.base;
   start.range_size = range.size;
   start.dead_peer_timeout = dead_peer_timeout;
+  start.control = &control;
+  start.image_nonce = nonce;
+  start.largest_image = keeps_images ? header.image_bytes : 0;
   start.stop_descriptor = control.end_descriptor();
   start.bulk_connections = [&control, options](BulkSink sink) {
     if (!sink) return control.handle(server::ControlKind::bulk, nullptr);

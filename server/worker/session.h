@@ -10,7 +10,9 @@
 #include <memory>
 #include <vector>
 
+#include "protocol/image/name.h"
 #include "protocol/transport/transport.h"
+#include "server/worker/control.h"
 
 namespace gpupool::worker {
 
@@ -29,6 +31,9 @@ struct SessionStart {
   bool capture_output = true;                          // descriptors 1 and 2 become the client's
   // Where the session's bulk connections go from now on, after their hello; an empty sink: nowhere. May be null.
   std::function<void(BulkSink)> bulk_connections;
+  Control* control = nullptr;                          // to poold, outlives the session; null: there is none
+  image::Nonce image_nonce{};                          // as told in the hello
+  uint64_t largest_image = 0;                          // that poold keeps; 0: none
   int stop_descriptor = -1;                            // at its end poold shuts down: the client is told, the session ends
 };
 

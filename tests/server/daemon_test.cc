@@ -33,7 +33,7 @@ TEST_CASE("poold prints its version and its help") {
   const Finished help = poold({"--help"});
   CHECK(help.status == 0);
   for (const char* option :
-       {"--listen", "--device", "--port-file", "--idle-workers", "--max-sessions", "--hello-timeout",
+       {"--listen", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout",
         "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure"}) {
     CHECK(has(help.output, option));
   }
@@ -47,7 +47,8 @@ TEST_CASE("a wrong option ends poold with status 2 and names it") {
   const auto wrong = GENERATE(
       Case{{"--nonsense"}, "--nonsense"}, Case{{"extra"}, "extra"},
       Case{{"--idle-workers", "0"}, "--idle-workers"}, Case{{"--idle-workers", "x"}, "--idle-workers"},
-      Case{{"--max-sessions", "0"}, "--max-sessions"}, Case{{"--hello-timeout", "0"}, "--hello-timeout"},
+      Case{{"--max-sessions", "0"}, "--max-sessions"},
+      Case{{"--image-cache-mib", "-1"}, "--image-cache-mib"}, Case{{"--hello-timeout", "0"}, "--hello-timeout"},
       Case{{"--dead-peer-timeout", "-1"}, "--dead-peer-timeout"}, Case{{"--log-level", "loud"}, "loud"},
       Case{{"--log-format", "xml"}, "xml"}, Case{{"--listen", "127.0.0.1:1"}, "127.0.0.1:1"},
       Case{{"--config", "/nowhere/poold.toml"}, "/nowhere/poold.toml"});
@@ -119,7 +120,7 @@ TEST_CASE("the configuration file has the options' keys, and the command line wi
       folder.write("poold.toml",
                    "# comment\ndevice = \"/nowhere\"\nidle-workers = 3\nmax-sessions = 1\n"
                    "hello-timeout = 2.5\ndead-peer-timeout = 9\nlog-format = \"json\"\n"
-                   "log-level = \"debug\"\ninsecure = false\nport-file = \"/nowhere/port\"\n"
+                   "image-cache-mib = 12\nlog-level = \"debug\"\ninsecure = false\nport-file = \"/nowhere/port\"\n"
                    "listen = \"tcp://192.0.2.1:1\"\n");
   PooldProcess poold(kDevice, {"--config", file});
   CHECK(eventually([&] { return poold.workers().size() == 3; }));
@@ -143,7 +144,7 @@ TEST_CASE("a mistake in the configuration file is named") {
       Case{"idle-workers = 0\n", "from 1"}, Case{"max-sessions = 2.5\n", "max-sessions"},
       Case{"hello-timeout = \"5s\"\n", "hello-timeout"}, Case{"hello-timeout = 0\n", "hello-timeout"},
       Case{"dead-peer-timeout = nan\n", "dead-peer-timeout"}, Case{"listen = \"here\"\n", "'here'"},
-      Case{"log-level = 3\n", "log-level"}, Case{"insecure = 1\n", "insecure"},
+      Case{"image-cache-mib = -1\n", "from 0"}, Case{"log-level = 3\n", "log-level"}, Case{"insecure = 1\n", "insecure"},
       Case{"device = [1]\n", "device"}, Case{"\ndevice = = 3\n", "line 2"},
       Case{"[server]\nidle-workers = 2\n", "server"});
   TemporaryFolder folder;

@@ -1,13 +1,19 @@
 // The least that a worker needs of a device library: two devices, no memory, no execution. So that poold's
 // own tests depend on no real device. FAKE_DEVICE makes it fail: "init", "none" (no devices), "hang",
-// "crash", "novmm", and "flag:FILE" (cuInit fails as long as FILE exists).
+// "crash", "novmm", and "flag:FILE" (cuInit fails as long as FILE exists). "hostile:HOW" makes it a client's takeover of
+// its worker: at SIGUSR1 it speaks to poold on the worker's control socket.
 #include <cuda.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+
+#include "server/handover.h"
 
 #define FAKE extern "C" __attribute__((visibility("default"))) CUresult
 
@@ -19,6 +25,29 @@ std::string mode() {
 }
 int contexts = 0;
 
+void speak_to_poold(int) {
+  using namespace gpupool::server;
+  ControlHeader header;
+  int file = -1;
+  const std::string how = mode();
+  if (how == "hostile:garbage") {
+    ::send(kControlDescriptor, "?", 1, MSG_NOSIGNAL);
+    return;
+  }
+  if (how == "hostile:kind") header.kind = static_cast<ControlKind>(12345);
+  if (how == "hostile:ready") header.kind = ControlKind::ready;
+  if (how == "hostile:damaged") {
+    header.kind = ControlKind::image_damaged;
+    header.image_name.fill(1);
+  }
+  if (how == "hostile:deposit") {
+    header.kind = ControlKind::image_deposit;
+    header.image_bytes = 100;
+    file = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  }
+  (void)send_control(kControlDescriptor, header, "", file);
+}
+
 }  // namespace
 
 FAKE cuInit(unsigned flags) {
@@ -26,6 +55,7 @@ FAKE cuInit(unsigned flags) {
   if (how == "init") return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
   if (how == "crash") std::abort();
   while (how == "hang") ::pause();
+  if (how.starts_with("hostile:")) ::signal(SIGUSR1, &speak_to_poold);
   if (how.starts_with("flag:") && ::access(how.c_str() + 5, F_OK) == 0) return CUDA_ERROR_SYSTEM_NOT_READY;
   return CUDA_SUCCESS;
 }

@@ -89,3 +89,20 @@ TEST_CASE("a worker inherits no descriptors but its own") {
   CHECK(poold.await_log("session_ended"));
   for (const pid_t worker : poold.workers()) CHECK(eventually([&] { return descriptors_of(worker) == 5; }));
 }
+
+TEST_CASE("a worker that breaks the control protocol is ended, and no one else") {
+  const std::string how = GENERATE("garbage", "kind", "ready", "damaged", "deposit");
+  CAPTURE(how);
+  PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "hostile:" + how}});
+  RawClient hostile(poold.endpoint());
+  const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
+  RawClient other(poold.endpoint());
+  other.open();
+  const size_t descriptors = poold.descriptors();
+  REQUIRE(::kill(worker, SIGUSR1) == 0);
+  CHECK(hostile.await_end());
+  CHECK(poold.await_log("worker_ended_by_poold"));
+  CHECK(await_gone(worker));
+  other.ping();
+  CHECK(eventually([&] { return poold.descriptors() <= descriptors; }));
+}

@@ -21,11 +21,11 @@ bool pass(Connection& to, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-Proxy::Proxy(const transport::Endpoint& server, uint64_t cut_after) {
+Proxy::Proxy(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards) {
   auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
   if (!listener) throw std::runtime_error(listener.error().message);
   listener_ = std::move(*listener);
-  thread_ = std::thread([this, server, cut_after] { run(server, cut_after); });
+  thread_ = std::thread([this, server, cut_after, cut_after_upwards] { run(server, cut_after, cut_after_upwards); });
 }
 
 Proxy::~Proxy() {
@@ -34,7 +34,7 @@ Proxy::~Proxy() {
   thread_.join();
 }
 
-void Proxy::run(const transport::Endpoint& server, uint64_t cut_after) {
+void Proxy::run(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards) {
   auto client = listener_->accept(std::nullopt);
   if (!client) return;
   auto upstream = transport::connect(server, {});
@@ -49,8 +49,9 @@ void Proxy::run(const transport::Endpoint& server, uint64_t cut_after) {
         if (!(*client)->wait(true, false, Clock::now() + std::chrono::milliseconds(50))) break;
         continue;
       }
+      from_client_ += *received;
       look(buffer.data(), *received);
-      if (!pass(**upstream, {buffer.data(), *received})) break;
+      if (!pass(**upstream, {buffer.data(), *received}) || from_client_ >= cut_after_upwards) break;
     }
     (*upstream)->close();
   });
@@ -88,6 +89,7 @@ void Proxy::look(const std::byte* bytes, size_t size) {
       std::memcpy(&header, unread_.data(), sizeof header);
       skip_ = header.length;
       ++commands_;
+      if (header.id == static_cast<uint16_t>(wire::Command::upload_part)) ++uploads_;
       if ((header.flags & wire::kWantsReply) != 0) ++round_trips_;
     } else {
       wire::Preamble preamble;

@@ -15,8 +15,8 @@ class Proxy {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
   // Passes on to `server` the bytes of the first client that connects; hangs up on both after `cut_after` bytes from the
-  // server.
-  explicit Proxy(const transport::Endpoint& server, uint64_t cut_after = kNever);
+  // server, or `cut_after_upwards` bytes from the client.
+  explicit Proxy(const transport::Endpoint& server, uint64_t cut_after = kNever, uint64_t cut_after_upwards = kNever);
   ~Proxy();
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
@@ -25,14 +25,16 @@ class Proxy {
   uint64_t commands() const { return commands_; }       // from the client
   uint64_t round_trips() const { return round_trips_; }  // those of them that ask for a reply
   uint64_t from_server() const { return from_server_; }  // bytes
+  uint64_t from_client() const { return from_client_; }
+  uint64_t uploads() const { return uploads_; }          // of the commands, those with a part of an image
 
  private:
-  void run(const transport::Endpoint& server, uint64_t cut_after);
+  void run(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards);
   void look(const std::byte* bytes, size_t size);
 
   std::unique_ptr<transport::Listener> listener_;
   std::atomic<bool> ending_{false};
-  std::atomic<uint64_t> commands_{0}, round_trips_{0}, from_server_{0};
+  std::atomic<uint64_t> commands_{0}, round_trips_{0}, from_server_{0}, from_client_{0}, uploads_{0};
   std::string unread_;        // the start of what is not whole yet
   uint64_t skip_ = 0;         // bytes of the body at hand
   bool hello_seen_ = false;

@@ -1,5 +1,6 @@
 // Modules and libraries, and what is looked up in them.
 #include <algorithm>
+#include <optional>
 
 #include "server/worker/calls/commands.h"
 
@@ -46,7 +47,46 @@ std::vector<wire::ParameterInfo> parameters_of(Executor& session, uint64_t owner
   return parameters;
 }
 
-CUresult reply_log(Executor& session, const Images::Loaded& loaded) {
+// The image that a load is about, wherever its bytes are.
+struct Wanted {
+  bool malformed = false;
+  wire::LoadImage body{};
+  std::optional<wire::ImageName> name;
+  std::optional<std::vector<std::byte>> uploaded;
+  std::optional<MappedImage> cached;
+
+  bool here() const { return uploaded || cached; }
+  std::span<const std::byte> bundle() const {
+    return uploaded ? std::span<const std::byte>(*uploaded).first(uploaded->size() - 1) : cached->bytes();
+  }
+};
+
+Wanted take_image(Executor& session, Command& command, Kind kind) {
+  Wanted wanted;
+  wanted.body = command.body.get<wire::LoadImage>();
+  if (command.body.remaining() != 0) wanted.name = command.body.get<wire::ImageName>();
+  wanted.malformed = !command.body.finished() || cuda::kind_of(wanted.body.handle) != kind ||
+                     (wanted.name && wanted.body.upload != 0);
+  if (wanted.malformed) return wanted;
+  if (wanted.name) {
+    if (auto cached = session.cached_images.take(*wanted.name)) wanted.cached.emplace(std::move(*cached));
+  } else {
+    wanted.uploaded = session.uploads.take(wanted.body.upload);
+  }
+  return wanted;
+}
+
+Outcome not_here(const Wanted& wanted) {
+  return wanted.name ? static_cast<CUresult>(wire::kImageMissing) : CUDA_ERROR_INVALID_IMAGE;
+}
+
+Outcome finish_load(Executor& session, const Wanted& wanted, Kind kind, const Images::Loaded& loaded) {
+  if (loaded.result == CUDA_SUCCESS) {
+    session.table.bind(kind, wanted.body.handle, loaded.object);
+    if (wanted.uploaded) session.cached_images.deposit(wanted.bundle());
+  }
+  session.output_possible = true;
+  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
   wire::Writer(session.reply_body).put_text(loaded.log);
   return loaded.result;
 }
@@ -66,29 +106,19 @@ Outcome upload_part(Executor& session, Command& command) {
 }
 
 Outcome load_module(Executor& session, Command& command) {
-  const auto body = only<wire::LoadImage>(command);
-  if (!body || cuda::kind_of(body->handle) != Kind::module) return bad_body();
-  const auto image = session.uploads.take(body->upload);
+  const Wanted wanted = take_image(session, command, Kind::module);
+  if (wanted.malformed) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!image) return CUDA_ERROR_INVALID_IMAGE;
-  const auto loaded = session.images.load_module(body->handle, std::span(*image).first(image->size() - 1));
-  if (loaded.result == CUDA_SUCCESS) session.table.bind(Kind::module, body->handle, loaded.object);
-  session.output_possible = true;
-  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
-  return reply_log(session, loaded);
+  if (!wanted.here()) return not_here(wanted);
+  return finish_load(session, wanted, Kind::module, session.images.load_module(wanted.body.handle, wanted.bundle()));
 }
 
 Outcome load_library(Executor& session, Command& command) {
-  const auto body = only<wire::LoadImage>(command);
-  if (!body || cuda::kind_of(body->handle) != Kind::library) return bad_body();
-  const auto image = session.uploads.take(body->upload);
+  const Wanted wanted = take_image(session, command, Kind::library);
+  if (wanted.malformed) return bad_body();
   session.enter(command);
-  if (!image) return CUDA_ERROR_INVALID_IMAGE;
-  const auto loaded = session.images.load_library(body->handle, std::span(*image).first(image->size() - 1));
-  if (loaded.result == CUDA_SUCCESS) session.table.bind(Kind::library, body->handle, loaded.object);
-  session.output_possible = true;
-  if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
-  return reply_log(session, loaded);
+  if (!wanted.here()) return not_here(wanted);
+  return finish_load(session, wanted, Kind::library, session.images.load_library(wanted.body.handle, wanted.bundle()));
 }
 
 Outcome get_function(Executor& session, Command& command) {

@@ -74,7 +74,7 @@ class PairConnection final : public transport::Connection {
 
 }  // namespace
 
-TestClient::TestClient(bool capture_output) {
+TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_image) {
   int ends[2];
   must(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket pair");
   socket_ = ends[0];
@@ -85,6 +85,9 @@ TestClient::TestClient(bool capture_output) {
   start.range_base = fake.range_base;
   start.range_size = fake.range_size;
   start.capture_output = capture_output;
+  start.control = control;
+  start.image_nonce = kImageNonce;
+  start.largest_image = largest_image;
   session_ = std::async(std::launch::async, [start = std::move(start)]() mutable { return run_session(std::move(start)); });
 }
 

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "protocol/cuda/handles.h"
+#include "protocol/image/name.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/writer.h"
+#include "server/worker/control.h"
 #include "tests/server/worker/fake_driver.h"
 
 namespace gpupool::worker::test {
@@ -41,9 +43,11 @@ constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 1);
 constexpr uint64_t stream_handle(uint32_t index) { return cuda::make_handle(cuda::Kind::stream, 1, 100 + index); }
 constexpr uint64_t event_handle(uint32_t index) { return cuda::make_handle(cuda::Kind::event, 1, 200 + index); }
 
+constexpr image::Nonce kImageNonce{std::byte{1}, std::byte{2}, std::byte{3}};
+
 class TestClient {
  public:
-  explicit TestClient(bool capture_output = false);
+  explicit TestClient(bool capture_output = false, Control* control = nullptr, uint64_t largest_image = 0);
   ~TestClient();  // hangs up, and waits for the session's end
 
   // Sends a command; its sequence number.

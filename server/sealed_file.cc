@@ -1,0 +1,44 @@
+#include "server/sealed_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+namespace gpupool::server {
+namespace {
+
+constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr long kTmpfsMagic = 0x01021994;  // huge pages have another one: their mappings round sizes up
+
+}  // namespace
+
+Result<int> make_sealed_file(std::span<const std::byte> image) {
+  const int file = ::memfd_create("gpupool-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  bool good = file >= 0 && ::ftruncate(file, static_cast<off_t>(image.size() + 1)) == 0;
+  for (size_t at = 0; good && at < image.size();) {
+    const ssize_t written = ::pwrite(file, image.data() + at, image.size() - at, static_cast<off_t>(at));
+    if (written > 0) at += static_cast<size_t>(written);
+    else good = written < 0 && errno == EINTR;
+  }
+  if (good && ::fcntl(file, F_ADD_SEALS, kSeals) == 0) return file;
+  const int error = errno;
+  if (file >= 0) ::close(file);
+  return Error{ErrorCode::unavailable, "no memory file for an image: " + std::generic_category().message(error)};
+}
+
+bool is_sealed_file(int descriptor, uint64_t image_bytes) {
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
+  struct stat status {};
+  struct statfs system {};
+  return seals >= 0 && (seals & kSeals) == kSeals && ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
+         static_cast<uint64_t>(status.st_size) == image_bytes + 1 && ::fstatfs(descriptor, &system) == 0 &&
+         system.f_type == kTmpfsMagic;
+}
+
+}  // namespace gpupool::server

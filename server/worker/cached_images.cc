@@ -1,0 +1,89 @@
+#include "server/worker/cached_images.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "server/sealed_file.h"
+
+namespace gpupool::worker {
+
+using server::ControlKind;
+
+MappedImage::MappedImage(int descriptor, uint64_t size) {
+  if (!server::is_sealed_file(descriptor, size)) return;
+  void* const place = ::mmap(nullptr, size + 1, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  if (place == MAP_FAILED) return;
+  const std::span bytes(static_cast<const std::byte*>(place), size + 1);
+  if (bytes.back() == std::byte{0}) bytes_ = bytes.first(size);
+  else ::munmap(place, size + 1);
+}
+
+MappedImage::~MappedImage() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size() + 1);
+}
+
+CachedImages::CachedImages(Control* control, const image::Nonce& nonce, uint64_t largest,
+                           std::chrono::milliseconds patience)
+    : control_(largest != 0 ? control : nullptr), nonce_(nonce), largest_(largest), patience_(patience) {
+  if (!control_) return;
+  for (const ControlKind kind : {ControlKind::image_found, ControlKind::image_missing}) {
+    control_->handle(kind, [this](server::ControlMessage message) { answered(std::move(message)); });
+  }
+}
+
+CachedImages::~CachedImages() {
+  if (!control_) return;
+  for (const ControlKind kind : {ControlKind::image_found, ControlKind::image_missing}) control_->handle(kind, nullptr);
+  if (answer_ && answer_->descriptor >= 0) ::close(answer_->descriptor);
+}
+
+void CachedImages::answered(server::ControlMessage message) {
+  const std::lock_guard lock(mutex_);
+  if (message.header.image_request != request_ || answer_) {  // nobody waits for it any more
+    if (message.descriptor >= 0) ::close(message.descriptor);
+    return;
+  }
+  answer_ = std::move(message);
+  changed_.notify_one();
+}
+
+// descriptor -1: poold does not have it, or does not answer.
+server::ControlMessage CachedImages::ask(const wire::ImageName& name) {
+  std::unique_lock lock(mutex_);
+  answer_.reset();
+  const auto sent = control_->send({.kind = ControlKind::image_wanted,
+                                    .image_bytes = name.size,
+                                    .image_name = name.digest,
+                                    .image_request = ++request_});
+  if (sent) changed_.wait_for(lock, patience_, [this] { return answer_.has_value(); });
+  ++request_;  // what comes later is too late
+  return std::exchange(answer_, std::nullopt).value_or(server::ControlMessage{});
+}
+
+std::optional<MappedImage> CachedImages::take(const wire::ImageName& name) {
+  if (!control_ || name.size == 0 || name.size > largest_) return std::nullopt;
+  const server::ControlMessage answer = ask(name);
+  if (answer.descriptor < 0) return std::nullopt;
+  MappedImage image(answer.descriptor, name.size);
+  ::close(answer.descriptor);
+  // Equal to the client's own proof: these are its bytes, whatever the cache calls them.
+  if (!image.bytes().empty() && image::proof(nonce_, image.bytes()) == name.proof) return image;
+  if (image.bytes().empty() || image::digest(image.bytes()) != name.digest) {
+    (void)control_->send(
+        {.kind = ControlKind::image_damaged, .image_bytes = name.size, .image_name = name.digest});
+  }
+  return std::nullopt;
+}
+
+void CachedImages::deposit(std::span<const std::byte> image) {
+  if (!control_ || image.empty() || image.size() > largest_) return;
+  const auto file = server::make_sealed_file(image);
+  if (!file) return;  // the image stays uncached
+  (void)control_->send(
+      {.kind = ControlKind::image_deposit, .image_bytes = image.size(), .image_name = image::digest(image)}, {}, *file);
+  ::close(*file);
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,73 @@
+// Loading module images, over and over and big ones: what of it travels is counted outside.
+#include <chrono>
+#include <cstdlib>
+
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+namespace {
+
+size_t argument(const Arguments& arguments, size_t index, size_t otherwise) {
+  return index < arguments.size() ? std::strtoull(arguments[index].c_str(), nullptr, 10) : otherwise;
+}
+
+// PTX of at least `bytes`: kernels of which each adds another number.
+std::string big_ptx(size_t bytes) {
+  std::string ptx = ".version 7.0\n.target sm_50\n.address_size 64\n";
+  ptx.reserve(bytes + 64 * 1024);
+  for (unsigned i = 0; ptx.size() < bytes; ++i) {
+    ptx += ".visible .entry kernel_" + std::to_string(i) +
+           "(.param .u64 where)\n{\n.reg .b64 %a;\n.reg .b32 %v;\n"
+           "ld.param.u64 %a, [where];\nld.global.u32 %v, [%a];\n";
+    for (unsigned k = 0; k < 100; ++k) ptx += "add.u32 %v, %v, " + std::to_string(i * 100 + k) + ";\n";
+    ptx += "st.global.u32 [%a], %v;\nret;\n}\n";
+  }
+  return ptx;
+}
+
+}  // namespace
+
+// [contexts]: the same module in that many contexts, and its kernel in each.
+SCENARIO(load_in_contexts) {
+  Device device;
+  for (size_t i = argument(arguments, 0, 2); i-- > 0;) {
+    CUcontext context = create_context(device.device);
+    const Kernels kernels;
+    CUdeviceptr values = 0;
+    OK(cuMemAlloc(&values, 4 * sizeof(unsigned)));
+    OK(cuMemsetD32(values, 1, 4));
+    OK(kernels.launch("add", 1, 4, nullptr, values, 41u, 4u));
+    EXPECT(download<unsigned>(values, 4) == std::vector<unsigned>(4, 42));
+    OK(cuCtxDestroy(context));
+  }
+}
+
+// [bytes]: a big module; one of its kernels. Prints the time of the load to stderr.
+SCENARIO(load_big) {
+  Device device;
+  const std::string ptx = big_ptx(argument(arguments, 0, 2 << 20));
+  CUmodule module = nullptr;
+  const auto start = std::chrono::steady_clock::now();
+  OK(cuModuleLoadData(&module, ptx.c_str()));
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+  std::fprintf(stderr, "%zu bytes of PTX loaded in %.1f ms\n", ptx.size(), took.count());
+  CUfunction kernel = nullptr;
+  OK(cuModuleGetFunction(&kernel, module, "kernel_1"));
+  CUdeviceptr value = 0;
+  OK(cuMemAlloc(&value, 4));
+  OK(cuMemsetD32(value, 7, 1));
+  void* parameters[] = {&value};
+  OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  EXPECT(download<unsigned>(value, 1)[0] == 7 + 100 * 100 + 99 * 100 / 2);
+}
+
+// The same broken image twice, then a good one: errors and the JIT's words come through.
+SCENARIO(load_broken) {
+  Device device;
+  for (int i = 0; i < 2; ++i) {
+    CUmodule module = nullptr;
+    GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&module, ".version 7.0\n.target sm_50\n.address_size 64\nnonsense\n"));
+  }
+  Kernels();
+}

@@ -1,0 +1,92 @@
+// Module images travel to a server once: counted between client and poold.
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+#include "tests/support/proxy.h"
+
+using namespace gpupool::testing;
+
+namespace {
+
+struct Traffic {
+  int status = 0;
+  uint64_t uploads = 0;
+  uint64_t bytes = 0;
+  uint64_t round_trips = 0;
+};
+
+Traffic traffic_of(Pool& pool, const std::vector<std::string>& scenario, uint64_t cut_after_upwards = Proxy::kNever) {
+  Proxy proxy(pool.poold().endpoint(), Proxy::kNever, cut_after_upwards);
+  std::vector<std::string> words{driver_app()};
+  words.insert(words.end(), scenario.begin(), scenario.end());
+  const Finished app = run_patiently(words, pool.through({{"GPUPOOL", proxy.url()}}));
+  INFO(app.output);
+  if (cut_after_upwards == Proxy::kNever) CHECK(app.status == 0);
+  return {app.status, proxy.uploads(), proxy.from_client(), proxy.round_trips()};
+}
+
+constexpr uint64_t kBig = 3 << 20;
+const std::vector<std::string> kLoadBig = {"load_big", std::to_string(kBig)};
+
+}  // namespace
+
+TEST_CASE("the second process of a program uploads nothing") {
+  Pool pool({}, {"--log-level", "debug"});
+  const Traffic first = traffic_of(pool, kLoadBig);
+  CHECK(first.uploads >= 3);
+  CHECK(first.bytes > kBig);
+  const Traffic second = traffic_of(pool, kLoadBig);
+  CHECK(second.uploads == 0);
+  CHECK(second.bytes < 4096);
+  CHECK(second.round_trips == first.round_trips - 1);  // it is told at once, with the load's result
+  CHECK(pool.poold().await_log("image_cache_miss"));
+  CHECK(pool.poold().await_log("image_cache_hit"));
+}
+
+TEST_CASE("several contexts of a process share one upload") {
+  Pool pool;
+  CHECK(traffic_of(pool, {"load_in_contexts", "3"}).uploads == 1);
+  CHECK(traffic_of(pool, {"load_in_contexts", "3"}).uploads == 0);
+}
+
+TEST_CASE("without an image cache every load uploads and no load waits twice") {
+  Pool with;
+  Pool without({}, {"--image-cache-mib", "0"});
+  traffic_of(with, {"load_in_contexts", "2"});
+  const Traffic cached = traffic_of(with, {"load_in_contexts", "2"});
+  const Traffic uncached = traffic_of(without, {"load_in_contexts", "2"});
+  CHECK(uncached.uploads == 2);
+  CHECK(uncached.round_trips == cached.round_trips);
+}
+
+TEST_CASE("an image larger than the cache is uploaded at once each time") {
+  Pool pool({}, {"--image-cache-mib", "1"});
+  const Traffic first = traffic_of(pool, kLoadBig);
+  const Traffic second = traffic_of(pool, kLoadBig);
+  CHECK(second.uploads == first.uploads);
+  CHECK(second.round_trips == first.round_trips);
+}
+
+TEST_CASE("images that do not fit together take turns in the cache") {
+  Pool pool({}, {"--image-cache-mib", "5"});
+  const std::vector<std::string> other = {"load_big", std::to_string(kBig + 100'000)};
+  CHECK(traffic_of(pool, kLoadBig).uploads > 0);
+  CHECK(traffic_of(pool, other).uploads > 0);
+  CHECK(traffic_of(pool, other).uploads == 0);
+  CHECK(traffic_of(pool, kLoadBig).uploads > 0);
+  CHECK(pool.poold().await_log("image_cache_evicted"));
+}
+
+TEST_CASE("an upload that is cut off half way leaves nothing behind") {
+  Pool pool;
+  const Traffic cut = traffic_of(pool, kLoadBig, kBig / 2);
+  CHECK(cut.status == 1);
+  CHECK(cut.uploads > 0);
+  CHECK(traffic_of(pool, kLoadBig).uploads >= 3);
+  CHECK(traffic_of(pool, kLoadBig).uploads == 0);
+}
+
+TEST_CASE("an image that the device refuses is refused each time") {
+  Pool pool;
+  traffic_of(pool, {"load_broken"});
+  traffic_of(pool, {"load_broken"});
+}
