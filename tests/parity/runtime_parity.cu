@@ -111,6 +111,7 @@ static void use_streams() {
   float milliseconds = -1;
   SHOW(cudaEventElapsedTime(&milliseconds, start, stop));
   std::printf("called %d, checksum %08x, timed %d\n", called, checksum({pinned, pinned + kCount}), milliseconds >= 0);
+  SHOW(cudaStreamSynchronize(stream));  // the free may still be on its way
   SHOW(cudaStreamQuery(stream));
   SHOW(cudaFreeHost(pinned));
   SHOW(cudaEventDestroy(start));
