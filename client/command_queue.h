@@ -11,6 +11,7 @@
 #include <mutex>
 #include <span>
 
+#include "client/trace.h"
 #include "protocol/transport/transport.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/writer.h"
@@ -28,7 +29,8 @@ class CommandQueue {
   // `write_body(writer)` appends the body; `before_sending(sequence)` runs before the command can reach the server.
   template <class WriteBody, class BeforeSending>
   void append(uint16_t id, uint16_t flags, uint64_t context, WriteBody&& write_body, BeforeSending&& before_sending) {
-    size_t batch = 0;
+    const trace::Timer timer;
+    size_t batch = 0, bytes = 0;
     {
       std::lock_guard lock(mutex_);
       const size_t at = begin_command(pending_);
@@ -36,27 +38,33 @@ class CommandQueue {
       write_body(writer);
       before_sending(end_command(pending_, at, id, flags, context, 0));
       batch = pending_.size();
+      bytes = batch - at;
       pending_bytes_.store(batch, std::memory_order_seq_cst);
     }
     if (batch > kBatchLimit) flush();
     else if (!(flags & wire::kWantsReply)) wake_flusher();
+    if (timer) [[unlikely]] trace::count_call(id, bytes, timer.passed());
   }
 
   // A command whose body is `head` followed by `payload`, sent at once straight from the caller's memory.
   template <class Head, class BeforeSending>
   bool send_bulk(uint16_t id, uint16_t flags, uint64_t context, const Head& head, std::span<const iovec> payload,
                  BeforeSending&& before_sending) {
+    const trace::Timer timer;
     std::lock_guard sending(send_mutex_);
+    size_t bytes = 0;
     {
       std::lock_guard lock(mutex_);
       take_batch();
       const size_t at = begin_command(sending_);
       wire::Writer(sending_).put(head);
-      size_t bytes = 0;
       for (const iovec& part : payload) bytes += part.iov_len;
       before_sending(end_command(sending_, at, id, flags, context, bytes));
+      bytes += sending_.size() - at;
     }
-    return send(payload);
+    const bool sent = send(payload);
+    if (timer) [[unlikely]] trace::count_call(id, bytes, timer.passed());
+    return sent;
   }
 
   // Sends everything appended before the call.

@@ -10,6 +10,7 @@
 
 #include "client/calls/host_function.h"
 #include "client/log.h"
+#include "client/trace.h"
 
 namespace gpupool::client {
 namespace {
@@ -133,6 +134,7 @@ CUresult connect(Process& self) {
 
 CUresult initialise() {
   Process& self = process();
+  trace::start();
   if (self.forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (self.ready.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   std::lock_guard lock(self.mutex);

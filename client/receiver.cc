@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "client/trace.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/reader.h"
 
@@ -279,6 +280,7 @@ bool Receiver::receive_data(const wire::MessageHeader& header) {
     const auto found = transfers_.find(header.sequence);
     if (found != transfers_.end()) transfer = found->second;
   }
+  if (trace::on()) [[unlikely]] trace::count_received(static_cast<uint16_t>(wire::Command::copy_from_device), sizeof header + header.length);
   const uint64_t total = transfer.width * transfer.rows;
   if (!transfer.destination || head.offset > total || length > total - head.offset) {
     report(ErrorCode::malformed, "data outside of any copy");

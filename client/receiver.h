@@ -26,6 +26,7 @@ namespace gpupool::client {
 // A command whose reply somebody waits for. Lives on the waiting thread's stack.
 struct Waiter {
   uint64_t sequence = 0;
+  uint16_t id = 0;  // of the call or command
   bool done = false;
   CUresult result = CUDA_SUCCESS;
   wire::Buffer body;

@@ -144,7 +144,9 @@ CUresult Session::before_call(Context* context) {
 }
 
 CUresult Session::finish_call(Context* context, Waiter& waiter, wire::Buffer& reply) {
+  const trace::Timer timer;
   if (!receiver_.wait(waiter)) return failure();
+  if (timer) [[unlikely]] trace::count_round_trip(waiter.id, sizeof(wire::MessageHeader) + waiter.body.size(), timer.passed());
   reply = std::move(waiter.body);
   if (context && is_sticky(waiter.result)) context->sticky_error = waiter.result;
   return waiter.result;

@@ -72,7 +72,7 @@ class Session {
   template <class WriteBody>
   CUresult call(uint16_t id, Context* context, WriteBody&& write_body, wire::Buffer& reply) {
     if (const CUresult early = before_call(context); early != CUDA_SUCCESS) return early;
-    Waiter waiter;
+    Waiter waiter{.id = id};
     queue_.append(id, wire::kWantsReply, handle_of(context), write_body, [&](uint64_t number) {
       waiter.sequence = number;
       receiver_.expect(waiter);

@@ -29,7 +29,7 @@ template <class Body>
 CUresult fetch(Session& session, Context& context, wire::Command command, const Body& body, Transfer transfer, bool wait) {
   if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
   transfer.background = !wait;
-  Waiter waiter;
+  Waiter waiter{.id = id_of(command)};
   // Nobody sees a background copy's reply: without the flag its error comes with the next answer that is waited for.
   const uint16_t flags = wait ? wire::kWantsReply : uint16_t{0};
   session.queue().append(id_of(command), flags, Session::handle_of(&context), [&](wire::Writer& writer) { writer.put(body); },
@@ -98,6 +98,7 @@ CUresult bulk_to_device(Session& session, Context& context, CUstream stream, uin
                                                                      .pitch = rows.host_pitch, .width = part.width,
                                                                      .rows = part.rows}));
                            });
+    if (trace::on()) [[unlikely]] trace::count_sent(id_of(wire::Command::bulk_to_device), part.width * part.rows);
     return CUDA_SUCCESS;
   });
   if (source == Source::kept) return result;
@@ -168,6 +169,7 @@ CUresult copy_from_device(Session& session, Context& context, CUstream stream, v
   return for_each_bulk_part(rows, [&](const Part& part, bool last) {
     const wire::BulkCopy body{cuda::handle_bits(stream), from + part.device, part.rows == 1 ? part.width : rows.device_pitch,
                               part.width, part.rows, 0, 0};
+    if (trace::on()) [[unlikely]] trace::count_received(id_of(wire::Command::bulk_from_device), part.width * part.rows);
     return fetch(session, context, wire::Command::bulk_from_device, body,
                  {.destination = memory + part.host, .pitch = rows.host_pitch, .width = part.width, .rows = part.rows, .bulk = true,
                   .missing = part.width * part.rows},

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "client/call.h"
+#include "client/trace.h"
 #include "protocol/cuda/errors.h"
 #include "protocol/cuda/export_tables.h"
 #include "protocol/cuda/exports.h"
@@ -45,6 +46,14 @@ CUresult primary_context(CUdevice ordinal, CUcontext* context) {
 
 // For libraries that list a module's functions through an export table; the list itself is not forwarded yet.
 CUresult enumerate_functions(CUcontext, CUmodule, void (*)(void*, CUfunction), void*) { return CUDA_SUCCESS; }
+
+CUresult traced(CUresult result, void** address) {
+  return guarded([&] {
+    trace::start();
+    if (trace::on() && result == CUDA_SUCCESS && *address) *address = trace::counted(*address);
+    return result;
+  });
+}
 
 constexpr cuda::DriverHooks kHooks = {
     .primary_context = primary_context,
@@ -90,13 +99,14 @@ CUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
 }
 
 CUDA_EXPORT CUresult cuGetProcAddress(const char* symbol, void** address, int version, cuuint64_t flags) {
-  return cuda::get_proc_address_v1(symbol, address, version, flags, driver_version());
+  return traced(cuda::get_proc_address_v1(symbol, address, version, flags, driver_version()), address);
 }
 
 #if CUDA_VERSION >= 12000
 CUDA_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** address, int version, cuuint64_t flags,
                                          CUdriverProcAddressQueryResult* status) {
-  return cuda::get_proc_address_v2(symbol, address, version, flags, reinterpret_cast<int*>(status), driver_version());
+  return traced(
+      cuda::get_proc_address_v2(symbol, address, version, flags, reinterpret_cast<int*>(status), driver_version()), address);
 }
 #endif
 

@@ -25,13 +25,15 @@ constexpr int kExitCannotRun = 126;
 constexpr int kExitNotFound = 127;
 
 constexpr const char* kHelp =
-    "Usage: pool-run [--server tcp://HOST:PORT] [--preload] [--] PROGRAM [ARGUMENTS...]\n"
+    "Usage: pool-run [--server tcp://HOST:PORT] [--preload] [--stats] [--] PROGRAM [ARGUMENTS...]\n"
     "\n"
     "Runs PROGRAM so that its CUDA calls are executed by the poold at HOST:PORT.\n"
     "\n"
     "  --server URL  the poold to use; default: $GPUPOOL\n"
     "  --preload     also put the client library into LD_PRELOAD, for programs that find\n"
     "                libcuda.so.1 by a path of their own (RPATH)\n"
+    "  --stats       at the end of each process that used the pool, print on stderr what\n"
+    "                travelled: calls, round trips, bytes, time waited\n"
     "  --version     print the version\n"
     "  --help        print this text\n"
     "\n"
@@ -46,6 +48,7 @@ int fail(int status, const std::string& why) {
 struct Arguments {
   std::string server;
   bool preload = false;
+  bool stats = false;
   char** program = nullptr;  // with its arguments, up to a null
 };
 
@@ -57,6 +60,8 @@ int parse(char** words, Arguments& out) {
     if (word == "--version") return std::printf("pool-run %s\n", gpupool::run::kVersion), 0;
     if (word == "--preload") {
       out.preload = true;
+    } else if (word == "--stats") {
+      out.stats = true;
     } else if (word == "--server") {
       if (words[1] == nullptr) return fail(kExitUsage, "--server needs a value, tcp://HOST:PORT");
       out.server = *++words;
@@ -115,6 +120,7 @@ int run(char** words) {
   }
   if (::setenv("GPUPOOL", arguments.server.c_str(), 1) != 0 ||
       !prepend("LD_LIBRARY_PATH", library.parent_path().string()) ||
+      (arguments.stats && ::setenv("GPUPOOL_STATS", "1", 1) != 0) ||
       (arguments.preload && !prepend("LD_PRELOAD", library.string()))) {
     return fail(kExitBroken, "out of memory");
   }

@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "protocol/wire/commands.h"
@@ -15,7 +16,6 @@
 #include "tests/bench/baselines.h"
 #include "tests/bench/figures.h"
 #include "tests/support/poold_process.h"
-#include "tests/support/proxy.h"
 
 namespace {
 
@@ -23,7 +23,6 @@ using namespace gpupool::bench;
 using gpupool::testing::Environment;
 using gpupool::testing::PooldProcess;
 using gpupool::testing::Process;
-using gpupool::testing::Proxy;
 using Kind = Target::Kind;
 namespace fs = std::filesystem;
 
@@ -137,19 +136,36 @@ void add_copies(const Options& options, const std::string& via, const Samples& p
   }
 }
 
+struct Counts {
+  double calls = 0, round_trips = 0;
+};
+
+// What the client itself counts (GPUPOOL_TRACE), whatever the transport.
+Counts count_calls(const std::vector<std::string>& words, Environment environment) {
+  gpupool::testing::TemporaryFolder folder;
+  const std::string file = folder.path() / "trace";
+  environment["GPUPOOL_TRACE"] = "1";
+  environment["GPUPOOL_TRACE_FILE"] = file;
+  Samples ignored;
+  run_program(words, environment, ignored);
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    Counts counts;
+    if (std::sscanf(line.c_str(), "gpupool: in all %lf %lf", &counts.calls, &counts.round_trips) == 2) return counts;
+  }
+  throw std::runtime_error(words[0] + " left no trace");
+}
+
 // How often the step waits for the server, from runs of different length: what comes before the steps cancels out.
-double round_trips_per_step(const PooldProcess& poold, const Transport& transport) {
+double round_trips_per_step(const std::string& url, const Transport& transport) {
   const auto count = [&](int steps) {
-    Proxy proxy(poold.endpoint());
-    Samples ignored;
-    run_program({program("gpupool-bench-step"), std::to_string(steps), "1"}, pool_environment(proxy.url(), transport), ignored);
-    return static_cast<double>(proxy.round_trips());
+    return count_calls({program("gpupool-bench-step"), std::to_string(steps), "1"}, pool_environment(url, transport)).round_trips;
   };
   constexpr int kFew = 2, kMore = 10;
   return (count(kMore) - count(kFew)) / (kMore - kFew);
 }
 
-void add_examples(const PooldProcess& poold, std::vector<Figure>& figures) {
+void add_examples(const std::string& url, const Transport& transport, std::vector<Figure>& figures) {
   const fs::path folder = prefix() / "examples";
   if (!fs::exists(folder)) return;
   std::vector<fs::path> programs;
@@ -159,15 +175,11 @@ void add_examples(const PooldProcess& poold, std::vector<Figure>& figures) {
   }
   std::sort(programs.begin(), programs.end());
   for (const auto& program : programs) {
-    Proxy proxy(poold.endpoint());
     gpupool::testing::TemporaryFolder outputs;  // an example may write a picture where it runs
-    Process example({"/bin/sh", "-c", "cd \"$0\" && exec \"$1\"", outputs.path(), program},
-                    pool_environment(proxy.url(), {"tcp", {{"GPUPOOL_SHM", "0"}}}));
-    if (example.wait(std::chrono::minutes(2)) != 0) {
-      throw std::runtime_error("the example " + program.string() + " failed:\n" + example.output());
-    }
-    figures.push_back({"round_trips_" + program.filename().string(), "tcp", static_cast<double>(proxy.round_trips()), "calls",
-                       "commands_sent", static_cast<double>(proxy.commands())});
+    const Counts counts = count_calls({"/bin/sh", "-c", "cd \"$0\" && exec \"$1\"", outputs.path(), program},
+                                      pool_environment(url, transport));
+    figures.push_back({"round_trips_" + program.filename().string(), transport.name, counts.round_trips, "calls",
+                       "calls_that_travel", counts.calls});
   }
 }
 
@@ -196,10 +208,10 @@ int run(const Options& options) {
     add_calls(transport.name, direct, mine, raw, figures);
     add_copies(options, transport.name, mine, raw, figures);
     figures.push_back({"step", transport.name, mine.median("step_us"), "us", "direct", direct.median("step_us")});
-    figures.push_back({"round_trips_per_step", transport.name, round_trips_per_step(poold, transport), "calls",
+    figures.push_back({"round_trips_per_step", transport.name, round_trips_per_step(poold.url(), transport), "calls",
                        "waits_per_step", kWaitsPerStep, {Kind::equal, kWaitsPerStep}});
   }
-  if (options.examples) add_examples(poold, figures);
+  if (options.examples) add_examples(poold.url(), chosen.front(), figures);
   print_table(figures);
   if (!options.json.empty()) write_json(options.json, figures);
   return 0;
