@@ -20,7 +20,7 @@ std::string line_of(const std::string& json, const std::string& name) {
 TEST_CASE("a quick run of gpupool-bench has every figure") {
   TemporaryFolder folder;
   const std::string file = folder.path() / "figures.json";
-  Process bench({program_path("gpupool-bench"), "--quick", "--json", file}, {});
+  Process bench({program_path("gpupool-bench"), "--quick", "--json", file, "--plots", folder.path()}, {});
   const int status = bench.wait(std::chrono::minutes(5));
   bench.await_end_of_output();
   INFO(bench.output());
@@ -29,12 +29,17 @@ TEST_CASE("a quick run of gpupool-bench has every figure") {
   json << std::ifstream(file).rdbuf();
   const std::string text = json.str();
   for (const char* name : {"null_call", "queued_launch", "launches_until_done", "alloc_free", "small_h2d_client", "small_h2d",
-                           "h2d_pinned_4096", "h2d_pageable_1048576", "d2h_pinned_1048576", "d2h_pageable_4096", "step"}) {
+                           "h2d_pinned_4096", "h2d_pageable_1048576", "d2h_pinned_1048576", "d2h_pageable_4096", "step", "step_rtt_0.2_ms"}) {
     INFO(name);
     const std::string line = line_of(text, name);
     REQUIRE(!line.empty());
     CHECK(line.find("\"value\": 0,") == std::string::npos);
     CHECK(bench.output().find(name) != std::string::npos);
+  }
+  for (const char* plot : {"h2d.svg", "d2h.svg", "step.svg"}) {
+    std::stringstream svg;
+    svg << std::ifstream(folder.path() / plot).rdbuf();
+    CHECK(svg.str().find("</svg>") != std::string::npos);
   }
   CHECK(line_of(text, "round_trips_per_step").find("\"reached\": true") != std::string::npos);
 }

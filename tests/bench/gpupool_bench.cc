@@ -15,7 +15,9 @@
 #include "protocol/wire/frame.h"
 #include "tests/bench/baselines.h"
 #include "tests/bench/figures.h"
+#include "tests/bench/svg_plot.h"
 #include "tests/support/poold_process.h"
+#include "tests/support/slow_link.h"
 
 namespace {
 
@@ -23,6 +25,7 @@ using namespace gpupool::bench;
 using gpupool::testing::Environment;
 using gpupool::testing::PooldProcess;
 using gpupool::testing::Process;
+using gpupool::testing::SlowLink;
 using Kind = Target::Kind;
 namespace fs = std::filesystem;
 
@@ -31,11 +34,13 @@ constexpr size_t kBulk = size_t{64} << 20;  // from this size on the targets for
 
 struct Options {
   std::string json;
+  std::string plots;
   std::string device = "softgpu";
   std::string transport = "tcp";
   int rounds = 5;
   int steps = 40;
   int streams = 1;
+  std::vector<double> round_trips_ms{0.05, 0.2, 1, 10};
   size_t largest = size_t{256} << 20;
   bool examples = true;
   bool quick = false;
@@ -87,6 +92,27 @@ std::vector<Transport> transports(const Options& options) {
   if (options.transport != "shm") chosen.push_back({"tcp", {{"GPUPOOL_SHM", "0"}}});
   if (options.transport != "tcp") chosen.push_back({"shm", {{"GPUPOOL_SHM", "1"}}});
   return chosen;
+}
+
+std::string over(double round_trip_ms) {
+  char text[32];
+  std::snprintf(text, sizeof text, "step_rtt_%g_ms", round_trip_ms);
+  return text;
+}
+
+// The training step: directly, through the pool, and through the pool over links of each round-trip time.
+void measure_steps(const Options& options, const PooldProcess& poold, const std::vector<Transport>& chosen, Samples& direct,
+                   std::map<std::string, Samples>& pool) {
+  const std::vector<std::string> words{program("gpupool-bench-step"), std::to_string(options.steps)};
+  run_program(words, direct_environment(options), direct);
+  for (const Transport& transport : chosen) run_program(words, pool_environment(poold.url(), transport), pool[transport.name]);
+  if (chosen.front().name != "tcp") return;
+  for (const double round_trip_ms : options.round_trips_ms) {
+    SlowLink link(poold.endpoint(), {.round_trip = std::chrono::nanoseconds(static_cast<int64_t>(round_trip_ms * 1e6))});
+    Samples one;
+    run_program(words, pool_environment(link.url(), chosen.front()), one);
+    pool["tcp"].add(over(round_trip_ms), one.median("step_us"));
+  }
 }
 
 std::string sized(const char* name, size_t bytes) { return name + std::to_string(bytes); }
@@ -156,6 +182,21 @@ Counts count_calls(const std::vector<std::string>& words, Environment environmen
   throw std::runtime_error(words[0] + " left no trace");
 }
 
+// What a step takes at each round-trip time, against what nobody can beat: the same on the device itself, and the waits.
+void add_steps(const Options& options, const std::string& via, const Samples& direct, const Samples& pool,
+               std::vector<Figure>& figures) {
+  const double alone = direct.median("step_us");
+  figures.push_back({"step", via, pool.median("step_us"), "us", "direct", alone});
+  if (via != "tcp") return;
+  for (const double round_trip_ms : options.round_trips_ms) {
+    const double best = alone + kWaitsPerStep * round_trip_ms * 1e3;
+    // At 0.05 ms: 95 % of the speed of the device alone; from there on the waits may cost their round trips.
+    const bool near = round_trip_ms <= 0.05;
+    figures.push_back({over(round_trip_ms), via, pool.median(over(round_trip_ms)), "us", near ? "direct" : "direct + waits x RTT",
+                       near ? alone : best, {Kind::ratio_at_most, near ? 1 / 0.95 : 1.1}});
+  }
+}
+
 // How often the step waits for the server, from runs of different length: what comes before the steps cancels out.
 double round_trips_per_step(const std::string& url, const Transport& transport) {
   const auto count = [&](int steps) {
@@ -183,13 +224,46 @@ void add_examples(const std::string& url, const Transport& transport, std::vecto
   }
 }
 
+void draw(const Options& options, const std::vector<Transport>& chosen, const Samples& direct, std::map<std::string, Samples>& pool,
+          const Samples& raw) {
+  fs::create_directories(options.plots);
+  for (const std::string way : {"h2d", "d2h"}) {
+    Plot plot{way == "h2d" ? "Copies to the device" : "Copies from the device", "bytes", "GB/s", {}};
+    const auto line = [&](const std::string& name, const Samples& samples, const std::string& prefix) {
+      Line one{name, {}};
+      for (size_t bytes = 4096; bytes <= options.largest; bytes *= 4) {
+        one.points.emplace_back(static_cast<double>(bytes), samples.median(prefix + std::to_string(bytes)));
+      }
+      plot.lines.push_back(std::move(one));
+    };
+    for (const Transport& transport : chosen) {
+      line("gpupool " + transport.name + ", pinned", pool[transport.name], way + "_pinned_");
+      line("gpupool " + transport.name + ", pageable", pool[transport.name], way + "_pageable_");
+    }
+    line("raw TCP", raw, "tcp_");
+    line("memcpy", raw, "memcpy_");
+    line("softgpu directly, pinned", direct, way + "_pinned_");
+    write_svg(fs::path(options.plots) / (way + ".svg"), plot);
+  }
+  if (chosen.front().name != "tcp" || options.round_trips_ms.empty()) return;
+  Plot plot{"A training step of " + std::to_string(kWaitsPerStep) + " waits", "round-trip time (ms)", "ms per step", {}};
+  Line measured{"gpupool tcp", {}}, best{"direct + waits x RTT", {}}, alone{"direct", {}};
+  for (const double round_trip_ms : options.round_trips_ms) {
+    const double device = direct.median("step_us") * 1e-3;
+    measured.points.emplace_back(round_trip_ms, pool["tcp"].median(over(round_trip_ms)) * 1e-3);
+    best.points.emplace_back(round_trip_ms, device + kWaitsPerStep * round_trip_ms);
+    alone.points.emplace_back(round_trip_ms, device);
+  }
+  plot.lines = {measured, best, alone};
+  write_svg(fs::path(options.plots) / "step.svg", plot);
+}
+
 int run(const Options& options) {
   PooldProcess poold(options.device);
   const std::vector<Transport> chosen = transports(options);
   Samples direct, raw;
   std::map<std::string, Samples> pool;
   const std::vector<std::string> workload{program("gpupool-bench-workload"), std::to_string(options.largest)};
-  const std::vector<std::string> step{program("gpupool-bench-step"), std::to_string(options.steps)};
   for (int round = 0; round < options.rounds; ++round) {
     std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, options.rounds);
     measure_baselines(options, raw);
@@ -197,23 +271,21 @@ int run(const Options& options) {
     for (const Transport& transport : chosen) {
       run_program(workload, pool_environment(poold.url(), transport), pool[transport.name]);
     }
-    run_program(step, direct_environment(options), direct);
-    for (const Transport& transport : chosen) {
-      run_program(step, pool_environment(poold.url(), transport), pool[transport.name]);
-    }
+    measure_steps(options, poold, chosen, direct, pool);
   }
   std::vector<Figure> figures;
   for (const Transport& transport : chosen) {
     const Samples& mine = pool[transport.name];
     add_calls(transport.name, direct, mine, raw, figures);
     add_copies(options, transport.name, mine, raw, figures);
-    figures.push_back({"step", transport.name, mine.median("step_us"), "us", "direct", direct.median("step_us")});
+    add_steps(options, transport.name, direct, mine, figures);
     figures.push_back({"round_trips_per_step", transport.name, round_trips_per_step(poold.url(), transport), "calls",
                        "waits_per_step", kWaitsPerStep, {Kind::equal, kWaitsPerStep}});
   }
   if (options.examples) add_examples(poold.url(), chosen.front(), figures);
   print_table(figures);
   if (!options.json.empty()) write_json(options.json, figures);
+  if (!options.plots.empty()) draw(options, chosen, direct, pool, raw);
   return 0;
 }
 
@@ -223,11 +295,13 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Measures what the pool costs against the bare device, raw TCP and memcpy, side by side");
   app.add_option("--json", options.json, "also write the figures to this file");
+  app.add_option("--plots", options.plots, "also draw the figures into this folder, as SVG");
   app.add_option("--device", options.device, "device library, as poold takes it: softgpu, nvidia or a path");
   app.add_option("--transport", options.transport, "how the client is connected")->check(CLI::IsMember({"tcp", "shm", "both"}));
   app.add_option("--rounds", options.rounds, "how often each side is measured; medians are reported")->check(CLI::Range(1, 100));
   app.add_option("--steps", options.steps, "training steps per round")->check(CLI::Range(1, 100'000));
   app.add_option("--streams", options.streams, "TCP streams of the bulk baseline")->check(CLI::Range(1, 64));
+  app.add_option("--rtt", options.round_trips_ms, "round-trip times of the slow link, in ms")->delimiter(',');
   app.add_option("--largest", options.largest, "largest copy in bytes")->check(CLI::Range(size_t{4096}, size_t{1} << 30));
   app.add_flag("!--no-examples", options.examples, "do not count the examples' round trips");
   app.add_flag("--quick", options.quick, "seconds instead of minutes: every figure once, for a test of the harness itself");
@@ -235,6 +309,7 @@ int main(int argc, char** argv) {
   if (options.quick) {
     options.rounds = 1;
     options.steps = 5;
+    options.round_trips_ms = {0.2};
     options.largest = 1 << 20;
     options.examples = false;
   }
