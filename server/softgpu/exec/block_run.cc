@@ -323,7 +323,7 @@ std::string BlockRun::describe_fault() const {
   std::snprintf(place, sizeof place, ", block (%u,%u,%u), thread (%u,%u,%u): %s", context_.block_idx[0],
                 context_.block_idx[1], context_.block_idx[2], thread.tid[0], thread.tid[1], thread.tid[2],
                 kNames[static_cast<uint32_t>(fault_)]);
-  std::string line = "kernel " + grid_->request.kernel_name + place;
+  std::string line = "kernel " + std::string(grid_->request.kernel_name) + place;
   switch (fault_) {
     case FaultKind::illegal_address:
     case FaultKind::misaligned_address:

@@ -9,15 +9,34 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/softgpu/exec/abi.h"
 
 namespace gpupool::softgpu {
 
+// A kernel's packed parameters: few in most cases, and then without an allocation.
+class PackedParameters {
+ public:
+  void resize(size_t bytes) {
+    if (bytes > sizeof few_) more_.resize(bytes);
+    size_ = bytes;
+  }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  std::byte* data() { return size_ > sizeof few_ ? more_.data() : few_; }
+  const std::byte* data() const { return size_ > sizeof few_ ? more_.data() : few_; }
+
+ private:
+  size_t size_ = 0;
+  std::byte few_[128] = {};
+  std::vector<std::byte> more_;
+};
+
 struct GridRequest {
   KernelCode code;
-  std::string kernel_name;       // for messages
+  std::string_view kernel_name;  // for messages; stays valid until the grid is done
   uint32_t grid_dim[3] = {1, 1, 1};
   uint32_t block_dim[3] = {1, 1, 1};
   uint32_t static_shared_bytes = 0;
@@ -26,7 +45,7 @@ struct GridRequest {
   uint32_t stack_bytes = 0;      // CU_LIMIT_STACK_SIZE; each thread has at least 64 KiB in any case
   uint64_t module_data = 0;
   bool cooperative = false;      // all blocks must make progress together (grid synchronisation)
-  std::vector<std::byte> params; // packed
+  PackedParameters params;
 };
 
 struct GridResult {

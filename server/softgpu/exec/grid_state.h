@@ -8,10 +8,11 @@
 #include <functional>
 
 #include "server/softgpu/exec/grid.h"
+#include "server/softgpu/exec/recycled.h"
 
 namespace gpupool::softgpu {
 
-struct Grid {
+struct Grid : Recycled<Grid> {
   GridRequest request;
   std::function<void(GridResult)> done;
   BlockContext context{};      // as every block sees it, but for its own index, window and executor

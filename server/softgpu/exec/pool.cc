@@ -22,6 +22,8 @@ constexpr uint64_t kLongIdleNanoseconds = 500'000'000;  // after that it gives m
 
 }  // namespace
 
+__attribute__((tls_model("initial-exec"))) thread_local bool worker_about_to_claim = false;
+
 uint64_t nanoseconds_now() {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -59,17 +61,17 @@ Pool::Pool(unsigned threads, DeviceTurns* turns) : turns_(turns), thread_count_(
 }
 
 Pool::~Pool() {
-  std::vector<Grid*> cancelled;
+  std::vector<std::pair<Grid*, std::string>> cancelled;
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
     for (Grid* grid = unfinished_; grid != nullptr; grid = grid->following) {
       grid->references.fetch_add(1);
-      cancelled.push_back(grid);
+      cancelled.emplace_back(grid, "kernel " + std::string(grid->request.kernel_name) + ": cancelled");
     }
   }
-  for (Grid* grid : cancelled) {
-    abort(*grid, FaultKind::cancelled, 0, "kernel " + grid->request.kernel_name + ": cancelled");
+  for (auto& [grid, detail] : cancelled) {
+    abort(*grid, FaultKind::cancelled, 0, std::move(detail));
     release(grid);
   }
   epoch_.fetch_add(1);
@@ -79,7 +81,9 @@ Pool::~Pool() {
 }
 
 void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
-  keep_fault_handlers();
+  // Programs put signal handlers in place between their calls, not in the middle of many grids: looking costs a system call.
+  const bool busy = worker_about_to_claim || unfinished_count_.load(std::memory_order_relaxed) != 0;
+  if (!busy || submissions_.fetch_add(1, std::memory_order_relaxed) % 64 == 0) keep_fault_handlers();
   auto* grid = new Grid;
   grid->request = std::move(request);
   grid->done = std::move(done);
@@ -109,6 +113,7 @@ void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
     grid->following = unfinished_;
     if (unfinished_ != nullptr) unfinished_->previous = grid;
     unfinished_ = grid;
+    unfinished_count_.fetch_add(1, std::memory_order_relaxed);
     queue_.push_back(grid);
     queued_.store(static_cast<uint32_t>(queue_.size()), std::memory_order_relaxed);
     stopping = stopping_;
@@ -117,10 +122,12 @@ void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
   if (!possible || stopping) {
     if (grid->blocks == 0) grid->blocks = 1;
     abort(*grid, stopping ? FaultKind::cancelled : FaultKind::illegal_instruction, 0,
-          "kernel " + r.kernel_name + ": a launch that cannot run");
+          "kernel " + std::string(r.kernel_name) + ": a launch that cannot run");
     release(grid);
     return;
   }
+  // The worker that has just ended a grid takes the next one itself, and wakes others when there is more than it can do.
+  if (std::exchange(worker_about_to_claim, false)) return;
   epoch_.fetch_add(1);
   wake_another();
 }
@@ -220,6 +227,7 @@ void Pool::complete(Grid& grid) {
     result = std::move(grid.result);
     (grid.previous != nullptr ? grid.previous->following : unfinished_) = grid.following;
     if (grid.following != nullptr) grid.following->previous = grid.previous;
+    unfinished_count_.fetch_sub(1, std::memory_order_relaxed);
   }
   auto done = std::move(grid.done);
   result.busy_nanoseconds = busy;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "server/softgpu/exec/block_run.h"
-#include "server/softgpu/exec/brief_mutex.h"
+#include "server/softgpu/exec/spin_lock.h"
 #include "server/softgpu/exec/fiber.h"
 #include "server/softgpu/exec/grid_state.h"
 #include "server/softgpu/memory/shared_device.h"
@@ -30,7 +30,7 @@ class ParameterMemory {
 
  private:
   static constexpr uint64_t kBlock = 4096, kBlocksPerSlab = 64;
-  BriefMutex mutex_;
+  SpinLock mutex_;
   std::vector<uint64_t> free_, slabs_;
 };
 
@@ -91,9 +91,11 @@ class Pool final : public GridExecutor {
   DeviceTurns* const turns_;
   const unsigned thread_count_;
   ParameterMemory parameters_;
-  BriefMutex mutex_;
+  SpinLock mutex_;
   std::deque<Grid*> queue_;                 // grids whose last block is not claimed yet, oldest first
   Grid* unfinished_ = nullptr;              // all grids whose last block has not ended
+  std::atomic<uint32_t> unfinished_count_{0};
+  std::atomic<uint32_t> submissions_{0};
   uint64_t next_grid_id_ = 1;
   bool stopping_ = false;
   std::atomic<uint32_t> queued_{0};         // size of queue_
@@ -101,7 +103,7 @@ class Pool final : public GridExecutor {
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<bool> spinning_{false};       // one idle worker watches epoch_ without sleeping
 
-  BriefMutex turn_mutex_;
+  SpinLock turn_mutex_;
   uint32_t turn_holders_ = 0;               // workers that hold the device's turn
   uint64_t dropped_at_ = 0;                 // nanoseconds
   std::atomic<uint64_t> away_{0};           // nanoseconds without the turn, in all
@@ -110,5 +112,9 @@ class Pool final : public GridExecutor {
 };
 
 uint64_t nanoseconds_now();  // monotonic
+
+// On a worker that ends a grid and has nothing else to do: the first grid that starts because of that needs no other worker
+// to be told.
+extern thread_local bool worker_about_to_claim;
 
 }  // namespace gpupool::softgpu

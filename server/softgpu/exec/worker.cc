@@ -183,7 +183,11 @@ bool Worker::settle(BlockRun& block, SliceEnd end) {
   counted_ = &grid;
   ++uncounted_;
   // Counting each block would have the workers fight for the counter; but nothing may be left uncounted for long.
-  if (grid_ != &grid || chunk_next_ == chunk_end_ || !live_.empty()) count_finished();
+  if (grid_ != &grid || chunk_next_ == chunk_end_ || !live_.empty()) {
+    worker_about_to_claim = grid_ == &grid && chunk_next_ == chunk_end_ && live_.empty();
+    count_finished();
+    worker_about_to_claim = false;
+  }
   return true;
 }
 

@@ -12,7 +12,7 @@
 #include <mutex>
 
 #include "server/softgpu/runtime/object.h"
-#include "server/softgpu/runtime/spin_lock.h"
+#include "server/softgpu/exec/spin_lock.h"
 
 namespace gpupool::softgpu {
 

@@ -12,6 +12,7 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "server/softgpu/exec/grid.h"
+#include "server/softgpu/exec/recycled.h"
 #include "server/softgpu/jit/program.h"
 #include "server/softgpu/runtime/context.h"
 #include "server/softgpu/runtime/handles.h"
@@ -112,7 +113,7 @@ CUresult place_globals(const Program& program, Device& device, uint64_t context,
 void remove_globals(const Program& program, Device& device, uint64_t address);
 
 // A launch of a kernel.
-class GridOp final : public Op {
+class GridOp final : public Op, public Recycled<GridOp> {
  public:
   GridOp(Ref<Function> function, GridRequest request)
       : function_(std::move(function)), request_(std::move(request)) {}

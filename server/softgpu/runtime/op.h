@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "server/softgpu/runtime/object.h"
-#include "server/softgpu/runtime/spin_lock.h"
+#include "server/softgpu/exec/spin_lock.h"
 
 namespace gpupool::softgpu {
 

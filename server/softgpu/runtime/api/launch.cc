@@ -31,7 +31,7 @@ bool fits(const LaunchShape& shape, const KernelInfo& kernel, const FunctionSett
 }
 
 // One buffer with all parameters: CU_LAUNCH_PARAM_BUFFER_POINTER, its size, CU_LAUNCH_PARAM_END.
-bool pack_extra(const KernelInfo& kernel, void** extra, std::vector<std::byte>& packed) {
+bool pack_extra(const KernelInfo& kernel, void** extra, PackedParameters& packed) {
   const void* buffer = nullptr;
   const size_t* size = nullptr;
   for (int i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
@@ -51,7 +51,7 @@ bool pack_extra(const KernelInfo& kernel, void** extra, std::vector<std::byte>& 
   return true;
 }
 
-bool pack_each(const KernelInfo& kernel, void** parameters, std::vector<std::byte>& packed) {
+bool pack_each(const KernelInfo& kernel, void** parameters, PackedParameters& packed) {
   if (kernel.parameters.empty()) return true;
   if (parameters == nullptr) return false;
   for (size_t i = 0; i < kernel.parameters.size(); ++i) {

@@ -1,5 +1,4 @@
-// A lock for a handful of instructions. Yields when it does not get the lock soon: its holder may have been
-// preempted.
+// A lock for some tens of instructions. Yields when it does not get the lock soon: its holder may have been preempted.
 #pragma once
 #include <sched.h>
 
@@ -7,6 +6,7 @@
 
 namespace gpupool::softgpu {
 
+// For loops that wait for another thread's next few instructions.
 inline void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -17,6 +17,7 @@ inline void pause_cpu() {
 
 class SpinLock {
  public:
+  constexpr SpinLock() = default;
   void lock() noexcept {
     for (int spins = 0; locked_.exchange(true, std::memory_order_acquire);) {
       do {
