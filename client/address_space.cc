@@ -8,7 +8,8 @@
 namespace gpupool::client {
 namespace {
 
-constexpr uint64_t kOwnMapping = 1u << 20;  // from this size on an allocation has a mapping of its own
+constexpr uint64_t kLargestBlock = 16u << 20;  // above it an allocation has a mapping of its own
+constexpr uint64_t kMostIdle = 32u << 20;      // mapped for nobody, per device
 std::atomic<uint64_t> next_id{1};           // of allocations: of all sessions
 constexpr uint64_t kBlock = 512;            // cuMemAlloc aligns to at least 256 bytes; NVIDIA's driver uses 512
 
@@ -83,43 +84,77 @@ std::optional<uint64_t> AddressSpace::take_range(uint64_t bytes, uint64_t alignm
 
 void AddressSpace::give_range(uint64_t address, uint64_t bytes) { insert_free(free_, address, bytes); }
 
-std::map<uint64_t, AddressSpace::Slab>::iterator AddressSpace::slab_of(uint64_t address) {
+AddressSpace::Slabs::iterator AddressSpace::slab_of(uint64_t address) {
   auto slab = slabs_.upper_bound(address);
   if (slab == slabs_.begin()) return slabs_.end();
   --slab;
   return address - slab->first < slab->second.size ? slab : slabs_.end();
 }
 
+void AddressSpace::note_room(const Slabs::value_type& slab) {
+  const auto key = std::tuple(slab.second.device, slab.second.context, slab.second.size, slab.first);
+  if (slab.second.free.empty()) roomy_.erase(key);
+  else roomy_.insert(key);
+}
+
+void AddressSpace::set_idle(Slab& slab, bool idle) {
+  if (slab.idle == idle) return;
+  slab.idle = idle;
+  uint64_t& bytes = idle_[slab.device];
+  bytes = idle ? bytes + slab.size : bytes - slab.size;
+}
+
+AddressSpace::Slabs::iterator AddressSpace::erase_slab(Slabs::iterator slab) {
+  set_idle(slab->second, false);
+  slab->second.free.clear();
+  note_room(*slab);
+  return slabs_.erase(slab);
+}
+
+// A block out of the slabs of the size that it would make a slab of, so that a small block does not keep a large mapping.
+std::optional<uint64_t> AddressSpace::take_block(uint64_t size, const Allocation& about) {
+  const uint64_t whole = round_up(size, granularity_);
+  const Device* const device = about.device;
+  for (auto key = roomy_.lower_bound({device, about.context, whole, 0}); key != roomy_.end(); ++key) {
+    const auto& [its_device, its_context, its_size, start] = *key;
+    if (its_device != device || its_context != about.context || its_size != whole) break;
+    auto& slab = *slabs_.find(start);
+    auto& free = slab.second.free;
+    const auto hole = std::find_if(free.begin(), free.end(), [&](const auto& h) { return h.second >= size; });
+    if (hole == free.end()) continue;
+    const auto [address, length] = *hole;
+    free.erase(hole);
+    if (length > size) free[address + size] = length - size;
+    slab.second.used += size;
+    slab.second.live += size;
+    set_idle(slab.second, false);
+    note_room(slab);
+    return address;
+  }
+  return std::nullopt;
+}
+
 std::optional<AddressSpace::Place> AddressSpace::allocate(uint64_t bytes, uint64_t alignment, const Allocation& about) {
   if (bytes == 0 || bytes > size_) return std::nullopt;
   std::lock_guard lock(mutex_);
   Place place;
-  if (bytes >= kOwnMapping) {
+  if (bytes > kLargestBlock) {
     const uint64_t size = round_up(bytes, granularity_);
     const auto at = take_range(size, std::max(alignment, granularity_), 0);
     if (!at) return std::nullopt;
     place = {*at, *at, size};
   } else {
     const uint64_t size = round_up(bytes, std::max(alignment, kBlock));
-    for (auto& [start, slab] : slabs_) {
-      if (slab.device != about.device || slab.context != about.context || slab.size - slab.used < size) continue;
-      const auto hole = std::find_if(slab.free.begin(), slab.free.end(), [&](auto& h) { return h.second >= size; });
-      if (hole == slab.free.end()) continue;
-      place.address = hole->first;
-      const uint64_t rest = hole->second - size;
-      slab.free.erase(hole);
-      if (rest) slab.free[place.address + size] = rest;
-      slab.used += size;
-      slab.live += size;
-      break;
-    }
-    if (place.address == 0) {
-      const auto at = take_range(granularity_, granularity_, 0);
+    if (const auto block = take_block(size, about)) {
+      place.address = *block;
+    } else {
+      const uint64_t whole = round_up(size, granularity_);
+      const auto at = take_range(whole, granularity_, 0);
       if (!at) return std::nullopt;
-      Slab slab{granularity_, about.device, about.context, size, size, {}};
-      if (granularity_ > size) slab.free[*at + size] = granularity_ - size;
-      slabs_.emplace(*at, std::move(slab));
-      place = {*at, *at, granularity_};
+      Slab slab{whole, about.device, about.context, size, size, {}};
+      if (whole > size) slab.free[*at + size] = whole - size;
+      note_room(*slabs_.emplace(*at, std::move(slab)).first);
+      place = {*at, *at, whole};
     }
     block_size_[place.address] = size;
   }
@@ -137,7 +172,7 @@ void AddressSpace::abandon(uint64_t address) {
   if (found == allocations_.end()) return;
   if (const auto slab = slab_of(address); slab != slabs_.end()) {
     give_range(slab->first, slab->second.size);
-    slabs_.erase(slab);
+    erase_slab(slab);
     block_size_.erase(address);
   } else {
     give_range(address, round_up(found->second.size, granularity_));
@@ -155,25 +190,22 @@ std::optional<AddressSpace::Release> AddressSpace::release(uint64_t address) {
   if (block == block_size_.end()) return Release{address, round_up(bytes, granularity_)};
   const auto slab = slab_of(address);
   slab->second.live -= block->second;
-  if (slab->second.live != 0 || is_last_slab(slab->second)) return Release{address, 0};
+  if (slab->second.live != 0) return Release{address, 0};
+  if (idle_[slab->second.device] + slab->second.size <= kMostIdle) {
+    set_idle(slab->second, true);
+    return Release{address, 0};
+  }
   // The last block: the whole mapping goes, with the blocks that still wait to be retired.
   const Release whole{slab->first, slab->second.size};
   block_size_.erase(block);
-  slabs_.erase(slab);
+  erase_slab(slab);
   return whole;
-}
-
-bool AddressSpace::is_last_slab(const Slab& slab) const {
-  return std::none_of(slabs_.begin(), slabs_.end(), [&](const auto& other) {
-    return &other.second != &slab && other.second.device == slab.device && other.second.context == slab.context;
-  });
 }
 
 uint64_t AddressSpace::idle_bytes(const Device* device) const {
   std::lock_guard lock(mutex_);
-  uint64_t bytes = 0;
-  for (const auto& [start, slab] : slabs_) bytes += slab.device == device && slab.live == 0 ? slab.size : 0;
-  return bytes;
+  const auto found = idle_.find(device);
+  return found == idle_.end() ? 0 : found->second;
 }
 
 std::vector<AddressSpace::Release> AddressSpace::take_idle(const Device* device) {
@@ -185,7 +217,7 @@ std::vector<AddressSpace::Release> AddressSpace::take_idle(const Device* device)
       continue;
     }
     idle.push_back({slab->first, slab->second.size});
-    slab = slabs_.erase(slab);
+    slab = erase_slab(slab);
   }
   return idle;
 }
@@ -211,6 +243,7 @@ void AddressSpace::retired(uint64_t sequence) {
     } else if (const auto slab = slab_of(gone.address); slab != slabs_.end()) {
       insert_free(slab->second.free, gone.address, gone.size);
       slab->second.used -= gone.size;
+      note_room(*slab);
     }
   }
 }
@@ -274,7 +307,7 @@ void AddressSpace::forget_context(uint64_t context, uint64_t sequence) {
       continue;
     }
     pending_.push_back({sequence, it->first, it->second.size, true});
-    it = slabs_.erase(it);
+    it = erase_slab(it);
   }
 }
 

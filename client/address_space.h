@@ -1,8 +1,9 @@
 // Device addresses, minted by the client out of the range that the worker has reserved for this session.
 //
-// Allocations of 1 MiB and more get mappings of their own; smaller ones share mappings of one granule each, cut into
-// blocks, and go when their last block does (one empty slab per context stays, for programs that allocate and free in turns). An address that is freed is used again only when the server says that everything queued before the free has
-// run (retired). The same range is reserved in this process without memory, so that no host pointer can equal a device
+// Allocations up to 16 MiB are blocks of slabs: mappings of one granule that small ones share, or of as many as one block
+// needs. A slab goes when its last block does, but for a few that stay mapped for programs that allocate and free in turns.
+// Larger allocations get mappings of their own. An address that is freed is used again only when the server says that
+// everything queued before the free has run (retired). The same range is reserved in this process without memory, so that no host pointer can equal a device
 // address. Any thread.
 #pragma once
 #include <cstdint>
@@ -10,6 +11,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <tuple>
 #include <vector>
 
 #include "protocol/wire/result.h"
@@ -84,6 +87,7 @@ class AddressSpace {
     uint64_t used = 0;                       // bytes of live and waiting blocks
     uint64_t live = 0;                       // bytes of live blocks
     std::map<uint64_t, uint64_t> free;       // address -> size
+    bool idle = false;                       // without live blocks, and kept
   };
   struct Pending {
     uint64_t sequence;
@@ -94,8 +98,12 @@ class AddressSpace {
   std::optional<uint64_t> take_range(uint64_t bytes, uint64_t alignment, uint64_t wished);
   void give_range(uint64_t address, uint64_t bytes);
   static void insert_free(std::map<uint64_t, uint64_t>& free, uint64_t address, uint64_t size);
-  std::map<uint64_t, Slab>::iterator slab_of(uint64_t address);
-  bool is_last_slab(const Slab& slab) const;
+  using Slabs = std::map<uint64_t, Slab>;
+  Slabs::iterator slab_of(uint64_t address);
+  std::optional<uint64_t> take_block(uint64_t size, const Allocation& about);
+  void set_idle(Slab& slab, bool idle);
+  void note_room(const Slabs::value_type& slab);
+  Slabs::iterator erase_slab(Slabs::iterator slab);
 
   mutable std::mutex mutex_;
   uint64_t base_ = 0;
@@ -104,7 +112,9 @@ class AddressSpace {
   std::map<uint64_t, uint64_t> free_;        // of the range: address -> size
   std::map<uint64_t, Allocation> allocations_;
   std::map<uint64_t, uint64_t> block_size_;  // live blocks: address -> rounded size
-  std::map<uint64_t, Slab> slabs_;
+  Slabs slabs_;
+  std::map<const Device*, uint64_t> idle_;   // bytes of idle slabs
+  std::set<std::tuple<const Device*, uint64_t, uint64_t, uint64_t>> roomy_;  // device, context, size, address of slabs with holes
   std::map<uint64_t, uint64_t> reservations_;
   std::deque<Pending> pending_;
 };

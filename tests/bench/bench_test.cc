@@ -1,5 +1,6 @@
 // The harness itself: every figure is there, and what is a matter of right and wrong (a step waits no more often than the
 // program asks for) holds. No speed is asserted: machines differ.
+#include <cstdio>
 #include <fstream>
 #include <sstream>
 
@@ -15,7 +16,32 @@ std::string line_of(const std::string& json, const std::string& name) {
   return at == std::string::npos ? "" : json.substr(at, json.find('\n', at) - at);
 }
 
+// How often the client has memory mapped during so many training steps.
+int mappings(const PooldProcess& poold, int steps) {
+  TemporaryFolder folder;
+  const std::string trace = folder.path() / "trace";
+  const Finished step = run_to_end({program_path("gpupool-bench-step"), std::to_string(steps), "1"},
+                                   {{"LD_LIBRARY_PATH", BENCH_CLIENT_FOLDER},
+                                    {"GPUPOOL", poold.url()},
+                                    {"GPUPOOL_TRACE", "1"},
+                                    {"GPUPOOL_TRACE_FILE", trace}});
+  INFO(step.output);
+  REQUIRE(step.status == 0);
+  std::ifstream lines(trace);
+  int count = 0;
+  for (std::string line; std::getline(lines, line);) std::sscanf(line.c_str(), "gpupool: map_memory %d", &count);
+  return count;
+}
+
 }  // namespace
+
+TEST_CASE("memory that is allocated and freed in turns is mapped once") {
+  PooldProcess poold("softgpu");
+  const int few = mappings(poold, 5);
+  CHECK(few > 0);
+  CHECK(few < 20);
+  CHECK(mappings(poold, 30) < 20);  // 20 allocations each
+}
 
 TEST_CASE("a quick run of gpupool-bench has every figure") {
   TemporaryFolder folder;
