@@ -52,7 +52,9 @@ void BulkLinks::open() {
 }
 
 Result<std::unique_ptr<transport::Connection>> BulkLinks::open_one() {
-  auto connection = transport::connect(offer_.server, offer_.options);
+  transport::Options options = offer_.options;
+  options.bulk = true;
+  auto connection = transport::connect(offer_.server, options);
   if (!connection) return connection.error();
   const auto deadline = Clock::now() + offer_.options.connect_timeout + offer_.options.dead_peer_timeout;
   hello::Hello hello;

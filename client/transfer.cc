@@ -49,7 +49,7 @@ CUresult fetch(Session& session, Context& context, wire::Command command, const 
 
 // Large copies go over the bulk connections. A synchronous one has to be larger to gain by that: the caller waits anyway.
 constexpr uint64_t kBulkFrom = 256 * 1024;
-constexpr uint64_t kSynchronousBulkFrom = 2 * 1024 * 1024;
+constexpr uint64_t kSynchronousBulkFrom = wire::kBulkChunkBytes + 1;
 
 struct Part {
   uint64_t host;    // offsets

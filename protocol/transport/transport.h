@@ -39,6 +39,7 @@ struct Options {
   std::chrono::milliseconds connect_timeout{5000};
   // A peer whose machine or network is gone is noticed in wait() after this long without an acknowledgement.
   std::chrono::milliseconds dead_peer_timeout{15000};
+  bool bulk = false;  // carries nothing but large transfers: bandwidth counts, not latency
 };
 
 enum class Side { client, server };

@@ -164,6 +164,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.image_nonce = nonce;
   start.largest_image = keeps_images ? header.image_bytes : 0;
   start.stop_descriptor = control.end_descriptor();
+  options.bulk = true;
   start.bulk_connections = [&control, options](BulkSink sink) {
     if (!sink) return control.handle(server::ControlKind::bulk, nullptr);
     control.handle(server::ControlKind::bulk, [options, sink](const server::ControlMessage& message) {

@@ -27,4 +27,12 @@ std::string address_text(const sockaddr_storage& address) {
          std::to_string(address_port(address));
 }
 
+bool is_same_host(int socket) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_size = sizeof here, there_size = sizeof there;
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&here), &here_size) == 0 &&
+         ::getpeername(socket, reinterpret_cast<sockaddr*>(&there), &there_size) == 0 &&
+         address_host(here) == address_host(there);
+}
+
 }  // namespace gpupool::transport::tcp
