@@ -5,6 +5,7 @@
 #pragma once
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 
 #include "server/softgpu/runtime/op.h"
@@ -14,8 +15,10 @@ namespace gpupool::softgpu {
 
 class TransferOp final : public Op {
  public:
-  explicit TransferOp(const Transfer& transfer) : transfer_(transfer) {}
-  Ref<Op> clone() const override { return make_ref<TransferOp>(transfer_); }
+  // `staged`: memory that the transfer reads and that lives as long as it.
+  explicit TransferOp(const Transfer& transfer, std::shared_ptr<const std::byte[]> staged = nullptr)
+      : transfer_(transfer), staged_(std::move(staged)) {}
+  Ref<Op> clone() const override { return make_ref<TransferOp>(transfer_, staged_); }
   const Transfer& transfer() const { return transfer_; }
 
   // Transfers up to this size are done by the thread that makes them ready.
@@ -28,6 +31,7 @@ class TransferOp final : public Op {
   bool advance(uint64_t limit);
 
   const Transfer transfer_;
+  const std::shared_ptr<const std::byte[]> staged_;
   TransferCursor cursor_;
 };
 

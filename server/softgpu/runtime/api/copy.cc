@@ -4,6 +4,9 @@
 // of the two addresses must be the device's.
 #include "server/softgpu/runtime/api/copy.h"
 
+#include <cstring>
+#include <memory>
+
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/api/call.h"
 
@@ -11,6 +14,18 @@ using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
 namespace gpupool::softgpu::api {
+
+namespace {
+
+uint64_t address_of(const void* pointer) {
+  return reinterpret_cast<uint64_t>(pointer);
+}
+
+bool is_pageable(uint64_t address) {
+  return !in_range(address, 1) && !runtime().memory().find(address);
+}
+
+}  // namespace
 
 CUresult check_transfer(const Transfer& transfer, Side destination, Side source) {
   const MemoryMap& memory = runtime().memory();
@@ -31,8 +46,23 @@ CUresult check_transfer(const Transfer& transfer, Side destination, Side source)
   return CUDA_SUCCESS;
 }
 
+// Pageable memory is the program's again when the call returns, as with CUDA: little of it is staged, otherwise the call
+// waits until the copy is done.
 CUresult transfer_async(Stream& stream, const Transfer& transfer) {
   if (transfer.bytes() == 0) return CUDA_SUCCESS;
+  constexpr uint64_t kStagedBytes = 64 << 10;
+  if (!stream.capturing()) {
+    if (is_pageable(transfer.destination)) return transfer_now(stream, transfer);
+    if (!transfer.is_fill() && is_pageable(transfer.source)) {
+      const uint64_t bytes = transfer.source_extent();
+      if (bytes > kStagedBytes) return transfer_now(stream, transfer);
+      const std::shared_ptr<std::byte[]> staged(new std::byte[bytes]);
+      std::memcpy(staged.get(), reinterpret_cast<const void*>(transfer.source), bytes);
+      Transfer from_staged = transfer;
+      from_staged.source = address_of(staged.get());
+      return stream.context().enqueue(stream, make_ref<TransferOp>(from_staged, staged));
+    }
+  }
   return stream.context().enqueue(stream, make_ref<TransferOp>(transfer));
 }
 
@@ -59,10 +89,6 @@ CUresult transfer_now(Stream& stream, const Transfer& transfer) {
 }  // namespace gpupool::softgpu::api
 
 namespace {
-
-uint64_t address_of(const void* pointer) {
-  return reinterpret_cast<uint64_t>(pointer);
-}
 
 CUresult copy_now(uint64_t destination, Side destination_side, uint64_t source, Side source_side,
                   uint64_t bytes) {
