@@ -30,6 +30,11 @@ bool BulkLinks::ready() {
   return false;
 }
 
+void BulkLinks::open_now() {
+  int expected = kClosed;
+  if (offer_.connections != 0 && state_.compare_exchange_strong(expected, kOpening)) open();
+}
+
 void BulkLinks::open() {
   std::vector<std::unique_ptr<transport::Connection>> opened;
   for (unsigned i = 0; i < offer_.connections; ++i) {

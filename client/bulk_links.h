@@ -1,7 +1,8 @@
 // The session's bulk connections: large copies go over them, so that neither the commands nor other copies wait behind the
 // data. Each has a thread that sends pieces and one that receives them, straight from and to the program's memory.
 //
-// They are opened, in the background, when the first large copy asks for them; until then, and where the server has none,
+// They are opened in the background when the first large copy asks for them (GPUPOOL_BULK_CONNECTIONS=N: N of them, at the
+// start); until then, and where the server has none,
 // copies travel on the command connection. Pieces are sent in the order of the commands that announced them, by whichever
 // connection is free. Any thread. A connection that breaks fails the session.
 #pragma once
@@ -45,6 +46,8 @@ class BulkLinks {
   void take_offer(Offer offer) { offer_ = std::move(offer); }
   // False: there are none yet, or never. The first call starts opening them.
   bool ready();
+  // Opens them now, and waits for it.
+  void open_now();
   // In the order of the sequence numbers, before the command itself can reach the server.
   std::shared_ptr<Upload> post(const Upload& upload);
   // Until its memory has been read; false: the session has failed.

@@ -44,9 +44,8 @@ std::chrono::milliseconds milliseconds_from(const char* variable, std::chrono::m
 }
 
 // More than one helps where one core cannot fill the link.
-unsigned bulk_connections() {
+unsigned bulk_connections(const char* text) {
   const unsigned otherwise = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u);
-  const char* text = std::getenv("GPUPOOL_BULK_CONNECTIONS");
   if (!text || !*text) return otherwise;
   char* end = nullptr;
   const unsigned long value = std::strtoul(text, &end, 10);
@@ -67,7 +66,7 @@ bool open_sessions(const char* servers, std::vector<std::unique_ptr<Session>>& s
   settings.every_call_waits = sync && std::strcmp(sync, "1") == 0;
   settings.connect_timeout = milliseconds_from("GPUPOOL_CONNECT_TIMEOUT_MS", settings.connect_timeout);
   settings.dead_peer_timeout = milliseconds_from("GPUPOOL_DEAD_PEER_TIMEOUT_MS", settings.dead_peer_timeout);
-  settings.bulk_connections = bulk_connections();
+  settings.bulk_connections = bulk_connections(std::getenv("GPUPOOL_BULK_CONNECTIONS"));
   for (const auto& endpoint : *endpoints) {
     settings.server = endpoint.text();
     auto session = Session::open(settings, endpoint);
@@ -126,6 +125,10 @@ CUresult connect(Process& self) {
     // The servers must see the connections end with this process, however long its children live.
     for (const auto& parents : process().sessions) parents->abandon();
   });
+  // A number that somebody has chosen counts from the first copy on.
+  if (std::getenv("GPUPOOL_BULK_CONNECTIONS")) {
+    for (const auto& session : self.sessions) session->links().open_now();
+  }
   self.ready.store(true, std::memory_order_release);
   return CUDA_SUCCESS;
 }

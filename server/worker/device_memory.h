@@ -26,6 +26,7 @@ class DeviceMemory {
   DeviceMemory(const DeviceApi& api, Contexts& contexts, Outbox& outbox) : api_(api), contexts_(contexts), outbox_(outbox) {}
 
   void take_range(uint64_t base, uint64_t size);
+  void stage_always() { cpu_reaches_ = false; }
   // Another range in place of the one so far, which must hold nothing.
   CUresult move(uint64_t wished, uint64_t size);
   void release_range();

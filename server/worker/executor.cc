@@ -68,6 +68,7 @@ Executor::Executor(SessionStart& start)
     memory.forget_variables(handle);
   });
   memory.take_range(start.range_base, start.range_size);
+  if (!start.direct_memory) memory.stage_always();
 }
 
 Executor::~Executor() {

@@ -164,6 +164,8 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.image_nonce = nonce;
   start.largest_image = keeps_images ? header.image_bytes : 0;
   start.stop_descriptor = control.end_descriptor();
+  const char* const staging = std::getenv("GPUPOOL_STAGING");  // "always": as on a device that the CPU does not reach
+  start.direct_memory = staging == nullptr || std::strcmp(staging, "always") != 0;
   options.bulk = true;
   start.bulk_connections = [&control, options](BulkSink sink) {
     if (!sink) return control.handle(server::ControlKind::bulk, nullptr);

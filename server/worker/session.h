@@ -28,6 +28,7 @@ struct SessionStart {
   uint64_t range_base = 0;                            // reserved by cuMemAddressReserve; the session takes it over
   uint64_t range_size = 0;
   std::chrono::milliseconds dead_peer_timeout{15000};  // longest time without progress in sending
+  bool direct_memory = true;  // false: copies are staged even where the CPU reaches the device's memory
   bool capture_output = true;                          // descriptors 1 and 2 become the client's
   // Where the session's bulk connections go from now on, after their hello; an empty sink: nowhere. May be null.
   std::function<void(BulkSink)> bulk_connections;

@@ -21,6 +21,13 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
   CHECK(pooled.output == direct.output);
 }
 
+void large_copies(const std::string& connections, const Environment& server = {}) {
+  for (const char* const scenario :
+       {"large_copies", "large_asynchronous_copies", "large_boxes", "large_copies_behind_a_stuck_stream"}) {
+    passes_both_ways({scenario}, server, {{"GPUPOOL_BULK_CONNECTIONS", connections}});
+  }
+}
+
 }  // namespace
 
 #define PASSES(scenario, ...) \
@@ -63,3 +70,8 @@ PASSES(illegal_address)
 PASSES(trap)
 PASSES(assertion)
 PASSES(fault_then_reset)
+
+TEST_CASE("large copies on one bulk connection") { large_copies("1"); }
+TEST_CASE("large copies on three bulk connections") { large_copies("3"); }
+TEST_CASE("large copies without bulk connections") { large_copies("0"); }
+TEST_CASE("large copies through staging memory") { large_copies("3", {{"GPUPOOL_STAGING", "always"}}); }
