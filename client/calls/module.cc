@@ -196,9 +196,8 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
     function->parameter_bytes = kernel->parameter_bytes;
     for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function->attributes[i] = kernel->attributes[i].load();
     handle = session.mint(Kind::function, std::move(function));
-    wire::Buffer reply;
-    const CUresult result = session.call(wire::Command::kernel_function, context,
-                                         wire::KernelFunction{handle, kernel->handle}, reply);
+    const CUresult result =
+        session.post(wire::Command::kernel_function, context, wire::KernelFunction{handle, kernel->handle});
     if (result != CUDA_SUCCESS) {
       handles().retire(handle);
       handle = 0;
