@@ -89,8 +89,11 @@ template <uint16_t Id, Mode M, class... A, class... Roles>
 struct Call<Id, M, CUresult (*)(A...), Roles...> {
   using Row = cuda::Row<CUresult (*)(A...), Roles...>;
   static constexpr uint16_t kId = Id;
-  static constexpr bool kNeedsContext = M == Mode::async || M == Mode::sync;
-  static constexpr bool kWaits = M == Mode::sync || M == Mode::sync_without_context;
+  static constexpr bool kNeedsContext = M == Mode::async || M == Mode::sync || M == Mode::once;
+  static constexpr bool kWaits = M != Mode::async && M != Mode::async_without_context;
+  static constexpr bool kOnce = M == Mode::once || M == Mode::once_without_context;
+  // Answers about kernels depend on what is set of them (rows of module.def), or of their context.
+  static constexpr bool kSetsKernels = !kOnce && (Id >> 8 == 0x05 || Id == 0x0103 || Id == 0x0105);
 
   static CUresult forward(A... arguments) noexcept { return run(typename Row::Args(arguments...)); }
   // The _ptsz twin: the null stream is the calling thread's.
@@ -110,6 +113,21 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
   static CUresult resolve(Context* context, T& argument) {
     if constexpr (std::is_same_v<T, CUstream> && kNeedsContext) return resolve_stream(*context, argument);
     else return CUDA_SUCCESS;
+  }
+  template <class Write>
+  static CUresult ask_once(Session& session, Context* context, const Write& write, wire::Buffer& reply) {
+    if (const CUresult early = session.before_call(context); early != CUDA_SUCCESS) return early;
+    wire::Buffer request;
+    wire::Writer writer(request);
+    write(writer);
+    std::string key = Answers::key(Id, Session::handle_of(context), request);
+    if (auto known = session.answers().find(key)) {
+      reply = std::move(*known);
+      return CUDA_SUCCESS;
+    }
+    const CUresult result = session.call(Id, context, write, reply);
+    if (result == CUDA_SUCCESS) session.answers().keep(std::move(key), reply);
+    return result;
   }
   static constexpr bool kHasStream = (std::is_same_v<Roles, cuda::role::stream> || ...);
   static constexpr bool kHasDevice = (std::is_same_v<Roles, cuda::role::device> || ...);
@@ -149,11 +167,12 @@ struct Call<Id, M, CUresult (*)(A...), Roles...> {
     Ends ends{*session, context};
     if (const CUresult result = Row::check(arguments, ends); result != CUDA_SUCCESS) return result;
     const auto write = [&](wire::Writer& writer) { Row::write_request(writer, arguments, ends); };
+    if constexpr (kSetsKernels) session->answers().forget();
     if constexpr (!kWaits) {
       return session->post(Id, context, write);
     } else {
       wire::Buffer reply;
-      const CUresult result = session->call(Id, context, write, reply);
+      const CUresult result = kOnce ? ask_once(*session, context, write, reply) : session->call(Id, context, write, reply);
       if (result != CUDA_SUCCESS) return result;
       wire::Reader reader(reply);
       if (Row::read_reply(reader, arguments)) return CUDA_SUCCESS;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "client/address_space.h"
+#include "client/answers.h"
 #include "client/bulk_links.h"
 #include "client/command_queue.h"
 #include "client/context.h"
@@ -38,6 +39,7 @@ class Session {
   // The server's devices, as it numbers them.
   const std::vector<hello::Device>& offered() const { return offered_; }
   AddressSpace& addresses() { return addresses_; }
+  Answers& answers() { return answers_; }
   // A handle of this session: HandleTable::mint().
   uint64_t mint(Kind kind, std::unique_ptr<Object> object);
   // How to name an image to the server; null: it would have to be uploaded anyway.
@@ -118,6 +120,7 @@ class Session {
   CommandQueue queue_;
   BulkLinks links_;
   AddressSpace addresses_;
+  Answers answers_;
   std::vector<hello::Device> offered_;
   wire::AddressRange proposed_{};  // by the server, in its hello
   int driver_version_ = 0;

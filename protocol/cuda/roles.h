@@ -13,6 +13,8 @@ enum class Mode {
   sync,                   // one round trip
   async_without_context,  // the same, for functions that need no current context
   sync_without_context,
+  once,                   // one round trip for the first of equal questions; setting something of a kernel forgets the answers
+  once_without_context,
 };
 
 namespace role {

@@ -18,7 +18,7 @@ std::optional<CUresult> execute(void* function, wire::Reader& reader, wire::Writ
   return Row::execute(reinterpret_cast<typename Row::Function>(function), reader, writer, table);
 }
 
-constexpr bool needs_context(Mode mode) { return mode == Mode::async || mode == Mode::sync; }
+constexpr bool needs_context(Mode mode) { return mode == Mode::async || mode == Mode::sync || mode == Mode::once; }
 
 #define CUDA_BY_HAND(name)
 #define CUDA_CALL_PTSZ(...) CUDA_CALL(__VA_ARGS__)

@@ -20,6 +20,9 @@ SCENARIO(asynchronous_calls) {
   const CUfunction add = kernels.function("add");
   unsigned value = 1, count = 1000;
   void* parameters[] = {&values, &value, &count};
+  int blocks = 0, peer = 0;
+  OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, add, 128, 0));
+  OK(cuDeviceCanAccessPeer(&peer, device.device, device.device));
   OK(cuCtxSynchronize());
   for (unsigned round = 0; round < rounds; ++round) {
     OK(cuLaunchKernel(add, 4, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr));
@@ -49,6 +52,11 @@ SCENARIO(asynchronous_calls) {
     int number = 0;
     OK(cuDeviceGetAttribute(&number, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device.device));
     OK(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, kernels.function("add")));
+    // Asked before: the answers hold until something of a kernel is set.
+    OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&number, add, 128, 0));
+    EXPECT(number == blocks);
+    OK(cuDeviceCanAccessPeer(&number, device.device, device.device));
+    EXPECT(number == peer);
     CUcontext current = nullptr;
     OK(cuCtxGetCurrent(&current));
     OK(cuCtxPushCurrent(current));
