@@ -75,7 +75,7 @@ class CommandQueue {
   void wake_flusher();
 
  private:
-  static constexpr size_t kBatchLimit = 256 * 1024;  // then the appending thread sends: back-pressure
+  static constexpr size_t kBatchLimit = 512 * 1024;  // then the appending thread sends: back-pressure
 
   static size_t begin_command(wire::Buffer& buffer);
   uint64_t end_command(wire::Buffer& buffer, size_t at, uint16_t id, uint16_t flags, uint64_t context, size_t payload);
