@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "protocol/transport/backend.h"
+#include "protocol/transport/shm/connection.h"
+#include "protocol/transport/shm/listener.h"
 #include "protocol/transport/tcp/connection.h"
 #include "protocol/transport/tcp/listener.h"
 
@@ -16,6 +18,7 @@ namespace {
 
 constexpr Backend kBackends[] = {
     {"tcp", tcp::connect, tcp::listen, tcp::adopt},
+    {"shm", shm::connect, shm::listen, shm::adopt},
 };
 
 Result<const Backend*> find_backend(const std::string& scheme) {
@@ -29,12 +32,19 @@ Result<const Backend*> find_backend(const std::string& scheme) {
 
 Error bad_endpoint(const std::string& text, const std::string& why) {
   return {ErrorCode::invalid,
-          "bad address '" + text + "': " + why + "; write it as tcp://HOST:PORT or tcp://[IPV6]:PORT"};
+          "bad address '" + text + "': " + why +
+              "; write it as tcp://HOST:PORT, tcp://[IPV6]:PORT, shm:///PATH or shm://@NAME"};
+}
+
+// No blanks, no control characters: addresses go into log lines.
+bool is_printable(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c != 0x7f; });
 }
 
 }  // namespace
 
 std::string Endpoint::text() const {
+  if (scheme == "shm") return scheme + "://" + host;
   const bool brackets = host.find(':') != std::string::npos;
   return scheme + "://" + (brackets ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
@@ -45,6 +55,13 @@ Result<Endpoint> Endpoint::parse(const std::string& text) {
   Endpoint endpoint;
   endpoint.scheme = text.substr(0, colon);
   std::string rest = text.substr(colon + 3);
+  if (endpoint.scheme == "shm") {
+    if (rest.size() < 2 || (rest.front() != '/' && rest.front() != '@') || !is_printable(rest)) {
+      return bad_endpoint(text, "neither the path of a socket nor @ and a name");
+    }
+    endpoint.host = rest;
+    return endpoint;
+  }
   size_t host_end = 0;
   if (!rest.empty() && rest.front() == '[') {
     host_end = rest.find(']');
@@ -59,10 +76,9 @@ Result<Endpoint> Endpoint::parse(const std::string& text) {
       return bad_endpoint(text, "an IPv6 address needs brackets");
   }
   if (endpoint.host.empty()) return bad_endpoint(text, "the host is missing");
-  // No blanks, no control characters: the host goes into log lines and into the resolver.
-  const auto fits = [](unsigned char c) { return c > ' ' && c != 0x7f && c != '/' && c != '[' && c != ']'; };
-  if (!std::all_of(endpoint.host.begin(), endpoint.host.end(), fits))
+  if (!is_printable(endpoint.host) || endpoint.host.find_first_of("/[]") != std::string::npos) {
     return bad_endpoint(text, "not a host name");
+  }
   if (host_end >= rest.size() || rest[host_end] != ':') return bad_endpoint(text, "the port is missing");
   const char* first = rest.data() + host_end + 1;
   const char* last = rest.data() + rest.size();

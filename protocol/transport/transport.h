@@ -40,6 +40,8 @@ struct Options {
   // A peer whose machine or network is gone is noticed in wait() after this long without an acknowledgement.
   std::chrono::milliseconds dead_peer_timeout{15000};
   bool bulk = false;  // carries nothing but large transfers: bandwidth counts, not latency
+  // connect() to tcp on this host: take shared memory instead when a poold that can be trusted offers it (shm/).
+  bool prefer_shared_memory = false;
 };
 
 enum class Side { client, server };

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <exception>
 
+#include "protocol/transport/shm/connection.h"
 #include "protocol/transport/tcp/connection.h"
 
 namespace gpupool::transport::tcp {
@@ -54,6 +55,28 @@ int connect_one(asio::io_context& context, const tcp::endpoint& address, Clock::
   return socket.release(status);
 }
 
+// The address from which this host would answer is the address itself. Asks the routing table; sends nothing.
+bool is_this_host(const tcp::endpoint& address) {
+  if (address.address().is_loopback()) return true;
+  const int probe = ::socket(address.protocol().family(), SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP);
+  if (probe < 0) return false;
+  tcp::endpoint local;
+  auto size = static_cast<socklen_t>(local.capacity());
+  const bool known = ::connect(probe, address.data(), static_cast<socklen_t>(address.size())) == 0 &&
+                     ::getsockname(probe, local.data(), &size) == 0;
+  ::close(probe);
+  return known && local.address() == address.address();
+}
+
+// A server that listens on this very address, or on all of the host's. Abstract names are those of one network namespace,
+// so no other container's server answers here.
+std::unique_ptr<Connection> connect_beside(const tcp::endpoint& address, const Options& options) {
+  for (const std::string& host : {address.address().to_string(), std::string("0.0.0.0"), std::string("::")}) {
+    if (auto connection = shm::connect_beside_tcp(host, address.port(), options)) return connection;
+  }
+  return nullptr;
+}
+
 Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint, const Options& options) {
   if (endpoint.port == 0)
     return cannot_connect(endpoint, "port 0 is no port to connect to", "give the server's port");
@@ -70,6 +93,9 @@ Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint
   }
   status = asio::error::host_not_found;
   for (const auto& address : addresses) {
+    if (options.prefer_shared_memory && is_this_host(address.endpoint())) {
+      if (auto beside = connect_beside(address.endpoint(), options)) return beside;
+    }
     const int native = connect_one(context, address.endpoint(), deadline, status);
     if (native >= 0) return adopt(native, options);
     if (Clock::now() >= deadline) break;

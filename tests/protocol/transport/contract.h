@@ -1,7 +1,9 @@
 // What the contract suite needs of a transport. A backend joins by one line in backends().
 #pragma once
 #include <sys/uio.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -9,6 +11,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "protocol/transport/transport.h"
@@ -22,7 +25,13 @@ struct BackendUnderTest {
   std::string scheme;
   std::function<Endpoint()> free_endpoint;   // to listen on
   std::function<Endpoint()> nobody_listens;  // connect() is refused
+  bool upgraded = true;                      // as after the hello, or as during it
 };
+
+inline Endpoint unused_name() {
+  static std::atomic<int> count{0};
+  return {"shm", "@gpupool-test-" + std::to_string(::getpid()) + "-" + std::to_string(++count), 0};
+}
 
 inline std::vector<BackendUnderTest> backends() {
   return {
@@ -33,6 +42,8 @@ inline std::vector<BackendUnderTest> backends() {
        [] {
          return Endpoint{"tcp", "127.0.0.1", 1};
        }},
+      {"shm", unused_name, unused_name},
+      {"shm", unused_name, unused_name, false},
   };
 }
 
@@ -53,6 +64,14 @@ inline Pair make_pair(const BackendUnderTest& backend, const Options& options = 
   REQUIRE(client);
   auto server = (*listener)->accept(in(kLong));
   REQUIRE(server);
+  if (backend.upgraded) {
+    Result<void> offered;
+    std::thread other([&] { offered = (*server)->upgrade(Side::server, in(kLong)); });
+    const auto upgraded = (*client)->upgrade(Side::client, in(kLong));
+    other.join();
+    REQUIRE(offered);
+    REQUIRE(upgraded);
+  }
   return {std::move(*client), std::move(*server)};
 }
 

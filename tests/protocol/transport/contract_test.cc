@@ -25,7 +25,8 @@ TEST_CASE("a listener tells its address, accepts in time, and its end ends accep
   auto listener = listen(backend.free_endpoint(), {});
   REQUIRE(listener);
   CHECK((*listener)->endpoint().scheme == backend.scheme);
-  CHECK((*listener)->endpoint().port != 0);
+  const auto heard = (*listener)->endpoint();
+  CHECK((heard.scheme != "tcp" || heard.port != 0));
 
   const auto start = Clock::now();
   const auto late = (*listener)->accept(in(milliseconds(60)));
@@ -208,8 +209,9 @@ TEST_CASE("sending to a peer that is gone fails without a signal") {
   CHECK(sent.error().message.find(pair.client->peer()) != std::string::npos);
 }
 
-TEST_CASE("a connection is handed over with what is on its way") {
-  const auto backend = GENERATE(from_range(backends()));
+TEST_CASE("a connection is handed over during the hello, with what is on its way") {
+  auto backend = GENERATE(from_range(backends()));
+  backend.upgraded = false;
   Pair pair = make_pair(backend);
   REQUIRE(send_text(*pair.client, "before, after"));
   CHECK(receive_text(*pair.server, 7) == "before,");

@@ -22,12 +22,22 @@ TEST_CASE("addresses are read and written") {
   CHECK(endpoint->text() == good.text);
 }
 
+TEST_CASE("a socket is named by its path or by an abstract name") {
+  const auto text = GENERATE(as<std::string>(), "shm:///run/gpupool/pool.sock", "shm://@pool", "shm://@gpupool/tcp/::/9700");
+  const auto endpoint = Endpoint::parse(text);
+  REQUIRE(endpoint);
+  CHECK(endpoint->scheme == "shm");
+  CHECK(endpoint->host == text.substr(6));
+  CHECK(endpoint->text() == text);
+}
+
 TEST_CASE("a bad address is refused with its text and the right form") {
   const auto text =
       GENERATE(as<std::string>(), "", "127.0.0.1:4321", "://h:1", "tcp:/h:1", "tcp://", "tcp://:1", "tcp://h",
                "tcp://h:", "tcp://h:x", "tcp://h:1x", "tcp://h:-1", "tcp://h:65536", "tcp://h:99999999999",
                "tcp://::1:5", "tcp://[::1", "tcp://[::1]", "tcp://[::1]5", "tcp://[]:5", "tcp://h :5",
-               "tcp://a/b:5", "tcp://h\n:5", "tcp://h: 5");
+               "tcp://a/b:5", "tcp://h\n:5", "tcp://h: 5", "shm://", "shm://@",
+               "shm:///", "shm://pool.sock", "shm:///a b", "shm:///a\n", "shm://h:5");
   const auto endpoint = Endpoint::parse(text);
   REQUIRE_FALSE(endpoint);
   CHECK(endpoint.error().code == ErrorCode::invalid);

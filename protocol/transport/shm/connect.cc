@@ -1,0 +1,73 @@
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "protocol/transport/shm/address.h"
+#include "protocol/transport/shm/connection.h"
+
+namespace gpupool::transport::shm {
+namespace {
+
+// -1: errno says why.
+int connected_socket(const Address& address, std::chrono::milliseconds timeout) {
+  const int made = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (made < 0) return -1;
+  // How long connect() may wait for room in the listener's queue.
+  const timeval limit{static_cast<time_t>(timeout.count() / 1000),
+                      static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
+  ::setsockopt(made, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  while (::connect(made, address.get(), address.size) != 0) {
+    if (errno == EINTR) continue;
+    const int error = errno;
+    ::close(made);
+    errno = error;
+    return -1;
+  }
+  return made;
+}
+
+// Abstract names belong to whoever comes first; who listens was recorded by the kernel.
+bool is_trusted(int socket) {
+  ucred listener{};
+  socklen_t size = sizeof listener;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) return false;
+  return listener.uid == 0 || listener.uid == ::geteuid();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options) {
+  const auto address = make_address(endpoint);
+  if (!address) return address.error();
+  const int socket = connected_socket(*address, options.connect_timeout);
+  if (socket >= 0) return adopt(socket, options);
+  const int error = errno;
+  const auto failure = [&](const std::string& why, const char* advice) {
+    return Error{ErrorCode::unavailable, "cannot connect to " + endpoint.text() + ": " + why + "; " + advice};
+  };
+  if (error == ECONNREFUSED) return failure("connection refused", "check that poold runs there and listens on this address");
+  if (error == EAGAIN) {
+    return failure("no answer within " + std::to_string(options.connect_timeout.count()) + " ms",
+                   "check that poold is not stopped");
+  }
+  return failure(std::generic_category().message(error),
+                 "check the path, its permissions, and that poold runs on this host and listens there");
+}
+
+std::unique_ptr<Connection> connect_beside_tcp(const std::string& numeric_host, uint16_t port, const Options& options) {
+  const auto address = make_address(beside_tcp(numeric_host, port));
+  if (!address) return nullptr;
+  const int socket = connected_socket(*address, options.connect_timeout);
+  if (socket < 0) return nullptr;
+  if (!is_trusted(socket)) {
+    ::close(socket);
+    return nullptr;
+  }
+  auto adopted = adopt(socket, options);
+  return adopted ? std::move(*adopted) : nullptr;
+}
+
+}  // namespace gpupool::transport::shm

@@ -1,0 +1,65 @@
+// The shm transport's connection: a Unix stream socket that carries the hello, and from upgrade() on two rings in a memfd.
+//
+// Afterwards the socket carries descriptors and doorbells (a byte for a receiver that sleeps), and its end is the peer's,
+// killed or not. A second pair of sockets carries the doorbells of sleeping senders, so that two threads of one side never
+// take each other's. The memory is sealed: no peer can shrink it under the other.
+#pragma once
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "protocol/transport/shm/ring.h"
+#include "protocol/transport/socket/connection.h"
+
+namespace gpupool::transport::shm {
+
+constexpr size_t kRingBytes = 1u << 20;
+constexpr size_t kMostDescriptors = 16;  // received and not yet asked for
+
+class ShmConnection final : public SocketConnection {
+ public:
+  using SocketConnection::SocketConnection;
+  ~ShmConnection() override;
+
+  Result<size_t> send_some(std::span<const iovec> buffers) override;
+  Result<size_t> receive_some(std::span<std::byte> buffer) override;
+  Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) override;
+  void close() override;
+  int release_descriptor() override;
+  Result<void> upgrade(Side side, Deadline deadline) override;
+  bool shares_memory() const override { return true; }
+  Result<void> send_descriptor(int descriptor, Deadline deadline) override;
+  Result<int> receive_descriptor(Deadline deadline) override;
+
+ private:
+  struct Rings {
+    std::byte* memory = nullptr;
+    size_t size = 0;
+    int room = -1;  // doorbells for and from senders
+    std::optional<RingWriter> out;
+    std::optional<RingReader> in;
+  };
+
+  Result<void> offer(Deadline deadline);
+  Result<void> accept_offer(Deadline deadline);
+  Result<void> map(int memory, size_t ring_bytes, Side side);
+  Result<void> send_descriptors(std::span<const int> descriptors, std::span<const std::byte> bytes, Deadline deadline);
+  Result<void> take_socket();  // doorbells and descriptors that are there
+  Ready look(bool for_receive, bool for_send);
+  bool peer_ended();
+  void ring(int socket);
+  Error nonsense() const;
+
+  Rings rings_;
+  std::atomic<bool> upgraded_{false};
+  std::atomic<bool> peer_gone_{false};
+  std::deque<int> descriptors_;  // the receiver's
+};
+
+Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);
+Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options);
+// A poold that listens on this tcp address of this host and that this process trusts (its user's or root's). Null: none.
+std::unique_ptr<Connection> connect_beside_tcp(const std::string& numeric_host, uint16_t port, const Options& options);
+
+}  // namespace gpupool::transport::shm

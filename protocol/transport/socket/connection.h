@@ -1,0 +1,54 @@
+// What connections over stream sockets share: a native non-blocking socket, an eventfd for interrupt().
+//
+// Raises no signals and throws nothing. close() shuts the socket down but leaves the descriptor open until
+// destruction, so that a thread inside wait() never touches a number that the program has reused. A peer that
+// is alive but does not read may stall for ever; one whose machine or network is gone is noticed inside
+// wait() where the transport knows how (peer_is_gone).
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "protocol/transport/transport.h"
+
+namespace gpupool::transport {
+
+class SocketConnection : public Connection {
+ public:
+  // Takes over both descriptors.
+  SocketConnection(int socket, int wake, std::string peer, const Options& options);
+  ~SocketConnection() override;
+  SocketConnection(const SocketConnection&) = delete;
+  SocketConnection& operator=(const SocketConnection&) = delete;
+
+  Result<size_t> send_some(std::span<const iovec> buffers) override;
+  Result<size_t> receive_some(std::span<std::byte> buffer) override;
+  Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) override;
+  void interrupt() override;
+  void close() override;
+  std::string peer() const override { return peer_; }
+  int release_descriptor() override;
+
+ protected:
+  int socket() const { return socket_; }
+  int wake() const { return wake_; }
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+  bool take_interrupt();
+  Error failure(int error, const char* doing) const;
+  // Has the peer's machine been silent for this long although it owes an answer?
+  virtual bool peer_is_gone(std::chrono::milliseconds) const { return false; }
+
+ private:
+  int socket_;
+  int wake_;
+  const std::string peer_;
+  const std::chrono::milliseconds dead_peer_timeout_;
+  std::atomic<bool> closed_{false};
+};
+
+// Non-blocking, not inherited by programs that this one starts.
+bool prepare_socket(int descriptor);
+// For a descriptor that cannot be adopted: closes it.
+Error refuse_descriptor(int descriptor, ErrorCode code, const std::string& doing, int error);
+
+}  // namespace gpupool::transport

@@ -1,0 +1,70 @@
+#include "protocol/transport/socket/listener.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+namespace gpupool::transport {
+
+Error cannot_listen(const Endpoint& endpoint, const std::string& why, const std::string& advice) {
+  return {ErrorCode::unavailable, "cannot listen on " + endpoint.text() + ": " + why + "; " + advice};
+}
+
+SocketListener::SocketListener(int socket, int wake, Endpoint endpoint, const Options& options, Adopt adopt)
+    : socket_(socket), wake_(wake), endpoint_(std::move(endpoint)), options_(options), adopt_(adopt) {}
+
+SocketListener::~SocketListener() {
+  ::close(socket_);
+  ::close(wake_);
+}
+
+Result<std::unique_ptr<Connection>> SocketListener::accept(Deadline deadline) {
+  while (true) {
+    if (closed_.load(std::memory_order_acquire)) {
+      return Error{ErrorCode::closed, "listener on " + endpoint_.text() + " was closed"};
+    }
+    const int accepted = ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (accepted >= 0) {
+      auto connection = adopt_(accepted, options_);
+      if (connection || connection.error().code != ErrorCode::lost) return connection;
+      continue;  // gone before it was accepted
+    }
+    switch (errno) {
+      case EAGAIN:
+        break;
+      case EINTR:
+      case ECONNABORTED:
+      case EPROTO:
+      case ENETDOWN:
+      case EHOSTDOWN:
+      case ENETUNREACH:
+      case EHOSTUNREACH:
+        continue;  // errors of that one connection, as accept(2) advises
+      default:
+        return Error{ErrorCode::unavailable, "cannot accept a connection on " + endpoint_.text() + ": " +
+                                                 std::generic_category().message(errno)};
+    }
+    int limit = -1;
+    if (deadline) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
+      if (left.count() <= 0)
+        return Error{ErrorCode::lost, "no connection on " + endpoint_.text() + " in time"};
+      limit = static_cast<int>(std::min<int64_t>(left.count(), 60'000));
+    }
+    pollfd polled[2] = {{socket_, POLLIN, 0}, {wake_, POLLIN, 0}};
+    ::poll(polled, 2, limit);
+  }
+}
+
+void SocketListener::close() {
+  closed_.store(true, std::memory_order_release);
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+  ::shutdown(socket_, SHUT_RDWR);  // refuses who comes now; the descriptor itself lives until destruction
+}
+
+}  // namespace gpupool::transport

@@ -1,0 +1,38 @@
+// What listeners of stream sockets share. One thread accepts; close() may come from any thread and ends a waiting
+// accept().
+#pragma once
+#include <atomic>
+#include <memory>
+
+#include "protocol/transport/transport.h"
+
+namespace gpupool::transport {
+
+class SocketListener : public Listener {
+ public:
+  using Adopt = Result<std::unique_ptr<Connection>> (*)(int descriptor, const Options& options);
+
+  // Takes over both descriptors.
+  SocketListener(int socket, int wake, Endpoint endpoint, const Options& options, Adopt adopt);
+  ~SocketListener() override;
+  SocketListener(const SocketListener&) = delete;
+  SocketListener& operator=(const SocketListener&) = delete;
+
+  Result<std::unique_ptr<Connection>> accept(Deadline deadline) override;
+  Endpoint endpoint() const override { return endpoint_; }
+  int descriptor() const override { return socket_; }
+  void close() override;
+
+ private:
+  const int socket_;
+  const int wake_;
+  const Endpoint endpoint_;
+  const Options options_;
+  const Adopt adopt_;
+  std::atomic<bool> closed_{false};
+};
+
+constexpr int kBacklog = 512;
+Error cannot_listen(const Endpoint& endpoint, const std::string& why, const std::string& advice);
+
+}  // namespace gpupool::transport
