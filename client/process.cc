@@ -67,6 +67,8 @@ bool open_sessions(const char* servers, std::vector<std::unique_ptr<Session>>& s
   settings.connect_timeout = milliseconds_from("GPUPOOL_CONNECT_TIMEOUT_MS", settings.connect_timeout);
   settings.dead_peer_timeout = milliseconds_from("GPUPOOL_DEAD_PEER_TIMEOUT_MS", settings.dead_peer_timeout);
   settings.bulk_connections = bulk_connections(std::getenv("GPUPOOL_BULK_CONNECTIONS"));
+  const char* shm = std::getenv("GPUPOOL_SHM");
+  settings.shared_memory = !shm || std::strcmp(shm, "0") != 0;
   for (const auto& endpoint : *endpoints) {
     settings.server = endpoint.text();
     auto session = Session::open(settings, endpoint);

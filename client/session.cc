@@ -74,7 +74,9 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
       links_(receiver_, [this](const Error& error) { fail(error); }) {}
 
 Result<std::unique_ptr<Session>> Session::open(const Settings& settings, const transport::Endpoint& endpoint) {
-  auto connection = transport::connect(endpoint, options_of(settings));
+  transport::Options options = options_of(settings);
+  options.prefer_shared_memory = settings.shared_memory;
+  auto connection = transport::connect(endpoint, options);
   if (!connection) return connection.error();
   std::unique_ptr<Session> session(new Session(settings, std::move(*connection)));
   if (auto hello = session->say_hello(endpoint); !hello) return hello.error();
@@ -102,8 +104,9 @@ Result<void> Session::say_hello(const transport::Endpoint& server) {
   }
   links_.take_offer({server, options_of(settings_), reply->session_id, reply->bulk_token,
                      std::min(reply->bulk_connections, settings_.bulk_connections)});
-  explain("session with %s: worker %lld, %zu device(s)", settings_.server.c_str(),
-          static_cast<long long>(reply->worker_pid), offered_.size());
+  explain("session with %s%s: worker %lld, %zu device(s)", settings_.server.c_str(),
+          connection_->shares_memory() ? " through shared memory" : "", static_cast<long long>(reply->worker_pid),
+          offered_.size());
   return {};
 }
 

@@ -22,6 +22,7 @@ namespace gpupool::client {
 
 struct Settings {
   std::string server;                                     // GPUPOOL
+  bool shared_memory = true;                              // GPUPOOL_SHM=0: tcp also to a server on this host
   unsigned bulk_connections = 1;                          // GPUPOOL_BULK_CONNECTIONS, at most
   bool every_call_waits = false;                          // GPUPOOL_SYNC=1
   std::chrono::milliseconds connect_timeout{5000};        // GPUPOOL_CONNECT_TIMEOUT_MS

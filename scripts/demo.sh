@@ -70,7 +70,7 @@ connections() {
 }
 
 say "who holds the device while fractal runs?"
-GPUPOOL=$server LD_LIBRARY_PATH=$build/lib/client "$build/examples/fractal" --width 1600 --height 1200 \
+GPUPOOL=$server GPUPOOL_SHM=0 LD_LIBRARY_PATH=$build/lib/client "$build/examples/fractal" --width 1600 --height 1200 \
   --output "$output/fractal-large.ppm" >fractal-large.log 2>&1 &
 app_pid=$!
 while kill -0 "$app_pid" 2>/dev/null && [[ -z $(connections '' "$poold_address" "$app_pid") ]]; do sleep 0.02; done

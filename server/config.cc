@@ -53,12 +53,24 @@ Result<void> to_choice(const toml::node& node, const char* choices, T& out) {
 
 Result<void> read_key(std::string_view key, const toml::node& node, ServerOptions& options) {
   if (key == "listen") {
-    std::string text;
-    if (auto read = to_text(node, text); !read) return read;
-    auto endpoint = transport::Endpoint::parse(text);
-    if (!endpoint) return endpoint.error();
-    options.listen = *endpoint;
+    options.listen.clear();
+    const toml::array one{node};
+    const toml::array* const many = node.is_array() ? node.as_array() : &one;
+    for (const toml::node& entry : *many) {
+      std::string text;
+      if (!to_text(entry, text)) return Error{ErrorCode::invalid, "must be a string or an array of strings"};
+      auto endpoint = transport::Endpoint::parse(text);
+      if (!endpoint) return endpoint.error();
+      options.listen.push_back(*endpoint);
+    }
+    if (options.listen.empty()) return Error{ErrorCode::invalid, "must name at least one address"};
     return {};
+  }
+  if (key == "no-shm") {
+    bool off = false;
+    auto read = to_flag(node, off);
+    if (read) options.shared_memory = !off;
+    return read;
   }
   if (key == "device") return to_text(node, options.device);
   if (key == "port-file") return to_text(node, options.port_file);

@@ -14,6 +14,7 @@
 #include <optional>
 #include <system_error>
 
+#include "protocol/transport/shm/address.h"
 #include "server/front_door.h"
 #include "server/install_paths.h"
 #include "server/log/log.h"
@@ -61,24 +62,58 @@ int fail(const std::string& why) {
   return kExitFailure;
 }
 
-Result<std::unique_ptr<transport::Listener>> open_listener(const ServerOptions& options) {
-  auto listener = transport::listen(options.listen, {.dead_peer_timeout = options.dead_peer_timeout});
+using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
+
+Result<void> open_listener(const transport::Endpoint& wished, const ServerOptions& options, Listeners& listeners) {
+  auto listener = transport::listen(wished, {.dead_peer_timeout = options.dead_peer_timeout});
   if (!listener) return listener.error();
-  if (!options.insecure && !is_loopback((*listener)->endpoint().host)) {
+  if (wished.scheme == "tcp" && !options.insecure && !is_loopback((*listener)->endpoint().host)) {
     return Error{
         ErrorCode::invalid,
-        "refusing to listen on " + options.listen.text() +
+        "refusing to listen on " + wished.text() +
             ": it is reachable from other machines, and poold has no authentication yet, so whoever reaches "
             "it could use this host's GPUs; listen on 127.0.0.1, or give --insecure in a network you trust"};
   }
-  return listener;
+  listeners.push_back(std::move(*listener));
+  return {};
 }
+
+Result<Listeners> open_listeners(const ServerOptions& options) {
+  Listeners listeners;
+  for (const auto& wished : options.listen) {
+    if (auto opened = open_listener(wished, options, listeners); !opened) return opened.error();
+  }
+  return listeners;
+}
+
+// Programs of this host look for shared memory beside the port that they were given. Without it they use tcp.
+void listen_beside_tcp(const ServerOptions& options, Listeners& listeners) {
+  for (size_t at = listeners.size(); at-- > 0;) {
+    const transport::Endpoint tcp = listeners[at]->endpoint();
+    if (tcp.scheme != "tcp") continue;
+    if (auto opened = open_listener(transport::shm::beside_tcp(tcp.host, tcp.port), options, listeners); !opened) {
+      log::warning("no_shared_memory", {{"address", tcp.text()}, {"reason", opened.error().message}});
+    }
+  }
+}
+
+struct Addresses {
+  explicit Addresses(const Listeners& listeners) {
+    for (const auto& listener : listeners) {
+      const transport::Endpoint endpoint = listener->endpoint();
+      if (port == 0) port = endpoint.port;
+      text += (text.empty() ? "" : ",") + endpoint.text();
+    }
+  }
+  uint16_t port = 0;  // of the first with a port
+  std::string text;
+};
 
 class Daemon {
  public:
-  Daemon(const ServerOptions& options, std::unique_ptr<transport::Listener> listener, WorkerProgram program)
+  Daemon(const ServerOptions& options, Listeners listeners, WorkerProgram program)
       : options_(options),
-        endpoint_(listener->endpoint()),
+        addresses_(listeners),
         end_signals_(context_, SIGTERM, SIGINT),
         pool_(context_,
               {.program = std::move(program),
@@ -87,7 +122,7 @@ class Daemon {
                .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout},
               [this](Client client, const Refusal& refusal) { door_.refuse(std::move(client), refusal); }),
-        door_(context_, std::move(listener), options.hello_timeout,
+        door_(context_, std::move(listeners), options.hello_timeout,
               [this](Client client) {
                 if (client.bulk_token.empty()) pool_.assign(std::move(client));
                 else pool_.attach(std::move(client));
@@ -111,12 +146,12 @@ class Daemon {
     if (stopping_) return;
     door_.open();
     if (!options_.port_file.empty()) {
-      if (const auto written = write_port_file(options_.port_file, endpoint_.port); !written) {
+      if (const auto written = write_port_file(options_.port_file, addresses_.port); !written) {
         return give_up(written.error().message);
       }
       port_file_written_ = true;
     }
-    log::info("listening", {{"address", endpoint_.text()},
+    log::info("listening", {{"address", addresses_.text},
                             {"device", options_.device},
                             {"version", kVersion},
                             {"max_sessions", options_.max_sessions}});
@@ -145,7 +180,7 @@ class Daemon {
   }
 
   const ServerOptions& options_;
-  const transport::Endpoint endpoint_;
+  const Addresses addresses_;
   asio::io_context context_{1};
   asio::signal_set end_signals_;
   WorkerPool pool_;
@@ -164,10 +199,11 @@ int run_daemon(const ServerOptions& options) {
   if (!device) return fail(device.error().message);
   const auto program = worker_program_path();
   if (!program) return fail(program.error().message);
-  auto listener = open_listener(options);
-  if (!listener) return fail(listener.error().message);
+  auto listeners = open_listeners(options);
+  if (!listeners) return fail(listeners.error().message);
   log::start(STDERR_FILENO, options.log_level, options.log_format, "poold");
-  Daemon daemon(options, std::move(*listener),
+  if (options.shared_memory) listen_beside_tcp(options, *listeners);
+  Daemon daemon(options, std::move(*listeners),
                 {.program = *program,
                  .device = *device,
                  .log_level = options.log_level,

@@ -15,66 +15,67 @@ constexpr unsigned kReportsPerSecond = 20;
 
 }  // namespace
 
-FrontDoor::FrontDoor(asio::io_context& context, std::unique_ptr<transport::Listener> listener,
+FrontDoor::Entrance::Entrance(asio::io_context& context, std::unique_ptr<transport::Listener> made)
+    : listener(std::move(made)), readable(context, listener->descriptor()), pause(context) {}
+
+FrontDoor::FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
                      std::chrono::milliseconds hello_timeout, Admit admit)
-    : context_(context),
-      listener_(std::move(listener)),
-      hello_timeout_(hello_timeout),
-      admit_(std::move(admit)),
-      readable_(context, listener_->descriptor()),
-      pause_(context) {}
+    : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)) {
+  for (auto& listener : listeners) entrances_.push_back(std::make_unique<Entrance>(context, std::move(listener)));
+}
 
 FrontDoor::~FrontDoor() {
   close();
-  readable_.release();
 }
 
 void FrontDoor::open() {
-  await_connection();
+  for (const auto& entrance : entrances_) await_connection(*entrance);
 }
 
 void FrontDoor::close() {
   if (std::exchange(closed_, true)) return;
-  pause_.cancel();
-  readable_.cancel();
-  listener_->close();
+  for (const auto& entrance : entrances_) {
+    entrance->pause.cancel();
+    entrance->readable.cancel();
+    entrance->listener->close();
+  }
   while (!half_open_.empty()) half_open_.front()->drop();
 }
 
-void FrontDoor::await_connection() {
-  readable_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const asio::error_code& status) {
-    if (!status && !closed_) accept_some();
-  });
+void FrontDoor::await_connection(Entrance& entrance) {
+  entrance.readable.async_wait(asio::posix::stream_descriptor::wait_read,
+                               [this, &entrance](const asio::error_code& status) {
+                                 if (!status && !closed_) accept_some(entrance);
+                               });
 }
 
-void FrontDoor::accept_some() {
+void FrontDoor::accept_some(Entrance& entrance) {
   for (int count = 0; count < kMostAcceptedAtOnce; ++count) {
-    auto connection = listener_->accept(transport::Clock::now());
+    auto connection = entrance.listener->accept(transport::Clock::now());
     if (connection) {
-      add(std::move(*connection));
+      add(std::move(*connection), entrance.listener->endpoint().scheme);
       continue;
     }
     if (connection.error().code != ErrorCode::unavailable) break;  // nobody there
     // Out of descriptors or memory: sessions that end will free some.
     log::error("accept_failed", {{"reason", connection.error().message}});
-    pause_.expires_after(kPauseAfterFailure);
-    pause_.async_wait([this](const asio::error_code& status) {
-      if (!status && !closed_) await_connection();
+    entrance.pause.expires_after(kPauseAfterFailure);
+    entrance.pause.async_wait([this, &entrance](const asio::error_code& status) {
+      if (!status && !closed_) await_connection(entrance);
     });
     return;
   }
-  await_connection();
+  await_connection(entrance);
 }
 
-void FrontDoor::add(std::unique_ptr<transport::Connection> connection) {
+void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std::string& transport) {
   if (half_open_.size() >= kMostHalfOpen) {
     report(half_open_.front()->address(),
            "dropped for a newer connection: too many have not introduced themselves");
     half_open_.front()->drop();
   }
   const std::string address = connection->peer();
-  auto half_open = std::make_shared<HalfOpen>(*this, connection->release_descriptor(),
-                                              listener_->endpoint().scheme, address);
+  auto half_open = std::make_shared<HalfOpen>(*this, connection->release_descriptor(), transport, address);
   half_open->place = half_open_.insert(half_open_.end(), half_open);
   half_open->read_hello(hello_timeout_);
 }

@@ -11,6 +11,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "protocol/transport/transport.h"
 #include "server/refusal.h"
@@ -24,7 +25,7 @@ class FrontDoor {
  public:
   using Admit = std::function<void(Client)>;
 
-  FrontDoor(asio::io_context& context, std::unique_ptr<transport::Listener> listener,
+  FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
             std::chrono::milliseconds hello_timeout, Admit admit);
   ~FrontDoor();
   FrontDoor(const FrontDoor&) = delete;
@@ -39,18 +40,24 @@ class FrontDoor {
  private:
   friend class HalfOpen;
 
-  void await_connection();
-  void accept_some();
-  void add(std::unique_ptr<transport::Connection> connection);
+  struct Entrance {
+    Entrance(asio::io_context& context, std::unique_ptr<transport::Listener> listener);
+    ~Entrance() { readable.release(); }
+    const std::unique_ptr<transport::Listener> listener;
+    asio::posix::stream_descriptor readable;  // the listener's descriptor, lent
+    asio::steady_timer pause;
+  };
+
+  void await_connection(Entrance& entrance);
+  void accept_some(Entrance& entrance);
+  void add(std::unique_ptr<transport::Connection> connection, const std::string& transport);
   void admit(HalfOpen& half_open, Client client);
   void report(const std::string& address, const std::string& why);
 
   asio::io_context& context_;
-  const std::unique_ptr<transport::Listener> listener_;
   const std::chrono::milliseconds hello_timeout_;
   const Admit admit_;
-  asio::posix::stream_descriptor readable_;  // the listener's descriptor, lent
-  asio::steady_timer pause_;
+  std::vector<std::unique_ptr<Entrance>> entrances_;
   std::list<std::shared_ptr<HalfOpen>> half_open_;  // oldest first
   bool closed_ = false;
   // Refusals are logged, but a flood of them must not fill the disk.

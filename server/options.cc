@@ -1,6 +1,7 @@
 #include "server/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 
 #include "server/version.h"
@@ -17,7 +18,8 @@ constexpr const char* kNotes =
 
 // The values as they stand on the command line; only those that were given are used.
 struct Words {
-  std::string listen;
+  std::vector<std::string> listen;
+  bool no_shm = false;
   std::string device;
   std::string port_file;
   unsigned idle_workers = 0;
@@ -45,8 +47,12 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   app.set_version_flag("--version", std::string("poold ") + kVersion);
   const CLI::Range seconds(kLeastSeconds, kMostSeconds);
   const auto* listen = app.add_option("--listen", given.listen,
-                                      "where to listen, tcp://HOST:PORT; port 0 takes a free one "
-                                      "[tcp://127.0.0.1:9700]");
+                                      "where to listen, may be given several times: tcp://HOST:PORT (port 0 takes a "
+                                      "free one), shm:///PATH or shm://@NAME (a Unix socket, for programs of this host "
+                                      "and for containers that share the folder) [tcp://127.0.0.1:9700]")
+                           ->allow_extra_args(false);
+  const auto* no_shm =
+      app.add_flag("--no-shm", given.no_shm, "no shared memory beside tcp: programs of this host use tcp too");
   const auto* device =
       app.add_option("--device", given.device,
                      "softgpu, nvidia (the system's libcuda.so.1), or a path to a device library "
@@ -87,10 +93,14 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
     if (const auto read = read_config(given.config, options); !read) return mistake(read.error().message);
   }
   if (listen->count() > 0) {
-    const auto endpoint = transport::Endpoint::parse(given.listen);
-    if (!endpoint) return mistake("--listen: " + endpoint.error().message);
-    options.listen = *endpoint;
+    options.listen.clear();
+    for (const std::string& text : given.listen) {
+      const auto endpoint = transport::Endpoint::parse(text);
+      if (!endpoint) return mistake("--listen: " + endpoint.error().message);
+      options.listen.push_back(*endpoint);
+    }
   }
+  if (no_shm->count() > 0) options.shared_memory = !given.no_shm;
   if (device->count() > 0) options.device = given.device;
   if (port_file->count() > 0) options.port_file = given.port_file;
   if (idle->count() > 0) options.idle_workers = given.idle_workers;
@@ -105,6 +115,10 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
     return mistake("--log-format: '" + given.log_format + "' is not one of " + kLogFormats);
   }
   if (insecure->count() > 0) options.insecure = given.insecure;
+  const auto is_tcp = [](const transport::Endpoint& endpoint) { return endpoint.scheme == "tcp"; };
+  if (!options.port_file.empty() && std::none_of(options.listen.begin(), options.listen.end(), is_tcp)) {
+    return mistake("--port-file: there is no port without listening on tcp://");
+  }
   return options;
 }
 

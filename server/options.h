@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "protocol/transport/transport.h"
 #include "protocol/wire/result.h"
@@ -12,7 +13,8 @@
 namespace gpupool::server {
 
 struct ServerOptions {
-  transport::Endpoint listen{"tcp", "127.0.0.1", 9700};
+  std::vector<transport::Endpoint> listen{{"tcp", "127.0.0.1", 9700}};  // never empty
+  bool shared_memory = true;       // beside tcp, for programs of this host
   std::string device = "softgpu";  // "softgpu", "nvidia" or a path
   std::string port_file;           // empty: none
   unsigned idle_workers = 2;

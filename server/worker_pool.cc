@@ -301,6 +301,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   log::info("session_started", {{"session", worker.session},
                                 {"worker", worker.pid},
                                 {"client", client.address},
+                                {"transport", client.transport},
                                 {"host", client.host},
                                 {"pid", client.pid},
                                 {"program", client.program}});

@@ -21,6 +21,11 @@ Environment with_instance(Environment softgpu) {
 
 }  // namespace
 
+bool over_shared_memory() {
+  const char* transport = std::getenv("GPUPOOL_TEST_TRANSPORT");
+  return transport && std::string_view(transport) == "shm";
+}
+
 std::string driver_app() { return E2E_DRIVER_APP; }
 std::string client_folder() { return E2E_CLIENT_FOLDER; }
 std::string softgpu_folder() { return E2E_SOFTGPU_FOLDER; }
@@ -43,6 +48,7 @@ pid_t Pool::worker_of(const Process& program) const {
 Environment Pool::through(Environment more) const {
   more.emplace("LD_LIBRARY_PATH", client_folder());
   more.emplace("GPUPOOL", poold_.url());
+  more.emplace("GPUPOOL_SHM", over_shared_memory() ? "" : "0");
   return more;
 }
 

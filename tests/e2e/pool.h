@@ -7,6 +7,9 @@
 
 namespace gpupool::testing {
 
+// GPUPOOL_TEST_TRANSPORT=shm: programs find poold's shared memory by themselves, as users' do; otherwise they keep to tcp.
+bool over_shared_memory();
+
 // Where programs of the tree are: driver_app, the examples, the libraries.
 std::string driver_app();
 std::string client_folder();

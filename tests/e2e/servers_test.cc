@@ -250,6 +250,30 @@ TEST_CASE("the connection is cut in the middle of a message") {
   }
 }
 
+TEST_CASE("a program on the server's host uses shared memory unless told otherwise") {
+  TemporaryFolder folder;
+  const std::string socket = "shm://" + (folder.path() / "pool.sock").string();
+  Pool pool({}, {"--listen", "tcp://127.0.0.1:0", "--listen", socket});
+  const auto transport_of = [&](const Environment& environment) {
+    Environment all{{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", pool.poold().url()}};
+    all = with(all, environment);
+    const size_t before = lines_with(pool.poold().log(), "session_started").size();
+    const Finished app = run_to_end({driver_app(), "short_life"}, all);
+    INFO(app.output);
+    CHECK(app.status == 0);
+    REQUIRE(pool.poold().await_log("session_started", before + 1));
+    const std::string line = lines_with(pool.poold().log(), "session_started").back();
+    return line.substr(line.find("transport="), 13);
+  };
+  CHECK(transport_of({}) == "transport=shm");
+  CHECK(transport_of({{"GPUPOOL_SHM", "0"}}) == "transport=tcp");
+  CHECK(transport_of({{"GPUPOOL", "tcp://localhost:" + std::to_string(pool.poold().port())}}) == "transport=shm");
+  CHECK(transport_of({{"GPUPOOL", socket}, {"GPUPOOL_SHM", "0"}}) == "transport=shm");
+  Proxy proxy(pool.poold().endpoint());
+  CHECK(transport_of({{"GPUPOOL", proxy.url()}}) == "transport=tcp");
+  expect_no_device("shm://" + (folder.path() / "nobody.sock").string(), "No such file");
+}
+
 TEST_CASE("more clients than poold takes") {
   Pool pool({}, {"--max-sessions", "1"});
   RawClient first(pool.poold().endpoint());

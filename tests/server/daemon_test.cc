@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "protocol/transport/shm/address.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
@@ -33,7 +34,7 @@ TEST_CASE("poold prints its version and its help") {
   const Finished help = poold({"--help"});
   CHECK(help.status == 0);
   for (const char* option :
-       {"--listen", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout",
+       {"--listen", "--no-shm", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout",
         "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure"}) {
     CHECK(has(help.output, option));
   }
@@ -51,6 +52,8 @@ TEST_CASE("a wrong option ends poold with status 2 and names it") {
       Case{{"--image-cache-mib", "-1"}, "--image-cache-mib"}, Case{{"--hello-timeout", "0"}, "--hello-timeout"},
       Case{{"--dead-peer-timeout", "-1"}, "--dead-peer-timeout"}, Case{{"--log-level", "loud"}, "loud"},
       Case{{"--log-format", "xml"}, "xml"}, Case{{"--listen", "127.0.0.1:1"}, "127.0.0.1:1"},
+      Case{{"--listen", "shm://pool.sock"}, "shm://pool.sock"},
+      Case{{"--listen", "shm://@x", "--port-file", "/tmp/port"}, "--port-file"},
       Case{{"--config", "/nowhere/poold.toml"}, "/nowhere/poold.toml"});
   const Finished finished = poold(wrong.options);
   CHECK(finished.status == 2);
@@ -134,6 +137,55 @@ TEST_CASE("the configuration file has the options' keys, and the command line wi
   CHECK(second.receive_reply().status == hello::Status::busy);
 }
 
+TEST_CASE("poold listens on several addresses, and the limit of sessions holds for all of them") {
+  TemporaryFolder folder;
+  const transport::Endpoint socket{"shm", folder.path() / "pool.sock", 0};
+  const bool by_file = GENERATE(false, true);
+  std::vector<std::string> options{"--max-sessions", "2"};
+  if (by_file) {
+    options.insert(options.end(), {"--config", folder.write("poold.toml", "no-shm = true\nlisten = [\"tcp://127.0.0.1:0\", \"" +
+                                                                              socket.text() + "\"]\n")});
+  } else {
+    options.insert(options.end(), {"--listen", "tcp://127.0.0.1:0", "--listen", socket.text(), "--no-shm"});
+  }
+  // A port file asks for one of the addresses only.
+  std::vector<std::string> words{program_path("poold"), "--device", kDevice, "--port-file", folder.path() / "port"};
+  words.insert(words.end(), options.begin(), options.end());
+  Process poold(words, {});
+  REQUIRE(poold.await_output("listening"));
+  CHECK(has(poold.output(), "," + socket.text() + " "));
+  uint16_t port = 0;
+  std::ifstream(folder.path() / "port") >> port;
+  RawClient first({"tcp", "127.0.0.1", port});
+  first.open();
+  RawClient second(socket);
+  second.open();
+  second.ping();
+  CHECK(poold.await_output("transport=tcp"));
+  CHECK(poold.await_output("transport=shm"));
+  RawClient third(socket);
+  third.send_hello();
+  CHECK(third.receive_reply().status == hello::Status::busy);
+  CHECK_FALSE(transport::connect(transport::shm::beside_tcp("127.0.0.1", port), {}));
+  poold.signal(SIGTERM);
+  CHECK(poold.wait() == 0);
+  CHECK_FALSE(std::filesystem::exists(socket.host));
+  CHECK(second.await_end());
+}
+
+TEST_CASE("beside each port programs of this host find shared memory") {
+  PooldProcess poold(kDevice);
+  const transport::Endpoint beside = transport::shm::beside_tcp("127.0.0.1", poold.port());
+  RawClient client(beside);
+  client.open();
+  client.ping();
+  CHECK(poold.await_log("transport=shm"));
+  RawClient silent(beside);
+  silent.send("nonsense that is long enough");
+  CHECK(silent.await_end());
+  CHECK(poold.await_log("client_refused"));
+}
+
 TEST_CASE("a mistake in the configuration file is named") {
   struct Case {
     const char* content;
@@ -144,6 +196,8 @@ TEST_CASE("a mistake in the configuration file is named") {
       Case{"idle-workers = 0\n", "from 1"}, Case{"max-sessions = 2.5\n", "max-sessions"},
       Case{"hello-timeout = \"5s\"\n", "hello-timeout"}, Case{"hello-timeout = 0\n", "hello-timeout"},
       Case{"dead-peer-timeout = nan\n", "dead-peer-timeout"}, Case{"listen = \"here\"\n", "'here'"},
+      Case{"listen = []\n", "listen"}, Case{"listen = [\"tcp://127.0.0.1:0\", 3]\n", "listen"},
+      Case{"listen = [\"tcp://127.0.0.1:0\", \"here\"]\n", "'here'"}, Case{"no-shm = 1\n", "no-shm"},
       Case{"image-cache-mib = -1\n", "from 0"}, Case{"log-level = 3\n", "log-level"}, Case{"insecure = 1\n", "insecure"},
       Case{"device = [1]\n", "device"}, Case{"\ndevice = = 3\n", "line 2"},
       Case{"[server]\nidle-workers = 2\n", "server"});

@@ -69,6 +69,8 @@ hello::HelloReply RawClient::open(const hello::Hello& hello) {
   send_hello(hello);
   auto reply = receive_reply();
   if (reply.status != hello::Status::ok) throw std::runtime_error("refused: " + reply.reason);
+  const auto upgraded = connection_->upgrade(transport::Side::client, soon());
+  if (!upgraded) throw std::runtime_error(upgraded.error().message);
   return reply;
 }
 

@@ -317,6 +317,33 @@ TEST_CASE("a path that is too long, or names no socket, is refused with the reas
   CHECK_FALSE(listen({"shm", "/dev/null", 0}, {}));
 }
 
+TEST_CASE("an abstract name that another user has taken is not trusted") {
+  if (::geteuid() != 0) return;  // only root can play another user
+  auto tcp = listen({"tcp", "127.0.0.1", 0}, {});
+  REQUIRE(tcp);
+  const uint16_t port = (*tcp)->endpoint().port;
+  int ready[2];
+  REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
+  const pid_t squatter = ::fork();
+  if (squatter == 0) {
+    if (::setuid(65534) != 0) ::_exit(1);
+    const auto taken = listen(shm::beside_tcp("127.0.0.1", port), {});
+    if (!taken || ::write(ready[1], "x", 1) != 1) ::_exit(1);
+    ::pause();
+  }
+  char byte = 0;
+  ::close(ready[1]);
+  CHECK(::read(ready[0], &byte, 1) == 1);
+  Options options;
+  options.prefer_shared_memory = true;
+  const auto connection = connect((*tcp)->endpoint(), options);
+  REQUIRE(connection);
+  CHECK_FALSE((*connection)->shares_memory());
+  ::kill(squatter, SIGKILL);
+  ::waitpid(squatter, nullptr, 0);
+  ::close(ready[0]);
+}
+
 TEST_CASE("tcp on this host becomes shared memory where that is offered and wished") {
   auto tcp = listen({"tcp", "127.0.0.1", 0}, {});
   REQUIRE(tcp);
