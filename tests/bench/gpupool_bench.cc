@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
@@ -30,16 +31,17 @@ using Kind = Target::Kind;
 namespace fs = std::filesystem;
 
 constexpr int kWaitsPerStep = 4;  // training_step.cc
+constexpr size_t kOneStream = size_t{1} << 20;  // larger copies go over the bulk connections
 constexpr size_t kBulk = size_t{64} << 20;  // from this size on the targets for bandwidth hold
 
 struct Options {
   std::string json;
   std::string plots;
   std::string device = "softgpu";
-  std::string transport = "tcp";
+  std::string transport = "both";
   int rounds = 5;
   int steps = 40;
-  int streams = 1;
+  int streams = std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);  // as the client has it
   std::vector<double> round_trips_ms{0.05, 0.2, 1, 10};
   size_t largest = size_t{256} << 20;
   bool examples = true;
@@ -89,7 +91,7 @@ Environment pool_environment(const std::string& url, const Transport& transport)
 
 std::vector<Transport> transports(const Options& options) {
   std::vector<Transport> chosen;
-  if (options.transport != "shm") chosen.push_back({"tcp", {{"GPUPOOL_SHM", "0"}}});
+  if (options.transport != "shm") chosen.push_back({"tcp", {{"GPUPOOL_SHM", "0"}, {"GPUPOOL_BULK_CONNECTIONS", std::to_string(options.streams)}}});
   if (options.transport != "tcp") chosen.push_back({"shm", {{"GPUPOOL_SHM", "1"}}});
   return chosen;
 }
@@ -121,7 +123,7 @@ void measure_baselines(const Options& options, Samples& raw) {
   // The bytes of the null call: header and stream handle there, header back.
   raw.add("ping_pong_us", ping_pong_us(sizeof(gpupool::wire::CommandHeader) + 8, sizeof(gpupool::wire::MessageHeader)));
   for (size_t bytes = 4096; bytes <= options.largest; bytes *= 4) {
-    raw.add(sized("tcp_", bytes), tcp_GBps(bytes, bytes >= kBulk ? options.streams : 1));
+    raw.add(sized("tcp_", bytes), tcp_GBps(bytes, bytes > kOneStream ? options.streams : 1));
     raw.add(sized("memcpy_", bytes), memcpy_GBps(bytes));
   }
   raw.add("tcp_stream", tcp_GBps(kBulk, 1));
@@ -300,7 +302,7 @@ int main(int argc, char** argv) {
   app.add_option("--transport", options.transport, "how the client is connected")->check(CLI::IsMember({"tcp", "shm", "both"}));
   app.add_option("--rounds", options.rounds, "how often each side is measured; medians are reported")->check(CLI::Range(1, 100));
   app.add_option("--steps", options.steps, "training steps per round")->check(CLI::Range(1, 100'000));
-  app.add_option("--streams", options.streams, "TCP streams of the bulk baseline")->check(CLI::Range(1, 64));
+  app.add_option("--streams", options.streams, "bulk connections of the client, and streams of the TCP baseline for large copies")->check(CLI::Range(1, static_cast<int>(gpupool::wire::kMaxBulkConnections)));
   app.add_option("--rtt", options.round_trips_ms, "round-trip times of the slow link, in ms")->delimiter(',');
   app.add_option("--largest", options.largest, "largest copy in bytes")->check(CLI::Range(size_t{4096}, size_t{1} << 30));
   app.add_flag("!--no-examples", options.examples, "do not count the examples' round trips");
