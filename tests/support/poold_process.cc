@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <stdexcept>
 
 namespace gpupool::testing {
@@ -17,6 +20,22 @@ std::string program_path(const std::string& name) {
   const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
   return std::filesystem::exists(beside) ? beside.string() : std::string(GPUPOOL_PROGRAMS) + "/" + name;
 }
+
+namespace {
+
+// Reports of a sanitizer go to files beside the port file.
+Environment with_reports([[maybe_unused]] const std::filesystem::path& folder, Environment environment) {
+#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
+  for (const char* const name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"}) {
+    std::string& options = environment[name];
+    if (const char* const inherited = std::getenv(name); options.empty() && inherited) options = inherited;
+    options += (options.empty() ? "" : ":") + std::string("log_path=") + (folder / "sanitizer").string();
+  }
+#endif
+  return environment;
+}
+
+}  // namespace
 
 PooldProcess::PooldProcess(const std::string& device, const std::vector<std::string>& more_options,
                            const Environment& environment) {
@@ -31,7 +50,7 @@ PooldProcess::PooldProcess(const std::string& device, const std::vector<std::str
     throw std::runtime_error("inotify does not work here");
   }
   try {
-    process_ = std::make_unique<Process>(words, environment);
+    process_ = std::make_unique<Process>(words, with_reports(folder_.path(), environment));
   } catch (...) {
     ::close(watch);
     throw;
@@ -47,6 +66,17 @@ PooldProcess::PooldProcess(const std::string& device, const std::vector<std::str
     process_->await_end_of_output();
     throw std::runtime_error("poold did not come up: " + process_->output());
   }
+}
+
+PooldProcess::~PooldProcess() {
+  process_.reset();
+  bool clean = true;
+  for (const auto& file : std::filesystem::directory_iterator(folder_.path())) {
+    if (file.path().filename().string().rfind("sanitizer.", 0) != 0) continue;
+    std::cerr << std::ifstream(file.path()).rdbuf() << std::endl;
+    clean = false;
+  }
+  if (!clean) std::abort();
 }
 
 bool PooldProcess::await_log(const std::string& text, size_t count) const {

@@ -17,6 +17,8 @@ class PooldProcess {
   // `device` as in --device. Throws with poold's output when it does not come up.
   explicit PooldProcess(const std::string& device, const std::vector<std::string>& more_options = {},
                         const Environment& environment = {});
+  // What a sanitizer found in poold or a worker, whose output nobody reads, ends the test program.
+  ~PooldProcess();
 
   transport::Endpoint endpoint() const { return {"tcp", "127.0.0.1", port_}; }
   std::string url() const { return endpoint().text(); }
