@@ -11,6 +11,7 @@
 #include "tests/support/proxy.h"
 #include "tests/support/catch.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/slow_link.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -85,10 +86,9 @@ void expect_no_device(const std::string& server, const std::string& reason) {
 
 // A program at work when `happens` does; it ends by itself, with an error that stays.
 void expect_loss(Pool& pool, const std::string& activity, const std::function<void(pid_t worker)>& happens,
-                 const std::string& reason, const std::string& url = "") {
+                 const std::string& reason, const Environment& more = {}) {
   INFO("while it does " << activity);
-  Environment environment = pool.through(kImpatient);
-  if (!url.empty()) environment["GPUPOOL"] = url;
+  const Environment environment = with(pool.through(kImpatient), more);
   Process app({driver_app(), "until_it_fails", activity}, environment);
   REQUIRE(app.await_output("working"));
   happens(pool.worker_of(app));
@@ -101,7 +101,7 @@ void expect_loss(Pool& pool, const std::string& activity, const std::function<vo
                           "CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_SUCCESS") != std::string::npos);
   const auto lines = lines_with(app.output(), "gpupool:");
   REQUIRE(lines.size() == 1);
-  CHECK(lines[0].find(url.empty() ? pool.poold().url() : url) != std::string::npos);
+  CHECK(lines[0].find(environment.at("GPUPOOL")) != std::string::npos);
   CHECK(lines[0].find(reason) != std::string::npos);
 }
 
@@ -212,6 +212,18 @@ TEST_CASE("poold dies at work") {
       CHECK(await_gone(worker));
     }, "");
   }
+}
+
+TEST_CASE("a bulk connection is cut in the middle of a copy") {
+  Pool pool;
+  for (const char* activity : {"read", "write"}) {
+    SlowLink link(pool.poold().endpoint(), {});
+    expect_loss(pool, activity, [&](pid_t worker) {
+      link.cut(1);  // the first one beside the commands'
+      CHECK(await_gone(worker));
+    }, "bulk connection", {{"GPUPOOL", link.url()}, {"GPUPOOL_BULK_CONNECTIONS", "2"}});
+  }
+  CHECK(run_to_end({driver_app(), "short_life"}, pool.through()).status == 0);
 }
 
 TEST_CASE("a stopped worker is noticed") {

@@ -155,6 +155,13 @@ void SlowLink::accept_all(const transport::Endpoint& server) {
   }
 }
 
+void SlowLink::cut(size_t number) {
+  std::lock_guard lock(mutex_);
+  const Pair& pair = *pairs_.at(number);
+  shutdown(pair.client, SHUT_RDWR);
+  shutdown(pair.server, SHUT_RDWR);
+}
+
 // The last of these bytes leaves when the link has carried all that came before them, and arrives after the delay.
 int64_t SlowLink::due(Way& way, int64_t arrived, size_t bytes) const {
   way.bytes.fetch_add(bytes, std::memory_order_relaxed);

@@ -30,6 +30,8 @@ class SlowLink {
   SlowLink& operator=(const SlowLink&) = delete;
 
   std::string url() const { return "tcp://127.0.0.1:" + std::to_string(port_); }
+  // Hangs up on both ends of the connection that came as the `number`th, from 0.
+  void cut(size_t number);
   uint64_t bytes_up() const { return up_.bytes; }
   uint64_t bytes_down() const { return down_.bytes; }
 
