@@ -125,8 +125,7 @@ Result<void> OutgoingCopy::send(transport::Connection& connection, uint64_t piec
     --active_;
   }
   idle_.notify_all();
-  if (!sent) finish(CUDA_ERROR_UNKNOWN);
-  else if (unsent_.fetch_sub(1) == 1) finish(CUDA_SUCCESS);
+  if (sent && unsent_.fetch_sub(1) == 1) finish(CUDA_SUCCESS);
   make_current(session_.api, nullptr);
   return sent;
 }
@@ -137,6 +136,7 @@ void OutgoingCopy::finish(CUresult result) {
     if (finished_) return;
     finished_ = true;
   }
+  make_current(session_.api, context);
   session_.answer(sequence_, result == CUDA_SUCCESS ? reply_ : result);
   for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
   signals_->raise(*done_, done_->value);

@@ -22,6 +22,7 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
   OutgoingCopy(Executor& session, BulkLinks& links, ContextState& context, const DeviceRows& rows, uint64_t sequence,
                CUresult reply);
 
+  // After an error the session must end: the copy is left to cancel().
   Result<void> send(transport::Connection& connection, uint64_t piece, std::span<std::byte> scratch);
   // Ends the copy: once, by the last piece or by the first error. Any thread.
   void finish(CUresult result);
