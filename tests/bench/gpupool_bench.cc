@@ -75,11 +75,18 @@ void run_program(const std::vector<std::string>& words, const Environment& envir
   while (lines >> name >> value) samples.add(name, value);
 }
 
+// A GPU takes no cores from the host; softgpu shall leave some for what would run beside it. The same on both sides.
+Environment device_environment() {
+  return {{"SOFTGPU_THREADS", std::to_string(std::max(1u, std::thread::hardware_concurrency() / 2))}};
+}
+
 Environment direct_environment(const Options& options) {
   const std::string library = options.device == "softgpu"  ? (prefix() / "lib" / "softgpu").string()
                               : options.device == "nvidia" ? ""
                                                            : fs::path(options.device).parent_path().string();
-  return {{"LD_LIBRARY_PATH", library}};
+  Environment environment = device_environment();
+  environment["LD_LIBRARY_PATH"] = library;
+  return environment;
 }
 
 Environment pool_environment(const std::string& url, const Transport& transport) {
@@ -261,7 +268,7 @@ void draw(const Options& options, const std::vector<Transport>& chosen, const Sa
 }
 
 int run(const Options& options) {
-  PooldProcess poold(options.device);
+  PooldProcess poold(options.device, {}, device_environment());
   const std::vector<Transport> chosen = transports(options);
   Samples direct, raw;
   std::map<std::string, Samples> pool;

@@ -85,6 +85,13 @@ std::variant<Config, std::string> read_config() {
     config.capability_major = static_cast<int>(*major);
     config.capability_minor = static_cast<int>(*minor);
   }
+  if (const auto text = variable("SOFTGPU_THREADS"); !text.empty()) {
+    const auto count = parse_number(text, rest);
+    if (!count || !rest.empty() || *count == 0 || *count > kMaxThreads) {
+      return complaint("SOFTGPU_THREADS", text, "a number of threads from 1 to 1024");
+    }
+    config.threads = static_cast<unsigned>(*count);
+  }
   config.instance = std::string(variable("SOFTGPU_INSTANCE"));
   config.log = variable("SOFTGPU_LOG") == "1";
   return config;

@@ -12,11 +12,13 @@ struct Config {
   uint64_t memory_bytes = 0;  // SOFTGPU_MEMORY, per device; default: half of the host's memory, at most 4 GiB
   int capability_major = 9;   // SOFTGPU_COMPUTE_CAPABILITY
   int capability_minor = 0;
+  unsigned threads = 0;       // SOFTGPU_THREADS, per device and process; 0: one per core
   std::string instance;  // SOFTGPU_INSTANCE
   bool log = false;      // SOFTGPU_LOG=1
 };
 
 constexpr int kMaxDevices = 64;
+constexpr unsigned kMaxThreads = 1024;
 constexpr uint64_t kMinMemoryBytes = 16ull << 20;
 
 // Reads the environment; a value that makes no sense gives one line naming the variable.

@@ -42,7 +42,7 @@ CUuuid device_uuid(const Config& config, int ordinal) {
 Device::Device(const Config& config, int index, int ordinal, std::shared_ptr<SharedDevice> shared)
     : config_(config),
       index_(index),
-      multiprocessors_(static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u))),
+      multiprocessors_(static_cast<int>(config.threads != 0 ? config.threads : std::max(std::thread::hardware_concurrency(), 1u))),
       name_("softgpu (CPU)"),
       uuid_(device_uuid(config, ordinal)),
       shared_(std::move(shared)),
@@ -57,7 +57,7 @@ Device::Device(const Config& config, int index, int ordinal, std::shared_ptr<Sha
 }
 
 GridExecutor& Device::executor() {
-  std::call_once(executor_once_, [this] { executor_ = GridExecutor::create(0, &shared_->turns()); });
+  std::call_once(executor_once_, [this] { executor_ = GridExecutor::create(config_.threads, &shared_->turns()); });
   return *executor_;
 }
 

@@ -23,6 +23,8 @@ TEST_CASE("devices answer what cudart asks at start") {
   CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 2) == CUDA_ERROR_INVALID_DEVICE);
   REQUIRE_OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 1));
   CHECK(value == 32);
+  REQUIRE_OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
+  CHECK(value == 3);
   size_t bytes = 0;
   REQUIRE_OK(cuDeviceTotalMem_v2(&bytes, 0));
   CHECK(bytes == 256u << 20);

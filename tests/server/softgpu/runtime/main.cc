@@ -1,4 +1,4 @@
-// Two devices of 256 MiB, an instance of this process's own.
+// Two devices of 256 MiB and 3 threads, an instance of this process's own.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -9,6 +9,7 @@ struct Configure {
   Configure() {
     setenv("SOFTGPU_DEVICES", "2", 1);
     setenv("SOFTGPU_MEMORY", "256MiB", 1);
+    setenv("SOFTGPU_THREADS", "3", 1);
     setenv("SOFTGPU_INSTANCE", ("test-" + std::to_string(getpid())).c_str(), 1);
     unsetenv("CUDA_VISIBLE_DEVICES");
     unsetenv("SOFTGPU_COMPUTE_CAPABILITY");
