@@ -27,7 +27,7 @@ struct Ends {
   void retire(uint64_t handle) const { handles().retire(handle); }
   bool live(Kind kind, uint64_t handle) const {
     Object* object = handles().find(kind, handle);
-    return object && object->is_known_to(session);
+    return object && object->come_to(session) == CUDA_SUCCESS;
   }
   uint64_t stream(uint64_t handle) const { return handle; }
   CUdevice device(CUdevice ordinal) const {
@@ -39,6 +39,8 @@ struct Ends {
 // CU_STREAM_PER_THREAD becomes the calling thread's own stream; CU_STREAM_LEGACY becomes null.
 CUresult resolve_stream(Context& context, CUstream& stream);
 CUresult create_stream(Context& context, unsigned flags, int priority, CUstream* stream);
+// A stream of the client's own in the context, that waits for no other.
+CUresult own_stream(Context& context, CUstream* stream);
 
 // The null stream of a function's _ptsz or _ptds twin.
 inline CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
@@ -55,7 +57,7 @@ void go_to(const Device& named, Place& place);
 
 // The calling thread's context and its session, or the code to return.
 CUresult ready_with_context(Session** session, Context** context);
-// The same, and the stream resolved and found alive; a stream of another server than the context's: place_of().
+// The same, and the stream resolved and found alive; a stream of another server than the context's: go_to().
 CUresult ready_with_stream(Session** session, Context** context, CUstream& stream);
 
 // Runs a hand-written call; nothing gets past the C boundary.

@@ -18,6 +18,13 @@ namespace gpupool::client {
 class Session;
 struct Device;
 
+// A stream of the client's own in which nothing but the state of one event at a time is waited for.
+struct LentStream {
+  uint64_t stream = 0;
+  uint32_t epoch = 0;
+  int uses = 0;
+};
+
 struct Context : Object {
   Device* device = nullptr;
   bool primary = false;
@@ -26,6 +33,9 @@ struct Context : Object {
   std::atomic<bool> active{true};    // false: a primary context that is not retained, or was reset since
   std::atomic<bool> on_server{false};
   std::atomic<int> sticky_error{0};  // a CUresult that every further call on this context returns
+  std::atomic<int> late_error{0};    // of work between servers: the next call that waits returns it, once
+  std::vector<LentStream> lent;      // under mutex
+  int bridges = 0;                   // work between servers that uses this context (bridge.cc)
   std::mutex mutex;                  // guards retains and the step to on_server
   int retains = 0;                   // cuDevicePrimaryCtxRetain
   std::atomic<uint32_t> epoch{0};    // raised by reset: streams of before are gone

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "protocol/cuda/cuda_header.h"
 #include "protocol/cuda/handles.h"
 
 namespace gpupool::client {
@@ -25,8 +26,8 @@ struct Object {
   uint64_t handle = 0;
   uint64_t context = 0;        // current when it was made, 0: none
   Session* session = nullptr;  // whose server knows it
-  // Can a call of this session name it? Some objects go to other servers when they are first wanted there.
-  virtual bool is_known_to(Session& other) { return session == &other; }
+  // CUDA_SUCCESS: a call of that session may name it. Some objects go to other servers when they are first wanted there.
+  virtual CUresult come_to(Session& other) { return session == &other ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
 };
 
 class HandleTable {

@@ -61,6 +61,10 @@ bool open_sessions(const char* servers, std::vector<std::unique_ptr<Session>>& s
     complain("GPUPOOL=%s: %s", servers, endpoints.error().message.c_str());
     return false;
   }
+  if (endpoints->size() > kMaxServers) {
+    complain("GPUPOOL names %zu servers; more than %u are not supported", endpoints->size(), kMaxServers);
+    return false;
+  }
   Settings settings;
   const char* sync = std::getenv("GPUPOOL_SYNC");
   settings.every_call_waits = sync && std::strcmp(sync, "1") == 0;
@@ -77,6 +81,7 @@ bool open_sessions(const char* servers, std::vector<std::unique_ptr<Session>>& s
       return false;
     }
     sessions.push_back(std::move(*session));
+    ++settings.index;
   }
   return true;
 }

@@ -37,6 +37,18 @@ void Receiver::expect(Waiter& waiter) {
   else waiters_[waiter.sequence] = &waiter;
 }
 
+void Receiver::expect(uint64_t sequence, std::function<void(CUresult)> then) {
+  {
+    Lock lock(mutex_);
+    if (!failed_) {
+      handlers_[sequence] = std::move(then);
+      start_background();
+      return;
+    }
+  }
+  then(CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
 void Receiver::expect_transfer(uint64_t sequence, const Transfer& transfer) {
   Lock lock(mutex_);
   if (failed_) return;
@@ -202,6 +214,10 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
         waiters_.erase(found);
         changed_.notify_all();
       }
+      if (auto handler = handlers_.extract(header.sequence)) {
+        lock.unlock();
+        handler.mapped()(static_cast<CUresult>(header.result));
+      }
       return true;
     }
     case wire::MessageKind::standard_output:
@@ -356,17 +372,25 @@ void Receiver::drop_interest() {
 }
 
 void Receiver::run_background() {
+  auto waiting_since = Clock::now();
+  auto last_asked = waiting_since;
   Lock lock(mutex_);
   while (!failed_) {
-    if (pumping_ || interest_ + background_transfers_.load() == 0) {
+    if (pumping_ || interest_ + background_transfers_.load() + handlers_.size() == 0) {
       changed_.wait(lock);
+      last_asked = waiting_since = Clock::now();
       continue;
     }
     pumping_ = true;
+    const bool awaited = !handlers_.empty();  // another server's streams may hang on this one's answer
     lock.unlock();
     const auto ready = connection_.wait(true, false, Clock::now() + kBackgroundWait);
     if (!ready) report(ready.error().code, ready.error().message);
     else if (*ready != Connection::Ready::none && receive_some()) parse();
+    if (awaited && Clock::now() - std::max(last_asked, last_received_) > dead_peer_timeout_ / 3) {
+      last_asked = Clock::now();
+      stay_alive(waiting_since);
+    }
     lock.lock();
     pumping_ = false;
     changed_.notify_all();
@@ -380,12 +404,17 @@ void Receiver::report(ErrorCode code, std::string message) {
 }
 
 void Receiver::fail() {
-  Lock lock(mutex_);
-  failed_ = true;
-  for (auto& [sequence, waiter] : waiters_) waiter->done = true;
-  transfers_.clear();
-  background_transfers_ = 0;
-  changed_.notify_all();
+  decltype(handlers_) handlers;
+  {
+    Lock lock(mutex_);
+    failed_ = true;
+    for (auto& [sequence, waiter] : waiters_) waiter->done = true;
+    handlers.swap(handlers_);
+    transfers_.clear();
+    background_transfers_ = 0;
+    changed_.notify_all();
+  }
+  for (auto& [sequence, then] : handlers) then(CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
 
 }  // namespace gpupool::client

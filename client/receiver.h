@@ -56,6 +56,9 @@ class Receiver {
 
   // Before the command is sent.
   void expect(Waiter& waiter);
+  // Calls `then` with the result, on the thread that receives it; it must not block. A failed session's result is
+  // CUDA_ERROR_DEVICE_UNAVAILABLE.
+  void expect(uint64_t sequence, std::function<void(CUresult)> then);
   void expect_transfer(uint64_t sequence, const Transfer& transfer);
   // For the threads of the bulk connections, around each piece. Nullopt: nobody wants it (any more), or it cannot be.
   std::optional<Transfer> begin_piece(uint64_t sequence, uint64_t offset, uint64_t length);
@@ -95,9 +98,10 @@ class Receiver {
   const std::chrono::milliseconds dead_peer_timeout_;
   const Hooks hooks_;
 
-  std::mutex mutex_;  // guards waiters_, transfers_, pumping_, interest_, failed_
+  std::mutex mutex_;  // guards waiters_, handlers_, transfers_, pumping_, interest_, failed_
   std::condition_variable changed_;
   std::unordered_map<uint64_t, Waiter*> waiters_;
+  std::unordered_map<uint64_t, std::function<void(CUresult)>> handlers_;
   std::unordered_map<uint64_t, Transfer> transfers_;
   bool pumping_ = false;
   bool failed_ = false;

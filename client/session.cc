@@ -37,7 +37,8 @@ transport::Options options_of(const Settings& settings) {
   return options;
 }
 
-// Errors after which a CUDA context is lost: every further call on it gives the same.
+}  // namespace
+
 bool is_sticky(CUresult result) {
   switch (static_cast<int>(result)) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
@@ -55,8 +56,6 @@ bool is_sticky(CUresult result) {
       return false;
   }
 }
-
-}  // namespace
 
 Session::Session(const Settings& settings, std::unique_ptr<transport::Connection> connection)
     : settings_(settings),
@@ -151,8 +150,10 @@ CUresult Session::finish_call(Context* context, Waiter& waiter, wire::Buffer& re
   if (!receiver_.wait(waiter)) return failure();
   if (timer) [[unlikely]] trace::count_round_trip(waiter.id, sizeof(wire::MessageHeader) + waiter.body.size(), timer.passed());
   reply = std::move(waiter.body);
-  if (context && is_sticky(waiter.result)) context->sticky_error = waiter.result;
-  return waiter.result;
+  if (!context) return waiter.result;
+  if (is_sticky(waiter.result)) context->sticky_error = waiter.result;
+  if (waiter.result != CUDA_SUCCESS || context->late_error.load(std::memory_order_relaxed) == 0) return waiter.result;
+  return static_cast<CUresult>(context->late_error.exchange(0));
 }
 
 void Session::ping() {

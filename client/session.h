@@ -20,14 +20,20 @@
 
 namespace gpupool::client {
 
+// Errors after which a CUDA context is lost: every further call on it gives the same.
+bool is_sticky(CUresult result);
+
 struct Settings {
-  std::string server;                                     // GPUPOOL
+  std::string server;                                     // of those in GPUPOOL
+  unsigned index = 0;                                     // its place there
   bool shared_memory = true;                              // GPUPOOL_SHM=0: tcp also to a server on this host
   unsigned bulk_connections = 1;                          // GPUPOOL_BULK_CONNECTIONS, at most
   bool every_call_waits = false;                          // GPUPOOL_SYNC=1
   std::chrono::milliseconds connect_timeout{5000};        // GPUPOOL_CONNECT_TIMEOUT_MS
   std::chrono::milliseconds dead_peer_timeout{15000};     // GPUPOOL_DEAD_PEER_TIMEOUT_MS
 };
+
+constexpr unsigned kMaxServers = 64;
 
 class Session {
  public:
@@ -37,6 +43,7 @@ class Session {
   Result<void> take_addresses();
 
   const std::string& server() const { return settings_.server; }
+  unsigned index() const { return settings_.index; }  // below kMaxServers
   // The server's devices, as it numbers them.
   const std::vector<hello::Device>& offered() const { return offered_; }
   AddressSpace& addresses() { return addresses_; }
@@ -99,6 +106,16 @@ class Session {
                   writer.put_text(name);
                 },
                 reply);
+  }
+  // Queues a command whose reply nobody waits for here: `then` gets its result (Receiver::expect).
+  template <class Body>
+  CUresult call_later(wire::Command command, Context& context, const Body& body, std::function<void(CUresult)> then) {
+    if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
+    queue_.append(static_cast<uint16_t>(command), wire::kWantsReply, context.handle,
+                  [&](wire::Writer& writer) { writer.put(body); },
+                  [&](uint64_t number) { receiver_.expect(number, std::move(then)); });
+    queue_.wake_flusher();
+    return CUDA_SUCCESS;
   }
   CUresult finish_call(Context* context, Waiter& waiter, wire::Buffer& reply);
   // CUDA_SUCCESS, or what every call returns now; makes sure the server knows the context.

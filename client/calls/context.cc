@@ -1,7 +1,7 @@
 // Contexts: the stack and every question about a context are answered here; what the server has to know is queued.
 #include <algorithm>
 
-#include "client/call.h"
+#include "client/bridge.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/export_tables.h"
 
@@ -90,6 +90,7 @@ CUresult destroy_context(CUcontext given) {
   if (!given) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
   if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  await_bridges(*context);
   cuda::context_local_storage().destroy_context(given);
   uint64_t sequence = 0;
   const uint64_t handle = context->handle;
@@ -102,13 +103,9 @@ CUresult destroy_context(CUcontext given) {
   return result;
 }
 
-CUresult synchronize(Session& session, Context& context) {
-  wire::Buffer reply;
-  return session.call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);
-}
-
 // The last release resets the primary context, as CUDA documents.
 CUresult reset_primary(Session& session, Context& context) {
+  await_bridges(context);
   bool was_active = false;
   {
     std::lock_guard lock(context.mutex);
@@ -314,7 +311,7 @@ CUDA_EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 CUDA_EXPORT CUresult cuCtxSynchronize(void) {
   return guarded([&]() -> CUresult {
     FOR_CONTEXT(nullptr);
-    return synchronize(*session, *context);
+    return synchronize_context(*context);
   });
 }
 
@@ -345,7 +342,7 @@ CUDA_EXPORT CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext given) {
 CUDA_EXPORT CUresult cuCtxSynchronize_v2(CUcontext given) {
   return guarded([&]() -> CUresult {
     FOR_CONTEXT(given);
-    return synchronize(*session, *context);
+    return synchronize_context(*context);
   });
 }
 #endif

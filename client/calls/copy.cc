@@ -1,10 +1,12 @@
 // Copies. Which side each end is on decides the way: host to device is sent, device to host is received, device to device
 // is a row of the table, host to host is a memmove after the stream has got there.
+#include <algorithm>
 #include <cstring>
 
 #include "client/calls/host_function.h"
 #include "client/calls/mapped.h"
 #include "client/host_memory.h"
+#include "client/server_copy.h"
 #include "client/transfer.h"
 #include "protocol/cuda/exports.h"
 
@@ -17,18 +19,6 @@ void* host_pointer(uint64_t address) { return reinterpret_cast<void*>(static_cas
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
 bool is_device(uint64_t address) { return session_of(address, current_session()) != nullptr; }
-
-// One end of a copy: rows in slices.
-struct End {
-  bool on_device = false;
-  uint64_t address = 0;
-  uint64_t pitch = 0;
-  uint64_t slice = 0;  // bytes from one slice to the next
-};
-struct Box {
-  End from, to;
-  uint64_t width = 0, height = 1, depth = 1;
-};
 
 struct Caller {
   Session* session = nullptr;
@@ -88,21 +78,6 @@ CUresult device_to_device(const Caller& caller, const Box& box) {
   return CUDA_SUCCESS;
 }
 
-// A stream of the client's own that waits for no other.
-CUresult own_stream(Context& context, CUstream* stream) {
-  std::lock_guard lock(context.mutex);
-  const uint32_t epoch = context.epoch.load();
-  if (context.copy_stream == 0 || context.copy_stream_epoch != epoch) {
-    CUstream made = nullptr;
-    const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made);
-    if (result != CUDA_SUCCESS) return result;
-    context.copy_stream = cuda::handle_bits(made);
-    context.copy_stream_epoch = epoch;
-  }
-  *stream = cuda::handle_from_bits<CUstream>(context.copy_stream);
-  return CUDA_SUCCESS;
-}
-
 // Pinned memory is read when the stream gets there, not now: what comes before in the stream may still write it (a host
 // function, a copy from the device). The stream stops there until the data has been sent and copied on another stream.
 CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* from, const Rows& rows) {
@@ -116,16 +91,41 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
   });
 }
 
-CUresult run(Caller caller, const Box& box) {
-  if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
-  if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
-  for (const End* end : {&box.from, &box.to}) {
-    if (box.height > 1 && end->pitch < box.width) return CUDA_ERROR_INVALID_VALUE;
-    const uint64_t span = span_of(box, *end);
-    if (end->on_device ? !is_mapped(*caller.session, end->address, span) : end->address == 0 || span == UINT64_MAX) {
-      return CUDA_ERROR_INVALID_VALUE;
+CUresult run_between_servers(const Caller& caller, Box box) {
+  bool wait = caller.wait;
+  for (End* end : {&box.from, &box.to}) {
+    if (end->on_device) {
+      if (!end->context) end->context = caller.context;
+    } else if (!host_memory().is_pinned(host_pointer(end->address), span_of(box, *end))) {
+      wait = true;  // pageable: it may be gone when the caller goes on
     }
   }
+  return copy_between_servers(*caller.context, caller.stream, box, wait);
+}
+
+// Is what a copy from the device brings still to arrive there?
+bool awaits_data_in(const void* memory, uint64_t bytes) {
+  return std::any_of(sessions().begin(), sessions().end(),
+                     [&](const auto& session) { return session->receiver().awaits_data_in(memory, bytes); });
+}
+
+CUresult run(Caller caller, Box box) {
+  if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
+  if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
+  bool between_servers = false;
+  for (End* end : {&box.from, &box.to}) {
+    if (box.height > 1 && end->pitch < box.width) return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t span = span_of(box, *end);
+    Session* const session = end->on_device ? session_of(end->address, caller.session) : nullptr;
+    if (end->on_device ? !session || !is_mapped(*session, end->address, span) : end->address == 0 || span == UINT64_MAX) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!session || session == caller.session) continue;
+    between_servers = true;
+    end->context = context_of(*session, end->address);
+    if (!end->context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
+  if (between_servers) return run_between_servers(caller, box);
   if (!box.from.on_device && !box.to.on_device) return host_to_host(caller, box);
   if (box.from.on_device && box.to.on_device) return device_to_device(caller, box);
   const bool up = box.to.on_device;
@@ -136,7 +136,7 @@ CUresult run(Caller caller, const Box& box) {
   const uint64_t host_span = span_of(box, host);
   // What is pageable may be gone when the caller goes on, so the copy is waited for, as CUDA does.
   const bool wait = caller.wait || (!up && !host_memory().is_pinned(host_pointer(host.address), host_span));
-  bool later = up && (host_functions_pending() || caller.session->receiver().awaits_data_in(host_pointer(host.address), host_span));
+  bool later = up && (host_functions_pending() || awaits_data_in(host_pointer(host.address), host_span));
   if (later && caller.wait) {
     if (const CUresult result = cuStreamSynchronize(caller.stream); result != CUDA_SUCCESS) return result;
     later = false;
@@ -144,17 +144,20 @@ CUresult run(Caller caller, const Box& box) {
   const bool pinned = up && !caller.wait && host_memory().is_pinned(host_pointer(host.address), host_span);
   later = later && pinned;
   const Source source = pinned ? Source::kept : Source::reusable;
+  // A stream that is held may wait for what other streams have yet to do: none of them may be made to wait for this copy, so
+  // the caller does.
+  const bool to_the_end = up && caller.wait && streams_held();
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t device_address = device.address + z * device.slice;
     void* host_address = host_pointer(host.address + z * host.slice);
     const CUresult result =
         later ? copy_to_device_later(caller, device_address, host_address, rows)
         : up ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address, rows,
-                            caller.wait && z + 1 == box.depth ? CopyOrder::before_all : CopyOrder::in_stream, source)
+                            caller.wait && !to_the_end && z + 1 == box.depth ? CopyOrder::before_all : CopyOrder::in_stream, source)
            : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address, rows, wait);
     if (result != CUDA_SUCCESS) return result;
   }
-  return CUDA_SUCCESS;
+  return to_the_end ? synchronize_stream(*caller.context, caller.stream) : CUDA_SUCCESS;
 }
 
 Box line(bool from_device, uint64_t from, bool to_device, uint64_t to, uint64_t bytes) {
@@ -171,8 +174,8 @@ CUresult to_device(CUdeviceptr to, const void* from, size_t bytes, CUstream stre
 CUresult from_device(void* to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
   return guarded([&] { return run({.stream = stream, .wait = wait}, line(true, from, false, address_of(to), bytes)); });
 }
-CUresult on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return guarded([&] { return run({.stream = stream}, line(true, from, true, to, bytes)); });
+CUresult on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
+  return guarded([&] { return run({.stream = stream, .wait = wait}, line(true, from, true, to, bytes)); });
 }
 CUresult anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
@@ -252,26 +255,29 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
 }
 
 CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
-              CUstream stream) {
-  if (!to_context || !from_context) return CUDA_ERROR_INVALID_CONTEXT;
-  return rows::cuMemcpyPeerAsync::forward(to, to_context, from, from_context, bytes, stream);
-}
-
-// CUDA lets nothing of the three contexts run beside it.
-CUresult peer_in_order(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
-                       CUstream stream) {
+              CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
-    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    for (const CUcontext handle : {to_context, from_context}) {
-      auto* context = handles().find_as<Context>(Kind::context, cuda::handle_bits(handle));
-      if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-      wire::Buffer reply;
-      const CUresult result = context->session->call(static_cast<uint16_t>(wire::Command::synchronize_context), context,
-                                            [](wire::Writer&) {}, reply);
-      if (result != CUDA_SUCCESS) return result;
+    Caller caller{.stream = stream, .wait = wait};
+    if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
+    Context* const source = handles().find_as<Context>(Kind::context, cuda::handle_bits(from_context));
+    Context* const target = handles().find_as<Context>(Kind::context, cuda::handle_bits(to_context));
+    if (!source || !target) return CUDA_ERROR_INVALID_CONTEXT;
+    if (source->session == caller.session && target->session == caller.session) {
+      // CUDA lets nothing of the three contexts run beside the synchronous one.
+      for (Context* const context : {source, target}) {
+        const CUresult result = wait ? synchronize_context(*context) : CUDA_SUCCESS;
+        if (result != CUDA_SUCCESS) return result;
+      }
+      const CUresult result = rows::cuMemcpyPeerAsync::at({caller.session, caller.context},
+                                                          {to, to_context, from, from_context, bytes, caller.stream});
+      return result == CUDA_SUCCESS && wait ? synchronize_stream(*caller.context, caller.stream) : result;
     }
-    const CUresult result = peer(to, to_context, from, from_context, bytes, stream);
-    return result == CUDA_SUCCESS ? cuStreamSynchronize(stream) : result;
+    if (bytes == 0) return CUDA_SUCCESS;
+    if (!is_mapped(*source->session, from, bytes) || !is_mapped(*target->session, to, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    Box box = line(true, from, true, to, bytes);
+    box.from.context = source;
+    box.to.context = target;
+    return copy_between_servers(*caller.context, caller.stream, box, wait);
   });
 }
 
@@ -298,19 +304,19 @@ CUresult peer_in_order(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, C
 SYNC_COPY(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes), , anywhere(to, from, bytes, stream, true))
 SYNC_COPY(cuMemcpyHtoD_v2, (CUdeviceptr to, const void* from, size_t bytes), , to_device(to, from, bytes, stream, true))
 SYNC_COPY(cuMemcpyDtoH_v2, (void* to, CUdeviceptr from, size_t bytes), , from_device(to, from, bytes, stream, true))
-SYNC_COPY(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), , on_device(to, from, bytes, stream))
+SYNC_COPY(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), , on_device(to, from, bytes, stream, true))
 SYNC_COPY(cuMemcpy2D_v2, (const CUDA_MEMCPY2D* copy), , copy_2d(copy, stream, true))
 SYNC_COPY(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D* copy), , copy_2d(copy, stream, true))
 SYNC_COPY(cuMemcpy3D_v2, (const CUDA_MEMCPY3D* copy), , copy_3d(copy, stream, true))
 SYNC_COPY(cuMemcpyPeer, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes), ,
-          peer_in_order(to, to_context, from, from_context, bytes, stream))
+          peer(to, to_context, from, from_context, bytes, stream, true))
 
 ASYNC_COPY(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes), anywhere(to, from, bytes, stream, false))
 ASYNC_COPY(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void* from, size_t bytes), to_device(to, from, bytes, stream, false))
 ASYNC_COPY(cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, size_t bytes), from_device(to, from, bytes, stream, false))
-ASYNC_COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), on_device(to, from, bytes, stream))
+ASYNC_COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), on_device(to, from, bytes, stream, false))
 ASYNC_COPY(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D* copy), copy_2d(copy, stream, false))
 ASYNC_COPY(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D* copy), copy_3d(copy, stream, false))
 ASYNC_COPY(cuMemcpyPeerAsync,
            (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
-           peer(to, to_context, from, from_context, bytes, stream))
+           peer(to, to_context, from, from_context, bytes, stream, false))

@@ -1,5 +1,5 @@
 // Fills. To the caller the synchronous ones are asynchronous too for device memory, so each is its ...Async row.
-#include "client/call.h"
+#include "client/server_copy.h"
 #include "client/calls/mapped.h"
 #include "protocol/cuda/exports.h"
 
@@ -8,40 +8,54 @@ using namespace gpupool::client;
 namespace {
 
 // Before the row is queued: its error would surface later, and the worker sees only whole mappings.
-CUresult check(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t height, uint64_t item, bool* nothing) {
+CUresult check(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t height, uint64_t item, Place& memory) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
   if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
-  *nothing = width == 0 || height == 0;
-  if (*nothing) return CUDA_SUCCESS;
+  if (width == 0 || height == 0) return CUDA_SUCCESS;
   uint64_t bytes = 0, rows = 0;
   if (address % item != 0 || __builtin_mul_overflow(width, item, &bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (height > 1 && (pitch < bytes || pitch % item != 0)) return CUDA_ERROR_INVALID_VALUE;
   if (__builtin_mul_overflow(height - 1, pitch, &rows) || __builtin_add_overflow(rows, bytes, &bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return is_mapped(*session, address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  memory.session = session_of(address, session);
+  if (!memory.session || !is_mapped(*memory.session, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  memory.context = memory.session == session ? context : context_of(*memory.session, address);
+  return memory.context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-template <class Row, class T>
-CUresult fill(CUdeviceptr address, T value, size_t count, CUstream stream, bool per_thread) {
-  return guarded([&]() -> CUresult {
-    bool nothing = false;
-    const CUresult result = check(address, 0, count, 1, sizeof(T), &nothing);
-    if (result != CUDA_SUCCESS || nothing) return result;
-    return per_thread ? Row::forward_per_thread(address, value, count, stream) : Row::forward(address, value, count, stream);
+// `arguments`: of the row, but for the stream.
+template <class Row, class... Arguments>
+CUresult fill(const Place& memory, CUstream stream, Arguments... arguments) {
+  Session* session = nullptr;
+  Context* context = nullptr;
+  if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+  if (memory.session == session) return Row::at({session, context}, {arguments..., stream});
+  return run_between(*context, stream, memory.context, nullptr, [memory, arguments...]() -> CUresult {
+    CUstream own = nullptr;
+    if (const CUresult result = own_stream(*memory.context, &own); result != CUDA_SUCCESS) return result;
+    const CUresult result = Row::at(memory, {arguments..., own});
+    return result == CUDA_SUCCESS ? synchronize_stream(*memory.context, own) : result;
   });
 }
 
 template <class Row, class T>
-CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_t height, CUstream stream, bool per_thread) {
+CUresult fill_line(CUdeviceptr address, T value, size_t count, CUstream stream) {
   return guarded([&]() -> CUresult {
-    bool nothing = false;
-    const CUresult result = check(address, pitch, width, height, sizeof(T), &nothing);
-    if (result != CUDA_SUCCESS || nothing) return result;
-    return per_thread ? Row::forward_per_thread(address, pitch, value, width, height, stream)
-                      : Row::forward(address, pitch, value, width, height, stream);
+    Place memory;
+    const CUresult result = check(address, 0, count, 1, sizeof(T), memory);
+    return memory.context && result == CUDA_SUCCESS ? fill<Row>(memory, stream, address, value, count) : result;
+  });
+}
+
+template <class Row, class T>
+CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_t height, CUstream stream) {
+  return guarded([&]() -> CUresult {
+    Place memory;
+    const CUresult result = check(address, pitch, width, height, sizeof(T), memory);
+    return memory.context && result == CUDA_SUCCESS ? fill<Row>(memory, stream, address, pitch, value, width, height) : result;
   });
 }
 
@@ -49,16 +63,16 @@ CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_
 
 #define FILL(function, row, type)                                                                   \
   CUDA_EXPORT CUresult function(CUdeviceptr address, type value, size_t count) {                    \
-    return fill<rows::row>(address, value, count, nullptr, false);                                  \
+    return fill_line<rows::row>(address, value, count, nullptr);                                    \
   }                                                                                                 \
   CUDA_EXPORT CUresult function##_ptds(CUdeviceptr address, type value, size_t count) {             \
-    return fill<rows::row>(address, value, count, nullptr, true);                                   \
+    return fill_line<rows::row>(address, value, count, CU_STREAM_PER_THREAD);                       \
   }                                                                                                 \
   CUDA_EXPORT CUresult row(CUdeviceptr address, type value, size_t count, CUstream stream) {        \
-    return fill<rows::row>(address, value, count, stream, false);                                   \
+    return fill_line<rows::row>(address, value, count, stream);                                     \
   }                                                                                                 \
   CUDA_EXPORT CUresult row##_ptsz(CUdeviceptr address, type value, size_t count, CUstream stream) { \
-    return fill<rows::row>(address, value, count, stream, true);                                    \
+    return fill_line<rows::row>(address, value, count, or_per_thread(stream));                      \
   }
 FILL(cuMemsetD8_v2, cuMemsetD8Async, unsigned char)
 FILL(cuMemsetD16_v2, cuMemsetD16Async, unsigned short)
@@ -68,16 +82,16 @@ FILL(cuMemsetD32_v2, cuMemsetD32Async, unsigned int)
 #define BOX CUdeviceptr address, size_t pitch
 #define FILL_2D(function, row, type)                                                               \
   CUDA_EXPORT CUresult function(BOX, type value, size_t width, size_t height) {                    \
-    return fill_2d<rows::row>(address, pitch, value, width, height, nullptr, false);               \
+    return fill_2d<rows::row>(address, pitch, value, width, height, nullptr);                      \
   }                                                                                                \
   CUDA_EXPORT CUresult function##_ptds(BOX, type value, size_t width, size_t height) {             \
-    return fill_2d<rows::row>(address, pitch, value, width, height, nullptr, true);                \
+    return fill_2d<rows::row>(address, pitch, value, width, height, CU_STREAM_PER_THREAD);         \
   }                                                                                                \
   CUDA_EXPORT CUresult row(BOX, type value, size_t width, size_t height, CUstream stream) {        \
-    return fill_2d<rows::row>(address, pitch, value, width, height, stream, false);                \
+    return fill_2d<rows::row>(address, pitch, value, width, height, stream);                       \
   }                                                                                                \
   CUDA_EXPORT CUresult row##_ptsz(BOX, type value, size_t width, size_t height, CUstream stream) { \
-    return fill_2d<rows::row>(address, pitch, value, width, height, stream, true);                 \
+    return fill_2d<rows::row>(address, pitch, value, width, height, or_per_thread(stream));        \
   }
 FILL_2D(cuMemsetD2D8_v2, cuMemsetD2D8Async, unsigned char)
 FILL_2D(cuMemsetD2D16_v2, cuMemsetD2D16Async, unsigned short)

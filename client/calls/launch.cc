@@ -57,7 +57,8 @@ CUresult launch(Request request) {
       return result;
     }
     Function* function = find_function(request.function);
-    if (!function || !function->is_known_to(*session)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult result = function->come_to(*session); result != CUDA_SUCCESS) return result;
     const auto limits = limits_of(*context->device, *function);
     if (const CUresult result = cuda::check_launch(request.shape, limits); result != CUDA_SUCCESS) return result;
     if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;

@@ -1,5 +1,5 @@
 // Device memory: the client picks the address, the worker maps memory there. Nobody waits while plenty is free.
-#include "client/call.h"
+#include "client/server_copy.h"
 #include "client/host_memory.h"
 #include "protocol/cuda/exports.h"
 
@@ -70,6 +70,7 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   if (!gone || !about) return CUDA_ERROR_INVALID_VALUE;
   Context* owner = handles().find_as<Context>(Kind::context, about->context);
   if (stream != wire::kAllStreams || !owner) owner = &context;
+  if (owner->session != &session) return CUDA_ERROR_INVALID_VALUE;
   uint64_t sequence = 0;
   const CUresult result = session.post(wire::Command::free_memory, owner,
                                        wire::FreeMemory{gone->address, gone->unmap_size, stream}, &sequence);
@@ -92,7 +93,11 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
-    return release(*context, address, cuda::handle_bits(stream));
+    Session* const owner = session_of(address, session);
+    if (!owner || owner == session) return release(*context, address, cuda::handle_bits(stream));
+    Context* const other = context_of(*owner, address);
+    if (!other) return CUDA_ERROR_INVALID_VALUE;
+    return run_between(*context, stream, other, nullptr, [=] { return release(*other, address, wire::kAllStreams); });
   });
 }
 

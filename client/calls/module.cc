@@ -97,6 +97,16 @@ bool load_by_name(Session& session, Context* context, wire::Command command, uin
   return !reply.empty() || static_cast<int>(*result) != wire::kImageMissing;
 }
 
+// The server's verdict on an image, sent if need be.
+CUresult load_bundle(Session& session, Context* context, Kind kind, uint64_t handle, cuda::ByteSpan bundle, wire::Buffer& reply) {
+  const auto command = kind == Kind::module ? wire::Command::load_module : wire::Command::load_library;
+  CUresult result = CUDA_SUCCESS;
+  if (load_by_name(session, context, command, handle, bundle, reply, &result)) return result;
+  uint64_t upload = 0;
+  result = upload_image(session, bundle, &upload);
+  return result == CUDA_SUCCESS ? session.call(command, context, wire::LoadImage{handle, upload}, reply) : result;
+}
+
 CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit, uint64_t* handle) {
   if (const CUresult early = session.before_call(context); early != CUDA_SUCCESS) return early;
   cuda::ImageSpans spans;
@@ -105,16 +115,11 @@ CUresult load(Session& session, Context* context, Kind kind, const void* image, 
   if (const CUresult result = cuda::bundle(spans, bundle); result != CUDA_SUCCESS) return result;
   auto code = std::make_unique<Code>();
   code->context = Session::handle_of(context);
+  if (kind == Kind::library && sessions().size() > 1) code->bundle.assign(bundle.view().begin(), bundle.view().end());
   *handle = session.mint(kind, std::move(code));
   if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  const auto command = kind == Kind::module ? wire::Command::load_module : wire::Command::load_library;
   wire::Buffer reply;
-  CUresult result = CUDA_SUCCESS;
-  if (!load_by_name(session, context, command, *handle, bundle.view(), reply, &result)) {
-    uint64_t upload = 0;
-    result = upload_image(session, bundle.view(), &upload);
-    if (result == CUDA_SUCCESS) result = session.call(command, context, wire::LoadImage{*handle, upload}, reply);
-  }
+  const CUresult result = load_bundle(session, context, kind, *handle, bundle.view(), reply);
   wire::Reader reader(reply);
   deliver_log(std::string(reader.get_text()), result, jit);
   if (result != CUDA_SUCCESS) handles().retire(*handle);
@@ -154,6 +159,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
                  uint64_t* handle) {
   auto* code = handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = code->come_to(session); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(code->mutex);
   if (const auto known = code->functions.find(name); known != code->functions.end()) {
     *handle = known->second;
@@ -185,6 +191,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
 [[maybe_unused]] CUresult function_of_kernel(Session& session, Context* context, uint64_t given, uint64_t* made) {
   auto* kernel = handles().find_as<Function>(Kind::kernel, given);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = kernel->come_to(session); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(kernel->mutex);
   uint64_t& handle = kernel->functions[{context->handle, context->epoch.load()}];
   if (handle == 0 || !handles().find(Kind::function, handle)) {
@@ -212,6 +219,7 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
                     CUdeviceptr* address, size_t* bytes) {
   auto* code = handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = code->come_to(session); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(code->mutex);
   auto& globals = code->globals[{context->handle, context->epoch.load()}];
   auto known = globals.find(name);
@@ -236,6 +244,39 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
 }
 
 }  // namespace
+
+namespace gpupool::client {
+
+CUresult Code::come_to(Session& other) {
+  const uint64_t bit = uint64_t{1} << other.index();
+  if (session == &other || elsewhere.load(std::memory_order_acquire) & bit) return CUDA_SUCCESS;
+  if (cuda::kind_of(handle) != Kind::library) return CUDA_ERROR_INVALID_HANDLE;
+  std::lock_guard lock(mutex);
+  if (elsewhere.load() & bit) return CUDA_SUCCESS;
+  wire::Buffer reply;
+  const CUresult result = load_bundle(other, nullptr, Kind::library, handle, bundle, reply);
+  wire::Reader reader(reply);
+  deliver_log(std::string(reader.get_text()), result, {});
+  if (result == CUDA_SUCCESS) elsewhere.fetch_or(bit);
+  return result;
+}
+
+CUresult Function::come_to(Session& other) {
+  const uint64_t bit = uint64_t{1} << other.index();
+  if (session == &other || elsewhere.load(std::memory_order_acquire) & bit) return CUDA_SUCCESS;
+  auto* const library = handles().find_as<Code>(Kind::library, owner);
+  if (cuda::kind_of(handle) != Kind::kernel || !library) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = library->come_to(other); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(mutex);
+  if (elsewhere.load() & bit) return CUDA_SUCCESS;
+  // Its parameters are the same everywhere; what its attributes are there is asked by device (cuKernelGetAttribute).
+  wire::Buffer reply;
+  const CUresult result = other.call(wire::Command::get_kernel, nullptr, name, reply, wire::GetFunction{handle, owner});
+  if (result == CUDA_SUCCESS) elsewhere.fetch_or(bit);
+  return result;
+}
+
+}  // namespace gpupool::client
 
 CUDA_EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) { return load_module(module, image, {}); }
 
@@ -284,7 +325,10 @@ CUDA_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, 
       result = look_up(*session, context, Kind::library, Kind::kernel, library, name, &kernel);
       if (result == CUDA_SUCCESS) result = function_of_kernel(*session, context, kernel, &handle);
     } else {
-      result = look_up(*session, context, Kind::module, Kind::function, cuda::handle_bits(module), name, &handle);
+      Place place{session, context};
+      if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) go_to(*known, place);
+      if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+      result = look_up(*place.session, place.context, Kind::module, Kind::function, cuda::handle_bits(module), name, &handle);
     }
     if (result == CUDA_SUCCESS) *function = cuda::handle_from_bits<CUfunction>(handle);
     return result;
@@ -300,7 +344,10 @@ CUDA_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, C
     if (const uint64_t library = library_behind(module)) {
       return get_global(*session, context, Kind::library, library, name, address, bytes);
     }
-    return get_global(*session, context, Kind::module, cuda::handle_bits(module), name, address, bytes);
+    Place place{session, context};
+    if (const Object* known = handles().find(Kind::module, cuda::handle_bits(module))) go_to(*known, place);
+    if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return get_global(*place.session, place.context, Kind::module, cuda::handle_bits(module), name, address, bytes);
   });
 }
 
@@ -353,6 +400,10 @@ CUDA_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     }
     for (const auto& [name, handle] : functions) handles().retire(handle);
     for (const auto& [context, handle] : modules) handles().retire(handle);
+    for (const auto& session : sessions()) {
+      if (!(code->elsewhere.load() >> session->index() & 1)) continue;
+      (void)session->post(rows::cuLibraryUnload::kId, nullptr, [&](wire::Writer& writer) { writer.put(code->handle); });
+    }
     return rows::cuLibraryUnload::forward(library);
   });
 }
@@ -360,9 +411,11 @@ CUDA_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
 CUDA_EXPORT CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    Context* context = current_context();
-    Session* const session = context ? context->session : sessions().front().get();
     if (!kernel || !name) return CUDA_ERROR_INVALID_VALUE;
+    const Object* known = handles().find(Kind::library, cuda::handle_bits(library));
+    if (!known) return CUDA_ERROR_INVALID_HANDLE;
+    Context* context = current_context();
+    Session* const session = context ? context->session : known->session;
     uint64_t handle = 0;
     const CUresult result = look_up(*session, context, Kind::library, Kind::kernel,
                                     cuda::handle_bits(library), name, &handle);

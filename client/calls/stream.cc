@@ -1,7 +1,7 @@
 // Streams: created without waiting; what the program asked for is remembered here.
 #include <algorithm>
 
-#include "client/call.h"
+#include "client/bridge.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -38,6 +38,20 @@ CUresult create_stream(Context& context, unsigned flags, int priority, CUstream*
     return result;
   }
   *stream = cuda::handle_from_bits<CUstream>(handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult own_stream(Context& context, CUstream* stream) {
+  std::lock_guard lock(context.mutex);
+  const uint32_t epoch = context.epoch.load();
+  if (context.copy_stream == 0 || context.copy_stream_epoch != epoch) {
+    CUstream made = nullptr;
+    const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made);
+    if (result != CUDA_SUCCESS) return result;
+    context.copy_stream = cuda::handle_bits(made);
+    context.copy_stream_epoch = epoch;
+  }
+  *stream = cuda::handle_from_bits<CUstream>(context.copy_stream);
   return CUDA_SUCCESS;
 }
 
@@ -104,14 +118,25 @@ CUresult create(CUstream* stream, unsigned flags, int priority) {
   });
 }
 
+CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    const Object* known = handles().find(Kind::event, cuda::handle_bits(event));
+    if (!known) return CUDA_ERROR_INVALID_HANDLE;
+    if (known->session == session) return rows::cuStreamWaitEvent::at({session, context}, {stream, event, flags});
+    if (flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
+    return wait_for_event(*context, stream, *known);
+  });
+}
+
 CUresult synchronize(CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
-    wire::Buffer reply;
-    return session->call(wire::Command::synchronize_stream, context, wire::SynchronizeStream{cuda::handle_bits(stream)},
-                         reply);
+    return synchronize_stream(*context, stream);
   });
 }
 
@@ -130,6 +155,13 @@ CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
 
 CUDA_EXPORT CUresult cuStreamSynchronize(CUstream stream) { return synchronize(stream); }
 CUDA_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronize(or_per_thread(stream)); }
+
+CUDA_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
+  return wait_event(stream, event, flags);
+}
+CUDA_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
+  return wait_event(or_per_thread(stream), event, flags);
+}
 
 CUDA_EXPORT CUresult cuStreamGetFlags(CUstream stream, unsigned int* flags) {
   StreamFacts facts;
@@ -227,9 +259,13 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    if (!handles().find(Kind::event, cuda::handle_bits(event))) return CUDA_ERROR_INVALID_HANDLE;
+    const Object* known = handles().find(Kind::event, cuda::handle_bits(event));
+    if (!known) return CUDA_ERROR_INVALID_HANDLE;
+    Place place{session, context};
+    go_to(*known, place);
+    if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     wire::Buffer reply;
-    return session->call(wire::Command::synchronize_event, context, wire::SynchronizeEvent{cuda::handle_bits(event)},
-                         reply);
+    return place.session->call(wire::Command::synchronize_event, place.context,
+                               wire::SynchronizeEvent{cuda::handle_bits(event)}, reply);
   });
 }

@@ -186,6 +186,20 @@ CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUme
   });
 }
 
+CUDA_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
+  return guarded([&]() -> CUresult {
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    Session* const session = session_of(address, current_session());
+    if (!flags || !location || !session) return CUDA_ERROR_INVALID_VALUE;
+    CUmemLocation on_server = *location;
+    const Device* device = nullptr;
+    if (const CUresult result = to_server_location(&on_server, &device); result != CUDA_SUCCESS) return result;
+    if (device->session == session) return rows::cuMemGetAccess::at({session}, {flags, &on_server, address});
+    *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+  });
+}
+
 CUDA_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
                                                             CUmemGenericAllocationHandle handle) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;

@@ -181,6 +181,16 @@ struct HostFunctionDone {
   uint64_t stream;  // not 0: done when this stream has done what it got so far (copies of the host function)
 };
 
+// hold_stream: the stream goes no further than here until resume_stream with the same hold, a number of the client's that
+// no host function has either.
+struct HoldStream {
+  uint64_t stream;
+  uint64_t hold;
+};
+struct ResumeStream {
+  uint64_t hold;
+};
+
 #define GPUPOOL_BODY(type, bytes) static_assert(sizeof(type) == (bytes) && std::is_trivially_copyable_v<type>)
 GPUPOOL_BODY(MoveAddresses, 16);
 GPUPOOL_BODY(AddressRange, 16);
@@ -191,6 +201,8 @@ GPUPOOL_BODY(FreeMemory, 24);
 GPUPOOL_BODY(CopyToDevice, 40);
 GPUPOOL_BODY(CopyFromDevice, 40);
 GPUPOOL_BODY(BulkCopy, 48);
+GPUPOOL_BODY(HoldStream, 16);
+GPUPOOL_BODY(ResumeStream, 8);
 GPUPOOL_BODY(UploadPart, 16);
 GPUPOOL_BODY(LoadImage, 16);
 GPUPOOL_BODY(ImageName, 72);

@@ -228,6 +228,7 @@ void Executor::departing(StreamState& stream) {
 bool Executor::leave(ContextState& context) {
   contexts.enter(&context);
   callbacks.release(context.object);
+  holds.release(context);
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
   if (!waits.drain(context.object, deadline) || !copies.drain(context.object, deadline)) return false;
   api.cuCtxSynchronize();
@@ -249,6 +250,7 @@ void Executor::tear_down() {
   links.stop();
   for (auto& [handle, context] : contexts.all()) {  // no stream waits for data that cannot come any more
     contexts.enter(context.get());
+    holds.release(*context);
     copies.cancel(context->object);
   }
   waits.stop();

@@ -30,6 +30,7 @@
 #include "server/worker/outbox.h"
 #include "server/worker/output_capture.h"
 #include "server/worker/staging.h"
+#include "server/worker/stream_holds.h"
 #include "server/worker/uploads.h"
 #include "server/worker/waits.h"
 
@@ -86,6 +87,7 @@ class Executor {
   BulkLinks links;
   DeviceMemory memory;
   HostCallbacks callbacks;
+  StreamHolds holds;
   Uploads uploads;
   CachedImages cached_images;
   Images images;

@@ -1,0 +1,215 @@
+#include "client/bridge.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <system_error>
+#include <thread>
+
+namespace gpupool::client {
+namespace {
+
+// Threads that are started when there is work and never end, as all of the client's.
+class Crew {
+ public:
+  explicit Crew(size_t most) : most_(most) {}
+  void run(std::function<void()> task) {
+    std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_one();
+    if (idle_ >= tasks_.size() || threads_ >= most_) return;
+    try {
+      std::thread([this] { work(); }).detach();
+      ++threads_;
+    } catch (const std::system_error&) {
+      // The process is out of threads: those that there are do it, or the first one that can be made.
+    }
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      ++idle_;
+      changed_.wait(lock, [this] { return !tasks_.empty(); });
+      --idle_;
+      const auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+  }
+
+  const size_t most_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  size_t threads_ = 0;
+  size_t idle_ = 0;
+};
+
+// Copies wait for servers; what lets streams go on must not wait for copies, which may wait for those streams.
+Crew& copying() {
+  static Crew* const only = new Crew(4);
+  return *only;
+}
+Crew& resuming() {
+  static Crew* const only = new Crew(1);
+  return *only;
+}
+
+std::atomic<uint64_t> next_hold{uint64_t{1} << 63};  // apart from the numbers of host functions
+std::atomic<int> held{0};
+
+// Guards Context::bridges.
+struct Uses {
+  std::mutex mutex;
+  std::condition_variable changed;
+};
+Uses& uses() {
+  static Uses* const only = new Uses;
+  return *only;
+}
+
+// A stream that is held, and the contexts that must live until it goes on.
+class Bridge {
+ public:
+  Bridge(Context& context, CUstream stream, Context* from, Context* to)
+      : context_(context), stream_(stream), contexts_{&context, from, to} {
+    std::lock_guard lock(uses().mutex);
+    for (Context* const named : contexts_) {
+      if (named) ++named->bridges;
+    }
+    held.fetch_add(1);
+  }
+  ~Bridge() {
+    held.fetch_sub(1);
+    std::lock_guard lock(uses().mutex);
+    for (Context* const named : contexts_) {
+      if (named) --named->bridges;
+    }
+    uses().changed.notify_all();
+  }
+  Bridge(const Bridge&) = delete;
+  Bridge& operator=(const Bridge&) = delete;
+
+  CUresult hold() {
+    return context_.session->post(wire::Command::hold_stream, &context_, wire::HoldStream{cuda::handle_bits(stream_), id_});
+  }
+  void go_on(CUresult result) {
+    if (result != CUDA_SUCCESS) context_.late_error = result;
+    (void)guarded([&] { return context_.session->post(wire::Command::resume_stream, nullptr, wire::ResumeStream{id_}); });
+  }
+
+ private:
+  Context& context_;
+  const CUstream stream_;
+  Context* const contexts_[3];
+  const uint64_t id_ = next_hold.fetch_add(1);
+};
+
+// Streams in which a context's events are waited for: as many as there are waits at a time, up to a limit, so that one event
+// does not hold up another's news.
+constexpr size_t kLentStreams = 8;
+
+CUresult lend_stream(Context& context, CUstream* stream) {
+  std::lock_guard lock(context.mutex);
+  const uint32_t epoch = context.epoch.load();
+  std::erase_if(context.lent, [&](const LentStream& lent) { return lent.epoch != epoch; });
+  auto least = std::min_element(context.lent.begin(), context.lent.end(),
+                                [](const LentStream& a, const LentStream& b) { return a.uses < b.uses; });
+  if (least == context.lent.end() || (least->uses != 0 && context.lent.size() < kLentStreams)) {
+    CUstream made = nullptr;
+    if (const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made); result != CUDA_SUCCESS) return result;
+    least = context.lent.insert(context.lent.end(), {cuda::handle_bits(made), epoch, 0});
+  }
+  ++least->uses;
+  *stream = cuda::handle_from_bits<CUstream>(least->stream);
+  return CUDA_SUCCESS;
+}
+
+void take_back(Context& context, CUstream stream) {
+  std::lock_guard lock(context.mutex);
+  for (LentStream& lent : context.lent) lent.uses -= lent.stream == cuda::handle_bits(stream);
+}
+
+}  // namespace
+
+CUresult wait_for_event(Context& context, CUstream stream, const Object& event) {
+  auto* const other = handles().find_as<Context>(Kind::context, event.context);
+  if (!other) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult result = other->session->before_call(other); result != CUDA_SUCCESS) return result;
+  const auto bridge = std::make_shared<Bridge>(context, stream, other, nullptr);
+  // The event may be recorded again before its time has come: a stream of its own keeps what it stands for now.
+  CUstream lent = nullptr;
+  if (const CUresult result = lend_stream(*other, &lent); result != CUDA_SUCCESS) return result;
+  const auto done = [bridge, other, lent](CUresult result) {
+    take_back(*other, lent);
+    const bool broken = is_sticky(result) || result == Session::failure();
+    // The answer may bring the error of something else: then it is the other context's to report.
+    if (result != CUDA_SUCCESS && !broken) other->late_error = result;
+    bridge->go_on(broken ? result : CUDA_SUCCESS);
+  };
+  CUresult result = rows::cuStreamWaitEvent::at({other->session, other},
+                                                {lent, cuda::handle_from_bits<CUevent>(event.handle), 0});
+  if (result == CUDA_SUCCESS) result = bridge->hold();
+  if (result != CUDA_SUCCESS) {
+    take_back(*other, lent);
+    return result;
+  }
+  result = other->session->call_later(wire::Command::synchronize_stream, *other,
+                                      wire::SynchronizeStream{cuda::handle_bits(lent)},
+                                      [done](CUresult reply) { resuming().run([done, reply] { done(reply); }); });
+  if (result != CUDA_SUCCESS) done(CUDA_SUCCESS);
+  return result;
+}
+
+CUresult run_between(Context& context, CUstream stream, Context* from, Context* to, std::function<CUresult()> work) {
+  const auto bridge = std::make_shared<Bridge>(context, stream, from, to);
+  // The stream is asked about before it is held, and may answer before it is.
+  struct Start {
+    std::atomic<int> missing{2};
+    CUresult result = CUDA_SUCCESS;
+    bool held = false;
+  };
+  const auto start = std::make_shared<Start>();
+  const auto arrive = [bridge, start, work = std::move(work)] {
+    if (start->missing.fetch_sub(1) != 1 || !start->held) return;
+    copying().run([bridge, start, work] {
+      bridge->go_on(start->result == CUDA_SUCCESS ? guarded(work) : start->result);
+    });
+  };
+  const CUresult asked = context.session->call_later(wire::Command::synchronize_stream, context,
+                                                     wire::SynchronizeStream{cuda::handle_bits(stream)},
+                                                     [start, arrive](CUresult result) {
+    start->result = result;
+    arrive();
+  });
+  if (asked != CUDA_SUCCESS) return asked;
+  const CUresult result = bridge->hold();
+  start->held = result == CUDA_SUCCESS;
+  arrive();
+  return result;
+}
+
+bool streams_held() { return held.load(std::memory_order_relaxed) != 0; }
+
+void await_bridges(Context& context) {
+  std::unique_lock lock(uses().mutex);
+  uses().changed.wait(lock, [&] { return context.bridges == 0; });
+}
+
+CUresult synchronize_stream(Context& context, CUstream stream) {
+  wire::Buffer reply;
+  return context.session->call(wire::Command::synchronize_stream, &context,
+                               wire::SynchronizeStream{cuda::handle_bits(stream)}, reply);
+}
+
+CUresult synchronize_context(Context& context) {
+  wire::Buffer reply;
+  return context.session->call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {},
+                               reply);
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,158 @@
+#include "client/server_copy.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "client/transfer.h"
+
+namespace gpupool::client {
+namespace {
+
+constexpr uint64_t kPiece = 4 * 1024 * 1024;
+
+std::byte* host_pointer(uint64_t address) { return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address)); }
+
+// Memory for two pieces. Kept for the next copy, and never freed: what was being received when a server was lost may still be
+// written.
+class Buffers {
+ public:
+  Buffers() {
+    std::lock_guard lock(idle().mutex);
+    if (idle().memory.empty()) {
+      memory_ = new std::byte[2 * kPiece];
+    } else {
+      memory_ = idle().memory.back();
+      idle().memory.pop_back();
+    }
+  }
+  ~Buffers() {
+    std::lock_guard lock(idle().mutex);
+    idle().memory.push_back(memory_);
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+  std::byte* piece(size_t index) { return memory_ + index % 2 * kPiece; }
+
+ private:
+  struct Idle {
+    std::mutex mutex;
+    std::vector<std::byte*> memory;
+  };
+  static Idle& idle() {
+    static Idle* const only = new Idle;
+    return *only;
+  }
+  std::byte* memory_;
+};
+
+struct Piece {
+  uint64_t from, to;  // addresses
+  uint64_t width, rows;
+};
+
+std::vector<Piece> cut(const Box& box) {
+  std::vector<Piece> pieces;
+  for (uint64_t z = 0; z < box.depth; ++z) {
+    const uint64_t from = box.from.address + z * box.from.slice;
+    const uint64_t to = box.to.address + z * box.to.slice;
+    const bool packed = box.height == 1 || (box.from.pitch == box.width && box.to.pitch == box.width);
+    const uint64_t width = packed ? box.width * box.height : box.width;
+    const uint64_t height = packed ? 1 : box.height;
+    const uint64_t step = std::max<uint64_t>(1, kPiece / width);
+    for (uint64_t row = 0; row < height; row += step) {
+      for (uint64_t at = 0; at < width; at += kPiece) {
+        pieces.push_back({from + row * box.from.pitch + at, to + row * box.to.pitch + at, std::min(kPiece, width - at),
+                          std::min(step, height - row)});
+      }
+    }
+  }
+  return pieces;
+}
+
+// The next piece is on its way to the client while one is sent on.
+CUresult relay(const Box& box, CUstream source, CUstream target) {
+  const std::vector<Piece> pieces = cut(box);
+  Context& from = *box.from.context;
+  Context& to = *box.to.context;
+  Buffers buffers;
+  const auto fetch = [&](size_t i) {
+    const Piece& piece = pieces[i];
+    return copy_from_device(*from.session, from, source, buffers.piece(i), piece.from,
+                            {piece.width, piece.rows, piece.width, piece.rows == 1 ? piece.width : box.from.pitch}, false);
+  };
+  CUresult result = fetch(0);
+  for (size_t i = 0; i < pieces.size() && result == CUDA_SUCCESS; ++i) {
+    result = synchronize_stream(from, source);
+    if (result != CUDA_SUCCESS) break;
+    if (i + 1 < pieces.size()) result = fetch(i + 1);
+    const Piece& piece = pieces[i];
+    const CUresult sent = copy_to_device(*to.session, to, target, piece.to, buffers.piece(i),
+                                         {piece.width, piece.rows, piece.width, piece.rows == 1 ? piece.width : box.to.pitch},
+                                         CopyOrder::in_stream, Source::reusable);
+    if (result == CUDA_SUCCESS) result = sent;
+  }
+  const CUresult arrived = synchronize_stream(to, target);
+  if (result == CUDA_SUCCESS) return arrived;
+  (void)synchronize_stream(from, source);  // nothing may come into the buffers any more
+  return result;
+}
+
+// Between the program's memory and a device.
+CUresult move(const Box& box, const End& device, CUstream stream) {
+  const bool up = box.to.on_device;
+  for (uint64_t z = 0; z < box.depth; ++z) {
+    const uint64_t from = box.from.address + z * box.from.slice;
+    const uint64_t to = box.to.address + z * box.to.slice;
+    Rows rows{box.width, box.height, up ? box.from.pitch : box.to.pitch, device.pitch};
+    if (rows.count == 1) rows.host_pitch = rows.device_pitch = rows.width;
+    Context& context = *device.context;
+    const CUresult result =
+        up ? copy_to_device(*context.session, context, stream, to, host_pointer(from), rows, CopyOrder::in_stream, Source::reusable)
+           : copy_from_device(*context.session, context, stream, host_pointer(to), from, rows, true);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return up ? synchronize_stream(*device.context, stream) : CUDA_SUCCESS;
+}
+
+// On a thread that may wait.
+CUresult copy_now(const Box& box) {
+  CUstream source = nullptr, target = nullptr;
+  if (box.from.on_device) {
+    if (const CUresult result = own_stream(*box.from.context, &source); result != CUDA_SUCCESS) return result;
+  }
+  if (box.to.on_device) {
+    if (const CUresult result = own_stream(*box.to.context, &target); result != CUDA_SUCCESS) return result;
+  }
+  if (!box.from.on_device) return move(box, box.to, target);
+  if (!box.to.on_device) return move(box, box.from, source);
+  return relay(box, source, target);
+}
+
+}  // namespace
+
+CUresult copy_between_servers(Context& context, CUstream stream, const Box& box, bool wait) {
+  // What cannot begin is told at once, as with every copy.
+  for (Context* const named : {&context, box.from.context, box.to.context}) {
+    if (!named) continue;
+    if (const CUresult result = named->session->before_call(named); result != CUDA_SUCCESS) return result;
+  }
+  if (!wait) return run_between(context, stream, box.from.context, box.to.context, [box] { return copy_now(box); });
+  for (Context* const named : {&context, box.from.context, box.to.context}) {
+    if (!named) continue;
+    if (const CUresult result = synchronize_context(*named); result != CUDA_SUCCESS) return result;
+  }
+  return copy_now(box);
+}
+
+Context* context_of(Session& session, uint64_t address) {
+  if (const auto found = session.addresses().find(address)) {
+    return handles().find_as<Context>(Kind::context, found->context);
+  }
+  // Mapped by the program: every context of its device can use it.
+  for (const auto& device : devices()) {
+    if (device->session == &session && device->primary->active.load()) return device->primary;
+  }
+  return nullptr;
+}
+
+}  // namespace gpupool::client

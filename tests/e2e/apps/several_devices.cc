@@ -1,0 +1,406 @@
+// Programs that use two devices at once: of one server or of two, they must not see a difference.
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+extern const char kernels_ptx[];
+
+namespace {
+
+// Devices 0 and 1, each with its primary context, kernels, a stream and memory.
+struct Side {
+  explicit Side(int ordinal, size_t bytes = 0) : device(ordinal) {
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (bytes) OK(cuMemAlloc(&memory, bytes));
+  }
+  void use() const { OK(cuCtxSetCurrent(device.context)); }
+  Device device;
+  Kernels kernels;
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0;
+};
+
+void expect_at(CUdeviceptr address, const std::vector<uint8_t>& expected) {
+  EXPECT(download<uint8_t>(address, expected.size()) == expected);
+}
+
+void put(CUdeviceptr address, const std::vector<uint8_t>& bytes) { OK(cuMemcpyHtoD(address, bytes.data(), bytes.size())); }
+
+}  // namespace
+
+SCENARIO(devices_numbered_through) {
+  OK(cuInit(0));
+  int count = 0;
+  OK(cuDeviceGetCount(&count));
+  std::printf("%d devices\n", count);
+  GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&count, count));
+  CUdevice device = 0;
+  CUuuid uuids[2];
+  CUcontext contexts[2];
+  for (int i = 0; i < 2; ++i) {
+    OK(cuDeviceGet(&device, i));
+    EXPECT(device == i);
+    char bus[32];
+    OK(cuDeviceGetPCIBusId(bus, sizeof bus, device));
+    OK(cuDeviceGetByPCIBusId(&device, bus));
+    EXPECT(device == i);
+    int domain = 0;
+    OK(cuDeviceGetAttribute(&domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, i));
+    EXPECT(std::stoi(bus, nullptr, 16) == domain);
+    OK(cuDeviceGetUuid(&uuids[i], i));
+    OK(cuDevicePrimaryCtxRetain(&contexts[i], i));
+    OK(cuCtxSetCurrent(contexts[i]));
+    OK(cuCtxGetDevice(&device));
+    EXPECT(device == i);
+    size_t free = 0, total = 0, bytes = 0;
+    OK(cuMemGetInfo(&free, &total));
+    OK(cuDeviceTotalMem(&bytes, i));
+    std::printf("device %d: %zu bytes\n", i, bytes);
+    EXPECT(free > 0 && free <= total && total == bytes);
+    CUdeviceptr memory = 0;
+    OK(cuMemAlloc(&memory, 1 << 20));
+    int ordinal = -1;
+    CUcontext owner = nullptr;
+    OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, memory));
+    EXPECT(ordinal == i && owner == contexts[i]);
+  }
+  EXPECT(std::memcmp(&uuids[0], &uuids[1], sizeof uuids[0]) != 0);
+  EXPECT(contexts[0] != contexts[1]);
+#if CUDA_VERSION >= 12000
+  unsigned long long ids[2];
+  for (int i = 0; i < 2; ++i) OK(cuCtxGetId(contexts[i], &ids[i]));
+  EXPECT(ids[0] != ids[1]);
+#endif
+}
+
+SCENARIO(kernels_on_two_devices) {
+  constexpr unsigned kCount = 4096;
+  const Side sides[] = {Side(0, kCount * 4), Side(1, kCount * 4)};
+  for (unsigned round = 0; round < 20; ++round) {
+    for (const Side& side : sides) {
+      side.use();
+      OK(side.kernels.launch("fill", kCount / 256, 256, side.stream, side.memory, round, kCount));
+      OK(side.kernels.launch("add", kCount / 256, 256, side.stream, side.memory, 5u, kCount));
+    }
+  }
+  for (const Side& side : sides) {
+    side.use();
+    OK(cuStreamSynchronize(side.stream));
+    EXPECT(download<uint32_t>(side.memory, kCount)[kCount - 1] == 19 + 5 + kCount - 1);
+  }
+  // Memory is freed whichever context is current.
+  OK(cuMemFree(sides[0].memory));
+  sides[0].use();
+  OK(cuMemFree(sides[1].memory));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(sides[1].memory));
+  // So are streams destroyed, and waited for.
+  OK(cuStreamSynchronize(sides[1].stream));
+  OK(cuStreamQuery(sides[1].stream));
+  OK(cuStreamDestroy(sides[1].stream));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamSynchronize(sides[1].stream));
+}
+
+SCENARIO(what_belongs_to_another_device) {
+  const Side here(0, 4096), there(1, 4096);
+  CUevent event = nullptr, other = nullptr;
+  there.use();
+  OK(cuEventCreate(&other, CU_EVENT_DEFAULT));
+  OK(cuEventRecord(other, there.stream));
+  here.use();
+  OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
+  OK(cuEventRecord(event, here.stream));
+  // At once, or with the next call that waits.
+  const auto outcome = [](CUresult result) { return name_of(result != CUDA_SUCCESS ? result : cuCtxSynchronize()); };
+  std::printf("an event on another device's stream: %s\n", outcome(cuEventRecord(event, there.stream)));
+  std::printf("another device's event on a stream: %s\n", outcome(cuEventRecord(other, here.stream)));
+  OK(cuEventSynchronize(other));
+  OK(cuEventQuery(other));
+  OK(cuEventSynchronize(event));
+  const CUfunction nothing = there.kernels.function("nothing");
+  std::printf("another device's kernel: %s\n",
+              outcome(cuLaunchKernel(nothing, 1, 1, 1, 1, 1, 1, 0, here.stream, nullptr, nullptr)));
+  std::printf("its own stream does not help: %s\n",
+              outcome(here.kernels.launch("nothing", 1, 1, there.stream)));
+  OK(cuCtxSynchronize());
+  GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxEnablePeerAccess(reinterpret_cast<CUcontext>(0x1230), 0));
+  GIVES(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(there.device.context));
+  int can = 0;
+  GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceCanAccessPeer(&can, 0, 2));
+  OK(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, 0, 1));
+  OK(cuDeviceCanAccessPeer(&can, 0, 1));
+  // What the attribute says holds.
+  if (can) OK(cuCtxEnablePeerAccess(there.device.context, 0));
+  else GIVES(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, cuCtxEnablePeerAccess(there.device.context, 0));
+}
+
+SCENARIO(copies_between_devices) {
+  constexpr size_t kMost = (size_t{9} << 20) + 4099;
+  const Side a(0, kMost + 64), b(1, kMost + 64);
+  const CUdeviceptr from = a.memory, to = b.memory;
+  for (const size_t bytes : {size_t{1}, size_t{4096}, (size_t{1} << 20) + 3, kMost}) {
+    const auto data = pattern(bytes, static_cast<uint32_t>(bytes));
+    const auto other = pattern(bytes, static_cast<uint32_t>(bytes) + 1);
+    a.use();
+    put(from, data);
+    OK(cuMemcpyDtoD(to, from, bytes));
+    expect_at(to, data);
+    put(to, other);  // of the other device, from this context
+    expect_at(to, other);
+    OK(cuMemcpyDtoD(from, to, bytes));
+    expect_at(from, other);
+    OK(cuMemcpy(to, reinterpret_cast<uintptr_t>(data.data()), bytes));
+    OK(cuMemcpy(from, to, bytes));
+    expect_at(from, data);
+    b.use();
+    OK(cuMemcpyPeer(from + 7, a.device.context, to, b.device.context, bytes));
+    expect_at(from + 7, data);
+    put(to, other);
+    for (const Side* side : {&a, &b}) {
+      side->use();
+      OK(cuMemcpyDtoDAsync(from, to, bytes, side->stream));
+      OK(cuMemsetD8Async(to, 0x11, bytes, side->stream));  // in the stream's order, also on the other device
+      OK(cuMemcpyDtoDAsync(to, from, bytes, side->stream));
+      OK(cuMemcpyPeerAsync(from + 5, a.device.context, to, b.device.context, bytes, side->stream));
+      OK(cuStreamSynchronize(side->stream));
+      expect_at(to, other);
+      expect_at(from + 5, other);
+    }
+  }
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(to, from, kMost + 4096));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoDAsync(to, from, kMost + 4096, b.stream));
+}
+
+SCENARIO(boxes_between_devices) {
+  constexpr size_t kPitch = 4096, kRows = 1500, kDepth = 3, kSlice = kPitch * kRows;
+  const Side a(0, kSlice * kDepth), b(1, kSlice * kDepth);
+  const auto data = pattern(kSlice * kDepth, 3);
+  put(b.memory, std::vector<uint8_t>(kSlice * kDepth, 0xee));
+  put(a.memory, data);
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = a.memory;
+  rows.srcPitch = kPitch;
+  rows.srcXInBytes = 16;
+  rows.srcY = 2;
+  rows.dstDevice = b.memory;
+  rows.dstPitch = 3000;
+  rows.dstY = 1;
+  rows.WidthInBytes = 2999;
+  rows.Height = 1400;
+  OK(cuMemcpy2DAsync(&rows, b.stream));
+  OK(cuStreamSynchronize(b.stream));
+  auto seen = download<uint8_t>(b.memory, 3000 * 1500);
+  for (size_t y = 0; y < rows.Height; ++y) {
+    EXPECT(std::memcmp(&seen[(y + 1) * 3000], &data[(y + 2) * kPitch + 16], rows.WidthInBytes) == 0);
+    EXPECT(seen[(y + 1) * 3000 + 2999] == 0xee);
+  }
+  CUDA_MEMCPY3D box{};
+  box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.srcDevice = a.memory;
+  box.srcPitch = kPitch;
+  box.srcHeight = kRows;
+  box.dstDevice = b.memory;
+  box.dstPitch = kPitch;
+  box.dstHeight = kRows;
+  box.WidthInBytes = 100;
+  box.Height = 50;
+  box.Depth = kDepth;
+  OK(cuMemcpy3D(&box));
+  seen = download<uint8_t>(b.memory, kSlice * kDepth);
+  for (size_t z = 0; z < kDepth; ++z) {
+    for (size_t y = 0; y < box.Height; ++y) {
+      EXPECT(std::memcmp(&seen[z * kSlice + y * kPitch], &data[z * kSlice + y * kPitch], 100) == 0);
+    }
+  }
+  // Between the host and the device that the stream is not of.
+  std::vector<uint8_t> host(2000 * 700, 0);
+  CUDA_MEMCPY2D back{};
+  back.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  back.srcDevice = a.memory;
+  back.srcPitch = kPitch;
+  back.dstMemoryType = CU_MEMORYTYPE_HOST;
+  back.dstHost = host.data();
+  back.dstPitch = 2000;
+  back.WidthInBytes = 1999;
+  back.Height = 700;
+  b.use();
+  OK(cuMemcpy2DAsync(&back, b.stream));
+  OK(cuStreamSynchronize(b.stream));
+  for (size_t y = 0; y < back.Height; ++y) EXPECT(std::memcmp(&host[y * 2000], &data[y * kPitch], 1999) == 0);
+}
+
+// Each round: fill here, copy there, count there, copy back, all of it queued before any of it is done.
+SCENARIO(a_chain_over_two_devices) {
+  constexpr unsigned kCount = 300'000;
+  const Side a(0, kCount * 4), b(1, kCount * 4);
+  CUevent filled = nullptr, counted = nullptr;
+  a.use();
+  OK(cuEventCreate(&filled, CU_EVENT_DISABLE_TIMING));
+  b.use();
+  OK(cuEventCreate(&counted, CU_EVENT_DISABLE_TIMING));
+  constexpr unsigned kRounds = 12;
+  std::atomic<bool> go{false};
+  a.use();
+  // Nothing can be done yet, and nobody may wait for it.
+  OK(cuLaunchHostFunc(a.stream, [](void* user) {
+    while (!static_cast<std::atomic<bool>*>(user)->load()) std::this_thread::yield();
+  }, &go));
+  for (unsigned round = 0; round < kRounds; ++round) {
+    a.use();
+    if (round) OK(cuStreamWaitEvent(a.stream, counted, 0));
+    else OK(a.kernels.launch("fill", (kCount + 255) / 256, 256, a.stream, a.memory, 1u, kCount));
+    OK(a.kernels.launch("add", (kCount + 255) / 256, 256, a.stream, a.memory, 1u, kCount));
+    OK(cuEventRecord(filled, a.stream));
+    b.use();
+    OK(cuStreamWaitEvent(b.stream, filled, 0));
+    OK(cuMemcpyDtoDAsync(b.memory, a.memory, kCount * 4, b.stream));
+    OK(b.kernels.launch("add", (kCount + 255) / 256, 256, b.stream, b.memory, 100u, kCount));
+    OK(cuMemcpyPeerAsync(a.memory, a.device.context, b.memory, b.device.context, kCount * 4, b.stream));
+    OK(cuEventRecord(counted, b.stream));
+  }
+  go = true;
+  OK(cuEventSynchronize(counted));
+  a.use();
+  const auto values = download<uint32_t>(a.memory, kCount);
+  for (unsigned i = 0; i < kCount; ++i) EXPECT(values[i] == 1 + i + kRounds * 101);
+}
+
+// Host functions of either device run while streams wait for the other, and what they write is seen in the right order.
+SCENARIO(host_functions_between_devices) {
+  const Side a(0, 4096), b(1, 4096);
+  unsigned* pinned = nullptr;
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), 4096));
+  CUstream second = nullptr;
+  CUevent one = nullptr, two = nullptr, three = nullptr;
+  b.use();
+  OK(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&two, CU_EVENT_DISABLE_TIMING));
+  a.use();
+  OK(cuEventCreate(&one, CU_EVENT_DISABLE_TIMING));
+  OK(cuEventCreate(&three, CU_EVENT_DISABLE_TIMING));
+  for (unsigned round = 0; round < 10; ++round) {
+    pinned[0] = 0;
+    const auto add_one = [](void* user) { ++*static_cast<unsigned*>(user); };
+    // b waits for a, a for b's other stream, whose host function must be able to run while b's first is held.
+    b.use();
+    OK(cuLaunchHostFunc(second, add_one, pinned));
+    OK(cuEventRecord(two, second));
+    a.use();
+    OK(cuStreamWaitEvent(a.stream, two, 0));
+    OK(cuMemcpyHtoDAsync(a.memory, pinned, 4, a.stream));
+    OK(a.kernels.launch("add", 1, 1, a.stream, a.memory, 10u, 1u));
+    OK(cuEventRecord(one, a.stream));
+    b.use();
+    OK(cuStreamWaitEvent(b.stream, one, 0));
+    OK(cuMemcpyDtoDAsync(b.memory, a.memory, 4, b.stream));
+    OK(cuMemcpyDtoHAsync(pinned, b.memory, 4, b.stream));
+    OK(cuLaunchHostFunc(b.stream, add_one, pinned));
+    OK(cuStreamSynchronize(b.stream));
+    EXPECT(pinned[0] == 12);
+  }
+  OK(cuMemFreeHost(pinned));
+}
+
+// An event that is recorded again, or destroyed, counts as what it was when it was waited for.
+SCENARIO(events_between_devices) {
+  const Side a(0, 4096), b(1, 4096);
+  CUevent event = nullptr;
+  a.use();
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  b.use();
+  OK(cuStreamWaitEvent(b.stream, event, 0));  // never recorded: nothing to wait for
+  OK(cuStreamSynchronize(b.stream));
+  std::atomic<bool> go{false};
+  const auto wait = [](void* user) {
+    while (!static_cast<std::atomic<bool>*>(user)->load()) std::this_thread::yield();
+  };
+  a.use();
+  OK(cuEventRecord(event, a.stream));
+  b.use();
+  OK(cuStreamWaitEvent(b.stream, event, 0));
+  a.use();
+  OK(cuLaunchHostFunc(a.stream, wait, &go));
+  OK(cuEventRecord(event, a.stream));
+  b.use();
+  OK(cuStreamSynchronize(b.stream));  // waits for the first record alone
+  OK(cuStreamWaitEvent(b.stream, event, 0));
+  OK(cuEventDestroy(event));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(b.stream));
+  go = true;
+  OK(cuStreamSynchronize(b.stream));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamWaitEvent(b.stream, event, 0));
+  // A context that streams of the other device wait for may go.
+  const CUcontext passing = create_context(0);
+  CUstream stream = nullptr;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuEventRecord(event, stream));
+  b.use();
+  OK(cuStreamWaitEvent(b.stream, event, 0));
+  OK(cuCtxDestroy(passing));
+  OK(cuStreamSynchronize(b.stream));
+}
+
+#if CUDA_VERSION >= 12000
+// A library is loaded once for all devices.
+SCENARIO(a_library_on_two_devices) {
+  const Side sides[] = {Side(0, 4096), Side(1, 4096)};
+  CUlibrary library = nullptr;
+  OK(cuLibraryLoadData(&library, kernels_ptx, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUkernel kernel = nullptr;
+  OK(cuLibraryGetKernel(&kernel, library, "fill"));
+  unsigned value = 5, count = 16;
+  for (const Side& side : sides) {
+    side.use();
+    CUdeviceptr memory = side.memory, counter = 0;
+    void* parameters[] = {&memory, &value, &count};
+    CUfunction function = nullptr;
+    OK(cuKernelGetFunction(&function, kernel));
+    for (const CUfunction launched : {function, reinterpret_cast<CUfunction>(kernel)}) {
+      OK(cuMemsetD8(memory, 0, 64));
+      OK(cuLaunchKernel(launched, 1, 1, 1, 16, 1, 1, 0, nullptr, parameters, nullptr));
+      EXPECT(download<uint32_t>(memory, 16)[15] == 20);
+    }
+    // Each device has variables of its own.
+    size_t bytes = 0;
+    OK(cuLibraryGetGlobal(&counter, &bytes, library, "counter"));
+    EXPECT(bytes == 4 && download<uint32_t>(counter, 1)[0] == 7);
+    OK(cuMemsetD32(counter, 100u + static_cast<unsigned>(side.device.device), 1));
+    int threads = 0;
+    OK(cuKernelGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, side.device.device));
+    EXPECT(threads > 0);
+  }
+  for (const Side& side : sides) {
+    side.use();
+    CUdeviceptr counter = 0;
+    OK(cuLibraryGetGlobal(&counter, nullptr, library, "counter"));
+    EXPECT(download<uint32_t>(counter, 1)[0] == 100u + static_cast<unsigned>(side.device.device));
+  }
+  OK(cuLibraryUnload(library));
+}
+#endif
+
+SCENARIO(threads_on_two_devices) {
+  constexpr size_t kBytes = 300'000;
+  OK(cuInit(0));
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([thread] {
+      const Side here(thread % 2, kBytes), there(1 - thread % 2, kBytes);
+      for (uint32_t round = 0; round < 15; ++round) {
+        const auto data = pattern(kBytes, round * 10 + static_cast<uint32_t>(thread));
+        here.use();
+        put(here.memory, data);
+        OK(cuMemcpyDtoDAsync(there.memory, here.memory, kBytes, round % 2 ? here.stream : there.stream));
+        OK(cuStreamSynchronize(round % 2 ? here.stream : there.stream));
+        expect_at(there.memory, data);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
