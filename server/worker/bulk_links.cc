@@ -33,11 +33,28 @@ void BulkLinks::send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
     const std::lock_guard lock(mutex_);
     if (!stopping_) {
       queue_.push_back({std::move(copy), piece});
-      wake_.notify_one();
+      wake_.notify_all();
       return;
     }
   }
   copy->finish(CUDA_ERROR_UNKNOWN);
+}
+
+void BulkLinks::send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
+  {
+    const std::lock_guard lock(mutex_);
+    try {
+      if (!stopping_ && !sends_messages_) threads_.emplace_back([this] { run_message_sender(); });
+      sends_messages_ = true;
+    } catch (const std::system_error&) {  // no thread to be had
+    }
+    if (!stopping_ && sends_messages_) {
+      messages_.push_back({std::move(copy), piece});
+      wake_.notify_all();
+      return;
+    }
+  }
+  copy->finish(CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 void BulkLinks::run_receiver(transport::Connection& connection) {
@@ -71,23 +88,29 @@ Result<void> BulkLinks::receive_piece(transport::Connection& connection, std::sp
   return {};
 }
 
+bool BulkLinks::next(std::deque<Piece>& queue, Piece& piece) {
+  piece.copy = nullptr;
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [&] { return stopping_ || !queue.empty(); });
+  if (stopping_) return false;
+  piece = std::move(queue.front());
+  queue.pop_front();
+  return true;
+}
+
 void BulkLinks::run_sender(transport::Connection& connection) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
-  std::unique_lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-    if (stopping_) return;
-    Piece piece = std::move(queue_.front());
-    queue_.pop_front();
-    lock.unlock();
+  Piece piece;
+  while (next(queue_, piece)) {
     const auto sent = piece.copy->send(connection, piece.number, scratch);
-    piece.copy = nullptr;
-    if (!sent) {
-      outbox_.end("a bulk connection failed: " + sent.error().message);
-      return;
-    }
-    lock.lock();
+    if (!sent) return outbox_.end("a bulk connection failed: " + sent.error().message);
   }
+}
+
+void BulkLinks::run_message_sender() {
+  std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  Piece piece;
+  while (next(messages_, piece)) piece.copy->send(outbox_, piece.number, scratch);
 }
 
 void BulkLinks::stop() {
@@ -97,6 +120,8 @@ void BulkLinks::stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     unsent.swap(queue_);
+    unsent.insert(unsent.end(), messages_.begin(), messages_.end());
+    messages_.clear();
     threads.swap(threads_);
     for (const auto& connection : connections_) connection->close();
   }

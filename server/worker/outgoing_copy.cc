@@ -5,13 +5,13 @@
 
 namespace gpupool::worker {
 
-OutgoingCopy::OutgoingCopy(Executor& session, BulkLinks& links, ContextState& context, const DeviceRows& rows,
-                           uint64_t sequence, CUresult reply)
-    : BulkCopy(&context, rows), session_(session), links_(links), sequence_(sequence), reply_(reply), unsent_(rows.pieces()) {}
+OutgoingCopy::OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence,
+                           CUresult reply)
+    : BulkCopy(&context, rows), session_(session), way_(way), sequence_(sequence), reply_(reply), unsent_(rows.pieces()) {}
 
-CUresult OutgoingCopy::start(Executor& session, BulkLinks& links, StreamState& stream, const DeviceRows& rows,
-                             uint64_t sequence, CUresult reply) {
-  auto copy = std::make_shared<OutgoingCopy>(session, links, *stream.context, rows, sequence, reply);
+CUresult OutgoingCopy::start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
+                             CUresult reply) {
+  auto copy = std::make_shared<OutgoingCopy>(session, way, *stream.context, rows, sequence, reply);
   copy->done_ = copy->signals_->take();
   if (!copy->done_) return CUDA_ERROR_OUT_OF_MEMORY;
   ++copy->done_->value;
@@ -90,34 +90,34 @@ void OutgoingCopy::queue_ready() {
     if (result == CUDA_SUCCESS) {
       result = session_.api.cuEventSynchronize(ready_[at]);
       if (result != CUDA_SUCCESS) finish(result);
-      else if (staged) links_.send(shared_from_this(), at);
+      else if (staged) queue(at);
     }
     events_->give(ready_[at]);
   }
   ready_.clear();
   if (staged || result != CUDA_SUCCESS) return;
-  for (uint64_t piece = 0; piece < rows.pieces(); ++piece) links_.send(shared_from_this(), piece);
+  for (uint64_t piece = 0; piece < rows.pieces(); ++piece) queue(piece);
 }
 
-Result<void> OutgoingCopy::send(transport::Connection& connection, uint64_t piece, std::span<std::byte> scratch) {
+void OutgoingCopy::queue(uint64_t piece) {
+  if (way_ == Way::links) session_.links.send(shared_from_this(), piece);
+  else session_.links.send_among_messages(shared_from_this(), piece);
+}
+
+std::optional<std::span<std::byte>> OutgoingCopy::begin(uint64_t piece, std::span<std::byte> scratch) {
   {
     const std::lock_guard lock(mutex_);
-    if (finished_) return {};
+    if (finished_) return std::nullopt;
     ++active_;
   }
-  wire::BulkHeader header;
-  header.length = static_cast<uint32_t>(rows.size_of(piece));
-  header.copy = sequence_;
-  header.offset = piece * rows.piece_bytes();
-  std::span<std::byte> data(reinterpret_cast<std::byte*>(rows.address + header.offset), header.length);
-  if (!ring_.chunks.empty()) {
-    data = {ring_.chunks[ring_.slot(piece)]->data, header.length};
-  } else if (rows.rows > 1) {
-    data = scratch.first(header.length);
-    gather(rows, header.offset, data);
-  }
-  const iovec parts[] = {{&header, sizeof header}, {data.data(), data.size()}};
-  const auto sent = transport::send_all(connection, parts, {});
+  const uint64_t size = rows.size_of(piece), offset = piece * rows.piece_bytes();
+  if (!ring_.chunks.empty()) return std::span(ring_.chunks[ring_.slot(piece)]->data, size);
+  if (rows.rows == 1) return std::span(reinterpret_cast<std::byte*>(rows.address + offset), size);
+  gather(rows, offset, scratch.first(size));
+  return scratch.first(size);
+}
+
+void OutgoingCopy::end(uint64_t piece, bool sent) {
   make_current(session_.api, context);
   if (!ring_.chunks.empty()) signals_->raise(*ring_.signals[ring_.slot(piece)], ring_.round(piece));
   {
@@ -127,7 +127,26 @@ Result<void> OutgoingCopy::send(transport::Connection& connection, uint64_t piec
   idle_.notify_all();
   if (sent && unsent_.fetch_sub(1) == 1) finish(CUDA_SUCCESS);
   make_current(session_.api, nullptr);
+}
+
+Result<void> OutgoingCopy::send(transport::Connection& connection, uint64_t piece, std::span<std::byte> scratch) {
+  const auto data = begin(piece, scratch);
+  if (!data) return {};
+  wire::BulkHeader header;
+  header.length = static_cast<uint32_t>(data->size());
+  header.copy = sequence_;
+  header.offset = piece * rows.piece_bytes();
+  const iovec parts[] = {{&header, sizeof header}, {data->data(), data->size()}};
+  const auto sent = transport::send_all(connection, parts, {});
+  end(piece, sent.ok());
   return sent;
+}
+
+void OutgoingCopy::send(Outbox& outbox, uint64_t piece, std::span<std::byte> scratch) {
+  const auto data = begin(piece, scratch);
+  if (!data) return;
+  const wire::DeviceData where{piece * rows.piece_bytes()};
+  end(piece, outbox.send(wire::MessageKind::device_data, 0, sequence_, std::as_bytes(std::span(&where, 1)), *data));
 }
 
 void OutgoingCopy::finish(CUresult result) {

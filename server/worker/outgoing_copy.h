@@ -5,25 +5,27 @@
 // client later that this stream got further is behind that reply, and no answer has to look for unsent data.
 #pragma once
 #include <atomic>
+#include <optional>
 
 #include "protocol/transport/transport.h"
 #include "server/worker/bulk_copy.h"
 
 namespace gpupool::worker {
 
-class BulkLinks;
 class Executor;
+class Outbox;
 
 class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<OutgoingCopy> {
  public:
+  enum class Way { links, messages };
   // Registers the copy and enqueues what `stream` has to do. With an error nothing was registered.
-  static CUresult start(Executor& session, BulkLinks& links, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
+  static CUresult start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
                         CUresult reply);
-  OutgoingCopy(Executor& session, BulkLinks& links, ContextState& context, const DeviceRows& rows, uint64_t sequence,
-               CUresult reply);
+  OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence, CUresult reply);
 
   // After an error the session must end: the copy is left to cancel().
   Result<void> send(transport::Connection& connection, uint64_t piece, std::span<std::byte> scratch);
+  void send(Outbox& outbox, uint64_t piece, std::span<std::byte> scratch);
   // Ends the copy: once, by the last piece or by the first error. Any thread.
   void finish(CUresult result);
   void cancel() override;
@@ -33,9 +35,13 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
   CUresult enqueue_staged(StreamState& stream);
   void hand_over();
   void queue_ready();
+  void queue(uint64_t piece);
+  // The piece's bytes, for the time between them; nullopt: the copy is over.
+  std::optional<std::span<std::byte>> begin(uint64_t piece, std::span<std::byte> scratch);
+  void end(uint64_t piece, bool sent);
 
   Executor& session_;
-  BulkLinks& links_;
+  const Way way_;
   const uint64_t sequence_;
   const CUresult reply_;     // of an earlier command, to be told with this copy's success
   std::vector<CUevent> ready_;  // the executor's until hand_over(), then its who waits for them

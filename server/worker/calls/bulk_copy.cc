@@ -53,7 +53,7 @@ Outcome bulk_from_device(Executor& session, Command& command) {
   if (!session.links.any()) return fail(CUDA_ERROR_NOT_SUPPORTED);
   session.contexts.enter(stream->context);
   const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
-  const CUresult result = OutgoingCopy::start(session, session.links, *stream, rows_of(*copy), command.header.sequence, deferred);
+  const CUresult result = OutgoingCopy::start(session, OutgoingCopy::Way::links, *stream, rows_of(*copy), command.header.sequence, deferred);
   return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);
 }
 

@@ -4,6 +4,7 @@
 
 #include "server/worker/calls/commands.h"
 #include "server/worker/calls/copy_ranges.h"
+#include "server/worker/outgoing_copy.h"
 
 namespace gpupool::worker::commands {
 namespace {
@@ -198,6 +199,16 @@ Outcome copy_from_device(Executor& session, Command& command) {
     session.memory.collect();
     session.outbox.send(wire::MessageKind::reply, result, sequence);
     return Outcome::parked();
+  }
+  // Larger ones too, by another thread, while the stream waits.
+  const bool in_pieces = copy->rows == 1 || copy->pitch == copy->width || copy->width <= kLargePiece;
+  if (copy->width * copy->rows > kLargePiece && in_pieces && session.memory.reachable(copy->source, *touched) &&
+      session.api.cuStreamWaitValue32_v2) {
+    const bool packed = copy->rows == 1 || copy->pitch == copy->width;
+    const DeviceRows rows{copy->source, copy->pitch, packed ? copy->width * copy->rows : copy->width, packed ? 1 : copy->rows};
+    const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
+    const CUresult result = OutgoingCopy::start(session, OutgoingCopy::Way::messages, *stream, rows, sequence, deferred);
+    return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);
   }
   CopyPiece reply{.sequence = sequence};
   reply.result = enqueue_all(session, *stream, *copy, sequence);
