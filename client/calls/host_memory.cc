@@ -2,7 +2,9 @@
 // refused and the attributes that promise it are hidden (devices.cc).
 #include "client/host_memory.h"
 
-#include "client/call.h"
+#include <algorithm>
+
+#include "client/bridge.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool::client;
@@ -12,6 +14,18 @@ namespace {
 constexpr unsigned kAllocFlags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
 constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                                     CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+
+// Copies may still be on their way into memory that is about to go, or out of it, on any server: CUDA waits for them too.
+void await_copies() {
+  const auto pending = [](const auto& session) { return session->copies_pending(); };
+  if (!streams_held() && std::none_of(sessions().begin(), sessions().end(), pending)) return;
+  Context* const current = current_context();
+  if (current) (void)synchronize_context(*current);
+  for (const auto& device : devices()) {
+    Context& primary = *device->primary;
+    if (&primary != current && primary.active && primary.on_server) (void)synchronize_context(primary);
+  }
+}
 
 }  // namespace
 
@@ -32,9 +46,7 @@ CUDA_EXPORT CUresult cuMemAllocHost_v2(void** memory, size_t bytes) { return cuM
 CUDA_EXPORT CUresult cuMemFreeHost(void* memory) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    // Copies from the device may still be on their way into this memory: CUDA waits for them too.
-    const Context* context = current_context();
-    if (context && context->session->copies_pending()) (void)cuCtxSynchronize();
+    await_copies();
     return host_memory().free(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }
@@ -57,8 +69,7 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
-    const Context* context = current_context();
-    if (context && context->session->copies_pending()) (void)cuCtxSynchronize();
+    await_copies();
     return host_memory().remove_registered(memory) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   });
 }

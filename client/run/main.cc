@@ -25,11 +25,13 @@ constexpr int kExitCannotRun = 126;
 constexpr int kExitNotFound = 127;
 
 constexpr const char* kHelp =
-    "Usage: pool-run [--server tcp://HOST:PORT] [--preload] [--stats] [--] PROGRAM [ARGUMENTS...]\n"
+    "Usage: pool-run [--server tcp://HOST:PORT[,...]] [--preload] [--stats] [--] PROGRAM [ARGUMENTS...]\n"
     "\n"
     "Runs PROGRAM so that its CUDA calls are executed by the poold at HOST:PORT.\n"
     "\n"
-    "  --server URL  the poold to use; default: $GPUPOOL\n"
+    "  --server URL  the poold to use; default: $GPUPOOL. Several with commas: their\n"
+    "                devices are numbered through in this order, as CUDA_VISIBLE_DEVICES\n"
+    "                counts them; the program does not start without all of them\n"
     "  --preload     also put the client library into LD_PRELOAD, for programs that find\n"
     "                libcuda.so.1 by a path of their own (RPATH)\n"
     "  --stats       at the end of each process that used the pool, print on stderr what\n"

@@ -52,8 +52,89 @@ PASSES(events_between_devices)
 PASSES(a_library_on_two_devices)
 PASSES(threads_on_two_devices)
 
-TEST_CASE("two servers, every call waits") {
+TEST_CASE("two servers while every call waits") {
   for (const char* scenario : {"copies_between_devices", "a_chain_over_two_devices"}) {
     passes_everywhere(scenario, {{"GPUPOOL_SYNC", "1"}});
+  }
+}
+
+TEST_CASE("the devices of several servers are chosen among") {
+  Pool first(kTwoDevices), second(kTwoDevices);
+  const auto list = [&](const std::string& servers, const char* visible) {
+    Environment environment{{"GPUPOOL", servers}};
+    if (visible) environment["CUDA_VISIBLE_DEVICES"] = visible;
+    const Finished app = run_to_end({driver_app(), "list_devices"}, first.through(environment));
+    INFO(app.output);
+    CHECK(app.status == 0);
+    return lines_with(app.output, "GPU-");
+  };
+  const auto a = list(first.poold().url(), nullptr), b = list(second.poold().url(), nullptr);
+  REQUIRE(a.size() == 2);
+  REQUIRE(b.size() == 2);
+  using Lines = std::vector<std::string>;
+  CHECK(list(both(first, second), nullptr) == Lines{a[0], a[1], b[0], b[1]});
+  CHECK(list(both(second, first), nullptr) == Lines{b[0], b[1], a[0], a[1]});
+  CHECK(list(both(first, second), "3,0") == Lines{b[1], a[0]});
+  CHECK(list(both(first, second), b[0].c_str()) == Lines{b[0]});
+  CHECK(list(both(first, second), "1,4,0") == Lines{a[1]});
+}
+
+TEST_CASE("a list of servers that makes no sense") {
+  Pool pool;
+  const std::string url = pool.poold().url();
+  for (const auto& [list, reason] : {std::pair<std::string, std::string>{url + ",", "''"}, {"," + url, "''"},
+                                     {url + ",," + url, "''"}, {url + "," + url, "twice"}, {url + ", " + url, "transport"}}) {
+    const Finished app = run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL", list}}));
+    INFO(list << ": " << app.output);
+    CHECK(app.output.find("cuInit CUDA_ERROR_NO_DEVICE, again CUDA_ERROR_NO_DEVICE") != std::string::npos);
+    const auto lines = lines_with(app.output, "gpupool:");
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find(reason) != std::string::npos);
+  }
+}
+
+TEST_CASE("one of the listed servers is not there") {
+  Pool pool;
+  uint16_t port = 0;
+  {
+    auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
+    REQUIRE(listener);
+    port = (*listener)->endpoint().port;
+  }
+  const std::string missing = "tcp://127.0.0.1:" + std::to_string(port);
+  for (const std::string& list : {pool.poold().url() + "," + missing, missing + "," + pool.poold().url()}) {
+    const Finished app = run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL", list}}));
+    INFO(app.output);
+    CHECK(app.output.find("cuInit CUDA_ERROR_NO_DEVICE") != std::string::npos);
+    const auto lines = lines_with(app.output, "gpupool:");
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find(missing + ":") != std::string::npos);
+    CHECK(lines[0].find("refused") != std::string::npos);
+  }
+}
+
+TEST_CASE("one of two servers dies at work") {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    Pool lost(kOneDevice), kept(kOneDevice);
+    Process app({driver_app(), "one_of_two_fails"},
+                lost.through({{"GPUPOOL", both(lost, kept)}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "900"}}));
+    REQUIRE(app.await_output("working"));
+    const pid_t worker = lost.worker_of(app);
+    REQUIRE(::kill(worker, signal) == 0);
+    const int status = app.wait(kLongPatience);
+    app.signal(SIGKILL);
+    app.await_end_of_output();
+    INFO("signal " << signal << ": " << app.output());
+    CHECK(status == 0);
+    CHECK(app.output().find("there: CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_ERROR_DEVICE_UNAVAILABLE\n") != std::string::npos);
+    CHECK(app.output().find("here, for what waited: CUDA_ERROR_DEVICE_UNAVAILABLE\n") != std::string::npos);
+    CHECK(app.output().find("across: CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_ERROR_DEVICE_UNAVAILABLE\n") != std::string::npos);
+    CHECK(app.output().find("an event: CUDA_ERROR_DEVICE_UNAVAILABLE\n") != std::string::npos);
+    CHECK(app.output().find("here: all is well\n") != std::string::npos);
+    const auto lines = lines_with(app.output(), "gpupool:");
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find(lost.poold().url()) != std::string::npos);
+    ::kill(worker, SIGKILL);
+    CHECK(await_gone(worker));
   }
 }

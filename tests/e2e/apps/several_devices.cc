@@ -404,3 +404,54 @@ SCENARIO(threads_on_two_devices) {
   }
   for (auto& thread : threads) thread.join();
 }
+
+SCENARIO(list_devices) {
+  int count = 0;
+  OK(cuInit(0));
+  OK(cuDeviceGetCount(&count));
+  for (int i = 0; i < count; ++i) {
+    CUuuid uuid;
+    OK(cuDeviceGetUuid(&uuid, i));
+    std::printf("GPU-");
+    for (int byte = 0; byte < 16; ++byte) {
+      std::printf("%s%02x", byte == 4 || byte == 6 || byte == 8 || byte == 10 ? "-" : "", static_cast<unsigned char>(uuid.bytes[byte]));
+    }
+    std::printf("\n");
+  }
+}
+
+// Device 0 goes away while it is at work and while device 1 waits for it; device 1 goes on.
+SCENARIO(one_of_two_fails) {
+  constexpr size_t kBytes = size_t{32} << 20;
+  const Side lost(0, kBytes), kept(1, kBytes);
+  lost.use();
+  CUevent never = nullptr;
+  OK(cuEventCreate(&never, CU_EVENT_DISABLE_TIMING));
+  OK(cuMemsetD8(lost.memory, 0, kBytes));
+  OK(cuCtxSynchronize());
+  OK(lost.kernels.launch("burn_forever", 1, 1, lost.stream, lost.memory));
+  OK(cuEventRecord(never, lost.stream));
+  kept.use();
+  OK(cuStreamWaitEvent(kept.stream, never, 0));
+  OK(cuMemcpyDtoDAsync(kept.memory, lost.memory, kBytes, kept.stream));
+  CUstream other = nullptr;
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  std::printf("working\n");
+  std::fflush(stdout);
+  lost.use();
+  std::printf("there: %s", name_of(cuStreamSynchronize(lost.stream)));
+  CUdeviceptr memory = 0;
+  std::printf(" %s\n", name_of(cuMemAlloc(&memory, 64)));
+  kept.use();
+  std::printf("here, for what waited: %s\n", name_of(cuStreamSynchronize(kept.stream)));
+  std::printf("across: %s %s\n", name_of(cuMemcpyDtoD(kept.memory, lost.memory, 64)),
+              name_of(cuMemcpyPeerAsync(kept.memory, kept.device.context, lost.memory, lost.device.context, 64, kept.stream)));
+  std::printf("an event: %s\n", name_of(cuStreamWaitEvent(kept.stream, never, 0)));
+  for (const CUstream stream : {kept.stream, other}) {
+    OK(kept.kernels.launch("fill", 16, 256, stream, kept.memory, 3u, 4096u));
+    OK(cuStreamSynchronize(stream));
+    EXPECT(download<uint32_t>(kept.memory, 4096)[4095] == 3 + 4095);
+  }
+  OK(cuCtxSynchronize());
+  std::printf("here: all is well\n");
+}

@@ -273,6 +273,42 @@ TEST_CASE("a session ends although a host function is never answered") {
   CHECK(client.finish() == 0);
 }
 
+TEST_CASE("a held stream waits until the client lets it go on, and no other does") {
+  TestClient client;
+  client.retain();
+  client.create_stream(0);
+  client.create_stream(1);
+  client.send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 77}));
+  // This device has no stream memory operations, so it is a host function, whose turn is told.
+  CHECK(client.receive().header.kind == wire::MessageKind::host_callback);
+  CHECK(client.ask(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(1), 77})) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(7), 78})) == CUDA_ERROR_INVALID_HANDLE);
+  const uint64_t wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true);
+  CHECK(client.ask(Command::synchronize_stream, bytes_of(stream_handle(1))) == CUDA_SUCCESS);
+  client.send(Command::resume_stream, bytes_of(wire::ResumeStream{78}));  // nothing is held by that
+  CHECK(client.silent());
+  client.send(Command::resume_stream, bytes_of(wire::ResumeStream{77}));
+  CHECK(client.result(wait) == CUDA_SUCCESS);
+}
+
+TEST_CASE("contexts and sessions end although a stream is held") {
+  TestClient client;
+  client.retain();
+  client.create_stream(0);
+  client.send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 1}));
+  client.send(Command::hold_stream, bytes_of(wire::HoldStream{0, 2}));
+  const uint64_t reset = client.send(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0);
+  Message answer;
+  do answer = client.receive();
+  while (answer.header.kind == wire::MessageKind::host_callback);
+  CHECK(answer.header.sequence == reset);
+  CHECK(answer.header.result == CUDA_SUCCESS);
+  client.retain();
+  client.create_stream(1);
+  client.send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(1), 3}));
+  CHECK(client.finish() == 0);
+}
+
 TEST_CASE("contexts come and go with what is in them") {
   TestClient client;
   client.retain();

@@ -77,6 +77,7 @@ std::vector<Frame> frames(const TestClient& client) {
       {id(Command::get_global), named(wire::GetGlobal{kModule}, "variable")},
       {id(Command::launch), bytes_of(launch, attribute, uint64_t{3})},
       {id(Command::host_function_done), bytes_of(wire::HostFunctionDone{1, 0})},
+      {id(Command::resume_stream), bytes_of(wire::ResumeStream{1})},
       {id(Command::synchronize_stream), bytes_of(uint64_t{0})},
       {id(Command::synchronize_event), bytes_of(event_handle(0))},
       {id(Command::synchronize_context), {}},
