@@ -176,7 +176,7 @@ int64_t SlowLink::due(Way& way, int64_t arrived, size_t bytes) const {
 }
 
 void SlowLink::carry(int from, int to, Way& way) {
-  go_first();
+  if (delay_ > kAwake) go_first();  // where nothing is slept through it would only take the core from the programs
   Waiting waiting;
   bool open = true;  // more may come
   while (!ending_ && (open || !waiting.empty())) {

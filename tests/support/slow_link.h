@@ -2,8 +2,8 @@
 // on after exactly half the round-trip time, in order, however many connections and however much is on its way.
 //
 // Each direction of each connection has a thread that both receives and sends: what it has received waits, with the time at
-// which it is due, until that time; the last microseconds are waited for without sleeping. Where the system allows it the
-// threads go before all others, as a network card would.
+// which it is due, until that time; the last microseconds are waited for without sleeping. Threads that do sleep go before
+// all others where the system allows it, as a network card would.
 #pragma once
 #include <atomic>
 #include <chrono>
