@@ -20,10 +20,14 @@ void await_copies() {
   const auto pending = [](const auto& session) { return session->copies_pending(); };
   if (!streams_held() && std::none_of(sessions().begin(), sessions().end(), pending)) return;
   Context* const current = current_context();
-  if (current) (void)synchronize_context(*current);
+  const auto finish = [](Context& context) {
+    const CUresult result = synchronize_context(context);
+    if (result != CUDA_SUCCESS && !is_sticky(result)) context.late_error = result;  // not this call's to report
+  };
+  if (current) finish(*current);
   for (const auto& device : devices()) {
     Context& primary = *device->primary;
-    if (&primary != current && primary.active && primary.on_server) (void)synchronize_context(primary);
+    if (&primary != current && primary.active && primary.on_server) finish(primary);
   }
 }
 

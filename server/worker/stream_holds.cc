@@ -3,7 +3,6 @@
 namespace gpupool::worker {
 
 CUresult StreamHolds::hold(StreamState& stream, uint64_t id) {
-  if (holds_.size() >= kMaxStreamHolds) return CUDA_ERROR_OUT_OF_MEMORY;
   if (holds_.contains(id)) return CUDA_ERROR_INVALID_VALUE;
   SignalPool& signals = *stream.context->signals;
   Signal* const signal = signals.take();

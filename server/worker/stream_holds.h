@@ -9,11 +9,9 @@
 
 namespace gpupool::worker {
 
-constexpr size_t kMaxStreamHolds = 4096;
-
 class StreamHolds {
  public:
-  // The stream's context is current. CUDA_ERROR_NOT_SUPPORTED: the device has no stream memory operations.
+  // The stream's context is current. CUDA_ERROR_NOT_SUPPORTED: the device has no stream memory operations, or too many wait.
   CUresult hold(StreamState& stream, uint64_t id);
   // False: no such hold. Makes its context current.
   bool resume(uint64_t id, Contexts& contexts);
