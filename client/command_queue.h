@@ -91,11 +91,12 @@ class CommandQueue {
   wire::Buffer sending_;
   bool failed_ = false;
 
-  std::mutex mutex_;
+  // Lines of their own: the flusher looks at the count while threads append.
+  alignas(64) std::mutex mutex_;
   wire::Buffer pending_;
   uint64_t sequence_ = 0;
 
-  std::atomic<size_t> pending_bytes_{0};
+  alignas(64) std::atomic<size_t> pending_bytes_{0};
   enum FlusherState : uint32_t { kNotStarted, kAwake, kAsleep };
   std::atomic<uint32_t> flusher_{kNotStarted};
 };
