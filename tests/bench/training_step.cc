@@ -3,8 +3,8 @@
 //
 //     gpupool-bench-step STEPS [LOOPS]    LOOPS: how long a kernel works
 //
-// Ten layers, each with two buffers of its own, copies of its inputs on a second stream, and thirty launches that count
-// themselves in device memory; what comes back to the host is checked against that count.
+// Ten layers, each with two buffers of its own, copies of its inputs on a second stream while the layer before it runs, and
+// thirty launches that count themselves in device memory; what comes back to the host is checked against that count.
 #include <cstring>
 
 #include "tests/bench/program.h"
@@ -60,7 +60,7 @@ constexpr size_t kInputs = 65536 + 2 * 4096;
 struct Step {
   CUfunction work = nullptr;
   CUstream compute = nullptr, copies = nullptr;
-  CUevent copied = nullptr, layer = nullptr;
+  CUevent copied[2] = {}, layer = nullptr;
   CUdeviceptr inputs = 0, counter = 0;
   char* host_inputs = nullptr;
   unsigned* host_counts = nullptr;
@@ -72,24 +72,26 @@ struct Step {
     std::fprintf(stderr, "gpupool-bench-step: %s: %u launches counted, not %u\n", where, got, launched);
     std::exit(1);
   }
+  void copy_inputs(unsigned of_layer) const;
   void run();
 };
 
+void Step::copy_inputs(unsigned of_layer) const {
+  size_t at = of_layer * kInputs;
+  for (size_t i = 0; i < std::size(kInputBytes); at += kInputBytes[i++]) {
+    if (of_layer == 0 && i == 0) continue;  // one of the thirty copies goes the other way, at the end of the step
+    CHECK(cuMemcpyHtoDAsync(inputs + at, host_inputs + at, kInputBytes[i], copies));
+  }
+  CHECK(cuEventRecord(copied[of_layer % 2], copies));
+}
+
 void Step::run() {
+  copy_inputs(0);
   for (unsigned i = 0; i < kLayers; ++i) {
     CUdeviceptr buffers[2] = {};
     for (int b = 0; b < 2; ++b) CHECK(cuMemAlloc(&buffers[b], kBufferBytes[b]));
-    size_t at = 0;
-    for (const size_t bytes : kInputBytes) {
-      if (i == 0 && at == 0) {  // one of the thirty copies goes the other way, below
-        at += bytes;
-        continue;
-      }
-      CHECK(cuMemcpyHtoDAsync(inputs + i * kInputs + at, host_inputs + i * kInputs + at, bytes, copies));
-      at += bytes;
-    }
-    CHECK(cuEventRecord(copied, copies));
-    CHECK(cuStreamWaitEvent(compute, copied, 0));
+    if (i + 1 < kLayers) copy_inputs(i + 1);
+    CHECK(cuStreamWaitEvent(compute, copied[i % 2], 0));
     for (unsigned k = 0; k < kLaunchesPerLayer; ++k) {
       CUdeviceptr data = k % 3 ? buffers[k % 2] : inputs + i * kInputs;
       void* parameters[] = {&data, &counter, &loops};
@@ -102,7 +104,6 @@ void Step::run() {
     }
     if (i == 5) {  // second: the loss, a synchronous copy
       unsigned count = 0;
-      CHECK(cuStreamWaitEvent(nullptr, copied, 0));
       CHECK(cuEventRecord(layer, compute));
       CHECK(cuStreamWaitEvent(nullptr, layer, 0));
       CHECK(cuMemcpyDtoH(&count, counter, sizeof count));
@@ -127,7 +128,7 @@ int main(int argc, char** argv) {
   CHECK(cuModuleLoadData(&module, kKernel));
   CHECK(cuModuleGetFunction(&step.work, module, "work"));
   CHECK(cuStreamCreate(&step.copies, CU_STREAM_NON_BLOCKING));
-  CHECK(cuEventCreate(&step.copied, CU_EVENT_DISABLE_TIMING));
+  for (CUevent& event : step.copied) CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   CHECK(cuEventCreate(&step.layer, CU_EVENT_DISABLE_TIMING));
   CHECK(cuMemAlloc(&step.inputs, kLayers * kInputs));
   CHECK(cuMemAlloc(&step.counter, sizeof(unsigned)));
