@@ -2,12 +2,18 @@
 // plain memory of this process; what being pinned changes is that asynchronous copies may read and write it later. Any
 // thread.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
 
+#include "protocol/cuda/cuda_header.h"
+
 namespace gpupool::client {
+
+class Session;
+struct Context;
 
 struct HostAllocation {
   uint64_t address = 0;
@@ -16,22 +22,34 @@ struct HostAllocation {
   bool registered = false;  // cuMemHostRegister: the memory is the program's
   uint64_t context = 0;
   uint64_t id = 0;
+  // What the server maps too (id names it there): copies of this context's streams go straight to and from it.
+  Session* shared_with = nullptr;
+  uint32_t epoch = 0;       // of the context: a reset has taken it away from the server
+  bool used = false;        // asynchronous copies may be under way
+  bool written = false;     // among them such that write it
 };
 
 class HostMemory {
  public:
   // Null when there is no memory.
   void* allocate(uint64_t bytes, unsigned flags, uint64_t context);
+  // The same where the server can map it too. Null as well when it cannot, or an earlier command's error is in *result.
+  void* allocate_shared(uint64_t bytes, unsigned flags, Context& context, CUresult* result);
   bool free(void* address);  // false: not the start of an allocation
   // False: overlaps pinned memory.
   bool add_registered(void* address, uint64_t bytes, unsigned flags, uint64_t context);
   bool remove_registered(void* address);
   std::optional<HostAllocation> find(uint64_t address) const;
   bool is_pinned(const void* address, uint64_t bytes) const;
+  // Shared memory of this context that holds all of these bytes, for a copy that is noted unless it is waited for.
+  std::optional<HostAllocation> use_shared(const void* address, uint64_t bytes, const Context& context, bool write, bool wait);
+  // May the device still write here, by a copy that was not waited for?
+  bool is_written(const void* address) const;
 
  private:
   mutable std::mutex mutex_;
   std::map<uint64_t, HostAllocation> allocations_;
+  std::atomic<uint64_t> shared_bytes_{0};
   uint64_t next_id_ = uint64_t{1} << 40;  // apart from the ids of device allocations
 };
 

@@ -156,6 +156,28 @@ CUresult Session::finish_call(Context* context, Waiter& waiter, wire::Buffer& re
   return static_cast<CUresult>(context->late_error.exchange(0));
 }
 
+CUresult Session::share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken) {
+  *taken = false;
+  if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
+  std::lock_guard lock(share_mutex_);
+  if (auto sent = connection_->send_descriptor(descriptor, Clock::now() + settings_.dead_peer_timeout); !sent) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  // From here on the command must follow, whatever becomes of the context.
+  Waiter waiter;
+  queue_.append(static_cast<uint16_t>(wire::Command::share_host_memory), wire::kWantsReply, handle_of(&context),
+                [&](wire::Writer& writer) { writer.put(memory); },
+                [&](uint64_t number) {
+                  waiter.sequence = number;
+                  receiver_.expect(waiter);
+                });
+  queue_.flush();
+  wire::Buffer reply;
+  const CUresult result = finish_call(&context, waiter, reply);
+  *taken = reply.size() == sizeof memory.memory;
+  return result;
+}
+
 void Session::ping() {
   queue_.append(static_cast<uint16_t>(wire::Command::ping), wire::kWantsReply, 0, [](wire::Writer&) {}, [](uint64_t) {});
   queue_.try_flush();

@@ -59,6 +59,11 @@ class Session {
   CommandQueue& queue() { return queue_; }
   BulkLinks& links() { return links_; }
 
+  // Can the server map this program's memory?
+  bool shares_memory() const { return connection_->shares_memory(); }
+  // Gives the server a descriptor and the command that is about it. *taken: it has the memory now, whatever the result
+  // (which may be an earlier command's).
+  CUresult share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken);
   // Is host memory that the program gave to an asynchronous copy still being read or written?
   bool copies_pending() const { return receiver_.transfers_pending() || links_.reading(); }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
@@ -137,6 +142,7 @@ class Session {
   Receiver receiver_;
   CommandQueue queue_;
   BulkLinks links_;
+  std::mutex share_mutex_;  // descriptors are sent in the order of their commands
   AddressSpace addresses_;
   Answers answers_;
   std::vector<hello::Device> offered_;

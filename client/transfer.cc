@@ -158,6 +158,13 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
   return CUDA_SUCCESS;
 }
 
+CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64_t memory, uint64_t offset, uint64_t device,
+                     const Rows& rows, bool to_device) {
+  return session.post(wire::Command::copy_shared, &context,
+                      wire::CopyShared{cuda::handle_bits(stream), device, rows.device_pitch, memory, offset, rows.host_pitch,
+                                       rows.width, rows.count, to_device ? 1u : 0u, 0});
+}
+
 CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
                           const Rows& rows, bool wait) {
   auto* const memory = static_cast<std::byte*>(to);

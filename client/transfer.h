@@ -23,6 +23,9 @@ enum class Source {
 };
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
                         const Rows& rows, CopyOrder order, Source source);
+// Between the device and memory that the server maps too (host_memory.h, use_shared), in the order of the stream.
+CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64_t memory, uint64_t offset, uint64_t device,
+                     const Rows& rows, bool to_device);
 // wait: return when the data is there; otherwise it arrives before any later wait on the stream returns.
 CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
                           const Rows& rows, bool wait);

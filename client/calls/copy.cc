@@ -91,6 +91,20 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
   });
 }
 
+constexpr uint64_t kSentAlong = 16 * 1024;
+
+// Memory that the server maps too: the device reads or writes it itself when the stream gets there.
+CUresult copy_in_place(const Caller& caller, const HostAllocation& memory, const End& host, const End& device, const Rows& rows,
+                       uint64_t depth, bool up) {
+  for (uint64_t z = 0; z < depth; ++z) {
+    const uint64_t offset = host.address - memory.address + z * host.slice;
+    const CUresult result = copy_shared(*caller.session, *caller.context, caller.stream, memory.id, offset,
+                                        device.address + z * device.slice, rows, up);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return caller.wait ? cuStreamSynchronize(caller.stream) : CUDA_SUCCESS;
+}
+
 CUresult run_between_servers(const Caller& caller, Box box) {
   bool wait = caller.wait;
   for (End* end : {&box.from, &box.to}) {
@@ -134,9 +148,17 @@ CUresult run(Caller caller, Box box) {
   Rows rows{box.width, box.height, host.pitch, device.pitch};
   if (rows.count == 1) rows.host_pitch = rows.device_pitch = rows.width;
   const uint64_t host_span = span_of(box, host);
+  void* const start = host_pointer(host.address);
+  const bool written = up && host_memory().is_written(start);
+  // A small synchronous copy to the device is sent with the next commands instead: nobody waits for it.
+  if (!up || !caller.wait || written || box.width * box.height * box.depth > kSentAlong) {
+    if (const auto shared = host_memory().use_shared(start, host_span, *caller.context, !up, caller.wait)) {
+      return copy_in_place(caller, *shared, host, device, rows, box.depth, up);
+    }
+  }
   // What is pageable may be gone when the caller goes on, so the copy is waited for, as CUDA does.
   const bool wait = caller.wait || (!up && !host_memory().is_pinned(host_pointer(host.address), host_span));
-  bool later = up && (host_functions_pending() || awaits_data_in(host_pointer(host.address), host_span));
+  bool later = up && (written || host_functions_pending() || awaits_data_in(host_pointer(host.address), host_span));
   if (later && caller.wait) {
     if (const CUresult result = cuStreamSynchronize(caller.stream); result != CUDA_SUCCESS) return result;
     later = false;

@@ -16,9 +16,9 @@ constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGI
                                     CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
 
 // Copies may still be on their way into memory that is about to go, or out of it, on any server: CUDA waits for them too.
-void await_copies() {
+void await_copies(bool used = false) {
   const auto pending = [](const auto& session) { return session->copies_pending(); };
-  if (!streams_held() && std::none_of(sessions().begin(), sessions().end(), pending)) return;
+  if (!used && !streams_held() && std::none_of(sessions().begin(), sessions().end(), pending)) return;
   Context* const current = current_context();
   const auto finish = [](Context& context) {
     const CUresult result = synchronize_context(context);
@@ -40,7 +40,10 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int fl
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (!memory || bytes == 0 || flags & ~kAllocFlags) return CUDA_ERROR_INVALID_VALUE;
-    *memory = host_memory().allocate(bytes, flags, context->handle);
+    CUresult result = CUDA_SUCCESS;
+    *memory = session->shares_memory() ? host_memory().allocate_shared(bytes, flags, *context, &result) : nullptr;
+    if (result != CUDA_SUCCESS) return result;
+    if (!*memory) *memory = host_memory().allocate(bytes, flags, context->handle);
     return *memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   });
 }
@@ -50,7 +53,8 @@ CUDA_EXPORT CUresult cuMemAllocHost_v2(void** memory, size_t bytes) { return cuM
 CUDA_EXPORT CUresult cuMemFreeHost(void* memory) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    await_copies();
+    const auto allocation = host_memory().find(reinterpret_cast<uintptr_t>(memory));
+    await_copies(allocation && allocation->used);
     return host_memory().free(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }

@@ -191,6 +191,32 @@ struct ResumeStream {
   uint64_t hold;
 };
 
+// share_host_memory: pinned memory of the program that the worker maps too, for the context that the header names. Its
+// descriptor (a memfd of exactly `size` bytes, sealed against shrinking) was sent beside the bytes before. Only where the
+// transport shares memory. Reply: u64 memory, also when its result is an earlier command's error.
+struct ShareHostMemory {
+  uint64_t memory;      // minted by the client, apart from handles
+  uint64_t size;
+};
+// release_host_memory: no command will name it any more; copies that were queued before still use it.
+struct ReleaseHostMemory {
+  uint64_t memory;
+};
+// copy_shared: between the device and shared host memory of the stream's context, in the order of the stream: the memory is
+// read or written when the stream gets there.
+struct CopyShared {
+  uint64_t stream;
+  uint64_t device;
+  uint64_t device_pitch;
+  uint64_t memory;
+  uint64_t offset;      // in the memory
+  uint64_t host_pitch;
+  uint64_t width;
+  uint64_t rows;
+  uint32_t to_device;   // 1: to the device; 0: from it
+  uint32_t reserved;
+};
+
 #define GPUPOOL_BODY(type, bytes) static_assert(sizeof(type) == (bytes) && std::is_trivially_copyable_v<type>)
 GPUPOOL_BODY(MoveAddresses, 16);
 GPUPOOL_BODY(AddressRange, 16);
@@ -213,6 +239,9 @@ GPUPOOL_BODY(GlobalInfo, 16);
 GPUPOOL_BODY(Launch, 56);
 GPUPOOL_BODY(HostFunction, 16);
 GPUPOOL_BODY(HostFunctionDone, 16);
+GPUPOOL_BODY(ShareHostMemory, 16);
+GPUPOOL_BODY(ReleaseHostMemory, 8);
+GPUPOOL_BODY(CopyShared, 72);
 #undef GPUPOOL_BODY
 
 }  // namespace gpupool::wire

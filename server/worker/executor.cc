@@ -45,6 +45,7 @@ Executor::Executor(SessionStart& start)
       contexts(api),
       table(api, contexts),
       staging(api),
+      shared_memory(api, waits),
       bulk(api, outbox, staging, waits, capture, output_possible),
       links(copies, outbox),
       memory(api, contexts, outbox),
@@ -238,6 +239,7 @@ bool Executor::leave(ContextState& context) {
   context.departed.clear();
   if (context.barrier) context.events->give(std::exchange(context.barrier, nullptr));
   staging.drop_context(context, false);
+  shared_memory.drop_context(context);
   memory.drop_context(context, false);
   table.drop_context(context);
   context.signals->clear();
@@ -258,6 +260,7 @@ void Executor::tear_down() {
     contexts.enter(context.get());
     api.cuCtxSynchronize();
     staging.drop_context(*context, false);
+    shared_memory.drop_context(*context);
     bulk.drop_context(*context);
   }
   table.destroy_all();

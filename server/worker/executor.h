@@ -29,6 +29,7 @@
 #include "server/worker/inbox.h"
 #include "server/worker/outbox.h"
 #include "server/worker/output_capture.h"
+#include "server/worker/shared_host_memory.h"
 #include "server/worker/staging.h"
 #include "server/worker/stream_holds.h"
 #include "server/worker/uploads.h"
@@ -82,6 +83,7 @@ class Executor {
   HandleTable table;
   WaitPool waits;
   Staging staging;
+  SharedHostMemory shared_memory;
   Bulk bulk;
   BulkCopies copies;
   BulkLinks links;

@@ -205,6 +205,15 @@ CUresult host_free(void* memory) {
   ::operator delete(memory, std::align_val_t(4096));
   return CUDA_SUCCESS;
 }
+CUresult host_register(void* memory, size_t, unsigned) {
+  const Lock lock(driver().mutex);
+  if (!t_current) return CUDA_ERROR_INVALID_CONTEXT;
+  return driver().registered.insert(memory).second ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+CUresult host_unregister(void* memory) {
+  const Lock lock(driver().mutex);
+  return driver().registered.erase(memory) != 0 ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
 bool is_mapped(uint64_t address, size_t size) {
   auto place = driver().mapped.upper_bound(address);
   if (place == driver().mapped.begin()) return false;
@@ -385,6 +394,8 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuEventSynchronize, synchronize_event),
     FAKE(cuMemHostAlloc, host_alloc),
     FAKE(cuMemFreeHost, host_free),
+    FAKE(cuMemHostRegister_v2, host_register),
+    FAKE(cuMemHostUnregister, host_unregister),
     FAKE(cuMemcpyHtoDAsync_v2, copy_in),
     FAKE(cuMemcpyDtoHAsync_v2, copy_out),
     FAKE(cuMemcpy2DAsync_v2, copy_2d),

@@ -53,6 +53,7 @@ class FakeDriver {
 
   // While a session runs; the members themselves are for tests whose session is over or idle for good.
   size_t event_count() { return locked([&] { return events.size(); }); }
+  size_t registered_count() { return locked([&] { return registered.size(); }); }
   size_t pinned_count() { return locked([&] { return pinned.size(); }); }
   size_t module_count() { return locked([&] { return modules.size(); }); }
   uint64_t used() { return locked([&] { return memory_used; }); }
@@ -78,6 +79,7 @@ class FakeDriver {
   std::vector<std::unique_ptr<FakeStream>> streams;           // in order of creation; null when destroyed
   std::set<FakeEvent*> events;
   std::set<void*> pinned;
+  std::set<void*> registered;
   std::set<CUmodule> modules;
   std::map<uint64_t, size_t> physical;                        // cuMemCreate
   std::map<uint64_t, std::pair<size_t, uint64_t>> mapped;     // address: size, handle

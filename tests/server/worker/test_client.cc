@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <stdexcept>
 
 #include "protocol/cuda/fatbin.h"
@@ -66,6 +67,14 @@ class PairConnection final : public transport::Connection {
   void close() override { ::shutdown(socket_, SHUT_RDWR); }
   std::string peer() const override { return "test"; }
   int release_descriptor() override { return -1; }
+  bool shares_memory() const override { return take_descriptor != nullptr; }
+  Result<int> receive_descriptor(transport::Deadline) override {
+    const int descriptor = take_descriptor ? take_descriptor() : -1;
+    if (descriptor < 0) return Error{ErrorCode::malformed, "none was given"};
+    return descriptor;
+  }
+
+  std::function<int()> take_descriptor;
 
  private:
   const int socket_;
@@ -74,12 +83,22 @@ class PairConnection final : public transport::Connection {
 
 }  // namespace
 
-TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_image) {
+TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_image, bool shares_memory) {
   int ends[2];
   must(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket pair");
   socket_ = ends[0];
   SessionStart start;
-  start.connection = std::make_unique<PairConnection>(ends[1]);
+  auto connection = std::make_unique<PairConnection>(ends[1]);
+  if (shares_memory) {
+    connection->take_descriptor = [this] {
+      const std::lock_guard lock(descriptors_mutex_);
+      if (descriptors_.empty()) return -1;
+      const int descriptor = descriptors_.front();
+      descriptors_.pop_front();
+      return descriptor;
+    };
+  }
+  start.connection = std::move(connection);
   start.symbol = [this](const char* name) { return fake.symbol(name); };
   start.granularity = {FakeDriver::kGranularity};
   start.range_base = fake.range_base;
@@ -94,6 +113,11 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
 TestClient::~TestClient() {
   if (session_.valid()) finish();
   ::close(socket_);
+}
+
+void TestClient::give_descriptor(int descriptor) {
+  const std::lock_guard lock(descriptors_mutex_);
+  descriptors_.push_back(descriptor);
 }
 
 void TestClient::send_raw(const void* bytes, size_t size) {

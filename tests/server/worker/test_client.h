@@ -1,6 +1,7 @@
 // A session in a thread of the test, its client's end of the connection, and the fake driver under it.
 #pragma once
 #include <condition_variable>
+#include <deque>
 #include <future>
 #include <map>
 #include <mutex>
@@ -47,7 +48,8 @@ constexpr image::Nonce kImageNonce{std::byte{1}, std::byte{2}, std::byte{3}};
 
 class TestClient {
  public:
-  explicit TestClient(bool capture_output = false, Control* control = nullptr, uint64_t largest_image = 0);
+  explicit TestClient(bool capture_output = false, Control* control = nullptr, uint64_t largest_image = 0,
+                      bool shares_memory = false);
   ~TestClient();  // hangs up, and waits for the session's end
 
   // Sends a command; its sequence number.
@@ -57,6 +59,8 @@ class TestClient {
   }
   // The row of this name.
   uint64_t call(const char* name, const wire::Buffer& body, bool wants_reply = false, uint64_t context = kContext);
+  // As if it had come beside the bytes; the session closes it. With `shares_memory` below.
+  void give_descriptor(int descriptor);
   void send_raw(const void* bytes, size_t size);
   void hang_up();  // no more sending; what the session still sends can be received
 
@@ -92,6 +96,8 @@ class TestClient {
 
  private:
   int socket_ = -1;
+  std::mutex descriptors_mutex_;
+  std::deque<int> descriptors_;
   std::future<int> session_;
 };
 

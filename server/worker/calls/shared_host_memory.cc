@@ -1,0 +1,64 @@
+// Copies straight between the device and memory that the client's program shares with this process.
+#include <unistd.h>
+
+#include "server/worker/calls/commands.h"
+#include "server/worker/calls/copy_ranges.h"
+
+namespace gpupool::worker::commands {
+
+Outcome share_host_memory(Executor& session, Command& command) {
+  const auto body = only<wire::ShareHostMemory>(command);
+  if (!body) return bad_body();
+  transport::Connection& connection = *session.start.connection;
+  if (!connection.shares_memory()) return CUDA_ERROR_NOT_SUPPORTED;
+  // It was sent before the command.
+  const auto descriptor = connection.receive_descriptor(transport::Clock::now());
+  if (!descriptor) return Outcome::malformed("no descriptor came with it");
+  ContextState* const context = session.enter(command);
+  const CUresult result =
+      context ? session.shared_memory.add(*context, body->memory, *descriptor, body->size) : CUDA_ERROR_INVALID_CONTEXT;
+  ::close(*descriptor);
+  // The reply's result may be an earlier command's; its body says that this one was done.
+  if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(body->memory);
+  return result;
+}
+
+Outcome release_host_memory(Executor& session, Command& command) {
+  const auto body = only<wire::ReleaseHostMemory>(command);
+  if (!body) return bad_body();
+  session.shared_memory.release(body->memory);  // it may have gone with its context
+  return CUDA_SUCCESS;
+}
+
+Outcome copy_shared(Executor& session, Command& command) {
+  const auto copy = only<wire::CopyShared>(command);
+  if (!copy || copy->to_device > 1) return bad_body();
+  session.enter(command);
+  StreamState* const stream = session.table.use_stream(copy->stream);
+  if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+  const auto on_device = extent(copy->device_pitch, copy->width, copy->rows);
+  const auto on_host = extent(copy->host_pitch, copy->width, copy->rows);
+  if (!on_device || !on_host || !session.memory.owns(copy->device, *on_device)) return CUDA_ERROR_INVALID_VALUE;
+  std::byte* const host = session.shared_memory.find(*stream->context, copy->memory, copy->offset, *on_host);
+  if (!host) return CUDA_ERROR_INVALID_VALUE;
+  if (*on_host == 0) return CUDA_SUCCESS;
+  session.contexts.enter(stream->context);
+  const bool packed = copy->rows == 1 || (copy->device_pitch == copy->width && copy->host_pitch == copy->width);
+  if (packed) {
+    const size_t bytes = copy->width * copy->rows;
+    return copy->to_device ? session.api.cuMemcpyHtoDAsync_v2(copy->device, host, bytes, stream->stream)
+                           : session.api.cuMemcpyDtoHAsync_v2(host, copy->device, bytes, stream->stream);
+  }
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = copy->to_device ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  rows.dstMemoryType = copy->to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+  rows.srcHost = rows.dstHost = host;
+  rows.srcDevice = rows.dstDevice = copy->device;
+  rows.srcPitch = copy->to_device ? copy->host_pitch : copy->device_pitch;
+  rows.dstPitch = copy->to_device ? copy->device_pitch : copy->host_pitch;
+  rows.WidthInBytes = copy->width;
+  rows.Height = copy->rows;
+  return session.api.cuMemcpy2DAsync_v2(&rows, stream->stream);
+}
+
+}  // namespace gpupool::worker::commands

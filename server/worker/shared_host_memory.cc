@@ -1,0 +1,107 @@
+#include "server/worker/shared_host_memory.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <vector>
+
+namespace gpupool::worker {
+namespace {
+
+size_t byte_limit() {
+  return static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Ordinary memory of exactly this size, which is there already and can never become less.
+bool is_safe(int descriptor, uint64_t size) {
+  struct stat about {};
+  struct statfs system {};
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && ::fstatfs(descriptor, &system) == 0 &&
+         system.f_type == TMPFS_MAGIC && ::fstat(descriptor, &about) == 0 && about.st_size >= 0 &&
+         static_cast<uint64_t>(about.st_size) == size && static_cast<uint64_t>(about.st_blocks) * 512 >= size;
+}
+
+}  // namespace
+
+CUresult SharedHostMemory::add(ContextState& context, uint64_t id, int descriptor, uint64_t size) {
+  if (!api_.cuMemHostRegister_v2 || !api_.cuMemHostUnregister) return CUDA_ERROR_NOT_SUPPORTED;
+  if (size == 0 || !is_safe(descriptor, size)) return CUDA_ERROR_INVALID_VALUE;
+  {
+    const std::lock_guard lock(mutex_);
+    if (memories_.contains(id)) return CUDA_ERROR_INVALID_VALUE;
+    if (memories_.size() >= kMaxSharedHostMemory || size > byte_limit() - total_) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  // The pages are there; having them in the page table too spares the first copy a fault for each.
+  void* const start = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+  if (start == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (const CUresult result = api_.cuMemHostRegister_v2(start, size, CU_MEMHOSTREGISTER_PORTABLE); result != CUDA_SUCCESS) {
+    ::munmap(start, size);
+    return result;
+  }
+  const std::lock_guard lock(mutex_);
+  memories_.emplace(id, Memory{&context, static_cast<std::byte*>(start), size, false});
+  total_ += size;
+  return CUDA_SUCCESS;
+}
+
+std::byte* SharedHostMemory::find(const ContextState& context, uint64_t id, uint64_t offset, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = memories_.find(id);
+  if (found == memories_.end() || found->second.released || found->second.context != &context) return nullptr;
+  const Memory& memory = found->second;
+  return offset <= memory.size && bytes <= memory.size - offset ? memory.start + offset : nullptr;
+}
+
+void SharedHostMemory::release(uint64_t id) {
+  const CUcontext context = [&]() -> CUcontext {
+    const std::lock_guard lock(mutex_);
+    const auto found = memories_.find(id);
+    if (found == memories_.end() || found->second.released) return nullptr;
+    found->second.released = true;
+    return found->second.context->object;
+  }();
+  if (!context) return;
+  // Where no thread can be had it goes with its context.
+  (void)waits_.submit(context, [this, id, context] {
+    make_current(api_, context);
+    api_.cuCtxSynchronize();
+    Memory memory{};
+    {
+      const std::lock_guard lock(mutex_);
+      memory = memories_.at(id);  // only this task or the end of the context, which waits for it, takes it away
+    }
+    unmap(memory);
+    {
+      const std::lock_guard lock(mutex_);
+      memories_.erase(id);
+    }
+    make_current(api_, nullptr);
+  });
+}
+
+void SharedHostMemory::drop_context(const ContextState& context) {
+  std::vector<Memory> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(memories_, [&](const auto& entry) {
+      if (entry.second.context != &context) return false;
+      dropped.push_back(entry.second);
+      return true;
+    });
+  }
+  for (const Memory& memory : dropped) unmap(memory);
+}
+
+void SharedHostMemory::unmap(const Memory& memory) {
+  api_.cuMemHostUnregister(memory.start);
+  ::munmap(memory.start, memory.size);
+  const std::lock_guard lock(mutex_);
+  total_ -= memory.size;
+}
+
+}  // namespace gpupool::worker
