@@ -25,6 +25,24 @@ TEST_CASE_METHOD(ContextFixture, "memory goes there and back") {
   CHECK(cuMemFree_v2(0) == CUDA_SUCCESS);
 }
 
+TEST_CASE_METHOD(ContextFixture, "transfers larger than the caches, at any address, change their own bytes alone") {
+  constexpr size_t kSize = (size_t{130} << 20) + 12'345;
+  std::vector<unsigned char> in(kSize + 16), out(kSize + 16, 7);
+  uint32_t state = 1;
+  for (auto& byte : in) byte = static_cast<unsigned char>((state = state * 1664525u + 1013904223u) >> 24);
+  CUdeviceptr memory = 0;
+  REQUIRE_OK(cuMemAlloc_v2(&memory, kSize + 16));
+  REQUIRE_OK(cuMemsetD8_v2(memory, 9, kSize + 16));
+  REQUIRE_OK(cuMemcpyHtoD_v2(memory + 3, in.data() + 1, kSize));
+  REQUIRE_OK(cuMemcpyDtoH_v2(out.data() + 5, memory + 3, kSize));
+  CHECK(std::equal(in.begin() + 1, in.begin() + 1 + kSize, out.begin() + 5));
+  CHECK((out[4] == 7 && out[5 + kSize] == 7));
+  REQUIRE_OK(cuMemcpyDtoH_v2(out.data(), memory, 3));
+  REQUIRE_OK(cuMemcpyDtoH_v2(out.data() + 3, memory + 3 + kSize, 3));
+  for (int at = 0; at < 6; ++at) CHECK(out[at] == 9);
+  REQUIRE_OK(cuMemFree_v2(memory));
+}
+
 TEST_CASE_METHOD(ContextFixture, "device addresses are checked, never followed") {
   std::vector<char> host(1 << 20);
   CUdeviceptr memory = 0;
