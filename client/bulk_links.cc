@@ -94,6 +94,7 @@ bool BulkLinks::wait_read(const Upload& upload) {
 
 void BulkLinks::run_sender(transport::Connection& connection) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  compression::PieceSender sender(offer_.compression);
   std::unique_lock lock(mutex_);
   while (true) {
     posted_.wait(lock, [this] { return over_ || !uploads_.empty(); });
@@ -104,7 +105,7 @@ void BulkLinks::run_sender(transport::Connection& connection) {
     if (upload->next * bytes >= upload->width * upload->rows) uploads_.pop_front();
     ++sending_;
     lock.unlock();
-    const auto sent = send_piece(connection, *upload, piece, scratch);
+    const auto sent = send_piece(connection, sender, *upload, piece, scratch);
     lock.lock();
     --sending_;
     if (sent && --upload->unsent == 0) unread_.fetch_sub(1, std::memory_order_release);
@@ -115,15 +116,15 @@ void BulkLinks::run_sender(transport::Connection& connection) {
   }
 }
 
-Result<void> BulkLinks::send_piece(transport::Connection& connection, const Upload& upload, uint64_t piece,
-                                   std::vector<std::byte>& scratch) {
+Result<void> BulkLinks::send_piece(transport::Connection& connection, compression::PieceSender& sender,
+                                   const Upload& upload, uint64_t piece, std::vector<std::byte>& scratch) {
   const uint64_t total = upload.width * upload.rows;
   const uint64_t bytes = wire::bulk_piece_bytes(upload.width, upload.rows);
   wire::BulkHeader header;
   header.copy = upload.sequence;
   header.offset = piece * bytes;
   header.length = static_cast<uint32_t>(std::min(bytes, total - header.offset));
-  std::vector<iovec> parts{{&header, sizeof header}};
+  std::vector<iovec> parts;
   if (upload.rows == 1) {
     parts.push_back({const_cast<std::byte*>(upload.memory + header.offset), header.length});
   } else {
@@ -134,40 +135,37 @@ Result<void> BulkLinks::send_piece(transport::Connection& connection, const Uplo
     }
     if (upload.width < kShortRow) parts.push_back({scratch.data(), header.length});
   }
-  return transport::send_all(connection, parts, {});
+  return sender.send(connection, header, parts);
 }
 
 void BulkLinks::run_receiver(transport::Connection& connection) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  compression::PieceReader reader(connection);
   while (true) {
-    const auto received = receive_piece(connection, scratch);
+    const auto received = receive_piece(reader, scratch);
     if (!received) return report(received.error());
   }
 }
 
-Result<void> BulkLinks::receive_piece(transport::Connection& connection, std::vector<std::byte>& scratch) {
-  wire::BulkHeader header;
-  const auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&header), sizeof header}, {});
-  if (!got) return got.error();
-  if (header.length == 0 || header.length > scratch.size() || header.flags != 0) {
-    return Error{ErrorCode::malformed, "a piece of a copy has a wrong header"};
-  }
-  const auto transfer = receiver_.begin_piece(header.copy, header.offset, header.length);
-  if (!transfer) return transport::receive_exact(connection, {scratch.data(), header.length}, {});
+Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch) {
+  const auto header = reader.next();
+  if (!header) return header.error();
+  const auto transfer = receiver_.begin_piece(header->copy, header->offset);
+  if (!transfer) return reader.skip();
+  const uint64_t length = transfer->piece_at(header->offset);
   Result<void> received;
-  const uint64_t column = header.offset % transfer->width;
-  if (transfer->rows == 1) {
-    received = transport::receive_exact(connection, {transfer->destination + header.offset, header.length}, {});
+  if (!reader.fits(length)) {
+    received = Error{ErrorCode::malformed, "a piece of a wrong size"};
+  } else if (transfer->rows == 1) {
+    received = reader.read({transfer->destination + header->offset, length});
   } else {
-    received = column == 0 && header.length % transfer->width == 0
-                   ? transport::receive_exact(connection, {scratch.data(), header.length}, {})
-                   : Error{ErrorCode::malformed, "a piece that is not made of rows"};
-    std::byte* row = transfer->destination + header.offset / transfer->width * transfer->pitch;
-    for (uint64_t at = 0; received && at < header.length; at += transfer->width, row += transfer->pitch) {
+    received = reader.read({scratch.data(), length});
+    std::byte* row = transfer->destination + header->offset / transfer->width * transfer->pitch;
+    for (uint64_t at = 0; received && at < length; at += transfer->width, row += transfer->pitch) {
       std::memcpy(row, scratch.data() + at, transfer->width);
     }
   }
-  receiver_.end_piece(header.copy, received ? header.length : 0);
+  receiver_.end_piece(header->copy, received ? length : 0);
   return received;
 }
 

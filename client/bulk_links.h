@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "client/receiver.h"
+#include "protocol/compression/pieces.h"
 #include "protocol/transport/transport.h"
 #include "protocol/wire/commands.h"
 
@@ -40,6 +41,7 @@ class BulkLinks {
     std::string session_id;
     std::string token;
     unsigned connections = 0;  // 0: none may be opened
+    compression::Policy compression = compression::Policy::off;
   };
   BulkLinks(Receiver& receiver, std::function<void(Error)> failed) : receiver_(receiver), failed_(std::move(failed)) {}
 
@@ -64,9 +66,9 @@ class BulkLinks {
   Result<std::unique_ptr<transport::Connection>> open_one();
   void run_sender(transport::Connection& connection);
   void run_receiver(transport::Connection& connection);
-  Result<void> send_piece(transport::Connection& connection, const Upload& upload, uint64_t piece,
-                          std::vector<std::byte>& scratch);
-  Result<void> receive_piece(transport::Connection& connection, std::vector<std::byte>& scratch);
+  Result<void> send_piece(transport::Connection& connection, compression::PieceSender& sender, const Upload& upload,
+                          uint64_t piece, std::vector<std::byte>& scratch);
+  Result<void> receive_piece(compression::PieceReader& reader, std::vector<std::byte>& scratch);
   void report(const Error& error);
 
   Receiver& receiver_;

@@ -54,6 +54,14 @@ unsigned bulk_connections(const char* text) {
   return otherwise;
 }
 
+compression::Policy compression_policy() {
+  const char* text = std::getenv("GPUPOOL_COMPRESSION");
+  if (!text || !*text) return compression::Policy::automatic;
+  const auto policy = compression::parse_policy(text);
+  if (!policy) complain("GPUPOOL_COMPRESSION=%s is none of auto, off, always; using auto", text);
+  return policy.value_or(compression::Policy::automatic);
+}
+
 // Sessions with all servers, or none: a GPU that the user has listed is missed.
 bool open_sessions(const char* servers, std::vector<std::unique_ptr<Session>>& sessions) {
   const auto endpoints = transport::Endpoint::parse_list(servers);
@@ -73,6 +81,7 @@ bool open_sessions(const char* servers, std::vector<std::unique_ptr<Session>>& s
   settings.bulk_connections = bulk_connections(std::getenv("GPUPOOL_BULK_CONNECTIONS"));
   const char* shm = std::getenv("GPUPOOL_SHM");
   settings.shared_memory = !shm || std::strcmp(shm, "0") != 0;
+  settings.compression = compression_policy();
   for (const auto& endpoint : *endpoints) {
     settings.server = endpoint.text();
     auto session = Session::open(settings, endpoint);

@@ -260,12 +260,12 @@ void Receiver::finish_transfer(Lock& lock, uint64_t sequence, bool good) {
   transfers_.erase(found);
 }
 
-std::optional<Transfer> Receiver::begin_piece(uint64_t sequence, uint64_t offset, uint64_t length) {
+std::optional<Transfer> Receiver::begin_piece(uint64_t sequence, uint64_t offset) {
   Lock lock(mutex_);
   const auto found = transfers_.find(sequence);
   if (found == transfers_.end() || !found->second.bulk) return std::nullopt;
-  const uint64_t total = found->second.width * found->second.rows;
-  if (offset > total || length > total - offset || length > found->second.missing) return std::nullopt;
+  const uint64_t length = found->second.piece_at(offset);
+  if (length == 0 || length > found->second.missing) return std::nullopt;
   ++found->second.active;
   ++active_pieces_;
   return found->second;

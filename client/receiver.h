@@ -5,6 +5,7 @@
 // role is free. Only while something may arrive that nobody waits for (asynchronous device-to-host copies, host
 // functions) a background thread pumps in the gaps. Any thread; after fail() every wait ends at once.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -18,6 +19,7 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "protocol/transport/transport.h"
+#include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/writer.h"
 
@@ -42,6 +44,13 @@ struct Transfer {
   bool bulk = false;        // its data comes on the bulk connections
   uint64_t missing = 0;     // of a bulk transfer: bytes that have not come
   unsigned active = 0;      // threads that receive a piece of it
+
+  // Size of the piece of a bulk transfer that begins here; 0: none does.
+  uint64_t piece_at(uint64_t offset) const {
+    const uint64_t total = width * rows;
+    const uint64_t piece = total != 0 ? wire::bulk_piece_bytes(width, rows) : 1;
+    return offset < total && offset % piece == 0 ? std::min(piece, total - offset) : 0;
+  }
 };
 
 class Receiver {
@@ -61,7 +70,7 @@ class Receiver {
   void expect(uint64_t sequence, std::function<void(CUresult)> then);
   void expect_transfer(uint64_t sequence, const Transfer& transfer);
   // For the threads of the bulk connections, around each piece. Nullopt: nobody wants it (any more), or it cannot be.
-  std::optional<Transfer> begin_piece(uint64_t sequence, uint64_t offset, uint64_t length);
+  std::optional<Transfer> begin_piece(uint64_t sequence, uint64_t offset);
   void end_piece(uint64_t sequence, uint64_t length);
   // Until the session has failed, or the deadline: what broke a bulk connection may break the session, with a better reason.
   void await_failure(transport::Clock::time_point deadline);

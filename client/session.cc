@@ -90,6 +90,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server) {
   hello.program = program_name();
   hello.host = host_name();
   hello.pid = getpid();
+  hello.compression = static_cast<uint32_t>(settings_.compression);
   const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;
   const auto reply = hello::exchange(*connection_, hello, deadline);
   if (!reply) return reply.error();
@@ -102,7 +103,8 @@ Result<void> Session::say_hello(const transport::Endpoint& server) {
     largest_image_ = reply->largest_image;
   }
   links_.take_offer({server, options_of(settings_), reply->session_id, reply->bulk_token,
-                     std::min(reply->bulk_connections, settings_.bulk_connections)});
+                     std::min(reply->bulk_connections, settings_.bulk_connections),
+                     reply->takes_compressed ? settings_.compression : compression::Policy::off});
   explain("session with %s%s: worker %lld, %zu device(s)", settings_.server.c_str(),
           connection_->shares_memory() ? " through shared memory" : "", static_cast<long long>(reply->worker_pid),
           offered_.size());

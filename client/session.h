@@ -28,6 +28,7 @@ struct Settings {
   unsigned index = 0;                                     // its place there
   bool shared_memory = true;                              // GPUPOOL_SHM=0: tcp also to a server on this host
   unsigned bulk_connections = 1;                          // GPUPOOL_BULK_CONNECTIONS, at most
+  compression::Policy compression = compression::Policy::automatic;  // GPUPOOL_COMPRESSION
   bool every_call_waits = false;                          // GPUPOOL_SYNC=1
   std::chrono::milliseconds connect_timeout{5000};        // GPUPOOL_CONNECT_TIMEOUT_MS
   std::chrono::milliseconds dead_peer_timeout{15000};     // GPUPOOL_DEAD_PEER_TIMEOUT_MS

@@ -29,6 +29,7 @@ struct Hello {
   std::string tenant;
   std::string token;
   std::string bulk_token;
+  uint32_t compression = 0;
 };
 
 struct Attribute {
@@ -71,6 +72,7 @@ struct HelloReply {
   std::string bulk_token;
   std::string image_nonce;
   uint64_t largest_image = 0;
+  bool takes_compressed = false;
 };
 
 constexpr size_t kMaxDevices = 256;             // a peer is not trusted: more is malformed
@@ -182,6 +184,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case bytes(9): hello.tenant = in.get_string(); return true;
       case bytes(10): hello.token = in.get_bytes(); return true;
       case bytes(11): hello.bulk_token = in.get_bytes(); return true;
+      case varint(12): hello.compression = in.get_uint32(); return true;
       default: return false;
     }
   });
@@ -207,6 +210,7 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
       case bytes(12): reply.bulk_token = in.get_bytes(); return true;
       case bytes(13): reply.image_nonce = in.get_bytes(); return true;
       case varint(14): reply.largest_image = in.get_uint64(); return true;
+      case varint(15): reply.takes_compressed = in.get_bool(); return true;
       default: return false;
     }
   });
@@ -239,6 +243,7 @@ inline std::string encode(const Hello& hello) {
   fields.text(9, hello.tenant);
   fields.text(10, hello.token);
   fields.text(11, hello.bulk_token);
+  fields.u32(12, hello.compression);
   return out;
 }
 
@@ -287,6 +292,7 @@ inline std::string encode(const HelloReply& reply) {
   fields.text(12, reply.bulk_token);
   fields.text(13, reply.image_nonce);
   fields.u64(14, reply.largest_image);
+  fields.boolean(15, reply.takes_compressed);
   return out;
 }
 

@@ -138,7 +138,8 @@ Result<std::unique_ptr<Connection>> adopt(const std::string& scheme, int descrip
   return (*backend)->adopt(descriptor, options);
 }
 
-Result<void> send_all(Connection& connection, std::span<const iovec> buffers, Deadline deadline) {
+Result<void> send_all(Connection& connection, std::span<const iovec> buffers, Deadline deadline,
+                      Clock::duration* blocked) {
   std::vector<iovec> rest(buffers.begin(), buffers.end());
   size_t first = 0;
   while (true) {
@@ -147,7 +148,9 @@ Result<void> send_all(Connection& connection, std::span<const iovec> buffers, De
     const auto sent = connection.send_some(std::span(rest).subspan(first));
     if (!sent) return sent.error();
     if (*sent == 0) {
+      const auto since = blocked ? Clock::now() : Clock::time_point{};
       const auto ready = connection.wait(false, true, deadline);
+      if (blocked) *blocked += Clock::now() - since;
       if (!ready) return ready.error();
       if (*ready == Connection::Ready::none && deadline && Clock::now() >= *deadline) {
         return Error{ErrorCode::lost, "sending to " + connection.peer() + " timed out"};

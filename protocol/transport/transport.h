@@ -87,7 +87,9 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options
 Result<std::unique_ptr<Connection>> adopt(const std::string& scheme, int descriptor, const Options& options);
 
 // Blocking helpers over the interface.
-Result<void> send_all(Connection& connection, std::span<const iovec> buffers, Deadline deadline);
+// `blocked`, where given, grows by the time that there was no room for more.
+Result<void> send_all(Connection& connection, std::span<const iovec> buffers, Deadline deadline,
+                      Clock::duration* blocked = nullptr);
 Result<void> receive_exact(Connection& connection, std::span<std::byte> buffer, Deadline deadline);
 
 }  // namespace gpupool::transport

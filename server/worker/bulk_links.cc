@@ -59,8 +59,9 @@ void BulkLinks::send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t
 
 void BulkLinks::run_receiver(transport::Connection& connection) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  compression::PieceReader reader(connection);
   while (true) {
-    const auto received = receive_piece(connection, scratch);
+    const auto received = receive_piece(reader, scratch);
     if (received) continue;
     // The client is leaving: its command connection says so, too.
     if (received.error().code != ErrorCode::closed) {
@@ -70,21 +71,17 @@ void BulkLinks::run_receiver(transport::Connection& connection) {
   }
 }
 
-Result<void> BulkLinks::receive_piece(transport::Connection& connection, std::span<std::byte> scratch) {
-  wire::BulkHeader header;
-  const auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&header), sizeof header}, {});
-  if (!got) return got.error();
-  if (header.length == 0 || header.length > wire::kBulkChunkBytes || header.flags != 0) {
-    return Error{ErrorCode::malformed, "a piece of a copy has a wrong header"};
-  }
-  const auto copy = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(header.copy));
+Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::span<std::byte> scratch) {
+  const auto header = reader.next();
+  if (!header) return header.error();
+  const auto copy = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(header->copy));
   if (!copy) return Error{ErrorCode::malformed, "a piece of no copy"};
-  const auto last = copy->receive(connection, header.offset, header.length, scratch);
+  const auto last = copy->receive(reader, header->offset, scratch);
   if (!last) {
     const bool broken = last.error().code == ErrorCode::closed;
     return Error{broken ? ErrorCode::lost : last.error().code, last.error().message};
   }
-  if (*last) copies_.remove(header.copy);
+  if (*last) copies_.remove(header->copy);
   return {};
 }
 
@@ -100,9 +97,10 @@ bool BulkLinks::next(std::deque<Piece>& queue, Piece& piece) {
 
 void BulkLinks::run_sender(transport::Connection& connection) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
+  compression::PieceSender sender(compression_);
   Piece piece;
   while (next(queue_, piece)) {
-    const auto sent = piece.copy->send(connection, piece.number, scratch);
+    const auto sent = piece.copy->send(connection, sender, piece.number, scratch);
     if (!sent) return outbox_.end("a bulk connection failed: " + sent.error().message);
   }
 }

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "protocol/compression/pieces.h"
 #include "protocol/transport/transport.h"
 #include "server/worker/bulk_copy.h"
 #include "server/worker/outbox.h"
@@ -23,7 +24,8 @@ class OutgoingCopy;
 
 class BulkLinks {
  public:
-  BulkLinks(BulkCopies& copies, Outbox& outbox) : copies_(copies), outbox_(outbox) {}
+  BulkLinks(BulkCopies& copies, Outbox& outbox, compression::Policy compression)
+      : copies_(copies), outbox_(outbox), compression_(compression) {}
   ~BulkLinks() { stop(); }
   BulkLinks(const BulkLinks&) = delete;
   BulkLinks& operator=(const BulkLinks&) = delete;
@@ -45,10 +47,11 @@ class BulkLinks {
   void run_sender(transport::Connection& connection);
   void run_message_sender();
   bool next(std::deque<Piece>& queue, Piece& piece);  // false: the end
-  Result<void> receive_piece(transport::Connection& connection, std::span<std::byte> scratch);
+  Result<void> receive_piece(compression::PieceReader& reader, std::span<std::byte> scratch);
 
   BulkCopies& copies_;
   Outbox& outbox_;
+  const compression::Policy compression_;
   std::mutex mutex_;  // what follows
   std::condition_variable wake_;
   std::deque<Piece> queue_;

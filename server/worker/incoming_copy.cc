@@ -47,10 +47,9 @@ CUresult IncomingCopy::enqueue_staged(Executor& session, StreamState& stream) {
   return result;
 }
 
-Result<bool> IncomingCopy::receive(transport::Connection& connection, uint64_t offset, uint32_t length,
-                                   std::span<std::byte> scratch) {
+Result<bool> IncomingCopy::receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch) {
   const uint64_t piece = offset / rows.piece_bytes();
-  if (offset % rows.piece_bytes() != 0 || piece >= rows.pieces() || length != rows.size_of(piece)) {
+  if (offset % rows.piece_bytes() != 0 || piece >= rows.pieces() || !reader.fits(rows.size_of(piece))) {
     return Error{ErrorCode::malformed, "a piece that no copy has"};
   }
   Way way;
@@ -61,7 +60,7 @@ Result<bool> IncomingCopy::receive(transport::Connection& connection, uint64_t o
     ++active_;
     way = way_;
   }
-  const auto received = receive_piece(connection, way, piece, scratch);
+  const auto received = receive_piece(reader, way, piece, scratch);
   bool last = false;
   {
     const std::lock_guard lock(mutex_);
@@ -74,23 +73,22 @@ Result<bool> IncomingCopy::receive(transport::Connection& connection, uint64_t o
   return last;
 }
 
-Result<void> IncomingCopy::receive_piece(transport::Connection& connection, Way way, uint64_t piece,
+Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, Way way, uint64_t piece,
                                          std::span<std::byte> scratch) {
   const std::span<std::byte> packed = scratch.first(rows.size_of(piece));
   const uint64_t offset = piece * rows.piece_bytes();
   if (way == Way::direct && rows.rows == 1) {
-    return transport::receive_exact(connection, {reinterpret_cast<std::byte*>(rows.address + offset), packed.size()}, {});
+    return reader.read({reinterpret_cast<std::byte*>(rows.address + offset), packed.size()});
   }
   if (way == Way::staged && piece < enqueued_) {
     make_current(api_, context);
     if (piece >= ring_.chunks.size()) api_.cuEventSynchronize(ring_.events[piece - ring_.chunks.size()]);
-    const auto received =
-        transport::receive_exact(connection, {ring_.chunks[ring_.slot(piece)]->data, packed.size()}, {});
+    const auto received = reader.read({ring_.chunks[ring_.slot(piece)]->data, packed.size()});
     if (received) signals_->raise(*ring_.signals[ring_.slot(piece)], ring_.round(piece));
     make_current(api_, nullptr);
     return received;
   }
-  const auto received = transport::receive_exact(connection, packed, {});
+  const auto received = reader.read(packed);
   if (received && way == Way::direct) scatter(rows, offset, packed);
   return received;
 }

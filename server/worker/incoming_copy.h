@@ -3,7 +3,7 @@
 //
 // A copy that could not be started is registered as well: the client sends its data all the same, which goes nowhere.
 #pragma once
-#include "protocol/transport/transport.h"
+#include "protocol/compression/pieces.h"
 #include "server/worker/bulk_copy.h"
 
 namespace gpupool::worker {
@@ -17,8 +17,8 @@ class IncomingCopy final : public BulkCopy {
                                              CUresult* result);
   IncomingCopy(const DeviceApi& api, ContextState* context, const DeviceRows& rows);
 
-  // The bytes of the piece at `offset`. True: that was the last piece.
-  Result<bool> receive(transport::Connection& connection, uint64_t offset, uint32_t length, std::span<std::byte> scratch);
+  // The bytes of the piece at `offset`, whose header `reader` has read. True: that was the last piece.
+  Result<bool> receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch);
   void cancel() override;
 
  private:
@@ -26,7 +26,7 @@ class IncomingCopy final : public BulkCopy {
 
   CUresult enqueue_direct(StreamState& stream);
   CUresult enqueue_staged(Executor& session, StreamState& stream);
-  Result<void> receive_piece(transport::Connection& connection, Way way, uint64_t piece, std::span<std::byte> scratch);
+  Result<void> receive_piece(compression::PieceReader& reader, Way way, uint64_t piece, std::span<std::byte> scratch);
   void finish();
 
   const DeviceApi& api_;

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -92,6 +93,12 @@ bool can_bulk(DeviceLibrary& library, const transport::Connection& connection) {
   return !connection.shares_memory() && library.symbol("cuStreamWaitValue32_v2") && library.symbol("cuStreamWriteValue32_v2");
 }
 
+compression::Policy wished_compression(const std::string& hello) {
+  control::Hello wish;
+  if (!wish.ParseFromString(hello)) return compression::Policy::off;
+  return static_cast<compression::Policy>(std::min(wish.compression(), uint32_t{2}));
+}
+
 // A bulk connection that poold sends: the client hears that it is welcome before the session uses it.
 void take_bulk_connection(const server::ControlMessage& message, const transport::Options& options, const BulkSink& sink) {
   auto connection = open_connection(message, options);
@@ -135,6 +142,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.set_worker_pid(::getpid());
   if (can_bulk(library, **connection)) {
     reply.set_bulk_connections(wire::kMaxBulkConnections);
+    reply.set_takes_compressed(true);
     reply.set_bulk_token(std::string(header.bulk_token.data(), header.bulk_token.size()));
   }
   image::Nonce nonce{};
@@ -160,6 +168,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.range_base = range.base;
   start.range_size = range.size;
   start.dead_peer_timeout = dead_peer_timeout;
+  start.compression = wished_compression(message.payload);
   start.control = &control;
   start.image_nonce = nonce;
   start.largest_image = keeps_images ? header.image_bytes : 0;

@@ -129,15 +129,16 @@ void OutgoingCopy::end(uint64_t piece, bool sent) {
   make_current(session_.api, nullptr);
 }
 
-Result<void> OutgoingCopy::send(transport::Connection& connection, uint64_t piece, std::span<std::byte> scratch) {
+Result<void> OutgoingCopy::send(transport::Connection& connection, compression::PieceSender& sender, uint64_t piece,
+                                std::span<std::byte> scratch) {
   const auto data = begin(piece, scratch);
   if (!data) return {};
   wire::BulkHeader header;
   header.length = static_cast<uint32_t>(data->size());
   header.copy = sequence_;
   header.offset = piece * rows.piece_bytes();
-  const iovec parts[] = {{&header, sizeof header}, {data->data(), data->size()}};
-  const auto sent = transport::send_all(connection, parts, {});
+  const iovec part{data->data(), data->size()};
+  const auto sent = sender.send(connection, header, {&part, 1});
   end(piece, sent.ok());
   return sent;
 }

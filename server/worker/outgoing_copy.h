@@ -7,6 +7,7 @@
 #include <atomic>
 #include <optional>
 
+#include "protocol/compression/pieces.h"
 #include "protocol/transport/transport.h"
 #include "server/worker/bulk_copy.h"
 
@@ -24,7 +25,8 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
   OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence, CUresult reply);
 
   // After an error the session must end: the copy is left to cancel().
-  Result<void> send(transport::Connection& connection, uint64_t piece, std::span<std::byte> scratch);
+  Result<void> send(transport::Connection& connection, compression::PieceSender& sender, uint64_t piece,
+                    std::span<std::byte> scratch);
   void send(Outbox& outbox, uint64_t piece, std::span<std::byte> scratch);
   // Ends the copy: once, by the last piece or by the first error. Any thread.
   void finish(CUresult result);

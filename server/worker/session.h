@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "protocol/compression/governor.h"
 #include "protocol/image/name.h"
 #include "protocol/transport/transport.h"
 #include "server/worker/control.h"
@@ -32,6 +33,7 @@ struct SessionStart {
   bool capture_output = true;                          // descriptors 1 and 2 become the client's
   // Where the session's bulk connections go from now on, after their hello; an empty sink: nowhere. May be null.
   std::function<void(BulkSink)> bulk_connections;
+  compression::Policy compression = compression::Policy::off;  // of what the client gets on bulk connections: its wish
   Control* control = nullptr;                          // to poold, outlives the session; null: there is none
   image::Nonce image_nonce{};                          // as told in the hello
   uint64_t largest_image = 0;                          // that poold keeps; 0: none

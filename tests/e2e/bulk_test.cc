@@ -146,6 +146,16 @@ TEST_CASE("pieces that break the rules end their session with the reason") {
   ends("wrong header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece + 1); });
   ends("wrong header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, 0); });
   ends("wrong header", [](Session& session, Link& link) { link.send_header(session.announce(), 0, kPiece, 0x8000); });
+  ends("damaged", [](Session& session, Link& link) {
+    link.send_header(session.announce(), 0, 100, wire::kBulkCompressed);
+    link.send(std::string(100, 'j'));
+  });
+  ends("no copy has", [](Session& session, Link& link) {  // as long as the piece itself, and more than the last one
+    link.send_header(session.announce(), 0, kPiece, wire::kBulkCompressed);
+  });
+  ends("no copy has", [](Session& session, Link& link) {
+    link.send_header(session.announce(kPiece + 10), kPiece, 10, wire::kBulkCompressed);
+  });
   ends("hung up", [](Session& session, Link& link) {
     link.send_header(session.announce(), 0, kPiece);
     link.send("the first bytes");

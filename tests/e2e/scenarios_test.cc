@@ -21,10 +21,10 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
   CHECK(pooled.output == direct.output);
 }
 
-void large_copies(const std::string& connections, const Environment& server = {}) {
+void large_copies(const std::string& connections, const Environment& server = {}, const std::string& compression = "auto") {
   for (const char* const scenario :
        {"large_copies", "large_asynchronous_copies", "large_boxes", "large_copies_behind_a_stuck_stream"}) {
-    passes_both_ways({scenario}, server, {{"GPUPOOL_BULK_CONNECTIONS", connections}});
+    passes_both_ways({scenario}, server, {{"GPUPOOL_BULK_CONNECTIONS", connections}, {"GPUPOOL_COMPRESSION", compression}});
   }
 }
 
@@ -71,6 +71,10 @@ PASSES(trap)
 PASSES(assertion)
 PASSES(fault_then_reset)
 
+TEST_CASE("large copies that are compressed") {
+  large_copies("2", {}, "always");
+  large_copies("1", {{"GPUPOOL_STAGING", "always"}}, "always");
+}
 TEST_CASE("large copies on one bulk connection") { large_copies("1"); }
 TEST_CASE("large copies on three bulk connections") { large_copies("3"); }
 TEST_CASE("large copies without bulk connections") { large_copies("0"); }

@@ -21,7 +21,9 @@ hello::Hello sample_hello() {
           .session_id = std::string("\0\1\2\xff", 4),
           .resume_token = "token",
           .tenant = "physics",
-          .token = std::string(300, '\x80')};
+          .token = std::string(300, '\x80'),
+          .bulk_token = std::string(32, 'b'),
+          .compression = 2};
 }
 
 hello::HelloReply sample_reply() {
@@ -33,7 +35,12 @@ hello::HelloReply sample_reply() {
                           .session_id = std::string(16, '\0'),
                           .resume_token = std::string(32, 'r'),
                           .addresses = {0x200000000000, 1ull << 40},
-                          .worker_pid = 4242};
+                          .worker_pid = 4242,
+                          .bulk_connections = 8,
+                          .bulk_token = std::string(32, 'b'),
+                          .image_nonce = std::string(32, 'n'),
+                          .largest_image = 1ull << 30,
+                          .takes_compressed = true};
   for (int number = 0; number < 3; ++number) {
     hello::Device device{.name = "Device " + std::to_string(number),
                          .uuid = std::string(16, static_cast<char>(number)),
@@ -62,6 +69,8 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_resume_token(in.resume_token);
   out.set_tenant(in.tenant);
   out.set_token(in.token);
+  out.set_bulk_token(in.bulk_token);
+  out.set_compression(in.compression);
   return out;
 }
 
@@ -96,6 +105,11 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
     out.mutable_addresses()->set_size(in.addresses.size);
   }
   out.set_worker_pid(in.worker_pid);
+  out.set_bulk_connections(in.bulk_connections);
+  out.set_bulk_token(in.bulk_token);
+  out.set_image_nonce(in.image_nonce);
+  out.set_largest_image(in.largest_image);
+  out.set_takes_compressed(in.takes_compressed);
   return out;
 }
 

@@ -1,0 +1,92 @@
+#include "protocol/compression/pieces.h"
+
+#include <cstring>
+#include <vector>
+
+#include "protocol/compression/lz4.h"
+
+namespace gpupool::compression {
+namespace {
+
+using transport::Clock;
+
+}  // namespace
+
+std::span<const std::byte> PieceSender::in_one(std::span<const iovec> parts, size_t bytes) {
+  if (parts.size() == 1) return {static_cast<const std::byte*>(parts[0].iov_base), bytes};
+  if (!joined_) joined_ = std::make_unique_for_overwrite<std::byte[]>(wire::kBulkChunkBytes);
+  size_t at = 0;
+  for (const iovec& part : parts) {
+    std::memcpy(joined_.get() + at, part.iov_base, part.iov_len);
+    at += part.iov_len;
+  }
+  return {joined_.get(), at};
+}
+
+std::span<std::byte> PieceSender::room() {
+  if (!packed_) packed_ = std::make_unique_for_overwrite<std::byte[]>(wire::kBulkChunkBytes);
+  return {packed_.get(), wire::kBulkChunkBytes};
+}
+
+Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHeader header,
+                               std::span<const iovec> parts) {
+  const auto start = Clock::now();
+  Clock::duration blocked{};
+  const size_t raw = header.length;
+  const auto next = governor_.next();
+  size_t packed = 0;
+  if (next == Governor::Next::plain_with_sample) {
+    // The first part alone, so that nothing is put together only to be looked at.
+    const size_t bytes = std::min<size_t>(parts[0].iov_len, kSampleBytes);
+    const size_t sample = pack({static_cast<const std::byte*>(parts[0].iov_base), bytes}, room().first(bytes));
+    governor_.sampled(bytes, sample != 0 ? sample : bytes, Clock::now() - start);
+  } else if (next == Governor::Next::compressed) {
+    packed = pack(in_one(parts, raw), room().first(raw - 1));
+  }
+  if (packed != 0) {
+    header.flags |= wire::kBulkCompressed;
+    header.length = static_cast<uint32_t>(packed);
+    const iovec both[] = {{&header, sizeof header}, {packed_.get(), packed}};
+    auto sent = transport::send_all(connection, both, {}, &blocked);
+    governor_.sent_compressed(raw, packed, Clock::now() - start, blocked);
+    return sent;
+  }
+  std::vector<iovec> all{{&header, sizeof header}};
+  all.insert(all.end(), parts.begin(), parts.end());
+  auto sent = transport::send_all(connection, all, {}, &blocked);
+  if (next == Governor::Next::compressed) governor_.sent_compressed(raw, raw, Clock::now() - start, blocked);
+  else governor_.sent_plain(raw, Clock::now() - start, blocked);
+  return sent;
+}
+
+Result<wire::BulkHeader> PieceReader::next() {
+  const auto got = transport::receive_exact(connection_, {reinterpret_cast<std::byte*>(&header_), sizeof header_}, {});
+  if (!got) return got.error();
+  if (header_.length == 0 || header_.length > wire::kBulkChunkBytes || (header_.flags & ~wire::kBulkCompressed) != 0) {
+    return Error{ErrorCode::malformed, "a piece of a copy has a wrong header"};
+  }
+  return header_;
+}
+
+Result<std::span<const std::byte>> PieceReader::receive_packed() {
+  if (!packed_) packed_ = std::make_unique_for_overwrite<std::byte[]>(wire::kBulkChunkBytes);
+  const std::span packed(packed_.get(), header_.length);
+  if (auto received = transport::receive_exact(connection_, packed, {}); !received) return received.error();
+  return std::span<const std::byte>(packed);
+}
+
+Result<void> PieceReader::read(std::span<std::byte> piece) {
+  if (!compressed()) return transport::receive_exact(connection_, piece, {});
+  const auto packed = receive_packed();
+  if (!packed) return packed.error();
+  if (!unpack(*packed, piece)) return Error{ErrorCode::malformed, "a compressed piece of a copy is damaged"};
+  return {};
+}
+
+Result<void> PieceReader::skip() {
+  const auto packed = receive_packed();
+  if (!packed) return packed.error();
+  return {};
+}
+
+}  // namespace gpupool::compression

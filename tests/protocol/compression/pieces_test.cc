@@ -1,0 +1,133 @@
+// Pieces on a connection, compressed and not, and damaged ones.
+#include "protocol/compression/pieces.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "protocol/compression/lz4.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::compression;
+
+namespace {
+
+using Buffer = std::vector<std::byte>;
+
+struct Ends {
+  Ends() {
+    auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
+    REQUIRE(listener);
+    std::thread connecting([&] {
+      auto connected = transport::connect((*listener)->endpoint(), {});
+      if (connected) client = std::move(*connected);
+    });
+    auto accepted = (*listener)->accept(std::nullopt);
+    connecting.join();
+    REQUIRE(accepted);
+    REQUIRE(client);
+    server = std::move(*accepted);
+  }
+  std::unique_ptr<transport::Connection> client, server;
+};
+
+Buffer shrinking(size_t size) {
+  Buffer bytes(size);
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i / 100);
+  return bytes;
+}
+
+Buffer random(size_t size) {
+  Buffer bytes(size);
+  uint32_t state = 1;
+  for (auto& byte : bytes) byte = static_cast<std::byte>((state = state * 1664525 + 1013904223) >> 24);
+  return bytes;
+}
+
+wire::BulkHeader header_of(size_t size) {
+  wire::BulkHeader header;
+  header.length = static_cast<uint32_t>(size);
+  header.copy = 7;
+  header.offset = 9;
+  return header;
+}
+
+}  // namespace
+
+TEST_CASE("a piece arrives as it was, compressed or not, in one part or in many") {
+  const size_t size = GENERATE(size_t{1}, size_t{100}, size_t{65'537}, size_t{wire::kBulkChunkBytes});
+  const bool shrinks = GENERATE(true, false);
+  const auto policy = GENERATE(Policy::off, Policy::always);
+  CAPTURE(size, shrinks, policy);
+  Ends ends;
+  Buffer data = shrinks ? shrinking(size) : random(size);
+  std::thread sending([&] {
+    PieceSender sender(policy);
+    const iovec whole{data.data(), size};
+    const iovec halves[] = {{data.data(), size / 2}, {data.data() + size / 2, size - size / 2}};
+    (void)sender.send(*ends.client, header_of(size), {&whole, 1});
+    (void)sender.send(*ends.client, header_of(size), halves);
+    (void)sender.send(*ends.client, header_of(size), {&whole, 1});
+  });
+  PieceReader reader(*ends.server);
+  const bool packed = policy == Policy::always && shrinks && size > 64;
+  for (int i = 0; i < 3; ++i) {
+    const auto header = reader.next();
+    REQUIRE(header);
+    CHECK(header->copy == 7);
+    CHECK(header->offset == 9);
+    CHECK((header->flags == wire::kBulkCompressed) == packed);
+    CHECK(reader.fits(size));
+    CHECK_FALSE(reader.fits(header->length - (packed ? 0 : 1)));
+    if (i == 1) {
+      CHECK(reader.skip());
+      continue;
+    }
+    Buffer received(size);
+    REQUIRE(reader.read(received));
+    CHECK((received == data));
+  }
+  sending.join();
+}
+
+TEST_CASE("what is no compressed piece is malformed and writes nothing beyond the piece") {
+  const Buffer data = shrinking(10'000);
+  Buffer packed(10'000);
+  packed.resize(pack(data, packed));
+  REQUIRE(packed.size() > 10);
+  REQUIRE(packed.size() < 9'000);
+  Buffer raw(10'000 + 64, std::byte{0x5a});
+  const auto piece = std::span(raw).first(10'000);
+  CHECK(unpack(packed, piece));
+  for (size_t cut = 0; cut < packed.size(); ++cut) CHECK_FALSE(unpack(std::span(packed).first(cut), piece));
+  CHECK_FALSE(unpack(packed, piece.first(9'999)));
+  CHECK_FALSE(unpack(packed, std::span(raw).first(10'001)));
+  for (size_t at = 0; at < packed.size(); ++at) {
+    Buffer changed = packed;
+    changed[at] ^= std::byte{0xff};
+    (void)unpack(changed, piece);
+  }
+  CHECK(std::all_of(raw.begin() + 10'000, raw.end(), [](std::byte byte) { return byte == std::byte{0x5a}; }));
+}
+
+TEST_CASE("a header that cannot be is malformed; the end between pieces is told apart") {
+  Ends ends;
+  wire::BulkHeader header = header_of(100);
+  bool closed = false;
+  SECTION("no bytes") { header.length = 0; }
+  SECTION("too many") { header.length = wire::kBulkChunkBytes + 1; }
+  SECTION("a flag of the future") { header.flags = 2; }
+  SECTION("the end") { closed = true; }
+  if (closed) {
+    ends.client->close();
+  } else {
+    const iovec part{&header, sizeof header};
+    REQUIRE(transport::send_all(*ends.client, {&part, 1}, {}));
+  }
+  PieceReader reader(*ends.server);
+  const auto next = reader.next();
+  REQUIRE_FALSE(next);
+  CHECK(next.error().code == (closed ? ErrorCode::closed : ErrorCode::malformed));
+}
