@@ -19,7 +19,9 @@ namespace {
 
 constexpr size_t kBlock = 256 * 1024;
 constexpr size_t kFinePiece = 16 * 1024;              // where bandwidth is limited, so that bytes are due a few at a time
-constexpr size_t kMostOnTheWay = size_t{64} << 20;   // of one direction: then the sender has to wait
+// Of one direction: then the sender has to wait. Where bandwidth is limited, it is what the link holds and a switch's queue.
+constexpr size_t kMostOnTheWay = size_t{64} << 20;
+constexpr size_t kQueue = size_t{1} << 20;
 constexpr int64_t kAwake = 30'000;                    // nanoseconds before a due time that are not slept through
 constexpr int64_t kLook = 50'000'000;                 // how often a sleeper looks whether the link ends
 
@@ -36,8 +38,9 @@ struct Piece {
 // Bytes on their way, oldest first; what one receive gave is due together.
 class Waiting {
  public:
+  explicit Waiting(size_t most) : most_(most) {}
   bool empty() const { return pieces_.empty(); }
-  bool full() const { return bytes_ >= kMostOnTheWay; }
+  bool full() const { return bytes_ >= most_; }
   const Piece& first() const { return pieces_.front(); }
   std::byte* room() {
     if (!fresh_.bytes) {
@@ -66,6 +69,7 @@ class Waiting {
   }
 
  private:
+  const size_t most_;
   std::deque<Piece> pieces_;
   std::vector<std::unique_ptr<std::byte[]>> spare_;
   Piece fresh_;
@@ -177,7 +181,9 @@ int64_t SlowLink::due(Way& way, int64_t arrived, size_t bytes) const {
 
 void SlowLink::carry(int from, int to, Way& way) {
   if (delay_ > kAwake) go_first();  // where nothing is slept through it would only take the core from the programs
-  Waiting waiting;
+  Waiting waiting(nanoseconds_per_byte_ == 0 ? kMostOnTheWay
+                                             : std::min(kMostOnTheWay, kQueue + static_cast<size_t>(static_cast<double>(2 * delay_) /
+                                                                                                    nanoseconds_per_byte_)));
   bool open = true;  // more may come
   while (!ending_ && (open || !waiting.empty())) {
     bool moved = false;
