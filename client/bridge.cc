@@ -129,6 +129,10 @@ CUresult lend_stream(Context& context, CUstream* stream) {
   return CUDA_SUCCESS;
 }
 
+// Is the context, or its server, lost? An answer may also bring the error of something else, which was done in vain, and no
+// more than that.
+bool is_broken(CUresult answer) { return is_sticky(answer) || answer == Session::failure(); }
+
 void take_back(Context& context, CUstream stream) {
   std::lock_guard lock(context.mutex);
   for (LentStream& lent : context.lent) lent.uses -= lent.stream == cuda::handle_bits(stream);
@@ -146,10 +150,8 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event) 
   if (const CUresult result = lend_stream(*other, &lent); result != CUDA_SUCCESS) return result;
   const auto done = [bridge, other, lent](CUresult result) {
     take_back(*other, lent);
-    const bool broken = is_sticky(result) || result == Session::failure();
-    // The answer may bring the error of something else: then it is the other context's to report.
-    if (result != CUDA_SUCCESS && !broken) other->late_error = result;
-    bridge->go_on(broken ? result : CUDA_SUCCESS);
+    if (result != CUDA_SUCCESS && !is_broken(result)) other->late_error = result;
+    bridge->go_on(is_broken(result) ? result : CUDA_SUCCESS);
   };
   CUresult result = rows::cuStreamWaitEvent::at({other->session, other},
                                                 {lent, cuda::handle_from_bits<CUevent>(event.handle), 0});
@@ -177,7 +179,9 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
   const auto arrive = [bridge, start, work = std::move(work)] {
     if (start->missing.fetch_sub(1) != 1 || !start->held) return;
     copying().run([bridge, start, work] {
-      bridge->go_on(start->result == CUDA_SUCCESS ? guarded(work) : start->result);
+      const CUresult before = start->result;
+      const CUresult result = is_broken(before) ? before : guarded(work);
+      bridge->go_on(result != CUDA_SUCCESS ? result : before);
     });
   };
   const CUresult asked = context.session->call_later(wire::Command::synchronize_stream, context,
