@@ -35,6 +35,7 @@ class AddressSpace {
   // Takes the range when it is free in this process; false: the server has to move it.
   bool adopt(uint64_t base, uint64_t size, uint64_t granularity);
   static bool is_free(uint64_t base, uint64_t size);
+  uint64_t base() const { return base_; }
   uint64_t size() const { return size_; }
   uint64_t granularity() const { return granularity_; }
 

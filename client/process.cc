@@ -123,6 +123,13 @@ bool take_devices(Process& self) {
     context->id = static_cast<unsigned long long>(device->ordinal) + 1;
     device->session->mint(Kind::context, std::move(context));
   }
+  for (const auto& session : self.sessions) {
+    for (const auto& other : self.sessions) {
+      if (session == other) continue;
+      const wire::AddressRange taken{other->addresses().base(), other->addresses().size()};
+      (void)session->post(wire::Command::avoid_addresses, nullptr, taken);
+    }
+  }
   return !self.devices.empty();
 }
 

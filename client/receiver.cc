@@ -399,8 +399,8 @@ void Receiver::run_background() {
 }
 
 void Receiver::report(ErrorCode code, std::string message) {
+  hooks_.failed(Error{code, std::move(message)});  // first, so that whose wait ends finds the session failed
   fail();
-  hooks_.failed(Error{code, std::move(message)});
 }
 
 void Receiver::fail() {

@@ -102,7 +102,9 @@ CUDA_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
     const Found found = find(address);
     for (unsigned i = 0; i < count; ++i) {
       if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
-      const CUresult result = answer(found, attributes[i], address, data[i]);
+      // Here what has no answer is no error.
+      const bool no_host_pointer = found.device && attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER;
+      const CUresult result = no_host_pointer ? give<void*>(data[i], nullptr) : answer(found, attributes[i], address, data[i]);
       if (result != CUDA_SUCCESS) return result;
     }
     return CUDA_SUCCESS;

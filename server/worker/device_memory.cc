@@ -31,6 +31,19 @@ CUresult DeviceMemory::move(uint64_t wished, uint64_t size) {
   return CUDA_SUCCESS;
 }
 
+void DeviceMemory::avoid(uint64_t base, uint64_t size) {
+  if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree || size == 0 || avoided_.size() >= kMaxAvoided) return;
+  CUdeviceptr got = 0;
+  if (api_.cuMemAddressReserve(&got, size, 0, base, 0) != CUDA_SUCCESS) return;
+  if (got == base) avoided_.emplace_back(base, size);
+  else api_.cuMemAddressFree(got, size);
+}
+
+void DeviceMemory::release_avoided() {
+  for (const auto& [base, size] : avoided_) api_.cuMemAddressFree(base, size);
+  avoided_.clear();
+}
+
 void DeviceMemory::release_range() {
   if (size_ != 0 && api_.cuMemAddressFree) api_.cuMemAddressFree(base_, size_);
   take_range(0, 0);

@@ -20,6 +20,7 @@ namespace gpupool::worker {
 
 constexpr size_t kMaxMappings = 1u << 20;
 constexpr size_t kMaxPendingFrees = 1u << 20;
+constexpr size_t kMaxAvoided = 64;
 
 class DeviceMemory {
  public:
@@ -29,7 +30,10 @@ class DeviceMemory {
   void stage_always() { cpu_reaches_ = false; }
   // Another range in place of the one so far, which must hold nothing.
   CUresult move(uint64_t wished, uint64_t size);
+  // Keeps the driver from placing anything there, if it is free.
+  void avoid(uint64_t base, uint64_t size);
   void release_range();
+  void release_avoided();
   uint64_t base() const { return base_; }
   uint64_t size() const { return size_; }
 
@@ -93,6 +97,7 @@ class DeviceMemory {
   const DeviceApi& api_;
   Contexts& contexts_;
   Outbox& outbox_;
+  std::vector<std::pair<uint64_t, uint64_t>> avoided_;  // base, size
   uint64_t base_ = 0;
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread

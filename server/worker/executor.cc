@@ -278,6 +278,7 @@ void Executor::tear_down() {
   }
   contexts.enter(nullptr);
   memory.release_range();
+  memory.release_avoided();
 }
 
 }  // namespace gpupool::worker

@@ -23,4 +23,11 @@ Outcome move_addresses(Executor& session, Command& command) {
   return result;
 }
 
+Outcome avoid_addresses(Executor& session, Command& command) {
+  const auto body = only<wire::AddressRange>(command);
+  if (!body) return bad_body();
+  session.memory.avoid(body->base, body->size);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace gpupool::worker::commands

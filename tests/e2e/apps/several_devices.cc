@@ -68,6 +68,11 @@ SCENARIO(devices_numbered_through) {
     OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
     OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, memory));
     EXPECT(ordinal == i && owner == contexts[i]);
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_HOST_POINTER};
+    void* host = &device;
+    void* answers[] = {&ordinal, &host};
+    OK(cuPointerGetAttributes(2, attributes, answers, memory));
+    EXPECT(ordinal == i && host == nullptr);
   }
   EXPECT(std::memcmp(&uuids[0], &uuids[1], sizeof uuids[0]) != 0);
   EXPECT(contexts[0] != contexts[1]);
@@ -382,6 +387,11 @@ SCENARIO(a_library_on_two_devices) {
     EXPECT(download<uint32_t>(counter, 1)[0] == 100u + static_cast<unsigned>(side.device.device));
   }
   OK(cuLibraryUnload(library));
+  // Neither device has placed a variable where the other's memory is.
+  for (const Side& side : sides) {
+    (&side == sides ? sides[1] : sides[0]).use();
+    OK(cuMemFree(side.memory));
+  }
 }
 #endif
 
