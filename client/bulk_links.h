@@ -39,13 +39,14 @@ class BulkLinks {
     transport::Endpoint server;
     transport::Options options;
     std::string session_id;
-    std::string token;
+    std::string token;         // empty: the server takes no bulk connections at all
     unsigned connections = 0;  // 0: none may be opened
     compression::Policy compression = compression::Policy::off;
   };
   BulkLinks(Receiver& receiver, std::function<void(Error)> failed) : receiver_(receiver), failed_(std::move(failed)) {}
 
   void take_offer(Offer offer) { offer_ = std::move(offer); }
+  const Offer& offer() const { return offer_; }
   // False: there are none yet, or never. The first call starts opening them.
   bool ready();
   // Opens them now, and waits for it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "client/bulk_parts.h"
 #include "client/transfer.h"
 
 namespace gpupool::client {
@@ -97,6 +98,53 @@ CUresult relay(const Box& box, CUstream source, CUstream target) {
   return result;
 }
 
+// One part from server to server. False: it did not get there, and has to take another way.
+bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint64_t to_address, CUstream source, CUstream target,
+               CUresult* result) {
+  Session& from = *box.from.context->session;
+  Session& to = *box.to.context->session;
+  const auto rows = [&](CUstream stream, uint64_t address, uint64_t pitch) {
+    return wire::BulkCopy{cuda::handle_bits(stream), address, part.rows == 1 ? part.width : pitch, part.width, part.rows, 0, 0};
+  };
+  wire::PeerCopy copy{rows(source, from_address + part.host, box.from.pitch), 0};
+  *result = to.post(wire::Command::bulk_to_device, box.to.context, rows(target, to_address + part.device, box.to.pitch), &copy.copy);
+  if (*result != CUDA_SUCCESS) return true;
+  const BulkLinks::Offer& offer = to.links().offer();
+  wire::Buffer reply;
+  const CUresult sent = from.call(static_cast<uint16_t>(wire::Command::bulk_to_peer), box.from.context,
+                                  [&](wire::Writer& writer) {
+                                    writer.put(copy);
+                                    writer.put_text(offer.server.text());
+                                    writer.put_text(offer.session_id);
+                                    writer.put_text(offer.token);
+                                  },
+                                  reply);
+  if (sent == CUDA_SUCCESS) return true;
+  (void)to.post(wire::Command::cancel_bulk, nullptr, wire::CancelBulk{copy.copy});
+  if (sent == CUDA_ERROR_NOT_SUPPORTED) from.reaches_no_peers();
+  *result = sent;
+  return is_sticky(sent) || sent == Session::failure();
+}
+
+// The source's server sends to the target's. False: it cannot, or no more.
+bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* result) {
+  Session& from = *box.from.context->session;
+  const BulkLinks::Offer& offer = box.to.context->session->links().offer();
+  if (!from.may_reach_peers() || offer.token.empty() || offer.server.scheme != "tcp") return false;
+  bool there = true;
+  *result = CUDA_SUCCESS;
+  for (uint64_t z = 0; z < box.depth && there && *result == CUDA_SUCCESS; ++z) {
+    Rows rows{box.width, box.height, box.from.pitch, box.to.pitch};
+    if (rows.count == 1) rows.host_pitch = rows.device_pitch = rows.width;
+    (void)for_each_bulk_part(rows, [&](const BulkPart& part, bool) {
+      there = send_part(box, part, box.from.address + z * box.from.slice, box.to.address + z * box.to.slice, source, target, result);
+      return there ? *result : CUDA_ERROR_UNKNOWN;
+    });
+  }
+  if (there && *result == CUDA_SUCCESS) *result = synchronize_stream(*box.to.context, target);
+  return there;
+}
+
 // Between the program's memory and a device.
 CUresult move(const Box& box, const End& device, CUstream stream) {
   const bool up = box.to.on_device;
@@ -125,6 +173,8 @@ CUresult copy_now(const Box& box) {
   }
   if (!box.from.on_device) return move(box, box.to, target);
   if (!box.to.on_device) return move(box, box.from, source);
+  CUresult result = CUDA_SUCCESS;
+  if (send_directly(box, source, target, &result)) return result;
   return relay(box, source, target);
 }
 

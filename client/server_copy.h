@@ -1,5 +1,6 @@
 // Copies that reach more than one server: between the devices of two, or between the program's memory and a device of
-// another server than the stream's. They go through the client, in pieces, when the stream has got there. Any thread.
+// another server than the stream's. When the stream has got there, the one server sends to the other; where it
+// cannot, and where the program's memory is an end, the data goes through the client in pieces. Any thread.
 #pragma once
 #include "client/bridge.h"
 

@@ -67,6 +67,9 @@ class Session {
   CUresult share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken);
   // Is host memory that the program gave to an asynchronous copy still being read or written?
   bool copies_pending() const { return receiver_.transfers_pending() || links_.reading(); }
+  // Can its server connect to others? Until one time that it could not.
+  bool may_reach_peers() const { return reaches_peers_.load(std::memory_order_relaxed); }
+  void reaches_no_peers() { reaches_peers_.store(false, std::memory_order_relaxed); }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // What calls return once the connection is lost.
   static constexpr CUresult failure() { return CUDA_ERROR_DEVICE_UNAVAILABLE; }
@@ -152,6 +155,7 @@ class Session {
   image::Nonce image_nonce_{};
   uint64_t largest_image_ = 0;
   std::atomic<bool> failed_{false};
+  std::atomic<bool> reaches_peers_{true};
   void (*host_callback_)(Session&, uint64_t) = nullptr;
 };
 

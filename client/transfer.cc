@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "client/bulk_parts.h"
+
 namespace gpupool::client {
 namespace {
 
@@ -51,43 +53,10 @@ CUresult fetch(Session& session, Context& context, wire::Command command, const 
 constexpr uint64_t kBulkFrom = 256 * 1024;
 constexpr uint64_t kSynchronousBulkFrom = wire::kBulkChunkBytes + 1;
 
-struct Part {
-  uint64_t host;    // offsets
-  uint64_t device;
-  uint64_t width;
-  uint64_t rows;
-};
-
-// Rows as bulk copies, each within its limits (wire::BulkCopy).
-template <class Visit>
-CUresult for_each_bulk_part(const Rows& rows, Visit&& visit) {
-  const bool contiguous = rows.count == 1 || (rows.host_pitch == rows.width && rows.device_pitch == rows.width);
-  if (!contiguous && rows.width <= wire::kBulkChunkBytes) {
-    const uint64_t most = wire::kMaxBulkCopyBytes / rows.width;
-    for (uint64_t row = 0; row < rows.count; row += most) {
-      const uint64_t count = std::min(most, rows.count - row);
-      const CUresult result = visit(Part{row * rows.host_pitch, row * rows.device_pitch, rows.width, count}, row + count == rows.count);
-      if (result != CUDA_SUCCESS) return result;
-    }
-    return CUDA_SUCCESS;
-  }
-  const uint64_t length = contiguous ? rows.width * rows.count : rows.width;
-  const uint64_t lines = contiguous ? 1 : rows.count;
-  for (uint64_t row = 0; row < lines; ++row) {
-    for (uint64_t at = 0; at < length; at += wire::kMaxBulkCopyBytes) {
-      const uint64_t width = std::min(wire::kMaxBulkCopyBytes, length - at);
-      const CUresult result = visit(Part{row * rows.host_pitch + at, row * rows.device_pitch + at, width, 1},
-                                    row + 1 == lines && at + width == length);
-      if (result != CUDA_SUCCESS) return result;
-    }
-  }
-  return CUDA_SUCCESS;
-}
-
 CUresult bulk_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const std::byte* from,
                         const Rows& rows, uint32_t flags, uint32_t last_flags, Source source) {
   std::vector<std::shared_ptr<Upload>> uploads;
-  const CUresult result = for_each_bulk_part(rows, [&](const Part& part, bool last) -> CUresult {
+  const CUresult result = for_each_bulk_part(rows, [&](const BulkPart& part, bool last) -> CUresult {
     if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
     const wire::BulkCopy body{cuda::handle_bits(stream), to + part.device, part.rows == 1 ? part.width : rows.device_pitch,
                               part.width, part.rows, last ? last_flags : flags, 0};
@@ -173,7 +142,7 @@ CUresult copy_from_device(Session& session, Context& context, CUstream stream, v
     return fetch(session, context, wire::Command::copy_from_device, body,
                  {.destination = memory, .pitch = rows.host_pitch, .width = rows.width, .rows = rows.count}, wait);
   }
-  return for_each_bulk_part(rows, [&](const Part& part, bool last) {
+  return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
     const wire::BulkCopy body{cuda::handle_bits(stream), from + part.device, part.rows == 1 ? part.width : rows.device_pitch,
                               part.width, part.rows, 0, 0};
     if (trace::on()) [[unlikely]] trace::count_received(id_of(wire::Command::bulk_from_device), part.width * part.rows);

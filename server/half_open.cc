@@ -85,6 +85,7 @@ void HalfOpen::introduce() {
                 .hello = std::move(bytes_),
                 .session_id = hello.session_id(),
                 .bulk_token = hello.bulk_token(),
+                .from_peer = hello.from_peer(),
                 .address = address_,
                 .host = hello.host(),
                 .program = hello.program(),

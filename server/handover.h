@@ -57,6 +57,8 @@ struct ControlHeader {
   std::array<char, 16> session_id{};
   std::array<char, 32> resume_token{};
   std::array<char, 32> bulk_token{};
+  uint32_t from_peer = 0;  // bulk only: another server's
+  uint32_t reserved = 0;
   uint64_t image_bytes = 0;        // session: of the largest image that poold keeps, 0: none; image_...: of this one
   wire::ImageDigest image_name{};  // this and below: image_...
   uint64_t image_request = 0;      // of a question and its answer

@@ -264,6 +264,7 @@ void WorkerPool::attach(Client client) {
     if (worker->state != State::serving || worker->session_id != client.session_id) continue;
     if (!same_secret(worker->bulk_token, client.bulk_token)) break;
     ControlHeader header{.kind = ControlKind::bulk};
+    header.from_peer = client.from_peer;
     client.transport.copy(header.transport.data(), header.transport.size() - 1);
     if (!send_control(worker->control.native_handle(), header, "", client.descriptor)) break;
     close_descriptor(client.descriptor);

@@ -32,6 +32,7 @@ struct Client {
   std::string hello;
   std::string session_id;
   std::string bulk_token;  // not empty: a bulk connection of that session
+  bool from_peer = false;
   // For logs, as the client says it:
   std::string address;
   std::string host;

@@ -30,6 +30,7 @@ struct Hello {
   std::string token;
   std::string bulk_token;
   uint32_t compression = 0;
+  bool from_peer = false;
 };
 
 struct Attribute {
@@ -185,6 +186,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case bytes(10): hello.token = in.get_bytes(); return true;
       case bytes(11): hello.bulk_token = in.get_bytes(); return true;
       case varint(12): hello.compression = in.get_uint32(); return true;
+      case varint(13): hello.from_peer = in.get_bool(); return true;
       default: return false;
     }
   });
@@ -244,6 +246,7 @@ inline std::string encode(const Hello& hello) {
   fields.text(10, hello.token);
   fields.text(11, hello.bulk_token);
   fields.u32(12, hello.compression);
+  fields.boolean(13, hello.from_peer);
   return out;
 }
 

@@ -101,6 +101,18 @@ struct BulkCopy {
   uint32_t reserved;
 };
 constexpr uint64_t kMaxBulkCopyBytes = uint64_t{1} << 30;
+// bulk_to_peer: a copy from the device whose pieces this server sends to another one, where the client has announced it with
+// bulk_to_device. Behind it three texts: the other server's address, the session there, its bulk token. Reply: when all has been
+// sent; after an error some of it may have been. CUDA_ERROR_NOT_SUPPORTED: the other server cannot be reached from here.
+struct PeerCopy {
+  BulkCopy rows;        // flags 0
+  uint64_t copy;        // sequence number of the announcement there
+};
+// cancel_bulk: a copy to the device whose data will not come, or not all of it; its stream goes on. Connections that other
+// servers have opened are closed.
+struct CancelBulk {
+  uint64_t copy;
+};
 // How the packed rows are cut: whole rows where there are several.
 constexpr uint64_t bulk_piece_bytes(uint64_t width, uint64_t rows) {
   return rows == 1 ? kBulkChunkBytes : kBulkChunkBytes / width * width;
@@ -229,6 +241,8 @@ GPUPOOL_BODY(FreeMemory, 24);
 GPUPOOL_BODY(CopyToDevice, 40);
 GPUPOOL_BODY(CopyFromDevice, 40);
 GPUPOOL_BODY(BulkCopy, 48);
+GPUPOOL_BODY(PeerCopy, 56);
+GPUPOOL_BODY(CancelBulk, 8);
 GPUPOOL_BODY(HoldStream, 16);
 GPUPOOL_BODY(ResumeStream, 8);
 GPUPOOL_BODY(UploadPart, 16);

@@ -68,6 +68,12 @@ void BulkCopies::remove(uint64_t sequence) {
   changed_.notify_all();
 }
 
+std::shared_ptr<BulkCopy> BulkCopies::find(uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  const auto found = copies_.find(sequence);
+  return found == copies_.end() ? nullptr : found->second;
+}
+
 std::shared_ptr<BulkCopy> BulkCopies::await(uint64_t sequence) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return over_ || passed_ >= sequence; });

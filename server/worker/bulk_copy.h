@@ -84,6 +84,7 @@ class BulkCopies {
  public:
   void add(uint64_t sequence, std::shared_ptr<BulkCopy> copy);
   void remove(uint64_t sequence);
+  std::shared_ptr<BulkCopy> find(uint64_t sequence);
   // Waits until the executor has come to the command. Null: it announced no copy (or one that is over), or the session ends.
   std::shared_ptr<BulkCopy> await(uint64_t sequence);
   // Commands up to this one have been executed.

@@ -1,5 +1,6 @@
 #include "server/worker/bulk_links.h"
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -8,24 +9,49 @@
 
 namespace gpupool::worker {
 
-bool BulkLinks::add(std::unique_ptr<transport::Connection> connection) {
-  const std::lock_guard lock(mutex_);
-  if (stopping_ || connections_.size() >= wire::kMaxBulkConnections) return false;
-  transport::Connection& link = *connection;
-  try {
-    connections_.push_back(std::move(connection));
-    threads_.emplace_back([this, &link] { run_receiver(link); });
-    threads_.emplace_back([this, &link] { run_sender(link); });
-  } catch (const std::system_error&) {  // no thread to be had: a connection that serves one direction is no use
-    link.close();
-    return false;
+bool BulkLinks::add(std::unique_ptr<transport::Connection> connection, bool from_peer) {
+  std::vector<std::unique_ptr<Link>> gone;
+  bool added = false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& link : links_) {
+      if (!link->open) gone.push_back(std::move(link));
+    }
+    std::erase(links_, nullptr);
+    if (!stopping_ && links_.size() < wire::kMaxBulkConnections) {
+      Link& link = *links_.emplace_back(std::make_unique<Link>());
+      link.connection = std::move(connection);
+      link.from_peer = from_peer;
+      try {
+        link.receiver = std::thread([this, &link] { run_receiver(link); });
+        if (!from_peer) link.sender = std::thread([this, &link] { run_sender(link); });
+        added = true;
+      } catch (const std::system_error&) {  // no thread to be had: a connection that serves one direction is no use
+        link.connection->close();
+      }
+    }
   }
-  return true;
+  join(gone);
+  return added;
+}
+
+void BulkLinks::join(std::vector<std::unique_ptr<Link>>& links) {
+  for (const auto& link : links) {
+    if (link->receiver.joinable()) link->receiver.join();
+    if (link->sender.joinable()) link->sender.join();
+  }
 }
 
 bool BulkLinks::any() {
   const std::lock_guard lock(mutex_);
-  return !connections_.empty() && !stopping_;
+  return !stopping_ && std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link->open && !link->from_peer; });
+}
+
+void BulkLinks::drop_peers() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& link : links_) {
+    if (link->from_peer) link->connection->close();
+  }
 }
 
 void BulkLinks::send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
@@ -44,7 +70,7 @@ void BulkLinks::send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t
   {
     const std::lock_guard lock(mutex_);
     try {
-      if (!stopping_ && !sends_messages_) threads_.emplace_back([this] { run_message_sender(); });
+      if (!stopping_ && !sends_messages_) message_sender_ = std::thread([this] { run_message_sender(); });
       sends_messages_ = true;
     } catch (const std::system_error&) {  // no thread to be had
     }
@@ -57,18 +83,20 @@ void BulkLinks::send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t
   copy->finish(CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-void BulkLinks::run_receiver(transport::Connection& connection) {
+void BulkLinks::run_receiver(Link& link) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
-  compression::PieceReader reader(connection);
-  while (true) {
-    const auto received = receive_piece(reader, scratch);
-    if (received) continue;
-    // The client is leaving: its command connection says so, too.
-    if (received.error().code != ErrorCode::closed) {
-      outbox_.end("a bulk connection failed: " + received.error().message);
-    }
-    return;
+  compression::PieceReader reader(*link.connection);
+  auto received = receive_piece(reader, scratch);
+  while (received) received = receive_piece(reader, scratch);
+  link.connection->close();
+  {
+    const std::lock_guard lock(mutex_);
+    link.open = false;
   }
+  wake_.notify_all();
+  // A client that is leaving: its command connection says so, too.
+  if (link.from_peer || received.error().code == ErrorCode::closed) return;
+  outbox_.end("a bulk connection failed: " + received.error().message);
 }
 
 Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::span<std::byte> scratch) {
@@ -85,22 +113,22 @@ Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::spa
   return {};
 }
 
-bool BulkLinks::next(std::deque<Piece>& queue, Piece& piece) {
+bool BulkLinks::next(std::deque<Piece>& queue, const Link* link, Piece& piece) {
   piece.copy = nullptr;
   std::unique_lock lock(mutex_);
-  wake_.wait(lock, [&] { return stopping_ || !queue.empty(); });
-  if (stopping_) return false;
+  wake_.wait(lock, [&] { return stopping_ || (link && !link->open) || !queue.empty(); });
+  if (stopping_ || (link && !link->open)) return false;
   piece = std::move(queue.front());
   queue.pop_front();
   return true;
 }
 
-void BulkLinks::run_sender(transport::Connection& connection) {
+void BulkLinks::run_sender(Link& link) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceSender sender(compression_);
   Piece piece;
-  while (next(queue_, piece)) {
-    const auto sent = piece.copy->send(connection, sender, piece.number, scratch);
+  while (next(queue_, &link, piece)) {
+    const auto sent = piece.copy->send(*link.connection, sender, piece.number, scratch);
     if (!sent) return outbox_.end("a bulk connection failed: " + sent.error().message);
   }
 }
@@ -108,24 +136,28 @@ void BulkLinks::run_sender(transport::Connection& connection) {
 void BulkLinks::run_message_sender() {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   Piece piece;
-  while (next(messages_, piece)) piece.copy->send(outbox_, piece.number, scratch);
+  while (next(messages_, nullptr, piece)) piece.copy->send(outbox_, piece.number, scratch);
 }
 
-void BulkLinks::stop() {
-  std::deque<Piece> unsent;
-  std::vector<std::thread> threads;
+void BulkLinks::close() {
+  std::deque<Piece> unsent;  // let go of without the lock
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     unsent.swap(queue_);
     unsent.insert(unsent.end(), messages_.begin(), messages_.end());
     messages_.clear();
-    threads.swap(threads_);
-    for (const auto& connection : connections_) connection->close();
+    for (const auto& link : links_) link->connection->close();
   }
   wake_.notify_all();
   copies_.end();
-  for (std::thread& thread : threads) thread.join();
+}
+
+void BulkLinks::stop() {
+  close();
+  join(links_);
+  links_.clear();
+  if (message_sender_.joinable()) message_sender_.join();
 }
 
 }  // namespace gpupool::worker

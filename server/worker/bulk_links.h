@@ -4,7 +4,7 @@
 // Without them (shared memory has none) a thread sends the pieces as device_data messages of the command connection.
 //
 // add() and send() may be called by any thread. A connection that breaks within a piece ends the session; one that the
-// client closes between pieces is just gone.
+// client closes between pieces is just gone, and so is one of a peer, whatever happens to it.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -30,12 +30,16 @@ class BulkLinks {
   BulkLinks(const BulkLinks&) = delete;
   BulkLinks& operator=(const BulkLinks&) = delete;
 
-  // After the hello in both directions. False: the session has enough of them, or ends.
-  bool add(std::unique_ptr<transport::Connection> connection);
+  // After the hello in both directions. From a peer: it may break. False: the session has enough of them, or ends.
+  bool add(std::unique_ptr<transport::Connection> connection, bool from_peer);
+  // Closes the peers' connections.
+  void drop_peers();
   bool any();
   void send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece);
   void send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t piece);
-  // Closes the connections and waits for the threads; what was still to be sent ends with an error.
+  // Closes the connections: nothing is received or sent any more. What was still to be sent is cancel()led by the caller.
+  void close();
+  // Waits for the threads, too.
   void stop();
 
  private:
@@ -43,10 +47,17 @@ class BulkLinks {
     std::shared_ptr<OutgoingCopy> copy;
     uint64_t number;
   };
-  void run_receiver(transport::Connection& connection);
-  void run_sender(transport::Connection& connection);
+  struct Link {
+    std::unique_ptr<transport::Connection> connection;
+    bool from_peer = false;
+    bool open = true;
+    std::thread receiver, sender;  // peers are sent nothing
+  };
+  void run_receiver(Link& link);
+  void run_sender(Link& link);
   void run_message_sender();
-  bool next(std::deque<Piece>& queue, Piece& piece);  // false: the end
+  bool next(std::deque<Piece>& queue, const Link* link, Piece& piece);  // false: the end
+  static void join(std::vector<std::unique_ptr<Link>>& links);
   Result<void> receive_piece(compression::PieceReader& reader, std::span<std::byte> scratch);
 
   BulkCopies& copies_;
@@ -57,8 +68,8 @@ class BulkLinks {
   std::deque<Piece> queue_;
   std::deque<Piece> messages_;
   bool sends_messages_ = false;
-  std::vector<std::unique_ptr<transport::Connection>> connections_;
-  std::vector<std::thread> threads_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::thread message_sender_;
   bool stopping_ = false;
 };
 

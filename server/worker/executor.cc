@@ -31,6 +31,7 @@ constexpr bool without_gaps() {
 }
 static_assert(without_gaps(), "commands.def is appended to, one id after the other");
 
+constexpr size_t kMaxPeers = 64;  // of one session
 constexpr size_t kKeptReplyBytes = 1u << 20;
 constexpr std::chrono::microseconds kShortestSleep{500};   // with frees on their way
 constexpr std::chrono::microseconds kLongestSleep{50'000};
@@ -202,6 +203,17 @@ void Executor::fetch_output(StreamState& stream) {
   if (output_possible.load(std::memory_order_relaxed)) api.cuStreamSynchronize(stream.stream);
 }
 
+std::shared_ptr<Peer> Executor::peer(const std::string& address, const std::string& session_id, const std::string& token) {
+  const auto endpoint = transport::Endpoint::parse(address);
+  if (!endpoint || endpoint->scheme != "tcp") return nullptr;
+  const std::string key = endpoint->text() + " " + session_id;
+  const auto known = peers_.find(key);
+  if (known != peers_.end() && !known->second->broken()) return known->second;
+  if (known != peers_.end()) peers_.erase(known);
+  if (peers_.size() >= kMaxPeers) return nullptr;
+  return peers_[key] = std::make_shared<Peer>(*endpoint, session_id, token, start.dead_peer_timeout);
+}
+
 ContextState* Executor::enter(const Command& command) {
   ContextState* const context = contexts.find(command.header.context);
   return contexts.enter(context) == CUDA_SUCCESS ? context : nullptr;
@@ -249,12 +261,14 @@ bool Executor::leave(ContextState& context) {
 
 void Executor::tear_down() {
   callbacks.end_all();
-  links.stop();
+  links.close();
+  for (auto& [name, peer] : peers_) peer->stop();
   for (auto& [handle, context] : contexts.all()) {  // no stream waits for data that cannot come any more
     contexts.enter(context.get());
     holds.release(*context);
     copies.cancel(context->object);
   }
+  links.stop();
   waits.stop();
   for (auto& [handle, context] : contexts.all()) {
     contexts.enter(context.get());

@@ -5,6 +5,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +29,7 @@
 #include "server/worker/images.h"
 #include "server/worker/inbox.h"
 #include "server/worker/outbox.h"
+#include "server/worker/peer.h"
 #include "server/worker/output_capture.h"
 #include "server/worker/shared_host_memory.h"
 #include "server/worker/staging.h"
@@ -113,6 +115,8 @@ class Executor {
   void fetch_output(StreamState& stream);
   // The stream is about to be destroyed: its unfinished copies and uses are kept apart from it.
   void departing(StreamState& stream);
+  // Null: not an address that this server may connect to, or too many.
+  std::shared_ptr<Peer> peer(const std::string& address, const std::string& session_id, const std::string& token);
   // The context that the command names, made current; null: it names none, or one that does not exist.
   ContextState* enter(const Command& command);
   // The context is about to be destroyed: what the session has in it is given up. False: a wait in it did not end.
@@ -125,6 +129,7 @@ class Executor {
   std::optional<std::chrono::microseconds> before_sleep();
 
   std::vector<void*> functions_;  // of the rows, by their place in the table
+  std::map<std::string, std::shared_ptr<Peer>> peers_;  // by address and session; executor's thread
   uint64_t last_sequence_ = 0;
   CUresult deferred_ = CUDA_SUCCESS;
   std::atomic<uint64_t> at_work_{0};

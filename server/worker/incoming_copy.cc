@@ -1,5 +1,7 @@
 #include "server/worker/incoming_copy.h"
 
+#include <utility>
+
 #include "server/worker/executor.h"
 
 namespace gpupool::worker {
@@ -93,14 +95,13 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, Way w
   return received;
 }
 
-// Everything is there: mutex_ held.
+// Nothing more will come: mutex_ held.
 void IncomingCopy::finish() {
   if (!context) return;
   make_current(api_, context);
   if (done_) {
     signals_->raise(*done_, done_->value);
-    signals_->give(done_);
-    done_ = nullptr;
+    signals_->give(std::exchange(done_, nullptr));
   }
   // A piece that never got its place in the stream may still be waited for there.
   for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
@@ -111,9 +112,13 @@ void IncomingCopy::finish() {
 void IncomingCopy::cancel() {
   std::unique_lock lock(mutex_);
   way_ = Way::nowhere;
-  if (done_) signals_->raise(*done_, done_->value);
-  for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
+  if (context) {
+    // A thread may be waiting for the device, which waits for a piece that does not come.
+    make_current(api_, context);
+    for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
+  }
   idle_.wait(lock, [this] { return active_ == 0; });
+  finish();
 }
 
 }  // namespace gpupool::worker

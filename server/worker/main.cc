@@ -88,9 +88,8 @@ std::unique_ptr<transport::Connection> open_connection(const server::ControlMess
   return connection ? std::move(*connection) : nullptr;
 }
 
-// Where client and worker share memory nothing is faster than the one connection; and streams must be able to wait.
-bool can_bulk(DeviceLibrary& library, const transport::Connection& connection) {
-  return !connection.shares_memory() && library.symbol("cuStreamWaitValue32_v2") && library.symbol("cuStreamWriteValue32_v2");
+bool can_bulk(DeviceLibrary& library) {
+  return library.symbol("cuStreamWaitValue32_v2") && library.symbol("cuStreamWriteValue32_v2");
 }
 
 compression::Policy wished_compression(const std::string& hello) {
@@ -107,7 +106,7 @@ void take_bulk_connection(const server::ControlMessage& message, const transport
   welcome.set_protocol_version(wire::kProtocolVersion);
   welcome.set_server_version(server::kVersion);
   const auto deadline = transport::Clock::now();  // it fits into the socket of a new connection, or there is something wrong
-  if (send_reply(*connection, welcome, deadline)) sink(std::move(connection));
+  if (send_reply(*connection, welcome, deadline)) sink(std::move(connection), message.header.from_peer != 0);
 }
 
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
@@ -140,8 +139,9 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.mutable_addresses()->set_base(range.base);
   reply.mutable_addresses()->set_size(range.size);
   reply.set_worker_pid(::getpid());
-  if (can_bulk(library, **connection)) {
-    reply.set_bulk_connections(wire::kMaxBulkConnections);
+  if (can_bulk(library)) {
+    // Where client and worker share memory nothing is faster than the one connection.
+    reply.set_bulk_connections((*connection)->shares_memory() ? 0 : wire::kMaxBulkConnections);
     reply.set_takes_compressed(true);
     reply.set_bulk_token(std::string(header.bulk_token.data(), header.bulk_token.size()));
   }

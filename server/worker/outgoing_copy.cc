@@ -2,6 +2,7 @@
 
 #include "server/worker/bulk_links.h"
 #include "server/worker/executor.h"
+#include "server/worker/peer.h"
 
 namespace gpupool::worker {
 
@@ -73,7 +74,8 @@ CUresult OutgoingCopy::enqueue_staged(StreamState& stream) {
 
 // The pieces are queued when they are ready: at once, or by a wait thread.
 void OutgoingCopy::hand_over() {
-  if (ready_.size() == 1 && session_.api.cuEventQuery(ready_.front()) == CUDA_SUCCESS) return queue_ready();
+  const bool may_block = way_.by == Way::peer && !way_.server->is_open();
+  if (!may_block && ready_.size() == 1 && session_.api.cuEventQuery(ready_.front()) == CUDA_SUCCESS) return queue_ready();
   const auto self = shared_from_this();
   const bool taken = session_.waits.submit(context, [self] {
     make_current(self->session_.api, self->context);
@@ -86,6 +88,7 @@ void OutgoingCopy::hand_over() {
 void OutgoingCopy::queue_ready() {
   CUresult result = CUDA_SUCCESS;
   const bool staged = !ring_.chunks.empty();
+  if (way_.by == Way::peer && !way_.server->open()) finish(result = CUDA_ERROR_NOT_SUPPORTED);
   for (uint64_t at = 0; at < ready_.size(); ++at) {
     if (result == CUDA_SUCCESS) {
       result = session_.api.cuEventSynchronize(ready_[at]);
@@ -100,7 +103,8 @@ void OutgoingCopy::queue_ready() {
 }
 
 void OutgoingCopy::queue(uint64_t piece) {
-  if (way_ == Way::links) session_.links.send(shared_from_this(), piece);
+  if (way_.by == Way::peer) way_.server->send(shared_from_this(), piece);
+  else if (way_.by == Way::links) session_.links.send(shared_from_this(), piece);
   else session_.links.send_among_messages(shared_from_this(), piece);
 }
 
@@ -135,7 +139,7 @@ Result<void> OutgoingCopy::send(transport::Connection& connection, compression::
   if (!data) return {};
   wire::BulkHeader header;
   header.length = static_cast<uint32_t>(data->size());
-  header.copy = sequence_;
+  header.copy = way_.by == Way::peer ? way_.copy : sequence_;
   header.offset = piece * rows.piece_bytes();
   const iovec part{data->data(), data->size()};
   const auto sent = sender.send(connection, header, {&part, 1});

@@ -15,16 +15,21 @@ namespace gpupool::worker {
 
 class Executor;
 class Outbox;
+class Peer;
 
 class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<OutgoingCopy> {
  public:
-  enum class Way { links, messages };
+  struct Way {
+    enum { links, messages, peer } by;
+    std::shared_ptr<Peer> server = nullptr;  // by peer
+    uint64_t copy = 0;                       // its number there
+  };
   // Registers the copy and enqueues what `stream` has to do. With an error nothing was registered.
   static CUresult start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
                         CUresult reply);
   OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence, CUresult reply);
 
-  // After an error the session must end: the copy is left to cancel().
+  // After an error the session must end, and the copy is left to cancel(), or the caller ends it.
   Result<void> send(transport::Connection& connection, compression::PieceSender& sender, uint64_t piece,
                     std::span<std::byte> scratch);
   void send(Outbox& outbox, uint64_t piece, std::span<std::byte> scratch);

@@ -52,7 +52,7 @@ int run_session(SessionStart start) {
   int status = 1;
   {
     const Background background(executor, stop_descriptor);
-    if (accept_bulk) accept_bulk([&executor](auto connection) { executor.links.add(std::move(connection)); });
+    if (accept_bulk) accept_bulk([&executor](auto connection, bool from_peer) { executor.links.add(std::move(connection), from_peer); });
     status = executor.run() ? 0 : 1;
     executor.outbox.close();
     if (accept_bulk) accept_bulk(nullptr);

@@ -20,7 +20,7 @@ namespace gpupool::worker {
 // Address of a driver function of the device library; null where it has none.
 using SymbolLookup = std::function<void*(const char* name)>;
 
-using BulkSink = std::function<void(std::unique_ptr<transport::Connection>)>;
+using BulkSink = std::function<void(std::unique_ptr<transport::Connection>, bool from_peer)>;
 
 struct SessionStart {
   std::unique_ptr<transport::Connection> connection;  // after the hello in both directions

@@ -4,6 +4,7 @@
 
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
+#include "tests/support/slow_link.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -110,6 +111,36 @@ TEST_CASE("one of the listed servers is not there") {
     REQUIRE(lines.size() == 1);
     CHECK(lines[0].find(missing + ":") != std::string::npos);
     CHECK(lines[0].find("refused") != std::string::npos);
+  }
+}
+
+TEST_CASE("the data of copies between servers does not pass through the program") {
+  Pool first(kOneDevice), second(kOneDevice);
+  SlowLink one(first.poold().endpoint(), {}), other(second.poold().endpoint(), {});
+  const Finished app = run_patiently({driver_app(), "large_copies_between_devices", "4"},
+                                     first.through({{"GPUPOOL", one.url() + "," + other.url()}}));
+  INFO(app.output);
+  CHECK(app.status == 0);
+  constexpr uint64_t kOnce = 16u << 20;
+  CHECK(one.bytes_down() + other.bytes_down() < kOnce + kOnce / 2);   // the last look
+  CHECK(one.bytes_up() + other.bytes_up() < 9 * kOnce + kOnce / 2);   // the first data, and from each server to the other
+  CHECK(one.bytes_up() + other.bytes_up() > 9 * kOnce);
+}
+
+TEST_CASE("copies between servers take another way when their connection breaks") {
+  Pool first(kOneDevice), second(kOneDevice);
+  for (const int broken : {0, 1}) {
+    SlowLink one(first.poold().endpoint(), {}), other(second.poold().endpoint(), {});
+    Process app({driver_app(), "large_copies_between_devices", "40"},
+                first.through({{"GPUPOOL", one.url() + "," + other.url()}, {"GPUPOOL_BULK_CONNECTIONS", "0"}}));
+    REQUIRE(app.await_output("copying"));
+    (broken == 0 ? one : other).cut(1);  // the first is the program's
+    const int status = app.wait(kLongPatience);
+    app.signal(SIGKILL);
+    app.await_end_of_output();
+    INFO(app.output());
+    CHECK(status == 0);
+    CHECK(lines_with(app.output(), "gpupool:").empty());
   }
 }
 

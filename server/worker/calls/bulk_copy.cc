@@ -53,8 +53,37 @@ Outcome bulk_from_device(Executor& session, Command& command) {
   if (!session.links.any()) return fail(CUDA_ERROR_NOT_SUPPORTED);
   session.contexts.enter(stream->context);
   const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
-  const CUresult result = OutgoingCopy::start(session, OutgoingCopy::Way::links, *stream, rows_of(*copy), command.header.sequence, deferred);
+  const CUresult result = OutgoingCopy::start(session, {OutgoingCopy::Way::links}, *stream, rows_of(*copy), command.header.sequence, deferred);
   return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);
+}
+
+Outcome bulk_to_peer(Executor& session, Command& command) {
+  const auto copy = command.body.get<wire::PeerCopy>();
+  const std::string address(command.body.get_text()), session_id(command.body.get_text()), token(command.body.get_text());
+  if (!command.body.finished() || !command.wants_reply() || !sane(copy.rows) || copy.rows.flags != 0) return bad_body();
+  session.enter(command);
+  StreamState* const stream = session.table.use_stream(copy.rows.stream);
+  if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+  const auto touched = extent(copy.rows.pitch, copy.rows.width, copy.rows.rows);
+  if (!touched || !session.memory.owns(copy.rows.device, *touched)) return CUDA_ERROR_INVALID_VALUE;
+  auto peer = session.peer(address, session_id, token);
+  if (!peer) return CUDA_ERROR_NOT_SUPPORTED;
+  session.contexts.enter(stream->context);
+  const CUresult result = OutgoingCopy::start(session, {OutgoingCopy::Way::peer, std::move(peer), copy.copy}, *stream,
+                                              rows_of(copy.rows), command.header.sequence, CUDA_SUCCESS);
+  return result == CUDA_SUCCESS ? Outcome::parked() : Outcome(result);
+}
+
+Outcome cancel_bulk(Executor& session, Command& command) {
+  const auto body = only<wire::CancelBulk>(command);
+  if (!body) return bad_body();
+  const auto copy = std::dynamic_pointer_cast<IncomingCopy>(session.copies.find(body->copy));
+  if (!copy) return CUDA_SUCCESS;  // all of it has come
+  session.links.drop_peers();
+  copy->cancel();
+  session.copies.remove(body->copy);
+  forget_current();
+  return CUDA_SUCCESS;
 }
 
 }  // namespace gpupool::worker::commands

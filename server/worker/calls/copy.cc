@@ -207,7 +207,7 @@ Outcome copy_from_device(Executor& session, Command& command) {
     const bool packed = copy->rows == 1 || copy->pitch == copy->width;
     const DeviceRows rows{copy->source, copy->pitch, packed ? copy->width * copy->rows : copy->width, packed ? 1 : copy->rows};
     const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
-    const CUresult result = OutgoingCopy::start(session, OutgoingCopy::Way::messages, *stream, rows, sequence, deferred);
+    const CUresult result = OutgoingCopy::start(session, {OutgoingCopy::Way::messages}, *stream, rows, sequence, deferred);
     return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);
   }
   CopyPiece reply{.sequence = sequence};

@@ -180,6 +180,33 @@ SCENARIO(copies_between_devices) {
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoDAsync(to, from, kMost + 4096, b.stream));
 }
 
+// Back and forth, as often as it is told; looks at little of it, so that the program itself moves little.
+SCENARIO(large_copies_between_devices) {
+  constexpr size_t kBytes = size_t{16} << 20, kLooked = 4096;
+  const int rounds = std::stoi(arguments.at(0));
+  const Side a(0, kBytes), b(1, kBytes);
+  a.use();
+  const auto data = pattern(kBytes, 5);
+  put(a.memory, data);
+  for (int round = 0; round < rounds; ++round) {
+    OK(cuMemsetD8Async(b.memory, static_cast<unsigned char>(round), kBytes, b.stream));
+    OK(cuStreamSynchronize(b.stream));
+    OK(cuMemcpyPeerAsync(b.memory, b.device.context, a.memory, a.device.context, kBytes, a.stream));
+    OK(cuMemsetD8Async(a.memory, 0xcc, kBytes, a.stream));
+    OK(cuMemcpyPeerAsync(a.memory, a.device.context, b.memory, b.device.context, kBytes, a.stream));
+    OK(cuStreamSynchronize(a.stream));
+    for (const size_t at : {size_t{0}, kBytes / 2 + 777, kBytes - kLooked}) {
+      const auto there = download<uint8_t>(a.memory + at, kLooked);
+      EXPECT(std::memcmp(there.data(), data.data() + at, kLooked) == 0);
+    }
+    if (round == 0) {
+      std::printf("copying\n");
+      std::fflush(stdout);
+    }
+  }
+  EXPECT(download<uint8_t>(b.memory, kBytes) == data);
+}
+
 SCENARIO(boxes_between_devices) {
   constexpr size_t kPitch = 4096, kRows = 1500, kDepth = 3, kSlice = kPitch * kRows;
   const Side a(0, kSlice * kDepth), b(1, kSlice * kDepth);
