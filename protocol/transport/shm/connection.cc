@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "protocol/transport/shm/address.h"
+#include "protocol/transport/peer_order.h"
 
 namespace gpupool::transport::shm {
 namespace {
@@ -58,6 +59,7 @@ Result<size_t> ShmConnection::send_some(std::span<const iovec> buffers) {
   if (!upgraded_.load(std::memory_order_acquire)) return SocketConnection::send_some(buffers);
   if (closed()) return failure(0, "sending to");
   if (peer_ended()) return failure(EPIPE, "sending to");
+  has_sent();
   const auto sent = rings_.out->write(buffers, [this] { ring(socket()); });
   if (!sent) return nonsense();
   return *sent;
@@ -75,6 +77,7 @@ Result<size_t> ShmConnection::receive_some(std::span<std::byte> buffer) {
     if (received && *received == 0) return Error{ErrorCode::closed, peer() + " closed the connection"};
   }
   if (!received) return nonsense();
+  has_received();
   return *received;
 }
 
