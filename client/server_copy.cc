@@ -103,6 +103,7 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
                CUresult* result) {
   Session& from = *box.from.context->session;
   Session& to = *box.to.context->session;
+  const std::scoped_lock one_at_a_time(from.peer_copy(), to.peer_copy());
   const auto rows = [&](CUstream stream, uint64_t address, uint64_t pitch) {
     return wire::BulkCopy{cuda::handle_bits(stream), address, part.rows == 1 ? part.width : pitch, part.width, part.rows, 0, 0};
   };

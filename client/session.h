@@ -6,6 +6,7 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "client/address_space.h"
@@ -67,6 +68,9 @@ class Session {
   CUresult share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken);
   // Is host memory that the program gave to an asynchronous copy still being read or written?
   bool copies_pending() const { return receiver_.transfers_pending() || links_.reading(); }
+  // Held while its server sends to another one or receives from it: a copy each way at a time, on one stream of each, would wait
+  // for each other.
+  std::mutex& peer_copy() { return peer_copy_; }
   // Can its server connect to others? Until one time that it could not.
   bool may_reach_peers() const { return reaches_peers_.load(std::memory_order_relaxed); }
   void reaches_no_peers() { reaches_peers_.store(false, std::memory_order_relaxed); }
@@ -155,6 +159,7 @@ class Session {
   image::Nonce image_nonce_{};
   uint64_t largest_image_ = 0;
   std::atomic<bool> failed_{false};
+  std::mutex peer_copy_;
   std::atomic<bool> reaches_peers_{true};
   void (*host_callback_)(Session&, uint64_t) = nullptr;
 };
