@@ -81,7 +81,7 @@ void HalfOpen::introduce() {
   }
   timer_.cancel();
   Client client{.descriptor = stream_.release(),
-                .transport = transport_,
+                .transport = transport_ == "shm" ? transport_ : hello.rdma() != 0 ? "rdma" : "tcp",
                 .hello = std::move(bytes_),
                 .session_id = hello.session_id(),
                 .bulk_token = hello.bulk_token(),

@@ -31,6 +31,7 @@ struct Hello {
   std::string bulk_token;
   uint32_t compression = 0;
   bool from_peer = false;
+  uint32_t rdma = 0;
 };
 
 struct Attribute {
@@ -187,6 +188,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case bytes(11): hello.bulk_token = in.get_bytes(); return true;
       case varint(12): hello.compression = in.get_uint32(); return true;
       case varint(13): hello.from_peer = in.get_bool(); return true;
+      case varint(14): hello.rdma = in.get_uint32(); return true;
       default: return false;
     }
   });
@@ -247,6 +249,7 @@ inline std::string encode(const Hello& hello) {
   fields.text(11, hello.bulk_token);
   fields.u32(12, hello.compression);
   fields.boolean(13, hello.from_peer);
+  fields.u32(14, hello.rdma);
   return out;
 }
 

@@ -23,8 +23,8 @@ namespace gpupool::transport {
 using Clock = std::chrono::steady_clock;
 using Deadline = std::optional<Clock::time_point>;  // nullopt: wait for ever
 
-// "tcp://host:port", "shm:///path/to/socket" or "shm://@name" (then `host` is the path or @name, and there is no port);
-// later rdma://.
+// "tcp://host:port", "rdma://host:port" (the same port: what is said over rdma begins over tcp), "shm:///path/to/socket" or
+// "shm://@name" (then `host` is the path or @name, and there is no port).
 struct Endpoint {
   std::string scheme;
   std::string host;
@@ -35,6 +35,28 @@ struct Endpoint {
   static Result<std::vector<Endpoint>> parse_list(const std::string& text);
 };
 
+class Connection;
+class DirectMemory;
+
+// How a connection uses rdma, and by which device; docs/rdma.md. What is not set is found out.
+struct RdmaOptions {
+  enum class Use : uint32_t {
+    never,
+    if_possible,  // otherwise the connection stays with tcp, and carrier() says why
+    always,       // otherwise upgrade() fails
+  };
+  Use use = Use::never;
+  std::string device;          // e.g. "mlx5_0"; empty: the one that has the connection's own address, else the first that is up
+  unsigned port = 0;           // of the device, from 1; 0: the first that is up
+  int gid_index = -1;          // -1: of the connection's own address, RoCE v2 before v1; without an address the first
+  unsigned mtu = 0;            // bytes: 256, 512, 1024, 2048 or 4096; 0: the port's
+  unsigned traffic_class = 0;  // 0 to 255; RoCE: DSCP and ECN bits of its packets
+  unsigned service_level = 0;  // 0 to 15
+  uint16_t partition_key = 0;  // 0: the port's first
+  // Of a packet until it is sent again, 4.096 us times 2 to this power, 0.27 s; six times, then the connection is lost.
+  unsigned timeout_exponent = 16;
+};
+
 struct Options {
   std::chrono::milliseconds connect_timeout{5000};
   // A peer whose machine or network is gone is noticed in wait() after this long without an acknowledgement.
@@ -42,6 +64,9 @@ struct Options {
   bool bulk = false;  // carries nothing but large transfers: bandwidth counts, not latency
   // connect() to tcp on this host: take shared memory instead when a poold that can be trusted offers it (shm/).
   bool prefer_shared_memory = false;
+  RdmaOptions rdma;
+  // Another connection of the same session, which is open: over rdma both use one device and one protection domain.
+  const Connection* session = nullptr;
 };
 
 enum class Side { client, server };
@@ -67,6 +92,10 @@ class Connection {
   virtual Result<void> upgrade(Side side, Deadline deadline);
   // Whether client and worker can map the same memory; only then can descriptors be passed.
   virtual bool shares_memory() const { return false; }
+  // For logs, after upgrade(): what carries the bytes, e.g. "rdma (rxe0, port 1)" or "tcp (no rdma: the server has no device)".
+  virtual std::string carrier() const { return "tcp"; }
+  // How memory moves between the two processes without their processors; null where the transport cannot.
+  virtual DirectMemory* direct_memory() { return nullptr; }
   // In order, beside the bytes. The caller keeps its descriptor. By the side's one sender, its one receiver.
   virtual Result<void> send_descriptor(int descriptor, Deadline deadline);
   virtual Result<int> receive_descriptor(Deadline deadline);

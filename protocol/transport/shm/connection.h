@@ -28,6 +28,7 @@ class ShmConnection final : public SocketConnection {
   void close() override;
   int release_descriptor() override;
   Result<void> upgrade(Side side, Deadline deadline) override;
+  std::string carrier() const override { return "shared memory"; }
   bool shares_memory() const override { return true; }
   Result<void> send_descriptor(int descriptor, Deadline deadline) override;
   Result<int> receive_descriptor(Deadline deadline) override;

@@ -5,7 +5,7 @@
 
 namespace gpupool::transport::tcp {
 
-class TcpConnection final : public SocketConnection {
+class TcpConnection : public SocketConnection {
  public:
   using SocketConnection::SocketConnection;
 

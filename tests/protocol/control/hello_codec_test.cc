@@ -23,7 +23,8 @@ hello::Hello sample_hello() {
           .tenant = "physics",
           .token = std::string(300, '\x80'),
           .bulk_token = std::string(32, 'b'),
-          .compression = 2};
+          .compression = 2,
+          .rdma = 1};
 }
 
 hello::HelloReply sample_reply() {
@@ -71,6 +72,7 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_token(in.token);
   out.set_bulk_token(in.bulk_token);
   out.set_compression(in.compression);
+  out.set_rdma(in.rdma);
   return out;
 }
 
