@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
 #include "client/log.h"
 #include "protocol/control/hello_exchange.h"
+#include "protocol/wire/rows.h"
 
 namespace gpupool::client {
 namespace {
@@ -125,15 +125,14 @@ Result<void> BulkLinks::send_piece(transport::Connection& connection, compressio
   header.offset = piece * bytes;
   header.length = static_cast<uint32_t>(std::min(bytes, total - header.offset));
   std::vector<iovec> parts;
-  if (upload.rows == 1) {
-    parts.push_back({const_cast<std::byte*>(upload.memory + header.offset), header.length});
+  if (upload.width < kShortRow && upload.rows != 1) {
+    wire::pack_rows(upload.memory, upload.width, upload.pitch, header.offset, scratch.data(), header.length);
+    parts.push_back({scratch.data(), header.length});
   } else {
-    const std::byte* row = upload.memory + header.offset / upload.width * upload.pitch;
-    for (uint64_t at = 0; at < header.length; at += upload.width, row += upload.pitch) {
-      if (upload.width < kShortRow) std::memcpy(scratch.data() + at, row, upload.width);
-      else parts.push_back({const_cast<std::byte*>(row), upload.width});
-    }
-    if (upload.width < kShortRow) parts.push_back({scratch.data(), header.length});
+    wire::for_each_row(upload.width, upload.pitch, header.offset, header.length, [&](uint64_t from, uint64_t, uint64_t size) {
+      parts.push_back({const_cast<std::byte*>(upload.memory + from), size});
+      return true;
+    });
   }
   return sender.send(connection, header, parts);
 }
@@ -160,9 +159,8 @@ Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::vec
     received = reader.read({transfer->destination + header->offset, length});
   } else {
     received = reader.read({scratch.data(), length});
-    std::byte* row = transfer->destination + header->offset / transfer->width * transfer->pitch;
-    for (uint64_t at = 0; received && at < length; at += transfer->width, row += transfer->pitch) {
-      std::memcpy(row, scratch.data() + at, transfer->width);
+    if (received) {
+      wire::spread_rows(transfer->destination, transfer->width, transfer->pitch, header->offset, scratch.data(), length);
     }
   }
   receiver_.end_piece(header->copy, received ? length : 0);

@@ -16,8 +16,7 @@ struct BulkPart {
 // Rows as bulk copies, each within its limits (wire::BulkCopy).
 template <class Visit>
 CUresult for_each_bulk_part(const Rows& rows, Visit&& visit) {
-  const bool contiguous = rows.count == 1 || (rows.host_pitch == rows.width && rows.device_pitch == rows.width);
-  if (!contiguous && rows.width <= wire::kBulkChunkBytes) {
+  if (rows.count != 1 && rows.width <= wire::kBulkChunkBytes) {
     const uint64_t most = wire::kMaxBulkCopyBytes / rows.width;
     for (uint64_t row = 0; row < rows.count; row += most) {
       const uint64_t count = std::min(most, rows.count - row);
@@ -26,13 +25,11 @@ CUresult for_each_bulk_part(const Rows& rows, Visit&& visit) {
     }
     return CUDA_SUCCESS;
   }
-  const uint64_t length = contiguous ? rows.width * rows.count : rows.width;
-  const uint64_t lines = contiguous ? 1 : rows.count;
-  for (uint64_t row = 0; row < lines; ++row) {
-    for (uint64_t at = 0; at < length; at += wire::kMaxBulkCopyBytes) {
-      const uint64_t width = std::min(wire::kMaxBulkCopyBytes, length - at);
+  for (uint64_t row = 0; row < rows.count; ++row) {
+    for (uint64_t at = 0; at < rows.width; at += wire::kMaxBulkCopyBytes) {
+      const uint64_t width = std::min(wire::kMaxBulkCopyBytes, rows.width - at);
       const CUresult result = visit(BulkPart{row * rows.host_pitch + at, row * rows.device_pitch + at, width, 1},
-                                    row + 1 == lines && at + width == length);
+                                    row + 1 == rows.count && at + width == rows.width);
       if (result != CUDA_SUCCESS) return result;
     }
   }

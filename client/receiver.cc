@@ -9,6 +9,7 @@
 #include "client/trace.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/reader.h"
+#include "protocol/wire/rows.h"
 
 namespace gpupool::client {
 namespace {
@@ -307,16 +308,9 @@ bool Receiver::receive_data(const wire::MessageHeader& header) {
 
 // Packed bytes [offset, offset + length) of the copy go to their rows, straight from the socket.
 bool Receiver::scatter(const Transfer& transfer, uint64_t offset, uint64_t length) {
-  if (transfer.rows == 1 || transfer.pitch == transfer.width) return take(transfer.destination + offset, length);
-  while (length) {
-    const uint64_t row = offset / transfer.width;
-    const uint64_t column = offset % transfer.width;
-    const uint64_t piece = std::min(length, transfer.width - column);
-    if (!take(transfer.destination + row * transfer.pitch + column, piece)) return false;
-    offset += piece;
-    length -= piece;
-  }
-  return true;
+  return wire::for_each_row(transfer.width, transfer.pitch, offset, length, [&](uint64_t to, uint64_t, uint64_t size) {
+    return take(transfer.destination + to, size);
+  });
 }
 
 bool Receiver::take(std::byte* to, uint64_t length) {

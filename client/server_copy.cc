@@ -56,13 +56,11 @@ std::vector<Piece> cut(const Box& box) {
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t from = box.from.address + z * box.from.slice;
     const uint64_t to = box.to.address + z * box.to.slice;
-    const bool packed = box.height == 1 || (box.from.pitch == box.width && box.to.pitch == box.width);
-    const uint64_t width = packed ? box.width * box.height : box.width;
-    const uint64_t height = packed ? 1 : box.height;
+    const auto [width, height, from_pitch, to_pitch] = make_rows(box.width, box.height, box.from.pitch, box.to.pitch);
     const uint64_t step = std::max<uint64_t>(1, kPiece / width);
     for (uint64_t row = 0; row < height; row += step) {
       for (uint64_t at = 0; at < width; at += kPiece) {
-        pieces.push_back({from + row * box.from.pitch + at, to + row * box.to.pitch + at, std::min(kPiece, width - at),
+        pieces.push_back({from + row * from_pitch + at, to + row * to_pitch + at, std::min(kPiece, width - at),
                           std::min(step, height - row)});
       }
     }
@@ -79,7 +77,7 @@ CUresult relay(const Box& box, CUstream source, CUstream target) {
   const auto fetch = [&](size_t i) {
     const Piece& piece = pieces[i];
     return copy_from_device(*from.session, from, source, buffers.piece(i), piece.from,
-                            {piece.width, piece.rows, piece.width, piece.rows == 1 ? piece.width : box.from.pitch}, false);
+                            make_rows(piece.width, piece.rows, piece.width, box.from.pitch), false);
   };
   CUresult result = fetch(0);
   for (size_t i = 0; i < pieces.size() && result == CUDA_SUCCESS; ++i) {
@@ -88,7 +86,7 @@ CUresult relay(const Box& box, CUstream source, CUstream target) {
     if (i + 1 < pieces.size()) result = fetch(i + 1);
     const Piece& piece = pieces[i];
     const CUresult sent = copy_to_device(*to.session, to, target, piece.to, buffers.piece(i),
-                                         {piece.width, piece.rows, piece.width, piece.rows == 1 ? piece.width : box.to.pitch},
+                                         make_rows(piece.width, piece.rows, piece.width, box.to.pitch),
                                          CopyOrder::in_stream, Source::reusable);
     if (result == CUDA_SUCCESS) result = sent;
   }
@@ -135,8 +133,7 @@ bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* r
   bool there = true;
   *result = CUDA_SUCCESS;
   for (uint64_t z = 0; z < box.depth && there && *result == CUDA_SUCCESS; ++z) {
-    Rows rows{box.width, box.height, box.from.pitch, box.to.pitch};
-    if (rows.count == 1) rows.host_pitch = rows.device_pitch = rows.width;
+    const Rows rows = make_rows(box.width, box.height, box.from.pitch, box.to.pitch);
     (void)for_each_bulk_part(rows, [&](const BulkPart& part, bool) {
       there = send_part(box, part, box.from.address + z * box.from.slice, box.to.address + z * box.to.slice, source, target, result);
       return there ? *result : CUDA_ERROR_UNKNOWN;
@@ -152,8 +149,7 @@ CUresult move(const Box& box, const End& device, CUstream stream) {
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t from = box.from.address + z * box.from.slice;
     const uint64_t to = box.to.address + z * box.to.slice;
-    Rows rows{box.width, box.height, up ? box.from.pitch : box.to.pitch, device.pitch};
-    if (rows.count == 1) rows.host_pitch = rows.device_pitch = rows.width;
+    const Rows rows = make_rows(box.width, box.height, up ? box.from.pitch : box.to.pitch, device.pitch);
     Context& context = *device.context;
     const CUresult result =
         up ? copy_to_device(*context.session, context, stream, to, host_pointer(from), rows, CopyOrder::in_stream, Source::reusable)

@@ -89,17 +89,14 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
   if (rows.width * rows.count >= (kept == Source::kept ? kBulkFrom : kSynchronousBulkFrom) && session.links().ready()) {
     return bulk_to_device(session, context, stream, to, source, rows, head.flags, last_flags, kept);
   }
-  const bool contiguous = rows.count == 1 || (rows.host_pitch == rows.width && rows.device_pitch == rows.width);
-  if (contiguous || rows.width > wire::kBulkChunkBytes) {
-    const uint64_t length = contiguous ? rows.width * rows.count : rows.width;
-    const uint64_t lines = contiguous ? 1 : rows.count;
-    for (uint64_t row = 0; row < lines; ++row) {
-      for (uint64_t at = 0; at < length; at += wire::kBulkChunkBytes) {
+  if (rows.count == 1 || rows.width > wire::kBulkChunkBytes) {
+    for (uint64_t row = 0; row < rows.count; ++row) {
+      for (uint64_t at = 0; at < rows.width; at += wire::kBulkChunkBytes) {
         head.destination = to + row * rows.device_pitch + at;
-        head.width = static_cast<uint32_t>(std::min<uint64_t>(wire::kBulkChunkBytes, length - at));
+        head.width = static_cast<uint32_t>(std::min<uint64_t>(wire::kBulkChunkBytes, rows.width - at));
         head.rows = 1;
         head.pitch = head.width;
-        if (row + 1 == lines && at + head.width == length) head.flags = last_flags;
+        if (row + 1 == rows.count && at + head.width == rows.width) head.flags = last_flags;
         const CUresult result = send_piece(session, context, head, source + row * rows.host_pitch + at);
         if (result != CUDA_SUCCESS) return result;
       }
@@ -113,9 +110,7 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
     const std::byte* bytes = source + row * rows.host_pitch;
     if (rows.host_pitch != rows.width) {
       packed.resize(count * rows.width);
-      for (uint64_t i = 0; i < count; ++i) {
-        std::memcpy(packed.data() + i * rows.width, bytes + i * rows.host_pitch, rows.width);
-      }
+      wire::pack_rows(bytes, rows.width, rows.host_pitch, 0, packed.data(), packed.size());
       bytes = packed.data();
     }
     head.destination = to + row * rows.device_pitch;

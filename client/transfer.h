@@ -1,6 +1,7 @@
 // Copies between this process and the device, as rows: the shape under every cuMemcpy.
 #pragma once
 #include "client/call.h"
+#include "protocol/wire/rows.h"
 
 namespace gpupool::client {
 
@@ -10,6 +11,11 @@ struct Rows {
   uint64_t host_pitch = 0;
   uint64_t device_pitch = 0;
 };
+// Rows without gaps on both sides are one.
+inline Rows make_rows(uint64_t width, uint64_t count, uint64_t host_pitch, uint64_t device_pitch) {
+  wire::join_rows(width, count, host_pitch, device_pitch);
+  return count == 1 ? Rows{width, 1, width, width} : Rows{width, count, host_pitch, device_pitch};
+}
 
 // The data is on its way when this returns. `stream` is resolved.
 enum class CopyOrder {

@@ -145,8 +145,7 @@ CUresult run(Caller caller, Box box) {
   const bool up = box.to.on_device;
   const End& host = up ? box.from : box.to;
   const End& device = up ? box.to : box.from;
-  Rows rows{box.width, box.height, host.pitch, device.pitch};
-  if (rows.count == 1) rows.host_pitch = rows.device_pitch = rows.width;
+  const Rows rows = make_rows(box.width, box.height, host.pitch, device.pitch);
   const uint64_t host_span = span_of(box, host);
   void* const start = host_pointer(host.address);
   const bool written = up && host_memory().is_written(start);

@@ -1,7 +1,8 @@
 #include "server/worker/bulk_copy.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "protocol/wire/rows.h"
 
 namespace gpupool::worker {
 namespace {
@@ -116,17 +117,11 @@ void BulkCopies::end() {
 }
 
 void gather(const DeviceRows& rows, uint64_t offset, std::span<std::byte> packed) {
-  const auto* from = reinterpret_cast<const std::byte*>(rows.address + offset / rows.width * rows.pitch);
-  for (; !packed.empty(); packed = packed.subspan(rows.width), from += rows.pitch) {
-    std::memcpy(packed.data(), from, rows.width);
-  }
+  wire::pack_rows(reinterpret_cast<const std::byte*>(rows.address), rows.width, rows.pitch, offset, packed.data(), packed.size());
 }
 
 void scatter(const DeviceRows& rows, uint64_t offset, std::span<const std::byte> packed) {
-  auto* to = reinterpret_cast<std::byte*>(rows.address + offset / rows.width * rows.pitch);
-  for (; !packed.empty(); packed = packed.subspan(rows.width), to += rows.pitch) {
-    std::memcpy(to, packed.data(), rows.width);
-  }
+  wire::spread_rows(reinterpret_cast<std::byte*>(rows.address), rows.width, rows.pitch, offset, packed.data(), packed.size());
 }
 
 CUresult copy_piece_in(const DeviceApi& api, const DeviceRows& rows, uint64_t piece, std::byte* from, CUstream stream) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "protocol/wire/rows.h"
 #include "server/worker/calls/commands.h"
 #include "server/worker/calls/copy_ranges.h"
 #include "server/worker/outgoing_copy.h"
@@ -14,9 +15,7 @@ constexpr size_t kQuickBytes = 64u << 10;
 constexpr std::chrono::microseconds kLook{25};
 
 CUresult copy_rows_in(const DeviceApi& api, const wire::CopyToDevice& copy, std::byte* from, CUstream stream) {
-  if (copy.rows == 1 || copy.pitch == copy.width) {
-    return api.cuMemcpyHtoDAsync_v2(copy.destination, from, size_t{copy.width} * copy.rows, stream);
-  }
+  if (copy.rows == 1) return api.cuMemcpyHtoDAsync_v2(copy.destination, from, copy.width, stream);
   CUDA_MEMCPY2D rows{};
   rows.srcMemoryType = CU_MEMORYTYPE_HOST;
   rows.srcHost = from;
@@ -87,8 +86,7 @@ CUresult enqueue(Executor& session, StreamState& stream, const Rectangle& rectan
 // Straight from device memory that the CPU reaches, with nothing left to wait for. The result is the reply's.
 bool send_at_once(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy, uint64_t sequence) {
   const uint64_t bytes = copy.width * copy.rows;
-  if (copy.rows != 1 && copy.pitch != copy.width) return false;
-  if (bytes > kLargePiece || !session.memory.reachable(copy.source, bytes) || !session.is_idle(stream)) return false;
+  if (copy.rows != 1 || bytes > kLargePiece || !session.memory.reachable(copy.source, bytes) || !session.is_idle(stream)) return false;
   const wire::DeviceData where{0};
   session.outbox.send(wire::MessageKind::device_data, 0, sequence, std::as_bytes(std::span(&where, 1)),
                       {reinterpret_cast<const std::byte*>(copy.source), bytes});
@@ -98,14 +96,11 @@ bool send_at_once(Executor& session, StreamState& stream, const wire::CopyFromDe
 }
 
 CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFromDevice& copy, uint64_t sequence) {
-  const bool packed = copy.rows == 1 || copy.pitch == copy.width;
-  const uint64_t width = packed ? copy.width * copy.rows : copy.width;
-  const uint64_t rows = packed ? 1 : copy.rows;
   uint64_t offset = 0;
-  if (width > kLargePiece) {
-    for (uint64_t row = 0; row < rows; ++row) {
-      for (uint64_t start = 0; start < width; start += kLargePiece) {
-        const uint64_t part = std::min<uint64_t>(kLargePiece, width - start);
+  if (copy.width > kLargePiece) {
+    for (uint64_t row = 0; row < copy.rows; ++row) {
+      for (uint64_t start = 0; start < copy.width; start += kLargePiece) {
+        const uint64_t part = std::min<uint64_t>(kLargePiece, copy.width - start);
         const Rectangle rectangle{copy.source + row * copy.pitch + start, part, 1};
         const CUresult result = enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
         if (result != CUDA_SUCCESS) return result;
@@ -115,13 +110,13 @@ CUresult enqueue_all(Executor& session, StreamState& stream, const wire::CopyFro
     }
     return CUDA_SUCCESS;
   }
-  const uint64_t rows_per_piece = kLargePiece / width;
-  for (uint64_t row = 0; row < rows; row += rows_per_piece) {
-    const Rectangle rectangle{copy.source + row * copy.pitch, width, std::min(rows_per_piece, rows - row)};
+  const uint64_t rows_per_piece = kLargePiece / copy.width;
+  for (uint64_t row = 0; row < copy.rows; row += rows_per_piece) {
+    const Rectangle rectangle{copy.source + row * copy.pitch, copy.width, std::min(rows_per_piece, copy.rows - row)};
     const CUresult result = enqueue(session, stream, rectangle, copy.pitch, {.sequence = sequence, .offset = offset});
     if (result != CUDA_SUCCESS) return result;
     offset += rectangle.width * rectangle.rows;
-    if (rows > rows_per_piece) session.bulk.serve(stream);
+    if (copy.rows > rows_per_piece) session.bulk.serve(stream);
   }
   return CUDA_SUCCESS;
 }
@@ -132,12 +127,13 @@ Outcome copy_to_device(Executor& session, Command& command) {
   const auto fixed = session.inbox.body(std::min(sizeof(wire::CopyToDevice), session.inbox.body_left()));
   if (!fixed) return Outcome::lost();
   wire::Reader reader(*fixed);
-  const auto copy = reader.get<wire::CopyToDevice>();
+  auto copy = reader.get<wire::CopyToDevice>();
   if (!reader.finished()) return bad_body();
   const uint64_t bytes = uint64_t{copy.width} * copy.rows;
   if ((copy.flags & ~(wire::kCopyOrdersStreams | wire::kCopyPassesOthers)) != 0) return bad_body();
   if (bytes > wire::kBulkChunkBytes || bytes != session.inbox.body_left()) return bad_body();
   if (bytes == 0) return CUDA_SUCCESS;
+  wire::join_rows(copy.width, copy.rows, copy.pitch);
   const auto touched = extent(copy.pitch, copy.width, copy.rows);
   session.enter(command);
   const bool passes = (copy.flags & wire::kCopyPassesOthers) != 0;
@@ -152,7 +148,7 @@ Outcome copy_to_device(Executor& session, Command& command) {
     if (result == CUDA_SUCCESS && (copy.flags & wire::kCopyOrdersStreams) != 0) session.contexts.order_all_after(*stream);
     return result;
   };
-  if (bytes > Staging::kSlabPart && (copy.rows == 1 || copy.pitch == copy.width) &&
+  if (bytes > Staging::kSlabPart && copy.rows == 1 &&
       session.memory.reachable(copy.destination, bytes) && session.is_idle(*stream)) {
     // Nothing is before it, and it is done before anything else is looked at.
     if (!session.inbox.read_into({reinterpret_cast<std::byte*>(copy.destination), bytes})) return Outcome::lost();
@@ -177,7 +173,7 @@ Outcome copy_to_device(Executor& session, Command& command) {
 }
 
 Outcome copy_from_device(Executor& session, Command& command) {
-  const auto copy = only<wire::CopyFromDevice>(command);
+  auto copy = only<wire::CopyFromDevice>(command);
   if (!copy) return bad_body();
   session.enter(command);
   const uint64_t sequence = command.header.sequence;
@@ -192,6 +188,7 @@ Outcome copy_from_device(Executor& session, Command& command) {
   const auto touched = extent(copy->pitch, copy->width, copy->rows);
   if (!touched || !session.memory.owns(copy->source, *touched)) return fail(CUDA_ERROR_INVALID_VALUE);
   if (*touched == 0) return fail(CUDA_SUCCESS);
+  wire::join_rows(copy->width, copy->rows, copy->pitch);
   if (session.bulk.full()) return fail(CUDA_ERROR_OUT_OF_MEMORY);
   session.contexts.enter(stream->context);
   if (send_at_once(session, *stream, *copy, sequence)) {
@@ -201,11 +198,10 @@ Outcome copy_from_device(Executor& session, Command& command) {
     return Outcome::parked();
   }
   // Larger ones too, by another thread, while the stream waits.
-  const bool in_pieces = copy->rows == 1 || copy->pitch == copy->width || copy->width <= kLargePiece;
+  const bool in_pieces = copy->rows == 1 || copy->width <= kLargePiece;
   if (copy->width * copy->rows > kLargePiece && in_pieces && session.memory.reachable(copy->source, *touched) &&
       session.api.cuStreamWaitValue32_v2) {
-    const bool packed = copy->rows == 1 || copy->pitch == copy->width;
-    const DeviceRows rows{copy->source, copy->pitch, packed ? copy->width * copy->rows : copy->width, packed ? 1 : copy->rows};
+    const DeviceRows rows{copy->source, copy->pitch, copy->width, copy->rows};
     const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
     const CUresult result = OutgoingCopy::start(session, {OutgoingCopy::Way::messages}, *stream, rows, sequence, deferred);
     return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);

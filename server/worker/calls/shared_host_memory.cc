@@ -1,6 +1,7 @@
 // Copies straight between the device and memory that the client's program shares with this process.
 #include <unistd.h>
 
+#include "protocol/wire/rows.h"
 #include "server/worker/calls/commands.h"
 #include "server/worker/calls/copy_ranges.h"
 
@@ -31,7 +32,7 @@ Outcome release_host_memory(Executor& session, Command& command) {
 }
 
 Outcome copy_shared(Executor& session, Command& command) {
-  const auto copy = only<wire::CopyShared>(command);
+  auto copy = only<wire::CopyShared>(command);
   if (!copy || copy->to_device > 1) return bad_body();
   session.enter(command);
   StreamState* const stream = session.table.use_stream(copy->stream);
@@ -43,11 +44,10 @@ Outcome copy_shared(Executor& session, Command& command) {
   if (!host) return CUDA_ERROR_INVALID_VALUE;
   if (*on_host == 0) return CUDA_SUCCESS;
   session.contexts.enter(stream->context);
-  const bool packed = copy->rows == 1 || (copy->device_pitch == copy->width && copy->host_pitch == copy->width);
-  if (packed) {
-    const size_t bytes = copy->width * copy->rows;
-    return copy->to_device ? session.api.cuMemcpyHtoDAsync_v2(copy->device, host, bytes, stream->stream)
-                           : session.api.cuMemcpyDtoHAsync_v2(host, copy->device, bytes, stream->stream);
+  wire::join_rows(copy->width, copy->rows, copy->device_pitch, copy->host_pitch);
+  if (copy->rows == 1) {
+    return copy->to_device ? session.api.cuMemcpyHtoDAsync_v2(copy->device, host, copy->width, stream->stream)
+                           : session.api.cuMemcpyDtoHAsync_v2(host, copy->device, copy->width, stream->stream);
   }
   CUDA_MEMCPY2D rows{};
   rows.srcMemoryType = copy->to_device ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
