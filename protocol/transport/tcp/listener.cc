@@ -21,7 +21,8 @@ Error cannot_listen(const Endpoint& endpoint, const std::string& why) {
   return transport::cannot_listen(endpoint, why, "check that the address is this host's and the port free");
 }
 
-Result<std::unique_ptr<Listener>> resolve_and_listen(const Endpoint& endpoint, const Options& options) {
+Result<std::unique_ptr<Listener>> resolve_and_listen(const Endpoint& endpoint, const Options& options,
+                                                     SocketListener::Adopt adopt) {
   asio::io_context context(1);
   asio::error_code status;
   asio::ip::tcp::resolver resolver(context);
@@ -56,8 +57,12 @@ Result<std::unique_ptr<Listener>> resolve_and_listen(const Endpoint& endpoint, c
 }  // namespace
 
 Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options& options) {
+  return listen_for(endpoint, options, adopt);
+}
+
+Result<std::unique_ptr<Listener>> listen_for(const Endpoint& endpoint, const Options& options, SocketListener::Adopt adopt) {
   try {
-    return resolve_and_listen(endpoint, options);
+    return resolve_and_listen(endpoint, options, adopt);
   } catch (const std::exception& failure) {
     return cannot_listen(endpoint, failure.what());
   }

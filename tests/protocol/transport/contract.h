@@ -33,8 +33,20 @@ inline Endpoint unused_name() {
   return {"shm", "@gpupool-test-" + std::to_string(::getpid()) + "-" + std::to_string(++count), 0};
 }
 
+// Where there is no device (the usual test machine), tests/softroce runs this in a virtual machine that has two.
+inline bool has_rdma() {
+  std::error_code none;
+  return std::filesystem::directory_iterator("/sys/class/infiniband", none) != std::filesystem::directory_iterator();
+}
+
+// The address to listen on decides which device the server uses.
+inline Endpoint rdma_endpoint(uint16_t port) {
+  const char* const address = std::getenv("GPUPOOL_TEST_RDMA_ADDRESS");
+  return {"rdma", address ? address : "127.0.0.1", port};
+}
+
 inline std::vector<BackendUnderTest> backends() {
-  return {
+  std::vector<BackendUnderTest> found = {
       {"tcp",
        [] {
          return Endpoint{"tcp", "127.0.0.1", 0};
@@ -44,7 +56,10 @@ inline std::vector<BackendUnderTest> backends() {
        }},
       {"shm", unused_name, unused_name},
       {"shm", unused_name, unused_name, false},
+      {"rdma", [] { return rdma_endpoint(0); }, [] { return rdma_endpoint(1); }, false},
   };
+  if (has_rdma()) found.push_back({"rdma", [] { return rdma_endpoint(0); }, [] { return rdma_endpoint(1); }});
+  return found;
 }
 
 struct Pair {
@@ -57,7 +72,8 @@ inline Deadline in(milliseconds time) {
 }
 constexpr milliseconds kLong{20'000};  // nothing here takes that long unless it hangs
 
-inline Pair make_pair(const BackendUnderTest& backend, const Options& options = {}) {
+inline Pair make_pair(const BackendUnderTest& backend, Options options = {}) {
+  if (backend.scheme == "rdma" && backend.upgraded) options.rdma.use = RdmaOptions::Use::always;
   auto listener = listen(backend.free_endpoint(), options);
   REQUIRE(listener);
   auto client = connect((*listener)->endpoint(), options);

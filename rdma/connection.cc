@@ -1,0 +1,107 @@
+#include "rdma/connection.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "protocol/transport/tcp/address.h"
+
+namespace gpupool::transport::rdma {
+namespace {
+
+// How long close() waits for the peer's device to have the last message. A peer that is alive has it at once.
+constexpr std::chrono::milliseconds kFarewell{500};
+
+int poll_limit(Deadline deadline) {
+  if (!deadline) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+}
+
+}  // namespace
+
+RdmaConnection::RdmaConnection(int socket, int wake, std::string peer, const Options& options)
+    : TcpConnection(socket, wake, std::move(peer), options), options_(options.rdma), bulk_(options.bulk) {
+  if (const auto* const session = dynamic_cast<const RdmaConnection*>(options.session)) domain_ = session->domain_;
+}
+
+Error RdmaConnection::name_peer(Error error) const { return {error.code, peer() + ": " + error.message}; }
+
+Result<size_t> RdmaConnection::send_some(std::span<const iovec> buffers) {
+  if (!upgraded_.load(std::memory_order_acquire)) return TcpConnection::send_some(buffers);
+  auto sent = stream_->send_some(buffers);
+  if (!sent) return name_peer(sent.error());
+  if (*sent == 0 && peer_gone_.load(std::memory_order_acquire)) return Error{ErrorCode::lost, peer() + " is gone"};
+  return sent;
+}
+
+Result<size_t> RdmaConnection::receive_some(std::span<std::byte> buffer) {
+  if (!upgraded_.load(std::memory_order_acquire)) return TcpConnection::receive_some(buffer);
+  // Asked first: what came before the end is there now.
+  const bool gone = peer_gone_.load(std::memory_order_acquire);
+  auto received = stream_->receive_some(buffer);
+  if (!received) return name_peer(received.error());
+  if (*received == 0 && !buffer.empty() && gone) return Error{ErrorCode::lost, peer() + " is gone"};
+  return received;
+}
+
+// The socket carries nothing any more but its end.
+bool RdmaConnection::peer_has_gone() {
+  char byte = 0;
+  while (true) {
+    const ssize_t received = ::recv(socket(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    if (received < 0 && errno == EINTR) continue;
+    if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    return true;
+  }
+}
+
+Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, Deadline deadline) {
+  if (!upgraded_.load(std::memory_order_acquire)) return TcpConnection::wait(for_receive, for_send, deadline);
+  const bool wishes = for_receive || for_send;
+  while (true) {
+    const auto ready = wishes ? stream_->prepare_to_wait(for_receive, for_send) : Ready::none;
+    if (ready != Ready::none) return ready;
+    if (wishes && (peer_gone_.load(std::memory_order_acquire) || closed())) {  // the next call says so
+      stream_->stop_waiting(for_receive, for_send);
+      return for_receive && for_send ? Ready::both : for_receive ? Ready::receive : Ready::send;
+    }
+    pollfd polled[5] = {{wake(), POLLIN, 0},
+                        {wishes ? stream_->events_descriptor() : -1, POLLIN, 0},
+                        {wishes ? socket() : -1, POLLIN, 0},
+                        {for_receive ? stream_->wake_descriptor(true) : -1, POLLIN, 0},
+                        {for_send ? stream_->wake_descriptor(false) : -1, POLLIN, 0}};
+    const int count = ::poll(polled, std::size(polled), poll_limit(deadline));
+    const int error = errno;
+    if (wishes) stream_->stop_waiting(for_receive, for_send);
+    if (count < 0 && error != EINTR) return failure(error, "waiting for");
+    if (count > 0 && polled[2].revents != 0 && peer_has_gone()) peer_gone_.store(true, std::memory_order_release);
+    const bool interrupted = count > 0 && polled[0].revents != 0 && take_interrupt();
+    if (interrupted || (deadline && Clock::now() >= *deadline)) {
+      return wishes ? stream_->look(for_receive, for_send) : Ready::none;
+    }
+  }
+}
+
+void RdmaConnection::close() {
+  if (upgraded_.load(std::memory_order_acquire) && !closed() && !peer_has_gone()) {
+    stream_->end(Clock::now() + kFarewell);
+  }
+  TcpConnection::close();
+}
+
+Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options) {
+  auto plain = tcp::adopt(descriptor, options);
+  if (!plain) return plain.error();
+  const std::string peer = (*plain)->peer();
+  const int socket = (*plain)->release_descriptor();
+  const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake < 0) return refuse_descriptor(socket, ErrorCode::unavailable, "cannot create an eventfd", errno);
+  return std::unique_ptr<Connection>(std::make_unique<RdmaConnection>(socket, wake, peer, options));
+}
+
+}  // namespace gpupool::transport::rdma

@@ -1,0 +1,49 @@
+// The rdma transport's connection: TCP until upgrade(), then a stream over a queue pair (stream.h).
+//
+// The TCP connection stays as the sign that the peer is alive: its end ends the other, after what has arrived. Where rdma
+// cannot be had, upgrade() leaves everything with TCP (RdmaOptions::Use::if_possible) or fails.
+#pragma once
+#include <atomic>
+#include <memory>
+
+#include "protocol/transport/tcp/connection.h"
+#include "rdma/data_channel.h"
+#include "rdma/stream.h"
+
+namespace gpupool::transport::rdma {
+
+class RdmaConnection final : public tcp::TcpConnection {
+ public:
+  RdmaConnection(int socket, int wake, std::string peer, const Options& options);
+  ~RdmaConnection() override { close(); }
+
+  Result<size_t> send_some(std::span<const iovec> buffers) override;
+  Result<size_t> receive_some(std::span<std::byte> buffer) override;
+  Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) override;
+  void close() override;
+  Result<void> upgrade(Side side, Deadline deadline) override;
+  std::string carrier() const override { return carrier_; }
+  DirectMemory* direct_memory() override { return direct_.get(); }
+
+ private:
+  // The steps of upgrade(); each returns why there will be no rdma, empty if there will.
+  std::string prepare(Side side);
+  Result<std::string> agree(const Result<void>& mine, Deadline deadline);
+  Result<void> exchange(std::span<const std::byte> mine, std::span<std::byte> theirs, Deadline deadline);
+  bool peer_has_gone();
+  Error name_peer(Error error) const;
+
+  const RdmaOptions options_;
+  const bool bulk_;
+  std::shared_ptr<Domain> domain_;  // of the session
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<DataChannel> direct_;
+  std::atomic<bool> upgraded_{false};
+  std::atomic<bool> peer_gone_{false};
+  std::string carrier_ = "tcp";
+};
+
+Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);
+Result<std::unique_ptr<Connection>> adopt(int descriptor, const Options& options);
+
+}  // namespace gpupool::transport::rdma

@@ -1,0 +1,113 @@
+#include "rdma/domain.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+namespace gpupool::transport::rdma {
+namespace {
+
+Error failure(const char* doing, int error) {
+  return {ErrorCode::unavailable, std::string(doing) + ": " + std::generic_category().message(error)};
+}
+
+}  // namespace
+
+BufferBlock::~BufferBlock() {
+  registered_ = {};
+  ::munmap(memory_, count_ * kBufferBytes);
+}
+
+Result<std::shared_ptr<Domain>> Domain::open(const RdmaOptions& options, const sockaddr_storage& local) {
+  const auto verbs = load_verbs();
+  if (!verbs) return verbs.error();
+  auto device = open_device(**verbs, options, local);
+  if (!device) return device.error();
+  const std::shared_ptr<Domain> domain(new Domain(**verbs, std::move(*device)));
+  domain->protection_ = domain->verbs_.alloc_pd(domain->device_.context);
+  if (!domain->protection_) return failure("cannot make a protection domain", errno);
+  ibv_srq_init_attr wish{};
+  wish.attr.max_wr = std::min<uint32_t>(kMostSharedReceives, static_cast<uint32_t>(domain->device_.limits.max_srq_wr));
+  wish.attr.max_sge = 1;
+  domain->receive_queue_ = domain->verbs_.create_srq(domain->protection_, &wish);
+  if (!domain->receive_queue_) return failure("cannot make a shared receive queue", errno);
+  return domain;
+}
+
+Domain::~Domain() {
+  if (receive_queue_) verbs_.destroy_srq(receive_queue_);
+  blocks_.clear();
+  if (protection_) verbs_.dealloc_pd(protection_);
+  verbs_.close_device(device_.context);
+}
+
+Result<Registered> Domain::add(void* start, uint64_t bytes, int access, int dma_buf) {
+  ibv_mr* region = nullptr;
+  errno = 0;
+  if (dma_buf < 0) {
+    region = verbs_.reg_mr(protection_, start, bytes, access);
+  } else if (verbs_.reg_dmabuf_mr) {
+    region = verbs_.reg_dmabuf_mr(protection_, 0, bytes, reinterpret_cast<uintptr_t>(start), dma_buf, access);
+  } else {
+    errno = EOPNOTSUPP;
+  }
+  if (region) return Registered(verbs_, region);
+  const int error = errno;
+  const bool limit = error == ENOMEM || error == EAGAIN;
+  return Error{limit ? ErrorCode::limit : ErrorCode::unavailable,
+               "cannot register " + std::to_string(bytes) + " bytes with " + device_.name + ": " +
+                   std::generic_category().message(error) + (limit ? " (is 'ulimit -l' large enough?)" : "")};
+}
+
+Result<std::unique_ptr<BufferBlock>> Domain::make_buffers(size_t count) {
+  const size_t bytes = count * kBufferBytes;
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return failure("cannot get memory for messages", errno);
+  ::madvise(memory, bytes, MADV_DONTFORK);
+  auto registered = add(memory, bytes, IBV_ACCESS_LOCAL_WRITE);
+  if (!registered) {
+    ::munmap(memory, bytes);
+    return registered.error();
+  }
+  return std::make_unique<BufferBlock>(static_cast<std::byte*>(memory), count, std::move(*registered));
+}
+
+Result<void> Domain::join(uint32_t count) {
+  const std::lock_guard lock(mutex_);
+  const uint32_t missing = count - std::min(count, spare_);
+  if (missing != 0) {
+    if (buffers_.size() + missing > kMostSharedReceives) {
+      return Error{ErrorCode::limit, "the session has too many connections over rdma"};
+    }
+    auto block = make_buffers(missing);
+    if (!block) return block.error();
+    blocks_.push_back(std::move(*block));
+    for (uint32_t i = 0; i < missing; ++i) {
+      buffers_.push_back({blocks_.back()->at(i), blocks_.back()->key()});
+      if (auto posted = post(buffers_.back()); !posted) return posted;
+      ++spare_;
+    }
+  }
+  spare_ -= count;
+  return {};
+}
+
+void Domain::leave(uint32_t count) {
+  const std::lock_guard lock(mutex_);
+  spare_ += count;
+}
+
+Result<void> Domain::post(ReceiveBuffer& buffer) {
+  ibv_sge place{reinterpret_cast<uintptr_t>(buffer.data), kBufferBytes, buffer.key};
+  ibv_recv_wr request{};
+  request.wr_id = reinterpret_cast<uintptr_t>(&buffer);
+  request.sg_list = &place;
+  request.num_sge = 1;
+  ibv_recv_wr* bad = nullptr;
+  if (const int error = ibv_post_srq_recv(receive_queue_, &request, &bad)) return failure("cannot post a receive buffer", error);
+  return {};
+}
+
+}  // namespace gpupool::transport::rdma

@@ -1,0 +1,145 @@
+#include "rdma/queue_pair.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+namespace gpupool::transport::rdma {
+namespace {
+
+// 7 would be for ever on some devices (Soft-RoCE): a dead peer would never be noticed.
+constexpr uint8_t kRetries = 6;
+// Credits see to it that a receive buffer is always there (credits.h). A peer that breaks the rules is not waited for.
+constexpr uint8_t kReceiverNotReadyRetries = 1;
+constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
+constexpr uint8_t kHopLimit = 64;
+constexpr uint8_t kReads = 16;
+
+Error failure(const char* doing, int error) {
+  return {ErrorCode::unavailable, std::string(doing) + ": " + std::generic_category().message(error)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<QueuePair>> QueuePair::make(std::shared_ptr<Domain> domain, const Size& size) {
+  const Verbs& verbs = domain->verbs();
+  const Device& device = domain->device();
+  std::unique_ptr<QueuePair> made(new QueuePair(std::move(domain)));
+  made->events_ = verbs.create_comp_channel(device.context);
+  if (!made->events_) return failure("cannot make a completion channel", errno);
+  ::fcntl(made->events_->fd, F_SETFL, ::fcntl(made->events_->fd, F_GETFL) | O_NONBLOCK);
+  const int entries = static_cast<int>(std::max(1u, size.sends + size.receives));
+  made->completions_ = verbs.create_cq(device.context, entries, nullptr, made->events_, 0);
+  if (!made->completions_) return failure("cannot make a completion queue", errno);
+  ibv_qp_init_attr wish{};
+  wish.send_cq = wish.recv_cq = made->completions_;
+  wish.srq = size.receives != 0 ? made->domain_->receive_queue() : nullptr;
+  wish.qp_type = IBV_QPT_RC;
+  wish.cap.max_send_wr = size.sends;
+  wish.cap.max_send_sge = std::clamp(size.send_parts, 1u, static_cast<uint32_t>(device.limits.max_sge));
+  wish.cap.max_recv_sge = 1;
+  wish.cap.max_recv_wr = size.receives != 0 ? 0 : 1;
+  // How much a device takes inline is found out by asking for less and less.
+  for (wish.cap.max_inline_data = size.inline_bytes;; wish.cap.max_inline_data /= 2) {
+    ibv_qp_init_attr attempt = wish;
+    made->pair_ = verbs.create_qp(made->domain_->protection(), &attempt);
+    if (made->pair_) {
+      made->inline_bytes_ = attempt.cap.max_inline_data;
+      made->send_parts_ = std::max(1u, std::min(attempt.cap.max_send_sge, wish.cap.max_send_sge));
+      break;
+    }
+    if (wish.cap.max_inline_data == 0) return failure("cannot make a queue pair", errno);
+  }
+  made->remote_access_ = size.remote_access;
+  if (::getrandom(&made->first_packet_, sizeof made->first_packet_, 0) != sizeof made->first_packet_) {
+    return failure("no random numbers", errno);
+  }
+  made->first_packet_ &= 0xffffff;
+  ibv_qp_attr state{};
+  state.qp_state = IBV_QPS_INIT;
+  state.pkey_index = device.partition_index;
+  state.port_num = device.port;
+  state.qp_access_flags = static_cast<unsigned>(size.remote_access);
+  if (const int error = verbs.modify_qp(made->pair_, &state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)) {
+    return failure("cannot initialise a queue pair", error);
+  }
+  return made;
+}
+
+QueuePair::~QueuePair() {
+  const Verbs& verbs = domain_->verbs();
+  if (pair_) verbs.destroy_qp(pair_);
+  if (completions_) verbs.destroy_cq(completions_);
+  if (events_) verbs.destroy_comp_channel(events_);
+}
+
+Address QueuePair::address() const {
+  const Device& device = domain_->device();
+  Address address;
+  address.queue_pair = pair_->qp_num;
+  address.packet_sequence = first_packet_;
+  std::memcpy(address.gid.data(), device.gid.raw, address.gid.size());
+  address.lid = device.lid;
+  address.mtu = static_cast<uint8_t>(device.mtu);
+  address.reads = static_cast<uint8_t>(std::clamp(device.limits.max_qp_rd_atom, 1, int{kReads}));
+  return address;
+}
+
+Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options) {
+  const Device& device = domain_->device();
+  if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096 || peer.queue_pair == 0) {
+    return Error{ErrorCode::malformed, "the peer's queue pair has an address that cannot be"};
+  }
+  ibv_qp_attr state{};
+  state.qp_state = IBV_QPS_RTR;
+  state.path_mtu = std::min(device.mtu, static_cast<ibv_mtu>(peer.mtu));
+  state.dest_qp_num = peer.queue_pair;
+  state.rq_psn = peer.packet_sequence & 0xffffff;
+  state.max_dest_rd_atomic = static_cast<uint8_t>(std::clamp(device.limits.max_qp_rd_atom, 1, int{kReads}));
+  state.min_rnr_timer = kReceiverNotReadyTimer;
+  state.ah_attr.port_num = device.port;
+  state.ah_attr.sl = static_cast<uint8_t>(options.service_level);
+  state.ah_attr.dlid = peer.lid;
+  // By GID also between InfiniBand subnets: another prefix.
+  state.ah_attr.is_global = device.ethernet || std::memcmp(peer.gid.data(), device.gid.raw, 8) != 0;
+  std::memcpy(state.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+  state.ah_attr.grh.sgid_index = device.gid_index;
+  state.ah_attr.grh.hop_limit = kHopLimit;
+  state.ah_attr.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
+  int error = domain_->verbs().modify_qp(pair_, &state,
+                                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  if (error != 0) return failure("cannot make a queue pair receive", error);
+  state = {};
+  state.qp_state = IBV_QPS_RTS;
+  state.timeout = static_cast<uint8_t>(options.timeout_exponent);
+  state.retry_cnt = kRetries;
+  state.rnr_retry = kReceiverNotReadyRetries;
+  state.sq_psn = first_packet_;
+  state.max_rd_atomic = static_cast<uint8_t>(std::clamp<int>(peer.reads, 1, std::max(1, device.limits.max_qp_init_rd_atom)));
+  error = domain_->verbs().modify_qp(pair_, &state,
+                                     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+                                         IBV_QP_MAX_QP_RD_ATOMIC);
+  if (error != 0) return failure("cannot make a queue pair send", error);
+  return {};
+}
+
+void QueuePair::fail() {
+  ibv_qp_attr state{};
+  state.qp_state = IBV_QPS_ERR;
+  domain_->verbs().modify_qp(pair_, &state, IBV_QP_STATE);
+}
+
+void QueuePair::take_events() {
+  ibv_cq* queue = nullptr;
+  void* owner = nullptr;
+  unsigned taken = 0;
+  while (domain_->verbs().get_cq_event(events_, &queue, &owner) == 0) ++taken;
+  if (taken != 0) domain_->verbs().ack_cq_events(completions_, taken);
+}
+
+}  // namespace gpupool::transport::rdma
