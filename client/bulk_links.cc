@@ -59,13 +59,16 @@ void BulkLinks::open() {
 Result<std::unique_ptr<transport::Connection>> BulkLinks::open_one() {
   transport::Options options = offer_.options;
   options.bulk = true;
-  auto connection = transport::connect(offer_.server, options);
+  transport::Endpoint server = offer_.server;
+  if (options.rdma.use != transport::RdmaOptions::Use::never) server.scheme = "rdma";
+  auto connection = transport::connect(server, options);
   if (!connection) return connection.error();
   const auto deadline = Clock::now() + offer_.options.connect_timeout + offer_.options.dead_peer_timeout;
   hello::Hello hello;
   hello.protocol_version = wire::kProtocolVersion;
   hello.session_id = offer_.session_id;
   hello.bulk_token = offer_.token;
+  hello.rdma = static_cast<uint32_t>(options.rdma.use);
   const auto reply = hello::exchange(**connection, hello, deadline);
   if (!reply) return reply.error();
   if (auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded) return upgraded.error();

@@ -36,7 +36,7 @@ struct Upload {
 class BulkLinks {
  public:
   struct Offer {  // of the server's hello
-    transport::Endpoint server;
+    transport::Endpoint server;    // tcp; options.rdma.use says whether rdma follows
     transport::Options options;
     std::string session_id;
     std::string token;         // empty: the server takes no bulk connections at all

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
-#include <thread>
 
 #include "client/calls/host_function.h"
 #include "client/log.h"
@@ -30,38 +28,6 @@ Process& process() {
   return *only;
 }
 
-std::chrono::milliseconds milliseconds_from(const char* variable, std::chrono::milliseconds otherwise) {
-  const char* text = std::getenv(variable);
-  if (!text || !*text) return otherwise;
-  char* end = nullptr;
-  const long value = std::strtol(text, &end, 10);
-  if (*end != '\0' || value <= 0) {
-    complain("%s=%s is no number of milliseconds above 0; using %lld", variable, text,
-             static_cast<long long>(otherwise.count()));
-    return otherwise;
-  }
-  return std::chrono::milliseconds(value);
-}
-
-// More than one helps where one core cannot fill the link.
-unsigned bulk_connections(const char* text) {
-  const unsigned otherwise = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u);
-  if (!text || !*text) return otherwise;
-  char* end = nullptr;
-  const unsigned long value = std::strtoul(text, &end, 10);
-  if (*end == '\0' && *text >= '0' && *text <= '9' && value <= wire::kMaxBulkConnections) return static_cast<unsigned>(value);
-  complain("GPUPOOL_BULK_CONNECTIONS=%s is no number from 0 to %u; using %u", text, wire::kMaxBulkConnections, otherwise);
-  return otherwise;
-}
-
-compression::Policy compression_policy() {
-  const char* text = std::getenv("GPUPOOL_COMPRESSION");
-  if (!text || !*text) return compression::Policy::automatic;
-  const auto policy = compression::parse_policy(text);
-  if (!policy) complain("GPUPOOL_COMPRESSION=%s is none of auto, off, always; using auto", text);
-  return policy.value_or(compression::Policy::automatic);
-}
-
 // Sessions with all servers, or none: a GPU that the user has listed is missed.
 bool open_sessions(const char* servers, std::vector<std::unique_ptr<Session>>& sessions) {
   const auto endpoints = transport::Endpoint::parse_list(servers);
@@ -73,15 +39,7 @@ bool open_sessions(const char* servers, std::vector<std::unique_ptr<Session>>& s
     complain("GPUPOOL names %zu servers; more than %u are not supported", endpoints->size(), kMaxServers);
     return false;
   }
-  Settings settings;
-  const char* sync = std::getenv("GPUPOOL_SYNC");
-  settings.every_call_waits = sync && std::strcmp(sync, "1") == 0;
-  settings.connect_timeout = milliseconds_from("GPUPOOL_CONNECT_TIMEOUT_MS", settings.connect_timeout);
-  settings.dead_peer_timeout = milliseconds_from("GPUPOOL_DEAD_PEER_TIMEOUT_MS", settings.dead_peer_timeout);
-  settings.bulk_connections = bulk_connections(std::getenv("GPUPOOL_BULK_CONNECTIONS"));
-  const char* shm = std::getenv("GPUPOOL_SHM");
-  settings.shared_memory = !shm || std::strcmp(shm, "0") != 0;
-  settings.compression = compression_policy();
+  Settings settings = settings_from_environment();
   for (const auto& endpoint : *endpoints) {
     settings.server = endpoint.text();
     auto session = Session::open(settings, endpoint);

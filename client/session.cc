@@ -5,15 +5,18 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <thread>
 
 #include "client/log.h"
 #include "protocol/control/hello_exchange.h"
+#include "protocol/transport/rdma_options.h"
 #include "protocol/wire/reader.h"
 
 namespace gpupool::client {
 namespace {
 
 using transport::Clock;
+using Use = transport::RdmaOptions::Use;
 
 constexpr int kAddressAttempts = 16;
 
@@ -34,7 +37,20 @@ transport::Options options_of(const Settings& settings) {
   transport::Options options;
   options.connect_timeout = settings.connect_timeout;
   options.dead_peer_timeout = settings.dead_peer_timeout;
+  options.rdma = settings.rdma;
   return options;
+}
+
+// rdma:// and shm:// addresses say what carries the session, GPUPOOL_TRANSPORT says it for tcp://.
+Use rdma_for(const Settings& settings, const std::string& scheme) {
+  if (scheme == "rdma" || (scheme == "tcp" && settings.carrier == Carrier::rdma)) return Use::always;
+  const bool may = scheme == "tcp" && settings.carrier == Carrier::automatic && transport::has_rdma_device();
+  return may ? Use::if_possible : Use::never;
+}
+
+// More than one helps where one core cannot fill the link; an rdma device needs none.
+unsigned usual_bulk_connections(bool over_rdma) {
+  return over_rdma ? 1 : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u);
 }
 
 }  // namespace
@@ -74,15 +90,23 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
 
 Result<std::unique_ptr<Session>> Session::open(const Settings& settings, const transport::Endpoint& endpoint) {
   transport::Options options = options_of(settings);
-  options.prefer_shared_memory = settings.shared_memory;
-  auto connection = transport::connect(endpoint, options);
+  options.rdma.use = rdma_for(settings, endpoint.scheme);
+  options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
+  if (options.rdma.use == Use::always && !transport::has_rdma_device()) {
+    return Error{ErrorCode::unavailable, std::string(endpoint.scheme == "rdma" ? "an rdma:// address" : "GPUPOOL_TRANSPORT=rdma") +
+                                             " needs an RDMA device, and this machine has none (or its driver is not loaded); "
+                                             "use a tcp:// address with GPUPOOL_TRANSPORT=auto"};
+  }
+  transport::Endpoint server = endpoint;
+  if (options.rdma.use != Use::never) server.scheme = "rdma";
+  auto connection = transport::connect(server, options);
   if (!connection) return connection.error();
   std::unique_ptr<Session> session(new Session(settings, std::move(*connection)));
-  if (auto hello = session->say_hello(endpoint); !hello) return hello.error();
+  if (auto hello = session->say_hello(server, options); !hello) return hello.error();
   return session;
 }
 
-Result<void> Session::say_hello(const transport::Endpoint& server) {
+Result<void> Session::say_hello(const transport::Endpoint& server, const transport::Options& options) {
   hello::Hello hello;
   hello.protocol_version = wire::kProtocolVersion;
   hello.client_version = GPUPOOL_VERSION;
@@ -91,6 +115,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server) {
   hello.host = host_name();
   hello.pid = getpid();
   hello.compression = static_cast<uint32_t>(settings_.compression);
+  hello.rdma = static_cast<uint32_t>(options.rdma.use);
   const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;
   const auto reply = hello::exchange(*connection_, hello, deadline);
   if (!reply) return reply.error();
@@ -102,11 +127,19 @@ Result<void> Session::say_hello(const transport::Endpoint& server) {
     std::memcpy(image_nonce_.data(), reply->image_nonce.data(), image_nonce_.size());
     largest_image_ = reply->largest_image;
   }
-  links_.take_offer({server, options_of(settings_), reply->session_id, reply->bulk_token,
-                     std::min(reply->bulk_connections, settings_.bulk_connections),
+  // Where the session had to stay with tcp, so do its bulk connections.
+  const bool over_rdma = connection_->direct_memory() != nullptr;
+  transport::Options bulk = options_of(settings_);
+  if (over_rdma) bulk.session = connection_.get();
+  bulk.rdma.use = over_rdma ? Use::always : Use::never;
+  transport::Endpoint bulk_server = server;
+  if (server.scheme == "rdma") bulk_server.scheme = "tcp";
+  const unsigned wished = settings_.bulk_connections.value_or(usual_bulk_connections(over_rdma));
+  links_.take_offer({bulk_server, bulk, reply->session_id, reply->bulk_token, std::min(reply->bulk_connections, wished),
                      reply->takes_compressed ? settings_.compression : compression::Policy::off});
-  explain("session with %s%s: worker %lld, %zu device(s)", settings_.server.c_str(),
-          connection_->shares_memory() ? " through shared memory" : "", static_cast<long long>(reply->worker_pid),
+  const bool unasked = server.scheme == "tcp" && settings_.carrier == Carrier::automatic && !connection_->shares_memory();
+  explain("session with %s over %s%s: worker %lld, %zu device(s)", settings_.server.c_str(), connection_->carrier().c_str(),
+          unasked ? " (no rdma: this machine has no RDMA device)" : "", static_cast<long long>(reply->worker_pid),
           offered_.size());
   return {};
 }

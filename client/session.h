@@ -16,6 +16,7 @@
 #include "client/context.h"
 #include "client/devices.h"
 #include "client/receiver.h"
+#include "client/settings.h"
 #include "protocol/image/name.h"
 #include "protocol/wire/commands.h"
 
@@ -23,17 +24,6 @@ namespace gpupool::client {
 
 // Errors after which a CUDA context is lost: every further call on it gives the same.
 bool is_sticky(CUresult result);
-
-struct Settings {
-  std::string server;                                     // of those in GPUPOOL
-  unsigned index = 0;                                     // its place there
-  bool shared_memory = true;                              // GPUPOOL_SHM=0: tcp also to a server on this host
-  unsigned bulk_connections = 1;                          // GPUPOOL_BULK_CONNECTIONS, at most
-  compression::Policy compression = compression::Policy::automatic;  // GPUPOOL_COMPRESSION
-  bool every_call_waits = false;                          // GPUPOOL_SYNC=1
-  std::chrono::milliseconds connect_timeout{5000};        // GPUPOOL_CONNECT_TIMEOUT_MS
-  std::chrono::milliseconds dead_peer_timeout{15000};     // GPUPOOL_DEAD_PEER_TIMEOUT_MS
-};
 
 constexpr unsigned kMaxServers = 64;
 
@@ -142,7 +132,7 @@ class Session {
 
  private:
   Session(const Settings& settings, std::unique_ptr<transport::Connection> connection);
-  Result<void> say_hello(const transport::Endpoint& server);
+  Result<void> say_hello(const transport::Endpoint& server, const transport::Options& options);
   void ping();
 
   const Settings settings_;

@@ -98,7 +98,7 @@ Environment pool_environment(const std::string& url, const Transport& transport)
 
 std::vector<Transport> transports(const Options& options) {
   std::vector<Transport> chosen;
-  if (options.transport != "shm") chosen.push_back({"tcp", {{"GPUPOOL_SHM", "0"}, {"GPUPOOL_BULK_CONNECTIONS", std::to_string(options.streams)}}});
+  if (options.transport != "shm") chosen.push_back({"tcp", {{"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_BULK_CONNECTIONS", std::to_string(options.streams)}}});
   if (options.transport != "tcp") chosen.push_back({"shm", {{"GPUPOOL_SHM", "1"}}});
   return chosen;
 }

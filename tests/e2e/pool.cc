@@ -48,7 +48,7 @@ pid_t Pool::worker_of(const Process& program) const {
 Environment Pool::through(Environment more) const {
   more.emplace("LD_LIBRARY_PATH", client_folder());
   more.emplace("GPUPOOL", poold_.url());
-  more.emplace("GPUPOOL_SHM", over_shared_memory() ? "" : "0");
+  more.emplace("GPUPOOL_TRANSPORT", over_shared_memory() ? "auto" : "tcp");
   return more;
 }
 

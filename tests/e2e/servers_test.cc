@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 
+#include "protocol/transport/rdma_options.h"
 #include "protocol/wire/frame.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/proxy.h"
@@ -128,6 +129,51 @@ TEST_CASE("nobody listens") {
     port = (*listener)->endpoint().port;
   }
   expect_no_device("tcp://127.0.0.1:" + std::to_string(port), "connection refused");
+}
+
+TEST_CASE("rdma that is asked for on a machine without a device fails and says so") {
+  if (transport::has_rdma_device()) return;
+  Pool pool;
+  const std::string tcp = pool.poold().url();
+  for (const auto& [server, wish] : {std::pair{tcp, "rdma"}, std::pair{"rdma" + tcp.substr(3), "auto"}}) {
+    const Finished app = run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL", server}, {"GPUPOOL_TRANSPORT", wish}}));
+    INFO(app.output);
+    CHECK(app.output.find("cuInit CUDA_ERROR_NO_DEVICE") != std::string::npos);
+    const auto lines = lines_with(app.output, "gpupool:");
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find("cannot use the server " + server) != std::string::npos);
+    CHECK(lines[0].find("needs an RDMA device, and this machine has none") != std::string::npos);
+  }
+}
+
+TEST_CASE("the log tells what carries the session, and why it is not rdma") {
+  if (transport::has_rdma_device()) return;
+  Pool pool;
+  const auto carrier = [&](const Environment& more) {
+    const Finished app = run_to_end({driver_app(), "initialise"}, pool.through(with({{"GPUPOOL_LOG", "debug"}}, more)));
+    CHECK(app.output.find("cuInit CUDA_SUCCESS") != std::string::npos);
+    const auto lines = lines_with(app.output, "gpupool: session with " + pool.poold().url());
+    REQUIRE(lines.size() == 1);
+    const size_t begin = lines[0].find(" over ") + 6;
+    return lines[0].substr(begin, lines[0].find(": worker") - begin);
+  };
+  CHECK(carrier({{"GPUPOOL_TRANSPORT", "auto"}, {"GPUPOOL_SHM", "0"}}) == "tcp (no rdma: this machine has no RDMA device)");
+  CHECK(carrier({{"GPUPOOL_TRANSPORT", "auto"}, {"GPUPOOL_SHM", ""}}) == "shared memory");
+  CHECK(carrier({{"GPUPOOL_TRANSPORT", "tcp"}}) == "tcp");
+}
+
+TEST_CASE("a wrong setting is named, and counts as not set") {
+  Pool pool;
+  const Finished app = run_to_end({driver_app(), "initialise"},
+                                  pool.through({{"GPUPOOL_TRANSPORT", "pigeon"}, {"GPUPOOL_RDMA_MTU", "1500"},
+                                                {"GPUPOOL_RDMA_SERVICE_LEVEL", "16"}, {"GPUPOOL_BULK_CONNECTIONS", "many"}}));
+  INFO(app.output);
+  CHECK(app.output.find("cuInit CUDA_SUCCESS") != std::string::npos);
+  for (const char* said : {"GPUPOOL_TRANSPORT=pigeon is none of auto, tcp, rdma", "GPUPOOL_BULK_CONNECTIONS=many is no number",
+                           "GPUPOOL_RDMA_MTU=1500 is not 256, 512, 1024, 2048 or 4096",
+                           "GPUPOOL_RDMA_SERVICE_LEVEL=16 is not a number from 0 to 15"}) {
+    CHECK(app.output.find(said) != std::string::npos);
+  }
 }
 
 TEST_CASE("what listens is no poold") {
@@ -275,14 +321,16 @@ TEST_CASE("a program on the server's host uses shared memory unless told otherwi
     CHECK(app.status == 0);
     REQUIRE(pool.poold().await_log("session_started", before + 1));
     const std::string line = lines_with(pool.poold().log(), "session_started").back();
-    return line.substr(line.find("transport="), 13);
+    const size_t begin = line.find("transport=");
+    return line.substr(begin, line.find(' ', begin) - begin);
   };
   CHECK(transport_of({}) == "transport=shm");
-  CHECK(transport_of({{"GPUPOOL_SHM", "0"}}) == "transport=tcp");
+  CHECK(transport_of({{"GPUPOOL_TRANSPORT", "tcp"}}) == "transport=tcp");
+  CHECK(transport_of({{"GPUPOOL_SHM", "0"}}) == (transport::has_rdma_device() ? "transport=rdma" : "transport=tcp"));
   CHECK(transport_of({{"GPUPOOL", "tcp://localhost:" + std::to_string(pool.poold().port())}}) == "transport=shm");
   CHECK(transport_of({{"GPUPOOL", socket}, {"GPUPOOL_SHM", "0"}}) == "transport=shm");
   Proxy proxy(pool.poold().endpoint());
-  CHECK(transport_of({{"GPUPOOL", proxy.url()}}) == "transport=tcp");
+  CHECK(transport_of({{"GPUPOOL", proxy.url()}, {"GPUPOOL_TRANSPORT", "tcp"}}) == "transport=tcp");
   expect_no_device("shm://" + (folder.path() / "nobody.sock").string(), "No such file");
 }
 

@@ -38,7 +38,7 @@ TEST_CASE("the trace counts what passes on the wire") {
   TemporaryFolder folder;
   const Told told = run_apart({driver_app(), "asynchronous_calls", "3"},
                               pool.through({{"GPUPOOL", proxy.url()},
-                                            {"GPUPOOL_SHM", "0"},
+                                            {"GPUPOOL_TRANSPORT", "tcp"},
                                             {"GPUPOOL_TRACE", "1"},
                                             {"GPUPOOL_TRACE_FILE", folder.path() / "trace.%p"}}));
   INFO(told.err);

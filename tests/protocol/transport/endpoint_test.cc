@@ -9,14 +9,16 @@ TEST_CASE("addresses are read and written") {
     const char* text;
     const char* host;
     uint16_t port;
+    const char* scheme = "tcp";
   };
   const auto good = GENERATE(
       Case{"tcp://127.0.0.1:4321", "127.0.0.1", 4321},
       Case{"tcp://gpu-7.example.org:1", "gpu-7.example.org", 1}, Case{"tcp://[::1]:65535", "::1", 65535},
-      Case{"tcp://[fe80::1%eth0]:7", "fe80::1%eth0", 7}, Case{"tcp://localhost:0", "localhost", 0});
+      Case{"tcp://[fe80::1%eth0]:7", "fe80::1%eth0", 7}, Case{"tcp://localhost:0", "localhost", 0},
+      Case{"rdma://10.77.0.2:9700", "10.77.0.2", 9700, "rdma"}, Case{"rdma://[fd00::2]:1", "fd00::2", 1, "rdma"});
   const auto endpoint = Endpoint::parse(good.text);
   REQUIRE(endpoint);
-  CHECK(endpoint->scheme == "tcp");
+  CHECK(endpoint->scheme == good.scheme);
   CHECK(endpoint->host == good.host);
   CHECK(endpoint->port == good.port);
   CHECK(endpoint->text() == good.text);
@@ -36,13 +38,23 @@ TEST_CASE("a bad address is refused with its text and the right form") {
       GENERATE(as<std::string>(), "", "127.0.0.1:4321", "://h:1", "tcp:/h:1", "tcp://", "tcp://:1", "tcp://h",
                "tcp://h:", "tcp://h:x", "tcp://h:1x", "tcp://h:-1", "tcp://h:65536", "tcp://h:99999999999",
                "tcp://::1:5", "tcp://[::1", "tcp://[::1]", "tcp://[::1]5", "tcp://[]:5", "tcp://h :5",
-               "tcp://a/b:5", "tcp://h\n:5", "tcp://h: 5", "shm://", "shm://@",
+               "tcp://a/b:5", "rdma://", "rdma://h", "rdma://@h", "rdma:///h", "tcp://h\n:5", "tcp://h: 5", "shm://", "shm://@",
                "shm:///", "shm://pool.sock", "shm:///a b", "shm:///a\n", "shm://h:5");
   const auto endpoint = Endpoint::parse(text);
   REQUIRE_FALSE(endpoint);
   CHECK(endpoint.error().code == ErrorCode::invalid);
   CHECK(endpoint.error().message.find("'" + text + "'") != std::string::npos);
   CHECK(endpoint.error().message.find("tcp://HOST:PORT") != std::string::npos);
+  CHECK(endpoint.error().message.find("rdma://HOST:PORT") != std::string::npos);
+}
+
+TEST_CASE("a list of servers may mix transports, and names none twice") {
+  const auto endpoints = Endpoint::parse_list("rdma://h:1,tcp://h:1,shm://@h");
+  REQUIRE(endpoints);
+  REQUIRE(endpoints->size() == 3);
+  CHECK((*endpoints)[0].scheme == "rdma");
+  CHECK((*endpoints)[2].scheme == "shm");
+  CHECK_FALSE(Endpoint::parse_list("rdma://h:1,rdma://h:1"));
 }
 
 TEST_CASE("an unknown transport is refused and the known ones are named") {

@@ -1,0 +1,73 @@
+#include "client/settings.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "client/log.h"
+#include "protocol/transport/rdma_options.h"
+#include "protocol/wire/commands.h"
+
+namespace gpupool::client {
+namespace {
+
+std::chrono::milliseconds milliseconds_from(const char* variable, std::chrono::milliseconds otherwise) {
+  const char* text = std::getenv(variable);
+  if (!text || !*text) return otherwise;
+  char* end = nullptr;
+  const long value = std::strtol(text, &end, 10);
+  if (*end != '\0' || value <= 0) {
+    complain("%s=%s is no number of milliseconds above 0; using %lld", variable, text,
+             static_cast<long long>(otherwise.count()));
+    return otherwise;
+  }
+  return std::chrono::milliseconds(value);
+}
+
+std::optional<unsigned> bulk_connections() {
+  const char* text = std::getenv("GPUPOOL_BULK_CONNECTIONS");
+  if (!text || !*text) return std::nullopt;
+  char* end = nullptr;
+  const unsigned long value = std::strtoul(text, &end, 10);
+  if (*end == '\0' && *text >= '0' && *text <= '9' && value <= wire::kMaxBulkConnections) return static_cast<unsigned>(value);
+  complain("GPUPOOL_BULK_CONNECTIONS=%s is no number from 0 to %u; it is left out", text, wire::kMaxBulkConnections);
+  return std::nullopt;
+}
+
+compression::Policy compression_policy() {
+  const char* text = std::getenv("GPUPOOL_COMPRESSION");
+  if (!text || !*text) return compression::Policy::automatic;
+  const auto policy = compression::parse_policy(text);
+  if (!policy) complain("GPUPOOL_COMPRESSION=%s is none of auto, off, always; using auto", text);
+  return policy.value_or(compression::Policy::automatic);
+}
+
+Carrier carrier() {
+  const char* text = std::getenv("GPUPOOL_TRANSPORT");
+  if (!text || !*text || std::strcmp(text, "auto") == 0) return Carrier::automatic;
+  if (std::strcmp(text, "tcp") == 0) return Carrier::tcp;
+  if (std::strcmp(text, "rdma") == 0) return Carrier::rdma;
+  complain("GPUPOOL_TRANSPORT=%s is none of auto, tcp, rdma; using auto", text);
+  return Carrier::automatic;
+}
+
+bool is(const char* variable, const char* value) {
+  const char* text = std::getenv(variable);
+  return text && std::strcmp(text, value) == 0;
+}
+
+}  // namespace
+
+Settings settings_from_environment() {
+  Settings settings;
+  settings.carrier = carrier();
+  settings.rdma = transport::rdma_options_from_environment([](const std::string& mistake) { complain("%s", mistake.c_str()); });
+  settings.shared_memory = !is("GPUPOOL_SHM", "0");
+  settings.bulk_connections = bulk_connections();
+  settings.compression = compression_policy();
+  settings.every_call_waits = is("GPUPOOL_SYNC", "1");
+  settings.connect_timeout = milliseconds_from("GPUPOOL_CONNECT_TIMEOUT_MS", settings.connect_timeout);
+  settings.dead_peer_timeout = milliseconds_from("GPUPOOL_DEAD_PEER_TIMEOUT_MS", settings.dead_peer_timeout);
+  return settings;
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,35 @@
+// What the environment says of how this process uses its servers. A wrong value is complained about, and counts as not set.
+#pragma once
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "protocol/compression/governor.h"
+#include "protocol/transport/transport.h"
+
+namespace gpupool::client {
+
+// GPUPOOL_TRANSPORT: what carries a session with a server of a tcp:// address. rdma:// and shm:// addresses say it themselves.
+enum class Carrier {
+  automatic,  // shared memory on this host; rdma where both sides can; else tcp
+  tcp,
+  rdma,
+};
+
+struct Settings {
+  std::string server;                                     // of those in GPUPOOL
+  unsigned index = 0;                                     // its place there
+  Carrier carrier = Carrier::automatic;
+  transport::RdmaOptions rdma;                            // GPUPOOL_RDMA_...; `use` is the session's to choose
+  bool shared_memory = true;                              // GPUPOOL_SHM=0: no shared memory with a server on this host
+  std::optional<unsigned> bulk_connections;               // GPUPOOL_BULK_CONNECTIONS, at most; not set: what suits the carrier
+  compression::Policy compression = compression::Policy::automatic;  // GPUPOOL_COMPRESSION
+  bool every_call_waits = false;                          // GPUPOOL_SYNC=1
+  std::chrono::milliseconds connect_timeout{5000};        // GPUPOOL_CONNECT_TIMEOUT_MS
+  std::chrono::milliseconds dead_peer_timeout{15000};     // GPUPOOL_DEAD_PEER_TIMEOUT_MS
+};
+
+// All but `server` and `index`.
+Settings settings_from_environment();
+
+}  // namespace gpupool::client
