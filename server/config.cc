@@ -43,6 +43,25 @@ Result<void> to_flag(const toml::node& node, bool& out) {
   return {};
 }
 
+// [rdma]: `enabled`, and the options that begin with --rdma-. Numbers may be given as such or as text.
+Result<void> to_rdma(const toml::node& node, ServerOptions& options) {
+  const toml::table* const table = node.as_table();
+  if (!table) return Error{ErrorCode::invalid, "must be a table"};
+  for (const auto& [key, value] : *table) {
+    Result<void> read;
+    if (key.str() == "enabled") {
+      read = to_flag(value, options.rdma);
+    } else {
+      const auto number = value.value_exact<int64_t>();
+      std::string text = number ? std::to_string(*number) : "";
+      if (!number) read = to_text(value, text);
+      if (read) read = set_rdma(key.str(), text, options);
+    }
+    if (!read) return Error{ErrorCode::invalid, std::string(key.str()) + ": " + read.error().message};
+  }
+  return {};
+}
+
 template <class T>
 Result<void> to_choice(const toml::node& node, const char* choices, T& out) {
   const auto value = node.value_exact<std::string>();
@@ -72,6 +91,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
     if (read) options.shared_memory = !off;
     return read;
   }
+  if (key == "rdma") return to_rdma(node, options);
   if (key == "device") return to_text(node, options.device);
   if (key == "port-file") return to_text(node, options.port_file);
   if (key == "idle-workers") return to_count(node, 1, kMostIdleWorkers, options.idle_workers);

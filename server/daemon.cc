@@ -11,9 +11,11 @@
 #include <asio/signal_set.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <system_error>
 
+#include "protocol/transport/rdma_options.h"
 #include "protocol/transport/shm/address.h"
 #include "server/front_door.h"
 #include "server/install_paths.h"
@@ -67,7 +69,7 @@ using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
 Result<void> open_listener(const transport::Endpoint& wished, const ServerOptions& options, Listeners& listeners) {
   auto listener = transport::listen(wished, {.dead_peer_timeout = options.dead_peer_timeout});
   if (!listener) return listener.error();
-  if (wished.scheme == "tcp" && !options.insecure && !is_loopback((*listener)->endpoint().host)) {
+  if (wished.scheme != "shm" && !options.insecure && !is_loopback((*listener)->endpoint().host)) {
     return Error{
         ErrorCode::invalid,
         "refusing to listen on " + wished.text() +
@@ -89,12 +91,22 @@ Result<Listeners> open_listeners(const ServerOptions& options) {
 // Programs of this host look for shared memory beside the port that they were given. Without it they use tcp.
 void listen_beside_tcp(const ServerOptions& options, Listeners& listeners) {
   for (size_t at = listeners.size(); at-- > 0;) {
-    const transport::Endpoint tcp = listeners[at]->endpoint();
-    if (tcp.scheme != "tcp") continue;
+    const transport::Endpoint tcp = listeners[at]->endpoint();  // or rdma, which begins over tcp
+    if (tcp.scheme == "shm") continue;
     if (auto opened = open_listener(transport::shm::beside_tcp(tcp.host, tcp.port), options, listeners); !opened) {
       log::warning("no_shared_memory", {{"address", tcp.text()}, {"reason", opened.error().message}});
     }
   }
+}
+
+const char* rdma_offer(const ServerOptions& options) {
+  if (!options.rdma) return "off";
+  return transport::has_rdma_device() ? "offered; connections begin over the TCP port" : "no device";
+}
+
+// The workers read what the options say from the environment, where it wins over what poold was started with.
+void export_rdma_settings(const ServerOptions& options) {
+  for (const auto& [variable, text] : options.rdma_settings) ::setenv(variable.c_str(), text.c_str(), 1);
 }
 
 struct Addresses {
@@ -153,6 +165,7 @@ class Daemon {
     }
     log::info("listening", {{"address", addresses_.text},
                             {"device", options_.device},
+                            {"rdma", rdma_offer(options_)},
                             {"version", kVersion},
                             {"max_sessions", options_.max_sessions}});
   }
@@ -203,9 +216,11 @@ int run_daemon(const ServerOptions& options) {
   if (!listeners) return fail(listeners.error().message);
   log::start(STDERR_FILENO, options.log_level, options.log_format, "poold");
   if (options.shared_memory) listen_beside_tcp(options, *listeners);
+  export_rdma_settings(options);
   Daemon daemon(options, std::move(*listeners),
                 {.program = *program,
                  .device = *device,
+                 .rdma = options.rdma,
                  .log_level = options.log_level,
                  .log_format = options.log_format});
   return daemon.run();

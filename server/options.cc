@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "protocol/transport/rdma_options.h"
 #include "server/version.h"
 
 namespace gpupool::server {
@@ -20,6 +21,8 @@ constexpr const char* kNotes =
 struct Words {
   std::vector<std::string> listen;
   bool no_shm = false;
+  std::string rdma;
+  std::map<std::string, std::string> rdma_settings;  // by name
   std::string device;
   std::string port_file;
   unsigned idle_workers = 0;
@@ -40,6 +43,15 @@ EarlyExit mistake(const std::string& what) {
 
 }  // namespace
 
+Result<void> set_rdma(std::string_view name, const std::string& text, ServerOptions& options) {
+  const transport::RdmaSetting* const setting = transport::find_rdma_setting(name);
+  if (!setting) return Error{ErrorCode::invalid, "unknown key; the keys are those of poold --help, without '--rdma-'"};
+  transport::RdmaOptions checked;
+  if (!setting->read(text, checked)) return Error{ErrorCode::invalid, "'" + text + "' is not " + setting->values};
+  options.rdma_settings[setting->variable] = text;
+  return {};
+}
+
 std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   Words given;
   CLI::App app(kAbout, "poold");
@@ -48,11 +60,17 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const CLI::Range seconds(kLeastSeconds, kMostSeconds);
   const auto* listen = app.add_option("--listen", given.listen,
                                       "where to listen, may be given several times: tcp://HOST:PORT (port 0 takes a "
-                                      "free one), shm:///PATH or shm://@NAME (a Unix socket, for programs of this host "
+                                      "free one), rdma://HOST:PORT (the same: what is said over rdma begins over TCP), "
+                                      "shm:///PATH or shm://@NAME (a Unix socket, for programs of this host "
                                       "and for containers that share the folder) [tcp://127.0.0.1:9700]")
                            ->allow_extra_args(false);
   const auto* no_shm =
       app.add_flag("--no-shm", given.no_shm, "no shared memory beside tcp: programs of this host use tcp too");
+  app.add_option("--rdma", given.rdma, "yes: clients that wish it use rdma, where this host has a device; no: never [yes]")
+      ->check(CLI::IsMember({"yes", "no"}));
+  for (const auto& setting : transport::rdma_settings()) {
+    app.add_option(std::string("--rdma-") + setting.name, given.rdma_settings[setting.name], setting.meaning);
+  }
   const auto* device =
       app.add_option("--device", given.device,
                      "softgpu, nvidia (the system's libcuda.so.1), or a path to a device library "
@@ -101,6 +119,11 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
     }
   }
   if (no_shm->count() > 0) options.shared_memory = !given.no_shm;
+  if (!given.rdma.empty()) options.rdma = given.rdma == "yes";
+  for (const auto& [name, text] : given.rdma_settings) {
+    if (app.count("--rdma-" + name) == 0) continue;
+    if (const auto set = set_rdma(name, text, options); !set) return mistake("--rdma-" + name + ": " + set.error().message);
+  }
   if (device->count() > 0) options.device = given.device;
   if (port_file->count() > 0) options.port_file = given.port_file;
   if (idle->count() > 0) options.idle_workers = given.idle_workers;
@@ -115,9 +138,12 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
     return mistake("--log-format: '" + given.log_format + "' is not one of " + kLogFormats);
   }
   if (insecure->count() > 0) options.insecure = given.insecure;
-  const auto is_tcp = [](const transport::Endpoint& endpoint) { return endpoint.scheme == "tcp"; };
-  if (!options.port_file.empty() && std::none_of(options.listen.begin(), options.listen.end(), is_tcp)) {
-    return mistake("--port-file: there is no port without listening on tcp://");
+  const auto any = [&](auto&& condition) { return std::any_of(options.listen.begin(), options.listen.end(), condition); };
+  if (!options.port_file.empty() && !any([](const auto& endpoint) { return endpoint.scheme != "shm"; })) {
+    return mistake("--port-file: there is no port without listening on tcp:// or rdma://");
+  }
+  if (!options.rdma && any([](const auto& endpoint) { return endpoint.scheme == "rdma"; })) {
+    return mistake("--listen rdma://...: rdma is switched off by --rdma no");
   }
   return options;
 }

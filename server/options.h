@@ -2,7 +2,9 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -15,6 +17,8 @@ namespace gpupool::server {
 struct ServerOptions {
   std::vector<transport::Endpoint> listen{{"tcp", "127.0.0.1", 9700}};  // never empty
   bool shared_memory = true;       // beside tcp, for programs of this host
+  bool rdma = true;                // offered to clients that wish it, where the host has a device
+  std::map<std::string, std::string> rdma_settings;  // transport::rdma_settings() as variables for the workers, checked
   std::string device = "softgpu";  // "softgpu", "nvidia" or a path
   std::string port_file;           // empty: none
   unsigned idle_workers = 2;
@@ -47,6 +51,9 @@ inline std::chrono::milliseconds to_milliseconds(double seconds) {
 }
 
 std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words);
+
+// One of transport::rdma_settings(), by its name.
+Result<void> set_rdma(std::string_view name, const std::string& text, ServerOptions& options);
 
 // Overwrites what the file names. Unknown keys and values of the wrong kind are errors that name file and
 // key.

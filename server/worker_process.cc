@@ -60,6 +60,8 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
   const char* words[] = {"poold-worker",
                          "--device",
                          program.device.c_str(),
+                         "--rdma",
+                         program.rdma ? "yes" : "no",
                          "--parent",
                          parent.c_str(),
                          "--log-level",

@@ -12,6 +12,7 @@ namespace gpupool::server {
 struct WorkerProgram {
   std::string program;
   std::string device;  // path of the device library
+  bool rdma = true;    // offered; how, its environment says (GPUPOOL_RDMA_...)
   log::Level log_level = log::Level::info;
   log::Format log_format = log::Format::text;
 };

@@ -16,6 +16,7 @@
 #include <map>
 #include <string>
 
+#include "protocol/transport/rdma_options.h"
 #include "protocol/wire/frame.h"
 #include "server/handover.h"
 #include "server/log/log.h"
@@ -30,6 +31,7 @@ namespace {
 
 struct Arguments {
   std::string device;
+  transport::RdmaOptions::Use rdma = transport::RdmaOptions::Use::never;
   pid_t parent = 0;
   log::Level level = log::Level::info;
   log::Format format = log::Format::text;
@@ -43,6 +45,9 @@ bool parse_arguments(int count, char** words, Arguments& out) {
     if (name == "--device") {
       out.device = value;
       good = !value.empty();
+    } else if (name == "--rdma") {
+      out.rdma = value == "yes" ? transport::RdmaOptions::Use::if_possible : transport::RdmaOptions::Use::never;
+      good = value == "yes" || value == "no";
     } else if (name == "--parent") {
       good = std::from_chars(value.begin(), value.end(), out.parent).ec == std::errc();
     } else if (name == "--log-level") {
@@ -110,13 +115,14 @@ void take_bulk_connection(const server::ControlMessage& message, const transport
 }
 
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
-          server::ControlMessage message, Control& control) {
+          const transport::RdmaOptions& rdma, server::ControlMessage message, Control& control) {
   const server::ControlHeader& header = message.header;
   const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
   const std::string scheme(header.transport.data(),
                            ::strnlen(header.transport.data(), header.transport.size()));
   transport::Options options;
   options.dead_peer_timeout = dead_peer_timeout;
+  options.rdma = rdma;
   auto connection = transport::adopt(scheme, message.descriptor, options);
   if (!connection) {
     log::info("client_gone", {{"session", header.session_number}, {"reason", connection.error().message}});
@@ -160,7 +166,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   }
   log::info("session_running", {{"session", header.session_number},
                                 {"client", (*connection)->peer()},
-                                {"transport", scheme}});
+                                {"transport", (*connection)->carrier()}});
   SessionStart start;
   start.connection = std::move(*connection);
   start.symbol = [&library](const char* name) { return library.symbol(name); };
@@ -200,6 +206,9 @@ int run(const Arguments& arguments) {
   auto devices = describe_devices(**library);
   if (!devices) return fail_to_start(devices.error().message);
   const AddressRange range = reserve_addresses(**library, *devices);
+  transport::RdmaOptions rdma = transport::rdma_options_from_environment(
+      [](const std::string& mistake) { log::warning("rdma_setting_ignored", {{"reason", mistake}}); });
+  rdma.use = arguments.rdma;
 
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
                                          (*devices)[0].name(), -1);
@@ -213,7 +222,7 @@ int run(const Arguments& arguments) {
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
   Control& control = *new Control(server::kControlDescriptor, poold_is_gone);  // as long as the process
-  return serve(**library, std::move(*devices), range, std::move(*message), control);
+  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control);
 }
 
 }  // namespace

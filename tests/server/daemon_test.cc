@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <fstream>
+#include <sstream>
 
 #include "protocol/transport/shm/address.h"
 #include "tests/support/catch.h"
@@ -35,7 +36,8 @@ TEST_CASE("poold prints its version and its help") {
   CHECK(help.status == 0);
   for (const char* option :
        {"--listen", "--no-shm", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout",
-        "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure"}) {
+        "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure", "--rdma ", "--rdma-device", "--rdma-port",
+        "--rdma-gid-index", "--rdma-mtu", "--rdma-traffic-class", "--rdma-service-level", "--rdma-partition-key", "--rdma-timeout"}) {
     CHECK(has(help.output, option));
   }
 }
@@ -54,6 +56,9 @@ TEST_CASE("a wrong option ends poold with status 2 and names it") {
       Case{{"--log-format", "xml"}, "xml"}, Case{{"--listen", "127.0.0.1:1"}, "127.0.0.1:1"},
       Case{{"--listen", "shm://pool.sock"}, "shm://pool.sock"},
       Case{{"--listen", "shm://@x", "--port-file", "/tmp/port"}, "--port-file"},
+      Case{{"--rdma", "maybe"}, "--rdma"}, Case{{"--rdma-mtu", "1500"}, "--rdma-mtu: '1500' is not 256, 512, 1024, 2048 or 4096"},
+      Case{{"--rdma-port", "0"}, "--rdma-port"}, Case{{"--rdma-partition-key", "0x10000"}, "--rdma-partition-key"},
+      Case{{"--rdma", "no", "--listen", "rdma://127.0.0.1:0"}, "--rdma no"},
       Case{{"--config", "/nowhere/poold.toml"}, "/nowhere/poold.toml"});
   const Finished finished = poold(wrong.options);
   CHECK(finished.status == 2);
@@ -186,6 +191,35 @@ TEST_CASE("beside each port programs of this host find shared memory") {
   CHECK(poold.await_log("client_refused"));
 }
 
+TEST_CASE("how rdma is used reaches the workers, from the command line before the file") {
+  TemporaryFolder folder;
+  const std::string file = folder.write("poold.toml", "[rdma]\nmtu = 1024\ndevice = \"mlx5_7\"\npartition-key = \"0x8001\"\n");
+  PooldProcess poold(kDevice, {"--config", file, "--rdma-mtu", "2048", "--rdma-gid-index", "3", "--idle-workers", "1"},
+                     {{"GPUPOOL_RDMA_GID_INDEX", "5"}, {"GPUPOOL_RDMA_TIMEOUT", "long"}});
+  REQUIRE(poold.workers().size() == 1);
+  const std::string process = "/proc/" + std::to_string(poold.workers()[0]);
+  std::stringstream environment, words;
+  environment << std::ifstream(process + "/environ").rdbuf();
+  words << std::ifstream(process + "/cmdline").rdbuf();
+  for (const std::string variable : {"GPUPOOL_RDMA_MTU=2048", "GPUPOOL_RDMA_DEVICE=mlx5_7", "GPUPOOL_RDMA_PARTITION_KEY=0x8001",
+                                     "GPUPOOL_RDMA_GID_INDEX=3"}) {
+    INFO(variable);
+    CHECK(has('\0' + environment.str(), '\0' + variable + '\0'));
+  }
+  CHECK(has(words.str(), std::string("--rdma\0yes\0", 11)));
+  CHECK(poold.await_log("GPUPOOL_RDMA_TIMEOUT=long is not an exponent from 1 to 22"));
+}
+
+TEST_CASE("rdma can be switched off") {
+  TemporaryFolder folder;
+  const std::string file = folder.write("poold.toml", "[rdma]\nenabled = false\n");
+  PooldProcess poold(kDevice, {"--config", file, "--idle-workers", "1"});
+  CHECK(poold.await_log("rdma=off"));
+  std::stringstream words;
+  words << std::ifstream("/proc/" + std::to_string(poold.workers().at(0)) + "/cmdline").rdbuf();
+  CHECK(has(words.str(), std::string("--rdma\0no\0", 10)));
+}
+
 TEST_CASE("a mistake in the configuration file is named") {
   struct Case {
     const char* content;
@@ -199,7 +233,9 @@ TEST_CASE("a mistake in the configuration file is named") {
       Case{"listen = []\n", "listen"}, Case{"listen = [\"tcp://127.0.0.1:0\", 3]\n", "listen"},
       Case{"listen = [\"tcp://127.0.0.1:0\", \"here\"]\n", "'here'"}, Case{"no-shm = 1\n", "no-shm"},
       Case{"image-cache-mib = -1\n", "from 0"}, Case{"log-level = 3\n", "log-level"}, Case{"insecure = 1\n", "insecure"},
-      Case{"device = [1]\n", "device"}, Case{"\ndevice = = 3\n", "line 2"},
+      Case{"rdma = false\n", "rdma: must be a table"}, Case{"[rdma]\nenabled = 1\n", "rdma: enabled: must be true or false"},
+      Case{"[rdma]\nmtu = 1500\n", "rdma: mtu: '1500' is not"}, Case{"[rdma]\ndevise = \"x\"\n", "rdma: devise: unknown key"},
+      Case{"[rdma]\ntimeout = 1.5\n", "rdma: timeout: must be a string"}, Case{"device = [1]\n", "device"}, Case{"\ndevice = = 3\n", "line 2"},
       Case{"[server]\nidle-workers = 2\n", "server"});
   TemporaryFolder folder;
   const std::string file = folder.write("poold.toml", wrong.content);
