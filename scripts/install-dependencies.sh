@@ -104,8 +104,20 @@ need "/usr/lib/$multiarch/libboost_context.*" libboost-context-dev
 need /usr/include/lz4.h liblz4-dev
 need /usr/include/zstd.h libzstd-dev
 need /usr/include/openssl/ssl.h libssl-dev
+need /usr/include/infiniband/verbs.h libibverbs-dev  # headers only: the libraries are loaded when wanted
+need /usr/include/rdma/rdma_cma.h librdmacm-dev
 need '/usr/include/catch2/catch*.hpp' catch2
 need '/usr/lib/llvm-1[5-9]/lib/cmake/llvm/LLVMConfig.cmake' llvm
+if [[ $(uname -m) == x86_64 ]]; then  # the guest with Soft-RoCE devices, tests/softroce/
+  need qemu-system-x86_64 qemu-system-x86
+  need /usr/share/doc/busybox-static/copyright busybox-static
+  need '/usr/*bin/rdma' iproute2
+  need '/usr/*bin/depmod' kmod
+  need "/usr/lib/$multiarch/libibverbs/librxe-*.so" ibverbs-providers
+  need ib_send_lat perftest
+  need xz xz-utils
+  need zstd zstd
+fi
 if [[ $want_bundle == yes ]]; then need patchelf patchelf; fi
 
 if ((${#missing[@]})); then

@@ -1,0 +1,56 @@
+# Tests that need RDMA devices. Which machine they run on is decided when ctest starts:
+#   with devices       they are entries of their own
+#   without            one entry, softroce, starts a guest that has devices and runs ctest there (tests/softroce/)
+# so that they are never entries that cannot run.
+#
+#   gpupool_rdma_test(name COMMAND target-or-program [argument ...] [ENVIRONMENT a=b ...] [TIMEOUT seconds]
+#                     [GUEST_ONLY] [ALONE])
+#     GUEST_ONLY  needs the guest's devices and cable, on machines with devices too
+#     ALONE       no other test at the same time, for example because it cuts the cable
+#   gpupool_rdma_tests_end(): once, after all of them, in a folder above theirs.
+function(gpupool_rdma_test name)
+  cmake_parse_arguments(T "GUEST_ONLY;ALONE" "TIMEOUT" "COMMAND;ENVIRONMENT" ${ARGN})
+  list(POP_FRONT T_COMMAND program)
+  if(TARGET ${program})
+    set(program $<TARGET_FILE:${program}>)
+  endif()
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 300)
+  endif()
+  set(labels rdma)
+  set(condition TRUE)
+  if(T_GUEST_ONLY)
+    list(APPEND labels guest)
+    set(condition "DEFINED ENV{GPUPOOL_SOFTROCE}")
+  endif()
+  if(T_ALONE)
+    set(alone TRUE)
+  else()
+    set(alone FALSE)
+  endif()
+  set(command "[==[${program}]==]")
+  foreach(word ${T_COMMAND})
+    string(APPEND command " [==[${word}]==]")
+  endforeach()
+  set_property(GLOBAL APPEND_STRING PROPERTY _rdma_tests "  if(${condition})
+    add_test([==[${name}]==] ${command})
+    set_tests_properties([==[${name}]==] PROPERTIES LABELS [==[${labels}]==] TIMEOUT ${T_TIMEOUT} RUN_SERIAL ${alone}
+      SKIP_RETURN_CODE 77 ENVIRONMENT [==[${T_ENVIRONMENT}]==])
+  endif()
+")
+endfunction()
+
+function(gpupool_rdma_tests_end)
+  get_property(tests GLOBAL PROPERTY _rdma_tests)
+  file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/rdma_tests.cmake CONTENT "file(GLOB devices /sys/class/infiniband/*)
+set(label rdma)
+if(devices)
+${tests}  set(label guest)
+endif()
+if(NOT DEFINED ENV{GPUPOOL_SOFTROCE})
+  add_test(softroce [==[${CMAKE_SOURCE_DIR}/tests/softroce/ctest.sh]==] [==[${CMAKE_BINARY_DIR}]==] \${label})
+  set_tests_properties(softroce PROPERTIES LABELS rdma PROCESSORS 2 TIMEOUT 1800 SKIP_RETURN_CODE 77)
+endif()
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_CURRENT_BINARY_DIR}/rdma_tests.cmake)
+endfunction()

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Usage: tests/softroce/ctest.sh BUILD_FOLDER LABEL [CTEST_OPTION...]
+# Runs the tests of a build folder that have this label in the guest. ctest's logs are left in BUILD_FOLDER/softroce/; its lines are marked
+# here, so that they are not taken for those of the ctest that started this.
+# Exit status: ctest's, or run.sh's where there was no guest.
+set -euo pipefail
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+build=$(realpath "$1") label=$2
+shift 2
+logs=$build/softroce
+rm -rf "$logs" && mkdir -p "$logs"
+# shellcheck disable=SC2016  # expanded in the guest
+"$here/run.sh" --timeout 1500 --writable "$logs" -- bash -c '
+  build=$1 label=$2
+  shift 2
+  mkdir -p "$build/Testing" && mount --bind "$build/softroce" "$build/Testing" &&
+  exec ctest --test-dir "$build" -L "^$label\$" -LE "bench|soak" -j 2 --no-tests=error --output-on-failure "$@"
+' guest "$build" "$label" "$@" 2>&1 | tee "$logs/ctest.log" | sed 's/^/guest: /'
