@@ -8,6 +8,11 @@
 #include "server/worker/outgoing_copy.h"
 
 namespace gpupool::worker {
+namespace {
+
+constexpr std::chrono::seconds kUpgradeTime{10};
+
+}  // namespace
 
 bool BulkLinks::add(std::unique_ptr<transport::Connection> connection, bool from_peer) {
   std::vector<std::unique_ptr<Link>> gone;
@@ -15,7 +20,7 @@ bool BulkLinks::add(std::unique_ptr<transport::Connection> connection, bool from
   {
     const std::lock_guard lock(mutex_);
     for (auto& link : links_) {
-      if (!link->open) gone.push_back(std::move(link));
+      if (link->state == Link::over) gone.push_back(std::move(link));
     }
     std::erase(links_, nullptr);
     if (!stopping_ && links_.size() < wire::kMaxBulkConnections) {
@@ -44,7 +49,7 @@ void BulkLinks::join(std::vector<std::unique_ptr<Link>>& links) {
 
 bool BulkLinks::any() {
   const std::lock_guard lock(mutex_);
-  return !stopping_ && std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link->open && !link->from_peer; });
+  return !stopping_ && std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link->state != Link::over && !link->from_peer; });
 }
 
 void BulkLinks::drop_peers() {
@@ -83,7 +88,20 @@ void BulkLinks::send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t
   copy->finish(CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+// Here rather than by who brings the connection: the client has its part in it.
+bool BulkLinks::open(Link& link) {
+  const auto upgraded = link.connection->upgrade(transport::Side::server, transport::Clock::now() + kUpgradeTime);
+  {
+    const std::lock_guard lock(mutex_);
+    link.state = upgraded ? Link::open : Link::over;
+  }
+  if (!upgraded) link.connection->close();
+  wake_.notify_all();
+  return upgraded.ok();
+}
+
 void BulkLinks::run_receiver(Link& link) {
+  if (!open(link)) return;
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceReader reader(*link.connection);
   auto received = receive_piece(reader, scratch);
@@ -91,7 +109,7 @@ void BulkLinks::run_receiver(Link& link) {
   link.connection->close();
   {
     const std::lock_guard lock(mutex_);
-    link.open = false;
+    link.state = Link::over;
   }
   wake_.notify_all();
   // A client that is leaving: its command connection says so, too.
@@ -116,8 +134,9 @@ Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::spa
 bool BulkLinks::next(std::deque<Piece>& queue, const Link* link, Piece& piece) {
   piece.copy = nullptr;
   std::unique_lock lock(mutex_);
-  wake_.wait(lock, [&] { return stopping_ || (link && !link->open) || !queue.empty(); });
-  if (stopping_ || (link && !link->open)) return false;
+  const auto over = [&] { return stopping_ || (link && link->state == Link::over); };
+  wake_.wait(lock, [&] { return over() || (!queue.empty() && (!link || link->state == Link::open)); });
+  if (over()) return false;
   piece = std::move(queue.front());
   queue.pop_front();
   return true;

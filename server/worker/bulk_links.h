@@ -50,10 +50,11 @@ class BulkLinks {
   struct Link {
     std::unique_ptr<transport::Connection> connection;
     bool from_peer = false;
-    bool open = true;
+    enum : int { opening, open, over } state = opening;
     std::thread receiver, sender;  // peers are sent nothing
   };
   void run_receiver(Link& link);
+  bool open(Link& link);
   void run_sender(Link& link);
   void run_message_sender();
   bool next(std::deque<Piece>& queue, const Link* link, Piece& piece);  // false: the end

@@ -182,6 +182,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   const char* const staging = std::getenv("GPUPOOL_STAGING");  // "always": as on a device that the CPU does not reach
   start.direct_memory = staging == nullptr || std::strcmp(staging, "always") != 0;
   options.bulk = true;
+  options.session = start.connection.get();
   start.bulk_connections = [&control, options](BulkSink sink) {
     if (!sink) return control.handle(server::ControlKind::bulk, nullptr);
     control.handle(server::ControlKind::bulk, [options, sink](const server::ControlMessage& message) {
