@@ -3,8 +3,8 @@
 set -euo pipefail
 fail() { echo "FAILED: $*" && exit 1; }
 
-read -ra devices <<<"$GPUPOOL_SOFTROCE_DEVICES"
-read -ra addresses <<<"$GPUPOOL_SOFTROCE_ADDRESSES"
+read -ra devices <<<"$GPUPOOL_TEST_RDMA_DEVICES"
+read -ra addresses <<<"$GPUPOOL_TEST_RDMA_ADDRESSES"
 ((${#devices[@]} == 2 && ${#addresses[@]} == 2)) || fail "not two devices"
 for device in "${devices[@]}"; do
   [[ $(<"/sys/class/infiniband/$device/ports/1/state") == *ACTIVE ]] || fail "$device is not active"

@@ -62,7 +62,7 @@ cats+=($!)
   exec >/run/softroce/stdout 2>/run/softroce/stderr 3>&- 4>&-
   # shellcheck source=/dev/null
   source /run/softroce/environment
-  export GPUPOOL_SOFTROCE=1 GPUPOOL_SOFTROCE_DEVICES='rxe0 rxe1' GPUPOOL_SOFTROCE_ADDRESSES="$a $b"
+  export GPUPOOL_SOFTROCE=1 GPUPOOL_TEST_RDMA_DEVICES='rxe0 rxe1' GPUPOOL_TEST_RDMA_ADDRESSES="$a $b"
   cd "$folder" && exec "${command[@]}"
 )
 status=$?

@@ -6,8 +6,8 @@
 # Output and exit status are the command's.
 #
 # In the guest: the devices rxe0 (10.77.0.1) and rxe1 (10.77.0.2), the two ends of the cable veth0-veth1, both with the
-# GID index 1; no other network; `ulimit -l unlimited`; GPUPOOL_SOFTROCE=1 and, as words, GPUPOOL_SOFTROCE_DEVICES and
-# GPUPOOL_SOFTROCE_ADDRESSES.
+# GID index 1; no other network; `ulimit -l unlimited`; GPUPOOL_SOFTROCE=1 and, as words, GPUPOOL_TEST_RDMA_DEVICES and
+# GPUPOOL_TEST_RDMA_ADDRESSES.
 #
 #   --writable FOLDER   what is written below FOLDER stays (may be repeated)
 #   --timeout SECONDS   end the guest after this time (600)

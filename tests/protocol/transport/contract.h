@@ -6,11 +6,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -45,20 +47,24 @@ inline Endpoint rdma_endpoint(uint16_t port) {
   return {"rdma", address ? address : "127.0.0.1", port};
 }
 
+inline BackendUnderTest at_address(const std::string& scheme, const std::string& host, bool upgraded = true) {
+  return {scheme, [=] { return Endpoint{scheme, host, 0}; }, [=] { return Endpoint{scheme, host, 1}; }, upgraded};
+}
+
+// With GPUPOOL_TEST_TRANSPORT=rdma: over queue pairs, from one device to itself, and from one to the other (if there are two)
+// that has the first of GPUPOOL_TEST_RDMA_ADDRESSES.
 inline std::vector<BackendUnderTest> backends() {
-  std::vector<BackendUnderTest> found = {
-      {"tcp",
-       [] {
-         return Endpoint{"tcp", "127.0.0.1", 0};
-       },
-       [] {
-         return Endpoint{"tcp", "127.0.0.1", 1};
-       }},
-      {"shm", unused_name, unused_name},
-      {"shm", unused_name, unused_name, false},
-      {"rdma", [] { return rdma_endpoint(0); }, [] { return rdma_endpoint(1); }, false},
-  };
-  if (has_rdma()) found.push_back({"rdma", [] { return rdma_endpoint(0); }, [] { return rdma_endpoint(1); }});
+  if (const char* wished = std::getenv("GPUPOOL_TEST_TRANSPORT"); !wished || std::string_view(wished) != "rdma") {
+    return {at_address("tcp", "127.0.0.1"),
+            {"shm", unused_name, unused_name},
+            {"shm", unused_name, unused_name, false},
+            at_address("rdma", "127.0.0.1", false)};
+  }
+  std::vector<BackendUnderTest> found{at_address("rdma", "127.0.0.1")};
+  if (const char* addresses = std::getenv("GPUPOOL_TEST_RDMA_ADDRESSES")) {
+    const std::string text = addresses;
+    found.push_back(at_address("rdma", text.substr(0, text.find(' '))));
+  }
   return found;
 }
 
@@ -87,6 +93,7 @@ inline Pair make_pair(const BackendUnderTest& backend, Options options = {}) {
     other.join();
     REQUIRE(offered);
     REQUIRE(upgraded);
+    REQUIRE((backend.scheme != "rdma" || (*client)->carrier().starts_with("rdma")));
   }
   return {std::move(*client), std::move(*server)};
 }
