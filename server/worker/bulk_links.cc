@@ -10,7 +10,7 @@
 namespace gpupool::worker {
 namespace {
 
-constexpr std::chrono::seconds kUpgradeTime{10};
+constexpr std::chrono::seconds kOpeningTime{10};
 
 }  // namespace
 
@@ -88,16 +88,15 @@ void BulkLinks::send_among_messages(std::shared_ptr<OutgoingCopy> copy, uint64_t
   copy->finish(CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-// Here rather than by who brings the connection: the client has its part in it.
 bool BulkLinks::open(Link& link) {
-  const auto upgraded = link.connection->upgrade(transport::Side::server, transport::Clock::now() + kUpgradeTime);
+  const auto opened = welcome_(*link.connection, transport::Clock::now() + kOpeningTime);
   {
     const std::lock_guard lock(mutex_);
-    link.state = upgraded ? Link::open : Link::over;
+    link.state = opened ? Link::open : Link::over;
   }
-  if (!upgraded) link.connection->close();
+  if (!opened) link.connection->close();
   wake_.notify_all();
-  return upgraded.ok();
+  return opened.ok();
 }
 
 void BulkLinks::run_receiver(Link& link) {

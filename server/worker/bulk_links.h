@@ -8,6 +8,7 @@
 #pragma once
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "protocol/transport/transport.h"
 #include "server/worker/bulk_copy.h"
 #include "server/worker/outbox.h"
+#include "server/worker/session.h"
 
 namespace gpupool::worker {
 
@@ -24,13 +26,14 @@ class OutgoingCopy;
 
 class BulkLinks {
  public:
-  BulkLinks(BulkCopies& copies, Outbox& outbox, compression::Policy compression)
-      : copies_(copies), outbox_(outbox), compression_(compression) {}
+  BulkLinks(BulkCopies& copies, Outbox& outbox, compression::Policy compression, WelcomeBulk welcome)
+      : copies_(copies), outbox_(outbox), compression_(compression), welcome_(std::move(welcome)) {}
   ~BulkLinks() { stop(); }
   BulkLinks(const BulkLinks&) = delete;
   BulkLinks& operator=(const BulkLinks&) = delete;
 
-  // After the hello in both directions. From a peer: it may break. False: the session has enough of them, or ends.
+  // When the hello has come; the other side is welcomed here, so that it never uses what any() does not know yet. From a peer:
+  // it may break. False: the session has enough of them, or ends.
   bool add(std::unique_ptr<transport::Connection> connection, bool from_peer);
   // Closes the peers' connections.
   void drop_peers();
@@ -64,6 +67,7 @@ class BulkLinks {
   BulkCopies& copies_;
   Outbox& outbox_;
   const compression::Policy compression_;
+  const WelcomeBulk welcome_;
   std::mutex mutex_;  // what follows
   std::condition_variable wake_;
   std::deque<Piece> queue_;

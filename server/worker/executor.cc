@@ -48,7 +48,7 @@ Executor::Executor(SessionStart& start)
       staging(api),
       shared_memory(api, waits),
       bulk(api, outbox, staging, waits, capture, output_possible),
-      links(copies, outbox, start.compression),
+      links(copies, outbox, start.compression, start.welcome_bulk),
       memory(api, contexts, outbox),
       callbacks([this](uint64_t id, const void* context) {
         // No driver call is allowed on the device's callback thread, and finished copies must be sent first.

@@ -103,15 +103,12 @@ compression::Policy wished_compression(const std::string& hello) {
   return static_cast<compression::Policy>(std::min(wish.compression(), uint32_t{2}));
 }
 
-// A bulk connection that poold sends: the client hears that it is welcome before the session uses it.
-void take_bulk_connection(const server::ControlMessage& message, const transport::Options& options, const BulkSink& sink) {
-  auto connection = open_connection(message, options);
-  if (!connection) return;
+Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline deadline) {
   control::HelloReply welcome;
   welcome.set_protocol_version(wire::kProtocolVersion);
   welcome.set_server_version(server::kVersion);
-  const auto deadline = transport::Clock::now();  // it fits into the socket of a new connection, or there is something wrong
-  if (send_reply(*connection, welcome, deadline)) sink(std::move(connection), message.header.from_peer != 0);
+  if (auto sent = send_reply(connection, welcome, deadline); !sent) return sent;
+  return connection.upgrade(transport::Side::server, deadline);
 }
 
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
@@ -183,10 +180,11 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.direct_memory = staging == nullptr || std::strcmp(staging, "always") != 0;
   options.bulk = true;
   options.session = start.connection.get();
+  start.welcome_bulk = welcome_bulk;
   start.bulk_connections = [&control, options](BulkSink sink) {
     if (!sink) return control.handle(server::ControlKind::bulk, nullptr);
     control.handle(server::ControlKind::bulk, [options, sink](const server::ControlMessage& message) {
-      take_bulk_connection(message, options, sink);
+      if (auto connection = open_connection(message, options)) sink(std::move(connection), message.header.from_peer != 0);
     });
   };
   return run_session(std::move(start));

@@ -20,6 +20,8 @@ namespace gpupool::worker {
 // Address of a driver function of the device library; null where it has none.
 using SymbolLookup = std::function<void*(const char* name)>;
 
+// The rest of a bulk connection's opening: the server's answer to the hello, and the upgrade.
+using WelcomeBulk = std::function<Result<void>(transport::Connection&, transport::Deadline)>;
 using BulkSink = std::function<void(std::unique_ptr<transport::Connection>, bool from_peer)>;
 
 struct SessionStart {
@@ -31,8 +33,10 @@ struct SessionStart {
   std::chrono::milliseconds dead_peer_timeout{15000};  // longest time without progress in sending
   bool direct_memory = true;  // false: copies are staged even where the CPU reaches the device's memory
   bool capture_output = true;                          // descriptors 1 and 2 become the client's
-  // Where the session's bulk connections go from now on, after their hello; an empty sink: nowhere. May be null.
+  // Where the session's bulk connections go from now on, when their client has said its hello; an empty sink: nowhere. May
+  // be null.
   std::function<void(BulkSink)> bulk_connections;
+  WelcomeBulk welcome_bulk;
   compression::Policy compression = compression::Policy::off;  // of what the client gets on bulk connections: its wish
   Control* control = nullptr;                          // to poold, outlives the session; null: there is none
   image::Nonce image_nonce{};                          // as told in the hello
