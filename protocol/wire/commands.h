@@ -113,6 +113,16 @@ struct PeerCopy {
 struct CancelBulk {
   uint64_t copy;
 };
+// direct_to_device, direct_from_device: the rows lie packed in memory that the client has registered for its connection
+// (transport::DirectMemory), and the server reads or writes it there when the stream gets there. A reply ends the copy, also
+// without kWantsReply: the memory has been read, or all of it is written. CUDA_ERROR_NOT_SUPPORTED: the connection cannot.
+// What cannot be read or written under this key ends the session.
+struct DirectCopy {
+  BulkCopy rows;        // flags as for the bulk commands
+  uint64_t memory;      // address in the client, of rows.width * rows.rows bytes
+  uint32_t key;
+  uint32_t reserved;
+};
 // How the packed rows are cut: whole rows where there are several.
 constexpr uint64_t bulk_piece_bytes(uint64_t width, uint64_t rows) {
   return rows == 1 ? kBulkChunkBytes : kBulkChunkBytes / width * width;
@@ -242,6 +252,7 @@ GPUPOOL_BODY(CopyToDevice, 40);
 GPUPOOL_BODY(CopyFromDevice, 40);
 GPUPOOL_BODY(BulkCopy, 48);
 GPUPOOL_BODY(PeerCopy, 56);
+GPUPOOL_BODY(DirectCopy, 64);
 GPUPOOL_BODY(CancelBulk, 8);
 GPUPOOL_BODY(HoldStream, 16);
 GPUPOOL_BODY(ResumeStream, 8);

@@ -19,10 +19,12 @@ uint64_t first_row(const DeviceRows& rows, uint64_t piece) { return piece * (row
 
 }  // namespace
 
-bool Ring::take(Staging& staging, ContextState& context, uint64_t pieces) {
+bool Ring::take(Staging& staging, ContextState& context, uint64_t count, bool registered) {
+  pieces = count;
   const uint64_t wanted = std::min<uint64_t>(kRingPieces, pieces);
   while (chunks.size() < wanted) {
-    StagingChunk* const chunk = chunks.empty() ? staging.acquire(context, kLargePiece) : staging.try_acquire(context, kLargePiece);
+    StagingChunk* const chunk = chunks.empty() ? staging.acquire(context, kLargePiece, registered)
+                                               : staging.try_acquire(context, kLargePiece, registered);
     if (!chunk) break;
     Signal* const signal = context.signals->take();
     if (!signal) {
@@ -41,14 +43,44 @@ bool Ring::take(Staging& staging, ContextState& context, uint64_t pieces) {
   return true;
 }
 
+CUresult Ring::enqueue_in(const DeviceApi& api, SignalPool& signal_pool, EventPool& event_pool, const DeviceRows& rows,
+                          CUstream stream, uint64_t* enqueued) {
+  for (uint64_t piece = 0; piece < pieces; ++piece) {
+    CUresult result = signal_pool.wait(*signals[slot(piece)], round(piece), stream);
+    if (result == CUDA_SUCCESS) result = copy_piece_in(api, rows, piece, chunks[slot(piece)]->data, stream);
+    if (result != CUDA_SUCCESS) return result;
+    if (piece + chunks.size() < pieces) {  // somebody follows in this place
+      const CUevent event = event_pool.take();
+      if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
+      events.push_back(event);
+      if (result = api.cuEventRecord(event, stream); result != CUDA_SUCCESS) return result;
+    }
+    *enqueued = piece + 1;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Ring::enqueue_out(const DeviceApi& api, SignalPool& signal_pool, EventPool& event_pool, const DeviceRows& rows,
+                           CUstream stream, std::vector<CUevent>* ready) {
+  for (uint64_t piece = 0; piece < pieces; ++piece) {
+    CUresult result = CUDA_SUCCESS;
+    if (piece >= chunks.size()) result = signal_pool.wait(*signals[slot(piece)], round(piece - chunks.size()), stream);
+    if (result == CUDA_SUCCESS) result = copy_piece_out(api, rows, piece, chunks[slot(piece)]->data, stream);
+    if (result != CUDA_SUCCESS) return result;
+    const CUevent event = event_pool.take();
+    if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
+    ready->push_back(event);
+    if (result = api.cuEventRecord(event, stream); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
 void Ring::release_after(Staging& staging, StreamState& stream) {
   for (StagingChunk* const chunk : chunks) staging.keep_until(chunk, stream);
 }
 
 void Ring::give_back(EventPool& pool, SignalPool& signal_pool) {
-  for (const CUevent event : events) {
-    if (event) pool.give(event);
-  }
+  for (const CUevent event : events) pool.give(event);
   for (Signal* const signal : signals) signal_pool.give(signal);
   events.clear();
   signals.clear();

@@ -44,9 +44,17 @@ struct Ring {
   std::vector<Signal*> signals;      // one per chunk: how often it has been filled (to the device) or emptied
   std::vector<uint32_t> first;       // the signals' values before the copy
   std::vector<CUevent> events;       // per piece: the device has copied it
+  uint64_t pieces = 0;               // of the copy
 
-  // Takes what is there without waiting, at least one piece; false: out of memory.
-  bool take(Staging& staging, ContextState& context, uint64_t pieces);
+  // Takes what is there without waiting, at least one piece; false: out of memory. `registered`: for DirectMemory, too.
+  bool take(Staging& staging, ContextState& context, uint64_t pieces, bool registered);
+  // What `stream` has to do for a copy to the device: `events`, for every piece that makes room for another one. *enqueued:
+  // the pieces that have got their place in the stream.
+  CUresult enqueue_in(const DeviceApi& api, SignalPool& signals, EventPool& events, const DeviceRows& rows, CUstream stream,
+                      uint64_t* enqueued);
+  // The same for one from the device: `ready`, for every piece that lies in the ring.
+  CUresult enqueue_out(const DeviceApi& api, SignalPool& signals, EventPool& events, const DeviceRows& rows, CUstream stream,
+                       std::vector<CUevent>* ready);
   size_t slot(uint64_t piece) const { return piece % chunks.size(); }
   uint32_t round(uint64_t piece) const { return first[slot(piece)] + static_cast<uint32_t>(piece / chunks.size()) + 1; }
   // Executor's thread: the chunks are kept until `stream` is through with what it got so far.

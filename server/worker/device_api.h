@@ -15,7 +15,7 @@
   X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister_v2) X(cuMemHostUnregister)                                \
   X(cuMemcpyHtoDAsync_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpy2DAsync_v2)          \
   X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemAddressReserve)                 \
-  X(cuMemAddressFree)                                                                                               \
+  X(cuMemAddressFree) X(cuMemGetHandleForAddressRange) X(cuFlushGPUDirectRDMAWrites) X(cuDeviceGetAttribute)          \
   X(cuModuleLoadDataEx) X(cuModuleUnload) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuFuncGetAttribute)      \
   X(cuLaunchKernel) X(cuLaunchKernelEx) X(cuLaunchCooperativeKernel)                                                \
   X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuMemPoolDestroy) X(cuLinkDestroy)

@@ -67,6 +67,7 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  properties.allocFlags.gpuDirectRDMACapable = can_be_moved(device) ? 1 : 0;
   Mapping mapping{size, 0, contexts_.current()};
   CUresult result = create(properties, mapping);
   if (result != CUDA_SUCCESS) return result;
@@ -83,6 +84,14 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   return CUDA_SUCCESS;
 }
 
+// By a network card: memory is made for that, where the device can.
+bool DeviceMemory::can_be_moved(int device) const {
+  int yes = 0;
+  return windows_ && api_.cuDeviceGetAttribute &&
+         api_.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) == CUDA_SUCCESS &&
+         yes != 0;
+}
+
 // The device, and the CPU too where it can reach device memory (softgpu; coherent links).
 CUresult DeviceMemory::allow_access(uint64_t address, uint64_t size, CUmemLocation device) {
   constexpr auto kHost = static_cast<CUmemLocationType>(2);  // CU_MEM_LOCATION_TYPE_HOST, CUDA 12.2
@@ -97,14 +106,37 @@ CUresult DeviceMemory::allow_access(uint64_t address, uint64_t size, CUmemLocati
 
 bool DeviceMemory::reachable(uint64_t address, uint64_t size) const {
   if (!cpu_reaches_ || !in_range(address, size)) return false;
-  auto mapping = mappings_.upper_bound(address);
-  if (mapping == mappings_.begin()) return false;
-  --mapping;
-  for (uint64_t covered = mapping->first; covered < address + size; ++mapping) {
-    if (mapping == mappings_.end() || mapping->first != covered) return false;
-    covered += mapping->second.size;
+  auto mapping = mapping_of(address);
+  for (uint64_t covered = address; covered < address + size; ++mapping) {
+    if (mapping == mappings_.end() || mapping->first > covered) return false;
+    covered = mapping->first + mapping->second.size;
   }
   return true;
+}
+
+bool DeviceMemory::register_for_moving(uint64_t address, uint64_t size, std::vector<DeviceSpan>* spans) {
+  if (!windows_ || !in_range(address, size)) return false;
+  auto mapping = mapping_of(address);
+  for (uint64_t at = address; at < address + size;) {
+    if (mapping == mappings_.end() || mapping->first > at) return false;
+    const uint64_t end = mapping->first + mapping->second.size;
+    const uint64_t window = at / kWindowBytes * kWindowBytes;
+    const uint64_t first = std::max(window, mapping->first), last = std::min(window + kWindowBytes, end);
+    DeviceSpan& span = spans->emplace_back();
+    if (!windows_->use(first, last - first, cpu_reaches_, &span)) return false;
+    span.end = std::min(last, address + size);
+    at = last;
+    if (at == end) ++mapping;
+  }
+  return true;
+}
+
+// The one that it lies in; none: end().
+std::map<uint64_t, DeviceMemory::Mapping>::const_iterator DeviceMemory::mapping_of(uint64_t address) const {
+  auto mapping = mappings_.upper_bound(address);
+  if (mapping == mappings_.begin()) return mappings_.end();
+  --mapping;
+  return address - mapping->first < mapping->second.size ? mapping : mappings_.end();
 }
 
 CUresult DeviceMemory::create(const CUmemAllocationProp& properties, Mapping& mapping) {
@@ -117,6 +149,7 @@ CUresult DeviceMemory::create(const CUmemAllocationProp& properties, Mapping& ma
 }
 
 void DeviceMemory::unmap(const Piece& piece) {
+  if (windows_) windows_->drop(piece.address, piece.mapping.size);
   api_.cuMemUnmap(piece.address, piece.mapping.size);
   api_.cuMemRelease(piece.mapping.memory);
 }

@@ -10,10 +10,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "server/worker/contexts.h"
+#include "server/worker/device_windows.h"
 #include "server/worker/outbox.h"
 
 namespace gpupool::worker {
@@ -24,10 +26,17 @@ constexpr size_t kMaxAvoided = 64;
 
 class DeviceMemory {
  public:
-  DeviceMemory(const DeviceApi& api, Contexts& contexts, Outbox& outbox) : api_(api), contexts_(contexts), outbox_(outbox) {}
+  // `moved_by` may be null.
+  DeviceMemory(const DeviceApi& api, Contexts& contexts, Outbox& outbox, transport::DirectMemory* moved_by)
+      : api_(api), contexts_(contexts), outbox_(outbox) {
+    if (moved_by) windows_.emplace(api, *moved_by);
+  }
 
   void take_range(uint64_t base, uint64_t size);
-  void stage_always() { cpu_reaches_ = false; }
+  void stage_always() {
+    cpu_reaches_ = false;
+    windows_.reset();
+  }
   // Another range in place of the one so far, which must hold nothing.
   CUresult move(uint64_t wished, uint64_t size);
   // Keeps the driver from placing anything there, if it is free.
@@ -58,8 +67,11 @@ class DeviceMemory {
   bool in_range(uint64_t address, uint64_t size) const {
     return address >= base_ && size <= size_ && address - base_ <= size_ - size;
   }
+  bool cpu_reaches() const { return cpu_reaches_; }
   // Mapped, and the CPU may read and write it at the same address.
   bool reachable(uint64_t address, uint64_t size) const;
+  // For moving by DirectMemory: the windows that these bytes lie in. False: not all of it can be registered.
+  bool register_for_moving(uint64_t address, uint64_t size, std::vector<DeviceSpan>* spans);
   bool add_variable(uint64_t owner, uint64_t address, uint64_t size);
   void forget_variables(uint64_t owner) {
     std::erase_if(variables_, [owner](const auto& known) { return known.second.second == owner; });
@@ -87,7 +99,9 @@ class DeviceMemory {
   };
 
   bool passed(Group& group);
+  std::map<uint64_t, Mapping>::const_iterator mapping_of(uint64_t address) const;
   CUresult create(const CUmemAllocationProp& properties, Mapping& mapping);
+  bool can_be_moved(int device) const;
   CUresult allow_access(uint64_t address, uint64_t size, CUmemLocation device);
   // Until at least one more free has taken effect; false when there is none, or `stop` has come.
   bool wait_for_free(std::chrono::steady_clock::time_point stop);
@@ -102,6 +116,7 @@ class DeviceMemory {
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
   bool cpu_reaches_ = true;               // until a device says no
+  std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner
   std::mutex mutex_;                      // groups_
   std::deque<Group> groups_;

@@ -45,11 +45,12 @@ Executor::Executor(SessionStart& start)
       capture(outbox),
       contexts(api),
       table(api, contexts),
-      staging(api),
+      remote(start.connection->direct_memory(), outbox),
+      staging(api, remote.memory()),
       shared_memory(api, waits),
       bulk(api, outbox, staging, waits, capture, output_possible),
       links(copies, outbox, start.compression, start.welcome_bulk),
-      memory(api, contexts, outbox),
+      memory(api, contexts, outbox, remote.memory()),
       callbacks([this](uint64_t id, const void* context) {
         // No driver call is allowed on the device's callback thread, and finished copies must be sent first.
         const bool told = waits.submit(context, [this, id, context] {
@@ -262,6 +263,7 @@ bool Executor::leave(ContextState& context) {
 void Executor::tear_down() {
   callbacks.end_all();
   links.close();
+  remote.close();
   for (auto& [name, peer] : peers_) peer->stop();
   for (auto& [handle, context] : contexts.all()) {  // no stream waits for data that cannot come any more
     contexts.enter(context.get());
@@ -269,6 +271,7 @@ void Executor::tear_down() {
     copies.cancel(context->object);
   }
   links.stop();
+  remote.stop();
   waits.stop();
   for (auto& [handle, context] : contexts.all()) {
     contexts.enter(context.get());

@@ -31,6 +31,7 @@
 #include "server/worker/outbox.h"
 #include "server/worker/peer.h"
 #include "server/worker/output_capture.h"
+#include "server/worker/remote_memory.h"
 #include "server/worker/shared_host_memory.h"
 #include "server/worker/staging.h"
 #include "server/worker/stream_holds.h"
@@ -84,6 +85,7 @@ class Executor {
   Contexts contexts;
   HandleTable table;
   WaitPool waits;
+  RemoteMemory remote;
   Staging staging;
   SharedHostMemory shared_memory;
   Bulk bulk;

@@ -28,23 +28,9 @@ CUresult IncomingCopy::enqueue_direct(StreamState& stream) {
 }
 
 CUresult IncomingCopy::enqueue_staged(Executor& session, StreamState& stream) {
-  const uint64_t pieces = rows.pieces();
-  if (!ring_.take(session.staging, *stream.context, pieces)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!ring_.take(session.staging, *stream.context, rows.pieces(), false)) return CUDA_ERROR_OUT_OF_MEMORY;
   way_ = Way::staged;
-  CUresult result = CUDA_SUCCESS;
-  for (; enqueued_ < pieces && result == CUDA_SUCCESS; ++enqueued_) {
-    const size_t slot = ring_.slot(enqueued_);
-    result = signals_->wait(*ring_.signals[slot], ring_.round(enqueued_), stream.stream);
-    if (result == CUDA_SUCCESS) {
-      result = copy_piece_in(api_, rows, enqueued_, ring_.chunks[slot]->data, stream.stream);
-    }
-    if (result != CUDA_SUCCESS) break;
-    if (enqueued_ + ring_.chunks.size() >= pieces) continue;  // nobody follows in this place
-    const CUevent event = events_->take();
-    ring_.events.push_back(event);
-    if (!event) result = CUDA_ERROR_OUT_OF_MEMORY;
-    else result = api_.cuEventRecord(event, stream.stream);
-  }
+  const CUresult result = ring_.enqueue_in(api_, *signals_, *events_, rows, stream.stream, &enqueued_);
   ring_.release_after(session.staging, stream);
   return result;
 }

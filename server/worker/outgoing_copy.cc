@@ -40,23 +40,11 @@ CUresult OutgoingCopy::enqueue_direct(StreamState& stream) {
 
 // `ready_` has an event per piece: it lies in the ring.
 CUresult OutgoingCopy::enqueue_staged(StreamState& stream) {
-  const DeviceApi& api = session_.api;
-  const uint64_t pieces = rows.pieces();
-  if (!ring_.take(session_.staging, *stream.context, pieces)) {
+  if (!ring_.take(session_.staging, *stream.context, rows.pieces(), false)) {
     signals_->give(done_);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  CUresult result = CUDA_SUCCESS;
-  for (uint64_t piece = 0; piece < pieces && result == CUDA_SUCCESS; ++piece) {
-    const size_t slot = ring_.slot(piece);
-    const size_t before = ring_.chunks.size();
-    if (piece >= before) result = signals_->wait(*ring_.signals[slot], ring_.round(piece - before), stream.stream);
-    if (result == CUDA_SUCCESS) result = copy_piece_out(api, rows, piece, ring_.chunks[slot]->data, stream.stream);
-    if (result != CUDA_SUCCESS) break;
-    const CUevent event = events_->take();
-    result = event ? api.cuEventRecord(event, stream.stream) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (event) ready_.push_back(event);
-  }
+  CUresult result = ring_.enqueue_out(session_.api, *signals_, *events_, rows, stream.stream, &ready_);
   if (result == CUDA_SUCCESS) result = signals_->wait(*done_, done_->value, stream.stream);
   ring_.release_after(session_.staging, stream);
   if (result == CUDA_SUCCESS) {

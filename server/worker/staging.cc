@@ -17,10 +17,11 @@ constexpr microseconds kPollEvery{100};          // the device reports through e
 
 }  // namespace
 
-StagingChunk* Staging::take_idle(const ContextState& context, size_t size) {
+StagingChunk* Staging::take_idle(const ContextState& context, size_t size, bool registered) {
   const std::lock_guard lock(mutex_);
   for (size_t i = idle_.size(); i-- > 0;) {  // the last used is warm
     StagingChunk* const chunk = idle_[i];
+    if (registered && !chunk->registered) continue;
     if (chunk->context != &context || (size > kSmallPiece) != (chunk->size == kLargePiece)) continue;
     idle_[i] = idle_.back();
     idle_.pop_back();
@@ -55,6 +56,7 @@ bool Staging::shrink_others(const ContextState& context) {
     };
     if (std::count_if(idle_.begin(), idle_.end(), is_here) != static_cast<ptrdiff_t>(block->pieces.size())) continue;
     std::erase_if(idle_, is_here);
+    unregister(*block);
     api_.cuMemFreeHost(block->memory);
     blocks_.erase(block);
     total_ -= kLargePiece;
@@ -80,19 +82,31 @@ bool Staging::collect() {
   return any;
 }
 
-StagingChunk* Staging::try_acquire(ContextState& context, size_t size) {
-  if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
-  if (collect()) {
-    stalled_ = false;
-    if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
+StagingChunk* Staging::take_grown(ContextState& context, size_t size, size_t limit, bool registered) {
+  if (registered && unregistrable_) return nullptr;
+  if (registered) {
+    if (StagingChunk* const chunk = take_idle(context, size, false)) return register_for_moving(chunk);
   }
-  return grow(context, size, kStagingBytes) ? take_idle(context, size) : nullptr;
+  if (!grow(context, size, limit)) return nullptr;
+  StagingChunk* const chunk = take_idle(context, size, false);
+  return registered ? register_for_moving(chunk) : chunk;
 }
 
-StagingChunk* Staging::acquire(ContextState& context, size_t size) {
-  if (StagingChunk* const chunk = try_acquire(context, size)) return chunk;
-  if (stalled_ && grow(context, size, kMaxStagingBytes)) return take_idle(context, size);
-  if (shrink_others(context) && grow(context, size, kStagingBytes)) return take_idle(context, size);
+StagingChunk* Staging::try_acquire(ContextState& context, size_t size, bool registered) {
+  if (StagingChunk* const chunk = take_idle(context, size, registered)) return chunk;
+  if (collect()) {
+    stalled_ = false;
+    if (StagingChunk* const chunk = take_idle(context, size, registered)) return chunk;
+  }
+  return take_grown(context, size, kStagingBytes, registered);
+}
+
+StagingChunk* Staging::acquire(ContextState& context, size_t size, bool registered) {
+  if (StagingChunk* const chunk = try_acquire(context, size, registered)) return chunk;
+  if (registered && registered_ == 0) return nullptr;
+  StagingChunk* chunk = nullptr;
+  if (stalled_ && (chunk = take_grown(context, size, kMaxStagingBytes, registered))) return chunk;
+  if (shrink_others(context) && (chunk = take_grown(context, size, kStagingBytes, registered))) return chunk;
   const auto start = Clock::now();
   context.for_each_stream([this](StreamState& stream) { close_slab(stream); });
   while (true) {
@@ -102,11 +116,32 @@ StagingChunk* Staging::acquire(ContextState& context, size_t size) {
       returned_.wait_for(lock, kPollEvery, [&] { return idle_.size() != before; });
     }
     collect();
-    if (StagingChunk* const chunk = take_idle(context, size)) return chunk;
+    if ((chunk = take_idle(context, size, registered))) return chunk;
     const auto waited = Clock::now() - start;
     stalled_ = waited >= kPatience;
-    if (stalled_ && grow(context, size, kMaxStagingBytes)) return take_idle(context, size);
+    if (stalled_ && (chunk = take_grown(context, size, kMaxStagingBytes, registered))) return chunk;
     if (waited >= kLongestWait) return nullptr;
+  }
+}
+
+StagingChunk* Staging::register_for_moving(StagingChunk* chunk) {
+  const auto region = moved_by_->add(chunk->data, chunk->size, transport::DirectMemory::Access::local);
+  unregistrable_ = !region;
+  if (!region) {
+    give_back(chunk);
+    return nullptr;
+  }
+  ++registered_;
+  chunk->registered = *region;
+  return chunk;
+}
+
+void Staging::unregister(const Block& block) {
+  for (const auto& piece : block.pieces) {
+    if (!piece->registered) continue;
+    moved_by_->remove(*piece->registered);
+    unregistrable_ = false;
+    --registered_;
   }
 }
 
@@ -163,6 +198,7 @@ void Staging::drop_context(ContextState& context, bool gone) {
   }
   std::erase_if(blocks_, [&](const Block& block) {
     if (block.context != &context) return false;
+    unregister(block);
     if (!gone) api_.cuMemFreeHost(block.memory);
     total_ -= kLargePiece;
     return true;

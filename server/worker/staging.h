@@ -9,8 +9,10 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "protocol/transport/direct_memory.h"
 #include "server/worker/contexts.h"
 
 namespace gpupool::worker {
@@ -24,18 +26,21 @@ struct StagingChunk {
   ContextState* context = nullptr;
   std::byte* data = nullptr;
   size_t size = 0;  // kLargePiece or kSmallPiece
+  std::optional<transport::DirectMemory::Region> registered{};  // once, for as long as the piece is there
 };
 
 class Staging {
  public:
-  explicit Staging(const DeviceApi& api) : api_(api) {}
+  // `moved_by` may be null.
+  Staging(const DeviceApi& api, transport::DirectMemory* moved_by) : api_(api), moved_by_(moved_by) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // A piece of at least `size` bytes (at most kLargePiece), with `context` current. Null: out of memory.
-  StagingChunk* acquire(ContextState& context, size_t size);
+  // A piece of at least `size` bytes (at most kLargePiece), with `context` current. Null: out of memory. `registered`: one that
+  // DirectMemory, which there must be, can move from and to.
+  StagingChunk* acquire(ContextState& context, size_t size, bool registered = false);
   // The same, but only what is there or may be had at once.
-  StagingChunk* try_acquire(ContextState& context, size_t size);
+  StagingChunk* try_acquire(ContextState& context, size_t size, bool registered = false);
   void give_back(StagingChunk* chunk);
   // Comes back by itself once everything that `stream` was given so far has run.
   void keep_until(StagingChunk* chunk, StreamState& stream);
@@ -57,18 +62,24 @@ class Staging {
     std::vector<std::unique_ptr<StagingChunk>> pieces;
   };
 
-  StagingChunk* take_idle(const ContextState& context, size_t size);
+  StagingChunk* take_idle(const ContextState& context, size_t size, bool registered);
+  StagingChunk* take_grown(ContextState& context, size_t size, size_t limit, bool registered);
+  StagingChunk* register_for_moving(StagingChunk* chunk);
   bool grow(ContextState& context, size_t size, size_t limit);
   bool shrink_others(const ContextState& context);
   bool collect();
+  void unregister(const Block& block);
 
   const DeviceApi& api_;
+  transport::DirectMemory* const moved_by_;
   std::mutex mutex_;  // idle_, returned_
   std::condition_variable returned_;
   std::vector<StagingChunk*> idle_;
   std::vector<Busy> busy_;  // executor's thread
   std::vector<Block> blocks_;
   size_t total_ = 0;
+  size_t registered_ = 0;        // pieces
+  bool unregistrable_ = false;   // no more can be, as far as is known
   bool stalled_ = false;  // copies do not move: what they wait for may be a later command, so memory is not waited for
 };
 

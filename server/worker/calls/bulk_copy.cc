@@ -1,8 +1,9 @@
-// Copies whose data goes by the bulk connections. The command says what and where; nothing here waits for the data.
+// Copies whose data goes by the bulk connections, or straight from and to the client's memory. The command says what and where; nothing here waits for the data.
 #include "server/worker/calls/commands.h"
 #include "server/worker/calls/copy_ranges.h"
 #include "server/worker/incoming_copy.h"
 #include "server/worker/outgoing_copy.h"
+#include "server/worker/remote_copy.h"
 
 namespace gpupool::worker::commands {
 namespace {
@@ -13,6 +14,12 @@ bool sane(const wire::BulkCopy& copy) {
 }
 
 DeviceRows rows_of(const wire::BulkCopy& copy) { return {copy.device, copy.pitch, copy.width, copy.rows}; }
+
+// A reply ends every copy; the error of one that nobody waits for comes with a later answer as well.
+Outcome fail(Executor& session, const Command& command, CUresult why) {
+  if (!command.wants_reply()) session.outbox.send(wire::MessageKind::reply, why, command.header.sequence);
+  return why;
+}
 
 }  // namespace
 
@@ -41,21 +48,48 @@ Outcome bulk_from_device(Executor& session, Command& command) {
   const auto copy = only<wire::BulkCopy>(command);
   if (!copy || !sane(*copy) || copy->flags != 0) return bad_body();
   session.enter(command);
-  // A reply ends every copy; the error of one that nobody waits for comes with a later answer as well.
-  const auto fail = [&](CUresult why) -> Outcome {
-    if (!command.wants_reply()) session.outbox.send(wire::MessageKind::reply, why, command.header.sequence);
-    return why;
-  };
   StreamState* const stream = session.table.use_stream(copy->stream);
-  if (!stream) return fail(session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
+  if (!stream) return fail(session, command, session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
   const auto touched = extent(copy->pitch, copy->width, copy->rows);
-  if (!touched || !session.memory.owns(copy->device, *touched)) return fail(CUDA_ERROR_INVALID_VALUE);
-  if (!session.links.any()) return fail(CUDA_ERROR_NOT_SUPPORTED);
+  if (!touched || !session.memory.owns(copy->device, *touched)) return fail(session, command, CUDA_ERROR_INVALID_VALUE);
+  if (!session.links.any()) return fail(session, command, CUDA_ERROR_NOT_SUPPORTED);
   session.contexts.enter(stream->context);
   const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
   const CUresult result = OutgoingCopy::start(session, {OutgoingCopy::Way::links}, *stream, rows_of(*copy), command.header.sequence, deferred);
-  return result == CUDA_SUCCESS ? Outcome::parked() : fail(result);
+  return result == CUDA_SUCCESS ? Outcome::parked() : fail(session, command, result);
 }
+
+namespace {
+
+// Between the device and memory that the client has registered.
+Outcome direct_copy(Executor& session, Command& command, bool to_device) {
+  const auto copy = only<wire::DirectCopy>(command);
+  const uint32_t allowed = to_device ? wire::kCopyOrdersStreams | wire::kCopyPassesOthers : 0;
+  if (!copy || !sane(copy->rows) || (copy->rows.flags & ~allowed) != 0) return bad_body();
+  session.enter(command);
+  const wire::BulkCopy& rows = copy->rows;
+  const bool passes = (rows.flags & wire::kCopyPassesOthers) != 0;
+  StreamState* const stream = passes ? session.table.find_stream(rows.stream) : session.table.use_stream(rows.stream);
+  if (!stream) return fail(session, command, session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT);
+  if (passes) session.contexts.note_use_unordered(*stream);
+  const auto touched = extent(rows.pitch, rows.width, rows.rows);
+  if (!touched || !session.memory.owns(rows.device, *touched) || copy->memory > ~uint64_t{0} - rows.width * rows.rows) {
+    return fail(session, command, CUDA_ERROR_INVALID_VALUE);
+  }
+  if (!session.remote.memory()) return fail(session, command, CUDA_ERROR_NOT_SUPPORTED);
+  session.contexts.enter(stream->context);
+  const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
+  const CUresult result = RemoteCopy::start(session, *stream, rows_of(rows), {copy->memory, copy->key, to_device},
+                                            command.header.sequence, deferred);
+  if (result != CUDA_SUCCESS) return fail(session, command, result);
+  if ((rows.flags & wire::kCopyOrdersStreams) != 0) session.contexts.order_all_after(*stream);
+  return Outcome::parked();
+}
+
+}  // namespace
+
+Outcome direct_to_device(Executor& session, Command& command) { return direct_copy(session, command, true); }
+Outcome direct_from_device(Executor& session, Command& command) { return direct_copy(session, command, false); }
 
 Outcome bulk_to_peer(Executor& session, Command& command) {
   const auto copy = command.body.get<wire::PeerCopy>();

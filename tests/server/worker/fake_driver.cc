@@ -131,6 +131,26 @@ CUresult host_function(CUstream stream, CUhostFn function, void* data) {
   });
 }
 
+CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  return enqueue(stream, [address, value] {
+    return static_cast<int32_t>(*reinterpret_cast<volatile uint32_t*>(address) - value) >= 0;
+  });
+}
+CUresult write_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  const CUresult result = enqueue(stream, [address, value] {
+    *reinterpret_cast<volatile uint32_t*>(address) = value;
+    return true;
+  });
+  const Lock lock(driver().mutex);
+  driver().pump_locked();  // who waits for it may be in front of it
+  return result;
+}
+CUresult create_plain_stream(CUstream* stream, unsigned flags) { return create_stream(stream, flags, 0); }
+CUresult device_pointer(CUdeviceptr* device, void* memory, unsigned) {
+  *device = reinterpret_cast<CUdeviceptr>(memory);
+  return CUDA_SUCCESS;
+}
+
 CUresult create_event(CUevent* event, unsigned) {
   const Lock lock(driver().mutex);
   if (!t_current) return CUDA_ERROR_INVALID_CONTEXT;
@@ -415,6 +435,10 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
 #if CUDA_VERSION >= 12040
     FAKE(cuFuncGetParamInfo, parameter_info),
 #endif
+    FAKE(cuStreamWaitValue32_v2, wait_value),
+    FAKE(cuStreamWriteValue32_v2, write_value),
+    FAKE(cuStreamCreate, create_plain_stream),
+    FAKE(cuMemHostGetDevicePointer_v2, device_pointer),
     FAKE(cuLaunchKernel, launch),
     FAKE(cuLaunchKernelEx, launch_extended),
 };
@@ -434,6 +458,7 @@ FakeDriver::FakeDriver() {
 FakeDriver::~FakeDriver() { g_driver = nullptr; }
 
 void* FakeDriver::symbol(const char* name) const {
+  if (!stream_memory_operations && std::string_view(name).find("Value32") != std::string_view::npos) return nullptr;
   const auto found = kSymbols.find(name);
   return found == kSymbols.end() ? nullptr : found->second;
 }

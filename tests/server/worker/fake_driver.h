@@ -70,6 +70,7 @@ class FakeDriver {
     return read();
   }
 
+  bool stream_memory_operations = false;  // before the session starts
   uint64_t range_base = 0;
   uint64_t range_size = 0;
 

@@ -64,7 +64,11 @@ class PairConnection final : public transport::Connection {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
   }
-  void close() override { ::shutdown(socket_, SHUT_RDWR); }
+  void close() override {
+    ::shutdown(socket_, SHUT_RDWR);
+    if (direct) direct->break_connection();
+  }
+  transport::DirectMemory* direct_memory() override { return direct; }
   std::string peer() const override { return "test"; }
   int release_descriptor() override { return -1; }
   bool shares_memory() const override { return take_descriptor != nullptr; }
@@ -75,6 +79,7 @@ class PairConnection final : public transport::Connection {
   }
 
   std::function<int()> take_descriptor;
+  testing::FakeDirectMemory* direct = nullptr;
 
  private:
   const int socket_;
@@ -83,7 +88,8 @@ class PairConnection final : public transport::Connection {
 
 }  // namespace
 
-TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_image, bool shares_memory) {
+TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_image, bool shares_memory,
+                       testing::FakeDirectMemory* direct, bool staged) {
   int ends[2];
   must(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket pair");
   socket_ = ends[0];
@@ -98,6 +104,9 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
       return descriptor;
     };
   }
+  connection->direct = direct;
+  fake.stream_memory_operations = direct != nullptr;
+  start.direct_memory = !staged;
   start.connection = std::move(connection);
   start.symbol = [this](const char* name) { return fake.symbol(name); };
   start.granularity = {FakeDriver::kGranularity};
