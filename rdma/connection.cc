@@ -35,17 +35,17 @@ Result<size_t> RdmaConnection::send_some(std::span<const iovec> buffers) {
   if (!upgraded_.load(std::memory_order_acquire)) return TcpConnection::send_some(buffers);
   auto sent = stream_->send_some(buffers);
   if (!sent) return name_peer(sent.error());
-  if (*sent == 0 && peer_gone_.load(std::memory_order_acquire)) return Error{ErrorCode::lost, peer() + " is gone"};
+  if (*sent == 0 && peer_.load(std::memory_order_acquire) != Peer::there) return gone();
   return sent;
 }
 
 Result<size_t> RdmaConnection::receive_some(std::span<std::byte> buffer) {
   if (!upgraded_.load(std::memory_order_acquire)) return TcpConnection::receive_some(buffer);
   // Asked first: what came before the end is there now.
-  const bool gone = peer_gone_.load(std::memory_order_acquire);
+  const bool over = peer_.load(std::memory_order_acquire) != Peer::there;
   auto received = stream_->receive_some(buffer);
   if (!received) return name_peer(received.error());
-  if (*received == 0 && !buffer.empty() && gone) return Error{ErrorCode::lost, peer() + " is gone"};
+  if (*received == 0 && !buffer.empty() && over) return gone();
   return received;
 }
 
@@ -56,8 +56,14 @@ bool RdmaConnection::peer_has_gone() {
     const ssize_t received = ::recv(socket(), &byte, 1, MSG_DONTWAIT | MSG_PEEK);
     if (received < 0 && errno == EINTR) continue;
     if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    peer_.store(received == 0 ? Peer::closed : Peer::lost, std::memory_order_release);
     return true;
   }
+}
+
+Error RdmaConnection::gone() const {
+  const bool closed = peer_.load(std::memory_order_acquire) == Peer::closed;
+  return {closed ? ErrorCode::closed : ErrorCode::lost, peer() + (closed ? " closed the connection" : " is gone")};
 }
 
 Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, Deadline deadline) {
@@ -66,7 +72,7 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
   while (true) {
     const auto ready = wishes ? stream_->prepare_to_wait(for_receive, for_send) : Ready::none;
     if (ready != Ready::none) return ready;
-    if (wishes && (peer_gone_.load(std::memory_order_acquire) || closed())) {  // the next call says so
+    if (wishes && (peer_.load(std::memory_order_acquire) != Peer::there || closed())) {  // the next call says so
       stream_->stop_waiting(for_receive, for_send);
       return for_receive && for_send ? Ready::both : for_receive ? Ready::receive : Ready::send;
     }
@@ -79,7 +85,7 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
     const int error = errno;
     if (wishes) stream_->stop_waiting(for_receive, for_send);
     if (count < 0 && error != EINTR) return failure(error, "waiting for");
-    if (count > 0 && polled[2].revents != 0 && peer_has_gone()) peer_gone_.store(true, std::memory_order_release);
+    if (count > 0 && polled[2].revents != 0) peer_has_gone();
     const bool interrupted = count > 0 && polled[0].revents != 0 && take_interrupt();
     if (interrupted || (deadline && Clock::now() >= *deadline)) {
       return wishes ? stream_->look(for_receive, for_send) : Ready::none;

@@ -31,6 +31,7 @@ class RdmaConnection final : public tcp::TcpConnection {
   Result<std::string> agree(const Result<void>& mine, Deadline deadline);
   Result<void> exchange(std::span<const std::byte> mine, std::span<std::byte> theirs, Deadline deadline);
   bool peer_has_gone();
+  Error gone() const;
   Error name_peer(Error error) const;
 
   const RdmaOptions options_;
@@ -39,7 +40,9 @@ class RdmaConnection final : public tcp::TcpConnection {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<DataChannel> direct_;
   std::atomic<bool> upgraded_{false};
-  std::atomic<bool> peer_gone_{false};
+  // What became of the peer, as the socket tells it: gone like one that closes a TCP connection, or without a word.
+  enum class Peer : int { there, closed, lost };
+  std::atomic<Peer> peer_{Peer::there};
   std::string carrier_ = "tcp";
 };
 

@@ -295,7 +295,12 @@ void Stream::stop_waiting(bool for_receive, bool for_send) {
     silence(sender_wake_);
   }
   pair_->take_events();
-  progress();  // the other thread may be asleep, and what is taken here tells it nothing more
+  progress();
+  // The other thread may be asleep, and the event that was taken here would have woken it.
+  if (receiver_sleeps_ || sender_sleeps_) {
+    pair_->arm();
+    progress();
+  }
 }
 
 void Stream::progress() {
