@@ -1,0 +1,154 @@
+#include "rdma/credits.h"
+
+#include <algorithm>
+#include <deque>
+#include <random>
+
+#include "tests/support/catch.h"
+
+using gpupool::transport::rdma::Credits;
+using gpupool::transport::rdma::kCountMask;
+using gpupool::transport::rdma::kReserved;
+
+namespace {
+
+// Two sides and the messages between them. What is on its way or has come and is not posted again takes a buffer.
+struct Model {
+  struct Message {
+    bool data;
+    uint32_t count;
+  };
+  struct Side {
+    Credits credits;
+    std::deque<Message> coming;   // to this side
+    uint32_t unread = 0;          // data that has come and was not consumed
+    uint32_t most_buffers = 0;
+    uint64_t consumed = 0;
+  };
+  Side sides[2];
+  uint32_t limits[2];  // data messages that each side takes
+
+  explicit Model(uint32_t first, uint32_t second) : sides{{Credits(first, second)}, {Credits(second, first)}}, limits{first, second} {}
+
+  void count_buffers(int to) {
+    Side& side = sides[to];
+    side.most_buffers = std::max(side.most_buffers, static_cast<uint32_t>(side.coming.size()) + side.unread);
+  }
+  bool send(int from) {
+    if (!sides[from].credits.may_send()) return false;
+    sides[1 - from].coming.push_back({true, sides[from].credits.tell()});
+    sides[from].credits.has_sent();
+    count_buffers(1 - from);
+    return true;
+  }
+  // What the stream does whenever it looks at its completions.
+  bool return_credits(int from) {
+    if (!sides[from].credits.owes()) return false;
+    sides[1 - from].coming.push_back({false, sides[from].credits.tell()});
+    count_buffers(1 - from);
+    return true;
+  }
+  bool take(int at) {
+    Side& side = sides[at];
+    if (side.coming.empty()) return false;
+    const Message message = side.coming.front();
+    side.coming.pop_front();
+    if (message.data) {
+      REQUIRE(side.credits.has_received());
+      ++side.unread;
+    }
+    REQUIRE(side.credits.hear(message.count));
+    return true;
+  }
+  bool consume(int at) {
+    Side& side = sides[at];
+    if (side.unread == 0) return false;
+    --side.unread;
+    ++side.consumed;
+    side.credits.has_consumed();
+    return true;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("whatever the order of events, no message lacks a buffer, and the limits are reached") {
+  const uint32_t first = GENERATE(1u, 2u, 3u, 7u, 32u), second = GENERATE(1u, 2u, 5u, 64u);
+  Model model(first, second);
+  std::mt19937 random(first * 100 + second);
+  for (int step = 0; step < 20'000; ++step) {
+    const int side = static_cast<int>(random() % 2);
+    // Long spells in which one side does not read, or does not send, find the limits.
+    const bool lazy = step / 2'000 % 3 == side;
+    switch (random() % 4) {
+      case 0: model.send(side); break;
+      case 1: if (!lazy) model.take(side); break;
+      case 2: if (!lazy) model.consume(side); break;
+      case 3: model.return_credits(side); break;
+    }
+    for (int at = 0; at < 2; ++at) REQUIRE(model.sides[at].most_buffers <= model.limits[at] + kReserved - 2);  // probe and end
+  }
+  for (int at = 0; at < 2; ++at) CHECK(model.sides[at].most_buffers >= model.limits[at]);
+}
+
+TEST_CASE("two messages that return credits can be on their way at once, and no more") {
+  constexpr uint32_t kLimit = 8;
+  Model model(kLimit, kLimit);
+  while (model.send(0)) {
+  }
+  for (uint32_t i = 0; i < kLimit; ++i) {
+    REQUIRE(model.take(1));
+    REQUIRE(model.consume(1));
+    model.return_credits(1);
+  }
+  CHECK(model.sides[0].coming.size() == 2);
+  CHECK_FALSE(model.return_credits(1));
+}
+
+TEST_CASE("neither side ever stands still while there is something to read") {
+  const uint32_t first = GENERATE(1u, 2u, 3u, 32u), second = GENERATE(1u, 4u, 9u);
+  Model model(first, second);
+  constexpr uint64_t kMessages = 5'000;
+  uint64_t sent[2] = {0, 0};
+  std::mt19937 random(7);
+  while (model.sides[0].consumed + model.sides[1].consumed < 2 * kMessages) {
+    bool moved = false;
+    for (int side = 0; side < 2; ++side) {
+      if (sent[side] < kMessages && model.send(side)) {
+        ++sent[side];
+        moved = true;
+      }
+      if (random() % 3 == 0) continue;
+      moved |= model.take(side);
+      moved |= model.consume(side);
+      moved |= model.return_credits(side);
+    }
+    // Credits travel in messages that need none: with everything taken and read, someone can always go on.
+    if (!moved) {
+      for (int side = 0; side < 2; ++side) {
+        while (model.take(side)) moved = true;
+        while (model.consume(side)) moved = true;
+        moved |= model.return_credits(side);
+      }
+      REQUIRE(moved);
+    }
+  }
+  CHECK(sent[0] == kMessages);
+}
+
+TEST_CASE("counts survive their wrap, and a peer's nonsense is refused") {
+  Credits credits(4, 4);
+  Credits peer(4, 4);
+  for (uint64_t message = 0; message < uint64_t{kCountMask} * 2; message += 4) {
+    for (int i = 0; i < 4; ++i) {
+      credits.has_sent();
+      if (!peer.has_received()) FAIL("no credit at " << message);
+      peer.has_consumed();
+    }
+    if (credits.may_send() || !credits.hear(peer.tell()) || !credits.may_send()) FAIL("wrong at " << message);
+  }
+  CHECK_FALSE(credits.hear(peer.tell() + 1));  // more than was sent
+  CHECK_FALSE(credits.hear(peer.tell() - 1));  // less than before
+  for (int i = 0; i < 4; ++i) CHECK(peer.has_received());
+  CHECK_FALSE(peer.has_received());  // a fifth, for which there was no credit
+}
