@@ -56,20 +56,22 @@ double Samples::median(const std::string& name) const {
 }
 
 void print_table(const std::vector<Figure>& figures) {
-  std::printf("%-28s %-4s %12s %-10s %12s  %-26s %8s %-12s %s\n", "figure", "via", "value", "unit", "baseline", "of",
+  std::printf("%-28s %-6s %12s %-10s %12s  %-26s %8s %-12s %s\n", "figure", "via", "value", "unit", "baseline", "of",
               "ratio", "target", "reached");
   for (const Figure& f : figures) {
     const bool compared = f.baseline_value != 0;
-    std::printf("%-28s %-4s %12.3f %-10s %12s  %-26s %8s %-12s %s\n", f.name.c_str(), f.transport.c_str(), f.value,
+    std::printf("%-28s %-6s %12.3f %-10s %12s  %-26s %8s %-12s %s\n", f.name.c_str(), f.transport.c_str(), f.value,
                 f.unit.c_str(), compared ? number("%.3f", f.baseline_value).c_str() : "", f.baseline.c_str(),
                 compared ? number("%.3f", f.ratio()).c_str() : "", wanted(f.target).c_str(),
                 f.target.kind == Kind::none ? "" : f.reached() ? "yes" : "NO");
   }
 }
 
-void write_json(const std::string& path, const std::vector<Figure>& figures) {
+void write_json(const std::string& path, const std::vector<Figure>& figures, const std::string& hardware) {
   std::ofstream out(path);
-  out << "{\"results\": [";
+  out << "{";
+  if (!hardware.empty()) out << "\"hardware\": \"" << hardware << "\", ";
+  out << "\"results\": [";
   const char* separator = "\n  ";
   for (const Figure& f : figures) {
     out << separator << "{\"name\": \"" << f.name << "\", \"transport\": \"" << f.transport

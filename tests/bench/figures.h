@@ -15,7 +15,7 @@ struct Target {
 
 struct Figure {
   std::string name;
-  std::string transport;  // tcp, shm
+  std::string transport;  // tcp, shm, rdma
   double value = 0;
   std::string unit;
   std::string baseline;   // what it is compared with
@@ -41,6 +41,7 @@ class Samples {
 double median(std::vector<double> values);
 
 void print_table(const std::vector<Figure>& figures);  // on stdout
-void write_json(const std::string& path, const std::vector<Figure>& figures);
+// `hardware`: what it was measured on, empty for none.
+void write_json(const std::string& path, const std::vector<Figure>& figures, const std::string& hardware = "");
 
 }  // namespace gpupool::bench

@@ -5,17 +5,17 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
 #include "tests/bench/baselines.h"
 #include "tests/bench/figures.h"
+#include "tests/bench/rdma_suite.h"
+#include "tests/bench/run_program.h"
 #include "tests/bench/svg_plot.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/slow_link.h"
@@ -25,7 +25,6 @@ namespace {
 using namespace gpupool::bench;
 using gpupool::testing::Environment;
 using gpupool::testing::PooldProcess;
-using gpupool::testing::Process;
 using gpupool::testing::SlowLink;
 using Kind = Target::Kind;
 namespace fs = std::filesystem;
@@ -46,39 +45,14 @@ struct Options {
   size_t largest = size_t{256} << 20;
   bool examples = true;
   bool quick = false;
+  std::string suite = "all";
+  RdmaSuite rdma;
 };
 
 struct Transport {
   std::string name;
   Environment environment;
 };
-
-fs::path prefix() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  return fs::path(std::string(path, length > 0 ? length : 0)).parent_path().parent_path();
-}
-
-std::string program(const char* name) { return prefix() / "bin" / name; }
-
-// Runs a measured program and adds its "name value" lines.
-void run_program(const std::vector<std::string>& words, const Environment& environment, Samples& samples) {
-  Process child(words, environment);
-  const int status = child.wait(std::chrono::minutes(10));
-  child.await_end_of_output();
-  if (status != 0) {
-    throw std::runtime_error(words[0] + " failed (status " + std::to_string(status) + "):\n" + child.output());
-  }
-  std::istringstream lines(child.output());
-  std::string name;
-  double value = 0;
-  while (lines >> name >> value) samples.add(name, value);
-}
-
-// A GPU takes no cores from the host; softgpu shall leave some for what would run beside it. The same on both sides.
-Environment device_environment() {
-  return {{"SOFTGPU_THREADS", std::to_string(std::max(1u, std::thread::hardware_concurrency() / 2))}};
-}
 
 Environment direct_environment(const Options& options) {
   const std::string library = options.device == "softgpu"  ? (prefix() / "lib" / "softgpu").string()
@@ -267,7 +241,20 @@ void draw(const Options& options, const std::vector<Transport>& chosen, const Sa
   write_svg(fs::path(options.plots) / "step.svg", plot);
 }
 
+int run_rdma(const Options& options) {
+  RdmaSuite suite = options.rdma;
+  suite.device = options.device;
+  suite.rounds = options.rounds;
+  if (options.quick) suite.sizes = {4 << 20};
+  const RdmaFigures measured = measure_rdma(suite);
+  std::printf("hardware: %s\n", measured.hardware.c_str());
+  print_table(measured.figures);
+  if (!options.json.empty()) write_json(options.json, measured.figures, measured.hardware);
+  return 0;
+}
+
 int run(const Options& options) {
+  if (options.suite == "rdma") return run_rdma(options);
   PooldProcess poold(options.device, {}, device_environment());
   const std::vector<Transport> chosen = transports(options);
   Samples direct, raw;
@@ -303,6 +290,9 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Measures what the pool costs against the bare device, raw TCP and memcpy, side by side");
+  app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; all: everything else")->check(CLI::IsMember({"all", "rdma"}));
+  app.add_option("--rdma-devices", options.rdma.devices, "of the client and the server, with a comma [the first two that are up]")->delimiter(',');
+  app.add_option("--rdma-addresses", options.rdma.addresses, "their addresses [from their GIDs]")->delimiter(',');
   app.add_option("--json", options.json, "also write the figures to this file");
   app.add_option("--plots", options.plots, "also draw the figures into this folder, as SVG");
   app.add_option("--device", options.device, "device library, as poold takes it: softgpu, nvidia or a path");

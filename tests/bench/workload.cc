@@ -1,7 +1,12 @@
 // What gpupool-bench measures of single calls and copies, as an ordinary driver-API program: run once on the device library
 // directly and once through the pool.
 //
-//     gpupool-bench-workload LARGEST      the largest copy, in bytes
+//     gpupool-bench-workload LARGEST         everything, with copies up to so many bytes
+//     gpupool-bench-workload calls           null calls and launches
+//     gpupool-bench-workload pinned BYTES    copies of pinned memory of this size
+//     gpupool-bench-workload idle            nothing, until it is killed
+#include <unistd.h>
+
 #include <cstring>
 #include <string>
 
@@ -29,7 +34,7 @@ void null_call(CUstream stream) {
 }
 
 // In bursts that the batch holds: what the calling thread pays; then in one long row: how many get done per second.
-void launches(CUstream stream) {
+void launches(CUstream stream, int many) {
   CUmodule module = nullptr;
   CUfunction function = nullptr;
   CHECK(cuModuleLoadData(&module, kKernel));
@@ -49,7 +54,7 @@ void launches(CUstream stream) {
   for (double& each : queued) time(2000, &each);
   for (int round = 0; round < 5; ++round) {
     double ignored = 0;
-    whole.push_back(time(100'000, &ignored));
+    whole.push_back(time(many, &ignored));
   }
   report("launch_client_us", middle(queued));
   report("launch_total_us", middle(whole));
@@ -107,26 +112,40 @@ void small_copies(CUstream stream) {
 }
 
 // GB/s of synchronous copies, with the data known to have arrived.
-void bandwidth(const char* kind, CUdeviceptr device, void* host, size_t largest) {
-  for (size_t bytes = 4096; bytes <= largest; bytes *= 4) {
-    const int rounds = bytes <= (1u << 20) ? 100 : bytes <= (16u << 20) ? 20 : 5;
-    std::vector<double> up, down;
-    for (int i = 0; i < rounds + 1; ++i) {
-      auto begin = Clock::now();
-      CHECK(cuMemcpyHtoD(device, host, bytes));
-      CHECK(cuCtxSynchronize());
-      const double up_time = microseconds(begin);
-      begin = Clock::now();
-      CHECK(cuMemcpyDtoH(host, device, bytes));
-      const double down_time = microseconds(begin);
-      if (i == 0) continue;  // the first touches the memory
-      up.push_back(up_time);
-      down.push_back(down_time);
-    }
-    const auto name = [&](const char* way) { return std::string(way) + "_" + kind + "_" + std::to_string(bytes); };
-    report(name("h2d").c_str(), static_cast<double>(bytes) * 1e-3 / middle(up));
-    report(name("d2h").c_str(), static_cast<double>(bytes) * 1e-3 / middle(down));
+void bandwidth(const char* kind, CUdeviceptr device, void* host, size_t bytes, int rounds) {
+  std::vector<double> up, down;
+  for (int i = 0; i < rounds + 1; ++i) {
+    auto begin = Clock::now();
+    CHECK(cuMemcpyHtoD(device, host, bytes));
+    CHECK(cuCtxSynchronize());
+    const double up_time = microseconds(begin);
+    begin = Clock::now();
+    CHECK(cuMemcpyDtoH(host, device, bytes));
+    const double down_time = microseconds(begin);
+    if (i == 0) continue;  // the first touches the memory
+    up.push_back(up_time);
+    down.push_back(down_time);
   }
+  const auto name = [&](const char* way) { return std::string(way) + "_" + kind + "_" + std::to_string(bytes); };
+  report(name("h2d").c_str(), static_cast<double>(bytes) * 1e-3 / middle(up));
+  report(name("d2h").c_str(), static_cast<double>(bytes) * 1e-3 / middle(down));
+}
+
+void all_sizes(const char* kind, CUdeviceptr device, void* host, size_t largest) {
+  for (size_t bytes = 4096; bytes <= largest; bytes *= 4) {
+    bandwidth(kind, device, host, bytes, bytes <= (1u << 20) ? 100 : bytes <= (16u << 20) ? 20 : 5);
+  }
+}
+
+void pinned_copies(size_t bytes) {
+  CUdeviceptr device = 0;
+  void* pinned = nullptr;
+  CHECK(cuMemAlloc(&device, bytes));
+  CHECK(cuMemHostAlloc(&pinned, bytes, 0));
+  std::memset(pinned, 1, bytes);
+  bandwidth("pinned", device, pinned, bytes, bytes <= (1u << 20) ? 20 : bytes <= (16u << 20) ? 8 : 4);
+  CHECK(cuMemFreeHost(pinned));
+  CHECK(cuMemFree(device));
 }
 
 void copies(size_t largest) {
@@ -135,10 +154,10 @@ void copies(size_t largest) {
   CHECK(cuMemAlloc(&device, largest));
   CHECK(cuMemHostAlloc(&pinned, largest, 0));
   std::memset(pinned, 1, largest);
-  bandwidth("pinned", device, pinned, largest);
+  all_sizes("pinned", device, pinned, largest);
   CHECK(cuMemFreeHost(pinned));
   std::vector<char> pageable(largest, 1);
-  bandwidth("pageable", device, pageable.data(), largest);
+  all_sizes("pageable", device, pageable.data(), largest);
   CHECK(cuMemFree(device));
 }
 
@@ -146,11 +165,22 @@ void copies(size_t largest) {
 
 int main(int argc, char** argv) {
   const CUstream stream = start_cuda();
+  const std::string what = argc > 1 ? argv[1] : "268435456";
+  if (what == "idle") {
+    report("idle", 1);
+    std::fflush(stdout);
+    while (true) ::pause();
+  }
+  if (what == "pinned") {
+    pinned_copies(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : size_t{1} << 20);
+    return 0;
+  }
   null_call(stream);
-  launches(stream);
+  launches(stream, what == "calls" ? 20'000 : 100'000);
+  if (what == "calls") return 0;
   allocations();
   small_copies(stream);
-  copies(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : size_t{256} << 20);
+  copies(std::strtoull(what.c_str(), nullptr, 10));
   CHECK(cuStreamDestroy(stream));
   return 0;
 }
