@@ -55,7 +55,7 @@ Result<Registered> Domain::add(void* start, uint64_t bytes, int access, int dma_
   }
   if (region) return Registered(verbs_, region);
   const int error = errno;
-  const bool limit = error == ENOMEM || error == EAGAIN;
+  const bool limit = error == ENOMEM || error == EAGAIN || error == EPERM;  // EPERM: it is zero
   return Error{limit ? ErrorCode::limit : ErrorCode::unavailable,
                "cannot register " + std::to_string(bytes) + " bytes with " + device_.name + ": " +
                    std::generic_category().message(error) + (limit ? " (is 'ulimit -l' large enough?)" : "")};

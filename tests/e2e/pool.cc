@@ -19,12 +19,15 @@ Environment with_instance(Environment softgpu) {
   return softgpu;
 }
 
+bool transport_is(std::string_view name) {
+  const char* transport = std::getenv("GPUPOOL_TEST_TRANSPORT");
+  return transport && transport == name;
+}
+
 }  // namespace
 
-bool over_shared_memory() {
-  const char* transport = std::getenv("GPUPOOL_TEST_TRANSPORT");
-  return transport && std::string_view(transport) == "shm";
-}
+bool over_shared_memory() { return transport_is("shm"); }
+bool over_rdma() { return transport_is("rdma"); }
 
 std::string driver_app() { return E2E_DRIVER_APP; }
 std::string client_folder() { return E2E_CLIENT_FOLDER; }
@@ -48,7 +51,7 @@ pid_t Pool::worker_of(const Process& program) const {
 Environment Pool::through(Environment more) const {
   more.emplace("LD_LIBRARY_PATH", client_folder());
   more.emplace("GPUPOOL", poold_.url());
-  more.emplace("GPUPOOL_TRANSPORT", over_shared_memory() ? "auto" : "tcp");
+  more.emplace("GPUPOOL_TRANSPORT", over_shared_memory() ? "auto" : over_rdma() ? "rdma" : "tcp");
   return more;
 }
 

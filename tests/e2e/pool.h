@@ -7,8 +7,10 @@
 
 namespace gpupool::testing {
 
-// GPUPOOL_TEST_TRANSPORT=shm: programs find poold's shared memory by themselves, as users' do; otherwise they keep to tcp.
+// GPUPOOL_TEST_TRANSPORT: tcp (the default) and rdma hold programs to that; with shm they find poold's shared memory by
+// themselves, as users' do.
 bool over_shared_memory();
+bool over_rdma();
 
 // Where programs of the tree are: driver_app, the examples, the libraries.
 std::string driver_app();
