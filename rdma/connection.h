@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "protocol/transport/tcp/connection.h"
+#include "rdma/connection_manager.h"
 #include "rdma/data_channel.h"
 #include "rdma/stream.h"
 
@@ -26,8 +27,12 @@ class RdmaConnection final : public tcp::TcpConnection {
   DirectMemory* direct_memory() override { return direct_.get(); }
 
  private:
+  struct Card;
   // The steps of upgrade(); each returns why there will be no rdma, empty if there will.
   std::string prepare(Side side);
+  Result<std::string> connect_pairs(Side side, const Card& mine, const Card& theirs, Deadline deadline);
+  Result<void> connect_by_manager(uint16_t port, const ConnectionManager::Token& token,
+                                  std::span<const ConnectionManager::Pair> pairs, Deadline deadline);
   Result<std::string> agree(const Result<void>& mine, Deadline deadline);
   Result<void> exchange(std::span<const std::byte> mine, std::span<std::byte> theirs, Deadline deadline);
   bool peer_has_gone();
@@ -37,6 +42,7 @@ class RdmaConnection final : public tcp::TcpConnection {
   const RdmaOptions options_;
   const bool bulk_;
   std::shared_ptr<Domain> domain_;  // of the session
+  std::unique_ptr<ConnectionManager> manager_;  // as long as the queue pairs that it has connected
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<DataChannel> direct_;
   std::atomic<bool> upgraded_{false};

@@ -17,8 +17,7 @@ class DataChannel final : public DirectMemory {
   static Result<std::unique_ptr<DataChannel>> make(std::shared_ptr<Domain> domain, Side side);
   ~DataChannel() override;
 
-  Address address() const { return pair_->address(); }
-  Result<void> connect(const Address& peer, const RdmaOptions& options) { return pair_->connect(peer, options); }
+  QueuePair& pair() { return *pair_; }
 
   Result<Region> add(void* start, uint64_t bytes, Access access, int dma_buf) override;
   void remove(const Region& region) override;

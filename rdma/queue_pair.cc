@@ -59,15 +59,26 @@ Result<std::unique_ptr<QueuePair>> QueuePair::make(std::shared_ptr<Domain> domai
     return failure("no random numbers", errno);
   }
   made->first_packet_ &= 0xffffff;
+  if (auto initialised = made->initialise(); !initialised) return initialised.error();
+  return made;
+}
+
+Result<void> QueuePair::initialise() {
   ibv_qp_attr state{};
   state.qp_state = IBV_QPS_INIT;
-  state.pkey_index = device.partition_index;
-  state.port_num = device.port;
-  state.qp_access_flags = static_cast<unsigned>(size.remote_access);
-  if (const int error = verbs.modify_qp(made->pair_, &state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)) {
-    return failure("cannot initialise a queue pair", error);
-  }
-  return made;
+  state.pkey_index = domain_->device().partition_index;
+  state.port_num = domain_->device().port;
+  state.qp_access_flags = static_cast<unsigned>(remote_access_);
+  const int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+  if (const int error = domain_->verbs().modify_qp(pair_, &state, mask)) return failure("cannot initialise a queue pair", error);
+  return {};
+}
+
+Result<void> QueuePair::reset() {
+  ibv_qp_attr state{};
+  state.qp_state = IBV_QPS_RESET;
+  if (const int error = domain_->verbs().modify_qp(pair_, &state, IBV_QP_STATE)) return failure("cannot reset a queue pair", error);
+  return initialise();
 }
 
 QueuePair::~QueuePair() {
@@ -89,18 +100,11 @@ Address QueuePair::address() const {
   return address;
 }
 
-Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options) {
+void QueuePair::describe_path(ibv_qp_attr& state, const Address& peer, const RdmaOptions& options) const {
   const Device& device = domain_->device();
-  if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096 || peer.queue_pair == 0) {
-    return Error{ErrorCode::malformed, "the peer's queue pair has an address that cannot be"};
-  }
-  ibv_qp_attr state{};
-  state.qp_state = IBV_QPS_RTR;
   state.path_mtu = std::min(device.mtu, static_cast<ibv_mtu>(peer.mtu));
   state.dest_qp_num = peer.queue_pair;
   state.rq_psn = peer.packet_sequence & 0xffffff;
-  state.max_dest_rd_atomic = static_cast<uint8_t>(std::clamp(device.limits.max_qp_rd_atom, 1, int{kReads}));
-  state.min_rnr_timer = kReceiverNotReadyTimer;
   state.ah_attr.port_num = device.port;
   state.ah_attr.sl = static_cast<uint8_t>(options.service_level);
   state.ah_attr.dlid = peer.lid;
@@ -109,21 +113,35 @@ Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options)
   std::memcpy(state.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
   state.ah_attr.grh.sgid_index = device.gid_index;
   state.ah_attr.grh.hop_limit = kHopLimit;
-  state.ah_attr.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
-  int error = domain_->verbs().modify_qp(pair_, &state,
-                                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+}
+
+Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options, const Path& path) {
+  const Device& device = domain_->device();
+  if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096 || peer.queue_pair == 0) {
+    return Error{ErrorCode::malformed, "the peer's queue pair has an address that cannot be"};
+  }
+  const Error no_path{ErrorCode::unavailable, "the RDMA connection manager knows no path"};
+  ibv_qp_attr state{};
+  int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+  state.qp_state = IBV_QPS_RTR;
+  if (!path) describe_path(state, peer, options);
+  else if (!path(state, mask)) return no_path;
+  state.max_dest_rd_atomic = static_cast<uint8_t>(std::clamp(device.limits.max_qp_rd_atom, 1, int{kReads}));
+  state.min_rnr_timer = kReceiverNotReadyTimer;
+  if (options.traffic_class != 0) state.ah_attr.grh.traffic_class = static_cast<uint8_t>(options.traffic_class);
+  const Verbs& verbs = domain_->verbs();
+  int error = verbs.modify_qp(pair_, &state, mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   if (error != 0) return failure("cannot make a queue pair receive", error);
   state = {};
+  mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
   state.qp_state = IBV_QPS_RTS;
+  state.sq_psn = first_packet_;
+  if (path && !path(state, mask)) return no_path;
   state.timeout = static_cast<uint8_t>(options.timeout_exponent);
   state.retry_cnt = kRetries;
   state.rnr_retry = kReceiverNotReadyRetries;
-  state.sq_psn = first_packet_;
   state.max_rd_atomic = static_cast<uint8_t>(std::clamp<int>(peer.reads, 1, std::max(1, device.limits.max_qp_init_rd_atom)));
-  error = domain_->verbs().modify_qp(pair_, &state,
-                                     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                                         IBV_QP_MAX_QP_RD_ATOMIC);
+  error = verbs.modify_qp(pair_, &state, mask | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
   if (error != 0) return failure("cannot make a queue pair send", error);
   return {};
 }

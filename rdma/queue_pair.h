@@ -2,6 +2,7 @@
 //
 // Errors of connect() leave it unusable. Posting and polling: see who owns it (stream.h, data_channel.h).
 #pragma once
+#include <functional>
 #include <memory>
 
 #include "rdma/address.h"
@@ -24,7 +25,12 @@ class QueuePair {
   QueuePair& operator=(const QueuePair&) = delete;
 
   Address address() const;
-  Result<void> connect(const Address& peer, const RdmaOptions& options);
+  // Fills in what is to be set for the state in `state`; false: it cannot (connection_manager.h).
+  using Path = std::function<bool(ibv_qp_attr& state, int& mask)>;
+  // Along `path` where one is given, else as the address says.
+  Result<void> connect(const Address& peer, const RdmaOptions& options, const Path& path = nullptr);
+  // As it was made, for another way to connect it.
+  Result<void> reset();
   // Nothing is sent or received any more; what was posted completes with an error.
   void fail();
 
@@ -41,6 +47,8 @@ class QueuePair {
 
  private:
   explicit QueuePair(std::shared_ptr<Domain> domain) : domain_(std::move(domain)) {}
+  Result<void> initialise();
+  void describe_path(ibv_qp_attr& state, const Address& peer, const RdmaOptions& options) const;
 
   const std::shared_ptr<Domain> domain_;
   ibv_comp_channel* events_ = nullptr;

@@ -86,13 +86,13 @@ Stream::~Stream() {
   }
 }
 
-Result<void> Stream::connect(const Address& peer, uint32_t peer_receives, const RdmaOptions& options) {
+Result<void> Stream::begin(uint32_t peer_receives) {
   const std::lock_guard lock(mutex_);
   if (peer_receives == 0 || peer_receives > kMostSharedReceives) {
     return Error{ErrorCode::malformed, "the peer's queue has a length that cannot be"};
   }
   credits_.emplace(receives_, peer_receives);
-  return pair_->connect(peer, options);
+  return {};
 }
 
 Result<void> Stream::probe(Deadline deadline) {

@@ -25,10 +25,11 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  Address address() const { return pair_->address(); }
   uint32_t receives() const { return receives_; }  // data messages that the peer may have on their way
-  // Before everything else; `peer_receives` as the peer's receives().
-  Result<void> connect(const Address& peer, uint32_t peer_receives, const RdmaOptions& options);
+  // To be connected before anything is sent.
+  QueuePair& pair() { return *pair_; }
+  // Before it is connected; `peer_receives` as the peer's receives().
+  Result<void> begin(uint32_t peer_receives);
   // Sends an empty message and waits until the peer's device has it: the way there and back works.
   Result<void> probe(Deadline deadline);
 

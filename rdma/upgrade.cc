@@ -16,16 +16,22 @@ constexpr uint32_t kVersion = 1;
 // The trial message takes its retries to fail where packets get lost on the way, for example in a firewall.
 constexpr std::chrono::seconds kTrial{5};
 
-struct Card {
+}  // namespace
+
+struct RdmaConnection::Card {
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
   uint32_t usable = 0;
   uint32_t receives = 0;
   Address stream;
   Address direct;
-  char why_not[160] = "";
+  ConnectionManager::Token manager_token{};
+  uint16_t manager_port = 0;     // server: where its connection manager listens; 0: it does not
+  uint16_t has_manager = 0;      // client
+  char why_not[156] = "";
 };
-static_assert(sizeof(Card) == 240 && std::is_trivially_copyable_v<Card>);
+
+namespace {
 
 struct Verdict {
   uint32_t good = 0;
@@ -56,14 +62,20 @@ std::span<std::byte> bytes_of(Body& body) {
 Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
   if (options_.use == RdmaOptions::Use::never && side == Side::client) return {};
   const std::string problem = prepare(side);
+  static_assert(sizeof(Card) == 256 && std::is_trivially_copyable_v<Card>);
   Card mine;
   mine.usable = problem.empty();
   put_text(mine.why_not, problem);
   if (stream_) {
     mine.receives = stream_->receives();
-    mine.stream = stream_->address();
+    mine.stream = stream_->pair().address();
   }
-  if (direct_) mine.direct = direct_->address();
+  if (direct_) mine.direct = direct_->pair().address();
+  if (manager_) {
+    mine.has_manager = 1;
+    mine.manager_port = manager_->port();
+    mine.manager_token = manager_->token();
+  }
   Card theirs;
   if (auto exchanged = exchange(bytes_of(mine), bytes_of(theirs), deadline); !exchanged) return exchanged;
   if (theirs.magic != kMagic) return Error{ErrorCode::malformed, peer() + " does not speak of rdma"};
@@ -71,37 +83,69 @@ Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
   if (why.empty() && theirs.version != kVersion) why = "the peer speaks another version of the rdma protocol";
   if (why.empty() && theirs.usable == 0) why = "the peer: " + text_of(theirs.why_not);
   if (problem.empty() && theirs.usable != 0 && theirs.version == kVersion) {
-    Result<void> connected = stream_->connect(theirs.stream, theirs.receives, options_);
-    if (connected && direct_ && theirs.direct.queue_pair != 0) connected = direct_->connect(theirs.direct, options_);
-    else direct_.reset();
-    auto agreed = agree(connected, deadline);
-    if (!agreed) return agreed.error();
-    why = *agreed;
-    if (why.empty()) {
-      agreed = agree(stream_->probe(Clock::now() + kTrial), deadline);
-      if (!agreed) return agreed.error();
-      why = *agreed;
-    }
+    auto connected = connect_pairs(side, mine, theirs, deadline);
+    if (!connected) return connected.error();
+    why = *connected;
   }
   if (why.empty()) {
-    carrier_ = "rdma (" + domain_->device().text() + ")";
+    carrier_ = "rdma (" + domain_->device().text() + (manager_ ? ", connection manager)" : ")");
     upgraded_.store(true, std::memory_order_release);
     return {};
   }
   direct_.reset();
   stream_.reset();
+  manager_.reset();
   domain_.reset();
   if (options_.use == RdmaOptions::Use::always) return Error{ErrorCode::unavailable, "no rdma with " + peer() + ": " + why};
   carrier_ = "tcp (no rdma: " + why + ")";
   return {};
 }
 
+Result<std::string> RdmaConnection::connect_pairs(Side side, const Card& mine, const Card& theirs, Deadline deadline) {
+  std::vector<ConnectionManager::Pair> pairs{{&stream_->pair(), theirs.stream}};
+  if (theirs.direct.queue_pair == 0) direct_.reset();
+  if (direct_) pairs.push_back({&direct_->pair(), theirs.direct});
+  Result<void> ready = stream_->begin(theirs.receives);
+  const Card& server = side == Side::server ? mine : theirs;
+  const Card& client = side == Side::server ? theirs : mine;
+  bool connected = false;
+  if (ready && server.manager_port != 0 && client.has_manager != 0) {
+    const Deadline limit = Clock::now() + kTrial;
+    const auto agreed = agree(side == Side::server ? manager_->accept(pairs, socket(), options_, limit)
+                                                   : connect_by_manager(server.manager_port, server.manager_token, pairs, limit),
+                              deadline);
+    if (!agreed) return agreed.error();
+    connected = agreed->empty();
+    for (const auto& pair : pairs) {
+      if (ready && !connected) ready = pair.mine->reset();
+    }
+  }
+  if (!connected) {
+    manager_.reset();
+    for (const auto& pair : pairs) {
+      if (ready) ready = pair.mine->connect(pair.theirs, options_);
+    }
+    const auto agreed = agree(ready, deadline);
+    if (!agreed || !agreed->empty()) return agreed;
+  }
+  return agree(stream_->probe(Clock::now() + kTrial), deadline);
+}
+
+Result<void> RdmaConnection::connect_by_manager(uint16_t port, const ConnectionManager::Token& token,
+                                                std::span<const ConnectionManager::Pair> pairs, Deadline deadline) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_size = sizeof here, there_size = sizeof there;
+  ::getsockname(socket(), reinterpret_cast<sockaddr*>(&here), &here_size);
+  ::getpeername(socket(), reinterpret_cast<sockaddr*>(&there), &there_size);
+  return manager_->connect(here, there, port, token, pairs, options_, deadline);
+}
+
 std::string RdmaConnection::prepare(Side side) {
   if (options_.use == RdmaOptions::Use::never) return "rdma is switched off";
+  sockaddr_storage local{};
+  socklen_t size = sizeof local;
+  ::getsockname(socket(), reinterpret_cast<sockaddr*>(&local), &size);
   if (!domain_) {
-    sockaddr_storage local{};
-    socklen_t size = sizeof local;
-    ::getsockname(socket(), reinterpret_cast<sockaddr*>(&local), &size);
     auto domain = Domain::open(options_, local);
     if (!domain) return domain.error().message;
     domain_ = std::move(*domain);
@@ -109,6 +153,10 @@ std::string RdmaConnection::prepare(Side side) {
   auto stream = Stream::make(domain_, bulk_);
   if (!stream) return stream.error().message;
   stream_ = std::move(*stream);
+  const bool by_addresses = options_.setup == RdmaOptions::Setup::addresses ||
+                            (options_.setup == RdmaOptions::Setup::automatic && side == Side::server && domain_->device().ethernet);
+  if (!by_addresses) manager_ = ConnectionManager::open();
+  if (manager_ && side == Side::server && !manager_->listen(local, domain_->device())) manager_.reset();
   if (bulk_) return {};
   auto direct = DataChannel::make(domain_, side);
   if (!direct) return direct.error().message;

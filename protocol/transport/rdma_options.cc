@@ -38,6 +38,14 @@ bool read_mtu(std::string_view text, RdmaOptions& out) {
   return true;
 }
 
+bool read_setup(std::string_view text, RdmaOptions& out) {
+  if (text == "auto") out.setup = RdmaOptions::Setup::automatic;
+  else if (text == "manager") out.setup = RdmaOptions::Setup::manager;
+  else if (text == "addresses") out.setup = RdmaOptions::Setup::addresses;
+  else return false;
+  return true;
+}
+
 constexpr RdmaSetting kSettings[] = {
     {"device", "GPUPOOL_RDMA_DEVICE", "the name of a device, like mlx5_0",
      "the RDMA device, like mlx5_0 [the one with the connection's address, else the first that is up]", read_device},
@@ -54,6 +62,8 @@ constexpr RdmaSetting kSettings[] = {
      [](std::string_view text, RdmaOptions& out) { return read_number(text, 0, 15, out.service_level); }},
     {"partition-key", "GPUPOOL_RDMA_PARTITION_KEY", "a number from 0x1 to 0xffff", "like 0x8001, InfiniBand [the port's first]",
      [](std::string_view text, RdmaOptions& out) { return read_number(text, 1, 0xffff, out.partition_key); }},
+    {"setup", "GPUPOOL_RDMA_SETUP", "auto, manager or addresses",
+     "how queue pairs find each other: manager (librdmacm) or addresses [auto: the manager on InfiniBand]", read_setup},
     {"timeout", "GPUPOOL_RDMA_TIMEOUT", "an exponent from 1 to 22",
      "T: a packet is sent again after 4.096 us times 2^T, six times [16: 0.27 s]",
      [](std::string_view text, RdmaOptions& out) { return read_number(text, 1, 22, out.timeout_exponent); }},

@@ -46,6 +46,11 @@ struct RdmaOptions {
     always,       // otherwise upgrade() fails
   };
   Use use = Use::never;
+  // How queue pairs find each other. By the fabric's connection manager, which knows routes and service levels; by the
+  // addresses that the sides tell each other, which is all that RoCE needs and takes less time; automatic: the manager on
+  // InfiniBand. The manager is used where both sides have it and neither says addresses; the server decides what is automatic.
+  enum class Setup { automatic, manager, addresses };
+  Setup setup = Setup::automatic;
   std::string device;          // e.g. "mlx5_0"; empty: the one that has the connection's own address, else the first that is up
   unsigned port = 0;           // of the device, from 1; 0: the first that is up
   int gid_index = -1;          // -1: of the connection's own address, RoCE v2 before v1; without an address the first

@@ -1,0 +1,218 @@
+// What the contract of all transports does not say: how rdma connections come about, and what they do with peers that break
+// the rules. Needs a device.
+#include "rdma/connection.h"
+
+#include <arpa/inet.h>
+
+#include <cstring>
+#include <thread>
+
+#include "rdma/stream.h"
+#include "tests/protocol/transport/contract.h"
+#include "tests/support/catch.h"
+
+namespace {
+
+using namespace gpupool;
+using namespace gpupool::transport;
+using contract::in;
+using contract::kLong;
+using Use = RdmaOptions::Use;
+using Setup = RdmaOptions::Setup;
+
+std::string server_address() {
+  const char* const addresses = std::getenv("GPUPOOL_TEST_RDMA_ADDRESSES");
+  const std::string text = addresses ? addresses : "127.0.0.1";
+  return text.substr(text.rfind(' ') + 1);
+}
+
+struct Upgraded {
+  std::unique_ptr<Connection> client, server;
+  Result<void> client_result, server_result;
+};
+
+Upgraded upgrade(const RdmaOptions& client_options, const RdmaOptions& server_options) {
+  Options mine, theirs;
+  mine.rdma = client_options;
+  theirs.rdma = server_options;
+  auto listener = listen({"rdma", server_address(), 0}, theirs);
+  REQUIRE(listener);
+  auto client = connect((*listener)->endpoint(), mine);
+  REQUIRE(client);
+  auto server = (*listener)->accept(in(kLong));
+  REQUIRE(server);
+  Upgraded made{std::move(*client), std::move(*server), {}, {}};
+  std::thread other([&] { made.server_result = made.server->upgrade(Side::server, in(kLong)); });
+  made.client_result = made.client->upgrade(Side::client, in(kLong));
+  other.join();
+  return made;
+}
+
+void check_talk(Upgraded& pair) {
+  REQUIRE(contract::send_text(*pair.client, "to the server"));
+  CHECK(contract::receive_text(*pair.server, 13) == "to the server");
+  REQUIRE(contract::send_text(*pair.server, "to the client"));
+  CHECK(contract::receive_text(*pair.client, 13) == "to the client");
+}
+
+RdmaOptions with(Use use, Setup setup = Setup::automatic) {
+  RdmaOptions options;
+  options.use = use;
+  options.setup = setup;
+  return options;
+}
+
+// A peer that knows the verbs and not the rules, and the stream that has to put up with it.
+struct Rogue {
+  std::shared_ptr<rdma::Domain> theirs, mine;
+  std::unique_ptr<rdma::Stream> stream;
+  std::unique_ptr<rdma::QueuePair> pair;
+  std::unique_ptr<rdma::BufferBlock> memory;
+
+  Rogue() {
+    const auto open = [] {
+      auto domain = rdma::Domain::open({}, {});
+      REQUIRE(domain);
+      return *domain;
+    };
+    theirs = open();
+    mine = open();
+    auto made = rdma::Stream::make(mine, false);
+    REQUIRE(made);
+    stream = std::move(*made);
+    auto rogue = rdma::QueuePair::make(theirs, {.sends = 256, .receives = rdma::kMostSharedReceives});
+    REQUIRE(rogue);
+    pair = std::move(*rogue);
+    auto buffers = theirs->make_buffers(4);
+    REQUIRE(buffers);
+    memory = std::move(*buffers);
+    REQUIRE(stream->begin(32));
+    REQUIRE(stream->pair().connect(pair->address(), {}));
+    REQUIRE(pair->connect(stream->pair().address(), {}));
+  }
+
+  void send(uint32_t bytes, uint32_t word, ibv_wr_opcode how = IBV_WR_SEND_WITH_IMM) {
+    ibv_sge part{reinterpret_cast<uintptr_t>(memory->at(0)), bytes, memory->key()};
+    ibv_send_wr request{};
+    request.sg_list = &part;
+    request.num_sge = 1;
+    request.opcode = how;
+    request.send_flags = IBV_SEND_SIGNALED;
+    request.imm_data = htonl(word);
+    ibv_send_wr* bad = nullptr;
+    REQUIRE(ibv_post_send(pair->get(), &request, &bad) == 0);
+  }
+  // What the stream says in the end; success: nothing yet at the deadline.
+  Result<void> await_failure() {
+    std::vector<std::byte> sink(1 << 20);
+    const auto deadline = Clock::now() + kLong;
+    while (Clock::now() < deadline) {
+      const auto received = stream->receive_some(sink);
+      if (!received) return received.error();
+      std::this_thread::yield();
+    }
+    return {};
+  }
+};
+
+constexpr uint32_t kData = 0, kControl = 1u << 28, kNoKind = 7u << 28;
+
+}  // namespace
+
+TEST_CASE("the connection manager connects them where both sides want it") {
+  Upgraded pair = upgrade(with(Use::always, Setup::manager), with(Use::always, Setup::manager));
+  REQUIRE(pair.client_result);
+  REQUIRE(pair.server_result);
+  CHECK(pair.client->carrier().find("connection manager") != std::string::npos);
+  CHECK(pair.server->carrier().find("connection manager") != std::string::npos);
+  CHECK(pair.server->direct_memory() != nullptr);
+  check_talk(pair);
+}
+
+TEST_CASE("a side that says addresses gets them") {
+  Upgraded pair = upgrade(with(Use::always, Setup::addresses), with(Use::always, Setup::manager));
+  REQUIRE(pair.client_result);
+  REQUIRE(pair.server_result);
+  CHECK(pair.client->carrier().find("connection manager") == std::string::npos);
+  check_talk(pair);
+}
+
+TEST_CASE("a server without rdma is spoken to over tcp, or not at all where rdma is a must") {
+  Upgraded pair = upgrade(with(Use::if_possible), with(Use::never));
+  REQUIRE(pair.client_result);
+  REQUIRE(pair.server_result);
+  CHECK(pair.client->carrier().find("tcp (no rdma: the peer: rdma is switched off)") != std::string::npos);
+  CHECK(pair.client->direct_memory() == nullptr);
+  check_talk(pair);
+
+  const Upgraded refused = upgrade(with(Use::always), with(Use::never));
+  REQUIRE_FALSE(refused.client_result);
+  CHECK(refused.client_result.error().message.find("switched off") != std::string::npos);
+}
+
+TEST_CASE("wishes that the device cannot fulfil are told by name") {
+  const auto why = [](const RdmaOptions& options) {
+    const Upgraded pair = upgrade(options, with(Use::if_possible));
+    REQUIRE_FALSE(pair.client_result);
+    return pair.client_result.error().message;
+  };
+  RdmaOptions options = with(Use::always);
+  options.device = "no_such_device";
+  CHECK(why(options).find("no RDMA device 'no_such_device'") != std::string::npos);
+  options = with(Use::always);
+  options.gid_index = 200;
+  CHECK(why(options).find("has no GID 200") != std::string::npos);
+  options = with(Use::always);
+  options.partition_key = 0x1234;
+  CHECK(why(options).find("not in the partition") != std::string::npos);
+}
+
+TEST_CASE("a message for which there was no credit ends the connection") {
+  Rogue rogue;
+  for (uint32_t i = 0; i <= rogue.stream->receives(); ++i) rogue.send(16, kData);
+  const auto end = rogue.await_failure();
+  REQUIRE_FALSE(end);
+  // It is the device that refuses what finds no buffer, or the stream what nobody gave a credit for.
+  CHECK((end.error().code == ErrorCode::malformed || end.error().code == ErrorCode::lost));
+}
+
+TEST_CASE("counts, kinds and sizes that cannot be end the connection") {
+  struct Offence {
+    uint32_t bytes, word;
+    ibv_wr_opcode how;
+  };
+  const Offence offence = GENERATE(Offence{16, kData | 5, IBV_WR_SEND_WITH_IMM},      // returns credits that nobody used
+                                   Offence{0, kControl | 1, IBV_WR_SEND_WITH_IMM},
+                                   Offence{0, kNoKind, IBV_WR_SEND_WITH_IMM},
+                                   Offence{0, kData, IBV_WR_SEND_WITH_IMM},           // data without data
+                                   Offence{16, 0, IBV_WR_SEND},                       // says nothing at all
+                                   Offence{rdma::kBufferBytes + 1, kData, IBV_WR_SEND_WITH_IMM});
+  Rogue rogue;
+  rogue.send(offence.bytes, offence.word, offence.how);
+  const auto end = rogue.await_failure();
+  REQUIRE_FALSE(end);
+  CHECK((end.error().code == ErrorCode::malformed || end.error().code == ErrorCode::lost));
+}
+
+TEST_CASE("no memory can be written or read by a peer, whatever address and key it names") {
+  Rogue rogue;
+  std::vector<std::byte> secret(4096, std::byte{0x5a});
+  auto registered = rogue.mine->add(secret.data(), secret.size(), IBV_ACCESS_LOCAL_WRITE);
+  REQUIRE(registered);
+  const ibv_wr_opcode how = GENERATE(IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ);
+  ibv_sge part{reinterpret_cast<uintptr_t>(rogue.memory->at(0)), 64, rogue.memory->key()};
+  ibv_send_wr request{};
+  request.sg_list = &part;
+  request.num_sge = 1;
+  request.opcode = how;
+  request.send_flags = IBV_SEND_SIGNALED;
+  request.wr.rdma.remote_addr = reinterpret_cast<uintptr_t>(secret.data());
+  request.wr.rdma.rkey = registered->remote_key();
+  ibv_send_wr* bad = nullptr;
+  REQUIRE(ibv_post_send(rogue.pair->get(), &request, &bad) == 0);
+  ibv_wc done{};
+  const auto deadline = Clock::now() + kLong;
+  while (ibv_poll_cq(rogue.pair->completions(), 1, &done) == 0 && Clock::now() < deadline) std::this_thread::yield();
+  CHECK(done.status != IBV_WC_SUCCESS);
+  CHECK(std::all_of(secret.begin(), secret.end(), [](std::byte byte) { return byte == std::byte{0x5a}; }));
+}
