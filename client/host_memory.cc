@@ -176,9 +176,10 @@ std::optional<HostAllocation> HostMemory::find(uint64_t address) const {
   return found->second;
 }
 
-bool HostMemory::is_pinned(const void* address, uint64_t bytes) const {
-  const auto found = find(bits(address));
-  return found && bits(address) - found->address + bytes <= found->size;
+std::optional<HostAllocation> HostMemory::holding(const void* address, uint64_t bytes) const {
+  auto found = find(bits(address));
+  if (found && bytes > found->size - (bits(address) - found->address)) found.reset();
+  return found;
 }
 
 }  // namespace gpupool::client

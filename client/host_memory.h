@@ -40,7 +40,9 @@ class HostMemory {
   bool add_registered(void* address, uint64_t bytes, unsigned flags, uint64_t context);
   bool remove_registered(void* address);
   std::optional<HostAllocation> find(uint64_t address) const;
-  bool is_pinned(const void* address, uint64_t bytes) const;
+  // The allocation that holds all of these bytes.
+  std::optional<HostAllocation> holding(const void* address, uint64_t bytes) const;
+  bool is_pinned(const void* address, uint64_t bytes) const { return holding(address, bytes).has_value(); }
   // Shared memory of this context that holds all of these bytes, for a copy that is noted unless it is waited for.
   std::optional<HostAllocation> use_shared(const void* address, uint64_t bytes, const Context& context, bool write, bool wait);
   // May the device still write here, by a copy that was not waited for?

@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -34,7 +35,7 @@ struct Waiter {
   wire::Buffer body;
 };
 
-// Where the rows of a device-to-host copy go.
+// Where the rows of a device-to-host copy go; without a destination, a copy whose data the server takes itself.
 struct Transfer {
   std::byte* destination = nullptr;
   uint64_t pitch = 0;
@@ -44,6 +45,7 @@ struct Transfer {
   bool bulk = false;        // its data comes on the bulk connections
   uint64_t missing = 0;     // of a bulk transfer: bytes that have not come
   unsigned active = 0;      // threads that receive a piece of it
+  std::shared_ptr<const void> held{};  // until the copy is over
 
   // Size of the piece of a bulk transfer that begins here; 0: none does.
   uint64_t piece_at(uint64_t offset) const {

@@ -137,6 +137,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   const unsigned wished = settings_.bulk_connections.value_or(usual_bulk_connections(over_rdma));
   links_.take_offer({bulk_server, bulk, reply->session_id, reply->bulk_token, std::min(reply->bulk_connections, wished),
                      reply->takes_compressed ? settings_.compression : compression::Policy::off});
+  if (!reply->bulk_token.empty()) registered_.start(connection_->direct_memory(), {});
   const bool unasked = server.scheme == "tcp" && settings_.carrier == Carrier::automatic && !connection_->shares_memory();
   explain("session with %s over %s%s: worker %lld, %zu device(s)", settings_.server.c_str(), connection_->carrier().c_str(),
           unasked ? " (no rdma: this machine has no RDMA device)" : "", static_cast<long long>(reply->worker_pid),
@@ -224,6 +225,11 @@ void Session::abandon() {
 }
 
 void Session::fail(const Error& error) {
+  if (connection_->direct_memory()) {
+    // Before anybody hears of it: the server must not write any more what is then the program's again.
+    const std::lock_guard lock(closing_);
+    connection_->close();
+  }
   if (failed_.exchange(true, std::memory_order_acq_rel)) return;
   complain("lost the server %s: %s; CUDA calls on its devices fail from now on", settings_.server.c_str(),
            error.message.c_str());

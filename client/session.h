@@ -16,6 +16,7 @@
 #include "client/context.h"
 #include "client/devices.h"
 #include "client/receiver.h"
+#include "client/registered_memory.h"
 #include "client/settings.h"
 #include "protocol/image/name.h"
 #include "protocol/wire/commands.h"
@@ -50,6 +51,7 @@ class Session {
   Receiver& receiver() { return receiver_; }
   CommandQueue& queue() { return queue_; }
   BulkLinks& links() { return links_; }
+  RegisteredMemory& registered() { return registered_; }
 
   // Can the server map this program's memory?
   bool shares_memory() const { return connection_->shares_memory(); }
@@ -140,6 +142,7 @@ class Session {
   Receiver receiver_;
   CommandQueue queue_;
   BulkLinks links_;
+  RegisteredMemory registered_;
   std::mutex share_mutex_;  // descriptors are sent in the order of their commands
   AddressSpace addresses_;
   Answers answers_;
@@ -149,6 +152,7 @@ class Session {
   image::Nonce image_nonce_{};
   uint64_t largest_image_ = 0;
   std::atomic<bool> failed_{false};
+  std::mutex closing_;
   std::mutex peer_copy_;
   std::atomic<bool> reaches_peers_{true};
   void (*host_callback_)(Session&, uint64_t) = nullptr;

@@ -1,9 +1,11 @@
 #include "client/transfer.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "client/bulk_parts.h"
+#include "client/host_memory.h"
 
 namespace gpupool::client {
 namespace {
@@ -53,13 +55,16 @@ CUresult fetch(Session& session, Context& context, wire::Command command, const 
 constexpr uint64_t kBulkFrom = 256 * 1024;
 constexpr uint64_t kSynchronousBulkFrom = wire::kBulkChunkBytes + 1;
 
+wire::BulkCopy bulk_copy(CUstream stream, uint64_t device, const Rows& rows, const BulkPart& part, uint32_t flags) {
+  return {cuda::handle_bits(stream), device + part.device, part.rows == 1 ? part.width : rows.device_pitch, part.width, part.rows, flags, 0};
+}
+
 CUresult bulk_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const std::byte* from,
                         const Rows& rows, uint32_t flags, uint32_t last_flags, Source source) {
   std::vector<std::shared_ptr<Upload>> uploads;
   const CUresult result = for_each_bulk_part(rows, [&](const BulkPart& part, bool last) -> CUresult {
     if (const CUresult early = session.before_call(&context); early != CUDA_SUCCESS) return early;
-    const wire::BulkCopy body{cuda::handle_bits(stream), to + part.device, part.rows == 1 ? part.width : rows.device_pitch,
-                              part.width, part.rows, last ? last_flags : flags, 0};
+    const wire::BulkCopy body = bulk_copy(stream, to, rows, part, last ? last_flags : flags);
     session.queue().append(id_of(wire::Command::bulk_to_device), 0, Session::handle_of(&context),
                            [&](wire::Writer& writer) { writer.put(body); },
                            [&](uint64_t sequence) {
@@ -78,6 +83,17 @@ CUresult bulk_to_device(Session& session, Context& context, CUstream stream, uin
   return result;
 }
 
+// From here on the server takes the data of pinned memory itself, where it can.
+constexpr uint64_t kDirectFrom = 256 * 1024;
+
+// In host memory the rows must be packed.
+std::optional<RegisteredMemory::Lease> registered(Session& session, const void* memory, const Rows& rows) {
+  const uint64_t bytes = rows.width * rows.count;
+  if (bytes < kDirectFrom || !session.registered().usable() || (rows.count != 1 && rows.host_pitch != rows.width)) return std::nullopt;
+  const auto allocation = host_memory().holding(memory, bytes);
+  return allocation ? session.registered().use(*allocation) : std::nullopt;
+}
+
 }  // namespace
 
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
@@ -86,6 +102,15 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
   wire::CopyToDevice head{cuda::handle_bits(stream), to, rows.device_pitch};
   if (order == CopyOrder::passes_others) head.flags = wire::kCopyPassesOthers;
   const uint32_t last_flags = order == CopyOrder::before_all ? wire::kCopyOrdersStreams : head.flags;
+  if (const auto lease = registered(session, from, rows)) {
+    return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
+      const wire::DirectCopy body{bulk_copy(stream, to, rows, part, last ? last_flags : head.flags),
+                                  reinterpret_cast<uintptr_t>(source + part.host), lease->key, 0};
+      if (trace::on()) [[unlikely]] trace::count_sent(id_of(wire::Command::direct_to_device), part.width * part.rows);
+      return fetch(session, context, wire::Command::direct_to_device, body, {.rows = 1, .bulk = true, .held = lease->held},
+                   kept == Source::reusable && last);
+    });
+  }
   if (rows.width * rows.count >= (kept == Source::kept ? kBulkFrom : kSynchronousBulkFrom) && session.links().ready()) {
     return bulk_to_device(session, context, stream, to, source, rows, head.flags, last_flags, kept);
   }
@@ -132,14 +157,23 @@ CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64
 CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
                           const Rows& rows, bool wait) {
   auto* const memory = static_cast<std::byte*>(to);
+  if (const auto lease = registered(session, to, rows)) {
+    return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
+      const wire::DirectCopy body{bulk_copy(stream, from, rows, part, 0), reinterpret_cast<uintptr_t>(memory + part.host), lease->key, 0};
+      if (trace::on()) [[unlikely]] trace::count_received(id_of(wire::Command::direct_from_device), part.width * part.rows);
+      return fetch(session, context, wire::Command::direct_from_device, body,
+                   {.destination = memory + part.host, .pitch = rows.host_pitch, .width = part.width, .rows = part.rows,
+                    .bulk = true, .held = lease->held},
+                   wait && last);
+    });
+  }
   if (rows.width * rows.count < (wait ? kSynchronousBulkFrom : kBulkFrom) || !session.links().ready()) {
     const wire::CopyFromDevice body{cuda::handle_bits(stream), from, rows.device_pitch, rows.width, rows.count};
     return fetch(session, context, wire::Command::copy_from_device, body,
                  {.destination = memory, .pitch = rows.host_pitch, .width = rows.width, .rows = rows.count}, wait);
   }
   return for_each_bulk_part(rows, [&](const BulkPart& part, bool last) {
-    const wire::BulkCopy body{cuda::handle_bits(stream), from + part.device, part.rows == 1 ? part.width : rows.device_pitch,
-                              part.width, part.rows, 0, 0};
+    const wire::BulkCopy body = bulk_copy(stream, from, rows, part, 0);
     if (trace::on()) [[unlikely]] trace::count_received(id_of(wire::Command::bulk_from_device), part.width * part.rows);
     return fetch(session, context, wire::Command::bulk_from_device, body,
                  {.destination = memory + part.host, .pitch = rows.host_pitch, .width = part.width, .rows = part.rows, .bulk = true,

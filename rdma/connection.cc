@@ -97,6 +97,7 @@ void RdmaConnection::close() {
   if (upgraded_.load(std::memory_order_acquire) && !closed() && !peer_has_gone()) {
     stream_->end(Clock::now() + kFarewell);
   }
+  if (direct_ && !closed()) direct_->close();
   TcpConnection::close();
 }
 

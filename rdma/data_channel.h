@@ -27,6 +27,8 @@ class DataChannel final : public DirectMemory {
   Result<size_t> completed(std::span<uint64_t> cookies) override;
   Result<void> wait(Deadline deadline) override;
   void interrupt() override;
+  // Thread-safe. What is under way fails, and the peer reaches nothing any more.
+  void close() { pair_->fail(); }
 
  private:
   DataChannel(std::unique_ptr<QueuePair> pair, int wake) : pair_(std::move(pair)), wake_(wake) {}

@@ -31,6 +31,12 @@ void await_copies(bool used = false) {
   }
 }
 
+// The servers can reach it no more.
+void withdraw(const std::optional<HostAllocation>& allocation, const void* memory) {
+  if (!allocation || allocation->address != reinterpret_cast<uintptr_t>(memory)) return;
+  for (const auto& session : sessions()) session->registered().forget(allocation->id);
+}
+
 }  // namespace
 
 CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int flags) {
@@ -55,6 +61,7 @@ CUDA_EXPORT CUresult cuMemFreeHost(void* memory) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     const auto allocation = host_memory().find(reinterpret_cast<uintptr_t>(memory));
     await_copies(allocation && allocation->used);
+    if (allocation && !allocation->registered) withdraw(allocation, memory);
     return host_memory().free(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }
@@ -78,6 +85,8 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
     await_copies();
+    const auto allocation = host_memory().find(reinterpret_cast<uintptr_t>(memory));
+    if (allocation && allocation->registered) withdraw(allocation, memory);
     return host_memory().remove_registered(memory) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   });
 }
