@@ -35,7 +35,7 @@ Result<size_t> RdmaConnection::send_some(std::span<const iovec> buffers) {
   if (!upgraded_.load(std::memory_order_acquire)) return TcpConnection::send_some(buffers);
   auto sent = stream_->send_some(buffers);
   if (!sent) return name_peer(sent.error());
-  if (*sent == 0 && peer_.load(std::memory_order_acquire) != Peer::there) return gone();
+  if (*sent == 0 && peer_.load(std::memory_order_acquire) != Peer::there) return Error{ErrorCode::lost, peer() + " is gone"};
   return sent;
 }
 
@@ -76,16 +76,20 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
       stream_->stop_waiting(for_receive, for_send);
       return for_receive && for_send ? Ready::both : for_receive ? Ready::receive : Ready::send;
     }
-    pollfd polled[5] = {{wake(), POLLIN, 0},
+    pollfd polled[6] = {{wake(), POLLIN, 0},
                         {wishes ? stream_->events_descriptor() : -1, POLLIN, 0},
                         {wishes ? socket() : -1, POLLIN, 0},
                         {for_receive ? stream_->wake_descriptor(true) : -1, POLLIN, 0},
-                        {for_send ? stream_->wake_descriptor(false) : -1, POLLIN, 0}};
+                        {for_send ? stream_->wake_descriptor(false) : -1, POLLIN, 0},
+                        {wishes ? domain_->events_descriptor() : -1, POLLIN, 0}};
     const int count = ::poll(polled, std::size(polled), poll_limit(deadline));
     const int error = errno;
     if (wishes) stream_->stop_waiting(for_receive, for_send);
     if (count < 0 && error != EINTR) return failure(error, "waiting for");
     if (count > 0 && polled[2].revents != 0) peer_has_gone();
+    if (count > 0 && polled[5].revents != 0) {
+      if (auto good = domain_->take_events(); !good) return name_peer(good.error());
+    }
     const bool interrupted = count > 0 && polled[0].revents != 0 && take_interrupt();
     if (interrupted || (deadline && Clock::now() >= *deadline)) {
       return wishes ? stream_->look(for_receive, for_send) : Ready::none;

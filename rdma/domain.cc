@@ -1,5 +1,6 @@
 #include "rdma/domain.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -26,6 +27,8 @@ Result<std::shared_ptr<Domain>> Domain::open(const RdmaOptions& options, const s
   auto device = open_device(**verbs, options, local);
   if (!device) return device.error();
   const std::shared_ptr<Domain> domain(new Domain(**verbs, std::move(*device)));
+  const int events = domain->events_descriptor();
+  ::fcntl(events, F_SETFL, ::fcntl(events, F_GETFL) | O_NONBLOCK);
   domain->protection_ = domain->verbs_.alloc_pd(domain->device_.context);
   if (!domain->protection_) return failure("cannot make a protection domain", errno);
   ibv_srq_init_attr wish{};
@@ -41,6 +44,28 @@ Domain::~Domain() {
   blocks_.clear();
   if (protection_) verbs_.dealloc_pd(protection_);
   verbs_.close_device(device_.context);
+}
+
+Result<void> Domain::take_events() {
+  const std::lock_guard lock(mutex_);
+  ibv_async_event event;
+  while (verbs_.get_async_event(device_.context, &event) == 0) {
+    switch (event.event_type) {
+      case IBV_EVENT_CQ_ERR:
+      case IBV_EVENT_QP_FATAL:
+      case IBV_EVENT_QP_REQ_ERR:
+      case IBV_EVENT_QP_ACCESS_ERR:
+      case IBV_EVENT_SRQ_ERR:
+      case IBV_EVENT_DEVICE_FATAL:
+        if (broken_.empty()) broken_ = device_.name + " reports: " + verbs_.event_type_str(event.event_type);
+        break;
+      default:  // a port that goes down may come back: transfers that cannot wait for it fail by themselves
+        break;
+    }
+    verbs_.ack_async_event(&event);
+  }
+  if (broken_.empty()) return {};
+  return Error{ErrorCode::lost, broken_};
 }
 
 Result<Registered> Domain::add(void* start, uint64_t bytes, int access, int dma_buf) {

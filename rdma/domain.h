@@ -73,6 +73,11 @@ class Domain {
   ibv_pd* protection() const { return protection_; }
   ibv_srq* receive_queue() const { return receive_queue_; }
 
+  // Readable when the device has something to say that belongs to no transfer; take_events() then tells whether the session
+  // can go on. Most errors come with a completion; these are for who waits for none.
+  int events_descriptor() const { return device_.context->async_fd; }
+  Result<void> take_events();
+
   // ErrorCode::limit: more than may be registered.
   Result<Registered> add(void* start, uint64_t bytes, int access, int dma_buf = -1);
   Result<std::unique_ptr<BufferBlock>> make_buffers(size_t count);
@@ -91,6 +96,7 @@ class Domain {
   ibv_pd* protection_ = nullptr;
   ibv_srq* receive_queue_ = nullptr;
   std::mutex mutex_;  // what follows
+  std::string broken_;  // why, when it is
   std::vector<std::unique_ptr<BufferBlock>> blocks_;
   std::deque<ReceiveBuffer> buffers_;  // stay where they are
   uint32_t spare_ = 0;                 // posted, and counted for no connection

@@ -136,11 +136,6 @@ void Stream::end(Deadline deadline) {
   (void)await_sent(lock, deadline);
 }
 
-bool Stream::ended_by_peer() {
-  const std::lock_guard lock(mutex_);
-  return ended_;
-}
-
 // Control messages always ask for a completion.
 void Stream::post_control(Kind kind) {
   ibv_send_wr request{};

@@ -47,7 +47,6 @@ class Stream {
 
   // The last message; waits until the peer's device has all of it, or the deadline.
   void end(Deadline deadline);
-  bool ended_by_peer();
 
  private:
   enum class Kind : uint32_t { data, credits, probe, end };

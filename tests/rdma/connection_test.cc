@@ -194,6 +194,29 @@ TEST_CASE("counts, kinds and sizes that cannot be end the connection") {
   CHECK((end.error().code == ErrorCode::malformed || end.error().code == ErrorCode::lost));
 }
 
+TEST_CASE("the queue pair of direct transfers gives a client no access to the server") {
+  Upgraded pair = upgrade(with(Use::always), with(Use::always));
+  REQUIRE(pair.client_result);
+  REQUIRE(pair.server_result);
+  // Only the server may use it to reach the other side.
+  DirectMemory& direct = *pair.client->direct_memory();
+  std::vector<std::byte> memory(4096);
+  const auto region = direct.add(memory.data(), memory.size(), DirectMemory::Access::local);
+  REQUIRE(region);
+  REQUIRE(direct.write({memory.data(), region->local_key, region->local_key, reinterpret_cast<uintptr_t>(memory.data()), 64, 1}));
+  uint64_t cookie = 0;
+  Result<size_t> done = size_t{0};
+  for (const auto deadline = Clock::now() + kLong; done && *done == 0 && Clock::now() < deadline;) done = direct.completed({&cookie, 1});
+  CHECK_FALSE(done);
+  // The byte stream goes on where the device tells of nothing; in any case the server is told when the client leaves.
+  pair.client->close();
+  const auto ready = pair.server->wait(true, false, in(kLong));
+  if (ready) {
+    std::byte byte{};
+    CHECK_FALSE(pair.server->receive_some({&byte, 1}));
+  }
+}
+
 TEST_CASE("no memory can be written or read by a peer, whatever address and key it names") {
   Rogue rogue;
   std::vector<std::byte> secret(4096, std::byte{0x5a});
