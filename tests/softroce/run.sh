@@ -89,8 +89,9 @@ share() { # NAME PATH [OPTIONS]
     -device "virtio-9p-pci,fsdev=$1,mount_tag=$1")
 }
 arguments=(-machine q35 -accel "tcg,thread=multi" -smp 2 -m "$memory"
-  # Without what is slower when emulated: "rep movsb" goes byte by byte.
-  -cpu "max,-erms,-fsrm,-pclmulqdq,-la57"
+  # Without what is slower when emulated ("rep movsb" goes byte by byte), or wrong: with fma, QEMU 7.2 faults in kernels
+  # that softgpu has compiled.
+  -cpu "max,-erms,-fsrm,-pclmulqdq,-la57,-fma"
   -nodefaults -no-user-config -display none -no-reboot -serial "file:$temporary/console"
   -kernel "$kernel/vmlinux" -initrd "$temporary/initrd"
   -append "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr no_timer_check tsc=reliable \
