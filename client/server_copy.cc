@@ -109,11 +109,13 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
   *result = to.post(wire::Command::bulk_to_device, box.to.context, rows(target, to_address + part.device, box.to.pitch), &copy.copy);
   if (*result != CUDA_SUCCESS) return true;
   const BulkLinks::Offer& offer = to.links().offer();
+  transport::Endpoint server = offer.server;
+  if (offer.options.rdma.use != transport::RdmaOptions::Use::never) server.scheme = "rdma";
   wire::Buffer reply;
   const CUresult sent = from.call(static_cast<uint16_t>(wire::Command::bulk_to_peer), box.from.context,
                                   [&](wire::Writer& writer) {
                                     writer.put(copy);
-                                    writer.put_text(offer.server.text());
+                                    writer.put_text(server.text());
                                     writer.put_text(offer.session_id);
                                     writer.put_text(offer.token);
                                   },

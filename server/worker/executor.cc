@@ -206,13 +206,13 @@ void Executor::fetch_output(StreamState& stream) {
 
 std::shared_ptr<Peer> Executor::peer(const std::string& address, const std::string& session_id, const std::string& token) {
   const auto endpoint = transport::Endpoint::parse(address);
-  if (!endpoint || endpoint->scheme != "tcp") return nullptr;
+  if (!endpoint || (endpoint->scheme != "tcp" && endpoint->scheme != "rdma")) return nullptr;
   const std::string key = endpoint->text() + " " + session_id;
   const auto known = peers_.find(key);
   if (known != peers_.end() && !known->second->broken()) return known->second;
   if (known != peers_.end()) peers_.erase(known);
   if (peers_.size() >= kMaxPeers) return nullptr;
-  return peers_[key] = std::make_shared<Peer>(*endpoint, session_id, token, start.dead_peer_timeout);
+  return peers_[key] = std::make_shared<Peer>(*endpoint, session_id, token, start.dead_peer_timeout, start.rdma);
 }
 
 ContextState* Executor::enter(const Command& command) {

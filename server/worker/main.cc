@@ -171,6 +171,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.range_base = range.base;
   start.range_size = range.size;
   start.dead_peer_timeout = dead_peer_timeout;
+  start.rdma = rdma;
   start.compression = wished_compression(message.payload);
   start.control = &control;
   start.image_nonce = nonce;

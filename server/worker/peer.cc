@@ -14,10 +14,12 @@ constexpr CUresult kBroken = CUDA_ERROR_OPERATING_SYSTEM;
 
 }  // namespace
 
-Peer::Peer(transport::Endpoint server, std::string session_id, std::string token, std::chrono::milliseconds dead_peer_timeout)
+Peer::Peer(transport::Endpoint server, std::string session_id, std::string token, std::chrono::milliseconds dead_peer_timeout,
+           const transport::RdmaOptions& rdma)
     : server_(std::move(server)), session_id_(std::move(session_id)), token_(std::move(token)) {
   options_.dead_peer_timeout = dead_peer_timeout;
   options_.bulk = true;
+  if (server_.scheme == "rdma") options_.rdma = rdma;
 }
 
 bool Peer::open() {
@@ -32,7 +34,9 @@ bool Peer::open() {
     hello.session_id = session_id_;
     hello.bulk_token = token_;
     hello.from_peer = true;
-    good = hello::exchange(**connection, hello, transport::Clock::now() + options_.connect_timeout).ok();
+    hello.rdma = static_cast<uint32_t>(options_.rdma.use);
+    const auto deadline = transport::Clock::now() + options_.connect_timeout;
+    good = hello::exchange(**connection, hello, deadline) && (*connection)->upgrade(transport::Side::client, deadline);
   }
   const std::lock_guard lock(mutex_);
   if (state_ != State::closed) return false;  // stopped meanwhile

@@ -19,7 +19,9 @@ class OutgoingCopy;
 
 class Peer {
  public:
-  Peer(transport::Endpoint server, std::string session_id, std::string token, std::chrono::milliseconds dead_peer_timeout);
+  // Over rdma, for an rdma:// address, where both ends can.
+  Peer(transport::Endpoint server, std::string session_id, std::string token, std::chrono::milliseconds dead_peer_timeout,
+       const transport::RdmaOptions& rdma);
   ~Peer() { stop(); }
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;

@@ -31,6 +31,7 @@ struct SessionStart {
   uint64_t range_base = 0;                            // reserved by cuMemAddressReserve; the session takes it over
   uint64_t range_size = 0;
   std::chrono::milliseconds dead_peer_timeout{15000};  // longest time without progress in sending
+  transport::RdmaOptions rdma;                         // for connections to other servers; `use` is found out
   bool direct_memory = true;  // false: copies are staged even where the CPU reaches the device's memory
   bool capture_output = true;                          // descriptors 1 and 2 become the client's
   // Where the session's bulk connections go from now on, when their client has said its hello; an empty sink: nowhere. May
