@@ -23,7 +23,8 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
 
 void large_copies(const std::string& connections, const Environment& server = {}, const std::string& compression = "auto") {
   for (const char* const scenario :
-       {"large_copies", "large_asynchronous_copies", "large_boxes", "large_copies_behind_a_stuck_stream"}) {
+       {"large_copies", "large_asynchronous_copies", "large_boxes", "large_copies_behind_a_stuck_stream",
+        "pinned_memory_comes_and_goes", "pinned_copies_of_every_shape"}) {
     passes_both_ways({scenario}, server, {{"GPUPOOL_BULK_CONNECTIONS", connections}, {"GPUPOOL_COMPRESSION", compression}});
   }
 }

@@ -23,8 +23,8 @@ hello::Hello test_hello() {
           .pid = ::getpid()};
 }
 
-RawClient::RawClient(const transport::Endpoint& endpoint) {
-  auto connected = transport::connect(endpoint, {});
+RawClient::RawClient(const transport::Endpoint& endpoint, const transport::Options& options) {
+  auto connected = transport::connect(endpoint, options);
   if (!connected) throw std::runtime_error(connected.error().message);
   connection_ = std::move(*connected);
 }

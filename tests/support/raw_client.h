@@ -22,7 +22,7 @@ hello::Hello test_hello();
 
 class RawClient {
  public:
-  explicit RawClient(const transport::Endpoint& endpoint);
+  explicit RawClient(const transport::Endpoint& endpoint, const transport::Options& options = {});
 
   transport::Connection& connection() { return *connection_; }
 

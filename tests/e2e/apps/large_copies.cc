@@ -1,4 +1,6 @@
 // Copies that are large enough for connections of their own, in every shape, direction and order.
+#include <sys/mman.h>
+
 #include <cstring>
 
 #include "tests/e2e/apps/scenario.h"
@@ -186,4 +188,64 @@ SCENARIO(large_copies_behind_a_stuck_stream) {
   OK(cuStreamWriteValue32(other, flag, 1, CU_STREAM_WRITE_VALUE_DEFAULT));
   OK(cuStreamSynchronize(stuck));
   EXPECT(std::memcmp(down, data.data(), kLarge) == 0);
+}
+
+// What is registered under an address must be forgotten with the memory: other memory comes there.
+SCENARIO(pinned_memory_comes_and_goes) {
+  Device device;
+  constexpr size_t kBytes = 2u << 20;
+  const CUdeviceptr there = device_memory(kBytes);
+  const auto round_trip = [&](uint8_t* memory, uint32_t seed) {
+    const auto data = pattern(kBytes, seed);
+    std::memcpy(memory, data.data(), kBytes);
+    OK(cuMemcpyHtoDAsync(there, memory, kBytes, nullptr));
+    OK(cuStreamSynchronize(nullptr));
+    EXPECT(download<uint8_t>(there, kBytes) == data);
+    std::memset(memory, 0, kBytes);
+    OK(cuMemcpyDtoH(memory, there, kBytes));
+    EXPECT(std::memcmp(memory, data.data(), kBytes) == 0);
+  };
+  for (uint32_t round = 0; round < 4; ++round) {  // the same address again and again, as a rule
+    uint8_t* const memory = pinned(kBytes);
+    round_trip(memory, 20 + round);
+    // Freed with a copy under way.
+    OK(cuMemcpyDtoHAsync(memory, there, kBytes, nullptr));
+    OK(cuMemFreeHost(memory));
+  }
+  void* place = nullptr;
+  for (uint32_t round = 0; round < 4; ++round) {  // other pages at the same address, for sure
+    void* const memory = mmap(place, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (place ? MAP_FIXED : 0), -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    place = memory;
+    OK(cuMemHostRegister(memory, kBytes, 0));
+    round_trip(static_cast<uint8_t*>(memory), 30 + round);
+    OK(cuMemHostUnregister(memory));
+    OK(cuMemcpyHtoD(there, memory, kBytes));  // pageable now
+  }
+  munmap(place, kBytes);
+}
+
+// Copies with a gap on the device's side, and of more than one part of the device's memory.
+SCENARIO(pinned_copies_of_every_shape) {
+  Device device;
+  const CUstream own = stream();
+  for (const size_t bytes : {size_t{256} << 10, (size_t{1} << 20) - 1, (size_t{40} << 20) + 3}) {
+    const CUdeviceptr there = device_memory(bytes + 5);
+    uint8_t* const memory = pinned(2 * bytes);
+    const auto data = pattern(bytes, static_cast<uint32_t>(bytes));
+    std::memcpy(memory, data.data(), bytes);
+    OK(cuMemcpyHtoDAsync(there + 5, memory, bytes, own));
+    OK(cuMemcpyDtoHAsync(memory + bytes, there + 5, bytes, own));
+    OK(cuStreamSynchronize(own));
+    EXPECT(std::memcmp(memory + bytes, data.data(), bytes) == 0);
+    // Down and up again from the same place, with nobody waiting.
+    OK(cuMemsetD8Async(there, 0x33, bytes, own));
+    OK(cuMemcpyDtoHAsync(memory, there, bytes, own));
+    OK(cuMemcpyHtoDAsync(there + 5, memory, bytes, own));
+    OK(cuStreamSynchronize(own));
+    EXPECT(memory[bytes - 1] == 0x33);
+    EXPECT(download<uint8_t>(there + 5, bytes) == std::vector<uint8_t>(bytes, 0x33));
+    OK(cuMemFree(there));
+    OK(cuMemFreeHost(memory));
+  }
 }
