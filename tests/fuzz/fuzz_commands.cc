@@ -12,7 +12,8 @@ using namespace gpupool;
 using namespace gpupool::worker::test;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  TestClient client;
+  testing::FakeDirectMemory direct;  // as over rdma, with stream memory operations
+  TestClient client(false, nullptr, 0, false, &direct);
   client.retain();
   client.create_stream(0);
   client.map(0, 4 * FakeDriver::kGranularity);
@@ -43,6 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   client.finish();
   // Whatever came, nothing of it is left.
+  if (direct.regions() != 0 || direct.misused()) std::abort();
   if (!client.fake.contexts.empty() || !client.fake.events.empty() || !client.fake.pinned.empty() ||
       !client.fake.physical.empty()) {
     std::abort();
