@@ -15,4 +15,4 @@ rm -rf "$logs" && mkdir -p "$logs"
   shift 2
   mkdir -p "$build/Testing" && mount --bind "$build/softroce" "$build/Testing" &&
   exec ctest --test-dir "$build" -L "^$label\$" -LE "bench|soak" -j 2 --no-tests=error --output-on-failure "$@"
-' guest "$build" "$label" "$@" 2>&1 | tee "$logs/ctest.log" | sed 's/^/guest: /'
+' guest "$build" "$label" "$@" 2>&1 | tee "$logs/ctest.log" | sed -u 's/^/guest: /'
