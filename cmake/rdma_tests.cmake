@@ -4,12 +4,12 @@
 # so that they are never entries that cannot run.
 #
 #   gpupool_rdma_test(name COMMAND target-or-program [argument ...] [ENVIRONMENT a=b ...] [TIMEOUT seconds]
-#                     [GUEST_ONLY] [ALONE])
+#                     [GUEST_ONLY] [ALONE] [LABELS ...])
 #     GUEST_ONLY  needs the guest's devices and cable, on machines with devices too
 #     ALONE       no other test at the same time, for example because it cuts the cable
 #   gpupool_rdma_tests_end(): once, after all of them, in a folder above theirs.
 function(gpupool_rdma_test name)
-  cmake_parse_arguments(T "GUEST_ONLY;ALONE" "TIMEOUT" "COMMAND;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(T "GUEST_ONLY;ALONE" "TIMEOUT" "COMMAND;ENVIRONMENT;LABELS" ${ARGN})
   list(POP_FRONT T_COMMAND program)
   if(TARGET ${program})
     set(program $<TARGET_FILE:${program}>)
@@ -17,7 +17,7 @@ function(gpupool_rdma_test name)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 300)
   endif()
-  set(labels rdma)
+  set(labels rdma ${T_LABELS})
   set(condition TRUE)
   if(T_GUEST_ONLY)
     list(APPEND labels guest)
@@ -41,6 +41,10 @@ function(gpupool_rdma_test name)
 endfunction()
 
 function(gpupool_rdma_tests_end)
+  set(without "")
+  if(GPUPOOL_SANITIZE)  # as scripts/test.sh
+    set(without "-LE [==[bench|soak]==]")
+  endif()
   get_property(tests GLOBAL PROPERTY _rdma_tests)
   file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/rdma_tests.cmake CONTENT "cmake_policy(VERSION 3.22)
 file(GLOB devices /sys/class/infiniband/*)
@@ -49,7 +53,7 @@ if(devices)
 ${tests}  set(label guest)
 endif()
 if(NOT DEFINED ENV{GPUPOOL_SOFTROCE})
-  add_test(softroce [==[${CMAKE_SOURCE_DIR}/tests/softroce/ctest.sh]==] [==[${CMAKE_BINARY_DIR}]==] \${label})
+  add_test(softroce [==[${CMAKE_SOURCE_DIR}/tests/softroce/ctest.sh]==] [==[${CMAKE_BINARY_DIR}]==] \${label} ${without})
   set_tests_properties(softroce PROPERTIES LABELS rdma PROCESSORS 2 TIMEOUT 1800 SKIP_RETURN_CODE 77)
 endif()
 ")

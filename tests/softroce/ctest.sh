@@ -14,5 +14,5 @@ rm -rf "$logs" && mkdir -p "$logs"
   build=$1 label=$2
   shift 2
   mkdir -p "$build/Testing" && mount --bind "$build/softroce" "$build/Testing" &&
-  exec ctest --test-dir "$build" -L "^$label\$" -LE "bench|soak" -j 2 --no-tests=error --output-on-failure "$@"
+  exec ctest --test-dir "$build" -L "^$label\$" -j 2 --no-tests=error --output-on-failure "$@"
 ' guest "$build" "$label" "$@" 2>&1 | tee "$logs/ctest.log" | sed -u 's/^/guest: /'
