@@ -37,7 +37,7 @@ TEST_CASE("poold prints its version and its help") {
   for (const char* option :
        {"--listen", "--no-shm", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout",
         "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure", "--rdma ", "--rdma-device", "--rdma-port",
-        "--rdma-gid-index", "--rdma-mtu", "--rdma-traffic-class", "--rdma-service-level", "--rdma-partition-key", "--rdma-timeout"}) {
+        "--rdma-gid-index", "--rdma-mtu", "--rdma-traffic-class", "--rdma-service-level", "--rdma-partition-key", "--rdma-timeout", "--rdma-setup"}) {
     CHECK(has(help.output, option));
   }
 }

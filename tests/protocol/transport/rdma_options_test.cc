@@ -28,6 +28,8 @@ TEST_CASE("every rdma setting reads its value") {
   CHECK(reads("service-level", "15", options));
   CHECK(reads("partition-key", "0xFFFF", options));
   CHECK(reads("timeout", "22", options));
+  CHECK(reads("setup", "manager", options));
+  CHECK(options.setup == RdmaOptions::Setup::manager);
   CHECK(options.device == "mlx5_0");
   CHECK(options.port == 2);
   CHECK(options.gid_index == 0);
@@ -37,7 +39,7 @@ TEST_CASE("every rdma setting reads its value") {
   CHECK(options.partition_key == 0xffff);
   CHECK(options.timeout_exponent == 22);
   CHECK(options.use == RdmaOptions::Use::never);
-  CHECK(transport::rdma_settings().size() == 8);
+  CHECK(transport::rdma_settings().size() == 9);
   CHECK_FALSE(transport::find_rdma_setting("use"));
 }
 
@@ -50,7 +52,7 @@ TEST_CASE("a value that a setting cannot have leaves it as it was") {
                                 Case{"port", {"", "0", "256", "-1", "1 ", " 1", "+1", "one"}}, Case{"gid-index", {"-1", "256", "1x"}},
                                 Case{"mtu", {"0", "128", "1500", "8192", "4096.0"}}, Case{"traffic-class", {"256", "0x", "0x100"}},
                                 Case{"service-level", {"16", "99999999999999999999"}}, Case{"partition-key", {"0", "0x10000", "8g"}},
-                                Case{"timeout", {"0", "23"}});
+                                Case{"timeout", {"0", "23"}}, Case{"setup", {"", "magic"}});
   for (const std::string& text : setting.wrong) {
     INFO(setting.name << "=" << text);
     RdmaOptions options;
@@ -59,6 +61,7 @@ TEST_CASE("a value that a setting cannot have leaves it as it was") {
     CHECK(options.device.empty());
     CHECK(options.port + options.mtu + options.traffic_class + options.service_level + options.partition_key == 0);
     CHECK(options.gid_index == 7);
+    CHECK(options.setup == RdmaOptions::Setup::automatic);
     CHECK(options.timeout_exponent == 16);
   }
 }
