@@ -18,8 +18,6 @@ using transport::Clock;
 using transport::Connection;
 
 constexpr size_t kBufferBytes = 64 * 1024;  // replies are small; bulk data goes past it
-// How long a waiting thread polls the socket before it sleeps: about two wake-ups' worth.
-constexpr auto kSpin = std::chrono::microseconds(20);
 // The background thread looks this often whether its help is still wanted.
 constexpr auto kBackgroundWait = std::chrono::milliseconds(50);
 
@@ -98,6 +96,8 @@ bool Receiver::is_done(const Waiter& waiter) {
 bool Receiver::pump_until_done(const Waiter& waiter) {
   auto started = Clock::now();
   last_received_ = std::max(last_received_, started);
+  const Connection::Patience patience = connection_.patience();
+  unsigned looks = 0;
   while (!is_done(waiter)) {
     const size_t had = end_ - begin_;
     if (!receive_some() || !parse()) return false;
@@ -105,7 +105,8 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
       started = Clock::now();
       continue;
     }
-    if (Clock::now() - started < kSpin) {
+    if (++looks % patience.looks_per_yield != 0) continue;
+    if (Clock::now() - started < patience.time) {
       std::this_thread::yield();  // the worker may be waiting for this very core
       continue;
     }

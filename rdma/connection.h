@@ -21,6 +21,7 @@ class RdmaConnection final : public tcp::TcpConnection {
   Result<size_t> send_some(std::span<const iovec> buffers) override;
   Result<size_t> receive_some(std::span<std::byte> buffer) override;
   Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) override;
+  Patience patience() const override { return patience_; }
   void close() override;
   Result<void> upgrade(Side side, Deadline deadline) override;
   std::string carrier() const override { return carrier_; }
@@ -50,6 +51,7 @@ class RdmaConnection final : public tcp::TcpConnection {
   enum class Peer : int { there, closed, lost };
   std::atomic<Peer> peer_{Peer::there};
   std::string carrier_ = "tcp";
+  Patience patience_;  // upgrade() finds it out
 };
 
 Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Options& options);

@@ -15,6 +15,8 @@ constexpr uint32_t kMagic = 0x414d4452;  // "RDMA"
 constexpr uint32_t kVersion = 1;
 // The trial message takes its retries to fail where packets get lost on the way, for example in a firewall.
 constexpr std::chrono::seconds kTrial{5};
+constexpr std::chrono::microseconds kLeastPatience{20}, kMostPatience{300};
+constexpr unsigned kLooksPerYield = 16;
 
 }  // namespace
 
@@ -98,6 +100,7 @@ Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
   domain_.reset();
   if (options_.use == RdmaOptions::Use::always) return Error{ErrorCode::unavailable, "no rdma with " + peer() + ": " + why};
   carrier_ = "tcp (no rdma: " + why + ")";
+  patience_ = {};
   return {};
 }
 
@@ -128,7 +131,12 @@ Result<std::string> RdmaConnection::connect_pairs(Side side, const Card& mine, c
     const auto agreed = agree(ready, deadline);
     if (!agreed || !agreed->empty()) return agreed;
   }
-  return agree(stream_->probe(Clock::now() + kTrial), deadline);
+  const auto begin = Clock::now();
+  const auto probed = stream_->probe(begin + kTrial);
+  // A message, its acknowledgement and a wake-up: so much later hears who sleeps. To look costs no system call.
+  const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
+  patience_ = {std::clamp(took, kLeastPatience, kMostPatience), kLooksPerYield};
+  return agree(probed, deadline);
 }
 
 Result<void> RdmaConnection::connect_by_manager(uint16_t port, const ConnectionManager::Token& token,

@@ -86,6 +86,13 @@ class Connection {
   // Bytes received; 0: nothing there yet. End of stream is ErrorCode::closed.
   virtual Result<size_t> receive_some(std::span<std::byte> buffer) = 0;
   virtual Result<Ready> wait(bool for_receive, bool for_send, Deadline deadline) = 0;
+  // How a thread that expects something soon looks for it before it sleeps in wait(): for so long, about two wake-ups' worth,
+  // and how often before it lets others have its core.
+  struct Patience {
+    std::chrono::microseconds time{20};
+    unsigned looks_per_yield = 1;  // a look is a system call
+  };
+  virtual Patience patience() const { return {}; }
   virtual void interrupt() = 0;          // thread-safe; ends one wait() (present or next)
   virtual void close() = 0;              // thread-safe; both sides see the end
   virtual std::string peer() const = 0;  // for messages, e.g. "127.0.0.1:4321"

@@ -9,8 +9,8 @@ namespace gpupool::worker {
 namespace {
 
 constexpr size_t kBufferBytes = 64 * 1024;
-// A client that calls in a loop answers within this time; sleeping in between would cost it a wake-up per call.
-constexpr std::chrono::microseconds kSpin{30};
+// Beside the connection's patience: a client that calls in a loop needs some time between a reply and its next call.
+constexpr std::chrono::microseconds kBetweenCalls{10};
 
 }  // namespace
 
@@ -24,11 +24,14 @@ Result<size_t> Inbox::receive(std::span<std::byte> destination) {
   auto received = connection_.receive_some(destination);
   if (!received || *received != 0) return received;
   if (recently_busy_) {
-    const auto stop = transport::Clock::now() + kSpin;
+    const auto patience = connection_.patience();
+    const auto stop = transport::Clock::now() + patience.time + kBetweenCalls;
     do {
       sched_yield();
-      received = connection_.receive_some(destination);
-      if (!received || *received != 0) return received;
+      for (unsigned look = 0; look < patience.looks_per_yield; ++look) {
+        received = connection_.receive_some(destination);
+        if (!received || *received != 0) return received;
+      }
     } while (transport::Clock::now() < stop);
   }
   recently_busy_ = false;
