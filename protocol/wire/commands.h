@@ -114,7 +114,7 @@ struct CancelBulk {
   uint64_t copy;
 };
 // direct_to_device, direct_from_device: the rows lie packed in memory that the client has registered for its connection
-// (transport::DirectMemory), and the server reads or writes it there when the stream gets there. A reply ends the copy, also
+// (transport::DirectMemory), and the server reads it there, at the latest when the stream gets there, or writes it. A reply ends the copy, also
 // without kWantsReply: the memory has been read, or all of it is written. CUDA_ERROR_NOT_SUPPORTED: the connection cannot.
 // What cannot be read or written under this key ends the session.
 struct DirectCopy {

@@ -40,6 +40,7 @@ class EventPool {
 
 struct ContextState;
 class CopyLane;      // copies to the host that are on their way (bulk.h)
+class RemoteLane;    // direct copies that wait for the device (remote_copy.h)
 struct StagingChunk;
 
 struct StreamState {
@@ -48,6 +49,7 @@ struct StreamState {
   bool used = false;                  // in context->used: work since the last record for a free
   bool dirty = false;                 // work since it was last seen idle
   std::shared_ptr<CopyLane> lane;     // made with the first copy to the host
+  std::weak_ptr<RemoteLane> remote_lane;
   StagingChunk* slab = nullptr;       // where small copies to the device are staged next
   size_t slab_used = 0;
   uint64_t ordered = 0;               // the last barrier that it is behind

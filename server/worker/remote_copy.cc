@@ -1,6 +1,7 @@
 #include "server/worker/remote_copy.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/worker/executor.h"
 
@@ -46,7 +47,7 @@ CUresult RemoteCopy::enqueue_direct(StreamState& stream) {
   }
   written_past_cpu_ = client_.to_device && !session_.memory.cpu_reaches() && session_.api.cuFlushGPUDirectRDMAWrites;
   ready_.push_back(event);
-  hand_over();
+  hand_over(stream);
   return CUDA_SUCCESS;
 }
 
@@ -69,7 +70,7 @@ CUresult RemoteCopy::enqueue_staged(StreamState& stream) {
   }
   ring_.release_after(session_.staging, stream);
   if (result == CUDA_SUCCESS) {
-    hand_over();
+    hand_over(stream);
     return CUDA_SUCCESS;
   }
   // What is enqueued already must not wait for pieces that nobody will move.
@@ -80,18 +81,41 @@ CUresult RemoteCopy::enqueue_staged(StreamState& stream) {
   return result;
 }
 
-void RemoteCopy::hand_over() {
+void RemoteCopy::hand_over(StreamState& stream) {
   unmoved_ = pieces_ + (client_.to_device ? 0 : 1);
   if (waits_from_ != 0) submit(0, std::min(waits_from_, pieces_));
   if (ready_.empty()) return;
   if (ready_.size() == 1 && session_.api.cuEventQuery(ready_.front()) == CUDA_SUCCESS) return queue_ready();
-  const auto self = shared_from_this();
-  const bool taken = session_.waits.submit(context, [self] {
-    make_current(self->session_.api, self->context);
-    self->queue_ready();
-    make_current(self->session_.api, nullptr);
+  if (const auto lane = stream.remote_lane.lock(); lane && lane->push(shared_from_this())) return;
+  const auto lane = std::make_shared<RemoteLane>();
+  stream.remote_lane = lane;
+  lane->push(shared_from_this());
+  const bool taken = session_.waits.submit(context, [lane, context = context, &api = session_.api] {
+    make_current(api, context);
+    lane->serve();
+    make_current(api, nullptr);
   });
-  if (!taken) queue_ready();  // no thread to be had: the executor waits itself
+  if (!taken) lane->serve();  // no thread to be had: the executor waits itself
+}
+
+bool RemoteLane::push(std::shared_ptr<RemoteCopy> copy) {
+  const std::lock_guard lock(mutex_);
+  if (!over_) copies_.push_back(std::move(copy));
+  return !over_;
+}
+
+void RemoteLane::serve() {
+  while (true) {
+    std::shared_ptr<RemoteCopy> copy;
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = copies_.empty();
+      if (over_) return;
+      copy = std::move(copies_.front());
+      copies_.pop_front();
+    }
+    copy->queue_ready();
+  }
 }
 
 void RemoteCopy::queue_ready() {

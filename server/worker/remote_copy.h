@@ -5,6 +5,8 @@
 // stream, or the device with a place in the ring, has got there. The reply is sent, and only then the stream goes on: when the
 // last piece has been read, or has been written and can be seen by the client.
 #pragma once
+#include <deque>
+
 #include "server/worker/bulk_copy.h"
 #include "server/worker/device_windows.h"
 #include "server/worker/remote_memory.h"
@@ -31,12 +33,13 @@ class RemoteCopy final : public BulkCopy, public RemoteMemory::Copy, public std:
   void end(uint64_t piece) override;
   void lost() override { finish(CUDA_ERROR_UNKNOWN); }
   void cancel() override;
+  // Waits for the device, and hands the pieces over as it gets to them.
+  void queue_ready();
 
  private:
   CUresult enqueue_direct(StreamState& stream);
   CUresult enqueue_staged(StreamState& stream);
-  void hand_over();
-  void queue_ready();
+  void hand_over(StreamState& stream);
   void submit(uint64_t first, uint64_t last);
   // The first result counts.
   void finish(CUresult result);
@@ -65,6 +68,20 @@ class RemoteCopy final : public BulkCopy, public RemoteMemory::Copy, public std:
   bool releasing_ = false;
   bool released_ = false;
   CUresult result_ = CUDA_SUCCESS;
+};
+
+// The copies of one stream that wait for the device: one wait thread for all of them, so that a long row of copies leaves threads
+// for others. Lives as long as that thread is on it.
+class RemoteLane {
+ public:
+  // False: the thread is through with it.
+  bool push(std::shared_ptr<RemoteCopy> copy);
+  void serve();
+
+ private:
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<RemoteCopy>> copies_;
+  bool over_ = false;
 };
 
 }  // namespace gpupool::worker

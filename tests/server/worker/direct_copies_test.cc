@@ -117,6 +117,24 @@ TEST_CASE("memory is read and written when the stream gets there, and other copi
   CHECK(fixture.holds(4 << 20, second));
 }
 
+TEST_CASE("a long row of copies behind a host function leaves it a thread") {
+  const bool staged = GENERATE(false, true);  // then what goes to the device is read at once
+  Fixture fixture(staged);
+  constexpr int kCopies = 300;  // more than wait threads
+  fixture.client.fake.hold(0);
+  fixture.client.send(Command::host_function, bytes_of(wire::HostFunction{stream_handle(0), 7}));
+  std::vector<uint64_t> copies;
+  for (int i = 0; i < kCopies; ++i) {
+    copies.push_back(!staged && i % 2 == 0 ? fixture.up(stream_handle(0), 0, 0, 4096) : fixture.down(stream_handle(0), 0, 0, 4096));
+  }
+  fixture.client.send(Command::ping, {});
+  CHECK(fixture.client.receive().header.kind == wire::MessageKind::pong);  // all of them are waited for
+  fixture.client.fake.let_go(0);
+  CHECK(fixture.client.receive().header.kind == wire::MessageKind::host_callback);
+  fixture.client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{7, 0}));
+  for (const uint64_t copy : copies) REQUIRE(fixture.client.result(copy) == CUDA_SUCCESS);
+}
+
 TEST_CASE("the reply comes when the last piece has been moved, and the stream goes on behind it") {
   Fixture fixture(GENERATE(false, true));
   const bool to_device = GENERATE(true, false);
