@@ -163,8 +163,8 @@ bool is_installed(const std::string& program) {
 }
 
 double perftest_MBps(const std::string& program, const RdmaPair& pair, size_t bytes, int messages) {
-  // bytes, iterations, peak, average, messages per second
-  return run(program, pair, bytes, messages, {"--report_gbits"}).at(3) * 1000 / 8;
+  // bytes, iterations, peak, average, messages per second; what it calls MB are MiB
+  return run(program, pair, bytes, messages, {}).at(3) * 1.048576;
 }
 
 double perftest_latency_us(const RdmaPair& pair, int messages) {
