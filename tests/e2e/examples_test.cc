@@ -13,7 +13,7 @@ using Arguments = std::map<std::string, std::vector<std::string>>;
 // Smaller than the defaults, so that several tests at once stay quick; smaller still for the guest, where rdma is.
 Arguments arguments() {
   if (over_rdma()) {
-    return {{"paillier", {"--size", "2"}},
+    return {{"paillier", {"--size", "1"}},
             {"matrix_multiply", {"--rows", "60", "--inner", "50", "--columns", "70"}},
             {"fractal", {"--width", "80", "--height", "60", "--iterations", "100"}}};
   }
