@@ -1,11 +1,14 @@
 #include "server/worker/outbox.h"
 
 #include <array>
+#include <thread>
 
 namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::milliseconds kFarewellTime{500};  // for the last message to a client that may not read
+
+constexpr std::chrono::milliseconds kOthersTime{50};
 
 }  // namespace
 
@@ -48,8 +51,11 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
 }
 
 void Outbox::end(std::string_view reason) {
-  // A sender that is blocked holds the mutex: the farewell is not worth waiting for it.
+  // Whoever is just sending a message is waited for; a sender that is blocked is not worth it.
   std::unique_lock lock(mutex_, std::try_to_lock);
+  for (const auto limit = transport::Clock::now() + kOthersTime; !lock && transport::Clock::now() < limit && !lock.try_lock();) {
+    std::this_thread::yield();
+  }
   if (lock && !over()) {
     const wire::MessageHeader header{.kind = wire::MessageKind::end};
     send_locked(header, std::as_bytes(std::span(reason)), {}, transport::Clock::now() + kFarewellTime);
