@@ -9,8 +9,10 @@ namespace {
 
 using transport::Clock;
 
-// Of pieces of 1 MiB: enough for any link, and a copy that comes now does not wait long for its turn.
-constexpr size_t kUnderWay = 8;
+// Of pieces of 1 MiB: several times what a link of 400 Gb/s holds. More only fills queues on the way: a read is answered as fast
+// as the other side can send, and what a queue cannot take is lost and sent again (Soft-RoCE, whose queue holds 1000 packets of
+// 4 KiB, ran out of retries with eight).
+constexpr size_t kUnderWay = 2;
 static_assert(kUnderWay <= transport::DirectMemory::kMostUnderWay);
 // How long completions are polled for before the thread sleeps: about two wake-ups' worth.
 constexpr auto kSpin = std::chrono::microseconds(20);
