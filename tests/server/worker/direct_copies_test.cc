@@ -68,6 +68,8 @@ struct Fixture {
   int status = 0;
 };
 
+constexpr size_t kUnderWay = 2;  // as remote_memory.cc
+
 }  // namespace
 
 TEST_CASE("bytes go straight to the device and come back, in every size, staged or not") {
@@ -138,12 +140,12 @@ TEST_CASE("a long row of copies behind a host function leaves it a thread") {
 TEST_CASE("the reply comes when the last piece has been moved, and the stream goes on behind it") {
   Fixture fixture(GENERATE(false, true));
   const bool to_device = GENERATE(true, false);
-  const uint64_t bytes = 3 << 20;
+  const uint64_t bytes = to_device ? 2 << 20 : 1 << 20;  // with the flush as many as are under way at a time
   fixture.direct.hold();
   const uint64_t copy = to_device ? fixture.up(stream_handle(0), 0, 0, bytes) : fixture.down(stream_handle(0), 0, 0, bytes);
   const uint64_t wait = fixture.synchronize(stream_handle(0));
-  REQUIRE(fixture.direct.await_posted(to_device ? 3 : 4));  // with the flush
-  fixture.direct.let_go(to_device ? 2 : 3);
+  REQUIRE(fixture.direct.await_posted(kUnderWay));
+  fixture.direct.let_go(kUnderWay - 1);
   CHECK(fixture.client.silent());
   fixture.direct.let_go();
   CHECK(fixture.client.result(copy) == CUDA_SUCCESS);
@@ -154,17 +156,17 @@ TEST_CASE("copies take turns, a few pieces at a time") {
   Fixture fixture;
   fixture.direct.hold();
   const uint64_t large = fixture.up(stream_handle(0), 0, 0, 11 << 20);
-  REQUIRE(fixture.direct.await_posted(8));
+  REQUIRE(fixture.direct.await_posted(kUnderWay));
   const uint64_t small = fixture.up(stream_handle(1), 11 << 20, 0, 1 << 20);
   const uint64_t again = fixture.client.send(Command::ping, {});
   CHECK(fixture.client.receive().header.kind == wire::MessageKind::pong);  // the small one is queued
   static_cast<void>(again);
-  fixture.direct.let_go(10);
+  fixture.direct.let_go(kUnderWay + 2);
   CHECK(fixture.client.result(small) == CUDA_SUCCESS);
   CHECK(fixture.client.silent());
   fixture.direct.let_go();
   CHECK(fixture.client.result(large) == CUDA_SUCCESS);
-  CHECK(fixture.direct.most_under_way() == 8);
+  CHECK(fixture.direct.most_under_way() == kUnderWay);
 }
 
 TEST_CASE("a key or an address that the client has not registered ends the session, and says so") {
@@ -220,7 +222,7 @@ TEST_CASE("a context is destroyed while copies are on their way: it waits for th
   fixture.direct.hold();
   const uint64_t copy = fixture.client.send(Command::direct_to_device, fixture.body(0, 0, 0, 11 << 20), false, kOther);
   const uint64_t gone = fixture.client.send(Command::destroy_context, bytes_of(wire::DestroyContext{kOther}), true, 0);
-  REQUIRE(fixture.direct.await_posted(8));
+  REQUIRE(fixture.direct.await_posted(kUnderWay));
   CHECK(fixture.client.silent());
   fixture.direct.let_go();
   CHECK(fixture.client.result(copy) == CUDA_SUCCESS);
