@@ -196,7 +196,7 @@ uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, siz
       bytes = 0;
       while (bytes < kBufferBytes && !buffers.empty()) {
         const size_t size = std::min(kBufferBytes - bytes, buffers.front().iov_len - offset);
-        std::memcpy(slot + bytes, static_cast<const std::byte*>(buffers.front().iov_base) + offset, size);
+        if (size != 0) std::memcpy(slot + bytes, static_cast<const std::byte*>(buffers.front().iov_base) + offset, size);
         bytes += size;
         offset += size;
         if (offset == buffers.front().iov_len) {
