@@ -29,6 +29,11 @@ int poll_limit(Deadline deadline) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
 
+// To the next byte there is.
+void skip_empty(std::span<const iovec>& buffers, size_t& offset) {
+  for (; !buffers.empty() && offset == buffers.front().iov_len; offset = 0) buffers = buffers.subspan(1);
+}
+
 void ring(int wake) {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake, &one, sizeof one);
@@ -152,10 +157,7 @@ Result<size_t> Stream::send_some(std::span<const iovec> buffers) {
   const std::lock_guard lock(mutex_);
   size_t total = 0, offset = 0;
   while (true) {
-    while (!buffers.empty() && offset == buffers.front().iov_len) {
-      buffers = buffers.subspan(1);
-      offset = 0;
-    }
+    skip_empty(buffers, offset);
     if (buffers.empty()) break;
     if (!can_send()) progress();
     if (!can_send()) break;
@@ -173,7 +175,9 @@ uint32_t Stream::post_batch(std::span<const iovec>& buffers, size_t& offset, siz
   std::array<std::array<ibv_sge, kSendParts>, kBatch> parts;
   const uint32_t most_parts = std::min(kSendParts, pair_->send_parts());
   uint32_t count = 0;
-  for (; count < kBatch && can_send() && !buffers.empty(); ++count) {
+  for (; count < kBatch && can_send(); ++count) {
+    skip_empty(buffers, offset);
+    if (buffers.empty()) break;
     ibv_send_wr& request = requests[count] = {};
     std::byte* const slot = send_buffers_->at(posted_ % sends_);
     size_t bytes = 0, pieces = 0;

@@ -49,6 +49,20 @@ TEST_CASE("a gather list arrives in order, empty parts and thousands of parts in
   std::vector<std::byte> received(bytes.size());
   REQUIRE(receive_exact(*pair.server, received, in(kLong)));
   CHECK(received == bytes);
+  // Whole messages of a transport that cuts the stream into some, and nothing behind them.
+  std::vector<std::byte> whole = pattern(64 * 1024, 2);
+  const iovec parts[] = {{whole.data(), whole.size()}, {nullptr, 0}, {whole.data(), 0}};
+  size_t sent = 0;
+  while (sent < whole.size()) {
+    const iovec rest[] = {{whole.data() + sent, whole.size() - sent}, parts[1], parts[2]};
+    const auto step = pair.client->send_some(rest);
+    REQUIRE(step);
+    sent += *step;
+    if (*step == 0) REQUIRE(pair.client->wait(false, true, in(kLong)));
+  }
+  received.resize(whole.size());
+  REQUIRE(receive_exact(*pair.server, received, in(kLong)));
+  CHECK(received == whole);
   CHECK(send_all(*pair.client, {}, in(kLong)));
   CHECK(receive_exact(*pair.server, {}, in(kLong)));
   const auto nothing = pair.client->send_some(std::span(pieces).first(2000));
