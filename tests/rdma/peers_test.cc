@@ -93,7 +93,7 @@ TEST_CASE("a peer that is killed is noticed by a reader, by a writer and by dire
     std::byte byte{};
     result = receive_exact(**server, {&byte, 1}, in(kLong));
   } else if (doing == writes) {
-    const auto much = pattern(256 << 20, 1);
+    const std::vector<std::byte> much(256 << 20);
     result = send_all_of(**server, much);
   } else {
     while (result && Clock::now() - start < kLong) {
