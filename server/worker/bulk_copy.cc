@@ -86,6 +86,16 @@ void Ring::give_back(EventPool& pool, SignalPool& signal_pool) {
   signals.clear();
 }
 
+CUresult BulkCopy::hold(const DeviceApi& api, CUstream stream, CUevent* reached) {
+  *reached = events_->take();
+  CUresult result = *reached ? api.cuEventRecord(*reached, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS) result = signals_->wait(*done_, done_->value, stream);
+  if (result == CUDA_SUCCESS) return result;
+  if (*reached) events_->give(*reached);
+  signals_->give(done_);
+  return result;
+}
+
 void BulkCopies::add(uint64_t sequence, std::shared_ptr<BulkCopy> copy) {
   const std::lock_guard lock(mutex_);
   copies_[sequence] = std::move(copy);

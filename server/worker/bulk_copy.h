@@ -81,6 +81,9 @@ class BulkCopy {
   const DeviceRows rows;
 
  protected:
+  // From here on the stream waits for `done_`, which is taken. *reached: all before it is done. With an error neither is there.
+  CUresult hold(const DeviceApi& api, CUstream stream, CUevent* reached);
+
   const std::shared_ptr<EventPool> events_;
   const std::shared_ptr<SignalPool> signals_;
   Ring ring_;                 // empty: the CPU reaches the device's memory

@@ -25,14 +25,8 @@ CUresult OutgoingCopy::start(Executor& session, Way way, StreamState& stream, co
 
 // `ready_` has one event: everything before the copy is done.
 CUresult OutgoingCopy::enqueue_direct(StreamState& stream) {
-  const CUevent event = events_->take();
-  CUresult result = event ? session_.api.cuEventRecord(event, stream.stream) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result == CUDA_SUCCESS) result = signals_->wait(*done_, done_->value, stream.stream);
-  if (result != CUDA_SUCCESS) {
-    if (event) events_->give(event);
-    signals_->give(done_);
-    return result;
-  }
+  CUevent event = nullptr;
+  if (const CUresult result = hold(session_.api, stream.stream, &event); result != CUDA_SUCCESS) return result;
   ready_.push_back(event);
   hand_over();
   return CUDA_SUCCESS;

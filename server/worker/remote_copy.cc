@@ -32,14 +32,8 @@ CUresult RemoteCopy::start(Executor& session, StreamState& stream, const DeviceR
 }
 
 CUresult RemoteCopy::enqueue_direct(StreamState& stream) {
-  const CUevent event = events_->take();
-  CUresult result = event ? session_.api.cuEventRecord(event, stream.stream) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result == CUDA_SUCCESS) result = signals_->wait(*done_, done_->value, stream.stream);
-  if (result != CUDA_SUCCESS) {
-    if (event) events_->give(event);
-    signals_->give(done_);
-    return result;
-  }
+  CUevent event = nullptr;
+  if (const CUresult result = hold(session_.api, stream.stream, &event); result != CUDA_SUCCESS) return result;
   uint64_t at = rows.address;
   for (const DeviceSpan& span : spans_) {
     pieces_ += (span.end - at + kLargePiece - 1) / kLargePiece;
