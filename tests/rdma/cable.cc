@@ -1,10 +1,8 @@
 #include "tests/rdma/cable.h"
 
-#include <chrono>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include "tests/support/processes.h"
@@ -28,11 +26,7 @@ bool ports_are(const std::string& state) {
 }
 
 void await_ports(const std::string& state) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!ports_are(state)) {
-    if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("the ports are not " + state);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  if (!eventually([&] { return ports_are(state); })) throw std::runtime_error("the ports are not " + state);
 }
 
 }  // namespace

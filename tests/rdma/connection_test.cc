@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "rdma/stream.h"
-#include "tests/protocol/transport/contract.h"
+#include "tests/rdma/pair.h"
 #include "tests/support/catch.h"
 
 namespace {
@@ -17,6 +17,8 @@ using namespace gpupool;
 using namespace gpupool::transport;
 using contract::in;
 using contract::kLong;
+using contract::require_talk;
+using contract::Upgraded;
 using Use = RdmaOptions::Use;
 using Setup = RdmaOptions::Setup;
 
@@ -26,33 +28,11 @@ std::string server_address() {
   return text.substr(text.rfind(' ') + 1);
 }
 
-struct Upgraded {
-  std::unique_ptr<Connection> client, server;
-  Result<void> client_result, server_result;
-};
-
 Upgraded upgrade(const RdmaOptions& client_options, const RdmaOptions& server_options) {
   Options mine, theirs;
   mine.rdma = client_options;
   theirs.rdma = server_options;
-  auto listener = listen({"rdma", server_address(), 0}, theirs);
-  REQUIRE(listener);
-  auto client = connect((*listener)->endpoint(), mine);
-  REQUIRE(client);
-  auto server = (*listener)->accept(in(kLong));
-  REQUIRE(server);
-  Upgraded made{std::move(*client), std::move(*server), {}, {}};
-  std::thread other([&] { made.server_result = made.server->upgrade(Side::server, in(kLong)); });
-  made.client_result = made.client->upgrade(Side::client, in(kLong));
-  other.join();
-  return made;
-}
-
-void check_talk(Upgraded& pair) {
-  REQUIRE(contract::send_text(*pair.client, "to the server"));
-  CHECK(contract::receive_text(*pair.server, 13) == "to the server");
-  REQUIRE(contract::send_text(*pair.server, "to the client"));
-  CHECK(contract::receive_text(*pair.client, 13) == "to the client");
+  return contract::upgrade({"rdma", server_address(), 0}, mine, theirs);
 }
 
 RdmaOptions with(Use use, Setup setup = Setup::automatic) {
@@ -121,40 +101,40 @@ constexpr uint32_t kData = 0, kControl = 1u << 28, kNoKind = 7u << 28;
 
 TEST_CASE("the connection manager connects them where both sides want it") {
   Upgraded pair = upgrade(with(Use::always, Setup::manager), with(Use::always, Setup::manager));
-  REQUIRE(pair.client_result);
-  REQUIRE(pair.server_result);
-  CHECK(pair.client->carrier().find("connection manager") != std::string::npos);
-  CHECK(pair.server->carrier().find("connection manager") != std::string::npos);
-  CHECK(pair.server->direct_memory() != nullptr);
-  check_talk(pair);
+  REQUIRE(pair.client);
+  REQUIRE(pair.server);
+  CHECK(pair.pair.client->carrier().find("connection manager") != std::string::npos);
+  CHECK(pair.pair.server->carrier().find("connection manager") != std::string::npos);
+  CHECK(pair.pair.server->direct_memory() != nullptr);
+  require_talk(pair.pair);
 }
 
 TEST_CASE("a side that says addresses gets them") {
   Upgraded pair = upgrade(with(Use::always, Setup::addresses), with(Use::always, Setup::manager));
-  REQUIRE(pair.client_result);
-  REQUIRE(pair.server_result);
-  CHECK(pair.client->carrier().find("connection manager") == std::string::npos);
-  check_talk(pair);
+  REQUIRE(pair.client);
+  REQUIRE(pair.server);
+  CHECK(pair.pair.client->carrier().find("connection manager") == std::string::npos);
+  require_talk(pair.pair);
 }
 
 TEST_CASE("a server without rdma is spoken to over tcp, or not at all where rdma is a must") {
   Upgraded pair = upgrade(with(Use::if_possible), with(Use::never));
-  REQUIRE(pair.client_result);
-  REQUIRE(pair.server_result);
-  CHECK(pair.client->carrier().find("tcp (no rdma: the peer: rdma is switched off)") != std::string::npos);
-  CHECK(pair.client->direct_memory() == nullptr);
-  check_talk(pair);
+  REQUIRE(pair.client);
+  REQUIRE(pair.server);
+  CHECK(pair.pair.client->carrier().find("tcp (no rdma: the peer: rdma is switched off)") != std::string::npos);
+  CHECK(pair.pair.client->direct_memory() == nullptr);
+  require_talk(pair.pair);
 
   const Upgraded refused = upgrade(with(Use::always), with(Use::never));
-  REQUIRE_FALSE(refused.client_result);
-  CHECK(refused.client_result.error().message.find("switched off") != std::string::npos);
+  REQUIRE_FALSE(refused.client);
+  CHECK(refused.client.error().message.find("switched off") != std::string::npos);
 }
 
 TEST_CASE("wishes that the device cannot fulfil are told by name") {
   const auto why = [](const RdmaOptions& options) {
     const Upgraded pair = upgrade(options, with(Use::if_possible));
-    REQUIRE_FALSE(pair.client_result);
-    return pair.client_result.error().message;
+    REQUIRE_FALSE(pair.client);
+    return pair.client.error().message;
   };
   RdmaOptions options = with(Use::always);
   options.device = "no_such_device";
@@ -196,10 +176,10 @@ TEST_CASE("counts, kinds and sizes that cannot be end the connection") {
 
 TEST_CASE("the queue pair of direct transfers gives a client no access to the server") {
   Upgraded pair = upgrade(with(Use::always), with(Use::always));
-  REQUIRE(pair.client_result);
-  REQUIRE(pair.server_result);
+  REQUIRE(pair.client);
+  REQUIRE(pair.server);
   // Only the server may use it to reach the other side.
-  DirectMemory& direct = *pair.client->direct_memory();
+  DirectMemory& direct = *pair.pair.client->direct_memory();
   std::vector<std::byte> memory(4096);
   const auto region = direct.add(memory.data(), memory.size(), DirectMemory::Access::local);
   REQUIRE(region);
@@ -209,11 +189,11 @@ TEST_CASE("the queue pair of direct transfers gives a client no access to the se
   for (const auto deadline = Clock::now() + kLong; done && *done == 0 && Clock::now() < deadline;) done = direct.completed({&cookie, 1});
   CHECK_FALSE(done);
   // The byte stream goes on where the device tells of nothing; in any case the server is told when the client leaves.
-  pair.client->close();
-  const auto ready = pair.server->wait(true, false, in(kLong));
+  pair.pair.client->close();
+  const auto ready = pair.pair.server->wait(true, false, in(kLong));
   if (ready) {
     std::byte byte{};
-    CHECK_FALSE(pair.server->receive_some({&byte, 1}));
+    CHECK_FALSE(pair.pair.server->receive_some({&byte, 1}));
   }
 }
 
