@@ -5,22 +5,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 
-#include "protocol/transport/tcp/address.h"
+#include "protocol/transport/deadline.h"
 
 namespace gpupool::transport::rdma {
 namespace {
 
 // How long close() waits for the peer's device to have the last message. A peer that is alive has it at once.
 constexpr std::chrono::milliseconds kFarewell{500};
-
-int poll_limit(Deadline deadline) {
-  if (!deadline) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
-}
 
 }  // namespace
 
@@ -91,7 +84,7 @@ Result<Connection::Ready> RdmaConnection::wait(bool for_receive, bool for_send, 
       if (auto good = domain_->take_events(); !good) return name_peer(good.error());
     }
     const bool interrupted = count > 0 && polled[0].revents != 0 && take_interrupt();
-    if (interrupted || (deadline && Clock::now() >= *deadline)) {
+    if (interrupted || passed(deadline)) {
       return wishes ? stream_->look(for_receive, for_send) : Ready::none;
     }
   }

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "protocol/transport/deadline.h"
+
 namespace gpupool::transport::rdma {
 namespace {
 
@@ -65,12 +67,6 @@ struct Greeting {
 };
 
 constexpr int kBacklog = 4;
-
-int milliseconds_left(Deadline deadline) {
-  if (!deadline) return 10'000;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 10'000));
-}
 
 Error failure(const char* doing) {
   return {ErrorCode::unavailable, std::string("the RDMA connection manager ") + doing + ": " + std::generic_category().message(errno)};
@@ -134,11 +130,11 @@ Result<rdma_cm_event*> ConnectionManager::next(Deadline deadline, int client) {
     rdma_cm_event* event = nullptr;
     if (calls()->get_cm_event(channel_, &event) == 0) return event;
     if (errno != EAGAIN && errno != EINTR) return failure("has failed");
-    if (deadline && Clock::now() >= *deadline) {
+    if (passed(deadline)) {
       return Error{ErrorCode::unavailable, "the RDMA connection manager did not answer in time"};
     }
     pollfd polled[2] = {{channel_->fd, POLLIN, 0}, {client, POLLIN, 0}};
-    ::poll(polled, 2, milliseconds_left(deadline));
+    ::poll(polled, 2, poll_limit(deadline));
     if (polled[0].revents == 0 && polled[1].revents != 0) {
       return Error{ErrorCode::unavailable, "the client does without the RDMA connection manager"};
     }
@@ -175,14 +171,14 @@ Result<void> ConnectionManager::connect(const sockaddr_storage& local, sockaddr_
     const auto id = make_id();
     if (!id) return id.error();
     if (calls()->resolve_addr(*id, reinterpret_cast<sockaddr*>(&here), reinterpret_cast<sockaddr*>(&server),
-                              milliseconds_left(deadline)) != 0) {
+                              poll_limit(deadline)) != 0) {
       return failure("cannot look the server up");
     }
     if (auto done = await(*id, RDMA_CM_EVENT_ADDR_RESOLVED, deadline); !done) return done;
     if (pairs[place].mine->domain().device().name != (*id)->verbs->device->name) {
       return Error{ErrorCode::unavailable, "the way to the server is not by this device"};
     }
-    if (calls()->resolve_route(*id, milliseconds_left(deadline)) != 0) return failure("finds no route");
+    if (calls()->resolve_route(*id, poll_limit(deadline)) != 0) return failure("finds no route");
     if (auto done = await(*id, RDMA_CM_EVENT_ROUTE_RESOLVED, deadline); !done) return done;
     if (auto done = connect_one(*id, pairs[place], place, token, options, deadline); !done) return done;
   }

@@ -8,6 +8,8 @@
 #include <array>
 #include <utility>
 
+#include "protocol/transport/deadline.h"
+
 namespace gpupool::transport::rdma {
 
 Result<std::unique_ptr<DataChannel>> DataChannel::make(std::shared_ptr<Domain> domain, Side side) {
@@ -103,12 +105,7 @@ Result<void> DataChannel::wait(Deadline deadline) {
   // What completed before the arming tells nobody.
   if (!nothing_done()) return {};
   pollfd polled[2] = {{pair_->events_descriptor(), POLLIN, 0}, {wake_, POLLIN, 0}};
-  int limit = -1;
-  if (deadline) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()).count();
-    limit = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
-  }
-  ::poll(polled, 2, limit);
+  ::poll(polled, 2, poll_limit(deadline));
   if (polled[1].revents != 0) {
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = ::read(wake_, &count, sizeof count);

@@ -8,14 +8,6 @@
 #include <system_error>
 
 namespace gpupool::transport::rdma {
-namespace {
-
-Error failure(const char* doing, int error) {
-  return {ErrorCode::unavailable, std::string(doing) + ": " + std::generic_category().message(error)};
-}
-
-}  // namespace
-
 BufferBlock::~BufferBlock() {
   registered_ = {};
   ::munmap(memory_, count_ * kBufferBytes);
@@ -30,12 +22,12 @@ Result<std::shared_ptr<Domain>> Domain::open(const RdmaOptions& options, const s
   const int events = domain->events_descriptor();
   ::fcntl(events, F_SETFL, ::fcntl(events, F_GETFL) | O_NONBLOCK);
   domain->protection_ = domain->verbs_.alloc_pd(domain->device_.context);
-  if (!domain->protection_) return failure("cannot make a protection domain", errno);
+  if (!domain->protection_) return verb_failure("cannot make a protection domain", errno);
   ibv_srq_init_attr wish{};
   wish.attr.max_wr = std::min<uint32_t>(kMostSharedReceives, static_cast<uint32_t>(domain->device_.limits.max_srq_wr));
   wish.attr.max_sge = 1;
   domain->receive_queue_ = domain->verbs_.create_srq(domain->protection_, &wish);
-  if (!domain->receive_queue_) return failure("cannot make a shared receive queue", errno);
+  if (!domain->receive_queue_) return verb_failure("cannot make a shared receive queue", errno);
   return domain;
 }
 
@@ -89,7 +81,7 @@ Result<Registered> Domain::add(void* start, uint64_t bytes, int access, int dma_
 Result<std::unique_ptr<BufferBlock>> Domain::make_buffers(size_t count) {
   const size_t bytes = count * kBufferBytes;
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return failure("cannot get memory for messages", errno);
+  if (memory == MAP_FAILED) return verb_failure("cannot get memory for messages", errno);
   ::madvise(memory, bytes, MADV_DONTFORK);
   auto registered = add(memory, bytes, IBV_ACCESS_LOCAL_WRITE);
   if (!registered) {
@@ -131,7 +123,7 @@ Result<void> Domain::post(ReceiveBuffer& buffer) {
   request.sg_list = &place;
   request.num_sge = 1;
   ibv_recv_wr* bad = nullptr;
-  if (const int error = ibv_post_srq_recv(receive_queue_, &request, &bad)) return failure("cannot post a receive buffer", error);
+  if (const int error = ibv_post_srq_recv(receive_queue_, &request, &bad)) return verb_failure("cannot post a receive buffer", error);
   return {};
 }
 

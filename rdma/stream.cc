@@ -9,6 +9,8 @@
 #include <array>
 #include <cstring>
 
+#include "protocol/transport/deadline.h"
+
 namespace gpupool::transport::rdma {
 namespace {
 
@@ -22,12 +24,6 @@ constexpr unsigned kKindShift = 28;  // above Credits' count
 
 // Sends and receives share a completion queue; buffers are at even addresses.
 constexpr uint64_t send_id(uint64_t number) { return number << 1 | 1; }
-
-int poll_limit(Deadline deadline) {
-  if (!deadline) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
-}
 
 // To the next byte there is.
 void skip_empty(std::span<const iovec>& buffers, size_t& offset) {
@@ -103,18 +99,19 @@ Result<void> Stream::begin(uint32_t peer_receives) {
 Result<void> Stream::probe(Deadline deadline) {
   std::unique_lock lock(mutex_);
   post_control(Kind::probe);
-  return await_sent(lock, deadline);
+  return await(lock, deadline, [this] { return completed_ == posted_; });
 }
 
-Result<void> Stream::await_sent(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+// Until `done`, or the peer has ended, which then wants nothing more.
+Result<void> Stream::await(std::unique_lock<std::mutex>& lock, Deadline deadline, const std::function<bool()>& done) {
   while (true) {
     progress();
     if (failure_) return *failure_;
-    if (completed_ == posted_ || ended_) return {};  // a peer that has ended wants nothing more
+    if (done() || ended_) return {};
     pair_->arm();
     progress();
-    if (failure_ || completed_ == posted_ || ended_) continue;
-    if (deadline && Clock::now() >= *deadline) return Error{ErrorCode::lost, "the peer does not acknowledge what it is sent"};
+    if (failure_ || done() || ended_) continue;
+    if (passed(deadline)) return Error{ErrorCode::lost, "the peer does not acknowledge what it is sent"};
     lock.unlock();
     pollfd polled{pair_->events_descriptor(), POLLIN, 0};
     ::poll(&polled, 1, poll_limit(deadline));
@@ -127,18 +124,9 @@ void Stream::end(Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (ending_ || !credits_) return;
   ending_ = true;
-  progress();
-  while (!failure_ && !ended_ && !has_room() && (!deadline || Clock::now() < *deadline)) {
-    lock.unlock();
-    pollfd polled{pair_->events_descriptor(), POLLIN, 0};
-    if (prepare_to_wait(false, false) == Connection::Ready::none) ::poll(&polled, 1, poll_limit(deadline));
-    lock.lock();
-    pair_->take_events();
-    progress();
-  }
-  if (failure_ || ended_ || !has_room()) return;
+  if (!await(lock, deadline, [this] { return has_room(); }) || ended_) return;
   post_control(Kind::end);
-  (void)await_sent(lock, deadline);
+  (void)await(lock, deadline, [this] { return completed_ == posted_; });
 }
 
 // Control messages always ask for a completion.

@@ -8,6 +8,7 @@
 #pragma once
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -62,7 +63,7 @@ class Stream {
   uint32_t post_batch(std::span<const iovec>& buffers, size_t& offset, size_t& total);
   void repost(ReceiveBuffer& buffer);
   void fail(ErrorCode code, std::string message);
-  Result<void> await_sent(std::unique_lock<std::mutex>& lock, Deadline deadline);
+  Result<void> await(std::unique_lock<std::mutex>& lock, Deadline deadline, const std::function<bool()>& done);
 
   const std::shared_ptr<Domain> domain_;
   const uint32_t receives_;

@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <string>
+#include <system_error>
+
 namespace gpupool::transport::rdma {
 namespace {
 
@@ -20,6 +23,10 @@ Result<const Verbs*> load() {
 }
 
 }  // namespace
+
+Error verb_failure(const char* doing, int error) {
+  return {ErrorCode::unavailable, std::string(doing) + ": " + std::generic_category().message(error)};
+}
 
 Result<const Verbs*> load_verbs() {
   static const auto* const loaded = new Result<const Verbs*>(load());  // programs use the library from exit handlers, too

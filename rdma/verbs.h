@@ -44,6 +44,9 @@ struct Verbs {
   decltype(&::ibv_reg_dmabuf_mr) reg_dmabuf_mr = nullptr;  // null before rdma-core 34
 };
 
+// What the system's number of an error says of a verb that failed.
+Error verb_failure(const char* doing, int error);
+
 // Any thread. The error says why there is none.
 Result<const Verbs*> load_verbs();
 

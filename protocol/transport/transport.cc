@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "protocol/transport/backend.h"
+#include "protocol/transport/deadline.h"
 #include "protocol/transport/shm/connection.h"
 #include "protocol/transport/shm/listener.h"
 #include "protocol/transport/tcp/connection.h"
@@ -155,7 +156,7 @@ Result<void> send_all(Connection& connection, std::span<const iovec> buffers, De
       const auto ready = connection.wait(false, true, deadline);
       if (blocked) *blocked += Clock::now() - since;
       if (!ready) return ready.error();
-      if (*ready == Connection::Ready::none && deadline && Clock::now() >= *deadline) {
+      if (*ready == Connection::Ready::none && passed(deadline)) {
         return Error{ErrorCode::lost, "sending to " + connection.peer() + " timed out"};
       }
       continue;
@@ -182,7 +183,7 @@ Result<void> receive_exact(Connection& connection, std::span<std::byte> buffer, 
     if (*received == 0) {
       const auto ready = connection.wait(true, false, deadline);
       if (!ready) return ready.error();
-      if (*ready == Connection::Ready::none && deadline && Clock::now() >= *deadline) {
+      if (*ready == Connection::Ready::none && passed(deadline)) {
         return Error{ErrorCode::lost, "no answer from " + connection.peer() + " in time"};
       }
     }

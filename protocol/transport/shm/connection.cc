@@ -11,21 +11,14 @@
 #include <cstring>
 #include <utility>
 
-#include "protocol/transport/shm/address.h"
+#include "protocol/transport/deadline.h"
 #include "protocol/transport/peer_order.h"
+#include "protocol/transport/shm/address.h"
 
 namespace gpupool::transport::shm {
 namespace {
 
 constexpr short kBroken = POLLERR | POLLHUP | POLLNVAL;
-
-int limit_of(const Deadline& deadline) {
-  if (!deadline) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 3'600'000));
-}
-
-bool passed(const Deadline& deadline) { return deadline && Clock::now() >= *deadline; }
 
 }  // namespace
 
@@ -102,7 +95,7 @@ Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, D
       pollfd polled[3] = {{for_receive || for_send ? socket() : -1, static_cast<short>(for_receive ? POLLIN : 0), 0},
                           {for_send ? rings_.room : -1, POLLIN, 0},
                           {wake(), POLLIN, 0}};
-      if (::poll(polled, 3, limit_of(deadline)) < 0 && errno != EINTR) return failure(errno, "waiting for");
+      if (::poll(polled, 3, poll_limit(deadline)) < 0 && errno != EINTR) return failure(errno, "waiting for");
       interrupted = polled[2].revents != 0 && take_interrupt();
       if ((polled[0].revents & POLLIN) != 0) {
         if (auto taken = take_socket(); !taken) return taken.error();
@@ -150,7 +143,7 @@ Result<int> ShmConnection::receive_descriptor(Deadline deadline) {
     if (peer_gone_) return Error{ErrorCode::lost, peer() + " is gone"};
     if (passed(deadline)) return Error{ErrorCode::malformed, "no descriptor from " + peer() + " in time"};
     pollfd polled{socket(), POLLIN, 0};
-    if (::poll(&polled, 1, limit_of(deadline)) < 0 && errno != EINTR) return failure(errno, "waiting for");
+    if (::poll(&polled, 1, poll_limit(deadline)) < 0 && errno != EINTR) return failure(errno, "waiting for");
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "protocol/transport/deadline.h"
 #include "protocol/transport/shm/connection.h"
 
 namespace gpupool::transport::shm {
@@ -134,7 +135,7 @@ Result<void> ShmConnection::send_descriptors(std::span<const int> descriptors, s
   while (::sendmsg(socket(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return failure(errno, "sending a descriptor to");
-    if (deadline && Clock::now() >= *deadline) return Error{ErrorCode::lost, "sending to " + peer() + " timed out"};
+    if (passed(deadline)) return Error{ErrorCode::lost, "sending to " + peer() + " timed out"};
     const auto ready = SocketConnection::wait(false, true, deadline);
     if (!ready) return ready.error();
   }
