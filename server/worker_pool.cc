@@ -169,6 +169,18 @@ bool WorkerPool::take_image(Worker& worker, const ControlMessage& deposit) {
   return added || end_worker(worker, added.error().message);
 }
 
+// Of a worker that has ended, so there is nobody to end for what it sent.
+void WorkerPool::take_last_images(Worker& worker) {
+  for (auto message = receive_control(worker.control.native_handle()); message;
+       message = receive_control(worker.control.native_handle())) {
+    if (message->header.kind == ControlKind::image_deposit && message->descriptor >= 0) {
+      (void)images_.add(message->header.image_name, message->header.image_bytes, message->descriptor, worker.session);
+    } else if (message->descriptor >= 0) {
+      ::close(message->descriptor);
+    }
+  }
+}
+
 bool WorkerPool::end_worker(Worker& worker, const std::string& why) {
   worker.failure = why;
   log::error("worker_ended_by_poold", {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
@@ -342,6 +354,7 @@ void WorkerPool::reap() {
 void WorkerPool::ended(Worker& worker, int wait_status) {
   if (worker.state == State::starting) read_control(worker);  // its last words may not have been read yet
   worker.deadline.cancel();
+  if (worker.state == State::serving) take_last_images(worker);
   worker.control.close();
   const std::string how = end_text(wait_status);
   switch (worker.state) {

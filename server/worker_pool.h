@@ -101,6 +101,7 @@ class WorkerPool {
   bool serve(Worker& worker, const ControlMessage& message);
   bool give_image(Worker& worker, const ControlHeader& wanted);
   bool take_image(Worker& worker, const ControlMessage& deposit);
+  void take_last_images(Worker& worker);
   bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);
   void start_failed(const std::string& why);

@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <fstream>
+#include <ostream>
 
 #include "protocol/cuda/handles.h"
 #include "tests/e2e/pool.h"
@@ -23,6 +24,8 @@ constexpr size_t kAllowedGrowth = 1u << 20;
 #endif
 // A worker gives a client's memory back within 2 s of its end; the rest is for a busy machine.
 constexpr milliseconds kMemoryIsBack{6'000};
+constexpr size_t kIdleWorkers = 2;  // poold's default
+const std::vector<std::string> kTellsOfWorkers{"--log-level", "debug"};
 
 size_t resident_bytes(pid_t pid) {
   size_t pages = 0;
@@ -41,9 +44,19 @@ uint64_t free_bytes(Pool& pool) {
 struct Holdings {
   size_t workers, descriptors, files;
   bool operator==(const Holdings&) const = default;
+  friend std::ostream& operator<<(std::ostream& out, const Holdings& held) {
+    return out << held.workers << " workers, " << held.descriptors << " descriptors, " << held.files << " files";
+  }
 };
 Holdings holdings(Pool& pool) {
   return {pool.poold().workers().size(), pool.poold().descriptors(), shared_files(pool.instance()).size()};
+}
+
+// What poold holds after so many sessions, once it has done with the last one and its workers wait for clients.
+Holdings holdings_after(Pool& pool, size_t sessions) {
+  REQUIRE(pool.poold().await_log("session_ended", sessions));
+  REQUIRE(pool.poold().await_log("worker_ready", kIdleWorkers + sessions));
+  return holdings(pool);
 }
 
 // A session that takes a context and memory, uses them, and leaves with or without a word.
@@ -69,11 +82,10 @@ Process& start(std::vector<std::unique_ptr<Process>>& programs, Pool& pool, cons
 }  // namespace
 
 TEST_CASE("many clients one after another leave nothing behind") {
-  Pool pool;
+  Pool pool({}, kTellsOfWorkers);
   const uint64_t free_before = free_bytes(pool);
   REQUIRE(run_to_end({driver_app(), "short_life"}, pool.through()).status == 0);
-  REQUIRE(eventually([&] { return pool.poold().workers().size() == 2; }));
-  const Holdings before = holdings(pool);
+  const Holdings before = holdings_after(pool, 2);
   size_t resident = 0;
   for (int i = 0; i < kClients; ++i) {
     if (i % 50 == 0) {
@@ -93,11 +105,10 @@ TEST_CASE("many clients one after another leave nothing behind") {
 }
 
 TEST_CASE("many clients at once") {
-  Pool pool;
+  Pool pool({}, kTellsOfWorkers);
   const uint64_t free_before = free_bytes(pool);
   REQUIRE(run_to_end({driver_app(), "bystander", "1"}, pool.through()).status == 0);  // its module stays in the cache
-  REQUIRE(eventually([&] { return pool.poold().workers().size() == 2; }));
-  const Holdings before = holdings(pool);
+  const Holdings before = holdings_after(pool, 2);
   std::vector<std::unique_ptr<Process>> programs;
   for (int i = 0; i < 32; ++i) start(programs, pool, {"bystander", "20"});
   for (auto& program : programs) {
