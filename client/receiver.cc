@@ -97,12 +97,13 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
   auto started = Clock::now();
   last_received_ = std::max(last_received_, started);
   const Connection::Patience patience = connection_.patience();
-  unsigned looks = 0;
-  while (!is_done(waiter)) {
-    const size_t had = end_ - begin_;
+  unsigned looks = 0;  // since something came
+  while (looks % patience.looks_per_yield != 0 || !is_done(waiter)) {
+    const auto before = last_received_;
     if (!receive_some() || !parse()) return false;
-    if (end_ - begin_ != had || is_done(waiter)) {
-      started = Clock::now();
+    if (last_received_ != before) {
+      started = last_received_;
+      looks = 0;
       continue;
     }
     if (++looks % patience.looks_per_yield != 0) continue;

@@ -16,7 +16,7 @@ constexpr uint32_t kVersion = 1;
 // The trial message takes its retries to fail where packets get lost on the way, for example in a firewall.
 constexpr std::chrono::seconds kTrial{5};
 constexpr std::chrono::microseconds kLeastPatience{20}, kMostPatience{300};
-constexpr unsigned kLooksPerYield = 16;
+constexpr unsigned kLooksPerYield = 64;
 
 }  // namespace
 
