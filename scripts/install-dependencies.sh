@@ -104,6 +104,10 @@ need "/usr/lib/$multiarch/libboost_context.*" libboost-context-dev
 need /usr/include/lz4.h liblz4-dev
 need /usr/include/zstd.h libzstd-dev
 need /usr/include/openssl/ssl.h libssl-dev
+need /usr/include/grpcpp/grpcpp.h libgrpc++-dev
+need grpc_cpp_plugin protobuf-compiler-grpc
+need /usr/include/prometheus/registry.h prometheus-cpp-dev
+need /usr/include/seccomp.h libseccomp-dev
 need /usr/include/infiniband/verbs.h libibverbs-dev  # headers only: the libraries are loaded when wanted
 need /usr/include/rdma/rdma_cma.h librdmacm-dev
 need '/usr/include/catch2/catch*.hpp' catch2

@@ -1,7 +1,8 @@
 // What poold and a worker tell each other over the control socket (AF_UNIX, SOCK_SEQPACKET): one packet per
 // message.
 //
-// worker -> poold: ready, or failed with a text. poold -> worker: session, with the client's descriptor and
+// worker -> poold: ready, or failed with a text. poold -> worker: account, with the quota::Account of the client's tenant;
+// session, with the client's descriptor and
 // its Hello; bulk, with the descriptor of a further connection of that session. Module images go both ways as
 // sealed memory files (sealed_file.h): the worker asks for one by name, poold answers; the worker deposits one, or
 // says that what it got is not what the name says. While the session runs, worker::Control receives what poold
@@ -20,6 +21,7 @@ namespace gpupool::server {
 
 constexpr int kControlDescriptor = 3;  // in the worker
 constexpr int kLogDescriptor = 4;      // in the worker: poold's stderr
+constexpr int kSessionPageDescriptor = 5;  // in the worker: its quota::SessionPage
 
 // A client's Hello may be this long; much less than wire::kMaxHelloBytes, which also holds for the reply.
 constexpr uint32_t kMaxClientHelloBytes = 64 * 1024;
@@ -41,6 +43,7 @@ enum class ControlKind : uint32_t {
   failed = 2,
   session = 3,
   bulk = 4,
+  account = 5,
   image_wanted = 16,  // worker -> poold, answered by:
   image_found = 17,   // with the file
   image_missing = 18,
@@ -58,7 +61,7 @@ struct ControlHeader {
   std::array<char, 32> resume_token{};
   std::array<char, 32> bulk_token{};
   uint32_t from_peer = 0;  // bulk only: another server's
-  uint32_t reserved = 0;
+  uint32_t account_slot = 0;  // account: the session's
   uint64_t image_bytes = 0;        // session: of the largest image that poold keeps, 0: none; image_...: of this one
   wire::ImageDigest image_name{};  // this and below: image_...
   uint64_t image_request = 0;      // of a question and its answer

@@ -83,12 +83,12 @@ void WorkerPool::keep_enough() {
 }
 
 void WorkerPool::start_one() {
-  const auto started = start_worker(settings_.program);
+  auto started = start_worker(settings_.program);
   if (!started) {
     start_failed(started.error().message);
     return;
   }
-  auto worker = std::make_shared<Worker>(context_, *started);
+  auto worker = std::make_shared<Worker>(context_, std::move(*started));
   workers_.emplace(worker->pid, worker);
   log::debug("worker_starting", {{"worker", worker->pid}});
   watch_start(worker);
@@ -297,7 +297,14 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
       ::getrandom(header.bulk_token.data(), header.bulk_token.size(), 0) < 0) {
     return false;
   }
-  const auto sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
+  auto place = accounts_.take(client.tenant);
+  if (!place) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, place.error().message});
+    return true;
+  }
+  auto sent = send_control(worker.control.native_handle(),
+                           {.kind = ControlKind::account, .account_slot = (*place)->slot()}, "", (*place)->descriptor());
+  if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
   if (!sent) {  // it has just died: reap() reports it
     worker.state = State::starting;
     worker.failure = "it ended while it waited for a client: " + sent.error().message;
@@ -305,6 +312,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     return false;
   }
   close_descriptor(client.descriptor);
+  worker.place = std::move(*place);
   worker.state = State::serving;
   worker.since = Clock::now();
   worker.session = next_session_++;
@@ -356,6 +364,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   worker.deadline.cancel();
   if (worker.state == State::serving) take_last_images(worker);
   worker.control.close();
+  worker.place.reset();
   const std::string how = end_text(wait_status);
   switch (worker.state) {
     case State::serving: {

@@ -20,6 +20,7 @@
 
 #include "server/handover.h"
 #include "server/image_cache.h"
+#include "server/quota/accounts.h"
 #include "server/refusal.h"
 #include "server/worker_process.h"
 
@@ -33,6 +34,7 @@ struct Client {
   std::string session_id;
   std::string bulk_token;  // not empty: a bulk connection of that session
   bool from_peer = false;
+  std::string tenant = "default";
   // For logs, as the client says it:
   std::string address;
   std::string host;
@@ -74,9 +76,11 @@ class WorkerPool {
   enum class State { starting, idle, serving };
   struct Worker {
     Worker(asio::io_context& context, StartedWorker started)
-        : pid(started.pid), control(context, started.control), deadline(context), since(Clock::now()) {}
+        : pid(started.pid), control(context, started.control), page(std::move(started.page)), deadline(context), since(Clock::now()) {}
     pid_t pid;
     asio::posix::stream_descriptor control;
+    std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
+    std::unique_ptr<quota::Accounts::Place> place;  // while serving
     asio::steady_timer deadline;
     State state = State::starting;
     Clock::time_point since;  // of the state
@@ -116,6 +120,7 @@ class WorkerPool {
   const Settings settings_;
   const Refuse refuse_;
   ImageCache images_;
+  quota::Accounts accounts_;
   asio::signal_set child_signal_;
   asio::steady_timer backoff_timer_;
   asio::steady_timer stop_timer_;

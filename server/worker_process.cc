@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "server/handover.h"
 
@@ -28,15 +29,20 @@ constexpr int kFirstFree = 10;
 }  // namespace
 
 Result<StartedWorker> start_worker(const WorkerProgram& program) {
+  auto page = quota::SharedPage<quota::SessionPage>::create("gpupool-session");
+  if (!page) return page.error();
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return cannot_start(program.program, errno);
   const int ours = ends[0];
   const int theirs = ::fcntl(ends[1], F_DUPFD_CLOEXEC, kFirstFree);
+  const int theirs_page = ::fcntl((*page)->descriptor(), F_DUPFD_CLOEXEC, kFirstFree);
   const int duplicate_error = errno;
   ::close(ends[1]);
-  if (theirs < 0) {
-    ::close(ours);
+  if (theirs < 0 || theirs_page < 0) {
+    for (const int descriptor : {ours, theirs, theirs_page}) {
+      if (descriptor >= 0) ::close(descriptor);
+    }
     return cannot_start(program.program, duplicate_error);
   }
   ::fcntl(ours, F_SETFL, O_NONBLOCK);
@@ -49,6 +55,7 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
   ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, kLogDescriptor);
   ::posix_spawn_file_actions_adddup2(&actions, theirs, kControlDescriptor);
+  ::posix_spawn_file_actions_adddup2(&actions, theirs_page, kSessionPageDescriptor);
   sigset_t signals;
   ::sigemptyset(&signals);
   ::posix_spawnattr_setsigmask(&attributes, &signals);
@@ -69,12 +76,13 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
                          "--log-format",
                          log::name_of(program.log_format),
                          nullptr};
-  StartedWorker started{.pid = -1, .control = ours};
+  StartedWorker started{.pid = -1, .control = ours, .page = std::move(*page)};
   const int error = ::posix_spawn(&started.pid, program.program.c_str(), &actions, &attributes,
                                   const_cast<char* const*>(words), environ);
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
   ::close(theirs);
+  ::close(theirs_page);
   if (error != 0) {
     ::close(ours);
     return cannot_start(program.program, error);

@@ -6,6 +6,8 @@
 
 #include "protocol/wire/result.h"
 #include "server/log/log.h"
+#include "server/quota/session_page.h"
+#include "server/quota/shared_page.h"
 
 namespace gpupool::server {
 
@@ -20,10 +22,11 @@ struct WorkerProgram {
 struct StartedWorker {
   pid_t pid = -1;
   int control = -1;  // poold's end of the control socket, non-blocking; the caller's to close
+  std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
 };
 
-// The worker gets nothing but stdin from /dev/null, poold's stderr (as 1, 2 and the log) and the control
-// socket.
+// The worker gets nothing but stdin from /dev/null, poold's stderr (as 1, 2 and the log), the control socket and its
+// session's page.
 Result<StartedWorker> start_worker(const WorkerProgram& program);
 
 // Why a worker's session is over: "the client left", "killed by signal 11 (Segmentation fault)", "exit status

@@ -62,7 +62,7 @@ bool parse_arguments(int count, char** words, Arguments& out) {
 
 // poold's own descriptors are closed on exec; this is for what poold itself was started with.
 void close_inherited() {
-  constexpr int kFirst = server::kLogDescriptor + 1;
+  constexpr int kFirst = server::kSessionPageDescriptor + 1;
   if (::syscall(SYS_close_range, kFirst, ~0u, 0) == 0) return;
   for (int descriptor = kFirst; descriptor < 4096; ++descriptor) ::close(descriptor);  // Linux before 5.9
 }
@@ -112,7 +112,8 @@ Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline
 }
 
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
-          const transport::RdmaOptions& rdma, server::ControlMessage message, Control& control) {
+          const transport::RdmaOptions& rdma, server::ControlMessage message, Control& control,
+          const Usage& usage) {
   const server::ControlHeader& header = message.header;
   const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
   const std::string scheme(header.transport.data(),
@@ -174,6 +175,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.rdma = rdma;
   start.compression = wished_compression(message.payload);
   start.control = &control;
+  start.usage = usage;
   start.image_nonce = nonce;
   start.largest_image = keeps_images ? header.image_bytes : 0;
   start.stop_descriptor = control.end_descriptor();
@@ -214,15 +216,19 @@ int run(const Arguments& arguments) {
                                          (*devices)[0].name(), -1);
   // Nothing has run on the device until a client comes, so that its library's exit handlers find nothing to wait for.
   if (!told) std::exit(server::kWorkerPooldGone);
+  auto page = quota::SharedPage<quota::SessionPage>::open(server::kSessionPageDescriptor);
   auto message = server::receive_control(server::kControlDescriptor);
-  if (!message) {
-    if (message.error().code == ErrorCode::closed) std::exit(server::kWorkerOrderly);
-    return server::kWorkerControlBroken;
-  }
+  if (!message && message.error().code == ErrorCode::closed) std::exit(server::kWorkerOrderly);
+  if (!page || !message || message->header.kind != server::ControlKind::account) return server::kWorkerControlBroken;
+  auto account = quota::SharedPage<quota::Account>::open(message->descriptor);
+  if (!account || message->header.account_slot >= quota::kMostSessionsOfTenant) return server::kWorkerControlBroken;
+  const Usage usage{std::move(*page), std::move(*account), message->header.account_slot};
+  message = server::receive_control(server::kControlDescriptor);
+  if (!message) return server::kWorkerControlBroken;
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
   Control& control = *new Control(server::kControlDescriptor, poold_is_gone);  // as long as the process
-  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control);
+  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage);
 }
 
 }  // namespace
@@ -238,7 +244,7 @@ int main(int count, char** words) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != arguments.parent) return server::kWorkerPooldGone;  // ended before the line above
   worker::close_inherited();
-  for (const int descriptor : {server::kControlDescriptor, server::kLogDescriptor}) {
+  for (const int descriptor : {server::kControlDescriptor, server::kLogDescriptor, server::kSessionPageDescriptor}) {
     ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   }
   log::start(server::kLogDescriptor, arguments.level, arguments.format, "worker");

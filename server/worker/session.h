@@ -13,6 +13,8 @@
 #include "protocol/compression/governor.h"
 #include "protocol/image/name.h"
 #include "protocol/transport/transport.h"
+#include "server/quota/session_page.h"
+#include "server/quota/shared_page.h"
 #include "server/worker/control.h"
 
 namespace gpupool::worker {
@@ -23,6 +25,13 @@ using SymbolLookup = std::function<void*(const char* name)>;
 // The rest of a bulk connection's opening: the server's answer to the hello, and the upgrade.
 using WelcomeBulk = std::function<Result<void>(transport::Connection&, transport::Deadline)>;
 using BulkSink = std::function<void(std::unique_ptr<transport::Connection>, bool from_peer)>;
+
+// Where the session's use is written down, and its limits stand. Null in tests that need none.
+struct Usage {
+  std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
+  std::shared_ptr<quota::SharedPage<quota::Account>> account;
+  uint32_t slot = 0;  // of the account
+};
 
 struct SessionStart {
   std::unique_ptr<transport::Connection> connection;  // after the hello in both directions
@@ -39,6 +48,7 @@ struct SessionStart {
   std::function<void(BulkSink)> bulk_connections;
   WelcomeBulk welcome_bulk;
   compression::Policy compression = compression::Policy::off;  // of what the client gets on bulk connections: its wish
+  Usage usage;
   Control* control = nullptr;                          // to poold, outlives the session; null: there is none
   image::Nonce image_nonce{};                          // as told in the hello
   uint64_t largest_image = 0;                          // that poold keeps; 0: none

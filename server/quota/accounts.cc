@@ -1,0 +1,50 @@
+#include "server/quota/accounts.h"
+
+#include <algorithm>
+
+namespace gpupool::quota {
+
+Accounts::Place::~Place() {
+  for (auto& used : (*account_)->sessions[slot_].memory_used) used.store(0, std::memory_order_relaxed);
+  (*taken_)[slot_] = false;
+}
+
+Result<Accounts::Entry> Accounts::entry(const std::string& tenant) {
+  if (const auto known = entries_.find(tenant); known != entries_.end()) return known->second;
+  auto page = SharedPage<Account>::create("gpupool-account");
+  if (!page) return page.error();
+  return entries_.emplace(tenant, Entry{std::move(*page), std::make_shared<std::vector<bool>>(kMostSessionsOfTenant)}).first->second;
+}
+
+Result<Accounts::Page> Accounts::of(const std::string& tenant) {
+  auto found = entry(tenant);
+  if (!found) return found.error();
+  return found->account;
+}
+
+Result<void> Accounts::set(const std::string& tenant, const Quota& quota) {
+  auto found = entry(tenant);
+  if (!found) return found.error();
+  Account& account = **found->account;
+  for (auto& limit : account.memory_limit) limit.store(quota.memory_bytes);
+  account.to_device_bytes_per_second.store(quota.to_device_bytes_per_second);
+  account.to_host_bytes_per_second.store(quota.to_host_bytes_per_second);
+  account.streams.store(quota.streams);
+  account.modules.store(quota.modules);
+  account.queued_bytes.store(quota.queued_bytes);
+  return {};
+}
+
+Result<std::unique_ptr<Accounts::Place>> Accounts::take(const std::string& tenant) {
+  auto found = entry(tenant);
+  if (!found) return found.error();
+  const auto free = std::find(found->taken->begin(), found->taken->end(), false);
+  if (free == found->taken->end()) return Error{ErrorCode::limit, "the tenant '" + tenant + "' has too many sessions"};
+  const auto slot = static_cast<uint32_t>(free - found->taken->begin());
+  *free = true;
+  auto& slots = (*found->account)->slots;
+  slots.store(std::max(slots.load(), slot + 1));
+  return std::make_unique<Place>(found->taken, found->account, slot);
+}
+
+}  // namespace gpupool::quota

@@ -1,0 +1,30 @@
+// The memory that poold shares with one worker: what the session has used so far, for monitoring, and the turns that it takes
+// on the GPUs. poold believes nothing in here that another session could suffer from.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "server/quota/account.h"
+
+namespace gpupool::quota {
+
+struct SessionPage {
+  // The worker's; they only grow, except where said. Relaxed.
+  struct Gpu {
+    std::atomic<uint64_t> memory_used;       // bytes; now
+    std::atomic<uint64_t> memory_peak;       // bytes
+    std::atomic<uint64_t> gpu_nanoseconds;   // device time that was charged
+    std::atomic<uint64_t> throttled_nanoseconds;  // work was there and had to wait for its turn
+    std::atomic<uint64_t> launches;
+  };
+  Gpu gpus[kMostGpus];
+  std::atomic<uint64_t> bytes_from_client;
+  std::atomic<uint64_t> bytes_to_client;
+  std::atomic<uint64_t> calls;
+  std::atomic<uint64_t> errors;  // calls that ended in a CUDA error
+  std::atomic<uint32_t> streams;  // now
+  std::atomic<uint32_t> modules;  // now
+  std::atomic<uint64_t> over_quota;  // requests refused for a quota
+};
+
+}  // namespace gpupool::quota
