@@ -133,6 +133,7 @@ class Daemon {
                .max_sessions = options.max_sessions,
                .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout},
+              tenants_,
               [this](Client client, const Refusal& refusal) { door_.refuse(std::move(client), refusal); }),
         door_(context_, std::move(listeners), options.hello_timeout,
               [this](Client client) {
@@ -196,6 +197,7 @@ class Daemon {
   const Addresses addresses_;
   asio::io_context context_{1};
   asio::signal_set end_signals_;
+  Tenants tenants_;
   WorkerPool pool_;
   FrontDoor door_;
   bool stopping_ = false;

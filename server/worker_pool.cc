@@ -43,14 +43,20 @@ void close_descriptor(int& descriptor) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Refuse refuse)
+WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& tenants, Refuse refuse)
     : context_(context),
       settings_(std::move(settings)),
       refuse_(std::move(refuse)),
       images_(settings_.image_cache_bytes),
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),
-      stop_timer_(context) {}
+      stop_timer_(context) {
+  tenants.on_change([this](const Tenant& tenant) {
+    if (const auto set = accounts_.set(tenant.name, tenant.quota); !set) {
+      log::error("quota_not_set", {{"tenant", tenant.name}, {"reason", set.error().message}});
+    }
+  });
+}
 
 WorkerPool::~WorkerPool() {
   for (auto& [pid, worker] : workers_) {

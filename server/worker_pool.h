@@ -22,6 +22,7 @@
 #include "server/image_cache.h"
 #include "server/quota/accounts.h"
 #include "server/refusal.h"
+#include "server/tenants/tenants.h"
 #include "server/worker_process.h"
 
 namespace gpupool::server {
@@ -34,7 +35,7 @@ struct Client {
   std::string session_id;
   std::string bulk_token;  // not empty: a bulk connection of that session
   bool from_peer = false;
-  std::string tenant = "default";
+  std::string tenant = kDefaultTenant;
   // For logs, as the client says it:
   std::string address;
   std::string host;
@@ -57,7 +58,8 @@ class WorkerPool {
   // Takes the client back, with its descriptor, to be told why.
   using Refuse = std::function<void(Client, Refusal)>;
 
-  WorkerPool(asio::io_context& context, Settings settings, Refuse refuse);
+  // `tenants` outlives it; their limits are those of the workers' accounts.
+  WorkerPool(asio::io_context& context, Settings settings, Tenants& tenants, Refuse refuse);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;

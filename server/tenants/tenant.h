@@ -1,0 +1,27 @@
+// One tenant: who may call itself so, and what it may use.
+#pragma once
+#include <sys/types.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "server/quota/quota.h"
+
+namespace gpupool::server {
+
+using TokenHash = std::array<unsigned char, 32>;  // SHA-256
+
+constexpr const char* kDefaultTenant = "default";
+
+struct Tenant {
+  std::string name;
+  quota::Quota quota;
+  std::vector<TokenHash> tokens;          // any of them will do
+  std::vector<std::string> certificates;  // names in client certificates, likewise
+  std::vector<uid_t> users;               // of this host, over its Unix sockets, likewise
+  bool has_credentials() const { return !tokens.empty() || !certificates.empty() || !users.empty(); }
+  bool operator==(const Tenant&) const = default;
+};
+
+}  // namespace gpupool::server

@@ -1,0 +1,54 @@
+// The tenants that poold knows, and the one place where a tenant's quota changes. poold's one thread.
+//
+// Without configured tenants there is one, kDefaultTenant, without limits and without credentials.
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "protocol/wire/result.h"
+#include "server/tenants/tenant.h"
+
+namespace gpupool::server {
+
+class Tenants {
+ public:
+  using Changed = std::function<void(const Tenant&)>;
+
+  Tenants();
+  // check_tenants() must have passed.
+  explicit Tenants(std::vector<Tenant> configured);
+  Tenants(const Tenants&) = delete;
+  Tenants& operator=(const Tenants&) = delete;
+
+  // Null: there is none of that name. Valid until the next replace().
+  const Tenant* find(const std::string& name) const;
+  const std::map<std::string, Tenant>& all() const { return tenants_; }
+  // Somebody must show who they are.
+  bool has_credentials() const;
+
+  // From now on, for running sessions too, until the next replace(). ErrorCode::unavailable: no such tenant; invalid: no
+  // quota that makes sense.
+  Result<void> set_quota(const std::string& name, const quota::Quota& quota);
+  // What the configuration says now. Listeners hear of tenants that are new or whose quota is another; what set_quota() had
+  // changed is overwritten, and logged. A tenant that is gone gets no new sessions; its running ones keep their limits.
+  void replace(std::vector<Tenant> configured);
+
+  // `changed` is called for every tenant at once, and whenever a tenant's quota has changed. For this object's whole life.
+  void on_change(Changed changed);
+
+ private:
+  void tell(const Tenant& tenant) const;
+
+  std::map<std::string, Tenant> tenants_;            // by name
+  std::map<std::string, quota::Quota> configured_;   // what set_quota() has changed since, as it was
+  std::vector<Changed> listeners_;
+};
+
+// Why this quota makes no sense, if it does not.
+Result<void> check_quota(const quota::Quota& quota);
+// Names that can be logged and typed, none twice; quotas; no certificate name, user or token of two tenants.
+Result<void> check_tenants(const std::vector<Tenant>& tenants);
+
+}  // namespace gpupool::server

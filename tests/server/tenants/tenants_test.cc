@@ -1,0 +1,64 @@
+#include "server/tenants/tenants.h"
+
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using server::Tenant;
+using server::Tenants;
+
+namespace {
+
+Tenant tenant(const std::string& name, uint64_t memory = 0) {
+  Tenant made;
+  made.name = name;
+  made.quota.memory_bytes = memory;
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("without configuration there is one tenant without limits") {
+  const Tenants tenants;
+  REQUIRE(tenants.all().size() == 1);
+  REQUIRE(tenants.find("default"));
+  CHECK(tenants.find("default")->quota == quota::Quota{});
+  CHECK_FALSE(tenants.has_credentials());
+}
+
+TEST_CASE("listeners hear of every tenant at first and of every change after it") {
+  Tenants tenants({tenant("a", 1), tenant("b", 2)});
+  std::vector<std::pair<std::string, uint64_t>> heard;
+  tenants.on_change([&](const Tenant& changed) { heard.emplace_back(changed.name, changed.quota.memory_bytes); });
+  CHECK(heard == std::vector<std::pair<std::string, uint64_t>>{{"a", 1}, {"b", 2}});
+  heard.clear();
+
+  REQUIRE(tenants.set_quota("b", {.memory_bytes = 7}));
+  REQUIRE(tenants.set_quota("b", {.memory_bytes = 7}));  // nothing has changed
+  CHECK(tenants.find("b")->quota.memory_bytes == 7);
+  CHECK(heard == std::vector<std::pair<std::string, uint64_t>>{{"b", 7}});
+  CHECK(tenants.set_quota("c", {}).error().code == ErrorCode::unavailable);
+  CHECK(tenants.set_quota("b", {.compute_percent = 0}).error().code == ErrorCode::invalid);
+  heard.clear();
+
+  tenants.replace({tenant("a", 1), tenant("b", 2), tenant("c", 3)});
+  CHECK(heard == std::vector<std::pair<std::string, uint64_t>>{{"b", 2}, {"c", 3}});
+  tenants.replace({tenant("c", 3)});
+  CHECK(tenants.find("a") == nullptr);
+}
+
+TEST_CASE("tenants that make no sense are refused with the reason") {
+  const auto why = [](std::vector<Tenant> tenants) {
+    const auto checked = server::check_tenants(tenants);
+    return checked ? std::string() : checked.error().message;
+  };
+  CHECK(why({tenant("a"), tenant("b-1_x.y")}) == "");
+  CHECK(why({tenant("a b")}).find("letters, digits") != std::string::npos);
+  CHECK(why({tenant("")}).find("letters, digits") != std::string::npos);
+  CHECK(why({tenant("a"), tenant("a")}) == "tenant 'a': there are two of that name");
+  Tenant greedy = tenant("a", 10);
+  greedy.quota.guaranteed_memory_bytes = 11;
+  CHECK(why({greedy}) == "tenant 'a': quota.guaranteed_memory: must not be more than memory");
+  Tenant one = tenant("a"), other = tenant("b");
+  one.certificates = other.certificates = {"x"};
+  CHECK(why({one, other}) == "tenant 'b': certificates: one stands in the file twice");
+}
