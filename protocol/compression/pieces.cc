@@ -46,11 +46,13 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
   if (packed != 0) {
     header.flags |= wire::kBulkCompressed;
     header.length = static_cast<uint32_t>(packed);
+    sent_ += sizeof header + packed;
     const iovec both[] = {{&header, sizeof header}, {packed_.get(), packed}};
     auto sent = transport::send_all(connection, both, {}, &blocked);
     governor_.sent_compressed(raw, packed, Clock::now() - start, blocked);
     return sent;
   }
+  sent_ += sizeof header + raw;
   std::vector<iovec> all{{&header, sizeof header}};
   all.insert(all.end(), parts.begin(), parts.end());
   auto sent = transport::send_all(connection, all, {}, &blocked);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "protocol/compression/governor.h"
 #include "protocol/transport/transport.h"
@@ -16,12 +17,15 @@ class PieceSender {
   explicit PieceSender(Policy policy) : governor_(policy) {}
   // `header` with the uncompressed length; `parts`: its bytes, at most kBulkChunkBytes. Blocks as send_all() does.
   Result<void> send(transport::Connection& connection, wire::BulkHeader header, std::span<const iovec> parts);
+  // Bytes of what it was given to send since the last call, as they went over the connection.
+  uint64_t take_sent() { return std::exchange(sent_, 0); }
 
  private:
   std::span<const std::byte> in_one(std::span<const iovec> parts, size_t bytes);
   std::span<std::byte> room();
 
   Governor governor_;
+  uint64_t sent_ = 0;
   std::unique_ptr<std::byte[]> packed_;  // both made when first wanted
   std::unique_ptr<std::byte[]> joined_;
 };

@@ -121,6 +121,7 @@ Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::spa
   if (!header) return header.error();
   const auto copy = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(header->copy));
   if (!copy) return Error{ErrorCode::malformed, "a piece of no copy"};
+  outbox_.counters().bytes_from_client.fetch_add(sizeof *header + header->length, std::memory_order_relaxed);
   const auto last = copy->receive(reader, header->offset, scratch);
   if (!last) {
     const bool broken = last.error().code == ErrorCode::closed;
@@ -147,6 +148,7 @@ void BulkLinks::run_sender(Link& link) {
   Piece piece;
   while (next(queue_, &link, piece)) {
     const auto sent = piece.copy->send(*link.connection, sender, piece.number, scratch);
+    outbox_.counters().bytes_to_client.fetch_add(sender.take_sent(), std::memory_order_relaxed);
     if (!sent) return outbox_.end("a bulk connection failed: " + sent.error().message);
   }
 }

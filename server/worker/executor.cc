@@ -41,10 +41,11 @@ constexpr std::chrono::seconds kLongestQuiesce{10};        // for waits in a con
 
 Executor::Executor(SessionStart& start)
     : start(start),
-      outbox(*start.connection),
+      counters(start.usage.counters()),
+      outbox(*start.connection, counters),
       capture(outbox),
       contexts(api),
-      table(api, contexts),
+      table(api, contexts, counters),
       remote(start.connection->direct_memory(), outbox),
       staging(api, remote.memory()),
       shared_memory(api, waits),
@@ -64,7 +65,7 @@ Executor::Executor(SessionStart& start)
       cached_images(start.control, start.image_nonce, start.largest_image),
       images(api),
       events(api),
-      inbox(*start.connection, [this] { return before_sleep(); }) {
+      inbox(*start.connection, counters.bytes_from_client, [this] { return before_sleep(); }) {
   table.on_stream_departing([this](StreamState& stream) { departing(stream); });
   table.on_code_gone([this](uint64_t handle) {
     images.forget(handle);
@@ -108,6 +109,7 @@ bool Executor::run() {
       return false;
     }
     last_sequence_ = header->sequence;
+    quota::count(counters.calls);
     at_work_.store(last_sequence_, std::memory_order_relaxed);
     Command command{*header};
     if (header->id != static_cast<uint16_t>(wire::Command::copy_to_device)) {

@@ -78,6 +78,7 @@ class Executor {
 
   // --- for the handlers in calls/ ---
   SessionStart& start;
+  quota::SessionPage& counters;
   DeviceApi api;
   Outbox outbox;
   OutputCapture capture;
@@ -106,8 +107,10 @@ class Executor {
   void answer(uint64_t sequence, CUresult result, std::span<const std::byte> body = {});
   // The error of an earlier command that nobody waited for; it is reported once.
   CUresult take_deferred() { return std::exchange(deferred_, CUDA_SUCCESS); }
+  // Only the first is ever reported.
   void defer(CUresult result) {
     if (deferred_ == CUDA_SUCCESS) deferred_ = result;
+    else if (result != CUDA_SUCCESS) counters.errors.fetch_add(1, std::memory_order_relaxed);
   }
   // Sends what the client must see before it is told that device work has completed. Any thread.
   void publish();

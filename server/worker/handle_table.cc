@@ -78,6 +78,13 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
     entry.context->streams[state->stream] = std::move(state);
   }
   ++size_;
+  count(kind, 1);
+}
+
+// Modulo 2^32, so that -1 takes one away.
+void HandleTable::count(Kind kind, uint32_t more) {
+  if (kind == Kind::stream) counters_.streams.fetch_add(more, std::memory_order_relaxed);
+  if (kind == Kind::module || kind == Kind::library) counters_.modules.fetch_add(more, std::memory_order_relaxed);
 }
 
 void HandleTable::adopt_child(uint64_t owner, uint64_t handle) {
@@ -101,6 +108,7 @@ void HandleTable::forget(Entry& entry) {
   if ((kind == Kind::module || kind == Kind::library) && code_gone_) code_gone_(entry.handle);
   entry = {};
   --size_;
+  count(kind, ~0u);
 }
 
 void HandleTable::unbind(uint64_t handle) {

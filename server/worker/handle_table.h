@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "protocol/cuda/handles.h"
+#include "server/quota/session_page.h"
 #include "server/worker/contexts.h"
 
 namespace gpupool::worker {
@@ -24,7 +25,9 @@ class HandleTable {
  public:
   using Kind = cuda::Kind;
 
-  HandleTable(const DeviceApi& api, Contexts& contexts) : api_(api), contexts_(contexts), pages_(kPages) {}
+  // Streams and modules are counted in `counters`.
+  HandleTable(const DeviceApi& api, Contexts& contexts, quota::SessionPage& counters)
+      : api_(api), contexts_(contexts), counters_(counters), pages_(kPages) {}
 
   // --- codec.h's Table ---
   std::optional<void*> resolve(Kind kind, uint64_t handle);
@@ -71,12 +74,14 @@ class HandleTable {
 
   Entry* find(uint64_t handle) const;
   void forget(Entry& entry);
+  void count(Kind kind, uint32_t more);
   void destroy(Kind kind, void* object);
   void destroy_where(const ContextState* context);
   void adopt_child(uint64_t owner, uint64_t handle);
 
   const DeviceApi& api_;
   Contexts& contexts_;
+  quota::SessionPage& counters_;
   std::vector<std::unique_ptr<Page>> pages_;
   std::unordered_map<uint64_t, std::vector<uint64_t>> children_;  // of modules and libraries
   std::function<void(StreamState&)> departing_;

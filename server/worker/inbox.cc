@@ -14,14 +14,21 @@ constexpr std::chrono::microseconds kBetweenCalls{10};
 
 }  // namespace
 
-Inbox::Inbox(transport::Connection& connection, Idle idle)
+Inbox::Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, Idle idle)
     : connection_(connection),
+      bytes_(bytes),
       idle_(std::move(idle)),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)),
       capacity_(kBufferBytes) {}
 
-Result<size_t> Inbox::receive(std::span<std::byte> destination) {
+Result<size_t> Inbox::receive_some(std::span<std::byte> destination) {
   auto received = connection_.receive_some(destination);
+  if (received && *received != 0) bytes_.fetch_add(*received, std::memory_order_relaxed);
+  return received;
+}
+
+Result<size_t> Inbox::receive(std::span<std::byte> destination) {
+  auto received = receive_some(destination);
   if (!received || *received != 0) return received;
   if (recently_busy_) {
     const auto patience = connection_.patience();
@@ -29,7 +36,7 @@ Result<size_t> Inbox::receive(std::span<std::byte> destination) {
     do {
       sched_yield();
       for (unsigned look = 0; look < patience.looks_per_yield; ++look) {
-        received = connection_.receive_some(destination);
+        received = receive_some(destination);
         if (!received || *received != 0) return received;
       }
     } while (transport::Clock::now() < stop);
@@ -41,7 +48,7 @@ Result<size_t> Inbox::receive(std::span<std::byte> destination) {
         longest ? transport::Deadline(transport::Clock::now() + *longest) : std::nullopt;
     const auto ready = connection_.wait(true, false, deadline);
     if (!ready) return ready.error();
-    received = connection_.receive_some(destination);
+    received = receive_some(destination);
     if (!received || *received != 0) break;
   }
   recently_busy_ = true;

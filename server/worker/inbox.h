@@ -3,6 +3,7 @@
 // next() gives one header at a time; its body is then taken exactly once, by body() as one piece (valid until the next
 // call), or piece by piece with body() and read_into(), which receives a long payload straight into its place.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -19,7 +20,8 @@ class Inbox {
   // Called before the thread sleeps for want of input; how long it may sleep at most (nullopt: until input comes).
   using Idle = std::function<std::optional<std::chrono::microseconds>()>;
 
-  Inbox(transport::Connection& connection, Idle idle);
+  // What is received is added to `bytes`.
+  Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, Idle idle);
 
   Result<wire::CommandHeader> next();
   Result<std::span<const std::byte>> body(size_t size);
@@ -31,8 +33,10 @@ class Inbox {
  private:
   Result<void> fill(size_t wanted);              // until `wanted` bytes lie in the buffer
   Result<size_t> receive(std::span<std::byte>);  // at least one byte; waits
+  Result<size_t> receive_some(std::span<std::byte>);
 
   transport::Connection& connection_;
+  std::atomic<uint64_t>& bytes_;
   Idle idle_;
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_;

@@ -1,5 +1,7 @@
 #include "server/worker/outbox.h"
 
+#include <cuda.h>
+
 #include <array>
 #include <thread>
 
@@ -26,6 +28,7 @@ bool Outbox::send_locked(wire::MessageHeader header, std::span<const std::byte> 
     const auto sent = connection_.send_some(rest);
     if (!sent) return false;
     size_t bytes = *sent;
+    counters_.bytes_to_client.fetch_add(bytes, std::memory_order_relaxed);
     if (bytes == 0) {
       if (over() && !deadline) return false;
       if (deadline && transport::Clock::now() >= *deadline) return false;
@@ -44,6 +47,9 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
                   std::span<const std::byte> more) {
   const std::lock_guard lock(mutex_);
   if (over()) return false;
+  if (kind == wire::MessageKind::reply && result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+    counters_.errors.fetch_add(1, std::memory_order_relaxed);  // defer() counts others
+  }
   const wire::MessageHeader header{.kind = kind, .result = result, .sequence = sequence};
   if (send_locked(header, body, more, {})) return true;
   close();

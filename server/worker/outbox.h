@@ -11,12 +11,13 @@
 
 #include "protocol/transport/transport.h"
 #include "protocol/wire/frame.h"
+#include "server/quota/session_page.h"
 
 namespace gpupool::worker {
 
 class Outbox {
  public:
-  explicit Outbox(transport::Connection& connection) : connection_(connection) {}
+  Outbox(transport::Connection& connection, quota::SessionPage& counters) : connection_(connection), counters_(counters) {}
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
@@ -26,6 +27,8 @@ class Outbox {
   // Says why the session ends, as well as a client that may not read allows, and closes the connection.
   void end(std::string_view reason);
   void close();
+  // The session's, for those who move its data by other ways.
+  quota::SessionPage& counters() const { return counters_; }
   bool over() const { return over_.load(std::memory_order_acquire); }
 
   // What MessageHeader::retired tells; never goes back.
@@ -36,6 +39,7 @@ class Outbox {
                    transport::Deadline deadline);
 
   transport::Connection& connection_;
+  quota::SessionPage& counters_;
   std::mutex mutex_;
   std::atomic<uint64_t> retired_{0};
   std::atomic<bool> over_{false};

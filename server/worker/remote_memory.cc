@@ -87,8 +87,14 @@ Result<void> RemoteMemory::post(const Entry& entry) {
                                              .remote = move->remote, .bytes = move->bytes, .cookie = entry.next};
   under_way_.emplace_back(entry.copy, entry.next);
   last_seen_ = Clock::now();
-  if (move->what == Move::read) return direct_->read(transfer);
-  if (move->what == Move::write) return direct_->write(transfer);
+  if (move->what == Move::read) {
+    outbox_.counters().bytes_from_client.fetch_add(move->bytes, std::memory_order_relaxed);
+    return direct_->read(transfer);
+  }
+  if (move->what == Move::write) {
+    outbox_.counters().bytes_to_client.fetch_add(move->bytes, std::memory_order_relaxed);
+    return direct_->write(transfer);
+  }
   if (!flushed_region_) {
     auto region = direct_->add(flushed_, sizeof flushed_, transport::DirectMemory::Access::local);
     if (!region) return region.error();

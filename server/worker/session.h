@@ -28,6 +28,11 @@ using BulkSink = std::function<void(std::unique_ptr<transport::Connection>, bool
 
 // Where the session's use is written down, and its limits stand. Null in tests that need none.
 struct Usage {
+  // Counters that nobody reads where there is no page.
+  quota::SessionPage& counters() const {
+    static quota::SessionPage unread;
+    return page ? **page : unread;
+  }
   std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
   std::shared_ptr<quota::SharedPage<quota::Account>> account;
   uint32_t slot = 0;  // of the account

@@ -44,6 +44,8 @@ Outcome copy_shared(Executor& session, Command& command) {
   if (!host) return CUDA_ERROR_INVALID_VALUE;
   if (*on_host == 0) return CUDA_SUCCESS;
   session.contexts.enter(stream->context);
+  auto& moved = copy->to_device ? session.counters.bytes_from_client : session.counters.bytes_to_client;
+  moved.fetch_add(copy->width * copy->rows, std::memory_order_relaxed);
   wire::join_rows(copy->width, copy->rows, copy->device_pitch, copy->host_pitch);
   if (copy->rows == 1) {
     return copy->to_device ? session.api.cuMemcpyHtoDAsync_v2(copy->device, host, copy->width, stream->stream)
