@@ -18,12 +18,17 @@ constexpr size_t kMostSessionsOfTenant = 1024;  // at one time
 struct Account {
   // poold's.
   std::atomic<uint64_t> memory_limit[kMostGpus];  // bytes; 0: none
+  std::atomic<uint32_t> memory_limited;           // not 0: there is such a limit
   std::atomic<uint64_t> to_device_bytes_per_second;
   std::atomic<uint64_t> to_host_bytes_per_second;
   std::atomic<uint32_t> streams;  // this and below: of each session
   std::atomic<uint32_t> modules;
   std::atomic<uint64_t> queued_bytes;
   std::atomic<uint32_t> slots;  // those in use are below this
+
+  // The workers' (ledger.h): who decides about memory at this moment, and whether somebody waits to.
+  std::atomic<uint32_t> memory_turn;
+  std::atomic<uint32_t> memory_turn_wanted;
 
   // One per session. Its worker's while it lives; poold clears it then.
   struct Slot {

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "server/quota/memory_turn.h"
+
 namespace gpupool::quota {
 
 Accounts::Place::~Place() {
   for (auto& used : (*account_)->sessions[slot_].memory_used) used.store(0, std::memory_order_relaxed);
+  MemoryTurn::take_from(**account_, slot_);
   (*taken_)[slot_] = false;
 }
 
@@ -27,6 +30,7 @@ Result<void> Accounts::set(const std::string& tenant, const Quota& quota) {
   if (!found) return found.error();
   Account& account = **found->account;
   for (auto& limit : account.memory_limit) limit.store(quota.memory_bytes);
+  account.memory_limited.store(quota.memory_bytes != 0);
   account.to_device_bytes_per_second.store(quota.to_device_bytes_per_second);
   account.to_host_bytes_per_second.store(quota.to_host_bytes_per_second);
   account.streams.store(quota.streams);

@@ -1,0 +1,78 @@
+#include "server/quota/ledger.h"
+
+#include <algorithm>
+
+#include "server/quota/memory_turn.h"
+
+namespace gpupool::quota {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{2'000};  // with another worker that has the turn and is stopped
+
+bool known(int gpu) { return gpu >= 0 && static_cast<size_t>(gpu) < kMostGpus; }
+
+void raise_to(std::atomic<uint64_t>& peak, uint64_t value) {
+  uint64_t before = peak.load(std::memory_order_relaxed);
+  while (before < value && !peak.compare_exchange_weak(before, value, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
+
+bool Ledger::reserve(int gpu, uint64_t bytes) {
+  if (!account_) return true;
+  if (!known(gpu)) return !limited();
+  Account& account = **account_;
+  uint64_t used = 0;
+  {
+    // Also without a limit: one may be set while this is decided.
+    const MemoryTurn turn(account, slot_, kPatience);
+    if (!turn.held()) return false;
+    if (const uint64_t limit = account.memory_limit[gpu].load()) {
+      const uint64_t others = used_by_tenant(gpu);
+      if (others > limit || bytes > limit - others) return false;
+    }
+    used = account.sessions[slot_].memory_used[gpu].fetch_add(bytes) + bytes;
+  }
+  if (page_) {
+    (*page_)->gpus[gpu].memory_used.fetch_add(bytes, std::memory_order_relaxed);
+    raise_to((*page_)->gpus[gpu].memory_peak, used);
+  }
+  return true;
+}
+
+void Ledger::release(int gpu, uint64_t bytes) {
+  if (!account_ || !known(gpu)) return;
+  (*account_)->sessions[slot_].memory_used[gpu].fetch_sub(bytes);
+  if (page_) (*page_)->gpus[gpu].memory_used.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+void Ledger::note_refusal() {
+  if (page_) (*page_)->over_quota.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool Ledger::limited() const { return account_ && (*account_)->memory_limited.load(std::memory_order_relaxed) != 0; }
+
+std::optional<Ledger::Room> Ledger::room(int gpu) const {
+  if (!account_ || !known(gpu)) return std::nullopt;
+  const uint64_t limit = (*account_)->memory_limit[gpu].load();
+  if (limit == 0) return std::nullopt;
+  const uint64_t used = used_by_tenant(gpu);
+  return Room{limit, used < limit ? limit - used : 0};
+}
+
+uint64_t Ledger::used(int gpu) const {
+  return account_ && known(gpu) ? (*account_)->sessions[slot_].memory_used[gpu].load() : 0;
+}
+
+uint64_t Ledger::used_by_tenant(int gpu) const {
+  const Account& account = **account_;
+  const uint32_t slots = std::min<uint32_t>(account.slots.load(), kMostSessionsOfTenant);
+  uint64_t sum = 0;
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    if (__builtin_add_overflow(sum, account.sessions[slot].memory_used[gpu].load(), &sum)) return UINT64_MAX;
+  }
+  return sum;
+}
+
+}  // namespace gpupool::quota

@@ -1,0 +1,51 @@
+// What one session has of the GPUs' memory, in its tenant's account, and whether it may have more.
+//
+// Every reservation of a tenant's workers is decided one after the other, and takes effect with a single store, so that a
+// worker may be killed at any instruction: what it had goes when poold clears its slot. The caller reserves before the
+// device allocates and releases after the device has freed. Any thread. Without an account it counts nothing and refuses
+// nothing.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "server/quota/account.h"
+#include "server/quota/session_page.h"
+#include "server/quota/shared_page.h"
+
+namespace gpupool::quota {
+
+class Ledger {
+ public:
+  using AccountPage = std::shared_ptr<SharedPage<Account>>;
+  using UsePage = std::shared_ptr<SharedPage<SessionPage>>;
+
+  // Either may be null.
+  Ledger(AccountPage account, UsePage page, uint32_t slot) : account_(std::move(account)), page_(std::move(page)), slot_(slot) {}
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  // False: the tenant would have more than its limit. Waits for the tenant's other workers for at most two seconds.
+  bool reserve(int gpu, uint64_t bytes);
+  void release(int gpu, uint64_t bytes);
+  // A request was refused for good: for monitoring.
+  void note_refusal();
+
+  // Whether any GPU's memory is limited for the tenant, as of now.
+  bool limited() const;
+  struct Room {
+    uint64_t limit = 0;  // of the tenant
+    uint64_t free = 0;   // of it
+  };
+  // As of now; nullopt: no limit.
+  std::optional<Room> room(int gpu) const;
+  uint64_t used(int gpu) const;  // by this session
+
+ private:
+  uint64_t used_by_tenant(int gpu) const;
+
+  const AccountPage account_;
+  const UsePage page_;
+  const uint32_t slot_;
+};
+
+}  // namespace gpupool::quota

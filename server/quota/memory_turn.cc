@@ -1,0 +1,70 @@
+#include "server/quota/memory_turn.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+namespace gpupool::quota {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The word: whose turn it is (slot + 1, 0: nobody's), and above it how many turns there were, so that two turns of one
+// worker are never taken for one.
+constexpr uint32_t kOwnerMask = 0x7ff;
+constexpr uint32_t kOneTurn = kOwnerMask + 1;
+static_assert(kMostSessionsOfTenant < kOwnerMask);
+
+constexpr int kLooks = 100;  // before sleeping: a turn takes about a microsecond
+
+uint32_t* word_of(std::atomic<uint32_t>& word) {
+  static_assert(sizeof word == sizeof(uint32_t));
+  return reinterpret_cast<uint32_t*>(&word);
+}
+
+// Until the word is another, somebody wakes us, or the time is over.
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value, Clock::duration longest) {
+  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(longest).count();
+  const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
+  ::syscall(SYS_futex, word_of(word), FUTEX_WAIT, value, &time, nullptr, 0);
+}
+
+void give(Account& account, uint32_t held) {
+  account.memory_turn.compare_exchange_strong(held, held & ~kOwnerMask);
+  if (account.memory_turn_wanted.exchange(0) != 0) {
+    ::syscall(SYS_futex, word_of(account.memory_turn), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+}
+
+}  // namespace
+
+MemoryTurn::MemoryTurn(Account& account, uint32_t slot, std::chrono::milliseconds patience) : account_(account) {
+  const auto stop = Clock::now() + patience;
+  auto& word = account.memory_turn;
+  for (int look = 0;; ++look) {
+    uint32_t now = word.load();
+    if ((now & kOwnerMask) == 0) {
+      held_ = word.compare_exchange_strong(now, now + kOneTurn + slot + 1);
+      if (held_) return;
+    } else if (look >= kLooks) {
+      const auto left = stop - Clock::now();
+      if (left <= Clock::duration::zero()) return;
+      account.memory_turn_wanted.store(1);
+      sleep_while(word, now, left);
+    }
+  }
+}
+
+MemoryTurn::~MemoryTurn() {
+  if (held_) give(account_, account_.memory_turn.load());
+}
+
+void MemoryTurn::take_from(Account& account, uint32_t slot) {
+  const uint32_t now = account.memory_turn.load();
+  if ((now & kOwnerMask) == slot + 1) give(account, now);
+}
+
+}  // namespace gpupool::quota

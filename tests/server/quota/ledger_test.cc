@@ -1,0 +1,213 @@
+// The memory of a tenant, asked for by many processes at once that are killed at any moment.
+#include "server/quota/ledger.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <random>
+#include <thread>
+
+#include "server/quota/accounts.h"
+#include "server/quota/memory_turn.h"
+#include "tests/support/catch.h"
+#include "tests/support/processes.h"
+
+using namespace gpupool;
+using namespace gpupool::quota;
+using namespace gpupool::testing;
+
+namespace {
+
+constexpr uint64_t kGranule = 2u << 20;
+
+struct Tenant {
+  explicit Tenant(uint64_t limit) { limit_to(limit); }
+  void limit_to(uint64_t bytes) { REQUIRE(accounts.set("t", {.memory_bytes = bytes})); }
+  Accounts::Page page() { return *accounts.of("t"); }
+  std::unique_ptr<Accounts::Place> place() { return std::move(*accounts.take("t")); }
+  uint64_t used() {
+    uint64_t sum = 0;
+    for (const auto& slot : (*page())->sessions) sum += slot.memory_used[0].load();
+    return sum;
+  }
+  Accounts accounts;
+};
+
+// A worker that is another process.
+struct Racer {
+  Racer(Tenant& tenant, const std::string& what, uint64_t bytes = kGranule)
+      : place(tenant.place()),
+        process({LEDGER_RACER, "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(place->descriptor()),
+                 std::to_string(place->slot()), what, std::to_string(bytes)}, {}) {}
+  // As poold does it: the place goes after the worker's end.
+  void kill() {
+    process.signal(SIGKILL);
+    CHECK(process.wait() == 128 + SIGKILL);
+    place.reset();
+  }
+  std::unique_ptr<Accounts::Place> place;
+  Process process;
+};
+
+// Once the racers stand still.
+bool eventually_at_most(Tenant& tenant, uint64_t limit) {
+  for (int i = 0; i < 1000; ++i) {
+    const uint64_t used = tenant.used();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (used == tenant.used() && used != 0) return used <= limit;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a limit holds for all sessions of a tenant together, to the byte") {
+  Tenant tenant(1000);
+  const auto a = tenant.place(), b = tenant.place();
+  auto page = *SharedPage<SessionPage>::create("session");
+  Ledger first(tenant.page(), page, a->slot()), second(tenant.page(), nullptr, b->slot());
+  CHECK(first.limited());
+  CHECK(first.reserve(0, 600));
+  CHECK_FALSE(second.reserve(0, 401));
+  CHECK(second.reserve(0, 400));
+  CHECK_FALSE(first.reserve(0, 1));
+  CHECK(first.room(0)->limit == 1000);
+  CHECK(first.room(0)->free == 0);
+  CHECK(second.reserve(1, 1000));  // another GPU
+  first.release(0, 100);
+  CHECK(second.room(0)->free == 100);
+  CHECK_FALSE(second.reserve(0, UINT64_MAX));
+  CHECK(second.reserve(0, 100));
+  CHECK((*page)->gpus[0].memory_used == 500);
+  CHECK((*page)->gpus[0].memory_peak == 600);
+  CHECK((*page)->over_quota == 0);
+  first.note_refusal();
+  CHECK((*page)->over_quota == 1);
+}
+
+TEST_CASE("a limit that changes counts from then on, and takes nothing away") {
+  Tenant tenant(0);
+  const auto place = tenant.place();
+  Ledger ledger(tenant.page(), nullptr, place->slot());
+  CHECK_FALSE(ledger.limited());
+  CHECK_FALSE(ledger.room(0));
+  CHECK(ledger.reserve(0, 1'000'000));
+  tenant.limit_to(1000);
+  CHECK(ledger.limited());
+  CHECK(ledger.room(0)->free == 0);
+  CHECK_FALSE(ledger.reserve(0, 1));
+  CHECK(ledger.used(0) == 1'000'000);
+  ledger.release(0, 999'500);
+  CHECK(ledger.reserve(0, 500));
+  CHECK_FALSE(ledger.reserve(0, 1));
+  tenant.limit_to(0);
+  CHECK(ledger.reserve(0, uint64_t{1} << 50));
+}
+
+TEST_CASE("without an account, or for no GPU that there is, nothing is counted") {
+  Ledger none(nullptr, nullptr, 0);
+  CHECK(none.reserve(0, UINT64_MAX));
+  CHECK(none.reserve(-1, 1));
+  none.release(0, 5);
+  none.note_refusal();
+  CHECK(none.used(0) == 0);
+  Tenant tenant(1000);
+  const auto place = tenant.place();
+  Ledger ledger(tenant.page(), nullptr, place->slot());
+  CHECK_FALSE(ledger.reserve(-1, 1));
+  CHECK_FALSE(ledger.reserve(kMostGpus, 1));
+}
+
+TEST_CASE("32 processes that race get all of a quota and not a byte more") {
+  constexpr unsigned kPieces = 5'000;
+  for (int round = 0; round < 3; ++round) {
+    Tenant tenant(kPieces * kGranule + kGranule - 1);
+    std::vector<std::unique_ptr<Racer>> racers;
+    for (int i = 0; i < 32; ++i) racers.push_back(std::make_unique<Racer>(tenant, "fill"));
+    unsigned taken = 0;
+    for (auto& racer : racers) {
+      REQUIRE(racer->process.await_output("."));
+      unsigned own = 0;
+      REQUIRE(std::sscanf(racer->process.output().c_str(), "took %u.", &own) == 1);
+      taken += own;
+    }
+    CHECK(taken == kPieces);
+    CHECK(tenant.used() == kPieces * kGranule);
+    for (auto& racer : racers) racer->kill();
+    CHECK(tenant.used() == 0);
+  }
+}
+
+TEST_CASE("workers that are killed at any instruction leave nothing behind and nobody waiting") {
+  constexpr uint64_t kLimit = 40 * kGranule;
+  Tenant tenant(kLimit);
+  std::mt19937 random(1);
+  std::vector<std::unique_ptr<Racer>> racers;
+  for (int i = 0; i < 6; ++i) racers.push_back(std::make_unique<Racer>(tenant, "churn"));
+  for (int kills = 0; kills < 60; ++kills) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 20'000);
+    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    auto& victim = racers[random() % racers.size()];
+    victim->kill();
+    victim = std::make_unique<Racer>(tenant, "churn");
+  }
+  for (auto& racer : racers) racer->process.signal(SIGSTOP);
+  CHECK(eventually_at_most(tenant, kLimit));
+  for (auto& racer : racers) racer->kill();
+  CHECK(tenant.used() == 0);
+  const auto place = tenant.place();
+  Ledger ledger(tenant.page(), nullptr, place->slot());
+  const auto before = std::chrono::steady_clock::now();
+  CHECK(ledger.reserve(0, kLimit));
+  CHECK_FALSE(ledger.reserve(0, 1));
+  CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(1));
+}
+
+TEST_CASE("a worker that is stopped while it has the turn keeps others from memory for no longer than they wait") {
+  Tenant tenant(10 * kGranule);
+  Racer stopped(tenant, "stop");
+  REQUIRE(stopped.process.await_output("has it\n"));
+  const auto place = tenant.place();
+  Ledger ledger(tenant.page(), nullptr, place->slot());
+  const auto before = std::chrono::steady_clock::now();
+  CHECK_FALSE(ledger.reserve(0, kGranule));
+  CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(8));
+  CHECK(tenant.used() == 0);
+  // Its end gives the turn to who waits.
+  bool got = false;
+  std::thread waiter([&] { got = ledger.reserve(0, kGranule); });
+  stopped.kill();
+  waiter.join();
+  CHECK(got);
+  CHECK(tenant.used() == kGranule);
+}
+
+TEST_CASE("the turn of another worker is not taken at a worker's end") {
+  Tenant tenant(kGranule);
+  const auto a = tenant.place();
+  auto b = tenant.place();
+  const MemoryTurn turn(**tenant.page(), a->slot(), std::chrono::milliseconds(0));
+  CHECK(turn.held());
+  b.reset();
+  const MemoryTurn other(**tenant.page(), 7, std::chrono::milliseconds(10));
+  CHECK_FALSE(other.held());
+}
+
+TEST_CASE("threads of one worker") {
+  Tenant tenant(100'000);
+  const auto place = tenant.place();
+  Ledger ledger(tenant.page(), nullptr, place->slot());
+  std::atomic<unsigned> taken{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        if (ledger.reserve(0, 3)) ledger.release(0, 3);
+      }
+      while (ledger.reserve(0, 7)) ++taken;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(taken == 100'000 / 7);
+}
