@@ -92,6 +92,7 @@ void FrontDoor::refuse(Client client, const Refusal& refusal) {
 }
 
 void FrontDoor::report(const std::string& address, const std::string& why) {
+  ++turned_away_;
   const auto now = std::chrono::steady_clock::now();
   if (now - report_second_ >= std::chrono::seconds(1)) {
     if (reports_left_out_ > 0) log::warning("clients_refused_unlogged", {{"count", reports_left_out_}});

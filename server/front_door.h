@@ -36,6 +36,8 @@ class FrontDoor {
   void close();
   // Sends the refusal and closes the connection once the client has seen it. Takes over the descriptor.
   void refuse(Client client, const Refusal& refusal);
+  // Connections that were turned away so far.
+  uint64_t turned_away() const { return turned_away_; }
 
  private:
   friend class HalfOpen;
@@ -60,6 +62,7 @@ class FrontDoor {
   std::vector<std::unique_ptr<Entrance>> entrances_;
   std::list<std::shared_ptr<HalfOpen>> half_open_;  // oldest first
   bool closed_ = false;
+  uint64_t turned_away_ = 0;
   // Refusals are logged, but a flood of them must not fill the disk.
   std::chrono::steady_clock::time_point report_second_{};
   unsigned reports_in_second_ = 0;

@@ -1,9 +1,9 @@
 // What poold and a worker tell each other over the control socket (AF_UNIX, SOCK_SEQPACKET): one packet per
 // message.
 //
-// worker -> poold: ready, or failed with a text. poold -> worker: account, with the quota::Account of the client's tenant;
+// worker -> poold: ready with its control::Devices, or failed with a text. poold -> worker: account, with the quota::Account of the client's tenant;
 // session, with the client's descriptor and
-// its Hello; bulk, with the descriptor of a further connection of that session. Module images go both ways as
+// its Hello; bulk, with the descriptor of a further connection of that session; end_session. Module images go both ways as
 // sealed memory files (sealed_file.h): the worker asks for one by name, poold answers; the worker deposits one, or
 // says that what it got is not what the name says. While the session runs, worker::Control receives what poold
 // sends and WorkerPool::serve what the worker sends. The end of either process ends the other's socket. Both are the same build, so the packet is a
@@ -44,6 +44,7 @@ enum class ControlKind : uint32_t {
   session = 3,
   bulk = 4,
   account = 5,
+  end_session = 6,  // with the reason
   image_wanted = 16,  // worker -> poold, answered by:
   image_found = 17,   // with the file
   image_missing = 18,
@@ -53,7 +54,7 @@ enum class ControlKind : uint32_t {
 
 struct ControlHeader {
   ControlKind kind = ControlKind::ready;
-  uint32_t payload_bytes = 0;   // failed: text; session: Hello
+  uint32_t payload_bytes = 0;   // failed, end_session: text; ready: Devices; session: Hello
   uint64_t session_number = 0;  // this and below: session
   int64_t dead_peer_timeout_ms = 0;
   std::array<char, 16> transport{};  // scheme, zero-terminated; bulk too

@@ -33,6 +33,9 @@ class ImageCache {
 
   uint64_t bytes() const { return bytes_; }
   size_t count() const { return images_.size(); }
+  uint64_t capacity() const { return capacity_; }
+  uint64_t hits() const { return hits_; }
+  uint64_t misses() const { return misses_; }
 
  private:
   static constexpr size_t kMostImages = 4096;

@@ -72,15 +72,15 @@ void WorkerPool::start(std::function<void(Result<void>)> first_result) {
   keep_enough();
 }
 
-unsigned WorkerPool::count(State state) const {
+unsigned WorkerPool::count(Stage stage) const {
   return static_cast<unsigned>(std::count_if(
-      workers_.begin(), workers_.end(), [state](const auto& entry) { return entry.second->state == state; }));
+      workers_.begin(), workers_.end(), [stage](const auto& entry) { return entry.second->state == stage; }));
 }
 
 void WorkerPool::keep_enough() {
   while (!stopping_ && !backing_off_) {
-    const unsigned starting = count(State::starting);
-    const unsigned available = starting + count(State::idle);
+    const unsigned starting = count(Stage::starting);
+    const unsigned available = starting + count(Stage::idle);
     const size_t wanted = settings_.idle_workers + waiting_.size();
     const size_t allowed = size_t{settings_.max_sessions} + settings_.idle_workers;
     if (available >= wanted || workers_.size() >= allowed || starting >= most_starting_at_once()) return;
@@ -103,7 +103,7 @@ void WorkerPool::start_one() {
 void WorkerPool::watch_start(const std::shared_ptr<Worker>& worker) {
   worker->deadline.expires_after(settings_.start_timeout);
   worker->deadline.async_wait([this, worker](const asio::error_code& status) {
-    if (status || worker->state != State::starting) return;
+    if (status || worker->state != Stage::starting) return;
     worker->failure = "the device library took longer than " +
                       std::to_string(settings_.start_timeout.count() / 1000) + " s to start";
     ::kill(worker->pid, SIGKILL);
@@ -128,14 +128,18 @@ bool WorkerPool::read_control(Worker& worker) {
     if (message.error().code == ErrorCode::malformed) end_worker(worker, message.error().message);
     return false;  // it has ended: reap() says how
   }
-  if (worker.state == State::serving) return serve(worker, *message);
+  if (worker.state == Stage::serving) return serve(worker, *message);
   if (message->descriptor >= 0) ::close(message->descriptor);
-  if (worker.state == State::starting && message->header.kind == ControlKind::ready) {
+  if (worker.state == Stage::starting && message->header.kind == ControlKind::ready) {
+    // It has had no client yet, so what it says can be believed.
+    if (control::Devices said; devices_.empty() && said.ParseFromString(message->payload)) {
+      devices_.assign(said.devices().begin(), said.devices().end());
+    }
     became_ready(worker);
     return true;
   }
   worker.failure = message->header.kind == ControlKind::failed ? message->payload : "it broke the control protocol";
-  if (worker.state == State::idle) ::kill(worker.pid, SIGKILL);
+  if (worker.state == Stage::idle) ::kill(worker.pid, SIGKILL);
   return false;
 }
 
@@ -196,12 +200,12 @@ bool WorkerPool::end_worker(Worker& worker, const std::string& why) {
 
 void WorkerPool::became_ready(Worker& worker) {
   worker.deadline.cancel();
-  worker.state = State::idle;
+  worker.state = Stage::idle;
   log::debug("worker_ready", {{"worker", worker.pid}, {"start_ms", milliseconds_since(worker.since)}});
   worker.since = Clock::now();
   failures_in_a_row_ = 0;
   if (auto tell = std::exchange(first_result_, nullptr)) tell({});
-  while (worker.state == State::idle && !waiting_.empty() && !stopping_) {
+  while (worker.state == Stage::idle && !waiting_.empty() && !stopping_) {
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
     if (!hand_over(worker, next.client)) {
@@ -213,6 +217,7 @@ void WorkerPool::became_ready(Worker& worker) {
 }
 
 void WorkerPool::start_failed(const std::string& why) {
+  ++start_failures_;
   last_failure_ = why;
   if (auto tell = std::exchange(first_result_, nullptr)) {
     stopping_ = true;
@@ -229,7 +234,7 @@ void WorkerPool::start_failed(const std::string& why) {
     backing_off_ = false;
     keep_enough();
   });
-  if (count(State::starting) > 0) return;
+  if (count(Stage::starting) > 0) return;
   for (auto& waiting : std::exchange(waiting_, {})) {
     refuse_(std::move(waiting.client), {control::HelloReply::NO_DEVICE, "no worker can start: " + why});
   }
@@ -240,19 +245,19 @@ void WorkerPool::assign(Client client) {
     refuse_(std::move(client), {control::HelloReply::BUSY, "poold is shutting down"});
     return;
   }
-  if (count(State::serving) + waiting_.size() >= settings_.max_sessions) {
+  if (count(Stage::serving) + waiting_.size() >= settings_.max_sessions) {
     refuse_(std::move(client), {control::HelloReply::BUSY, "all " + std::to_string(settings_.max_sessions) +
                                                                " session slots are in use; try again later"});
     return;
   }
   for (const auto& [pid, worker] : workers_) {
-    if (worker->state != State::idle) continue;
+    if (worker->state != Stage::idle) continue;
     if (hand_over(*worker, client)) {
       keep_enough();
       return;
     }
   }
-  if (backing_off_ && count(State::starting) == 0) {
+  if (backing_off_ && count(Stage::starting) == 0) {
     refuse_(std::move(client), {control::HelloReply::NO_DEVICE, "no worker can start: " + last_failure_});
     return;
   }
@@ -279,7 +284,7 @@ void WorkerPool::give_up_waiting(uint64_t ticket) {
 
 void WorkerPool::attach(Client client) {
   for (const auto& [pid, worker] : workers_) {
-    if (worker->state != State::serving || worker->session_id != client.session_id) continue;
+    if (worker->state != Stage::serving || worker->session_id != client.session_id) continue;
     if (!same_secret(worker->bulk_token, client.bulk_token)) break;
     ControlHeader header{.kind = ControlKind::bulk};
     header.from_peer = client.from_peer;
@@ -312,15 +317,16 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
                            {.kind = ControlKind::account, .account_slot = (*place)->slot()}, "", (*place)->descriptor());
   if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
   if (!sent) {  // it has just died: reap() reports it
-    worker.state = State::starting;
+    worker.state = Stage::starting;
     worker.failure = "it ended while it waited for a client: " + sent.error().message;
     ::kill(worker.pid, SIGKILL);
     return false;
   }
   close_descriptor(client.descriptor);
   worker.place = std::move(*place);
-  worker.state = State::serving;
+  worker.state = Stage::serving;
   worker.since = Clock::now();
+  worker.started = std::chrono::system_clock::now();
   worker.session = next_session_++;
   worker.session_id.assign(header.session_id.data(), header.session_id.size());
   worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
@@ -366,15 +372,18 @@ void WorkerPool::reap() {
 }
 
 void WorkerPool::ended(Worker& worker, int wait_status) {
-  if (worker.state == State::starting) read_control(worker);  // its last words may not have been read yet
+  if (worker.state == Stage::starting) read_control(worker);  // its last words may not have been read yet
   worker.deadline.cancel();
-  if (worker.state == State::serving) take_last_images(worker);
+  if (worker.state == Stage::serving) take_last_images(worker);
   worker.control.close();
+  if (worker.state == Stage::serving) {
+    for (const auto& tell : session_ended_) tell(view_of(worker));
+  }
   worker.place.reset();
-  const std::string how = end_text(wait_status);
+  const std::string how = worker.ending.empty() ? end_text(wait_status) : "ended by an administrator: " + worker.ending;
   switch (worker.state) {
-    case State::serving: {
-      const bool crashed = WIFSIGNALED(wait_status) && !stopping_;
+    case Stage::serving: {
+      const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
       log::write(crashed ? log::Level::error : log::Level::info, "session_ended",
                  {{"session", worker.session},
                   {"worker", worker.pid},
@@ -386,8 +395,8 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
                   {"reason", stopping_ ? "poold is shutting down" : how}});
       return;
     }
-    case State::idle:
-    case State::starting:
+    case Stage::idle:
+    case Stage::starting:
       if (stopping_) return;
       start_failed(worker.failure.empty() ? "a worker ended before it had a client (" + how + ")"
                                           : worker.failure);

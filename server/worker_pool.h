@@ -17,7 +17,9 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "protocol/control/hello.pb.h"
 #include "server/handover.h"
 #include "server/image_cache.h"
 #include "server/quota/accounts.h"
@@ -43,8 +45,27 @@ struct Client {
   int64_t pid = 0;
 };
 
+// A session at work, for those who administer poold. Valid during the call that hands it out.
+struct SessionView {
+  uint64_t number;
+  pid_t worker;
+  std::chrono::system_clock::time_point started;
+  std::chrono::nanoseconds age;
+  const Client& client;
+  const quota::SessionPage& page;  // the worker may write anything into it
+  bool ending;                     // end_session() was called
+};
+
 class WorkerPool {
  public:
+  // How long a session has after end_session() before its worker is killed.
+  static constexpr std::chrono::milliseconds kEndGrace{3'000};
+  struct State {
+    unsigned starting = 0, idle = 0, serving = 0, waiting = 0;
+    uint64_t sessions_started = 0;
+    uint64_t start_failures = 0;
+    std::string not_ready_because;  // empty: a session can begin
+  };
   struct Settings {
     WorkerProgram program;
     unsigned idle_workers = 2;
@@ -70,12 +91,22 @@ class WorkerPool {
   void assign(Client client);
   // A bulk connection goes to its session's worker, or is refused. Takes over its descriptor.
   void attach(Client client);
+  // This and the next four are in worker_pool_admin.cc. What a worker said of them; none before the first was ready.
+  const std::vector<control::Device>& devices() const { return devices_; }
+  const ImageCache& images() const { return images_; }
+  State state() const;
+  void for_each_session(const std::function<void(const SessionView&)>& visit) const;
+  // Its client hears the reason. ErrorCode::unavailable: there is no such session.
+  Result<void> end_session(uint64_t session, const std::string& reason);
+  bool is_worker(pid_t pid) const { return workers_.contains(pid); }
+  // Called when a session's worker has ended, for this object's whole life.
+  void on_session_end(std::function<void(const SessionView&)> ended) { session_ended_.push_back(std::move(ended)); }
   // Ends all workers, those with a client too, and then calls back.
   void stop(std::function<void()> stopped);
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class State { starting, idle, serving };
+  enum class Stage { starting, idle, serving };
   struct Worker {
     Worker(asio::io_context& context, StartedWorker started)
         : pid(started.pid), control(context, started.control), page(std::move(started.page)), deadline(context), since(Clock::now()) {}
@@ -84,12 +115,14 @@ class WorkerPool {
     std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
     std::unique_ptr<quota::Accounts::Place> place;  // while serving
     asio::steady_timer deadline;
-    State state = State::starting;
+    Stage state = Stage::starting;
     Clock::time_point since;  // of the state
     uint64_t session = 0;
     std::string session_id;  // this and the next: while serving
     std::string bulk_token;
     Client client;  // without descriptor and Hello; while serving
+    std::chrono::system_clock::time_point started;  // this and the next: of the session
+    std::string ending;      // why end_session() ends it
     std::string failure;
     wire::ImageDigest image{};  // that it got last
   };
@@ -116,7 +149,8 @@ class WorkerPool {
   void reap();
   void ended(Worker& worker, int wait_status);
   void give_up_waiting(uint64_t ticket);
-  unsigned count(State state) const;
+  unsigned count(Stage stage) const;
+  static SessionView view_of(const Worker& worker);
 
   asio::io_context& context_;
   const Settings settings_;
@@ -134,6 +168,9 @@ class WorkerPool {
   std::string last_failure_;
   bool backing_off_ = false;
   bool stopping_ = false;
+  std::vector<control::Device> devices_;
+  std::vector<std::function<void(const SessionView&)>> session_ended_;
+  uint64_t start_failures_ = 0;
   uint64_t next_session_ = 1;
   uint64_t next_ticket_ = 1;
 };

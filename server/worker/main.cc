@@ -193,6 +193,18 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   return run_session(std::move(start));
 }
 
+std::string in_short(const std::vector<control::Device>& devices) {
+  control::Devices all;
+  for (const control::Device& device : devices) {
+    control::Device& one = *all.add_devices();
+    one.set_name(device.name());
+    one.set_uuid(device.uuid());
+    one.set_total_bytes(device.total_bytes());
+    one.set_pci_bus_id(device.pci_bus_id());
+  }
+  return all.SerializeAsString();
+}
+
 int fail_to_start(const std::string& why) {
   // If poold is gone too, nobody is left to be told.
   (void)server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::failed},
@@ -213,7 +225,7 @@ int run(const Arguments& arguments) {
   rdma.use = arguments.rdma;
 
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
-                                         (*devices)[0].name(), -1);
+                                         in_short(*devices), -1);
   // Nothing has run on the device until a client comes, so that its library's exit handlers find nothing to wait for.
   if (!told) std::exit(server::kWorkerPooldGone);
   auto page = quota::SharedPage<quota::SessionPage>::open(server::kSessionPageDescriptor);

@@ -53,8 +53,14 @@ int run_session(SessionStart start) {
   {
     const Background background(executor, stop_descriptor);
     if (accept_bulk) accept_bulk([&executor](auto connection, bool from_peer) { executor.links.add(std::move(connection), from_peer); });
+    if (start.control) {
+      start.control->handle(server::ControlKind::end_session, [&executor](const server::ControlMessage& message) {
+        executor.outbox.end(message.payload);
+      });
+    }
     status = executor.run() ? 0 : 1;
     executor.outbox.close();
+    if (start.control) start.control->handle(server::ControlKind::end_session, nullptr);
     if (accept_bulk) accept_bulk(nullptr);
     const Watchdog watchdog(status);
     executor.tear_down();

@@ -1,0 +1,57 @@
+// WorkerPool as those see it who administer poold.
+#include <signal.h>
+
+#include "server/log/log.h"
+#include "server/worker_pool.h"
+
+namespace gpupool::server {
+
+WorkerPool::State WorkerPool::state() const {
+  State state{.starting = count(Stage::starting),
+              .idle = count(Stage::idle),
+              .serving = count(Stage::serving),
+              .waiting = static_cast<unsigned>(waiting_.size()),
+              .sessions_started = next_session_ - 1,
+              .start_failures = start_failures_};
+  if (stopping_) state.not_ready_because = "poold is shutting down";
+  else if (state.idle == 0 && backing_off_) state.not_ready_because = "no worker can start: " + last_failure_;
+  else if (devices_.empty()) state.not_ready_because = "the first worker is starting";
+  else if (state.serving >= settings_.max_sessions) state.not_ready_because = "all session slots are in use";
+  return state;
+}
+
+SessionView WorkerPool::view_of(const Worker& worker) {
+  return {.number = worker.session,
+          .worker = worker.pid,
+          .started = worker.started,
+          .age = Clock::now() - worker.since,
+          .client = worker.client,
+          .page = **worker.page,
+          .ending = !worker.ending.empty()};
+}
+
+void WorkerPool::for_each_session(const std::function<void(const SessionView&)>& visit) const {
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state == Stage::serving) visit(view_of(*worker));
+  }
+}
+
+Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason) {
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state != Stage::serving || worker->session != session) continue;
+    if (!worker->ending.empty()) return {};
+    worker->ending = reason.empty() ? "no reason given" : reason;
+    log::warning("session_killed", {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
+    const auto told = send_control(worker->control.native_handle(), {.kind = ControlKind::end_session},
+                                   "ended by an administrator: " + worker->ending, -1);
+    worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));
+    worker->deadline.async_wait([this, worker = worker](const asio::error_code& status) {
+      const auto at = workers_.find(worker->pid);  // once it is reaped the number may be another process's
+      if (!status && at != workers_.end() && at->second == worker) ::kill(worker->pid, SIGKILL);
+    });
+    return {};
+  }
+  return Error{ErrorCode::unavailable, "there is no session " + std::to_string(session)};
+}
+
+}  // namespace gpupool::server
