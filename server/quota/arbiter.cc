@@ -1,0 +1,268 @@
+#include "server/quota/arbiter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace gpupool::quota {
+namespace {
+
+// A bit below what was promised, for what a turn takes beyond its end.
+constexpr double kFillRate = 0.975;
+// In units of what the bucket gets: so much is needed to go on after it was empty, is kept while idle, and while waiting.
+constexpr double kResume = 25e6, kIdleMost = 25e6, kWaitingMost = 500e6;
+// How much a tenant that comes back may be behind those who went on, in time.
+constexpr double kKeptLag = 20e6;
+// Turns of small shares are shorter, so that they come more often.
+constexpr double kWholeQuantum = 0.25;
+
+double count(Arbiter::Time time) { return static_cast<double>(time.count()); }
+Arbiter::Time time_of(double nanoseconds) { return Arbiter::Time(static_cast<int64_t>(std::ceil(nanoseconds))); }
+
+}  // namespace
+
+void Arbiter::set_share(const std::string& tenant, const Share& share, Time now) {
+  account(now);
+  Tenant& changed = tenants_[tenant];
+  const auto before = changed.share;
+  changed.share = share;
+  changed.share.weight = std::max(1u, share.weight);
+  if (changed.share.priority != before.priority) changed.had = clock_[static_cast<size_t>(changed.share.priority)];
+  if (changed.share.mode != before.mode) {
+    changed.tokens = 0;
+    changed.filled = now;
+    changed.exhausted = false;
+  }
+  decide(now);
+}
+
+void Arbiter::add(Session session, const std::string& tenant, Time now) {
+  account(now);
+  const auto of = tenants_.try_emplace(tenant).first;
+  sessions_.emplace(session, State{.tenant = of, .since = now});
+  decide(now);
+}
+
+void Arbiter::remove(Session session, Time now) {
+  account(now);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  if (holder_ == session) put_down();
+  deactivate(found->second);
+  sessions_.erase(found);
+  decide(now);
+}
+
+void Arbiter::want(Session session, bool wants, Time now) {
+  account(now);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end() || holder_ == session || found->second.wants == wants) return;
+  State& state = found->second;
+  if (!wants) {
+    deactivate(state);
+    return decide(now);
+  }
+  const bool had_rival = holder_ && has_rival(*holder_);
+  activate(session);
+  if (holder_) {
+    // One that had the GPU for itself has had its turn. One that is ahead of who has just come ends its turn sooner.
+    if (!had_rival) turn_ends_ = now;
+    else if (before(state, sessions_.at(*holder_))) turn_ends_ = std::min(turn_ends_, now + settings_.shortest);
+  }
+  decide(now);
+}
+
+void Arbiter::release(Session session, bool wants, Time now) {
+  account(now);
+  if (holder_ != session) return want(session, wants, now);
+  put_down();
+  State& state = sessions_.at(session);
+  deactivate(state);
+  if (wants) activate(session);
+  decide(now);
+}
+
+void Arbiter::report(Session session, Time used, Time now) {
+  account(now);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  State& state = found->second;
+  const Time believed = std::clamp(used, state.reported, std::max(state.reported, now - state.since));
+  const double more = count(believed - state.reported);
+  state.reported = believed;
+  // Who has the GPU for himself, without a limit, pays nothing.
+  if (holder_ == session && !metered()) return;
+  state.unpaid += more;
+  if (state.unpaid > 0) charge(state, std::exchange(state.unpaid, 0));
+  decide(now);
+}
+
+void Arbiter::tick(Time now) {
+  account(now);
+  decide(now);
+}
+
+Arbiter::Turn Arbiter::turn(Session session) const {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return {};
+  const Tenant& tenant = tenant_of(found->second);
+  Turn turn;
+  const bool hard = tenant.share.mode == Mode::hard;
+  turn.bounded = hard || sessions_.size() > 1;
+  turn.single = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& other) {
+    return tenant_of(other.second).share.priority > tenant.share.priority;
+  });
+  if (holder_ != session) return turn;
+  turn.state = asked_ ? Turn::State::yield : Turn::State::open;
+  turn.wanted = hard || has_rival(session);
+  return turn;
+}
+
+// Somebody else waits for the turn who could have it.
+bool Arbiter::has_rival(Session session) const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& other) {
+    return other.first != session && other.second.wants && !tenant_of(other.second).exhausted;
+  });
+}
+
+// The holder pays for the time for which it holds the turn.
+bool Arbiter::metered() const {
+  return holder_ && (tenant_of(sessions_.at(*holder_)).share.mode == Mode::hard || has_rival(*holder_));
+}
+
+void Arbiter::account(Time now) {
+  const double passed = count(std::max(Time{}, now - accounted_));
+  accounted_ = std::max(accounted_, now);
+  if (passed != 0 && metered()) {
+    State& state = sessions_.at(*holder_);
+    charge(state, passed);
+    state.unpaid -= passed;
+  }
+  for (auto& [name, tenant] : tenants_) fill(tenant, accounted_);
+}
+
+void Arbiter::charge(State& state, double nanoseconds) {
+  Tenant& tenant = tenant_of(state);
+  state.had += nanoseconds;
+  tenant.had += nanoseconds / tenant.share.weight;
+  if (tenant.share.mode != Mode::hard) return;
+  tenant.tokens -= nanoseconds;
+  if (tenant.tokens <= 0) tenant.exhausted = true;
+}
+
+void Arbiter::fill(Tenant& tenant, Time now) const {
+  const double rate = tenant.share.weight / 100.0 * kFillRate;
+  tenant.tokens += count(now - tenant.filled) * rate;
+  tenant.filled = now;
+  const double most = (tenant.active ? kWaitingMost : kIdleMost) * rate;
+  tenant.tokens = std::min(tenant.tokens, most);
+  if (tenant.tokens >= kResume * rate) tenant.exhausted = false;
+}
+
+// The session begins to want the turn. Who was away does not get back what it has not used then, but for a little.
+void Arbiter::activate(Session session) {
+  State& state = sessions_.at(session);
+  Tenant& tenant = tenant_of(state);
+  const double behind = clock_[static_cast<size_t>(tenant.share.priority)] - kKeptLag / tenant.share.weight;
+  if (tenant.active++ == 0) tenant.had = std::max(tenant.had, behind);
+  state.wants = true;
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& [other, its] : sessions_) {
+    if (other != session && its.tenant == state.tenant && (its.wants || holder_ == other)) least = std::min(least, its.had);
+  }
+  if (std::isfinite(least)) state.had = std::max(state.had, least - kKeptLag);
+}
+
+void Arbiter::deactivate(State& state) {
+  if (!state.wants) return;
+  state.wants = false;
+  --tenant_of(state).active;
+}
+
+void Arbiter::put_down() {
+  holder_.reset();
+  asked_.reset();
+}
+
+// Whether a gets the turn before b.
+bool Arbiter::before(const State& a, const State& b) const {
+  const Tenant& mine = tenant_of(a);
+  const Tenant& other = tenant_of(b);
+  if (mine.share.priority != other.share.priority) return mine.share.priority > other.share.priority;
+  return a.tenant == b.tenant ? a.had < b.had : mine.had < other.had;
+}
+
+std::optional<Arbiter::Session> Arbiter::best_waiting() const {
+  std::optional<Session> best;
+  for (const auto& [session, state] : sessions_) {
+    if (!state.wants || holder_ == session || tenant_of(state).exhausted) continue;
+    if (!best || before(state, sessions_.at(*best))) best = session;
+  }
+  return best;
+}
+
+Arbiter::Time Arbiter::quantum(const Tenant& tenant) const {
+  double all = 0;
+  for (const auto& [name, other] : tenants_) {
+    if (other.active && other.share.priority == tenant.share.priority) all += other.share.weight;
+  }
+  const double part = all > 0 ? tenant.share.weight / all / kWholeQuantum : 1;
+  return std::max(settings_.shortest, time_of(count(settings_.quantum) * std::min(1.0, part)));
+}
+
+void Arbiter::wake(Time when) {
+  if (!due_ || when < *due_) due_ = when;
+}
+
+void Arbiter::decide(Time now) {
+  due_.reset();
+  for (size_t priority = 0; priority < std::size(clock_); ++priority) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& [name, tenant] : tenants_) {
+      if (tenant.active && static_cast<size_t>(tenant.share.priority) == priority) least = std::min(least, tenant.had);
+    }
+    if (std::isfinite(least)) clock_[priority] = std::max(clock_[priority], least);
+  }
+  auto best = best_waiting();
+  if (holder_ && asked_ && now >= *asked_ + settings_.overdue) {
+    State& late = sessions_.at(*holder_);
+    put_down();
+    deactivate(late);
+    best = best_waiting();
+  }
+  if (holder_ && !asked_) {
+    const State& state = sessions_.at(*holder_);
+    const Tenant& tenant = tenant_of(state);
+    if (tenant.exhausted) {
+      asked_ = now;
+    } else if (best) {
+      const State& other = sessions_.at(*best);
+      const bool same = tenant_of(other).share.priority == tenant.share.priority;
+      if (!same && before(other, state)) asked_ = now;
+      if (same && now >= turn_ends_) {
+        if (before(state, other)) turn_ends_ = now + quantum(tenant);
+        else asked_ = now;
+      }
+      if (same && !asked_) wake(turn_ends_);
+    }
+    if (!asked_ && tenant.share.mode == Mode::hard) wake(now + std::max(Time{100'000}, time_of(tenant.tokens)));
+  }
+  if (!holder_ && best) {
+    State& state = sessions_.at(*best);
+    holder_ = best;
+    state.unpaid = 0;
+    turn_ends_ = now + quantum(tenant_of(state));
+    const auto next = best_waiting();
+    if (next && tenant_of(sessions_.at(*next)).share.priority == tenant_of(state).share.priority) wake(turn_ends_);
+    if (tenant_of(state).share.mode == Mode::hard) wake(now + std::max(Time{100'000}, time_of(tenant_of(state).tokens)));
+  }
+  if (asked_) wake(*asked_ + settings_.overdue);
+  for (const auto& [session, state] : sessions_) {
+    const Tenant& tenant = tenant_of(state);
+    if (!state.wants || !tenant.exhausted) continue;
+    const double rate = tenant.share.weight / 100.0 * kFillRate;
+    wake(now + std::max(Time{100'000}, time_of((kResume * rate - tenant.tokens) / rate)));
+  }
+}
+
+}  // namespace gpupool::quota
