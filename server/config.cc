@@ -71,6 +71,9 @@ Result<void> to_choice(const toml::node& node, const char* choices, T& out) {
 }
 
 Result<void> read_key(std::string_view key, const toml::node& node, ServerOptions& options) {
+  if (key == "worker-user") return to_text(node, options.worker_user);
+  if (key == "sandbox") return to_flag(node, options.sandbox);
+  if (key == "peers") return to_text(node, options.peers);
   if (key == "listen") {
     options.listen.clear();
     const toml::array one{node};

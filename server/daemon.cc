@@ -222,6 +222,9 @@ int run_daemon(const ServerOptions& options) {
   Daemon daemon(options, std::move(*listeners),
                 {.program = *program,
                  .device = *device,
+                 .user = options.worker_user,
+                 .sandbox = options.sandbox,
+                 .peers = options.peers,
                  .rdma = options.rdma,
                  .log_level = options.log_level,
                  .log_format = options.log_format});

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "protocol/transport/rdma_options.h"
+#include "server/networks.h"
 #include "server/version.h"
 
 namespace gpupool::server {
@@ -34,6 +35,9 @@ struct Words {
   std::string log_level;
   std::string log_format;
   bool insecure = false;
+  std::string worker_user;
+  std::string peers;
+  bool no_sandbox = false;
 };
 
 EarlyExit mistake(const std::string& what) {
@@ -92,6 +96,14 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* dead_peer = app.add_option("--dead-peer-timeout", given.dead_peer_timeout,
                                          "seconds after which an unreachable client's session ends [15]")
                               ->check(seconds);
+  const auto* worker_user = app.add_option("--worker-user", given.worker_user,
+                                           "the user that workers become when poold runs as root [nobody]");
+  const auto* peers = app.add_option("--peers", given.peers,
+                                     "networks that workers may connect to for copies between servers, e.g. "
+                                     "10.1.0.0/16,fd00::/8; any; none [127.0.0.0/8,::1; with --insecure any]");
+  const auto* no_sandbox = app.add_flag("--no-sandbox", given.no_sandbox,
+                                        "do not confine workers: for finding out whether a device library needs something "
+                                        "that they may not do");
   app.add_option("--config", given.config, "TOML file with the same keys; the command line wins");
   const auto* level =
       app.add_option("--log-level", given.log_level, std::string("one of ") + kLogLevels + " [info]");
@@ -138,6 +150,11 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
     return mistake("--log-format: '" + given.log_format + "' is not one of " + kLogFormats);
   }
   if (insecure->count() > 0) options.insecure = given.insecure;
+  if (worker_user->count() > 0) options.worker_user = given.worker_user;
+  if (no_sandbox->count() > 0) options.sandbox = !given.no_sandbox;
+  if (peers->count() > 0) options.peers = given.peers;
+  if (options.peers.empty()) options.peers = options.insecure ? "any" : "127.0.0.0/8,::1";
+  if (const auto networks = Networks::parse(options.peers); !networks) return mistake("--peers: " + networks.error().message);
   const auto any = [&](auto&& condition) { return std::any_of(options.listen.begin(), options.listen.end(), condition); };
   if (!options.port_file.empty() && !any([](const auto& endpoint) { return endpoint.scheme != "shm"; })) {
     return mistake("--port-file: there is no port without listening on tcp:// or rdma://");

@@ -28,6 +28,9 @@ struct ServerOptions {
   std::chrono::milliseconds dead_peer_timeout{15'000};
   log::Level log_level = log::Level::info;
   log::Format log_format = log::Format::text;
+  std::string worker_user = "nobody";  // when poold is root; empty: workers stay root
+  bool sandbox = true;                 // workers are confined (server/worker/sandbox.h)
+  std::string peers;                   // Networks that workers may open connections to; never empty after parse_options()
   bool insecure = false;  // listen beyond loopback although there is no authentication
 };
 

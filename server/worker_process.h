@@ -14,6 +14,9 @@ namespace gpupool::server {
 struct WorkerProgram {
   std::string program;
   std::string device;  // path of the device library
+  std::string user;      // that workers become when poold is root; empty: they stay root
+  bool sandbox = true;   // server/worker/sandbox.h
+  std::string peers = "none";  // Networks that workers may open connections to
   bool rdma = true;    // offered; how, its environment says (GPUPOOL_RDMA_...)
   log::Level log_level = log::Level::info;
   log::Format log_format = log::Format::text;

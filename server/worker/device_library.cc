@@ -14,7 +14,7 @@ Error unusable(const std::string& path, const std::string& why) {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& path) {
+Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& path, const std::function<Result<void>()>& between) {
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = ::dlerror();
@@ -33,6 +33,7 @@ Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& pa
   if (init == nullptr || get_version == nullptr || get_count == nullptr) {
     return unusable(path, "it is no CUDA driver (cuInit is missing)");
   }
+  if (const auto done = between ? between() : Result<void>(); !done) return done.error();
   if (const CUresult result = init(0); result != CUDA_SUCCESS) {
     return unusable(path, "cuInit failed with " + error_text(*library, result));
   }

@@ -3,6 +3,7 @@
 // Immutable once loaded; any thread may call symbol(). Never unloaded: drivers do not survive that, and the
 // process ends with the session.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,8 +13,8 @@ namespace gpupool::worker {
 
 class DeviceLibrary {
  public:
-  // dlopen and cuInit. Refuses gpupool's own client library, which would only send the calls on.
-  static Result<std::unique_ptr<DeviceLibrary>> load(const std::string& path);
+  // dlopen, `between` (may be null), and cuInit. Refuses gpupool's own client library, which would only send the calls on.
+  static Result<std::unique_ptr<DeviceLibrary>> load(const std::string& path, const std::function<Result<void>()>& between = nullptr);
 
   // The address of a name as it stands in the symbol table ("cuMemAlloc_v2"); nullptr where the library has
   // none.

@@ -208,7 +208,7 @@ void Executor::fetch_output(StreamState& stream) {
 
 std::shared_ptr<Peer> Executor::peer(const std::string& address, const std::string& session_id, const std::string& token) {
   const auto endpoint = transport::Endpoint::parse(address);
-  if (!endpoint || (endpoint->scheme != "tcp" && endpoint->scheme != "rdma")) return nullptr;
+  if (!endpoint || (endpoint->scheme != "tcp" && endpoint->scheme != "rdma") || !start.peers.contains(endpoint->host)) return nullptr;
   const std::string key = endpoint->text() + " " + session_id;
   const auto known = peers_.find(key);
   if (known != peers_.end() && !known->second->broken()) return known->second;

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -20,18 +21,30 @@
 #include "protocol/wire/frame.h"
 #include "server/handover.h"
 #include "server/log/log.h"
+#include "server/networks.h"
 #include "server/version.h"
 #include "server/worker/control.h"
 #include "server/worker/device_description.h"
 #include "server/worker/device_library.h"
+#include "server/worker/sandbox.h"
 #include "server/worker/session.h"
 
 namespace gpupool::worker {
 namespace {
 
+// The sanitizers' own run-time calls what a worker must not.
+#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
+constexpr bool kFiltersCalls = false;
+#else
+constexpr bool kFiltersCalls = true;
+#endif
+
 struct Arguments {
   std::string device;
   transport::RdmaOptions::Use rdma = transport::RdmaOptions::Use::never;
+  std::string user;
+  bool sandbox = true;
+  server::Networks peers;
   pid_t parent = 0;
   log::Level level = log::Level::info;
   log::Format format = log::Format::text;
@@ -48,6 +61,16 @@ bool parse_arguments(int count, char** words, Arguments& out) {
     } else if (name == "--rdma") {
       out.rdma = value == "yes" ? transport::RdmaOptions::Use::if_possible : transport::RdmaOptions::Use::never;
       good = value == "yes" || value == "no";
+    } else if (name == "--user") {
+      out.user = value;
+      good = true;
+    } else if (name == "--sandbox") {
+      out.sandbox = value == "yes";
+      good = value == "yes" || value == "no";
+    } else if (name == "--peers") {
+      auto networks = server::Networks::parse(std::string(value));
+      good = networks.ok();
+      if (good) out.peers = std::move(*networks);
     } else if (name == "--parent") {
       good = std::from_chars(value.begin(), value.end(), out.parent).ec == std::errc();
     } else if (name == "--log-level") {
@@ -113,7 +136,7 @@ Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline
 
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
           const transport::RdmaOptions& rdma, server::ControlMessage message, Control& control,
-          const Usage& usage) {
+          const Usage& usage, const server::Networks& peers) {
   const server::ControlHeader& header = message.header;
   const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
   const std::string scheme(header.transport.data(),
@@ -176,6 +199,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.compression = wished_compression(message.payload);
   start.control = &control;
   start.usage = usage;
+  start.peers = peers;
   start.image_nonce = nonce;
   start.largest_image = keeps_images ? header.image_bytes : 0;
   start.stop_descriptor = control.end_descriptor();
@@ -212,10 +236,27 @@ int fail_to_start(const std::string& why) {
   return server::kWorkerDeviceUnusable;
 }
 
+// A change of the user undoes PR_SET_PDEATHSIG.
+bool dies_with_poold(const Arguments& arguments) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return ::getppid() == arguments.parent;  // else it ended before the line above
+}
+
+// Between the device library's loading, which may need what only poold's user can read, and its start, which makes files and threads.
+Result<void> confine(const Arguments& arguments) {
+  if (!arguments.sandbox) return {};
+  if (auto dropped = sandbox::drop_user(arguments.user); !dropped) return dropped;
+  if (!dies_with_poold(arguments)) return Error{ErrorCode::closed, "poold is gone"};
+  const auto missing = sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()});
+  if (!missing) return missing.error();
+  if (!missing->empty()) log::debug("sandbox", {{"missing", *missing}});
+  return {};
+}
+
 int run(const Arguments& arguments) {
   // Waiting streams must not share hardware queues; NVIDIA's driver reads this in cuInit.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  auto library = DeviceLibrary::load(arguments.device);
+  auto library = DeviceLibrary::load(arguments.device, [&arguments] { return confine(arguments); });
   if (!library) return fail_to_start(library.error().message);
   auto devices = describe_devices(**library);
   if (!devices) return fail_to_start(devices.error().message);
@@ -224,6 +265,9 @@ int run(const Arguments& arguments) {
       [](const std::string& mistake) { log::warning("rdma_setting_ignored", {{"reason", mistake}}); });
   rdma.use = arguments.rdma;
 
+  if (kFiltersCalls && arguments.sandbox) {
+    if (const auto restricted = sandbox::restrict_calls(!arguments.peers.none()); !restricted) return fail_to_start(restricted.error().message);
+  }
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
                                          in_short(*devices), -1);
   // Nothing has run on the device until a client comes, so that its library's exit handlers find nothing to wait for.
@@ -240,7 +284,7 @@ int run(const Arguments& arguments) {
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
   Control& control = *new Control(server::kControlDescriptor, poold_is_gone);  // as long as the process
-  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage);
+  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage, arguments.peers);
 }
 
 }  // namespace
@@ -253,8 +297,7 @@ int main(int count, char** words) {
     std::fputs("poold-worker is started by poold, not by hand; see poold --help\n", stderr);
     return server::kWorkerUsage;
   }
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != arguments.parent) return server::kWorkerPooldGone;  // ended before the line above
+  if (!worker::dies_with_poold(arguments)) return server::kWorkerPooldGone;
   worker::close_inherited();
   for (const int descriptor : {server::kControlDescriptor, server::kLogDescriptor, server::kSessionPageDescriptor}) {
     ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);

@@ -13,6 +13,7 @@
 #include "protocol/compression/governor.h"
 #include "protocol/image/name.h"
 #include "protocol/transport/transport.h"
+#include "server/networks.h"
 #include "server/quota/session_page.h"
 #include "server/quota/shared_page.h"
 #include "server/worker/control.h"
@@ -54,6 +55,7 @@ struct SessionStart {
   WelcomeBulk welcome_bulk;
   compression::Policy compression = compression::Policy::off;  // of what the client gets on bulk connections: its wish
   Usage usage;
+  server::Networks peers = *server::Networks::parse("any");  // where its client may send it for copies between servers
   Control* control = nullptr;                          // to poold, outlives the session; null: there is none
   image::Nonce image_nonce{};                          // as told in the hello
   uint64_t largest_image = 0;                          // that poold keeps; 0: none

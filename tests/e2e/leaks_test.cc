@@ -24,8 +24,6 @@ constexpr size_t kAllowedGrowth = 1u << 20;
 #endif
 // A worker gives a client's memory back within 2 s of its end; the rest is for a busy machine.
 constexpr milliseconds kMemoryIsBack{6'000};
-constexpr size_t kIdleWorkers = 2;  // poold's default
-const std::vector<std::string> kTellsOfWorkers{"--log-level", "debug"};
 
 size_t resident_bytes(pid_t pid) {
   size_t pages = 0;
@@ -54,8 +52,7 @@ Holdings holdings(Pool& pool) {
 
 // What poold holds after so many sessions, once it has done with the last one and its workers wait for clients.
 Holdings holdings_after(Pool& pool, size_t sessions) {
-  REQUIRE(pool.poold().await_log("session_ended", sessions));
-  REQUIRE(pool.poold().await_log("worker_ready", kIdleWorkers + sessions));
+  REQUIRE(pool.poold().await_rest(sessions));
   return holdings(pool);
 }
 

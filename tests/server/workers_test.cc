@@ -61,7 +61,8 @@ TEST_CASE("an idle worker that dies is replaced") {
 TEST_CASE("while no worker can start, clients learn why, poold does not storm, and then recovers") {
   TemporaryFolder folder;
   const std::string flag = folder.path() / "broken";
-  PooldProcess poold(kDevice, {"--idle-workers", "1"}, {{"FAKE_DEVICE", "flag:" + flag}});
+  // Confined workers would not see the file.
+  PooldProcess poold(kDevice, {"--idle-workers", "1", "--no-sandbox"}, {{"FAKE_DEVICE", "flag:" + flag}});
   CHECK(eventually([&] { return poold.workers().size() == 1; }));
   folder.write("broken", "");
   for (const pid_t worker : poold.workers()) REQUIRE(::kill(worker, SIGKILL) == 0);

@@ -10,6 +10,9 @@
 
 namespace gpupool::testing {
 
+constexpr size_t kIdleWorkers = 2;  // poold's default
+inline const std::vector<std::string> kTellsOfWorkers{"--log-level", "debug"};
+
 std::string program_path(const std::string& name);  // build/<preset>/bin/NAME
 
 class PooldProcess {
@@ -32,6 +35,10 @@ class PooldProcess {
   bool await_log(const std::string& text) const { return process_->await_output(text); }
   // Waits until `text` stands in the log `count` times.
   bool await_log(const std::string& text, size_t count) const;
+  // Waits until poold, started with kTellsOfWorkers, has done with so many sessions and has kIdleWorkers that wait for clients.
+  bool await_rest(size_t sessions) const {
+    return await_log("session_ended", sessions) && await_log("worker_ready", kIdleWorkers + sessions);
+  }
   // SIGTERM; the exit status.
   int stop();
 
