@@ -69,8 +69,11 @@ Result<void> drop_user(const std::string& user) {
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
   if (::geteuid() == 0 && !user.empty()) {
-    const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
-    ::setrlimit(RLIMIT_MEMLOCK, &all);
+    rlimit locked{RLIM_INFINITY, RLIM_INFINITY};
+    if (::setrlimit(RLIMIT_MEMLOCK, &locked) != 0 && ::getrlimit(RLIMIT_MEMLOCK, &locked) == 0) {  // root of a container
+      locked.rlim_cur = locked.rlim_max;
+      ::setrlimit(RLIMIT_MEMLOCK, &locked);
+    }
     if (auto changed = become(user); !changed) return changed;
   }
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return failure("cannot give up new privileges", errno);

@@ -12,8 +12,8 @@
 
 namespace gpupool::worker::sandbox {
 
-// For a process of root: becomes `user` with its groups and those that own GPUs (video, render), and may lock as much memory as
-// it wants for RDMA. For any process: no core files, no new privileges by exec.
+// For a process of root: becomes `user` with its groups and those that own GPUs (video, render), and may lock as much memory as root may
+// (RDMA does). For any process: no core files, no new privileges by exec.
 Result<void> drop_user(const std::string& user);
 
 // Files and folders below these stay within reach, nothing else does; devices and shared memory may be written.

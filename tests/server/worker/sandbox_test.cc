@@ -1,0 +1,183 @@
+// A child is confined as a worker is, tries what it must not and what it needs, and tells by its exit status what came of it.
+#include "server/worker/sandbox.h"
+
+#include <fcntl.h>
+#include <linux/landlock.h>
+#include <grp.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+
+#include "tests/support/catch.h"
+#include "tests/support/processes.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+namespace sandbox = gpupool::worker::sandbox;
+
+namespace {
+
+// The first thing that went wrong, by its place among the checks; 0: nothing did.
+class Checks {
+ public:
+  void operator()(bool good) {
+    ++number_;
+    if (!good && first_bad_ == 0) first_bad_ = number_;
+  }
+  int first_bad() const { return first_bad_; }
+
+ private:
+  int number_ = 0;
+  int first_bad_ = 0;
+};
+
+template <class Body>
+int in_child(const Body& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Checks checks;
+    body(checks);
+    ::_exit(checks.first_bad());
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+bool refused(long result, int error = EPERM) { return result < 0 && errno == error; }
+
+bool has_landlock() { return ::syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION) >= 1; }
+
+}  // namespace
+
+TEST_CASE("a process of root becomes another user for good") {
+  if (::geteuid() != 0) {
+    WARN("skipped: this test does not run as root");
+    return;
+  }
+  CHECK(in_child([](Checks& check) {
+          check(sandbox::drop_user("nobody").ok());
+          check(::getuid() == 65534 && ::geteuid() == 65534 && ::getgid() == 65534);
+          check(refused(::setuid(0)));
+          check(refused(::setgroups(0, nullptr)));
+          check(::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1);
+          rlimit limit{};
+          check(::getrlimit(RLIMIT_CORE, &limit) == 0 && limit.rlim_max == 0);
+          check(::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == limit.rlim_max);
+          check(::open("/etc/shadow", O_RDONLY) < 0);
+        }) == 0);
+}
+
+TEST_CASE("a user that is not there is told") {
+  if (::geteuid() != 0) {
+    WARN("skipped: this test does not run as root");
+    return;
+  }
+  CHECK(in_child([](Checks& check) {
+          const auto dropped = sandbox::drop_user("no-such-user");
+          check(!dropped.ok() && dropped.error().message.find("--worker-user") != std::string::npos);
+          check(::geteuid() == 0);
+        }) == 0);
+}
+
+TEST_CASE("a worker's files are libraries, devices and its own library's folder") {
+  if (!has_landlock()) {
+    WARN("skipped: this kernel has no Landlock");
+    return;
+  }
+  const TemporaryFolder kept, other;
+  const std::string readable = kept.write("library", "x"), secret = other.write("secret", "x");
+  CHECK(in_child([&](Checks& check) {
+          check(sandbox::drop_user("").ok());
+          const auto missing = sandbox::restrict_files({kept.path().string()});
+          check(missing.ok() && missing->empty());
+          check(::open(readable.c_str(), O_RDONLY) >= 0);
+          check(refused(::open(readable.c_str(), O_WRONLY), EACCES));
+          check(refused(::open((kept.path() / "new").c_str(), O_WRONLY | O_CREAT, 0600), EACCES));
+          check(refused(::open(secret.c_str(), O_RDONLY), EACCES));
+          check(refused(::open("/", O_RDONLY | O_DIRECTORY), EACCES));
+          check(refused(::open("/usr/gpupool-test", O_WRONLY | O_CREAT, 0600), EACCES));
+          check(refused(::mkdir("/dev/shm/gpupool-test", 0700), EACCES));
+          check(::open("/usr", O_RDONLY | O_DIRECTORY) >= 0);
+          check(::open("/dev/null", O_RDWR) >= 0);
+          const std::string shared = "/dev/shm/gpupool-sandbox-test-" + std::to_string(::getpid());
+          check(::open(shared.c_str(), O_RDWR | O_CREAT, 0600) >= 0);
+          check(::unlink(shared.c_str()) == 0);
+        }) == 0);
+}
+
+#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
+TEST_CASE("system calls") { WARN("skipped: the sanitizers' run-time calls what a worker must not"); }
+#else
+TEST_CASE("a worker starts no process, reaches into none, and changes nothing of the machine") {
+  const pid_t parent = ::getpid();
+  CHECK(in_child([&](Checks& check) {
+          check(sandbox::drop_user("").ok());
+          check(sandbox::restrict_calls(true).ok());
+          const char* const words[] = {"true", nullptr};
+          check(refused(::execve("/bin/true", const_cast<char* const*>(words), nullptr)));
+          check(refused(::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)));
+          check(refused(::syscall(SYS_clone3, nullptr, 0), ENOSYS));
+          check(refused(::kill(parent, 0)));
+          check(refused(::syscall(SYS_tgkill, parent, parent, SIGTERM)));
+          check(refused(::ptrace(PTRACE_ATTACH, parent, nullptr, nullptr)));
+          check(refused(::syscall(SYS_process_vm_readv, parent, nullptr, 0, nullptr, 0, 0)));
+          check(refused(::syscall(SYS_pidfd_open, parent, 0)));
+          check(refused(::syscall(SYS_bpf, 0, nullptr, 0)));
+          check(refused(::syscall(SYS_io_uring_setup, 1, nullptr)));
+          check(refused(::syscall(SYS_userfaultfd, 0)));
+          check(refused(::syscall(SYS_unshare, 0)));
+          check(refused(::syscall(SYS_keyctl, 0, 0, 0, 0, 0)));
+          check(refused(::chmod("/tmp", 0700)));
+          check(refused(::rename("/nowhere", "/nowhere-else")));
+          check(refused(::setuid(::getuid())));
+          rlimit limit{};
+          check(refused(::syscall(SYS_prlimit64, parent, RLIMIT_CORE, nullptr, &limit)));
+          check(refused(::socket(AF_UNIX, SOCK_STREAM, 0)));
+          check(refused(::socket(AF_PACKET, SOCK_RAW, 0)));
+          char typed = '\n';
+          check(refused(::ioctl(0, TIOCSTI, &typed)));
+          check(refused(::syscall(SYS_ioctl, 0, uint64_t{TIOCSTI} | uint64_t{1} << 32, &typed)));
+        }) == 0);
+}
+
+TEST_CASE("a worker may do what drivers and connections need") {
+  CHECK(in_child([](Checks& check) {
+          check(sandbox::drop_user("").ok());
+          check(sandbox::restrict_calls(true).ok());
+          bool ran = false;
+          std::thread([&] { ran = true; }).join();
+          check(ran);
+          check(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+          check(::memfd_create("test", MFD_CLOEXEC) >= 0);
+          check(::socket(AF_INET, SOCK_STREAM, 0) >= 0);
+          int ends[2];
+          check(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+          int pending = 0;
+          check(::ioctl(ends[0], FIONREAD, &pending) == 0);
+          check(::ioctl(ends[0], 0xc0de4601, &pending) < 0 && errno != EPERM);  // of type 'F', as NVIDIA's are
+          check(::kill(::getpid(), 0) == 0);
+          check(::raise(SIGURG) == 0);
+        }) == 0);
+}
+
+TEST_CASE("a worker that has no servers to copy to opens no connection at all") {
+  CHECK(in_child([](Checks& check) {
+          check(sandbox::drop_user("").ok());
+          check(sandbox::restrict_calls(false).ok());
+          check(refused(::socket(AF_INET, SOCK_STREAM, 0)));
+          check(refused(::socket(AF_INET6, SOCK_DGRAM, 0)));
+        }) == 0);
+}
+#endif
