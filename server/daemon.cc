@@ -15,8 +15,10 @@
 #include <optional>
 #include <system_error>
 
+#include "protocol/control/admin_address.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/shm/address.h"
+#include "server/admin/administration.h"
 #include "server/front_door.h"
 #include "server/install_paths.h"
 #include "server/log/log.h"
@@ -134,15 +136,20 @@ class Daemon {
                .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout},
               tenants_,
-              [this](Client client, const Refusal& refusal) { door_.refuse(std::move(client), refusal); }),
+              [this](Client client, const Refusal& refusal) {
+                if (client.bulk_token.empty()) administration_.denied(client.tenant);
+                door_.refuse(std::move(client), refusal);
+              }),
         door_(context_, std::move(listeners), options.hello_timeout,
               [this](Client client) {
                 if (client.bulk_token.empty()) pool_.assign(std::move(client));
                 else pool_.attach(std::move(client));
-              }) {}
+              }),
+        administration_(context_, pool_, door_, tenants_) {}
 
   int run() {
     await_end_signal();
+    if (const auto served = serve_administration(); !served) return fail(served.error().message);
     pool_.start([this](const Result<void>& first) {
       if (!first) return give_up(first.error().message);
       open();
@@ -154,6 +161,19 @@ class Daemon {
   }
 
  private:
+  // A socket that nobody asked for is nothing to fail for.
+  Result<void> serve_administration() {
+    const uint64_t name = addresses_.port != 0 ? addresses_.port : static_cast<uint64_t>(::getpid());
+    const bool asked = !options_.admin_socket.empty();
+    if (options_.admin_socket != "none") {
+      const auto served = administration_.serve_socket(asked ? options_.admin_socket : admin::default_socket(name));
+      if (!served && asked) return served;
+      if (!served) log::warning("no_admin_socket", {{"reason", served.error().message}});
+    }
+    if (options_.metrics.empty()) return {};
+    return administration_.serve_metrics(options_.metrics);
+  }
+
   // Ready only now: whoever reads the port file is served at once.
   void open() {
     if (stopping_) return;
@@ -187,6 +207,7 @@ class Daemon {
   void stop() {
     if (std::exchange(stopping_, true)) return;
     door_.close();
+    administration_.close();
     pool_.stop([this] {
       end_signals_.cancel();
       context_.stop();
@@ -200,6 +221,7 @@ class Daemon {
   Tenants tenants_;
   WorkerPool pool_;
   FrontDoor door_;
+  Administration administration_;
   bool stopping_ = false;
   bool port_file_written_ = false;
   int status_ = 0;

@@ -21,6 +21,8 @@ struct ServerOptions {
   std::map<std::string, std::string> rdma_settings;  // transport::rdma_settings() as variables for the workers, checked
   std::string device = "softgpu";  // "softgpu", "nvidia" or a path
   std::string port_file;           // empty: none
+  std::string admin_socket;        // empty: beside others of this host (admin_address.h); "none"
+  std::string metrics;             // HOST:PORT; empty: none
   unsigned idle_workers = 2;
   unsigned max_sessions = 64;
   unsigned image_cache_mib = 1024;  // 0: none
