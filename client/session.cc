@@ -114,6 +114,8 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   hello.program = program_name();
   hello.host = host_name();
   hello.pid = getpid();
+  hello.tenant = settings_.tenant;
+  hello.token = settings_.token;
   hello.compression = static_cast<uint32_t>(settings_.compression);
   hello.rdma = static_cast<uint32_t>(options.rdma.use);
   const auto deadline = Clock::now() + settings_.connect_timeout + settings_.dead_peer_timeout;

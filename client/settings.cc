@@ -1,5 +1,10 @@
 #include "client/settings.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -9,6 +14,8 @@
 
 namespace gpupool::client {
 namespace {
+
+constexpr size_t kLongestToken = 4096;
 
 std::chrono::milliseconds milliseconds_from(const char* variable, std::chrono::milliseconds otherwise) {
   const char* text = std::getenv(variable);
@@ -50,6 +57,37 @@ Carrier carrier() {
   return Carrier::automatic;
 }
 
+std::string text_of(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text ? text : "";
+}
+
+// The first line, without blanks around it.
+std::string only_line(const std::string& text) {
+  constexpr const char* kBlanks = " \t\r\n";
+  const std::string line = text.substr(0, text.find('\n'));
+  const size_t first = line.find_first_not_of(kBlanks);
+  return first == std::string::npos ? "" : line.substr(first, line.find_last_not_of(kBlanks) + 1 - first);
+}
+
+std::string token_from_file(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  char text[kLongestToken];
+  const ssize_t length = file >= 0 ? ::read(file, text, sizeof text) : -1;
+  if (length < 0) complain("GPUPOOL_TOKEN_FILE=%s cannot be read: %s", path.c_str(), std::strerror(errno));
+  struct stat about {};
+  if (length > 0 && ::fstat(file, &about) == 0 && (about.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    complain("the token in %s can be read by others; use chmod 600", path.c_str());
+  }
+  if (file >= 0) ::close(file);
+  return length > 0 ? only_line(std::string(text, static_cast<size_t>(length))) : "";
+}
+
+std::string token() {
+  const std::string file = text_of("GPUPOOL_TOKEN_FILE");
+  return file.empty() ? only_line(text_of("GPUPOOL_TOKEN")) : token_from_file(file);
+}
+
 bool is(const char* variable, const char* value) {
   const char* text = std::getenv(variable);
   return text && std::strcmp(text, value) == 0;
@@ -59,6 +97,8 @@ bool is(const char* variable, const char* value) {
 
 Settings settings_from_environment() {
   Settings settings;
+  settings.tenant = text_of("GPUPOOL_TENANT");
+  settings.token = token();
   settings.carrier = carrier();
   settings.rdma = transport::rdma_options_from_environment([](const std::string& mistake) { complain("%s", mistake.c_str()); });
   settings.shared_memory = !is("GPUPOOL_SHM", "0");

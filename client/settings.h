@@ -17,6 +17,8 @@ enum class Carrier {
 };
 
 struct Settings {
+  std::string tenant;                                     // GPUPOOL_TENANT; empty: the token's, the certificate's
+  std::string token;                                      // of the file in GPUPOOL_TOKEN_FILE, else GPUPOOL_TOKEN; never logged
   std::string server;                                     // of those in GPUPOOL
   unsigned index = 0;                                     // its place there
   Carrier carrier = Carrier::automatic;

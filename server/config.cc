@@ -2,6 +2,7 @@
 #include <toml++/toml.h>
 
 #include "server/options.h"
+#include "server/tenants/tenants_file.h"
 
 namespace gpupool::server {
 namespace {
@@ -94,11 +95,11 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
     if (read) options.shared_memory = !off;
     return read;
   }
+  if (key == "tenant" || key == "default_quota") return {};  // read_tenants()
+  if (key == "audit-file") return to_text(node, options.audit_file);
   if (key == "rdma") return to_rdma(node, options);
   if (key == "device") return to_text(node, options.device);
   if (key == "port-file") return to_text(node, options.port_file);
-  if (key == "admin-socket") return to_text(node, options.admin_socket);
-  if (key == "metrics") return to_text(node, options.metrics);
   if (key == "idle-workers") return to_count(node, 1, kMostIdleWorkers, options.idle_workers);
   if (key == "max-sessions") return to_count(node, 1, kMostSessions, options.max_sessions);
   if (key == "image-cache-mib") return to_count(node, 0, kMostImageCacheMib, options.image_cache_mib);
@@ -107,7 +108,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
   if (key == "log-level") return to_choice(node, kLogLevels, options.log_level);
   if (key == "log-format") return to_choice(node, kLogFormats, options.log_format);
   if (key == "insecure") return to_flag(node, options.insecure);
-  return Error{ErrorCode::invalid, "unknown key; the keys are those of poold --help, without the dashes"};
+  return Error{ErrorCode::invalid, "unknown key; the keys are those of poold --help, without the dashes, and tenant, default_quota"};
 }
 
 }  // namespace
@@ -126,6 +127,9 @@ Result<void> read_config(const std::string& path, ServerOptions& options) {
     if (auto read = read_key(key.str(), node, options); !read)
       return bad_key(path, key.str(), read.error().message);
   }
+  auto tenants = read_tenants(table);
+  if (!tenants) return Error{ErrorCode::invalid, "configuration file '" + path + "': " + tenants.error().message};
+  options.tenants = std::move(*tenants);
   return {};
 }
 

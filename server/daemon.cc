@@ -15,10 +15,10 @@
 #include <optional>
 #include <system_error>
 
-#include "protocol/control/admin_address.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/shm/address.h"
-#include "server/admin/administration.h"
+#include "server/audit.h"
+#include "server/denials.h"
 #include "server/front_door.h"
 #include "server/install_paths.h"
 #include "server/log/log.h"
@@ -72,11 +72,10 @@ Result<void> open_listener(const transport::Endpoint& wished, const ServerOption
   auto listener = transport::listen(wished, {.dead_peer_timeout = options.dead_peer_timeout});
   if (!listener) return listener.error();
   if (wished.scheme != "shm" && !options.insecure && !is_loopback((*listener)->endpoint().host)) {
-    return Error{
-        ErrorCode::invalid,
-        "refusing to listen on " + wished.text() +
-            ": it is reachable from other machines, and poold has no authentication yet, so whoever reaches "
-            "it could use this host's GPUs; listen on 127.0.0.1, or give --insecure in a network you trust"};
+    return Error{ErrorCode::invalid,
+                 "refusing to listen on " + wished.text() +
+                     ": it is reachable from other machines, and without authentication whoever reaches it could use this host's GPUs, "
+                     "while tokens over TCP could be read on the way; listen on 127.0.0.1, or give --insecure in a network you trust"};
   }
   listeners.push_back(std::move(*listener));
   return {};
@@ -129,6 +128,9 @@ class Daemon {
       : options_(options),
         addresses_(listeners),
         end_signals_(context_, SIGTERM, SIGINT),
+        reload_signal_(context_, SIGHUP),
+        audit_(options.audit_file),
+        tenants_(options.tenants),
         pool_(context_,
               {.program = std::move(program),
                .idle_workers = options.idle_workers,
@@ -136,20 +138,21 @@ class Daemon {
                .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout},
               tenants_,
-              [this](Client client, const Refusal& refusal) {
-                if (client.bulk_token.empty()) administration_.denied(client.tenant);
-                door_.refuse(std::move(client), refusal);
-              }),
+              [this](Client client, const Refusal& refusal) { turn_away(std::move(client), refusal); }),
         door_(context_, std::move(listeners), options.hello_timeout,
-              [this](Client client) {
-                if (client.bulk_token.empty()) pool_.assign(std::move(client));
-                else pool_.attach(std::move(client));
-              }),
-        administration_(context_, pool_, door_, tenants_) {}
+              [this](Client client, const Credentials& shown) { admit(std::move(client), shown); }) {}
 
   int run() {
+    if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
+    pool_.on_session_start([this](const SessionView& session) {
+      const Tenant* const tenant = tenants_.find(session.client.tenant);
+      audit_.started(session, tenant ? tenant->quota : quota::Quota{});
+    });
+    pool_.on_session_end([this](const SessionView& session, const std::string& reason, bool crashed) {
+      audit_.ended(session, reason, crashed);
+    });
     await_end_signal();
-    if (const auto served = serve_administration(); !served) return fail(served.error().message);
+    await_reload_signal();
     pool_.start([this](const Result<void>& first) {
       if (!first) return give_up(first.error().message);
       open();
@@ -161,19 +164,6 @@ class Daemon {
   }
 
  private:
-  // A socket that nobody asked for is nothing to fail for.
-  Result<void> serve_administration() {
-    const uint64_t name = addresses_.port != 0 ? addresses_.port : static_cast<uint64_t>(::getpid());
-    const bool asked = !options_.admin_socket.empty();
-    if (options_.admin_socket != "none") {
-      const auto served = administration_.serve_socket(asked ? options_.admin_socket : admin::default_socket(name));
-      if (!served && asked) return served;
-      if (!served) log::warning("no_admin_socket", {{"reason", served.error().message}});
-    }
-    if (options_.metrics.empty()) return {};
-    return administration_.serve_metrics(options_.metrics);
-  }
-
   // Ready only now: whoever reads the port file is served at once.
   void open() {
     if (stopping_) return;
@@ -191,6 +181,24 @@ class Daemon {
                             {"max_sessions", options_.max_sessions}});
   }
 
+  void admit(Client client, const Credentials& shown) {
+    if (!client.bulk_token.empty()) return pool_.attach(std::move(client));  // which says whose it is
+    const auto tenant = authenticate(tenants_, shown);
+    if (tenant) {
+      client.tenant = (*tenant)->name;
+      return pool_.assign(std::move(client));
+    }
+    turn_away(std::move(client), {control::HelloReply::DENIED, tenant.error().message});
+  }
+
+  // Those who try what gives no access, again and again, are not even answered.
+  void turn_away(Client client, const Refusal& refusal) {
+    const bool noted = denials_.note(client.address);
+    if (noted) audit_.denied(client, refusal);
+    if (noted || refusal.status != control::HelloReply::DENIED) return door_.refuse(std::move(client), refusal);
+    ::close(client.descriptor);
+  }
+
   void give_up(const std::string& why) {
     status_ = fail(why);
     stop();
@@ -204,12 +212,36 @@ class Daemon {
     });
   }
 
+  void await_reload_signal() {
+    reload_signal_.async_wait([this](const asio::error_code& status, int) {
+      if (status) return;
+      await_reload_signal();
+      reload();
+    });
+  }
+
+  // A file with a mistake changes nothing.
+  void reload() {
+    if (const auto opened = audit_.open(); !opened) log::error("audit_failed", {{"reason", opened.error().message}});
+    if (options_.config_file.empty()) {
+      log::warning("nothing_to_reload", {{"reason", "poold was started without --config"}});
+      return;
+    }
+    ServerOptions read;
+    if (const auto good = read_config(options_.config_file, read); !good) {
+      log::error("reload_failed", {{"reason", good.error().message}});
+      return;
+    }
+    tenants_.replace(std::move(read.tenants));
+    log::info("reloaded", {{"file", options_.config_file}, {"tenants", tenants_.all().size()}});
+  }
+
   void stop() {
     if (std::exchange(stopping_, true)) return;
     door_.close();
-    administration_.close();
     pool_.stop([this] {
       end_signals_.cancel();
+      reload_signal_.cancel();
       context_.stop();
     });
   }
@@ -218,10 +250,12 @@ class Daemon {
   const Addresses addresses_;
   asio::io_context context_{1};
   asio::signal_set end_signals_;
+  asio::signal_set reload_signal_;
+  Audit audit_;
   Tenants tenants_;
   WorkerPool pool_;
   FrontDoor door_;
-  Administration administration_;
+  Denials denials_;
   bool stopping_ = false;
   bool port_file_written_ = false;
   int status_ = 0;

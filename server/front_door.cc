@@ -80,9 +80,9 @@ void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std
   half_open->read_hello(hello_timeout_);
 }
 
-void FrontDoor::admit(HalfOpen& half_open, Client client) {
+void FrontDoor::admit(HalfOpen& half_open, Client client, const Credentials& shown) {
   half_open.drop();
-  admit_(std::move(client));
+  admit_(std::move(client), shown);
 }
 
 void FrontDoor::refuse(Client client, const Refusal& refusal) {

@@ -15,6 +15,7 @@
 
 #include "protocol/transport/transport.h"
 #include "server/refusal.h"
+#include "server/tenants/authenticate.h"
 #include "server/worker_pool.h"
 
 namespace gpupool::server {
@@ -23,7 +24,7 @@ class HalfOpen;
 
 class FrontDoor {
  public:
-  using Admit = std::function<void(Client)>;
+  using Admit = std::function<void(Client, const Credentials&)>;
 
   FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
             std::chrono::milliseconds hello_timeout, Admit admit);
@@ -53,7 +54,7 @@ class FrontDoor {
   void await_connection(Entrance& entrance);
   void accept_some(Entrance& entrance);
   void add(std::unique_ptr<transport::Connection> connection, const std::string& transport);
-  void admit(HalfOpen& half_open, Client client);
+  void admit(HalfOpen& half_open, Client client, const Credentials& shown);
   void report(const std::string& address, const std::string& why);
 
   asio::io_context& context_;

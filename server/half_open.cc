@@ -25,6 +25,14 @@ std::string encode(const Refusal& refusal) {
   return std::string(reinterpret_cast<const char*>(&preamble), sizeof preamble) + body;
 }
 
+// Of the program at the other end of a Unix socket, as it was when it connected.
+std::optional<uid_t> user_of(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  return peer.uid;
+}
+
 }  // namespace
 
 HalfOpen::HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::string address)
@@ -80,9 +88,12 @@ void HalfOpen::introduce() {
     return refuse({control::HelloReply::MALFORMED, "the client's hello cannot be read"});
   }
   timer_.cancel();
+  Credentials shown{.tenant = hello.tenant(), .token = hello.token()};
+  if (transport_ == "shm") shown.user = user_of(stream_.native_handle());
+  hello.clear_token();  // none of the worker's business
   Client client{.descriptor = stream_.release(),
                 .transport = transport_ == "shm" ? transport_ : hello.rdma() != 0 ? "rdma" : "tcp",
-                .hello = std::move(bytes_),
+                .hello = hello.SerializeAsString(),
                 .session_id = hello.session_id(),
                 .bulk_token = hello.bulk_token(),
                 .from_peer = hello.from_peer(),
@@ -90,7 +101,7 @@ void HalfOpen::introduce() {
                 .host = hello.host(),
                 .program = hello.program(),
                 .pid = hello.pid()};
-  door_.admit(*this, std::move(client));
+  door_.admit(*this, std::move(client), shown);
 }
 
 void HalfOpen::refuse(const Refusal& refusal) {

@@ -6,6 +6,7 @@
 
 #include "protocol/transport/rdma_options.h"
 #include "server/networks.h"
+#include "server/tenants/token.h"
 #include "server/version.h"
 
 namespace gpupool::server {
@@ -26,14 +27,14 @@ struct Words {
   std::map<std::string, std::string> rdma_settings;  // by name
   std::string device;
   std::string port_file;
-  std::string admin_socket;
-  std::string metrics;
   unsigned idle_workers = 0;
   unsigned max_sessions = 0;
   unsigned image_cache_mib = 0;
   double hello_timeout = 0;
   double dead_peer_timeout = 0;
   std::string config;
+  std::string audit_file;
+  bool make_token = false;
   std::string log_level;
   std::string log_format;
   bool insecure = false;
@@ -45,6 +46,20 @@ struct Words {
 EarlyExit mistake(const std::string& what) {
   std::fprintf(stderr, "poold: %s\n", what.c_str());
   return {kExitUsage};
+}
+
+EarlyExit print_token() {
+  const auto token = make_token();
+  if (!token) {
+    std::fprintf(stderr, "poold: %s\n", token.error().message.c_str());
+    return {kExitFailure};
+  }
+  std::printf("%s\ntokens = [\"%s\"]\n", token->c_str(), hash_text(hash_token(*token)).c_str());
+  std::fflush(stdout);
+  std::fputs("The first line is the token: give it to the tenant for a file that only it can read (GPUPOOL_TOKEN_FILE). The second is\n"
+             "for the [[tenant]] in poold's configuration: its SHA-256, which is enough because nobody can guess 256 random bits.\n",
+             stderr);
+  return {std::ferror(stdout) == 0 ? 0 : kExitFailure};
 }
 
 }  // namespace
@@ -83,13 +98,6 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
                      "[softgpu]");
   const auto* port_file =
       app.add_option("--port-file", given.port_file, "write the port to this file when ready");
-  const auto* admin_socket =
-      app.add_option("--admin-socket", given.admin_socket,
-                     "Unix socket for pool-admin, or none "
-                     "[/run/gpupool/poold-PORT.sock for root, else $XDG_RUNTIME_DIR/gpupool/poold-PORT.sock]");
-  const auto* metrics =
-      app.add_option("--metrics", given.metrics,
-                     "HOST:PORT where /metrics (Prometheus), /healthz and /readyz are answered over HTTP; without it they are not");
   const auto* idle =
       app.add_option("--idle-workers", given.idle_workers, "workers started ahead of clients [2]")
           ->check(CLI::Range(1u, kMostIdleWorkers));
@@ -113,7 +121,11 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* no_sandbox = app.add_flag("--no-sandbox", given.no_sandbox,
                                         "do not confine workers: for finding out whether a device library needs something "
                                         "that they may not do");
-  app.add_option("--config", given.config, "TOML file with the same keys; the command line wins");
+  app.add_option("--config", given.config,
+                 "TOML file with the same keys, and the tenants; the command line wins. SIGHUP has the tenants read again");
+  const auto* audit_file =
+      app.add_option("--audit-file", given.audit_file, "append a line of JSON for each session's start, end and denial to this file");
+  app.add_flag("--make-token", given.make_token, "print a new token and its hash for a tenant in the configuration, and exit");
   const auto* level =
       app.add_option("--log-level", given.log_level, std::string("one of ") + kLogLevels + " [info]");
   const auto* format =
@@ -127,7 +139,9 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
     return mistake(std::string(error.what()) + "; see poold --help");
   }
 
+  if (given.make_token) return print_token();
   ServerOptions options;
+  options.config_file = given.config;
   if (!given.config.empty()) {
     if (const auto read = read_config(given.config, options); !read) return mistake(read.error().message);
   }
@@ -147,8 +161,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   }
   if (device->count() > 0) options.device = given.device;
   if (port_file->count() > 0) options.port_file = given.port_file;
-  if (admin_socket->count() > 0) options.admin_socket = given.admin_socket;
-  if (metrics->count() > 0) options.metrics = given.metrics;
+  if (audit_file->count() > 0) options.audit_file = given.audit_file;
   if (idle->count() > 0) options.idle_workers = given.idle_workers;
   if (sessions->count() > 0) options.max_sessions = given.max_sessions;
   if (image_cache->count() > 0) options.image_cache_mib = given.image_cache_mib;

@@ -11,6 +11,7 @@
 #include "protocol/transport/transport.h"
 #include "protocol/wire/result.h"
 #include "server/log/log.h"
+#include "server/tenants/tenant.h"
 
 namespace gpupool::server {
 
@@ -21,8 +22,9 @@ struct ServerOptions {
   std::map<std::string, std::string> rdma_settings;  // transport::rdma_settings() as variables for the workers, checked
   std::string device = "softgpu";  // "softgpu", "nvidia" or a path
   std::string port_file;           // empty: none
-  std::string admin_socket;        // empty: beside others of this host (admin_address.h); "none"
-  std::string metrics;             // HOST:PORT; empty: none
+  std::string audit_file;          // empty: none
+  std::string config_file;         // empty: none
+  std::vector<Tenant> tenants;     // of the file, checked
   unsigned idle_workers = 2;
   unsigned max_sessions = 64;
   unsigned image_cache_mib = 1024;  // 0: none

@@ -47,6 +47,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
     : context_(context),
       settings_(std::move(settings)),
       refuse_(std::move(refuse)),
+      tenants_(tenants),
       images_(settings_.image_cache_bytes),
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),
@@ -75,6 +76,14 @@ void WorkerPool::start(std::function<void(Result<void>)> first_result) {
 unsigned WorkerPool::count(Stage stage) const {
   return static_cast<unsigned>(std::count_if(
       workers_.begin(), workers_.end(), [stage](const auto& entry) { return entry.second->state == stage; }));
+}
+
+size_t WorkerPool::sessions_of(const std::string& tenant) const {
+  const auto running = std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    return entry.second->state == Stage::serving && entry.second->client.tenant == tenant;
+  });
+  const auto waiting = std::count_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return one.client.tenant == tenant; });
+  return static_cast<size_t>(running + waiting);
 }
 
 void WorkerPool::keep_enough() {
@@ -250,6 +259,12 @@ void WorkerPool::assign(Client client) {
                                                                " session slots are in use; try again later"});
     return;
   }
+  const Tenant* const tenant = tenants_.find(client.tenant);
+  if (const unsigned most = tenant ? tenant->quota.sessions : 0; most != 0 && sessions_of(client.tenant) >= most) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, "your tenant has its " + std::to_string(most) +
+                                                               " session(s) already; try again when one has ended"});
+    return;
+  }
   for (const auto& [pid, worker] : workers_) {
     if (worker->state != Stage::idle) continue;
     if (hand_over(*worker, client)) {
@@ -331,14 +346,8 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   worker.session_id.assign(header.session_id.data(), header.session_id.size());
   worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
   client.hello.clear();
-  log::info("session_started", {{"session", worker.session},
-                                {"worker", worker.pid},
-                                {"client", client.address},
-                                {"transport", client.transport},
-                                {"host", client.host},
-                                {"pid", client.pid},
-                                {"program", client.program}});
   worker.client = std::move(client);
+  for (const auto& tell : session_started_) tell(view_of(worker));
   return true;
 }
 
@@ -376,23 +385,12 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   worker.deadline.cancel();
   if (worker.state == Stage::serving) take_last_images(worker);
   worker.control.close();
-  if (worker.state == Stage::serving) {
-    for (const auto& tell : session_ended_) tell(view_of(worker));
-  }
-  worker.place.reset();
   const std::string how = worker.ending.empty() ? end_text(wait_status) : "ended by an administrator: " + worker.ending;
   switch (worker.state) {
     case Stage::serving: {
       const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
-      log::write(crashed ? log::Level::error : log::Level::info, "session_ended",
-                 {{"session", worker.session},
-                  {"worker", worker.pid},
-                  {"client", worker.client.address},
-                  {"host", worker.client.host},
-                  {"pid", worker.client.pid},
-                  {"program", worker.client.program},
-                  {"duration_ms", milliseconds_since(worker.since)},
-                  {"reason", stopping_ ? "poold is shutting down" : how}});
+      for (const auto& tell : session_ended_) tell(view_of(worker), stopping_ ? "poold is shutting down" : how, crashed);
+      worker.place.reset();
       return;
     }
     case Stage::idle:

@@ -77,6 +77,7 @@ class WorkerPool {
     std::chrono::milliseconds client_patience{15'000};
   };
   // Takes the client back, with its descriptor, to be told why.
+  using SessionEnded = std::function<void(const SessionView&, const std::string& reason, bool crashed)>;
   using Refuse = std::function<void(Client, Refusal)>;
 
   // `tenants` outlives it; their limits are those of the workers' accounts.
@@ -95,13 +96,13 @@ class WorkerPool {
   const std::vector<control::Device>& devices() const { return devices_; }
   const ImageCache& images() const { return images_; }
   State state() const;
-  unsigned max_sessions() const { return settings_.max_sessions; }
   void for_each_session(const std::function<void(const SessionView&)>& visit) const;
   // Its client hears the reason. ErrorCode::unavailable: there is no such session.
   Result<void> end_session(uint64_t session, const std::string& reason);
   bool is_worker(pid_t pid) const { return workers_.contains(pid); }
-  // Called when a session's worker has ended, for this object's whole life.
-  void on_session_end(std::function<void(const SessionView&)> ended) { session_ended_.push_back(std::move(ended)); }
+  // Called when a session's worker has ended (why, and whether by a crash), and when one has begun, for this object's whole life.
+  void on_session_end(SessionEnded ended) { session_ended_.push_back(std::move(ended)); }
+  void on_session_start(std::function<void(const SessionView&)> started) { session_started_.push_back(std::move(started)); }
   // Ends all workers, those with a client too, and then calls back.
   void stop(std::function<void()> stopped);
 
@@ -151,11 +152,13 @@ class WorkerPool {
   void ended(Worker& worker, int wait_status);
   void give_up_waiting(uint64_t ticket);
   unsigned count(Stage stage) const;
+  size_t sessions_of(const std::string& tenant) const;  // those that wait included
   static SessionView view_of(const Worker& worker);
 
   asio::io_context& context_;
   const Settings settings_;
   const Refuse refuse_;
+  Tenants& tenants_;
   ImageCache images_;
   quota::Accounts accounts_;
   asio::signal_set child_signal_;
@@ -170,7 +173,8 @@ class WorkerPool {
   bool backing_off_ = false;
   bool stopping_ = false;
   std::vector<control::Device> devices_;
-  std::vector<std::function<void(const SessionView&)>> session_ended_;
+  std::vector<SessionEnded> session_ended_;
+  std::vector<std::function<void(const SessionView&)>> session_started_;
   uint64_t start_failures_ = 0;
   uint64_t next_session_ = 1;
   uint64_t next_ticket_ = 1;

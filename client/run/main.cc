@@ -25,7 +25,7 @@ constexpr int kExitCannotRun = 126;
 constexpr int kExitNotFound = 127;
 
 constexpr const char* kHelp =
-    "Usage: pool-run [--server tcp://HOST:PORT[,...]] [--preload] [--stats] [--] PROGRAM [ARGUMENTS...]\n"
+    "Usage: pool-run [--server tcp://HOST:PORT[,...]] [--token-file FILE] [--preload] [--stats] [--] PROGRAM [ARGUMENTS...]\n"
     "\n"
     "Runs PROGRAM so that its CUDA calls are executed by the poold at HOST:PORT.\n"
     "\n"
@@ -33,6 +33,7 @@ constexpr const char* kHelp =
     "                RDMA, shm:///PATH is a socket on this host. Several with commas: their\n"
     "                devices are numbered through in this order, as CUDA_VISIBLE_DEVICES\n"
     "                counts them; the program does not start without all of them\n"
+    "  --token-file FILE  the file with your tenant's token; default: $GPUPOOL_TOKEN_FILE\n"
     "  --preload     also put the client library into LD_PRELOAD, for programs that find\n"
     "                libcuda.so.1 by a path of their own (RPATH)\n"
     "  --stats       at the end of each process that used the pool, print on stderr what\n"
@@ -54,6 +55,7 @@ int fail(int status, const std::string& why) {
 
 struct Arguments {
   std::string server;
+  std::string token_file;
   bool preload = false;
   bool stats = false;
   char** program = nullptr;  // with its arguments, up to a null
@@ -74,6 +76,11 @@ int parse(char** words, Arguments& out) {
       out.server = *++words;
     } else if (word.starts_with("--server=")) {
       out.server = word.substr(std::string("--server=").size());
+    } else if (word == "--token-file") {
+      if (words[1] == nullptr) return fail(kExitUsage, "--token-file needs the path of a file");
+      out.token_file = *++words;
+    } else if (word.starts_with("--token-file=")) {
+      out.token_file = word.substr(std::string("--token-file=").size());
     } else if (word == "--") {
       ++words;
       break;
@@ -114,6 +121,10 @@ int run(char** words) {
     return fail(kExitUsage, endpoints.error().message);
   }
 
+  if (!arguments.token_file.empty() && ::access(arguments.token_file.c_str(), R_OK) != 0) {
+    return fail(kExitUsage, "--token-file: '" + arguments.token_file + "' cannot be read: " + std::generic_category().message(errno));
+  }
+
   std::error_code status;
   const fs::path library = client_library(status);
   if (status || !fs::is_regular_file(library, status)) {
@@ -127,6 +138,7 @@ int run(char** words) {
   }
   if (::setenv("GPUPOOL", arguments.server.c_str(), 1) != 0 ||
       !prepend("LD_LIBRARY_PATH", library.parent_path().string()) ||
+      (!arguments.token_file.empty() && ::setenv("GPUPOOL_TOKEN_FILE", fs::absolute(arguments.token_file).c_str(), 1) != 0) ||
       (arguments.stats && ::setenv("GPUPOOL_STATS", "1", 1) != 0) ||
       (arguments.preload && !prepend("LD_PRELOAD", library.string()))) {
     return fail(kExitBroken, "out of memory");

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -112,9 +113,9 @@ void start(int descriptor, Level level, Format format, std::string component) {
   delete std::exchange(g_state, new State{std::move(logger), format});
 }
 
-void write(Level level, std::string_view event, std::initializer_list<Field> fields) {
-  if (g_state == nullptr || !g_state->logger->should_log(to_spdlog(level))) return;
-  const bool json = g_state->format == Format::json;
+namespace {
+
+std::string text_of(bool json, std::string_view event, std::initializer_list<Field> fields) {
   std::string line;
   if (json) {
     line = "\"event\":";
@@ -138,6 +139,25 @@ void write(Level level, std::string_view event, std::initializer_list<Field> fie
       append_quoted(line, field.value);
     }
   }
+  return line;
+}
+
+}  // namespace
+
+std::string json_line(std::string_view event, std::initializer_list<Field> fields) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  tm utc{};
+  ::gmtime_r(&now.tv_sec, &utc);
+  char seconds[32], milliseconds[8];
+  std::strftime(seconds, sizeof seconds, "%Y-%m-%dT%H:%M:%S", &utc);
+  std::snprintf(milliseconds, sizeof milliseconds, ".%03u", static_cast<unsigned>(now.tv_nsec / 1'000'000) % 1000);
+  return "{\"time\":\"" + std::string(seconds) + milliseconds + "Z\"," + text_of(true, event, fields) + "}\n";
+}
+
+void write(Level level, std::string_view event, std::initializer_list<Field> fields) {
+  if (g_state == nullptr || !g_state->logger->should_log(to_spdlog(level))) return;
+  const std::string line = text_of(g_state->format == Format::json, event, fields);
   g_state->logger->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
 }
 

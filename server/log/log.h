@@ -30,6 +30,9 @@ struct Field {
 void start(int descriptor, Level level, Format format, std::string component);
 void write(Level level, std::string_view event, std::initializer_list<Field> fields);
 
+// A line of JSON with the time, the event and the fields, for another file than the log.
+std::string json_line(std::string_view event, std::initializer_list<Field> fields);
+
 inline void debug(std::string_view event, std::initializer_list<Field> fields = {}) {
   write(Level::debug, event, fields);
 }

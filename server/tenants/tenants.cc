@@ -103,6 +103,8 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
   std::set<std::string> names, certificates;
   std::set<TokenHash> tokens;
   std::set<uid_t> users;
+  const auto shows = [](const Tenant& tenant) { return tenant.has_credentials(); };
+  const bool any_shows = std::any_of(tenants.begin(), tenants.end(), shows);
   for (const Tenant& tenant : tenants) {
     if (!is_name(tenant.name)) {
       return wrong("name: must be 1 to " + std::to_string(kLongestName) + " letters, digits, '-', '_' or '.'");
@@ -110,6 +112,10 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
     const std::string place = "tenant '" + tenant.name + "': ";
     if (!names.insert(tenant.name).second) return wrong(place + "there are two of that name");
     if (auto checked = check_quota(tenant.quota); !checked) return wrong(place + "quota." + checked.error().message);
+    if (any_shows && !shows(tenant)) {
+      return wrong(place + "has no tokens, certificates or users although another tenant has: nobody could be this one; make a token with "
+                           "poold --make-token");
+    }
     if (!all_new(tenant.tokens, tokens)) return wrong(place + "tokens: one stands in the file twice; make one for each with poold --make-token");
     if (!all_new(tenant.certificates, certificates)) return wrong(place + "certificates: one stands in the file twice");
     if (!all_new(tenant.users, users)) return wrong(place + "users: one stands in the file twice");

@@ -48,7 +48,7 @@ class Tenants {
 
 // Why this quota makes no sense, if it does not.
 Result<void> check_quota(const quota::Quota& quota);
-// Names that can be logged and typed, none twice; quotas; no certificate name, user or token of two tenants.
+// Names that can be logged and typed, none twice; quotas; no token, certificate or user twice; all tenants have some, or none has.
 Result<void> check_tenants(const std::vector<Tenant>& tenants);
 
 }  // namespace gpupool::server

@@ -1,0 +1,34 @@
+// Who used this host's GPUs, when, and how much: one structured line for each session's start and end and each client that was turned away,
+// in poold's log and, if wished, appended to a file as JSON. poold's one thread. What cannot be written is logged and does not stop the work.
+#pragma once
+#include <string>
+
+#include "server/log/log.h"
+#include "server/quota/quota.h"
+#include "server/refusal.h"
+#include "server/worker_pool.h"
+
+namespace gpupool::server {
+
+class Audit {
+ public:
+  explicit Audit(std::string file) : file_(std::move(file)) {}  // empty: none
+  ~Audit();
+  Audit(const Audit&) = delete;
+  Audit& operator=(const Audit&) = delete;
+
+  // Again after a rotation; on failure the old file stays in use.
+  Result<void> open();
+  void started(const SessionView& session, const quota::Quota& quota);
+  void ended(const SessionView& session, const std::string& reason, bool crashed);
+  void denied(const Client& client, const Refusal& refusal);
+
+ private:
+  void write(log::Level level, std::string_view event, std::initializer_list<log::Field> fields);
+  void append(std::string_view event, std::initializer_list<log::Field> fields);
+
+  const std::string file_;
+  int descriptor_ = -1;
+};
+
+}  // namespace gpupool::server

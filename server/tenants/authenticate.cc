@@ -1,0 +1,73 @@
+#include "server/tenants/authenticate.h"
+
+#include <algorithm>
+
+#include "server/tenants/token.h"
+
+namespace gpupool::server {
+namespace {
+
+Error refused(const std::string& why) {
+  return {ErrorCode::refused, why};
+}
+
+// In a time that does not tell how much of it was right.
+bool same(const TokenHash& a, const TokenHash& b) {
+  unsigned char difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+// Looks at all of them, whatever it finds.
+bool has_token(const Tenant& tenant, const TokenHash& shown) {
+  bool found = false;
+  for (const TokenHash& token : tenant.tokens) found |= same(token, shown);
+  return found;
+}
+
+bool has_certificate(const Tenant& tenant, const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return std::find(tenant.certificates.begin(), tenant.certificates.end(), name) != tenant.certificates.end();
+  });
+}
+
+bool has_user(const Tenant& tenant, uid_t user) {
+  return std::find(tenant.users.begin(), tenant.users.end(), user) != tenant.users.end();
+}
+
+Result<const Tenant*> by_wish(const Tenants& tenants, const std::string& wish) {
+  if (const Tenant* const found = tenants.find(wish.empty() ? kDefaultTenant : wish)) return found;
+  if (wish.empty() && tenants.all().size() == 1) return &tenants.all().begin()->second;
+  if (wish.empty()) return refused("this server has several tenants: set GPUPOOL_TENANT to yours");
+  return refused("this server has no tenant of the name in GPUPOOL_TENANT");
+}
+
+}  // namespace
+
+Result<const Tenant*> authenticate(const Tenants& tenants, const Credentials& shown) {
+  if (!tenants.has_credentials()) return by_wish(tenants, shown.tenant);
+  const bool token_fits = shown.token.size() >= kShortestToken;
+  const TokenHash hash = hash_token(shown.token);
+  // A token says the most, then a certificate, then being on this host: a program may have them all, for different tenants.
+  const Tenant* best = nullptr;
+  int best_rank = 0;
+  for (const auto& [name, tenant] : tenants.all()) {
+    int rank = 0;
+    if (shown.user && has_user(tenant, *shown.user)) rank = 1;
+    if (has_certificate(tenant, shown.certificate_names)) rank = 2;
+    if (has_token(tenant, hash) && token_fits) rank = 3;
+    if (rank > best_rank && (shown.tenant.empty() || shown.tenant == name)) {
+      best = &tenant;
+      best_rank = rank;
+    }
+  }
+  // A wrong token is never made good by something else.
+  if (best && (shown.token.empty() || best_rank == 3)) return best;
+  if (shown.token.empty() && shown.certificate_names.empty()) {
+    return refused("this server wants to know who you are: set GPUPOOL_TOKEN_FILE to a file with your token, or use a tls:// address with "
+                   "GPUPOOL_TLS_CERT");
+  }
+  return refused("what you show gives no access here; check GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN, GPUPOOL_TLS_CERT and GPUPOOL_TENANT");
+}
+
+}  // namespace gpupool::server

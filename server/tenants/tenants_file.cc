@@ -1,0 +1,179 @@
+#include "server/tenants/tenants_file.h"
+
+#include <pwd.h>
+
+#include <array>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "server/tenants/tenants.h"
+#include "server/tenants/token.h"
+#include "server/tenants/units.h"
+
+namespace gpupool::server {
+namespace {
+
+Error wrong(const std::string& why) {
+  return {ErrorCode::invalid, why};
+}
+Error wrong(std::string_view key, const Error& why) {
+  return wrong(std::string(key) + ": " + why.message);
+}
+
+// As text with a unit, or as a number of bytes.
+Result<void> to_bytes(const toml::node& node, Result<uint64_t> (*parse)(std::string_view), uint64_t& out) {
+  const auto number = node.value_exact<int64_t>();
+  const auto text = node.value_exact<std::string>();
+  const auto parsed = parse(number ? std::to_string(*number) : text.value_or(""));
+  if (!parsed) return parsed.error();
+  out = *parsed;
+  return {};
+}
+
+Result<void> to_count(const toml::node& node, uint32_t& out) {
+  const auto value = node.value_exact<int64_t>();
+  if (!value || *value < 0 || *value > std::numeric_limits<uint32_t>::max()) {
+    return wrong("must be a whole number from 0 (no limit) to " + std::to_string(std::numeric_limits<uint32_t>::max()));
+  }
+  out = static_cast<uint32_t>(*value);
+  return {};
+}
+
+template <class T, size_t N>
+Result<void> to_choice(const toml::node& node, const std::pair<std::string_view, T> (&choices)[N], T& out) {
+  const auto text = node.value_exact<std::string>();
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    if (text && *text == name) {
+      out = value;
+      return {};
+    }
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  return wrong("must be one of " + names);
+}
+
+constexpr std::pair<std::string_view, quota::Mode> kModes[] = {{"elastic", quota::Mode::elastic}, {"hard", quota::Mode::hard}};
+constexpr std::pair<std::string_view, quota::Priority> kPriorities[] = {{"best-effort", quota::Priority::best_effort},
+                                                                        {"normal", quota::Priority::normal},
+                                                                        {"latency-critical", quota::Priority::latency_critical}};
+
+Result<void> read_limit(std::string_view key, const toml::node& node, quota::Quota& quota) {
+  if (key == "memory") return to_bytes(node, parse_size, quota.memory_bytes);
+  if (key == "guaranteed_memory") return to_bytes(node, parse_size, quota.guaranteed_memory_bytes);
+  if (key == "compute") return to_count(node, quota.compute_percent);
+  if (key == "mode") return to_choice(node, kModes, quota.mode);
+  if (key == "priority") return to_choice(node, kPriorities, quota.priority);
+  if (key == "bandwidth_to_device") return to_bytes(node, parse_rate, quota.to_device_bytes_per_second);
+  if (key == "bandwidth_to_host") return to_bytes(node, parse_rate, quota.to_host_bytes_per_second);
+  if (key == "sessions") return to_count(node, quota.sessions);
+  if (key == "streams") return to_count(node, quota.streams);
+  if (key == "modules") return to_count(node, quota.modules);
+  if (key == "queued_bytes") return to_bytes(node, parse_size, quota.queued_bytes);
+  return wrong("unknown key; a quota has memory, guaranteed_memory, compute, mode, priority, bandwidth_to_device, "
+               "bandwidth_to_host, sessions, streams, modules, queued_bytes");
+}
+
+Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
+  const toml::table* const table = node.as_table();
+  if (!table) return wrong("must be a table");
+  for (const auto& [key, value] : *table) {
+    if (auto read = read_limit(key.str(), value, quota); !read) return wrong(key.str(), read.error());
+  }
+  return check_quota(quota);
+}
+
+// `add` takes one entry and says whether it fits.
+Result<void> read_list(const toml::node& node, const std::function<Result<void>(const toml::node&)>& add) {
+  const toml::array* const list = node.as_array();
+  if (!list) return wrong("must be an array");
+  for (const toml::node& entry : *list) {
+    if (auto added = add(entry); !added) return added;
+  }
+  return {};
+}
+
+Result<void> add_token(const toml::node& node, Tenant& tenant) {
+  const auto hash = parse_token_hash(node.value_exact<std::string>().value_or(""));
+  if (!hash) return hash.error();
+  tenant.tokens.push_back(*hash);
+  return {};
+}
+
+Result<void> add_certificate(const toml::node& node, Tenant& tenant) {
+  const auto name = node.value_exact<std::string>();
+  if (!name || name->empty()) return wrong("must be names, as the clients' certificates have them");
+  tenant.certificates.push_back(*name);
+  return {};
+}
+
+Result<void> add_user(const toml::node& node, Tenant& tenant) {
+  if (const auto number = node.value_exact<int64_t>(); number && *number >= 0 && *number < std::numeric_limits<uid_t>::max()) {
+    tenant.users.push_back(static_cast<uid_t>(*number));
+    return {};
+  }
+  const auto name = node.value_exact<std::string>();
+  std::array<char, 16384> space;
+  passwd entry{}, *found = nullptr;
+  if (!name || ::getpwnam_r(name->c_str(), &entry, space.data(), space.size(), &found) != 0 || !found) {
+    return wrong(name ? "this host has no user '" + *name + "'" : "must be names or numbers of this host's users");
+  }
+  tenant.users.push_back(entry.pw_uid);
+  return {};
+}
+
+Result<void> read_key(std::string_view key, const toml::node& node, Tenant& tenant) {
+  if (key == "name") return {};
+  if (key == "tokens") return read_list(node, [&](const toml::node& entry) { return add_token(entry, tenant); });
+  if (key == "certificates") return read_list(node, [&](const toml::node& entry) { return add_certificate(entry, tenant); });
+  if (key == "users") return read_list(node, [&](const toml::node& entry) { return add_user(entry, tenant); });
+  if (key == "quota") return read_quota(node, tenant.quota);
+  return wrong("unknown key; a tenant has name, tokens, certificates, users, quota");
+}
+
+Result<Tenant> read_tenant(const toml::node& node, const quota::Quota& usual) {
+  const toml::table* const table = node.as_table();
+  if (!table) return wrong("tenant: must be a table; write [[tenant]]");
+  Tenant tenant;
+  tenant.quota = usual;
+  const auto name = (*table)["name"].value_exact<std::string>();
+  if (!name) return wrong("tenant: name: must be a string");
+  tenant.name = *name;
+  for (const auto& [key, value] : *table) {
+    if (auto read = read_key(key.str(), value, tenant); !read) {
+      return wrong("tenant '" + *name + "': " + std::string(key.str()) + (key.str() == "quota" && value.is_table() ? "." : ": ") + read.error().message);
+    }
+  }
+  return tenant;
+}
+
+}  // namespace
+
+Result<std::vector<Tenant>> read_tenants(const toml::table& file) {
+  quota::Quota usual;
+  const toml::node* const default_quota = file.get("default_quota");
+  if (default_quota) {
+    if (auto read = read_quota(*default_quota, usual); !read) return wrong("default_quota." + read.error().message);
+  }
+  std::vector<Tenant> tenants;
+  const toml::node* const configured = file.get("tenant");
+  if (configured) {
+    const toml::array* const list = configured->as_array();
+    if (!list) return wrong("tenant: must be an array of tables; write [[tenant]]");
+    for (const toml::node& entry : *list) {
+      auto tenant = read_tenant(entry, usual);
+      if (!tenant) return tenant.error();
+      tenants.push_back(std::move(*tenant));
+    }
+  }
+  if (tenants.empty() && default_quota) {
+    tenants.emplace_back();
+    tenants.back().name = kDefaultTenant;
+    tenants.back().quota = usual;
+  }
+  if (auto checked = check_tenants(tenants); !checked) return checked.error();
+  return tenants;
+}
+
+}  // namespace gpupool::server

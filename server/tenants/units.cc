@@ -1,0 +1,77 @@
+#include "server/tenants/units.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace gpupool::server {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  uint64_t bytes;
+};
+constexpr Unit kUnits[] = {{"TiB", 1ull << 40}, {"TB", 1'000'000'000'000}, {"GiB", 1ull << 30}, {"GB", 1'000'000'000},
+                           {"MiB", 1ull << 20}, {"MB", 1'000'000},         {"KiB", 1ull << 10}, {"kB", 1'000},
+                           {"B", 1}};
+constexpr size_t kMostDigits = 18;  // on either side of the point: nothing overflows 128 bits
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+Error not_one(std::string_view text, const char* what, const char* examples) {
+  return {ErrorCode::invalid, "'" + std::string(text) + "' is no " + what + "; write it as " + examples};
+}
+
+// Digits from the front of `text`, which loses them.
+bool take_number(std::string_view& text, uint64_t& number, size_t& digits) {
+  digits = static_cast<size_t>(std::find_if_not(text.begin(), text.end(), is_digit) - text.begin());
+  if (digits == 0 || digits > kMostDigits) return false;
+  std::from_chars(text.data(), text.data() + digits, number);
+  text.remove_prefix(digits);
+  return true;
+}
+
+bool parse(std::string_view text, uint64_t& bytes) {
+  uint64_t whole = 0, fraction = 0;
+  size_t digits = 0;
+  if (!take_number(text, whole, digits)) return false;
+  unsigned __int128 scale = 1;
+  if (text.starts_with('.')) {
+    text.remove_prefix(1);
+    if (!take_number(text, fraction, digits)) return false;
+    for (size_t i = 0; i < digits; ++i) scale *= 10;
+  }
+  if (text.starts_with(' ')) text.remove_prefix(1);
+  const Unit* const unit = std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& known) { return known.name == text; });
+  const bool plain = text.empty() && scale == 1;
+  if (unit == std::end(kUnits) && !plain) return false;
+  const unsigned __int128 one = plain ? 1 : unit->bytes;
+  if (one * fraction % scale != 0) return false;
+  const unsigned __int128 all = one * whole + one * fraction / scale;
+  bytes = static_cast<uint64_t>(all);
+  return all == bytes;
+}
+
+}  // namespace
+
+Result<uint64_t> parse_size(std::string_view text) {
+  uint64_t bytes = 0;
+  if (!parse(text, bytes)) return not_one(text, "size", "8GiB, 512MiB, 1.5GB or 4096 (bytes)");
+  return bytes;
+}
+
+Result<uint64_t> parse_rate(std::string_view text) {
+  uint64_t bytes = 0;
+  std::string_view size = text;
+  if (size.ends_with("/s")) size.remove_suffix(2);
+  if (!parse(size, bytes)) return not_one(text, "rate", "1GB/s, 250MiB/s or 125000000 (bytes per second)");
+  return bytes;
+}
+
+std::string size_text(uint64_t bytes) {
+  for (const Unit& unit : kUnits) {
+    if (bytes != 0 && bytes % unit.bytes == 0 && unit.bytes != 1) return std::to_string(bytes / unit.bytes) + std::string(unit.name);
+  }
+  return std::to_string(bytes);
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,23 @@
+// Sizes, rates and the tenants of a configuration file: an operator's text is not hostile, but it may be anything.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "server/tenants/tenants_file.h"
+#include "server/tenants/units.h"
+
+using namespace gpupool::server;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  if (const auto bytes = parse_size(text)) {
+    const auto again = parse_size(size_text(*bytes));
+    if (!again || *again != *bytes) __builtin_trap();
+  }
+  static_cast<void>(parse_rate(text));
+  try {
+    static_cast<void>(read_tenants(toml::parse(text)));
+  } catch (const toml::parse_error&) {
+  }
+  return 0;
+}

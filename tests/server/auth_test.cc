@@ -1,0 +1,221 @@
+// Who poold lets in, as which tenant, how often, and what it writes down of it.
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "protocol/transport/shm/address.h"
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::string kDevice = FAKE_DEVICE_LIBRARY;
+
+struct Token {
+  std::string text;
+  std::string line;  // of the configuration
+};
+
+Token new_token() {
+  const Finished made = run_to_end({program_path("poold"), "--make-token"}, {});
+  REQUIRE(made.status == 0);
+  std::istringstream lines(made.output);
+  Token token;
+  std::getline(lines, token.text);
+  std::getline(lines, token.line);
+  REQUIRE(token.text.size() == 64);
+  REQUIRE(token.line.starts_with("tokens = [\"sha256:"));
+  return token;
+}
+
+hello::Hello hello_with(const std::string& token, const std::string& tenant = "") {
+  hello::Hello hello = test_hello();
+  hello.token = token;
+  hello.tenant = tenant;
+  return hello;
+}
+
+hello::HelloReply answer(const PooldProcess& poold, const hello::Hello& hello) {
+  RawClient client(poold.endpoint());
+  client.send_hello(hello);
+  return client.receive_reply();
+}
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string tenant_text(const std::string& name, const Token& token, const std::string& quota = "") {
+  return "[[tenant]]\nname = \"" + name + "\"\n" + token.line + "\n" + (quota.empty() ? "" : "[tenant.quota]\n" + quota + "\n");
+}
+
+}  // namespace
+
+TEST_CASE("a tenant's token opens its sessions and nothing else does") {
+  const TemporaryFolder folder;
+  const Token a = new_token(), b = new_token(), nobodys = new_token();
+  const std::string config = folder.write("poold.toml", tenant_text("a", a) + tenant_text("b", b));
+  PooldProcess poold(kDevice, {"--config", config});
+  RawClient client(poold.endpoint());
+  client.open(hello_with(a.text));
+  client.ping();
+  CHECK(poold.await_log("tenant=a "));
+  RawClient other(poold.endpoint());
+  other.open(hello_with(b.text, "b"));
+  CHECK(poold.await_log("tenant=b "));
+
+  const auto nothing = answer(poold, test_hello());
+  CHECK(nothing.status == hello::Status::denied);
+  CHECK(has(nothing.reason, "GPUPOOL_TOKEN_FILE"));
+  const auto wrong = answer(poold, hello_with(nobodys.text));
+  CHECK(wrong.status == hello::Status::denied);
+  const auto not_its = answer(poold, hello_with(a.text, "b"));
+  CHECK(not_its.status == hello::Status::denied);
+  CHECK(wrong.reason == not_its.reason);
+  CHECK(answer(poold, hello_with(a.text, "nobody")).reason == wrong.reason);
+
+  RawClient local(transport::shm::beside_tcp("127.0.0.1", poold.port()));
+  local.send_hello();
+  CHECK(local.receive_reply().status == hello::Status::denied);
+  RawClient local_with(transport::shm::beside_tcp("127.0.0.1", poold.port()));
+  local_with.open(hello_with(b.text));
+  for (const Token& token : {a, b, nobodys}) CHECK_FALSE(has(poold.log(), token.text));
+}
+
+TEST_CASE("programs of a user of this host need no token over a Unix socket") {
+  const TemporaryFolder folder;
+  const std::string config = folder.write("poold.toml", "[[tenant]]\nname = 'local'\nusers = [" + std::to_string(::getuid()) + "]\n" +
+                                                            "[[tenant]]\nname = 'others'\nusers = [12345678]\n");
+  PooldProcess poold(kDevice, {"--config", config});
+  CHECK(answer(poold, test_hello()).status == hello::Status::denied);
+  RawClient local(transport::shm::beside_tcp("127.0.0.1", poold.port()));
+  local.open();
+  CHECK(poold.await_log("tenant=local "));
+}
+
+TEST_CASE("without credentials clients name their tenant") {
+  const TemporaryFolder folder;
+  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\n")});
+  CHECK(answer(poold, hello_with("", "b")).status == hello::Status::ok);
+  CHECK(poold.await_log("tenant=b "));
+  const auto unnamed = answer(poold, test_hello());
+  CHECK(unnamed.status == hello::Status::denied);
+  CHECK(has(unnamed.reason, "GPUPOOL_TENANT"));
+}
+
+TEST_CASE("a tenant has no more sessions than its quota, and gets another when one has ended") {
+  const TemporaryFolder folder;
+  const Token a = new_token(), b = new_token();
+  const std::string config = folder.write("poold.toml", tenant_text("a", a, "sessions = 2") + tenant_text("b", b));
+  PooldProcess poold(kDevice, {"--config", config});
+  RawClient first(poold.endpoint()), second(poold.endpoint());
+  first.open(hello_with(a.text));
+  second.open(hello_with(a.text));
+  const auto third = answer(poold, hello_with(a.text));
+  CHECK(third.status == hello::Status::busy);
+  CHECK(has(third.reason, "2 session"));
+  CHECK(answer(poold, hello_with(b.text)).status == hello::Status::ok);
+  first.close();
+  CHECK(poold.await_log("session_ended"));
+  CHECK(eventually([&] { return answer(poold, hello_with(a.text)).status == hello::Status::ok; }));
+}
+
+TEST_CASE("SIGHUP reads the tenants again, and a file with a mistake changes nothing") {
+  const TemporaryFolder folder;
+  const Token a = new_token(), b = new_token();
+  const std::string config = folder.write("poold.toml", tenant_text("a", a));
+  PooldProcess poold(kDevice, {"--config", config});
+  CHECK(answer(poold, hello_with(a.text)).status == hello::Status::ok);
+  CHECK(answer(poold, hello_with(b.text)).status == hello::Status::denied);
+
+  folder.write("poold.toml", tenant_text("b", b) + "[tenant.quota]\nmemory = \"8GX\"\n");
+  poold.process().signal(SIGHUP);
+  CHECK(poold.await_log("reload_failed"));
+  CHECK(has(poold.log(), config));
+  CHECK(has(poold.log(), "tenant 'b': quota.memory"));
+  CHECK(answer(poold, hello_with(a.text)).status == hello::Status::ok);
+
+  folder.write("poold.toml", tenant_text("b", b));
+  poold.process().signal(SIGHUP);
+  CHECK(poold.await_log("reloaded"));
+  CHECK(answer(poold, hello_with(a.text)).status == hello::Status::denied);
+  CHECK(answer(poold, hello_with(b.text)).status == hello::Status::ok);
+}
+
+TEST_CASE("who tries too often is not answered any more, and nobody else is held up") {
+  const TemporaryFolder folder;
+  const Token a = new_token(), wrong = new_token();
+  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a))});
+  unsigned answered = 0;
+  for (int attempt = 0; attempt < 40; ++attempt) {
+    RawClient client(poold.endpoint());
+    client.send_hello(hello_with(wrong.text));
+    try {
+      answered += client.receive_reply().status == hello::Status::denied;
+    } catch (const std::runtime_error&) {  // hung up
+    }
+  }
+  CHECK(answered >= 10);
+  CHECK(answered < 40);
+  CHECK(answer(poold, hello_with(a.text)).status == hello::Status::ok);
+  CHECK(occurrences(poold.log(), "client_refused ") <= answered);
+}
+
+TEST_CASE("the audit file has each session's start, end and denial, and may be rotated") {
+  const TemporaryFolder folder;
+  const Token a = new_token();
+  const std::string file = folder.path() / "audit.json";
+  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a, "memory = \"1GiB\"")), "--audit-file", file});
+  {
+    RawClient client(poold.endpoint());
+    hello::Hello hello = hello_with(a.text);
+    hello.program = "prog\"ram";
+    client.open(hello);
+    client.ping();
+    client.close();
+  }
+  CHECK(poold.await_log("session_ended"));
+  CHECK(answer(poold, test_hello()).status == hello::Status::denied);
+  std::string text = read(file);
+  INFO(text);
+  CHECK(has(text, R"("event":"session_started","session":1)"));
+  CHECK(has(text, R"("tenant":"a")"));
+  CHECK(has(text, R"("program":"prog\"ram")"));
+  CHECK(has(text, R"("quota_memory":1073741824)"));
+  CHECK(has(text, R"("event":"session_ended","session":1)"));
+  CHECK(has(text, R"("bytes_from_client":)"));
+  CHECK(has(text, R"("event":"session_denied")"));
+  CHECK(has(text, R"("status":"DENIED")"));
+  CHECK_FALSE(has(text, a.text));
+  CHECK(occurrences(text, "\n") == 3);
+  CHECK((std::filesystem::status(file).permissions() & std::filesystem::perms(077)) == std::filesystem::perms::none);
+
+  std::filesystem::rename(file, file + ".1");
+  poold.process().signal(SIGHUP);
+  CHECK(poold.await_log("reloaded"));
+  CHECK(answer(poold, hello_with(a.text)).status == hello::Status::ok);
+  CHECK(has(read(file), "session_started"));
+  CHECK(occurrences(read(file + ".1"), "\n") == 3);
+}
+
+TEST_CASE("an audit file or a configuration that cannot be used ends poold with the reason") {
+  const TemporaryFolder folder;
+  const std::string poold = program_path("poold");
+  const Finished audit = run_to_end({poold, "--listen", "tcp://127.0.0.1:0", "--device", kDevice, "--audit-file", "/nowhere/audit"}, {});
+  CHECK(audit.status == 1);
+  CHECK(has(audit.output, "/nowhere/audit"));
+  const std::string config = folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[tenant.quota]\nmode = 'soft'\n");
+  const Finished quota = run_to_end({poold, "--config", config}, {});
+  CHECK(quota.status == 2);
+  CHECK(has(quota.output, config + "': tenant 'a': quota.mode: must be one of elastic, hard"));
+}

@@ -1,0 +1,74 @@
+#include "server/tenants/authenticate.h"
+
+#include "server/tenants/token.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::server;
+
+namespace {
+
+const std::string kTokenOfA(64, 'a'), kTokenOfB(64, 'b'), kNobodysToken(64, 'c');
+
+Tenant tenant(const std::string& name) {
+  Tenant made;
+  made.name = name;
+  return made;
+}
+
+std::vector<Tenant> three() {
+  Tenant a = tenant("a"), b = tenant("b"), c = tenant("c");
+  a.tokens = {hash_token("another"), hash_token(kTokenOfA)};
+  b.tokens = {hash_token(kTokenOfB)};
+  b.certificates = {"b.example"};
+  c.users = {1000};
+  return {a, b, c};
+}
+
+std::string who(const Tenants& tenants, const Credentials& shown) {
+  const auto found = authenticate(tenants, shown);
+  if (found) return (*found)->name;
+  CHECK(found.error().code == ErrorCode::refused);
+  return found.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("where nobody has credentials the client's word counts") {
+  const Tenants one;
+  CHECK(who(one, {}) == "default");
+  CHECK(who(one, {.token = kTokenOfA}) == "default");
+  CHECK(who(one, {.tenant = "x"}).find("no tenant of the name") != std::string::npos);
+  const Tenants renamed({tenant("only")});
+  CHECK(who(renamed, {}) == "only");
+  const Tenants two({tenant("a"), tenant("b")});
+  CHECK(who(two, {.tenant = "b"}) == "b");
+  CHECK(who(two, {}).find("GPUPOOL_TENANT") != std::string::npos);
+}
+
+TEST_CASE("tokens, certificates and users say who a client is") {
+  const Tenants tenants(three());
+  CHECK(who(tenants, {.token = kTokenOfA}) == "a");
+  CHECK(who(tenants, {.tenant = "a", .token = kTokenOfA}) == "a");
+  CHECK(who(tenants, {.token = kTokenOfB}) == "b");
+  CHECK(who(tenants, {.certificate_names = {"x", "b.example"}}) == "b");
+  CHECK(who(tenants, {.user = 1000}) == "c");
+  CHECK(who(tenants, {.token = kTokenOfA, .certificate_names = {"b.example"}, .user = 1000}) == "a");
+  CHECK(who(tenants, {.tenant = "c", .user = 1000}) == "c");
+}
+
+TEST_CASE("a refusal does not say what was wrong") {
+  const Tenants tenants(three());
+  const std::string nothing = who(tenants, {});
+  CHECK(nothing.find("GPUPOOL_TOKEN_FILE") != std::string::npos);
+  CHECK(who(tenants, {.user = 1001}) == nothing);
+  CHECK(who(tenants, {.tenant = "a"}) == nothing);
+  const std::string wrong = who(tenants, {.token = kNobodysToken});
+  CHECK(wrong.find("gives no access") != std::string::npos);
+  CHECK(who(tenants, {.tenant = "a", .token = kTokenOfB}) == wrong);
+  CHECK(who(tenants, {.tenant = "nobody", .token = kTokenOfB}) == wrong);
+  CHECK(who(tenants, {.certificate_names = {"c"}}) == wrong);
+  // A wrong token is not made good by being somebody on this host, nor is a guessable one taken.
+  CHECK(who(tenants, {.token = kNobodysToken, .user = 1000}) == wrong);
+  CHECK(who(tenants, {.token = "another"}) == wrong);
+}

@@ -1,0 +1,124 @@
+#include "server/tenants/tenants_file.h"
+
+#include <unistd.h>
+
+#include "server/tenants/token.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::server;
+
+namespace {
+
+Result<std::vector<Tenant>> read(const std::string& text) {
+  return read_tenants(toml::parse(text));
+}
+
+const std::string kHash = "sha256:" + std::string(64, 'a');
+
+}  // namespace
+
+TEST_CASE("tenants are read with their credentials, and quotas upon the default one") {
+  const auto tenants = read(R"(
+[default_quota]
+memory = "2GiB"
+streams = 7
+
+[[tenant]]
+name = "a"
+tokens = [")" + kHash + R"("]
+certificates = ["a.example"]
+users = ["root", 4242]
+[tenant.quota]
+memory = "8GiB"
+guaranteed_memory = "1GiB"
+compute = 25
+mode = "hard"
+priority = "latency-critical"
+bandwidth_to_device = "1GB/s"
+bandwidth_to_host = 1000
+sessions = 3
+modules = 5
+queued_bytes = "64MiB"
+
+[[tenant]]
+name = "b"
+certificates = ["b"]
+)");
+  if (!tenants) FAIL(tenants.error().message);
+  REQUIRE(tenants->size() == 2);
+  const Tenant& a = (*tenants)[0];
+  CHECK(a.name == "a");
+  REQUIRE(a.tokens.size() == 1);
+  CHECK(hash_text(a.tokens[0]) == kHash);
+  CHECK(a.certificates == std::vector<std::string>{"a.example"});
+  CHECK(a.users == std::vector<uid_t>{0, 4242});
+  CHECK(a.quota == quota::Quota{.memory_bytes = 8ull << 30,
+                                .guaranteed_memory_bytes = 1ull << 30,
+                                .compute_percent = 25,
+                                .mode = quota::Mode::hard,
+                                .priority = quota::Priority::latency_critical,
+                                .to_device_bytes_per_second = 1'000'000'000,
+                                .to_host_bytes_per_second = 1000,
+                                .sessions = 3,
+                                .streams = 7,
+                                .modules = 5,
+                                .queued_bytes = 64u << 20});
+  CHECK((*tenants)[1].quota == quota::Quota{.memory_bytes = 2ull << 30, .streams = 7});
+}
+
+TEST_CASE("without tenants the default quota is the default tenant's") {
+  CHECK(read("")->empty());
+  const auto tenants = read("[default_quota]\ncompute = 50");
+  REQUIRE(tenants);
+  REQUIRE(tenants->size() == 1);
+  CHECK(tenants->front().name == "default");
+  CHECK(tenants->front().quota.compute_percent == 50);
+}
+
+TEST_CASE("every mistake names its key and says what is right") {
+  const std::pair<std::string, std::string> mistakes[] = {
+      {"tenant = 3", "tenant: must be an array of tables; write [[tenant]]"},
+      {"[tenant]\nname = 'a'", "write [[tenant]]"},
+      {"[[tenant]]\ntokens = []", "tenant: name: must be a string"},
+      {"[[tenant]]\nname = 'a b'", "name: must be 1 to 64 letters"},
+      {"[[tenant]]\nname = 'a'\ntoken = 'x'", "tenant 'a': token: unknown key; a tenant has name, tokens"},
+      {"[[tenant]]\nname = 'a'\ntokens = 'x'", "tenant 'a': tokens: must be an array"},
+      {"[[tenant]]\nname = 'a'\ntokens = ['x']", "tenant 'a': tokens: must be \"sha256:\" and 64"},
+      {"[[tenant]]\nname = 'a'\ntokens = ['sha256:" + std::string(63, 'a') + "g']", "tenant 'a': tokens: must be"},
+      {"[[tenant]]\nname = 'a'\nusers = ['nobody-of-that-name']", "tenant 'a': users: this host has no user 'nobody-of-that-name'"},
+      {"[[tenant]]\nname = 'a'\nusers = [-1]", "tenant 'a': users: must be"},
+      {"[[tenant]]\nname = 'a'\nquota = 1", "tenant 'a': quota: must be a table"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\nmemory = '8GX'", "tenant 'a': quota.memory: '8GX' is no size; write it as"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\nmemory = 1.5", "tenant 'a': quota.memory: '' is no size"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\nmemory = -1", "tenant 'a': quota.memory: '-1' is no size"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\nbandwidth_to_host = '1GB/h'", "quota.bandwidth_to_host: '1GB/h' is no rate"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 0", "tenant 'a': quota.compute: must be a whole number from 1 to 100"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 101", "quota.compute: must be a whole number from 1 to 100"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\nmode = 'soft'", "quota.mode: must be one of elastic, hard"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\npriority = 1", "quota.priority: must be one of best-effort, normal, latency-critical"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\nsessions = -1", "quota.sessions: must be a whole number"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\nsessons = 1", "quota.sessons: unknown key; a quota has memory"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\nmemory = 1\nguaranteed_memory = 2", "must not be more than memory"},
+      {"[default_quota]\nx = 1", "default_quota.x: unknown key"},
+      {"[[tenant]]\nname = 'a'\nusers = [1]\n[[tenant]]\nname = 'b'", "tenant 'b': has no tokens, certificates or users although"},
+      {"[[tenant]]\nname = 'a'\ntokens = ['" + kHash + "', '" + kHash + "']", "one stands in the file twice"},
+  };
+  for (const auto& [text, said] : mistakes) {
+    INFO(text);
+    const auto tenants = read(text);
+    REQUIRE_FALSE(tenants);
+    INFO(tenants.error().message);
+    CHECK(tenants.error().message.find(said) != std::string::npos);
+    CHECK(tenants.error().code == ErrorCode::invalid);
+  }
+}
+
+TEST_CASE("a token is new each time and its hash is read back") {
+  const auto one = make_token(), other = make_token();
+  REQUIRE(one);
+  CHECK(one->size() == 64);
+  CHECK(*one != *other);
+  CHECK(*parse_token_hash(hash_text(hash_token(*one))) == hash_token(*one));
+  CHECK(hash_text(hash_token("abc")) == "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}

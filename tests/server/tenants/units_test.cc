@@ -1,0 +1,46 @@
+#include "server/tenants/units.h"
+
+#include "tests/support/catch.h"
+
+using gpupool::server::parse_rate;
+using gpupool::server::parse_size;
+using gpupool::server::size_text;
+
+TEST_CASE("sizes are read exactly") {
+  const std::pair<const char*, uint64_t> sizes[] = {{"0", 0},
+                                                    {"4096", 4096},
+                                                    {"8GiB", 8ull << 30},
+                                                    {"8 GiB", 8ull << 30},
+                                                    {"1.5GiB", 3ull << 29},
+                                                    {"0.000001MB", 1},
+                                                    {"1GB", 1'000'000'000},
+                                                    {"3kB", 3000},
+                                                    {"3KiB", 3072},
+                                                    {"7B", 7},
+                                                    {"16777215TiB", 16777215ull << 40},
+                                                    {"18446744.073709551615TB", 18446744073709551615ull}};
+  for (const auto& [text, bytes] : sizes) {
+    INFO(text);
+    REQUIRE(parse_size(text));
+    CHECK(*parse_size(text) == bytes);
+  }
+  for (const char* const text : {"", "GiB", "8Gib", "8GX", "-1", "+1", "1.GiB", ".5GiB", "1.5", "1.5B", "0.3KiB", "8GiB ", " 8GiB", "8  GiB", "1e3",
+                                 "16777216TiB", "18446744073709551616", "1GB/s", "0x10", "1,5GiB"}) {
+    INFO(text);
+    REQUIRE_FALSE(parse_size(text));
+    CHECK(parse_size(text).error().message.find("8GiB") != std::string::npos);
+  }
+  CHECK(*parse_rate("1GB/s") == 1'000'000'000);
+  CHECK(*parse_rate("12.5MiB/s") == 13107200);
+  CHECK(*parse_rate("100") == 100);
+  CHECK_FALSE(parse_rate("1GB/min"));
+  CHECK_FALSE(parse_rate("/s"));
+}
+
+TEST_CASE("what size_text says is read as the same size") {
+  CHECK(size_text(0) == "0");
+  CHECK(size_text(8ull << 30) == "8GiB");
+  CHECK(size_text(1500) == "1500");
+  CHECK(size_text(1'500'000) == "1500kB");
+  for (uint64_t bytes = 1; bytes < 1ull << 60; bytes = bytes * 3 + 1) CHECK(*parse_size(size_text(bytes)) == bytes);
+}
