@@ -100,6 +100,8 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
   if (key == "rdma") return to_rdma(node, options);
   if (key == "device") return to_text(node, options.device);
   if (key == "port-file") return to_text(node, options.port_file);
+  if (key == "admin-socket") return to_text(node, options.admin_socket);
+  if (key == "metrics") return to_text(node, options.metrics);
   if (key == "idle-workers") return to_count(node, 1, kMostIdleWorkers, options.idle_workers);
   if (key == "max-sessions") return to_count(node, 1, kMostSessions, options.max_sessions);
   if (key == "image-cache-mib") return to_count(node, 0, kMostImageCacheMib, options.image_cache_mib);

@@ -15,8 +15,10 @@
 #include <optional>
 #include <system_error>
 
+#include "protocol/control/admin_address.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/shm/address.h"
+#include "server/admin/administration.h"
 #include "server/audit.h"
 #include "server/denials.h"
 #include "server/front_door.h"
@@ -138,9 +140,13 @@ class Daemon {
                .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout},
               tenants_,
-              [this](Client client, const Refusal& refusal) { turn_away(std::move(client), refusal); }),
+              [this](Client client, const Refusal& refusal) {
+                if (client.bulk_token.empty()) administration_.denied(client.tenant);
+                turn_away(std::move(client), refusal);
+              }),
         door_(context_, std::move(listeners), options.hello_timeout,
-              [this](Client client, const Credentials& shown) { admit(std::move(client), shown); }) {}
+              [this](Client client, const Credentials& shown) { admit(std::move(client), shown); }),
+        administration_(context_, pool_, door_, tenants_) {}
 
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
@@ -153,6 +159,7 @@ class Daemon {
     });
     await_end_signal();
     await_reload_signal();
+    if (const auto served = serve_administration(); !served) return fail(served.error().message);
     pool_.start([this](const Result<void>& first) {
       if (!first) return give_up(first.error().message);
       open();
@@ -164,6 +171,19 @@ class Daemon {
   }
 
  private:
+  // A socket that nobody asked for is nothing to fail for.
+  Result<void> serve_administration() {
+    const uint64_t name = addresses_.port != 0 ? addresses_.port : static_cast<uint64_t>(::getpid());
+    const bool asked = !options_.admin_socket.empty();
+    if (options_.admin_socket != "none") {
+      const auto served = administration_.serve_socket(asked ? options_.admin_socket : admin::default_socket(name));
+      if (!served && asked) return served;
+      if (!served) log::warning("no_admin_socket", {{"reason", served.error().message}});
+    }
+    if (options_.metrics.empty()) return {};
+    return administration_.serve_metrics(options_.metrics);
+  }
+
   // Ready only now: whoever reads the port file is served at once.
   void open() {
     if (stopping_) return;
@@ -239,6 +259,7 @@ class Daemon {
   void stop() {
     if (std::exchange(stopping_, true)) return;
     door_.close();
+    administration_.close();
     pool_.stop([this] {
       end_signals_.cancel();
       reload_signal_.cancel();
@@ -256,6 +277,7 @@ class Daemon {
   WorkerPool pool_;
   FrontDoor door_;
   Denials denials_;
+  Administration administration_;
   bool stopping_ = false;
   bool port_file_written_ = false;
   int status_ = 0;

@@ -27,6 +27,8 @@ struct Words {
   std::map<std::string, std::string> rdma_settings;  // by name
   std::string device;
   std::string port_file;
+  std::string admin_socket;
+  std::string metrics;
   unsigned idle_workers = 0;
   unsigned max_sessions = 0;
   unsigned image_cache_mib = 0;
@@ -98,6 +100,13 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
                      "[softgpu]");
   const auto* port_file =
       app.add_option("--port-file", given.port_file, "write the port to this file when ready");
+  const auto* admin_socket =
+      app.add_option("--admin-socket", given.admin_socket,
+                     "Unix socket for pool-admin, or none "
+                     "[/run/gpupool/poold-PORT.sock for root, else $XDG_RUNTIME_DIR/gpupool/poold-PORT.sock]");
+  const auto* metrics =
+      app.add_option("--metrics", given.metrics,
+                     "HOST:PORT where /metrics (Prometheus), /healthz and /readyz are answered over HTTP; without it they are not");
   const auto* idle =
       app.add_option("--idle-workers", given.idle_workers, "workers started ahead of clients [2]")
           ->check(CLI::Range(1u, kMostIdleWorkers));
@@ -162,6 +171,8 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (device->count() > 0) options.device = given.device;
   if (port_file->count() > 0) options.port_file = given.port_file;
   if (audit_file->count() > 0) options.audit_file = given.audit_file;
+  if (admin_socket->count() > 0) options.admin_socket = given.admin_socket;
+  if (metrics->count() > 0) options.metrics = given.metrics;
   if (idle->count() > 0) options.idle_workers = given.idle_workers;
   if (sessions->count() > 0) options.max_sessions = given.max_sessions;
   if (image_cache->count() > 0) options.image_cache_mib = given.image_cache_mib;

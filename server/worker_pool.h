@@ -96,6 +96,7 @@ class WorkerPool {
   const std::vector<control::Device>& devices() const { return devices_; }
   const ImageCache& images() const { return images_; }
   State state() const;
+  unsigned max_sessions() const { return settings_.max_sessions; }
   void for_each_session(const std::function<void(const SessionView&)>& visit) const;
   // Its client hears the reason. ErrorCode::unavailable: there is no such session.
   Result<void> end_session(uint64_t session, const std::string& reason);

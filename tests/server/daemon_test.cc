@@ -36,7 +36,7 @@ TEST_CASE("poold prints its version and its help") {
   CHECK(help.status == 0);
   for (const char* option :
        {"--listen", "--no-shm", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout",
-        "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure", "--rdma ", "--rdma-device", "--rdma-port",
+        "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure", "--admin-socket", "--metrics", "--rdma ", "--rdma-device", "--rdma-port",
         "--rdma-gid-index", "--rdma-mtu", "--rdma-traffic-class", "--rdma-service-level", "--rdma-partition-key", "--rdma-timeout", "--rdma-setup"}) {
     CHECK(has(help.output, option));
   }

@@ -40,9 +40,11 @@ Environment with_reports([[maybe_unused]] const std::filesystem::path& folder, E
 PooldProcess::PooldProcess(const std::string& device, const std::vector<std::string>& more_options,
                            const Environment& environment) {
   std::vector<std::string> words{program_path("poold"), "--device", device, "--port-file", port_file()};
-  if (std::find(more_options.begin(), more_options.end(), "--listen") == more_options.end()) {
-    words.insert(words.end(), {"--listen", "tcp://127.0.0.1:0"});
-  }
+  const auto given = [&](const char* option) {
+    return std::find(more_options.begin(), more_options.end(), option) != more_options.end();
+  };
+  if (!given("--listen")) words.insert(words.end(), {"--listen", "tcp://127.0.0.1:0"});
+  if (!given("--admin-socket")) words.insert(words.end(), {"--admin-socket", admin_socket()});
   words.insert(words.end(), more_options.begin(), more_options.end());
   const int watch = ::inotify_init1(IN_CLOEXEC);
   if (watch < 0 || ::inotify_add_watch(watch, folder_.path().c_str(), IN_MOVED_TO) < 0) {

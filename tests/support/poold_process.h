@@ -29,6 +29,7 @@ class PooldProcess {
   pid_t pid() const { return process_->pid(); }
   std::vector<pid_t> workers() const { return children_of(pid()); }
   size_t descriptors() const { return descriptors_of(pid()); }
+  std::string admin_socket() const { return folder_.path() / "admin.sock"; }  // unless `more_options` say --admin-socket
   std::string port_file() const { return folder_.path() / "port"; }
   Process& process() { return *process_; }
   std::string log() const { return process_->output(); }

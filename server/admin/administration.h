@@ -1,0 +1,44 @@
+// What a poold offers to those who run it: the gRPC service on its admin socket, and the HTTP endpoint for Prometheus and
+// health checks. poold's one thread.
+#pragma once
+#include <asio/io_context.hpp>
+#include <memory>
+#include <string>
+
+#include "server/admin/http_server.h"
+#include "server/admin/service.h"
+#include "server/admin/snapshot.h"
+#include "server/admin/usage.h"
+
+namespace gpupool::server {
+
+class Administration {
+ public:
+  Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants);
+  Administration(const Administration&) = delete;
+  Administration& operator=(const Administration&) = delete;
+
+  Result<void> serve_socket(const std::string& path);
+  Result<void> serve_metrics(const std::string& address);
+  // Whoever is being served hears that it is over. Brief.
+  void close();
+  // A session of a tenant that had shown who it is was refused.
+  void denied(const std::string& tenant) { ended_.denied(tenant); }
+
+ private:
+  Sources sources() const { return {pool_, door_, tenants_, ended_, started_}; }
+  HttpResponse answer(const std::string& path) const;
+  Result<admin::Quota> quota(const std::string& tenant) const;
+  Result<admin::Quota> set_quota(const std::string& tenant, const admin::Quota& changes);
+
+  asio::io_context& context_;
+  WorkerPool& pool_;
+  const FrontDoor& door_;
+  Tenants& tenants_;
+  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
+  EndedUsage ended_;
+  std::unique_ptr<AdminService> service_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+}  // namespace gpupool::server

@@ -1,0 +1,65 @@
+// How another thread asks poold's thread, which owns everything. ask() may be called by any thread but that one.
+#pragma once
+#include <asio/io_context.hpp>
+#include <asio/post.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+
+namespace gpupool::server {
+
+class Desk {
+ public:
+  explicit Desk(asio::io_context& context) : context_(context), state_(std::make_shared<State>()) {}
+
+  // What `question` returned on poold's thread; nothing: closed, or not answered in time. `question` holds what it needs by
+  // value: it may be asked after the caller has given up, but not after close().
+  template <class Question>
+  auto ask(Question question, std::chrono::milliseconds patience) -> std::optional<std::invoke_result_t<Question&>> {
+    using Answer = std::invoke_result_t<Question&>;
+    const auto answer = std::make_shared<std::optional<Answer>>();
+    std::unique_lock lock(state_->mutex);
+    if (state_->closed) return std::nullopt;
+    asio::post(context_, [state = state_, answer, question = std::move(question)]() mutable {
+      if (state->closed) return;  // close() is called on this thread
+      Answer given = question();
+      const std::lock_guard lock(state->mutex);
+      *answer = std::move(given);
+      state->changed.notify_all();
+    });
+    state_->changed.wait_for(lock, patience, [&] { return answer->has_value() || state_->closed; });
+    return std::move(*answer);
+  }
+
+  // False: closed.
+  bool sleep(std::chrono::milliseconds time) {
+    std::unique_lock lock(state_->mutex);
+    return !state_->changed.wait_for(lock, time, [this] { return state_->closed; });
+  }
+
+  bool closed() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->closed;
+  }
+
+  // On poold's thread: whoever asks or sleeps goes on at once, without an answer.
+  void close() {
+    const std::lock_guard lock(state_->mutex);
+    state_->closed = true;
+    state_->changed.notify_all();
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool closed = false;
+  };
+  asio::io_context& context_;
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace gpupool::server

@@ -1,0 +1,172 @@
+#include "server/admin/http_server.h"
+
+#include <array>
+#include <asio/connect.hpp>
+#include <asio/write.hpp>
+
+#include "server/admin/http_request.h"
+
+namespace gpupool::server {
+namespace {
+
+using asio::ip::tcp;
+
+constexpr size_t kMostDiscarded = 64 * 1024;
+constexpr std::chrono::milliseconds kPauseAfterFailure{100};
+
+const char* reason_of(int status) {
+  switch (status) {
+    case 200: return "OK";
+    case 400: return "Bad Request";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 413: return "Content Too Large";
+    case 431: return "Request Header Fields Too Large";
+    case 503: return "Service Unavailable";
+    case 505: return "HTTP Version Not Supported";
+    default: return "Unknown";
+  }
+}
+
+std::string encode(const HttpResponse& response, bool without_body) {
+  std::string text = "HTTP/1.1 " + std::to_string(response.status) + " " + reason_of(response.status) +
+                     "\r\nContent-Type: " + response.type + "\r\nContent-Length: " + std::to_string(response.body.size()) +
+                     "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n";
+  if (response.status == 405) text += "Allow: GET, HEAD\r\n";
+  text += "\r\n";
+  if (!without_body) text += response.body;
+  return text;
+}
+
+}  // namespace
+
+class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(HttpServer& server, tcp::socket socket)
+      : server_(&server), socket_(std::move(socket)), deadline_(socket_.get_executor()) {}
+
+  void serve() {
+    deadline_.expires_after(server_->patience_);
+    deadline_.async_wait([self = shared_from_this()](const asio::error_code& status) {
+      if (!status) self->too_late();
+    });
+    read();
+  }
+
+  void drop() {
+    if (!server_) return;
+    const auto self = shared_from_this();
+    deadline_.cancel();
+    asio::error_code ignored;
+    socket_.close(ignored);
+    server_->connections_.erase(place);
+    server_ = nullptr;
+  }
+
+  std::list<std::shared_ptr<Connection>>::iterator place;
+
+ private:
+  void read() {
+    socket_.async_read_some(asio::buffer(buffer_), [self = shared_from_this()](const asio::error_code& status, size_t bytes) {
+      if (!self->server_ || self->answered_) return;
+      if (status) return self->drop();
+      self->head_.append(self->buffer_.data(), bytes);
+      const auto request = read_request(self->head_);
+      if (!request) return self->read();
+      if (request->refusal != 0) self->write({request->refusal, std::string(reason_of(request->refusal)) + "\n"}, request->head);
+      else self->write(self->server_->answer_(request->path), request->head);
+    });
+  }
+
+  void too_late() {
+    if (!server_) return;
+    if (answered_) return drop();
+    deadline_.expires_after(server_->patience_);
+    deadline_.async_wait([self = shared_from_this()](const asio::error_code& status) {
+      if (!status) self->drop();
+    });
+    write({408, "the request did not come in time\n"}, false);
+  }
+
+  void write(const HttpResponse& response, bool without_body) {
+    answered_ = true;
+    head_ = encode(response, without_body);
+    asio::async_write(socket_, asio::buffer(head_), [self = shared_from_this()](const asio::error_code& status, size_t) {
+      if (!self->server_) return;
+      if (status) return self->drop();
+      asio::error_code ignored;
+      self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
+      self->linger();
+    });
+  }
+
+  // Closing with bytes unread would reset the connection, and the answer might be lost with it.
+  void linger() {
+    socket_.async_read_some(asio::buffer(buffer_), [self = shared_from_this()](const asio::error_code& status, size_t bytes) {
+      self->discarded_ += bytes;
+      if (!self->server_) return;
+      if (status || self->discarded_ > kMostDiscarded) return self->drop();
+      self->linger();
+    });
+  }
+
+  HttpServer* server_;  // null: dropped
+  tcp::socket socket_;
+  asio::steady_timer deadline_;
+  std::array<char, 4096> buffer_;
+  std::string head_;  // then the answer
+  size_t discarded_ = 0;
+  bool answered_ = false;
+};
+
+Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& context, const std::string& address, Answer answer,
+                                                       std::chrono::milliseconds patience) {
+  const auto failure = [&](const std::string& why) {
+    return Error{ErrorCode::unavailable, "cannot listen on '" + address + "' for metrics: " + why};
+  };
+  const size_t colon = address.rfind(':');
+  if (colon == address.npos || colon == 0) return failure("it is not HOST:PORT");
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  asio::error_code status;
+  const auto found = tcp::resolver(context).resolve(host, address.substr(colon + 1), tcp::resolver::passive, status);
+  if (status) return failure(status.message());
+  const tcp::endpoint endpoint = *found.begin();
+  tcp::acceptor acceptor(context);
+  acceptor.open(endpoint.protocol(), status);
+  if (!status) acceptor.set_option(tcp::acceptor::reuse_address(true), status);
+  if (!status) acceptor.bind(endpoint, status);
+  if (!status) acceptor.listen(asio::socket_base::max_listen_connections, status);
+  if (status) return failure(status.message());
+  return std::make_unique<HttpServer>(context, std::move(acceptor), std::move(answer), patience);
+}
+
+HttpServer::HttpServer(asio::io_context& context, tcp::acceptor acceptor, Answer answer, std::chrono::milliseconds patience)
+    : acceptor_(std::move(acceptor)), answer_(std::move(answer)), patience_(patience), pause_(context) {
+  accept();
+}
+
+HttpServer::~HttpServer() {
+  while (!connections_.empty()) connections_.front()->drop();
+}
+
+void HttpServer::accept() {
+  acceptor_.async_accept([this](const asio::error_code& status, tcp::socket socket) {
+    if (status == asio::error::operation_aborted) return;
+    if (status) {  // out of descriptors: some will be free again
+      pause_.expires_after(kPauseAfterFailure);
+      pause_.async_wait([this](const asio::error_code& over) {
+        if (!over) accept();
+      });
+      return;
+    }
+    if (connections_.size() >= kMostConnections) connections_.front()->drop();
+    auto connection = std::make_shared<Connection>(*this, std::move(socket));
+    connection->place = connections_.insert(connections_.end(), connection);
+    connection->serve();
+    accept();
+  });
+}
+
+}  // namespace gpupool::server

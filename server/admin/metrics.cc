@@ -1,0 +1,195 @@
+#include "server/admin/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <vector>
+
+namespace gpupool::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+double seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+double seconds_of_ms(int64_t milliseconds) { return static_cast<double>(milliseconds) * 1e-3; }
+
+using Labels = std::vector<ClientMetric::Label>;
+
+class Page {
+ public:
+  class Family {
+   public:
+    explicit Family(MetricFamily& family) : family_(family) {}
+    void add(Labels labels, double value) {
+      ClientMetric metric;
+      metric.label = std::move(labels);
+      if (family_.type == MetricType::Counter) metric.counter.value = value;
+      else metric.gauge.value = value;
+      family_.metric.push_back(std::move(metric));
+    }
+
+   private:
+    MetricFamily& family_;
+  };
+  // Valid until the next.
+  Family gauge(const char* name, const char* help) { return make(name, help, MetricType::Gauge); }
+  Family counter(const char* name, const char* help) { return make(name, help, MetricType::Counter); }
+  // Without labels.
+  void gauge(const char* name, const char* help, double value) { gauge(name, help).add({}, value); }
+  void counter(const char* name, const char* help, double value) { counter(name, help).add({}, value); }
+  std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
+
+ private:
+  Family make(const char* name, const char* help, MetricType type) {
+    families_.emplace_back();
+    families_.back().name = std::string("gpupool_") + name;
+    families_.back().help = help;
+    families_.back().type = type;
+    return Family(families_.back());
+  }
+  std::vector<MetricFamily> families_;
+};
+
+void add_poold(const admin::Poold& poold, Page& page) {
+  page.gauge("build_info", "Always 1.").add({{"version", poold.version()}}, 1);
+  page.gauge("ready", "1: a new session would be served.", poold.ready());
+  page.gauge("start_time_seconds", "When poold started, since 1970.", seconds_of_ms(poold.started_ms()));
+  auto workers = page.gauge("workers", "Worker processes by what they are at.");
+  workers.add({{"state", "idle"}}, poold.workers_idle());
+  workers.add({{"state", "starting"}}, poold.workers_starting());
+  workers.add({{"state", "serving"}}, poold.sessions());
+  page.gauge("sessions", "Sessions at work.", poold.sessions());
+  page.gauge("sessions_limit", "Sessions that can be at work at once.", poold.max_sessions());
+  page.gauge("clients_waiting", "Clients that wait for a worker.", poold.clients_waiting());
+  page.counter("sessions_started_total", "Sessions that began.", static_cast<double>(poold.sessions_started()));
+  page.counter("handshake_failures_total", "Connections that were turned away.", static_cast<double>(poold.handshake_failures()));
+  page.counter("worker_start_failures_total", "Workers that did not become ready.",
+               static_cast<double>(poold.worker_start_failures()));
+  const admin::ImageCache& cache = poold.image_cache();
+  page.gauge("image_cache_images", "Module images that are kept.", static_cast<double>(cache.images()));
+  page.gauge("image_cache_bytes", "Memory of the module images that are kept.", static_cast<double>(cache.bytes()));
+  page.gauge("image_cache_limit_bytes", "Memory that module images may take.", static_cast<double>(cache.capacity_bytes()));
+  page.counter("image_cache_hits_total", "Module images that were asked for and there.", static_cast<double>(cache.hits()));
+  page.counter("image_cache_misses_total", "Module images that were asked for and not there.", static_cast<double>(cache.misses()));
+}
+
+template <class Message>
+struct Row {
+  const char* name;
+  const char* help;
+  MetricType type;
+  double (*value)(const Message&);
+};
+
+constexpr MetricType kGauge = MetricType::Gauge;
+constexpr MetricType kCounter = MetricType::Counter;
+
+#define VALUE(Message, expression) [](const admin::Message& m) { return static_cast<double>(expression); }
+
+const Row<admin::Gpu> kGpuRows[] = {
+    {"gpu_memory_bytes", "Memory of the GPU.", kGauge, VALUE(Gpu, m.memory_total_bytes())},
+    {"gpu_memory_used_bytes", "Memory that sessions have of the GPU.", kGauge, VALUE(Gpu, m.memory_used_bytes())},
+    {"gpu_memory_sold_bytes", "Sum of the tenants' memory quotas.", kGauge, VALUE(Gpu, m.memory_sold_bytes())},
+    {"gpu_compute_sold_ratio", "Sum of the tenants' shares; 1: the whole GPU.", kGauge, VALUE(Gpu, m.compute_sold_percent() / 100.0)},
+    {"gpu_sessions", "Sessions that have used the GPU.", kGauge, VALUE(Gpu, m.sessions())},
+    {"gpu_busy_seconds_total", "Time in which sessions used the GPU.", kCounter, VALUE(Gpu, seconds(m.gpu_nanoseconds()))},
+};
+
+const Row<admin::SessionGpu> kSessionGpuRows[] = {
+    {"session_memory_used_bytes", "Memory that the session has of the GPU.", kGauge, VALUE(SessionGpu, m.memory_used_bytes())},
+    {"session_memory_peak_bytes", "The most it has had.", kGauge, VALUE(SessionGpu, m.memory_peak_bytes())},
+    {"session_gpu_seconds_total", "Time in which the session used the GPU.", kCounter, VALUE(SessionGpu, seconds(m.gpu_nanoseconds()))},
+    {"session_throttled_seconds_total", "Time in which it had work and waited for its turn.", kCounter,
+     VALUE(SessionGpu, seconds(m.throttled_nanoseconds()))},
+    {"session_launches_total", "Kernels and graphs that it launched.", kCounter, VALUE(SessionGpu, m.launches())},
+};
+
+const Row<admin::Session> kSessionRows[] = {
+    {"session_start_time_seconds", "When the session began, since 1970.", kGauge, VALUE(Session, seconds_of_ms(m.started_ms()))},
+    {"session_received_bytes_total", "Bytes from the client: commands and data.", kCounter, VALUE(Session, m.bytes_from_client())},
+    {"session_sent_bytes_total", "Bytes to the client: answers and data.", kCounter, VALUE(Session, m.bytes_to_client())},
+    {"session_calls_total", "Commands that were executed.", kCounter, VALUE(Session, m.calls())},
+    {"session_errors_total", "Commands that ended in a CUDA error.", kCounter, VALUE(Session, m.errors())},
+    {"session_over_quota_total", "Requests that were refused for a quota.", kCounter, VALUE(Session, m.over_quota())},
+    {"session_streams", "Streams that the session has.", kGauge, VALUE(Session, m.streams())},
+    {"session_modules", "Modules and libraries that the session has.", kGauge, VALUE(Session, m.modules())},
+};
+
+const Row<admin::Tenant> kTenantRows[] = {
+    {"tenant_sessions", "Sessions of the tenant at work.", kGauge, VALUE(Tenant, m.sessions())},
+    {"tenant_sessions_started_total", "Sessions of the tenant that began.", kCounter, VALUE(Tenant, m.sessions_started())},
+    {"tenant_gpu_seconds_total", "Time in which the tenant used GPUs.", kCounter, VALUE(Tenant, seconds(m.gpu_nanoseconds()))},
+    {"tenant_throttled_seconds_total", "Time in which its sessions had work and waited for their turn.", kCounter,
+     VALUE(Tenant, seconds(m.throttled_nanoseconds()))},
+    {"tenant_received_bytes_total", "Bytes from its clients: commands and data.", kCounter, VALUE(Tenant, m.bytes_from_client())},
+    {"tenant_sent_bytes_total", "Bytes to its clients: answers and data.", kCounter, VALUE(Tenant, m.bytes_to_client())},
+    {"tenant_calls_total", "Commands that were executed.", kCounter, VALUE(Tenant, m.calls())},
+    {"tenant_errors_total", "Commands that ended in a CUDA error.", kCounter, VALUE(Tenant, m.errors())},
+    {"tenant_over_quota_total", "Requests that were refused for a quota.", kCounter, VALUE(Tenant, m.over_quota())},
+    {"tenant_denied_total", "Sessions that were refused.", kCounter, VALUE(Tenant, m.denied())},
+};
+#undef VALUE
+
+template <class Message, size_t n>
+void add_rows(const Row<Message> (&rows)[n], Page& page, const auto& for_each) {
+  for (const Row<Message>& row : rows) {
+    auto family = row.type == kCounter ? page.counter(row.name, row.help) : page.gauge(row.name, row.help);
+    for_each([&](const Message& message, Labels labels) { family.add(std::move(labels), row.value(message)); });
+  }
+}
+
+Labels labels_of(const admin::Session& session) {
+  return {{"session", std::to_string(session.number())}, {"tenant", session.tenant()}};
+}
+
+}  // namespace
+
+std::string metrics_text(const admin::Snapshot& snapshot) {
+  Page page;
+  add_poold(snapshot.poold(), page);
+
+  auto info = page.gauge("gpu_info", "Always 1.");
+  for (const admin::Gpu& gpu : snapshot.gpus()) {
+    info.add({{"gpu", std::to_string(gpu.index())}, {"name", gpu.name()}, {"uuid", gpu.uuid()}}, 1);
+  }
+  add_rows(kGpuRows, page, [&](const auto& add) {
+    for (const admin::Gpu& gpu : snapshot.gpus()) add(gpu, Labels{{"gpu", std::to_string(gpu.index())}});
+  });
+  add_rows(kSessionGpuRows, page, [&](const auto& add) {
+    for (const admin::Session& session : snapshot.sessions()) {
+      for (const admin::SessionGpu& gpu : session.gpus()) {
+        Labels labels = labels_of(session);
+        labels.push_back({"gpu", std::to_string(gpu.gpu())});
+        add(gpu, std::move(labels));
+      }
+    }
+  });
+  add_rows(kSessionRows, page, [&](const auto& add) {
+    for (const admin::Session& session : snapshot.sessions()) add(session, labels_of(session));
+  });
+
+  auto used = page.gauge("tenant_memory_used_bytes", "Memory that the tenant's sessions have of the GPU.");
+  for (const admin::Tenant& tenant : snapshot.tenants()) {
+    for (int gpu = 0; gpu < tenant.memory_used_bytes_size(); ++gpu) {
+      used.add({{"tenant", tenant.name()}, {"gpu", std::to_string(gpu)}}, static_cast<double>(tenant.memory_used_bytes(gpu)));
+    }
+  }
+  auto quota = page.gauge("tenant_memory_quota_bytes", "Memory that the tenant may have of each GPU; none: no limit.");
+  for (const admin::Tenant& tenant : snapshot.tenants()) {
+    if (tenant.quota().memory_bytes() != 0) {
+      quota.add({{"tenant", tenant.name()}}, static_cast<double>(tenant.quota().memory_bytes()));
+    }
+  }
+  auto share = page.gauge("tenant_compute_share_ratio", "Share of each GPU's time; 1: all of it.");
+  for (const admin::Tenant& tenant : snapshot.tenants()) {
+    if (tenant.configured()) share.add({{"tenant", tenant.name()}}, tenant.quota().compute_percent() / 100.0);
+  }
+  add_rows(kTenantRows, page, [&](const auto& add) {
+    for (const admin::Tenant& tenant : snapshot.tenants()) add(tenant, Labels{{"tenant", tenant.name()}});
+  });
+  return page.text();
+}
+
+}  // namespace gpupool::server

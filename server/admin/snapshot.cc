@@ -1,0 +1,212 @@
+#include "server/admin/snapshot.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "server/admin/printable.h"
+#include "server/version.h"
+
+namespace gpupool::server {
+namespace {
+
+uint64_t value(const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); }
+uint32_t value(const std::atomic<uint32_t>& counter) { return counter.load(std::memory_order_relaxed); }
+
+int64_t to_ms(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+}
+
+bool is_used(const quota::SessionPage::Gpu& gpu) {
+  return value(gpu.memory_used) + value(gpu.memory_peak) + value(gpu.gpu_nanoseconds) + value(gpu.throttled_nanoseconds) +
+             value(gpu.launches) != 0;
+}
+
+std::string uuid_text(const std::string& bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "GPU-";
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += kDigits[static_cast<unsigned char>(bytes[i]) >> 4];
+    text += kDigits[bytes[i] & 15];
+  }
+  return text;
+}
+
+void fill(const SessionView& view, admin::Session& session) {
+  const quota::SessionPage& page = view.page;
+  session.set_number(view.number);
+  session.set_tenant(view.client.tenant);
+  session.set_program(printable(view.client.program));
+  session.set_host(printable(view.client.host));
+  session.set_pid(view.client.pid);
+  session.set_address(printable(view.client.address));
+  session.set_transport(view.client.transport);
+  session.set_started_ms(to_ms(view.started));
+  session.set_worker_pid(view.worker);
+  for (size_t index = 0; index < quota::kMostGpus; ++index) {
+    const auto& used = page.gpus[index];
+    if (!is_used(used)) continue;
+    admin::SessionGpu& gpu = *session.add_gpus();
+    gpu.set_gpu(static_cast<uint32_t>(index));
+    gpu.set_memory_used_bytes(value(used.memory_used));
+    gpu.set_memory_peak_bytes(value(used.memory_peak));
+    gpu.set_gpu_nanoseconds(value(used.gpu_nanoseconds));
+    gpu.set_throttled_nanoseconds(value(used.throttled_nanoseconds));
+    gpu.set_launches(value(used.launches));
+  }
+  session.set_bytes_from_client(value(page.bytes_from_client));
+  session.set_bytes_to_client(value(page.bytes_to_client));
+  session.set_calls(value(page.calls));
+  session.set_errors(value(page.errors));
+  session.set_over_quota(value(page.over_quota));
+  session.set_streams(value(page.streams));
+  session.set_modules(value(page.modules));
+  session.set_ending(view.ending);
+}
+
+void fill(const Usage& usage, admin::Tenant& tenant) {
+  tenant.set_sessions_started(usage.sessions);
+  tenant.set_gpu_nanoseconds(usage.gpu_nanoseconds);
+  tenant.set_throttled_nanoseconds(usage.throttled_nanoseconds);
+  tenant.set_bytes_from_client(usage.bytes_from_client);
+  tenant.set_bytes_to_client(usage.bytes_to_client);
+  tenant.set_calls(usage.calls);
+  tenant.set_errors(usage.errors);
+  tenant.set_over_quota(usage.over_quota);
+  tenant.set_denied(usage.denied);
+}
+
+void fill_gpus(const Sources& sources, admin::Snapshot& snapshot) {
+  uint32_t compute_sold = 0;
+  uint64_t memory_sold = 0;
+  for (const auto& [name, tenant] : sources.tenants.all()) {
+    compute_sold += tenant.quota.compute_percent;
+    memory_sold += tenant.quota.memory_bytes;
+  }
+  const auto& devices = sources.pool.devices();
+  for (size_t index = 0; index < std::min(devices.size(), quota::kMostGpus); ++index) {
+    const control::Device& device = devices[index];
+    admin::Gpu& gpu = *snapshot.add_gpus();
+    gpu.set_index(static_cast<uint32_t>(index));
+    gpu.set_name(printable(device.name()));
+    gpu.set_uuid(uuid_text(device.uuid()));
+    gpu.set_pci_bus_id(printable(device.pci_bus_id()));
+    gpu.set_memory_total_bytes(device.total_bytes());
+    gpu.set_compute_sold_percent(compute_sold);
+    gpu.set_memory_sold_bytes(memory_sold);
+    gpu.set_gpu_nanoseconds(sources.ended.gpu_nanoseconds[index]);
+  }
+}
+
+void add_to_gpus(const SessionView& view, admin::Snapshot& snapshot) {
+  for (admin::Gpu& gpu : *snapshot.mutable_gpus()) {
+    const auto& used = view.page.gpus[gpu.index()];
+    if (!is_used(used)) continue;
+    gpu.set_sessions(gpu.sessions() + 1);
+    gpu.set_memory_used_bytes(std::min(gpu.memory_total_bytes(),
+                                       gpu.memory_used_bytes() + std::min(gpu.memory_total_bytes(), value(used.memory_used))));
+    gpu.set_gpu_nanoseconds(gpu.gpu_nanoseconds() + believable_gpu_time(view, gpu.index()));
+  }
+}
+
+}  // namespace
+
+admin::Poold describe_poold(const Sources& sources) {
+  const WorkerPool::State state = sources.pool.state();
+  const ImageCache& images = sources.pool.images();
+  admin::Poold poold;
+  poold.set_version(kVersion);
+  poold.set_pid(::getpid());
+  poold.set_started_ms(to_ms(sources.started));
+  poold.set_ready(state.not_ready_because.empty());
+  poold.set_not_ready_because(printable(state.not_ready_because));
+  poold.set_workers_idle(state.idle);
+  poold.set_workers_starting(state.starting);
+  poold.set_sessions(state.serving);
+  poold.set_clients_waiting(state.waiting);
+  poold.set_max_sessions(sources.pool.max_sessions());
+  poold.set_sessions_started(state.sessions_started);
+  poold.set_handshake_failures(sources.door.turned_away());
+  poold.set_worker_start_failures(state.start_failures);
+  admin::ImageCache& cache = *poold.mutable_image_cache();
+  cache.set_images(images.count());
+  cache.set_bytes(images.bytes());
+  cache.set_capacity_bytes(images.capacity());
+  cache.set_hits(images.hits());
+  cache.set_misses(images.misses());
+  return poold;
+}
+
+admin::Snapshot take_snapshot(const Sources& sources) {
+  admin::Snapshot snapshot;
+  snapshot.set_taken_ms(to_ms(std::chrono::system_clock::now()));
+  *snapshot.mutable_poold() = describe_poold(sources);
+  fill_gpus(sources, snapshot);
+
+  struct Now {
+    Usage usage;
+    uint32_t sessions = 0;
+    std::vector<uint64_t> memory;
+  };
+  std::map<std::string, Now> tenants;
+  for (const auto& [name, usage] : sources.ended.tenants) tenants[name].usage = usage;
+  for (const auto& [name, tenant] : sources.tenants.all()) tenants[name];
+  const size_t gpus = static_cast<size_t>(snapshot.gpus_size());
+  sources.pool.for_each_session([&](const SessionView& view) {
+    fill(view, *snapshot.add_sessions());
+    add_to_gpus(view, snapshot);
+    Now& now = tenants[view.client.tenant];
+    now.usage.add(view);
+    ++now.sessions;
+    now.memory.resize(gpus);
+    for (size_t gpu = 0; gpu < gpus; ++gpu) now.memory[gpu] += value(view.page.gpus[gpu].memory_used);
+  });
+  std::sort(snapshot.mutable_sessions()->begin(), snapshot.mutable_sessions()->end(),
+            [](const auto& a, const auto& b) { return a.number() < b.number(); });
+  for (auto& [name, now] : tenants) {
+    admin::Tenant& tenant = *snapshot.add_tenants();
+    tenant.set_name(name);
+    if (const Tenant* const configured = sources.tenants.find(name)) {
+      tenant.set_configured(true);
+      *tenant.mutable_quota() = to_message(configured->quota);
+    }
+    tenant.set_sessions(now.sessions);
+    now.memory.resize(gpus);
+    for (const uint64_t bytes : now.memory) tenant.add_memory_used_bytes(bytes);
+    fill(now.usage, tenant);
+  }
+  return snapshot;
+}
+
+admin::Quota to_message(const quota::Quota& quota) {
+  admin::Quota message;
+  message.set_memory_bytes(quota.memory_bytes);
+  message.set_guaranteed_memory_bytes(quota.guaranteed_memory_bytes);
+  message.set_compute_percent(quota.compute_percent);
+  message.set_mode(static_cast<admin::Quota::Mode>(quota.mode));
+  message.set_priority(static_cast<admin::Quota::Priority>(quota.priority));
+  message.set_to_device_bytes_per_second(quota.to_device_bytes_per_second);
+  message.set_to_host_bytes_per_second(quota.to_host_bytes_per_second);
+  message.set_sessions(quota.sessions);
+  message.set_streams(quota.streams);
+  message.set_modules(quota.modules);
+  message.set_queued_bytes(quota.queued_bytes);
+  return message;
+}
+
+void apply(const admin::Quota& changes, quota::Quota& quota) {
+  if (changes.has_memory_bytes()) quota.memory_bytes = changes.memory_bytes();
+  if (changes.has_guaranteed_memory_bytes()) quota.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
+  if (changes.has_compute_percent()) quota.compute_percent = changes.compute_percent();
+  if (changes.has_mode()) quota.mode = static_cast<quota::Mode>(changes.mode());
+  if (changes.has_priority()) quota.priority = static_cast<quota::Priority>(changes.priority());
+  if (changes.has_to_device_bytes_per_second()) quota.to_device_bytes_per_second = changes.to_device_bytes_per_second();
+  if (changes.has_to_host_bytes_per_second()) quota.to_host_bytes_per_second = changes.to_host_bytes_per_second();
+  if (changes.has_sessions()) quota.sessions = changes.sessions();
+  if (changes.has_streams()) quota.streams = changes.streams();
+  if (changes.has_modules()) quota.modules = changes.modules();
+  if (changes.has_queued_bytes()) quota.queued_bytes = changes.queued_bytes();
+}
+
+}  // namespace gpupool::server
