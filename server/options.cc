@@ -170,6 +170,8 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   }
   if (device->count() > 0) options.device = given.device;
   if (port_file->count() > 0) options.port_file = given.port_file;
+  if (admin_socket->count() > 0) options.admin_socket = given.admin_socket;
+  if (metrics->count() > 0) options.metrics = given.metrics;
   if (audit_file->count() > 0) options.audit_file = given.audit_file;
   if (admin_socket->count() > 0) options.admin_socket = given.admin_socket;
   if (metrics->count() > 0) options.metrics = given.metrics;

@@ -22,6 +22,8 @@ struct ServerOptions {
   std::map<std::string, std::string> rdma_settings;  // transport::rdma_settings() as variables for the workers, checked
   std::string device = "softgpu";  // "softgpu", "nvidia" or a path
   std::string port_file;           // empty: none
+  std::string admin_socket;        // empty: beside others of this host (admin_address.h); "none"
+  std::string metrics;             // HOST:PORT; empty: none
   std::string audit_file;          // empty: none
   std::string config_file;         // empty: none
   std::vector<Tenant> tenants;     // of the file, checked
