@@ -24,6 +24,10 @@ struct Account {
   std::atomic<uint32_t> streams;  // this and below: of each session
   std::atomic<uint32_t> modules;
   std::atomic<uint64_t> queued_bytes;
+  // The workers': when what has been moved is paid off, in nanoseconds of CLOCK_MONOTONIC.
+  std::atomic<uint64_t> to_device_paid_off;
+  std::atomic<uint64_t> to_host_paid_off;
+
   std::atomic<uint32_t> slots;  // those in use are below this
 
   // The workers' (ledger.h): who decides about memory at this moment, and whether somebody waits to.

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "server/worker/bandwidth.h"
+
 namespace gpupool::worker {
 namespace {
 
@@ -48,6 +50,10 @@ void Background::run() {
     if (now < next_tick) continue;
     next_tick = now + kTick;
     const uint64_t at_work = executor_.at_work();
+    const auto* const bandwidth = executor_.start.bandwidth.get();
+    if (bandwidth && bandwidth->debt(Bandwidth::Direction::to_device) > std::chrono::nanoseconds(0)) {
+      executor_.outbox.send(wire::MessageKind::pong, 0, 0);  // the client's pings wait behind what its quota holds back
+    }
     if (at_work == 0 || at_work != seen) {
       seen = at_work;
       since = now;

@@ -46,8 +46,8 @@ Executor::Executor(SessionStart& start)
       capture(outbox),
       contexts(api),
       table(api, contexts, counters),
-      remote(start.connection->direct_memory(), outbox),
-      staging(api, remote.memory()),
+      remote(start.connection->direct_memory(), outbox, start.bandwidth),
+      staging(api, remote.memory(), start.usage),
       shared_memory(api, waits),
       bulk(api, outbox, staging, waits, capture, output_possible),
       links(copies, outbox, start.compression, start.welcome_bulk),
@@ -62,6 +62,7 @@ Executor::Executor(SessionStart& start)
         });
         if (!told) callbacks.done(id);
       }),
+      uploads(start.usage),
       cached_images(start.control, start.image_nonce, start.largest_image),
       images(api),
       events(api),
@@ -214,7 +215,7 @@ std::shared_ptr<Peer> Executor::peer(const std::string& address, const std::stri
   if (known != peers_.end() && !known->second->broken()) return known->second;
   if (known != peers_.end()) peers_.erase(known);
   if (peers_.size() >= kMaxPeers) return nullptr;
-  return peers_[key] = std::make_shared<Peer>(*endpoint, session_id, token, start.dead_peer_timeout, start.rdma);
+  return peers_[key] = std::make_shared<Peer>(*endpoint, session_id, token, start.dead_peer_timeout, start.rdma, start.bandwidth);
 }
 
 ContextState* Executor::enter(const Command& command) {

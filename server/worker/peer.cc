@@ -15,8 +15,8 @@ constexpr CUresult kBroken = CUDA_ERROR_OPERATING_SYSTEM;
 }  // namespace
 
 Peer::Peer(transport::Endpoint server, std::string session_id, std::string token, std::chrono::milliseconds dead_peer_timeout,
-           const transport::RdmaOptions& rdma)
-    : server_(std::move(server)), session_id_(std::move(session_id)), token_(std::move(token)) {
+           const transport::RdmaOptions& rdma, std::shared_ptr<Bandwidth> bandwidth)
+    : server_(std::move(server)), session_id_(std::move(session_id)), token_(std::move(token)), bandwidth_(std::move(bandwidth)) {
   options_.dead_peer_timeout = dead_peer_timeout;
   options_.bulk = true;
   if (server_.scheme == "rdma") options_.rdma = rdma;
@@ -43,6 +43,7 @@ bool Peer::open() {
   state_ = good ? State::open : State::broken;
   if (!good) return false;
   connection_ = std::move(*connection);
+  if (bandwidth_) connection_ = std::make_unique<MeteredConnection>(std::move(connection_), bandwidth_);
   try {
     sender_ = std::thread([this] { run_sender(); });
   } catch (const std::system_error&) {  // no thread to be had

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "protocol/transport/transport.h"
+#include "server/worker/bandwidth.h"
 
 namespace gpupool::worker {
 
@@ -19,9 +20,9 @@ class OutgoingCopy;
 
 class Peer {
  public:
-  // Over rdma, for an rdma:// address, where both ends can.
+  // What it sends is charged to `bandwidth`. Over rdma, for an rdma:// address, where both ends can.
   Peer(transport::Endpoint server, std::string session_id, std::string token, std::chrono::milliseconds dead_peer_timeout,
-       const transport::RdmaOptions& rdma);
+       const transport::RdmaOptions& rdma, std::shared_ptr<Bandwidth> bandwidth);
   ~Peer() { stop(); }
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
@@ -44,6 +45,7 @@ class Peer {
   const transport::Endpoint server_;
   const std::string session_id_;
   const std::string token_;
+  const std::shared_ptr<Bandwidth> bandwidth_;  // may be null
   transport::Options options_;
   std::mutex opening_;
   std::mutex mutex_;  // what follows

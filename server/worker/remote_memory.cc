@@ -19,7 +19,8 @@ constexpr auto kSpin = std::chrono::microseconds(20);
 
 }  // namespace
 
-RemoteMemory::RemoteMemory(transport::DirectMemory* direct, Outbox& outbox) : direct_(direct), outbox_(outbox) {}
+RemoteMemory::RemoteMemory(transport::DirectMemory* direct, Outbox& outbox, std::shared_ptr<Bandwidth> bandwidth)
+    : direct_(direct), outbox_(outbox), bandwidth_(std::move(bandwidth)) {}
 
 void RemoteMemory::submit(std::shared_ptr<Copy> copy, uint64_t first, uint64_t last) {
   {
@@ -46,9 +47,19 @@ void RemoteMemory::run() {
       wake_.wait(lock, [this] { return closed_ || !queue_.empty() || !under_way_.empty(); });
       if (closed_ && under_way_.empty()) break;
     }
+    pay_off();
     if (auto good = turn(); !good) return lose(&good.error());
   }
   lose(nullptr);
+}
+
+// A piece counts when it is begun, and ends when it is paid for. Both directions wait for either: which one is next is not known yet.
+void RemoteMemory::pay_off() {
+  if (!bandwidth_) return;
+  const auto debt = std::max(bandwidth_->debt(Bandwidth::Direction::to_device), bandwidth_->debt(Bandwidth::Direction::to_host));
+  if (debt <= debt.zero()) return;
+  std::unique_lock lock(mutex_);
+  wake_.wait_for(lock, debt, [this] { return closed_; });
 }
 
 // The next piece of the copy whose turn it is.
@@ -89,10 +100,12 @@ Result<void> RemoteMemory::post(const Entry& entry) {
   last_seen_ = Clock::now();
   if (move->what == Move::read) {
     outbox_.counters().bytes_from_client.fetch_add(move->bytes, std::memory_order_relaxed);
+    if (bandwidth_) bandwidth_->charge(Bandwidth::Direction::to_device, move->bytes);
     return direct_->read(transfer);
   }
   if (move->what == Move::write) {
     outbox_.counters().bytes_to_client.fetch_add(move->bytes, std::memory_order_relaxed);
+    if (bandwidth_) bandwidth_->charge(Bandwidth::Direction::to_host, move->bytes);
     return direct_->write(transfer);
   }
   if (!flushed_region_) {

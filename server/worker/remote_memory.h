@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "protocol/transport/direct_memory.h"
+#include "server/worker/bandwidth.h"
 #include "server/worker/outbox.h"
 
 namespace gpupool::worker {
@@ -37,8 +38,8 @@ class RemoteMemory {
     virtual void lost() = 0;
   };
 
-  // `direct` may be null: then there is nothing to submit.
-  RemoteMemory(transport::DirectMemory* direct, Outbox& outbox);
+  // `direct` may be null: then there is nothing to submit. `bandwidth` too: then nothing is charged.
+  RemoteMemory(transport::DirectMemory* direct, Outbox& outbox, std::shared_ptr<Bandwidth> bandwidth = nullptr);
   ~RemoteMemory() { stop(); }
   RemoteMemory(const RemoteMemory&) = delete;
   RemoteMemory& operator=(const RemoteMemory&) = delete;
@@ -62,10 +63,12 @@ class RemoteMemory {
   Result<void> turn();
   Result<void> post(const Entry& entry);
   Result<void> sleep();
+  void pay_off();
   void lose(const Error* why);
 
   transport::DirectMemory* const direct_;
   Outbox& outbox_;
+  const std::shared_ptr<Bandwidth> bandwidth_;
   // The thread's own.
   std::deque<std::pair<std::shared_ptr<Copy>, uint64_t>> under_way_;
   transport::Clock::time_point last_seen_{};  // something completed or was posted

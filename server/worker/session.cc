@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "server/worker/background.h"
+#include "server/worker/bandwidth.h"
 #include "server/worker/executor.h"
 
 namespace gpupool::worker {
@@ -41,6 +42,9 @@ class Watchdog {
 
 int run_session(SessionStart start) {
   const int stop_descriptor = start.stop_descriptor;
+  const auto bandwidth = std::make_shared<Bandwidth>(start.usage);
+  start.connection = std::make_unique<MeteredConnection>(std::move(start.connection), bandwidth);
+  start.bandwidth = bandwidth;
   const auto accept_bulk = start.bulk_connections;
   Executor executor(start);
   if (start.capture_output) {
@@ -52,7 +56,9 @@ int run_session(SessionStart start) {
   int status = 1;
   {
     const Background background(executor, stop_descriptor);
-    if (accept_bulk) accept_bulk([&executor](auto connection, bool from_peer) { executor.links.add(std::move(connection), from_peer); });
+    if (accept_bulk) accept_bulk([&executor, bandwidth](auto connection, bool from_peer) {
+      executor.links.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth), from_peer);
+    });
     if (start.control) {
       start.control->handle(server::ControlKind::end_session, [&executor](const server::ControlMessage& message) {
         executor.outbox.end(message.payload);

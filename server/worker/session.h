@@ -4,6 +4,7 @@
 // returns when the client has left, or was made to leave, and its objects are freed. Where the device does not let go of
 // them in time (a kernel that never ends) it leaves the process with _exit(): the driver frees what a process held.
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -20,6 +21,8 @@
 
 namespace gpupool::worker {
 
+class Bandwidth;
+
 // Address of a driver function of the device library; null where it has none.
 using SymbolLookup = std::function<void*(const char* name)>;
 
@@ -33,6 +36,18 @@ struct Usage {
   quota::SessionPage& counters() const {
     static quota::SessionPage unread;
     return page ? **page : unread;
+  }
+  // One more than the session has `used` is within the tenant's limit, and else counted as refused.
+  bool allows(std::atomic<uint32_t> quota::Account::*limit, uint32_t used) const {
+    const uint32_t most = account ? ((**account).*limit).load(std::memory_order_relaxed) : 0;
+    if (most == 0 || used < most) return true;
+    quota::count(counters().over_quota);
+    return false;
+  }
+  // Bytes that may wait in this process for their execution: the tenant's limit, or `otherwise` where that is less.
+  uint64_t most_queued(uint64_t otherwise) const {
+    const uint64_t most = account ? (*account)->queued_bytes.load(std::memory_order_relaxed) : 0;
+    return most == 0 ? otherwise : std::min(most, otherwise);
   }
   std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
   std::shared_ptr<quota::SharedPage<quota::Account>> account;
@@ -55,6 +70,7 @@ struct SessionStart {
   WelcomeBulk welcome_bulk;
   compression::Policy compression = compression::Policy::off;  // of what the client gets on bulk connections: its wish
   Usage usage;
+  std::shared_ptr<Bandwidth> bandwidth;               // run_session() makes it
   server::Networks peers = *server::Networks::parse("any");  // where its client may send it for copies between servers
   Control* control = nullptr;                          // to poold, outlives the session; null: there is none
   image::Nonce image_nonce{};                          // as told in the hello

@@ -32,6 +32,10 @@ StagingChunk* Staging::take_idle(const ContextState& context, size_t size, bool 
 
 bool Staging::grow(ContextState& context, size_t size, size_t limit) {
   if (total_ + kLargePiece > limit) return false;
+  if (total_ + kLargePiece > std::max<uint64_t>(kLeastStagingBytes, usage_.most_queued(limit))) {
+    quota::count(usage_.counters().over_quota);
+    return false;
+  }
   void* memory = nullptr;
   if (api_.cuMemHostAlloc(&memory, kLargePiece, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) return false;
   const size_t piece = size > kSmallPiece ? kLargePiece : kSmallPiece;

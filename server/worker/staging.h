@@ -14,11 +14,13 @@
 
 #include "protocol/transport/direct_memory.h"
 #include "server/worker/contexts.h"
+#include "server/worker/session.h"
 
 namespace gpupool::worker {
 
 constexpr size_t kStagingBytes = 64u << 20;            // what a session uses as long as its copies move
 constexpr size_t kMaxStagingBytes = size_t{1} << 30;   // what it may pin at all
+constexpr size_t kLeastStagingBytes = 16u << 20;      // what copies need to move at all
 constexpr size_t kLargePiece = 1u << 20;               // wire::kBulkChunkBytes
 constexpr size_t kSmallPiece = 64u << 10;
 
@@ -31,8 +33,8 @@ struct StagingChunk {
 
 class Staging {
  public:
-  // `moved_by` may be null.
-  Staging(const DeviceApi& api, transport::DirectMemory* moved_by) : api_(api), moved_by_(moved_by) {}
+  // `moved_by` may be null. The tenant's limit of queued bytes holds here, from kLeastStagingBytes on.
+  Staging(const DeviceApi& api, transport::DirectMemory* moved_by, Usage usage) : api_(api), moved_by_(moved_by), usage_(std::move(usage)) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -72,6 +74,7 @@ class Staging {
 
   const DeviceApi& api_;
   transport::DirectMemory* const moved_by_;
+  const Usage usage_;
   std::mutex mutex_;  // idle_, returned_
   std::condition_variable returned_;
   std::vector<StagingChunk*> idle_;

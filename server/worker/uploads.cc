@@ -10,7 +10,8 @@ Uploads::Added Uploads::add(uint64_t upload, uint64_t total, std::span<const std
     if (uploads_.size() >= kMaxUploads) return Added::malformed;
     found = uploads_.try_emplace(upload).first;
     found->second.total = total;
-    found->second.refused = total > kMaxUploadBytes - promised_;
+    const uint64_t most = usage_.most_queued(kMaxUploadBytes);
+    found->second.refused = promised_ > most || total > most - promised_;
     if (!found->second.refused) {
       promised_ += total;
       found->second.bytes.reserve(total + 1);  // address space; memory comes with the bytes

@@ -195,6 +195,16 @@ CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operat
   return REAL(cuStreamBatchMemOp_v2)(stream, count, operations, flags);
 }
 
+bool may_create_stream() {
+  return t_executor->start.usage.allows(&quota::Account::streams, t_executor->counters.streams.load(std::memory_order_relaxed));
+}
+CUresult create_stream(CUstream* stream, unsigned flags) {
+  return may_create_stream() ? REAL(cuStreamCreate)(stream, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult create_stream_with_priority(CUstream* stream, unsigned flags, int priority) {
+  return may_create_stream() ? REAL(cuStreamCreateWithPriority)(stream, flags, priority) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult destroy_stream(CUstream stream) {
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   for (auto& [handle, context] : t_executor->contexts.all()) {
@@ -250,6 +260,8 @@ const Wrapper kWrappers[] = {
     WRAP(cuStreamWriteValue32_v2, write_value32),
     WRAP(cuStreamWriteValue64_v2, write_value64),
     WRAP(cuStreamBatchMemOp_v2, batch),
+    WRAP(cuStreamCreate, create_stream),
+    WRAP(cuStreamCreateWithPriority, create_stream_with_priority),
     WRAP(cuStreamDestroy_v2, destroy_stream),
     WRAP(cuStreamQuery, query_stream),
     WRAP(cuEventQuery, query_event),

@@ -105,9 +105,14 @@ Outcome upload_part(Executor& session, Command& command) {
   return Outcome::malformed("an upload's parts do not fit together");
 }
 
+bool may_load(const Executor& session) {
+  return session.start.usage.allows(&quota::Account::modules, session.counters.modules.load(std::memory_order_relaxed));
+}
+
 Outcome load_module(Executor& session, Command& command) {
   const Wanted wanted = take_image(session, command, Kind::module);
   if (wanted.malformed) return bad_body();
+  if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
   if (!wanted.here()) return not_here(wanted);
   return finish_load(session, wanted, Kind::module, session.images.load_module(wanted.body.handle, wanted.bundle()));
@@ -116,6 +121,7 @@ Outcome load_module(Executor& session, Command& command) {
 Outcome load_library(Executor& session, Command& command) {
   const Wanted wanted = take_image(session, command, Kind::library);
   if (wanted.malformed) return bad_body();
+  if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
   session.enter(command);
   if (!wanted.here()) return not_here(wanted);
   return finish_load(session, wanted, Kind::library, session.images.load_library(wanted.body.handle, wanted.bundle()));

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "protocol/wire/rows.h"
+#include "server/worker/bandwidth.h"
 #include "server/worker/calls/commands.h"
 #include "server/worker/calls/copy_ranges.h"
 
@@ -46,6 +47,9 @@ Outcome copy_shared(Executor& session, Command& command) {
   session.contexts.enter(stream->context);
   auto& moved = copy->to_device ? session.counters.bytes_from_client : session.counters.bytes_to_client;
   moved.fetch_add(copy->width * copy->rows, std::memory_order_relaxed);
+  if (session.start.bandwidth) {
+    session.start.bandwidth->charge(copy->to_device ? Bandwidth::Direction::to_device : Bandwidth::Direction::to_host, copy->width * copy->rows);
+  }
   wire::join_rows(copy->width, copy->rows, copy->device_pitch, copy->host_pitch);
   if (copy->rows == 1) {
     return copy->to_device ? session.api.cuMemcpyHtoDAsync_v2(copy->device, host, copy->width, stream->stream)

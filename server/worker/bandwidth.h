@@ -1,0 +1,66 @@
+// A tenant's bandwidth quota: bytes per second in each direction, shared by all its sessions. What has been moved is charged
+// afterwards; while it is not paid off, no more is moved, so that the quota holds over any time longer than kBurst and TCP itself
+// (or the credits of shm and rdma) holds the client back.
+//
+// The debt is in the tenant's account: the time at which it is paid off. Any thread, any process.
+#pragma once
+#include <chrono>
+#include <memory>
+
+#include "protocol/transport/transport.h"
+#include "server/worker/session.h"
+
+namespace gpupool::worker {
+
+class Bandwidth {
+ public:
+  enum class Direction { to_device, to_host };
+  static constexpr std::chrono::milliseconds kBurst{20};  // of bytes that may be moved at once after a pause
+
+  explicit Bandwidth(Usage usage) : usage_(std::move(usage)) {}
+
+  bool limited(Direction direction) const { return rate(direction) != 0; }
+  void charge(Direction direction, uint64_t bytes);
+  // How long nothing more is to be moved; zero: nothing is owed.
+  std::chrono::nanoseconds debt(Direction direction) const;
+  // At most so many bytes at once, lest one move owes too much.
+  size_t portion(Direction direction) const;
+
+ private:
+  uint64_t rate(Direction direction) const;
+  std::atomic<uint64_t>& paid_off(Direction direction) const;
+  const Usage usage_;
+};
+
+// A connection whose bytes are charged. While they are owed it takes and gives nothing, as if the network were slow; only messages of
+// kAlways bytes or less go out at once, since replies and signs of life must.
+class MeteredConnection final : public transport::Connection {
+ public:
+  static constexpr size_t kAlways = 4096;
+
+  MeteredConnection(std::unique_ptr<transport::Connection> inner, std::shared_ptr<Bandwidth> bandwidth)
+      : inner_(std::move(inner)), bandwidth_(std::move(bandwidth)) {}
+
+  Result<size_t> send_some(std::span<const iovec> buffers) override;
+  Result<size_t> receive_some(std::span<std::byte> buffer) override;
+  Result<Ready> wait(bool for_receive, bool for_send, transport::Deadline deadline) override;
+  Patience patience() const override { return inner_->patience(); }
+  void interrupt() override { inner_->interrupt(); }
+  void close() override { inner_->close(); }
+  std::string peer() const override { return inner_->peer(); }
+  int release_descriptor() override { return inner_->release_descriptor(); }
+  Result<void> upgrade(transport::Side side, transport::Deadline deadline) override { return inner_->upgrade(side, deadline); }
+  bool shares_memory() const override { return inner_->shares_memory(); }
+  std::string carrier() const override { return inner_->carrier(); }
+  transport::DirectMemory* direct_memory() override { return inner_->direct_memory(); }
+  Result<void> send_descriptor(int descriptor, transport::Deadline deadline) override {
+    return inner_->send_descriptor(descriptor, deadline);
+  }
+  Result<int> receive_descriptor(transport::Deadline deadline) override { return inner_->receive_descriptor(deadline); }
+
+ private:
+  const std::unique_ptr<transport::Connection> inner_;
+  const std::shared_ptr<Bandwidth> bandwidth_;
+};
+
+}  // namespace gpupool::worker
