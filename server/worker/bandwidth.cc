@@ -1,6 +1,7 @@
 #include "server/worker/bandwidth.h"
 
 #include <algorithm>
+#include <thread>
 #include <vector>
 
 namespace gpupool::worker {
@@ -9,6 +10,7 @@ namespace {
 using std::chrono::nanoseconds;
 using transport::Clock;
 constexpr size_t kLeastPortion = 4096;
+constexpr std::chrono::milliseconds kLongestNap{100};  // the quota may be raised meanwhile, or the client leave
 
 // Of the machine's one monotonic clock, so that processes agree.
 uint64_t now() { return static_cast<uint64_t>(nanoseconds(Clock::now().time_since_epoch()).count()); }
@@ -42,6 +44,12 @@ nanoseconds Bandwidth::debt(Direction direction) const {
   if (!limited(direction)) return {};
   const uint64_t paid = paid_off(direction).load(std::memory_order_relaxed), time = now();
   return nanoseconds(paid > time ? paid - time : 0);
+}
+
+void Bandwidth::pay_off(Direction direction, const Outbox& outbox) const {
+  for (nanoseconds left = debt(direction); left > nanoseconds(0) && !outbox.over(); left = debt(direction)) {
+    std::this_thread::sleep_for(std::min<nanoseconds>(left, kLongestNap));
+  }
 }
 
 size_t Bandwidth::portion(Direction direction) const {

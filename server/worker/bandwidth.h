@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "protocol/transport/transport.h"
+#include "server/worker/outbox.h"
 #include "server/worker/session.h"
 
 namespace gpupool::worker {
@@ -23,6 +24,8 @@ class Bandwidth {
   void charge(Direction direction, uint64_t bytes);
   // How long nothing more is to be moved; zero: nothing is owed.
   std::chrono::nanoseconds debt(Direction direction) const;
+  // Sleeps until nothing is owed, or nobody is there any more to wait for it.
+  void pay_off(Direction direction, const Outbox& outbox) const;
   // At most so many bytes at once, lest one move owes too much.
   size_t portion(Direction direction) const;
 

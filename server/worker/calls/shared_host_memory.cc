@@ -47,8 +47,10 @@ Outcome copy_shared(Executor& session, Command& command) {
   session.contexts.enter(stream->context);
   auto& moved = copy->to_device ? session.counters.bytes_from_client : session.counters.bytes_to_client;
   moved.fetch_add(copy->width * copy->rows, std::memory_order_relaxed);
-  if (session.start.bandwidth) {
-    session.start.bandwidth->charge(copy->to_device ? Bandwidth::Direction::to_device : Bandwidth::Direction::to_host, copy->width * copy->rows);
+  if (Bandwidth* const bandwidth = session.start.bandwidth.get()) {
+    const auto direction = copy->to_device ? Bandwidth::Direction::to_device : Bandwidth::Direction::to_host;
+    bandwidth->charge(direction, copy->width * copy->rows);
+    bandwidth->pay_off(direction, session.outbox);
   }
   wire::join_rows(copy->width, copy->rows, copy->device_pitch, copy->host_pitch);
   if (copy->rows == 1) {

@@ -1,0 +1,82 @@
+// A tenant's limits of bandwidth, streams, modules and queued bytes, as its programs feel them.
+#include <chrono>
+#include <cstdlib>
+
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool::testing;
+
+namespace {
+
+// A pool whose only tenant has this quota.
+class LimitedPool {
+ public:
+  explicit LimitedPool(const std::string& quota, Environment environment = {})
+      : pool_(std::move(environment), {"--config", folder_.write("poold.toml", "[default_quota]\n" + quota)}) {}
+  Pool* operator->() { return &pool_; }
+
+ private:
+  TemporaryFolder folder_;
+  Pool pool_;
+};
+
+double rate_in(const std::string& output, const std::string& way) {
+  const size_t at = output.find(way);
+  return at == std::string::npos ? -1 : std::strtod(output.c_str() + at + way.size(), nullptr);
+}
+
+}  // namespace
+
+// Whatever the machine does, more than the quota must not get through; that it is not much less is the benchmark's to show.
+TEST_CASE("bandwidth is limited in each direction") {
+  LimitedPool pool("bandwidth_to_device = \"40MB/s\"\nbandwidth_to_host = \"25MB/s\"");
+  const Finished app = run_patiently({driver_app(), "bandwidth", "16777216", "random"}, pool->through());
+  INFO(app.output);
+  REQUIRE(app.status == 0);
+  CHECK(rate_in(app.output, "to the device ") > 1);
+  CHECK(rate_in(app.output, "to the device ") < 42);
+  CHECK(rate_in(app.output, "from the device ") > 1);
+  CHECK(rate_in(app.output, "from the device ") < 27);
+}
+
+TEST_CASE("two programs of a tenant share its bandwidth") {
+  LimitedPool pool("bandwidth_to_device = \"20MB/s\"");
+  const auto start = std::chrono::steady_clock::now();
+  Process one({driver_app(), "bandwidth", "8000000", "random"}, pool->through());
+  Process two({driver_app(), "bandwidth", "8000000", "random"}, pool->through());
+  CHECK(one.wait(kLongPatience) == 0);
+  CHECK(two.wait(kLongPatience) == 0);
+  INFO(one.output() << two.output());
+  CHECK(std::chrono::steady_clock::now() - start > std::chrono::milliseconds(780));  // 16 MB, less what may come at once
+}
+
+TEST_CASE("a client that is held back for long is not taken for dead") {
+  LimitedPool pool("bandwidth_to_device = \"500kB/s\"");
+  const Finished app = run_patiently({driver_app(), "bandwidth", "1000000", "random"}, pool->through({{"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "2000"}}));
+  INFO(app.output);
+  CHECK(app.status == 0);
+}
+
+TEST_CASE("more streams than a session may have are refused and those it has work") {
+  LimitedPool pool("streams = 3");
+  const Finished app = run_patiently({driver_app(), "many_streams", "8"}, pool->through());
+  INFO(app.output);
+  CHECK(app.status == 0);
+  CHECK(app.output.find("3 of 8 streams work, then CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos);
+}
+
+TEST_CASE("more modules than a session may have are refused") {
+  LimitedPool pool("modules = 2");
+  const Finished app = run_patiently({driver_app(), "many_modules", "5"}, pool->through());
+  INFO(app.output);
+  CHECK(app.status == 0);
+  CHECK(app.output.find("2 of 5 modules, then CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos);
+}
+
+TEST_CASE("copies work with the fewest queued bytes there can be") {
+  LimitedPool pool("queued_bytes = \"1MiB\"", {{"GPUPOOL_STAGING", "always"}});
+  const Finished app = run_patiently({driver_app(), "bandwidth", "67108864", "random"}, pool->through());
+  INFO(app.output);
+  CHECK(app.status == 0);
+}
