@@ -1,0 +1,93 @@
+#include "scheduler/admin/commands.h"
+
+#include <cstdio>
+
+#include "scheduler/admin/describe.h"
+#include "scheduler/admin/quota_words.h"
+#include "scheduler/admin/terminal.h"
+#include "scheduler/admin/to_json.h"
+#include "server/admin/printable.h"
+
+namespace gpupool::admin {
+namespace {
+
+Exit print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  return kExitGood;
+}
+
+}  // namespace
+
+Exit show_gpus(PooldClient& poold, bool json) {
+  const auto reply = poold.call(&Admin::Stub::ListGpus, ListGpusRequest());
+  return print(json ? line_of(json_list(reply.gpus())) : gpus_text(reply.gpus(), terminal_width()));
+}
+
+Exit show_sessions(PooldClient& poold, bool json, const std::string& tenant) {
+  ListSessionsRequest request;
+  request.set_tenant(server::printable(tenant));
+  const auto reply = poold.call(&Admin::Stub::ListSessions, request);
+  return print(json ? line_of(json_list(reply.sessions())) : sessions_text(reply.sessions(), terminal_width()));
+}
+
+Exit show_tenants(PooldClient& poold, bool json) {
+  const auto reply = poold.call(&Admin::Stub::ListTenants, ListTenantsRequest());
+  return print(json ? line_of(json_list(reply.tenants())) : tenants_text(reply.tenants(), terminal_width()));
+}
+
+Exit show_quotas(PooldClient& poold, bool json, const std::string& tenant) {
+  if (tenant.empty()) {
+    const auto reply = poold.call(&Admin::Stub::ListTenants, ListTenantsRequest());
+    if (!json) return print(quotas_text(reply.tenants(), terminal_width()));
+    Json quotas = Json::object();
+    for (const Tenant& one : reply.tenants()) {
+      if (one.configured()) quotas[one.name()] = json_of(one.quota());
+    }
+    return print(line_of(quotas));
+  }
+  GetQuotaRequest request;
+  request.set_tenant(server::printable(tenant));
+  const auto quota = poold.call(&Admin::Stub::GetQuota, request);
+  return print(json ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
+}
+
+Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::vector<std::string>& words) {
+  const auto changes = read_quota_words(words);
+  if (!changes) throw Failure(kExitUsage, changes.error().message);
+  SetQuotaRequest request;
+  request.set_tenant(server::printable(tenant));
+  *request.mutable_quota() = *changes;
+  const auto quota = poold.call(&Admin::Stub::SetQuota, request);
+  return print(json ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
+}
+
+Exit kill_sessions(PooldClient& poold, bool json, const std::vector<uint64_t>& sessions, const std::string& reason) {
+  Exit status = kExitGood;
+  Json killed = Json::array();
+  for (const uint64_t session : sessions) {
+    KillSessionRequest request;
+    request.set_session(session);
+    request.set_reason(server::printable(reason));
+    try {
+      const auto reply = poold.call(&Admin::Stub::KillSession, request);
+      killed.push_back({{"session", session}, {"grace_ms", reply.grace_ms()}});
+      if (!json) {
+        print("session " + std::to_string(session) + " is told to end, and gone within " + duration_text(std::chrono::milliseconds(reply.grace_ms())) + "\n");
+      }
+    } catch (const Failure& failure) {
+      if (failure.status != kExitRefused) throw;
+      std::fprintf(stderr, "pool-admin: %s\n", failure.what());
+      status = failure.status;
+    }
+  }
+  if (json) print(line_of(killed));
+  return status;
+}
+
+Exit show_health(PooldClient& poold, bool json) {
+  const auto reply = poold.call(&Admin::Stub::Health, HealthRequest());
+  print(json ? line_of(json_of(reply)) : health_text(reply));
+  return reply.ready() ? kExitGood : kExitRefused;
+}
+
+}  // namespace gpupool::admin

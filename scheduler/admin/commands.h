@@ -1,0 +1,19 @@
+// pool-admin's commands for one poold. They print to stdout and throw Failure.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scheduler/admin/poold.h"
+
+namespace gpupool::admin {
+
+Exit show_gpus(PooldClient& poold, bool json);
+Exit show_sessions(PooldClient& poold, bool json, const std::string& tenant);
+Exit show_tenants(PooldClient& poold, bool json);
+Exit show_quotas(PooldClient& poold, bool json, const std::string& tenant);  // empty: of all
+Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::vector<std::string>& words);
+Exit kill_sessions(PooldClient& poold, bool json, const std::vector<uint64_t>& sessions, const std::string& reason);
+Exit show_health(PooldClient& poold, bool json);
+
+}  // namespace gpupool::admin

@@ -1,0 +1,153 @@
+#include "scheduler/admin/describe.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "scheduler/admin/table.h"
+
+namespace gpupool::admin {
+namespace {
+
+using std::chrono::milliseconds;
+
+template <class... Values>
+std::string format(const char* pattern, Values... values) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), pattern, values...);
+  return text.data();
+}
+
+std::string limit_text(uint64_t bytes) { return bytes == 0 ? "-" : bytes_text(bytes); }
+std::string rate_text(uint64_t bytes) { return bytes == 0 ? "-" : bytes_text(bytes) + "/s"; }
+std::string count_text(uint32_t count) { return count == 0 ? "-" : std::to_string(count); }
+
+std::string age_text(int64_t started_ms) {
+  const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  return duration_text(std::max(milliseconds(0), now - milliseconds(started_ms)));
+}
+
+template <class Gpus, class Value>
+uint64_t sum(const Gpus& gpus, Value value) {
+  uint64_t all = 0;
+  for (const auto& gpu : gpus) all += value(gpu);
+  return all;
+}
+
+}  // namespace
+
+std::string bytes_text(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  size_t unit = 0;
+  double value = static_cast<double>(bytes);
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return format(unit == 0 || value >= 100 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+}
+
+std::string duration_text(milliseconds time) {
+  const long long seconds = time.count() / 1000;
+  if (seconds < 60) return format("%llds", seconds);
+  if (seconds < 3600) return format("%lldm %02llds", seconds / 60, seconds % 60);
+  if (seconds < 86'400) return format("%lldh %02lldm", seconds / 3600, seconds / 60 % 60);
+  return format("%lldd %02lldh", seconds / 86'400, seconds / 3600 % 24);
+}
+
+std::string seconds_text(uint64_t nanoseconds) { return format("%.1f s", static_cast<double>(nanoseconds) * 1e-9); }
+
+std::string mode_text(Quota::Mode mode) { return mode == Quota::HARD ? "hard" : "elastic"; }
+
+std::string priority_text(Quota::Priority priority) {
+  if (priority == Quota::BEST_EFFORT) return "best-effort";
+  return priority == Quota::LATENCY_CRITICAL ? "latency-critical" : "normal";
+}
+
+std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_t width) {
+  Table table({{"GPU", true}, {"NAME", false, 8}, {"UUID", false, 12, 10}, {"MEMORY", true}, {"USED", true}, {"SESSIONS", true},
+               {"MEMORY SOLD", true, 0, 20}, {"COMPUTE SOLD", true, 0, 30}, {"BUSY", true, 0, 40}});
+  for (const Gpu& gpu : gpus) {
+    table.add({std::to_string(gpu.index()), gpu.name(), gpu.uuid(), bytes_text(gpu.memory_total_bytes()),
+               bytes_text(gpu.memory_used_bytes()), std::to_string(gpu.sessions()), limit_text(gpu.memory_sold_bytes()),
+               std::to_string(gpu.compute_sold_percent()) + " %", seconds_text(gpu.gpu_nanoseconds())});
+  }
+  return table.text(width);
+}
+
+std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& sessions, size_t width) {
+  if (sessions.empty()) return "no sessions\n";
+  Table table({{"SESSION", true}, {"TENANT", false, 8}, {"PROGRAM", false, 8}, {"HOST", false, 6, 80}, {"PID", true, 0, 70},
+               {"ADDRESS", false, 10, 10}, {"OVER", false, 0, 40}, {"AGE", true, 0, 60}, {"MEMORY", true}, {"PEAK", true, 0, 30},
+               {"GPU TIME", true}, {"THROTTLED", true, 0, 90}, {"RECEIVED", true, 0, 20}, {"SENT", true, 0, 20},
+               {"CALLS", true, 0, 50}, {"ERRORS", true, 0, 55}});
+  for (const Session& session : sessions) {
+    const auto& gpus = session.gpus();
+    table.add({std::to_string(session.number()) + (session.ending() ? "!" : ""), session.tenant(), session.program(), session.host(),
+               std::to_string(session.pid()), session.address(), session.transport(), age_text(session.started_ms()),
+               bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_used_bytes(); })),
+               bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_peak_bytes(); })),
+               seconds_text(sum(gpus, [](const auto& gpu) { return gpu.gpu_nanoseconds(); })),
+               seconds_text(sum(gpus, [](const auto& gpu) { return gpu.throttled_nanoseconds(); })),
+               bytes_text(session.bytes_from_client()), bytes_text(session.bytes_to_client()), std::to_string(session.calls()),
+               std::to_string(session.errors())});
+  }
+  return table.text(width);
+}
+
+std::string tenants_text(const google::protobuf::RepeatedPtrField<Tenant>& tenants, size_t width) {
+  Table table({{"TENANT", false, 8}, {"SESSIONS", true}, {"STARTED", true, 0, 50}, {"MEMORY", true}, {"MEMORY QUOTA", true},
+               {"COMPUTE", true}, {"MODE", false, 0, 80}, {"GPU TIME", true}, {"THROTTLED", true, 0, 70}, {"RECEIVED", true, 0, 20},
+               {"SENT", true, 0, 20}, {"CALLS", true, 0, 30}, {"ERRORS", true, 0, 40}, {"OVER QUOTA", true, 0, 60},
+               {"DENIED", true, 0, 55}});
+  for (const Tenant& tenant : tenants) {
+    const auto& memory = tenant.memory_used_bytes();
+    const bool known = tenant.configured();
+    table.add({tenant.name() + (known ? "" : " (gone)"), std::to_string(tenant.sessions()), std::to_string(tenant.sessions_started()),
+               bytes_text(sum(memory, [](uint64_t bytes) { return bytes; })), known ? limit_text(tenant.quota().memory_bytes()) : "",
+               known ? std::to_string(tenant.quota().compute_percent()) + " %" : "", known ? mode_text(tenant.quota().mode()) : "",
+               seconds_text(tenant.gpu_nanoseconds()), seconds_text(tenant.throttled_nanoseconds()),
+               bytes_text(tenant.bytes_from_client()), bytes_text(tenant.bytes_to_client()), std::to_string(tenant.calls()),
+               std::to_string(tenant.errors()), std::to_string(tenant.over_quota()), std::to_string(tenant.denied())});
+  }
+  return table.text(width);
+}
+
+std::string quotas_text(const google::protobuf::RepeatedPtrField<Tenant>& tenants, size_t width) {
+  Table table({{"TENANT", false, 8}, {"MEMORY", true}, {"GUARANTEED", true, 0, 30}, {"COMPUTE", true}, {"MODE"}, {"PRIORITY"},
+               {"TO DEVICE", true, 0, 50}, {"TO HOST", true, 0, 50}, {"SESSIONS", true, 0, 60}, {"STREAMS", true, 0, 20},
+               {"MODULES", true, 0, 20}, {"QUEUED", true, 0, 10}});
+  for (const Tenant& tenant : tenants) {
+    if (!tenant.configured()) continue;
+    const Quota& quota = tenant.quota();
+    table.add({tenant.name(), limit_text(quota.memory_bytes()), limit_text(quota.guaranteed_memory_bytes()),
+               std::to_string(quota.compute_percent()) + " %", mode_text(quota.mode()), priority_text(quota.priority()),
+               rate_text(quota.to_device_bytes_per_second()), rate_text(quota.to_host_bytes_per_second()),
+               count_text(quota.sessions()), count_text(quota.streams()), count_text(quota.modules()),
+               limit_text(quota.queued_bytes())});
+  }
+  return table.text(width);
+}
+
+std::string quota_text(const std::string& tenant, const Quota& quota) {
+  google::protobuf::RepeatedPtrField<Tenant> one;
+  one.Add()->set_name(tenant);
+  one[0].set_configured(true);
+  *one[0].mutable_quota() = quota;
+  return quotas_text(one, 0);
+}
+
+std::string health_text(const Poold& poold) {
+  std::string text = "poold " + poold.version() + ", process " + std::to_string(poold.pid()) + ", up " + age_text(poold.started_ms()) +
+                     "\n" + (poold.ready() ? "ready" : "not ready: " + poold.not_ready_because()) + "\n";
+  text += "sessions: " + std::to_string(poold.sessions()) + " of " + std::to_string(poold.max_sessions()) + ", " +
+          std::to_string(poold.sessions_started()) + " started\n";
+  text += "workers: " + std::to_string(poold.workers_idle()) + " idle, " + std::to_string(poold.workers_starting()) + " starting, " +
+          std::to_string(poold.worker_start_failures()) + " failed to start; " + std::to_string(poold.clients_waiting()) +
+          " clients waiting\n";
+  text += "turned away: " + std::to_string(poold.handshake_failures()) + " connections\n";
+  const ImageCache& cache = poold.image_cache();
+  text += "module images: " + std::to_string(cache.images()) + " in " + bytes_text(cache.bytes()) + " of " +
+          bytes_text(cache.capacity_bytes()) + ", " + std::to_string(cache.hits()) + " hits, " + std::to_string(cache.misses()) +
+          " misses\n";
+  return text;
+}
+
+}  // namespace gpupool::admin

@@ -1,0 +1,24 @@
+// poold's messages as text for people.
+#pragma once
+#include <chrono>
+#include <string>
+
+#include "protocol/control/admin.pb.h"
+
+namespace gpupool::admin {
+
+std::string bytes_text(uint64_t bytes);                       // "1.5 GiB"
+std::string duration_text(std::chrono::milliseconds time);    // "2h 05m"
+std::string seconds_text(uint64_t nanoseconds);               // "12.3 s"
+std::string mode_text(Quota::Mode mode);
+std::string priority_text(Quota::Priority priority);
+
+// Tables for a line of `width` characters, 0: any.
+std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_t width);
+std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& sessions, size_t width);
+std::string tenants_text(const google::protobuf::RepeatedPtrField<Tenant>& tenants, size_t width);
+std::string quotas_text(const google::protobuf::RepeatedPtrField<Tenant>& tenants, size_t width);
+std::string quota_text(const std::string& tenant, const Quota& quota);
+std::string health_text(const Poold& poold);
+
+}  // namespace gpupool::admin

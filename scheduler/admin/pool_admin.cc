@@ -1,0 +1,106 @@
+// pool-admin: what goes on in a poold, and who may use how much of it.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <functional>
+
+#include "scheduler/admin/commands.h"
+#include "scheduler/admin/top.h"
+#include "server/version.h"
+
+namespace {
+
+using namespace gpupool::admin;
+
+constexpr const char* kAbout =
+    "pool-admin: shows what goes on in a poold of this host, changes what its tenants may use, ends sessions.\n"
+    "Only poold's own user and root may.";
+constexpr const char* kNotes =
+    "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB, 4096), compute (1 to 100, percent of each GPU),\n"
+    "mode (hard, elastic), priority (best-effort, normal, latency-critical), bandwidth-to-device, bandwidth-to-host\n"
+    "(1GB/s), sessions, streams, modules; unlimited or 0 takes a limit away.\n"
+    "Exit status: 0 done; 1 poold refused (no such tenant or session, no possible quota), or, from health, is not ready;\n"
+    "2 wrong usage; 3 poold cannot be reached. docs/operations.md tells how to use it and what the JSON fields mean.";
+
+int fail(int status, const std::string& why) {
+  std::fprintf(stderr, "pool-admin: %s\n", why.c_str());
+  return status;
+}
+
+int run(int count, char** words) {
+  CLI::App app(kAbout, "pool-admin");
+  app.footer(kNotes);
+  app.set_version_flag("--version", std::string("pool-admin ") + gpupool::server::kVersion);
+  app.require_subcommand(1);
+  app.fallthrough();  // --poold and --json may stand behind the command, too
+  std::string where;
+  bool json = false;
+  app.add_option("--poold", where, "unix:PATH, or the port of a poold of this host [the only one]")->envname("GPUPOOL_ADMIN");
+  app.add_flag("--json", json, "JSON for programs");
+
+  std::function<Exit(PooldClient&)> action;
+  const auto command = [&](CLI::App& parent, const char* name, const char* about, std::function<Exit(PooldClient&)> run) {
+    CLI::App* const added = parent.add_subcommand(name, about);
+    added->callback([&action, run = std::move(run)] { action = run; });
+    return added;
+  };
+
+  command(app, "gpus", "the GPUs, their memory and what is sold of them", [&](PooldClient& poold) { return show_gpus(poold, json); });
+
+  std::string tenant;
+  command(app, "sessions", "the programs that are being served", [&](PooldClient& poold) { return show_sessions(poold, json, tenant); })
+      ->add_option("--tenant", tenant, "only this tenant's");
+
+  command(app, "tenants", "the tenants and what they have used since poold's start",
+          [&](PooldClient& poold) { return show_tenants(poold, json); });
+
+  CLI::App* const quota = app.add_subcommand("quota", "what tenants may use");
+  quota->require_subcommand(1);
+  command(*quota, "show", "of one tenant, or of all", [&](PooldClient& poold) { return show_quotas(poold, json, tenant); })
+      ->add_option("TENANT", tenant);
+  std::vector<std::string> changes;
+  CLI::App* const set = command(*quota, "set", "change it now, until poold reads its configuration again",
+                                [&](PooldClient& poold) { return set_quota(poold, json, tenant, changes); });
+  set->add_option("TENANT", tenant)->required();
+  set->add_option("KEY=VALUE", changes, "see below")->required();
+
+  std::vector<uint64_t> sessions;
+  std::string reason;
+  CLI::App* const kill = command(app, "kill", "end sessions", [&](PooldClient& poold) { return kill_sessions(poold, json, sessions, reason); });
+  kill->add_option("SESSION", sessions, "numbers as `sessions` shows them")->required();
+  kill->add_option("--reason", reason, "what their programs are told");
+
+  double interval = 1;
+  TopOptions top;
+  CLI::App* const top_command = command(app, "top", "all of it, again and again; q ends it", [&](PooldClient& poold) {
+    top.json = json;
+    top.interval = std::chrono::milliseconds(static_cast<int64_t>(interval * 1000 + 0.5));
+    run_top(poold, top);
+    return kExitGood;
+  });
+  top_command->add_option("--interval", interval, "seconds between pictures [1]")->check(CLI::Range(0.1, 10.0));
+  top_command->add_option("--count", top.count, "end after so many [0: never]");
+
+  command(app, "health", "whether poold serves new sessions, and how it is", [&](PooldClient& poold) { return show_health(poold, json); });
+
+  try {
+    app.parse(count, words);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return fail(kExitUsage, std::string(error.what()) + "; see pool-admin --help");
+  }
+  PooldClient poold(find_socket(where));
+  return action(poold);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  try {
+    return run(count, words);
+  } catch (const Failure& failure) {
+    return fail(failure.status, failure.what());
+  } catch (const std::exception& failure) {
+    return fail(kExitUnreachable, failure.what());
+  }
+}

@@ -1,0 +1,94 @@
+#include "scheduler/admin/poold.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <vector>
+
+#include "protocol/control/admin_address.h"
+
+namespace gpupool::admin {
+namespace {
+
+constexpr std::chrono::seconds kPatience{8};  // poold itself gives up after five
+constexpr std::string_view kPrefix = "poold-";
+constexpr std::string_view kSuffix = ".sock";
+
+std::vector<std::string> sockets_here() {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(socket_folder(), error)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(kPrefix) && name.ends_with(kSuffix)) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string port_of(const std::string& socket) {
+  const std::string name = std::filesystem::path(socket).filename();
+  return name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
+}
+
+}  // namespace
+
+std::string find_socket(const std::string& wish) {
+  if (wish.starts_with("unix:")) {
+    if (wish.size() == 5) throw Failure(kExitUsage, "--poold unix:PATH: the path is missing");
+    return wish.substr(5);
+  }
+  if (!wish.empty()) {
+    unsigned port = 0;
+    const auto read = std::from_chars(wish.data(), wish.data() + wish.size(), port);
+    if (read.ec != std::errc() || read.ptr != wish.data() + wish.size() || port == 0) {
+      throw Failure(kExitUsage, "--poold: '" + wish + "' is neither unix:PATH nor a port");
+    }
+    return default_socket(port);
+  }
+  const auto found = sockets_here();
+  if (found.size() == 1) return found[0];
+  if (found.empty()) {
+    throw Failure(kExitUnreachable, "there is no poold in " + socket_folder() +
+                                        ": it does not run, runs as another user, or was started with --admin-socket PATH; "
+                                        "then name it with --poold unix:PATH");
+  }
+  std::string ports;
+  for (const std::string& socket : found) ports += (ports.empty() ? "" : ", ") + port_of(socket);
+  throw Failure(kExitUsage, "there are several poold on this host; name one with --poold: " + ports);
+}
+
+PooldClient::PooldClient(const std::string& socket)
+    : socket_(socket),
+      stub_(Admin::NewStub(grpc::CreateChannel("unix:" + std::filesystem::absolute(socket).string(),
+                                               grpc::InsecureChannelCredentials()))) {
+  if (::access(socket.c_str(), F_OK) == 0) return;
+  throw Failure(kExitUnreachable, "there is no admin socket '" + socket +
+                                      "': poold does not run there, or was started with another --admin-socket");
+}
+
+void PooldClient::set_deadline(grpc::ClientContext& context) {
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+}
+
+void PooldClient::check(const grpc::Status& status) const {
+  switch (status.error_code()) {
+    case grpc::StatusCode::OK: return;
+    case grpc::StatusCode::NOT_FOUND:
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::RESOURCE_EXHAUSTED: throw Failure(kExitRefused, status.error_message());
+    case grpc::StatusCode::UNIMPLEMENTED: throw Failure(kExitRefused, "this poold is older than this pool-admin and cannot do that");
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      throw Failure(kExitUnreachable, "the poold at '" + socket_ + "' does not answer");
+    default: break;
+  }
+  if (::access(socket_.c_str(), W_OK) != 0 && errno == EACCES) {
+    throw Failure(kExitUnreachable, "not allowed to use '" + socket_ + "': only poold's own user and root are");
+  }
+  throw Failure(kExitUnreachable, "no poold answers at '" + socket_ + "' (" + status.error_message() +
+                                      "): it has ended, or ends just now, or does not take us for its administrator");
+}
+
+}  // namespace gpupool::admin

@@ -1,0 +1,112 @@
+#include "scheduler/admin/quota_words.h"
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "server/tenants/units.h"
+
+namespace gpupool::admin {
+namespace {
+
+// Puts the value where it belongs.
+using Read = std::function<Result<void>(const std::string& value, Quota& quota)>;
+
+constexpr const char* kUnlimited = "unlimited";
+
+Read size(void (Quota::*set)(uint64_t)) {
+  return [set](const std::string& value, Quota& quota) -> Result<void> {
+    const auto bytes = value == kUnlimited ? Result<uint64_t>(0) : server::parse_size(value);
+    if (!bytes) return bytes.error();
+    (quota.*set)(*bytes);
+    return {};
+  };
+}
+
+Read rate(void (Quota::*set)(uint64_t)) {
+  return [set](const std::string& value, Quota& quota) -> Result<void> {
+    const auto bytes = value == kUnlimited ? Result<uint64_t>(0) : server::parse_rate(value);
+    if (!bytes) return bytes.error();
+    (quota.*set)(*bytes);
+    return {};
+  };
+}
+
+Read count(void (Quota::*set)(uint32_t)) {
+  return [set](const std::string& value, Quota& quota) -> Result<void> {
+    uint32_t number = 0;
+    const char* const end = value.data() + value.size();
+    const auto read = std::from_chars(value.data(), end, number);
+    if (value != kUnlimited && (read.ec != std::errc() || read.ptr != end)) {
+      return Error{ErrorCode::invalid, "'" + value + "' is no whole number"};
+    }
+    (quota.*set)(number);
+    return {};
+  };
+}
+
+Result<void> compute(const std::string& value, Quota& quota) {
+  const std::string number = value.ends_with('%') ? value.substr(0, value.size() - 1) : value;
+  const auto read = count(&Quota::set_compute_percent)(number, quota);
+  if (read && quota.compute_percent() >= 1 && quota.compute_percent() <= 100) return {};
+  return Error{ErrorCode::invalid, "'" + value + "' is no percentage from 1 to 100"};
+}
+
+Result<void> mode(const std::string& value, Quota& quota) {
+  if (value != "hard" && value != "elastic") return Error{ErrorCode::invalid, "'" + value + "' is neither hard nor elastic"};
+  quota.set_mode(value == "hard" ? Quota::HARD : Quota::ELASTIC);
+  return {};
+}
+
+Result<void> priority(const std::string& value, Quota& quota) {
+  if (value == "best-effort") quota.set_priority(Quota::BEST_EFFORT);
+  else if (value == "normal") quota.set_priority(Quota::NORMAL);
+  else if (value == "latency-critical") quota.set_priority(Quota::LATENCY_CRITICAL);
+  else return Error{ErrorCode::invalid, "'" + value + "' is not one of best-effort, normal, latency-critical"};
+  return {};
+}
+
+const std::map<std::string, Read>& keys() {
+  static const std::map<std::string, Read> all{
+      {"memory", size(&Quota::set_memory_bytes)},
+      {"guaranteed-memory", size(&Quota::set_guaranteed_memory_bytes)},
+      {"compute", compute},
+      {"mode", mode},
+      {"priority", priority},
+      {"bandwidth-to-device", rate(&Quota::set_to_device_bytes_per_second)},
+      {"bandwidth-to-host", rate(&Quota::set_to_host_bytes_per_second)},
+      {"sessions", count(&Quota::set_sessions)},
+      {"streams", count(&Quota::set_streams)},
+      {"modules", count(&Quota::set_modules)},
+      {"queued-bytes", size(&Quota::set_queued_bytes)},
+  };
+  return all;
+}
+
+}  // namespace
+
+Result<Quota> read_quota_words(const std::vector<std::string>& words) {
+  Quota quota;
+  std::set<std::string> seen;
+  for (const std::string& word : words) {
+    const size_t at = word.find('=');
+    if (at == word.npos) return Error{ErrorCode::invalid, "'" + word + "' is not KEY=VALUE"};
+    std::string key = word.substr(0, at);
+    std::replace(key.begin(), key.end(), '_', '-');  // as in the configuration file
+    const auto known = keys().find(key);
+    if (known == keys().end()) {
+      std::string names;
+      for (const auto& [name, read] : keys()) names += (names.empty() ? "" : ", ") + name;
+      return Error{ErrorCode::invalid, "a quota has no '" + key + "'; it has " + names};
+    }
+    if (!seen.insert(key).second) return Error{ErrorCode::invalid, "'" + key + "' is given twice"};
+    if (const auto read = known->second(word.substr(at + 1), quota); !read) {
+      return Error{ErrorCode::invalid, key + ": " + read.error().message};
+    }
+  }
+  return quota;
+}
+
+}  // namespace gpupool::admin

@@ -1,0 +1,74 @@
+#include "scheduler/admin/table.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace gpupool::admin {
+namespace {
+
+constexpr size_t kGap = 2;
+
+bool begins_character(char byte) { return (byte & 0xc0) != 0x80; }
+
+}  // namespace
+
+size_t characters(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), begins_character));
+}
+
+std::string shortened(const std::string& text, size_t most) {
+  if (characters(text) <= most) return text;
+  if (most == 0) return "";
+  size_t end = 0;
+  for (size_t count = 0; end < text.size(); ++end) {
+    if (begins_character(text[end]) && count++ == most - 1) break;
+  }
+  return text.substr(0, end) + "…";
+}
+
+std::string Table::text(size_t width) const {
+  std::vector<size_t> shown(columns_.size());
+  std::iota(shown.begin(), shown.end(), size_t{0});
+  std::vector<size_t> widths(columns_.size());
+  for (size_t column = 0; column < columns_.size(); ++column) {
+    widths[column] = characters(columns_[column].title);
+    for (const auto& row : rows_) widths[column] = std::max(widths[column], characters(row[column]));
+  }
+  const auto total = [&] {
+    size_t sum = 0;
+    for (const size_t column : shown) sum += widths[column] + kGap;
+    return sum - std::min(sum, kGap);
+  };
+  while (width != 0 && total() > width) {
+    // The widest of those that may be cut gives way first.
+    const auto cuttable = [&](size_t column) {
+      return columns_[column].shortest != 0 && widths[column] > columns_[column].shortest ? widths[column] : 0;
+    };
+    const auto widest = std::max_element(shown.begin(), shown.end(), [&](size_t a, size_t b) { return cuttable(a) < cuttable(b); });
+    if (cuttable(*widest) != 0) {
+      --widths[*widest];
+      continue;
+    }
+    const auto least = std::min_element(shown.begin(), shown.end(),
+                                        [&](size_t a, size_t b) { return columns_[a].importance < columns_[b].importance; });
+    if (columns_[*least].importance >= 100) break;
+    shown.erase(least);
+  }
+  std::string text;
+  const auto add_line = [&](const auto& cell) {
+    std::string line;
+    for (const size_t column : shown) {
+      const std::string content = shortened(cell(column), widths[column]);
+      const std::string padding(widths[column] - characters(content), ' ');
+      line += columns_[column].right ? padding + content : content + padding;
+      line.append(kGap, ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  };
+  add_line([&](size_t column) { return columns_[column].title; });
+  for (const auto& row : rows_) add_line([&](size_t column) { return row[column]; });
+  return text;
+}
+
+}  // namespace gpupool::admin

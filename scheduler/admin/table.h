@@ -1,0 +1,34 @@
+// Text in columns, for a terminal of a certain width or for other programs.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace gpupool::admin {
+
+class Table {
+ public:
+  struct Column {
+    std::string title;
+    bool right = false;     // numbers
+    size_t shortest = 0;    // not 0: may be cut down to this many characters where the line is too long
+    int importance = 100;   // columns of less are left out where cutting is not enough, the least first
+  };
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  // As many texts as there are columns, in UTF-8 without control characters.
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  bool empty() const { return rows_.empty(); }
+  // `width` 0: as wide as it needs.
+  std::string text(size_t width) const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// Characters, not bytes.
+size_t characters(const std::string& text);
+// At most so many characters; what was cut ends in an ellipsis.
+std::string shortened(const std::string& text, size_t most);
+
+}  // namespace gpupool::admin

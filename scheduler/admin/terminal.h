@@ -1,0 +1,28 @@
+// The terminal while `pool-admin top` draws on it: its own screen, keys without echo. Put back by the destructor.
+#pragma once
+#include <termios.h>
+
+#include <string>
+
+namespace gpupool::admin {
+
+// Characters in a line of the terminal that stdout is; 0: it is none.
+size_t terminal_width();
+
+class Screen {
+ public:
+  Screen();
+  ~Screen();
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  size_t width() const;
+  // In the place of what is there. Lines that do not fit are left out.
+  void draw(const std::string& text);
+
+ private:
+  termios before_{};
+  bool has_keys_ = false;
+};
+
+}  // namespace gpupool::admin

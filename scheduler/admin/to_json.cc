@@ -1,0 +1,126 @@
+#include "scheduler/admin/to_json.h"
+
+#include "scheduler/admin/describe.h"
+
+namespace gpupool::admin {
+namespace {
+
+template <class Number>
+Json limit(Number value) {
+  return value == 0 ? Json(nullptr) : Json(value);
+}
+
+Json json_of(const SessionGpu& gpu) {
+  return {{"gpu", gpu.gpu()},
+          {"memory_used_bytes", gpu.memory_used_bytes()},
+          {"memory_peak_bytes", gpu.memory_peak_bytes()},
+          {"gpu_nanoseconds", gpu.gpu_nanoseconds()},
+          {"throttled_nanoseconds", gpu.throttled_nanoseconds()},
+          {"launches", gpu.launches()}};
+}
+
+}  // namespace
+
+Json json_of(const Poold& poold) {
+  const ImageCache& cache = poold.image_cache();
+  return {{"version", poold.version()},
+          {"pid", poold.pid()},
+          {"started_ms", poold.started_ms()},
+          {"ready", poold.ready()},
+          {"not_ready_because", poold.not_ready_because()},
+          {"workers_idle", poold.workers_idle()},
+          {"workers_starting", poold.workers_starting()},
+          {"sessions", poold.sessions()},
+          {"clients_waiting", poold.clients_waiting()},
+          {"max_sessions", poold.max_sessions()},
+          {"sessions_started", poold.sessions_started()},
+          {"handshake_failures", poold.handshake_failures()},
+          {"worker_start_failures", poold.worker_start_failures()},
+          {"image_cache",
+           {{"images", cache.images()},
+            {"bytes", cache.bytes()},
+            {"capacity_bytes", cache.capacity_bytes()},
+            {"hits", cache.hits()},
+            {"misses", cache.misses()}}}};
+}
+
+Json json_of(const Gpu& gpu) {
+  return {{"index", gpu.index()},
+          {"name", gpu.name()},
+          {"uuid", gpu.uuid()},
+          {"pci_bus_id", gpu.pci_bus_id()},
+          {"memory_total_bytes", gpu.memory_total_bytes()},
+          {"memory_used_bytes", gpu.memory_used_bytes()},
+          {"sessions", gpu.sessions()},
+          {"compute_sold_percent", gpu.compute_sold_percent()},
+          {"memory_sold_bytes", gpu.memory_sold_bytes()},
+          {"gpu_nanoseconds", gpu.gpu_nanoseconds()}};
+}
+
+Json json_of(const Session& session) {
+  Json gpus = Json::array();
+  for (const SessionGpu& gpu : session.gpus()) gpus.push_back(json_of(gpu));
+  return {{"number", session.number()},
+          {"tenant", session.tenant()},
+          {"program", session.program()},
+          {"host", session.host()},
+          {"pid", session.pid()},
+          {"address", session.address()},
+          {"transport", session.transport()},
+          {"started_ms", session.started_ms()},
+          {"worker_pid", session.worker_pid()},
+          {"gpus", std::move(gpus)},
+          {"bytes_from_client", session.bytes_from_client()},
+          {"bytes_to_client", session.bytes_to_client()},
+          {"calls", session.calls()},
+          {"errors", session.errors()},
+          {"over_quota", session.over_quota()},
+          {"streams", session.streams()},
+          {"modules", session.modules()},
+          {"ending", session.ending()}};
+}
+
+Json json_of(const Quota& quota) {
+  return {{"memory_bytes", limit(quota.memory_bytes())},
+          {"guaranteed_memory_bytes", quota.guaranteed_memory_bytes()},
+          {"compute_percent", quota.compute_percent()},
+          {"mode", mode_text(quota.mode())},
+          {"priority", priority_text(quota.priority())},
+          {"to_device_bytes_per_second", limit(quota.to_device_bytes_per_second())},
+          {"to_host_bytes_per_second", limit(quota.to_host_bytes_per_second())},
+          {"sessions", limit(quota.sessions())},
+          {"streams", limit(quota.streams())},
+          {"modules", limit(quota.modules())},
+          {"queued_bytes", limit(quota.queued_bytes())}};
+}
+
+Json json_of(const Tenant& tenant) {
+  Json memory = Json::array();
+  for (const uint64_t bytes : tenant.memory_used_bytes()) memory.push_back(bytes);
+  return {{"name", tenant.name()},
+          {"configured", tenant.configured()},
+          {"quota", tenant.configured() ? json_of(tenant.quota()) : Json(nullptr)},
+          {"sessions", tenant.sessions()},
+          {"memory_used_bytes", std::move(memory)},
+          {"sessions_started", tenant.sessions_started()},
+          {"gpu_nanoseconds", tenant.gpu_nanoseconds()},
+          {"throttled_nanoseconds", tenant.throttled_nanoseconds()},
+          {"bytes_from_client", tenant.bytes_from_client()},
+          {"bytes_to_client", tenant.bytes_to_client()},
+          {"calls", tenant.calls()},
+          {"errors", tenant.errors()},
+          {"over_quota", tenant.over_quota()},
+          {"denied", tenant.denied()}};
+}
+
+Json json_of(const Snapshot& snapshot) {
+  return {{"taken_ms", snapshot.taken_ms()},
+          {"poold", json_of(snapshot.poold())},
+          {"gpus", json_list(snapshot.gpus())},
+          {"sessions", json_list(snapshot.sessions())},
+          {"tenants", json_list(snapshot.tenants())}};
+}
+
+std::string line_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+}  // namespace gpupool::admin
