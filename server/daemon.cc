@@ -160,7 +160,6 @@ class Daemon {
     await_end_signal();
     if (const auto served = serve_administration(); !served) return fail(served.error().message);
     await_reload_signal();
-    if (const auto served = serve_administration(); !served) return fail(served.error().message);
     pool_.start([this](const Result<void>& first) {
       if (!first) return give_up(first.error().message);
       open();
@@ -214,7 +213,6 @@ class Daemon {
 
   // Those who try what gives no access, again and again, are not even answered.
   void turn_away(Client client, const Refusal& refusal) {
-    if (client.bulk_token.empty()) administration_.denied(client.tenant);
     const bool noted = denials_.note(client.address);
     if (noted) audit_.denied(client, refusal);
     if (noted || refusal.status != control::HelloReply::DENIED) return door_.refuse(std::move(client), refusal);
@@ -280,7 +278,6 @@ class Daemon {
   FrontDoor door_;
   Administration administration_;
   Denials denials_;
-  Administration administration_;
   bool stopping_ = false;
   bool port_file_written_ = false;
   int status_ = 0;

@@ -173,8 +173,6 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (admin_socket->count() > 0) options.admin_socket = given.admin_socket;
   if (metrics->count() > 0) options.metrics = given.metrics;
   if (audit_file->count() > 0) options.audit_file = given.audit_file;
-  if (admin_socket->count() > 0) options.admin_socket = given.admin_socket;
-  if (metrics->count() > 0) options.metrics = given.metrics;
   if (idle->count() > 0) options.idle_workers = given.idle_workers;
   if (sessions->count() > 0) options.max_sessions = given.max_sessions;
   if (image_cache->count() > 0) options.image_cache_mib = given.image_cache_mib;

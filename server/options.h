@@ -27,8 +27,6 @@ struct ServerOptions {
   std::string audit_file;          // empty: none
   std::string config_file;         // empty: none
   std::vector<Tenant> tenants;     // of the file, checked
-  std::string admin_socket;        // empty: beside others of this host (admin_address.h); "none"
-  std::string metrics;             // HOST:PORT; empty: none
   unsigned idle_workers = 2;
   unsigned max_sessions = 64;
   unsigned image_cache_mib = 1024;  // 0: none
