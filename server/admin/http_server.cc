@@ -3,6 +3,7 @@
 #include <array>
 #include <asio/connect.hpp>
 #include <asio/write.hpp>
+#include <charconv>
 
 #include "server/admin/http_request.h"
 
@@ -126,11 +127,14 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& context
     return Error{ErrorCode::unavailable, "cannot listen on '" + address + "' for metrics: " + why};
   };
   const size_t colon = address.rfind(':');
-  if (colon == address.npos || colon == 0) return failure("it is not HOST:PORT");
+  uint16_t port = 0;
+  const char* const end = address.data() + address.size();
+  const auto number = colon == address.npos ? std::from_chars_result{} : std::from_chars(address.data() + colon + 1, end, port);
+  if (colon == address.npos || colon == 0 || number.ec != std::errc() || number.ptr != end) return failure("it is not HOST:PORT");
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   asio::error_code status;
-  const auto found = tcp::resolver(context).resolve(host, address.substr(colon + 1), tcp::resolver::passive, status);
+  const auto found = tcp::resolver(context).resolve(host, std::to_string(port), tcp::resolver::passive, status);
   if (status) return failure(status.message());
   const tcp::endpoint endpoint = *found.begin();
   tcp::acceptor acceptor(context);

@@ -1,0 +1,25 @@
+// What a stranger sends to the HTTP endpoint.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "server/admin/http_request.h"
+#include "server/admin/printable.h"
+
+using namespace gpupool::server;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto request = read_request(text);
+  if (!request && size >= kMostRequestHeadBytes) std::abort();
+  if (request && request->refusal == 0) {
+    if (request->path.empty() || request->path[0] != '/' || printable(request->path) != request->path) std::abort();
+    // More bytes make no other request of it.
+    const auto longer = read_request(std::string(text) + "x");
+    if (!longer || longer->path != request->path) std::abort();
+  }
+  const std::string harmless = printable(text);
+  if (printable(harmless) != harmless) std::abort();
+  return 0;
+}

@@ -1,0 +1,66 @@
+#include "server/admin/http_request.h"
+
+#include "tests/support/catch.h"
+
+using namespace gpupool::server;
+
+namespace {
+
+const std::string kGood = "GET /metrics?name=x HTTP/1.1\r\nHost: gpu-host:9701\r\nAccept: */*\r\n\r\n";
+
+int refusal(const std::string& bytes) {
+  const auto request = read_request(bytes);
+  REQUIRE(request);
+  return request->refusal;
+}
+
+}  // namespace
+
+TEST_CASE("a GET is read with its path, without its query") {
+  const auto request = read_request(kGood);
+  REQUIRE(request);
+  CHECK(request->refusal == 0);
+  CHECK(request->path == "/metrics");
+  CHECK_FALSE(request->head);
+  CHECK(read_request("HEAD / HTTP/1.0\r\n\r\n")->head);
+  CHECK(read_request("HEAD / HTTP/1.0\r\n\r\n")->refusal == 0);
+  CHECK(read_request(kGood + "more bytes")->refusal == 0);
+}
+
+TEST_CASE("a request that is cut anywhere is not complete") {
+  for (size_t length = 0; length < kGood.size(); ++length) {
+    INFO(length);
+    CHECK_FALSE(read_request(std::string_view(kGood).substr(0, length)));
+  }
+}
+
+TEST_CASE("what is no request, or asks for more than there is, is refused") {
+  const std::string host = "Host: x\r\n";
+  CHECK(refusal("POST /metrics HTTP/1.1\r\n" + host + "\r\n") == 405);
+  CHECK(refusal("POST /metrics HTTP/1.1\r\n" + host + "Content-Length: 3\r\n\r\nabc") == 413);
+  CHECK(refusal("GET / HTTP/1.1\r\n" + host + "Content-Length: 0\r\n\r\n") == 0);
+  CHECK(refusal("GET / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n") == 400);
+  CHECK(refusal("GET / HTTP/1.1\r\n\r\n") == 400);  // no Host
+  CHECK(refusal("GET / HTTP/1.1\r\n" + host + host + "\r\n") == 400);
+  CHECK(refusal("GET / HTTP/2.0\r\n" + host + "\r\n") == 505);
+  CHECK(refusal("GET /\r\n\r\n") == 400);
+  CHECK(refusal("GET  / HTTP/1.1\r\n" + host + "\r\n") == 400);
+  CHECK(refusal("GET / HTTP/1.1 \r\n" + host + "\r\n") == 400);
+  CHECK(refusal("GET metrics HTTP/1.1\r\n" + host + "\r\n") == 400);
+  CHECK(refusal("GET http://x/ HTTP/1.1\r\n" + host + "\r\n") == 400);
+  CHECK(refusal("G\tT / HTTP/1.1\r\n" + host + "\r\n") == 400);
+  CHECK(refusal("GET /\x01 HTTP/1.1\r\n" + host + "\r\n") == 400);
+  CHECK(refusal("GET / HTTP/1.1\r\n" + host + "no colon\r\n\r\n") == 400);
+  CHECK(refusal("GET / HTTP/1.1\r\n" + host + "bad name: x\r\n\r\n") == 400);
+  CHECK(refusal("GET / HTTP/1.1\r\n" + host + ": x\r\n\r\n") == 400);
+  CHECK(refusal("GET / HTTP/1.1\r\n" + host + "X: a\nb\r\n\r\n") == 400);
+  CHECK(refusal("\r\n\r\n") == 400);
+  CHECK(refusal(std::string("\x16\x03\x01 TLS\r\n\r\n", 11)) == 400);
+}
+
+TEST_CASE("a head that is too long is refused, whatever is in it") {
+  const std::string long_one = "GET / HTTP/1.1\r\nHost: x\r\nX: " + std::string(kMostRequestHeadBytes, 'a');
+  CHECK_FALSE(read_request(long_one.substr(0, kMostRequestHeadBytes - 1)));
+  CHECK(refusal(long_one.substr(0, kMostRequestHeadBytes)) == 431);
+  CHECK(refusal(long_one + "\r\n\r\n") == 431);
+}

@@ -1,0 +1,79 @@
+#include "server/admin/metrics.h"
+
+#include "server/admin/printable.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::server;
+
+namespace {
+
+admin::Snapshot snapshot() {
+  admin::Snapshot all;
+  all.mutable_poold()->set_version("1.2.3");
+  all.mutable_poold()->set_ready(true);
+  admin::Gpu& gpu = *all.add_gpus();
+  gpu.set_name("a \"GPU\"\\");
+  gpu.set_memory_total_bytes(8ull << 30);
+  gpu.set_gpu_nanoseconds(1'500'000'000);
+  gpu.set_compute_sold_percent(150);
+  admin::Session& session = *all.add_sessions();
+  session.set_number(7);
+  session.set_tenant("research");
+  session.set_calls(42);
+  admin::SessionGpu& used = *session.add_gpus();
+  used.set_memory_used_bytes(4096);
+  used.set_throttled_nanoseconds(250'000'000);
+  admin::Tenant& tenant = *all.add_tenants();
+  tenant.set_name("research");
+  tenant.set_configured(true);
+  tenant.mutable_quota()->set_memory_bytes(1u << 30);
+  tenant.mutable_quota()->set_compute_percent(25);
+  tenant.add_memory_used_bytes(4096);
+  tenant.set_errors(3);
+  return all;
+}
+
+bool has_line(const std::string& text, const std::string& line) {
+  return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a snapshot becomes text for Prometheus, in its units") {
+  const std::string text = metrics_text(snapshot());
+  INFO(text);
+  for (const char* line :
+       {"gpupool_build_info{version=\"1.2.3\"} 1", "gpupool_ready 1", "gpupool_gpu_memory_bytes{gpu=\"0\"} 8589934592",
+        "gpupool_gpu_info{gpu=\"0\",name=\"a \\\"GPU\\\"\\\\\",uuid=\"\"} 1", "gpupool_gpu_busy_seconds_total{gpu=\"0\"} 1.5",
+        "gpupool_gpu_compute_sold_ratio{gpu=\"0\"} 1.5", "gpupool_session_calls_total{session=\"7\",tenant=\"research\"} 42",
+        "gpupool_session_memory_used_bytes{session=\"7\",tenant=\"research\",gpu=\"0\"} 4096",
+        "gpupool_session_throttled_seconds_total{session=\"7\",tenant=\"research\",gpu=\"0\"} 0.25",
+        "gpupool_tenant_memory_used_bytes{tenant=\"research\",gpu=\"0\"} 4096",
+        "gpupool_tenant_memory_quota_bytes{tenant=\"research\"} 1073741824",
+        "gpupool_tenant_compute_share_ratio{tenant=\"research\"} 0.25", "gpupool_tenant_errors_total{tenant=\"research\"} 3",
+        "# TYPE gpupool_session_calls_total counter", "# TYPE gpupool_sessions gauge"}) {
+    INFO(line);
+    CHECK(has_line(text, line));
+  }
+}
+
+TEST_CASE("a session's metrics are gone with it") {
+  admin::Snapshot all = snapshot();
+  all.clear_sessions();
+  CHECK(metrics_text(all).find("session=\"7\"") == std::string::npos);
+}
+
+TEST_CASE("strangers' text becomes harmless text") {
+  CHECK(printable("train.py") == "train.py");
+  CHECK(printable("größe 数 🙂") == "größe 数 🙂");
+  CHECK(printable("\x1b[2J\n\x7f") == "?[2J??");
+  CHECK(printable("a\xc3") == "a?");
+  CHECK(printable("\xff\xfe" "b") == "??b");
+  CHECK(printable("\xc0\xaf") == "??");          // overlong
+  CHECK(printable("\xed\xa0\x80") == "???");     // a surrogate
+  CHECK(printable("\xc2\x9b") == "??");          // C1, which terminals take for an escape
+  CHECK(printable("\xe2\x80\xae") == "???");     // writes backwards
+  CHECK(printable("\xf5\x80\x80\x80") == "????");
+  CHECK(printable("") == "");
+}
