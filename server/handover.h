@@ -3,7 +3,7 @@
 //
 // worker -> poold: ready with its control::Devices, or failed with a text. poold -> worker: account, with the quota::Account of the client's tenant;
 // session, with the client's descriptor and
-// its Hello; bulk, with the descriptor of a further connection of that session; end_session. Module images go both ways as
+// its Hello; bulk, with the descriptor of a further connection of that session; end_session. worker -> poold: turn. Module images go both ways as
 // sealed memory files (sealed_file.h): the worker asks for one by name, poold answers; the worker deposits one, or
 // says that what it got is not what the name says. While the session runs, worker::Control receives what poold
 // sends and WorkerPool::serve what the worker sends. The end of either process ends the other's socket. Both are the same build, so the packet is a
@@ -45,6 +45,7 @@ enum class ControlKind : uint32_t {
   bulk = 4,
   account = 5,
   end_session = 6,  // with the reason
+  turn = 7,         // worker -> poold: look at the session page's turns
   image_wanted = 16,  // worker -> poold, answered by:
   image_found = 17,   // with the file
   image_missing = 18,

@@ -49,6 +49,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       refuse_(std::move(refuse)),
       tenants_(tenants),
       images_(settings_.image_cache_bytes),
+      turns_(context, tenants, settings_.turns),
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),
       stop_timer_(context) {
@@ -160,6 +161,10 @@ bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
     if (message.descriptor < 0 && header.kind == ControlKind::image_wanted) return give_image(worker, header);
     if (message.descriptor < 0 && header.kind == ControlKind::image_damaged && header.image_name == worker.image) {
       images_.drop_damaged(header.image_name, header.image_bytes, worker.session);
+      return true;
+    }
+    if (message.descriptor < 0 && header.kind == ControlKind::turn) {
+      turns_.look_at(worker.session);
       return true;
     }
   }
@@ -346,6 +351,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   worker.session_id.assign(header.session_id.data(), header.session_id.size());
   worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
   client.hello.clear();
+  turns_.add(worker.session, client.tenant, worker.page);
   worker.client = std::move(client);
   for (const auto& tell : session_started_) tell(view_of(worker));
   return true;
@@ -385,6 +391,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   worker.deadline.cancel();
   if (worker.state == Stage::serving) take_last_images(worker);
   worker.control.close();
+  turns_.remove(worker.session);
   const std::string how = worker.ending.empty() ? end_text(wait_status) : "ended by an administrator: " + worker.ending;
   switch (worker.state) {
     case Stage::serving: {
@@ -406,6 +413,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
   stopping_ = true;
   stopped_ = std::move(stopped);
   backoff_timer_.cancel();
+  turns_.stop();
   for (auto& waiting : std::exchange(waiting_, {})) {
     refuse_(std::move(waiting.client), {control::HelloReply::BUSY, "poold is shutting down"});
   }

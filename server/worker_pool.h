@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "protocol/control/hello.pb.h"
+#include "server/gpu_turns.h"
 #include "server/handover.h"
 #include "server/image_cache.h"
 #include "server/quota/accounts.h"
@@ -75,6 +76,7 @@ class WorkerPool {
     std::chrono::milliseconds start_timeout{60'000};  // from exec to ready
     // How long a client waits for a worker; it loses patience itself after 20 s.
     std::chrono::milliseconds client_patience{15'000};
+    quota::Arbiter::Settings turns{};
   };
   // Takes the client back, with its descriptor, to be told why.
   using SessionEnded = std::function<void(const SessionView&, const std::string& reason, bool crashed)>;
@@ -162,6 +164,7 @@ class WorkerPool {
   Tenants& tenants_;
   ImageCache images_;
   quota::Accounts accounts_;
+  GpuTurns turns_;
   asio::signal_set child_signal_;
   asio::steady_timer backoff_timer_;
   asio::steady_timer stop_timer_;

@@ -25,6 +25,12 @@ struct SessionPage {
   std::atomic<uint32_t> streams;  // now
   std::atomic<uint32_t> modules;  // now
   std::atomic<uint64_t> over_quota;  // requests refused for a quota
+
+  // The turns on each GPU (turn_word.h), poold's but for their end; whether the worker waits for one; and the word that
+  // poold counts up and wakes after it has changed a turn.
+  std::atomic<uint32_t> turns[kMostGpus];
+  std::atomic<uint32_t> wants_turn[kMostGpus];
+  std::atomic<uint32_t> bell;
 };
 
 // For what one thread alone counts: without the locked instruction of fetch_add.

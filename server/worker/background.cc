@@ -46,6 +46,7 @@ void Background::run() {
       executor_.outbox.end("poold is shutting down");
       polled[3].fd = -1;
     }
+    if (executor_.outbox.over()) executor_.compute.stop();
     const auto now = Clock::now();
     if (now < next_tick) continue;
     next_tick = now + kTick;
@@ -60,6 +61,7 @@ void Background::run() {
       continue;
     }
     executor_.outbox.send(wire::MessageKind::pong, 0, 0);
+    if (executor_.outbox.over()) executor_.compute.stop();
     if (!executor_.outbox.over() || now - since < kOutlive) continue;
     // The executor is inside the driver on behalf of nobody. A callback that only the client could answer is the one
     // thing that can be undone; then the driver frees what the process held.

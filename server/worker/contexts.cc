@@ -30,8 +30,7 @@ CUevent EventPool::take() {
     }
   }
   CUevent event = nullptr;
-  // Blocking synchronisation: a waiting thread must not take a core from the device's host code or other clients.
-  if (api_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) != CUDA_SUCCESS) return nullptr;
+  if (api_.cuEventCreate(&event, flags_) != CUDA_SUCCESS) return nullptr;
   return event;
 }
 
@@ -59,6 +58,7 @@ void EventPool::abandon() {
 
 ContextState::ContextState(const DeviceApi& api, uint64_t handle, CUcontext object, int device, bool primary)
     : handle(handle), object(object), device(device), primary(primary), events(std::make_shared<EventPool>(api)),
+      timed_events(std::make_shared<EventPool>(api, CU_EVENT_BLOCKING_SYNC)),
       signals(std::make_shared<SignalPool>(api)) {
   legacy.context = this;
 }
@@ -74,6 +74,17 @@ ContextState* Contexts::find_primary(int device) {
     if (context->primary && context->device == device) return context.get();
   }
   return nullptr;
+}
+
+StreamState* Contexts::find_stream(CUstream stream) {
+  if (!stream) return current_ ? &current_->legacy : nullptr;
+  const auto in = [stream](ContextState& context) {
+    const auto found = context.streams.find(stream);
+    return found == context.streams.end() ? nullptr : found->second.get();
+  };
+  StreamState* state = current_ ? in(*current_) : nullptr;
+  for (auto at = contexts_.begin(); !state && at != contexts_.end(); ++at) state = in(*at->second);
+  return state;
 }
 
 ContextState* Contexts::add(uint64_t handle, CUcontext object, int device, bool primary) {

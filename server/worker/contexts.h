@@ -21,10 +21,11 @@ CUcontext current_context();
 // After a context was destroyed its address may come back as another one.
 void forget_current();
 
-// Events without timing of one context, for reuse. Any thread, with a current context.
+// Events of one context, all with the same flags, for reuse. Any thread, with a current context.
 class EventPool {
  public:
-  explicit EventPool(const DeviceApi& api) : api_(api) {}
+  // Blocking synchronisation: a waiting thread must not take a core from the device's host code or other clients.
+  explicit EventPool(const DeviceApi& api, unsigned flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) : api_(api), flags_(flags) {}
   CUevent take();             // null: the device could not give one
   void give(CUevent event);
   // Destroys the idle ones; those in use must have come back.
@@ -34,6 +35,7 @@ class EventPool {
 
  private:
   const DeviceApi& api_;
+  const unsigned flags_;
   std::mutex mutex_;
   std::vector<CUevent> idle_;
 };
@@ -41,6 +43,7 @@ class EventPool {
 struct ContextState;
 class CopyLane;      // copies to the host that are on their way (bulk.h)
 class RemoteLane;    // direct copies that wait for the device (remote_copy.h)
+struct ComputeLane;  // what is measured of a stream (compute_lane.h)
 struct StagingChunk;
 
 struct StreamState {
@@ -50,6 +53,7 @@ struct StreamState {
   bool dirty = false;                 // work since it was last seen idle
   std::shared_ptr<CopyLane> lane;     // made with the first copy to the host
   std::weak_ptr<RemoteLane> remote_lane;
+  std::shared_ptr<ComputeLane> compute;  // made with the first work for the device
   StagingChunk* slab = nullptr;       // where small copies to the device are staged next
   size_t slab_used = 0;
   uint64_t ordered = 0;               // the last barrier that it is behind
@@ -64,6 +68,7 @@ struct ContextState {
   const bool primary;
   unsigned retained = 1;              // primary contexts: how often the client retains it
   std::shared_ptr<EventPool> events;  // shared with waits that outlive the context's last command
+  std::shared_ptr<EventPool> timed_events;
   std::shared_ptr<SignalPool> signals;
   StreamState legacy;
   std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;
@@ -87,6 +92,7 @@ class Contexts {
 
   ContextState* find(uint64_t handle);
   ContextState* find_primary(int device);
+  StreamState* find_stream(CUstream stream);  // null: of the current context; none
   ContextState* add(uint64_t handle, CUcontext object, int device, bool primary);
   void remove(uint64_t handle);
   ContextState* current() const { return current_; }

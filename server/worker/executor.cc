@@ -1,6 +1,8 @@
 #include "server/worker/executor.h"
 
 #include <array>
+#include <cstdlib>
+#include <cstring>
 
 #include "server/worker/calls/commands.h"
 #include "server/worker/rows.h"
@@ -37,6 +39,13 @@ constexpr std::chrono::microseconds kShortestSleep{500};   // with frees on thei
 constexpr std::chrono::microseconds kLongestSleep{50'000};
 constexpr std::chrono::seconds kLongestQuiesce{10};        // for waits in a context that is being destroyed
 
+// Without poold, or for measurements of what it costs, GPU time is neither measured nor limited.
+Usage measured(const SessionStart& start) {
+  const char* const accounting = std::getenv("GPUPOOL_ACCOUNTING");
+  const bool off = start.control == nullptr || (accounting != nullptr && std::strcmp(accounting, "off") == 0);
+  return off ? Usage{} : start.usage;
+}
+
 }  // namespace
 
 Executor::Executor(SessionStart& start)
@@ -46,6 +55,7 @@ Executor::Executor(SessionStart& start)
       capture(outbox),
       contexts(api),
       table(api, contexts, counters),
+      compute(api, measured(start), waits, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); }),
       remote(start.connection->direct_memory(), outbox, start.bandwidth),
       staging(api, remote.memory(), start.usage),
       shared_memory(api, waits),
@@ -88,6 +98,7 @@ bool Executor::run() {
     return false;
   }
   guarded.load(start.symbol);
+  compute.load(start.symbol);
   for (const CallRow& row : call_rows()) {
     void* const function = start.symbol(row.name);
     void* const wrapper = guarded.wrapper(row.name);
@@ -122,6 +133,7 @@ bool Executor::run() {
       command.body = wire::Reader(*body);
     }
     if (!finish(command, execute(command))) return false;
+    compute.tidy();
     at_work_.store(0, std::memory_order_relaxed);
     if (header->id == static_cast<uint16_t>(wire::Command::goodbye)) return true;
   }
@@ -172,13 +184,14 @@ bool Executor::finish(const Command& command, const Outcome& outcome) {
 }
 
 std::optional<std::chrono::microseconds> Executor::before_sleep() {
+  const auto longest = compute.before_sleep();
   if (!memory.pending()) {
     next_sleep_ = kShortestSleep;
-    return std::nullopt;
+    return longest;
   }
   memory.collect();
   next_sleep_ = std::min(next_sleep_ * 2, kLongestSleep);
-  return next_sleep_;
+  return longest ? std::min(*longest, next_sleep_) : next_sleep_;
 }
 
 void Executor::answer(uint64_t sequence, CUresult result, std::span<const std::byte> body) {
@@ -224,6 +237,7 @@ ContextState* Executor::enter(const Command& command) {
 }
 
 void Executor::departing(StreamState& stream) {
+  compute.departing(stream);
   staging.close_slab(stream);
   if (!stream.used) return;
   ContextState& context = *stream.context;
@@ -244,6 +258,7 @@ void Executor::departing(StreamState& stream) {
 
 bool Executor::leave(ContextState& context) {
   contexts.enter(&context);
+  compute.leave(context);
   callbacks.release(context.object);
   holds.release(context);
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
@@ -259,11 +274,14 @@ bool Executor::leave(ContextState& context) {
   memory.drop_context(context, false);
   table.drop_context(context);
   context.signals->clear();
+  compute.drop(context);
+  context.timed_events->clear();
   context.events->clear();
   return true;
 }
 
 void Executor::tear_down() {
+  compute.stop();
   callbacks.end_all();
   links.close();
   remote.close();
@@ -288,6 +306,8 @@ void Executor::tear_down() {
   for (auto& [handle, context] : contexts.all()) {
     contexts.enter(context.get());
     context->signals->clear();
+    compute.drop(*context);
+    context->timed_events->clear();
     context->events->clear();
     contexts.enter(nullptr);
     if (!context->primary) {

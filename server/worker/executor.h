@@ -20,6 +20,7 @@
 #include "server/worker/bulk_links.h"
 #include "server/worker/cached_images.h"
 #include "server/worker/calls/guards.h"
+#include "server/worker/compute_gate.h"
 #include "server/worker/contexts.h"
 #include "server/worker/device_api.h"
 #include "server/worker/device_memory.h"
@@ -86,6 +87,7 @@ class Executor {
   Contexts contexts;
   HandleTable table;
   WaitPool waits;
+  ComputeGate compute;
   RemoteMemory remote;
   Staging staging;
   SharedHostMemory shared_memory;

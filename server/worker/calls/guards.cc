@@ -21,42 +21,49 @@ bool owns_items(CUdeviceptr address, uint64_t count, uint64_t item) {
   return count <= ~uint64_t{0} / item && owns(address, count * item);
 }
 
+// What the device itself fills or copies counts as its work, as kernels do.
+template <class F>
+CUresult work(CUstream stream, uint64_t bytes, F&& call) {
+  StreamState* const state = t_executor->contexts.find_stream(stream);
+  return state ? t_executor->compute.run(*state, transfer_kind(bytes), call) : call();
+}
+
 CUresult set_d8(CUdeviceptr address, unsigned char value, size_t count, CUstream stream) {
   if (!owns_items(address, count, 1)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemsetD8Async)(address, value, count, stream);
+  return work(stream, count, [&] { return REAL(cuMemsetD8Async)(address, value, count, stream); });
 }
 CUresult set_d16(CUdeviceptr address, unsigned short value, size_t count, CUstream stream) {
   if (!owns_items(address, count, 2)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemsetD16Async)(address, value, count, stream);
+  return work(stream, count * 2, [&] { return REAL(cuMemsetD16Async)(address, value, count, stream); });
 }
 CUresult set_d32(CUdeviceptr address, unsigned value, size_t count, CUstream stream) {
   if (!owns_items(address, count, 4)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemsetD32Async)(address, value, count, stream);
+  return work(stream, count * 4, [&] { return REAL(cuMemsetD32Async)(address, value, count, stream); });
 }
 bool owns_rows_of(CUdeviceptr address, size_t pitch, size_t width, size_t rows, size_t item) {
   return width <= ~size_t{0} / item && owns_rows(address, pitch, width * item, rows);
 }
 CUresult set_2d8(CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t rows, CUstream stream) {
   if (!owns_rows_of(address, pitch, width, rows, 1)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemsetD2D8Async)(address, pitch, value, width, rows, stream);
+  return work(stream, width * rows, [&] { return REAL(cuMemsetD2D8Async)(address, pitch, value, width, rows, stream); });
 }
 CUresult set_2d16(CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t rows, CUstream stream) {
   if (!owns_rows_of(address, pitch, width, rows, 2)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemsetD2D16Async)(address, pitch, value, width, rows, stream);
+  return work(stream, width * rows * 2, [&] { return REAL(cuMemsetD2D16Async)(address, pitch, value, width, rows, stream); });
 }
 CUresult set_2d32(CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t rows, CUstream stream) {
   if (!owns_rows_of(address, pitch, width, rows, 4)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemsetD2D32Async)(address, pitch, value, width, rows, stream);
+  return work(stream, width * rows * 4, [&] { return REAL(cuMemsetD2D32Async)(address, pitch, value, width, rows, stream); });
 }
 
 CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
   if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemcpyDtoDAsync_v2)(to, from, size, stream);
+  return work(stream, size, [&] { return REAL(cuMemcpyDtoDAsync_v2)(to, from, size, stream); });
 }
 CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size,
                    CUstream stream) {
   if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemcpyPeerAsync)(to, to_context, from, from_context, size, stream);
+  return work(stream, size, [&] { return REAL(cuMemcpyPeerAsync)(to, to_context, from, from_context, size, stream); });
 }
 
 bool is_device_side(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; }
@@ -93,7 +100,7 @@ CUresult copy_2d(const CUDA_MEMCPY2D* asked, CUstream stream) {
   copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
   copy.srcHost = copy.dstHost = nullptr;
   copy.srcArray = copy.dstArray = nullptr;
-  return REAL(cuMemcpy2DAsync_v2)(&copy, stream);
+  return work(stream, copy.WidthInBytes * copy.Height, [&] { return REAL(cuMemcpy2DAsync_v2)(&copy, stream); });
 }
 
 CUresult copy_3d(const CUDA_MEMCPY3D* asked, CUstream stream) {
@@ -115,7 +122,7 @@ CUresult copy_3d(const CUDA_MEMCPY3D* asked, CUstream stream) {
   copy.srcHost = copy.dstHost = nullptr;
   copy.srcArray = copy.dstArray = nullptr;
   copy.reserved0 = copy.reserved1 = nullptr;
-  return REAL(cuMemcpy3DAsync_v2)(&copy, stream);
+  return work(stream, copy.WidthInBytes * copy.Height * copy.Depth, [&] { return REAL(cuMemcpy3DAsync_v2)(&copy, stream); });
 }
 
 bool plain_properties(const CUmemAllocationProp* properties) {

@@ -83,10 +83,14 @@ Outcome launch(Executor& session, Command& command) {
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
   void** const packed = size != 0 ? extra : nullptr;
 
+  const WorkKind kind = kernel_kind(function, uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
+                                    uint64_t{launch.block[0]} * launch.block[1] * launch.block[2]);
   if ((launch.flags & (wire::kLaunchCooperative | wire::kLaunchExtended)) == 0) {
-    return session.api.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0],
-                                      launch.block[1], launch.block[2], launch.shared_bytes, stream->stream, nullptr,
-                                      packed);
+    return session.compute.run(*stream, kind, [&] {
+      return session.api.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0],
+                                        launch.block[1], launch.block[2], launch.shared_bytes, stream->stream, nullptr,
+                                        packed);
+    });
   }
   if (!session.api.cuLaunchKernelEx) return CUDA_ERROR_NOT_SUPPORTED;
   // cuLaunchCooperativeKernel takes no packed parameters; the attribute says the same.
@@ -112,7 +116,7 @@ Outcome launch(Executor& session, Command& command) {
   config.hStream = stream->stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  return session.api.cuLaunchKernelEx(&config, function, nullptr, packed);
+  return session.compute.run(*stream, kind, [&] { return session.api.cuLaunchKernelEx(&config, function, nullptr, packed); });
 }
 
 }  // namespace gpupool::worker::commands

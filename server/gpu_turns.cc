@@ -1,0 +1,128 @@
+#include "server/gpu_turns.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+namespace gpupool::server {
+namespace {
+
+using quota::Arbiter;
+using quota::TurnWord;
+
+Arbiter::Time time_now() { return std::chrono::steady_clock::now().time_since_epoch(); }
+
+}  // namespace
+
+GpuTurns::GpuTurns(asio::io_context& context, Tenants& tenants, const Arbiter::Settings& settings)
+    : timer_(context), tenants_(tenants), settings_(settings) {
+  tenants_.on_change([this](const Tenant& tenant) {
+    const auto share = Arbiter::Share::of(tenant.quota);
+    shares_[tenant.name] = share;
+    for (auto& [gpu, arbiter] : arbiters_) arbiter.set_share(tenant.name, share, time_now());
+    write_all();
+  });
+}
+
+void GpuTurns::add(uint64_t session, const std::string& tenant, Page page) {
+  sessions_.emplace(session, Session{tenant, std::move(page), {}});
+}
+
+void GpuTurns::remove(uint64_t session) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  const auto words = std::move(found->second.words);
+  sessions_.erase(found);
+  for (const auto& [gpu, word] : words) arbiter(gpu).remove(session, time_now());
+  write_all();
+}
+
+void GpuTurns::look_at(uint64_t session) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  const Time now = time_now();
+  for (uint32_t gpu = 0; gpu < quota::kMostGpus; ++gpu) read(session, found->second, gpu, now);
+  write_all();
+}
+
+void GpuTurns::stop() {
+  stopped_ = true;
+  timer_.cancel();
+}
+
+Arbiter& GpuTurns::arbiter(uint32_t gpu) {
+  const auto [found, made] = arbiters_.try_emplace(gpu, settings_);
+  if (made) {
+    for (const auto& [tenant, share] : shares_) found->second.set_share(tenant, share, time_now());
+  }
+  return found->second;
+}
+
+void GpuTurns::read(uint64_t number, Session& session, uint32_t gpu, Time now) {
+  const bool wants = (*session.page)->wants_turn[gpu].load() != 0;
+  if (!session.words.contains(gpu)) {
+    if (!wants) return;
+    arbiter(gpu).add(number, session.tenant, now);
+    session.words[gpu] = {};
+  }
+  Arbiter& its = arbiter(gpu);
+  its.report(number, Time(std::min<uint64_t>((*session.page)->gpus[gpu].gpu_nanoseconds.load(), INT64_MAX)), now);
+  const TurnWord there{(*session.page)->turns[gpu].load()};
+  const bool given_up = its.holder() == number && there.closed() && !session.words[gpu].closed();
+  if (given_up) {
+    session.words[gpu] = there;
+    its.release(number, wants, now);
+  } else {
+    its.want(number, wants, now);
+  }
+}
+
+void GpuTurns::write(uint32_t gpu) {
+  const Arbiter& its = arbiter(gpu);
+  for (auto& [number, session] : sessions_) {
+    const auto known = session.words.find(gpu);
+    if (known == session.words.end()) continue;
+    const auto turn = its.turn(number);
+    TurnWord& word = known->second;
+    const bool begins = word.closed() && turn.state != Arbiter::Turn::State::closed;
+    const TurnWord next = TurnWord::of(turn, begins ? word.number() + 1 : word.number());
+    if (next == word) continue;
+    auto& there = (*session.page)->turns[gpu];
+    uint32_t expected = word.word;
+    // A turn that the worker has just given up stays so: it has told, and read() will see it.
+    const bool goes_on = !word.closed() && !next.closed();
+    if (!goes_on) there.store(next.word);
+    else if (!there.compare_exchange_strong(expected, next.word) && !TurnWord{expected}.closed()) there.store(next.word);
+    word = next;
+    quota::ring_bell((*session.page)->bell);
+  }
+}
+
+void GpuTurns::write_all() {
+  for (auto& [gpu, its] : arbiters_) write(gpu);
+  set_timer();
+}
+
+void GpuTurns::set_timer() {
+  std::optional<Time> due;
+  for (const auto& [gpu, its] : arbiters_) {
+    if (its.due() && (!due || *its.due() < *due)) due = its.due();
+  }
+  if (!due || stopped_) {
+    timer_.cancel();
+    return;
+  }
+  timer_.expires_at(std::chrono::steady_clock::time_point(std::chrono::duration_cast<std::chrono::steady_clock::duration>(*due)));
+  timer_.async_wait([this](const asio::error_code& status) {
+    if (status) return;
+    const Time now = time_now();
+    for (auto& [gpu, its] : arbiters_) {
+      // What its holder has not told yet.
+      if (const auto holder = its.holder(); holder && sessions_.contains(*holder)) read(*holder, sessions_.at(*holder), gpu, now);
+      its.tick(now);
+    }
+    write_all();
+  });
+}
+
+}  // namespace gpupool::server

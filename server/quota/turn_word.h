@@ -1,0 +1,50 @@
+// How poold tells a worker whether it may use a GPU: one word per GPU in the session page. poold writes it; the worker changes
+// it once per turn, from open to closed, and only if the turn is still the same one.
+#pragma once
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+
+#include "server/quota/arbiter.h"
+
+namespace gpupool::quota {
+
+struct TurnWord {
+  uint32_t word = 0;  // two bits of state, three flags, and the number of the turn
+
+  static TurnWord of(const Arbiter::Turn& turn, uint32_t number) {
+    return {static_cast<uint32_t>(turn.state) | turn.bounded * kBounded | turn.single * kSingle | turn.wanted * kWanted | number << kNumberShift};
+  }
+  bool closed() const { return (word & kState) == static_cast<uint32_t>(Arbiter::Turn::State::closed); }
+  bool open() const { return (word & kState) == static_cast<uint32_t>(Arbiter::Turn::State::open); }
+  bool yield() const { return (word & kState) == static_cast<uint32_t>(Arbiter::Turn::State::yield); }
+  bool bounded() const { return (word & kBounded) != 0; }
+  bool single() const { return (word & kSingle) != 0; }
+  bool wanted() const { return (word & kWanted) != 0; }
+  // The GPU is this session's alone, and without a limit: nothing to look at before work is given to it.
+  bool free() const { return (word & ~(~0u << kNumberShift)) == static_cast<uint32_t>(Arbiter::Turn::State::open); }
+  uint32_t number() const { return word >> kNumberShift; }
+  TurnWord given_up() const { return {word & ~(kState | kWanted)}; }
+  bool operator==(const TurnWord&) const = default;
+
+ private:
+  static constexpr uint32_t kState = 3, kBounded = 4, kSingle = 8, kWanted = 16, kNumberShift = 5;
+};
+
+// The page's bell. wait_bell() also returns early.
+inline void ring_bell(std::atomic<uint32_t>& bell) {
+  bell.fetch_add(1);
+  ::syscall(SYS_futex, &bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+inline void wait_bell(std::atomic<uint32_t>& bell, uint32_t seen, std::chrono::nanoseconds most) {
+  const timespec limit{static_cast<time_t>(most.count() / 1'000'000'000), static_cast<long>(most.count() % 1'000'000'000)};
+  ::syscall(SYS_futex, &bell, FUTEX_WAIT, seen, &limit, nullptr, 0);
+}
+
+}  // namespace gpupool::quota

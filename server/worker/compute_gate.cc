@@ -1,0 +1,420 @@
+#include "server/worker/compute_gate.h"
+
+#include <algorithm>
+#include <system_error>
+
+namespace gpupool::worker {
+namespace {
+
+using quota::TurnWord;
+using std::chrono::nanoseconds;
+using namespace std::chrono_literals;
+
+constexpr uint64_t kWorksAlone = 256;    // of one piece, where nobody waits
+constexpr size_t kPiecesAlone = 64;      // not seen done; beyond them pieces get longer
+constexpr uint64_t kWorks = 64;          // of one piece, where others may wait
+constexpr double kPiece = 0.5e6;         // nanoseconds, likewise
+constexpr double kAhead = 2e6;           // nanoseconds of work on the device, likewise
+constexpr nanoseconds kLinger = 200us;   // the next command of a program that waits after each comes within this
+constexpr nanoseconds kStartGrace = 2ms; // work that has not begun by then waits for something else
+constexpr nanoseconds kLook = 1ms;       // at work that has not begun
+constexpr nanoseconds kAskAgain = 100ms;
+constexpr nanoseconds kLongest = 1s;     // between two looks; and for work to end before more is let past it
+constexpr std::chrono::microseconds kReapAlone{20'000};
+
+void add(std::atomic<uint64_t>& counter, double nanoseconds) { quota::count(counter, static_cast<uint64_t>(std::max(0.0, nanoseconds))); }
+
+// Makes a context current while it lives.
+class Borrowed {
+ public:
+  Borrowed(const DeviceApi& api, CUcontext context) : api_(api), before_(current_context()) { make_current(api_, context); }
+  ~Borrowed() { make_current(api_, before_); }
+
+ private:
+  const DeviceApi& api_;
+  const CUcontext before_;
+};
+
+}  // namespace
+
+ComputeGate::ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring)
+    : api_(api), page_(usage.page), waits_(waits), ring_(std::move(ring)) {}
+
+ComputeGate::~ComputeGate() {
+  stop();
+  if (watcher_.joinable()) watcher_.join();
+}
+
+void ComputeGate::load(const SymbolLookup& symbol) {
+  elapsed_ = reinterpret_cast<decltype(elapsed_)>(symbol("cuEventElapsedTime"));
+}
+
+bool ComputeGate::add_lane(StreamState& stream) {
+  const auto index = static_cast<uint32_t>(stream.context->device);
+  const Lock lock(mutex_);
+  if (stopped_ || index >= quota::kMostGpus) return false;
+  auto found = std::find_if(gpus_.begin(), gpus_.end(), [&](const auto& gpu) { return gpu->index == index; });
+  if (found == gpus_.end()) {
+    auto gpu = std::make_unique<ComputeGpu>();
+    gpu->index = index;
+    gpu->turn = &(*page_)->turns[index];
+    gpu->use = &(*page_)->gpus[index];
+    found = gpus_.insert(gpus_.end(), std::move(gpu));
+  }
+  if (!watcher_.joinable()) {
+    try {
+      watcher_ = std::thread([this] { run_watcher(); });
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }
+  stream.compute = std::make_shared<ComputeLane>(**found, stream);
+  (*found)->lanes.push_back(stream.compute);
+  return true;
+}
+
+bool ComputeGate::enter(StreamState& stream, WorkKind kind) {
+  if (!stream.compute && !add_lane(stream)) return false;
+  ComputeLane& lane = *stream.compute;
+  const auto is_free = [&] { return TurnWord{lane.gpu.turn->load(std::memory_order_acquire)}.free(); };
+  bool pass = is_free();
+  if (pass && !lane.open) {
+    begin(lane);
+    pass = is_free();  // once the piece is open the turn is not given up
+  }
+  if (!pass && !wait_for_turn(lane, kind)) return false;
+  lane.kind = lane.works == 0 || lane.kind == kind ? kind : 0;
+  if (is_kernel(kind)) quota::count(lane.gpu.use->launches);
+  return true;
+}
+
+void ComputeGate::left(ComputeLane& lane) {
+  ++lane.works;
+  const TurnWord word{lane.gpu.turn->load(std::memory_order_relaxed)};
+  if (word.free()) {
+    if (lane.works % kWorksAlone != 0) return;
+    {
+      const Lock lock(mutex_);
+      reap(lane);
+      if (lane.pieces.size() >= kPiecesAlone) return;
+    }
+    return end(lane);
+  }
+  bool full = word.single() || lane.works >= kWorks;
+  if (!full) {
+    const Lock lock(mutex_);
+    full = lane.expected >= kPiece || !estimates_.knows(lane.kind);
+  }
+  if (full) end(lane);
+}
+
+// Until there is the turn, and little enough on the device. The lane has an open piece then.
+bool ComputeGate::wait_for_turn(ComputeLane& lane, WorkKind kind) {
+  ComputeGpu& gpu = lane.gpu;
+  if (lane.open && lane.works != 0 && lane.kind != kind) {
+    bool known = false;
+    {
+      const Lock lock(mutex_);
+      known = estimates_.knows(kind);
+    }
+    if (!known) end(lane);  // what is new is measured by itself
+  }
+  Clock::time_point shut{}, crowded{}, asked{};
+  const auto count_wait = [&](Clock::time_point now) {
+    if (shut != Clock::time_point{}) add(gpu.use->throttled_nanoseconds, static_cast<double>(nanoseconds(now - shut).count()));
+    shut = {};
+  };
+  Lock lock(mutex_);
+  gpu.executor_waits = true;
+  bool pass = false;
+  while (!stopped_) {
+    const auto now = Clock::now();
+    const TurnWord word{gpu.turn->load(std::memory_order_acquire)};
+    if (word.open()) {
+      count_wait(now);
+      gpu.held = true;
+      const double flying = in_flight(gpu, now), cost = estimates_.of(kind);
+      if (word.free() || flying == 0 || (!word.single() && flying + cost <= kAhead)) {
+        pass = true;
+        break;
+      }
+      if (crowded == Clock::time_point{}) crowded = now;
+      if (now - crowded > kLongest) {  // perhaps it waits for what comes now
+        for (const auto& other : gpu.lanes) other->strays = other->pieces.size();
+      }
+    } else {
+      if (shut == Clock::time_point{}) shut = now;
+      const bool told = asked == Clock::time_point{} && (*page_)->wants_turn[gpu.index].load() != 0;  // by give_up()
+      if (word.closed() && now - asked > kAskAgain) {
+        asked = now;
+        if (!told) ask(gpu);
+      }
+    }
+    if (!open_.empty()) {
+      lock.unlock();
+      end_all();
+      lock.lock();
+      settle(gpu);
+      continue;
+    }
+    const auto next = settle(gpu);
+    if (TurnWord{gpu.turn->load(std::memory_order_acquire)} == word) changed_.wait_for(lock, std::min(next, kAskAgain));
+  }
+  count_wait(Clock::now());
+  gpu.executor_waits = false;
+  (*page_)->wants_turn[gpu.index].store(0);
+  gpu.idle_since = {};
+  if (!pass) return false;
+  lane.expected = (lane.open ? lane.expected : 0) + estimates_.of(kind);
+  const bool begins = !lane.open;
+  lane.open = true;  // from here on the turn is not given up
+  lock.unlock();
+  if (begins) begin(lane);
+  return true;
+}
+
+void ComputeGate::begin(ComputeLane& lane) {
+  {
+    const Lock lock(mutex_);
+    lane.open = true;
+  }
+  open_.push_back(&lane);
+  lane.works = 0;
+  lane.kind = 0;
+  lane.start = lane.events->take();
+  if (!lane.start || api_.cuEventRecord(lane.start, lane.stream) == CUDA_SUCCESS) return;
+  lane.events->give(std::exchange(lane.start, nullptr));
+}
+
+void ComputeGate::end(ComputeLane& lane) {
+  std::erase(open_, &lane);
+  const Borrowed borrowed(api_, lane.context);
+  CUevent last = lane.start ? lane.events->take() : nullptr;
+  if (last && api_.cuEventRecord(last, lane.stream) != CUDA_SUCCESS) lane.events->give(std::exchange(last, nullptr));
+  const Lock lock(mutex_);
+  lane.open = false;
+  lane.expected = 0;
+  if (!last) {  // short of events, or a broken context: not measured
+    if (lane.start) lane.events->give(std::exchange(lane.start, nullptr));
+    return;
+  }
+  const double each = lane.kind ? estimates_.of(lane.kind) : Estimates::kUnknown;
+  if (lane.pieces.empty()) {
+    lane.front_since = Clock::now();
+    lane.front_started = false;
+  }
+  lane.pieces.push_back({std::exchange(lane.start, nullptr), last, lane.works, lane.kind, each * static_cast<double>(lane.works)});
+  lane.works = 0;
+}
+
+void ComputeGate::end_all() {
+  while (!open_.empty()) end(*open_.back());
+}
+
+void ComputeGate::tidy_up() {
+  attention_.store(false);
+  end_all();
+  const Lock lock(mutex_);
+  settle_all();
+}
+
+std::optional<std::chrono::microseconds> ComputeGate::before_sleep() {
+  if (!page_) return std::nullopt;
+  end_all();
+  const Lock lock(mutex_);
+  settle_all();
+  for (const auto& gpu : gpus_) {
+    for (const auto& lane : gpu->lanes) {
+      if (!lane->watched && !lane->pieces.empty()) return kReapAlone;
+    }
+  }
+  return std::nullopt;
+}
+
+// Work on the device that will go on by itself, in nanoseconds as expected.
+double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
+  double sum = 0;
+  for (const auto& lane : gpu.lanes) {
+    if (lane->open) sum += std::max(1.0, lane->expected);
+    if (lane->pieces.empty() || lane->strays != 0 || is_blocked(*lane, now)) continue;
+    for (const ComputePiece& piece : lane->pieces) sum += std::max(1.0, piece.expected);
+  }
+  return sum;
+}
+
+bool ComputeGate::is_blocked(ComputeLane& lane, Clock::time_point now) {
+  if (lane.front_started) return false;
+  const Borrowed borrowed(api_, lane.context);
+  lane.front_started = api_.cuEventQuery(lane.pieces.front().start) != CUDA_ERROR_NOT_READY;
+  return !lane.front_started && now - lane.front_since > kStartGrace;
+}
+
+// What is done, but for what a wait thread will see done.
+void ComputeGate::reap(ComputeLane& lane) {
+  if (lane.watched || lane.pieces.empty()) return;
+  const Borrowed borrowed(api_, lane.context);
+  while (!lane.pieces.empty() && api_.cuEventQuery(lane.pieces.front().end) != CUDA_ERROR_NOT_READY) pop(lane);
+}
+
+void ComputeGate::pop(ComputeLane& lane) {
+  const ComputePiece piece = lane.pieces.front();
+  lane.pieces.pop_front();
+  lane.front_since = Clock::now();
+  lane.front_started = false;
+  if (lane.strays != 0) --lane.strays;
+  add(lane.gpu.use->gpu_nanoseconds, charge(lane, piece));
+  lane.events->give(piece.start);
+}
+
+// What the piece adds to the time in which anything of the context's was at work.
+double ComputeGate::charge(ComputeLane& lane, const ComputePiece& piece) {
+  float length = 0, after = 0;
+  if (!elapsed_ || elapsed_(&length, piece.start, piece.end) != CUDA_SUCCESS || length < 0) length = 0;
+  const double nanoseconds = length * 1e6;
+  if (piece.kind != 0 && nanoseconds > 0) estimates_.learn(piece.kind, nanoseconds / static_cast<double>(std::max<uint64_t>(1, piece.works)));
+  const auto [latest, first] = lane.gpu.latest.try_emplace(lane.context, piece.end);
+  if (first) return nanoseconds;
+  if (!elapsed_ || elapsed_(&after, latest->second, piece.end) != CUDA_SUCCESS || after <= 0) {
+    lane.events->give(piece.end);
+    return 0;
+  }
+  lane.events->give(std::exchange(latest->second, piece.end));
+  return std::min(nanoseconds, after * 1e6);
+}
+
+void ComputeGate::watch(const std::shared_ptr<ComputeLane>& lane) {
+  lane->watched = waits_.submit(lane->context, [this, lane] { run_waiter(lane); });
+}
+
+void ComputeGate::run_waiter(const std::shared_ptr<ComputeLane>& lane) {
+  make_current(api_, lane->context);
+  {
+    Lock lock(mutex_);
+    while (!stopped_ && !lane->pieces.empty() && !TurnWord{lane->gpu.turn->load(std::memory_order_relaxed)}.free()) {
+      const CUevent oldest = lane->pieces.front().end;
+      lock.unlock();
+      api_.cuEventSynchronize(oldest);
+      lock.lock();
+      do {
+        pop(*lane);
+      } while (!lane->pieces.empty() && api_.cuEventQuery(lane->pieces.front().end) != CUDA_ERROR_NOT_READY);
+      if (settle(lane->gpu) < kLongest) quota::ring_bell((*page_)->bell);
+      changed_.notify_all();
+    }
+    lane->watched = false;
+  }
+  make_current(api_, nullptr);
+}
+
+// Looks at what has changed on either side, and gives the turn up where it is time. When to look again at the latest.
+nanoseconds ComputeGate::settle(ComputeGpu& gpu) {
+  const auto now = Clock::now();
+  const TurnWord word{gpu.turn->load(std::memory_order_acquire)};
+  bool unwatched = false;
+  for (const auto& lane : gpu.lanes) {
+    reap(*lane);
+    if (word.free() || lane->pieces.empty() || lane->watched || lane->leaving || stopped_) continue;
+    watch(lane);
+    unwatched |= !lane->watched;
+  }
+  std::erase_if(gpu.lanes, [](const auto& lane) { return lane->orphan && lane->pieces.empty() && !lane->open; });
+  if (word.closed() && std::exchange(gpu.held, false)) {  // taken
+    for (const auto& lane : gpu.lanes) lane->strays = lane->pieces.size();
+  }
+  if (!word.closed()) gpu.held = true;
+  if (!word.yield() && !(word.open() && word.wanted())) {
+    gpu.idle_since = {};
+    return unwatched ? kLook : kLongest;
+  }
+  if (in_flight(gpu, now) > 0) {
+    gpu.idle_since = {};
+    const bool begun = std::all_of(gpu.lanes.begin(), gpu.lanes.end(), [](const auto& lane) { return lane->pieces.empty() || lane->front_started; });
+    return begun && !unwatched ? kLongest : kLook;
+  }
+  if (gpu.idle_since == Clock::time_point{}) gpu.idle_since = now;
+  const nanoseconds idle = now - gpu.idle_since;
+  if (word.open() && idle < kLinger) return kLinger - idle;
+  give_up(gpu);
+  return kLongest;
+}
+
+nanoseconds ComputeGate::settle_all() {
+  nanoseconds next = kLongest;
+  for (const auto& gpu : gpus_) next = std::min(next, settle(*gpu));
+  return next;
+}
+
+void ComputeGate::give_up(ComputeGpu& gpu) {
+  (*page_)->wants_turn[gpu.index].store(gpu.executor_waits && !stopped_ ? 1 : 0);
+  uint32_t word = gpu.turn->load();
+  if (!TurnWord{word}.closed() && gpu.turn->compare_exchange_strong(word, TurnWord{word}.given_up().word)) gpu.held = false;
+  ring_();
+}
+
+void ComputeGate::ask(ComputeGpu& gpu) {
+  (*page_)->wants_turn[gpu.index].store(1);
+  ring_();
+}
+
+void ComputeGate::run_watcher() {
+  Lock lock(mutex_);
+  while (!stopped_) {
+    const uint32_t seen = (*page_)->bell.load();
+    const auto next = settle_all();
+    changed_.notify_all();
+    const bool shared = std::any_of(gpus_.begin(), gpus_.end(), [](const auto& gpu) { return !TurnWord{gpu->turn->load()}.free(); });
+    if (shared) attention_.store(true);
+    lock.unlock();
+    quota::wait_bell((*page_)->bell, seen, next);
+    lock.lock();
+  }
+}
+
+void ComputeGate::departing(StreamState& stream) {
+  if (!stream.compute) return;
+  if (stream.compute->open) end(*stream.compute);
+  const Lock lock(mutex_);
+  stream.compute->orphan = true;
+  stream.compute.reset();
+}
+
+void ComputeGate::leave(const ContextState& context) {
+  if (!page_) return;
+  end_all();
+  const Lock lock(mutex_);
+  for (const auto& gpu : gpus_) {
+    for (const auto& lane : gpu->lanes) lane->leaving |= lane->context == context.object;
+  }
+}
+
+void ComputeGate::drop(const ContextState& context) {
+  if (!page_) return;
+  end_all();
+  const Lock lock(mutex_);
+  for (const auto& gpu : gpus_) {
+    for (const auto& lane : gpu->lanes) {
+      if (lane->context != context.object) continue;
+      lane->orphan = true;
+      while (!lane->pieces.empty()) pop(*lane);
+    }
+    std::erase_if(gpu->lanes, [&](const auto& lane) { return lane->context == context.object; });
+    if (const auto latest = gpu->latest.find(context.object); latest != gpu->latest.end()) {
+      context.timed_events->give(latest->second);
+      gpu->latest.erase(latest);
+    }
+  }
+}
+
+void ComputeGate::stop() {
+  if (!page_) return;
+  {
+    const Lock lock(mutex_);
+    if (stopped_) return;
+    stopped_ = true;
+    for (const auto& gpu : gpus_) give_up(*gpu);
+  }
+  changed_.notify_all();
+  quota::ring_bell((*page_)->bell);
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,179 @@
+// One of several programs that share a GPU: what gpupool-bench --suite sharing runs side by side. An ordinary driver-API program.
+//
+//     gpupool-bench-sharer WAY LOOPS BEGIN SECONDS    keeps the device busy and counts what was done in the window of so many
+//                                                     seconds from BEGIN on (CLOCK_MONOTONIC, in seconds), and before it
+//     gpupool-bench-sharer short LOOPS BEGIN SECONDS  launches a kernel each 10 ms and waits for it: how long that takes
+//     gpupool-bench-sharer late LOOPS BEGIN SECONDS   begins to keep the device busy at BEGIN
+//     gpupool-bench-sharer calibrate MICROSECONDS     LOOPS for a kernel of this length
+//
+// WAY: plain, ex (cuLaunchKernelEx), cooperative, fill (a memset beside each kernel).
+#include <time.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <deque>
+#include <string>
+
+#include "tests/bench/program.h"
+
+namespace {
+
+using namespace gpupool::bench;
+
+// One thread that counts down.
+constexpr const char* kKernel = R"(
+.version 7.0
+.target sm_60
+.address_size 64
+.visible .entry work(.param .u64 data, .param .u32 loops)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<3>;
+  .reg .b64 %d<3>;
+  .reg .f32 %f<3>;
+  ld.param.u64 %d1, [data];
+  ld.param.u32 %r1, [loops];
+  cvta.to.global.u64 %d1, %d1;
+  ld.global.f32 %f1, [%d1];
+again:
+  fma.rn.f32 %f1, %f1, 0f3F7FFFF0, 0f3A000000;
+  sub.u32 %r1, %r1, 1;
+  setp.ne.u32 %p1, %r1, 0;
+  @%p1 bra again;
+  st.global.f32 [%d1], %f1;
+  ret;
+}
+)";
+
+constexpr size_t kQueued = 8;  // kernels that the program has under way
+constexpr size_t kBytes = 64 << 10;
+
+double now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+void sleep_until(double when) {
+  const double left = when - now();
+  if (left > 0) ::usleep(static_cast<useconds_t>(left * 1e6));
+}
+
+struct Work {
+  CUstream stream = nullptr;
+  CUfunction function = nullptr;
+  CUdeviceptr data = 0, filled = 0;
+  unsigned loops = 0;
+
+  void launch(const std::string& way) {
+    void* parameters[] = {&data, &loops};
+    if (way == "cooperative") {
+      CHECK(cuLaunchCooperativeKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters));
+    } else if (way == "ex") {
+      CUlaunchConfig config{};
+      config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+      config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+      config.hStream = stream;
+      CHECK(cuLaunchKernelEx(&config, function, parameters, nullptr));
+    } else {
+      CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+    }
+    if (way == "fill") CHECK(cuMemsetD8Async(filled, 1, kBytes, stream));
+  }
+};
+
+// In order, a few under way: what is done is known within a kernel.
+void keep_busy(Work& work, const std::string& way, double begin, double seconds, bool from_begin) {
+  std::deque<CUevent> under_way;
+  std::vector<CUevent> idle;
+  double first = 0, before = 0, done = 0;
+  if (from_begin) sleep_until(begin);
+  const double started = now();
+  std::vector<double> ends;
+  while (true) {
+    while (under_way.size() < kQueued) {
+      work.launch(way);
+      CUevent event = nullptr;
+      if (idle.empty()) CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC));
+      else event = idle.back(), idle.pop_back();
+      CHECK(cuEventRecord(event, work.stream));
+      under_way.push_back(event);
+    }
+    CHECK(cuEventSynchronize(under_way.front()));
+    idle.push_back(under_way.front());
+    under_way.pop_front();
+    const double time = now();
+    if (first == 0) first = time;
+    if (time >= begin + seconds) break;
+    (time < begin ? before : done) += 1;
+    ends.push_back(time);
+  }
+  CHECK(cuCtxSynchronize());
+  report("done", done);
+  report("done_before", before);
+  report("rate", done / seconds);
+  report("first_ms", (first - started) * 1e3);
+  // The busiest and the least busy of ten parts of the window.
+  std::vector<double> parts(10);
+  for (const double end : ends) {
+    if (end >= begin) parts[std::min<size_t>(9, static_cast<size_t>((end - begin) / seconds * 10))] += 10 / seconds;
+  }
+  report("rate_most", *std::max_element(parts.begin(), parts.end()));
+  report("rate_least", *std::min_element(parts.begin(), parts.end()));
+}
+
+void short_kernels(Work& work, double begin, double seconds) {
+  std::vector<double> times;
+  sleep_until(begin);
+  while (now() < begin + seconds) {
+    const auto start = Clock::now();
+    work.launch("plain");
+    CHECK(cuStreamSynchronize(work.stream));
+    times.push_back(microseconds(start));
+    ::usleep(10'000);
+  }
+  std::sort(times.begin(), times.end());
+  report("p50_us", times[times.size() / 2]);
+  report("p99_us", times[std::min(times.size() - 1, times.size() * 99 / 100)]);
+}
+
+void calibrate(Work& work, double wanted_us) {
+  work.loops = 100'000;
+  double best = 0;
+  for (int i = 0; i < 20; ++i) {
+    const auto start = Clock::now();
+    for (int k = 0; k < 10; ++k) work.launch("plain");
+    CHECK(cuStreamSynchronize(work.stream));
+    const double each = microseconds(start) / 10;
+    best = best == 0 ? each : std::min(best, each);
+  }
+  report("loops", work.loops * wanted_us / best);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  const std::string way = argv[1];
+  Work work;
+  work.stream = start_cuda();
+  CUmodule module = nullptr;
+  CHECK(cuModuleLoadData(&module, kKernel));
+  CHECK(cuModuleGetFunction(&work.function, module, "work"));
+  CHECK(cuMemAlloc(&work.data, 256));
+  CHECK(cuMemAlloc(&work.filled, kBytes));
+  CHECK(cuMemsetD8(work.data, 0, 256));
+  if (way == "calibrate") {
+    calibrate(work, std::atof(argv[2]));
+    return 0;
+  }
+  if (argc < 5) return 2;
+  work.loops = static_cast<unsigned>(std::atof(argv[2]));
+  work.launch("plain");  // what is done once is done
+  CHECK(cuStreamSynchronize(work.stream));
+  const double begin = std::atof(argv[3]), seconds = std::atof(argv[4]);
+  if (way == "short") short_kernels(work, begin, seconds);
+  else if (way == "late") keep_busy(work, "plain", begin, seconds, true);
+  else keep_busy(work, way, begin, seconds, false);
+  return 0;
+}
