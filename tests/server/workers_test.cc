@@ -1,10 +1,12 @@
 // Workers that crash, cannot start, or are killed: their own client notices, nobody else.
-#include <algorithm>
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
@@ -110,4 +112,30 @@ TEST_CASE("a worker that breaks the control protocol is ended, and no one else")
   CHECK(await_gone(worker));
   other.ping();
   CHECK(eventually([&] { return poold.descriptors() <= descriptors; }));
+}
+
+TEST_CASE("workers that wait for clients are confined") {
+  PooldProcess poold(kDevice, kTellsOfWorkers);
+  REQUIRE(poold.await_log("worker_ready", kIdleWorkers));
+  for (const pid_t worker : poold.workers()) {
+    std::ifstream file("/proc/" + std::to_string(worker) + "/status");
+    const std::string status{std::istreambuf_iterator<char>(file), {}};
+    INFO(status);
+    CHECK(status.find("NoNewPrivs:\t1") != std::string::npos);
+    CHECK(status.find("CapEff:\t0000000000000000") != std::string::npos);
+    if (::geteuid() == 0) CHECK(status.find("Uid:\t65534\t65534\t65534\t65534") != std::string::npos);
+#if !defined(GPUPOOL_ASAN) && !defined(GPUPOOL_TSAN)
+    CHECK(status.find("Seccomp:\t2") != std::string::npos);
+#endif
+  }
+}
+
+TEST_CASE("a user for workers that does not exist is told at the start") {
+  if (::geteuid() != 0) {
+    WARN("skipped: only root's workers become another user");
+    return;
+  }
+  const Finished poold = run_to_end({program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--worker-user", "no-such-user"}, {});
+  CHECK(poold.status == 1);
+  CHECK(poold.output.find("there is no user 'no-such-user'") != std::string::npos);
 }
