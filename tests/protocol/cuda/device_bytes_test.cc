@@ -1,0 +1,64 @@
+#include "protocol/cuda/device_bytes.h"
+
+#include <string>
+
+#include "tests/protocol/cuda/images.h"
+#include "tests/support/catch.h"
+
+namespace cuda = gpupool::cuda;
+
+namespace {
+
+uint64_t of_ptx(const std::string& text) {
+  return cuda::device_bytes(cuda::CodeKind::ptx, std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+TEST_CASE("what PTX declares in device memory is counted") {
+  const std::string head = ".version 8.0\n.target sm_80\n.address_size 64\n";
+  CHECK(of_ptx(head) == 0);
+  CHECK(of_ptx(head + ".global .align 4 .b8 big[4000];") == 4000);
+  CHECK(of_ptx(head + ".visible .global .align 16 .f64 a[3][5];\n.const .u32 c;") == 3 * 5 * 8 + 4);
+  CHECK(of_ptx(head + ".global .v4 .f32 v[2];") == 32);
+  CHECK(of_ptx(head + ".global .u16 hex[0x10], octal[010], one;") == 2 * (16 + 8 + 1));
+  CHECK(of_ptx(head + ".global .attribute(.managed) .align 4 .b8 m[12] = {1, 2, 3};") == 12);
+  CHECK(of_ptx(head + ".global .u32 open[] = {1, 2, 3};.global .u32 next;") == 16);
+  CHECK(of_ptx(head + ".global .b8 huge[0xffffffffffffffff][2];") == UINT64_MAX);
+  // Somebody else's, on-chip, or a kernel's own.
+  CHECK(of_ptx(head + ".extern .global .b8 theirs[100];\n.global .b8 own[7];") == 7);
+  CHECK(of_ptx(head + ".extern .func (.param .b32 r) f (.param .b64 p);\n.global .b8 own[7];") == 7);
+  CHECK(of_ptx(head + ".shared .b8 s[100];\n.entry k(.param .u64 .ptr .global .align 4 p) { .local .b8 l[64]; ld.global.u32 %r1, [%rd1]; }") == 0);
+  // Wherever it hides.
+  CHECK(of_ptx(head + ".entry k() { add.u32 a, b, c; .global .b8 inner[9]; ret; }") == 9);
+  CHECK(of_ptx(head + "// .global .b8 no[9];\n/* .global .b8 no[9]; */") == 0);
+  CHECK(of_ptx(head + ".global .b8 cut[9") == 0);
+  CHECK(of_ptx("}}}))) .global .b8 x[3];") == 3);
+}
+
+TEST_CASE("nothing outside a cubin is read for its size") {
+  std::string noise(200, '\x7f');
+  CHECK(cuda::device_bytes(cuda::CodeKind::elf, std::as_bytes(std::span(noise))) == 0);
+  CHECK(cuda::device_bytes(cuda::CodeKind::elf, {}) == 0);
+  CHECK(cuda::device_bytes(cuda::CodeKind::other, std::as_bytes(std::span(noise))) == 0);
+}
+
+TEST_CASE("a cubin's sections count, and cut or damaged ones do no harm") {
+  if (!images::have_compiled()) {
+    WARN("no nvcc: nothing to read");
+    return;
+  }
+  const images::Buffer cubin = images::compiled("kernels.cubin");
+  const uint64_t whole = cuda::device_bytes(cuda::CodeKind::elf, cubin);
+  CHECK(whole > 100);
+  CHECK(whole < cubin.size() + (1u << 20));
+  for (size_t size = 0; size < cubin.size(); size += 7) {
+    cuda::device_bytes(cuda::CodeKind::elf, cuda::ByteSpan(cubin).first(size));
+  }
+  std::vector<cuda::ImageEntry> entries;
+  REQUIRE(cuda::parse_image(cubin, entries) == CUDA_SUCCESS);
+  cuda::Image image{entries, {}};
+  const int major = static_cast<int>(entries[0].arch / 10), minor = static_cast<int>(entries[0].arch % 10);
+  CHECK(cuda::device_bytes(image, major, minor) == whole);
+  CHECK(cuda::device_bytes(image, 1, 0) == 0);
+}
