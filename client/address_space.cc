@@ -9,7 +9,6 @@ namespace gpupool::client {
 namespace {
 
 constexpr uint64_t kLargestBlock = 16u << 20;  // above it an allocation has a mapping of its own
-constexpr uint64_t kMostIdle = 32u << 20;      // mapped for nobody, per device
 std::atomic<uint64_t> next_id{1};           // of allocations: of all sessions
 constexpr uint64_t kBlock = 512;            // cuMemAlloc aligns to at least 256 bytes; NVIDIA's driver uses 512
 
@@ -93,7 +92,7 @@ AddressSpace::Slabs::iterator AddressSpace::slab_of(uint64_t address) {
 
 void AddressSpace::note_room(const Slabs::value_type& slab) {
   const auto key = std::tuple(slab.second.device, slab.second.context, slab.second.size, slab.first);
-  if (slab.second.free.empty()) roomy_.erase(key);
+  if (slab.second.free.empty() || !slab.second.mapped) roomy_.erase(key);
   else roomy_.insert(key);
 }
 
@@ -153,7 +152,7 @@ std::optional<AddressSpace::Place> AddressSpace::allocate(uint64_t bytes, uint64
       if (!at) return std::nullopt;
       Slab slab{whole, about.device, about.context, size, size, {}};
       if (whole > size) slab.free[*at + size] = whole - size;
-      note_room(*slabs_.emplace(*at, std::move(slab)).first);
+      slabs_.emplace(*at, std::move(slab));
       place = {*at, *at, whole};
     }
     block_size_[place.address] = size;
@@ -164,6 +163,14 @@ std::optional<AddressSpace::Place> AddressSpace::allocate(uint64_t bytes, uint64
   allocation.id = next_id.fetch_add(1);
   allocations_[place.address] = allocation;
   return place;
+}
+
+void AddressSpace::mapped(const Place& place) {
+  std::lock_guard lock(mutex_);
+  const auto slab = slabs_.find(place.map_address);
+  if (slab == slabs_.end()) return;
+  slab->second.mapped = true;
+  note_room(*slab);
 }
 
 void AddressSpace::abandon(uint64_t address) {
@@ -180,7 +187,7 @@ void AddressSpace::abandon(uint64_t address) {
   allocations_.erase(found);
 }
 
-std::optional<AddressSpace::Release> AddressSpace::release(uint64_t address) {
+std::optional<AddressSpace::Release> AddressSpace::release(uint64_t address, uint64_t most_idle) {
   std::lock_guard lock(mutex_);
   const auto found = allocations_.find(address);
   if (found == allocations_.end() || found->second.foreign) return std::nullopt;
@@ -191,7 +198,7 @@ std::optional<AddressSpace::Release> AddressSpace::release(uint64_t address) {
   const auto slab = slab_of(address);
   slab->second.live -= block->second;
   if (slab->second.live != 0) return Release{address, 0};
-  if (idle_[slab->second.device] + slab->second.size <= kMostIdle) {
+  if (idle_[slab->second.device] + slab->second.size <= most_idle) {
     set_idle(slab->second, true);
     return Release{address, 0};
   }

@@ -39,6 +39,8 @@ class AddressSpace {
   uint64_t size() const { return size_; }
   uint64_t granularity() const { return granularity_; }
 
+  static constexpr uint64_t kMostIdle = 32u << 20;
+
   struct Place {
     uint64_t address = 0;
     uint64_t map_address = 0;  // to be mapped first, when map_size is not 0
@@ -46,6 +48,8 @@ class AddressSpace {
   };
   // nullopt: the range is full.
   std::optional<Place> allocate(uint64_t bytes, uint64_t alignment, const Allocation& about);
+  // The mapping has been asked for and will be there, or is: whoever allocates may have a part of it.
+  void mapped(const Place& place);
   // Undoes allocate() when mapping failed.
   void abandon(uint64_t address);
 
@@ -54,8 +58,8 @@ class AddressSpace {
     uint64_t unmap_size = 0;  // 0: the mapping goes on serving other blocks
   };
   // The start of a live allocation leaves the books; nullopt: it is none. Then retire_after() with the free command's
-  // sequence number.
-  std::optional<Release> release(uint64_t address);
+  // sequence number. `most_idle`: bytes that stay mapped for nobody, per device.
+  std::optional<Release> release(uint64_t address, uint64_t most_idle = kMostIdle);
   void retire_after(const Release& release, uint64_t sequence);
   // Empty mappings that are kept for the next small allocation: free memory, to whoever asks or needs it.
   uint64_t idle_bytes(const Device* device) const;
@@ -89,6 +93,7 @@ class AddressSpace {
     uint64_t live = 0;                       // bytes of live blocks
     std::map<uint64_t, uint64_t> free;       // address -> size
     bool idle = false;                       // without live blocks, and kept
+    bool mapped = false;                     // others may have blocks of it
   };
   struct Pending {
     uint64_t sequence;

@@ -24,7 +24,7 @@ struct Device {
   std::string name;
   std::string uuid;  // 16 bytes
   std::string pci_bus_id;
-  uint64_t total_bytes = 0;
+  std::atomic<uint64_t> total_bytes{0};  // as of the last cuMemGetInfo: a quota may change
   // What the client believes is free; refreshed by cuMemGetInfo. While an allocation is small against it, nobody waits
   // for the server's word.
   std::atomic<int64_t> free_bytes{0};

@@ -183,6 +183,7 @@ bool Receiver::parse() {
       return false;
     }
     if (header.retired) hooks_.retired(header.retired);
+    set_memory_limited((header.flags & wire::kMemoryLimited) != 0);
     if (header.kind == wire::MessageKind::device_data) {
       begin_ += sizeof header;
       if (!receive_data(header)) return false;

@@ -1,4 +1,6 @@
 // Device memory: the client picks the address, the worker maps memory there. Nobody waits while plenty is free.
+#include <algorithm>
+
 #include "client/server_copy.h"
 #include "client/host_memory.h"
 #include "protocol/cuda/exports.h"
@@ -11,19 +13,23 @@ namespace {
 constexpr uint64_t kAlignment = 512;
 
 // While the mapping is small against what is believed free it is queued, and a failure would surface later; else the
-// server's word is waited for, so that OUT_OF_MEMORY comes from the call that asked for too much.
-CUresult map(Session& session, Context& context, const AddressSpace::Place& place) {
+// server's word is waited for, so that OUT_OF_MEMORY comes from the call that asked for too much. Where a quota holds, others
+// may take what is believed free at any time: its word is always waited for.
+// `mapped`: it was done, and the result is an earlier call's.
+CUresult map(Session& session, Context& context, const AddressSpace::Place& place, bool* mapped) {
   Device& device = *context.device;
   const wire::MapMemory body{place.map_address, place.map_size, device.server_ordinal, 0};
   const auto size = static_cast<int64_t>(place.map_size);
   CUresult result = CUDA_SUCCESS;
-  if (size > device.free_bytes.load() / 2) {
+  if (session.memory_limited() || size > device.free_bytes.load() / 2) {
     wire::Buffer reply;
     result = session.call(wire::Command::map_memory, &context, body, reply);
+    *mapped = reply.size() == sizeof body.address;
   } else {
     result = session.post(wire::Command::map_memory, &context, body);
+    *mapped = result == CUDA_SUCCESS;
   }
-  if (result == CUDA_SUCCESS) device.free_bytes.fetch_sub(size);
+  if (*mapped) device.free_bytes.fetch_sub(size);
   return result;
 }
 
@@ -39,26 +45,6 @@ bool give_back_idle(Session& session, Context& context) {
   return !idle.empty();
 }
 
-CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes) {
-  if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
-  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  Device& device = *context.device;
-  if (bytes > device.total_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  Allocation about;
-  about.context = context.handle;
-  about.device = context.device;
-  const auto place = session.addresses().allocate(bytes, kAlignment, about);
-  if (!place) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = place->map_size ? map(session, context, *place) : CUDA_SUCCESS;
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && give_back_idle(session, context)) result = map(session, context, *place);
-  if (result != CUDA_SUCCESS) {
-    if (place->map_size) session.addresses().abandon(place->address);
-    return result;
-  }
-  *address = place->address;
-  return CUDA_SUCCESS;
-}
-
 CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   if (const CUresult result = context.session->before_call(&context); result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_SUCCESS;
@@ -66,7 +52,10 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   if (!owning) return CUDA_ERROR_INVALID_VALUE;
   Session& session = *owning;
   const auto about = session.addresses().find(address);
-  const auto gone = session.addresses().release(address);
+  // What is kept for later is kept from the tenant's other programs.
+  const uint64_t most_idle = session.memory_limited() ? std::min<uint64_t>(AddressSpace::kMostIdle, about ? about->device->total_bytes / 64 : 0)
+                                                      : AddressSpace::kMostIdle;
+  const auto gone = session.addresses().release(address, most_idle);
   if (!gone || !about) return CUDA_ERROR_INVALID_VALUE;
   Context* owner = handles().find_as<Context>(Kind::context, about->context);
   if (stream != wire::kAllStreams || !owner) owner = &context;
@@ -77,6 +66,31 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   session.addresses().retire_after(*gone, sequence);
   about->device->free_bytes.fetch_add(static_cast<int64_t>(gone->unmap_size));
   return result;
+}
+
+CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes) {
+  if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
+  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  Allocation about;
+  about.context = context.handle;
+  about.device = context.device;
+  const auto place = session.addresses().allocate(bytes, kAlignment, about);
+  if (!place) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (place->map_size) {
+    bool mapped = false;
+    CUresult result = map(session, context, *place, &mapped);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !mapped && give_back_idle(session, context)) {
+      result = map(session, context, *place, &mapped);
+    }
+    if (result != CUDA_SUCCESS) {
+      if (mapped) (void)release(context, place->address, wire::kAllStreams);
+      else session.addresses().abandon(place->address);
+      return result;
+    }
+    session.addresses().mapped(*place);
+  }
+  *address = place->address;
+  return CUDA_SUCCESS;
 }
 
 CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
@@ -113,6 +127,7 @@ CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   if (ready_with_context(&session, &context) == CUDA_SUCCESS) {
     free_bytes += session->addresses().idle_bytes(context->device);
     context->device->free_bytes = static_cast<int64_t>(free_bytes);
+    context->device->total_bytes = total_bytes;
   }
   *free = free_bytes;
   *total = total_bytes;

@@ -50,6 +50,7 @@ struct Device {
   bool has_virtual_memory = false;
   int32_t least_priority = 0;
   int32_t greatest_priority = 0;
+  bool memory_limited = false;
 };
 
 struct AddressRange {
@@ -155,6 +156,7 @@ inline Device read_device(protozero::pbf_reader in) {
       case varint(8): device.has_virtual_memory = in.get_bool(); return true;
       case varint(9): device.least_priority = in.get_int32(); return true;
       case varint(10): device.greatest_priority = in.get_int32(); return true;
+      case varint(11): device.memory_limited = in.get_bool(); return true;
       default: return false;
     }
   });
@@ -272,6 +274,7 @@ inline std::string encode(const Device& device) {
   fields.boolean(8, device.has_virtual_memory);
   fields.i32(9, device.least_priority);
   fields.i32(10, device.greatest_priority);
+  fields.boolean(11, device.memory_limited);
   return out;
 }
 

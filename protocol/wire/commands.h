@@ -46,6 +46,7 @@ struct SynchronizeEvent {
 };
 
 // map_memory: device memory behind addresses of the session's range that have none. Multiples of Device.granularity.
+// Reply: u64 address when it was done, also when the result is an earlier command's error.
 struct MapMemory {
   uint64_t address;
   uint64_t size;

@@ -50,13 +50,15 @@ enum class MessageKind : uint16_t {
 struct MessageHeader {
   uint32_t length = 0;    // bytes after this header
   MessageKind kind = MessageKind::reply;
-  uint16_t flags = 0;
+  uint16_t flags = 0;     // kMemoryLimited
   int32_t result = 0;     // CUresult
   uint32_t reserved = 0;
   uint64_t sequence = 0;  // the command this belongs to, 0: none
   uint64_t retired = 0;   // frees up to this sequence number have taken effect: their addresses may be used again
 };
 static_assert(sizeof(MessageHeader) == 32);
+// As of this message others can take memory that the client believes free: it waits for the answer to map_memory.
+constexpr uint16_t kMemoryLimited = 1;
 
 // On a bulk connection, in both directions: pieces of the copies that commands have announced.
 constexpr uint32_t kMaxBulkConnections = 8;  // of one session

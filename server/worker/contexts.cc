@@ -87,6 +87,14 @@ StreamState* Contexts::find_stream(CUstream stream) {
   return state;
 }
 
+ContextState* Contexts::find_on(int device) {
+  if (current_ && current_->device == device) return current_;
+  for (auto& [handle, context] : contexts_) {
+    if (context->device == device) return context.get();
+  }
+  return nullptr;
+}
+
 ContextState* Contexts::add(uint64_t handle, CUcontext object, int device, bool primary) {
   auto& place = contexts_[handle];
   place = std::make_unique<ContextState>(api_, handle, object, device, primary);

@@ -77,6 +77,13 @@ struct ContextState {
   CUevent barrier = nullptr;          // what every stream of every context waits for before its next work
   uint64_t barrier_number = 0;        // counts all contexts' barriers
   bool launched = false;              // kernels since device printf was last fetched
+  CUstream scrubbing = nullptr;       // Scrubber's
+  uint64_t charged = 0;               // bytes of the quota, by Footprints
+  struct Limit {
+    size_t at_first = 0;
+    uint64_t charged = 0;             // what it was raised by
+  };
+  std::unordered_map<int, Limit> limits;  // those that the client has set, by CUlimit
 
   // Every stream of the context, the legacy one first.
   template <class F>
@@ -93,6 +100,7 @@ class Contexts {
   ContextState* find(uint64_t handle);
   ContextState* find_primary(int device);
   StreamState* find_stream(CUstream stream);  // null: of the current context; none
+  ContextState* find_on(int device);  // any; null: none is on that device
   ContextState* add(uint64_t handle, CUcontext object, int device, bool primary);
   void remove(uint64_t handle);
   ContextState* current() const { return current_; }

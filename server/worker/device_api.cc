@@ -8,6 +8,8 @@ const char* DeviceApi::load(const SymbolLookup& symbol) {
   GPUPOOL_DEVICE_CALLS_12_0(GPUPOOL_LOAD)
   GPUPOOL_DEVICE_CALLS_12_4(GPUPOOL_LOAD)
 #undef GPUPOOL_LOAD
+  const auto zeroes = reinterpret_cast<int (*)()>(symbol("softgpu_zeroes_memory"));
+  zeroes_memory = zeroes && zeroes() != 0;
   // These are called without asking first; every other one is checked where it is used.
 #define GPUPOOL_NEED(name) \
   if (!name) return #name;

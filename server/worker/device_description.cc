@@ -2,6 +2,8 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+
 #include "server/log/log.h"
 #include "server/worker/device_library.h"
 
@@ -170,6 +172,17 @@ void describe_present_state(const DeviceLibrary& library, std::vector<control::D
     devices[ordinal].set_free_bytes(free);
     devices[ordinal].set_least_priority(least);
     devices[ordinal].set_greatest_priority(greatest);
+  }
+}
+
+void limit_memory(const quota::Ledger& ledger, std::vector<control::Device>& devices) {
+  for (size_t ordinal = 0; ordinal < devices.size(); ++ordinal) {
+    control::Device& device = devices[ordinal];
+    device.set_memory_limited(ledger.limited());
+    const auto room = ledger.room(static_cast<int>(ordinal));
+    if (!room) continue;
+    device.set_total_bytes(std::min<uint64_t>(device.total_bytes(), room->limit));
+    device.set_free_bytes(std::min<uint64_t>(device.free_bytes(), room->free));
   }
 }
 

@@ -68,20 +68,26 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   properties.allocFlags.gpuDirectRDMACapable = can_be_moved(device) ? 1 : 0;
-  Mapping mapping{size, 0, contexts_.current()};
-  CUresult result = create(properties, mapping);
+  Mapping mapping{size, 0, contexts_.current(), device};
+  CUresult result = charge(device, size);
   if (result != CUDA_SUCCESS) return result;
-  result = api_.cuMemMap(address, size, 0, mapping.memory, 0);
+  result = create(&mapping.memory, size, properties, 0);
   if (result == CUDA_SUCCESS) {
-    result = allow_access(address, size, properties.location);
-    if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, size);
+    result = place(address, mapping, properties.location);
+    if (result != CUDA_SUCCESS) api_.cuMemRelease(mapping.memory);
   }
-  if (result != CUDA_SUCCESS) {
-    api_.cuMemRelease(mapping.memory);
-    return result;
-  }
-  mappings_.emplace_hint(next, address, mapping);
-  return CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS) mappings_.emplace_hint(next, address, mapping);
+  else uncharge(device, size);
+  return result;
+}
+
+CUresult DeviceMemory::place(uint64_t address, const Mapping& mapping, CUmemLocation device) {
+  CUresult result = api_.cuMemMap(address, mapping.size, 0, mapping.memory, 0);
+  if (result != CUDA_SUCCESS) return result;
+  result = allow_access(address, mapping.size, device);
+  if (result == CUDA_SUCCESS) result = scrubber_.clear(address, mapping.size, mapping.device);
+  if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, mapping.size);
+  return result;
 }
 
 // By a network card: memory is made for that, where the device can.
@@ -139,11 +145,23 @@ std::map<uint64_t, DeviceMemory::Mapping>::const_iterator DeviceMemory::mapping_
   return address - mapping->first < mapping->second.size ? mapping : mappings_.end();
 }
 
-CUresult DeviceMemory::create(const CUmemAllocationProp& properties, Mapping& mapping) {
+CUresult DeviceMemory::charge(int device, uint64_t bytes) {
+  if (bytes == 0) return CUDA_SUCCESS;
+  const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
+  while (!ledger_.reserve(device, bytes)) {
+    if (wait_for_free(stop)) continue;
+    ledger_.note_refusal();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
+                              unsigned long long flags) {
+  if (!api_.cuMemCreate) return CUDA_ERROR_NOT_SUPPORTED;
   const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
   while (true) {
-    const CUresult result = api_.cuMemCreate(&mapping.memory, mapping.size, &properties, 0);
-    // What the client has freed already counts as free.
+    const CUresult result = api_.cuMemCreate(memory, size, &properties, flags);
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !wait_for_free(stop)) return result;
   }
 }
@@ -152,6 +170,7 @@ void DeviceMemory::unmap(const Piece& piece) {
   if (windows_) windows_->drop(piece.address, piece.mapping.size);
   api_.cuMemUnmap(piece.address, piece.mapping.size);
   api_.cuMemRelease(piece.mapping.memory);
+  uncharge(piece.mapping.device, piece.mapping.size);
 }
 
 CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, ContextState* context,

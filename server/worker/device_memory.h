@@ -14,9 +14,11 @@
 #include <span>
 #include <vector>
 
+#include "server/quota/ledger.h"
 #include "server/worker/contexts.h"
 #include "server/worker/device_windows.h"
 #include "server/worker/outbox.h"
+#include "server/worker/scrubber.h"
 
 namespace gpupool::worker {
 
@@ -27,8 +29,9 @@ constexpr size_t kMaxAvoided = 64;
 class DeviceMemory {
  public:
   // `moved_by` may be null.
-  DeviceMemory(const DeviceApi& api, Contexts& contexts, Outbox& outbox, transport::DirectMemory* moved_by)
-      : api_(api), contexts_(contexts), outbox_(outbox) {
+  DeviceMemory(const DeviceApi& api, Contexts& contexts, Outbox& outbox, quota::Ledger& ledger, Scrubber& scrubber,
+               transport::DirectMemory* moved_by)
+      : api_(api), contexts_(contexts), outbox_(outbox), ledger_(ledger), scrubber_(scrubber) {
     if (moved_by) windows_.emplace(api, *moved_by);
   }
 
@@ -47,6 +50,13 @@ class DeviceMemory {
   uint64_t size() const { return size_; }
 
   CUresult map(uint64_t address, uint64_t size, int device, uint64_t granularity);
+  // In the tenant's quota, before the device gives anything and after it has got it back. OUT_OF_MEMORY: there is not so much
+  // left. What the client has freed already counts as free: it is waited for, bounded. uncharge(): any thread.
+  CUresult charge(int device, uint64_t bytes);
+  void uncharge(int device, uint64_t bytes) { ledger_.release(device, bytes); }
+  // cuMemCreate, which waits as charge() does. The caller has charged it.
+  CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
+                  unsigned long long flags);
   // Waits for `events` (already recorded) and for the work that `streams` have, all of `context`; without any, for
   // nothing but earlier frees.
   CUresult free(uint64_t address, uint64_t size, uint64_t sequence, ContextState* context,
@@ -82,6 +92,7 @@ class DeviceMemory {
     uint64_t size = 0;
     CUmemGenericAllocationHandle memory = 0;
     const ContextState* context = nullptr;
+    int device = 0;
   };
   struct Piece {
     uint64_t address;
@@ -100,7 +111,7 @@ class DeviceMemory {
 
   bool passed(Group& group);
   std::map<uint64_t, Mapping>::const_iterator mapping_of(uint64_t address) const;
-  CUresult create(const CUmemAllocationProp& properties, Mapping& mapping);
+  CUresult place(uint64_t address, const Mapping& mapping, CUmemLocation device);
   bool can_be_moved(int device) const;
   CUresult allow_access(uint64_t address, uint64_t size, CUmemLocation device);
   // Until at least one more free has taken effect; false when there is none, or `stop` has come.
@@ -111,6 +122,8 @@ class DeviceMemory {
   const DeviceApi& api_;
   Contexts& contexts_;
   Outbox& outbox_;
+  quota::Ledger& ledger_;
+  Scrubber& scrubber_;
   std::vector<std::pair<uint64_t, uint64_t>> avoided_;  // base, size
   uint64_t base_ = 0;
   uint64_t size_ = 0;

@@ -51,9 +51,11 @@ Usage measured(const SessionStart& start) {
 Executor::Executor(SessionStart& start)
     : start(start),
       counters(start.usage.counters()),
-      outbox(*start.connection, counters),
+      ledger(start.usage.account, start.usage.page, start.usage.slot),
+      outbox(*start.connection, counters, ledger),
       capture(outbox),
       contexts(api),
+      scrubber(api, contexts),
       table(api, contexts, counters),
       compute(api, measured(start), waits, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); }),
       remote(start.connection->direct_memory(), outbox, start.bandwidth),
@@ -61,7 +63,9 @@ Executor::Executor(SessionStart& start)
       shared_memory(api, waits),
       bulk(api, outbox, staging, waits, capture, output_possible),
       links(copies, outbox, start.compression, start.welcome_bulk),
-      memory(api, contexts, outbox, remote.memory()),
+      memory(api, contexts, outbox, ledger, scrubber, remote.memory()),
+      virtual_memory(api, memory, scrubber),
+      footprints(api, contexts, memory),
       callbacks([this](uint64_t id, const void* context) {
         // No driver call is allowed on the device's callback thread, and finished copies must be sent first.
         const bool told = waits.submit(context, [this, id, context] {
@@ -81,7 +85,9 @@ Executor::Executor(SessionStart& start)
   table.on_code_gone([this](uint64_t handle) {
     images.forget(handle);
     memory.forget_variables(handle);
+    footprints.forget_image(handle);
   });
+  table.release_memory_by([this](CUmemGenericAllocationHandle handle) { virtual_memory.release(handle); });
   memory.take_range(start.range_base, start.range_size);
   if (!start.direct_memory) memory.stage_always();
 }
@@ -269,6 +275,7 @@ bool Executor::leave(ContextState& context) {
   for (const CUevent event : context.departed) context.events->give(event);
   context.departed.clear();
   if (context.barrier) context.events->give(std::exchange(context.barrier, nullptr));
+  scrubber.leave(context);
   staging.drop_context(context, false);
   shared_memory.drop_context(context);
   memory.drop_context(context, false);
@@ -297,6 +304,7 @@ void Executor::tear_down() {
   for (auto& [handle, context] : contexts.all()) {
     contexts.enter(context.get());
     api.cuCtxSynchronize();
+    scrubber.leave(*context);
     staging.drop_context(*context, false);
     shared_memory.drop_context(*context);
     bulk.drop_context(*context);

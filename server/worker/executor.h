@@ -25,6 +25,7 @@
 #include "server/worker/device_api.h"
 #include "server/worker/device_memory.h"
 #include "server/worker/event_guard.h"
+#include "server/worker/footprints.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/host_callbacks.h"
 #include "server/worker/images.h"
@@ -37,6 +38,7 @@
 #include "server/worker/staging.h"
 #include "server/worker/stream_holds.h"
 #include "server/worker/uploads.h"
+#include "server/worker/virtual_memory.h"
 #include "server/worker/waits.h"
 
 namespace gpupool::worker {
@@ -81,10 +83,12 @@ class Executor {
   SessionStart& start;
   quota::SessionPage& counters;
   DeviceApi api;
+  quota::Ledger ledger;
   Outbox outbox;
   OutputCapture capture;
   std::atomic<bool> output_possible{false};  // there is device code, which may print
   Contexts contexts;
+  Scrubber scrubber;
   HandleTable table;
   WaitPool waits;
   ComputeGate compute;
@@ -95,6 +99,8 @@ class Executor {
   BulkCopies copies;
   BulkLinks links;
   DeviceMemory memory;
+  VirtualMemory virtual_memory;
+  Footprints footprints;
   HostCallbacks callbacks;
   StreamHolds holds;
   Uploads uploads;

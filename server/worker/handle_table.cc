@@ -62,8 +62,8 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
       return;
     }
     if (entry.stream && departing_) departing_(*entry.stream);
-    forget(entry);
     destroy(old_kind, old);
+    forget(entry);
   }
   entry.handle = handle;
   entry.object = object;
@@ -139,8 +139,8 @@ void HandleTable::destroy(Kind kind, void* object) {
       break;
 #endif
     case Kind::memory:
-      if (api_.cuMemRelease) {
-        api_.cuMemRelease(static_cast<CUmemGenericAllocationHandle>(reinterpret_cast<uintptr_t>(object)));
+      if (release_memory_) {
+        release_memory_(static_cast<CUmemGenericAllocationHandle>(reinterpret_cast<uintptr_t>(object)));
       }
       break;
     case Kind::memory_pool:
@@ -178,8 +178,8 @@ void HandleTable::destroy_where(const ContextState* context) {
         void* const object = entry.object;
         if (entry.context) contexts_.enter(entry.context);
         children_.erase(entry.handle);
-        forget(entry);
         destroy(kind, object);
+        forget(entry);
       }
     }
   }

@@ -56,6 +56,8 @@ class HandleTable {
   void on_stream_departing(std::function<void(StreamState&)> departing) { departing_ = std::move(departing); }
   // Called when a module or library is gone.
   void on_code_gone(std::function<void(uint64_t)> gone) { code_gone_ = std::move(gone); }
+  // Called in place of cuMemRelease, which the table would call.
+  void release_memory_by(std::function<void(CUmemGenericAllocationHandle)> release) { release_memory_ = std::move(release); }
   // A handle that no client of ours makes was bound: the session must end.
   bool broken() const { return broken_; }
   size_t size() const { return size_; }
@@ -86,6 +88,7 @@ class HandleTable {
   std::unordered_map<uint64_t, std::vector<uint64_t>> children_;  // of modules and libraries
   std::function<void(StreamState&)> departing_;
   std::function<void(uint64_t)> code_gone_;
+  std::function<void(CUmemGenericAllocationHandle)> release_memory_;
   size_t size_ = 0;
   bool broken_ = false;
 };

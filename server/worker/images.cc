@@ -33,12 +33,14 @@ void collect_layouts(const cuda::Image& image, std::unordered_map<std::string, s
 }  // namespace
 
 template <class Load>
-Images::Loaded Images::load(std::span<const std::byte> bytes, Kept& kept, Load&& load) {
+Images::Loaded Images::load(std::span<const std::byte> bytes, Kept& kept, const Admit& admit, Load&& load) {
   Loaded loaded;
   cuda::Bundle bundle;
   cuda::Image image;
   loaded.result = bundle.parse(bytes);
   if (loaded.result == CUDA_SUCCESS) loaded.result = cuda::parse_image(bundle.spans(), image);
+  if (loaded.result == CUDA_SUCCESS) loaded.result = admit(image);
+  loaded.admitted = loaded.result == CUDA_SUCCESS;
   if (loaded.result != CUDA_SUCCESS) return loaded;
   kept.logs = std::make_unique<Logs>();
   std::array<CUjit_option, 4> options{CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
@@ -52,10 +54,10 @@ Images::Loaded Images::load(std::span<const std::byte> bytes, Kept& kept, Load&&
   return loaded;
 }
 
-Images::Loaded Images::load_module(uint64_t handle, std::span<const std::byte> bundle) {
+Images::Loaded Images::load_module(uint64_t handle, std::span<const std::byte> bundle, const Admit& admit) {
   Kept kept;
   CUmodule module = nullptr;
-  Loaded loaded = load(bundle, kept, [&](const void* image, unsigned count, CUjit_option* options, void** values) {
+  Loaded loaded = load(bundle, kept, admit, [&](const void* image, unsigned count, CUjit_option* options, void** values) {
     return api_.cuModuleLoadDataEx(&module, image, count, options, values);
   });
   loaded.object = module;
@@ -64,12 +66,12 @@ Images::Loaded Images::load_module(uint64_t handle, std::span<const std::byte> b
   return loaded;
 }
 
-Images::Loaded Images::load_library(uint64_t handle, std::span<const std::byte> bundle) {
+Images::Loaded Images::load_library(uint64_t handle, std::span<const std::byte> bundle, const Admit& admit) {
 #if CUDA_VERSION >= 12000
   if (!api_.cuLibraryLoadData) return {.result = CUDA_ERROR_NOT_SUPPORTED};
   Kept kept;
   CUlibrary library = nullptr;
-  Loaded loaded = load(bundle, kept, [&](const void* image, unsigned count, CUjit_option* options, void** values) {
+  Loaded loaded = load(bundle, kept, admit, [&](const void* image, unsigned count, CUjit_option* options, void** values) {
     return api_.cuLibraryLoadData(&library, image, options, values, count, nullptr, nullptr, 0);
   });
   loaded.object = library;

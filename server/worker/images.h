@@ -3,6 +3,7 @@
 // that do not tell them) is kept here. The executor's thread alone uses it.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,10 +25,13 @@ class Images {
   struct Loaded {
     CUresult result = CUDA_SUCCESS;
     void* object = nullptr;
+    bool admitted = false;
     std::string log;  // what the JIT compiler said
   };
-  Loaded load_module(uint64_t handle, std::span<const std::byte> bundle);
-  Loaded load_library(uint64_t handle, std::span<const std::byte> bundle);
+  // Asked when the image is understood, before the driver gets it.
+  using Admit = std::function<CUresult(const cuda::Image&)>;
+  Loaded load_module(uint64_t handle, std::span<const std::byte> bundle, const Admit& admit);
+  Loaded load_library(uint64_t handle, std::span<const std::byte> bundle, const Admit& admit);
   // Parameter layout of a kernel by name, where the driver cannot tell it; null: unknown.
   const std::vector<cuda::KernelParam>* layout(uint64_t owner, std::string_view kernel) const;
   void forget(uint64_t handle) { kept_.erase(handle); }
@@ -42,7 +46,7 @@ class Images {
     std::unordered_map<std::string, std::vector<cuda::KernelParam>> layouts;
   };
   template <class Load>
-  Loaded load(std::span<const std::byte> bundle, Kept& kept, Load&& load);
+  Loaded load(std::span<const std::byte> bundle, Kept& kept, const Admit& admit, Load&& load);
 
   const DeviceApi& api_;
   std::unordered_map<uint64_t, Kept> kept_;

@@ -150,6 +150,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
     return server::kWorkerHandoverFailed;
   }
   describe_present_state(library, devices);
+  limit_memory(quota::Ledger(usage.account, usage.page, usage.slot), devices);
 
   control::HelloReply reply;
   reply.set_status(control::HelloReply::OK);

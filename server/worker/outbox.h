@@ -11,13 +11,15 @@
 
 #include "protocol/transport/transport.h"
 #include "protocol/wire/frame.h"
+#include "server/quota/ledger.h"
 #include "server/quota/session_page.h"
 
 namespace gpupool::worker {
 
 class Outbox {
  public:
-  Outbox(transport::Connection& connection, quota::SessionPage& counters) : connection_(connection), counters_(counters) {}
+  Outbox(transport::Connection& connection, quota::SessionPage& counters, const quota::Ledger& ledger)
+      : connection_(connection), counters_(counters), ledger_(ledger) {}
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
@@ -40,6 +42,7 @@ class Outbox {
 
   transport::Connection& connection_;
   quota::SessionPage& counters_;
+  const quota::Ledger& ledger_;
   std::mutex mutex_;
   std::atomic<uint64_t> retired_{0};
   std::atomic<bool> over_{false};

@@ -55,6 +55,11 @@ class Memory {
 // Zeroed memory without a charge; `released` runs when the last reference goes. SharedDevice::allocate() is the usual way.
 std::shared_ptr<Memory> create_memory(uint64_t size, std::function<void()> released);
 
+// Memory is full of other things instead of zeroes when it is mapped for the first time, as other devices' is: for tests of
+// those who clear it (SOFTGPU_DIRTY_MEMORY=1). Before the first map_memory().
+void make_memory_dirty();
+bool memory_is_dirty();
+
 enum class Access : uint8_t { none, read, read_write };
 
 // offset, address and size in bytes, multiples of the page size. The addresses must be allocated and not mapped yet.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -23,6 +24,16 @@ int protection_of(Access access) {
     case Access::read_write: return PROT_READ | PROT_WRITE;
   }
   return PROT_NONE;
+}
+
+std::atomic<bool> dirty{false};
+constexpr unsigned char kDirt = 0xdb;
+
+// Of memory at an address, whatever may be done with it there.
+void make_dirty(uint64_t address, uint64_t size, Access access) {
+  void* const start = reinterpret_cast<void*>(address);
+  if (mprotect(start, size, PROT_READ | PROT_WRITE) == 0) std::memset(start, kDirt, size);
+  mprotect(start, size, protection_of(access));
 }
 
 bool page_multiple(uint64_t value) { return value % page_bytes() == 0; }
@@ -149,6 +160,13 @@ bool MappedMemory::move_to_file() {
     close(file);
     return false;
   }
+  if (state_ == State::fresh && dirty) {
+    void* const start = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (start != MAP_FAILED) {
+      std::memset(start, kDirt, size);
+      munmap(start, size);
+    }
+  }
   if (state_ != State::fresh) {
     void* home = reinterpret_cast<void*>(home_);
     moving_begin = home_;
@@ -184,6 +202,7 @@ bool MappedMemory::place(uint64_t offset, uint64_t address, uint64_t size, Acces
   if (whole && state_ == State::fresh) {
     if (!back_with_fresh_pages(address, size, protection_of(access), true)) return false;
     madvise(reinterpret_cast<void*>(address), size, MADV_DONTFORK);  // a forked child must not make every page copy-on-write
+    if (dirty) make_dirty(address, size, access);
   } else if (whole && state_ == State::parked && move_pages(home_, address, size)) {
     release_addresses(home_, size);
     mprotect(reinterpret_cast<void*>(address), size, protection_of(access));
@@ -217,6 +236,9 @@ bool MappedMemory::leave(uint64_t address, uint64_t size, bool last_reference) {
 }
 
 }  // namespace
+
+void make_memory_dirty() { dirty = true; }
+bool memory_is_dirty() { return dirty; }
 
 std::shared_ptr<Memory> create_memory(uint64_t size, std::function<void()> released) {
   if (size == 0 || size > kRangeSize || !reserve_range()) return nullptr;

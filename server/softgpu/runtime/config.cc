@@ -94,6 +94,7 @@ std::variant<Config, std::string> read_config() {
   }
   config.instance = std::string(variable("SOFTGPU_INSTANCE"));
   config.log = variable("SOFTGPU_LOG") == "1";
+  config.dirty_memory = variable("SOFTGPU_DIRTY_MEMORY") == "1";
   return config;
 }
 

@@ -15,6 +15,7 @@ struct Config {
   unsigned threads = 0;       // SOFTGPU_THREADS, per device and process; 0: one per core
   std::string instance;  // SOFTGPU_INSTANCE
   bool log = false;      // SOFTGPU_LOG=1
+  bool dirty_memory = false;  // SOFTGPU_DIRTY_MEMORY=1: new memory is full of garbage
 };
 
 constexpr int kMaxDevices = 64;

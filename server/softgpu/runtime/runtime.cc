@@ -96,6 +96,7 @@ CUresult Runtime::open_devices() {
     return CUDA_ERROR_INVALID_VALUE;
   }
   config_ = std::get<Config>(config);
+  if (config_.dirty_memory) make_memory_dirty();
   if (!reserve_range()) {
     fprintf(stderr,
             "softgpu: the address range that devices need is taken by something else in this process\n");

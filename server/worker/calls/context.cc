@@ -25,10 +25,9 @@ void remove(Executor& session, ContextState& context) {
   session.contexts.remove(context.handle);
 }
 
-CUresult add(Executor& session, uint64_t handle, CUcontext object, int device, bool primary) {
-  session.contexts.add(handle, object, device, primary);
+void add(Executor& session, uint64_t handle, CUcontext object, int device, bool primary, Footprints::Coming& footprint) {
+  footprint.become(*session.contexts.add(handle, object, device, primary));
   session.table.bind(cuda::Kind::context, handle, object);
-  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -47,13 +46,22 @@ Outcome retain_primary_context(Executor& session, Command& command) {
     if (result != CUDA_SUCCESS) return result;
   }
   CUcontext object = nullptr;
-  const CUresult result = session.api.cuDevicePrimaryCtxRetain(&object, body->device);
-  if (result != CUDA_SUCCESS) return result;
   if (known) {
-    ++known->retained;
-    return CUDA_SUCCESS;
+    const CUresult result = session.api.cuDevicePrimaryCtxRetain(&object, body->device);
+    if (result == CUDA_SUCCESS) ++known->retained;
+    return result;
   }
-  return add(session, body->handle, object, body->device, true);
+  Footprints::Coming coming(session.footprints, body->device);
+  if (coming.result() != CUDA_SUCCESS) return coming.result();
+  CUresult result = session.api.cuDevicePrimaryCtxRetain(&object, body->device);
+  if (result != CUDA_SUCCESS) return result;
+  result = coming.measure();
+  if (result != CUDA_SUCCESS) {
+    session.api.cuDevicePrimaryCtxRelease_v2(body->device);
+    return result;
+  }
+  add(session, body->handle, object, body->device, true, coming);
+  return CUDA_SUCCESS;
 }
 
 Outcome release_primary_context(Executor& session, Command& command) {
@@ -62,10 +70,10 @@ Outcome release_primary_context(Executor& session, Command& command) {
   const Retire retire(session, command);
   ContextState* const context = session.contexts.find_primary(body->device);
   if (!context || context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--context->retained == 0) {
-    if (!session.leave(*context)) return stuck();
-    remove(session, *context);
-  }
+  if (--context->retained != 0) return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
+  const Footprints::Leaving leaving(session.footprints, *context);
+  if (!session.leave(*context)) return stuck();
+  remove(session, *context);
   return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
 }
 
@@ -76,6 +84,7 @@ Outcome reset_primary_context(Executor& session, Command& command) {
   ContextState* const context = session.contexts.find_primary(body->device);
   if (!context) return CUDA_SUCCESS;  // nothing to reset
   if (context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
+  const Footprints::Leaving leaving(session.footprints, *context);
   if (!session.leave(*context)) return stuck();
   // Reset ends what was retained; the client retains the context again before it uses it again.
   const unsigned retained = context->retained;
@@ -93,11 +102,20 @@ Outcome create_context(Executor& session, Command& command) {
   if (session.contexts.all().size() >= kMaxContexts) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!session.api.cuCtxCreate_v2 || !session.api.cuCtxDestroy_v2) return CUDA_ERROR_NOT_SUPPORTED;
   session.contexts.enter(nullptr);
+  Footprints::Coming coming(session.footprints, body->device);
+  if (coming.result() != CUDA_SUCCESS) return coming.result();
   CUcontext object = nullptr;
-  const CUresult result = session.api.cuCtxCreate_v2(&object, body->flags, body->device);
+  CUresult result = session.api.cuCtxCreate_v2(&object, body->flags, body->device);
   forget_current();  // creating a context makes it current
   if (result != CUDA_SUCCESS) return result;
-  return add(session, body->handle, object, body->device, false);
+  result = coming.measure();
+  if (result != CUDA_SUCCESS) {
+    session.api.cuCtxDestroy_v2(object);
+    forget_current();
+    return result;
+  }
+  add(session, body->handle, object, body->device, false, coming);
+  return CUDA_SUCCESS;
 }
 
 Outcome destroy_context(Executor& session, Command& command) {
@@ -106,6 +124,7 @@ Outcome destroy_context(Executor& session, Command& command) {
   const Retire retire(session, command);
   ContextState* const context = session.contexts.find(body->handle);
   if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  const Footprints::Leaving leaving(session.footprints, *context);
   if (!session.leave(*context)) return stuck();
   const CUcontext object = context->object;
   remove(session, *context);

@@ -1,5 +1,7 @@
 #include "server/worker/calls/guards.h"
 
+#include <algorithm>
+
 #include "server/worker/executor.h"
 
 namespace gpupool::worker::guards {
@@ -133,15 +135,22 @@ bool plain_properties(const CUmemAllocationProp* properties) {
 CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* properties,
                        unsigned long long flags) {
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult result = REAL(cuMemCreate)(handle, size, properties, flags);
-  if (result != CUDA_ERROR_OUT_OF_MEMORY || !t_executor->memory.pending()) return result;
-  t_executor->memory.settle();  // what the client has freed already counts as free
-  return REAL(cuMemCreate)(handle, size, properties, flags);
+  return t_executor->virtual_memory.create(handle, size, *properties, flags);
 }
+CUresult release_memory(CUmemGenericAllocationHandle handle) { return t_executor->virtual_memory.release(handle); }
+// Of the device, as much as the tenant may have.
 CUresult memory_info(size_t* free, size_t* total) {
   t_executor->memory.settle();
-  return REAL(cuMemGetInfo_v2)(free, total);
+  const CUresult result = REAL(cuMemGetInfo_v2)(free, total);
+  const ContextState* const context = t_executor->contexts.current();
+  if (result != CUDA_SUCCESS || !context) return result;
+  if (const auto room = t_executor->ledger.room(context->device)) {
+    *free = std::min<uint64_t>(*free, room->free);
+    *total = std::min<uint64_t>(*total, room->limit);
+  }
+  return result;
 }
+CUresult set_limit(CUlimit limit, size_t value) { return t_executor->footprints.set_limit(limit, value); }
 CUresult granularity(size_t* size, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags option) {
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
   return REAL(cuMemGetAllocationGranularity)(size, properties, option);
@@ -149,11 +158,11 @@ CUresult granularity(size_t* size, const CUmemAllocationProp* properties, CUmemA
 CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
              unsigned long long flags) {
   if (!t_executor->memory.in_range(address, size)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemMap)(address, size, offset, handle, flags);
+  return t_executor->virtual_memory.map(address, size, offset, handle, flags);
 }
 CUresult unmap(CUdeviceptr address, size_t size) {
   if (!t_executor->memory.in_range(address, size)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemUnmap)(address, size);
+  return t_executor->virtual_memory.unmap(address, size);
 }
 CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* access, size_t count) {
   if (!t_executor->memory.in_range(address, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -256,6 +265,8 @@ const Wrapper kWrappers[] = {
     WRAP(cuMemcpy2DAsync_v2, copy_2d),
     WRAP(cuMemcpy3DAsync_v2, copy_3d),
     WRAP(cuMemCreate, create_memory),
+    WRAP(cuMemRelease, release_memory),
+    WRAP(cuCtxSetLimit, set_limit),
     WRAP(cuMemGetAllocationGranularity, granularity),
     WRAP(cuMemGetInfo_v2, memory_info),
     WRAP(cuMemMap, map),

@@ -10,8 +10,9 @@
 #define GPUPOOL_GUARDED_CALLS(X)                                                                                   \
   X(cuMemsetD8Async) X(cuMemsetD16Async) X(cuMemsetD32Async) X(cuMemsetD2D8Async) X(cuMemsetD2D16Async)            \
   X(cuMemsetD2D32Async) X(cuMemcpyDtoDAsync_v2) X(cuMemcpy2DAsync_v2) X(cuMemcpy3DAsync_v2) X(cuMemcpyPeerAsync)   \
-  X(cuMemCreate) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) X(cuMemGetAllocationGranularity)    \
-  X(cuStreamCreate) X(cuStreamCreateWithPriority) X(cuStreamDestroy_v2) X(cuStreamQuery) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2)                       \
+  X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess)                     \
+  X(cuMemGetAllocationGranularity) X(cuCtxSetLimit) X(cuStreamCreate) X(cuStreamCreateWithPriority)                \
+  X(cuStreamDestroy_v2) X(cuStreamQuery) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2)                       \
   X(cuStreamWriteValue32_v2) X(cuStreamWriteValue64_v2) X(cuStreamBatchMemOp_v2) X(cuEventDestroy_v2)              \
   X(cuEventQuery) X(cuMemGetInfo_v2)
 

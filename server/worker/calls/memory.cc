@@ -9,7 +9,9 @@ Outcome map_memory(Executor& session, Command& command) {
   const auto& granularity = session.start.granularity;
   if (body->device < 0 || static_cast<size_t>(body->device) >= granularity.size()) return CUDA_ERROR_INVALID_DEVICE;
   session.memory.collect();
-  return session.memory.map(body->address, body->size, body->device, granularity[body->device]);
+  const CUresult result = session.memory.map(body->address, body->size, body->device, granularity[body->device]);
+  if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(body->address);
+  return result;
 }
 
 Outcome free_memory(Executor& session, Command& command) {

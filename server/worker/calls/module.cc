@@ -84,6 +84,8 @@ Outcome finish_load(Executor& session, const Wanted& wanted, Kind kind, const Im
   if (loaded.result == CUDA_SUCCESS) {
     session.table.bind(kind, wanted.body.handle, loaded.object);
     if (wanted.uploaded) session.cached_images.deposit(wanted.bundle());
+  } else if (loaded.admitted) {
+    session.footprints.forget_image(wanted.body.handle);
   }
   session.output_possible = true;
   if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
@@ -115,7 +117,11 @@ Outcome load_module(Executor& session, Command& command) {
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
   if (!wanted.here()) return not_here(wanted);
-  return finish_load(session, wanted, Kind::module, session.images.load_module(wanted.body.handle, wanted.bundle()));
+  const uint64_t handle = wanted.body.handle;
+  return finish_load(session, wanted, Kind::module,
+                     session.images.load_module(handle, wanted.bundle(), [&](const cuda::Image& image) {
+                       return session.footprints.add_module(handle, image);
+                     }));
 }
 
 Outcome load_library(Executor& session, Command& command) {
@@ -124,7 +130,11 @@ Outcome load_library(Executor& session, Command& command) {
   if (!may_load(session)) return CUDA_ERROR_OUT_OF_MEMORY;
   session.enter(command);
   if (!wanted.here()) return not_here(wanted);
-  return finish_load(session, wanted, Kind::library, session.images.load_library(wanted.body.handle, wanted.bundle()));
+  const uint64_t handle = wanted.body.handle;
+  return finish_load(session, wanted, Kind::library,
+                     session.images.load_library(handle, wanted.bundle(), [&](const cuda::Image& image) {
+                       return session.footprints.add_library(handle, image);
+                     }));
 }
 
 Outcome get_function(Executor& session, Command& command) {

@@ -51,7 +51,8 @@ hello::HelloReply sample_reply() {
                          .granularity = 2u << 20,
                          .has_virtual_memory = number != 1,
                          .least_priority = 0,
-                         .greatest_priority = -5};
+                         .greatest_priority = -5,
+                         .memory_limited = number == 1};
     for (int id = 1; id < 120; ++id) device.attributes.push_back({id, id % 7 == 0 ? -id : id * 1000});
     reply.devices.push_back(std::move(device));
   }
@@ -101,6 +102,7 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
     added->set_has_virtual_memory(device.has_virtual_memory);
     added->set_least_priority(device.least_priority);
     added->set_greatest_priority(device.greatest_priority);
+    added->set_memory_limited(device.memory_limited);
   }
   if (in.addresses.base != 0 || in.addresses.size != 0) {
     out.mutable_addresses()->set_base(in.addresses.base);

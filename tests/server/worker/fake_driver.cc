@@ -60,11 +60,14 @@ CUresult reset(CUdevice) { return CUDA_SUCCESS; }
 CUresult create_context(CUcontext* context, unsigned, CUdevice) {
   const Lock lock(driver().mutex);
   t_current = *context = add_context();
+  driver().memory_used += driver().context_bytes;
   return CUDA_SUCCESS;
 }
 CUresult destroy_context(CUcontext context) {
   const Lock lock(driver().mutex);
-  return driver().contexts.erase(context) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  if (driver().contexts.erase(context) != 1) return CUDA_ERROR_INVALID_CONTEXT;
+  driver().memory_used -= driver().context_bytes;
+  return CUDA_SUCCESS;
 }
 bool all_idle() {
   const auto idle = [](const auto& stream) { return !stream || stream->work.empty(); };
@@ -287,6 +290,7 @@ CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const 
   driver().memory_used += size;
   *handle = driver().next_handle++;
   driver().physical[*handle] = size;
+  driver().fresh.insert(*handle);
   return CUDA_SUCCESS;
 }
 CUresult release_memory(CUmemGenericAllocationHandle handle) {
@@ -302,6 +306,9 @@ CUresult map_memory(CUdeviceptr address, size_t size, size_t, CUmemGenericAlloca
   if (!driver().physical.contains(handle) || is_mapped(address, 1)) return CUDA_ERROR_INVALID_VALUE;
   ::mprotect(reinterpret_cast<void*>(address), size, PROT_READ | PROT_WRITE);
   driver().mapped[address] = {size, handle};
+  if (!driver().zeroes_memory && driver().fresh.erase(handle) != 0) {
+    std::memset(reinterpret_cast<void*>(address), static_cast<int>(FakeDriver::kDirt), size);
+  }
   return CUDA_SUCCESS;
 }
 CUresult unmap_memory(CUdeviceptr address, size_t size) {
@@ -325,6 +332,32 @@ CUresult reserve(CUdeviceptr* address, size_t size, size_t, CUdeviceptr wished, 
 CUresult free_range(CUdeviceptr address, size_t size) {
   ::munmap(reinterpret_cast<void*>(address), size);
   return CUDA_SUCCESS;
+}
+
+int zeroes_memory() { return driver().zeroes_memory; }
+CUresult memory_info(size_t* free, size_t* total) {
+  const Lock lock(driver().mutex);
+  *total = FakeDriver::kMemory;
+  *free = FakeDriver::kMemory - driver().memory_used;
+  return CUDA_SUCCESS;
+}
+CUresult get_limit(size_t* value, CUlimit limit) {
+  *value = driver().limits[limit];
+  return CUDA_SUCCESS;
+}
+CUresult set_limit(CUlimit limit, size_t value) {
+  if (value == 77) return CUDA_ERROR_INVALID_VALUE;
+  driver().limits[limit] = value;
+  return CUDA_SUCCESS;
+}
+CUresult device_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 2; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = 100; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
 }
 
 CUresult load_module(CUmodule* module, const void* image, unsigned count, CUjit_option* options, void** values) {
@@ -401,6 +434,11 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuCtxDestroy_v2, destroy_context),
     FAKE(cuCtxSynchronize, synchronize_context),
     FAKE(cuCtxGetCacheConfig, get_cache),
+    FAKE(cuCtxGetLimit, get_limit),
+    FAKE(cuCtxSetLimit, set_limit),
+    FAKE(cuDeviceGetAttribute, device_attribute),
+    FAKE(cuMemGetInfo_v2, memory_info),
+    {"softgpu_zeroes_memory", reinterpret_cast<void*>(&zeroes_memory)},
     FAKE(cuStreamCreateWithPriority, create_stream),
     FAKE(cuStreamDestroy_v2, destroy_stream),
     FAKE(cuStreamQuery, query_stream),

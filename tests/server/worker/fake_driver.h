@@ -71,6 +71,9 @@ class FakeDriver {
   }
 
   bool stream_memory_operations = false;  // before the session starts
+  bool zeroes_memory = true;              // likewise; else memory is full of kDirt
+  static constexpr std::byte kDirt{0xdb};
+  uint64_t context_bytes = 0;             // of the device, for each context that is created
   uint64_t range_base = 0;
   uint64_t range_size = 0;
 
@@ -82,6 +85,7 @@ class FakeDriver {
   std::set<void*> pinned;
   std::set<void*> registered;
   std::set<CUmodule> modules;
+  std::set<uint64_t> fresh;                                   // of them, never mapped
   std::map<uint64_t, size_t> physical;                        // cuMemCreate
   std::map<uint64_t, std::pair<size_t, uint64_t>> mapped;     // address: size, handle
   std::vector<FakeLaunch> launches;
@@ -93,6 +97,7 @@ class FakeDriver {
   int blocked = 0;
   int synchronized_events = 0;
   uint64_t memory_used = 0;
+  std::map<int, size_t> limits{{CU_LIMIT_STACK_SIZE, 1024}, {CU_LIMIT_PRINTF_FIFO_SIZE, 1u << 20}, {CU_LIMIT_MALLOC_HEAP_SIZE, 8u << 20}};
   uint64_t next_handle = 1;
   uint64_t records = 0;
   std::vector<std::byte> global = std::vector<std::byte>(64);

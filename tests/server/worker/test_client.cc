@@ -89,7 +89,9 @@ class PairConnection final : public transport::Connection {
 }  // namespace
 
 TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_image, bool shares_memory,
-                       testing::FakeDirectMemory* direct, bool staged) {
+                       testing::FakeDirectMemory* direct, bool staged, Usage usage,
+                       const std::function<void(FakeDriver&)>& prepare) {
+  if (prepare) prepare(fake);
   int ends[2];
   must(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no socket pair");
   socket_ = ends[0];
@@ -114,6 +116,7 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
   start.range_size = fake.range_size;
   start.capture_output = capture_output;
   start.control = control;
+  start.usage = std::move(usage);
   start.image_nonce = kImageNonce;
   start.largest_image = largest_image;
   session_ = std::async(std::launch::async, [start = std::move(start)]() mutable { return run_session(std::move(start)); });

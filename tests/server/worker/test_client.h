@@ -2,6 +2,7 @@
 #pragma once
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include "protocol/wire/frame.h"
 #include "protocol/wire/writer.h"
 #include "server/worker/control.h"
+#include "server/worker/session.h"
 #include "tests/server/worker/fake_driver.h"
 #include "tests/support/fake_direct_memory.h"
 
@@ -50,7 +52,8 @@ constexpr image::Nonce kImageNonce{std::byte{1}, std::byte{2}, std::byte{3}};
 class TestClient {
  public:
   explicit TestClient(bool capture_output = false, Control* control = nullptr, uint64_t largest_image = 0,
-                      bool shares_memory = false, testing::FakeDirectMemory* direct = nullptr, bool staged = false);
+                      bool shares_memory = false, testing::FakeDirectMemory* direct = nullptr, bool staged = false,
+                      Usage usage = {}, const std::function<void(FakeDriver&)>& prepare = {});
   ~TestClient();  // hangs up, and waits for the session's end
 
   // Sends a command; its sequence number.

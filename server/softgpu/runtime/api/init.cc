@@ -1,5 +1,6 @@
 // cuInit, versions, cuGetProcAddress and error texts.
 #include "protocol/cuda/version_map.h"
+#include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/api/call.h"
 
 using namespace gpupool;
@@ -18,6 +19,9 @@ CUDA_EXPORT CUresult cuInit(unsigned int flags) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
 }
+
+// Not of CUDA: tells poold's workers whether memory is zeroed when they get it.
+CUDA_EXPORT int softgpu_zeroes_memory() { return memory_is_dirty() ? 0 : 1; }
 
 CUDA_EXPORT CUresult cuDriverGetVersion(int* version) {
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;

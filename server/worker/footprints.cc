@@ -1,0 +1,150 @@
+#include "server/worker/footprints.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/cuda/device_bytes.h"
+
+namespace gpupool::worker {
+namespace {
+
+// Sizes in device memory are rounded by every allocator; this is the least that one takes.
+constexpr uint64_t kRounding = 512;
+// What others allocate while a context is made looks like its own: more than this no context takes.
+constexpr uint64_t kMostOfContext = uint64_t{1} << 30;
+
+}  // namespace
+
+Footprints::Coming::Coming(Footprints& all, int device) : all_(all), device_(device) {
+  const uint64_t libraries = all.libraries();
+  result_ = all.memory_.charge(device, libraries);
+  if (result_ != CUDA_SUCCESS) return;
+  charged_ = libraries;
+  free_before_ = all.free_on(device);
+}
+
+Footprints::Coming::~Coming() { all_.memory_.uncharge(device_, charged_); }
+
+CUresult Footprints::Coming::measure() {
+  const uint64_t after = free_before_ != 0 ? all_.free_on(device_) : 0;
+  if (after == 0 || after >= free_before_) return CUDA_SUCCESS;
+  const uint64_t taken = std::min(free_before_ - after, kMostOfContext);
+  if (const CUresult result = all_.memory_.charge(device_, taken); result != CUDA_SUCCESS) return result;
+  charged_ += taken;
+  return CUDA_SUCCESS;
+}
+
+void Footprints::Coming::become(ContextState& context) { context.charged = std::exchange(charged_, 0); }
+
+uint64_t Footprints::bytes_of(const cuda::Image& image, int device) const {
+  int major = 0, minor = 0;
+  if (!api_.cuDeviceGetAttribute ||
+      api_.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) != CUDA_SUCCESS ||
+      api_.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) != CUDA_SUCCESS) {
+    return 0;
+  }
+  const uint64_t bytes = cuda::device_bytes(image, major, minor);
+  return bytes > UINT64_MAX - kRounding ? bytes : (bytes + kRounding - 1) / kRounding * kRounding;
+}
+
+CUresult Footprints::add_module(uint64_t handle, const cuda::Image& image) {
+  if (images_.contains(handle)) return CUDA_ERROR_INVALID_VALUE;
+  const ContextState* const context = contexts_.current();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  const Image added{bytes_of(image, context->device), context->device};
+  if (const CUresult result = memory_.charge(added.device, added.bytes); result != CUDA_SUCCESS) return result;
+  images_[handle] = added;
+  return CUDA_SUCCESS;
+}
+
+CUresult Footprints::add_library(uint64_t handle, const cuda::Image& image) {
+  if (images_.contains(handle)) return CUDA_ERROR_INVALID_VALUE;
+  const ContextState* const context = contexts_.current();
+  const Image added{bytes_of(image, context ? context->device : 0), -1};
+  std::vector<ContextState*> charged;
+  for (auto& [of, in] : contexts_.all()) {
+    const CUresult result = memory_.charge(in->device, added.bytes);
+    if (result == CUDA_SUCCESS) {
+      charged.push_back(in.get());
+      continue;
+    }
+    for (const ContextState* const back : charged) memory_.uncharge(back->device, added.bytes);
+    return result;
+  }
+  for (ContextState* const in : charged) in->charged += added.bytes;
+  images_[handle] = added;
+  return CUDA_SUCCESS;
+}
+
+void Footprints::forget_image(uint64_t handle) {
+  const auto known = images_.find(handle);
+  if (known == images_.end()) return;
+  const Image gone = known->second;
+  images_.erase(known);
+  if (gone.device >= 0) return memory_.uncharge(gone.device, gone.bytes);
+  for (auto& [of, in] : contexts_.all()) {
+    memory_.uncharge(in->device, gone.bytes);
+    in->charged -= gone.bytes;
+  }
+}
+
+uint64_t Footprints::libraries() const {
+  uint64_t sum = 0;
+  for (const auto& [handle, image] : images_) {
+    if (image.device < 0 && __builtin_add_overflow(sum, image.bytes, &sum)) return UINT64_MAX;
+  }
+  return sum;
+}
+
+uint64_t Footprints::cost(CUlimit limit, size_t value, int device) const {
+  if (limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value;
+  if (limit != CU_LIMIT_STACK_SIZE || !api_.cuDeviceGetAttribute) return 0;
+  int processors = 0, threads = 0;  // every thread that can be on the device has a stack
+  if (api_.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
+      api_.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS) {
+    return 0;
+  }
+  uint64_t bytes = 0;
+  const auto stacks = static_cast<uint64_t>(processors) * static_cast<uint64_t>(threads);
+  return __builtin_mul_overflow(stacks, uint64_t{value}, &bytes) ? UINT64_MAX : bytes;
+}
+
+CUresult Footprints::set_limit(CUlimit limit, size_t value) {
+  ContextState* const context = contexts_.current();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!api_.cuCtxSetLimit || !api_.cuCtxGetLimit) return CUDA_ERROR_NOT_SUPPORTED;
+  auto known = context->limits.find(limit);
+  if (known == context->limits.end()) {
+    size_t at_first = 0;  // which is part of what the context took when it was made
+    const CUresult result = api_.cuCtxGetLimit(&at_first, limit);
+    if (result != CUDA_SUCCESS) return result;
+    known = context->limits.emplace(limit, ContextState::Limit{at_first, 0}).first;
+  }
+  const uint64_t before = cost(limit, known->second.at_first, context->device), now = cost(limit, value, context->device);
+  const uint64_t charge = now > before ? now - before : 0, charged = known->second.charged;
+  if (charge > charged) {
+    const CUresult result = memory_.charge(context->device, charge - charged);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  const CUresult result = api_.cuCtxSetLimit(limit, value);
+  if (result != CUDA_SUCCESS) {
+    if (charge > charged) memory_.uncharge(context->device, charge - charged);
+    return result;
+  }
+  if (charge < charged) memory_.uncharge(context->device, charged - charge);
+  context->charged = context->charged - charged + charge;
+  known->second.charged = charge;
+  return result;
+}
+
+uint64_t Footprints::free_on(int device) {
+  const ContextState* const context = contexts_.find_on(device);
+  if (!context || !api_.cuMemGetInfo_v2) return 0;
+  const CUcontext before = current_context();
+  size_t free = 0, total = 0;
+  const bool told = make_current(api_, context->object) == CUDA_SUCCESS && api_.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
+  make_current(api_, before);
+  return told ? free : 0;
+}
+
+}  // namespace gpupool::worker

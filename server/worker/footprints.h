@@ -1,0 +1,79 @@
+// What counts in the tenant's memory quota beside the memory that the client asks for: contexts, the variables and code of
+// modules and libraries, and what a client raises the limits of a context to (stacks, device printf, malloc in kernels).
+// Arrays and managed memory belong here as soon as they are forwarded. The executor's thread.
+//
+// Counted is what the image says (protocol/cuda/device_bytes.h), a library's once for every context; of a context what the
+// device's free memory lost when it was made, where another context of the session is there to ask in; of its limits what
+// they are raised by.
+#pragma once
+#include <unordered_map>
+
+#include "protocol/cuda/fatbin.h"
+#include "server/worker/device_memory.h"
+
+namespace gpupool::worker {
+
+class Footprints {
+ public:
+  Footprints(const DeviceApi& api, Contexts& contexts, DeviceMemory& memory) : api_(api), contexts_(contexts), memory_(memory) {}
+
+  // A context that is about to be made on `device`: what it takes is charged until it is made a part of the context, or given
+  // back when this is destroyed.
+  class Coming {
+   public:
+    Coming(Footprints& all, int device);
+    ~Coming();
+    Coming(const Coming&) = delete;
+    Coming& operator=(const Coming&) = delete;
+    CUresult result() const { return result_; }  // OUT_OF_MEMORY: it must not be made
+    // It was made. OUT_OF_MEMORY: it must be destroyed again.
+    CUresult measure();
+    void become(ContextState& context);
+
+   private:
+    Footprints& all_;
+    const int device_;
+    CUresult result_;
+    uint64_t charged_ = 0;
+    uint64_t free_before_ = 0;
+  };
+  // A context that is about to be destroyed: what it took is given back when this is.
+  class Leaving {
+   public:
+    Leaving(Footprints& all, const ContextState& context) : all_(all), device_(context.device), charged_(context.charged) {}
+    ~Leaving() { all_.memory_.uncharge(device_, charged_); }
+    Leaving(const Leaving&) = delete;
+    Leaving& operator=(const Leaving&) = delete;
+
+   private:
+    Footprints& all_;
+    const int device_;
+    const uint64_t charged_;
+  };
+
+  // Before an image is loaded under this handle, which must not have one; forget_image() when that failed, and at its end.
+  CUresult add_module(uint64_t handle, const cuda::Image& image);
+  CUresult add_library(uint64_t handle, const cuda::Image& image);
+  void forget_image(uint64_t handle);
+
+  // cuCtxSetLimit, in the current context.
+  CUresult set_limit(CUlimit limit, size_t value);
+
+ private:
+  struct Image {
+    uint64_t bytes = 0;
+    int device = -1;  // of a module; a library is in every context
+  };
+  uint64_t bytes_of(const cuda::Image& image, int device) const;
+  uint64_t libraries() const;
+  uint64_t cost(CUlimit limit, size_t value, int device) const;
+  // As a context of this session on the device tells; 0: there is none, or it cannot.
+  uint64_t free_on(int device);
+
+  const DeviceApi& api_;
+  Contexts& contexts_;
+  DeviceMemory& memory_;
+  std::unordered_map<uint64_t, Image> images_;
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,81 @@
+#include "server/worker/scrubber.h"
+
+#include <utility>
+
+namespace gpupool::worker {
+namespace {
+
+// Another context is current within a scope, and then the one before.
+class Visit {
+ public:
+  Visit(const DeviceApi& api, CUcontext context) : api_(api), before_(current_context()), result_(make_current(api, context)) {}
+  ~Visit() { make_current(api_, before_); }
+  CUresult result() const { return result_; }
+
+ private:
+  const DeviceApi& api_;
+  const CUcontext before_;
+  const CUresult result_;
+};
+
+}  // namespace
+
+CUresult Scrubber::fill(CUdeviceptr address, uint64_t size, CUstream stream) {
+  const CUresult result = api_.cuMemsetD8Async(address, 0, size, stream);
+  return result == CUDA_SUCCESS ? api_.cuStreamSynchronize(stream) : result;
+}
+
+CUresult Scrubber::clear(CUdeviceptr address, uint64_t size, int device) {
+  if (api_.zeroes_memory) return CUDA_SUCCESS;
+  if (!api_.cuMemsetD8Async || !api_.cuStreamCreate) return CUDA_ERROR_NOT_SUPPORTED;
+  if (ContextState* const context = contexts_.find_on(device)) {
+    const Visit visit(api_, context->object);
+    if (visit.result() != CUDA_SUCCESS) return visit.result();
+    if (!context->scrubbing) {
+      const CUresult made = api_.cuStreamCreate(&context->scrubbing, CU_STREAM_NON_BLOCKING);
+      if (made != CUDA_SUCCESS) return made;
+    }
+    return fill(address, size, context->scrubbing);
+  }
+  // The client has no context there yet.
+  CUcontext primary = nullptr;
+  CUresult result = api_.cuDevicePrimaryCtxRetain(&primary, device);
+  if (result != CUDA_SUCCESS) return result;
+  {
+    const Visit visit(api_, primary);
+    CUstream stream = nullptr;
+    result = visit.result();
+    if (result == CUDA_SUCCESS) result = api_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    if (result == CUDA_SUCCESS) {
+      result = fill(address, size, stream);
+      api_.cuStreamDestroy_v2(stream);
+    }
+  }
+  api_.cuDevicePrimaryCtxRelease_v2(device);
+  return result;
+}
+
+CUresult Scrubber::clear_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location) {
+  if (api_.zeroes_memory) return CUDA_SUCCESS;
+  if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree || !api_.cuMemMap || !api_.cuMemUnmap || !api_.cuMemSetAccess) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  CUdeviceptr place = 0;
+  CUresult result = api_.cuMemAddressReserve(&place, size, 0, 0, 0);
+  if (result != CUDA_SUCCESS) return result;
+  result = api_.cuMemMap(place, size, 0, memory, 0);
+  if (result == CUDA_SUCCESS) {
+    const CUmemAccessDesc access{location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    result = api_.cuMemSetAccess(place, size, &access, 1);
+    if (result == CUDA_SUCCESS) result = clear(place, size, location.id);
+    api_.cuMemUnmap(place, size);
+  }
+  api_.cuMemAddressFree(place, size);
+  return result;
+}
+
+void Scrubber::leave(ContextState& context) {
+  if (const CUstream stream = std::exchange(context.scrubbing, nullptr)) api_.cuStreamDestroy_v2(stream);
+}
+
+}  // namespace gpupool::worker

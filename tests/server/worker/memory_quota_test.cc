@@ -1,0 +1,220 @@
+// Whatever takes device memory asks the tenant's account first and gives back what it had.
+#include "protocol/cuda/fatbin.h"
+#include "server/quota/accounts.h"
+#include "tests/server/worker/test_client.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker;
+using namespace gpupool::worker::test;
+using cuda::Kind;
+using cuda::make_handle;
+using wire::Command;
+
+namespace {
+
+constexpr uint64_t kPage = FakeDriver::kGranularity;
+constexpr uint64_t kMemory = make_handle(Kind::memory, 1, 300);
+constexpr uint64_t kModule = make_handle(Kind::module, 1, 301);
+constexpr uint64_t kUpload = make_handle(Kind::upload, 1, 302);
+constexpr uint64_t kSecond = make_handle(Kind::context, 1, 2);
+
+// One session of a tenant who may have `limit` bytes.
+struct Limited {
+  explicit Limited(uint64_t limit, const std::function<void(FakeDriver&)>& prepare = {}) {
+    REQUIRE(accounts.set("t", {.memory_bytes = limit}));
+    place = std::move(*accounts.take("t"));
+    page = *quota::SharedPage<quota::SessionPage>::create("session");
+    client.emplace(false, nullptr, 0, false, nullptr, false, Usage{page, *accounts.of("t"), place->slot()}, prepare);
+    client->retain();
+  }
+  uint64_t used() { return (**accounts.of("t"))->sessions[place->slot()].memory_used[0]; }
+  CUresult map(uint64_t at, uint64_t pages) {
+    return client->ask(Command::map_memory, bytes_of(wire::MapMemory{client->address(at * kPage), pages * kPage, 0, 0}));
+  }
+  void free(uint64_t at, uint64_t pages) {
+    client->send(Command::free_memory, bytes_of(wire::FreeMemory{client->address(at * kPage), pages * kPage, wire::kAllStreams}));
+  }
+  CUresult create(uint64_t handle, uint64_t pages) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    return client->ask("cuMemCreate", bytes_of(handle, uint64_t{pages * kPage}, uint8_t{1}, properties, uint64_t{0}));
+  }
+  CUresult load(uint64_t handle, const std::string& ptx) {
+    const std::string image = ".version 8.0\n.target sm_80\n.address_size 64\n" + ptx;
+    cuda::Bytes bundle;
+    REQUIRE(cuda::bundle({std::as_bytes(std::span(image.c_str(), image.size() + 1)), {}}, bundle) == CUDA_SUCCESS);
+    wire::Buffer part = bytes_of(wire::UploadPart{kUpload, bundle.view().size()});
+    part.insert(part.end(), bundle.view().begin(), bundle.view().end());
+    client->send(Command::upload_part, part);
+    return client->ask(Command::load_module, bytes_of(wire::LoadImage{handle, kUpload}));
+  }
+  CUresult set_limit(CUlimit limit, uint64_t value) { return client->ask("cuCtxSetLimit", bytes_of(limit, value)); }
+  size_t refused() { return (*page)->over_quota; }
+
+  quota::Accounts accounts;
+  std::unique_ptr<quota::Accounts::Place> place;
+  std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
+  std::optional<TestClient> client;
+};
+
+}  // namespace
+
+TEST_CASE("mappings are had up to the last granule and not one more") {
+  Limited tenant(4 * kPage + kPage - 1);
+  CHECK(tenant.map(0, 3) == CUDA_SUCCESS);
+  CHECK(tenant.map(10, 2) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.map(10, 1) == CUDA_SUCCESS);
+  CHECK(tenant.map(20, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.used() == 4 * kPage);
+  CHECK(tenant.client->fake.used() == 4 * kPage);
+  CHECK(tenant.refused() == 2);
+  // Refused, and nothing else: what was there works, and what is given back can be had.
+  CHECK(tenant.client->ask("cuMemsetD8Async", bytes_of(tenant.client->address(0), uint8_t{1}, uint64_t{16}, uint64_t{0})) == CUDA_SUCCESS);
+  tenant.free(0, 3);
+  CHECK(tenant.map(30, 3) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 4 * kPage);
+  CHECK((*tenant.page)->gpus[0].memory_peak == 4 * kPage);
+}
+
+TEST_CASE("what is being freed is waited for") {
+  Limited tenant(2 * kPage);
+  CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
+  tenant.client->create_stream(0);
+  tenant.client->fake.hold(0);
+  tenant.client->call("cuMemsetD8Async", bytes_of(tenant.client->address(0), uint8_t{1}, uint64_t{16}, stream_handle(0)));
+  tenant.free(0, 2);
+  const auto asked = tenant.client->send(Command::map_memory, bytes_of(wire::MapMemory{tenant.client->address(10 * kPage), 2 * kPage, 0, 0}), true);
+  CHECK(tenant.client->silent());
+  CHECK(tenant.used() == 2 * kPage);
+  tenant.client->fake.let_go(0);
+  CHECK(tenant.client->result(asked) == CUDA_SUCCESS);
+  CHECK(tenant.refused() == 0);
+}
+
+TEST_CASE("a mapping that the device refuses costs nothing") {
+  Limited tenant(FakeDriver::kMemory * 2);
+  CHECK(tenant.map(0, FakeDriver::kMemory / kPage + 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.used() == 0);
+}
+
+TEST_CASE("the reply says whether memory was mapped, whatever went wrong before") {
+  Limited tenant(kPage);
+  tenant.client->call("cuMemsetD8Async", bytes_of(uint64_t{1}, uint8_t{1}, uint64_t{16}, uint64_t{0}));
+  const Message reply = tenant.client->reply(
+      tenant.client->send(Command::map_memory, bytes_of(wire::MapMemory{tenant.client->address(0), kPage, 0, 0}), true));
+  CHECK(reply.header.result == CUDA_ERROR_INVALID_VALUE);
+  CHECK(reply.as<uint64_t>() == tenant.client->address(0));
+  CHECK((reply.header.flags & wire::kMemoryLimited) != 0);
+  REQUIRE(tenant.accounts.set("t", {}));
+  const Message later = tenant.client->reply(
+      tenant.client->send(Command::map_memory, bytes_of(wire::MapMemory{tenant.client->address(0), kPage, 0, 0}), true));
+  CHECK(later.header.result == CUDA_ERROR_INVALID_VALUE);  // is mapped
+  CHECK(later.body.empty());
+  CHECK((later.header.flags & wire::kMemoryLimited) == 0);
+}
+
+TEST_CASE("memory of cuMemCreate counts until it is released and unmapped") {
+  Limited tenant(3 * kPage);
+  CHECK(tenant.create(kMemory, 4) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.create(kMemory, 3) == CUDA_SUCCESS);
+  CHECK(tenant.map(0, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  const uint64_t at = tenant.client->address(20 * kPage);
+  CHECK(tenant.client->ask("cuMemMap", bytes_of(at, uint64_t{3 * kPage}, uint64_t{0}, kMemory, uint64_t{0})) == CUDA_SUCCESS);
+  CHECK(tenant.client->ask("cuMemRelease", bytes_of(kMemory)) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 3 * kPage);
+  CHECK(tenant.client->ask("cuMemUnmap", bytes_of(at, uint64_t{3 * kPage})) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 0);
+  CHECK(tenant.create(kMemory, 2) == CUDA_SUCCESS);
+  // The place of a handle used again: what was there is destroyed.
+  CHECK(tenant.create(make_handle(Kind::memory, 2, 300), 1) == CUDA_SUCCESS);
+  CHECK(tenant.used() == kPage);
+  CHECK(tenant.client->fake.used() == kPage);
+}
+
+TEST_CASE("variables of modules count, and a handle is no way around it") {
+  Limited tenant(10'000);
+  CHECK(tenant.load(kModule, ".global .b8 big[10001];") == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.client->fake.module_count() == 0);
+  CHECK(tenant.load(kModule, ".global .b8 broken[9000];") == CUDA_ERROR_INVALID_PTX);
+  CHECK(tenant.used() == 0);
+  CHECK(tenant.load(kModule, ".global .b8 big[9000];") == CUDA_SUCCESS);
+  CHECK(tenant.used() == 9216);
+  CHECK(tenant.load(kModule, ".global .b8 more[1];") == CUDA_ERROR_INVALID_VALUE);
+  CHECK(tenant.used() == 9216);
+  const uint64_t other = make_handle(Kind::module, 1, 303);
+  CHECK(tenant.load(other, ".global .b8 more[1000];") == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.client->ask("cuModuleUnload", bytes_of(kModule)) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 0);
+  CHECK(tenant.load(other, ".global .b8 more[1000];") == CUDA_SUCCESS);
+  CHECK(tenant.used() == 1024);
+}
+
+TEST_CASE("a context's limits count by what they are raised") {
+  Limited tenant(1'000'000);
+  CHECK(tenant.set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, (8u << 20) + 900'000) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 900'000);
+  CHECK(tenant.set_limit(CU_LIMIT_PRINTF_FIFO_SIZE, (1u << 20) + 100'001) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.client->fake.limits[CU_LIMIT_PRINTF_FIFO_SIZE] == 1u << 20);
+  CHECK(tenant.set_limit(CU_LIMIT_STACK_SIZE, 1024 + 501) == CUDA_ERROR_OUT_OF_MEMORY);  // times 200 threads
+  CHECK(tenant.set_limit(CU_LIMIT_STACK_SIZE, 1024 + 500) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 1'000'000);
+  CHECK(tenant.set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 77) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(tenant.used() == 1'000'000);
+  CHECK(tenant.set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 4096) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 100'000);
+  CHECK(tenant.set_limit(CU_LIMIT_STACK_SIZE, ~uint64_t{0}) == CUDA_ERROR_OUT_OF_MEMORY);
+  tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0);
+  tenant.client->retain();
+  CHECK(tenant.set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 5000) == CUDA_SUCCESS);
+  CHECK(tenant.used() <= 1000);  // nothing of the first context's
+}
+
+TEST_CASE("a context counts what the device lost by it") {
+  Limited tenant(2 * kPage, [](FakeDriver& fake) { fake.context_bytes = 3 * kPage / 2; });
+  const auto create = [&](uint64_t handle) {
+    return tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{handle, 0, 0}));
+  };
+  CHECK(create(kSecond) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 3 * kPage / 2);
+  CHECK(create(make_handle(Kind::context, 1, 3)) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.client->fake.used() == 3 * kPage / 2);
+  CHECK(tenant.map(0, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 0);
+  CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
+}
+
+TEST_CASE("free memory is what the quota leaves, and follows it") {
+  Limited tenant(5 * kPage);
+  CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
+  const auto info = [&] {
+    const Message reply = tenant.client->reply(tenant.client->call("cuMemGetInfo_v2", bytes_of(uint8_t{1}, uint8_t{1}), true));
+    return std::pair(reply.as<uint64_t>(0), reply.as<uint64_t>(8));
+  };
+  CHECK(info() == std::pair(3 * kPage, 5 * kPage));
+  REQUIRE(tenant.accounts.set("t", {.memory_bytes = kPage}));
+  CHECK(info() == std::pair(uint64_t{0}, kPage));
+  CHECK(tenant.map(10, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.used() == 2 * kPage);
+  REQUIRE(tenant.accounts.set("t", {.memory_bytes = 3 * kPage}));
+  CHECK(info() == std::pair(kPage, 3 * kPage));
+  CHECK(tenant.map(10, 1) == CUDA_SUCCESS);
+  REQUIRE(tenant.accounts.set("t", {.memory_bytes = 2 * FakeDriver::kMemory}));
+  CHECK(info() == std::pair(FakeDriver::kMemory - 3 * kPage, uint64_t{FakeDriver::kMemory}));
+}
+
+TEST_CASE("memory is zero when a client gets it") {
+  const bool clean = GENERATE(true, false);
+  Limited tenant(0, [&](FakeDriver& fake) { fake.zeroes_memory = clean; });
+  CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
+  CHECK(tenant.create(kMemory, 2) == CUDA_SUCCESS);
+  const uint64_t at = tenant.client->address(20 * kPage);
+  CHECK(tenant.client->ask("cuMemMap", bytes_of(at, uint64_t{2 * kPage}, uint64_t{0}, kMemory, uint64_t{0})) == CUDA_SUCCESS);
+  for (const uint64_t offset : {uint64_t{0}, 20 * kPage}) {
+    const auto bytes = tenant.client->data(tenant.client->copy_out(0, offset, 2 * kPage));
+    CHECK(std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+  }
+  CHECK(tenant.client->fake.streams_alive() == (clean ? 0 : 1));
+}
