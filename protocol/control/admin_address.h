@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 namespace gpupool::admin {
 
-// Root's is where init systems make folders for daemons; anybody else's in their own run-time folder.
+// A service's own folder where systemd made one, root's beside those of other daemons, anybody else's in their run-time folder.
 inline std::string socket_folder() {
+  const char* const given = std::getenv("RUNTIME_DIRECTORY");
+  if (given && *given) return std::string(given).substr(0, std::string_view(given).find(':'));
   if (::geteuid() == 0) return "/run/gpupool";
   const char* const own = std::getenv("XDG_RUNTIME_DIR");
   return own && *own ? std::string(own) + "/gpupool" : "/tmp/gpupool-" + std::to_string(::geteuid());

@@ -61,10 +61,11 @@ Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const s
   return print(json ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
 }
 
-Exit kill_sessions(PooldClient& poold, bool json, const std::vector<uint64_t>& sessions, const std::string& reason) {
+Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>& sessions, const std::string& reason) {
   Exit status = kExitGood;
   Json killed = Json::array();
-  for (const uint64_t session : sessions) {
+  for (const std::string& number : sessions) {
+    const uint64_t session = std::stoull(number);
     KillSessionRequest request;
     request.set_session(session);
     request.set_reason(server::printable(reason));

@@ -13,7 +13,7 @@ Exit show_sessions(PooldClient& poold, bool json, const std::string& tenant);
 Exit show_tenants(PooldClient& poold, bool json);
 Exit show_quotas(PooldClient& poold, bool json, const std::string& tenant);  // empty: of all
 Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::vector<std::string>& words);
-Exit kill_sessions(PooldClient& poold, bool json, const std::vector<uint64_t>& sessions, const std::string& reason);
+Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>& sessions, const std::string& reason);
 Exit show_health(PooldClient& poold, bool json);
 
 }  // namespace gpupool::admin

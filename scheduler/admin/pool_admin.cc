@@ -1,8 +1,10 @@
 // pool-admin: what goes on in a poold, and who may use how much of it.
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <optional>
 
 #include "scheduler/admin/commands.h"
 #include "scheduler/admin/top.h"
@@ -22,9 +24,22 @@ constexpr const char* kNotes =
     "Exit status: 0 done; 1 poold refused (no such tenant or session, no possible quota), or, from health, is not ready;\n"
     "2 wrong usage; 3 poold cannot be reached. docs/operations.md tells how to use it and what the JSON fields mean.";
 
+std::string names_of(const CLI::App& app) {
+  std::string names;
+  for (const CLI::App* const command : app.get_subcommands(nullptr)) names += (names.empty() ? "" : ", ") + command->get_name();
+  return names;
+}
+
 int fail(int status, const std::string& why) {
   std::fprintf(stderr, "pool-admin: %s\n", why.c_str());
   return status;
+}
+
+// CLI11 takes negative and too large numbers for others. The reason, if it is none.
+std::string is_session(const std::string& text) {
+  uint64_t number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  return read.ec == std::errc() && read.ptr == text.data() + text.size() ? "" : "'" + text + "' is no session's number";
 }
 
 int run(int count, char** words) {
@@ -64,22 +79,23 @@ int run(int count, char** words) {
   set->add_option("TENANT", tenant)->required();
   set->add_option("KEY=VALUE", changes, "see below")->required();
 
-  std::vector<uint64_t> sessions;
+  std::vector<std::string> sessions;
   std::string reason;
   CLI::App* const kill = command(app, "kill", "end sessions", [&](PooldClient& poold) { return kill_sessions(poold, json, sessions, reason); });
-  kill->add_option("SESSION", sessions, "numbers as `sessions` shows them")->required();
+  kill->add_option("SESSION", sessions, "numbers as `sessions` shows them")->required()->check(is_session);
   kill->add_option("--reason", reason, "what their programs are told");
 
   double interval = 1;
   TopOptions top;
+  std::optional<TopSignals> top_signals;
   CLI::App* const top_command = command(app, "top", "all of it, again and again; q ends it", [&](PooldClient& poold) {
     top.json = json;
     top.interval = std::chrono::milliseconds(static_cast<int64_t>(interval * 1000 + 0.5));
-    run_top(poold, top);
+    run_top(poold, *top_signals, top);
     return kExitGood;
   });
   top_command->add_option("--interval", interval, "seconds between pictures [1]")->check(CLI::Range(0.1, 10.0));
-  top_command->add_option("--count", top.count, "end after so many [0: never]");
+  top_command->add_option("--count", top.count, "end after so many [0: never]")->check(CLI::Range(0, 1'000'000'000));
 
   command(app, "health", "whether poold serves new sessions, and how it is", [&](PooldClient& poold) { return show_health(poold, json); });
 
@@ -87,8 +103,14 @@ int run(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
+    if (const auto unknown = app.remaining(); !unknown.empty() && app.get_subcommands().empty()) {
+      return fail(kExitUsage, "there is no command '" + unknown[0] + "'; see pool-admin --help");
+    }
+    if (quota->parsed() && quota->get_subcommands().empty()) return fail(kExitUsage, "quota show, or quota set?");
+    if (app.get_subcommands().empty()) return fail(kExitUsage, std::string(error.what()) + "; commands: " + names_of(app));
     return fail(kExitUsage, std::string(error.what()) + "; see pool-admin --help");
   }
+  if (top_command->parsed()) top_signals.emplace();  // before gRPC has threads
   PooldClient poold(find_socket(where));
   return action(poold);
 }

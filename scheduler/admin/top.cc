@@ -79,27 +79,6 @@ class Stream {
   std::thread thread_;
 };
 
-// Signals as something to poll. Made before any thread, so that none of them gets the signals.
-class Signals {
- public:
-  Signals() {
-    ::sigemptyset(&wanted_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH}) ::sigaddset(&wanted_, signal);
-    ::pthread_sigmask(SIG_BLOCK, &wanted_, nullptr);
-    descriptor_ = ::signalfd(-1, &wanted_, SFD_CLOEXEC);
-  }
-  ~Signals() { ::close(descriptor_); }
-  int descriptor() const { return descriptor_; }
-  int next() const {
-    signalfd_siginfo info{};
-    return ::read(descriptor_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
-  }
-
- private:
-  sigset_t wanted_;
-  int descriptor_;
-};
-
 std::string percent(uint64_t part, uint64_t whole) {
   std::array<char, 32> text{};
   const double value = whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
@@ -192,8 +171,22 @@ std::string picture_of(const Snapshot& now, const Snapshot* before, size_t width
   return first + "\n\n" + gpus_picture(now, before, elapsed, width) + "\n" + sessions_picture(now, before, elapsed, width);
 }
 
-void run_top(PooldClient& poold, const TopOptions& options) {
-  const Signals signals;
+TopSignals::TopSignals() {
+  sigset_t wanted;
+  ::sigemptyset(&wanted);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH}) ::sigaddset(&wanted, signal);
+  ::pthread_sigmask(SIG_BLOCK, &wanted, nullptr);
+  descriptor_ = ::signalfd(-1, &wanted, SFD_CLOEXEC);
+}
+
+TopSignals::~TopSignals() { ::close(descriptor_); }
+
+int TopSignals::next() const {
+  signalfd_siginfo info{};
+  return ::read(descriptor_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+void run_top(PooldClient& poold, const TopSignals& signals, const TopOptions& options) {
   Stream stream(poold, options.interval);
   std::optional<Screen> screen;
   if (!options.json && ::isatty(STDOUT_FILENO)) screen.emplace();

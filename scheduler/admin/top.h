@@ -13,8 +13,22 @@ struct TopOptions {
   bool json = false;   // one line of JSON per snapshot
 };
 
+// Those that end top, as something to poll. To be made before any thread, so that none of them gets the signals.
+class TopSignals {
+ public:
+  TopSignals();
+  ~TopSignals();
+  TopSignals(const TopSignals&) = delete;
+  TopSignals& operator=(const TopSignals&) = delete;
+  int descriptor() const { return descriptor_; }
+  int next() const;
+
+ private:
+  int descriptor_;
+};
+
 // On a terminal it draws in place, else it prints one snapshot after the other. Throws Failure when poold ends.
-void run_top(PooldClient& poold, const TopOptions& options);
+void run_top(PooldClient& poold, const TopSignals& signals, const TopOptions& options);
 
 // One picture: rates are since `before`, which may be null.
 std::string picture_of(const Snapshot& now, const Snapshot* before, size_t width);

@@ -1,0 +1,174 @@
+// pool-admin as a program, with a real poold.
+#include <nlohmann/json.hpp>
+
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+const std::string kDevice = FAKE_DEVICE_LIBRARY;
+
+Finished pool_admin(std::vector<std::string> words, Environment environment = {}) {
+  words.insert(words.begin(), program_path("pool-admin"));
+  environment.emplace("GPUPOOL_ADMIN", "");
+  return run_to_end(words, environment);
+}
+Finished pool_admin(const PooldProcess& poold, std::vector<std::string> words) {
+  words.insert(words.begin(), {"--poold", "unix:" + poold.admin_socket()});
+  return pool_admin(words);
+}
+Json json_of(const PooldProcess& poold, std::vector<std::string> words) {
+  words.push_back("--json");
+  const Finished finished = pool_admin(poold, words);
+  INFO(finished.output);
+  CHECK(finished.output.find('\n') == finished.output.size() - 1);
+  return Json::parse(finished.output);
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("pool-admin prints its version and its help") {
+  const Finished version = pool_admin({"--version"});
+  CHECK(version.status == 0);
+  CHECK(version.output.starts_with("pool-admin "));
+  const Finished help = pool_admin({"--help"});
+  CHECK(help.status == 0);
+  for (const char* word : {"gpus", "sessions", "tenants", "quota", "kill", "top", "health", "--poold", "--json", "Exit status"}) {
+    INFO(word);
+    CHECK(has(help.output, word));
+  }
+  CHECK(pool_admin({"quota", "set", "--help"}).status == 0);
+}
+
+TEST_CASE("wrong words end pool-admin with status 2 and are named") {
+  struct Case {
+    std::vector<std::string> words;
+    const char* named;
+  };
+  const auto wrong = GENERATE(
+      Case{{}, "tenants"}, Case{{"bogus"}, "bogus"}, Case{{"gpus", "extra"}, "extra"}, Case{{"--nonsense", "gpus"}, "--nonsense"},
+      Case{{"quota"}, "show"}, Case{{"quota", "set"}, "TENANT"}, Case{{"quota", "set", "default"}, "KEY=VALUE"}, Case{{"kill"}, "SESSION"},
+      Case{{"kill", "x"}, "'x'"}, Case{{"kill", "99999999999999999999"}, "'99999999999999999999'"}, Case{{"kill", "-1"}, "-1"}, Case{{"top", "--interval", "0.01"}, "--interval"},
+      Case{{"top", "--count", "x"}, "--count"}, Case{{"--poold", "name", "gpus"}, "'name'"}, Case{{"--poold", "0", "gpus"}, "'0'"},
+      Case{{"--poold", "unix:", "gpus"}, "unix:PATH"});
+  const Finished finished = pool_admin(wrong.words);
+  INFO(finished.output);
+  CHECK(finished.status == 2);
+  CHECK(has(finished.output, "pool-admin: "));
+  CHECK(has(finished.output, wrong.named));
+}
+
+TEST_CASE("a poold that is not there ends pool-admin with status 3, and it says what to look at") {
+  const TemporaryFolder folder;
+  const Finished nowhere = pool_admin({"--poold", "unix:" + std::string(folder.path() / "none.sock"), "gpus"});
+  CHECK(nowhere.status == 3);
+  CHECK(has(nowhere.output, "none.sock"));
+  const Finished port = pool_admin({"--poold", "1", "gpus"});
+  CHECK(port.status == 3);
+  CHECK(has(port.output, "poold-1.sock"));
+  const std::string path = folder.write("no-socket", "");
+  const Finished file = pool_admin({"gpus"}, Environment{{"GPUPOOL_ADMIN", "unix:" + path}});
+  CHECK(file.status == 3);
+  CHECK(has(file.output, path));
+}
+
+TEST_CASE("what is shown as a table is there as JSON, too") {
+  PooldProcess poold(kDevice);
+  RawClient program(poold.endpoint());
+  hello::Hello hello = test_hello();
+  hello.program = "train.py";
+  program.open(hello);
+  program.ping();
+
+  const Finished gpus = pool_admin(poold, {"gpus"});
+  CHECK(gpus.status == 0);
+  CHECK(has(gpus.output, "GPU-"));
+  const Json gpus_json = json_of(poold, {"gpus"});
+  REQUIRE(gpus_json.size() == 2);
+  CHECK(gpus_json[1]["index"] == 1);
+  CHECK(gpus_json[0]["memory_total_bytes"].is_number_unsigned());
+
+  const Finished sessions = pool_admin(poold, {"sessions"});
+  CHECK(has(sessions.output, "train.py"));
+  const Json sessions_json = json_of(poold, {"sessions"});
+  REQUIRE(sessions_json.size() == 1);
+  CHECK(sessions_json[0]["number"] == 1);
+  CHECK(sessions_json[0]["calls"] == 1);
+  CHECK(sessions_json[0]["gpus"].is_array());
+  CHECK(json_of(poold, {"sessions", "--tenant", "others"}).empty());
+  CHECK(has(pool_admin(poold, {"sessions", "--tenant", "others"}).output, "no sessions"));
+
+  CHECK(has(pool_admin(poold, {"tenants"}).output, "default"));
+  CHECK(json_of(poold, {"tenants"})[0]["quota"]["compute_percent"] == 100);
+
+  const Finished health = pool_admin(poold, {"health"});
+  CHECK(health.status == 0);
+  CHECK(has(health.output, "\nready\n"));
+  CHECK(json_of(poold, {"health"})["sessions"] == 1);
+}
+
+TEST_CASE("quotas are shown and changed, and what is wrong with a change is told") {
+  PooldProcess poold(kDevice);
+  const Finished set = pool_admin(poold, {"quota", "set", "default", "memory=8GiB", "compute=25", "mode=hard"});
+  CHECK(set.status == 0);
+  CHECK(has(set.output, "8.0 GiB"));
+  const Json shown = json_of(poold, {"quota", "show", "default"});
+  CHECK(shown["default"]["memory_bytes"] == 8ull << 30);
+  CHECK(shown["default"]["mode"] == "hard");
+  CHECK(json_of(poold, {"quota", "show"}) == shown);
+  CHECK(has(pool_admin(poold, {"quota", "show"}).output, "25 %"));
+  CHECK(json_of(poold, {"quota", "set", "default", "memory=unlimited"})["default"]["memory_bytes"].is_null());
+
+  const Finished nobody = pool_admin(poold, {"quota", "set", "nobody", "compute=5"});
+  CHECK(nobody.status == 1);
+  CHECK(has(nobody.output, "'nobody'"));
+  CHECK(pool_admin(poold, {"quota", "show", "nobody"}).status == 1);
+  const Finished wrong = pool_admin(poold, {"quota", "set", "default", "compute=101"});
+  CHECK(wrong.status == 2);
+  CHECK(has(wrong.output, "compute"));
+  CHECK(json_of(poold, {"quota", "show"})["default"]["compute_percent"] == 25);
+}
+
+TEST_CASE("sessions are killed with a reason") {
+  PooldProcess poold(kDevice);
+  RawClient program(poold.endpoint());
+  program.open();
+  program.ping();
+  const Finished killed = pool_admin(poold, {"kill", "1", "77", "--reason", "maintenance"});
+  CHECK(killed.status == 1);
+  CHECK(has(killed.output, "session 1 is told to end"));
+  CHECK(has(killed.output, "there is no session 77"));
+  const auto heard = program.await_end();
+  REQUIRE(heard);
+  CHECK(has(*heard, "maintenance"));
+  RawClient another(poold.endpoint());
+  another.open();
+  another.ping();
+  const Json json = json_of(poold, {"kill", "2"});
+  REQUIRE(json.size() == 1);
+  CHECK(json[0]["session"] == 2);
+  CHECK(json[0]["grace_ms"] > 0);
+}
+
+TEST_CASE("the only poold of a user is found without being named; of two, one must be") {
+  const TemporaryFolder folder;
+  const auto socket = [&](const char* port) {
+    return std::vector<std::string>{"--admin-socket", folder.path() / (std::string("poold-") + port + ".sock")};
+  };
+  const Environment here{{"RUNTIME_DIRECTORY", folder.path()}};
+  CHECK(pool_admin({"health"}, here).status == 3);
+  PooldProcess first(kDevice, socket("9700"));
+  CHECK(pool_admin({"health"}, here).status == 0);
+  PooldProcess second(kDevice, socket("9701"));
+  const Finished which = pool_admin({"health"}, here);
+  CHECK(which.status == 2);
+  CHECK(has(which.output, "9700, 9701"));
+  CHECK(pool_admin({"--poold", "9701", "health"}, here).status == 0);
+}

@@ -1,0 +1,95 @@
+// Tables, units and quota words of pool-admin.
+#include "scheduler/admin/describe.h"
+#include "scheduler/admin/quota_words.h"
+#include "scheduler/admin/table.h"
+#include "scheduler/admin/to_json.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool::admin;
+
+namespace {
+
+std::string error_of(const std::vector<std::string>& words) {
+  const auto read = read_quota_words(words);
+  return read ? "" : read.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("quota words become changes, and only what they name") {
+  const auto quota = read_quota_words({"memory=8GiB", "compute=25%", "mode=hard", "priority=best-effort", "bandwidth-to-device=1GB/s",
+                                       "bandwidth_to_host=unlimited", "sessions=4", "queued-bytes=64MiB", "streams=unlimited"});
+  REQUIRE(quota);
+  CHECK(quota->memory_bytes() == 8ull << 30);
+  CHECK(quota->compute_percent() == 25);
+  CHECK(quota->mode() == Quota::HARD);
+  CHECK(quota->priority() == Quota::BEST_EFFORT);
+  CHECK(quota->to_device_bytes_per_second() == 1'000'000'000);
+  CHECK(quota->has_to_host_bytes_per_second());
+  CHECK(quota->to_host_bytes_per_second() == 0);
+  CHECK(quota->sessions() == 4);
+  CHECK(quota->queued_bytes() == 64u << 20);
+  CHECK(quota->has_streams());
+  CHECK_FALSE(quota->has_modules());
+  CHECK_FALSE(quota->has_guaranteed_memory_bytes());
+}
+
+TEST_CASE("quota words that make no sense are errors that name the word") {
+  for (const char* word : {"memory", "memory=", "memory=many", "memory=-1", "compute=0", "compute=101", "compute=ten", "mode=soft",
+                           "priority=high", "sessions=-1", "sessions=1.5", "sessions=99999999999", "bandwidth-to-host=fast", "=5"}) {
+    INFO(word);
+    const std::string key = std::string(word).substr(0, std::string(word).find('='));
+    const std::string error = error_of({word});
+    CHECK(error.find(key) != std::string::npos);
+    CHECK_FALSE(error.empty());
+  }
+  CHECK(error_of({"color=red"}).find("memory") != std::string::npos);  // says what there is
+  CHECK(error_of({"mode=hard", "mode=elastic"}).find("twice") != std::string::npos);
+}
+
+TEST_CASE("a table fits its width: first by cutting, then by leaving out what matters least") {
+  Table table({{"NUMBER", true}, {"PROGRAM", false, 8}, {"EXTRA", false, 0, 10}});
+  table.add({"1", "a-program-with-a-long-name", "extra"});
+  table.add({"22", "größe", ""});
+  CHECK(table.text(0) ==
+        "NUMBER  PROGRAM                     EXTRA\n"
+        "     1  a-program-with-a-long-name  extra\n"
+        "    22  größe\n");
+  CHECK(table.text(30) ==
+        "NUMBER  PROGRAM          EXTRA\n"
+        "     1  a-program-with…  extra\n"
+        "    22  größe\n");
+  CHECK(table.text(20) ==
+        "NUMBER  PROGRAM\n"
+        "     1  a-progr…\n"
+        "    22  größe\n");
+  CHECK(table.text(3) == table.text(16));  // what is left is shown all the same
+}
+
+TEST_CASE("texts are cut between characters") {
+  CHECK(shortened("größe", 5) == "größe");
+  CHECK(shortened("größe", 4) == "grö…");
+  CHECK(shortened("größe", 1) == "…");
+  CHECK(shortened("größe", 0) == "");
+}
+
+TEST_CASE("sizes and times are written for people") {
+  CHECK(bytes_text(0) == "0 B");
+  CHECK(bytes_text(1023) == "1023 B");
+  CHECK(bytes_text(1536) == "1.5 KiB");
+  CHECK(bytes_text(8ull << 30) == "8.0 GiB");
+  CHECK(bytes_text(~0ull) == "16.0 EiB");
+  CHECK(duration_text(std::chrono::milliseconds(59'999)) == "59s");
+  CHECK(duration_text(std::chrono::minutes(61)) == "1h 01m");
+  CHECK(duration_text(std::chrono::hours(49)) == "2d 01h");
+}
+
+TEST_CASE("a quota's limits that are none are null in JSON") {
+  Quota quota;
+  quota.set_compute_percent(50);
+  quota.set_memory_bytes(4096);
+  const Json json = json_of(quota);
+  CHECK(json["memory_bytes"] == 4096);
+  CHECK(json["streams"].is_null());
+  CHECK(json["mode"] == "elastic");
+}
