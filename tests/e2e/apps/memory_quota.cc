@@ -1,0 +1,227 @@
+// Memory of a tenant that may have only so much: every way to get it, up to the last granule.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+namespace {
+
+constexpr size_t kGranule = size_t{2} << 20;
+
+struct Taken {
+  CUdeviceptr address = 0;
+  CUmemGenericAllocationHandle memory = 0;
+};
+
+struct Way {
+  std::string name;
+  std::function<CUresult(Taken*, size_t bytes)> take;
+  std::function<CUresult(const Taken&)> give = [](const Taken& taken) { return cuMemFree(taken.address); };
+};
+
+CUmemAllocationProp properties() {
+  CUmemAllocationProp made{};
+  made.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  made.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  return made;
+}
+
+std::vector<Way> ways() {
+  return {{"cuMemAlloc", [](Taken* taken, size_t bytes) { return cuMemAlloc(&taken->address, bytes); }},
+          {"cuMemAllocPitch", [](Taken* taken, size_t bytes) {
+             size_t pitch = 0;
+             return cuMemAllocPitch(&taken->address, &pitch, 1024, bytes / 1024, 4);
+           }},
+          {"cuMemAllocAsync", [](Taken* taken, size_t bytes) { return cuMemAllocAsync(&taken->address, bytes, nullptr); },
+           [](const Taken& taken) { return cuMemFreeAsync(taken.address, nullptr); }},
+          {"cuMemAllocFromPoolAsync", [](Taken* taken, size_t bytes) {
+             CUmemoryPool pool = nullptr;
+             OK(cuDeviceGetDefaultMemPool(&pool, 0));
+             return cuMemAllocFromPoolAsync(&taken->address, bytes, pool, nullptr);
+           }},
+          {"cuMemCreate", [](Taken* taken, size_t bytes) {
+             const auto wanted = properties();
+             return cuMemCreate(&taken->memory, bytes, &wanted, 0);
+           }, [](const Taken& taken) { return cuMemRelease(taken.memory); }}};
+}
+
+std::string module_of(size_t bytes) {
+  return ".version 7.0\n.target sm_70\n.address_size 64\n.visible .global .align 8 .b8 block[" + std::to_string(bytes) + "];\n";
+}
+
+size_t free_bytes() {
+  size_t free = 0, total = 0;
+  OK(cuMemGetInfo(&free, &total));
+  return free;
+}
+
+}  // namespace
+
+// [granules of the quota]: the device has more.
+SCENARIO(quota_every_way) {
+  Device device;
+  const size_t granules = std::stoul(arguments.at(0));
+  size_t total = 0, free = 0;
+  OK(cuDeviceTotalMem(&total, device.device));
+  EXPECT(total == granules * kGranule);
+  OK(cuMemGetInfo(&free, &total));
+  EXPECT(total == granules * kGranule && free == total);
+  for (const Way& way : ways()) {
+    for (const size_t each : {size_t{1}, size_t{7}, granules}) {
+      std::vector<Taken> all;
+      for (size_t used = 0; used + each <= granules; used += each) {
+        EXPECT(free_bytes() == (granules - used) * kGranule);
+        Taken taken;
+        OK(way.take(&taken, each * kGranule));
+        if (taken.address) OK(cuMemsetD8(taken.address + each * kGranule - 1, 1, 1));
+        all.push_back(taken);
+      }
+      Taken none;
+      GIVES(CUDA_ERROR_OUT_OF_MEMORY, way.take(&none, (granules % each + 1) * kGranule));
+      OK(cuCtxSynchronize());  // and no call after it is told
+      const size_t left = granules % each;
+      EXPECT(free_bytes() == left * kGranule);
+      if (left != 0) {
+        Taken rest;
+        OK(way.take(&rest, left * kGranule));
+        EXPECT(free_bytes() == 0);
+        GIVES(CUDA_ERROR_OUT_OF_MEMORY, way.take(&none, kGranule));
+        OK(way.give(rest));
+      }
+      for (const Taken& taken : all) OK(way.give(taken));
+      EXPECT(free_bytes() == granules * kGranule);
+    }
+    std::printf("%s\n", way.name.c_str());
+  }
+}
+
+// Small ones share granules, and fill them.
+SCENARIO(quota_small_allocations) {
+  Device device;
+  const size_t granules = std::stoul(arguments.at(0));
+  CUdeviceptr large = 0;
+  OK(cuMemAlloc(&large, (granules - 1) * kGranule));
+  std::vector<CUdeviceptr> small;
+  for (size_t i = 0; i < kGranule / 512; ++i) OK(cuMemAlloc(&small.emplace_back(), 1 + i % 512));
+  CUdeviceptr none = 0;
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&none, 1));
+  EXPECT(free_bytes() == 0);
+  OK(cuMemFree(small.back()));
+  OK(cuCtxSynchronize());
+  OK(cuMemAlloc(&small.back(), 512));
+  for (const CUdeviceptr address : small) OK(cuMemFree(address));
+  EXPECT(free_bytes() == kGranule);
+  OK(cuMemAlloc(&none, kGranule));  // although the granule was kept for small ones
+  OK(cuMemFree(large));
+  OK(cuMemFree(none));
+}
+
+SCENARIO(quota_of_modules_and_limits) {
+  Device device;
+  const size_t bytes = std::stoul(arguments.at(0)) * kGranule;
+  CUmodule module = nullptr, more = nullptr;
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuModuleLoadData(&module, module_of(bytes + 1).c_str()));
+  EXPECT(free_bytes() == bytes);
+  OK(cuModuleLoadData(&module, module_of(bytes - 1024).c_str()));
+  EXPECT(free_bytes() == 1024);
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuModuleLoadData(&more, module_of(1025).c_str()));
+  CUlibrary library = nullptr;
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuLibraryLoadData(&library, module_of(1025).c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUdeviceptr address = 0;
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&address, 1));
+  OK(cuModuleUnload(module));
+  EXPECT(free_bytes() == bytes);
+  size_t heap = 0, fifo = 0;
+  OK(cuCtxGetLimit(&heap, CU_LIMIT_MALLOC_HEAP_SIZE));
+  OK(cuCtxGetLimit(&fifo, CU_LIMIT_PRINTF_FIFO_SIZE));
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap + bytes + 1));
+  OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap + bytes));
+  EXPECT(free_bytes() == 0);
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, fifo + 1));
+  size_t now = 0;
+  OK(cuCtxGetLimit(&now, CU_LIMIT_PRINTF_FIFO_SIZE));
+  EXPECT(now == fifo);
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&address, 1));
+  OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap));
+  OK(cuMemAlloc(&address, bytes));
+  OK(cuMemFree(address));
+}
+
+// [file, which way]: takes granules as fast as it can as soon as the file is there, and keeps them until it is ended.
+SCENARIO(quota_race) {
+  Device device;
+  const Way way = ways().at(std::stoul(arguments.at(1)));
+  OK(cuCtxSynchronize());
+  std::printf("ready\n");
+  std::fflush(stdout);
+  for (int i = 0; i < 60'000 && ::access(arguments.at(0).c_str(), F_OK) != 0; ++i) ::usleep(1000);
+  std::vector<Taken> all;
+  CUresult result = CUDA_SUCCESS;
+  while (result == CUDA_SUCCESS) result = way.take(&all.emplace_back(), kGranule);
+  EXPECT(result == CUDA_ERROR_OUT_OF_MEMORY);
+  OK(cuCtxSynchronize());
+  std::printf("took %zu.\n", all.size() - 1);
+  std::fflush(stdout);
+  ::pause();
+}
+
+// Prints what it may have whenever the file that is named has grown by a byte, until it is gone.
+SCENARIO(quota_follows) {
+  Device device;
+  CUdeviceptr kept = 0;
+  OK(cuMemAlloc(&kept, 4 * kGranule));
+  for (int round = 1;; ++round) {
+    size_t free = 0, total = 0;
+    OK(cuMemGetInfo(&free, &total));
+    CUdeviceptr address = 0;
+    const CUresult result = cuMemAlloc(&address, 4 * kGranule);
+    std::printf("round %d: %zu of %zu granules, %s\n", round, free / kGranule, total / kGranule, name_of(result));
+    std::fflush(stdout);
+    if (result == CUDA_SUCCESS) OK(cuMemFree(address));
+    const std::string next = arguments.at(0) + std::to_string(round);
+    for (int i = 0; i < 60'000 && ::access(next.c_str(), F_OK) != 0; ++i) ::usleep(1000);
+    if (round == 4) break;
+  }
+  OK(cuMemsetD8(kept, 1, 4 * kGranule));
+  OK(cuMemFree(kept));
+}
+
+// New memory holds nothing of anybody's.
+SCENARIO(memory_is_zero) {
+  Device device;
+  const auto is_zero = [](CUdeviceptr address, size_t bytes) {
+    const auto read = download<uint8_t>(address, bytes);
+    return std::all_of(read.begin(), read.end(), [](uint8_t byte) { return byte == 0; });
+  };
+  for (const size_t bytes : {size_t{100}, size_t{5} << 20, size_t{40} << 20}) {
+    for (const Way& way : ways()) {
+      Taken taken;
+      const size_t whole = (bytes + kGranule - 1) / kGranule * kGranule;
+      OK(way.take(&taken, whole));
+      CUdeviceptr address = taken.address;
+      if (taken.memory) {
+        CUmemAccessDesc access{properties().location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+        OK(cuMemAddressReserve(&address, whole, 0, 0, 0));
+        OK(cuMemMap(address, whole, 0, taken.memory, 0));
+        OK(cuMemSetAccess(address, whole, &access, 1));
+      }
+      EXPECT(is_zero(address, whole));
+      if (taken.memory) {
+        OK(cuMemUnmap(address, whole));
+        OK(cuMemAddressFree(address, whole));
+      }
+      if (taken.memory) OK(way.give(taken));
+    }
+  }
+  CUmodule module = nullptr;
+  CUdeviceptr block = 0;
+  size_t size = 0;
+  OK(cuModuleLoadData(&module, module_of(3'000'000).c_str()));
+  OK(cuModuleGetGlobal(&block, &size, module, "block"));
+  EXPECT(is_zero(block, size));
+}

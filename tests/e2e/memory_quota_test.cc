@@ -1,0 +1,113 @@
+// A tenant's memory quota, as its programs feel it; and that nobody sees what another left in memory.
+#include <signal.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool::testing;
+
+namespace {
+
+// A pool whose only tenant may have so many granules of a device of 1 GiB.
+class LimitedPool {
+ public:
+  explicit LimitedPool(unsigned granules, Environment environment = {})
+      : pool_([&] { environment.emplace("SOFTGPU_MEMORY", "1GiB"); return environment; }(), {"--config", configure(granules)}) {}
+  Pool* operator->() { return &pool_; }
+  std::string configure(unsigned granules) {
+    return folder_.write("poold.toml", "[default_quota]\nmemory = \"" + std::to_string(2 * granules) + "MiB\"\n");
+  }
+  std::string file(const std::string& name) { return folder_.path() / name; }
+  void touch(const std::string& name) { std::ofstream(file(name)) << "."; }
+
+ private:
+  TemporaryFolder folder_;
+  Pool pool_;
+};
+
+void passes(LimitedPool& pool, const std::vector<std::string>& scenario, Environment environment = {}) {
+  std::vector<std::string> words{driver_app()};
+  words.insert(words.end(), scenario.begin(), scenario.end());
+  const Finished app = run_patiently(words, pool->through(std::move(environment)));
+  INFO(app.output);
+  CHECK(app.status == 0);
+}
+
+}  // namespace
+
+TEST_CASE("every way to get memory stops at the quota") {
+  LimitedPool pool(32);
+  passes(pool, {"quota_every_way", "32"});
+  passes(pool, {"quota_every_way", "32"});  // the first left nothing charged
+}
+
+TEST_CASE("small allocations fill the last granule of the quota") {
+  LimitedPool pool(16);
+  passes(pool, {"quota_small_allocations", "16"});
+}
+
+TEST_CASE("modules and limits of contexts are in the quota") {
+  LimitedPool pool(8);
+  passes(pool, {"quota_of_modules_and_limits", "8"});
+}
+
+TEST_CASE("32 programs that race for a quota get all of it and nothing over") {
+  constexpr unsigned kGranules = 301;
+  LimitedPool pool(kGranules);
+  std::vector<std::unique_ptr<Process>> racers;
+  for (int i = 0; i < 32; ++i) {
+    const std::string way = std::to_string(i % 3 == 0 ? 4 : i % 3);  // cuMemCreate, cuMemAllocPitch, cuMemAllocAsync
+    racers.push_back(std::make_unique<Process>(std::vector<std::string>{driver_app(), "quota_race", pool.file("start"), way},
+                                               pool->through()));
+  }
+  for (auto& racer : racers) REQUIRE(racer->await_output("ready\n", kLongPatience));
+  pool.touch("start");
+  unsigned taken = 0;
+  for (auto& racer : racers) {
+    REQUIRE(racer->await_output(".\n", kLongPatience));
+    unsigned own = 0;
+    REQUIRE(std::sscanf(racer->output().c_str(), "ready\ntook %u.", &own) == 1);
+    taken += own;
+  }
+  CHECK(taken == kGranules);
+  for (auto& racer : racers) racer->signal(SIGKILL);
+  racers.clear();
+  // What they had can be had again.
+  bool all = false;
+  for (int attempt = 0; attempt < 50 && !all; ++attempt) {
+    all = run_patiently({driver_app(), "quota_every_way", std::to_string(kGranules)}, pool->through()).status == 0;
+  }
+  CHECK(all);
+}
+
+TEST_CASE("a quota that changes is seen by who runs") {
+  LimitedPool pool(10);
+  Process app({driver_app(), "quota_follows", pool.file("go")}, pool->through());
+  const auto after = [&](unsigned granules, int round, const std::string& line) {
+    pool.configure(granules);
+    pool->poold().process().signal(SIGHUP);
+    REQUIRE(pool->poold().await_log("reloaded", static_cast<size_t>(round - 1)));
+    pool.touch("go" + std::to_string(round - 1));
+    INFO(app.output());
+    CHECK(app.await_output("round " + std::to_string(round) + ": " + line));
+  };
+  CHECK(app.await_output("round 1: 6 of 10 granules, CUDA_SUCCESS\n"));
+  after(7, 2, "3 of 7 granules, CUDA_ERROR_OUT_OF_MEMORY\n");
+  after(2, 3, "0 of 2 granules, CUDA_ERROR_OUT_OF_MEMORY\n");
+  after(100, 4, "96 of 100 granules, CUDA_SUCCESS\n");
+  pool.touch("go4");
+  CHECK(app.wait(kLongPatience) == 0);
+}
+
+TEST_CASE("memory is zero when a program gets it, also where the device does not see to it") {
+  Pool clean;
+  CHECK(run_patiently({driver_app(), "memory_is_zero"}, clean.through()).status == 0);
+  Pool dirty(Environment{{"SOFTGPU_DIRTY_MEMORY", "1"}});
+  CHECK(run_patiently({driver_app(), "memory_is_zero"}, dirty.directly()).status != 0);
+  const Finished app = run_patiently({driver_app(), "memory_is_zero"}, dirty.through());
+  INFO(app.output);
+  CHECK(app.status == 0);
+}
