@@ -1,12 +1,25 @@
 // Device memory: the client picks the address, the worker maps memory there. Nobody waits while plenty is free.
 #include <algorithm>
 
+#include "client/idle_memory.h"
 #include "client/server_copy.h"
 #include "client/host_memory.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
 using namespace gpupool::client;
+
+bool gpupool::client::give_back_idle(Session& session, const Device& device) {
+  const auto idle = session.addresses().take_idle(&device);
+  for (const auto& gone : idle) {
+    uint64_t sequence = 0;
+    // No work but what earlier frees wait for can touch it, and frees take effect in order.
+    (void)session.post(wire::Command::free_memory, nullptr,
+                       wire::FreeMemory{gone.address, gone.unmap_size, wire::kAllStreams}, &sequence);
+    session.addresses().retire_after(gone, sequence);
+  }
+  return !idle.empty();
+}
 
 namespace {
 
@@ -31,18 +44,6 @@ CUresult map(Session& session, Context& context, const AddressSpace::Place& plac
   }
   if (*mapped) device.free_bytes.fetch_sub(size);
   return result;
-}
-
-// Gives the server what is kept mapped for small allocations; false: nothing was.
-bool give_back_idle(Session& session, Context& context) {
-  const auto idle = session.addresses().take_idle(context.device);
-  for (const auto& gone : idle) {
-    uint64_t sequence = 0;
-    (void)session.post(wire::Command::free_memory, &context,
-                       wire::FreeMemory{gone.address, gone.unmap_size, wire::kAllStreams}, &sequence);
-    session.addresses().retire_after(gone, sequence);
-  }
-  return !idle.empty();
 }
 
 CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
@@ -79,7 +80,7 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
   if (place->map_size) {
     bool mapped = false;
     CUresult result = map(session, context, *place, &mapped);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && !mapped && give_back_idle(session, context)) {
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && !mapped && give_back_idle(session, *context.device)) {
       result = map(session, context, *place, &mapped);
     }
     if (result != CUDA_SUCCESS) {

@@ -1,5 +1,5 @@
 // Virtual memory management: reservations are cut from the session's range here; memory and mappings are the worker's.
-#include "client/call.h"
+#include "client/idle_memory.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -101,14 +101,18 @@ CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t si
     made->size = size;
     const uint64_t minted = session->mint(Kind::memory, std::move(made));
     if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    wire::Buffer reply;
-    const CUresult result = session->call(rows::cuMemCreate::kId, nullptr, [&](wire::Writer& writer) {
-      writer.put(minted);
-      writer.put(size);
-      writer.put<uint8_t>(1);
-      writer.put(on_server);
-      writer.put(flags);
-    }, reply);
+    const auto create = [&] {
+      wire::Buffer reply;
+      return session->call(rows::cuMemCreate::kId, nullptr, [&](wire::Writer& writer) {
+        writer.put(minted);
+        writer.put(size);
+        writer.put<uint8_t>(1);
+        writer.put(on_server);
+        writer.put(flags);
+      }, reply);
+    };
+    CUresult result = create();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && give_back_idle(*session, *device)) result = create();
     if (result != CUDA_SUCCESS) handles().retire(minted);
     else *handle = minted;
     return result;
