@@ -5,6 +5,8 @@
 #include <array>
 #include <thread>
 
+#include "protocol/wire/commands.h"
+
 namespace gpupool::worker {
 namespace {
 
@@ -48,7 +50,8 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
                   std::span<const std::byte> more) {
   const std::lock_guard lock(mutex_);
   if (over()) return false;
-  if (kind == wire::MessageKind::reply && result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+  if (kind == wire::MessageKind::reply && result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&
+      result != wire::kImageMissing) {
     counters_.errors.fetch_add(1, std::memory_order_relaxed);  // defer() counts others
   }
   const wire::MessageHeader header{.kind = kind, .result = result, .sequence = sequence};

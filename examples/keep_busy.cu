@@ -1,0 +1,45 @@
+// Keeps a GPU busy with short kernels for a while and counts them: what a share of a GPU is worth can be seen from it.
+#include <vector>
+
+#include "common/example.h"
+
+__global__ void work(uint32_t* numbers, uint32_t rounds) {
+  const uint32_t at = blockIdx.x * blockDim.x + threadIdx.x;
+  uint32_t number = numbers[at];
+  for (uint32_t round = 0; round < rounds; ++round) number = number * 1664525u + 1013904223u;
+  numbers[at] = number;
+}
+
+int main(int argc, char** argv) {
+  long seconds = 10, memory_mib = 64, rounds = 2000;
+  parse_options(argc, argv, "Launches short kernels, one after the other.",
+                {{"--seconds", "how long", &seconds, 1, 86'400},
+                 {"--memory", "MiB of device memory to hold", &memory_mib, 1, 1 << 20},
+                 {"--rounds", "work per kernel", &rounds, 1, 1'000'000}});
+  constexpr uint32_t kThreads = 128, kBlocks = 64, kKernelsAtOnce = 16;
+
+  print_device();
+  void* held;
+  CUDA_CHECK(cudaMalloc(&held, static_cast<size_t>(memory_mib) << 20));
+  uint32_t* numbers;
+  CUDA_CHECK(cudaMalloc(&numbers, kThreads * kBlocks * sizeof *numbers));
+  CUDA_CHECK(cudaMemset(numbers, 0, kThreads * kBlocks * sizeof *numbers));
+  Stopwatch watch;
+  uint64_t kernels = 0;
+  while (watch.milliseconds() < 1000.0 * static_cast<double>(seconds)) {
+    for (uint32_t i = 0; i < kKernelsAtOnce; ++i) work<<<kBlocks, kThreads>>>(numbers, static_cast<uint32_t>(rounds));
+    CUDA_CHECK(cudaGetLastError());
+    CUDA_CHECK(cudaDeviceSynchronize());
+    kernels += kKernelsAtOnce;
+  }
+  const double milliseconds = watch.milliseconds();
+
+  std::vector<uint32_t> result(kThreads * kBlocks);
+  CUDA_CHECK(cudaMemcpy(result.data(), numbers, result.size() * sizeof result[0], cudaMemcpyDeviceToHost));
+  CUDA_CHECK(cudaFree(numbers));
+  CUDA_CHECK(cudaFree(held));
+  bool passed = true;
+  for (const uint32_t number : result) passed &= number == result[0];
+  std::printf("kernels  %llu, %.0f per second\n", static_cast<unsigned long long>(kernels), 1000.0 * static_cast<double>(kernels) / milliseconds);
+  return finish(passed, milliseconds);
+}
