@@ -1,0 +1,118 @@
+// What pool-admin and Prometheus are told of real programs, and what an administrator can do to them.
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+#include "tests/support/http_get.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Json pool_admin(Pool& pool, std::vector<std::string> words) {
+  words.insert(words.begin(), {program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json"});
+  const Finished finished = run_to_end(words);
+  INFO(finished.output);
+  REQUIRE(finished.status == 0);
+  return Json::parse(finished.output);
+}
+
+}  // namespace
+
+TEST_CASE("a session is ended while its kernel runs") {
+  Pool pool;
+  Process program({driver_app(), "until_it_fails", "kernel"}, pool.through());
+  REQUIRE(program.await_output("working"));
+  Process bystander({driver_app(), "hold_memory"}, pool.through());
+  REQUIRE(bystander.await_output("holding"));
+  const Json before = pool_admin(pool, {"sessions"});
+  REQUIRE(before.size() == 2);
+  CHECK(before[0]["pid"] == program.pid());
+  const auto start = std::chrono::steady_clock::now();
+  pool_admin(pool, {"kill", "1", "--reason", "another needs it"});
+  CHECK(program.wait() == 0);  // it expects to fail
+  CHECK(program.await_end_of_output());
+  CHECK(has(program.output(), "another needs it"));
+  CHECK(eventually([&] { return pool_admin(pool, {"sessions"}).size() == 1; }));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+  CHECK(pool_admin(pool, {"sessions"})[0]["pid"] == bystander.pid());
+  CHECK(has(pool.poold().log(), "reason=\"ended by an administrator: another needs it\""));
+  CHECK(eventually([&] { return pool_admin(pool, {"gpus"})[0]["memory_used_bytes"] < (150u << 20); }));
+}
+
+TEST_CASE("what a program holds and has used is seen while it runs and afterwards") {
+  Pool pool({}, {"--metrics", "127.0.0.1:0"});
+  const uint16_t port = metrics_port(pool.poold().log());
+  {
+    Process program({driver_app(), "hold_memory"}, pool.through());
+    REQUIRE(program.await_output("holding"));
+    const Json session = pool_admin(pool, {"sessions"})[0];
+    REQUIRE(session["gpus"].size() == 1);
+    CHECK(session["gpus"][0]["memory_used_bytes"] >= (128u << 20));
+    CHECK(session["gpus"][0]["memory_used_bytes"] < (160u << 20));
+    CHECK(session["gpus"][0]["memory_peak_bytes"] >= session["gpus"][0]["memory_used_bytes"]);
+    const Json gpu = pool_admin(pool, {"gpus"})[0];
+    CHECK(gpu["memory_total_bytes"] == 256u << 20);
+    CHECK(gpu["memory_used_bytes"] == session["gpus"][0]["memory_used_bytes"]);
+    CHECK(gpu["sessions"] == 1);
+    const Json tenant = pool_admin(pool, {"tenants"})[0];
+    CHECK(tenant["memory_used_bytes"][0] == gpu["memory_used_bytes"]);
+    CHECK(has(http_get(port, "/metrics"), "gpupool_session_memory_used_bytes{session=\"1\",tenant=\"default\",gpu=\"0\"} 1"));
+  }
+  REQUIRE(pool.poold().await_log("session_ended"));
+  CHECK(pool_admin(pool, {"gpus"})[0]["memory_used_bytes"] == 0);
+
+  const Finished short_life = run_patiently({driver_app(), "short_life"}, pool.through());
+  CHECK(short_life.status == 0);
+  REQUIRE(pool.poold().await_log("session_ended", 2));
+  const Json tenant = pool_admin(pool, {"tenants"})[0];
+  CHECK(tenant["sessions_started"] == 2);
+  CHECK(tenant["gpu_nanoseconds"] > 0);
+  CHECK(tenant["calls"] > 5);
+  CHECK(tenant["bytes_from_client"] > 200);
+  CHECK(tenant["errors"] == 0);
+  CHECK(pool_admin(pool, {"gpus"})[0]["gpu_nanoseconds"] == tenant["gpu_nanoseconds"]);
+}
+
+TEST_CASE("large copies are counted, whichever way they take") {
+  Pool pool;
+  Process program({driver_app(), "until_it_fails", "write"}, pool.through());
+  REQUIRE(program.await_output("working"));
+  CHECK(eventually([&] { return pool_admin(pool, {"sessions"})[0]["bytes_from_client"] > (128u << 20); }));
+  CHECK(pool_admin(pool, {"sessions"})[0]["bytes_to_client"] < (1u << 20));
+  pool_admin(pool, {"kill", "1"});
+  program.wait();
+  Process reading({driver_app(), "until_it_fails", "read"}, pool.through());
+  REQUIRE(reading.await_output("working"));
+  const auto session = [&] {
+    const Json all = pool_admin(pool, {"sessions"});
+    return all[all.size() - 1];
+  };
+  CHECK(eventually([&] { return session()["bytes_to_client"] > (128u << 20); }));
+  CHECK(session()["bytes_from_client"] < (1u << 20));
+  pool_admin(pool, {"kill", "2"});
+  reading.wait();
+}
+
+TEST_CASE("a quota that is set holds for programs that run already") {
+  Pool pool;
+  Process program({driver_app(), "hold_memory"}, pool.through());
+  REQUIRE(program.await_output("holding"));
+  pool_admin(pool, {"quota", "set", "default", "memory=140MiB"});
+  const Finished refused = run_patiently({driver_app(), "hold_memory"}, pool.through());
+  CHECK(refused.status != 0);
+  CHECK(eventually([&] { return pool_admin(pool, {"tenants"})[0]["over_quota"] > 0; }));
+  const Json quota = pool_admin(pool, {"quota", "set", "default", "memory=unlimited"});
+  CHECK(quota["default"]["memory_bytes"].is_null());
+  program.signal(SIGKILL);
+  program.wait();
+  REQUIRE(pool.poold().await_log("session_ended", 2));
+  Process again({driver_app(), "hold_memory"}, pool.through());
+  CHECK(again.await_output("holding"));
+}
