@@ -11,7 +11,7 @@ __global__ void work(uint32_t* numbers, uint32_t rounds) {
 }
 
 int main(int argc, char** argv) {
-  long seconds = 10, memory_mib = 64, rounds = 2000;
+  long seconds = 1, memory_mib = 64, rounds = 2000;
   parse_options(argc, argv, "Launches short kernels, one after the other.",
                 {{"--seconds", "how long", &seconds, 1, 86'400},
                  {"--memory", "MiB of device memory to hold", &memory_mib, 1, 1 << 20},

@@ -38,6 +38,8 @@ cp -a "$build"/lib/softgpu/*.so* "$tree/lib/softgpu/"
 find "$build/bin" -maxdepth 1 -type f -executable -exec cp -t "$tree/bin" {} +
 find "$build/examples" -maxdepth 1 -type f -executable ! -name '*-shared' -exec cp -t "$tree/examples" {} +
 cp "$root"/{README.md,CHANGELOG.md,LICENSE} "$tree/"
+cp -r "$root/docs" "$tree/"
+cp -r "$root"/examples/{monitoring,systemd} "$tree/examples/"
 
 # Every machine has these, and a second copy of them in one process does harm.
 base='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+)\.so'

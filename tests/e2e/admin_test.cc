@@ -80,7 +80,7 @@ TEST_CASE("what a program holds and has used is seen while it runs and afterward
   CHECK(pool_admin(pool, {"gpus"})[0]["gpu_nanoseconds"] == tenant["gpu_nanoseconds"]);
 }
 
-TEST_CASE("large copies are counted, whichever way they take") {
+TEST_CASE("large copies are counted whichever way they take") {
   Pool pool;
   Process program({driver_app(), "until_it_fails", "write"}, pool.through());
   REQUIRE(program.await_output("working"));
