@@ -8,9 +8,9 @@ namespace gpupool::quota {
 namespace {
 
 // A bit below what was promised, for what a turn takes beyond its end.
-constexpr double kFillRate = 0.975;
+constexpr double kFillRate = 0.985;
 // In units of what the bucket gets: so much is needed to go on after it was empty, is kept while idle, and while waiting.
-constexpr double kResume = 25e6, kIdleMost = 25e6, kWaitingMost = 500e6;
+constexpr double kResume = 15e6, kIdleMost = 15e6, kWaitingMost = 500e6;
 // How much a tenant that comes back may be behind those who went on, in time.
 constexpr double kKeptLag = 20e6;
 // Turns of small shares are shorter, so that they come more often.
@@ -91,7 +91,7 @@ void Arbiter::report(Session session, Time used, Time now) {
   const double more = count(believed - state.reported);
   state.reported = believed;
   // Who has the GPU for himself, without a limit, pays nothing.
-  if (holder_ == session && !metered()) return;
+  if (holder_ == session && !metered() && tenant_of(state).share.mode == Mode::elastic) return;
   state.unpaid += more;
   if (state.unpaid > 0) charge(state, std::exchange(state.unpaid, 0));
   decide(now);
@@ -126,9 +126,7 @@ bool Arbiter::has_rival(Session session) const {
 }
 
 // The holder pays for the time for which it holds the turn.
-bool Arbiter::metered() const {
-  return holder_ && (tenant_of(sessions_.at(*holder_)).share.mode == Mode::hard || has_rival(*holder_));
-}
+bool Arbiter::metered() const { return holder_ && has_rival(*holder_); }
 
 void Arbiter::account(Time now) {
   const double passed = count(std::max(Time{}, now - accounted_));

@@ -3,9 +3,9 @@
 //
 // At most one session has the turn. Tenants of the highest priority come first; among those of the same priority the one
 // that has had the least of the GPU for its weight, and of its sessions the one that has had the least. While somebody else
-// waits, or the tenant has a hard limit, a turn costs the time for which it was held: that is what the others had to
-// do without, and nobody but the arbiter's user measures it. What a session reports to have used beyond that (work that went
-// on after its turn) is charged as well, never more than the time that has passed.
+// waits a turn costs the time for which it is held: that is what the others have to do without, and nobody but the arbiter's
+// user measures it. What a session reports to have used beyond that (work that went on after its turn) is charged as
+// well, never more than the time that has passed; and all of it where the tenant has a hard limit and nobody waits.
 //
 // A hard limit is a bucket that fills at the tenant's rate, may go below zero, and keeps next to nothing for idle tenants.
 #pragma once

@@ -128,6 +128,7 @@ bool ComputeGate::wait_for_turn(ComputeLane& lane, WorkKind kind) {
   gpu.executor_waits = true;
   bool pass = false;
   while (!stopped_) {
+    const auto next = settle(gpu);
     const auto now = Clock::now();
     const TurnWord word{gpu.turn->load(std::memory_order_acquire)};
     if (word.open()) {
@@ -154,11 +155,9 @@ bool ComputeGate::wait_for_turn(ComputeLane& lane, WorkKind kind) {
       lock.unlock();
       end_all();
       lock.lock();
-      settle(gpu);
       continue;
     }
-    const auto next = settle(gpu);
-    if (TurnWord{gpu.turn->load(std::memory_order_acquire)} == word) changed_.wait_for(lock, std::min(next, kAskAgain));
+    changed_.wait_for(lock, std::min(next, kAskAgain));
   }
   count_wait(Clock::now());
   gpu.executor_waits = false;

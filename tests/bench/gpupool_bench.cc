@@ -16,6 +16,7 @@
 #include "tests/bench/figures.h"
 #include "tests/bench/rdma_suite.h"
 #include "tests/bench/run_program.h"
+#include "tests/bench/sharing_suite.h"
 #include "tests/bench/svg_plot.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/slow_link.h"
@@ -47,6 +48,7 @@ struct Options {
   bool quick = false;
   std::string suite = "all";
   RdmaSuite rdma;
+  SharingSuite sharing;
 };
 
 struct Transport {
@@ -253,8 +255,21 @@ int run_rdma(const Options& options) {
   return 0;
 }
 
+int run_sharing(const Options& options) {
+  SharingSuite suite = options.sharing;
+  suite.device = options.device;
+  suite.rounds = options.rounds;
+  suite.quick = options.quick;
+  if (options.quick) suite.seconds = 0.5;
+  const std::vector<Figure> figures = measure_sharing(suite);
+  print_table(figures);
+  if (!options.json.empty()) write_json(options.json, figures);
+  return 0;
+}
+
 int run(const Options& options) {
   if (options.suite == "rdma") return run_rdma(options);
+  if (options.suite == "sharing") return run_sharing(options);
   PooldProcess poold(options.device, {}, device_environment());
   const std::vector<Transport> chosen = transports(options);
   Samples direct, raw;
@@ -290,7 +305,8 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Measures what the pool costs against the bare device, raw TCP and memcpy, side by side");
-  app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; all: everything else")->check(CLI::IsMember({"all", "rdma"}));
+  app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; sharing: several tenants on one GPU; all: everything else")->check(CLI::IsMember({"all", "rdma", "sharing"}));
+  app.add_option("--seconds", options.sharing.seconds, "of each measurement of the sharing suite [10]")->check(CLI::Range(0.2, 600.0));
   app.add_option("--rdma-devices", options.rdma.devices, "of the client and the server, with a comma [the first two that are up]")->delimiter(',');
   app.add_option("--rdma-addresses", options.rdma.addresses, "their addresses [from their GIDs]")->delimiter(',');
   app.add_option("--json", options.json, "also write the figures to this file");

@@ -6,7 +6,8 @@
 //     gpupool-bench-sharer late LOOPS BEGIN SECONDS   begins to keep the device busy at BEGIN
 //     gpupool-bench-sharer calibrate MICROSECONDS     LOOPS for a kernel of this length
 //
-// WAY: plain, ex (cuLaunchKernelEx), cooperative, fill (a memset beside each kernel).
+// WAY: plain, ex (cuLaunchKernelEx), cooperative, library (a kernel of a CUlibrary, as cuBLAS and the like have them), fill (a
+// memset beside each kernel).
 #include <time.h>
 #include <unistd.h>
 
@@ -160,6 +161,15 @@ int main(int argc, char** argv) {
   CUmodule module = nullptr;
   CHECK(cuModuleLoadData(&module, kKernel));
   CHECK(cuModuleGetFunction(&work.function, module, "work"));
+#if CUDA_VERSION >= 12000
+  if (way == "library") {
+    CUlibrary library = nullptr;
+    CUkernel kernel = nullptr;
+    CHECK(cuLibraryLoadData(&library, kKernel, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    CHECK(cuLibraryGetKernel(&kernel, library, "work"));
+    work.function = reinterpret_cast<CUfunction>(kernel);
+  }
+#endif
   CHECK(cuMemAlloc(&work.data, 256));
   CHECK(cuMemAlloc(&work.filled, kBytes));
   CHECK(cuMemsetD8(work.data, 0, 256));

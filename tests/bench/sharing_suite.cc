@@ -1,0 +1,223 @@
+#include "tests/bench/sharing_suite.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+
+#include "server/tenants/token.h"
+#include "tests/bench/run_program.h"
+#include "tests/support/poold_process.h"
+
+namespace gpupool::bench {
+namespace {
+
+using testing::Environment;
+using testing::PooldProcess;
+using testing::Process;
+using Kind = Target::Kind;
+using Values = std::map<std::string, double>;
+
+constexpr double kLead = 2.5;  // seconds for programs to start
+const char* const kWays[] = {"plain", "ex", "cooperative", "library", "fill"};
+
+double now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+std::string text(double value, const char* format = "%.6f") {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+// A poold whose tenants have these quotas, as lines of its configuration, and programs of theirs.
+class Shared {
+ public:
+  Shared(const SharingSuite& suite, const std::vector<std::string>& quotas, Environment more = {}) {
+    std::string config;
+    for (const std::string& quota : quotas) {
+      const auto token = server::make_token();
+      if (!token) throw std::runtime_error(token.error().message);
+      tokens_.push_back(*token);
+      config += "[[tenant]]\nname = \"t" + std::to_string(tokens_.size()) + "\"\ntokens = [\"" + server::hash_text(server::hash_token(*token)) +
+                "\"]\n[tenant.quota]\n" + quota + "\n";
+    }
+    more.merge(device_environment());
+    more["SOFTGPU_INSTANCE"] = "bench-sharing";
+    poold_ = std::make_unique<PooldProcess>(suite.device, std::vector<std::string>{"--config", folder_.write("poold.toml", config), "--idle-workers", "4"}, more);
+  }
+
+  Environment of(size_t tenant) const {
+    return {{"LD_LIBRARY_PATH", prefix() / "lib" / "client"}, {"GPUPOOL", poold_->url()}, {"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_TOKEN", tokens_.at(tenant)}};
+  }
+  // Programs side by side, the first one of the first tenant and so on; what each printed.
+  std::vector<Values> run(const std::vector<std::vector<std::string>>& programs) const {
+    std::vector<std::unique_ptr<Process>> running;
+    for (size_t i = 0; i < programs.size(); ++i) running.push_back(std::make_unique<Process>(programs[i], of(i)));
+    std::vector<Values> values(programs.size());
+    for (size_t i = 0; i < programs.size(); ++i) {
+      const int status = running[i]->wait(std::chrono::minutes(3));
+      running[i]->await_end_of_output();
+      if (status != 0) throw std::runtime_error(programs[i][0] + " failed (status " + std::to_string(status) + "):\n" + running[i]->output());
+      std::istringstream lines(running[i]->output());
+      std::string name;
+      for (double value = 0; lines >> name >> value;) values[i][name] = value;
+    }
+    return values;
+  }
+
+ private:
+  testing::TemporaryFolder folder_;
+  std::vector<std::string> tokens_;
+  std::unique_ptr<PooldProcess> poold_;
+};
+
+class Suite {
+ public:
+  explicit Suite(const SharingSuite& suite) : suite_(suite) {
+    loops_ = Shared(suite, {"compute = 100"}).run({{sharer(), "calibrate", text(suite.kernel_us)}})[0].at("loops");
+  }
+
+  void round() {
+    shares();
+    hard();
+    elastic();
+    two();
+    priorities();
+    accounting();
+  }
+  std::vector<Figure> figures();
+
+ private:
+  static std::string sharer() { return program("gpupool-bench-sharer"); }
+  // From `begin` seconds after the start of the measurements on.
+  std::vector<std::string> busy(const std::string& way, double measurement, double begin = 0, double seconds = 0) const {
+    return {sharer(), way, text(loops_), text(measurement + begin), text(seconds != 0 ? seconds : suite_.seconds)};
+  }
+  double alone(const Shared& shared) const { return shared.run({busy("plain", now() + kLead / 2)})[0].at("rate"); }
+
+  static std::string name_of(const std::vector<int>& weights, const std::string& way) {
+    std::string name = "share";
+    for (const int weight : weights) name += "_" + std::to_string(weight);
+    return name + "_" + way;
+  }
+  void shares() {
+    for (const auto& weights : settings()) {
+      std::vector<std::string> quotas;
+      for (const int weight : weights) quotas.push_back("compute = " + std::to_string(weight));
+      const Shared shared(suite_, quotas);
+      for (const char* const way : kWays) {
+        const double begin = now() + kLead;
+        const auto done = shared.run(std::vector(weights.size(), busy(way, begin)));
+        double all = 0;
+        for (const Values& one : done) all += one.at("done");
+        for (size_t i = 0; i < weights.size(); ++i) samples_.add(name_of(weights, way) + std::to_string(i), 100 * done[i].at("done") / all);
+      }
+    }
+  }
+  std::vector<std::vector<int>> settings() const {
+    if (suite_.quick) return {{10, 90}, {10, 20, 30, 40}};
+    return {{10, 90}, {25, 75}, {50, 50}, {10, 20, 30, 40}};
+  }
+
+  void hard() {
+    const Shared unlimited(suite_, {"compute = 100"}), limited(suite_, {"compute = 20\nmode = \"hard\""});
+    const double before = alone(unlimited), rate = alone(limited), after = alone(unlimited);
+    samples_.add("hard", 100 * rate / ((before + after) / 2));
+  }
+  // One has the GPU to itself while the other, which it belongs to for the most part, is idle; until that one begins.
+  void elastic() {
+    const Shared shared(suite_, {"compute = 20", "compute = 80"});
+    const double before = alone(shared), begin = now() + kLead;
+    const double idle = suite_.seconds / 2;
+    const auto done = shared.run({busy("plain", begin, 0, idle), busy("late", begin, idle + 0.5, idle / 2)});
+    const double after = alone(shared);
+    samples_.add("lent", 100 * done[0].at("rate") / ((before + after) / 2));
+    for (int i = 0; i < 5; ++i) {  // taken back while the other is busy
+      const double start = now() + kLead;
+      samples_.add("taken_back", shared.run({busy("plain", start, 0, 1.5), busy("late", start, 0.7, 0.5)})[1].at("first_ms") - suite_.kernel_us / 1000);
+    }
+  }
+  void two() {
+    const Shared shared(suite_, {"compute = 50", "compute = 50"});
+    const double before = alone(shared), begin = now() + kLead;
+    const auto done = shared.run({busy("plain", begin), busy("plain", begin)});
+    const double after = alone(shared);
+    samples_.add("two", (done[0].at("rate") + done[1].at("rate")) / ((before + after) / 2));
+  }
+  void priorities() {
+    const Shared shared(suite_, {"priority = \"latency-critical\"", "priority = \"best-effort\""});
+    const double first = now() + kLead / 2;
+    samples_.add("short_alone", shared.run({busy("short", first)})[0].at("p99_us"));
+    const double begin = now() + kLead;
+    const auto done = shared.run({busy("short", begin), busy("plain", begin)});
+    samples_.add("short_beside", done[0].at("p99_us"));
+    samples_.add("short_median", done[0].at("p50_us"));
+    samples_.add("best_effort", done[1].at("rate"));
+  }
+  // The same programs, on a poold whose workers do not measure.
+  void accounting() {
+    const Shared on(suite_, {"compute = 100"}), off(suite_, {"compute = 100"}, {{"GPUPOOL_ACCOUNTING", "off"}});
+    const std::vector<std::string> step{program("gpupool-bench-step"), suite_.quick ? "5" : "60"}, calls{program("gpupool-bench-workload"), "calls"};
+    for (int i = 0; i < (suite_.quick ? 1 : 5); ++i) {  // in turns, since the machine's speed changes
+      for (const auto& [name, shared] : {std::pair{"on", &on}, std::pair{"off", &off}}) {
+        samples_.add(std::string("step_") + name, shared->run({step})[0].at("step_us"));
+        samples_.add(std::string("launch_") + name, shared->run({calls})[0].at("launch_total_us"));
+      }
+    }
+  }
+
+  const SharingSuite suite_;
+  double loops_ = 0;
+  Samples samples_;
+};
+
+std::vector<Figure> Suite::figures() {
+  std::vector<Figure> figures;
+  for (const auto& weights : settings()) {
+    for (const char* const way : kWays) {
+      double off = 0;
+      std::string got;
+      for (size_t i = 0; i < weights.size(); ++i) {
+        const double percent = samples_.median(name_of(weights, way) + std::to_string(i));
+        off = std::max(off, std::abs(percent - weights[i]));
+        got += (i ? " : " : "") + text(percent, "%.1f");
+      }
+      figures.push_back({name_of(weights, way), "tcp", off, "points off", got, 0, {Kind::value_at_most, 2}});
+    }
+  }
+  const double hard = samples_.median("hard");
+  figures.push_back({"hard_20_alone", "tcp", hard, "%", "of one without a limit", 0, {Kind::value_at_least, 18}});
+  figures.push_back({"hard_20_alone", "tcp", hard, "%", "of one without a limit", 0, {Kind::value_at_most, 20}});
+  figures.push_back({"elastic_lent", "tcp", samples_.median("lent"), "%", "of one alone", 0, {Kind::value_at_least, 95}});
+  figures.push_back({"elastic_taken_back", "tcp", samples_.median("taken_back"), "ms", "until its first kernel", 0, {Kind::value_at_most, 100}});
+  figures.push_back({"two_clients_throughput", "tcp", samples_.median("two"), "x", "of one alone", 0, {Kind::value_at_least, 0.97}});
+  const double alone = samples_.median("short_alone");
+  figures.push_back({"latency_critical_p99", "tcp", samples_.median("short_beside"), "us", "alone", alone, {Kind::value_at_most, 2 * alone + suite_.kernel_us}});
+  figures.push_back({"latency_critical_p50", "tcp", samples_.median("short_median"), "us", "p99 alone", alone});
+  figures.push_back({"best_effort_beside_it", "tcp", samples_.median("best_effort"), "kernels/s", "", 0});
+  figures.push_back({"accounting_step", "tcp", samples_.median("step_on"), "us", "without accounting", samples_.median("step_off"), {Kind::ratio_at_most, 1.01}});
+  figures.push_back({"accounting_empty_launch", "tcp", samples_.median("launch_on"), "us", "without accounting", samples_.median("launch_off"), {Kind::ratio_at_most, 1.01}});
+  return figures;
+}
+
+}  // namespace
+
+std::vector<Figure> measure_sharing(const SharingSuite& suite) {
+  Suite measured(suite);
+  for (int round = 0; round < suite.rounds; ++round) {
+    std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, suite.rounds);
+    measured.round();
+  }
+  return measured.figures();
+}
+
+}  // namespace gpupool::bench
