@@ -10,7 +10,7 @@ using quota::TurnWord;
 using std::chrono::nanoseconds;
 using namespace std::chrono_literals;
 
-constexpr uint64_t kWorksAlone = 256;    // of one piece, where nobody waits
+constexpr uint64_t kWorksAlone = 1024;   // of one piece, where nobody waits
 constexpr size_t kPiecesAlone = 64;      // not seen done; beyond them pieces get longer
 constexpr uint64_t kWorks = 64;          // of one piece, where others may wait
 constexpr double kPiece = 0.5e6;         // nanoseconds, likewise

@@ -2,7 +2,7 @@
 // time that the session uses, and where others share the GPU, or its tenant has a hard limit, it lets work through in the
 // session's turns only (quota/turn_word.h).
 //
-// Alone and without a limit a command looks at one word; an event goes before the first of 256 commands and one behind the
+// Alone and without a limit a command looks at one word; an event goes before the first of 1024 commands and one behind the
 // last, or before the executor sleeps. Otherwise little work is kept on the device (kAhead), so that a turn can be given up
 // soon: it is given up when poold asks for it and that work is done. Work of a stream that waits for something else
 // does not count until it begins; work that goes on after poold has taken the turn away does not count any more. So nothing that

@@ -1,0 +1,115 @@
+// Programs that share a GPU with others.
+#include <unistd.h>
+
+#include <chrono>
+#include <deque>
+
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+// Keeps the device busy for so many milliseconds (first argument) with kernels of so many rounds (second), eight queued;
+// says when it begins and how many it has done.
+SCENARIO(keep_busy) {
+  Device device;
+  Kernels kernels;
+  CUdeviceptr values = 0;
+  CUstream stream = nullptr;
+  OK(cuMemAlloc(&values, 4096));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  const auto rounds = static_cast<unsigned>(std::stoul(arguments.at(1)));
+  OK(kernels.launch("burn", 1, 1, stream, values, rounds));
+  OK(cuStreamSynchronize(stream));
+  std::printf("working\n");
+  std::fflush(stdout);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(std::stoul(arguments.at(0)));
+  std::deque<CUevent> queued;
+  unsigned done = 0;
+  for (bool more = true; more || !queued.empty();) {
+    if (more && queued.size() < 8) {
+      CUevent event = nullptr;
+      OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+      OK(kernels.launch("burn", 1, 1, stream, values, rounds));
+      OK(cuEventRecord(event, stream));
+      queued.push_back(event);
+      continue;
+    }
+    OK(cuEventSynchronize(queued.front()));
+    OK(cuEventDestroy(queued.front()));
+    queued.pop_front();
+    more = more && std::chrono::steady_clock::now() < end;
+    done += more;
+  }
+  std::printf("done %u\n", done);
+}
+
+// A kernel that ends when one of another stream has run, which is launched after it.
+SCENARIO(kernels_wait_for_each_other) {
+  Device device;
+  Kernels kernels;
+  CUdeviceptr flag = 0, values = 0;
+  CUstream a = nullptr, b = nullptr;
+  OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&flag, 4));
+  OK(cuMemAlloc(&values, 4096));
+  for (unsigned round = 0; round < 2; ++round) {
+    OK(cuMemsetD32(flag, 0, 1));
+    OK(kernels.launch("burn_forever", 1, 1, a, flag));
+    OK(kernels.launch("burn", 1, 1, b, values, 1000u));
+    OK(cuMemsetD32Async(flag, 1, 1, b));
+    OK(cuStreamSynchronize(a));
+  }
+  std::printf("both ran\n");
+}
+
+// A stream that waits for a value which a kernel of another stream writes later, with copies in between.
+SCENARIO(kernels_behind_a_wait_for_a_value) {
+  Device device;
+  Kernels kernels;
+  CUdeviceptr flag = 0, values = 0, more = 0;
+  CUstream a = nullptr, b = nullptr;
+  OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&flag, 4));
+  OK(cuMemAlloc(&values, 4096));
+  OK(cuMemAlloc(&more, 2 << 20));
+  OK(cuMemsetD32(flag, 0, 1));
+  std::vector<unsigned> host(512 << 10, 3);
+  OK(cuStreamWaitValue32(a, flag, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  for (unsigned i = 0; i < 100; ++i) OK(kernels.launch("burn", 1, 1, a, values, 100'000u));
+  OK(kernels.launch("fill", 4, 256, a, values, 5u, 1024u));
+  OK(cuMemcpyHtoDAsync(more, host.data(), 2 << 20, b));
+  OK(kernels.launch("add", 2048, 256, b, more, 4u, 512u << 10));
+  OK(kernels.launch("fill", 1, 1, b, flag, 1u, 1u));
+  OK(cuStreamSynchronize(a));
+  OK(cuStreamSynchronize(b));
+  EXPECT(download<uint32_t>(values, 1024)[1023] == 1028);
+  EXPECT(download<uint32_t>(more, 512 << 10).back() == 7);
+  std::printf("all ran\n");
+}
+
+// A kernel that never ends.
+SCENARIO(endless) {
+  Device device;
+  Kernels kernels;
+  CUdeviceptr flag = 0;
+  OK(cuMemAlloc(&flag, 4));
+  OK(cuMemsetD32(flag, 0, 1));
+  OK(kernels.launch("burn_forever", 1, 1, nullptr, flag));
+  OK(cuStreamQuery(nullptr) == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+  std::printf("working\n");
+  std::fflush(stdout);
+  while (true) ::pause();
+}
+
+// Has used the device, and is there.
+SCENARIO(idle_session) {
+  Device device;
+  Kernels kernels;
+  OK(kernels.launch("nothing", 1, 1, nullptr));
+  OK(cuCtxSynchronize());
+  std::printf("working\n");
+  std::fflush(stdout);
+  while (true) ::pause();
+}

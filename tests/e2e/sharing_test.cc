@@ -1,0 +1,153 @@
+// Programs that share a GPU: turns are taken, given back and taken away, and nobody waits for what cannot come. Shares are
+// looked at coarsely here; gpupool-bench --suite sharing measures them.
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+
+#include "server/tenants/token.h"
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::string kForever = "600000", kKernel = "300000", kLongKernel = "3000000";
+
+// A pool with tenants t1, t2 ... of these quotas.
+class SharedPool {
+ public:
+  explicit SharedPool(const std::vector<std::string>& quotas) {
+    std::string config;
+    for (const std::string& quota : quotas) {
+      tokens_.push_back(*server::make_token());
+      config += "[[tenant]]\nname = \"t" + std::to_string(tokens_.size()) + "\"\ntokens = [\"" +
+                server::hash_text(server::hash_token(tokens_.back())) + "\"]\n[tenant.quota]\n" + quota + "\n";
+    }
+    pool_ = std::make_unique<Pool>(Environment{}, std::vector<std::string>{"--config", folder_.write("poold.toml", config)});
+  }
+  Pool* operator->() { return pool_.get(); }
+  Environment of(size_t tenant) const { return pool_->through({{"GPUPOOL_TOKEN", tokens_.at(tenant - 1)}}); }
+  std::unique_ptr<Process> start(size_t tenant, const std::vector<std::string>& scenario) const {
+    std::vector<std::string> words{driver_app()};
+    words.insert(words.end(), scenario.begin(), scenario.end());
+    return std::make_unique<Process>(words, of(tenant));
+  }
+  // One that has begun to work.
+  std::unique_ptr<Process> start_working(size_t tenant, const std::vector<std::string>& scenario) const {
+    auto process = start(tenant, scenario);
+    INFO(process->output());
+    REQUIRE(process->await_output("working", kLongPatience));
+    return process;
+  }
+
+ private:
+  TemporaryFolder folder_;
+  std::vector<std::string> tokens_;
+  std::unique_ptr<Pool> pool_;
+};
+
+double done(Process& process) {
+  CHECK(process.wait(kLongPatience) == 0);
+  process.await_end_of_output();
+  INFO(process.output());
+  const size_t at = process.output().find("done ");
+  REQUIRE(at != std::string::npos);
+  return std::strtod(process.output().c_str() + at + 5, nullptr);
+}
+
+void scenarios_pass(const SharedPool& pool, size_t tenant, const std::vector<std::string>& scenarios) {
+  for (const std::string& scenario : scenarios) {
+    const auto process = pool.start(tenant, {scenario});
+    INFO(scenario);
+    CHECK(process->wait(kLongPatience) == 0);
+    process->await_end_of_output();
+    INFO(process->output());
+    CHECK(process->output().find("driver_app:") == std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("programs with every kind of wait go on beside a busy one") {
+  SharedPool pool({"compute = 20", "compute = 80"});
+  const auto rival = pool.start_working(2, {"keep_busy", kForever, kKernel});
+  scenarios_pass(pool, 1, {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value", "events_order_streams",
+                           "host_functions_run_in_order", "stream_memory_operations", "null_stream_waits_for_blocking_streams",
+                           "async_readback", "two_contexts", "reset_and_use_again", "fault_then_reset"});
+}
+
+TEST_CASE("programs with every kind of wait go on behind a hard limit") {
+  SharedPool pool({"compute = 30\nmode = \"hard\"\npriority = \"best-effort\"", "priority = \"latency-critical\""});
+  const auto other = pool.start_working(2, {"idle_session"});  // one piece of work at a time
+  scenarios_pass(pool, 1, {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value", "host_functions_run_in_order",
+                           "pinned_memory_is_read_in_stream_order", "synchronous_copies_behind_late_ones", "threads_with_streams"});
+}
+
+TEST_CASE("two busy programs get about their shares") {
+  SharedPool pool({"compute = 10", "compute = 90"});
+  const auto large = pool.start_working(2, {"keep_busy", "4000", kKernel});
+  const auto small = pool.start_working(1, {"keep_busy", "3000", kKernel});
+  const double few = done(*small);
+  CHECK(done(*large) > 4 * few);
+}
+
+TEST_CASE("a hard limit holds and its end is felt at once") {
+  SharedPool pool({"compute = 5\nmode = \"hard\""});
+  const auto limited = pool.start_working(1, {"keep_busy", "2500", kKernel});
+  const double few = done(*limited);
+  const Finished changed = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "quota", "set", "t1", "compute=100", "mode=elastic"});
+  INFO(changed.output);
+  REQUIRE(changed.status == 0);
+  const auto free = pool.start_working(1, {"keep_busy", "2500", kKernel});
+  CHECK(done(*free) > 3 * few);
+}
+
+TEST_CASE("a limit that is lifted lets go of a program that waits for its turn") {
+  SharedPool pool({"compute = 1\nmode = \"hard\""});
+  const auto limited = pool.start(1, {"keep_busy", kForever, kLongKernel});
+  REQUIRE(limited->await_output("working", kLongPatience));
+  // Each kernel is worth a second and more of its share: it waits now.
+  CHECK(run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "quota", "set", "t1", "compute=100", "mode=elastic"}).status == 0);
+  const auto start = std::chrono::steady_clock::now();
+  const auto other = pool.start(1, {"keep_busy", "300", kKernel});
+  CHECK(done(*other) > 0);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(60));
+}
+
+TEST_CASE("a kernel that never ends keeps nobody from the device") {
+  SharedPool pool({"compute = 90", "compute = 10"});
+  const auto endless = pool.start_working(1, {"endless"});
+  scenarios_pass(pool, 2, {"kernels_wait_for_each_other", "events_order_streams"});
+  endless->signal(SIGKILL);
+  CHECK(pool->poold().await_log("session_ended", 3));
+  scenarios_pass(pool, 2, {"events_order_streams"});
+}
+
+TEST_CASE("a program that is killed while it waits for its turn leaves nothing in the way") {
+  SharedPool pool({"compute = 1\nmode = \"hard\"", "compute = 50"});
+  const auto throttled = pool.start_working(1, {"keep_busy", kForever, kLongKernel});
+  throttled->signal(SIGKILL);
+  CHECK(pool->poold().await_log("session_ended"));
+  const auto other = pool.start_working(2, {"keep_busy", "300", kKernel});
+  CHECK(done(*other) > 0);
+}
+
+TEST_CASE("a worker that is killed with the turn leaves it to the others") {
+  SharedPool pool({"compute = 90", "compute = 10"});
+  const auto holder = pool.start_working(1, {"keep_busy", kForever, kLongKernel});
+  const auto other = pool.start_working(2, {"keep_busy", "1000", kKernel});
+  CHECK(::kill(pool->worker_of(*holder), SIGKILL) == 0);
+  CHECK(done(*other) > 0);
+}
+
+TEST_CASE("poold ends while a program waits for its turn") {
+  SharedPool pool({"compute = 1\nmode = \"hard\""});
+  const auto throttled = pool.start_working(1, {"keep_busy", kForever, kLongKernel});
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(pool->poold().stop() == 0);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+  CHECK(throttled->wait() != 0);
+}
