@@ -1,0 +1,274 @@
+// The gate before work for the device: against a device of which the test says how far it has got, and a session page that
+// the test writes as poold would.
+#include "server/worker/compute_gate.h"
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker;
+using quota::Arbiter;
+using quota::TurnWord;
+using State = Arbiter::Turn::State;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Events are numbered as they are recorded; the device has passed the first so many.
+struct Device {
+  std::mutex mutex;
+  std::condition_variable moved;
+  uint64_t recorded = 0, passed = 0;
+  int alive = 0;
+  void pass(uint64_t number) {
+    {
+      const std::lock_guard lock(mutex);
+      passed = std::max(passed, number);
+    }
+    moved.notify_all();
+  }
+};
+Device* g_device = nullptr;
+
+struct Event {
+  uint64_t number = 0;
+};
+Event& event_of(CUevent event) { return *reinterpret_cast<Event*>(event); }
+
+DeviceApi fake_api() {
+  DeviceApi api;
+  api.cuCtxSetCurrent = [](CUcontext) { return CUDA_SUCCESS; };
+  api.cuEventCreate = [](CUevent* event, unsigned) {
+    const std::lock_guard lock(g_device->mutex);
+    ++g_device->alive;
+    *event = reinterpret_cast<CUevent>(new Event);
+    return CUDA_SUCCESS;
+  };
+  api.cuEventDestroy_v2 = [](CUevent event) {
+    const std::lock_guard lock(g_device->mutex);
+    --g_device->alive;
+    delete &event_of(event);
+    return CUDA_SUCCESS;
+  };
+  api.cuEventRecord = [](CUevent event, CUstream) {
+    const std::lock_guard lock(g_device->mutex);
+    event_of(event).number = ++g_device->recorded;
+    return CUDA_SUCCESS;
+  };
+  api.cuEventQuery = [](CUevent event) {
+    const std::lock_guard lock(g_device->mutex);
+    return event_of(event).number <= g_device->passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  };
+  api.cuEventSynchronize = [](CUevent event) {
+    std::unique_lock lock(g_device->mutex);
+    const uint64_t number = event_of(event).number;
+    g_device->moved.wait(lock, [&] { return number <= g_device->passed; });
+    return CUDA_SUCCESS;
+  };
+  return api;
+}
+
+CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
+  *milliseconds = static_cast<float>(event_of(end).number) - static_cast<float>(event_of(start).number);
+  return CUDA_SUCCESS;
+}
+
+bool eventually(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(200us);
+  return condition();
+}
+
+struct Session {
+  Session() {
+    g_device = &device;
+    page = *quota::SharedPage<quota::SessionPage>::create("test");
+    gate = std::make_unique<ComputeGate>(api, Usage{page, nullptr, 0}, waits, [this] { ++rings; });
+    gate->load([](const char*) { return reinterpret_cast<void*>(&elapsed); });
+    context = contexts.add(1, reinterpret_cast<CUcontext>(1), 0, true);
+    contexts.enter(context);
+  }
+  ~Session() {
+    device.pass(~uint64_t{0});
+    gate->stop();
+    waits.stop();
+    gate->drop(*context);
+    context->timed_events->clear();
+    CHECK(device.alive == 0);
+    forget_current();
+  }
+  // As poold does it.
+  void turn(State state, bool bounded, bool single = false, bool wanted = false) {
+    if (state == State::open) ++number;
+    (*page)->turns[0].store(TurnWord::of({state, bounded, single, wanted}, number).word);
+    quota::ring_bell((*page)->bell);
+  }
+  TurnWord word() const { return {(*page)->turns[0].load()}; }
+  CUresult work(StreamState& stream, WorkKind kind = 3) { return gate->run(stream, kind, [&] { return ++done, CUDA_SUCCESS; }); }
+  CUresult work() { return work(context->legacy); }
+  std::future<CUresult> work_elsewhere() {
+    return std::async(std::launch::async, [this] { return work(); });
+  }
+  bool blocks(std::future<CUresult>& result) { return result.wait_for(30ms) == std::future_status::timeout; }
+
+  Device device;
+  const DeviceApi api = fake_api();
+  Contexts contexts{api};
+  WaitPool waits;
+  std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
+  std::unique_ptr<ComputeGate> gate;
+  ContextState* context = nullptr;
+  std::atomic<int> rings{0};
+  std::atomic<int> done{0};
+  uint32_t number = 0;
+};
+
+constexpr WorkKind kFill = 4;
+
+}  // namespace
+
+TEST_CASE("alone and without a limit nothing waits, and all is measured") {
+  Session session;
+  session.turn(State::open, false);
+  for (int i = 0; i < 5000; ++i) REQUIRE(session.work() == CUDA_SUCCESS);
+  CHECK(session.work(session.context->legacy, kFill) == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  CHECK(session.device.recorded < 30);  // two events for many
+  session.device.pass(~uint64_t{0});
+  session.gate->before_sleep();
+  CHECK((*session.page)->gpus[0].launches == 5000);
+  CHECK((*session.page)->gpus[0].gpu_nanoseconds >= 1'000'000);
+  CHECK((*session.page)->gpus[0].throttled_nanoseconds == 0);
+}
+
+TEST_CASE("without a turn work waits, and asks for one") {
+  Session session;
+  auto result = session.work_elsewhere();
+  CHECK(eventually([&] { return (*session.page)->wants_turn[0] == 1 && session.rings > 0; }));
+  CHECK(session.blocks(result));
+  CHECK(session.done == 0);
+  session.turn(State::open, true);
+  CHECK(result.get() == CUDA_SUCCESS);
+  CHECK((*session.page)->wants_turn[0] == 0);
+  CHECK((*session.page)->gpus[0].throttled_nanoseconds >= 20'000'000);
+}
+
+TEST_CASE("a turn is given up when the work of it is done") {
+  Session session;
+  session.turn(State::open, true);
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  session.device.pass(1);  // it has begun
+  session.turn(State::yield, true);
+  std::this_thread::sleep_for(20ms);
+  CHECK(session.word().yield());
+  session.device.pass(2);
+  CHECK(eventually([&] { return session.word().closed(); }));
+  CHECK((*session.page)->wants_turn[0] == 0);
+  CHECK(session.rings > 0);
+  CHECK((*session.page)->gpus[0].gpu_nanoseconds == 1'000'000);
+}
+
+TEST_CASE("a turn that others want is given up when there is no work") {
+  Session session;
+  session.turn(State::open, true);
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  session.device.pass(2);
+  std::this_thread::sleep_for(10ms);
+  CHECK(session.word().open());
+  session.turn(State::open, true, false, true);
+  CHECK(eventually([&] { return session.word().closed(); }));
+}
+
+TEST_CASE("work that waits for something else holds no turn and no other work") {
+  Session session;
+  session.turn(State::open, true);
+  REQUIRE(session.work() == CUDA_SUCCESS);  // nothing passes: its stream waits
+  session.gate->before_sleep();
+  for (int i = 0; i < 20; ++i) REQUIRE(session.work() == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  session.turn(State::yield, true);
+  CHECK(eventually([&] { return session.word().closed(); }));
+}
+
+TEST_CASE("little is kept on the device where others may want it") {
+  Session session;
+  session.turn(State::open, true, true);
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.device.pass(1);
+  auto second = session.work_elsewhere();
+  CHECK(session.blocks(second));
+  session.device.pass(2);
+  CHECK(second.get() == CUDA_SUCCESS);
+  session.device.pass(~uint64_t{0});
+  session.turn(State::open, true);  // each of them takes a millisecond: two fit
+  session.device.passed = session.device.recorded;
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.device.pass(session.device.recorded - 1);
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  auto third = session.work_elsewhere();
+  CHECK(session.blocks(third));
+  session.device.pass(~uint64_t{0});
+  CHECK(third.get() == CUDA_SUCCESS);
+}
+
+TEST_CASE("work that goes on after the turn was taken holds up nothing in the next one") {
+  Session session;
+  session.turn(State::open, true, true);
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  session.device.pass(1);
+  session.turn(State::closed, true, true);
+  auto result = session.work_elsewhere();
+  CHECK(session.blocks(result));
+  session.turn(State::open, true, true);
+  CHECK(result.get() == CUDA_SUCCESS);
+  session.turn(State::yield, true, true);
+  session.gate->before_sleep();
+  CHECK(eventually([&] { return session.word().closed(); }));
+}
+
+TEST_CASE("work that only later work can end does not hold that up for ever") {
+  Session session;
+  session.turn(State::open, true, true);
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.device.pass(1);
+  auto second = session.work_elsewhere();
+  CHECK(session.blocks(second));
+  CHECK(second.wait_for(20s) == std::future_status::ready);
+}
+
+TEST_CASE("streams that work at the same time are counted once") {
+  Session session;
+  session.turn(State::open, false);
+  StreamState other;
+  other.context = session.context;
+  other.stream = reinterpret_cast<CUstream>(7);
+  REQUIRE(session.work(session.context->legacy) == CUDA_SUCCESS);
+  REQUIRE(session.work(other) == CUDA_SUCCESS);
+  session.gate->before_sleep();  // 1 and 3 or 4, 2 and the other one
+  session.device.pass(~uint64_t{0});
+  session.gate->before_sleep();
+  CHECK((*session.page)->gpus[0].gpu_nanoseconds <= 3'000'000);
+  session.gate->departing(other);
+}
+
+TEST_CASE("the end of a session lets go of who waits, and of the turn") {
+  Session session;
+  auto result = session.work_elsewhere();
+  CHECK(eventually([&] { return (*session.page)->wants_turn[0] == 1; }));
+  session.gate->stop();
+  CHECK(result.get() == CUDA_ERROR_OPERATING_SYSTEM);
+  CHECK((*session.page)->wants_turn[0] == 0);
+
+  Session holder;
+  holder.turn(State::open, true);
+  REQUIRE(holder.work() == CUDA_SUCCESS);
+  holder.gate->stop();
+  CHECK(holder.word().closed());
+}
