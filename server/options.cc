@@ -103,7 +103,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* admin_socket =
       app.add_option("--admin-socket", given.admin_socket,
                      "Unix socket for pool-admin, or none "
-                     "[/run/gpupool/poold-PORT.sock for root, else $XDG_RUNTIME_DIR/gpupool/poold-PORT.sock]");
+                     "[/run/poold/poold-PORT.sock for root, else $XDG_RUNTIME_DIR/poold/poold-PORT.sock]");
   const auto* metrics =
       app.add_option("--metrics", given.metrics,
                      "HOST:PORT where /metrics (Prometheus), /healthz and /readyz are answered over HTTP; without it they are not");

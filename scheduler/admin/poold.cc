@@ -1,5 +1,6 @@
 #include "scheduler/admin/poold.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,7 +65,11 @@ PooldClient::PooldClient(const std::string& socket)
     : socket_(socket),
       stub_(Admin::NewStub(grpc::CreateChannel("unix:" + std::filesystem::absolute(socket).string(),
                                                grpc::InsecureChannelCredentials()))) {
-  if (::access(socket.c_str(), F_OK) == 0) return;
+  struct stat status {};
+  if (::stat(socket.c_str(), &status) == 0) {
+    if (status.st_uid == 0 || status.st_uid == ::geteuid() || ::geteuid() == 0) return;
+    throw Failure(kExitUnreachable, "'" + socket + "' is another user's: only poold's own user and root can administer it");
+  }
   throw Failure(kExitUnreachable, "there is no admin socket '" + socket +
                                       "': poold does not run there, or was started with another --admin-socket");
 }

@@ -58,6 +58,13 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
     std::filesystem::create_directories(folder.parent_path(), ignored);
     ::mkdir(folder.c_str(), 0700);
   }
+  // Whoever owns the folder can put another socket into the place of this one.
+  struct stat around {};
+  const std::string above = folder.empty() ? "." : folder.string();
+  if (::stat(above.c_str(), &around) != 0) return failure(path, errno);
+  if (around.st_uid != 0 && around.st_uid != ::geteuid()) {
+    return Error{ErrorCode::invalid, "'" + above + "' is another user's folder; name a socket elsewhere with --admin-socket"};
+  }
   const int lock = take_lock(lock_path(path));
   if (lock == -1) {
     return Error{ErrorCode::refused, "another poold has the admin socket '" + path + "'; give this one another --admin-socket"};

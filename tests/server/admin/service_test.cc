@@ -139,7 +139,8 @@ TEST_CASE("a session is seen while it lasts, and what it used stays with its ten
     CHECK(sessions[0].calls() == 5);
     CHECK(sessions[0].errors() == 0);
     CHECK(sessions[0].bytes_from_client() >= 5 * sizeof(wire::CommandHeader));
-    CHECK(sessions[0].bytes_to_client() >= 5 * sizeof(wire::MessageHeader));
+    // Counted when it has been sent, so perhaps after it has come.
+    CHECK(eventually([&] { return client.sessions()[0].bytes_to_client() >= 5 * sizeof(wire::MessageHeader); }));
     CHECK_FALSE(sessions[0].ending());
     const auto workers = poold.workers();
     CHECK(std::find(workers.begin(), workers.end(), sessions[0].worker_pid()) != workers.end());

@@ -87,4 +87,12 @@ TEST_CASE("what is no socket stays where it is") {
   CHECK_FALSE(OwnedSocket::listen(""));
   CHECK_FALSE(OwnedSocket::listen("/tmp/" + std::string(200, 'x')));
   CHECK_FALSE(OwnedSocket::listen("/proc/nowhere/poold.sock"));
+  if (::geteuid() == 0) {  // only root can give a folder away
+    const fs::path others = folder.path() / "others";
+    fs::create_directory(others);
+    REQUIRE(::chown(others.c_str(), 12345, 12345) == 0);
+    const auto there = OwnedSocket::listen(others / "poold.sock");
+    REQUIRE_FALSE(there);
+    CHECK(there.error().code == ErrorCode::invalid);
+  }
 }
