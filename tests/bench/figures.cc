@@ -49,11 +49,15 @@ double median(std::vector<double> values) {
   return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-double Samples::median(const std::string& name) const {
+const std::vector<double>& Samples::of(const std::string& name) const {
   const auto found = values_.find(name);
   if (found == values_.end()) throw std::runtime_error("nothing was measured for " + name);
-  return bench::median(found->second);
+  return found->second;
 }
+
+double Samples::median(const std::string& name) const { return bench::median(of(name)); }
+
+double Samples::most(const std::string& name) const { return *std::max_element(of(name).begin(), of(name).end()); }
 
 void print_table(const std::vector<Figure>& figures) {
   std::printf("%-28s %-6s %12s %-10s %12s  %-26s %8s %-12s %s\n", "figure", "via", "value", "unit", "baseline", "of",

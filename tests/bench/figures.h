@@ -33,8 +33,10 @@ class Samples {
   bool has(const std::string& name) const { return values_.count(name) != 0; }
   // Throws when there is no sample of that name: a figure must not be missing silently.
   double median(const std::string& name) const;
+  double most(const std::string& name) const;
 
  private:
+  const std::vector<double>& of(const std::string& name) const;
   std::map<std::string, std::vector<double>> values_;
 };
 

@@ -47,6 +47,7 @@ again:
 )";
 
 constexpr size_t kQueued = 8;  // kernels that the program has under way
+constexpr size_t kGranule = 2u << 20;
 constexpr size_t kBytes = 64 << 10;
 
 double now() {
@@ -138,6 +139,18 @@ void short_kernels(Work& work, double begin, double seconds) {
   report("p99_us", times[std::min(times.size() - 1, times.size() * 99 / 100)]);
 }
 
+// All that is to be had, in granules, held until everybody has taken theirs.
+void take_memory(double begin, double seconds) {
+  double taken = 0;
+  sleep_until(begin);
+  CUresult result = CUDA_SUCCESS;
+  for (CUdeviceptr address = 0; (result = cuMemAlloc(&address, kGranule)) == CUDA_SUCCESS;) taken += kGranule;
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) CHECK(result);
+  report("late", now() > begin + seconds ? 1 : 0);
+  report("taken", taken);
+  sleep_until(begin + seconds);
+}
+
 void calibrate(Work& work, double wanted_us) {
   work.loops = 100'000;
   double best = 0;
@@ -156,8 +169,13 @@ void calibrate(Work& work, double wanted_us) {
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const std::string way = argv[1];
+  if (way == "memory" && argc < 4) return 2;
   Work work;
   work.stream = start_cuda();
+  if (way == "memory") {
+    take_memory(std::atof(argv[2]), std::atof(argv[3]));
+    return 0;
+  }
   CUmodule module = nullptr;
   CHECK(cuModuleLoadData(&module, kKernel));
   CHECK(cuModuleGetFunction(&work.function, module, "work"));

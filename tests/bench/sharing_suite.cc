@@ -24,6 +24,8 @@ using Kind = Target::Kind;
 using Values = std::map<std::string, double>;
 
 constexpr double kLead = 2.5;  // seconds for programs to start
+constexpr size_t kGranule = 2u << 20, kQuotaGranules = 301;
+constexpr size_t kRacers = 32;
 const char* const kWays[] = {"plain", "ex", "cooperative", "library", "fill"};
 
 double now() {
@@ -58,10 +60,12 @@ class Shared {
   Environment of(size_t tenant) const {
     return {{"LD_LIBRARY_PATH", prefix() / "lib" / "client"}, {"GPUPOOL", poold_->url()}, {"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_TOKEN", tokens_.at(tenant)}};
   }
-  // Programs side by side, the first one of the first tenant and so on; what each printed.
+  // Programs side by side, the first one of the first tenant and so on, from there on of the last; what each printed.
   std::vector<Values> run(const std::vector<std::vector<std::string>>& programs) const {
     std::vector<std::unique_ptr<Process>> running;
-    for (size_t i = 0; i < programs.size(); ++i) running.push_back(std::make_unique<Process>(programs[i], of(i)));
+    for (size_t i = 0; i < programs.size(); ++i) {
+      running.push_back(std::make_unique<Process>(programs[i], of(std::min(i, tokens_.size() - 1))));
+    }
     std::vector<Values> values(programs.size());
     for (size_t i = 0; i < programs.size(); ++i) {
       const int status = running[i]->wait(std::chrono::minutes(3));
@@ -93,6 +97,7 @@ class Suite {
     two();
     priorities();
     accounting();
+    memory();
   }
   std::vector<Figure> figures();
 
@@ -175,6 +180,22 @@ class Suite {
     }
   }
 
+  // Everybody of one tenant takes what there is.
+  void memory() {
+    const Shared shared(suite_, {"memory = \"" + std::to_string(kQuotaGranules * kGranule) + "\""});
+    const double hold = suite_.quick ? 5 : 10;  // seconds; all have begun after the first half
+    const std::vector<std::string> racer{sharer(), "memory", text(now() + hold), text(hold)};
+    double taken = 0, late = 0;
+    for (const Values& one : shared.run(std::vector(kRacers, racer))) {
+      taken += one.at("taken");
+      late += one.at("late");
+    }
+    if (late != 0) throw std::runtime_error("the machine is too busy for the race for memory: not all programs took part in it");
+    const double quota = kQuotaGranules * kGranule;
+    samples_.add("memory_over", std::max(0.0, taken - quota));
+    samples_.add("memory_left", std::max(0.0, quota - taken));
+  }
+
   const SharingSuite suite_;
   double loops_ = 0;
   Samples samples_;
@@ -200,6 +221,8 @@ std::vector<Figure> Suite::figures() {
   figures.push_back({"elastic_lent", "tcp", samples_.median("lent"), "%", "of one alone", 0, {Kind::value_at_least, 95}});
   figures.push_back({"elastic_taken_back", "tcp", samples_.median("taken_back"), "ms", "until its first kernel", 0, {Kind::value_at_most, 100}});
   figures.push_back({"two_clients_throughput", "tcp", samples_.median("two"), "x", "of one alone", 0, {Kind::value_at_least, 0.97}});
+  figures.push_back({"memory_over_quota_32_clients", "tcp", samples_.most("memory_over"), "bytes", "", 0, {Kind::value_at_most, 0}});
+  figures.push_back({"memory_left_unused_32_clients", "tcp", samples_.most("memory_left"), "bytes", "", 0, {Kind::value_at_most, 0}});
   const double alone = samples_.median("short_alone");
   figures.push_back({"latency_critical_p99", "tcp", samples_.median("short_beside"), "us", "alone", alone, {Kind::value_at_most, 2 * alone + suite_.kernel_us}});
   figures.push_back({"latency_critical_p50", "tcp", samples_.median("short_median"), "us", "p99 alone", alone});
