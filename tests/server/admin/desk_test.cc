@@ -1,0 +1,84 @@
+#include "server/admin/desk.h"
+
+#include <asio/executor_work_guard.hpp>
+#include <atomic>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool::server;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kLong{30'000};
+
+// poold's thread, with something that only it may touch.
+struct Owner {
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
+  Desk desk{context};
+  int owned = 0;
+  std::thread thread{[this] { context.run(); }};
+  ~Owner() {
+    work.reset();
+    thread.join();
+  }
+  void close() {
+    std::promise<void> closed;
+    asio::post(context, [&] {
+      desk.close();
+      closed.set_value();
+    });
+    closed.get_future().wait();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("many threads ask one, which alone touches what it owns") {
+  Owner owner;
+  std::vector<std::thread> threads;
+  std::atomic<int> answered{0};
+  for (int number = 0; number < 8; ++number) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        const auto answer = owner.desk.ask([&owner] { return std::to_string(++owner.owned); }, kLong);
+        if (answer && !answer->empty()) ++answered;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(answered == 1600);
+  CHECK(owner.desk.ask([&owner] { return owner.owned; }, kLong) == 1600);
+}
+
+TEST_CASE("who asks gives up when no answer comes, and harms nobody by it") {
+  Owner owner;
+  std::promise<void> go_on;
+  asio::post(owner.context, [&] { go_on.get_future().wait(); });
+  CHECK_FALSE(owner.desk.ask([&owner] { return ++owner.owned; }, milliseconds(20)));
+  go_on.set_value();
+  CHECK(owner.desk.ask([&owner] { return owner.owned; }, kLong) == 1);  // it was asked all the same
+}
+
+TEST_CASE("at the end all who ask or sleep go on, and nothing is asked any more") {
+  Owner owner;
+  std::atomic<int> without{0};
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([&] {
+      if (!owner.desk.sleep(kLong)) ++without;
+      if (!owner.desk.ask([&owner] { return ++owner.owned; }, kLong)) ++without;
+    });
+  }
+  const auto start = std::chrono::steady_clock::now();
+  owner.close();
+  for (std::thread& thread : threads) thread.join();
+  CHECK(without == 8);
+  CHECK(owner.desk.closed());
+  CHECK(owner.owned == 0);
+  CHECK(std::chrono::steady_clock::now() - start < kLong);
+}
