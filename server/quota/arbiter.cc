@@ -11,8 +11,10 @@ namespace {
 constexpr double kFillRate = 0.985;
 // In units of what the bucket gets: so much is needed to go on after it was empty, is kept while idle, and while waiting.
 constexpr double kResume = 15e6, kIdleMost = 15e6, kWaitingMost = 500e6;
-// How much a tenant that comes back may be behind those who went on, in time.
-constexpr double kKeptLag = 20e6;
+// How much a tenant that comes back may be behind those who went on, in time; and where it was away for a moment only, as a busy
+// program is when its host is.
+constexpr double kKeptLag = 20e6, kKeptLagOfBusy = 200e6;
+constexpr Arbiter::Time kMoment{50'000'000};
 // Turns of small shares are shorter, so that they come more often.
 constexpr double kWholeQuantum = 0.25;
 
@@ -125,16 +127,27 @@ bool Arbiter::has_rival(Session session) const {
   });
 }
 
-// The holder pays for the time for which it holds the turn.
+// Somebody waits for the holder.
 bool Arbiter::metered() const { return holder_ && has_rival(*holder_); }
 
+// Until when the holder pays for the time for which it holds the turn: while somebody waits, and a moment longer, so that a busy
+// program that is held up on its host finds its share when it is back.
+Arbiter::Time Arbiter::metered_until(Time now) const {
+  if (!holder_ || metered()) return holder_ ? now : Time{};
+  Time until{};
+  for (const auto& [name, tenant] : tenants_) {
+    if (&tenant != &tenant_of(sessions_.at(*holder_)) && tenant.left != Time{}) until = std::max(until, tenant.left + kMoment);
+  }
+  return std::min(until, now);
+}
+
 void Arbiter::account(Time now) {
-  const double passed = count(std::max(Time{}, now - accounted_));
+  const double paid = count(std::max(Time{}, metered_until(now) - accounted_));
   accounted_ = std::max(accounted_, now);
-  if (passed != 0 && metered()) {
+  if (paid != 0) {
     State& state = sessions_.at(*holder_);
-    charge(state, passed);
-    state.unpaid -= passed;
+    charge(state, paid);
+    state.unpaid -= paid;
   }
   for (auto& [name, tenant] : tenants_) fill(tenant, accounted_);
 }
@@ -161,7 +174,8 @@ void Arbiter::fill(Tenant& tenant, Time now) const {
 void Arbiter::activate(Session session) {
   State& state = sessions_.at(session);
   Tenant& tenant = tenant_of(state);
-  const double behind = clock_[static_cast<size_t>(tenant.share.priority)] - kKeptLag / tenant.share.weight;
+  const double kept = accounted_ - tenant.left < kMoment ? kKeptLagOfBusy : kKeptLag;
+  const double behind = clock_[static_cast<size_t>(tenant.share.priority)] - kept / tenant.share.weight;
   if (tenant.active++ == 0) tenant.had = std::max(tenant.had, behind);
   state.wants = true;
   double least = std::numeric_limits<double>::infinity();
@@ -174,7 +188,8 @@ void Arbiter::activate(Session session) {
 void Arbiter::deactivate(State& state) {
   if (!state.wants) return;
   state.wants = false;
-  --tenant_of(state).active;
+  Tenant& tenant = tenant_of(state);
+  if (--tenant.active == 0) tenant.left = accounted_;
 }
 
 void Arbiter::put_down() {

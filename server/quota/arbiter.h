@@ -76,6 +76,7 @@ class Arbiter {
     Time filled{};
     bool exhausted = false;  // until the bucket has something again
     size_t active = 0;       // sessions that want the turn or have it
+    Time left{};             // when it last became 0
   };
   struct State {
     std::map<std::string, Tenant>::iterator tenant;
@@ -89,6 +90,7 @@ class Arbiter {
   Tenant& tenant_of(const State& state) const { return state.tenant->second; }
   bool has_rival(Session session) const;
   bool metered() const;
+  Time metered_until(Time now) const;
   void account(Time now);
   void charge(State& state, double nanoseconds);
   void fill(Tenant& tenant, Time now) const;

@@ -230,6 +230,23 @@ TEST_CASE("who was idle has saved nothing") {
   CHECK(device.percent(1, 2s) == near(25, 2));
 }
 
+TEST_CASE("a busy tenant that is away for moments keeps its share") {
+  Arbiter arbiter;
+  Device device(arbiter);
+  arbiter.set_share("a", elastic(25), device.now());
+  arbiter.set_share("b", elastic(75), device.now());
+  device.add(1, "a");
+  Client& b = device.add(2, "b");
+  const Time begin = device.now(), before = b.used;
+  while (device.now() < begin + 10s) {
+    b.busy = true;
+    device.run(170ms);
+    b.busy = false;
+    device.run(30ms);
+  }
+  CHECK(100.0 * static_cast<double>((b.used - before).count()) / 10e9 == near(75, 2));
+}
+
 TEST_CASE("priorities are strict, and cut in at once") {
   Arbiter arbiter;
   Device device(arbiter);
