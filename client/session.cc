@@ -38,6 +38,7 @@ transport::Options options_of(const Settings& settings) {
   options.connect_timeout = settings.connect_timeout;
   options.dead_peer_timeout = settings.dead_peer_timeout;
   options.rdma = settings.rdma;
+  options.tls = settings.tls;
   return options;
 }
 
@@ -92,6 +93,10 @@ Result<std::unique_ptr<Session>> Session::open(const Settings& settings, const t
   transport::Options options = options_of(settings);
   options.rdma.use = rdma_for(settings, endpoint.scheme);
   options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
+  if (endpoint.scheme == "tls" && settings.carrier == Carrier::rdma) {
+    return Error{ErrorCode::invalid, "GPUPOOL_TRANSPORT=rdma does not go with a tls:// address, because rdma is not encrypted; use rdma:// in a "
+                                     "network you trust"};
+  }
   if (options.rdma.use == Use::always && !transport::has_rdma_device()) {
     return Error{ErrorCode::unavailable, std::string(endpoint.scheme == "rdma" ? "an rdma:// address" : "GPUPOOL_TRANSPORT=rdma") +
                                              " needs an RDMA device, and this machine has none (or its driver is not loaded); "

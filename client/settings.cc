@@ -99,6 +99,7 @@ Settings settings_from_environment() {
   Settings settings;
   settings.tenant = text_of("GPUPOOL_TENANT");
   settings.token = token();
+  settings.tls = {.ca = text_of("GPUPOOL_TLS_CA"), .certificate = text_of("GPUPOOL_TLS_CERT"), .key = text_of("GPUPOOL_TLS_KEY"), .secret = {}};
   settings.carrier = carrier();
   settings.rdma = transport::rdma_options_from_environment([](const std::string& mistake) { complain("%s", mistake.c_str()); });
   settings.shared_memory = !is("GPUPOOL_SHM", "0");

@@ -22,6 +22,7 @@ struct Settings {
   std::string server;                                     // of those in GPUPOOL
   unsigned index = 0;                                     // its place there
   Carrier carrier = Carrier::automatic;
+  transport::TlsOptions tls;                              // GPUPOOL_TLS_CA, GPUPOOL_TLS_CERT, GPUPOOL_TLS_KEY
   transport::RdmaOptions rdma;                            // GPUPOOL_RDMA_...; `use` is the session's to choose
   bool shared_memory = true;                              // GPUPOOL_SHM=0: no shared memory with a server on this host
   std::optional<unsigned> bulk_connections;               // GPUPOOL_BULK_CONNECTIONS, at most; not set: what suits the carrier

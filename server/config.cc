@@ -63,6 +63,20 @@ Result<void> to_rdma(const toml::node& node, ServerOptions& options) {
   return {};
 }
 
+Result<void> to_tls(const toml::node& node, transport::TlsOptions& tls) {
+  const toml::table* const table = node.as_table();
+  if (!table) return Error{ErrorCode::invalid, "must be a table"};
+  for (const auto& [key, value] : *table) {
+    std::string* const out = key.str() == "certificate" ? &tls.certificate
+                             : key.str() == "key"       ? &tls.key
+                             : key.str() == "client_ca" ? &tls.ca
+                                                        : nullptr;
+    const Result<void> read = out ? to_text(value, *out) : Error{ErrorCode::invalid, "unknown key; [tls] has certificate, key, client_ca"};
+    if (!read) return Error{ErrorCode::invalid, std::string(key.str()) + ": " + read.error().message};
+  }
+  return {};
+}
+
 template <class T>
 Result<void> to_choice(const toml::node& node, const char* choices, T& out) {
   const auto value = node.value_exact<std::string>();
@@ -97,6 +111,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
   }
   if (key == "tenant" || key == "default_quota") return {};  // read_tenants()
   if (key == "audit-file") return to_text(node, options.audit_file);
+  if (key == "tls") return to_tls(node, options.tls);
   if (key == "rdma") return to_rdma(node, options);
   if (key == "device") return to_text(node, options.device);
   if (key == "port-file") return to_text(node, options.port_file);

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
 #include <cerrno>
@@ -35,6 +36,12 @@ bool is_loopback(const std::string& numeric_host) {
   if (::inet_pton(AF_INET, numeric_host.c_str(), &four) == 1) return (ntohl(four.s_addr) >> 24) == 127;
   in6_addr six{};
   return ::inet_pton(AF_INET6, numeric_host.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+bool is_foreign(const transport::Endpoint& endpoint) { return endpoint.scheme != "shm" && !is_loopback(endpoint.host); }
+
+bool listens_with_tls(const ServerOptions& options) {
+  return std::any_of(options.listen.begin(), options.listen.end(), [](const auto& endpoint) { return endpoint.scheme == "tls"; });
 }
 
 // Under its name there is always a whole file or none.
@@ -68,16 +75,19 @@ int fail(const std::string& why) {
   return kExitFailure;
 }
 
+bool any_credentials(const std::vector<Tenant>& tenants) {
+  return std::any_of(tenants.begin(), tenants.end(), [](const Tenant& tenant) { return tenant.has_credentials(); });
+}
+
 using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
 
 Result<void> open_listener(const transport::Endpoint& wished, const ServerOptions& options, Listeners& listeners) {
   auto listener = transport::listen(wished, {.dead_peer_timeout = options.dead_peer_timeout});
   if (!listener) return listener.error();
-  if (wished.scheme != "shm" && !options.insecure && !is_loopback((*listener)->endpoint().host)) {
-    return Error{ErrorCode::invalid,
-                 "refusing to listen on " + wished.text() +
-                     ": it is reachable from other machines, and without authentication whoever reaches it could use this host's GPUs, "
-                     "while tokens over TCP could be read on the way; listen on 127.0.0.1, or give --insecure in a network you trust"};
+  if (is_foreign((*listener)->endpoint()) && !options.insecure && (wished.scheme != "tls" || !any_credentials(options.tenants))) {
+    return Error{ErrorCode::invalid, "refusing to listen on " + wished.text() +
+                                         ": it is reachable from other machines, so it must be tls://, with authentication (tokens or "
+                                         "certificates of each [[tenant]]); or listen on 127.0.0.1, or give --insecure in a network you trust"};
   }
   listeners.push_back(std::move(*listener));
   return {};
@@ -95,7 +105,7 @@ Result<Listeners> open_listeners(const ServerOptions& options) {
 void listen_beside_tcp(const ServerOptions& options, Listeners& listeners) {
   for (size_t at = listeners.size(); at-- > 0;) {
     const transport::Endpoint tcp = listeners[at]->endpoint();  // or rdma, which begins over tcp
-    if (tcp.scheme == "shm") continue;
+    if (tcp.scheme == "shm" || tcp.scheme == "tls") continue;
     if (auto opened = open_listener(transport::shm::beside_tcp(tcp.host, tcp.port), options, listeners); !opened) {
       log::warning("no_shared_memory", {{"address", tcp.text()}, {"reason", opened.error().message}});
     }
@@ -117,10 +127,12 @@ struct Addresses {
     for (const auto& listener : listeners) {
       const transport::Endpoint endpoint = listener->endpoint();
       if (port == 0) port = endpoint.port;
+      foreign = foreign || is_foreign(endpoint);
       text += (text.empty() ? "" : ",") + endpoint.text();
     }
   }
   uint16_t port = 0;  // of the first with a port
+  bool foreign = false;  // other machines reach one
   std::string text;
 };
 
@@ -150,6 +162,7 @@ class Daemon {
 
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
+    if (const auto read = read_certificate(options_.tls); !read) return fail(read.error().message);
     pool_.on_session_start([this](const SessionView& session) {
       const Tenant* const tenant = tenants_.find(session.client.tenant);
       audit_.started(session, tenant ? tenant->quota : quota::Quota{});
@@ -240,7 +253,15 @@ class Daemon {
     });
   }
 
-  // A file with a mistake changes nothing.
+  Result<void> read_certificate(const transport::TlsOptions& files) {
+    if (!listens_with_tls(options_)) return {};
+    auto context = transport::tls::Context::server(files);
+    if (!context) return context.error();
+    door_.use_tls(std::move(*context));
+    return {};
+  }
+
+  // Tenants and certificates. A mistake in a file changes nothing.
   void reload() {
     if (const auto opened = audit_.open(); !opened) log::error("audit_failed", {{"reason", opened.error().message}});
     if (options_.config_file.empty()) {
@@ -248,7 +269,12 @@ class Daemon {
       return;
     }
     ServerOptions read;
-    if (const auto good = read_config(options_.config_file, read); !good) {
+    auto good = read_config(options_.config_file, read);
+    if (good && addresses_.foreign && !options_.insecure && !any_credentials(read.tenants)) {
+      good = Error{ErrorCode::invalid, "no [[tenant]] has tokens or certificates although poold listens beyond this host"};
+    }
+    if (good) good = read_certificate(options_.tls);
+    if (!good) {
       log::error("reload_failed", {{"reason", good.error().message}});
       return;
     }
@@ -303,6 +329,7 @@ int run_daemon(const ServerOptions& options) {
                  .user = options.worker_user,
                  .sandbox = options.sandbox,
                  .peers = options.peers,
+                 .tls = listens_with_tls(options),
                  .rdma = options.rdma,
                  .log_level = options.log_level,
                  .log_format = options.log_format});

@@ -75,7 +75,18 @@ void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std
     half_open_.front()->drop();
   }
   const std::string address = connection->peer();
-  auto half_open = std::make_shared<HalfOpen>(*this, connection->release_descriptor(), transport, address);
+  const int descriptor = connection->release_descriptor();
+  std::shared_ptr<transport::tls::Stream> tls;
+  if (transport == "tls") {
+    auto stream = transport::tls::Stream::server(tls_, descriptor);
+    if (!stream) {
+      report(address, stream.error().message);
+      ::close(descriptor);
+      return;
+    }
+    tls = std::move(*stream);
+  }
+  auto half_open = std::make_shared<HalfOpen>(*this, descriptor, transport, address, std::move(tls));
   half_open->place = half_open_.insert(half_open_.end(), half_open);
   half_open->read_hello(hello_timeout_);
 }
@@ -86,7 +97,7 @@ void FrontDoor::admit(HalfOpen& half_open, Client client, const Credentials& sho
 }
 
 void FrontDoor::refuse(Client client, const Refusal& refusal) {
-  auto half_open = std::make_shared<HalfOpen>(*this, client.descriptor, client.transport, client.address);
+  auto half_open = std::make_shared<HalfOpen>(*this, client.descriptor, client.transport, client.address, client.tls);
   half_open->place = half_open_.insert(half_open_.end(), half_open);
   half_open->refuse(refusal);
 }

@@ -32,6 +32,8 @@ class FrontDoor {
   FrontDoor(const FrontDoor&) = delete;
   FrontDoor& operator=(const FrontDoor&) = delete;
 
+  // For tls listeners; those who come from now on.
+  void use_tls(std::shared_ptr<const transport::tls::Context> context) { tls_ = std::move(context); }
   void open();
   // Refuses newcomers and drops the half-open ones.
   void close();
@@ -60,6 +62,7 @@ class FrontDoor {
   asio::io_context& context_;
   const std::chrono::milliseconds hello_timeout_;
   const Admit admit_;
+  std::shared_ptr<const transport::tls::Context> tls_;
   std::vector<std::unique_ptr<Entrance>> entrances_;
   std::list<std::shared_ptr<HalfOpen>> half_open_;  // oldest first
   bool closed_ = false;

@@ -35,12 +35,64 @@ std::optional<uid_t> user_of(int socket) {
 
 }  // namespace
 
-HalfOpen::HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::string address)
+HalfOpen::HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::string address, std::shared_ptr<transport::tls::Stream> tls)
     : door_(door),
       stream_(door.context_, descriptor),
       timer_(door.context_),
       transport_(std::move(transport)),
-      address_(std::move(address)) {}
+      address_(std::move(address)),
+      tls_(std::move(tls)) {}
+
+void HalfOpen::read(asio::mutable_buffer buffer, Then then) {
+  if (tls_) return read_tls({static_cast<std::byte*>(buffer.data()), buffer.size()}, 0, std::move(then));
+  asio::async_read(stream_, buffer, [self = shared_from_this(), then = std::move(then)](const asio::error_code& status, size_t count) {
+    if (status != asio::error::operation_aborted) then(status, count);
+  });
+}
+
+void HalfOpen::read_tls(std::span<std::byte> buffer, size_t received, Then then) {
+  while (received < buffer.size()) {
+    const auto got = tls_->receive_some(buffer.subspan(received));
+    if (!got && got.error().code == ErrorCode::closed) return then(asio::error::eof, received);
+    if (!got) return fail_tls(got.error().message);
+    if (*got == 0) {
+      return await_tls([this, buffer, received, then = std::move(then)]() mutable { read_tls(buffer, received, std::move(then)); });
+    }
+    received += *got;
+  }
+  then({}, received);
+}
+
+// OpenSSL has told the client why, if it can be told.
+void HalfOpen::fail_tls(const std::string& why) {
+  door_.report(address_, why);
+  start_timer(kRefusalTimeout, "it did not read why there is no TLS connection");
+  written({});
+}
+
+void HalfOpen::write_tls(std::span<const std::byte> rest) {
+  while (!rest.empty()) {
+    const auto sent = tls_->send_some(rest);
+    if (!sent) return drop();
+    if (*sent == 0) return await_tls([this, rest] { write_tls(rest); });
+    rest = rest.subspan(*sent);
+  }
+  written({});
+}
+
+void HalfOpen::await_tls(std::function<void()> then) {
+  using asio::posix::stream_descriptor;
+  stream_.async_wait(tls_->wants_to_send() ? stream_descriptor::wait_write : stream_descriptor::wait_read,
+                     [self = shared_from_this(), then = std::move(then)](const asio::error_code& status) {
+                       if (!status) then();
+                     });
+}
+
+// Somebody who took this for a tcp:// port.
+bool HalfOpen::is_plain() {
+  uint32_t magic = 0;
+  return ::recv(stream_.native_handle(), &magic, sizeof magic, MSG_PEEK | MSG_DONTWAIT) == sizeof magic && magic == wire::kMagic;
+}
 
 void HalfOpen::start_timer(std::chrono::milliseconds timeout, const char* reason) {
   timer_.expires_after(timeout);
@@ -51,13 +103,19 @@ void HalfOpen::start_timer(std::chrono::milliseconds timeout, const char* reason
 
 void HalfOpen::read_hello(std::chrono::milliseconds timeout) {
   start_timer(timeout, "it did not introduce itself in time");
-  asio::async_read(
-      stream_, asio::buffer(&preamble_, sizeof preamble_),
-      [self = shared_from_this()](const asio::error_code& status, size_t received) {
-        if (status == asio::error::operation_aborted) return;
-        if (!status) return self->read_body();
-        self->reject(received == 0 ? "it left without a word" : "it left in the middle of its hello");
-      });
+  if (!tls_) return read_preamble();
+  await_tls([this] {
+    if (!is_plain()) return read_preamble();
+    tls_.reset();
+    refuse({control::HelloReply::DENIED, "this port takes encrypted connections only: use tls:// instead of tcp:// in GPUPOOL"});
+  });
+}
+
+void HalfOpen::read_preamble() {
+  read(asio::buffer(&preamble_, sizeof preamble_), [this](const asio::error_code& status, size_t received) {
+    if (!status) return read_body();
+    reject(received == 0 ? "it left without a word" : "it left in the middle of its hello");
+  });
 }
 
 void HalfOpen::read_body() {
@@ -74,12 +132,10 @@ void HalfOpen::read_body() {
                        " bytes long; the limit is " + std::to_string(kMaxClientHelloBytes)});
   }
   bytes_.resize(preamble_.length);
-  asio::async_read(stream_, asio::buffer(bytes_),
-                   [self = shared_from_this()](const asio::error_code& status, size_t) {
-                     if (status == asio::error::operation_aborted) return;
-                     if (!status) return self->introduce();
-                     self->reject("it left in the middle of its hello");
-                   });
+  read(asio::buffer(bytes_), [this](const asio::error_code& status, size_t) {
+    if (!status) return introduce();
+    reject("it left in the middle of its hello");
+  });
 }
 
 void HalfOpen::introduce() {
@@ -87,16 +143,20 @@ void HalfOpen::introduce() {
   if (!hello.ParseFromString(bytes_)) {
     return refuse({control::HelloReply::MALFORMED, "the client's hello cannot be read"});
   }
+  // The worker could not have it: what follows is said to the worker, in a connection of its own.
+  if (tls_ && tls_->has_received()) return refuse({control::HelloReply::MALFORMED, "the client goes on before the connection was handed over"});
   timer_.cancel();
   Credentials shown{.tenant = hello.tenant(), .token = hello.token()};
+  if (tls_) shown.certificate_names = tls_->certificate_names();
   if (transport_ == "shm") shown.user = user_of(stream_.native_handle());
   hello.clear_token();  // none of the worker's business
   Client client{.descriptor = stream_.release(),
-                .transport = transport_ == "shm" ? transport_ : hello.rdma() != 0 ? "rdma" : "tcp",
+                .transport = transport_ == "shm" || transport_ == "tls" ? transport_ : hello.rdma() != 0 ? "rdma" : "tcp",
                 .hello = hello.SerializeAsString(),
                 .session_id = hello.session_id(),
                 .bulk_token = hello.bulk_token(),
                 .from_peer = hello.from_peer(),
+                .tls = tls_,
                 .address = address_,
                 .host = hello.host(),
                 .program = hello.program(),
@@ -108,13 +168,16 @@ void HalfOpen::refuse(const Refusal& refusal) {
   door_.report(address_, refusal.reason);
   start_timer(kRefusalTimeout, "it did not read its refusal");
   bytes_ = encode(refusal);
-  asio::async_write(stream_, asio::buffer(bytes_),
-                    [self = shared_from_this()](const asio::error_code& status, size_t) {
-                      if (status == asio::error::operation_aborted) return;
-                      if (status) return self->drop();
-                      ::shutdown(self->stream_.native_handle(), SHUT_WR);
-                      self->linger();
-                    });
+  if (tls_) return write_tls(std::as_bytes(std::span(bytes_)));
+  asio::async_write(stream_, asio::buffer(bytes_), [self = shared_from_this()](const asio::error_code& status, size_t) {
+    if (status != asio::error::operation_aborted) self->written(status);
+  });
+}
+
+void HalfOpen::written(const asio::error_code& status) {
+  if (status) return drop();
+  ::shutdown(stream_.native_handle(), SHUT_WR);
+  linger();
 }
 
 // Closing with bytes unread would reset the connection, and the refusal might be lost with it.

@@ -6,8 +6,10 @@
 #include <array>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
+#include <functional>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "protocol/wire/frame.h"
@@ -17,7 +19,8 @@ namespace gpupool::server {
 
 class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
  public:
-  HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::string address);
+  // `tls`: null where the transport is another.
+  HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::string address, std::shared_ptr<transport::tls::Stream> tls);
 
   void read_hello(std::chrono::milliseconds timeout);
   void refuse(const Refusal& refusal);
@@ -28,8 +31,19 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   std::list<std::shared_ptr<HalfOpen>>::iterator place;  // in the door's list
 
  private:
+  using Then = std::function<void(const asio::error_code& status, size_t count)>;
+
+  // The whole buffer, then `then` (not after drop()). Through TLS where there is some; its failures end here.
+  void read(asio::mutable_buffer buffer, Then then);
+  void read_tls(std::span<std::byte> buffer, size_t received, Then then);
+  void write_tls(std::span<const std::byte> rest);
+  void fail_tls(const std::string& why);
+  void await_tls(std::function<void()> then);
+  bool is_plain();
   void start_timer(std::chrono::milliseconds timeout, const char* reason);
+  void read_preamble();
   void read_body();
+  void written(const asio::error_code& status);
   void introduce();
   void linger();
   void reject(const std::string& why);  // without an answer
@@ -39,6 +53,7 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   asio::steady_timer timer_;
   const std::string transport_;
   const std::string address_;
+  std::shared_ptr<transport::tls::Stream> tls_;
   wire::Preamble preamble_;
   std::string bytes_;              // Hello, then the refusal
   std::array<char, 4096> sink_{};  // what a refused client still sends

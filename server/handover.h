@@ -62,6 +62,7 @@ struct ControlHeader {
   std::array<char, 16> session_id{};
   std::array<char, 32> resume_token{};
   std::array<char, 32> bulk_token{};
+  std::array<char, 32> tls_secret{};  // session, bulk: of a tls connection
   uint32_t from_peer = 0;  // bulk only: another server's
   uint32_t account_slot = 0;  // account: the session's
   uint64_t image_bytes = 0;        // session: of the largest image that poold keeps, 0: none; image_...: of this one

@@ -36,6 +36,9 @@ struct Words {
   double dead_peer_timeout = 0;
   std::string config;
   std::string audit_file;
+  std::string tls_certificate;
+  std::string tls_key;
+  std::string tls_client_ca;
   bool make_token = false;
   std::string log_level;
   std::string log_format;
@@ -83,7 +86,8 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const CLI::Range seconds(kLeastSeconds, kMostSeconds);
   const auto* listen = app.add_option("--listen", given.listen,
                                       "where to listen, may be given several times: tcp://HOST:PORT (port 0 takes a "
-                                      "free one), rdma://HOST:PORT (the same: what is said over rdma begins over TCP), "
+                                      "free one), tls://HOST:PORT (encrypted), "
+                                      "rdma://HOST:PORT (what is said over rdma begins over TCP), "
                                       "shm:///PATH or shm://@NAME (a Unix socket, for programs of this host "
                                       "and for containers that share the folder) [tcp://127.0.0.1:9700]")
                            ->allow_extra_args(false);
@@ -132,6 +136,11 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
                                         "that they may not do");
   app.add_option("--config", given.config,
                  "TOML file with the same keys, and the tenants; the command line wins. SIGHUP has the tenants read again");
+  const auto* tls_certificate =
+      app.add_option("--tls-certificate", given.tls_certificate, "for tls:// addresses: this server's certificate and its chain (PEM)");
+  const auto* tls_key = app.add_option("--tls-key", given.tls_key, "its private key (PEM), which only poold need be able to read");
+  const auto* tls_client_ca = app.add_option("--tls-client-ca", given.tls_client_ca,
+                                             "authorities of the clients' certificates (PEM); without it clients show tokens only");
   const auto* audit_file =
       app.add_option("--audit-file", given.audit_file, "append a line of JSON for each session's start, end and denial to this file");
   app.add_flag("--make-token", given.make_token, "print a new token and its hash for a tenant in the configuration, and exit");
@@ -172,6 +181,9 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (port_file->count() > 0) options.port_file = given.port_file;
   if (admin_socket->count() > 0) options.admin_socket = given.admin_socket;
   if (metrics->count() > 0) options.metrics = given.metrics;
+  if (tls_certificate->count() > 0) options.tls.certificate = given.tls_certificate;
+  if (tls_key->count() > 0) options.tls.key = given.tls_key;
+  if (tls_client_ca->count() > 0) options.tls.ca = given.tls_client_ca;
   if (audit_file->count() > 0) options.audit_file = given.audit_file;
   if (idle->count() > 0) options.idle_workers = given.idle_workers;
   if (sessions->count() > 0) options.max_sessions = given.max_sessions;
@@ -196,6 +208,9 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   }
   if (!options.rdma && any([](const auto& endpoint) { return endpoint.scheme == "rdma"; })) {
     return mistake("--listen rdma://...: rdma is switched off by --rdma no");
+  }
+  if (any([](const auto& endpoint) { return endpoint.scheme == "tls"; }) && (options.tls.certificate.empty() || options.tls.key.empty())) {
+    return mistake("--listen tls://...: give the server's certificate and key with --tls-certificate and --tls-key (or in [tls])");
   }
   return options;
 }

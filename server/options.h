@@ -24,6 +24,7 @@ struct ServerOptions {
   std::string port_file;           // empty: none
   std::string admin_socket;        // empty: beside others of this host (admin_address.h); "none"
   std::string metrics;             // HOST:PORT; empty: none
+  transport::TlsOptions tls;       // certificate and key where `listen` has tls://
   std::string audit_file;          // empty: none
   std::string config_file;         // empty: none
   std::vector<Tenant> tenants;     // of the file, checked

@@ -41,6 +41,13 @@ void close_descriptor(int& descriptor) {
   if (descriptor >= 0) ::close(std::exchange(descriptor, -1));
 }
 
+bool add_secret(const Client& client, ControlHeader& header) {
+  if (!client.tls) return true;
+  const auto secret = client.tls->secret();
+  if (secret) header.tls_secret = *secret;
+  return secret.ok();
+}
+
 }  // namespace
 
 WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& tenants, Refuse refuse)
@@ -307,9 +314,11 @@ void WorkerPool::attach(Client client) {
     if (worker->state != Stage::serving || worker->session_id != client.session_id) continue;
     if (!same_secret(worker->bulk_token, client.bulk_token)) break;
     ControlHeader header{.kind = ControlKind::bulk};
+    if (!add_secret(client, header)) break;
     header.from_peer = client.from_peer;
     client.transport.copy(header.transport.data(), header.transport.size() - 1);
     if (!send_control(worker->control.native_handle(), header, "", client.descriptor)) break;
+    if (client.tls) client.tls->end();  // the client goes on with the worker
     close_descriptor(client.descriptor);
     log::debug("bulk_connection", {{"session", worker->session}, {"client", client.address}});
     return;
@@ -328,6 +337,10 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
       ::getrandom(header.bulk_token.data(), header.bulk_token.size(), 0) < 0) {
     return false;
   }
+  if (!add_secret(client, header)) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, "the TLS connection cannot be handed over; try again"});
+    return true;
+  }
   auto place = accounts_.take(client.tenant);
   if (!place) {
     refuse_(std::move(client), {control::HelloReply::BUSY, place.error().message});
@@ -342,6 +355,8 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     ::kill(worker.pid, SIGKILL);
     return false;
   }
+  if (client.tls) client.tls->end();  // the client goes on with the worker
+  client.tls.reset();
   close_descriptor(client.descriptor);
   worker.place = std::move(*place);
   worker.state = Stage::serving;

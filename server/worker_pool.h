@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "protocol/control/hello.pb.h"
+#include "protocol/transport/tls/stream.h"
 #include "server/gpu_turns.h"
 #include "server/handover.h"
 #include "server/image_cache.h"
@@ -38,6 +39,7 @@ struct Client {
   std::string session_id;
   std::string bulk_token;  // not empty: a bulk connection of that session
   bool from_peer = false;
+  std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null of others
   std::string tenant = kDefaultTenant;
   // For logs, as the client says it:
   std::string address;

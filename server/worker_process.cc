@@ -69,6 +69,8 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
                          program.device.c_str(),
                          "--rdma",
                          program.rdma ? "yes" : "no",
+                         "--tls",
+                         program.tls ? "yes" : "no",
                          "--user",
                          program.user.c_str(),
                          "--sandbox",

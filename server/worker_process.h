@@ -17,6 +17,7 @@ struct WorkerProgram {
   std::string user;      // that workers become when poold is root; empty: they stay root
   bool sandbox = true;   // server/worker/sandbox.h
   std::string peers = "none";  // Networks that workers may open connections to
+  bool tls = false;  // there will be tls connections
   bool rdma = true;    // offered; how, its environment says (GPUPOOL_RDMA_...)
   log::Level log_level = log::Level::info;
   log::Format log_format = log::Format::text;

@@ -13,6 +13,7 @@
 #include "protocol/transport/shm/listener.h"
 #include "protocol/transport/tcp/connection.h"
 #include "protocol/transport/tcp/listener.h"
+#include "protocol/transport/tls/connection.h"
 #include "rdma/connection.h"
 #include "rdma/listener.h"
 
@@ -21,6 +22,7 @@ namespace {
 
 constexpr Backend kBackends[] = {
     {"tcp", tcp::connect, tcp::listen, tcp::adopt},
+    {"tls", tls::connect, tls::listen, tls::adopt},
     {"shm", shm::connect, shm::listen, shm::adopt},
     {"rdma", rdma::connect, rdma::listen, rdma::adopt},
 };
@@ -37,7 +39,7 @@ Result<const Backend*> find_backend(const std::string& scheme) {
 Error bad_endpoint(const std::string& text, const std::string& why) {
   return {ErrorCode::invalid,
           "bad address '" + text + "': " + why +
-              "; write it as tcp://HOST:PORT, tcp://[IPV6]:PORT, rdma://HOST:PORT, shm:///PATH or shm://@NAME"};
+              "; write it as tcp://HOST:PORT, tcp://[IPV6]:PORT, tls://HOST:PORT, rdma://HOST:PORT, shm:///PATH or shm://@NAME"};
 }
 
 // No blanks, no control characters: addresses go into log lines.

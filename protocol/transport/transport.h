@@ -23,7 +23,7 @@ namespace gpupool::transport {
 using Clock = std::chrono::steady_clock;
 using Deadline = std::optional<Clock::time_point>;  // nullopt: wait for ever
 
-// "tcp://host:port", "rdma://host:port" (the same port: what is said over rdma begins over tcp), "shm:///path/to/socket" or
+// "tcp://host:port", "tls://host:port", "rdma://host:port" (the same port: what is said over rdma begins over tcp), "shm:///path/to/socket" or
 // "shm://@name" (then `host` is the path or @name, and there is no port).
 struct Endpoint {
   std::string scheme;
@@ -62,6 +62,14 @@ struct RdmaOptions {
   unsigned timeout_exponent = 16;
 };
 
+// Of tls connections. Files are PEM.
+struct TlsOptions {
+  std::string ca;           // authorities that the other side's certificate must be of; empty: a client asks the system's
+  std::string certificate;  // this side's, with what leads to its authority; a client may have none
+  std::string key;          // of it
+  std::string secret;       // adopt() only: of poold's part of the connection (tls/stream.h)
+};
+
 struct Options {
   std::chrono::milliseconds connect_timeout{5000};
   // A peer whose machine or network is gone is noticed in wait() after this long without an acknowledgement.
@@ -70,6 +78,7 @@ struct Options {
   // connect() to tcp on this host: take shared memory instead when a poold that can be trusted offers it (shm/).
   bool prefer_shared_memory = false;
   RdmaOptions rdma;
+  TlsOptions tls;
   // Another connection of the same session, which is open: over rdma both use one device and one protection domain.
   const Connection* session = nullptr;
 };
@@ -81,7 +90,8 @@ class Connection {
   enum class Ready { none, receive, send, both };  // none: the deadline passed or interrupt() was called
 
   virtual ~Connection() = default;
-  // Bytes accepted from the front of the gather list; 0: would block.
+  // Bytes accepted from the front of the gather list; 0: would block, and the next call begins with the same bytes (some of
+  // them may be on their way in a form that cannot be taken back).
   virtual Result<size_t> send_some(std::span<const iovec> buffers) = 0;
   // Bytes received; 0: nothing there yet. End of stream is ErrorCode::closed.
   virtual Result<size_t> receive_some(std::span<std::byte> buffer) = 0;

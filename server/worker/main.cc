@@ -17,6 +17,7 @@
 #include <map>
 #include <string>
 
+#include "protocol/transport/tls/context.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/wire/frame.h"
 #include "server/handover.h"
@@ -42,6 +43,7 @@ constexpr bool kFiltersCalls = true;
 struct Arguments {
   std::string device;
   transport::RdmaOptions::Use rdma = transport::RdmaOptions::Use::never;
+  bool tls = false;
   std::string user;
   bool sandbox = true;
   server::Networks peers;
@@ -60,6 +62,9 @@ bool parse_arguments(int count, char** words, Arguments& out) {
       good = !value.empty();
     } else if (name == "--rdma") {
       out.rdma = value == "yes" ? transport::RdmaOptions::Use::if_possible : transport::RdmaOptions::Use::never;
+      good = value == "yes" || value == "no";
+    } else if (name == "--tls") {
+      out.tls = value == "yes";
       good = value == "yes" || value == "no";
     } else if (name == "--user") {
       out.user = value;
@@ -109,11 +114,11 @@ Result<void> send_reply(transport::Connection& connection, const control::HelloR
   return transport::send_all(connection, parts, deadline);
 }
 
-std::unique_ptr<transport::Connection> open_connection(const server::ControlMessage& message, const transport::Options& options) {
+Result<std::unique_ptr<transport::Connection>> open_connection(const server::ControlMessage& message, transport::Options options) {
   const auto& scheme = message.header.transport;
-  auto connection = transport::adopt(std::string(scheme.data(), ::strnlen(scheme.data(), scheme.size())),
-                                     message.descriptor, options);
-  return connection ? std::move(*connection) : nullptr;
+  const auto& secret = message.header.tls_secret;
+  options.tls.secret.assign(secret.data(), secret.size());
+  return transport::adopt(std::string(scheme.data(), ::strnlen(scheme.data(), scheme.size())), message.descriptor, options);
 }
 
 bool can_bulk(DeviceLibrary& library) {
@@ -139,12 +144,10 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
           const Usage& usage, const server::Networks& peers) {
   const server::ControlHeader& header = message.header;
   const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
-  const std::string scheme(header.transport.data(),
-                           ::strnlen(header.transport.data(), header.transport.size()));
   transport::Options options;
   options.dead_peer_timeout = dead_peer_timeout;
   options.rdma = rdma;
-  auto connection = transport::adopt(scheme, message.descriptor, options);
+  auto connection = open_connection(message, options);
   if (!connection) {
     log::info("client_gone", {{"session", header.session_number}, {"reason", connection.error().message}});
     return server::kWorkerHandoverFailed;
@@ -212,7 +215,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.bulk_connections = [&control, options](BulkSink sink) {
     if (!sink) return control.handle(server::ControlKind::bulk, nullptr);
     control.handle(server::ControlKind::bulk, [options, sink](const server::ControlMessage& message) {
-      if (auto connection = open_connection(message, options)) sink(std::move(connection), message.header.from_peer != 0);
+      if (auto connection = open_connection(message, options)) sink(std::move(*connection), message.header.from_peer != 0);
     });
   };
   return run_session(std::move(start));
@@ -257,6 +260,9 @@ Result<void> confine(const Arguments& arguments) {
 int run(const Arguments& arguments) {
   // Waiting streams must not share hardware queues; NVIDIA's driver reads this in cuInit.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  if (arguments.tls) {  // while files can be opened
+    if (const auto ready = transport::tls::Context::by_secret(transport::Side::server); !ready) return fail_to_start(ready.error().message);
+  }
   auto library = DeviceLibrary::load(arguments.device, [&arguments] { return confine(arguments); });
   if (!library) return fail_to_start(library.error().message);
   auto devices = describe_devices(**library);

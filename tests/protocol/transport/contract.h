@@ -1,5 +1,6 @@
 // What the contract suite needs of a transport. A backend joins by one line in backends().
 #pragma once
+#include <poll.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -16,8 +17,10 @@
 #include <thread>
 #include <vector>
 
+#include "protocol/transport/tls/stream.h"
 #include "protocol/transport/transport.h"
 #include "tests/support/catch.h"
+#include "tests/support/certificates.h"
 
 namespace gpupool::transport::contract {
 
@@ -56,6 +59,7 @@ inline BackendUnderTest at_address(const std::string& scheme, const std::string&
 inline std::vector<BackendUnderTest> backends() {
   if (const char* wished = std::getenv("GPUPOOL_TEST_TRANSPORT"); !wished || std::string_view(wished) != "rdma") {
     return {at_address("tcp", "127.0.0.1"),
+            at_address("tls", "127.0.0.1"),
             {"shm", unused_name, unused_name},
             {"shm", unused_name, unused_name, false},
             at_address("rdma", "127.0.0.1", false)};
@@ -78,7 +82,37 @@ inline Deadline in(milliseconds time) {
 }
 constexpr milliseconds kLong{20'000};  // nothing here takes that long unless it hangs
 
+// What poold does between accepting a tls connection and handing it to a worker. The caller's connection is gone.
+inline Result<std::unique_ptr<Connection>> hand_over_tls(Connection& accepted, Options options, const testing::Authority::Files& files) {
+  const int socket = accepted.release_descriptor();
+  auto context = tls::Context::server({.ca = {}, .certificate = files.certificate, .key = files.key, .secret = {}});
+  if (!context) return context.error();
+  auto stream = tls::Stream::server(*context, socket);
+  if (!stream) return stream.error();
+  for (auto open = (*stream)->open(); !open || !*open; open = (*stream)->open()) {
+    if (!open) return open.error();
+    pollfd polled{socket, static_cast<short>((*stream)->wants_to_send() ? POLLOUT : POLLIN), 0};
+    if (::poll(&polled, 1, 20'000) != 1) return Error{ErrorCode::lost, "no TLS in time"};
+  }
+  const auto secret = (*stream)->secret();
+  if (!secret) return secret.error();
+  (*stream)->end();
+  options.tls = {};
+  options.tls.secret.assign(secret->data(), secret->size());
+  return adopt("tls", socket, options);
+}
+
+inline const testing::Authority& test_authority() {
+  static const testing::Authority authority("gpupool test");
+  return authority;
+}
+inline const testing::Authority::Files& test_certificate() {
+  static const testing::Authority::Files files = test_authority().sign("server", "IP:127.0.0.1,DNS:localhost");
+  return files;
+}
+
 inline Pair make_pair(const BackendUnderTest& backend, Options options = {}) {
+  if (backend.scheme == "tls") options.tls.ca = test_authority().certificate();
   if (backend.scheme == "rdma" && backend.upgraded) options.rdma.use = RdmaOptions::Use::always;
   auto listener = listen(backend.free_endpoint(), options);
   REQUIRE(listener);
@@ -88,10 +122,13 @@ inline Pair make_pair(const BackendUnderTest& backend, Options options = {}) {
   REQUIRE(server);
   if (backend.upgraded) {
     Result<void> offered;
-    std::thread other([&] { offered = (*server)->upgrade(Side::server, in(kLong)); });
+    std::thread other([&] {
+      if (backend.scheme == "tls") server = hand_over_tls(**server, options, test_certificate());
+      offered = server ? (*server)->upgrade(Side::server, in(kLong)) : server.error();
+    });
     const auto upgraded = (*client)->upgrade(Side::client, in(kLong));
     other.join();
-    REQUIRE(offered);
+    if (!offered) FAIL(offered.error().message);
     REQUIRE(upgraded);
     REQUIRE((backend.scheme != "rdma" || (*client)->carrier().starts_with("rdma")));
   }

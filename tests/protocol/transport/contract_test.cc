@@ -211,6 +211,7 @@ TEST_CASE("sending to a peer that is gone fails without a signal") {
 
 TEST_CASE("a connection is handed over during the hello, with what is on its way") {
   auto backend = GENERATE(from_range(backends()));
+  if (backend.scheme == "tls") return;  // its hand-over is part of make_pair()
   backend.upgraded = false;
   Pair pair = make_pair(backend);
   REQUIRE(send_text(*pair.client, "before, after"));

@@ -1,0 +1,199 @@
+// poold behind tls://: whom clients take it for, whom it takes them for, and what is said when that fails.
+#include <signal.h>
+
+#include <filesystem>
+
+#include "protocol/control/hello_exchange.h"
+#include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+#include "tests/support/poold_process.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::string kDevice = FAKE_DEVICE_LIBRARY;
+constexpr const char* kNames = "IP:127.0.0.1,DNS:localhost";
+
+std::vector<std::string> options_for(const Authority::Files& files, std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key});
+  return more;
+}
+
+transport::Endpoint at(const PooldProcess& poold, const std::string& scheme = "tls", const std::string& host = "127.0.0.1") {
+  return {scheme, host, poold.port()};
+}
+
+// Why a client gets no session; empty: it does.
+std::string failure(const transport::Endpoint& endpoint, const transport::TlsOptions& tls, const std::string& token = "") {
+  transport::Options options;
+  options.tls = tls;
+  auto connection = transport::connect(endpoint, options);
+  if (!connection) return connection.error().message;
+  hello::Hello hello = test_hello();
+  hello.token = token;
+  const auto reply = hello::exchange(**connection, hello, transport::Clock::now() + std::chrono::seconds(20));
+  return reply ? "" : reply.error().message;
+}
+
+transport::TlsOptions trusting(const Authority& authority, const Authority::Files& own = {}) {
+  return {.ca = authority.certificate(), .certificate = own.certificate, .key = own.key, .secret = {}};
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a session over TLS, with the server known by its certificate") {
+  const Authority authority("authority");
+  PooldProcess poold(kDevice, options_for(authority.sign("server", kNames)));
+  for (const char* const host : {"127.0.0.1", "localhost"}) {
+    transport::Options options;
+    options.tls = trusting(authority);
+    RawClient client(at(poold, "tls", host), options);
+    CHECK(client.open().devices.size() == 2);
+    CHECK(client.connection().carrier() == "tls (TLS_AES_128_GCM_SHA256)");
+    for (int i = 0; i < 100; ++i) client.ping();
+    client.close();
+  }
+  CHECK(poold.await_log("the client left", 2));
+  CHECK(has(poold.log(), "transport=tls"));
+}
+
+TEST_CASE("a client refuses a server that it cannot be sure of, and says what to do") {
+  const Authority authority("authority"), other("other");
+  struct Case {
+    Authority::Files files;
+    transport::TlsOptions client;
+    const char* said;
+  };
+  const auto good = authority.sign("server", kNames);
+  const Case cases[] = {{good, trusting(other), "GPUPOOL_TLS_CA"},
+                        {good, {}, "GPUPOOL_TLS_CA"},
+                        {authority.sign("127.0.0.1", "DNS:gpu.example"), trusting(authority), "for another name than '127.0.0.1'"},
+                        {authority.sign("127.0.0.1"), trusting(authority), "for another name than '127.0.0.1'"},
+                        {authority.sign("server", kNames, -1), trusting(authority), "expired"},
+                        {good, {.ca = "/nowhere/ca.pem", .certificate = {}, .key = {}, .secret = {}}, "'/nowhere/ca.pem' cannot be used"},
+                        {good, {.ca = {}, .certificate = good.certificate, .key = {}, .secret = {}}, "go together"},
+                        {good, {.ca = {}, .certificate = good.certificate, .key = authority.sign("x").key, .secret = {}}, "private key"}};
+  for (const Case& wrong : cases) {
+    PooldProcess poold(kDevice, options_for(wrong.files));
+    const std::string why = failure(at(poold), wrong.client);
+    INFO(why);
+    CHECK(has(why, wrong.said));
+    CHECK_FALSE(has(why, "\n"));
+    CHECK_FALSE(has(poold.log(), "session_started"));
+  }
+}
+
+TEST_CASE("tcp:// and tls:// on the other's port get a reason") {
+  const Authority authority("authority");
+  PooldProcess encrypted(kDevice, options_for(authority.sign("server", kNames)));
+  CHECK(has(failure(at(encrypted, "tcp"), {}), "use tls:// instead of tcp://"));
+  CHECK(failure(at(encrypted), trusting(authority)) == "");
+  PooldProcess plain(kDevice);
+  const std::string why = failure(at(plain), trusting(authority));
+  INFO(why);
+  CHECK(has(why, "use tcp://"));
+  CHECK(failure(at(plain, "tcp"), {}) == "");
+}
+
+TEST_CASE("a client's certificate says which tenant it is") {
+  const Authority servers("servers"), clients("clients"), strangers("strangers");
+  const TemporaryFolder folder;
+  const std::string config = folder.write("poold.toml", "[[tenant]]\nname = 'a'\ncertificates = ['team-a']\n"
+                                                        "[[tenant]]\nname = 'b'\ncertificates = ['b.example']\n");
+  PooldProcess poold(kDevice, options_for(servers.sign("server", kNames), {"--config", config, "--tls-client-ca", clients.certificate()}));
+  CHECK(failure(at(poold), trusting(servers, clients.sign("team-a"))) == "");
+  CHECK(poold.await_log("tenant=a "));
+  CHECK(failure(at(poold), trusting(servers, clients.sign("whoever", "DNS:b.example"))) == "");
+  CHECK(poold.await_log("tenant=b "));
+  CHECK(has(failure(at(poold), trusting(servers)), "GPUPOOL_TLS_CERT"));
+  CHECK(has(failure(at(poold), trusting(servers, clients.sign("team-c"))), "gives no access"));
+  CHECK(has(failure(at(poold), trusting(servers, strangers.sign("team-a"))), "does not accept this client's certificate"));
+  const std::string why = failure(at(poold), trusting(servers, clients.sign("team-a", "", -1)));
+  INFO(why << poold.log());
+  CHECK(has(why, "does not accept this client's certificate"));
+}
+
+TEST_CASE("refusals come through TLS too") {
+  const Authority authority("authority");
+  PooldProcess poold(kDevice, options_for(authority.sign("server", kNames), {"--max-sessions", "1"}));
+  transport::Options options;
+  options.tls = trusting(authority);
+  RawClient session(at(poold), options);
+  session.open();
+  CHECK(has(failure(at(poold), trusting(authority)), "session slots are in use"));
+  RawClient bulk(at(poold), options);
+  hello::Hello hello = test_hello();
+  hello.session_id = std::string(16, 's');
+  hello.bulk_token = std::string(32, 'b');
+  bulk.send_hello(hello);
+  CHECK(bulk.receive_reply().status == hello::Status::denied);
+  session.ping();
+}
+
+TEST_CASE("a renewed certificate is used after SIGHUP, a broken one is not") {
+  const Authority authority("authority"), renewed("renewed");
+  const TemporaryFolder folder;
+  const Authority::Files files{folder.path() / "server.pem", folder.path() / "server.key"};
+  const auto install = [&](const Authority::Files& from) {
+    std::filesystem::copy_file(from.certificate, files.certificate, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy_file(from.key, files.key, std::filesystem::copy_options::overwrite_existing);
+  };
+  install(authority.sign("server", kNames));
+  PooldProcess poold(kDevice, options_for(files, {"--config", folder.write("poold.toml", "")}));
+  folder.write("server.pem", "nonsense");
+  poold.process().signal(SIGHUP);
+  CHECK(poold.await_log("reload_failed"));
+  CHECK(failure(at(poold), trusting(authority)) == "");
+  install(renewed.sign("server", kNames));
+  poold.process().signal(SIGHUP);
+  CHECK(poold.await_log("reloaded"));
+  CHECK(failure(at(poold), trusting(renewed)) == "");
+  CHECK(has(failure(at(poold), trusting(authority)), "GPUPOOL_TLS_CA"));
+}
+
+TEST_CASE("poold says which of its TLS files it cannot use") {
+  const Authority authority("authority");
+  const auto good = authority.sign("server", kNames), other = authority.sign("other", kNames);
+  const auto start = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {program_path("poold"), "--device", kDevice, "--listen", "tls://127.0.0.1:0"});
+    return run_to_end(options, {});
+  };
+  const Finished none = start({});
+  CHECK(none.status == 2);
+  CHECK(has(none.output, "--tls-certificate"));
+  const Finished missing = start({"--tls-certificate", "/nowhere/server.pem", "--tls-key", good.key});
+  CHECK(missing.status == 1);
+  CHECK(has(missing.output, "'/nowhere/server.pem' cannot be used as a certificate (PEM): it cannot be read"));
+  const Finished mixed = start({"--tls-certificate", good.certificate, "--tls-key", other.key});
+  CHECK(mixed.status == 1);
+  CHECK(has(mixed.output, "'" + other.key + "' cannot be used as the private key of"));
+}
+
+TEST_CASE("beyond loopback poold takes tls:// with credentials only") {
+  const Authority authority("authority");
+  const auto files = authority.sign("server", kNames);
+  const TemporaryFolder folder;
+  const std::string config = folder.write("poold.toml", "[[tenant]]\nname = 'a'\ncertificates = ['a']\n");
+  const auto with = [&](const std::string& listen, std::vector<std::string> more) {
+    more.insert(more.end(), {"--listen", listen, "--tls-certificate", files.certificate, "--tls-key", files.key});
+    return more;
+  };
+  const auto refused = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> words{program_path("poold"), "--device", kDevice};
+    words.insert(words.end(), options.begin(), options.end());
+    const Finished finished = run_to_end(words, {});
+    return finished.status == 1 && has(finished.output, "must be tls://");
+  };
+  CHECK(refused(with("tls://0.0.0.0:0", {})));
+  CHECK(refused(with("tcp://0.0.0.0:0", {"--config", config})));
+  PooldProcess poold(kDevice, with("tls://0.0.0.0:0", {"--config", config}));
+  folder.write("poold.toml", "");
+  poold.process().signal(SIGHUP);
+  CHECK(poold.await_log("reload_failed"));
+  CHECK(has(failure(at(poold), trusting(authority)), "GPUPOOL_TLS_CERT"));
+}
