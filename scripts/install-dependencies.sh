@@ -104,6 +104,7 @@ need "/usr/lib/$multiarch/libboost_context.*" libboost-context-dev
 need /usr/include/lz4.h liblz4-dev
 need /usr/include/zstd.h libzstd-dev
 need /usr/include/openssl/ssl.h libssl-dev
+need openssl openssl
 need /usr/include/grpcpp/grpcpp.h libgrpc++-dev
 need grpc_cpp_plugin protobuf-compiler-grpc
 need /usr/include/prometheus/registry.h prometheus-cpp-dev

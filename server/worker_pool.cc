@@ -50,6 +50,12 @@ bool add_secret(const Client& client, ControlHeader& header) {
 
 }  // namespace
 
+// The last of it: whoever counts poold's descriptors may do so now.
+WorkerPool::Worker::~Worker() {
+  page.reset();
+  log::debug("worker_gone", {{"worker", pid}});
+}
+
 WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& tenants, Refuse refuse)
     : context_(context),
       settings_(std::move(settings)),

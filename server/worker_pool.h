@@ -117,6 +117,7 @@ class WorkerPool {
   struct Worker {
     Worker(asio::io_context& context, StartedWorker started)
         : pid(started.pid), control(context, started.control), page(std::move(started.page)), deadline(context), since(Clock::now()) {}
+    ~Worker();
     pid_t pid;
     asio::posix::stream_descriptor control;
     std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;

@@ -38,7 +38,7 @@ class PooldProcess {
   bool await_log(const std::string& text, size_t count) const;
   // Waits until poold, started with kTellsOfWorkers, has done with so many sessions and has kIdleWorkers that wait for clients.
   bool await_rest(size_t sessions) const {
-    return await_log("session_ended", sessions) && await_log("worker_ready", kIdleWorkers + sessions);
+    return await_log("worker_gone", sessions) && await_log("worker_ready", kIdleWorkers + sessions);
   }
   // SIGTERM; the exit status.
   int stop();
