@@ -121,6 +121,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
   if (key == "max-sessions") return to_count(node, 1, kMostSessions, options.max_sessions);
   if (key == "image-cache-mib") return to_count(node, 0, kMostImageCacheMib, options.image_cache_mib);
   if (key == "hello-timeout") return to_seconds(node, options.hello_timeout);
+  if (key == "turn-limit") return to_seconds(node, options.turn_limit);
   if (key == "dead-peer-timeout") return to_seconds(node, options.dead_peer_timeout);
   if (key == "log-level") return to_choice(node, kLogLevels, options.log_level);
   if (key == "log-format") return to_choice(node, kLogFormats, options.log_format);

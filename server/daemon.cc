@@ -150,7 +150,8 @@ class Daemon {
                .idle_workers = options.idle_workers,
                .max_sessions = options.max_sessions,
                .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
-               .dead_peer_timeout = options.dead_peer_timeout},
+               .dead_peer_timeout = options.dead_peer_timeout,
+               .turns = {.overdue = options.turn_limit}},
               tenants_,
               [this](Client client, const Refusal& refusal) {
                 if (client.bulk_token.empty()) administration_.denied(client.tenant);

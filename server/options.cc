@@ -34,6 +34,7 @@ struct Words {
   unsigned image_cache_mib = 0;
   double hello_timeout = 0;
   double dead_peer_timeout = 0;
+  double turn_limit = 0;
   std::string config;
   std::string audit_file;
   std::string tls_certificate;
@@ -123,6 +124,8 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* hello_timeout = app.add_option("--hello-timeout", given.hello_timeout,
                                              "seconds a new connection has to introduce itself [5]")
                                   ->check(seconds);
+  const auto* turn_limit = app.add_option("--turn-limit", given.turn_limit, "seconds after which a GPU that a program does not give back goes to the next one [1]")
+                               ->check(seconds);
   const auto* dead_peer = app.add_option("--dead-peer-timeout", given.dead_peer_timeout,
                                          "seconds after which an unreachable client's session ends [15]")
                               ->check(seconds);
@@ -189,6 +192,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (sessions->count() > 0) options.max_sessions = given.max_sessions;
   if (image_cache->count() > 0) options.image_cache_mib = given.image_cache_mib;
   if (hello_timeout->count() > 0) options.hello_timeout = to_milliseconds(given.hello_timeout);
+  if (turn_limit->count() > 0) options.turn_limit = to_milliseconds(given.turn_limit);
   if (dead_peer->count() > 0) options.dead_peer_timeout = to_milliseconds(given.dead_peer_timeout);
   if (level->count() > 0 && !log::parse(given.log_level, options.log_level)) {
     return mistake("--log-level: '" + given.log_level + "' is not one of " + kLogLevels);

@@ -33,6 +33,7 @@ struct ServerOptions {
   unsigned image_cache_mib = 1024;  // 0: none
   std::chrono::milliseconds hello_timeout{5'000};
   std::chrono::milliseconds dead_peer_timeout{15'000};
+  std::chrono::milliseconds turn_limit{1'000};  // a turn on a GPU that is not given back is taken so long afterwards
   log::Level log_level = log::Level::info;
   log::Format log_format = log::Format::text;
   std::string worker_user = "nobody";  // when poold is root; empty: workers stay root

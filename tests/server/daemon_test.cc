@@ -36,7 +36,7 @@ TEST_CASE("poold prints its version and its help") {
   CHECK(help.status == 0);
   for (const char* option :
        {"--listen", "--no-shm", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout",
-        "--dead-peer-timeout", "--config", "--log-level", "--log-format", "--insecure", "--admin-socket", "--metrics", "--rdma ", "--rdma-device", "--rdma-port",
+        "--dead-peer-timeout", "--turn-limit", "--config", "--log-level", "--log-format", "--insecure", "--admin-socket", "--metrics", "--rdma ", "--rdma-device", "--rdma-port",
         "--rdma-gid-index", "--rdma-mtu", "--rdma-traffic-class", "--rdma-service-level", "--rdma-partition-key", "--rdma-timeout", "--rdma-setup"}) {
     CHECK(has(help.output, option));
   }
@@ -52,7 +52,7 @@ TEST_CASE("a wrong option ends poold with status 2 and names it") {
       Case{{"--idle-workers", "0"}, "--idle-workers"}, Case{{"--idle-workers", "x"}, "--idle-workers"},
       Case{{"--max-sessions", "0"}, "--max-sessions"},
       Case{{"--image-cache-mib", "-1"}, "--image-cache-mib"}, Case{{"--hello-timeout", "0"}, "--hello-timeout"},
-      Case{{"--dead-peer-timeout", "-1"}, "--dead-peer-timeout"}, Case{{"--log-level", "loud"}, "loud"},
+      Case{{"--dead-peer-timeout", "-1"}, "--dead-peer-timeout"}, Case{{"--turn-limit", "0"}, "--turn-limit"}, Case{{"--log-level", "loud"}, "loud"},
       Case{{"--log-format", "xml"}, "xml"}, Case{{"--listen", "127.0.0.1:1"}, "127.0.0.1:1"},
       Case{{"--listen", "shm://pool.sock"}, "shm://pool.sock"},
       Case{{"--listen", "shm://@x", "--port-file", "/tmp/port"}, "--port-file"},
@@ -127,7 +127,7 @@ TEST_CASE("the configuration file has the options' keys, and the command line wi
   const std::string file =
       folder.write("poold.toml",
                    "# comment\ndevice = \"/nowhere\"\nidle-workers = 3\nmax-sessions = 1\n"
-                   "hello-timeout = 2.5\ndead-peer-timeout = 9\nlog-format = \"json\"\n"
+                   "hello-timeout = 2.5\nturn-limit = 0.5\ndead-peer-timeout = 9\nlog-format = \"json\"\n"
                    "image-cache-mib = 12\nlog-level = \"debug\"\ninsecure = false\nport-file = \"/nowhere/port\"\n"
                    "listen = \"tcp://192.0.2.1:1\"\n");
   PooldProcess poold(kDevice, {"--config", file});
