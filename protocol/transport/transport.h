@@ -103,6 +103,9 @@ class Connection {
     unsigned looks_per_yield = 1;  // a look is a system call
   };
   virtual Patience patience() const { return {}; }
+  // For who only sends: looks whether the peer is still there, where sending itself does not tell. The next call on the connection fails if
+  // it is not.
+  virtual void look_for_peer() {}
   virtual void interrupt() = 0;          // thread-safe; ends one wait() (present or next)
   virtual void close() = 0;              // thread-safe; both sides see the end
   virtual std::string peer() const = 0;  // for messages, e.g. "127.0.0.1:4321"

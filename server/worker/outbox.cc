@@ -54,9 +54,7 @@ bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std
       result != wire::kImageMissing) {
     counters_.errors.fetch_add(1, std::memory_order_relaxed);  // defer() counts others
   }
-  // A sign of life is also to find out whether anybody is there: memory that is shared takes bytes without that, a look at the socket
-  // beside it tells.
-  if (kind == wire::MessageKind::pong) (void)connection_.wait(false, true, transport::Clock::now());
+  if (kind == wire::MessageKind::pong) connection_.look_for_peer();  // a sign of life is to find that out, too
   const wire::MessageHeader header{.kind = kind, .result = result, .sequence = sequence};
   if (send_locked(header, body, more, {})) return true;
   close();

@@ -115,6 +115,13 @@ Result<Connection::Ready> ShmConnection::wait(bool for_receive, bool for_send, D
   }
 }
 
+// Memory takes bytes whether or not anybody will read them; the sockets beside it say who is there.
+void ShmConnection::look_for_peer() {
+  if (!upgraded_.load(std::memory_order_acquire)) return;
+  pollfd polled[2] = {{socket(), 0, 0}, {rings_.room, 0, 0}};
+  if (::poll(polled, 2, 0) > 0 && ((polled[0].revents | polled[1].revents) & kBroken) != 0) peer_gone_.store(true, std::memory_order_release);
+}
+
 void ShmConnection::close() {
   if (upgraded_.load(std::memory_order_acquire) && !closed()) {
     rings_.out->control().writer_closed.store(1, std::memory_order_seq_cst);

@@ -361,3 +361,14 @@ TEST_CASE("tcp on this host becomes shared memory where that is offered and wish
   CHECK(shares(options));
   CHECK_FALSE(shares({}));
 }
+
+TEST_CASE("who only sends finds out by a look whether the peer is there") {
+  Hostile client;
+  char byte = 0;
+  const iovec part{&byte, 1};
+  client.server->look_for_peer();
+  REQUIRE(client.server->send_some({&part, 1}).ok());
+  REQUIRE(::shutdown(client.socket, SHUT_RDWR) == 0);  // as its process's end does
+  client.server->look_for_peer();
+  CHECK_FALSE(client.server->send_some({&part, 1}).ok());
+}
