@@ -140,6 +140,7 @@ CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const 
 CUresult release_memory(CUmemGenericAllocationHandle handle) { return t_executor->virtual_memory.release(handle); }
 // Of the device, as much as the tenant may have.
 CUresult memory_info(size_t* free, size_t* total) {
+  if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
   t_executor->memory.settle();
   const CUresult result = REAL(cuMemGetInfo_v2)(free, total);
   const ContextState* const context = t_executor->contexts.current();
