@@ -144,10 +144,10 @@ void take_memory(double begin, double seconds) {
   double taken = 0;
   sleep_until(begin);
   CUresult result = CUDA_SUCCESS;
-  for (CUdeviceptr address = 0; (result = cuMemAlloc(&address, kGranule)) == CUDA_SUCCESS;) taken += kGranule;
+  for (CUdeviceptr address = 0; (result = cuMemAlloc(&address, kGranule)) == CUDA_SUCCESS;) ++taken;
   if (result != CUDA_ERROR_OUT_OF_MEMORY) CHECK(result);
   report("late", now() > begin + seconds ? 1 : 0);
-  report("taken", taken);
+  report("granules", taken);
   sleep_until(begin + seconds);
 }
 

@@ -187,7 +187,7 @@ class Suite {
     const std::vector<std::string> racer{sharer(), "memory", text(now() + hold), text(hold)};
     double taken = 0, late = 0;
     for (const Values& one : shared.run(std::vector(kRacers, racer))) {
-      taken += one.at("taken");
+      taken += one.at("granules") * kGranule;
       late += one.at("late");
     }
     if (late != 0) throw std::runtime_error("the machine is too busy for the race for memory: not all programs took part in it");
