@@ -27,7 +27,7 @@ class Arbiter {
   using Session = uint64_t;
 
   struct Settings {
-    Time quantum{50'000'000};     // of a turn while others of the same priority wait
+    Time quantum{20'000'000};     // of a turn while others of the same priority wait
     Time shortest{4'000'000};     // of a tenant's with a small share, and before one that has just come may cut in
     Time overdue{1'000'000'000};  // a turn that was asked for and not given back is taken so long afterwards
   };
