@@ -4,8 +4,6 @@
 #include <grp.h>
 #include <linux/landlock.h>
 #include <pwd.h>
-#include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
