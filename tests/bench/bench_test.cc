@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/bench/quick_run.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 
@@ -45,22 +46,16 @@ TEST_CASE("memory that is allocated and freed in turns is mapped once") {
 
 TEST_CASE("a quick run of gpupool-bench has every figure") {
   TemporaryFolder folder;
-  const std::string file = folder.path() / "figures.json";
-  Process bench({program_path("gpupool-bench"), "--quick", "--json", file, "--plots", folder.path()}, {});
-  const int status = bench.wait(std::chrono::minutes(5));
-  bench.await_end_of_output();
-  INFO(bench.output());
-  REQUIRE(status == 0);
-  std::stringstream json;
-  json << std::ifstream(file).rdbuf();
-  const std::string text = json.str();
+  const QuickRun run = quick_run({"--plots", folder.path()}, std::chrono::minutes(5));
+  const std::string& text = run.json;
+  INFO(run.output);
   for (const char* name : {"null_call", "queued_launch", "launches_until_done", "alloc_free", "small_h2d_client", "small_h2d",
                            "h2d_pinned_4096", "h2d_pageable_1048576", "d2h_pinned_1048576", "d2h_pageable_4096", "step", "step_rtt_0.2_ms"}) {
     INFO(name);
     const std::string line = line_of(text, name);
     REQUIRE(!line.empty());
     CHECK(line.find("\"value\": 0,") == std::string::npos);
-    CHECK(bench.output().find(name) != std::string::npos);
+    CHECK(run.output.find(name) != std::string::npos);
   }
   for (const char* plot : {"h2d.svg", "d2h.svg", "step.svg"}) {
     std::stringstream svg;
