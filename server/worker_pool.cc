@@ -352,18 +352,6 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     refuse_(std::move(client), {control::HelloReply::BUSY, place.error().message});
     return true;
   }
-  auto sent = send_control(worker.control.native_handle(),
-                           {.kind = ControlKind::account, .account_slot = (*place)->slot()}, "", (*place)->descriptor());
-  if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
-  if (!sent) {  // it has just died: reap() reports it
-    worker.state = Stage::starting;
-    worker.failure = "it ended while it waited for a client: " + sent.error().message;
-    ::kill(worker.pid, SIGKILL);
-    return false;
-  }
-  if (client.tls) client.tls->end();  // the client goes on with the worker
-  client.tls.reset();
-  close_descriptor(client.descriptor);
   worker.place = std::move(*place);
   worker.state = Stage::serving;
   worker.since = Clock::now();
@@ -371,10 +359,26 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   worker.session = next_session_++;
   worker.session_id.assign(header.session_id.data(), header.session_id.size());
   worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
-  client.hello.clear();
-  turns_.add(worker.session, client.tenant, worker.page);
-  worker.client = std::move(client);
+  worker.client = client;
+  worker.client.descriptor = -1;
+  worker.client.hello.clear();
+  worker.client.tls.reset();
+  // Told first: no client is served of whom the audit does not know yet.
   for (const auto& tell : session_started_) tell(view_of(worker));
+  auto sent = send_control(worker.control.native_handle(),
+                           {.kind = ControlKind::account, .account_slot = worker.place->slot()}, "", worker.place->descriptor());
+  if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
+  if (!sent) {  // it has just died: reap() reports it
+    worker.failure = "it ended while it waited for a client: " + sent.error().message;
+    for (const auto& tell : session_ended_) tell(view_of(worker), worker.failure + "; the client gets another worker", false);
+    worker.place.reset();
+    worker.state = Stage::starting;
+    ::kill(worker.pid, SIGKILL);
+    return false;
+  }
+  turns_.add(worker.session, client.tenant, worker.page);
+  if (client.tls) client.tls->end();  // the client goes on with the worker
+  close_descriptor(client.descriptor);
   return true;
 }
 
