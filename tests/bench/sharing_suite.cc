@@ -91,17 +91,21 @@ class Suite {
   }
 
   void round() {
-    shares();
-    hard();
-    elastic();
-    two();
-    priorities();
-    accounting();
-    memory();
+    for (const Part& part : kParts) {
+      if (chosen(part.name)) (this->*part.measure)();
+    }
   }
   std::vector<Figure> figures();
 
  private:
+  struct Part {
+    const char* name;
+    void (Suite::*measure)();
+  };
+  static const Part kParts[7];
+  bool chosen(const std::string& part) const {
+    return suite_.only.empty() || std::find(suite_.only.begin(), suite_.only.end(), part) != suite_.only.end();
+  }
   static std::string sharer() { return program("gpupool-bench-sharer"); }
   // From `begin` seconds after the start of the measurements on.
   std::vector<std::string> busy(const std::string& way, double measurement, double begin = 0, double seconds = 0) const {
@@ -201,9 +205,14 @@ class Suite {
   Samples samples_;
 };
 
+const Suite::Part Suite::kParts[] = {
+    {"shares", &Suite::shares}, {"hard", &Suite::hard},         {"elastic", &Suite::elastic}, {"two", &Suite::two},
+    {"priorities", &Suite::priorities}, {"accounting", &Suite::accounting}, {"memory", &Suite::memory},
+};
+
 std::vector<Figure> Suite::figures() {
   std::vector<Figure> figures;
-  for (const auto& weights : settings()) {
+  for (const auto& weights : chosen("shares") ? settings() : std::vector<std::vector<int>>{}) {
     for (const char* const way : kWays) {
       double off = 0;
       std::string got;
@@ -215,20 +224,30 @@ std::vector<Figure> Suite::figures() {
       figures.push_back({name_of(weights, way), "tcp", off, "points off", got, 0, {Kind::value_at_most, 2}});
     }
   }
-  const double hard = samples_.median("hard");
-  figures.push_back({"hard_20_alone", "tcp", hard, "%", "of one without a limit", 0, {Kind::value_at_least, 18}});
-  figures.push_back({"hard_20_alone", "tcp", hard, "%", "of one without a limit", 0, {Kind::value_at_most, 20}});
-  figures.push_back({"elastic_lent", "tcp", samples_.median("lent"), "%", "of one alone", 0, {Kind::value_at_least, 95}});
-  figures.push_back({"elastic_taken_back", "tcp", samples_.median("taken_back"), "ms", "until its first kernel", 0, {Kind::value_at_most, 100}});
-  figures.push_back({"two_clients_throughput", "tcp", samples_.median("two"), "x", "of one alone", 0, {Kind::value_at_least, 0.97}});
-  figures.push_back({"memory_over_quota_32_clients", "tcp", samples_.most("memory_over"), "bytes", "", 0, {Kind::value_at_most, 0}});
-  figures.push_back({"memory_left_unused_32_clients", "tcp", samples_.most("memory_left"), "bytes", "", 0, {Kind::value_at_most, 0}});
-  const double alone = samples_.median("short_alone");
-  figures.push_back({"latency_critical_p99", "tcp", samples_.median("short_beside"), "us", "alone", alone, {Kind::value_at_most, 2 * alone + suite_.kernel_us}});
-  figures.push_back({"latency_critical_p50", "tcp", samples_.median("short_median"), "us", "p99 alone", alone});
-  figures.push_back({"best_effort_beside_it", "tcp", samples_.median("best_effort"), "kernels/s", "", 0});
-  figures.push_back({"accounting_step", "tcp", samples_.median("step_on"), "us", "without accounting", samples_.median("step_off"), {Kind::ratio_at_most, 1.01}});
-  figures.push_back({"accounting_empty_launch", "tcp", samples_.median("launch_on"), "us", "without accounting", samples_.median("launch_off"), {Kind::ratio_at_most, 1.01}});
+  if (chosen("hard")) {
+    const double hard = samples_.median("hard");
+    figures.push_back({"hard_20_alone", "tcp", hard, "%", "of one without a limit", 0, {Kind::value_at_least, 18}});
+    figures.push_back({"hard_20_alone", "tcp", hard, "%", "of one without a limit", 0, {Kind::value_at_most, 20}});
+  }
+  if (chosen("elastic")) {
+    figures.push_back({"elastic_lent", "tcp", samples_.median("lent"), "%", "of one alone", 0, {Kind::value_at_least, 95}});
+    figures.push_back({"elastic_taken_back", "tcp", samples_.median("taken_back"), "ms", "until its first kernel", 0, {Kind::value_at_most, 100}});
+  }
+  if (chosen("two")) figures.push_back({"two_clients_throughput", "tcp", samples_.median("two"), "x", "of one alone", 0, {Kind::value_at_least, 0.97}});
+  if (chosen("memory")) {
+    figures.push_back({"memory_over_quota_32_clients", "tcp", samples_.most("memory_over"), "bytes", "", 0, {Kind::value_at_most, 0}});
+    figures.push_back({"memory_left_unused_32_clients", "tcp", samples_.most("memory_left"), "bytes", "", 0, {Kind::value_at_most, 0}});
+  }
+  if (chosen("priorities")) {
+    const double alone = samples_.median("short_alone");
+    figures.push_back({"latency_critical_p99", "tcp", samples_.median("short_beside"), "us", "alone", alone, {Kind::value_at_most, 2 * alone + suite_.kernel_us}});
+    figures.push_back({"latency_critical_p50", "tcp", samples_.median("short_median"), "us", "p99 alone", alone});
+    figures.push_back({"best_effort_beside_it", "tcp", samples_.median("best_effort"), "kernels/s", "", 0});
+  }
+  if (chosen("accounting")) {
+    figures.push_back({"accounting_step", "tcp", samples_.median("step_on"), "us", "without accounting", samples_.median("step_off"), {Kind::ratio_at_most, 1.01}});
+    figures.push_back({"accounting_empty_launch", "tcp", samples_.median("launch_on"), "us", "without accounting", samples_.median("launch_off"), {Kind::ratio_at_most, 1.01}});
+  }
   return figures;
 }
 
