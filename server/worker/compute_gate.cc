@@ -15,6 +15,7 @@ constexpr size_t kPiecesAlone = 64;      // not seen done; beyond them pieces ge
 constexpr uint64_t kWorks = 64;          // of one piece, where others may wait
 constexpr double kPiece = 0.5e6;         // nanoseconds, likewise
 constexpr double kAhead = 2e6;           // nanoseconds of work on the device, likewise
+constexpr double kHandOver = 1e6;        // nanoseconds of work left: a turn given up now reaches the next session when that is done
 constexpr nanoseconds kLinger = 200us;   // the next command of a program that waits after each comes within this
 constexpr nanoseconds kStartGrace = 2ms; // work that has not begun by then waits for something else
 constexpr nanoseconds kLook = 1ms;       // at work that has not begun
@@ -128,17 +129,18 @@ bool ComputeGate::wait_for_turn(ComputeLane& lane, WorkKind kind) {
   gpu.executor_waits = true;
   bool pass = false;
   while (!stopped_) {
-    const auto next = settle(gpu);
+    auto next = settle(gpu);
     const auto now = Clock::now();
     const TurnWord word{gpu.turn->load(std::memory_order_acquire)};
     if (word.open()) {
       count_wait(now);
       gpu.held = true;
-      const double flying = in_flight(gpu, now), cost = estimates_.of(kind);
-      if (word.free() || flying == 0 || (!word.single() && flying + cost <= kAhead)) {
+      const double flying = in_flight(gpu, now);
+      if (word.free() || flying == 0 || (!word.single() && flying < kAhead)) {
         pass = true;
         break;
       }
+      if (!word.single()) next = std::min(next, nanoseconds(static_cast<int64_t>(flying - kAhead) + 1));
       if (crowded == Clock::time_point{}) crowded = now;
       if (now - crowded > kLongest) {  // perhaps it waits for what comes now
         for (const auto& other : gpu.lanes) other->strays = other->pieces.size();
@@ -192,18 +194,20 @@ void ComputeGate::end(ComputeLane& lane) {
   if (last && api_.cuEventRecord(last, lane.stream) != CUDA_SUCCESS) lane.events->give(std::exchange(last, nullptr));
   const Lock lock(mutex_);
   lane.open = false;
-  lane.expected = 0;
   if (!last) {  // short of events, or a broken context: not measured
     if (lane.start) lane.events->give(std::exchange(lane.start, nullptr));
+    lane.expected = 0;
     return;
   }
-  const double each = lane.kind ? estimates_.of(lane.kind) : Estimates::kUnknown;
+  const bool known = lane.kind ? estimates_.knows(lane.kind) : lane.expected != 0;
+  const double expected = lane.kind || !known ? estimates_.of(lane.kind) * static_cast<double>(lane.works) : lane.expected;
   if (lane.pieces.empty()) {
     lane.front_since = Clock::now();
     lane.front_started = false;
   }
-  lane.pieces.push_back({std::exchange(lane.start, nullptr), last, lane.works, lane.kind, each * static_cast<double>(lane.works)});
+  lane.pieces.push_back({std::exchange(lane.start, nullptr), last, lane.works, lane.kind, expected, known});
   lane.works = 0;
+  lane.expected = 0;
 }
 
 void ComputeGate::end_all() {
@@ -230,15 +234,24 @@ std::optional<std::chrono::microseconds> ComputeGate::before_sleep() {
   return std::nullopt;
 }
 
-// Work on the device that will go on by itself, in nanoseconds as expected.
+// Work on the device that will go on by itself: nanoseconds until it is done, as expected.
 double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
   double sum = 0;
   for (const auto& lane : gpu.lanes) {
     if (lane->open) sum += std::max(1.0, lane->expected);
     if (lane->pieces.empty() || lane->strays != 0 || is_blocked(*lane, now)) continue;
     for (const ComputePiece& piece : lane->pieces) sum += std::max(1.0, piece.expected);
+    const ComputePiece& front = lane->pieces.front();
+    if (lane->front_started) sum -= std::clamp(static_cast<double>(nanoseconds(now - lane->front_since).count()), 0.0, std::max(0.0, front.expected - 1));
   }
   return sum;
+}
+
+// What is on the device ends soon, as is known of its kind.
+bool ComputeGate::almost_done(ComputeGpu& gpu, double flying) const {
+  return flying <= kHandOver && std::all_of(gpu.lanes.begin(), gpu.lanes.end(), [](const auto& lane) {
+    return !lane->open && std::all_of(lane->pieces.begin(), lane->pieces.end(), [](const ComputePiece& piece) { return piece.known; });
+  });
 }
 
 bool ComputeGate::is_blocked(ComputeLane& lane, Clock::time_point now) {
@@ -325,10 +338,14 @@ nanoseconds ComputeGate::settle(ComputeGpu& gpu) {
     gpu.idle_since = {};
     return unwatched ? kLook : kLongest;
   }
-  if (in_flight(gpu, now) > 0) {
+  if (const double flying = in_flight(gpu, now); flying > 0) {
     gpu.idle_since = {};
     const bool begun = std::all_of(gpu.lanes.begin(), gpu.lanes.end(), [](const auto& lane) { return lane->pieces.empty() || lane->front_started; });
-    return begun && !unwatched ? kLongest : kLook;
+    if (!begun || unwatched) return kLook;
+    if (!word.yield()) return kLongest;
+    if (flying > kHandOver) return std::min(kLongest, nanoseconds(static_cast<int64_t>(flying - kHandOver)));
+    if (almost_done(gpu, flying)) give_up(gpu);
+    return kLongest;
   }
   if (gpu.idle_since == Clock::time_point{}) gpu.idle_since = now;
   const nanoseconds idle = now - gpu.idle_since;

@@ -4,7 +4,8 @@
 //
 // Alone and without a limit a command looks at one word; an event goes before the first of 1024 commands and one behind the
 // last, or before the executor sleeps. Otherwise little work is kept on the device (kAhead), so that a turn can be given up
-// soon: it is given up when poold asks for it and that work is done. Work of a stream that waits for something else
+// soon: when poold asks for it and the last work on the device is short and has begun, since the next session's first work
+// takes a moment to get there. What goes on after a turn is charged as well. Work of a stream that waits for something else
 // does not count until it begins; work that goes on after poold has taken the turn away does not count any more. So nothing that
 // the executor would have to do can be what the gate waits for, or not for long.
 //
@@ -89,6 +90,7 @@ class ComputeGate {
   void tidy_up();
   // With the lock held, as everything below.
   double in_flight(ComputeGpu& gpu, Clock::time_point now);
+  bool almost_done(ComputeGpu& gpu, double flying) const;
   bool is_blocked(ComputeLane& lane, Clock::time_point now);
   void reap(ComputeLane& lane);
   void pop(ComputeLane& lane);

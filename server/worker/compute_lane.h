@@ -39,6 +39,7 @@ struct ComputePiece {
   uint64_t works = 0;
   WorkKind kind = 0;    // 0: several
   double expected = 0;  // nanoseconds
+  bool known = false;   // work of this kind was measured before
 };
 
 struct ComputeLane {

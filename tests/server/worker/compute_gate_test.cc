@@ -206,14 +206,33 @@ TEST_CASE("little is kept on the device where others may want it") {
   session.device.pass(2);
   CHECK(second.get() == CUDA_SUCCESS);
   session.device.pass(4);
-  session.turn(State::open, true);  // each of them takes a millisecond: two fit
+  session.turn(State::open, true);  // each of them takes a millisecond: two fit behind one that should be done
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.device.pass(5);
   REQUIRE(session.work() == CUDA_SUCCESS);
-  auto third = session.work_elsewhere();
-  CHECK(session.blocks(third));
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  auto fourth = session.work_elsewhere();
+  CHECK(session.blocks(fourth));
   session.device.pass(~uint64_t{0});
-  CHECK(third.get() == CUDA_SUCCESS);
+  CHECK(fourth.get() == CUDA_SUCCESS);
+}
+
+TEST_CASE("a turn is given up while the last short work of a known kind runs") {
+  Session session;
+  session.turn(State::open, true);
+  REQUIRE(session.work() == CUDA_SUCCESS);  // measured: a millisecond
+  session.gate->before_sleep();
+  session.device.pass(2);
+  CHECK(eventually([&] { return (*session.page)->gpus[0].gpu_nanoseconds == 1'000'000; }));
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  session.device.pass(3);  // it has begun, and does not end
+  session.turn(State::yield, true);
+  CHECK(eventually([&] { return session.word().closed(); }));
+  CHECK((*session.page)->gpus[0].gpu_nanoseconds == 1'000'000);
+  session.device.pass(~uint64_t{0});
+  session.gate->before_sleep();
+  CHECK(eventually([&] { return (*session.page)->gpus[0].gpu_nanoseconds == 2'000'000; }));
 }
 
 TEST_CASE("work that goes on after the turn was taken holds up nothing in the next one") {
