@@ -5,6 +5,7 @@
 // when a grid has no blocks left to start. Thread-safe. Faults end the grid (blocks not started are skipped) and are
 // reported to its completion callback; they never end the process.
 #pragma once
+#include <bitset>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,6 +35,10 @@ class PackedParameters {
   std::vector<std::byte> more_;
 };
 
+// Some of a device's multiprocessors, by number. A multiprocessor is one thread of the executor.
+constexpr size_t kMostMultiprocessors = 1024;
+using Multiprocessors = std::bitset<kMostMultiprocessors>;
+
 struct GridRequest {
   KernelCode code;
   std::string_view kernel_name;  // for messages; stays valid until the grid is done
@@ -45,6 +50,9 @@ struct GridRequest {
   uint32_t stack_bytes = 0;      // CU_LIMIT_STACK_SIZE; each thread has at least 64 KiB in any case
   uint64_t module_data = 0;
   bool cooperative = false;      // all blocks must make progress together (grid synchronisation)
+  // Where it runs; null: anywhere. A grid with multiprocessors of its own (a green context's) runs beside other processes'
+  // work, without the device's turn. At least one of them must exist.
+  std::shared_ptr<const Multiprocessors> multiprocessors;
   PackedParameters params;
 };
 

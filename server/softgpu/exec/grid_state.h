@@ -21,6 +21,9 @@ struct Grid : Recycled<Grid> {
   uint32_t threads = 0;        // per block
   uint32_t stack_class = 0;
   bool in_loops = false;       // loop_entry is used
+  unsigned workers = 0;        // that may run it
+  bool may_run_on(unsigned worker) const { return !request.multiprocessors || request.multiprocessors->test(worker); }
+  bool takes_turns() const { return !request.multiprocessors; }
 
   alignas(64) std::atomic<uint64_t> next{0};        // block to claim; runs past `blocks`
   alignas(64) std::atomic<uint64_t> finished{0};    // blocks that ran or were skipped

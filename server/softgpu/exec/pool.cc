@@ -17,12 +17,15 @@
 namespace gpupool::softgpu {
 namespace {
 
+// Workers sleep on bits of a futex, each on one of them.
+uint32_t bit_of(unsigned worker) { return 1u << worker % 32; }
+
 constexpr uint64_t kSpinNanoseconds = 5'000;  // before an idle worker sleeps; short, as the submitter may wait for its processor
 constexpr uint64_t kLongIdleNanoseconds = 500'000'000;  // after that it gives memory back
 
 }  // namespace
 
-__attribute__((tls_model("initial-exec"))) thread_local bool worker_about_to_claim = false;
+__attribute__((tls_model("initial-exec"))) thread_local const Worker* worker_about_to_claim = nullptr;
 
 uint64_t nanoseconds_now() {
   timespec time{};
@@ -56,7 +59,7 @@ void ParameterMemory::give(uint64_t address, uint64_t bytes) {
 
 Pool::Pool(unsigned threads, DeviceTurns* turns) : turns_(turns), thread_count_(threads) {
   for (unsigned i = 0; i < threads; ++i) {
-    threads_.emplace_back([this] { Worker(*this).run(); });
+    threads_.emplace_back([this, i] { Worker(*this, i).run(); });
   }
 }
 
@@ -82,7 +85,7 @@ Pool::~Pool() {
 
 void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
   // Programs put signal handlers in place between their calls, not in the middle of many grids: looking costs a system call.
-  const bool busy = worker_about_to_claim || unfinished_count_.load(std::memory_order_relaxed) != 0;
+  const bool busy = worker_about_to_claim != nullptr || unfinished_count_.load(std::memory_order_relaxed) != 0;
   if (!busy || submissions_.fetch_add(1, std::memory_order_relaxed) % 64 == 0) keep_fault_handlers();
   auto* grid = new Grid;
   grid->request = std::move(request);
@@ -104,8 +107,16 @@ void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
   if (!r.params.empty() && context.params != 0) {
     std::memcpy(reinterpret_cast<void*>(context.params), r.params.data(), r.params.size());
   }
-  const bool possible = grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
+  grid->workers = thread_count_;
+  if (r.multiprocessors) {
+    grid->workers = 0;
+    for (unsigned i = 0; i < thread_count_; ++i) grid->workers += r.multiprocessors->test(i);
+    if (!divided_.load(std::memory_order_relaxed)) divided_.store(true);
+  }
+  const bool possible = grid->workers > 0 && grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
                         grid->stack_class < FiberPool::kClasses && context.params != 0;
+  const std::shared_ptr<const Multiprocessors> where = r.multiprocessors;  // once it is queued the grid may end and go
+  const bool may_run = worker_about_to_claim != nullptr && grid->may_run_on(worker_about_to_claim->number());
   bool stopping;
   {
     std::lock_guard lock(mutex_);
@@ -127,30 +138,49 @@ void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
     return;
   }
   // The worker that has just ended a grid takes the next one itself, and wakes others when there is more than it can do.
-  if (std::exchange(worker_about_to_claim, false)) return;
+  if (worker_about_to_claim != nullptr && may_run) {
+    worker_about_to_claim = nullptr;
+    return;
+  }
   epoch_.fetch_add(1);
-  wake_another();
+  wake(where.get(), 1);
 }
 
-void Pool::wake_another() {
-  if (spinning_.load() || sleepers_.load() == 0) return;
-  syscall(SYS_futex, &epoch_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+void Pool::wake_another(const Grid& grid) {
+  // Which of the queued ones needs whom is not worth looking at.
+  if (divided_.load() && more_than_one_queued()) return wake(nullptr, INT32_MAX);
+  wake(grid.request.multiprocessors.get(), 1);
 }
 
-Grid* Pool::first_grid() {
+void Pool::wake(const Multiprocessors* where, int most) {
+  if (sleepers_.load() == 0) return;
+  if (!divided_.load()) {
+    if (!spinning_.load()) syscall(SYS_futex, &epoch_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    return;
+  }
+  // Who spins may be one that must not run it.
+  uint32_t bits = where == nullptr ? FUTEX_BITSET_MATCH_ANY : 0;
+  for (unsigned i = 0; where != nullptr && i < thread_count_; ++i) bits |= where->test(i) ? bit_of(i) : 0;
+  if (thread_count_ > 32) most = INT32_MAX;  // workers that share a bit
+  syscall(SYS_futex, &epoch_, FUTEX_WAKE_BITSET_PRIVATE, most, nullptr, nullptr, bits);
+}
+
+Grid* Pool::first_grid(unsigned worker) {
   std::vector<Grid*> exhausted;
   Grid* found = nullptr;
   {
     std::lock_guard lock(mutex_);
-    while (!queue_.empty()) {
-      Grid* grid = queue_.front();
-      if (grid->next.load(std::memory_order_relaxed) < grid->blocks) {
+    for (auto at = queue_.begin(); at != queue_.end() && found == nullptr;) {
+      Grid* grid = *at;
+      if (grid->next.load(std::memory_order_relaxed) >= grid->blocks) {
+        exhausted.push_back(grid);
+        at = queue_.erase(at);
+      } else if (grid->may_run_on(worker)) {
         grid->references.fetch_add(1, std::memory_order_relaxed);
         found = grid;
-        break;
+      } else {
+        ++at;
       }
-      exhausted.push_back(grid);
-      queue_.pop_front();
     }
     queued_.store(static_cast<uint32_t>(queue_.size()), std::memory_order_relaxed);
   }
@@ -158,12 +188,15 @@ Grid* Pool::first_grid() {
   return found;
 }
 
-bool Pool::wait_for_work(bool* long_idle) {
+bool Pool::wait_for_work(unsigned worker, bool* long_idle) {
   const uint32_t seen = epoch_.load();
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return false;
-    if (!queue_.empty()) return true;
+    const auto runnable = [&](const Grid* grid) {
+      return grid->may_run_on(worker) && grid->next.load(std::memory_order_relaxed) < grid->blocks;
+    };
+    if (std::any_of(queue_.begin(), queue_.end(), runnable)) return true;
   }
   bool expected = false;
   if (spinning_.compare_exchange_strong(expected, true)) {
@@ -179,9 +212,10 @@ bool Pool::wait_for_work(bool* long_idle) {
     if (changed || epoch_.load() != seen) return true;
   }
   sleepers_.fetch_add(1);
-  const timespec limit{0, static_cast<long>(kLongIdleNanoseconds)};
+  const uint64_t until = nanoseconds_now() + kLongIdleNanoseconds;
+  const timespec limit{static_cast<time_t>(until / 1'000'000'000), static_cast<long>(until % 1'000'000'000)};
   const timespec* timeout = *long_idle ? nullptr : &limit;
-  const long result = syscall(SYS_futex, &epoch_, FUTEX_WAIT_PRIVATE, seen, timeout, nullptr, 0);
+  const long result = syscall(SYS_futex, &epoch_, FUTEX_WAIT_BITSET_PRIVATE, seen, timeout, nullptr, bit_of(worker));
   *long_idle = *long_idle || (result != 0 && errno == ETIMEDOUT);
   sleepers_.fetch_sub(1);
   return true;
@@ -216,7 +250,8 @@ void Pool::complete(Grid& grid) {
   uint64_t busy = 0;
   if (const uint64_t start = grid.start.load(std::memory_order_relaxed); start != 0) {
     const uint64_t elapsed = nanoseconds_now() - start;
-    const uint64_t away = away_.load(std::memory_order_relaxed) - grid.away_before.load(std::memory_order_relaxed);
+    uint64_t away = 0;
+    if (grid.takes_turns()) away = away_.load(std::memory_order_relaxed) - grid.away_before.load(std::memory_order_relaxed);
     busy = elapsed - std::min(elapsed, away);
   }
   if (grid.context.params != 0) parameters_.give(grid.context.params, grid.params_bytes);

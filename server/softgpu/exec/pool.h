@@ -36,8 +36,9 @@ class ParameterMemory {
 
 class Worker {
  public:
-  explicit Worker(Pool& pool) : pool_(pool) {}
+  Worker(Pool& pool, unsigned number) : pool_(pool), number_(number) {}
   void run();  // the thread's body
+  unsigned number() const { return number_; }
 
  private:
   bool step();
@@ -52,6 +53,7 @@ class Worker {
   void back_off();
 
   Pool& pool_;
+  const unsigned number_;                       // the multiprocessor that it is
   StackContext own_stack_;
   FiberPool fibers_;
   std::vector<std::unique_ptr<BlockRun>> spare_, live_;
@@ -71,11 +73,12 @@ class Pool final : public GridExecutor {
   void submit(GridRequest request, std::function<void(GridResult)> done) override;
 
   // --- For workers ---
-  Grid* first_grid();                       // with blocks to claim, referenced; null when there is none
+  // The first that the worker may run with blocks to claim, referenced; null when there is none.
+  Grid* first_grid(unsigned worker);
   bool more_to_claim() const { return queued_.load(std::memory_order_relaxed) > 0; }
   bool more_than_one_queued() const { return queued_.load(std::memory_order_relaxed) > 1; }
-  bool wait_for_work(bool* long_idle);      // false: the pool ends
-  void wake_another();
+  bool wait_for_work(unsigned worker, bool* long_idle);  // false: the pool ends
+  void wake_another(const Grid& grid);      // that may help with it, or with another one that is queued
   void block_starts(Grid& grid);
   void finish_blocks(Grid& grid, uint64_t count);
   void abort(Grid& grid, FaultKind kind, uint64_t address, std::string detail);
@@ -83,10 +86,10 @@ class Pool final : public GridExecutor {
   void turn_taken();
   void turn_dropped();
   DeviceTurns* turns() const { return turns_; }
-  uint64_t thread_count() const { return thread_count_; }
 
  private:
   void complete(Grid& grid);
+  void wake(const Multiprocessors* where, int most);  // null: anywhere
 
   DeviceTurns* const turns_;
   const unsigned thread_count_;
@@ -102,6 +105,7 @@ class Pool final : public GridExecutor {
   std::atomic<uint32_t> epoch_{0};          // futex: counts submissions
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<bool> spinning_{false};       // one idle worker watches epoch_ without sleeping
+  std::atomic<bool> divided_{false};        // some grid may not run everywhere: who is woken matters
 
   SpinLock turn_mutex_;
   uint32_t turn_holders_ = 0;               // workers that hold the device's turn
@@ -115,6 +119,6 @@ uint64_t nanoseconds_now();  // monotonic
 
 // On a worker that ends a grid and has nothing else to do: the first grid that starts because of that needs no other worker
 // to be told.
-extern thread_local bool worker_about_to_claim;
+extern thread_local const Worker* worker_about_to_claim;
 
 }  // namespace gpupool::softgpu

@@ -55,7 +55,7 @@ void Worker::run() {
     }
     drop_turn();
     const bool was_idle = long_idle;
-    if (!pool_.wait_for_work(&long_idle)) break;
+    if (!pool_.wait_for_work(number_, &long_idle)) break;
     if (long_idle && !was_idle) {
       spare_.clear();
       fibers_.trim();
@@ -81,7 +81,7 @@ bool Worker::claim(Grid** grid, uint64_t* index) {
     if (grid_ != nullptr) {
       const uint64_t claimed = grid_->next.load(std::memory_order_relaxed);
       if (claimed < grid_->blocks) {
-        const uint64_t fair = (grid_->blocks - claimed) / (pool_.thread_count() * kChunksPerWorker);
+        const uint64_t fair = (grid_->blocks - claimed) / (uint64_t{grid_->workers} * kChunksPerWorker);
         const uint64_t wanted = grid_->request.cooperative ? 1 : std::clamp<uint64_t>(fair, 1, kMaxChunk);
         chunk_next_ = grid_->next.fetch_add(wanted);
         chunk_end_ = std::min(chunk_next_ + wanted, grid_->blocks);
@@ -91,12 +91,12 @@ bool Worker::claim(Grid** grid, uint64_t* index) {
       pool_.release(std::exchange(grid_, nullptr));
     }
     chunk_next_ = chunk_end_ = 0;
-    grid_ = pool_.more_to_claim() ? pool_.first_grid() : nullptr;
+    grid_ = pool_.more_to_claim() ? pool_.first_grid(number_) : nullptr;
     if (grid_ == nullptr) return false;
     // Others may help: with what is left of this grid, or with the next one.
     if (grid_->blocks - std::min(grid_->blocks, grid_->next.load(std::memory_order_relaxed)) > 1 ||
         pool_.more_than_one_queued()) {
-      pool_.wake_another();
+      pool_.wake_another(*grid_);
     }
   }
 }
@@ -105,7 +105,11 @@ bool Worker::start_block() {
   Grid* grid;
   uint64_t index;
   if (!claim(&grid, &index)) return false;
-  hold_turn();
+  if (grid->takes_turns()) {
+    hold_turn();
+  } else if (live_.empty()) {
+    drop_turn();
+  }
   if (grid->aborted.load(std::memory_order_relaxed)) {
     // Skip the rest of the chunk.
     if (counted_ != grid) count_finished();
@@ -140,7 +144,12 @@ bool Worker::start_block() {
 
 // Runs each block that lives here for a while. When all of them only spin, what they wait for may be a block not started.
 void Worker::advance_others() {
-  hold_turn();
+  const auto takes_turns = [](const std::unique_ptr<BlockRun>& block) { return block->grid().takes_turns(); };
+  if (std::any_of(live_.begin(), live_.end(), takes_turns)) {
+    hold_turn();
+  } else {
+    drop_turn();
+  }
   bool progress = false;
   for (size_t i = 0; i < live_.size();) {
     BlockRun& block = *live_[i];
@@ -184,9 +193,9 @@ bool Worker::settle(BlockRun& block, SliceEnd end) {
   ++uncounted_;
   // Counting each block would have the workers fight for the counter; but nothing may be left uncounted for long.
   if (grid_ != &grid || chunk_next_ == chunk_end_ || !live_.empty()) {
-    worker_about_to_claim = grid_ == &grid && chunk_next_ == chunk_end_ && live_.empty();
+    if (grid_ == &grid && chunk_next_ == chunk_end_ && live_.empty()) worker_about_to_claim = this;
     count_finished();
-    worker_about_to_claim = false;
+    worker_about_to_claim = nullptr;
   }
   return true;
 }

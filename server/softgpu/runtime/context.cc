@@ -28,9 +28,17 @@ bool on_main_thread() {
 }  // namespace
 
 Context::Context(Device& device, bool primary, unsigned flags)
-    : device_(device), primary_(primary), id_(next_id.fetch_add(1)), flags_(flags) {
+    : device_(device), root_(this), primary_(primary), id_(next_id.fetch_add(1)), flags_(flags) {
   reset_settings();
 }
+
+Context::Context(Device& device, std::shared_ptr<const Multiprocessors> multiprocessors)
+    : device_(device),
+      root_(&device.primary()),
+      primary_(false),
+      multiprocessors_(std::move(multiprocessors)),
+      id_(next_id.fetch_add(1)),
+      flags_(0) {}
 
 Context::~Context() = default;
 
@@ -45,7 +53,15 @@ void Context::write_assertions() {
   if (!assertions.empty()) fwrite(assertions.data(), 1, assertions.size(), stderr);
 }
 
+int Context::multiprocessor_count() const {
+  return multiprocessors_ ? static_cast<int>(multiprocessors_->count()) : device_.multiprocessors();
+}
+
 void Context::activate() {
+  if (green()) {
+    std::lock_guard guard(root_->order_mutex_);
+    root_->greens_.push_back(Ref<Context>::share(this));
+  }
   std::lock_guard guard(order_mutex_);
   legacy_ = make_ref<Stream>(Ref<Context>::share(this), 0u, 0, true, next_id.fetch_add(1));
   error_.store(CUDA_SUCCESS, std::memory_order_release);
@@ -55,6 +71,13 @@ void Context::activate() {
 }
 
 void Context::tear_down() {
+  std::vector<Ref<Context>> greens;
+  {
+    std::lock_guard guard(root_->order_mutex_);
+    if (green()) std::erase_if(root_->greens_, [this](const Ref<Context>& other) { return other.get() == this; });
+    greens.swap(greens_);  // a green one has none
+  }
+  for (const Ref<Context>& green : greens) green->tear_down();
   // Work in flight is finished, as a program that resets its device straight after a launch expects; a stream
   // that waits for a value which nobody will write is let go.
   ending_.store(true, std::memory_order_release);
@@ -91,7 +114,8 @@ void Context::tear_down() {
 void Context::fail(CUresult error) {
   write_assertions();  // whoever sees the error finds the reason written
   int none = CUDA_SUCCESS;
-  if (error_.compare_exchange_strong(none, error, std::memory_order_acq_rel)) runtime().value_waiter().kick();
+  std::atomic<int>& whose = error == CUDA_ERROR_CONTEXT_IS_DESTROYED ? error_ : root_->error_;
+  if (whose.compare_exchange_strong(none, error, std::memory_order_acq_rel)) runtime().value_waiter().kick();
 }
 
 CUresult Context::create_stream(unsigned flags, int priority, CUstream* stream) {
@@ -224,7 +248,13 @@ CUresult Context::enqueue_behind_all(const Ref<Op>& op, bool barrier) {
     collect_all(ops);
     for (const Ref<Op>& other : ops) op->after(*other);
     orphans_.push_back({op, true});
-    if (barrier) barrier_ = op;
+    if (barrier) {
+      barrier_ = op;
+      for (const Ref<Context>& green : greens_) {
+        std::lock_guard its(green->order_mutex_);
+        green->barrier_ = op;
+      }
+    }
   }
   op->submit();
   return CUDA_SUCCESS;
@@ -244,6 +274,10 @@ void Context::collect_all(std::vector<Ref<Op>>& ops) {
   for (const Ref<Stream>& stream : streams_) push_last(*stream, ops);
   std::erase_if(orphans_, [](const Orphan& orphan) { return orphan.op->done(); });
   for (const Orphan& orphan : orphans_) ops.push_back(orphan.op);
+  for (const Ref<Context>& green : greens_) {
+    std::lock_guard its(green->order_mutex_);
+    green->collect_all(ops);
+  }
 }
 
 void Context::collect_for(Stream& stream, std::vector<Ref<Op>>& ops) {

@@ -2,18 +2,21 @@
 // with it.
 //
 // A primary context is one object for the life of the process, inactive until it is retained; its handle
-// never changes. A created context is active from the start and destroyed once. Thread-safe. After
-// destruction or reset every use ends in CUDA_ERROR_CONTEXT_IS_DESTROYED.
+// never changes. A created context is active from the start and destroyed once. A green one is the primary context on some
+// of the device's multiprocessors: it has its own streams, and modules, memory, limits and errors in common with it (root()).
+// Thread-safe. After destruction or reset every use ends in CUDA_ERROR_CONTEXT_IS_DESTROYED.
 #pragma once
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <unordered_set>
 #include <vector>
 
 #include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/exec/grid.h"
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/op.h"
 #include "server/softgpu/runtime/stream.h"
@@ -26,9 +29,18 @@ class Context final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::context;
   Context(Device& device, bool primary, unsigned flags);
+  // A green one, of the device's primary context.
+  Context(Device& device, std::shared_ptr<const Multiprocessors> multiprocessors);
 
   Device& device() const { return device_; }
   bool primary() const { return primary_; }
+  bool green() const { return multiprocessors_ != nullptr; }
+  // What owns modules, memory and settings: the primary context of a green one.
+  Context& root() { return *root_; }
+  const Context& root() const { return *root_; }
+  const std::shared_ptr<const Multiprocessors>& multiprocessors() const { return multiprocessors_; }  // null: all
+  int multiprocessor_count() const;
+  std::atomic<uint64_t> green_handle{0};  // of a green one: cuGreenCtxCreate's
   uint64_t handle() const { return handle_; }
   void set_handle(uint64_t handle) { handle_ = handle; }
   uint64_t id() const { return id_; }
@@ -45,7 +57,10 @@ class Context final : public Object {
   CUresult check() const { return active() ? error() : CUDA_ERROR_CONTEXT_IS_DESTROYED; }
 
   // --- The sticky error ---
-  CUresult error() const { return static_cast<CUresult>(error_.load(std::memory_order_acquire)); }
+  CUresult error() const {
+    const int own = error_.load(std::memory_order_acquire);
+    return static_cast<CUresult>(own != CUDA_SUCCESS || root_ == this ? own : root_->error_.load(std::memory_order_acquire));
+  }
   bool failed() const { return error() != CUDA_SUCCESS; }
   void fail(CUresult error);  // the first one stays
 
@@ -82,12 +97,12 @@ class Context final : public Object {
   void disown(uint64_t handle);
 
   // --- Settings ---
-  unsigned flags() const { return flags_.load(std::memory_order_relaxed); }
-  void set_flags(unsigned flags) { flags_.store(flags, std::memory_order_relaxed); }
+  unsigned flags() const { return root_->flags_.load(std::memory_order_relaxed); }
+  void set_flags(unsigned flags) { root_->flags_.store(flags, std::memory_order_relaxed); }
   CUresult limit(CUlimit limit, size_t* value) const;
   CUresult set_limit(CUlimit limit, size_t value);
   uint32_t stack_bytes() const {
-    return stack_bytes_.load(std::memory_order_relaxed);
+    return root_->stack_bytes_.load(std::memory_order_relaxed);
   }  // CU_LIMIT_STACK_SIZE
   std::atomic<int> cache_config{CU_FUNC_CACHE_PREFER_NONE};
   std::atomic<int> shared_config{CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE};
@@ -105,7 +120,9 @@ class Context final : public Object {
   void reset_settings();
 
   Device& device_;
+  Context* const root_;  // this one or the device's primary context, which stays
   const bool primary_;
+  const std::shared_ptr<const Multiprocessors> multiprocessors_;
   uint64_t handle_ = 0;
   const uint64_t id_;
   std::atomic<unsigned> flags_;
@@ -124,6 +141,7 @@ class Context final : public Object {
   };
   std::vector<Orphan> orphans_;
   Ref<Op> barrier_;  // everything queued later comes after it
+  std::vector<Ref<Context>> greens_;  // that are active; their order locks are taken after this one's
 
   mutable std::mutex mutex_;  // guards what follows
   std::unordered_set<uint64_t> children_;

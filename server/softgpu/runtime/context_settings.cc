@@ -21,12 +21,13 @@ void Context::reset_settings() {
 
 CUresult Context::limit(CUlimit limit, size_t* value) const {
   if (static_cast<unsigned>(limit) >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  std::lock_guard guard(mutex_);
-  *value = limits_[limit];
+  std::lock_guard guard(root_->mutex_);
+  *value = root_->limits_[limit];
   return CUDA_SUCCESS;
 }
 
 CUresult Context::set_limit(CUlimit limit, size_t value) {
+  if (root_ != this) return root_->set_limit(limit, value);
   std::lock_guard guard(mutex_);
   switch (limit) {
     case CU_LIMIT_STACK_SIZE:
@@ -54,13 +55,13 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
 
 CUresult Context::enable_peer(Context& peer) {
   if (&peer.device() == &device_) return CUDA_ERROR_INVALID_DEVICE;
-  std::lock_guard guard(mutex_);
-  return peers_.insert(peer.handle()).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  std::lock_guard guard(root_->mutex_);
+  return root_->peers_.insert(peer.root().handle()).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
 CUresult Context::disable_peer(Context& peer) {
-  std::lock_guard guard(mutex_);
-  return peers_.erase(peer.handle()) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+  std::lock_guard guard(root_->mutex_);
+  return root_->peers_.erase(peer.root().handle()) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
 }  // namespace gpupool::softgpu

@@ -32,6 +32,8 @@ enum class HandleKind : uint8_t {
   graph_node,
   graph_exec,
   user_object,
+  green_context,
+  resources,
 };
 
 class HandleTable {

@@ -53,7 +53,8 @@ std::shared_ptr<FunctionSettings> Library::settings_of(void* user, const KernelI
                                                : it->second->shared_settings(request.device);
 }
 
-CUresult Library::module(Context& context, Ref<Module>* module) {
+CUresult Library::module(Context& current, Ref<Module>* module) {
+  Context& context = current.root();
   std::lock_guard guard(mutex_);
   const uint64_t epoch = context.epoch();
   const auto it = instances_.find(context.handle());
@@ -128,7 +129,8 @@ Kernel::Kernel(Ref<Library> library, const KernelInfo& info, size_t devices)
   for (size_t i = 0; i < devices; ++i) settings_.push_back(std::make_shared<FunctionSettings>());
 }
 
-CUresult Kernel::function(Context& context, Ref<Function>* function) {
+CUresult Kernel::function(Context& current, Ref<Function>* function) {
+  Context& context = current.root();
   const uint64_t epoch = context.epoch();
   {
     std::lock_guard guard(lock_);

@@ -26,7 +26,7 @@ class Library final : public Object {
   Ref<Kernel> kernel(std::string_view name);
   std::vector<Ref<Kernel>> kernels();
   // The library's instance in the context.
-  CUresult module(Context& context, Ref<Module>* module);
+  CUresult module(Context& current, Ref<Module>* module);
   // A __managed__ variable, which has its address before there is a context.
   CUresult managed(std::string_view name, uint64_t* address, uint64_t* size);
   void unload();
@@ -61,7 +61,7 @@ class Kernel final : public Object {
   const std::shared_ptr<FunctionSettings>& shared_settings(int device) const {
     return settings_[static_cast<size_t>(device)];
   }
-  CUresult function(Context& context, Ref<Function>* function);
+  CUresult function(Context& current, Ref<Function>* function);
   uint64_t handle = 0;  // set once, before the kernel is shown to anyone
 
  private:

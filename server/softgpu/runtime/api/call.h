@@ -83,6 +83,10 @@ class PerThreadDefaultStream {
 // The stream behind a handle, special ones included; null for a bad handle.
 Ref<Stream> find_stream(Context& current, CUstream handle);
 
+// What cuCtxRecordEvent and cuCtxWaitEvent do, for green contexts too.
+CUresult record_behind_all(Context& context, Event& event);
+CUresult all_wait_for(Context& context, Event& event);
+
 // As call_in_context, for functions that take a stream: checks the stream's own context too.
 template <class Body>
 CUresult call_on_stream(CUstream handle, const Body& body) noexcept {

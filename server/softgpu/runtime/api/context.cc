@@ -34,6 +34,28 @@ CUresult call_about_context(const Body& body) noexcept {
 
 }  // namespace
 
+namespace gpupool::softgpu::api {
+
+CUresult record_behind_all(Context& context, Event& event) {
+  if (&event.context().root() != &context.root()) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = context.check(); result != CUDA_SUCCESS) return result;
+  const Ref<EventOp> op = make_ref<EventOp>();
+  const CUresult result = context.enqueue_behind_all(op, false);
+  if (result == CUDA_SUCCESS) event.set_record(op);
+  return result;
+}
+
+CUresult all_wait_for(Context& context, Event& event) {
+  if (const CUresult result = context.check(); result != CUDA_SUCCESS) return result;
+  const Ref<EventOp> record = event.record();
+  if (!record || record->done()) return CUDA_SUCCESS;
+  const Ref<MarkerOp> marker = make_ref<MarkerOp>();
+  marker->after(*record);
+  return context.enqueue_behind_all(marker, true);
+}
+
+}  // namespace gpupool::softgpu::api
+
 CUDA_EXPORT CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
   return create(context, flags, device);
 }
@@ -57,7 +79,7 @@ CUDA_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* param
 CUDA_EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
   return call([&] {
     const Ref<Context> context = find<Context>(handle);
-    if (!context || context->primary()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context || context->primary() || context->green()) return CUDA_ERROR_INVALID_CONTEXT;
     if (!runtime().handles().remove<Context>(handle_value(handle))) return CUDA_ERROR_INVALID_CONTEXT;
     context->tear_down();
     if (current_context() == context) pop_context();
@@ -199,7 +221,7 @@ CUDA_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 CUDA_EXPORT CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
   return call_about_context([&](Context& context) {
     if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *config = static_cast<CUfunc_cache>(context.cache_config.load());
+    *config = static_cast<CUfunc_cache>(context.root().cache_config.load());
     return CUDA_SUCCESS;
   });
 }
@@ -207,7 +229,7 @@ CUDA_EXPORT CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
 CUDA_EXPORT CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
   return call_in_context([&](Context& context) {
     if (static_cast<unsigned>(config) > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
-    context.cache_config = config;
+    context.root().cache_config = config;
     return CUDA_SUCCESS;
   });
 }
@@ -215,7 +237,7 @@ CUDA_EXPORT CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
 CUDA_EXPORT CUresult cuCtxGetSharedMemConfig(CUsharedconfig* config) {
   return call_about_context([&](Context& context) {
     if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *config = static_cast<CUsharedconfig>(context.shared_config.load());
+    *config = static_cast<CUsharedconfig>(context.root().shared_config.load());
     return CUDA_SUCCESS;
   });
 }
@@ -224,7 +246,7 @@ CUDA_EXPORT CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
   return call_in_context([&](Context& context) {
     if (static_cast<unsigned>(config) > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)
       return CUDA_ERROR_INVALID_VALUE;
-    context.shared_config = config;
+    context.root().shared_config = config;
     return CUDA_SUCCESS;
   });
 }
@@ -278,12 +300,8 @@ CUDA_EXPORT CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
     const Ref<Context> context = find_context(handle);
     const Ref<Event> event = find<Event>(event_handle);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!event || &event->context() != context.get()) return CUDA_ERROR_INVALID_HANDLE;
-    if (const CUresult result = context->check(); result != CUDA_SUCCESS) return result;
-    const Ref<EventOp> op = make_ref<EventOp>();
-    const CUresult result = context->enqueue_behind_all(op, false);
-    if (result == CUDA_SUCCESS) event->set_record(op);
-    return result;
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    return record_behind_all(*context, *event);
   });
 }
 
@@ -293,12 +311,7 @@ CUDA_EXPORT CUresult cuCtxWaitEvent(CUcontext handle, CUevent event_handle) {
     const Ref<Event> event = find<Event>(event_handle);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    if (const CUresult result = context->check(); result != CUDA_SUCCESS) return result;
-    const Ref<EventOp> record = event->record();
-    if (!record || record->done()) return CUDA_SUCCESS;
-    const Ref<MarkerOp> marker = make_ref<MarkerOp>();
-    marker->after(*record);
-    return context->enqueue_behind_all(marker, true);
+    return all_wait_for(*context, *event);
   });
 }
 #endif

@@ -65,7 +65,7 @@ CUDA_EXPORT CUresult cuEventDestroy(CUevent handle) {
 CUDA_EXPORT CUresult cuEventRecordWithFlags(CUevent event_handle, CUstream handle, unsigned int flags) {
   return call_on_stream(handle, [&](Stream& stream) {
     const Ref<Event> event = find<Event>(event_handle);
-    if (!event || &event->context() != &stream.context()) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event || &event->context().root() != &stream.context().root()) return CUDA_ERROR_INVALID_HANDLE;
     if ((flags & ~kExternal) != 0) return CUDA_ERROR_INVALID_VALUE;
     if (stream.capturing() || event->captured()) {
       std::lock_guard guard(graph_mutex());

@@ -37,6 +37,9 @@ int blocks_per_multiprocessor(const KernelInfo& kernel, const FunctionSettings& 
   return std::min(blocks, limits::kSharedPerMultiprocessor / shared);
 }
 
+// Of the current context, which may have some of the device's only.
+int current_multiprocessors() { return current_context()->multiprocessor_count(); }
+
 CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2DSize shared_of,
                          size_t shared, int limit) {
   return call_on_function(handle, [&](Function& function) {
@@ -56,7 +59,7 @@ CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2
       }
     }
     *block = best_size;
-    *grid = best_blocks * function.context().device().multiprocessors();
+    *grid = best_blocks * current_multiprocessors();
     return CUDA_SUCCESS;
   });
 }
@@ -197,7 +200,7 @@ CUDA_EXPORT CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction hand
     if (threads == 0 || threads > static_cast<uint64_t>(limits::kMaxThreads)) return CUDA_ERROR_INVALID_VALUE;
     *clusters = blocks_per_multiprocessor(function.kernel(), function.settings(), static_cast<int>(threads),
                                           config->sharedMemBytes) *
-                function.context().device().multiprocessors();
+                current_multiprocessors();
     return CUDA_SUCCESS;
   });
 }

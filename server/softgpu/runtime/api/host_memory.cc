@@ -29,7 +29,7 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** pointer, size_t size, unsigned int fl
     range.size = whole;
     range.kind = MemoryKind::pinned;
     range.device = context.device().index();
-    range.context = context.handle();
+    range.context = context.root().handle();
     range.flags = flags;
     if (!runtime().memory().add(range)) {
       free_host(*memory, whole);
@@ -49,7 +49,7 @@ CUDA_EXPORT CUresult cuMemFreeHost(void* pointer) {
     const auto pinned = [](const MemoryRange& range) { return range.kind == MemoryKind::pinned; };
     const auto range = runtime().memory().find(address_of(pointer));
     if (!range || range->address != address_of(pointer) || !pinned(*range)) return CUDA_ERROR_INVALID_VALUE;
-    context.synchronize();
+    context.root().synchronize();
     const auto taken = runtime().memory().take(address_of(pointer), pinned);
     if (!taken) return CUDA_ERROR_INVALID_VALUE;
     runtime().release(*taken);
@@ -72,7 +72,7 @@ CUDA_EXPORT CUresult cuMemHostRegister_v2(void* pointer, size_t size, unsigned i
     range.size = size;
     range.kind = MemoryKind::registered;
     range.device = context.device().index();
-    range.context = context.handle();
+    range.context = context.root().handle();
     range.flags = flags;
     range.writable = (flags & CU_MEMHOSTREGISTER_READ_ONLY) == 0;
     if (!runtime().memory().add(range)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -95,7 +95,7 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* pointer) {
     if (!range || range->address != address_of(pointer) || !registered(*range)) {
       return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
-    context.synchronize();
+    context.root().synchronize();
     const auto taken = runtime().memory().take(address_of(pointer), registered);
     if (!taken) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     runtime().release(*taken);

@@ -63,12 +63,12 @@ bool pack_each(const KernelInfo& kernel, void** parameters, PackedParameters& pa
 
 // Every block of a cooperative grid must be resident at once. The executor could run more than a device of
 // this size would hold, but programs rely on the refusal.
-bool fits_at_once(const LaunchShape& shape, const Device& device) {
+bool fits_at_once(const LaunchShape& shape, const Context& context) {
   const uint64_t blocks = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
   const uint64_t threads = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
   const auto each =
       std::min<uint64_t>(limits::kBlocksPerMultiprocessor, limits::kThreadsPerMultiprocessor / threads);
-  return blocks <= each * static_cast<uint64_t>(device.multiprocessors());
+  return blocks <= each * static_cast<uint64_t>(context.multiprocessor_count());
 }
 
 CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle, void** parameters,
@@ -90,11 +90,11 @@ CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape
   Ref<Function> function;
   if (const CUresult result = resolve_function(context, handle, &function); result != CUDA_SUCCESS)
     return result;
-  if (&function->context() != &context) return CUDA_ERROR_INVALID_HANDLE;
+  if (&function->context() != &context.root()) return CUDA_ERROR_INVALID_HANDLE;
   const KernelInfo& kernel = function->kernel();
   if (!fits(shape, kernel, function->settings())) return CUDA_ERROR_INVALID_VALUE;
   if (parameters != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (shape.cooperative && !fits_at_once(shape, context.device()))
+  if (shape.cooperative && !fits_at_once(shape, context))
     return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 
   GridRequest request;
@@ -112,6 +112,7 @@ CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape
   request.stack_bytes = context.stack_bytes();
   request.module_data = function->data_address();
   request.cooperative = shape.cooperative;
+  request.multiprocessors = context.multiprocessors();
   *op = make_ref<GridOp>(std::move(function), std::move(request));
   return CUDA_SUCCESS;
 }

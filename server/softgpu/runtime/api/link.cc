@@ -54,7 +54,7 @@ CUresult create(unsigned count, CUjit_option* options, void** values, CUlinkStat
     if (!linker->options.valid()) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t handle = runtime().handles().add(linker);
     if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    context.adopt(handle);
+    context.root().adopt(handle);
     *state = make_handle<CUlinkState>(handle);
     return CUDA_SUCCESS;
   });

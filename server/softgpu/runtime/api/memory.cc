@@ -20,7 +20,7 @@ CUresult allocate_device(Context& context, uint64_t size, MemoryKind kind, uint3
   range.size = size;
   range.kind = kind;
   range.device = device.index();
-  range.context = context.handle();
+  range.context = context.root().handle();
   range.flags = flags;
   if (!runtime().memory().add(range)) {
     device.heap().free(*memory);

@@ -21,7 +21,7 @@ CUresult allocate_from(Stream& stream, const Ref<MemoryPool>& pool, CUdeviceptr*
   range.size = size;
   range.kind = MemoryKind::pool;
   range.device = pool->device().index();
-  range.context = stream.context().handle();
+  range.context = stream.context().root().handle();
   range.owner = pool;
   if (!runtime().memory().add(range)) {
     pool->give_back(*memory);

@@ -24,7 +24,7 @@ CUresult load(CUmodule* handle, const void* image, const JitOptions& options) {
     if (loaded != CUDA_SUCCESS) return loaded;
     Ref<Module> module;
     const CUresult result =
-        Module::create(Ref<Context>::share(&context), std::move(program), 0, nullptr, nullptr, &module);
+        Module::create(Ref<Context>::share(&context.root()), std::move(program), 0, nullptr, nullptr, &module);
     if (result == CUDA_SUCCESS) *handle = make_handle<CUmodule>(module->handle());
     return result;
   });

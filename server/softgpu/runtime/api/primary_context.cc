@@ -1,5 +1,6 @@
 // Primary contexts.
 #include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/green_context.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
@@ -19,20 +20,21 @@ CUresult call_on_primary(CUdevice index, const Body& body) noexcept {
 }  // namespace
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice index) {
-  return call_on_primary(index, [&](Device& device, Context& context) {
+  return call([&] {
+    Device* device = runtime().device(index);
+    if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
     if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    ++device.primary_retained;
-    if (!context.active()) context.activate();
-    *handle = make_handle<CUcontext>(context.handle());
+    retain_primary(*device);
+    *handle = make_handle<CUcontext>(device->primary().handle());
     return CUDA_SUCCESS;
   });
 }
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice index) {
-  return call_on_primary(index, [&](Device& device, Context& context) {
-    if (device.primary_retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (--device.primary_retained == 0 && context.active()) context.tear_down();
-    return CUDA_SUCCESS;
+  return call([&] {
+    Device* device = runtime().device(index);
+    if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    return release_primary(*device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
   });
 }
 CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice index) {

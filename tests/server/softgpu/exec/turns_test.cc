@@ -114,3 +114,22 @@ TEST_CASE("blocks run only while the process holds the turn, and an idle executo
   CHECK(turns.held() == 0);
   CHECK(turns.acquired > 20);
 }
+
+TEST_CASE("grids with multiprocessors of their own run without the turn, and lose no time to those who have it") {
+  FakeTurns turns;
+  Buffer<std::atomic<uint32_t>> without(1);
+  Multiprocessors first;
+  first.set(0);
+  {
+    auto own = GridExecutor::create(2, &turns);
+    for (int i = 0; i < 20; ++i) {
+      GridRequest r = request(look_kernel, 50, 1, Params{&turns, without.data()});
+      r.multiprocessors = std::make_shared<const Multiprocessors>(first);
+      const GridResult result = run(*own, std::move(r));
+      REQUIRE(result.fault == FaultKind::none);
+      CHECK(result.busy_nanoseconds > 0);
+    }
+  }
+  CHECK(without[0] == 20 * 50);
+  CHECK(turns.acquired == 0);
+}

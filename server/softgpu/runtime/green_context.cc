@@ -1,0 +1,57 @@
+#include "server/softgpu/runtime/green_context.h"
+
+#include <vector>
+
+#include "server/softgpu/runtime/runtime.h"
+
+namespace gpupool::softgpu {
+
+Ref<Resources> Resources::of(Device& device, const Multiprocessors& which) {
+  static std::mutex mutex;
+  static auto& known = *new std::vector<Ref<Resources>>;  // programs call the driver from exit handlers
+  std::lock_guard guard(mutex);
+  for (const Ref<Resources>& one : known) {
+    if (&one->device_ == &device && *one->which_ == which) return one;
+  }
+  const Ref<Resources> made = Ref<Resources>::adopt(new Resources(device, which));
+  made->handle_ = runtime().handles().add(made);
+  if (made->handle_ == 0) return nullptr;
+  known.push_back(made);
+  return made;
+}
+
+void retain_primary(Device& device) {
+  std::lock_guard guard(device.primary_mutex);
+  ++device.primary_retained;
+  if (!device.primary().active()) device.primary().activate();
+}
+
+bool release_primary(Device& device) {
+  std::lock_guard guard(device.primary_mutex);
+  if (device.primary_retained == 0) return false;
+  if (--device.primary_retained == 0 && device.primary().active()) device.primary().tear_down();
+  return true;
+}
+
+CUresult GreenContext::create(const Resources& resources, uint64_t* handle) {
+  const Ref<Context> context = make_ref<Context>(resources.device(), resources.which());
+  context->set_handle(runtime().handles().add(context));
+  const Ref<GreenContext> made = Ref<GreenContext>::adopt(new GreenContext(context));
+  *handle = context->handle() == 0 ? 0 : runtime().handles().add(made);
+  if (*handle == 0) {
+    if (context->handle() != 0) runtime().handles().remove<Context>(context->handle());
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  context->green_handle = *handle;
+  retain_primary(resources.device());
+  context->activate();
+  return CUDA_SUCCESS;
+}
+
+void GreenContext::destroy() {
+  runtime().handles().remove<Context>(context_->handle());
+  if (context_->active()) context_->tear_down();
+  release_primary(context_->device());
+}
+
+}  // namespace gpupool::softgpu
