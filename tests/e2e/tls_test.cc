@@ -1,6 +1,7 @@
 // Programs over tls://, with tokens: nothing is different for them, and nobody gets in without.
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
@@ -12,20 +13,27 @@ namespace {
 
 class SecurePool {
  public:
-  SecurePool()
-      : authority_("authority"),
-        files_(authority_.sign("server", "IP:127.0.0.1")),
-        token_(make_token()),
-        pool_(Environment{{"SOFTGPU_MEMORY", "1GiB"}},
-              {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files_.certificate, "--tls-key", files_.key, "--config",
-               folder_.path() / "poold.toml"}) {}
+  // Servers that take the same token.
+  explicit SecurePool(int servers = 1) : authority_("authority"), token_(make_token()) {
+    const Authority::Files files = authority_.sign("server", "IP:127.0.0.1");
+    for (int i = 0; i < servers; ++i) {
+      pools_.push_back(std::make_unique<Pool>(
+          Environment{{"SOFTGPU_MEMORY", "1GiB"}},
+          std::vector<std::string>{"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key,
+                                   "--config", folder_.path() / "poold.toml"}));
+    }
+  }
 
-  std::string url() { return "tls://127.0.0.1:" + std::to_string(pool_.poold().port()); }
+  std::string url() {
+    std::string urls;
+    for (const auto& pool : pools_) urls += (urls.empty() ? "tls://127.0.0.1:" : ",tls://127.0.0.1:") + std::to_string(pool->poold().port());
+    return urls;
+  }
   std::string token_file() const { return folder_.path() / "token"; }
   Environment environment() {
-    return pool_.through({{"GPUPOOL", url()}, {"GPUPOOL_TLS_CA", authority_.certificate()}, {"GPUPOOL_TOKEN_FILE", token_file()}});
+    return pool().through({{"GPUPOOL", url()}, {"GPUPOOL_TLS_CA", authority_.certificate()}, {"GPUPOOL_TOKEN_FILE", token_file()}});
   }
-  Pool& pool() { return pool_; }
+  Pool& pool() { return *pools_[0]; }
   const std::string& token() const { return token_; }
 
  private:
@@ -41,9 +49,8 @@ class SecurePool {
 
   TemporaryFolder folder_;
   Authority authority_;
-  Authority::Files files_;
   std::string token_;
-  Pool pool_;
+  std::vector<std::unique_ptr<Pool>> pools_;
 };
 
 }  // namespace
@@ -59,6 +66,20 @@ TEST_CASE("programs give the same results over tls, large copies included") {
   }
   CHECK(secure.pool().poold().await_log("tls (TLS_AES_128_GCM_SHA256)"));
   CHECK(secure.pool().poold().log().find("tenant=team ") != std::string::npos);
+}
+
+TEST_CASE("programs use the devices of two servers over tls as those of one") {
+  SecurePool secure(2);
+  Pool both_devices(Environment{{"SOFTGPU_DEVICES", "2"}, {"SOFTGPU_MEMORY", "1GiB"}});
+  for (const std::string scenario : {"copies_between_devices", "a_chain_over_two_devices"}) {
+    const std::vector<std::string> words{driver_app(), scenario};
+    const Finished direct = run_patiently(words, both_devices.directly());
+    const Finished app = run_patiently(words, secure.environment());
+    INFO(app.output);
+    CHECK(direct.status == 0);
+    CHECK(app.status == 0);
+    CHECK(app.output == direct.output);
+  }
 }
 
 TEST_CASE("pool-run takes a file with the token, and who has none or trusts nobody is told what to do") {
