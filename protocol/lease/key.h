@@ -1,0 +1,47 @@
+// The scheduler's key pair, Ed25519 (RFC 8032): it signs leases, poold checks them. Keys are immutable; any thread.
+#pragma once
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "protocol/wire/result.h"
+
+namespace gpupool::lease {
+
+class PublicKey {
+ public:
+  static constexpr size_t kBytes = 32;
+  explicit PublicKey(const std::array<unsigned char, kBytes>& raw);
+  // A PEM file ("PUBLIC KEY"; a private key will do as well). ErrorCode::invalid: it is none, and why.
+  static Result<PublicKey> read(const std::string& path);
+
+  const std::string& id() const { return id_; }  // SignedLease.key_id
+  bool verify(std::string_view message, std::string_view signature) const;
+  std::string pem() const;
+  bool operator==(const PublicKey& other) const { return raw_ == other.raw_; }
+
+ private:
+  std::array<unsigned char, kBytes> raw_;
+  std::string id_;
+};
+
+class SigningKey {
+ public:
+  static Result<SigningKey> make();
+  // A PEM file ("PRIVATE KEY"). ErrorCode::invalid: it is none, or others can read it.
+  static Result<SigningKey> read(const std::string& path);
+  // A new file with mode 0600; one that is there is never overwritten.
+  Result<void> write(const std::string& path) const;
+
+  const PublicKey& public_key() const { return public_; }
+  std::string sign(std::string_view message) const;
+
+ private:
+  struct Secret;
+  SigningKey(std::shared_ptr<const Secret> secret, const PublicKey& its_public);
+  std::shared_ptr<const Secret> secret_;
+  PublicKey public_;
+};
+
+}  // namespace gpupool::lease

@@ -1,0 +1,127 @@
+#include "protocol/lease/token.h"
+
+#include <algorithm>
+#include <set>
+
+#include "protocol/lease/base64url.h"
+
+namespace gpupool::lease {
+namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // memory of a GPU, bytes per second
+constexpr int64_t kLatestTime = int64_t{1} << 50;   // milliseconds: no sum of two overflows
+constexpr uint32_t kMostSessions = 1'000'000;
+constexpr size_t kUuidText = 40;
+constexpr std::string_view kSignedPrefix = "gpupool lease 1\n";
+
+Error malformed(const std::string& why) { return {ErrorCode::malformed, "the lease's token " + why}; }
+Error refused(const std::string& why) { return {ErrorCode::refused, "the lease's token " + why}; }
+
+std::string what_is_signed(const std::string& lease) { return std::string(kSignedPrefix) + lease; }
+
+bool is_gpu_uuid(std::string_view text) {
+  if (text.size() != kUuidText || !text.starts_with("GPU-")) return false;
+  for (size_t i = 4; i < text.size(); ++i) {
+    const bool dash = i == 12 || i == 17 || i == 22 || i == 27;
+    const bool digit = (text[i] >= '0' && text[i] <= '9') || (text[i] >= 'a' && text[i] <= 'f');
+    if (dash ? text[i] != '-' : !digit) return false;
+  }
+  return true;
+}
+
+std::string check_shares(const Lease& lease) {
+  if (lease.shares_size() == 0) return "has no share of any GPU";
+  if (lease.shares_size() > kMostShares) return "has shares of more than " + std::to_string(kMostShares) + " GPUs of one host";
+  std::set<std::string_view> seen;
+  for (const Share& share : lease.shares()) {
+    if (!is_gpu_uuid(share.gpu_uuid())) return "names a GPU by what is no UUID";
+    if (!seen.insert(share.gpu_uuid()).second) return "names one GPU twice";
+    if (share.compute_milli() < 1 || share.compute_milli() > kWholeGpu) return "gives compute outside of 1 to 1000 thousandths";
+    if (share.memory_bytes() > kMostBytes) return "gives more memory than a GPU can have";
+  }
+  return {};
+}
+
+// What is wrong with it on any node at any time; empty: nothing.
+std::string check_contents(const Lease& lease) {
+  if (lease.id().size() != kIdBytes) return "has no id of 16 bytes";
+  if (!is_name(lease.tenant())) return "names a tenant by what is no name";
+  if (!is_name(lease.node())) return "names a node by what is no name";
+  if (lease.issued_ms() < 0 || lease.expires_ms() <= lease.issued_ms() || lease.expires_ms() > kLatestTime) return "has times that make no sense";
+  if (!Mode_IsValid(lease.mode())) return "has a mode that this release does not know";
+  if (!Priority_IsValid(lease.priority())) return "has a priority that this release does not know";
+  if (lease.to_device_bytes_per_second() > kMostBytes || lease.to_host_bytes_per_second() > kMostBytes) return "has a bandwidth that no network has";
+  if (lease.sessions() > kMostSessions) return "allows more sessions than a host can have";
+  return check_shares(lease);
+}
+
+std::string seconds(std::chrono::milliseconds time) { return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s"; }
+
+}  // namespace
+
+bool is_name(std::string_view text) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+  };
+  return !text.empty() && text.size() <= kLongestName && std::all_of(text.begin(), text.end(), fits);
+}
+
+std::string hexadecimal(std::string_view bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const char byte : bytes) {
+    text += kDigits[static_cast<unsigned char>(byte) >> 4];
+    text += kDigits[static_cast<unsigned char>(byte) & 15];
+  }
+  return text;
+}
+
+std::string gpu_uuid_text(std::string_view bytes) {
+  if (bytes.size() != 16) return {};
+  std::string text = hexadecimal(bytes);
+  for (const size_t at : {20, 16, 12, 8}) text.insert(at, 1, '-');
+  return "GPU-" + text;
+}
+
+std::string encode_token(const SignedLease& lease) {
+  return std::string(kTokenPrefix) + to_base64url(lease.SerializeAsString());
+}
+
+Result<SignedLease> parse_token(std::string_view text) {
+  if (!is_token(text)) return malformed("does not begin with \"lease:\"");
+  if (text.size() > kMostTokenBytes) return malformed("is too long");
+  const auto bytes = from_base64url(text.substr(kTokenPrefix.size()));
+  SignedLease lease;
+  if (!bytes || !lease.ParseFromString(*bytes) || lease.lease().empty()) return malformed("is damaged; was all of it copied?");
+  return lease;
+}
+
+Result<std::string> make_token(const Lease& lease, const SigningKey& key) {
+  if (const std::string wrong = check_contents(lease); !wrong.empty()) return Error{ErrorCode::invalid, "the lease's token " + wrong};
+  SignedLease out;
+  out.set_lease(lease.SerializeAsString());
+  out.set_signature(key.sign(what_is_signed(out.lease())));
+  out.set_key_id(key.public_key().id());
+  if (out.signature().empty()) return Error{ErrorCode::unavailable, "OpenSSL cannot sign"};
+  return encode_token(out);
+}
+
+Result<Lease> check_lease(std::string_view token, std::span<const PublicKey> keys, std::string_view node, std::chrono::milliseconds now) {
+  const auto parsed = parse_token(token);
+  if (!parsed) return parsed.error();
+  const auto key = std::find_if(keys.begin(), keys.end(), [&](const PublicKey& one) { return one.id() == parsed->key_id(); });
+  if (key == keys.end()) return refused("is signed with a key that this server does not know");
+  if (!key->verify(what_is_signed(parsed->lease()), parsed->signature())) return refused("is forged or was altered");
+  Lease lease;
+  if (!lease.ParseFromString(parsed->lease())) return malformed("is signed and cannot be read");
+  if (const std::string wrong = check_contents(lease); !wrong.empty()) return refused(wrong);
+  if (lease.node() != node) return refused("is for the server '" + lease.node() + "' and not for this one");
+  const std::chrono::milliseconds issued(lease.issued_ms()), expires(lease.expires_ms());
+  if (issued > now + kClockSkew) {
+    return refused("is from the future, by " + seconds(issued - now) + ": the clocks of this server and of the scheduler differ");
+  }
+  if (now > expires + kClockSkew) return refused("expired " + seconds(now - expires) + " ago");
+  return lease;
+}
+
+}  // namespace gpupool::lease
