@@ -22,14 +22,14 @@ target_include_directories(asio SYSTEM INTERFACE ${ASIO_INCLUDE_DIR})
 target_compile_definitions(asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED ASIO_DISABLE_STD_ALIGNED_ALLOC)
 target_link_libraries(asio INTERFACE Threads::Threads)
 
-# gRPC without TLS of its own (libgrpc++-dev, protobuf-compiler-grpc), prometheus-cpp (prometheus-cpp-dev) and nlohmann's JSON
+# gRPC (libgrpc++-dev, protobuf-compiler-grpc), prometheus-cpp (prometheus-cpp-dev) and nlohmann's JSON
 # (nlohmann-json3-dev): not every release has CMake packages for them.
 find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
-foreach(library grpc++_unsecure grpc_unsecure gpr prometheus-cpp-core)
+foreach(library grpc++ grpc gpr prometheus-cpp-core)
   find_library(LIBRARY_${library} NAMES ${library} REQUIRED)
 endforeach()
 add_library(grpc INTERFACE)
-target_link_libraries(grpc INTERFACE ${LIBRARY_grpc++_unsecure} ${LIBRARY_grpc_unsecure} ${LIBRARY_gpr} Threads::Threads)
+target_link_libraries(grpc INTERFACE ${LIBRARY_grpc++} ${LIBRARY_grpc} ${LIBRARY_gpr} Threads::Threads)
 find_library(LIBRARY_absl_synchronization NAMES absl_synchronization)  # for its headers' inline functions
 if(LIBRARY_absl_synchronization)
   target_link_libraries(grpc INTERFACE ${LIBRARY_absl_synchronization})
