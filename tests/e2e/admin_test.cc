@@ -42,7 +42,7 @@ TEST_CASE("a session is ended while its kernel runs") {
   CHECK(eventually([&] { return pool_admin(pool, {"sessions"}).size() == 1; }));
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
   CHECK(pool_admin(pool, {"sessions"})[0]["pid"] == bystander.pid());
-  CHECK(has(pool.poold().log(), "reason=\"ended by an administrator: another needs it\""));
+  CHECK(pool.poold().await_log("reason=\"ended by an administrator: another needs it\""));
   CHECK(eventually([&] { return pool_admin(pool, {"gpus"})[0]["memory_used_bytes"] < (150u << 20); }));
 }
 

@@ -23,6 +23,8 @@ std::string program_path(const std::string& name) {
 
 namespace {
 
+std::string complete_lines(const std::string& text) { return text.substr(0, text.rfind('\n') + 1); }
+
 // Reports of a sanitizer go to files beside the port file.
 Environment with_reports([[maybe_unused]] const std::filesystem::path& folder, Environment environment) {
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
@@ -81,8 +83,10 @@ PooldProcess::~PooldProcess() {
   if (!clean) std::_Exit(66);  // not abort(): the sanitizer would report on the handler of that signal, at length
 }
 
+std::string PooldProcess::log() const { return complete_lines(process_->output()); }
+
 bool PooldProcess::await_log(const std::string& text, size_t count) const {
-  return process_->await_output([&](const std::string& log) { return occurrences(log, text) >= count; });
+  return process_->await_output([&](const std::string& log) { return occurrences(complete_lines(log), text) >= count; });
 }
 
 int PooldProcess::stop() {

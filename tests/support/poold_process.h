@@ -32,8 +32,9 @@ class PooldProcess {
   std::string admin_socket() const { return folder_.path() / "admin.sock"; }  // unless `more_options` say --admin-socket
   std::string port_file() const { return folder_.path() / "port"; }
   Process& process() { return *process_; }
-  std::string log() const { return process_->output(); }
-  bool await_log(const std::string& text) const { return process_->await_output(text); }
+  // The lines that are complete.
+  std::string log() const;
+  bool await_log(const std::string& text) const { return await_log(text, 1); }
   // Waits until `text` stands in the log `count` times.
   bool await_log(const std::string& text, size_t count) const;
   // Waits until poold, started with kTellsOfWorkers, has done with so many sessions and has kIdleWorkers that wait for clients.
