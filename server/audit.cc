@@ -70,6 +70,7 @@ void Audit::ended(const SessionView& session, const std::string& reason, bool cr
          {"program", client.program},
          {"duration_ms", std::chrono::duration_cast<std::chrono::milliseconds>(session.age).count()},
          {"memory_peak", most(session.page, &Gpu::memory_peak)},
+         {"memory_moved", sum(session.page, &Gpu::memory_moved)},
          {"gpu_ms", sum(session.page, &Gpu::gpu_nanoseconds) / 1'000'000},
          {"throttled_ms", sum(session.page, &Gpu::throttled_nanoseconds) / 1'000'000},
          {"bytes_from_client", session.page.bytes_from_client.load(std::memory_order_relaxed)},

@@ -46,6 +46,10 @@ enum class ControlKind : uint32_t {
   account = 5,
   end_session = 6,  // with the reason
   turn = 7,         // worker -> poold: look at the session page's turns
+  room_wanted = 8,  // worker -> poold: the device is full; memory of other sessions should be moved to host memory
+  move_out = 9,     // poold -> worker, answered by:
+  moved_out = 10,   // how much of it
+  no_room = 11,     // poold -> worker: waiting for the room that it wants will not help
   image_wanted = 16,  // worker -> poold, answered by:
   image_found = 17,   // with the file
   image_missing = 18,
@@ -65,6 +69,14 @@ struct ControlHeader {
   std::array<char, 32> tls_secret{};  // session, bulk: of a tls connection
   uint32_t from_peer = 0;  // bulk only: another server's
   uint32_t account_slot = 0;  // account: the session's
+  uint32_t oversubscribes = 0;  // session: device memory may go to host memory, and room_wanted is answered
+  int32_t gpu = 0;              // room_wanted, move_out, moved_out
+  uint64_t memory_bytes = 0;    // likewise; move_out: as much as this, as far as possible
+  uint64_t memory_most = 0;     // move_out: and no more than this
+  uint64_t memory_keep = 0;     // move_out: as long as so many bytes stay on the GPU
+  uint32_t memory_at_once = 0;  // move_out: between two commands; else only when the session has nothing to do
+  uint32_t memory_returns = 0;  // room_wanted: for what is in host memory
+  uint64_t memory_question = 0;  // of room_wanted and no_room
   uint64_t image_bytes = 0;        // session: of the largest image that poold keeps, 0: none; image_...: of this one
   wire::ImageDigest image_name{};  // this and below: image_...
   uint64_t image_request = 0;      // of a question and its answer

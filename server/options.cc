@@ -32,6 +32,7 @@ struct Words {
   unsigned idle_workers = 0;
   unsigned max_sessions = 0;
   unsigned image_cache_mib = 0;
+  unsigned host_memory_for_idle_mib = 0;
   double hello_timeout = 0;
   double dead_peer_timeout = 0;
   double turn_limit = 0;
@@ -121,6 +122,10 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
                                            "memory for module images that clients load again, 0 for none "
                                            "[1024]")
                                 ->check(CLI::Range(0u, kMostImageCacheMib));
+  const auto* host_memory = app.add_option("--host-memory-for-idle-mib", given.host_memory_for_idle_mib,
+                                           "memory quotas may exceed a GPU together: when it is full, memory of sessions that "
+                                           "have nothing to do waits in so much host memory; 0: it never leaves the GPU [0]")
+                                ->check(CLI::Range(0u, kMostHostMemoryMib));
   const auto* hello_timeout = app.add_option("--hello-timeout", given.hello_timeout,
                                              "seconds a new connection has to introduce itself [5]")
                                   ->check(seconds);
@@ -190,6 +195,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (audit_file->count() > 0) options.audit_file = given.audit_file;
   if (idle->count() > 0) options.idle_workers = given.idle_workers;
   if (sessions->count() > 0) options.max_sessions = given.max_sessions;
+  if (host_memory->count() > 0) options.host_memory_for_idle_mib = given.host_memory_for_idle_mib;
   if (image_cache->count() > 0) options.image_cache_mib = given.image_cache_mib;
   if (hello_timeout->count() > 0) options.hello_timeout = to_milliseconds(given.hello_timeout);
   if (turn_limit->count() > 0) options.turn_limit = to_milliseconds(given.turn_limit);

@@ -31,6 +31,7 @@ struct ServerOptions {
   unsigned idle_workers = 2;
   unsigned max_sessions = 64;
   unsigned image_cache_mib = 1024;  // 0: none
+  unsigned host_memory_for_idle_mib = 0;  // for device memory of sessions that have nothing to do; 0: it stays where it is
   std::chrono::milliseconds hello_timeout{5'000};
   std::chrono::milliseconds dead_peer_timeout{15'000};
   std::chrono::milliseconds turn_limit{1'000};  // a turn on a GPU that is not given back is taken so long afterwards
@@ -53,6 +54,7 @@ constexpr int kExitUsage = 2;
 constexpr unsigned kMostIdleWorkers = 256;
 constexpr unsigned kMostSessions = 65'536;
 constexpr unsigned kMostImageCacheMib = 1u << 20;
+constexpr unsigned kMostHostMemoryMib = 1u << 26;
 constexpr double kLeastSeconds = 0.001;
 constexpr double kMostSeconds = 86'400;
 constexpr const char* kLogLevels = "debug, info, warning, error, off";

@@ -180,6 +180,11 @@ bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
       turns_.look_at(worker.session);
       return true;
     }
+    if (message.descriptor < 0 && settings_.host_memory_for_idle != 0 && header.gpu >= 0 &&
+        static_cast<size_t>(header.gpu) < devices_.size() && static_cast<size_t>(header.gpu) < quota::kMostGpus) {
+      if (header.kind == ControlKind::room_wanted) return make_room(worker, header);
+      if (header.kind == ControlKind::moved_out) return moved_out(worker, header);
+    }
   }
   if (message.descriptor >= 0) ::close(message.descriptor);
   return end_worker(worker, "its control message makes no sense");
@@ -336,6 +341,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   ControlHeader header{.kind = ControlKind::session,
                        .session_number = next_session_,
                        .dead_peer_timeout_ms = settings_.dead_peer_timeout.count(),
+                       .oversubscribes = settings_.host_memory_for_idle != 0,
                        .image_bytes = images_.largest_image()};
   client.transport.copy(header.transport.data(), header.transport.size() - 1);
   if (::getrandom(header.session_id.data(), header.session_id.size(), 0) < 0 ||

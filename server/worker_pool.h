@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "server/handover.h"
 #include "server/image_cache.h"
 #include "server/quota/accounts.h"
+#include "server/quota/memory_moves.h"
 #include "server/refusal.h"
 #include "server/tenants/tenants.h"
 #include "server/worker_process.h"
@@ -74,6 +76,7 @@ class WorkerPool {
     unsigned idle_workers = 2;
     unsigned max_sessions = 64;
     uint64_t image_cache_bytes = 0;
+    uint64_t host_memory_for_idle = 0;  // bytes; 0: device memory stays where it is
     std::chrono::milliseconds dead_peer_timeout{};
     std::chrono::milliseconds start_timeout{60'000};  // from exec to ready
     // How long a client waits for a worker; it loses patience itself after 20 s.
@@ -133,6 +136,18 @@ class WorkerPool {
     std::string ending;      // why end_session() ends it
     std::string failure;
     wire::ImageDigest image{};  // that it got last
+    // Of memory that is moved, in worker_pool_memory.cc.
+    struct Moves {
+      Clock::time_point wants_since{}, wanted{}, warned{};  // room: from when, when it last said so
+      struct Order {
+        int gpu;
+        uint64_t keep, most;
+      };
+      std::optional<Order> order;          // that is not answered yet
+      Clock::time_point declined_until{};  // it has work although it gets no commands
+      uint64_t allowed = 0;                // bytes that may be in host memory
+    };
+    Moves moves;
   };
   struct Waiting {
     Client client;
@@ -149,6 +164,12 @@ class WorkerPool {
   bool give_image(Worker& worker, const ControlHeader& wanted);
   bool take_image(Worker& worker, const ControlMessage& deposit);
   void take_last_images(Worker& worker);
+  // This and the next four are in worker_pool_memory.cc.
+  bool make_room(Worker& asking, const ControlHeader& wanted);
+  bool moved_out(Worker& worker, const ControlHeader& done);
+  std::vector<quota::MemoryUse> memory_on(int gpu, Clock::time_point now) const;
+  static uint64_t in_host(const Worker& worker);
+  uint64_t host_room() const;
   bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);
   void start_failed(const std::string& why);

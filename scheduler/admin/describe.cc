@@ -75,7 +75,7 @@ std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_
 std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& sessions, size_t width) {
   if (sessions.empty()) return "no sessions\n";
   Table table({{"SESSION", true}, {"TENANT", false, 8}, {"PROGRAM", false, 8}, {"HOST", false, 6, 80}, {"PID", true, 0, 70},
-               {"ADDRESS", false, 10, 10}, {"OVER", false, 0, 40}, {"AGE", true, 0, 60}, {"MEMORY", true}, {"PEAK", true, 0, 30},
+               {"ADDRESS", false, 10, 10}, {"OVER", false, 0, 40}, {"AGE", true, 0, 60}, {"MEMORY", true}, {"PEAK", true, 0, 30}, {"IN HOST", true, 0, 25},
                {"GPU TIME", true}, {"THROTTLED", true, 0, 90}, {"RECEIVED", true, 0, 20}, {"SENT", true, 0, 20},
                {"CALLS", true, 0, 50}, {"ERRORS", true, 0, 55}});
   for (const Session& session : sessions) {
@@ -84,6 +84,7 @@ std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& ses
                std::to_string(session.pid()), session.address(), session.transport(), age_text(session.started_ms()),
                bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_used_bytes(); })),
                bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_peak_bytes(); })),
+               bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_in_host_bytes(); })),
                seconds_text(sum(gpus, [](const auto& gpu) { return gpu.gpu_nanoseconds(); })),
                seconds_text(sum(gpus, [](const auto& gpu) { return gpu.throttled_nanoseconds(); })),
                bytes_text(session.bytes_from_client()), bytes_text(session.bytes_to_client()), std::to_string(session.calls()),

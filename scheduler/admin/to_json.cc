@@ -14,6 +14,8 @@ Json json_of(const SessionGpu& gpu) {
   return {{"gpu", gpu.gpu()},
           {"memory_used_bytes", gpu.memory_used_bytes()},
           {"memory_peak_bytes", gpu.memory_peak_bytes()},
+          {"memory_in_host_bytes", gpu.memory_in_host_bytes()},
+          {"memory_moved_bytes", gpu.memory_moved_bytes()},
           {"gpu_nanoseconds", gpu.gpu_nanoseconds()},
           {"throttled_nanoseconds", gpu.throttled_nanoseconds()},
           {"launches", gpu.launches()}};

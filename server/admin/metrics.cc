@@ -98,8 +98,10 @@ const Row<admin::Gpu> kGpuRows[] = {
 };
 
 const Row<admin::SessionGpu> kSessionGpuRows[] = {
-    {"session_memory_used_bytes", "Memory that the session has of the GPU.", kGauge, VALUE(SessionGpu, m.memory_used_bytes())},
+    {"session_memory_used_bytes", "Memory that the session has of the GPU, moved or not.", kGauge, VALUE(SessionGpu, m.memory_used_bytes())},
     {"session_memory_peak_bytes", "The most it has had.", kGauge, VALUE(SessionGpu, m.memory_peak_bytes())},
+    {"session_memory_in_host_bytes", "Of its memory, what has been moved to host memory.", kGauge, VALUE(SessionGpu, m.memory_in_host_bytes())},
+    {"session_memory_moved_bytes_total", "All that went to host memory.", kCounter, VALUE(SessionGpu, m.memory_moved_bytes())},
     {"session_gpu_seconds_total", "Time in which the session used the GPU.", kCounter, VALUE(SessionGpu, seconds(m.gpu_nanoseconds()))},
     {"session_throttled_seconds_total", "Time in which it had work and waited for its turn.", kCounter,
      VALUE(SessionGpu, seconds(m.throttled_nanoseconds()))},

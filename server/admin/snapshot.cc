@@ -22,6 +22,11 @@ bool is_used(const quota::SessionPage::Gpu& gpu) {
              value(gpu.launches) != 0;
 }
 
+uint64_t resident(const quota::SessionPage::Gpu& gpu) {
+  const uint64_t used = value(gpu.memory_used), in_host = value(gpu.memory_in_host);
+  return used > in_host ? used - in_host : 0;
+}
+
 std::string uuid_text(const std::string& bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text = "GPU-";
@@ -54,6 +59,8 @@ void fill(const SessionView& view, admin::Session& session) {
     gpu.set_gpu_nanoseconds(value(used.gpu_nanoseconds));
     gpu.set_throttled_nanoseconds(value(used.throttled_nanoseconds));
     gpu.set_launches(value(used.launches));
+    gpu.set_memory_in_host_bytes(value(used.memory_in_host));
+    gpu.set_memory_moved_bytes(value(used.memory_moved));
   }
   session.set_bytes_from_client(value(page.bytes_from_client));
   session.set_bytes_to_client(value(page.bytes_to_client));
@@ -105,7 +112,7 @@ void add_to_gpus(const SessionView& view, admin::Snapshot& snapshot) {
     if (!is_used(used)) continue;
     gpu.set_sessions(gpu.sessions() + 1);
     gpu.set_memory_used_bytes(std::min(gpu.memory_total_bytes(),
-                                       gpu.memory_used_bytes() + std::min(gpu.memory_total_bytes(), value(used.memory_used))));
+                                       gpu.memory_used_bytes() + std::min(gpu.memory_total_bytes(), resident(used))));
     gpu.set_gpu_nanoseconds(gpu.gpu_nanoseconds() + believable_gpu_time(view, gpu.index()));
   }
 }

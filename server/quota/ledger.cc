@@ -47,6 +47,25 @@ void Ledger::release(int gpu, uint64_t bytes) {
   if (page_) (*page_)->gpus[gpu].memory_used.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
+void Ledger::note_in_host(int gpu, int64_t bytes) {
+  if (!page_ || !known(gpu)) return;
+  (*page_)->gpus[gpu].memory_in_host.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+  if (bytes > 0) (*page_)->gpus[gpu].memory_moved.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+}
+
+void Ledger::note_movable(int gpu, int64_t bytes) {
+  if (page_ && known(gpu)) (*page_)->gpus[gpu].memory_movable.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+}
+
+uint64_t Ledger::in_host(int gpu) const {
+  return page_ && known(gpu) ? (*page_)->gpus[gpu].memory_in_host.load(std::memory_order_relaxed) : 0;
+}
+
+uint64_t Ledger::resident(int gpu) const {
+  const uint64_t all = used(gpu), moved = in_host(gpu);
+  return all > moved ? all - moved : 0;
+}
+
 void Ledger::note_refusal() {
   if (page_) (*page_)->over_quota.fetch_add(1, std::memory_order_relaxed);
 }

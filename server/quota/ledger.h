@@ -27,6 +27,11 @@ class Ledger {
   // False: the tenant would have more than its limit. Waits for the tenant's other workers for at most two seconds.
   bool reserve(int gpu, uint64_t bytes);
   void release(int gpu, uint64_t bytes);
+  // Of what is reserved, so much more or less (below zero) is in host memory, or could be moved there.
+  void note_in_host(int gpu, int64_t bytes);
+  void note_movable(int gpu, int64_t bytes);
+  uint64_t in_host(int gpu) const;   // this and the next: of this session
+  uint64_t resident(int gpu) const;  // on the GPU
   // A request was refused for good: for monitoring.
   void note_refusal();
 

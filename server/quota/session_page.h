@@ -13,6 +13,9 @@ struct SessionPage {
   struct Gpu {
     std::atomic<uint64_t> memory_used;       // bytes; now
     std::atomic<uint64_t> memory_peak;       // bytes
+    std::atomic<uint64_t> memory_in_host;    // bytes of memory_used that have been moved to host memory; now
+    std::atomic<uint64_t> memory_moved;      // bytes, all that ever went to host memory
+    std::atomic<uint64_t> memory_movable;    // bytes of memory_used that are on the GPU and could be; now
     std::atomic<uint64_t> gpu_nanoseconds;   // device time that was charged
     std::atomic<uint64_t> throttled_nanoseconds;  // work was there and had to wait for its turn
     std::atomic<uint64_t> launches;
@@ -25,6 +28,9 @@ struct SessionPage {
   std::atomic<uint32_t> streams;  // now
   std::atomic<uint32_t> modules;  // now
   std::atomic<uint64_t> over_quota;  // requests refused for a quota
+  // Only where memory may be moved; nanoseconds of the steady clock.
+  std::atomic<int64_t> idle_since;  // 0: a command is at work
+  std::atomic<int64_t> stays_until;  // its memory has just come back; poold does not believe more than a minute of it
 
   // The turns on each GPU (turn_word.h), poold's but for their end; whether the worker waits for one; and the word that
   // poold counts up and wakes after it has changed a turn.

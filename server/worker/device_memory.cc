@@ -64,28 +64,41 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
     const auto& [start, before] = *std::prev(next);
     if (start + before.size > address) return CUDA_ERROR_INVALID_VALUE;
   }
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-  properties.allocFlags.gpuDirectRDMACapable = can_be_moved(device) ? 1 : 0;
+  const CUmemAllocationProp wanted = properties_of(device);
   Mapping mapping{size, 0, contexts_.current(), device};
   CUresult result = charge(device, size);
   if (result != CUDA_SUCCESS) return result;
-  result = create(&mapping.memory, size, properties, 0);
+  result = create(&mapping.memory, size, wanted, 0);
   if (result == CUDA_SUCCESS) {
-    result = place(address, mapping, properties.location);
+    result = map_at(address, mapping);
+    if (result == CUDA_SUCCESS) {
+      result = scrubber_.clear(address, size, device);
+      if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, size);
+    }
     if (result != CUDA_SUCCESS) api_.cuMemRelease(mapping.memory);
   }
-  if (result == CUDA_SUCCESS) mappings_.emplace_hint(next, address, mapping);
-  else uncharge(device, size);
-  return result;
+  if (result != CUDA_SUCCESS) {
+    uncharge(device, size);
+    return result;
+  }
+  mappings_.emplace_hint(next, address, mapping);
+  ledger_.note_movable(device, static_cast<int64_t>(size));
+  return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::place(uint64_t address, const Mapping& mapping, CUmemLocation device) {
+CUmemAllocationProp DeviceMemory::properties_of(int device) const {
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  wanted.allocFlags.gpuDirectRDMACapable = can_be_moved(device) ? 1 : 0;
+  return wanted;
+}
+
+// What is in it may be another tenant's: it is overwritten before the client gets at it.
+CUresult DeviceMemory::map_at(uint64_t address, const Mapping& mapping) {
   CUresult result = api_.cuMemMap(address, mapping.size, 0, mapping.memory, 0);
   if (result != CUDA_SUCCESS) return result;
-  result = allow_access(address, mapping.size, device);
-  if (result == CUDA_SUCCESS) result = scrubber_.clear(address, mapping.size, mapping.device);
+  result = allow_access(address, mapping.size, {CU_MEM_LOCATION_TYPE_DEVICE, mapping.device});
   if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, mapping.size);
   return result;
 }
@@ -158,18 +171,30 @@ CUresult DeviceMemory::charge(int device, uint64_t bytes) {
 
 CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                               unsigned long long flags) {
+  RoomSource::Wait wait{.device = properties.location.id, .bytes = size};
+  return create(memory, size, properties, flags, wait);
+}
+
+CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
+                              unsigned long long flags, RoomSource::Wait& wait) {
   if (!api_.cuMemCreate) return CUDA_ERROR_NOT_SUPPORTED;
   const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
   while (true) {
     const CUresult result = api_.cuMemCreate(memory, size, &properties, flags);
-    if (result != CUDA_ERROR_OUT_OF_MEMORY || !wait_for_free(stop)) return result;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+    if (!wait_for_free(stop) && (!room_ || !room_->await(wait))) return result;
   }
 }
 
 void DeviceMemory::unmap(const Piece& piece) {
+  if (piece.mapping.moved) {
+    release_host(piece.mapping);
+    return uncharge(piece.mapping.device, piece.mapping.size);
+  }
   if (windows_) windows_->drop(piece.address, piece.mapping.size);
   api_.cuMemUnmap(piece.address, piece.mapping.size);
   api_.cuMemRelease(piece.mapping.memory);
+  ledger_.note_movable(piece.mapping.device, -static_cast<int64_t>(piece.mapping.size));
   uncharge(piece.mapping.device, piece.mapping.size);
 }
 
@@ -193,6 +218,7 @@ CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, 
   Free free{sequence, {}};
   for (auto mapping = first; size != 0 && mapping != last; ++mapping) {
     free.pieces.push_back({mapping->first, mapping->second});
+    moved_ -= mapping->second.moved != nullptr;
   }
   if (size != 0) mappings_.erase(first, last);
 
@@ -291,6 +317,7 @@ void DeviceMemory::drop_context(ContextState& context, bool gone) {
       ++mapping;
       continue;
     }
+    moved_ -= mapping->second.moved != nullptr;
     unmap({mapping->first, mapping->second});
     mapping = mappings_.erase(mapping);
   }
@@ -302,6 +329,7 @@ void DeviceMemory::drop_all() {
   groups_.clear();
   for (const auto& [address, mapping] : mappings_) unmap({address, mapping});
   mappings_.clear();
+  moved_ = 0;
   variables_.clear();
 }
 

@@ -26,6 +26,23 @@ constexpr size_t kMaxMappings = 1u << 20;
 constexpr size_t kMaxPendingFrees = 1u << 20;
 constexpr size_t kMaxAvoided = 64;
 
+// Who waits for memory on a device that is full.
+class RoomSource {
+ public:
+  struct Wait {
+    int device = 0;
+    uint64_t bytes = 0;
+    bool returns = false;  // from host memory
+    std::chrono::steady_clock::time_point since{}, asked{};  // this and the next: the source's
+    uint64_t question = 0;
+  };
+  // Waits for a moment. False: it is no use any more.
+  virtual bool await(Wait& wait) = 0;
+
+ protected:
+  ~RoomSource() = default;
+};
+
 class DeviceMemory {
  public:
   // `moved_by` may be null.
@@ -57,6 +74,15 @@ class DeviceMemory {
   // cuMemCreate, which waits as charge() does. The caller has charged it.
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags);
+  // --- Oversubscription, in device_memory_moves.cc ---
+  void get_room_by(RoomSource& source) { room_ = &source; }
+  // Mappings go to host memory; the caller has seen that the session has no work on the device. `bytes` as far as possible,
+  // never more than `most`, and as long as `keep` bytes of the session stay there. The bytes that went.
+  uint64_t move_out(int device, uint64_t bytes, uint64_t most, uint64_t keep);
+  bool moved_out() const { return moved_ != 0; }
+  // All of it, to the same addresses; waits for room. With an error some is still in host memory. *took: without the waiting.
+  CUresult move_back(std::chrono::nanoseconds* took);
+
   // Waits for `events` (already recorded) and for the work that `streams` have, all of `context`; without any, for
   // nothing but earlier frees.
   CUresult free(uint64_t address, uint64_t size, uint64_t sequence, ContextState* context,
@@ -93,6 +119,7 @@ class DeviceMemory {
     CUmemGenericAllocationHandle memory = 0;
     const ContextState* context = nullptr;
     int device = 0;
+    std::byte* moved = nullptr;  // in host memory, and there is no device memory
   };
   struct Piece {
     uint64_t address;
@@ -111,7 +138,13 @@ class DeviceMemory {
 
   bool passed(Group& group);
   std::map<uint64_t, Mapping>::const_iterator mapping_of(uint64_t address) const;
-  CUresult place(uint64_t address, const Mapping& mapping, CUmemLocation device);
+  CUmemAllocationProp properties_of(int device) const;
+  bool move_out(uint64_t address, Mapping& mapping);
+  CUresult fill(uint64_t address, const Mapping& mapping);
+  CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
+                  unsigned long long flags, RoomSource::Wait& wait);
+  void release_host(const Mapping& mapping);
+  CUresult map_at(uint64_t address, const Mapping& mapping);
   bool can_be_moved(int device) const;
   CUresult allow_access(uint64_t address, uint64_t size, CUmemLocation device);
   // Until at least one more free has taken effect; false when there is none, or `stop` has come.
@@ -128,6 +161,8 @@ class DeviceMemory {
   uint64_t base_ = 0;
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
+  size_t moved_ = 0;                      // of them, in host memory
+  RoomSource* room_ = nullptr;            // null: a device that is full stays so
   bool cpu_reaches_ = true;               // until a device says no
   std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner

@@ -64,6 +64,7 @@ Executor::Executor(SessionStart& start)
       bulk(api, outbox, staging, waits, capture, output_possible),
       links(copies, outbox, start.compression, start.welcome_bulk),
       memory(api, contexts, outbox, ledger, scrubber, remote.memory()),
+      moves(*this),
       virtual_memory(api, memory, scrubber),
       footprints(api, contexts, memory),
       callbacks([this](uint64_t id, const void* context) {
@@ -116,6 +117,7 @@ bool Executor::run() {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     api.cuThreadExchangeStreamCaptureMode(&mode);
   }
+  moves.begin();
   while (true) {
     const auto header = inbox.next();
     if (!header) {
@@ -138,9 +140,11 @@ bool Executor::run() {
       }
       command.body = wire::Reader(*body);
     }
+    if (!moves.before_command(header->id)) return false;
     if (!finish(command, execute(command))) return false;
     compute.tidy();
     at_work_.store(0, std::memory_order_relaxed);
+    moves.after_command();
     if (header->id == static_cast<uint16_t>(wire::Command::goodbye)) return true;
   }
 }
@@ -190,7 +194,13 @@ bool Executor::finish(const Command& command, const Outcome& outcome) {
 }
 
 std::optional<std::chrono::microseconds> Executor::before_sleep() {
-  const auto longest = compute.before_sleep();
+  auto longest = compute.before_sleep();
+  if (at_work() == 0) {  // not in the middle of a command
+    at_work_.store(last_sequence_, std::memory_order_relaxed);  // moving memory takes time, in which the client hears of this worker
+    const auto look = moves.before_sleep();
+    at_work_.store(0, std::memory_order_relaxed);
+    if (look) longest = longest ? std::min(*longest, *look) : *look;
+  }
   if (!memory.pending()) {
     next_sleep_ = kShortestSleep;
     return longest;
@@ -288,6 +298,7 @@ bool Executor::leave(ContextState& context) {
 }
 
 void Executor::tear_down() {
+  moves.end();
   compute.stop();
   callbacks.end_all();
   links.close();

@@ -30,6 +30,7 @@
 #include "server/worker/host_callbacks.h"
 #include "server/worker/images.h"
 #include "server/worker/inbox.h"
+#include "server/worker/memory_moves.h"
 #include "server/worker/outbox.h"
 #include "server/worker/peer.h"
 #include "server/worker/output_capture.h"
@@ -99,6 +100,7 @@ class Executor {
   BulkCopies copies;
   BulkLinks links;
   DeviceMemory memory;
+  MemoryMoves moves;
   VirtualMemory virtual_memory;
   Footprints footprints;
   HostCallbacks callbacks;

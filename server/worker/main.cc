@@ -202,6 +202,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.rdma = rdma;
   start.compression = wished_compression(message.payload);
   start.control = &control;
+  start.oversubscribes = header.oversubscribes != 0;
   start.usage = usage;
   start.peers = peers;
   start.image_nonce = nonce;

@@ -1,5 +1,6 @@
 #include "server/worker/scrubber.h"
 
+#include <cstddef>
 #include <utility>
 
 namespace gpupool::worker {
@@ -20,14 +21,13 @@ class Visit {
 
 }  // namespace
 
-CUresult Scrubber::fill(CUdeviceptr address, uint64_t size, CUstream stream) {
-  const CUresult result = api_.cuMemsetD8Async(address, 0, size, stream);
-  return result == CUDA_SUCCESS ? api_.cuStreamSynchronize(stream) : result;
-}
-
-CUresult Scrubber::clear(CUdeviceptr address, uint64_t size, int device) {
-  if (api_.zeroes_memory) return CUDA_SUCCESS;
-  if (!api_.cuMemsetD8Async || !api_.cuStreamCreate) return CUDA_ERROR_NOT_SUPPORTED;
+template <class Work>
+CUresult Scrubber::run(int device, Work&& work) {
+  if (!api_.cuStreamCreate) return CUDA_ERROR_NOT_SUPPORTED;
+  const auto finish = [&](CUstream stream) {
+    const CUresult result = work(stream);
+    return result == CUDA_SUCCESS ? api_.cuStreamSynchronize(stream) : result;
+  };
   if (ContextState* const context = contexts_.find_on(device)) {
     const Visit visit(api_, context->object);
     if (visit.result() != CUDA_SUCCESS) return visit.result();
@@ -35,7 +35,7 @@ CUresult Scrubber::clear(CUdeviceptr address, uint64_t size, int device) {
       const CUresult made = api_.cuStreamCreate(&context->scrubbing, CU_STREAM_NON_BLOCKING);
       if (made != CUDA_SUCCESS) return made;
     }
-    return fill(address, size, context->scrubbing);
+    return finish(context->scrubbing);
   }
   // The client has no context there yet.
   CUcontext primary = nullptr;
@@ -47,12 +47,26 @@ CUresult Scrubber::clear(CUdeviceptr address, uint64_t size, int device) {
     result = visit.result();
     if (result == CUDA_SUCCESS) result = api_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
     if (result == CUDA_SUCCESS) {
-      result = fill(address, size, stream);
+      result = finish(stream);
       api_.cuStreamDestroy_v2(stream);
     }
   }
   api_.cuDevicePrimaryCtxRelease_v2(device);
   return result;
+}
+
+CUresult Scrubber::clear(CUdeviceptr address, uint64_t size, int device) {
+  if (api_.zeroes_memory) return CUDA_SUCCESS;
+  if (!api_.cuMemsetD8Async) return CUDA_ERROR_NOT_SUPPORTED;
+  return run(device, [&](CUstream stream) { return api_.cuMemsetD8Async(address, 0, size, stream); });
+}
+
+CUresult Scrubber::copy_out(std::byte* to, CUdeviceptr from, uint64_t size, int device) {
+  return run(device, [&](CUstream stream) { return api_.cuMemcpyDtoHAsync_v2(to, from, size, stream); });
+}
+
+CUresult Scrubber::copy_in(CUdeviceptr to, const std::byte* from, uint64_t size, int device) {
+  return run(device, [&](CUstream stream) { return api_.cuMemcpyHtoDAsync_v2(to, from, size, stream); });
 }
 
 CUresult Scrubber::clear_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location) {

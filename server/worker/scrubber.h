@@ -1,8 +1,9 @@
-// Zeroes device memory before a client can read it: what another client left there must not be seen. Nothing to do where
-// the device does so itself (DeviceApi::zeroes_memory). The executor's thread.
+// The worker's own work on device memory. It zeroes memory before a client can read it, since what another client left there
+// must not be seen (nothing to do where the device does so itself: DeviceApi::zeroes_memory), and copies memory that is moved.
+// The executor's thread.
 //
-// Waits until the memory is zero, on a stream of its own, so that no work of the client can come before it or has to be
-// ordered behind it.
+// It waits until that is done, on a stream of its own, so that no work of the client can come before it or has to be ordered
+// behind it.
 #pragma once
 #include "server/worker/contexts.h"
 
@@ -16,11 +17,16 @@ class Scrubber {
   CUresult clear(CUdeviceptr address, uint64_t size, int device);
   // Mapped nowhere yet.
   CUresult clear_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location);
+  // Between device memory that is mapped there and ordinary memory.
+  CUresult copy_out(std::byte* to, CUdeviceptr from, uint64_t size, int device);
+  CUresult copy_in(CUdeviceptr to, const std::byte* from, uint64_t size, int device);
   // The context is about to be destroyed.
   void leave(ContextState& context);
 
  private:
-  CUresult fill(CUdeviceptr address, uint64_t size, CUstream stream);
+  // `work` with a stream of a context of the device, which it waits for.
+  template <class Work>
+  CUresult run(int device, Work&& work);
 
   const DeviceApi& api_;
   Contexts& contexts_;

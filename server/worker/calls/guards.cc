@@ -146,6 +146,9 @@ CUresult memory_info(size_t* free, size_t* total) {
   const ContextState* const context = t_executor->contexts.current();
   if (result != CUDA_SUCCESS || !context) return result;
   if (const auto room = t_executor->ledger.room(context->device)) {
+    // Where memory may be moved, what others have makes room.
+    const uint64_t used = t_executor->ledger.used(context->device);
+    if (t_executor->start.oversubscribes) *free = *total > used ? *total - used : 0;
     *free = std::min<uint64_t>(*free, room->free);
     *total = std::min<uint64_t>(*total, room->limit);
   }

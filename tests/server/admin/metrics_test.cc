@@ -23,6 +23,7 @@ admin::Snapshot snapshot() {
   session.set_calls(42);
   admin::SessionGpu& used = *session.add_gpus();
   used.set_memory_used_bytes(4096);
+  used.set_memory_in_host_bytes(1024);
   used.set_throttled_nanoseconds(250'000'000);
   admin::Tenant& tenant = *all.add_tenants();
   tenant.set_name("research");
@@ -48,6 +49,7 @@ TEST_CASE("a snapshot becomes text for Prometheus, in its units") {
         "gpupool_gpu_info{gpu=\"0\",name=\"a \\\"GPU\\\"\\\\\",uuid=\"\"} 1", "gpupool_gpu_busy_seconds_total{gpu=\"0\"} 1.5",
         "gpupool_gpu_compute_sold_ratio{gpu=\"0\"} 1.5", "gpupool_session_calls_total{session=\"7\",tenant=\"research\"} 42",
         "gpupool_session_memory_used_bytes{session=\"7\",tenant=\"research\",gpu=\"0\"} 4096",
+        "gpupool_session_memory_in_host_bytes{session=\"7\",tenant=\"research\",gpu=\"0\"} 1024",
         "gpupool_session_throttled_seconds_total{session=\"7\",tenant=\"research\",gpu=\"0\"} 0.25",
         "gpupool_tenant_memory_used_bytes{tenant=\"research\",gpu=\"0\"} 4096",
         "gpupool_tenant_memory_quota_bytes{tenant=\"research\"} 1073741824",

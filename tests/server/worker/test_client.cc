@@ -116,6 +116,7 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
   start.range_size = fake.range_size;
   start.capture_output = capture_output;
   start.control = control;
+  start.oversubscribes = control != nullptr && usage.page != nullptr;
   start.usage = std::move(usage);
   start.image_nonce = kImageNonce;
   start.largest_image = largest_image;

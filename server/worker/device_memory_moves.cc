@@ -1,0 +1,80 @@
+// Oversubscription: an idle session's device memory lies in host memory until the session goes on.
+#include <sys/mman.h>
+
+#include <utility>
+
+#include "server/worker/device_memory.h"
+
+namespace gpupool::worker {
+
+uint64_t DeviceMemory::move_out(int device, uint64_t bytes, uint64_t most, uint64_t keep) {
+  uint64_t moved = 0;
+  for (auto& [address, mapping] : mappings_) {
+    if (moved >= bytes) break;
+    if (mapping.device != device || mapping.moved || mapping.size > most - moved) continue;
+    const uint64_t resident = ledger_.resident(device);
+    if (resident < keep || mapping.size > resident - keep) continue;
+    if (!move_out(address, mapping)) break;
+    moved += mapping.size;
+  }
+  return moved;
+}
+
+bool DeviceMemory::move_out(uint64_t address, Mapping& mapping) {
+  void* const host = ::mmap(nullptr, mapping.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (host == MAP_FAILED) return false;
+  ::madvise(host, mapping.size, MADV_DONTDUMP);
+  ::madvise(host, mapping.size, MADV_HUGEPAGE);
+  const bool copied = scrubber_.copy_out(static_cast<std::byte*>(host), address, mapping.size, mapping.device) == CUDA_SUCCESS;
+  if (copied && windows_) windows_->drop(address, mapping.size);
+  if (!copied || api_.cuMemUnmap(address, mapping.size) != CUDA_SUCCESS) {
+    ::munmap(host, mapping.size);
+    return false;
+  }
+  api_.cuMemRelease(std::exchange(mapping.memory, 0));
+  mapping.moved = static_cast<std::byte*>(host);
+  ++moved_;
+  ledger_.note_movable(mapping.device, -static_cast<int64_t>(mapping.size));
+  ledger_.note_in_host(mapping.device, static_cast<int64_t>(mapping.size));
+  return true;
+}
+
+CUresult DeviceMemory::move_back(std::chrono::nanoseconds* took) {
+  RoomSource::Wait wait{.device = -1, .returns = true};
+  while (moved_out()) {  // while it waits for the rest, what is back may have to go again
+    for (auto& [address, mapping] : mappings_) {
+      if (!mapping.moved) continue;
+      if (wait.device != mapping.device) wait = {.device = mapping.device, .returns = true};
+      wait.bytes = ledger_.in_host(mapping.device);
+      CUresult result = create(&mapping.memory, mapping.size, properties_of(mapping.device), 0, wait);
+      if (result != CUDA_SUCCESS) return result;
+      const auto start = std::chrono::steady_clock::now();
+      result = fill(address, mapping);
+      *took += std::chrono::steady_clock::now() - start;
+      if (result != CUDA_SUCCESS) {
+        api_.cuMemRelease(std::exchange(mapping.memory, 0));
+        return result;
+      }
+      release_host(mapping);
+      mapping.moved = nullptr;
+      --moved_;
+      ledger_.note_movable(mapping.device, static_cast<int64_t>(mapping.size));
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult DeviceMemory::fill(uint64_t address, const Mapping& mapping) {
+  CUresult result = map_at(address, mapping);
+  if (result != CUDA_SUCCESS) return result;
+  result = scrubber_.copy_in(address, mapping.moved, mapping.size, mapping.device);
+  if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, mapping.size);
+  return result;
+}
+
+void DeviceMemory::release_host(const Mapping& mapping) {
+  ::munmap(mapping.moved, mapping.size);
+  ledger_.note_in_host(mapping.device, -static_cast<int64_t>(mapping.size));
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,209 @@
+#include "server/worker/memory_moves.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/quota/memory_moves.h"
+#include "server/worker/executor.h"
+
+namespace gpupool::worker {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = MemoryMoves::Clock;
+
+constexpr auto kLongestForRoom = 5s;      // an allocation waits; then the device is full as far as it is concerned
+constexpr auto kAskEvery = 100ms;
+constexpr timespec kLookEvery{0, 1'000'000};  // the device does not tell when it has got memory back, or a stream is done
+constexpr auto kLongestOrder = 5s;        // an order that could not be followed is given back
+constexpr auto kLongestDrain = 500ms;     // commands are held back for work that is on the device
+constexpr std::chrono::microseconds kLookAtWork{10'000};
+constexpr std::chrono::microseconds kLookAnyway{250'000};  // should the wake-up have been lost
+constexpr auto kShortestStay = 1s;
+constexpr int kStayFactor = 4;            // as long as that many times what bringing the memory back took
+
+bool touches_memory(uint16_t id) {
+  using wire::Command;
+  switch (static_cast<Command>(id)) {
+    case Command::ping:
+    case Command::goodbye:
+    case Command::free_memory:
+      return false;
+    default:
+      return true;
+  }
+}
+
+// Streams may wait for what these say: the device is not waited for before them.
+bool lets_go_on(uint16_t id) {
+  using wire::Command;
+  switch (static_cast<Command>(id)) {
+    case Command::host_function_done:
+    case Command::resume_stream:
+    case Command::cancel_bulk:
+      return true;
+    default:
+      return !touches_memory(id);
+  }
+}
+
+int64_t nanoseconds_of(Clock::time_point time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); }
+
+}  // namespace
+
+void MemoryMoves::begin() {
+  on_ = session_.start.oversubscribes && session_.start.control != nullptr;
+  if (!on_) return;
+  session_.memory.get_room_by(*this);
+  session_.start.control->handle(server::ControlKind::move_out, [this](const server::ControlMessage& message) {
+    const server::ControlHeader& said = message.header;
+    {
+      const std::lock_guard lock(mutex_);
+      order_ = {said.gpu, said.memory_bytes, said.memory_most, said.memory_keep, said.memory_at_once != 0, Clock::now()};
+    }
+    session_.start.connection->interrupt();
+  });
+  session_.start.control->handle(server::ControlKind::no_room, [this](const server::ControlMessage& message) {
+    const std::lock_guard lock(mutex_);
+    hopeless_ = message.header.memory_question;
+  });
+  after_command();
+}
+
+void MemoryMoves::end() {
+  if (!on_) return;
+  session_.start.control->handle(server::ControlKind::move_out, nullptr);
+  session_.start.control->handle(server::ControlKind::no_room, nullptr);
+}
+
+std::optional<MemoryMoves::Order> MemoryMoves::order() {
+  const std::lock_guard lock(mutex_);
+  if (unsent_ && session_.start.control->send(*unsent_)) unsent_.reset();
+  return order_;
+}
+
+// poold gives no other order before it has the answer.
+void MemoryMoves::answer(const Order& order, uint64_t moved) {
+  server::ControlHeader header{.kind = server::ControlKind::moved_out};
+  header.gpu = order.gpu;
+  header.memory_bytes = moved;
+  const std::lock_guard lock(mutex_);
+  order_.reset();
+  if (!session_.start.control->send(header)) unsent_ = header;
+}
+
+// Also of streams that are gone, of copies that others do, and of what is being captured.
+bool MemoryMoves::has_work() {
+  const DeviceApi& api = session_.api;
+  session_.memory.collect();
+  if (session_.memory.pending()) return true;
+  session_.compute.before_sleep();  // its turn on the GPU is not kept meanwhile
+  const CUcontext before = current_context();
+  bool work = false;
+  const auto is_capturing = [&](const StreamState& stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return api.cuStreamIsCapturing &&
+           (api.cuStreamIsCapturing(stream.stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+  };
+  for (auto& [handle, context] : session_.contexts.all()) {
+    if (work) break;
+    work = make_current(api, context->object) != CUDA_SUCCESS || !session_.copies.drain(context->object, Clock::now());
+    context->for_each_stream([&](StreamState& stream) { work = work || is_capturing(stream); });
+    for (const CUevent event : context->departed) work = work || api.cuEventQuery(event) == CUDA_ERROR_NOT_READY;
+    context->for_each_stream([&](StreamState& stream) { work = work || !session_.is_idle(stream); });
+  }
+  make_current(api, before);
+  return work;
+}
+
+bool MemoryMoves::follow(const Order& order) {
+  if (has_work()) {
+    if (order.at_once && Clock::now() - order.came < kLongestOrder) return false;
+    answer(order, 0);
+    return true;
+  }
+  answer(order, session_.memory.move_out(order.gpu, order.bytes, order.most, order.keep));
+  return true;
+}
+
+std::optional<std::chrono::microseconds> MemoryMoves::before_sleep() {
+  if (!on_) return std::nullopt;
+  const auto wanted = order();
+  if (!wanted) return kLookAnyway;
+  if (!wanted->at_once && Clock::now() - idle_since_ < quota::kIdleAfter) answer(*wanted, 0);  // at work again
+  else if (!follow(*wanted)) return kLookAtWork;
+  return kLookAnyway;
+}
+
+// Others wait: commands are held back until the device is done with what it has.
+void MemoryMoves::give_way() {
+  const auto stop = Clock::now() + kLongestDrain;
+  auto wanted = order();
+  if (!wanted) return;
+  if (!wanted->at_once) return answer(*wanted, 0);
+  while (has_work()) {
+    if (Clock::now() >= stop) return answer(*wanted, 0);
+    ::nanosleep(&kLookEvery, nullptr);
+  }
+  follow(*wanted);
+}
+
+bool MemoryMoves::before_command(uint16_t id) {
+  if (!on_) return true;
+  session_.counters.idle_since.store(0, std::memory_order_relaxed);
+  if (!lets_go_on(id)) give_way();
+  return !touches_memory(id) || !session_.memory.moved_out() || bring_back();
+}
+
+void MemoryMoves::after_command() {
+  if (!on_) return;
+  idle_since_ = Clock::now();
+  session_.counters.idle_since.store(nanoseconds_of(idle_since_), std::memory_order_relaxed);
+}
+
+bool MemoryMoves::bring_back() {
+  std::chrono::nanoseconds took{};
+  const CUresult result = session_.memory.move_back(&took);
+  stay(took);
+  if (result == CUDA_SUCCESS) return true;
+  session_.outbox.end("memory that was moved to host memory cannot come back: CUDA error " + std::to_string(result));
+  return false;
+}
+
+void MemoryMoves::stay(std::chrono::nanoseconds took) {
+  const auto until = Clock::now() + std::max<std::chrono::nanoseconds>(kShortestStay, took * kStayFactor);
+  session_.counters.stays_until.store(nanoseconds_of(until), std::memory_order_relaxed);
+}
+
+// One look. Its own memory is given to those who have waited for longer: it is of no use before all of it is there.
+bool MemoryMoves::await(Wait& wait) {
+  const auto now = Clock::now();
+  if (wait.since == Clock::time_point{}) wait.since = now;
+  bool hopeless = false;
+  {
+    const std::lock_guard lock(mutex_);
+    hopeless = wait.question != 0 && hopeless_ == wait.question;
+  }
+  if (session_.outbox.over() || (!wait.returns && (hopeless || now - wait.since >= kLongestForRoom))) return false;
+  if (now - wait.asked >= kAskEvery) {
+    server::ControlHeader header{.kind = server::ControlKind::room_wanted};
+    header.gpu = wait.device;
+    header.memory_bytes = wait.bytes;
+    header.memory_returns = wait.returns;
+    header.memory_question = wait.question = ++question_;
+    (void)session_.start.control->send(header);
+    wait.asked = now;
+  }
+  if (const auto wanted = order()) {
+    if (wanted->at_once) follow(*wanted);
+    else answer(*wanted, 0);
+  }
+  session_.compute.tidy();  // the turn on the GPU may be wanted
+  if (!wait.returns) stay(0s);
+  ::nanosleep(&kLookEvery, nullptr);
+  return true;
+}
+
+}  // namespace gpupool::worker

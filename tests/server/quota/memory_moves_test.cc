@@ -1,0 +1,189 @@
+// Whose memory makes room for whom, without processes.
+#include "server/quota/memory_moves.h"
+
+#include <map>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool::quota;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr uint64_t kDevice = 100;
+constexpr MoveTime kNow = 100s;
+
+// Sessions 1, 2, ...; at work, each of its own tenant, all of its memory movable.
+struct Gpu {
+  std::vector<MemoryUse> uses;
+  std::map<std::string, uint64_t> guaranteed;
+  uint64_t host = 1000;
+
+  MemoryUse& add(uint64_t resident, std::optional<MoveTime> idle_for = {}) {
+    MemoryUse use{.session = uses.size() + 1, .tenant = std::string(1, static_cast<char>('a' + uses.size())), .resident = resident, .movable = resident};
+    if (idle_for) use.idle_since = kNow - *idle_for;
+    return uses.emplace_back(use);
+  }
+  MoveChoice choose(uint64_t session, uint64_t bytes, bool returns = false, MoveTime since = kNow) {
+    return choose_moves({session, bytes, returns, since}, uses,
+                        [&](const std::string& tenant) { return guaranteed.contains(tenant) ? guaranteed[tenant] : 0; }, kDevice, host, kNow);
+  }
+};
+
+std::vector<uint64_t> asked(const MoveChoice& choice) {
+  std::vector<uint64_t> sessions;
+  for (const MoveOrder& order : choice.orders) sessions.push_back(order.session);
+  return sessions;
+}
+
+using Sessions = std::vector<uint64_t>;
+
+}  // namespace
+
+TEST_CASE("the longest idle give, as many as it takes, and those at work are left alone while they suffice") {
+  Gpu gpu;
+  gpu.add(10);
+  gpu.add(20, 1s);
+  gpu.add(20, 9s);
+  gpu.add(20, 5s);
+  gpu.add(20);
+  const auto choice = gpu.choose(1, 30);
+  REQUIRE(asked(choice) == Sessions{3, 4});
+  CHECK(choice.orders[0].bytes == 20);
+  CHECK(choice.orders[0].keep == 0);
+  CHECK(choice.orders[1].bytes == 10);
+  CHECK(choice.orders[1].most == 20);
+  CHECK_FALSE(choice.orders[0].at_once);
+  CHECK_FALSE(choice.hopeless);
+}
+
+TEST_CASE("who takes memory piece by piece gets half as much again as it has") {
+  Gpu gpu;
+  gpu.add(40);
+  gpu.add(10, 9s);
+  gpu.add(40, 8s);
+  gpu.add(10, 7s);
+  const auto choice = gpu.choose(1, 12);
+  REQUIRE(asked(choice) == Sessions{2, 3});
+  CHECK(choice.orders[1].bytes == 20);
+  CHECK(gpu.choose(1, 12, true).orders.at(1).bytes == 2);
+}
+
+TEST_CASE("who has just had a command is at work, and who has just got its memory back stays for longer") {
+  Gpu gpu;
+  gpu.add(10);
+  MemoryUse& other = gpu.add(50, 10ms);
+  other.stays_until = kNow + 1s;
+  CHECK(gpu.choose(1, 30).orders.empty());
+  other.idle_since = kNow - 100ms;
+  CHECK(gpu.choose(1, 30).orders.empty());
+  CHECK_FALSE(gpu.choose(1, 30).hopeless);  // later
+  other.idle_since = kNow - kSurelyIdleAfter;
+  CHECK(asked(gpu.choose(1, 30)) == Sessions{2});
+  other.idle_since = kNow - kIdleAfter;
+  other.stays_until = kNow;
+  CHECK(asked(gpu.choose(1, 30)) == Sessions{2});
+}
+
+TEST_CASE("those at work are asked to give way once they have had their memory for a while") {
+  Gpu gpu;
+  gpu.add(10);
+  gpu.add(30).stays_until = kNow - 1s;
+  gpu.add(30).stays_until = kNow - 2s;
+  gpu.add(30).stays_until = kNow + 1s;
+  const auto choice = gpu.choose(1, 90, true);
+  CHECK(asked(choice) == Sessions{3, 2});
+  CHECK(choice.orders.at(0).at_once);
+}
+
+TEST_CASE("of those that wait, the one that came first gets room from the others") {
+  Gpu gpu;
+  gpu.add(40).waits_since = kNow - 3s;
+  gpu.add(40).waits_since = kNow - 2s;
+  CHECK(asked(gpu.choose(1, 40, true, kNow - 3s)) == Sessions{2});
+  CHECK(gpu.choose(2, 40, true, kNow - 2s).orders.empty());
+  gpu.uses[1].waits_since = kNow - 3s;  // at the same time: never both
+  CHECK(asked(gpu.choose(1, 40, true, kNow - 3s)) == Sessions{2});
+  CHECK(gpu.choose(2, 40, true, kNow - 3s).orders.empty());
+}
+
+TEST_CASE("what is guaranteed is not touched, of all of a tenant's sessions together") {
+  Gpu gpu;
+  gpu.add(0);
+  gpu.add(40, 9s).tenant = "t";
+  gpu.add(40, 8s).tenant = "t";
+  gpu.guaranteed["t"] = 50;
+  auto choice = gpu.choose(1, 80);
+  REQUIRE(asked(choice) == Sessions{2});
+  CHECK(choice.orders[0].most == 30);
+  CHECK(choice.orders[0].keep == 10);
+  // Nor by an order that is on its way.
+  gpu.uses[1].will_keep = 10;
+  choice = gpu.choose(1, 80);
+  CHECK(choice.orders.empty());
+  CHECK_FALSE(choice.hopeless);
+  gpu.uses[1].will_keep = 20;
+  CHECK(gpu.choose(1, 80).orders.at(0).most == 10);
+  gpu.guaranteed["t"] = 80;
+  gpu.uses[1].will_keep.reset();
+  CHECK(gpu.choose(1, 10).hopeless);
+}
+
+TEST_CASE("a tenant with less than its guaranteed part gets it at once, also from those at work and those that wait for longer") {
+  Gpu gpu;
+  gpu.add(10);
+  gpu.add(40).stays_until = kNow + 1s;
+  gpu.add(40).waits_since = kNow - 9s;
+  CHECK(gpu.choose(1, 60).orders.empty());
+  gpu.guaranteed["a"] = 69;
+  CHECK(gpu.choose(1, 60).orders.empty());
+  gpu.guaranteed["a"] = 70;
+  CHECK(asked(gpu.choose(1, 60)) == Sessions{3, 2});
+}
+
+TEST_CASE("who has an order is not asked again, and what it will give counts") {
+  Gpu gpu;
+  gpu.add(10);
+  gpu.add(40, 9s).will_keep = 15;
+  gpu.add(40, 8s);
+  CHECK(gpu.choose(1, 25).orders.empty());
+  const auto choice = gpu.choose(1, 30);
+  REQUIRE(asked(choice) == Sessions{3});
+  CHECK(choice.orders[0].bytes == 5);
+}
+
+TEST_CASE("host memory bounds what goes there") {
+  Gpu gpu;
+  gpu.add(10);
+  gpu.add(40, 9s);
+  gpu.add(40, 8s);
+  gpu.host = 30;
+  const auto choice = gpu.choose(1, 80);
+  REQUIRE(asked(choice) == Sessions{2});
+  CHECK(choice.orders[0].most == 30);
+  gpu.host = 0;
+  CHECK(gpu.choose(1, 80).hopeless);
+  CHECK_FALSE(gpu.choose(1, 80, true).hopeless);
+}
+
+TEST_CASE("nobody is moved for what cannot be had anyway, nor where nothing can be moved") {
+  Gpu gpu;
+  gpu.add(60).in_host = 20;
+  gpu.add(40, 9s);
+  CHECK(gpu.choose(1, 21).hopeless);
+  CHECK(gpu.choose(1, 21).orders.empty());
+  CHECK(asked(gpu.choose(1, 20)) == Sessions{2});
+  gpu.uses[1].movable = 0;
+  CHECK(gpu.choose(1, 20).hopeless);
+  CHECK(gpu.choose(7, 1).hopeless);
+}
+
+TEST_CASE("whatever sessions say of themselves, nobody gives more than it has") {
+  Gpu gpu;
+  gpu.add(UINT64_MAX);
+  gpu.add(UINT64_MAX, 9s).tenant = "t";
+  gpu.add(UINT64_MAX, MoveTime(-1h)).tenant = "t";
+  gpu.add(10, 9s).movable = UINT64_MAX;
+  gpu.guaranteed["t"] = UINT64_MAX;
+  CHECK(gpu.choose(1, UINT64_MAX, true).orders.at(0).most == 10);
+}

@@ -1,0 +1,324 @@
+// A session's memory goes to host memory when poold says so and the session does nothing, and is back before anything can see
+// that. The test plays poold.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "server/quota/accounts.h"
+#include "server/quota/turn_word.h"
+#include "tests/server/worker/test_client.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker;
+using namespace gpupool::worker::test;
+using server::ControlHeader;
+using server::ControlKind;
+using wire::Command;
+
+namespace {
+
+constexpr uint64_t kPage = FakeDriver::kGranularity;
+
+// A session that has four mappings of a page, full of a pattern, and does nothing.
+struct Session {
+  explicit Session(const std::function<void(FakeDriver&)>& prepare = {}) {
+    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+    const timeval patience{10, 0};
+    ::setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    control = std::make_unique<Control>(ends[1], nullptr);
+    place = std::move(*accounts.take("t"));
+    page = *quota::SharedPage<quota::SessionPage>::create("session");
+    (*page)->turns[0] = quota::TurnWord::of({.state = quota::Arbiter::Turn::State::open}, 1).word;
+    client.emplace(false, control.get(), 0, false, nullptr, true, Usage{page, *accounts.of("t"), place->slot()}, [&](FakeDriver& fake) {
+      fake.zeroes_memory = false;  // so that what is not brought back is not there
+      if (prepare) prepare(fake);
+    });
+    client->retain();
+    client->create_stream(0);
+    client->create_stream(1);
+    for (uint64_t i = 0; i < 4; ++i) {
+      client->map(i * kPage, kPage);
+      REQUIRE(client->result(client->copy_in(0, i * kPage, content(i), true)) == CUDA_SUCCESS);
+    }
+    REQUIRE(client->ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
+  }
+  ~Session() {
+    client.reset();
+    control.reset();
+    for (const int end : ends) ::close(end);
+  }
+  std::vector<std::byte> content(uint64_t i) { return pattern(kPage, static_cast<unsigned>(i) + 1); }
+  bool intact() {
+    for (uint64_t i = 0; i < 4; ++i) {
+      if (client->data(client->copy_out(stream_handle(0), i * kPage, kPage)) != content(i)) return false;
+    }
+    return true;
+  }
+  quota::SessionPage::Gpu& gpu() { return (*page)->gpus[0]; }
+  uint64_t charged() { return (**accounts.of("t"))->sessions[place->slot()].memory_used[0]; }
+
+  void order(uint64_t bytes, uint64_t most, uint64_t keep, bool at_once) {
+    ControlHeader header{.kind = ControlKind::move_out};
+    header.memory_bytes = bytes;
+    header.memory_most = most;
+    header.memory_keep = keep;
+    header.memory_at_once = at_once;
+    REQUIRE(server::send_control(ends[0], header, "", -1));
+  }
+  // The next message of this kind; turns on the GPU are nobody's matter here.
+  ControlHeader told(ControlKind kind) {
+    while (true) {
+      const auto message = server::receive_control(ends[0]);
+      REQUIRE(message);
+      if (message->header.kind == kind) return message->header;
+      REQUIRE((message->header.kind == ControlKind::turn || message->header.kind == ControlKind::room_wanted));
+    }
+  }
+  uint64_t moved() { return told(ControlKind::moved_out).memory_bytes; }
+  bool silent(int milliseconds = 50) {
+    ::usleep(static_cast<useconds_t>(milliseconds) * 1000);
+    char byte = 0;
+    return ::recv(ends[0], &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0;
+  }
+  uint64_t move(uint64_t bytes, bool at_once = true) {
+    order(bytes, UINT64_MAX, 0, at_once);
+    return moved();
+  }
+  // Others take what the device has left, but for this.
+  void leave_free(uint64_t bytes) {
+    client->fake.locked([&] { others = FakeDriver::kMemory - client->fake.memory_used - bytes, client->fake.memory_used += others; });
+  }
+  void others_go() {
+    client->fake.locked([&] { client->fake.memory_used -= std::exchange(others, 0); });
+  }
+  uint64_t own() { return client->fake.used() - others; }
+
+  // The session has executed what it was sent.
+  void settle() {
+    client->send(Command::ping, {});
+    REQUIRE(client->receive().header.kind == wire::MessageKind::pong);
+  }
+
+  int ends[2];
+  quota::Accounts accounts;
+  std::unique_ptr<Control> control;
+  std::unique_ptr<quota::Accounts::Place> place;
+  std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
+  std::optional<TestClient> client;
+  uint64_t others = 0;
+};
+
+wire::Buffer fill_body(Session& session, uint64_t stream, unsigned char value, uint64_t bytes = 16) {
+  return bytes_of(session.client->address(0), value, bytes, stream);
+}
+
+}  // namespace
+
+TEST_CASE("an idle session's memory goes and is back before the next call, and its quota stays charged") {
+  Session session;
+  CHECK(session.gpu().memory_movable == 4 * kPage);
+  ::usleep(30'000);
+  CHECK(session.move(2 * kPage, false) == 2 * kPage);
+  CHECK(session.own() == 2 * kPage);
+  CHECK(session.gpu().memory_in_host == 2 * kPage);
+  CHECK(session.gpu().memory_movable == 2 * kPage);
+  CHECK(session.charged() == 4 * kPage);
+  CHECK(session.intact());
+  CHECK(session.own() == 4 * kPage);
+  CHECK(session.gpu().memory_in_host == 0);
+  CHECK(session.charged() == 4 * kPage);
+  CHECK((*session.page)->stays_until.load() > 0);
+}
+
+TEST_CASE("no more goes than was ordered, and never below what the session keeps") {
+  Session session;
+  session.order(4 * kPage, 3 * kPage, 0, true);
+  CHECK(session.moved() == 3 * kPage);
+  CHECK(session.intact());
+  session.order(4 * kPage, UINT64_MAX, 2 * kPage + 1, true);
+  CHECK(session.moved() == kPage);
+  CHECK(session.intact());
+  session.order(kPage + 1, UINT64_MAX, 0, true);
+  CHECK(session.moved() == 2 * kPage);
+  session.order(4 * kPage, UINT64_MAX, 2 * kPage, true);  // of what is still there
+  CHECK(session.moved() == 0);
+  CHECK(session.intact());
+}
+
+TEST_CASE("whatever the client does, all memory is back first") {
+  Session session;
+  const auto comes_back = [&](const std::function<void()>& act) {
+    REQUIRE(session.move(4 * kPage) == 4 * kPage);
+    REQUIRE(session.own() == 0);
+    act();
+    CHECK(session.own() >= 4 * kPage);
+    CHECK(session.gpu().memory_in_host == 0);
+  };
+  TestClient& client = *session.client;
+  comes_back([&] { CHECK(client.ask("cuMemsetD8Async", fill_body(session, stream_handle(0), std::to_integer<unsigned char>(session.content(0)[0]), 1)) == CUDA_SUCCESS); });
+  comes_back([&] { CHECK(client.result(client.copy_in(stream_handle(0), kPage, session.content(1), true)) == CUDA_SUCCESS); });
+  comes_back([&] { CHECK(client.data(client.copy_out(stream_handle(0), 2 * kPage, kPage)) == session.content(2)); });
+  comes_back([&] { CHECK(client.ask(Command::synchronize_stream, bytes_of(wire::SynchronizeStream{stream_handle(0)})) == CUDA_SUCCESS); });
+  comes_back([&] { client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2})), client.record(0, stream_handle(0)), client.ask(Command::synchronize_context, {}); });
+  comes_back([&] { client.create_stream(2), client.ask(Command::synchronize_context, {}); });
+  comes_back([&] { CHECK(client.ask(Command::map_memory, bytes_of(wire::MapMemory{client.address(9 * kPage), kPage, 0, 0})) == CUDA_SUCCESS); });
+  CHECK(session.intact());
+}
+
+TEST_CASE("memory that is freed while it is in host memory is gone from there and from the quota") {
+  Session session;
+  REQUIRE(session.move(4 * kPage) == 4 * kPage);
+  session.client->send(Command::free_memory, bytes_of(wire::FreeMemory{session.client->address(0), 3 * kPage, wire::kAllStreams}));
+  for (int i = 0; i < 1000 && session.charged() != kPage; ++i) ::usleep(1000);
+  CHECK(session.charged() == kPage);
+  CHECK(session.gpu().memory_in_host == kPage);
+  CHECK(session.own() == 0);
+  CHECK(session.client->data(session.client->copy_out(stream_handle(0), 3 * kPage, kPage)) == session.content(3));
+}
+
+TEST_CASE("a session with work on the device is not moved before that is done") {
+  Session session;
+  TestClient& client = *session.client;
+  client.fake.hold(0);
+  client.call("cuMemsetD8Async", fill_body(session, stream_handle(0), 7));
+  session.settle();
+  ::usleep(30'000);
+  session.order(4 * kPage, UINT64_MAX, 0, false);
+  CHECK(session.moved() == 0);
+  session.order(4 * kPage, UINT64_MAX, 0, true);
+  CHECK(session.silent());
+  CHECK(session.own() == 4 * kPage);
+  client.fake.let_go(0);
+  CHECK(session.moved() == 4 * kPage);
+}
+
+TEST_CASE("a session that has just had a command is moved only if it must give way") {
+  Session session;
+  const uint64_t stop = session.client->next_sequence + 20;
+  while (session.client->next_sequence < stop) session.client->ask(Command::synchronize_context, {});
+  CHECK(session.move(kPage, false) == 0);
+  CHECK(session.move(kPage, true) == kPage);
+}
+
+TEST_CASE("a stream that waits for the client, and what a destroyed stream had, count as work") {
+  Session session;
+  TestClient& client = *session.client;
+  SECTION("a host function") {
+    client.send(Command::host_function, bytes_of(wire::HostFunction{stream_handle(0), 5}));
+    REQUIRE(client.receive().header.kind == wire::MessageKind::host_callback);
+    session.order(4 * kPage, UINT64_MAX, 0, true);
+    CHECK(session.silent());
+    client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{5, 0}));
+    CHECK(session.moved() == 4 * kPage);
+  }
+  SECTION("a held stream") {
+    client.send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 5}));
+    session.settle();
+    session.order(4 * kPage, UINT64_MAX, 0, true);
+    CHECK(session.silent());
+    client.send(Command::resume_stream, bytes_of(wire::ResumeStream{5}));
+    CHECK(session.moved() == 4 * kPage);
+  }
+  SECTION("a destroyed stream") {
+    client.fake.hold(0);
+    client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
+    client.record(0, stream_handle(0));
+    client.call("cuStreamWaitEvent", bytes_of(stream_handle(1), event_handle(0), 0u));
+    client.call("cuMemsetD8Async", fill_body(session, stream_handle(1), 7));
+    client.call("cuStreamDestroy_v2", bytes_of(stream_handle(1)));
+    session.settle();
+    client.fake.let_go(0);
+    ::usleep(30'000);
+    CHECK(session.move(4 * kPage, false) == 0);
+  }
+}
+
+TEST_CASE("who must give way is asked between two commands, even if it never pauses") {
+  Session session;
+  TestClient& client = *session.client;
+  client.fake.hold(0);
+  client.call("cuMemsetD8Async", fill_body(session, stream_handle(0), 7));
+  session.settle();
+  session.order(4 * kPage, UINT64_MAX, 0, true);
+  CHECK(session.silent());
+  const uint64_t next = client.call("cuMemsetD8Async", fill_body(session, stream_handle(0), 8), true);
+  CHECK(client.silent());  // held back for the work on the device
+  client.fake.let_go(0);
+  CHECK(session.moved() == 4 * kPage);
+  CHECK(client.result(next) == CUDA_SUCCESS);
+  CHECK(session.own() == 4 * kPage);
+}
+
+TEST_CASE("commands are not held back for long by work that does not end") {
+  Session session;
+  TestClient& client = *session.client;
+  client.fake.hold(0);
+  client.call("cuMemsetD8Async", fill_body(session, stream_handle(0), 7));
+  session.settle();
+  session.order(4 * kPage, UINT64_MAX, 0, true);
+  CHECK(session.silent());
+  CHECK(client.ask("cuMemsetD8Async", fill_body(session, stream_handle(1), 8)) == CUDA_SUCCESS);
+  CHECK(session.moved() == 0);
+  client.fake.let_go(0);
+}
+
+TEST_CASE("memory that finds no room to come back waits, is asked for, and lets others pass") {
+  Session session;
+  TestClient& client = *session.client;
+  REQUIRE(session.move(4 * kPage) == 4 * kPage);
+  session.leave_free(2 * kPage);
+  const uint64_t copy = client.copy_out(stream_handle(0), 3 * kPage, kPage);
+  const ControlHeader wanted = session.told(ControlKind::room_wanted);
+  CHECK(wanted.memory_returns == 1);
+  CHECK(session.told(ControlKind::room_wanted).memory_bytes == 2 * kPage);
+  CHECK(client.silent());
+  // What is back already is of no use alone.
+  session.order(kPage, UINT64_MAX, 0, true);
+  CHECK(session.moved() == kPage);
+  CHECK(client.silent());
+  session.others_go();
+  CHECK(client.data(copy) == session.content(3));
+  CHECK(session.intact());
+}
+
+TEST_CASE("an allocation on a full device waits for room, and not where there is no hope") {
+  Session session;
+  TestClient& client = *session.client;
+  session.leave_free(0);
+  const auto map = [&] { return client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(20 * kPage), kPage, 0, 0}), true); };
+  const auto start = std::chrono::steady_clock::now();
+  const uint64_t refused = map();
+  ControlHeader answer{.kind = ControlKind::no_room};
+  answer.memory_question = session.told(ControlKind::room_wanted).memory_question;
+  CHECK(answer.memory_question != 0);
+  REQUIRE(server::send_control(session.ends[0], answer, "", -1));
+  CHECK(client.result(refused) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(4));
+  CHECK(session.charged() == 4 * kPage);
+  const uint64_t granted = map();
+  const ControlHeader wanted = session.told(ControlKind::room_wanted);
+  CHECK(wanted.memory_returns == 0);
+  CHECK(wanted.memory_bytes == kPage);
+  session.others_go();
+  CHECK(client.result(granted) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a client that goes while its memory is away, or on its way back, leaves nothing") {
+  Session session;
+  REQUIRE(session.move(4 * kPage) == 4 * kPage);
+  SECTION("away") {
+    session.client->hang_up();
+    CHECK(session.client->finish() == 0);
+  }
+  SECTION("on its way back") {
+    session.leave_free(kPage);
+    session.client->call("cuMemsetD8Async", fill_body(session, stream_handle(0), 7));
+    session.told(ControlKind::room_wanted);
+    session.client->hang_up();
+    session.others_go();
+    CHECK(session.client->finish() == 0);
+  }
+  CHECK(session.own() == 0);
+  CHECK(session.charged() == 0);
+  CHECK(session.gpu().memory_in_host == 0);
+}
