@@ -1,5 +1,6 @@
 #include "client/process.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -7,6 +8,8 @@
 #include <mutex>
 
 #include "client/calls/host_function.h"
+#include "client/lease/file.h"
+#include "client/lease/helper.h"
 #include "client/log.h"
 #include "client/trace.h"
 
@@ -28,20 +31,48 @@ Process& process() {
   return *only;
 }
 
+// PREFIX/bin/pool-lease, seen from PREFIX/lib/client/libcuda.so.1.
+std::string holder_program() {
+  Dl_info here{};
+  if (::dladdr(reinterpret_cast<const void*>(&holder_program), &here) == 0 || !here.dli_fname) return "pool-lease";
+  char* const real = ::realpath(here.dli_fname, nullptr);
+  std::string path = real ? real : here.dli_fname;
+  std::free(real);
+  for (int up = 0; up < 3; ++up) path.erase(std::min(path.size(), path.rfind('/')));
+  return path + "/bin/pool-lease";
+}
+
+// What GPUPOOL says: servers, the file of a lease, or a pool to ask for one.
+Result<std::vector<LeasedServer>> find_servers(const std::string& text) {
+  constexpr std::string_view kLease = "lease:", kPool = "pool://";
+  if (text.starts_with(kLease)) return read_lease_file(text.substr(kLease.size()));
+  if (text.starts_with(kPool)) {
+    const auto file = acquire_lease(holder_program(), text);
+    if (!file) return file.error();
+    return read_lease_file(*file);
+  }
+  auto endpoints = transport::Endpoint::parse_list(text);
+  if (!endpoints) return endpoints.error();
+  std::vector<LeasedServer> servers;
+  for (auto& endpoint : *endpoints) servers.push_back({std::move(endpoint), ""});
+  return servers;
+}
+
 // Sessions with all servers, or none: a GPU that the user has listed is missed.
-bool open_sessions(const char* servers, std::vector<std::unique_ptr<Session>>& sessions) {
-  const auto endpoints = transport::Endpoint::parse_list(servers);
-  if (!endpoints) {
-    complain("GPUPOOL=%s: %s", servers, endpoints.error().message.c_str());
+bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sessions) {
+  const auto servers = find_servers(text);
+  if (!servers) {
+    complain("GPUPOOL=%s: %s", text, servers.error().message.c_str());
     return false;
   }
-  if (endpoints->size() > kMaxServers) {
-    complain("GPUPOOL names %zu servers; more than %u are not supported", endpoints->size(), kMaxServers);
+  if (servers->size() > kMaxServers) {
+    complain("GPUPOOL names %zu servers; more than %u are not supported", servers->size(), kMaxServers);
     return false;
   }
   Settings settings = settings_from_environment();
-  for (const auto& endpoint : *endpoints) {
+  for (const auto& [endpoint, token] : *servers) {
     settings.server = endpoint.text();
+    if (!token.empty()) settings.token = token;
     auto session = Session::open(settings, endpoint);
     if (!session) {
       complain("cannot use the server %s: %s", settings.server.c_str(), session.error().message.c_str());
@@ -94,7 +125,7 @@ bool take_devices(Process& self) {
 CUresult connect(Process& self) {
   const char* servers = std::getenv("GPUPOOL");
   if (!servers || !*servers) {
-    complain("no server is named: set GPUPOOL=tcp://HOST:PORT, or start the program with pool-run --server");
+    complain("no server is named: set GPUPOOL=tcp://HOST:PORT or pool://SCHEDULER:PORT, or start the program with pool-run");
     return CUDA_ERROR_NO_DEVICE;
   }
   if (!open_sessions(servers, self.sessions) || !take_devices(self)) {

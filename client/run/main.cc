@@ -1,8 +1,11 @@
 // pool-run: starts a program with gpupool's client library in the place of NVIDIA's driver.
 //
-// It becomes the program (exec), so the exit status and the signals are the program's own.
+// It becomes the program (exec), so the exit status and the signals are the program's own. A lease of a pool is held by pool-lease
+// (client/holder/) as long as the program lives.
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +14,7 @@
 #include <string>
 #include <system_error>
 
+#include "client/lease/helper.h"
 #include "client/run/version.h"
 #include "protocol/transport/transport.h"
 
@@ -26,13 +30,21 @@ constexpr int kExitNotFound = 127;
 
 constexpr const char* kHelp =
     "Usage: pool-run [--server tcp://HOST:PORT[,...]] [--token-file FILE] [--preload] [--stats] [--] PROGRAM [ARGUMENTS...]\n"
+    "       pool-run [--server pool://SCHEDULER:PORT] [--gpus 2] [--memory 8GiB] [...] [--] PROGRAM [ARGUMENTS...]\n"
     "\n"
-    "Runs PROGRAM so that its CUDA calls are executed by the poold at HOST:PORT.\n"
+    "Runs PROGRAM so that its CUDA calls are executed by the poold at HOST:PORT, or by GPUs\n"
+    "that the pool's scheduler grants it.\n"
     "\n"
     "  --server URL  the poold to use; default: $GPUPOOL. rdma://HOST:PORT insists on\n"
     "                RDMA, shm:///PATH is a socket on this host. Several with commas: their\n"
     "                devices are numbered through in this order, as CUDA_VISIBLE_DEVICES\n"
     "                counts them; the program does not start without all of them\n"
+    "                Of a pool: its scheduler, or several with commas\n"
+    "  --gpus N, --compute PERCENT, --memory SIZE, --model NAME, --one-host, --cpus N,\n"
+    "  --host-memory SIZE, --mode elastic|hard, --priority low|normal|high, --near LABEL,\n"
+    "  --apart LABEL, --label LABEL\n"
+    "                what to ask the pool for: so many GPUs, so much of each (all of one GPU\n"
+    "                otherwise). It is held as long as PROGRAM lives\n"
     "  --token-file FILE  the file with your tenant's token; default: $GPUPOOL_TOKEN_FILE\n"
     "  --preload     also put the client library into LD_PRELOAD, for programs that find\n"
     "                libcuda.so.1 by a path of their own (RPATH)\n"
@@ -46,20 +58,52 @@ constexpr const char* kHelp =
     "fail); GPUPOOL_RDMA_DEVICE and others say how, GPUPOOL_LOG=debug what it became.\n"
     "\n"
     "The exit status is PROGRAM's; 127: it was not found, 126: it cannot be executed,\n"
-    "125: gpupool's client library is missing, 2: wrong usage.\n";
+    "125: gpupool's client library is missing, or the pool gives no GPU, 2: wrong usage.\n";
 
 int fail(int status, const std::string& why) {
   std::fprintf(stderr, "pool-run: %s\n", why.c_str());
   return status;
 }
 
+// What may be asked of a pool; all but the last with a value.
+constexpr std::string_view kWishes[] = {"gpus", "compute", "memory", "model", "cpus", "host-memory", "mode", "priority", "near", "apart", "label", "one-host"};
+
 struct Arguments {
   std::string server;
+  std::string wishes;  // as they stand behind the ? of a pool:// address
   std::string token_file;
   bool preload = false;
   bool stats = false;
   char** program = nullptr;  // with its arguments, up to a null
 };
+
+std::string encoded(const std::string& value) {
+  std::string out;
+  for (const char c : value) {
+    char code[4];
+    std::snprintf(code, sizeof code, "%%%02X", static_cast<unsigned char>(c));
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+    out += plain ? std::string(1, c) : code;
+  }
+  return out;
+}
+
+// 0: it is one, or none; otherwise the exit status.
+int parse_wish(char**& words, Arguments& out, bool& found) {
+  const std::string word = *words;
+  const size_t equals = word.find('=');
+  const std::string name = word.starts_with("--") ? word.substr(2, equals == std::string::npos ? equals : equals - 2) : "";
+  found = std::find(std::begin(kWishes), std::end(kWishes), name) != std::end(kWishes);
+  if (!found) return 0;
+  std::string value = equals == std::string::npos ? "1" : word.substr(equals + 1);
+  if (name == "one-host" && equals != std::string::npos) return fail(kExitUsage, "--one-host has no value");
+  if (name != "one-host" && equals == std::string::npos) {
+    if (words[1] == nullptr) return fail(kExitUsage, "--" + name + " needs a value; see pool-run --help");
+    value = *++words;
+  }
+  out.wishes += (out.wishes.empty() ? "" : "&") + name + "=" + encoded(value);
+  return 0;
+}
 
 // -1: go on; otherwise the exit status.
 int parse(char** words, Arguments& out) {
@@ -67,6 +111,9 @@ int parse(char** words, Arguments& out) {
     const std::string word = *words;
     if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), 0;
     if (word == "--version") return std::printf("pool-run %s\n", gpupool::run::kVersion), 0;
+    bool is_wish = false;
+    if (const int status = parse_wish(words, out, is_wish); status != 0) return status;
+    if (is_wish) continue;
     if (word == "--preload") {
       out.preload = true;
     } else if (word == "--stats") {
@@ -115,9 +162,14 @@ int run(char** words) {
   const char* inherited = std::getenv("GPUPOOL");
   if (arguments.server.empty() && inherited != nullptr) arguments.server = inherited;
   if (arguments.server.empty()) {
-    return fail(kExitUsage, "no server given; use --server tcp://HOST:PORT or set GPUPOOL");
+    return fail(kExitUsage, "no server given; use --server tcp://HOST:PORT or pool://SCHEDULER:PORT, or set GPUPOOL");
   }
-  if (const auto endpoints = gpupool::transport::Endpoint::parse_list(arguments.server); !endpoints) {
+  const bool pool = arguments.server.starts_with("pool://");
+  if (!pool && !arguments.wishes.empty()) {
+    return fail(kExitUsage, "--" + arguments.wishes.substr(0, arguments.wishes.find('=')) + " asks a pool; name its scheduler with --server pool://HOST:PORT, not '" +
+                                arguments.server + "'");
+  }
+  if (const auto endpoints = gpupool::transport::Endpoint::parse_list(arguments.server); !pool && !arguments.server.starts_with("lease:") && !endpoints) {
     return fail(kExitUsage, endpoints.error().message);
   }
 
@@ -136,9 +188,17 @@ int run(char** words) {
     return fail(kExitBroken, "the dynamic linker cannot take the folder " + library.parent_path().string() +
                                  "; move gpupool to a path without colons, semicolons and blanks");
   }
+  const std::string token_file = arguments.token_file.empty() ? "" : fs::absolute(arguments.token_file).string();
+  if (!token_file.empty() && ::setenv("GPUPOOL_TOKEN_FILE", token_file.c_str(), 1) != 0) return fail(kExitBroken, "out of memory");
+  if (pool) {
+    if (!arguments.wishes.empty()) arguments.server += (arguments.server.find('?') == std::string::npos ? "?" : "&") + arguments.wishes;
+    // It holds the lease as long as this process lives, which is about to become the program.
+    const auto lease = gpupool::client::acquire_lease(fs::read_symlink("/proc/self/exe").parent_path() / "pool-lease", arguments.server);
+    if (!lease) return fail(lease.error().code == gpupool::ErrorCode::invalid ? kExitUsage : kExitBroken, lease.error().message);
+    arguments.server = "lease:" + *lease;
+  }
   if (::setenv("GPUPOOL", arguments.server.c_str(), 1) != 0 ||
       !prepend("LD_LIBRARY_PATH", library.parent_path().string()) ||
-      (!arguments.token_file.empty() && ::setenv("GPUPOOL_TOKEN_FILE", fs::absolute(arguments.token_file).c_str(), 1) != 0) ||
       (arguments.stats && ::setenv("GPUPOOL_STATS", "1", 1) != 0) ||
       (arguments.preload && !prepend("LD_PRELOAD", library.string()))) {
     return fail(kExitBroken, "out of memory");

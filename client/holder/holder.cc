@@ -1,0 +1,195 @@
+#include "client/holder/holder.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+namespace gpupool::holder {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstPause = 200ms, kLongestPause = 5000ms;
+constexpr milliseconds kBetweenLines = 1000ms;
+constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 10'000;
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+// Asking once more, or somebody else, will not help.
+bool is_final(grpc::StatusCode code) {
+  switch (code) {
+    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::NOT_FOUND:
+    case grpc::StatusCode::PERMISSION_DENIED:
+    case grpc::StatusCode::UNAUTHENTICATED:
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+    case grpc::StatusCode::FAILED_PRECONDITION:
+    case grpc::StatusCode::UNIMPLEMENTED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+milliseconds with_jitter(milliseconds time) {
+  static thread_local std::mt19937 random{std::random_device{}()};
+  return time / 2 + milliseconds(std::uniform_int_distribution<int64_t>(0, time.count() / 2)(random));
+}
+
+}  // namespace
+
+Holder::Holder(Settings settings, Granted granted, Told told) : settings_(std::move(settings)), granted_(std::move(granted)), told_(std::move(told)) {}
+
+std::shared_ptr<grpc::Channel> Holder::channel(const Scheduler& scheduler) const {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // as poold's clients
+  const auto& tls = settings_.tls;
+  const bool plain = tls.ca.empty() && (settings_.address.insecure || is_loopback(scheduler.host));
+  if (plain) return grpc::CreateCustomChannel(scheduler.text(), grpc::InsecureChannelCredentials(), arguments);
+  grpc::SslCredentialsOptions options;
+  if (!tls.ca.empty()) options.pem_root_certs = contents(tls.ca);
+  if (!tls.certificate.empty()) options.pem_cert_chain = contents(tls.certificate);
+  if (!tls.key.empty()) options.pem_private_key = contents(tls.key);
+  return grpc::CreateCustomChannel(scheduler.text(), grpc::SslCredentials(options), arguments);
+}
+
+Result<void> Holder::run() {
+  const auto start = Clock::now();
+  milliseconds between = kFirstPause;
+  for (bool farewell = false;;) {
+    const Scheduler scheduler = settings_.address.schedulers[next_ % settings_.address.schedulers.size()];
+    std::optional<Error> over;
+    heard_ = false;
+    const grpc::Status status = attend(scheduler, over);
+    if (over) return *over;
+    bool stopping = false;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping = stopping_;
+    }
+    // A lease whose stream was cut just now is given back on a new one; if that fails it ends by itself.
+    if (stopping && (lease_.lease().empty() || heard_ || std::exchange(farewell, true))) return {};
+    if (is_final(status.error_code())) return Error{ErrorCode::refused, "the scheduler " + scheduler.text() + " says: " + status.error_message()};
+    if (!ever_heard_ && Clock::now() - start > settings_.patience) {
+      return Error{ErrorCode::unavailable, "no scheduler can be reached; the last one tried, " + scheduler.text() + ": " + status.error_message()};
+    }
+    if (std::exchange(last_told_, "cut") != "cut") {
+      told_((heard_ ? "lost the scheduler " : "cannot reach the scheduler ") + scheduler.text() + ": " + status.error_message() +
+            (lease_.lease().empty() ? "; trying again" : "; what runs goes on, trying again"));
+    }
+    if (heard_) between = kFirstPause;
+    if (status.error_code() != grpc::StatusCode::OK || !heard_) ++next_;
+    if (!stopping) pause(with_jitter(between));
+    between = std::min(2 * between, kLongestPause);
+  }
+}
+
+void Holder::stop() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(stopping_, true)) return;
+  stopped_.notify_all();
+  if (!stream_) return;
+  pool::AcquireCall call;
+  call.mutable_release();
+  stream_->Write(call);  // run() sees the end of the stream
+}
+
+void Holder::pause(milliseconds time) {
+  std::unique_lock lock(mutex_);
+  stopped_.wait_for(lock, time, [&] { return stopping_; });
+}
+
+// One stream, from its beginning to its end.
+grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& over) {
+  const auto stub = pool::Leases::NewStub(channel(scheduler));
+  grpc::ClientContext context;
+  if (!settings_.token.empty()) context.AddMetadata("authorization", "Bearer " + settings_.token);
+  const auto stream = stub->Acquire(&context);
+  pool::AcquireCall call;
+  if (lease_.lease().empty()) *call.mutable_request() = settings_.address.request;
+  else *call.mutable_resume() = lease_;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_ && lease_.lease().empty()) context.TryCancel();
+    if (stream->Write(call)) {
+      stream_ = stream.get();
+      if (stopping_) {
+        call.mutable_release();
+        stream->Write(call);
+      }
+    }
+  }
+  pool::AcquireEvent event;
+  while (!over && stream->Read(&event)) {
+    heard_ = ever_heard_ = true;
+    over = take(event);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stream_ = nullptr;
+  }
+  if (over) context.TryCancel();
+  const grpc::Status status = stream->Finish();
+  if (!status.ok()) follow(context);
+  return status;
+}
+
+// Another scheduler leads.
+void Holder::follow(const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto leader = metadata.find("leader");
+  if (leader == metadata.end()) return;
+  const auto parsed = parse_pool_address("pool://" + std::string(leader->second.data(), leader->second.size()));
+  if (!parsed || parsed->schedulers.size() != 1) return;
+  auto& all = settings_.address.schedulers;
+  const auto known = std::find_if(all.begin(), all.end(), [&](const Scheduler& one) { return one.text() == parsed->schedulers[0].text(); });
+  next_ = static_cast<size_t>(known - all.begin());
+  if (known == all.end()) all.push_back(parsed->schedulers[0]);
+  next_ += all.size() - 1;  // run() goes to the one after it
+}
+
+std::optional<Error> Holder::take(const pool::AcquireEvent& event) {
+  if (event.has_queued()) {
+    settings_.address.request.set_ticket(event.queued().ticket());
+    tell_place(event.queued());
+  } else if (event.has_granted()) {
+    if (last_told_ == "cut") told_("the scheduler is back");
+    last_told_ = "granted";
+    lease_.set_lease(event.granted().lease());
+    lease_.set_secret(event.granted().secret());
+    if (const auto taken = granted_(event.granted()); !taken) return taken.error();
+  } else if (event.has_ended()) {
+    const auto& ended = event.ended();
+    const std::string reason = ended.reason().empty() ? pool::Ended::Why_Name(ended.why()) : ended.reason();
+    if (ended.at_ms() == 0 && ended.why() != pool::Ended::RELEASED) return Error{ErrorCode::refused, "the lease has ended: " + reason};
+    if (ended.at_ms() != 0) {
+      const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+      told_("the lease will end in " + std::to_string(std::max<int64_t>(0, ended.at_ms() - now.count()) / 1000) + " s: " + reason);
+    }
+  }
+  return std::nullopt;
+}
+
+void Holder::tell_place(const pool::Queued& queued) {
+  const auto& request = settings_.address.request;
+  const std::string what = std::to_string(request.gpus()) + (request.gpus() == 1 ? " GPU" : " GPUs");
+  const std::string text = "waiting for " + what + ": place " + std::to_string(queued.place()) + " of " + std::to_string(queued.waiting()) +
+                           (queued.why().empty() ? "" : "; " + queued.why());
+  const auto now = Clock::now();
+  if (text == last_told_ || now - told_at_ < kBetweenLines) return;
+  told_(text);
+  last_told_ = text;
+  told_at_ = now;
+}
+
+}  // namespace gpupool::holder

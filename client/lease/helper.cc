@@ -1,0 +1,73 @@
+#include "client/lease/helper.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+extern char** environ;
+
+namespace gpupool::client {
+namespace {
+
+constexpr size_t kLongestAnswer = 64 * 1024;
+
+// In a session of its own, so that it does not get the terminal's signals; no memory or signal state of ours.
+int spawn(const std::string& program, const std::string& address, int answer, pid_t& pid) {
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&files, answer, 1);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  char* const words[] = {const_cast<char*>(program.c_str()), const_cast<char*>(address.c_str()), nullptr};
+  const int error = ::posix_spawn(&pid, program.c_str(), &files, &attributes, words, environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&files);
+  return error;
+}
+
+}  // namespace
+
+Result<std::string> acquire_lease(const std::string& program, const std::string& address) {
+  int answer[2];
+  if (::pipe2(answer, O_CLOEXEC) != 0) return Error{ErrorCode::unavailable, std::string("no pipe: ") + std::strerror(errno)};
+  pid_t pid = -1;
+  const int error = spawn(program, address, answer[1], pid);
+  ::close(answer[1]);
+  if (error != 0) {
+    ::close(answer[0]);
+    return Error{ErrorCode::unavailable, "cannot start " + program + ": " + std::strerror(error)};
+  }
+  // It leaves at once and goes on as nobody's child; a handler of the program's may have seen that first.
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  std::string line;
+  char part[1024];
+  for (ssize_t length = 1; line.find('\n') == std::string::npos && line.size() < kLongestAnswer;) {
+    length = ::read(answer[0], part, sizeof part);
+    if (length < 0 && errno == EINTR) continue;
+    if (length <= 0) break;
+    line.append(part, static_cast<size_t>(length));
+  }
+  ::close(answer[0]);
+  if (line.empty() || line.back() != '\n') return Error{ErrorCode::refused, "pool-lease ended without an answer"};
+  line.pop_back();
+  constexpr std::string_view kGranted = "granted ", kRefused = "refused ", kInvalid = "invalid ";
+  if (line.starts_with(kGranted)) return line.substr(kGranted.size());
+  if (line.starts_with(kInvalid)) return Error{ErrorCode::invalid, line.substr(kInvalid.size())};
+  return Error{ErrorCode::refused, line.starts_with(kRefused) ? line.substr(kRefused.size()) : line};
+}
+
+}  // namespace gpupool::client

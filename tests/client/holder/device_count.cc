@@ -1,0 +1,10 @@
+// A driver-API program that says how many devices it sees, and leaves.
+#include <cuda.h>
+
+#include <cstdio>
+
+int main() {
+  int count = 0;
+  if (cuInit(0) != CUDA_SUCCESS || cuDeviceGetCount(&count) != CUDA_SUCCESS) return 1;
+  std::printf("devices: %d\n", count);
+}

@@ -1,0 +1,215 @@
+// pool-lease behind pool-run and behind the library, before a scheduler that the test plays and a poold.
+#include <signal.h>
+
+#include <atomic>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "tests/client/holder/fake_scheduler.h"
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Stream = FakeScheduler::Stream;
+using Calls = std::vector<pool::AcquireCall>;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+std::string url(const FakeScheduler& scheduler) { return "pool://" + scheduler.address(); }
+
+// Grants at once, and takes it back.
+FakeScheduler::Serve grants(const std::vector<std::pair<std::string, std::string>>& servers) {
+  return [servers](const pool::AcquireCall&, Stream& stream, grpc::ServerContext&) {
+    stream.Write(FakeScheduler::granted(servers));
+    pool::AcquireCall call;
+    while (stream.Read(&call) && !call.has_release()) {
+    }
+    return grpc::Status::OK;
+  };
+}
+
+struct Run {
+  Finished finished;
+  Calls calls;
+};
+
+// Where lease files go.
+class Home {
+ public:
+  Environment with(Environment more = {}) const {
+    more["XDG_RUNTIME_DIR"] = folder_.path();
+    more["GPUPOOL_TOKEN"] = "the-token";
+    return more;
+  }
+  bool is_empty() const { return fs::is_empty(folder_.path()); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+}  // namespace
+
+TEST_CASE("a program gets the servers of its lease, and the lease is given back at its end") {
+  const Home home;
+  std::unique_ptr<FakeScheduler> scheduler;
+  std::string shown;
+  std::mutex mutex;
+  scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
+    {
+      const std::lock_guard lock(mutex);
+      const auto header = context.client_metadata().find("authorization");
+      if (header != context.client_metadata().end()) shown = {header->second.data(), header->second.size()};
+    }
+    stream.Write(FakeScheduler::queued(2, 3, "4 GPUs are taken"));
+    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "lease:one"}, {"tls://host:8", "lease:two"}}));
+    return scheduler->await_release(stream) ? grpc::Status::OK : grpc::Status::CANCELLED;
+  });
+  const Finished app = run_to_end({program_path("pool-run"), "--server", url(*scheduler), "--gpus", "2", "--memory=8GiB", "--compute", "50", "--priority", "low", "--model",
+                                   "A 100&x", "--one-host", "--", "sh", "-c", "cat ${GPUPOOL#lease:}; stat -c %a ${GPUPOOL#lease:}; exit 5"},
+                                  home.with());
+  INFO(app.output);
+  CHECK(app.status == 5);
+  CHECK(has(app.output, "waiting for 2 GPUs: place 2 of 3; 4 GPUs are taken\n"));
+  CHECK(has(app.output, "gpupool lease 1\ntcp://192.0.2.1:7 lease:one\ntls://host:8 lease:two\n600\n"));
+  REQUIRE(scheduler->await_calls(2));
+  const Calls calls = scheduler->calls();
+  const pool::Request& request = calls[0].request();
+  CHECK(request.gpus() == 2);
+  CHECK(request.memory_bytes() == 8ull << 30);
+  CHECK(request.compute_milli() == 500);
+  CHECK(request.priority() == lease::BEST_EFFORT);
+  CHECK(request.models(0) == "A 100&x");
+  CHECK(request.one_host());
+  CHECK(request.pid() > 0);
+  CHECK(calls[1].has_release());
+  CHECK(eventually([&] { return home.is_empty(); }));
+  const std::lock_guard lock(mutex);
+  CHECK(shown == "Bearer the-token");
+}
+
+TEST_CASE("who is interrupted while it waits gives its place back") {
+  const Home home;
+  std::unique_ptr<FakeScheduler> scheduler;
+  scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext&) {
+    stream.Write(FakeScheduler::queued(1, 1, ""));
+    return scheduler->await_release(stream) ? grpc::Status::OK : grpc::Status::CANCELLED;
+  });
+  for (const int signal : {SIGINT, SIGKILL}) {
+    const size_t before = scheduler->calls().size();
+    Process waiting({program_path("pool-run"), "--server", url(*scheduler), "--", "true"}, home.with());
+    REQUIRE(waiting.await_output("waiting for 1 GPU: place 1 of 1\n"));
+    waiting.signal(signal);
+    CHECK(waiting.wait() == 128 + signal);
+    REQUIRE(scheduler->await_calls(before + 2));
+    CHECK(scheduler->calls().back().has_release());
+    CHECK(waiting.await_end_of_output());
+  }
+  CHECK(home.is_empty());
+}
+
+TEST_CASE("what the scheduler refuses, and an address that makes no sense, end with the reason") {
+  const Home home;
+  FakeScheduler scheduler([](const pool::AcquireCall&, Stream&, grpc::ServerContext&) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no GPU here has 900 GiB");
+  });
+  const Finished refused = run_to_end({program_path("pool-run"), "--server", url(scheduler), "--", "true"}, home.with());
+  CHECK(refused.status == 125);
+  CHECK(has(refused.output, "no GPU here has 900 GiB"));
+  CHECK(scheduler.calls().size() == 1);
+
+  const Finished wrong = run_to_end({program_path("pool-run"), "--server", url(scheduler), "--gpus", "none", "true"}, home.with());
+  CHECK(wrong.status == 2);
+  CHECK(has(wrong.output, "gpus must be"));
+  const Finished no_pool = run_to_end({program_path("pool-run"), "--server", "tcp://h:1", "--gpus", "2", "true"}, home.with());
+  CHECK(no_pool.status == 2);
+  CHECK(has(no_pool.output, "--gpus asks a pool"));
+  CHECK(run_to_end({program_path("pool-run"), "--gpus"}, home.with()).status == 2);
+  CHECK(home.is_empty());
+}
+
+TEST_CASE("a scheduler that nobody reaches is named") {
+  const Home home;
+  uint16_t port = 0;
+  {
+    const FakeScheduler gone([](const pool::AcquireCall&, Stream&, grpc::ServerContext&) { return grpc::Status::OK; });
+    port = static_cast<uint16_t>(gone.port());
+  }
+  const Finished refused = run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:" + std::to_string(port), "true"}, home.with());
+  CHECK(refused.status == 125);
+  CHECK(has(refused.output, "no scheduler can be reached"));
+  CHECK(has(refused.output, std::to_string(port)));
+}
+
+TEST_CASE("a lease survives its scheduler, its tokens are renewed, and its end is told") {
+  const Home home;
+  std::atomic<int> step{0};
+  auto scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
+    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "old"}}));
+    while (step == 0 && !context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down");
+  });
+  const int port = scheduler->port();
+  const std::string script = "until grep -q NEW ${GPUPOOL#lease:}; do sleep 0.05; done; echo renewed; until grep -qv . ${GPUPOOL#lease:} || [ $(wc -l <${GPUPOOL#lease:}) = 1 ]; do sleep 0.05; done; echo over";
+  Process app({program_path("pool-run"), "--server", url(*scheduler), "--", "sh", "-c", script}, home.with());
+  REQUIRE(scheduler->await_calls(1));
+  step = 1;
+  CHECK(app.await_output("lost the scheduler"));
+  scheduler.reset();
+  scheduler = std::make_unique<FakeScheduler>(
+      [&](const pool::AcquireCall& first, Stream& stream, grpc::ServerContext& context) {
+        if (first.resume().lease() != "the lease" || first.resume().secret() != "the secret") return grpc::Status(grpc::StatusCode::NOT_FOUND, "who?");
+        stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "NEW"}}));
+        while (step == 1 && !context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        pool::AcquireEvent ended;
+        ended.mutable_ended()->set_why(pool::Ended::PREEMPTED);
+        ended.mutable_ended()->set_reason("somebody with priority needs it");
+        stream.Write(ended);
+        return grpc::Status::OK;
+      },
+      port);
+  CHECK(app.await_output("renewed"));
+  CHECK(has(app.output(), "the scheduler is back"));
+  step = 2;
+  CHECK(app.wait() == 0);
+  CHECK(app.await_end_of_output());
+  CHECK(has(app.output(), "the lease has ended: somebody with priority needs it"));
+  CHECK(has(app.output(), "over"));
+  CHECK(eventually([&] { return home.is_empty(); }));
+}
+
+TEST_CASE("another scheduler of the pool is asked where one does not lead or is away") {
+  const Home home;
+  FakeScheduler leader(grants({{"tcp://192.0.2.1:7", "x"}}));
+  FakeScheduler other([&](const pool::AcquireCall&, Stream&, grpc::ServerContext& context) {
+    context.AddTrailingMetadata("leader", leader.address());
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "not the leader");
+  });
+  CHECK(run_to_end({program_path("pool-run"), "--server", url(other), "true"}, home.with()).status == 0);
+  CHECK(leader.calls().size() == 1);
+  CHECK(run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:1," + leader.address(), "true"}, home.with()).status == 0);
+  CHECK(leader.calls().size() == 2);
+}
+
+TEST_CASE("the library asks for a lease itself, and fails with the reason") {
+  const Home home;
+  PooldProcess poold("softgpu");
+  FakeScheduler scheduler(grants({{poold.url(), "lease:x"}}));
+  const Environment environment = home.with({{"LD_LIBRARY_PATH", fs::path(program_path("pool-run")).parent_path().parent_path() / "lib" / "client"}, {"GPUPOOL", url(scheduler) + "?gpus=1"}});
+  const Finished app = run_to_end({DEVICE_COUNT_APP}, environment);
+  INFO(app.output);
+  CHECK(app.status == 0);
+  CHECK(has(app.output, "devices: 1"));
+  CHECK(poold.await_log("session_ended"));
+  CHECK(eventually([&] { return home.is_empty(); }));
+
+  Environment wrong = environment;
+  wrong["GPUPOOL"] = url(scheduler) + "?gpus=x";
+  const Finished refused = run_to_end({DEVICE_COUNT_APP}, wrong);
+  CHECK(has(refused.output, "gpus must be"));
+  CHECK(refused.status == 1);
+}
