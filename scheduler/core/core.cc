@@ -1,0 +1,86 @@
+#include "scheduler/core/core.h"
+
+#include "protocol/lease/token.h"
+#include "scheduler/core/records.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+constexpr Time kPlacesEvery = 200;
+
+}  // namespace
+
+Core::Core(MakeId make_id, const MakePlacer& make_placer, Time now)
+    : make_id_(std::move(make_id)), started_(now), placer_(make_placer(nodes_)) {}
+
+void Core::configure(const std::vector<ConfiguredTenant>& tenants, Time now) {
+  for (auto& [name, tenant] : tenants_) tenant.configured = false;
+  for (const ConfiguredTenant& configured : tenants) {
+    Tenant& known = tenant(configured.name);
+    known.configured = true;
+    known.as_configured = default_quota();
+    known.as_configured.MergeFrom(configured.quota);
+    known.combine();
+    known.count(now);
+  }
+  ++capacity_;
+  dirty_ = true;
+}
+
+Tenant& Core::tenant(const std::string& name) {
+  Tenant& tenant = tenants_[name];
+  if (tenant.name.empty()) {
+    tenant.name = name;
+    tenant.as_configured = default_quota();
+    tenant.combine();
+  }
+  return tenant;
+}
+
+Lease* Core::find_lease(const LeaseId& id) {
+  const auto found = leases_.find(id);
+  return found == leases_.end() ? nullptr : &found->second;
+}
+
+Lease* Core::held_by(Stream stream) {
+  const auto found = holders_.find(stream);
+  return found == holders_.end() ? nullptr : find_lease(found->second);
+}
+
+void Core::refuse(Stream stream, Refusal::Kind kind, const std::string& reason) {
+  effects_.holders.push_back({stream, Refusal{kind, reason}, true});
+}
+
+void Core::tick(Time now) {
+  for (auto& [name, node] : nodes_) check_node(node, now);
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const LeaseId id = deadlines_.begin()->second;
+    due(*find_lease(id), now);
+  }
+  if (!settled_ && settled(now)) {
+    settled_ = true;
+    refuse_impossible();
+  }
+  if (places_changed_ && now >= places_told_ + kPlacesEvery) tell_places(now);
+}
+
+Effects Core::take(Time now) {
+  for (const LeaseId& id : dirty_leases_) {
+    const Lease* const lease = find_lease(id);
+    effects_.writes.push_back({lease_key(id), lease ? std::optional(lease_record(*lease)) : std::nullopt});
+  }
+  dirty_leases_.clear();
+  for (const std::string& name : dirty_nodes_) {
+    const auto node = nodes_.find(name);
+    effects_.writes.push_back({node_key(name), node == nodes_.end() ? std::nullopt : std::optional(node_record(node->second))});
+  }
+  dirty_nodes_.clear();
+  for (const std::string& name : to_answer_) {
+    const auto node = nodes_.find(name);
+    if (node != nodes_.end() && node->second.stream != 0) effects_.nodes.push_back({node->second.stream, orders(node->second, now), {}});
+  }
+  to_answer_.clear();
+  return std::exchange(effects_, {});
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,64 @@
+#include "scheduler/core/demand.h"
+
+#include <algorithm>
+
+namespace gpupool::scheduler {
+namespace {
+
+constexpr uint32_t kMostGpus = 4096;
+constexpr int kMostWords = 16;
+constexpr size_t kLongestWord = 128;
+constexpr size_t kLongestText = 1024;
+
+template <class Words>
+std::optional<std::string> check_words(const char* what, const Words& words) {
+  if (words.size() > kMostWords) return std::string("more than 16 ") + what;
+  for (const std::string& word : words) {
+    if (word.empty() || word.size() > kLongestWord) return std::string(what) + " must have 1 to 128 characters";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Demand::Demand(const pool::Request& request)
+    : gpus(request.gpus()),
+      milli(request.compute_milli()),
+      memory(request.memory_bytes()),
+      models(request.models().begin(), request.models().end()),
+      one_host(request.one_host() || request.gpus() == 1),
+      host{request.cpu_milli(), request.host_memory_bytes()} {}
+
+Amount Demand::of(const Gpu& gpu) const {
+  const uint64_t all = gpu.book.total.memory;
+  if (milli == kWholeGpu) return {milli, all};
+  return {milli, memory != 0 ? memory : static_cast<uint64_t>(static_cast<unsigned __int128>(all) * milli / kWholeGpu)};
+}
+
+bool Demand::suits(const Gpu& gpu) const {
+  return memory <= gpu.book.total.memory && (models.empty() || models.contains(gpu.model));
+}
+
+std::string Demand::shape() const {
+  std::string text;
+  for (const uint64_t word : {uint64_t{gpus}, uint64_t{milli}, memory, uint64_t{one_host}, host.cpu_milli, host.memory}) {
+    text += std::to_string(word) + ' ';
+  }
+  for (const std::string& model : models) text += model + '\n';
+  return text;
+}
+
+std::optional<std::string> check_request(const pool::Request& request) {
+  if (request.gpus() == 0 || request.gpus() > kMostGpus) return "gpus must be 1 to 4096";
+  if (request.compute_milli() == 0 || request.compute_milli() > kWholeGpu) return "compute_milli must be 1 to 1000";
+  if (!lease::Mode_IsValid(request.mode())) return "unknown mode";
+  if (!lease::Priority_IsValid(request.priority())) return "unknown priority";
+  if (auto wrong = check_words("models", request.models())) return wrong;
+  if (auto wrong = check_words("near", request.near())) return wrong;
+  if (auto wrong = check_words("apart_from", request.apart_from())) return wrong;
+  if (auto wrong = check_words("labels", request.labels())) return wrong;
+  if (std::max(request.program().size(), request.host().size()) > kLongestText) return "program and host must be at most 1024 bytes";
+  return std::nullopt;
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,63 @@
+#include "scheduler/core/inventory.h"
+
+#include <algorithm>
+
+#include "protocol/lease/token.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+constexpr size_t kBootBytes = 16;
+constexpr size_t kUuidBytes = 40;
+constexpr int kMostGpus = 16;
+constexpr int kMostAddresses = 8;
+constexpr size_t kLongestText = 256;
+constexpr uint64_t kMostMemory = uint64_t{1} << 50;
+
+bool is_text(const std::string& text, size_t shortest) {
+  return text.size() >= shortest && text.size() <= kLongestText &&
+         std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+}
+
+bool is_uuid(const std::string& text) {
+  return text.size() == kUuidBytes && text.starts_with("GPU-") && std::all_of(text.begin() + 4, text.end(), [](unsigned char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || c == '-';
+         });
+}
+
+}  // namespace
+
+std::optional<std::string> check_inventory(const pool::Inventory& inventory) {
+  if (!lease::is_name(inventory.node())) return "its name is no name";
+  if (inventory.boot().size() != kBootBytes) return "boot must have 16 bytes";
+  if (inventory.addresses().empty() || inventory.addresses_size() > kMostAddresses) return "it must have 1 to 8 addresses for clients";
+  for (const std::string& address : inventory.addresses()) {
+    if (!is_text(address, 1)) return "an address makes no sense";
+  }
+  for (const std::string* text : {&inventory.rack(), &inventory.zone(), &inventory.version()}) {
+    if (!is_text(*text, 0)) return "rack, zone and version must be printable and short";
+  }
+  if (inventory.host_memory_bytes() > kMostMemory) return "its host memory makes no sense";
+  if (inventory.gpus_size() > kMostGpus) return "it has more than 16 GPUs";
+  std::set<std::string> uuids;
+  for (const pool::Gpu& gpu : inventory.gpus()) {
+    if (!is_uuid(gpu.uuid())) return "a GPU's UUID is none";
+    if (!uuids.insert(gpu.uuid()).second) return "it has GPU " + gpu.uuid() + " twice";
+    if (!is_text(gpu.model(), 1)) return "a GPU's model makes no sense";
+    if (gpu.memory_bytes() == 0 || gpu.memory_bytes() > kMostMemory) return "a GPU's memory makes no sense";
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> contradiction(const pool::Inventory& before, const pool::Inventory& now) {
+  const auto lied = [](const std::string& what) { return "it contradicts itself: " + what + " is not what the same process said before"; };
+  if (before.gpus_size() != now.gpus_size()) return lied("its number of GPUs");
+  for (int i = 0; i < before.gpus_size(); ++i) {
+    const pool::Gpu &a = before.gpus(i), &b = now.gpus(i);
+    if (a.uuid() != b.uuid() || a.model() != b.model() || a.memory_bytes() != b.memory_bytes()) return lied("GPU " + std::to_string(i));
+  }
+  if (before.cpu_milli() != now.cpu_milli() || before.host_memory_bytes() != now.host_memory_bytes()) return lied("its CPU or host memory");
+  return std::nullopt;
+}
+
+}  // namespace gpupool::scheduler

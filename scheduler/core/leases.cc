@@ -1,0 +1,314 @@
+// The core's holders and leases.
+#include "protocol/lease/token.h"
+#include "scheduler/core/core.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+// On every GPU and host that the lease has a part of.
+template <class Change>
+void each_book(const LeasePart& part, Change change) {
+  for (const auto& share : part.shares) change(part.node->gpus[share.gpu].book, share.amount);
+  change(part.node->host, part.host);
+}
+
+}  // namespace
+
+void Core::request(Stream stream, const std::string& name, const pool::Request& request, std::optional<Time> arrived, Time now) {
+  counters_.set_requests(counters_.requests() + 1);
+  Tenant& whose = tenant(name);
+  const auto no = [&](Refusal::Kind kind, const std::string& why) {
+    counters_.set_refused(counters_.refused() + 1);
+    note("request_refused", {{"tenant", name}, {"program", request.program()}, {"host", request.host()}, {"reason", why}});
+    refuse(stream, kind, why);
+  };
+  if (const auto wrong = check_request(request)) return no(Refusal::Kind::invalid, *wrong);
+  if (const auto why = never_allowed(request, whose)) return no(Refusal::Kind::invalid, *why);
+  const Demand demand(request);
+  std::string shape = demand.shape();
+  if (const auto& why = never_places(demand, shape); why && settled(now)) return no(Refusal::Kind::invalid, *why);
+  if (whose.quota.waiting() != 0 && whose.waiting >= whose.quota.waiting()) {
+    return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + std::to_string(whose.waiting) + " requests in the queue already");
+  }
+  Waiter waiter;
+  waiter.stream = stream;
+  waiter.number = ++requests_;
+  waiter.tenant = name;
+  waiter.request = request;
+  waiter.request.clear_ticket();
+  waiter.arrived = arrived.value_or(now);
+  waiter.shape = std::move(shape);
+  queue_.add(std::move(waiter));
+  ++whose.waiting;
+  dirty_ = places_changed_ = true;
+}
+
+void Core::grant(Waiter& waiter, const std::vector<Spot>& spots, Time now) {
+  const Demand demand(waiter.request);
+  Tenant& whose = tenant(waiter.tenant);
+  Lease lease;
+  lease.id = make_id_();
+  lease.tenant = waiter.tenant;
+  lease.request = waiter.request;
+  lease.granted = now;
+  lease.to_device_bytes_per_second = whose.quota.to_device_bytes_per_second();
+  lease.to_host_bytes_per_second = whose.quota.to_host_bytes_per_second();
+  lease.sessions = whose.quota.sessions();
+  for (const Spot& spot : spots) {
+    if (lease.parts.empty() || lease.parts.back().node != spot.node) {
+      lease.parts.push_back({.node = spot.node, .shares = {}, .host = demand.host});
+      spot.node->host.used += demand.host;
+    }
+    Gpu& gpu = spot.node->gpus[spot.gpu];
+    lease.parts.back().shares.push_back({spot.gpu, demand.of(gpu)});
+    gpu.book.used += demand.of(gpu);
+  }
+  lease.holder = waiter.stream;
+  const Stream stream = waiter.stream;
+  counters_.set_grant_wait_ms(counters_.grant_wait_ms() + static_cast<uint64_t>(std::max<Time>(0, now - waiter.arrived)));
+  counters_.set_granted(counters_.granted() + 1);
+  ++whose.granted;
+  --whose.waiting;
+  queue_.remove(stream);
+  places_changed_ = true;
+  Lease& kept = adopt(std::move(lease), now);
+  holders_[stream] = kept.id;
+  for (const LeasePart& part : kept.parts) changed(*part.node, false);
+  note("lease_granted", {{"lease", lease::hexadecimal(kept.id)},
+                         {"tenant", kept.tenant},
+                         {"program", kept.request.program()},
+                         {"host", kept.request.host()},
+                         {"gpus", std::to_string(kept.request.gpus())},
+                         {"compute_milli", std::to_string(kept.request.compute_milli())},
+                         {"node", kept.parts.front().node->name()},
+                         {"nodes", std::to_string(kept.parts.size())}});
+  announce(kept, now);
+}
+
+// What it has is in the books as used; the rest of what follows from a lease's being there is done here.
+Lease& Core::adopt(Lease lease, Time now) {
+  Lease& kept = leases_[lease.id] = std::move(lease);
+  Tenant& whose = tenant(kept.tenant);
+  whose.count(now);
+  kept.counted = true;
+  ++whose.leases;
+  for (const LeasePart& part : kept.parts) {
+    for (const auto& share : part.shares) {
+      whose.milli += share.amount.milli;
+      whose.memory += share.amount.memory;
+    }
+    each_book(part, [&](auto& book, const auto& amount) {
+      if (kept.ending) book.ending += amount;
+      else if (kept.preemptible()) book.preemptible += amount;
+    });
+    part.node->leases.insert(kept.id);
+    note_labels(kept, *part.node, true);
+  }
+  if (kept.ending) set_deadline(kept, std::max(now, kept.end_at));
+  else set_deadline(kept, now + policy_.hold_ms());
+  return kept;
+}
+
+void Core::note_labels(const Lease& lease, const Node& node, bool there) {
+  const auto note_in = [&](Where& where, const auto& labels) {
+    for (const std::string& label : labels) {
+      const auto key = std::make_pair(lease.tenant, label);
+      auto& nodes = where[key];
+      if (there) {
+        ++nodes[&node];
+      } else if (--nodes[&node] == 0) {
+        nodes.erase(&node);
+        if (nodes.empty()) where.erase(key);
+      }
+    }
+  };
+  note_in(labelled_, lease.request.labels());
+  note_in(repelling_, lease.request.apart_from());
+}
+
+// Tells its holder all of it, with tokens of the present.
+void Core::announce(Lease& lease, Time now) {
+  Grant grant{.lease = lease.id, .servers = {}, .expires = now + policy_.token_ms(), .hold_ms = policy_.hold_ms()};
+  for (const LeasePart& part : lease.parts) {
+    GrantedServer& server = grant.servers.emplace_back();
+    server.address = part.node->inventory.addresses(0);
+    lease::Lease& token = server.lease;
+    token.set_id(lease.id);
+    token.set_serial(lease.serial);
+    token.set_tenant(lease.tenant);
+    token.set_node(part.node->name());
+    token.set_boot(part.node->boot());
+    for (const auto& share : part.shares) {
+      lease::Share& out = *token.add_shares();
+      out.set_gpu_uuid(part.node->gpus[share.gpu].uuid);
+      out.set_compute_milli(share.amount.milli);
+      out.set_memory_bytes(share.amount.memory);
+    }
+    token.set_issued_ms(now);
+    token.set_expires_ms(grant.expires);
+    token.set_mode(lease.request.mode());
+    token.set_priority(lease.request.priority());
+    token.set_to_device_bytes_per_second(lease.to_device_bytes_per_second);
+    token.set_to_host_bytes_per_second(lease.to_host_bytes_per_second);
+    token.set_sessions(lease.sessions);
+  }
+  effects_.holders.push_back({lease.holder, std::move(grant)});
+  dirty_leases_.insert(lease.id);
+  set_deadline(lease, now + policy_.token_ms() / 2);
+}
+
+void Core::set_deadline(Lease& lease, Time deadline) {
+  deadlines_.erase({lease.deadline, lease.id});
+  lease.deadline = deadline;
+  if (deadline != 0) deadlines_.insert({deadline, lease.id});
+}
+
+void Core::due(Lease& lease, Time now) {
+  if (lease.ending) {
+    set_deadline(lease, 0);
+    tell_end(lease, now, true);
+  } else if (lease.holder != 0) {
+    ++lease.serial;
+    counters_.set_renewed(counters_.renewed() + 1);
+    announce(lease, now);
+  } else {
+    end(lease, pool::Ended::EXPIRED, "its holder was away for too long", 0, now);
+  }
+}
+
+void Core::end(Lease& lease, pool::Ended::Why why, const std::string& reason, uint32_t grace_ms, Time now) {
+  const Time at = now + grace_ms;
+  if (lease.ending && lease.end_at <= at) return;
+  if (!lease.ending) {
+    for (const LeasePart& part : lease.parts) {
+      each_book(part, [&](auto& book, const auto& amount) {
+        if (lease.preemptible()) book.preemptible -= amount;
+        book.ending += amount;
+      });
+    }
+    lease.ending = true;
+    lease.why = why;
+    lease.reason = reason;
+    ++ended_[why];
+    note("lease_ending", {{"lease", lease::hexadecimal(lease.id)},
+                          {"tenant", lease.tenant},
+                          {"why", pool::Ended::Why_Name(why)},
+                          {"reason", reason},
+                          {"grace_ms", std::to_string(grace_ms)}});
+  }
+  lease.end_at = at;
+  dirty_leases_.insert(lease.id);
+  tell_end(lease, now, grace_ms == 0);
+  set_deadline(lease, grace_ms == 0 ? 0 : at);
+  for (const LeasePart& part : lease.parts) answer(*part.node);
+  dirty_ = true;  // the head of the queue may wait for it
+}
+
+void Core::tell_end(Lease& lease, Time, bool over) {
+  if (lease.holder == 0) return;
+  pool::Ended ended;
+  ended.set_why(lease.why);
+  ended.set_reason(lease.reason);
+  ended.set_at_ms(over ? 0 : lease.end_at);
+  effects_.holders.push_back({lease.holder, std::move(ended), over});
+  if (!over) return;
+  holders_.erase(lease.holder);
+  lease.holder = 0;
+}
+
+void Core::uncount(Lease& lease, Time now) {
+  if (!std::exchange(lease.counted, false)) return;
+  Tenant& whose = tenant(lease.tenant);
+  whose.count(now);
+  --whose.leases;
+  for (const LeasePart& part : lease.parts) {
+    for (const auto& share : part.shares) {
+      whose.milli -= share.amount.milli;
+      whose.memory -= share.amount.memory;
+    }
+  }
+  ++capacity_;  // of its quota
+}
+
+// Nothing of it can be used on that node any more. The lease is ending; with its last part it is forgotten.
+void Core::part_gone(Lease& lease, Node& node, Time now) {
+  const auto part = std::find_if(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& one) { return one.node == &node; });
+  if (part == lease.parts.end()) return;
+  if (lease.parts.size() == 1 || lease.why == pool::Ended::NODE_LOST) uncount(lease, now);
+  each_book(*part, [](auto& book, const auto& amount) {
+    book.used -= amount;
+    book.ending -= amount;
+  });
+  if (lease.counted) {  // what goes with a part is not its tenant's any more
+    Tenant& whose = tenant(lease.tenant);
+    whose.count(now);
+    for (const auto& share : part->shares) {
+      whose.milli -= share.amount.milli;
+      whose.memory -= share.amount.memory;
+    }
+  }
+  node.leases.erase(lease.id);
+  note_labels(lease, node, false);
+  lease.parts.erase(part);
+  dirty_leases_.insert(lease.id);
+  changed(node, true);
+  if (!lease.parts.empty()) return;
+  tell_end(lease, now, true);
+  set_deadline(lease, 0);
+  note("lease_gone", {{"lease", lease::hexadecimal(lease.id)},
+                      {"tenant", lease.tenant},
+                      {"why", pool::Ended::Why_Name(lease.why)},
+                      {"seconds", std::to_string(std::max<Time>(0, now - lease.granted) / 1000)}});
+  leases_.erase(LeaseId(lease.id));
+}
+
+void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Time now) {
+  Lease* const lease = find_lease(id);
+  if (!lease || lease->tenant != name) {
+    pool::Ended ended;
+    ended.set_why(pool::Ended::EXPIRED);
+    ended.set_reason("the lease is over: it ended while its holder was away");
+    effects_.holders.push_back({stream, std::move(ended), true});
+    return;
+  }
+  if (lease->holder != 0) {
+    refuse(lease->holder, Refusal::Kind::busy, "its holder has opened another connection");
+    holders_.erase(lease->holder);
+  }
+  lease->holder = stream;
+  holders_[stream] = id;
+  if (lease->ending) return tell_end(*lease, now, lease->end_at <= now);
+  counters_.set_resumed(counters_.resumed() + 1);
+  ++lease->serial;
+  announce(*lease, now);
+}
+
+void Core::release(Stream stream, Time now) {
+  if (Lease* const lease = held_by(stream)) {
+    if (lease->ending) tell_end(*lease, now, true);  // before the grace is over
+    end(*lease, pool::Ended::RELEASED, "given back", 0, now);
+    return;
+  }
+  if (!queue_.find(stream)) return;
+  holder_cut(stream, now);
+  pool::Ended ended;
+  ended.set_reason("given back");
+  effects_.holders.push_back({stream, std::move(ended), true});
+}
+
+void Core::holder_cut(Stream stream, Time now) {
+  if (Waiter* const waiter = queue_.find(stream)) {
+    --tenant(waiter->tenant).waiting;
+    counters_.set_gave_up(counters_.gave_up() + 1);
+    queue_.remove(stream);
+    dirty_ = places_changed_ = true;
+    return;
+  }
+  Lease* const lease = held_by(stream);
+  if (!lease) return;
+  holders_.erase(stream);
+  lease->holder = 0;
+  if (!lease->ending) set_deadline(*lease, now + policy_.hold_ms());
+}
+
+}  // namespace gpupool::scheduler

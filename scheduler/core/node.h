@@ -1,0 +1,99 @@
+// A GPU host as the scheduler's core knows it: what it has, what is taken of it, and how it does.
+#pragma once
+#include <algorithm>
+#include <deque>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "scheduler/core/types.h"
+
+namespace gpupool::scheduler {
+
+constexpr uint32_t kWholeGpu = 1000;
+
+struct Amount {
+  uint32_t milli = 0;
+  uint64_t memory = 0;
+  Amount& operator+=(const Amount& other) { return milli += other.milli, memory += other.memory, *this; }
+  Amount& operator-=(const Amount& other) { return milli -= other.milli, memory -= other.memory, *this; }
+  bool within(const Amount& limit) const { return milli <= limit.milli && memory <= limit.memory; }
+  bool operator==(const Amount&) const = default;
+};
+inline Amount operator+(Amount a, const Amount& b) { return a += b; }
+// What is left; nothing where there is too little.
+inline Amount less(const Amount& a, const Amount& b) {
+  return {a.milli - std::min(a.milli, b.milli), a.memory - std::min(a.memory, b.memory)};
+}
+
+struct HostAmount {
+  uint64_t cpu_milli = 0;
+  uint64_t memory = 0;
+  HostAmount& operator+=(const HostAmount& other) { return cpu_milli += other.cpu_milli, memory += other.memory, *this; }
+  HostAmount& operator-=(const HostAmount& other) { return cpu_milli -= other.cpu_milli, memory -= other.memory, *this; }
+  bool within(const HostAmount& limit) const { return cpu_milli <= limit.cpu_milli && memory <= limit.memory; }
+  bool operator==(const HostAmount&) const = default;
+};
+inline HostAmount operator+(HostAmount a, const HostAmount& b) { return a += b; }
+inline HostAmount less(const HostAmount& a, const HostAmount& b) {
+  return {a.cpu_milli - std::min(a.cpu_milli, b.cpu_milli), a.memory - std::min(a.memory, b.memory)};
+}
+
+// The account of one thing that is shared.
+template <class T>
+struct Book {
+  T total;
+  T used;         // by all leases that are not gone
+  T ending;       // part of it: by those that are to go
+  T preemptible;  // part of it: by best-effort ones that are not ending
+  T reserved;     // for the head of the queue; with `used` it may be more than there is
+  T spare() const { return less(total, used + reserved); }
+};
+
+struct Gpu {
+  std::string uuid, model;
+  Book<Amount> book;
+  pool::GpuUse use;  // as reported
+};
+
+struct Node {
+  pool::Inventory inventory;
+  std::vector<Gpu> gpus;  // in the inventory's order
+  Book<HostAmount> host;
+  std::set<LeaseId> leases;  // with a part here
+
+  bool drained = false;
+  std::string drained_because;
+  std::string removed_boot;
+
+  Stream stream = 0;
+  Time heard = 0;         // of a node of the store: when the core was made
+  bool ever_heard = false;
+  bool silent = true;
+  bool lost = false;
+  bool ready = false;
+  std::string not_ready_because;
+  int64_t clock_ahead = 0;
+  std::string lie;        // why nothing that it says is believed; until it is another process, or an operator trusts it
+  Time flapping_until = 0;
+  std::deque<Time> attended;
+  bool was_open = false;   // as the placer knows it
+  std::string told_fence;
+  std::set<LeaseId> strangers;  // leases with sessions here that were not granted
+
+  const std::string& name() const { return inventory.node(); }
+  const std::string& boot() const { return inventory.boot(); }
+  bool forgotten() const { return boot().empty(); }  // an operator has removed it, and it has not been heard since
+  bool removed() const { return !removed_boot.empty() && removed_boot == boot(); }
+  std::string fence() const {
+    if (!lie.empty()) return lie;
+    if (removed()) return "an operator has removed it; restart its poold";
+    if (flapping_until > 0) return "it came and went too often within a minute";
+    if (!strangers.empty()) return "sessions run there with a lease that is over or was never granted";
+    return "";
+  }
+  // Leases are placed here.
+  bool open() const { return !silent && !lost && ready && !drained && fence().empty(); }
+};
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,207 @@
+// The core's nodes: they come, report, are fenced and get lost.
+#include "protocol/lease/token.h"
+#include "scheduler/core/core.h"
+#include "scheduler/core/inventory.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+constexpr size_t kOftenAttended = 6;  // within kMinute: flapping
+constexpr Time kMinute = 60'000;
+constexpr int64_t kClockTolerance = 5'000;
+constexpr int kSilentAfter = 3;       // heartbeats
+constexpr int kMostReportedLeases = 65'536;
+
+}  // namespace
+
+void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
+  const pool::Inventory& inventory = first.inventory();
+  const auto refuse_node = [&](Refusal::Kind kind, const std::string& why) {
+    note("node_refused", {{"node", inventory.node()}, {"reason", why}}, Note::Level::warning);
+    effects_.nodes.push_back({stream, {}, Refusal{kind, why}});
+  };
+  if (const auto wrong = check_inventory(inventory)) return refuse_node(Refusal::Kind::invalid, "the inventory: " + *wrong);
+  Node& node = nodes_[inventory.node()];
+  const bool same_process = node.boot() == inventory.boot();
+  if (node.stream != 0 && !same_process && !node.silent) return refuse_node(Refusal::Kind::busy, "another poold is there as node '" + node.name() + "'");
+  if (node.stream != 0) {
+    effects_.nodes.push_back({node.stream, {}, Refusal{Refusal::Kind::busy, "this poold has opened another connection"}});
+    node_streams_.erase(node.stream);
+  }
+  if (same_process) {
+    if (const auto lied = contradiction(node.inventory, inventory)) node.lie = *lied;
+    else if (node.lie.empty() && node.inventory.SerializeAsString() != inventory.SerializeAsString()) {
+      node.inventory = inventory;  // addresses, for example
+      dirty_nodes_.insert(node.name());
+    }
+  } else {
+    forget_leases(node, "node '" + inventory.node() + "' was started anew", now);
+    take_inventory(node, inventory);
+    node.lie.clear();
+    for (const Gpu& gpu : node.gpus) {
+      if (gpu_owner_[gpu.uuid] != node.name()) node.lie = "its GPU " + gpu.uuid + " is node '" + gpu_owner_[gpu.uuid] + "''s already";
+    }
+    if (!node.removed()) node.removed_boot.clear();
+    dirty_nodes_.insert(node.name());
+  }
+  node.stream = stream;
+  node_streams_[stream] = node.name();
+  node.attended.push_back(now);
+  while (node.attended.front() < now - kMinute) node.attended.pop_front();
+  if (node.attended.size() >= kOftenAttended) node.flapping_until = now + kMinute;
+  note("node_attends", {{"node", node.name()}, {"gpus", std::to_string(node.gpus.size())}, {"version", inventory.version()}});
+  take_report(node, first, now);
+}
+
+void Core::report(Stream stream, const pool::NodeReport& report, Time now) {
+  const auto found = node_streams_.find(stream);
+  if (found != node_streams_.end()) take_report(nodes_.at(found->second), report, now);
+}
+
+void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
+  node.heard = now;
+  node.ever_heard = true;
+  node.silent = false;
+  if (std::exchange(node.lost, false)) note("node_back", {{"node", node.name()}});
+  node.ready = report.ready();
+  node.not_ready_because = report.not_ready_because();
+  const int64_t ahead = report.now_ms() - now;
+  const bool skewed = std::abs(ahead) > kClockTolerance;
+  if (skewed && std::abs(node.clock_ahead) <= kClockTolerance) {
+    note("clock_skew", {{"node", node.name()}, {"ahead_ms", std::to_string(ahead)}}, Note::Level::warning);
+  }
+  node.clock_ahead = ahead;
+  for (int i = 0; i < report.gpus_size() && i < static_cast<int>(node.gpus.size()); ++i) {
+    for (Gpu& gpu : node.gpus) {
+      if (gpu.uuid == report.gpus(i).uuid()) gpu.use = report.gpus(i);
+    }
+  }
+  const auto part_on_node = [&](Lease& lease) {
+    return std::find_if(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) { return part.node == &node; });
+  };
+  for (const LeaseId& id : node.leases) part_on_node(*find_lease(id))->sessions = 0;
+  node.strangers.clear();
+  for (int i = 0; i < report.leases_size() && i < kMostReportedLeases; ++i) {
+    const pool::LeaseUse& use = report.leases(i);
+    Lease* const lease = find_lease(use.lease());
+    if (!lease || !node.leases.contains(use.lease())) {
+      if (use.sessions() > 0 && use.lease().size() == lease::kIdBytes) node.strangers.insert(use.lease());
+      continue;
+    }
+    lease->serial = std::max(lease->serial, use.serial());
+    part_on_node(*lease)->sessions = use.sessions();
+    if (use.sessions() > 0) continue;
+    if (!lease->ending) end(*lease, pool::Ended::EVICTED, "node '" + node.name() + "' has ended it", policy_.grace_ms(), now);
+    part_gone(*lease, node, now);
+  }
+  check_node(node, now);
+  answer(node);
+}
+
+void Core::node_cut(Stream stream, Time now) {
+  const auto found = node_streams_.find(stream);
+  if (found == node_streams_.end()) return;
+  Node& node = nodes_.at(found->second);
+  node_streams_.erase(found);
+  node.stream = 0;
+  node.silent = true;
+  note("node_cut", {{"node", node.name()}}, Note::Level::warning);
+  check_node(node, now);
+}
+
+// What follows from the time, and from what has been heard.
+void Core::check_node(Node& node, Time now) {
+  if (node.forgotten()) return;
+  if (now > node.heard + kSilentAfter * int64_t{policy_.heartbeat_ms()}) node.silent = true;
+  if (node.flapping_until <= now) node.flapping_until = 0;
+  if (!node.lost && now > node.heard + policy_.node_lost_ms()) {
+    node.lost = true;
+    counters_.set_nodes_lost(counters_.nodes_lost() + 1);
+    note("node_lost", {{"node", node.name()}, {"leases", std::to_string(node.leases.size())}}, Note::Level::warning);
+    for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
+      Lease& lease = *find_lease(id);
+      end(lease, pool::Ended::NODE_LOST, "node '" + node.name() + "' cannot be heard", policy_.grace_ms(), now);
+      uncount(lease, now);
+    }
+  }
+  const std::string fence = node.fence();
+  if (fence != node.told_fence) {
+    if (!fence.empty()) {
+      counters_.set_nodes_fenced(counters_.nodes_fenced() + 1);
+      note("node_fenced", {{"node", node.name()}, {"reason", fence}}, Note::Level::warning);
+    } else {
+      note("node_unfenced", {{"node", node.name()}});
+    }
+    node.told_fence = fence;
+    answer(node);
+  }
+  if (node.open() != node.was_open) {
+    node.was_open = node.open();
+    changed(node, node.was_open);
+  }
+}
+
+// What it has, or what is free there, is another.
+void Core::changed(Node& node, bool more_free) {
+  placer_->changed(node);
+  if (more_free) ++capacity_;
+  dirty_ = places_changed_ = true;
+}
+
+// Its process is not there any more, and with it all that could be used there.
+void Core::forget_leases(Node& node, const std::string& reason, Time now) {
+  for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
+    Lease& lease = *find_lease(id);
+    end(lease, pool::Ended::NODE_LOST, reason, lease.parts.size() == 1 ? 0 : policy_.grace_ms(), now);
+    part_gone(lease, node, now);
+  }
+}
+
+// Nothing is leased there.
+void Core::take_inventory(Node& node, const pool::Inventory& inventory) {
+  if (std::any_of(reservation_.begin(), reservation_.end(), [&](const Spot& spot) { return spot.node == &node; })) lift_reservation();
+  placer_->removed(node);
+  for (const Gpu& gpu : node.gpus) {
+    total_.milli -= kWholeGpu;
+    total_.memory -= gpu.book.total.memory;
+    if (gpu_owner_[gpu.uuid] == node.name()) gpu_owner_.erase(gpu.uuid);
+  }
+  node.inventory = inventory;
+  node.gpus.clear();
+  for (const pool::Gpu& has : inventory.gpus()) {
+    Gpu& gpu = node.gpus.emplace_back();
+    gpu.uuid = has.uuid();
+    gpu.model = has.model();
+    gpu.book.total = {kWholeGpu, has.memory_bytes()};
+    total_.milli += kWholeGpu;
+    total_.memory += has.memory_bytes();
+    gpu_owner_.insert({gpu.uuid, node.name()});
+  }
+  node.host = {};
+  node.host.total = {inventory.cpu_milli(), inventory.host_memory_bytes()};
+  never_.clear();
+  changed(node, true);
+}
+
+pool::NodeOrders Core::orders(const Node& node, Time now) const {
+  pool::NodeOrders orders;
+  orders.set_heartbeat_ms(policy_.heartbeat_ms());
+  orders.set_now_ms(now);
+  orders.set_fenced_because(node.fence());
+  for (const LeaseId& id : node.leases) {
+    const Lease& lease = leases_.at(id);
+    if (!lease.ending) continue;
+    pool::EndLease& order = *orders.add_end();
+    order.set_lease(id);
+    order.set_reason(lease.reason);
+    order.set_grace_ms(static_cast<uint32_t>(std::max<Time>(0, lease.end_at - now)));
+  }
+  for (const LeaseId& id : node.strangers) {
+    pool::EndLease& order = *orders.add_end();
+    order.set_lease(id);
+    order.set_reason("this lease is over");
+  }
+  return orders;
+}
+
+}  // namespace gpupool::scheduler

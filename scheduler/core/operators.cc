@@ -1,0 +1,164 @@
+// What operators tell the core.
+#include <algorithm>
+
+#include "protocol/lease/token.h"
+#include "scheduler/core/core.h"
+#include "scheduler/core/records.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+Error unknown(const std::string& what) { return {ErrorCode::unavailable, what}; }
+
+}  // namespace
+
+Result<Node*> Core::known_node(const std::string& name) {
+  const auto found = nodes_.find(name);
+  if (found == nodes_.end() || found->second.forgotten()) return unknown("there is no node '" + name + "'");
+  return &found->second;
+}
+
+Result<void> Core::drain(const std::string& name, const std::string& reason, bool evict, std::optional<uint32_t> grace_ms, Time now) {
+  const auto node = known_node(name);
+  if (!node) return node.error();
+  (*node)->drained = true;
+  (*node)->drained_because = reason;
+  dirty_nodes_.insert(name);
+  note("node_drained", {{"node", name}, {"reason", reason}, {"leases", std::to_string((*node)->leases.size())}});
+  if (evict) {
+    for (const LeaseId& id : std::set<LeaseId>((*node)->leases)) {
+      end(*find_lease(id), pool::Ended::EVICTED, "node '" + name + "' is drained: " + reason, grace_ms.value_or(policy_.grace_ms()), now);
+    }
+  }
+  check_node(**node, now);
+  return {};
+}
+
+Result<void> Core::undrain(const std::string& name, Time now) {
+  const auto known = known_node(name);
+  if (!known) return known.error();
+  Node& node = **known;
+  for (const Gpu& gpu : node.gpus) {
+    if (const std::string& owner = gpu_owner_.insert({gpu.uuid, name}).first->second; owner != name) {
+      return Error{ErrorCode::invalid, "its GPU " + gpu.uuid + " is node '" + owner + "''s: remove that one first"};
+    }
+  }
+  node.drained = false;
+  node.drained_because.clear();
+  node.lie.clear();
+  node.flapping_until = 0;
+  node.attended.clear();
+  never_.clear();
+  dirty_nodes_.insert(name);
+  note("node_undrained", {{"node", name}});
+  check_node(node, now);
+  return {};
+}
+
+Result<uint32_t> Core::remove_node(const std::string& name, Time now) {
+  const auto known = known_node(name);
+  if (!known) return known.error();
+  Node& node = **known;
+  if (node.stream != 0 && !node.silent) {
+    return Error{ErrorCode::invalid, "node '" + name + "' is there: drain it and stop its poold first"};
+  }
+  const uint32_t leases = static_cast<uint32_t>(node.leases.size());
+  note("node_removed", {{"node", name}, {"leases", std::to_string(leases)}});
+  forget_leases(node, "an operator has removed node '" + name + "'", now);
+  node.removed_boot = node.boot();
+  node_streams_.erase(node.stream);
+  node.stream = 0;
+  pool::Inventory none;
+  none.set_node(name);
+  take_inventory(node, none);
+  node.drained = false;
+  node.lost = false;
+  node.lie.clear();
+  dirty_nodes_.insert(name);
+  return leases;
+}
+
+Result<LeaseId> Core::evict(const std::string& text, const std::string& reason, std::optional<uint32_t> grace_ms, Time now) {
+  const auto lease = lease_called(text);
+  if (!lease) return lease.error();
+  end(*find_lease(*lease), pool::Ended::EVICTED, reason.empty() ? "ended by an operator" : reason, grace_ms.value_or(policy_.grace_ms()), now);
+  return *lease;
+}
+
+Result<LeaseId> Core::lease_called(const std::string& text) const {
+  std::optional<LeaseId> found;
+  for (const auto& [id, lease] : leases_) {
+    if (text.empty() || !lease::hexadecimal(id).starts_with(text)) continue;
+    if (found) return Error{ErrorCode::invalid, "several leases begin with '" + text + "'"};
+    found = id;
+  }
+  if (!found) return unknown("there is no lease '" + text + "'");
+  return *found;
+}
+
+Result<pool::TenantQuota> Core::set_quota(const std::string& name, const pool::TenantQuota& changes, Time) {
+  const auto found = tenants_.find(name);
+  if (found == tenants_.end()) return unknown("there is no tenant '" + name + "'");
+  if (const auto wrong = check_quota(changes)) return Error{ErrorCode::invalid, *wrong};
+  Tenant& tenant = found->second;
+  if (!tenant.set) tenant.set.emplace();
+  tenant.set->MergeFrom(changes);
+  tenant.combine();
+  effects_.writes.push_back({kQuotaPrefix + name, tenant.set->SerializeAsString()});
+  note("quota_set", {{"tenant", name}});
+  ++capacity_;
+  dirty_ = places_changed_ = true;
+  return tenant.quota;
+}
+
+Result<pool::TenantQuota> Core::clear_quota(const std::string& name, Time) {
+  const auto found = tenants_.find(name);
+  if (found == tenants_.end()) return unknown("there is no tenant '" + name + "'");
+  found->second.set.reset();
+  found->second.combine();
+  effects_.writes.push_back({kQuotaPrefix + name, std::nullopt});
+  note("quota_cleared", {{"tenant", name}});
+  ++capacity_;
+  dirty_ = places_changed_ = true;
+  return found->second.quota;
+}
+
+Result<pool::Policy> Core::set_policy(const pool::Policy& changes, Time) {
+  if (const auto wrong = check_policy(changes)) return Error{ErrorCode::invalid, *wrong};
+  pool::Policy wanted = policy_;
+  wanted.MergeFrom(changes);
+  if (wanted.node_lost_ms() < 2 * wanted.heartbeat_ms()) return Error{ErrorCode::invalid, "node_lost_ms must be at least two heartbeats"};
+  if (!placer_->set_policy(wanted.placement())) return Error{ErrorCode::invalid, "unknown placement '" + wanted.placement() + "'"};
+  policy_ = wanted;
+  effects_.writes.push_back({kPolicyKey, policy_.SerializeAsString()});
+  note("policy_set", {{"placement", policy_.placement()}});
+  ++capacity_;
+  dirty_ = true;
+  for (const auto& [name, node] : nodes_) answer(node);
+  return policy_;
+}
+
+Result<std::vector<std::string>> Core::why(const std::string& id, Time now) {
+  if (id.starts_with('q')) {
+    for (const auto& [stream, place] : places()) {
+      const Waiter& waiter = queue_.all().at(stream);
+      if ("q" + std::to_string(waiter.number) != id) continue;
+      return std::vector<std::string>{"place " + std::to_string(place) + " of " + std::to_string(queue_.size()),
+                                      "waiting for " + std::to_string((now - waiter.arrived) / 1000) + " s", explain(waiter)};
+    }
+    return unknown("nobody called '" + id + "' is waiting");
+  }
+  const auto found = lease_called(id);
+  if (!found) return found.error();
+  const Lease& lease = leases_.at(*found);
+  if (!lease.ending) return std::vector<std::string>{lease.holder != 0 ? "it is held" : "it waits for its holder to come back"};
+  std::vector<std::string> lines{std::string("it is ending: ") + pool::Ended::Why_Name(lease.why) + ", " + lease.reason};
+  if (lease.end_at > now) lines.push_back("its sessions end in " + std::to_string((lease.end_at - now + 999) / 1000) + " s");
+  for (const LeasePart& part : lease.parts) {
+    lines.push_back("waits for node '" + part.node->name() + "' to say that nothing of it is left there" +
+                    (part.node->silent ? "; the node cannot be heard" : part.sessions > 0 ? "; " + std::to_string(part.sessions) + " sessions" : ""));
+  }
+  return lines;
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,60 @@
+#include "scheduler/core/queue.h"
+
+namespace gpupool::scheduler {
+
+Waiter& Queue::add(Waiter waiter) {
+  lines_[waiter.request.priority()][waiter.tenant][{waiter.arrived, waiter.number}] = waiter.stream;
+  return waiting_[waiter.stream] = std::move(waiter);
+}
+
+void Queue::remove(Stream stream) {
+  const auto found = waiting_.find(stream);
+  if (found == waiting_.end()) return;
+  const Waiter& waiter = found->second;
+  lines_[waiter.request.priority()][waiter.tenant].erase({waiter.arrived, waiter.number});
+  waiting_.erase(found);
+}
+
+Waiter* Queue::find(Stream stream) {
+  const auto found = waiting_.find(stream);
+  return found == waiting_.end() ? nullptr : &found->second;
+}
+
+FairOrder::FairOrder(const Queue& queue, lease::Priority priority, const std::map<std::string, Tenant>& tenants, const PoolTotal& total)
+    : total_(total) {
+  for (const auto& [name, line] : queue.lines(priority)) {
+    if (line.empty()) continue;
+    const Tenant& tenant = tenants.at(name);
+    push({.share = 0, .arrived = {}, .tenant = &tenant, .milli = tenant.milli, .memory = tenant.memory, .at = line.begin(), .end = line.end()});
+  }
+}
+
+void FairOrder::push(Turn turn) {
+  Tenant would = {};
+  would.milli = turn.milli;
+  would.memory = turn.memory;
+  turn.share = would.share(total_) / turn.tenant->quota.weight();
+  turn.arrived = turn.at->first;
+  turns_.push(std::move(turn));
+}
+
+Stream FairOrder::next() {
+  if (turns_.empty()) return 0;
+  last_ = turns_.top();
+  turns_.pop();
+  const Stream stream = last_->at->second;
+  ++last_->at;  // whoever is granted leaves the line
+  return stream;
+}
+
+void FairOrder::granted(uint64_t milli, uint64_t memory) {
+  last_->milli += milli;
+  last_->memory += memory;
+  again();
+}
+
+void FairOrder::again() {
+  if (last_->at != last_->end) push(*last_);
+}
+
+}  // namespace gpupool::scheduler

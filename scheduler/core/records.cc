@@ -1,0 +1,136 @@
+#include "scheduler/core/records.h"
+
+#include "protocol/lease/token.h"
+#include "scheduler/core/core.h"
+#include "scheduler/core/records.pb.h"
+
+namespace gpupool::scheduler {
+
+std::string lease_key(const LeaseId& id) { return kLeasePrefix + lease::hexadecimal(id); }
+std::string node_key(const std::string& name) { return kNodePrefix + name; }
+
+std::string lease_record(const Lease& lease) {
+  LeaseRecord record;
+  record.set_id(lease.id);
+  record.set_tenant(lease.tenant);
+  *record.mutable_request() = lease.request;
+  for (const LeasePart& part : lease.parts) {
+    PartRecord& out = *record.add_parts();
+    out.set_node(part.node->name());
+    for (const auto& share : part.shares) {
+      lease::Share& stored = *out.add_shares();
+      stored.set_gpu_uuid(part.node->gpus[share.gpu].uuid);
+      stored.set_compute_milli(share.amount.milli);
+      stored.set_memory_bytes(share.amount.memory);
+    }
+    out.set_cpu_milli(static_cast<uint32_t>(part.host.cpu_milli));
+    out.set_host_memory_bytes(part.host.memory);
+  }
+  record.set_serial(lease.serial);
+  record.set_granted_ms(lease.granted);
+  record.set_to_device_bytes_per_second(lease.to_device_bytes_per_second);
+  record.set_to_host_bytes_per_second(lease.to_host_bytes_per_second);
+  record.set_sessions(lease.sessions);
+  if (lease.ending) {
+    record.set_ending(true);
+    record.set_why(lease.why);
+    record.set_reason(lease.reason);
+    record.set_end_at_ms(lease.end_at);
+  }
+  return record.SerializeAsString();
+}
+
+std::string node_record(const Node& node) {
+  NodeRecord record;
+  *record.mutable_inventory() = node.inventory;
+  record.set_drained(node.drained);
+  record.set_drained_because(node.drained_because);
+  record.set_removed_boot(node.removed_boot);
+  return record.SerializeAsString();
+}
+
+Result<void> Core::restore(const std::vector<std::pair<std::string, std::string>>& stored, Time now) {
+  const auto each = [&](std::string_view prefix, auto&& read) -> Result<void> {
+    for (const auto& [key, value] : stored) {
+      if (!key.starts_with(prefix)) continue;
+      if (const Result<void> good = read(key.substr(prefix.size()), value); !good) {
+        return Error{ErrorCode::invalid, "the store's record '" + key + "' makes no sense: " + good.error().message};
+      }
+    }
+    return {};
+  };
+  const Error unreadable{ErrorCode::invalid, "it cannot be read"};
+  Result<void> good = each(kPolicyKey, [&](const std::string&, const std::string& value) -> Result<void> {
+    pool::Policy changes;
+    if (!changes.ParseFromString(value) || check_policy(changes)) return unreadable;
+    policy_.MergeFrom(changes);
+    if (!placer_->set_policy(policy_.placement())) return Error{ErrorCode::invalid, "unknown placement '" + policy_.placement() + "'"};
+    return {};
+  });
+  if (good) {
+    good = each(kQuotaPrefix, [&](const std::string& name, const std::string& value) -> Result<void> {
+      pool::TenantQuota changes;
+      if (!changes.ParseFromString(value) || check_quota(changes)) return unreadable;
+      tenant(name).set = changes;
+      tenant(name).combine();
+      return {};
+    });
+  }
+  if (good) good = each(kNodePrefix, [&](const std::string&, const std::string& value) { return restore_node(value, now); });
+  if (good) good = each(kLeasePrefix, [&](const std::string&, const std::string& value) { return restore_lease(value, now); });
+  for (auto& [name, node] : nodes_) changed(node, true);
+  return good;
+}
+
+Result<void> Core::restore_node(const std::string& value, Time now) {
+  NodeRecord record;
+  if (!record.ParseFromString(value) || record.inventory().node().empty()) return Error{ErrorCode::invalid, "it cannot be read"};
+  Node& node = nodes_[record.inventory().node()];
+  node.drained = record.drained();
+  node.drained_because = record.drained_because();
+  node.removed_boot = record.removed_boot();
+  node.heard = now;
+  take_inventory(node, record.inventory());
+  return {};
+}
+
+// What has been granted is taken again, whatever anybody says: a share that does not fit shows that the store has been changed by
+// somebody else.
+Result<void> Core::restore_lease(const std::string& value, Time now) {
+  const auto wrong = [](const std::string& why) { return Error{ErrorCode::invalid, why}; };
+  LeaseRecord record;
+  if (!record.ParseFromString(value) || record.id().empty() || record.parts().empty()) return wrong("it cannot be read");
+  Lease lease;
+  lease.id = record.id();
+  lease.tenant = record.tenant();
+  lease.request = record.request();
+  lease.serial = record.serial();
+  lease.granted = record.granted_ms();
+  lease.to_device_bytes_per_second = record.to_device_bytes_per_second();
+  lease.to_host_bytes_per_second = record.to_host_bytes_per_second();
+  lease.sessions = record.sessions();
+  lease.ending = record.ending();
+  lease.why = record.why();
+  lease.reason = record.reason();
+  lease.end_at = record.end_at_ms();
+  for (const PartRecord& stored : record.parts()) {
+    const auto found = nodes_.find(stored.node());
+    if (found == nodes_.end()) return wrong("there is no node '" + stored.node() + "'");
+    Node& node = found->second;
+    LeasePart part{.node = &node, .shares = {}, .host = {stored.cpu_milli(), stored.host_memory_bytes()}};
+    for (const lease::Share& share : stored.shares()) {
+      const auto gpu = std::find_if(node.gpus.begin(), node.gpus.end(), [&](const Gpu& one) { return one.uuid == share.gpu_uuid(); });
+      if (gpu == node.gpus.end()) return wrong("node '" + node.name() + "' has no GPU '" + share.gpu_uuid() + "'");
+      part.shares.push_back({static_cast<uint32_t>(gpu - node.gpus.begin()), {share.compute_milli(), share.memory_bytes()}});
+      gpu->book.used += part.shares.back().amount;
+      if (!gpu->book.used.within(gpu->book.total)) return wrong("GPU '" + gpu->uuid + "' has been granted twice");
+    }
+    node.host.used += part.host;
+    if (!node.host.used.within(node.host.total)) return wrong("node '" + node.name() + "' has not so much CPU or memory");
+    lease.parts.push_back(std::move(part));
+  }
+  adopt(std::move(lease), now);
+  return {};
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,24 @@
+// The scheduler's records in the store: under which keys, and as what.
+//
+//   lease/<id in hexadecimal>   LeaseRecord
+//   node/<name>                 NodeRecord
+//   quota/<tenant>              pool.TenantQuota: the fields that an operator has set
+//   policy                      pool.Policy: likewise
+#pragma once
+#include <string>
+
+#include "scheduler/core/lease.h"
+
+namespace gpupool::scheduler {
+
+constexpr const char* kLeasePrefix = "lease/";
+constexpr const char* kNodePrefix = "node/";
+constexpr const char* kQuotaPrefix = "quota/";
+constexpr const char* kPolicyKey = "policy";
+
+std::string lease_key(const LeaseId& id);
+std::string lease_record(const Lease& lease);
+std::string node_key(const std::string& name);
+std::string node_record(const Node& node);
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,379 @@
+// The core's decisions: who is served next, where, and what is kept for the first who cannot be.
+//
+// How long a lease lasts nobody knows. So what keeps a large request from waiting for ever behind small ones is a reservation: the first
+// that finds no place (the head) gets certain GPUs, those that are free or will be soonest, and only what it does not need of
+// them is given to those behind it. It stays the head until it is served or a higher priority has one.
+#include "scheduler/core/core.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+// What has to happen before there is room.
+enum Wait { none, endings, preemption, leases, never };
+
+template <class T>
+Wait wait_for(const T& need, const Book<T>& book, bool may_preempt) {
+  const T left = less(book.total, book.used);
+  if (need.within(left)) return none;
+  if (need.within(left + book.ending)) return endings;
+  if (may_preempt && need.within(left + book.ending + book.preemptible)) return preemption;
+  return need.within(book.total) ? leases : never;
+}
+
+struct Candidate {
+  Wait wait;
+  Spot spot;
+};
+
+std::string text_of(const Demand& demand) {
+  std::string text = std::to_string(demand.gpus) + (demand.gpus == 1 ? " GPU" : " GPUs");
+  if (demand.milli < kWholeGpu) text += " (" + std::to_string(demand.milli) + " thousandths of each)";
+  if (demand.memory > 0) text += " with " + std::to_string(demand.memory >> 20) + " MiB";
+  if (!demand.models.empty()) {
+    text += " of model ";
+    for (const std::string& model : demand.models) text += (model == *demand.models.begin() ? "" : " or ") + model;
+  }
+  if (demand.gpus > 1 && demand.one_host) text += " on one host";
+  if (demand.host.cpu_milli > 0 || demand.host.memory > 0) {
+    text += " with " + std::to_string(demand.host.cpu_milli) + " thousandths of a CPU and " + std::to_string(demand.host.memory >> 20) + " MiB beside";
+  }
+  return text;
+}
+
+// GPUs for which `good` holds: on the best node, or on all.
+template <class Good>
+uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Good good) {
+  uint32_t most = 0, sum = 0;
+  for (const auto& [name, node] : nodes) {
+    uint32_t here = 0;
+    for (const Gpu& gpu : node.gpus) here += demand.suits(gpu) && good(node, gpu);
+    most = std::max(most, here);
+    sum += here;
+  }
+  return demand.one_host ? most : sum;
+}
+
+}  // namespace
+
+std::optional<std::string> Core::never_allowed(const pool::Request& request, const Tenant& tenant) const {
+  const pool::TenantQuota& quota = tenant.quota;
+  const uint64_t milli = uint64_t{request.gpus()} * request.compute_milli();
+  const auto more_than = [&](const std::string& what) { return "this is more than tenant '" + tenant.name + "' may ever have: " + what; };
+  if (quota.compute_milli() != 0 && milli > quota.compute_milli()) {
+    return more_than(std::to_string(quota.compute_milli()) + " thousandths of GPUs");
+  }
+  if (quota.memory_bytes() != 0 && uint64_t{request.gpus()} * (request.memory_bytes() >> 12) > quota.memory_bytes() >> 12) {
+    return more_than(std::to_string(quota.memory_bytes() >> 20) + " MiB of GPUs");
+  }
+  if (request.priority() > quota.highest_priority()) return more_than("a lower priority");
+  return std::nullopt;
+}
+
+const std::optional<std::string>& Core::never_places(const Demand& demand, const std::string& shape) {
+  const auto known = never_.find(shape);
+  if (known != never_.end()) return known->second;
+  if (never_.size() >= 4096) never_.clear();
+  const uint32_t could = count_gpus(nodes_, demand, [&](const Node& node, const Gpu& gpu) {
+    return node.lie.empty() && demand.host.within(node.host.total) && demand.of(gpu).within(gpu.book.total);
+  });
+  std::optional<std::string> why;
+  if (could < demand.gpus) {
+    why = "the pool has nowhere " + text_of(demand) + (could == 0 ? "" : ", at most " + std::to_string(could));
+  }
+  return never_[shape] = std::move(why);
+}
+
+void Core::refuse_impossible() {
+  std::vector<std::pair<Stream, std::string>> refused;
+  for (const auto& [stream, waiter] : queue_.all()) {
+    if (const auto& why = never_places(Demand(waiter.request), waiter.shape)) refused.emplace_back(stream, *why);
+  }
+  for (const auto& [stream, why] : refused) {
+    counters_.set_refused(counters_.refused() + 1);
+    --tenant(queue_.find(stream)->tenant).waiting;
+    queue_.remove(stream);
+    refuse(stream, Refusal::Kind::invalid, why);
+  }
+}
+
+// Of GPUs, as far as it does not depend on which: what they have at least.
+uint64_t Core::memory_for(const Demand& demand) const {
+  uint64_t least = 0;
+  if (demand.memory != 0 && demand.milli < kWholeGpu) return demand.memory * demand.gpus;
+  for (const auto& [name, node] : nodes_) {
+    for (const Gpu& gpu : node.gpus) {
+      if (demand.suits(gpu) && (least == 0 || demand.of(gpu).memory < least)) least = demand.of(gpu).memory;
+    }
+  }
+  return least * demand.gpus;
+}
+
+bool Core::fits_quota(const Tenant& tenant, const Demand& demand) const {
+  const pool::TenantQuota& quota = tenant.quota;
+  if (quota.leases() != 0 && tenant.leases >= quota.leases()) return false;
+  if (quota.compute_milli() != 0 && tenant.milli + uint64_t{demand.gpus} * demand.milli > quota.compute_milli()) return false;
+  return quota.memory_bytes() == 0 || tenant.memory + memory_for(demand) <= quota.memory_bytes();
+}
+
+void Core::relate(const Waiter& waiter, Demand& demand) const {
+  const auto add = [&](const Where& where, const auto& labels, std::set<const Node*>& to) {
+    for (const std::string& label : labels) {
+      const auto found = where.find({waiter.tenant, label});
+      if (found == where.end()) continue;
+      for (const auto& [node, count] : found->second) to.insert(node);
+    }
+  };
+  add(labelled_, waiter.request.near(), demand.near);
+  add(labelled_, waiter.request.apart_from(), demand.apart);
+  add(repelling_, waiter.request.labels(), demand.apart);
+}
+
+bool Core::try_to_grant(Waiter& waiter, Time now) {
+  if (waiter.failed_at == capacity_) return false;
+  Demand demand(waiter.request);
+  relate(waiter, demand);
+  counters_.set_placements_tried(counters_.placements_tried() + 1);
+  const auto spots = placer_->place(demand);
+  const Tenant& whose = tenant(waiter.tenant);
+  uint64_t memory = 0;
+  bool room = spots.has_value();
+  for (size_t i = 0; room && i < spots->size(); ++i) {  // the placer proposes; what is so is in the books
+    const Gpu& gpu = (*spots)[i].node->gpus[(*spots)[i].gpu];
+    room = (*spots)[i].node->open() && demand.of(gpu).within(gpu.book.spare()) && demand.host.within((*spots)[i].node->host.spare());
+    memory += demand.of(gpu).memory;
+  }
+  room = room && (whose.quota.memory_bytes() == 0 || whose.memory + memory <= whose.quota.memory_bytes());
+  if (!room) {
+    waiter.failed_at = capacity_;
+    return false;
+  }
+  grant(waiter, *spots, now);
+  return true;
+}
+
+void Core::schedule(Time now) {
+  if (!std::exchange(dirty_, false)) return;
+  const Stream head = std::exchange(head_, 0);
+  const std::vector<Spot> before = reservation_;
+  lift_reservation();
+  // Those behind the head may find a place when something else, or nothing, is kept for it.
+  const auto compare = [&] {
+    const bool same = head_ == head && std::equal(before.begin(), before.end(), reservation_.begin(), reservation_.end(),
+                                                  [](const Spot& a, const Spot& b) { return a.node == b.node && a.gpu == b.gpu; });
+    if (!same) ++capacity_;
+  };
+  if (head != 0 && !queue_.find(head)) ++capacity_;
+  uint32_t failed = 0;
+  std::set<std::string> blocked;  // tenants whose quota is used up, with somebody waiting for it
+  for (int priority = lease::Priority_MAX; priority >= lease::Priority_MIN; --priority) {
+    Waiter* const first = queue_.find(head);
+    if (first && first->request.priority() == priority && head_ == 0) {
+      // What was kept for it was not to be had by anybody since it last failed; for it it is.
+      first->failed_at = 0;
+      if (fits_quota(tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) && reserve(*first, now)) head_ = head;
+      compare();
+    }
+    FairOrder order(queue_, static_cast<lease::Priority>(priority), tenants_, total_);
+    while (const Stream stream = order.next()) {
+      Waiter& waiter = *queue_.find(stream);
+      const Demand demand(waiter.request);
+      Tenant& whose = tenant(waiter.tenant);
+      waiter.over_quota = blocked.contains(whose.name) || !fits_quota(whose, demand);
+      if (waiter.over_quota) {
+        blocked.insert(whose.name);
+        order.blocked();
+        continue;
+      }
+      const uint64_t milli = whose.milli, memory = whose.memory;
+      if (stream != head_ && try_to_grant(waiter, now)) {
+        order.granted(whose.milli - milli, whose.memory - memory);
+        continue;
+      }
+      order.skipped();
+      if (head_ == 0 && reserve(waiter, now)) {
+        head_ = stream;
+        compare();
+      }
+      if (++failed > policy_.backfill()) return;
+    }
+  }
+}
+
+void Core::lift_reservation() {
+  std::set<Node*> nodes;
+  for (const Spot& spot : reservation_) {
+    spot.node->gpus[spot.gpu].book.reserved = {};
+    spot.node->host.reserved = {};
+    nodes.insert(spot.node);
+  }
+  reservation_.clear();
+  for (Node* const node : nodes) placer_->changed(*node);
+}
+
+// Keeps for it the GPUs that will be free first. False: there are not enough that can be waited for.
+bool Core::reserve(Waiter& waiter, Time now) {
+  Demand demand(waiter.request);
+  relate(waiter, demand);
+  const bool may_preempt = policy_.preemption() && waiter.request.priority() > lease::BEST_EFFORT;
+  const auto sooner = [](const Candidate& a, const Candidate& b) { return a.wait < b.wait; };
+  std::vector<Candidate> all, best;
+  for (auto& [name, node] : nodes_) {
+    if (!node.open() || demand.apart.contains(&node)) continue;
+    const Wait host = wait_for(demand.host, node.host, may_preempt);
+    std::vector<Candidate> here;
+    for (uint32_t gpu = 0; gpu < node.gpus.size(); ++gpu) {
+      if (!demand.suits(node.gpus[gpu])) continue;
+      const Wait wait = std::max(host, wait_for(demand.of(node.gpus[gpu]), node.gpus[gpu].book, may_preempt));
+      if (wait != never) here.push_back({wait, {&node, gpu}});
+    }
+    if (!demand.one_host) {
+      all.insert(all.end(), here.begin(), here.end());
+      continue;
+    }
+    if (here.size() < demand.gpus) continue;
+    std::stable_sort(here.begin(), here.end(), sooner);
+    here.resize(demand.gpus);
+    // By the slowest, then by how many there are of the slower ones.
+    const auto cost = [](const std::vector<Candidate>& of) {
+      int sum = 0;
+      for (const Candidate& one : of) sum += one.wait;
+      return std::pair(of.back().wait, sum);
+    };
+    if (best.empty() || cost(here) < cost(best)) best = std::move(here);
+  }
+  if (!demand.one_host) {
+    if (all.size() < demand.gpus) return false;
+    std::stable_sort(all.begin(), all.end(), sooner);
+    all.resize(demand.gpus);
+    best = std::move(all);
+  }
+  if (best.empty()) return false;
+  std::set<Node*> nodes;
+  for (const Candidate& one : best) {
+    Gpu& gpu = one.spot.node->gpus[one.spot.gpu];
+    gpu.book.reserved = demand.of(gpu);
+    one.spot.node->host.reserved = demand.host;
+    reservation_.push_back(one.spot);
+    nodes.insert(one.spot.node);
+  }
+  for (Node* const node : nodes) placer_->changed(*node);
+  if (best.back().wait == preemption) preempt(demand, waiter, now);
+  return true;
+}
+
+// Ends best-effort leases until what is reserved will be free: the latest first, and none that does not help.
+void Core::preempt(const Demand& demand, const Waiter& for_whom, Time now) {
+  const std::string reason = "tenant '" + for_whom.tenant + "' needs the GPU for something of a higher priority";
+  const auto end_one = [&](const Node& node, auto&& helps) {
+    Lease* latest = nullptr;
+    for (const LeaseId& id : node.leases) {
+      Lease& lease = *find_lease(id);
+      if (lease.preemptible() && helps(lease) && (!latest || lease.granted > latest->granted)) latest = &lease;
+    }
+    if (latest) end(*latest, pool::Ended::PREEMPTED, reason, policy_.grace_ms(), now);
+    return latest != nullptr;
+  };
+  for (const Spot& spot : reservation_) {
+    const Gpu& gpu = spot.node->gpus[spot.gpu];
+    const auto has_gpu = [&](const Lease& lease) {
+      return std::any_of(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) {
+        return part.node == spot.node && std::any_of(part.shares.begin(), part.shares.end(), [&](const auto& share) { return share.gpu == spot.gpu; });
+      });
+    };
+    while (wait_for(demand.of(gpu), gpu.book, true) == preemption && end_one(*spot.node, has_gpu)) {}
+    const auto has_host = [&](const Lease& lease) {
+      return std::any_of(lease.parts.begin(), lease.parts.end(), [&](const LeasePart& part) {
+        return part.node == spot.node && (part.host.cpu_milli > 0 || part.host.memory > 0);
+      });
+    };
+    while (wait_for(demand.host, spot.node->host, true) == preemption && end_one(*spot.node, has_host)) {}
+  }
+}
+
+std::string Core::explain(const Waiter& waiter) const {
+  const Tenant& whose = tenants_.at(waiter.tenant);
+  if (waiter.over_quota) {
+    const pool::TenantQuota& quota = whose.quota;
+    std::string text = "waits until tenant '" + whose.name + "' has less: " + std::to_string(whose.leases);
+    if (quota.leases() != 0) text += " of " + std::to_string(quota.leases());
+    text += " leases, " + std::to_string(whose.milli);
+    if (quota.compute_milli() != 0) text += " of " + std::to_string(quota.compute_milli());
+    text += " thousandths of GPUs, " + std::to_string(whose.memory >> 20);
+    if (quota.memory_bytes() != 0) text += " of " + std::to_string(quota.memory_bytes() >> 20);
+    return text + " MiB";
+  }
+  Demand demand(waiter.request);
+  relate(waiter, demand);
+  const uint32_t could = count_gpus(nodes_, demand, [&](const Node& node, const Gpu& gpu) {
+    return node.open() && !demand.apart.contains(&node) && demand.host.within(node.host.total) && demand.of(gpu).within(gpu.book.total);
+  });
+  std::string text = "waits for " + text_of(demand);
+  if (could < demand.gpus) {
+    const uint32_t known = count_gpus(nodes_, demand, [&](const Node& node, const Gpu&) { return !node.forgotten(); });
+    return text + ": " + std::to_string(could) + " can be leased now, " + std::to_string(known - could) + " are drained, silent, fenced or not beside what it must be apart from";
+  }
+  const bool head = waiter.stream == head_;
+  const uint32_t free = count_gpus(nodes_, demand, [&](const Node& node, const Gpu& gpu) {
+    if (!node.open() || demand.apart.contains(&node)) return false;
+    return demand.host.within(head ? less(node.host.total, node.host.used) : node.host.spare()) &&
+           demand.of(gpu).within(head ? less(gpu.book.total, gpu.book.used) : gpu.book.spare());
+  });
+  text += ": " + std::to_string(free) + " of " + std::to_string(could) + " that would do " + (free == 1 ? "is" : "are") + " free";
+  if (head) {
+    std::set<std::string> nodes;
+    for (const Spot& spot : reservation_) nodes.insert(spot.node->name());
+    text += "; it is the next, and " + std::to_string(reservation_.size()) + " are kept for it on " + *nodes.begin();
+    if (nodes.size() > 1) text += " and " + std::to_string(nodes.size() - 1) + " more";
+  }
+  return text;
+}
+
+std::vector<std::pair<Stream, uint32_t>> Core::places() const {
+  std::vector<std::pair<Stream, uint32_t>> places;
+  places.reserve(queue_.size());
+  for (int priority = lease::Priority_MAX; priority >= lease::Priority_MIN; --priority) {
+    FairOrder order(queue_, static_cast<lease::Priority>(priority), tenants_, total_);
+    while (const Stream stream = order.next()) {
+      const pool::Request& request = queue_.all().at(stream).request;
+      places.emplace_back(stream, static_cast<uint32_t>(places.size() + 1));
+      order.granted(uint64_t{request.gpus()} * request.compute_milli(), request.gpus() * request.memory_bytes());
+    }
+  }
+  // The head is served before its own priority's others.
+  const auto head = std::find_if(places.begin(), places.end(), [&](const auto& one) { return one.first == head_; });
+  if (head != places.end()) {
+    std::rotate(places.begin(), head, head + 1);
+    for (uint32_t i = 0; i < places.size(); ++i) places[i].second = i + 1;
+  }
+  return places;
+}
+
+void Core::tell_places(Time now) {
+  places_told_ = now;
+  places_changed_ = false;
+  const uint32_t waiting = static_cast<uint32_t>(queue_.size());
+  std::unordered_map<std::string, std::string> reasons;  // by shape, of those that nothing else tells apart
+  for (const auto& [stream, place] : places()) {
+    Waiter& waiter = *queue_.find(stream);
+    if (waiter.told != 0 && now < waiter.told + 1000) {
+      places_changed_ = true;
+      continue;
+    }
+    std::string why;
+    if (waiter.over_quota || stream == head_ || waiter.request.apart_from_size() + waiter.request.labels_size() > 0) {
+      why = explain(waiter);
+    } else {
+      std::string& known = reasons[waiter.shape];
+      if (known.empty()) known = explain(waiter);
+      why = known;
+    }
+    if (waiter.told != 0 && waiter.told_place == place && waiter.told_waiting == waiting && waiter.told_why == why) continue;
+    waiter.told = now;
+    waiter.told_place = place;
+    waiter.told_waiting = waiting;
+    waiter.told_why = why;
+    effects_.holders.push_back({stream, QueuePlace{place, waiting, std::move(why), waiter.arrived}});
+  }
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,65 @@
+#include "scheduler/core/tenant.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+constexpr uint32_t kUsualWaiting = 10'000;
+constexpr uint32_t kMostWeight = 1000;
+constexpr uint32_t kDay = 86'400'000;
+
+std::optional<std::string> out_of(const char* field, uint64_t lowest, uint64_t highest) {
+  return std::string(field) + " must be " + std::to_string(lowest) + " to " + std::to_string(highest);
+}
+
+}  // namespace
+
+void Tenant::combine() {
+  quota = as_configured;
+  if (set) quota.MergeFrom(*set);
+}
+
+pool::TenantQuota default_quota() {
+  pool::TenantQuota quota;
+  quota.set_compute_milli(0);
+  quota.set_memory_bytes(0);
+  quota.set_leases(0);
+  quota.set_waiting(kUsualWaiting);
+  quota.set_weight(1);
+  quota.set_highest_priority(lease::LATENCY_CRITICAL);
+  quota.set_to_device_bytes_per_second(0);
+  quota.set_to_host_bytes_per_second(0);
+  quota.set_sessions(0);
+  return quota;
+}
+
+pool::Policy default_policy() {
+  pool::Policy policy;
+  policy.set_placement("fragmentation");
+  policy.set_preemption(true);
+  policy.set_grace_ms(30'000);
+  policy.set_hold_ms(30'000);
+  policy.set_token_ms(600'000);
+  policy.set_heartbeat_ms(2'000);
+  policy.set_node_lost_ms(30'000);
+  policy.set_backfill(1'000);
+  return policy;
+}
+
+std::optional<std::string> check_quota(const pool::TenantQuota& changes) {
+  if (changes.has_weight() && (changes.weight() < 1 || changes.weight() > kMostWeight)) return out_of("weight", 1, kMostWeight);
+  if (changes.has_highest_priority() && !lease::Priority_IsValid(changes.highest_priority())) return "unknown priority";
+  return std::nullopt;
+}
+
+std::optional<std::string> check_policy(const pool::Policy& changes) {
+  const auto outside = [](bool there, uint32_t value, uint32_t lowest, uint32_t highest) { return there && (value < lowest || value > highest); };
+  if (outside(changes.has_grace_ms(), changes.grace_ms(), 0, kDay)) return out_of("grace_ms", 0, kDay);
+  if (outside(changes.has_hold_ms(), changes.hold_ms(), 1'000, kDay)) return out_of("hold_ms", 1'000, kDay);
+  if (outside(changes.has_token_ms(), changes.token_ms(), 10'000, kDay)) return out_of("token_ms", 10'000, kDay);
+  if (outside(changes.has_heartbeat_ms(), changes.heartbeat_ms(), 100, 60'000)) return out_of("heartbeat_ms", 100, 60'000);
+  if (outside(changes.has_node_lost_ms(), changes.node_lost_ms(), 1'000, kDay)) return out_of("node_lost_ms", 1'000, kDay);
+  if (outside(changes.has_backfill(), changes.backfill(), 0, 100'000)) return out_of("backfill", 0, 100'000);
+  return std::nullopt;
+}
+
+}  // namespace gpupool::scheduler

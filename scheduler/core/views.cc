@@ -1,0 +1,204 @@
+// What operators see of the core.
+#include <algorithm>
+
+#include "protocol/lease/token.h"
+#include "scheduler/core/core.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+using pool::NodeState;
+
+std::pair<NodeState::Condition, std::string> condition_of(const Node& node) {
+  if (node.lost) return {NodeState::LOST, "not heard for too long"};
+  if (node.silent) return {NodeState::SILENT, node.ever_heard ? "not heard for a moment" : "not heard yet"};
+  if (const std::string fence = node.fence(); !fence.empty()) return {NodeState::FENCED, fence};
+  if (node.drained) return {NodeState::DRAINED, node.drained_because};
+  if (!node.ready) return {NodeState::NOT_READY, node.not_ready_because};
+  return {NodeState::OPEN, ""};
+}
+
+void view(const Node& node, NodeState& out) {
+  out.set_name(node.name());
+  const auto [condition, because] = condition_of(node);
+  out.set_condition(condition);
+  out.set_because(because);
+  out.set_drained(node.drained);
+  *out.mutable_addresses() = node.inventory.addresses();
+  out.set_rack(node.inventory.rack());
+  out.set_zone(node.inventory.zone());
+  out.set_version(node.inventory.version());
+  out.set_heard_ms(node.ever_heard ? node.heard : 0);
+  out.set_clock_ahead_ms(node.clock_ahead);
+  out.set_leases(static_cast<uint32_t>(node.leases.size()));
+  out.set_cpu_milli(static_cast<uint32_t>(node.host.total.cpu_milli));
+  out.set_cpu_milli_leased(static_cast<uint32_t>(node.host.used.cpu_milli));
+  out.set_host_memory_bytes(node.host.total.memory);
+  out.set_host_memory_bytes_leased(node.host.used.memory);
+  for (const Gpu& gpu : node.gpus) {
+    pool::PoolGpu& view = *out.add_gpus();
+    view.set_node(node.name());
+    view.set_index(static_cast<uint32_t>(out.gpus_size() - 1));
+    view.set_uuid(gpu.uuid);
+    view.set_model(gpu.model);
+    view.set_memory_bytes(gpu.book.total.memory);
+    view.set_compute_milli_leased(gpu.book.used.milli);
+    view.set_memory_bytes_leased(gpu.book.used.memory);
+    const Amount free = less(gpu.book.total, gpu.book.used);
+    view.set_compute_milli_reserved(std::min(free.milli, gpu.book.reserved.milli));
+    view.set_memory_bytes_reserved(std::min(free.memory, gpu.book.reserved.memory));
+    view.set_memory_used_bytes(gpu.use.memory_used_bytes());
+    view.set_gpu_nanoseconds(gpu.use.gpu_nanoseconds());
+  }
+}
+
+void view(const Lease& lease, pool::LeaseState& out) {
+  out.set_id(lease::hexadecimal(lease.id));
+  out.set_tenant(lease.tenant);
+  out.set_priority(lease.request.priority());
+  out.set_mode(lease.request.mode());
+  for (const LeasePart& part : lease.parts) {
+    pool::LeasePart& view = *out.add_parts();
+    view.set_node(part.node->name());
+    for (const auto& share : part.shares) {
+      lease::Share& of = *view.add_shares();
+      of.set_gpu_uuid(part.node->gpus[share.gpu].uuid);
+      of.set_compute_milli(share.amount.milli);
+      of.set_memory_bytes(share.amount.memory);
+    }
+    view.set_sessions(part.sessions);
+    view.set_cpu_milli(static_cast<uint32_t>(part.host.cpu_milli));
+    view.set_host_memory_bytes(part.host.memory);
+  }
+  out.set_granted_ms(lease.granted);
+  out.set_serial(lease.serial);
+  out.set_held(lease.holder != 0);
+  if (lease.holder == 0 && !lease.ending) out.set_hold_until_ms(lease.deadline);
+  out.set_ending(lease.ending);
+  if (lease.ending) {
+    out.set_end(lease.why);
+    out.set_end_reason(lease.reason);
+    out.set_end_at_ms(lease.end_at);
+  }
+  out.set_program(lease.request.program());
+  out.set_host(lease.request.host());
+  out.set_pid(lease.request.pid());
+  *out.mutable_labels() = lease.request.labels();
+}
+
+}  // namespace
+
+Result<pool::NodeState> Core::view_node(const std::string& name) const {
+  const auto found = nodes_.find(name);
+  if (found == nodes_.end() || found->second.forgotten()) return Error{ErrorCode::unavailable, "there is no node '" + name + "'"};
+  NodeState state;
+  view(found->second, state);
+  return state;
+}
+
+Result<pool::LeaseState> Core::view_lease(const LeaseId& id) const {
+  const auto found = leases_.find(id);
+  if (found == leases_.end()) return Error{ErrorCode::unavailable, "there is no such lease"};
+  pool::LeaseState state;
+  view(found->second, state);
+  return state;
+}
+
+pool::PoolState Core::view_pool() const {
+  pool::PoolState state;
+  uint32_t nodes = 0, open = 0, gpus = 0;
+  uint64_t milli = 0, memory = 0, milli_leased = 0, memory_leased = 0;
+  for (const auto& [name, node] : nodes_) {
+    if (node.forgotten()) continue;
+    ++nodes;
+    open += node.open();
+    gpus += static_cast<uint32_t>(node.gpus.size());
+    for (const Gpu& gpu : node.gpus) {
+      if (!node.silent) {
+        milli += gpu.book.total.milli;
+        memory += gpu.book.total.memory;
+      }
+      milli_leased += gpu.book.used.milli;
+      memory_leased += gpu.book.used.memory;
+    }
+  }
+  state.set_started_ms(started_);
+  state.set_nodes(nodes);
+  state.set_nodes_open(open);
+  state.set_gpus(gpus);
+  state.set_leases(static_cast<uint32_t>(leases_.size()));
+  state.set_leases_ending(static_cast<uint32_t>(std::count_if(leases_.begin(), leases_.end(), [](const auto& one) { return one.second.ending; })));
+  state.set_waiting(static_cast<uint32_t>(queue_.size()));
+  state.set_compute_milli(milli);
+  state.set_compute_milli_leased(milli_leased);
+  state.set_memory_bytes(memory);
+  state.set_memory_bytes_leased(memory_leased);
+  *state.mutable_counters() = counters_;
+  for (const auto& [why, leases] : ended_) {
+    pool::EndedCount& count = *state.mutable_counters()->add_ended();
+    count.set_why(static_cast<pool::Ended::Why>(why));
+    count.set_leases(leases);
+  }
+  return state;
+}
+
+void Core::view_nodes(google::protobuf::RepeatedPtrField<NodeState>& out) const {
+  std::map<std::pair<const Node*, uint32_t>, uint32_t> leases;  // by GPU
+  for (const auto& [id, lease] : leases_) {
+    for (const LeasePart& part : lease.parts) {
+      for (const auto& share : part.shares) ++leases[{part.node, share.gpu}];
+    }
+  }
+  for (const auto& [name, node] : nodes_) {
+    if (node.forgotten()) continue;
+    NodeState& state = *out.Add();
+    view(node, state);
+    for (pool::PoolGpu& gpu : *state.mutable_gpus()) {
+      const auto found = leases.find({&node, gpu.index()});
+      if (found != leases.end()) gpu.set_leases(found->second);
+    }
+  }
+}
+
+void Core::view_leases(google::protobuf::RepeatedPtrField<pool::LeaseState>& out) const {
+  std::vector<const Lease*> all;
+  for (const auto& [id, lease] : leases_) all.push_back(&lease);
+  std::sort(all.begin(), all.end(), [](const Lease* a, const Lease* b) { return std::tie(a->granted, a->id) < std::tie(b->granted, b->id); });
+  for (const Lease* const lease : all) view(*lease, *out.Add());
+}
+
+void Core::view_queue(google::protobuf::RepeatedPtrField<pool::Waiting>& out) const {
+  for (const auto& [stream, place] : places()) {
+    const Waiter& waiter = queue_.all().at(stream);
+    pool::Waiting& view = *out.Add();
+    view.set_id("q" + std::to_string(waiter.number));
+    view.set_place(place);
+    view.set_tenant(waiter.tenant);
+    view.set_since_ms(waiter.arrived);
+    *view.mutable_request() = waiter.request;
+    view.set_why(waiter.told_why.empty() ? "has just come" : waiter.told_why);
+    view.set_head(stream == head_);
+  }
+}
+
+void Core::view_tenants(google::protobuf::RepeatedPtrField<pool::TenantState>& out, Time now) const {
+  for (const auto& [name, tenant] : tenants_) {
+    if (!tenant.configured && tenant.leases + tenant.waiting == 0) continue;
+    pool::TenantState& view = *out.Add();
+    view.set_name(name);
+    view.set_configured(tenant.configured);
+    *view.mutable_quota() = tenant.quota;
+    view.set_quota_set(tenant.set.has_value());
+    view.set_leases(tenant.leases);
+    view.set_waiting(tenant.waiting);
+    view.set_compute_milli(tenant.milli);
+    view.set_memory_bytes(tenant.memory);
+    view.set_dominant_share(tenant.share(total_));
+    view.set_granted(tenant.granted);
+    Tenant until_now = tenant;
+    until_now.count(now);
+    view.set_gpu_milli_seconds(until_now.milli_ms / 1000);
+  }
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,198 @@
+// Grants, holding, renewal, release.
+#include "tests/scheduler/core/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::scheduler;
+
+TEST_CASE("a grant says everything that its holder and the node need, after it has been stored") {
+  TestPool pool;
+  pool.attend(1, 1, 2);
+  pool::Request request = ask(1, 500, 4 * kGiB);
+  request.set_mode(lease::HARD);
+  pool.core->request(77, "a", request, {}, pool.now);
+  pool.core->schedule(pool.now);
+  const Effects effects = pool.core->take(pool.now);
+  REQUIRE(effects.writes.size() == 1);
+  const Grant& grant = std::get<Grant>(effects.holders.at(0).what);
+  CHECK(effects.writes[0].key == "lease/" + lease::hexadecimal(grant.lease));
+  CHECK(effects.holders[0].stream == 77);
+  CHECK(!effects.holders[0].last);
+  CHECK(grant.hold_ms == 30'000);
+  REQUIRE(grant.servers.size() == 1);
+  CHECK(grant.servers[0].address == "tcp://10.0.0.1:9700");
+  const lease::Lease& token = grant.servers[0].lease;
+  CHECK(token.node() == "n1");
+  CHECK(token.boot() == boot_id(1));
+  CHECK(token.tenant() == "a");
+  CHECK(token.id() == grant.lease);
+  CHECK(token.serial() == 1);
+  CHECK(token.issued_ms() == pool.now);
+  CHECK(token.expires_ms() == pool.now + 600'000);
+  CHECK(token.mode() == lease::HARD);
+  CHECK(token.priority() == lease::NORMAL);
+  REQUIRE(token.shares_size() == 1);
+  CHECK(token.shares(0).gpu_uuid() == gpu_uuid(1, 0));
+  CHECK(token.shares(0).compute_milli() == 500);
+  CHECK(token.shares(0).memory_bytes() == 4 * kGiB);
+}
+
+TEST_CASE("memory comes as the same part as compute where none is asked for, and a whole GPU with all of it") {
+  TestPool pool;
+  pool.attend(1, 1, 2, 16 * kGiB);
+  const auto memory_of = [&](const pool::Request& request) { return pool.grant(pool.request(request))->servers[0].lease.shares(0).memory_bytes(); };
+  CHECK(memory_of(ask(1, 250)) == 4 * kGiB);
+  CHECK(memory_of(ask(1, 1000, kGiB)) == 16 * kGiB);
+}
+
+TEST_CASE("a lease is held while its holder is away, and not for longer") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  const LeaseId id = pool.grant(holder)->lease;
+  pool.core->holder_cut(holder, pool.now);
+  for (int i = 0; i < 29; ++i) pool.pass(1000), pool.report(node, {{id, 1}});
+  pool.core->resume(900, "a", id, pool.now);
+  pool.settle();
+  REQUIRE(pool.grant(900));
+  CHECK(pool.grant(900)->lease == id);
+  CHECK(pool.grant(900)->servers[0].lease.serial() == 2);
+  pool.core->holder_cut(900, pool.now);
+  for (int i = 0; i < 31; ++i) pool.pass(1000), pool.report(node, {{id, 1}});
+  REQUIRE(pool.orders(node).end_size() == 1);
+  CHECK(pool.orders(node).end(0).lease() == id);
+  CHECK(pool.orders(node).end(0).grace_ms() == 0);
+  // Taken until the node says so.
+  CHECK(pool.leased_milli() == 1000);
+  const Stream next = pool.request(ask(1));
+  CHECK(!pool.grant(next));
+  pool.report(node, {{id, 0}});
+  CHECK(pool.grant(next));
+  CHECK(pool.orders(node).end_size() == 0);
+  pool.core->resume(901, "a", id, pool.now);
+  pool.settle();
+  REQUIRE(pool.told<pool::Ended>(901));
+  CHECK(pool.told<pool::Ended>(901)->why() == pool::Ended::EXPIRED);
+}
+
+TEST_CASE("another tenant cannot resume a lease, and a second stream replaces the first") {
+  TestPool pool;
+  pool.attend(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  const LeaseId id = pool.grant(holder)->lease;
+  pool.core->resume(900, "b", id, pool.now);
+  pool.settle();
+  CHECK(!pool.grant(900));
+  CHECK(pool.told<pool::Ended>(900));
+  pool.core->resume(901, "a", id, pool.now);
+  pool.settle();
+  CHECK(pool.grant(901));
+  CHECK(pool.told<Refusal>(holder));
+  pool.core->holder_cut(holder, pool.now);  // means nothing any more
+  pool.core->release(901, pool.now);
+  pool.settle();
+  CHECK(pool.told<pool::Ended>(901)->why() == pool::Ended::RELEASED);
+}
+
+TEST_CASE("tokens are renewed at half of their time") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  for (int i = 0; i < 299; ++i) pool.pass(1000), pool.report(node);
+  CHECK(pool.grant(holder)->servers[0].lease.serial() == 1);
+  pool.pass(1000);
+  CHECK(pool.grant(holder)->servers[0].lease.serial() == 2);
+  CHECK(pool.grant(holder)->expires == pool.now + 600'000);
+}
+
+TEST_CASE("giving back ends a lease at once; the order is repeated until it is answered") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  const LeaseId id = pool.grant(holder)->lease;
+  pool.core->release(holder, pool.now);
+  pool.settle();
+  CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::RELEASED);
+  for (int i = 0; i < 3; ++i) {
+    pool.said = {};
+    pool.report(node, {{id, 1}});
+    CHECK(pool.orders(node).end_size() == 1);
+  }
+  pool.report(node, {{id, 0}});
+  CHECK(pool.leased_milli() == 0);
+  CHECK(pool.store.size() == 1);  // the node's
+}
+
+TEST_CASE("an evicted lease has its grace; giving it back ends the grace") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  const LeaseId id = pool.grant(holder)->lease;
+  REQUIRE(pool.core->evict(lease::hexadecimal(id).substr(0, 8), "maintenance", 5000, pool.now));
+  pool.settle();
+  CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::EVICTED);
+  CHECK(pool.told<pool::Ended>(holder)->at_ms() == pool.now + 5000);
+  CHECK(pool.orders(node).end(0).grace_ms() == 5000);
+  CHECK(pool.orders(node).end(0).reason() == "maintenance");
+  pool.pass(2000);
+  pool.report(node, {{id, 1}});
+  CHECK(pool.orders(node).end(0).grace_ms() == 3000);
+  SECTION("over") {
+    pool.pass(3000);
+    CHECK(pool.told<pool::Ended>(holder)->at_ms() == 0);
+    pool.report(node, {{id, 1}});
+    CHECK(pool.orders(node).end(0).grace_ms() == 0);
+  }
+  SECTION("given back") {
+    pool.core->release(holder, pool.now);
+    pool.settle();
+    CHECK(pool.told<pool::Ended>(holder)->at_ms() == 0);
+    CHECK(pool.orders(node).end(0).grace_ms() == 0);
+  }
+  SECTION("a shorter one") {
+    REQUIRE(pool.core->evict(lease::hexadecimal(id), "", 1000, pool.now));
+    pool.settle();
+    CHECK(pool.told<pool::Ended>(holder)->at_ms() == pool.now + 1000);
+  }
+}
+
+TEST_CASE("after a crash leases are as they were, and their holders come back") {
+  TestPool pool;
+  pool.attend(1, 1, 2);
+  const Stream one = pool.request(ask(1, 300)), two = pool.request(ask(1, 800));
+  const LeaseId first = pool.grant(one)->lease, second = pool.grant(two)->lease;
+  pool.core->release(two, pool.now);
+  pool.settle();
+  pool.start();
+  CHECK(pool.leased_milli() == 1100);
+  pool.core->resume(900, "a", first, pool.now);
+  pool.settle();
+  CHECK(!pool.grant(900)->servers.empty());
+  const Stream node = pool.attend(1, 1, 2);
+  REQUIRE(pool.orders(node).end_size() == 1);
+  CHECK(pool.orders(node).end(0).lease() == second);
+  pool.report(node, {{first, 1}, {second, 0}});
+  CHECK(pool.leased_milli() == 300);
+}
+
+TEST_CASE("a store that makes no sense is refused") {
+  TestPool pool;
+  pool.attend(1, 1, 1);
+  pool.request(ask(1));
+  const auto refused = [&](const std::map<std::string, std::string>& stored) {
+    Core core([] { return LeaseId(16, 'x'); }, [](Nodes& nodes) { return std::make_unique<FirstFit>(nodes); }, pool.now);
+    return !core.restore({stored.begin(), stored.end()}, pool.now);
+  };
+  CHECK(!refused(pool.store));
+  auto twice = pool.store;
+  for (const auto& [key, value] : pool.store) {
+    if (key.starts_with("lease/")) twice["lease/ff"] = value;
+  }
+  CHECK(refused(twice));
+  auto without_node = pool.store;
+  without_node.erase("node/n1");
+  CHECK(refused(without_node));
+  auto torn = pool.store;
+  torn["policy"] = "\xff";
+  CHECK(refused(torn));
+}

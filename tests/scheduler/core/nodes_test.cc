@@ -1,0 +1,215 @@
+// How nodes come, go and are not believed.
+#include "tests/scheduler/core/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::scheduler;
+
+namespace {
+
+pool::NodeState::Condition condition(const TestPool& pool, const std::string& node = "n1") {
+  return pool.core->view_node(node)->condition();
+}
+
+bool refused(const TestPool& pool, Stream stream) {
+  for (const ToNode& one : pool.said.nodes) {
+    if (one.stream == stream && one.refusal) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a node that is not heard gets no leases; when it is lost its leases are over, but stay taken") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 2);
+  const Stream holder = pool.request(ask(1));
+  const LeaseId id = pool.grant(holder)->lease;
+  pool.pass(6'001);
+  CHECK(condition(pool) == pool::NodeState::SILENT);
+  CHECK(!pool.grant(pool.request(ask(1))));
+  pool.pass(24'000);
+  CHECK(condition(pool) == pool::NodeState::LOST);
+  CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
+  CHECK(pool.leased_milli() == 1000);
+  pool::PoolSnapshot seen;
+  pool.core->view_tenants(*seen.mutable_tenants(), pool.now);
+  CHECK(seen.tenants(0).leases() == 0);  // not its tenant's fault
+  SECTION("it is back, the same process") {
+    pool.report(node, {{id, 1}});
+    CHECK(condition(pool) == pool::NodeState::OPEN);
+    CHECK(pool.orders(node).end_size() == 1);
+    CHECK(pool.leased_milli() == 2000);  // the one that waited has the other GPU
+    pool.report(node, {{id, 0}});
+    CHECK(pool.leased_milli() == 1000);
+  }
+  SECTION("it is back, another process") {
+    const Stream again = pool.attend(1, 2, 2);
+    CHECK(pool.orders(again).end_size() == 0);
+    CHECK(pool.leased_milli() == 1000);
+  }
+  SECTION("an operator removes it") {
+    REQUIRE(pool.core->remove_node("n1", pool.now));
+    pool.settle();
+    CHECK(pool.leased_milli() == 0);
+    CHECK(!pool.core->view_node("n1"));
+    // The process that was given up is alive after all: sessions with the old tokens may run there.
+    for (int crash = 0; crash < 2; ++crash) {
+      const Stream back = pool.attend(1, 1, 2);
+      CHECK(condition(pool) == pool::NodeState::FENCED);
+      CHECK(pool.orders(back).fenced_because() == "an operator has removed it; restart its poold");
+      pool.start();
+    }
+    const Stream anew = pool.attend(1, 3, 2);
+    CHECK(condition(pool) == pool::NodeState::OPEN);
+    CHECK(pool.orders(anew).fenced_because().empty());
+  }
+}
+
+TEST_CASE("a node that is there cannot be removed") {
+  TestPool pool;
+  pool.attend(1, 1, 1);
+  CHECK(!pool.core->remove_node("n1", pool.now));
+  CHECK(!pool.core->remove_node("n2", pool.now));
+}
+
+TEST_CASE("a lease of several nodes ends with one of them, everywhere") {
+  TestPool pool;
+  const Stream one = pool.attend(1, 1, 1);
+  const Stream two = pool.attend(2, 2, 1);
+  const Stream holder = pool.request(ask(2));
+  const LeaseId id = pool.grant(holder)->lease;
+  pool.core->node_cut(two, pool.now);
+  pool.attend(2, 3, 1);
+  CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
+  CHECK(pool.told<pool::Ended>(holder)->at_ms() == pool.now + 30'000);
+  CHECK(pool.orders(one).end(0).lease() == id);
+  CHECK(pool.leased_milli() == 1000);
+  pool.start();  // the part that is gone is not taken again
+  CHECK(pool.leased_milli() == 1000);
+  const Stream back = pool.attend(1, 1, 1);
+  pool.report(back, {{id, 0}});
+  CHECK(pool.leased_milli() == 0);
+}
+
+TEST_CASE("drained: no new leases, the others go on; it is remembered") {
+  TestPool pool;
+  pool.attend(1, 1, 2);
+  const Stream holder = pool.request(ask(1));
+  REQUIRE(pool.core->drain("n1", "new disks", false, {}, pool.now));
+  pool.settle();
+  CHECK(!pool.told<pool::Ended>(holder));
+  CHECK(!pool.grant(pool.request(ask(1))));
+  pool.start();
+  pool.attend(1, 1, 2);
+  CHECK(condition(pool) == pool::NodeState::DRAINED);
+  CHECK(pool.core->view_node("n1")->because() == "new disks");
+  REQUIRE(pool.core->drain("n1", "at once", true, 0, pool.now));
+  pool.settle();
+  pool::PoolSnapshot seen;
+  pool.core->view_leases(*seen.mutable_leases());
+  CHECK(seen.leases(0).end() == pool::Ended::EVICTED);
+  REQUIRE(pool.core->undrain("n1", pool.now));
+  CHECK(condition(pool) == pool::NodeState::OPEN);
+}
+
+TEST_CASE("the same process with another inventory is fenced until it is another process") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 2);
+  pool.core->node_cut(node, pool.now);
+  pool.attend(1, 1, 3);
+  CHECK(condition(pool) == pool::NodeState::FENCED);
+  CHECK(!pool.grant(pool.request(ask(1))));
+  pool.pass(7'000);
+  pool.attend(1, 2, 3);
+  CHECK(condition(pool) == pool::NodeState::OPEN);
+}
+
+TEST_CASE("nobody has another node's GPU") {
+  TestPool pool;
+  pool.attend(1, 1, 1);
+  pool::NodeReport thief = first_report(1, 2, 1);
+  thief.mutable_inventory()->set_node("n2");
+  pool.core->attend(500, thief, pool.now);
+  pool.settle();
+  CHECK(condition(pool, "n2") == pool::NodeState::FENCED);
+  CHECK(!pool.core->undrain("n2", pool.now));
+}
+
+TEST_CASE("two processes cannot be one node at the same time") {
+  TestPool pool;
+  const Stream first = pool.attend(1, 1, 1);
+  const Stream twin = pool.attend(1, 2, 1);
+  CHECK(refused(pool, twin));
+  CHECK(!refused(pool, first));
+  const Stream again = pool.attend(1, 1, 1);  // the same, over another connection
+  CHECK(refused(pool, first));
+  CHECK(!refused(pool, again));
+}
+
+TEST_CASE("a node that comes and goes is fenced until it has been calm for a minute") {
+  TestPool pool;
+  Stream node = 0;
+  for (int i = 0; i < 6; ++i) {
+    if (node != 0) pool.core->node_cut(node, pool.now);
+    pool.pass(1000);
+    node = pool.attend(1, 1, 1);
+  }
+  CHECK(condition(pool) == pool::NodeState::FENCED);
+  for (int i = 0; i < 59; ++i) pool.pass(1000), pool.report(node);
+  CHECK(condition(pool) == pool::NodeState::FENCED);
+  for (int i = 0; i < 2; ++i) pool.pass(1000), pool.report(node);
+  CHECK(condition(pool) == pool::NodeState::OPEN);
+}
+
+TEST_CASE("sessions of a lease that was never granted fence a node, and are ordered to end") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  pool.report(node, {{LeaseId(16, 'z'), 2}});
+  CHECK(condition(pool) == pool::NodeState::FENCED);
+  CHECK(pool.orders(node).end(0).lease() == LeaseId(16, 'z'));
+  pool.report(node, {{LeaseId(16, 'z'), 0}});
+  CHECK(condition(pool) == pool::NodeState::OPEN);
+}
+
+TEST_CASE("a lease that its node has ended is over") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  pool.report(node, {{pool.grant(holder)->lease, 0}});
+  CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::EVICTED);
+  CHECK(pool.told<pool::Ended>(holder)->at_ms() == 0);
+  CHECK(pool.leased_milli() == 0);
+}
+
+TEST_CASE("inventories that make no sense are refused") {
+  TestPool pool;
+  const auto refused_with = [&](auto change) {
+    pool::NodeReport report = first_report(1, 1, 2);
+    change(*report.mutable_inventory());
+    pool.core->attend(++pool.streams, report, pool.now);
+    pool.settle();
+    return refused(pool, pool.streams);
+  };
+  CHECK(refused_with([](auto& inventory) { inventory.set_node("a/b"); }));
+  CHECK(refused_with([](auto& inventory) { inventory.set_boot("short"); }));
+  CHECK(refused_with([](auto& inventory) { inventory.clear_addresses(); }));
+  CHECK(refused_with([](auto& inventory) { inventory.mutable_gpus(1)->set_uuid(inventory.gpus(0).uuid()); }));
+  CHECK(refused_with([](auto& inventory) { inventory.mutable_gpus(0)->set_uuid("GPU-1"); }));
+  CHECK(refused_with([](auto& inventory) { inventory.mutable_gpus(0)->set_model("a\nb"); }));
+  CHECK(refused_with([](auto& inventory) { inventory.mutable_gpus(0)->set_memory_bytes(0); }));
+  CHECK(!refused_with([](auto&) {}));
+}
+
+TEST_CASE("clocks that differ are reported, not punished") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  pool::NodeReport report;
+  report.set_ready(true);
+  report.set_now_ms(pool.now + 60'000);
+  pool.core->report(node, report, pool.now);
+  pool.settle();
+  CHECK(condition(pool) == pool::NodeState::OPEN);
+  CHECK(pool.core->view_node("n1")->clock_ahead_ms() == 60'000);
+  CHECK(std::string(pool.said.notes.back().event) == "clock_skew");
+}

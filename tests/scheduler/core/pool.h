@@ -1,0 +1,165 @@
+// A scheduler's core with a store that is a map, for tests: what is taken from it is stored, then kept for the test to look at.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocol/lease/token.h"
+#include "scheduler/core/core.h"
+#include "scheduler/core/first_fit.h"
+
+namespace gpupool::scheduler {
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+inline std::string boot_id(uint64_t number) {
+  std::string id = "boot............";
+  for (int i = 0; i < 8; ++i) id[8 + i] = static_cast<char>('a' + (number >> 4 * i & 15));
+  return id;
+}
+
+inline std::string gpu_uuid(uint64_t node, uint64_t gpu) {
+  std::string bytes(16, '\1');
+  for (int i = 0; i < 7; ++i) bytes[i] = static_cast<char>(node >> 8 * i);
+  bytes[15] = static_cast<char>(gpu);
+  return lease::gpu_uuid_text(bytes);
+}
+
+inline pool::Request ask(uint32_t gpus, uint32_t milli = 1000, uint64_t memory = 0) {
+  pool::Request request;
+  request.set_gpus(gpus);
+  request.set_compute_milli(milli);
+  request.set_memory_bytes(memory);
+  request.set_priority(lease::NORMAL);
+  return request;
+}
+
+inline pool::NodeReport first_report(uint64_t node, uint64_t boot, int gpus, uint64_t memory = 16 * kGiB) {
+  pool::NodeReport report;
+  pool::Inventory& inventory = *report.mutable_inventory();
+  inventory.set_node("n" + std::to_string(node));
+  inventory.set_boot(boot_id(boot));
+  inventory.add_addresses("tcp://10.0.0." + std::to_string(node) + ":9700");
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    pool::Gpu& has = *inventory.add_gpus();
+    has.set_uuid(gpu_uuid(node, static_cast<uint64_t>(gpu)));
+    has.set_model("A100");
+    has.set_memory_bytes(memory);
+  }
+  inventory.set_cpu_milli(16'000);
+  inventory.set_host_memory_bytes(64 * kGiB);
+  report.set_ready(true);
+  return report;
+}
+
+struct TestPool {
+  std::map<std::string, std::string> store;
+  std::vector<ConfiguredTenant> tenants{{"a", {}}, {"b", {}}};
+  uint64_t ids = 0;
+  Stream streams = 0;
+  Time now = 1'000'000;
+  std::unique_ptr<Core> core;
+  Effects said;  // since the last clear
+
+  TestPool() { start(); }
+
+  // As after a crash: what was not stored is gone.
+  void start() {
+    core = std::make_unique<Core>([this] { return next_id(); }, [](Nodes& nodes) { return std::make_unique<FirstFit>(nodes); }, now);
+    const auto good = core->restore({store.begin(), store.end()}, now);
+    if (!good) throw std::runtime_error(good.error().message);
+    core->configure(tenants, now);
+  }
+
+  LeaseId next_id() {
+    std::string id(16, '\0');
+    ++ids;
+    for (int i = 0; i < 8; ++i) id[i] = static_cast<char>(ids * 0x9e3779b97f4a7c15u >> 8 * i);
+    for (int i = 0; i < 8; ++i) id[8 + i] = static_cast<char>(ids >> 8 * i);
+    return id;
+  }
+
+  void write(const Effects& effects) {
+    for (const Write& write : effects.writes) {
+      if (write.value) store[write.key] = *write.value;
+      else store.erase(write.key);
+    }
+  }
+
+  void settle() {
+    core->schedule(now);
+    Effects more = core->take(now);
+    write(more);
+    for (auto& one : more.holders) said.holders.push_back(std::move(one));
+    for (auto& one : more.nodes) said.nodes.push_back(std::move(one));
+    for (auto& one : more.notes) said.notes.push_back(std::move(one));
+  }
+  void pass(Time time) {
+    now += time;
+    core->tick(now);
+    settle();
+  }
+
+  Stream attend(uint64_t node, uint64_t boot, int gpus, uint64_t memory = 16 * kGiB) {
+    pool::NodeReport report = first_report(node, boot, gpus, memory);
+    report.set_now_ms(now);
+    core->attend(++streams, report, now);
+    settle();
+    return streams;
+  }
+  // All nodes that were there are heard again, with the uses.
+  void report(Stream node, const std::vector<std::pair<LeaseId, uint32_t>>& uses = {}) {
+    pool::NodeReport report;
+    report.set_ready(true);
+    report.set_now_ms(now);
+    for (const auto& [id, sessions] : uses) {
+      pool::LeaseUse& use = *report.add_leases();
+      use.set_lease(id);
+      use.set_sessions(sessions);
+    }
+    core->report(node, report, now);
+    settle();
+  }
+  Stream request(const pool::Request& request, const std::string& tenant = "a", std::optional<Time> arrived = {}) {
+    core->request(++streams, tenant, request, arrived, now);
+    settle();
+    return streams;
+  }
+
+  // What was said to a holder last, of a kind; null: nothing.
+  template <class T>
+  const T* told(Stream stream) const {
+    const T* last = nullptr;
+    for (const ToHolder& one : said.holders) {
+      if (one.stream == stream && std::holds_alternative<T>(one.what)) last = &std::get<T>(one.what);
+    }
+    return last;
+  }
+  const Grant* grant(Stream stream) const { return told<Grant>(stream); }
+  // The orders that a node got last.
+  pool::NodeOrders orders(Stream stream) const {
+    pool::NodeOrders last;
+    for (const ToNode& one : said.nodes) {
+      if (one.stream == stream) last = one.orders;
+    }
+    return last;
+  }
+  // Where a grant is, as "n1:0,1 n2:0".
+  static std::string where(const Grant& grant) {
+    std::string text;
+    for (const GrantedServer& server : grant.servers) {
+      text += (text.empty() ? "" : " ") + server.lease.node() + ":";
+      for (int i = 0; i < server.lease.shares_size(); ++i) {
+        const uint64_t node = std::stoull(server.lease.node().substr(1));
+        for (uint64_t gpu = 0; gpu < 16; ++gpu) {
+          if (server.lease.shares(i).gpu_uuid() == gpu_uuid(node, gpu)) text += (i == 0 ? "" : ",") + std::to_string(gpu);
+        }
+      }
+    }
+    return text;
+  }
+  uint64_t leased_milli() const { return core->view_pool().compute_milli_leased(); }
+};
+
+}  // namespace gpupool::scheduler

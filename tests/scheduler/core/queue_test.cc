@@ -1,0 +1,338 @@
+// Who is served next: priorities, fairness, gangs, backfill, preemption, quotas.
+#include "tests/scheduler/core/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::scheduler;
+
+namespace {
+
+pool::Request with(pool::Request request, lease::Priority priority) {
+  request.set_priority(priority);
+  return request;
+}
+
+// Its holder gives it back and its node says that it is gone.
+void finish(TestPool& pool, Stream holder, Stream node) {
+  const LeaseId id = pool.grant(holder)->lease;
+  pool.core->release(holder, pool.now);
+  pool.settle();
+  pool.report(node, {{id, 0}});
+}
+
+}  // namespace
+
+TEST_CASE("a higher priority is served first") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream first = pool.request(ask(1));
+  const Stream low = pool.request(with(ask(1), lease::BEST_EFFORT));
+  const Stream middle = pool.request(ask(1));
+  const Stream high = pool.request(with(ask(1), lease::LATENCY_CRITICAL));
+  finish(pool, first, node);
+  CHECK(pool.grant(high));
+  finish(pool, high, node);
+  CHECK(pool.grant(middle));
+  finish(pool, middle, node);
+  CHECK(pool.grant(low));
+}
+
+TEST_CASE("tenants get what their weights say of a contended pool") {
+  TestPool pool;
+  pool.tenants[0].quota.set_weight(3);
+  pool.core->configure(pool.tenants, pool.now);
+  for (int i = 0; i < 8; ++i) {
+    pool.core->request(++pool.streams, "a", ask(1), {}, pool.now);
+    pool.core->request(++pool.streams, "b", ask(1), {}, pool.now);
+  }
+  pool.attend(1, 1, 8);
+  // By weighted shares, 0:0 to a (first), then b (0), a (1/24), a (2/24), then a at 3/24 = b at 1/8: the older request, ...
+  pool::PoolSnapshot seen;
+  pool.core->view_tenants(*seen.mutable_tenants(), pool.now);
+  CHECK(seen.tenants(0).leases() == 6);
+  CHECK(seen.tenants(1).leases() == 2);
+  CHECK(seen.tenants(0).dominant_share() == 0.75);
+}
+
+TEST_CASE("of what a tenant has the most of counts: memory as well as compute") {
+  TestPool pool;
+  pool.attend(1, 1, 2, 10 * kGiB);
+  CHECK(pool.grant(pool.request(ask(1, 100, 8 * kGiB), "a")));  // 0.05 of the compute, 0.4 of the memory
+  CHECK(pool.grant(pool.request(ask(1, 700, kGiB), "b")));      // 0.35 of the compute
+  const Stream a = pool.request(ask(1, 300, kGiB), "a"), b = pool.request(ask(1, 300, kGiB), "b");
+  CHECK(pool.grant(a));
+  CHECK(pool.grant(b));  // there was room for both
+  pool::PoolSnapshot seen;
+  pool.core->view_tenants(*seen.mutable_tenants(), pool.now);
+  CHECK(seen.tenants(0).dominant_share() == Approx(0.45));
+  CHECK(seen.tenants(1).dominant_share() == Approx(0.5));
+}
+
+TEST_CASE("several GPUs come together or not at all") {
+  TestPool pool;
+  const Stream one = pool.attend(1, 1, 2);
+  const Stream small = pool.request(ask(1));
+  pool.attend(2, 2, 1);
+  const Stream gang = pool.request(ask(3));
+  CHECK(!pool.grant(gang));
+  CHECK(pool.leased_milli() == 1000);
+  finish(pool, small, one);
+  REQUIRE(pool.grant(gang));
+  CHECK(TestPool::where(*pool.grant(gang)) == "n1:0,1 n2:0");
+}
+
+TEST_CASE("all on one host where that is asked for") {
+  TestPool pool;
+  pool.attend(1, 1, 2);
+  pool.attend(2, 2, 4);
+  pool::Request request = ask(3);
+  request.set_one_host(true);
+  CHECK(TestPool::where(*pool.grant(pool.request(request))) == "n2:0,1,2");
+}
+
+TEST_CASE("small requests pass a large one, but take nothing that is kept for it") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 4);
+  std::vector<Stream> running;
+  for (int i = 0; i < 3; ++i) running.push_back(pool.request(ask(1), "a"));
+  const Stream large = pool.request(ask(2), "b");  // GPU 3 is kept for it, and one of the others
+  std::vector<Stream> small;
+  for (int i = 0; i < 3; ++i) small.push_back(pool.request(ask(1), "a"));
+  for (const Stream one : small) CHECK(!pool.grant(one));
+  pool::PoolSnapshot seen;
+  pool.core->view_queue(*seen.mutable_waiting());
+  CHECK(seen.waiting(0).head());
+  CHECK(seen.waiting(0).tenant() == "b");
+  finish(pool, running[2], node);
+  CHECK(pool.grant(large));
+  // With what it does not need of a GPU those behind it are served.
+  const Stream half = pool.request(ask(1, 600), "b");
+  CHECK(!pool.grant(half));
+  finish(pool, running[0], node);
+  CHECK((pool.grant(small[0]) || pool.grant(half)));
+}
+
+TEST_CASE("what the head does not need of its GPUs is lent") {
+  TestPool pool;
+  pool.attend(1, 1, 1, 10 * kGiB);
+  CHECK(pool.grant(pool.request(ask(1, 500, kGiB))));
+  const Stream head = pool.request(ask(1, 700, kGiB));
+  CHECK(!pool.grant(head));
+  CHECK(!pool.grant(pool.request(ask(1, 301, kGiB))));  // with it the head would never have 700
+  CHECK(!pool.grant(pool.request(ask(1, 300, kGiB))));  // nor are there 300 beside 500 and 700 now
+}
+
+TEST_CASE("a large request is served in the end, however many small ones come") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 4);
+  std::vector<Stream> running;
+  for (int i = 0; i < 4; ++i) running.push_back(pool.request(ask(1), "a"));
+  const Stream large = pool.request(ask(4), "b");
+  for (int round = 0; round < 8 && !pool.grant(large); ++round) {
+    // One ends and two more come, of a tenant that has less than the large one would have.
+    running.push_back(pool.request(ask(1), "a"));
+    running.push_back(pool.request(ask(1), "a"));
+    for (const Stream one : running) {
+      if (pool.grant(one) && !pool.told<pool::Ended>(one)) {
+        finish(pool, one, node);
+        break;
+      }
+    }
+  }
+  CHECK(pool.grant(large));
+}
+
+TEST_CASE("best-effort leases make room, the latest first and no more than is needed") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 2);
+  const Stream old = pool.request(with(ask(1, 500), lease::BEST_EFFORT));
+  pool.pass(10), pool.report(node);
+  const Stream late = pool.request(with(ask(1, 500), lease::BEST_EFFORT));
+  const Stream normal = pool.request(ask(1));
+  CHECK(pool.grant(normal));
+  const Stream wants = pool.request(ask(1, 400), "b");
+  CHECK(!pool.grant(wants));
+  CHECK(!pool.told<pool::Ended>(old));
+  REQUIRE(pool.told<pool::Ended>(late));
+  CHECK(pool.told<pool::Ended>(late)->why() == pool::Ended::PREEMPTED);
+  CHECK(pool.told<pool::Ended>(late)->at_ms() == pool.now + 30'000);
+  CHECK(pool.orders(node).end(0).grace_ms() == 30'000);
+  // Nobody else gets what is being freed for it.
+  const Stream other = pool.request(ask(1, 400));
+  pool.report(node, {{pool.grant(late)->lease, 0}});
+  CHECK(pool.grant(wants));
+  CHECK(!pool.grant(other));
+}
+
+TEST_CASE("nobody is preempted in vain, by their like, or against the policy") {
+  TestPool pool;
+  pool.attend(1, 1, 2);
+  const Stream normal = pool.request(ask(1));
+  const Stream low = pool.request(with(ask(1), lease::BEST_EFFORT));
+  CHECK(pool.grant(normal));
+  CHECK(pool.grant(low));
+  SECTION("in vain") { pool.request(ask(2)); }
+  SECTION("by its like") { pool.request(with(ask(1), lease::BEST_EFFORT)); }
+  SECTION("policy") {
+    pool::Policy policy;
+    policy.set_preemption(false);
+    REQUIRE(pool.core->set_policy(policy, pool.now));
+    pool.request(ask(1));
+  }
+  CHECK(!pool.told<pool::Ended>(low));
+}
+
+TEST_CASE("quotas: leases, compute, memory, queue, priority") {
+  TestPool pool;
+  auto& quota = pool.tenants[0].quota;
+  const auto configure = [&] { pool.core->configure(pool.tenants, pool.now), pool.pass(0); };
+  const Stream node = pool.attend(1, 1, 4);
+  pool.pass(11'000), pool.report(node);
+  SECTION("compute") {
+    quota.set_compute_milli(1500);
+    configure();
+    const Stream one = pool.request(ask(1));
+    const Stream two = pool.request(ask(1));
+    const Stream small = pool.request(ask(1, 500));  // would fit, but is behind
+    CHECK(pool.grant(one));
+    CHECK(!pool.grant(two));
+    CHECK(!pool.grant(small));
+    CHECK(pool.grant(pool.request(ask(1), "b")));
+  }
+  SECTION("never") {
+    quota.set_compute_milli(1500);
+    configure();
+    CHECK(pool.told<Refusal>(pool.request(ask(2)))->kind == Refusal::Kind::invalid);
+  }
+  SECTION("memory") {
+    quota.set_memory_bytes(20 * kGiB);
+    configure();
+    CHECK(pool.grant(pool.request(ask(1, 500, 12 * kGiB))));
+    CHECK(!pool.grant(pool.request(ask(1, 500, 9 * kGiB))));
+  }
+  SECTION("leases") {
+    quota.set_leases(1);
+    configure();
+    CHECK(pool.grant(pool.request(ask(1, 10))));
+    CHECK(!pool.grant(pool.request(ask(1, 10))));
+  }
+  SECTION("queue") {
+    quota.set_waiting(1);
+    quota.set_leases(1);
+    configure();
+    CHECK(pool.grant(pool.request(ask(1, 10))));
+    CHECK(!pool.told<Refusal>(pool.request(ask(1, 10))));
+    CHECK(pool.told<Refusal>(pool.request(ask(1, 10)))->kind == Refusal::Kind::exhausted);
+  }
+  SECTION("priority") {
+    quota.set_highest_priority(lease::BEST_EFFORT);
+    configure();
+    CHECK(pool.told<Refusal>(pool.request(ask(1, 10))));
+    CHECK(pool.grant(pool.request(with(ask(1, 10), lease::BEST_EFFORT))));
+  }
+}
+
+TEST_CASE("a quota that an operator sets is stored and wins until it is cleared") {
+  TestPool pool;
+  pool.attend(1, 1, 4);
+  pool::TenantQuota changes;
+  changes.set_leases(1);
+  REQUIRE(pool.core->set_quota("a", changes, pool.now));
+  pool.settle();
+  pool.start();
+  CHECK(pool.core->tenants().at("a").quota.leases() == 1);
+  CHECK(pool.core->tenants().at("a").quota.weight() == 1);
+  REQUIRE(pool.core->clear_quota("a", pool.now));
+  pool.settle();
+  pool.start();
+  CHECK(pool.core->tenants().at("a").quota.leases() == 0);
+  changes.set_weight(0);
+  CHECK(!pool.core->set_quota("a", changes, pool.now));
+  CHECK(!pool.core->set_quota("nobody", {}, pool.now));
+}
+
+TEST_CASE("what can never be had is refused at once with the reason, when the nodes have had time to come") {
+  TestPool pool;
+  const Stream early = pool.request(ask(3));
+  CHECK(!pool.told<Refusal>(early));
+  const Stream node = pool.attend(1, 1, 2);
+  for (int i = 0; i < 11; ++i) pool.pass(1000), pool.report(node);
+  REQUIRE(pool.told<Refusal>(early));
+  CHECK(pool.told<Refusal>(early)->kind == Refusal::Kind::invalid);
+  CHECK(pool.told<Refusal>(early)->reason == "the pool has nowhere 3 GPUs, at most 2");
+  pool::Request model = ask(1);
+  model.add_models("B200");
+  CHECK(pool.told<Refusal>(pool.request(model))->reason == "the pool has nowhere 1 GPU of model B200");
+  CHECK(pool.told<Refusal>(pool.request(ask(1, 10, 17 * kGiB))));
+  CHECK(pool.told<Refusal>(pool.request(ask(0))));
+  CHECK(pool.told<Refusal>(pool.request(ask(1, 1001))));
+  // What is only taken, or drained, is waited for.
+  REQUIRE(pool.core->drain("n1", "", false, {}, pool.now));
+  const Stream waits = pool.request(ask(2));
+  CHECK(!pool.told<Refusal>(waits));
+  REQUIRE(pool.core->undrain("n1", pool.now));
+  pool.settle();
+  CHECK(pool.grant(waits));
+}
+
+TEST_CASE("apart from each other, and near") {
+  TestPool pool;
+  pool.attend(1, 1, 4);
+  pool.attend(2, 2, 4);
+  pool::Request request = ask(1);
+  request.add_labels("db");
+  request.add_apart_from("db");
+  CHECK(TestPool::where(*pool.grant(pool.request(request))) == "n1:0");
+  CHECK(TestPool::where(*pool.grant(pool.request(request))) == "n2:0");
+  CHECK(!pool.grant(pool.request(request)));
+  CHECK(pool.grant(pool.request(request, "b")));  // other tenants' labels are others
+  pool::Request beside = ask(1);
+  beside.add_labels("web");
+  CHECK(TestPool::where(*pool.grant(pool.request(beside))) == "n1:2");
+  pool::Request apart = ask(1);
+  apart.add_apart_from("web");
+  apart.add_labels("alone");
+  CHECK(TestPool::where(*pool.grant(pool.request(apart))) == "n2:1");
+  pool::Request near = ask(1);
+  near.add_near("alone");
+  CHECK(TestPool::where(*pool.grant(pool.request(near))) == "n2:2");
+  pool::Request repelled = ask(1);  // it may not go where somebody is who is apart from it
+  repelled.add_labels("web");
+  CHECK(TestPool::where(*pool.grant(pool.request(repelled))) == "n1:3");
+}
+
+TEST_CASE("processors and memory of the GPUs' node are accounted for") {
+  TestPool pool;
+  pool.attend(1, 1, 4);  // 16 CPUs, 64 GiB
+  pool::Request request = ask(1);
+  request.set_cpu_milli(9000);
+  CHECK(pool.grant(pool.request(request)));
+  CHECK(!pool.grant(pool.request(request)));
+  request.set_cpu_milli(7000);
+  request.set_host_memory_bytes(64 * kGiB);
+  CHECK(!pool.grant(pool.request(request, "b", 1)));
+}
+
+TEST_CASE("those who wait hear their place and why, and a ticket keeps it") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream first = pool.request(ask(1));
+  const Stream two = pool.request(ask(1));
+  pool.pass(200);
+  const Stream three = pool.request(ask(1));
+  pool.pass(1200), pool.report(node);
+  REQUIRE(pool.told<QueuePlace>(two));
+  CHECK(pool.told<QueuePlace>(two)->place == 1);
+  CHECK(pool.told<QueuePlace>(two)->waiting == 2);
+  CHECK(pool.told<QueuePlace>(two)->why == "waits for 1 GPU: 0 of 1 that would do are free; it is the next, and 1 are kept for it on n1");
+  CHECK(pool.told<QueuePlace>(three)->place == 2);
+  const Time arrived = pool.told<QueuePlace>(two)->arrived;
+  pool.core->holder_cut(two, pool.now);
+  pool.settle();
+  const Stream again = pool.request(ask(1), "a", arrived);
+  finish(pool, first, node);
+  // Whoever became the head in between stays it.
+  CHECK(pool.grant(three));
+  finish(pool, three, node);
+  CHECK(pool.grant(again));
+}

@@ -1,0 +1,309 @@
+// Anything in any order, with crashes: what is granted is never granted twice, and nothing is lost.
+//
+// The oracle knows only what was said: a share can be used from the moment its holder hears of it until its node, as that
+// process, has ended it, or the process is gone.
+#include <random>
+
+#include "tests/scheduler/core/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::scheduler;
+
+namespace {
+
+struct SimulatedNode {
+  uint64_t number;
+  uint64_t boot;
+  int gpus;
+  bool alive = true;
+  Stream stream = 0;
+  std::set<LeaseId> sessions, ended;
+  std::vector<pool::NodeOrders> inbox;
+  std::map<LeaseId, lease::Lease> usable;  // the oracle's
+};
+
+struct SimulatedHolder {
+  std::string tenant;
+  pool::Request request;
+  Stream stream = 0;
+  LeaseId lease;
+  bool connected = false;  // it has heard so
+  Time seen = 0;           // when it was so last
+};
+
+class Simulation {
+ public:
+  explicit Simulation(uint64_t seed) : random_(seed) {
+    for (uint64_t i = 1; i <= 4; ++i) nodes_.push_back({i, ++boots_, static_cast<int>(i)});
+  }
+
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i) {
+      step();
+      settle();
+    }
+    finish();
+  }
+
+ private:
+  uint64_t pick(uint64_t below) { return std::uniform_int_distribution<uint64_t>(0, below - 1)(random_); }
+  SimulatedNode& any_node() { return nodes_[pick(nodes_.size())]; }
+
+  void step() {
+    SimulatedNode& node = any_node();
+    switch (pick(16)) {
+      case 0: case 1: case 2: return new_holder();
+      case 3: case 4: return leave();
+      case 5: return cut_holder();
+      case 6: return come_back();
+      case 7: case 8: case 9: return node_step(node);
+      case 10: return cut_node(node, pick(4) == 0);
+      case 11: return attend(node);
+      case 12: {
+        pool_.now += static_cast<Time>(pick(4) == 0 ? pick(40'000) : pick(2'000));
+        for (auto& one : nodes_) {
+          if (one.stream != 0 && pick(8) != 0) node_step(one);
+        }
+        return pool_.core->tick(pool_.now);
+      }
+      case 13: return operate(node);
+      case 14: return lie(node);
+      default: return use(node);
+    }
+  }
+
+  void new_holder() {
+    if (holders_.size() > 30) return;
+    SimulatedHolder& holder = holders_.emplace_back();
+    holder.tenant = pick(2) ? "a" : "b";
+    constexpr uint32_t kMilli[] = {1000, 1000, 500, 250, 333, 1};
+    holder.request = ask(static_cast<uint32_t>(pick(4) == 0 ? 1 + pick(5) : 1), kMilli[pick(6)], pick(3) == 0 ? pick(16) * kGiB : 0);
+    holder.request.set_priority(static_cast<lease::Priority>(pick(3)));
+    holder.request.set_one_host(pick(3) == 0);
+    holder.request.set_cpu_milli(static_cast<uint32_t>(pick(3) == 0 ? pick(12'000) : 0));
+    if (pick(5) == 0) holder.request.add_labels("x");
+    if (pick(5) == 0) holder.request.add_apart_from("x");
+    come_back(holder);
+  }
+  void come_back() {
+    for (auto& holder : holders_) {
+      if (holder.stream == 0) return come_back(holder);
+    }
+  }
+  void come_back(SimulatedHolder& holder) {
+    holder.stream = ++pool_.streams;
+    holder.connected = false;
+    if (holder.lease.empty()) pool_.core->request(holder.stream, holder.tenant, holder.request, {}, pool_.now);
+    else pool_.core->resume(holder.stream, holder.tenant, holder.lease, pool_.now);
+  }
+  SimulatedHolder* connected() {
+    std::vector<SimulatedHolder*> all;
+    for (auto& holder : holders_) {
+      if (holder.stream != 0) all.push_back(&holder);
+    }
+    return all.empty() ? nullptr : all[pick(all.size())];
+  }
+  void leave() {
+    if (SimulatedHolder* const holder = connected()) pool_.core->release(holder->stream, pool_.now);
+  }
+  void cut_holder() {
+    SimulatedHolder* const holder = connected();
+    if (!holder) return;
+    pool_.core->holder_cut(std::exchange(holder->stream, 0), pool_.now);
+    if (holder->connected) holder->seen = pool_.now;
+  }
+
+  pool::NodeReport report_of(SimulatedNode& node) {
+    pool::NodeReport report;
+    report.set_ready(pick(20) != 0);
+    report.set_now_ms(pool_.now);
+    for (const LeaseId& id : node.sessions) {
+      pool::LeaseUse& use = *report.add_leases();
+      use.set_lease(id);
+      use.set_sessions(1);
+    }
+    for (const LeaseId& id : node.ended) {
+      pool::LeaseUse& use = *report.add_leases();
+      use.set_lease(id);
+    }
+    return report;
+  }
+  void attend(SimulatedNode& node) {
+    if (!node.alive) {
+      node.alive = true;
+      node.boot = ++boots_;
+    }
+    if (node.stream != 0) return;
+    pool::NodeReport report = first_report(node.number, node.boot, node.gpus);
+    report.MergeFrom(report_of(node));
+    pool_.core->attend(node.stream = ++pool_.streams, report, pool_.now);
+  }
+  void node_step(SimulatedNode& node) {
+    for (const auto& orders : node.inbox) {
+      for (const auto& order : orders.end()) {
+        if (order.grace_ms() > 0 && pick(2)) continue;
+        node.sessions.erase(order.lease());
+        node.usable.erase(order.lease());
+        node.ended.insert(order.lease());
+      }
+    }
+    node.inbox.clear();
+    if (node.stream != 0) pool_.core->report(node.stream, report_of(node), pool_.now);
+  }
+  void cut_node(SimulatedNode& node, bool dies) {
+    if (node.stream != 0) pool_.core->node_cut(std::exchange(node.stream, 0), pool_.now);
+    node.inbox.clear();
+    if (!dies) return;
+    node.alive = false;
+    node.sessions.clear();
+    node.ended.clear();
+    node.usable.clear();
+  }
+  // Somebody opens a session with a token.
+  void use(SimulatedNode& node) {
+    for (const auto& [id, token] : node.usable) {
+      if (pick(2)) node.sessions.insert(id);
+    }
+  }
+  void lie(SimulatedNode& node) {
+    if (node.stream == 0 || pick(4) != 0) return;
+    pool::NodeReport report = report_of(node);
+    pool::LeaseUse& use = *report.add_leases();
+    use.set_lease(LeaseId(16, 'q'));
+    use.set_sessions(1);
+    pool_.core->report(node.stream, report, pool_.now);
+  }
+  void operate(SimulatedNode& node) {
+    const std::string name = "n" + std::to_string(node.number);
+    switch (pick(5)) {
+      case 0: (void)pool_.core->drain(name, "", pick(2), pick(2) ? std::optional(0u) : std::nullopt, pool_.now); break;
+      case 1: case 2: (void)pool_.core->undrain(name, pool_.now); break;
+      case 3:
+        if (node.alive) break;  // the operator is right
+        (void)pool_.core->remove_node(name, pool_.now);
+        break;
+      default: {
+        pool::PoolSnapshot seen;
+        pool_.core->view_leases(*seen.mutable_leases());
+        if (seen.leases_size() > 0) (void)pool_.core->evict(seen.leases(static_cast<int>(pick(static_cast<uint64_t>(seen.leases_size())))).id(), "", 0, pool_.now);
+      }
+    }
+  }
+
+  void settle() {
+    if (pick(2)) pool_.core->schedule(pool_.now);
+    Effects effects = pool_.core->take(pool_.now);
+    const uint64_t fate = pick(40);
+    if (fate == 0) return crash();  // before anything was stored
+    pool_.write(effects);
+    if (fate == 1) return crash();  // stored, but nobody has heard of it
+    for (const ToHolder& said : effects.holders) hear(said);
+    for (const ToNode& said : effects.nodes) {
+      for (auto& node : nodes_) {
+        if (node.stream != said.stream) continue;
+        if (said.refusal) node.stream = 0;
+        else node.inbox.push_back(said.orders);
+      }
+    }
+    check();
+    if (fate == 2) crash();
+  }
+
+  void crash() {
+    size_t leases = 0;
+    for (const auto& [key, value] : pool_.store) leases += key.starts_with("lease/");
+    pool_.start();
+    REQUIRE(pool_.core->view_pool().leases() == leases);
+    for (auto& holder : holders_) {
+      holder.stream = 0;
+      const auto lease = pool_.core->view_lease(holder.lease);
+      if (lease && !lease->ending()) holder.seen = pool_.now;  // all have the whole time again
+    }
+    for (auto& node : nodes_) node.stream = 0;
+    check();
+  }
+
+  void hear(const ToHolder& said) {
+    const auto holder = std::find_if(holders_.begin(), holders_.end(), [&](const auto& one) { return one.stream == said.stream; });
+    if (holder == holders_.end()) return;
+    if (const auto* const grant = std::get_if<Grant>(&said.what)) {
+      REQUIRE((holder->lease.empty() || holder->lease == grant->lease));
+      holder->lease = grant->lease;
+      holder->connected = true;
+      holder->seen = pool_.now;
+      uint32_t gpus = 0;
+      for (const GrantedServer& server : grant->servers) {
+        SimulatedNode& node = nodes_[std::stoull(server.lease.node().substr(1)) - 1];
+        gpus += static_cast<uint32_t>(server.lease.shares_size());
+        if (node.alive && server.lease.boot() == boot_id(node.boot) && !node.ended.contains(grant->lease)) node.usable[grant->lease] = server.lease;
+      }
+      REQUIRE(gpus == holder->request.gpus());
+    }
+    if (const auto* const ended = std::get_if<pool::Ended>(&said.what)) {
+      if (ended->why() == pool::Ended::EXPIRED && ended->reason().starts_with("its holder")) REQUIRE(pool_.now >= holder->seen + 30'000);
+    }
+    if (said.last) holders_.erase(holder);
+  }
+
+  void check() {
+    pool::PoolSnapshot seen;
+    pool_.core->view_nodes(*seen.mutable_nodes());
+    for (const SimulatedNode& node : nodes_) {
+      std::map<std::string, Amount> used;
+      for (const auto& [id, token] : node.usable) {
+        for (const auto& share : token.shares()) used[share.gpu_uuid()] += {share.compute_milli(), share.memory_bytes()};
+      }
+      for (const auto& [uuid, amount] : used) REQUIRE(amount.within({1000, 16 * kGiB}));
+      for (const auto& state : seen.nodes()) {
+        if (state.name() != "n" + std::to_string(node.number)) continue;
+        for (const auto& gpu : state.gpus()) {
+          REQUIRE(gpu.compute_milli_leased() <= 1000);
+          REQUIRE(gpu.memory_bytes_leased() <= gpu.memory_bytes());
+          REQUIRE(used[gpu.uuid()].within({gpu.compute_milli_leased(), gpu.memory_bytes_leased()}));
+        }
+      }
+    }
+  }
+
+  // Everybody leaves: nothing is left over.
+  void finish() {
+    for (int round = 0; round < 200 && (!holders_.empty() || pool_.core->view_pool().leases() > 0); ++round) {
+      pool_.now += 2'000;
+      while (std::any_of(holders_.begin(), holders_.end(), [](const auto& one) { return one.stream == 0; })) come_back();
+      for (auto& holder : holders_) pool_.core->release(holder.stream, pool_.now);
+      for (auto& node : nodes_) {
+        attend(node);
+        node_step(node);
+      }
+      pool_.core->tick(pool_.now);
+      settle();
+    }
+    REQUIRE(holders_.empty());
+    REQUIRE(pool_.core->view_pool().leases() == 0);
+    REQUIRE(pool_.leased_milli() == 0);
+    pool::PoolSnapshot seen;
+    pool_.core->view_tenants(*seen.mutable_tenants(), pool_.now);
+    for (const auto& tenant : seen.tenants()) {
+      REQUIRE(tenant.compute_milli() == 0);
+      REQUIRE(tenant.memory_bytes() == 0);
+      REQUIRE(tenant.waiting() == 0);
+    }
+    for (const auto& [key, value] : pool_.store) REQUIRE(!key.starts_with("lease/"));
+  }
+
+  std::mt19937_64 random_;
+  uint64_t boots_ = 0;
+  TestPool pool_;
+  std::vector<SimulatedNode> nodes_;
+  std::vector<SimulatedHolder> holders_;
+};
+
+}  // namespace
+
+TEST_CASE("whatever happens, no share is given twice and none is lost") {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    INFO("seed " << seed);
+    Simulation(seed).run(1000);
+  }
+}
