@@ -1,0 +1,139 @@
+// What policies prefer, worked out by hand.
+#include "scheduler/placement/fragmentation.h"
+#include "scheduler/placement/placer.h"
+#include "tests/scheduler/placement/nodes.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool::placement;
+
+namespace {
+
+// Three nodes of two GPUs; on b a quarter of a GPU is taken, on c one GPU.
+struct Three {
+  Three() {
+    for (const char* name : {"a", "b", "c"}) REQUIRE(cluster.add(node(name, 2)));
+    REQUIRE(cluster.allocate({{{.node = *cluster.find("b"), .gpu_mask = 0b10, .milli = 250, .cpu_milli = 60'000}}, ""}));
+    REQUIRE(cluster.allocate({{{.node = *cluster.find("c"), .gpu_mask = 0b01, .milli = 1000}}, ""}));
+  }
+  // "b1": node b, its GPU 1.
+  std::string decide(PolicyKind policy, const Request& request) {
+    Placer placer(cluster, {.policy = policy});
+    const auto placement = placer.decide(request);
+    if (!placement) return "";
+    std::string text = cluster.spec(placement->parts.at(0).node).name;
+    for (int gpu = 0; gpu < kMaxGpusPerNode; ++gpu) {
+      if ((placement->parts[0].gpu_mask >> gpu & 1) != 0) text += std::to_string(gpu);
+    }
+    return text;
+  }
+  Cluster cluster;
+};
+
+}  // namespace
+
+TEST_CASE("the simple policies") {
+  Three three;
+  CHECK(three.decide(PolicyKind::binpack, share(500)) == "c1");
+  CHECK(three.decide(PolicyKind::spread, share(500)) == "a0");
+  CHECK(three.decide(PolicyKind::binpack, whole(2)) == "a01");
+  CHECK(three.decide(PolicyKind::gpu_packing, share(500)) == "b1");  // a GPU in use
+  CHECK(three.decide(PolicyKind::gpu_packing, share(800)) == "b0");  // none: a node in use
+  CHECK(three.decide(PolicyKind::gpu_packing, whole(2)) == "a01");
+  // Best fit: of 4 thousand processors and 1.25 GPUs b has less left than c with 64 thousand and half a GPU.
+  CHECK(three.decide(PolicyKind::best_fit, share(500)) == "b1");
+  CHECK(three.decide(PolicyKind::best_fit, share(500, 5'000)) == "c1");
+  for (const PolicyKind policy : {PolicyKind::binpack, PolicyKind::spread, PolicyKind::best_fit, PolicyKind::random, PolicyKind::fragmentation}) {
+    CHECK(three.decide(policy, whole(3)).empty());
+    CHECK(three.decide(policy, share(1, 65'000)).empty());
+  }
+}
+
+TEST_CASE("random choices are spread over all nodes that fit, and repeat with their seed") {
+  Cluster cluster;
+  for (int i = 0; i < 4; ++i) REQUIRE(cluster.add(node("n" + std::to_string(i), 1)));
+  REQUIRE(cluster.set_drained(*cluster.find("n3"), true));
+  std::array<int, 4> hits{};
+  std::string first, second;
+  for (std::string* const run : {&first, &second}) {
+    Placer placer(cluster, {.policy = PolicyKind::random, .seed = 7});
+    for (int i = 0; i < 300; ++i) {
+      const uint32_t slot = placer.decide(share(100))->parts[0].node.slot;
+      *run += static_cast<char>('0' + slot);
+      ++hits[slot];
+    }
+  }
+  CHECK(first == second);
+  for (int i = 0; i < 3; ++i) CHECK(hits[i] > 120);
+  CHECK(hits[3] == 0);
+}
+
+TEST_CASE("complements: a hole is kept for the share that needs it") {
+  // Shares of 470 in pairs, of 320 in threes: 530 free beside a 470 is for another 470, although a 320 fits, too.
+  Cluster cluster;
+  REQUIRE(cluster.add(node("a", 2)));
+  Placer placer(cluster, {});
+  for (int i = 0; i < 300; ++i) placer.observe(share(i % 2 == 0 ? 470 : 320));
+  const auto place = [&](int milli) {
+    const auto placement = placer.decide(share(milli));
+    REQUIRE(placement);
+    REQUIRE(cluster.allocate(*placement));
+    return placement->parts[0].gpu_mask;
+  };
+  CHECK(place(470) == 0b01);
+  CHECK(place(320) == 0b10);  // best fit takes the first GPU here
+  CHECK(place(320) == 0b10);
+  CHECK(place(470) == 0b01);
+  CHECK(place(320) == 0b10);
+  CHECK_FALSE(placer.decide(share(320)));
+  CHECK(cluster.free_milli() == 60 + 40);
+}
+
+TEST_CASE("processors: what needs many goes where they are left over") {
+  Cluster cluster;
+  REQUIRE(cluster.add(node("few", 2, "A", 8'000)));
+  REQUIRE(cluster.add(node("many", 2, "A", 64'000)));
+  Placer placer(cluster, {});
+  for (int i = 0; i < 100; ++i) placer.observe(whole(1, i % 2 == 0 ? 4'000 : 8'000));
+  const auto where = [&](const Request& request) { return cluster.spec(placer.decide(request)->parts[0].node).name; };
+  CHECK(where(whole(1, 8'000)) == "many");
+  // Only processors: where GPUs do not starve.
+  CHECK(where({.gpus = 0, .milli = 0, .cpu_milli = 6'000}) == "many");
+}
+
+TEST_CASE("models: who may go anywhere leaves rare models to those who may not") {
+  Cluster cluster;
+  REQUIRE(cluster.add(node("rare", 2, "R")));
+  for (int i = 0; i < 8; ++i) REQUIRE(cluster.add(node("n" + std::to_string(i), 2, "A")));
+  Placer placer(cluster, {});
+  Request picky = whole(1);
+  picky.models = {"R"};
+  for (int i = 0; i < 100; ++i) placer.observe(i % 10 == 0 ? picky : whole(1));
+  for (int i = 0; i < 16; ++i) {
+    const auto placement = placer.decide(whole(1));
+    REQUIRE(placement);
+    CHECK(cluster.spec(placement->parts[0].node).model == "A");
+    REQUIRE(cluster.allocate(*placement));
+  }
+  CHECK(cluster.spec(placer.decide(picky)->parts[0].node).name == "rare");
+  CHECK(cluster.spec(placer.decide(whole(1))->parts[0].node).name == "rare");  // and takes them when there is nothing else
+  picky.models = {"unknown"};
+  CHECK_FALSE(placer.decide(picky));
+}
+
+TEST_CASE("GPU memory limits shares as compute does") {
+  Cluster cluster;
+  REQUIRE(cluster.add(node("a", 2, "A", 64'000, 16 * kGib)));
+  Placer placer(cluster, {});
+  Request request = share(100);
+  request.memory_bytes = 9 * kGib;
+  for (const uint16_t mask : {0b01, 0b10}) {
+    const auto placement = placer.decide(request);
+    REQUIRE(placement);
+    CHECK(placement->parts[0].gpu_mask == mask);
+    REQUIRE(cluster.allocate(*placement));
+  }
+  CHECK_FALSE(placer.decide(request));
+  request.memory_bytes = 7 * kGib;
+  CHECK(placer.decide(request));
+  CHECK_FALSE(placer.decide(whole(1)));
+}
