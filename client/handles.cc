@@ -32,11 +32,12 @@ uint64_t HandleTable::mint(Kind kind, std::unique_ptr<Object> object) {
 }
 
 void HandleTable::retire(uint64_t handle) {
+  std::unique_ptr<Object> gone;  // without the lock: what it refers to may have handles as well
   std::lock_guard lock(mutex_);
   Slot* place = slot(cuda::index_of(handle));
   if (!place || place->handle.load() != handle) return;
   place->handle.store(0, std::memory_order_release);
-  delete place->object.exchange(nullptr);
+  gone.reset(place->object.exchange(nullptr));
   free_.push_back(cuda::index_of(handle));
 }
 

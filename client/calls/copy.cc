@@ -5,8 +5,8 @@
 
 #include "client/calls/host_function.h"
 #include "client/calls/mapped.h"
+#include "client/capture.h"
 #include "client/host_memory.h"
-#include "client/server_copy.h"
 #include "client/transfer.h"
 #include "protocol/cuda/exports.h"
 
@@ -48,15 +48,19 @@ bool offset_of(uint64_t x, uint64_t y, uint64_t pitch, uint64_t z, uint64_t slic
          !__builtin_add_overflow(*offset, rows, offset) && !__builtin_add_overflow(*offset, x, offset);
 }
 
-CUresult host_to_host(const Caller& caller, const Box& box) {
-  if (const CUresult result = cuStreamSynchronize(caller.stream); result != CUDA_SUCCESS) return result;
+void move_rows(const Box& box) {
   for (uint64_t z = 0; z < box.depth; ++z) {
     for (uint64_t y = 0; y < box.height; ++y) {
       std::memmove(host_pointer(box.to.address + z * box.to.slice + y * box.to.pitch),
                    host_pointer(box.from.address + z * box.from.slice + y * box.from.pitch), box.width);
     }
   }
-  return CUDA_SUCCESS;
+}
+
+CUresult host_to_host(const Caller& caller, const Box& box) {
+  const CUresult result = cuStreamSynchronize(caller.stream);
+  if (result == CUDA_SUCCESS) move_rows(box);
+  return result;
 }
 
 CUresult device_to_device(const Caller& caller, const Box& box) {
@@ -123,22 +127,57 @@ bool awaits_data_in(const void* memory, uint64_t bytes) {
                      [&](const auto& session) { return session->receiver().awaits_data_in(memory, bytes); });
 }
 
-CUresult run(Caller caller, Box box) {
-  if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
-  if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
-  bool between_servers = false;
+// Is there memory? Ends on other servers than `own`'s get a context of theirs.
+CUresult check_ends(Box& box, Session& own, bool& between_servers) {
   for (End* end : {&box.from, &box.to}) {
     if (box.height > 1 && end->pitch < box.width) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t span = span_of(box, *end);
-    Session* const session = end->on_device ? session_of(end->address, caller.session) : nullptr;
+    Session* const session = end->on_device ? session_of(end->address, &own) : nullptr;
     if (end->on_device ? !session || !is_mapped(*session, end->address, span) : end->address == 0 || span == UINT64_MAX) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!session || session == caller.session) continue;
+    if (!session || session == &own) continue;
     between_servers = true;
     end->context = context_of(*session, end->address);
     if (!end->context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
+  return CUDA_SUCCESS;
+}
+
+// What cuGraphMemcpyNodeGetParams says of a copy that was captured.
+CUDA_MEMCPY3D describe(const Box& box) {
+  CUDA_MEMCPY3D params{};
+  params.srcMemoryType = params.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  params.srcDevice = box.from.address;
+  params.srcPitch = box.from.pitch;
+  params.srcHeight = box.from.pitch ? box.from.slice / box.from.pitch : 0;
+  params.dstDevice = box.to.address;
+  params.dstPitch = box.to.pitch;
+  params.dstHeight = box.to.pitch ? box.to.slice / box.to.pitch : 0;
+  params.WidthInBytes = box.width;
+  params.Height = box.height;
+  params.Depth = box.depth;
+  return params;
+}
+
+std::optional<CUresult> capture_copy(const Caller& caller, const Box& box, bool between_servers) {
+  if (!capture::any()) [[likely]] return std::nullopt;
+  if (caller.wait) {
+    const CUresult refused = capture::refuse(*caller.context, caller.stream);
+    return refused == CUDA_SUCCESS ? std::nullopt : std::optional(refused);
+  }
+  return capture::add(*caller.context, caller.stream, CU_GRAPH_NODE_TYPE_MEMCPY, [&](NodeWork& work) {
+    work = CopyWork{describe(box), box};
+    return between_servers ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+  });
+}
+
+CUresult run(Caller caller, Box box) {
+  if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
+  if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
+  bool between_servers = false;
+  if (const CUresult result = check_ends(box, *caller.session, between_servers); result != CUDA_SUCCESS) return result;
+  if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]] return *captured;
   if (between_servers) return run_between_servers(caller, box);
   if (!box.from.on_device && !box.to.on_device) return host_to_host(caller, box);
   if (box.from.on_device && box.to.on_device) return device_to_device(caller, box);
@@ -248,30 +287,33 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
   });
 }
 
+CUresult make_box(const CUDA_MEMCPY3D& copy, Box& box) {
+  if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+  box.width = copy.WidthInBytes;
+  box.height = copy.Height;
+  box.depth = copy.Depth;
+  // What is left 0 means rows and slices without gaps.
+  const uint64_t from_pitch = copy.srcPitch ? copy.srcPitch : box.width + copy.srcXInBytes;
+  const uint64_t to_pitch = copy.dstPitch ? copy.dstPitch : box.width + copy.dstXInBytes;
+  uint64_t from_slice = 0, to_slice = 0, from_offset = 0, to_offset = 0;
+  if (__builtin_mul_overflow(from_pitch, copy.srcHeight ? copy.srcHeight : copy.srcY + box.height, &from_slice) ||
+      __builtin_mul_overflow(to_pitch, copy.dstHeight ? copy.dstHeight : copy.dstY + box.height, &to_slice) ||
+      !offset_of(copy.srcXInBytes, copy.srcY, from_pitch, copy.srcZ, from_slice, &from_offset) ||
+      !offset_of(copy.dstXInBytes, copy.dstY, to_pitch, copy.dstZ, to_slice, &to_offset)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUresult result = make_end(copy.srcMemoryType, copy.srcHost, copy.srcDevice, from_pitch, from_slice, from_offset, &box.from);
+  if (result != CUDA_SUCCESS) return result;
+  return make_end(copy.dstMemoryType, copy.dstHost, copy.dstDevice, to_pitch, to_slice, to_offset, &box.to);
+}
+
 CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    if (!copy || copy->srcLOD != 0 || copy->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!copy) return CUDA_ERROR_INVALID_VALUE;
     Box box;
-    box.width = copy->WidthInBytes;
-    box.height = copy->Height;
-    box.depth = copy->Depth;
-    // What is left 0 means rows and slices without gaps.
-    const uint64_t from_pitch = copy->srcPitch ? copy->srcPitch : box.width + copy->srcXInBytes;
-    const uint64_t to_pitch = copy->dstPitch ? copy->dstPitch : box.width + copy->dstXInBytes;
-    uint64_t from_slice = 0, to_slice = 0, from_offset = 0, to_offset = 0;
-    if (__builtin_mul_overflow(from_pitch, copy->srcHeight ? copy->srcHeight : copy->srcY + box.height, &from_slice) ||
-        __builtin_mul_overflow(to_pitch, copy->dstHeight ? copy->dstHeight : copy->dstY + box.height, &to_slice) ||
-        !offset_of(copy->srcXInBytes, copy->srcY, from_pitch, copy->srcZ, from_slice, &from_offset) ||
-        !offset_of(copy->dstXInBytes, copy->dstY, to_pitch, copy->dstZ, to_slice, &to_offset)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    CUresult result = make_end(copy->srcMemoryType, copy->srcHost, copy->srcDevice, from_pitch, from_slice,
-                               from_offset, &box.from);
-    if (result != CUDA_SUCCESS) return result;
-    result = make_end(copy->dstMemoryType, copy->dstHost, copy->dstDevice, to_pitch, to_slice, to_offset, &box.to);
-    if (result != CUDA_SUCCESS) return result;
-    return run({.stream = stream, .wait = wait}, box);
+    const CUresult result = make_box(*copy, box);
+    return result == CUDA_SUCCESS ? run({.stream = stream, .wait = wait}, box) : result;
   });
 }
 
@@ -283,6 +325,9 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
     Context* const source = handles().find_as<Context>(Kind::context, cuda::handle_bits(from_context));
     Context* const target = handles().find_as<Context>(Kind::context, cuda::handle_bits(to_context));
     if (!source || !target) return CUDA_ERROR_INVALID_CONTEXT;
+    if (const auto captured = capture_copy(caller, line(true, from, true, to, bytes), source->session != caller.session || target->session != caller.session)) {
+      return *captured;
+    }
     if (source->session == caller.session && target->session == caller.session) {
       // CUDA lets nothing of the three contexts run beside the synchronous one.
       for (Context* const context : {source, target}) {
@@ -303,6 +348,40 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
 }
 
 }  // namespace
+
+CUresult gpupool::client::make_copy(const CUDA_MEMCPY3D& params, Context& context, CopyWork* work) {
+  CopyWork made{params, {}};
+  if (const CUresult result = make_box(params, made.box); result != CUDA_SUCCESS) return result;
+  bool between_servers = false;
+  if (made.box.width != 0 && made.box.height != 0 && made.box.depth != 0) {
+    if (const CUresult result = check_ends(made.box, *context.session, between_servers); result != CUDA_SUCCESS) return result;
+  }
+  if (between_servers) return CUDA_ERROR_NOT_SUPPORTED;
+  *work = made;
+  return CUDA_SUCCESS;
+}
+
+uint64_t gpupool::client::copy_now(Context& context, const Box& box) {
+  if (!box.from.on_device && !box.to.on_device) {
+    move_rows(box);
+    return 0;
+  }
+  CUstream own = nullptr;
+  CUresult result = own_stream(context, &own);
+  const bool up = box.to.on_device;
+  const End& host = up ? box.from : box.to;
+  const End& device = up ? box.to : box.from;
+  const Rows rows = make_rows(box.width, box.height, host.pitch, device.pitch);
+  for (uint64_t z = 0; z < box.depth && result == CUDA_SUCCESS; ++z) {
+    void* const memory = host_pointer(host.address + z * host.slice);
+    const uint64_t address = device.address + z * device.slice;
+    // Other streams' order is not this copy's: they may be what it is waited for by.
+    result = up ? copy_to_device(*context.session, context, own, address, memory, rows, CopyOrder::passes_others, Source::kept)
+                : copy_from_device(*context.session, context, own, memory, address, rows, true);
+  }
+  if (result != CUDA_SUCCESS) context.late_error = result;
+  return result == CUDA_SUCCESS && up ? cuda::handle_bits(own) : 0;
+}
 
 // A function, its twin on the per-thread stream, and what both do.
 #define SYNC_COPY(function, parameters, arguments, body) \

@@ -1,5 +1,5 @@
 // Fills. To the caller the synchronous ones are asynchronous too for device memory, so each is its ...Async row.
-#include "client/server_copy.h"
+#include "client/capture.h"
 #include "client/calls/mapped.h"
 #include "protocol/cuda/exports.h"
 
@@ -26,12 +26,17 @@ CUresult check(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t hei
   return memory.context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// `arguments`: of the row, but for the stream.
+// `arguments`: of the row, but for the stream; `params`: the same as a graph's node.
 template <class Row, class... Arguments>
-CUresult fill(const Place& memory, CUstream stream, Arguments... arguments) {
+CUresult fill(const Place& memory, CUstream stream, const CUDA_MEMSET_NODE_PARAMS& params, Arguments... arguments) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+  const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEMSET, [&](NodeWork& work) {
+    work = FillWork{params};
+    return memory.session == session ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  });
+  if (captured) [[unlikely]] return *captured;
   if (memory.session == session) return Row::at({session, context}, {arguments..., stream});
   return run_between(*context, stream, memory.context, nullptr, [memory, arguments...]() -> CUresult {
     CUstream own = nullptr;
@@ -46,7 +51,8 @@ CUresult fill_line(CUdeviceptr address, T value, size_t count, CUstream stream) 
   return guarded([&]() -> CUresult {
     Place memory;
     const CUresult result = check(address, 0, count, 1, sizeof(T), memory);
-    return memory.context && result == CUDA_SUCCESS ? fill<Row>(memory, stream, address, value, count) : result;
+    if (!memory.context || result != CUDA_SUCCESS) return result;
+    return fill<Row>(memory, stream, {address, count * sizeof(T), value, sizeof(T), count, 1}, address, value, count);
   });
 }
 
@@ -55,11 +61,20 @@ CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_
   return guarded([&]() -> CUresult {
     Place memory;
     const CUresult result = check(address, pitch, width, height, sizeof(T), memory);
-    return memory.context && result == CUDA_SUCCESS ? fill<Row>(memory, stream, address, pitch, value, width, height) : result;
+    if (!memory.context || result != CUDA_SUCCESS) return result;
+    return fill<Row>(memory, stream, {address, pitch, value, sizeof(T), width, height}, address, pitch, value, width, height);
   });
 }
 
 }  // namespace
+
+CUresult gpupool::client::check_fill(const CUDA_MEMSET_NODE_PARAMS& params, Context& context) {
+  if ((params.elementSize != 1 && params.elementSize != 2 && params.elementSize != 4)) return CUDA_ERROR_INVALID_VALUE;
+  Place memory;
+  const CUresult result = check(params.dst, params.pitch, params.width, params.height, params.elementSize, memory);
+  if (result != CUDA_SUCCESS) return result;
+  return !memory.session || memory.session == context.session ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
 
 #define FILL(function, row, type)                                                                   \
   CUDA_EXPORT CUresult function(CUdeviceptr address, type value, size_t count) {                    \

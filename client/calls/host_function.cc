@@ -5,7 +5,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "client/call.h"
+#include "client/capture.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -23,6 +23,8 @@ class HostFunctions {
     CUstream stream = nullptr;
     void* user = nullptr;
     std::function<uint64_t()> action;     // the client's own (run_in_stream)
+    bool kept = false;                    // a graph's
+    uint64_t launches = 0;                // of the graph, in which it is still to run
     bool of_program() const { return function || callback; }
   };
 
@@ -37,6 +39,25 @@ class HostFunctions {
     const auto found = functions_.find(id);
     if (found->second.of_program()) --pending_;
     functions_.erase(found);
+  }
+  uint64_t keep(std::function<uint64_t()> action) {
+    std::lock_guard lock(mutex_);
+    functions_[++last_id_] = {.action = std::move(action), .kept = true};
+    return last_id_;
+  }
+  void forget(const std::vector<uint64_t>& ids) {
+    std::lock_guard lock(mutex_);
+    for (const uint64_t id : ids) {
+      const auto found = functions_.find(id);
+      if (found == functions_.end()) continue;
+      found->second.kept = false;
+      if (found->second.launches == 0) functions_.erase(found);
+    }
+  }
+  void launched(const std::vector<uint64_t>& ids, bool failed) {
+    std::lock_guard lock(mutex_);
+    for (const uint64_t id : ids) failed ? --functions_.at(id).launches : ++functions_.at(id).launches;
+    pending_ += failed ? -static_cast<int>(ids.size()) : static_cast<int>(ids.size());
   }
   bool pending() const { return pending_.load() != 0; }
   void run_soon(Session& session, uint64_t id) {
@@ -58,13 +79,16 @@ class HostFunctions {
       ready_.pop_front();
       const auto found = functions_.find(id);
       if (found == functions_.end()) continue;
+      const bool of_graph = found->second.launches != 0;
+      if (of_graph) --found->second.launches;
       const Function function = found->second;
-      functions_.erase(found);
+      if (!function.kept && function.launches == 0) functions_.erase(found);
       lock.unlock();
       if (function.function) function.function(function.user);
       if (function.callback) function.callback(function.stream, CUDA_SUCCESS, function.user);
       if (function.of_program()) --pending_;
       const uint64_t behind = function.action ? function.action() : 0;
+      if (of_graph) --pending_;
       (void)session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{id, behind});
       session->receiver().drop_interest();
       lock.lock();
@@ -103,6 +127,12 @@ CUresult launch(const HostFunctions::Function& function, CUstream stream) {
     Context* context = nullptr;
     if (!function.of_program()) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_HOST, [&](NodeWork& work) {
+      if (!function.function) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+      work = HostWork{{function.function, function.user}};
+      return CUDA_SUCCESS;
+    });
+    if (captured) [[unlikely]] return *captured;
     return post(*session, *context, stream, function);
   });
 }
@@ -122,6 +152,15 @@ bool host_functions_pending() { return host_functions().pending(); }
 
 CUresult run_in_stream(Session& session, Context& context, CUstream stream, std::function<uint64_t()> action) {
   return post(session, context, stream, {.action = std::move(action)});
+}
+
+uint64_t keep_host_function(std::function<uint64_t()> action) { return host_functions().keep(std::move(action)); }
+
+void forget_host_functions(const std::vector<uint64_t>& ids) { host_functions().forget(ids); }
+
+void host_functions_launched(Session& session, const std::vector<uint64_t>& ids, bool failed) {
+  host_functions().launched(ids, failed);
+  for (size_t i = 0; i < ids.size(); ++i) failed ? session.receiver().drop_interest() : session.receiver().add_interest();
 }
 
 }  // namespace gpupool::client

@@ -1,5 +1,5 @@
 // Launches: checked here, packed into one message, queued. This is the hottest path of the client.
-#include "client/module.h"
+#include "client/capture.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/launch_check.h"
 
@@ -49,6 +49,81 @@ cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
   return limits;
 }
 
+// A request that may be launched, as it is sent.
+struct Prepared {
+  Function* function = nullptr;
+  wire::Launch body{};
+  const void* packed = nullptr;  // parameters; null: one by one
+};
+
+CUresult prepare(const Request& request, Session& session, Context& context, Prepared& prepared) {
+  Function* const function = find_function(request.function);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = function->come_to(session); result != CUDA_SUCCESS) return result;
+  const auto limits = limits_of(*context.device, *function);
+  if (const CUresult result = cuda::check_launch(request.shape, limits); result != CUDA_SUCCESS) return result;
+  if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
+
+  size_t packed_bytes = 0;
+  if (request.extra) {
+    if (request.parameters) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = read_extra(request.extra, &prepared.packed, &packed_bytes);
+    if (result != CUDA_SUCCESS) return result;
+    if (packed_bytes > wire::kMaxParameterBytes) return CUDA_ERROR_INVALID_VALUE;
+  } else if (!function->parameters.empty() && !request.parameters) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+
+  prepared.function = function;
+  wire::Launch& body = prepared.body;
+  body.function = function->handle;
+  body.stream = cuda::handle_bits(request.stream);
+  std::copy_n(request.shape.grid, 3, body.grid);
+  std::copy_n(request.shape.block, 3, body.block);
+  body.shared_bytes = static_cast<uint32_t>(request.shape.dynamic_shared_bytes);
+  body.flags = request.flags;
+  body.attribute_count = request.attribute_count;
+  body.parameter_bytes = prepared.packed ? static_cast<uint32_t>(packed_bytes) : function->parameter_bytes;
+  return CUDA_SUCCESS;
+}
+
+// Attributes and parameters.
+void write_tail(wire::Writer& writer, const Request& request, const Prepared& prepared) {
+  writer.put_bytes(request.attributes, request.attribute_count * sizeof(CUlaunchAttribute));
+  if (prepared.packed) {
+    writer.put_bytes(prepared.packed, prepared.body.parameter_bytes);
+    return;
+  }
+  // Gaps between parameters are alignment; their bytes are zero.
+  static constexpr std::byte kGap[64] = {};
+  uint32_t at = 0;
+  for (size_t i = 0; i < prepared.function->parameters.size(); ++i) {
+    const auto& parameter = prepared.function->parameters[i];
+    while (at < parameter.offset) {
+      const uint32_t gap = std::min<uint32_t>(parameter.offset - at, sizeof kGap);
+      writer.put_bytes(kGap, gap);
+      at += gap;
+    }
+    writer.put_bytes(request.parameters[i], parameter.size);
+    at += parameter.size;
+  }
+}
+
+CUresult make_work(const Request& request, Context& context, KernelWork* work) {
+  Prepared prepared;
+  if (const CUresult result = prepare(request, *context.session, context, prepared); result != CUDA_SUCCESS) return result;
+  for (size_t i = 0; request.parameters && i < prepared.function->parameters.size(); ++i) {
+    if (!request.parameters[i]) return CUDA_ERROR_INVALID_VALUE;
+  }
+  work->launch = prepared.body;
+  work->launch.stream = 0;
+  work->tail.clear();
+  work->lent.clear();
+  wire::Writer writer(work->tail);
+  write_tail(writer, request, prepared);
+  return CUDA_SUCCESS;
+}
+
 CUresult launch(Request request) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
@@ -56,53 +131,15 @@ CUresult launch(Request request) {
     if (const CUresult result = ready_with_stream(&session, &context, request.stream); result != CUDA_SUCCESS) {
       return result;
     }
-    Function* function = find_function(request.function);
-    if (!function) return CUDA_ERROR_INVALID_HANDLE;
-    if (const CUresult result = function->come_to(*session); result != CUDA_SUCCESS) return result;
-    const auto limits = limits_of(*context->device, *function);
-    if (const CUresult result = cuda::check_launch(request.shape, limits); result != CUDA_SUCCESS) return result;
-    if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
-
-    const void* packed = nullptr;
-    size_t packed_bytes = 0;
-    if (request.extra) {
-      if (request.parameters) return CUDA_ERROR_INVALID_VALUE;
-      const CUresult result = read_extra(request.extra, &packed, &packed_bytes);
-      if (result != CUDA_SUCCESS) return result;
-      if (packed_bytes > wire::kMaxParameterBytes) return CUDA_ERROR_INVALID_VALUE;
-    } else if (!function->parameters.empty() && !request.parameters) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-
-    wire::Launch body{};
-    body.function = function->handle;
-    body.stream = cuda::handle_bits(request.stream);
-    std::copy_n(request.shape.grid, 3, body.grid);
-    std::copy_n(request.shape.block, 3, body.block);
-    body.shared_bytes = static_cast<uint32_t>(request.shape.dynamic_shared_bytes);
-    body.flags = request.flags;
-    body.attribute_count = request.attribute_count;
-    body.parameter_bytes = packed ? static_cast<uint32_t>(packed_bytes) : function->parameter_bytes;
+    const auto captured = capture::add(*context, request.stream, CU_GRAPH_NODE_TYPE_KERNEL, [&](NodeWork& work) {
+      return make_work(request, *context, &work.emplace<KernelWork>());
+    });
+    if (captured) [[unlikely]] return *captured;
+    Prepared prepared;
+    if (const CUresult result = prepare(request, *session, *context, prepared); result != CUDA_SUCCESS) return result;
     return session->post(static_cast<uint16_t>(wire::Command::launch), context, [&](wire::Writer& writer) {
-      writer.put(body);
-      writer.put_bytes(request.attributes, request.attribute_count * sizeof(CUlaunchAttribute));
-      if (packed) {
-        writer.put_bytes(packed, packed_bytes);
-        return;
-      }
-      // Gaps between parameters are alignment; their bytes are zero.
-      static constexpr std::byte kGap[64] = {};
-      uint32_t at = 0;
-      for (size_t i = 0; i < function->parameters.size(); ++i) {
-        const auto& parameter = function->parameters[i];
-        while (at < parameter.offset) {
-          const uint32_t gap = std::min<uint32_t>(parameter.offset - at, sizeof kGap);
-          writer.put_bytes(kGap, gap);
-          at += gap;
-        }
-        writer.put_bytes(request.parameters[i], parameter.size);
-        at += parameter.size;
-      }
+      writer.put(prepared.body);
+      write_tail(writer, request, prepared);
     });
   });
 }
@@ -127,6 +164,20 @@ CUresult launch_extended(const CUlaunchConfig* config, CUfunction function, void
 #endif
 
 }  // namespace
+
+CUresult gpupool::client::make_kernel(const CUDA_KERNEL_NODE_PARAMS& params, Context& context, KernelWork* work) {
+  Request request;
+  request.function = params.func;
+#if CUDA_VERSION >= 12000
+  if (!request.function) request.function = reinterpret_cast<CUfunction>(params.kern);
+#endif
+  request.shape = {{params.gridDimX, params.gridDimY, params.gridDimZ},
+                   {params.blockDimX, params.blockDimY, params.blockDimZ},
+                   params.sharedMemBytes};
+  request.parameters = params.kernelParams;
+  request.extra = params.extra;
+  return make_work(request, context, work);
+}
 
 #define LAUNCH_PARAMETERS                                                                                              \
   CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,            \

@@ -1,7 +1,7 @@
 // Streams: created without waiting; what the program asked for is remembered here.
 #include <algorithm>
 
-#include "client/bridge.h"
+#include "client/capture.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -39,6 +39,11 @@ CUresult create_stream(Context& context, unsigned flags, int priority, CUstream*
   }
   *stream = cuda::handle_from_bits<CUstream>(handle);
   return CUDA_SUCCESS;
+}
+
+bool is_blocking(uint64_t stream) {
+  const auto* const known = handles().find_as<Stream>(Kind::stream, stream);
+  return known && (known->flags & CU_STREAM_NON_BLOCKING) == 0;
 }
 
 CUresult own_stream(Context& context, CUstream* stream) {
@@ -125,6 +130,7 @@ CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
     const Object* known = handles().find(Kind::event, cuda::handle_bits(event));
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
+    if (const auto captured = capture::wait(*context, stream, *known, flags)) [[unlikely]] return *captured;
     if (known->session == session) return rows::cuStreamWaitEvent::at({session, context}, {stream, event, flags});
     if (flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
     return wait_for_event(*context, stream, *known);
@@ -136,8 +142,51 @@ CUresult synchronize(CUstream stream) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
     return synchronize_stream(*context, stream);
   });
+}
+
+// Rows with a stream, as long as nothing that they are not told of is captured.
+template <class Row, class... Arguments>
+CUresult unless_captured(CUstream stream, Arguments... arguments) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (capture::any()) [[unlikely]] {
+      if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+      if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
+    }
+    return Row::forward(arguments...);
+  });
+}
+
+// cuStreamWaitValue32 and its like.
+template <class Row, class... Arguments>
+CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* operations, unsigned count, Arguments... arguments) {
+  return guarded([&]() -> CUresult {
+    if (capture::any()) [[unlikely]] {
+      Session* session = nullptr;
+      Context* context = nullptr;
+      if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+      const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](NodeWork& work) {
+        if (!operations || count == 0) return CUDA_ERROR_INVALID_VALUE;
+        work = OperationsWork{{operations, operations + count}};
+        return CUDA_SUCCESS;
+      });
+      if (captured) return *captured;
+    }
+    return Row::forward(stream, arguments...);
+  });
+}
+
+CUstreamBatchMemOpParams operation(CUstreamBatchMemOpType type, CUdeviceptr address, uint64_t value, unsigned flags) {
+  CUstreamBatchMemOpParams made{};
+  made.waitValue.operation = type;
+  made.waitValue.address = address;
+  made.waitValue.value64 = value;
+  made.waitValue.flags = flags;
+  return made;
 }
 
 }  // namespace
@@ -150,7 +199,32 @@ CUDA_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int f
 
 CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   if (cuda::is_special_stream(cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
+  capture::forget_stream(stream);
   return rows::cuStreamDestroy_v2::forward(stream);
+}
+
+CUDA_EXPORT CUresult cuStreamQuery(CUstream stream) { return unless_captured<rows::cuStreamQuery>(stream, stream); }
+CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(or_per_thread(stream)); }
+
+#define MEMORY_OPERATION(function, type, bits)                                                                     \
+  CUDA_EXPORT CUresult function(CUstream stream, CUdeviceptr address, cuuint##bits##_t value, unsigned int flags) { \
+    const CUstreamBatchMemOpParams made = operation(type, address, value, flags);                                  \
+    return memory_operations<rows::function>(stream, &made, 1, address, value, flags);                             \
+  }                                                                                                                \
+  CUDA_EXPORT CUresult function##_ptsz(CUstream stream, CUdeviceptr address, cuuint##bits##_t value, unsigned int flags) { \
+    return function(or_per_thread(stream), address, value, flags);                                                 \
+  }
+MEMORY_OPERATION(cuStreamWaitValue32_v2, CU_STREAM_MEM_OP_WAIT_VALUE_32, 32)
+MEMORY_OPERATION(cuStreamWaitValue64_v2, CU_STREAM_MEM_OP_WAIT_VALUE_64, 64)
+MEMORY_OPERATION(cuStreamWriteValue32_v2, CU_STREAM_MEM_OP_WRITE_VALUE_32, 32)
+MEMORY_OPERATION(cuStreamWriteValue64_v2, CU_STREAM_MEM_OP_WRITE_VALUE_64, 64)
+#undef MEMORY_OPERATION
+
+CUDA_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+  return memory_operations<rows::cuStreamBatchMemOp_v2>(stream, operations, count, count, operations, flags);
+}
+CUDA_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+  return cuStreamBatchMemOp_v2(or_per_thread(stream), count, operations, flags);
 }
 
 CUDA_EXPORT CUresult cuStreamSynchronize(CUstream stream) { return synchronize(stream); }
@@ -221,51 +295,3 @@ CUDA_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream stream, CUdevice* device) {
   return cuStreamGetDevice(or_per_thread(stream), device);
 }
 #endif
-
-// Stream capture is not forwarded yet: nothing is ever capturing.
-CUDA_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  StreamFacts facts;
-  if (const CUresult result = describe(stream, &facts); result != CUDA_SUCCESS) return result;
-  if (!status) return CUDA_ERROR_INVALID_VALUE;
-  *status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
-}
-CUDA_EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus* status) {
-  return cuStreamIsCapturing(or_per_thread(stream), status);
-}
-
-CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                               CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
-  return cuStreamIsCapturing(stream, status);
-}
-CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                                    CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
-  return cuStreamIsCapturing_ptsz(stream, status);
-}
-
-CUDA_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  return guarded([&]() -> CUresult {
-    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    if (!mode || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    std::swap(*mode, thread_state().capture_mode);
-    return CUDA_SUCCESS;
-  });
-}
-
-CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
-  return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    Context* context = nullptr;
-    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
-    const Object* known = handles().find(Kind::event, cuda::handle_bits(event));
-    if (!known) return CUDA_ERROR_INVALID_HANDLE;
-    Place place{session, context};
-    go_to(*known, place);
-    if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    wire::Buffer reply;
-    return place.session->call(wire::Command::synchronize_event, place.context,
-                               wire::SynchronizeEvent{cuda::handle_bits(event)}, reply);
-  });
-}

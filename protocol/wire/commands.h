@@ -242,6 +242,84 @@ struct CopyShared {
   uint32_t reserved;
 };
 
+// Graphs are built in the client; the server gets what is to be executed. graph_nodes: `count` times a GraphNode, its
+// dependencies (u32 each, numbers of earlier nodes of the same graph) and its body follow; they are appended to the graph, which
+// the first such command makes. What is wrong with a node is told by the command that uses the graph.
+struct GraphNodes {
+  uint64_t graph;
+  uint32_t count;
+  uint32_t reserved;
+};
+enum class GraphNodeKind : uint32_t {
+  empty = 0,              // no body
+  kernel = 1,             // Launch without a stream, its attributes and parameters
+  fill = 2,               // GraphFill
+  copy = 3,               // GraphCopy
+  host = 4,               // GraphHost
+  event_record = 5,       // GraphEvent
+  event_wait = 6,         // GraphEvent
+  memory_operations = 7,  // CUstreamBatchMemOpParams, as many as there are
+};
+constexpr uint64_t kMaxGraphNodes = 1u << 20;  // of one session, in all of its graphs
+struct GraphNode {
+  GraphNodeKind kind;
+  uint32_t dependency_count;
+  uint32_t body_bytes;
+  uint32_t reserved;
+  uint64_t context;       // 0 where the kind needs none
+};
+struct GraphFill {
+  uint64_t address;
+  uint64_t pitch;
+  uint32_t value;
+  uint32_t element;       // bytes: 1, 2 or 4
+  uint64_t width;         // in elements
+  uint64_t height;
+};
+struct GraphCopy {        // within the device
+  uint64_t from, from_pitch, from_height;  // height: rows from one slice to the next
+  uint64_t to, to_pitch, to_height;
+  uint64_t width, height, depth;
+};
+// The client does something: a host function, or a copy from or to its memory. It is told with MessageKind::host_callback and
+// answers with host_function_done, each time a launch gets there.
+struct GraphHost {
+  uint64_t callback;      // a number of the client's that no other host function, hold or node has
+};
+struct GraphEvent {
+  uint64_t event;
+};
+// instantiate_graph makes an executable graph of a graph, which it takes over; update_graph gives it the work of another graph of
+// the same shape, which is gone then. Both reply with a GraphResult, also when the result is an error.
+struct InstantiateGraph {
+  uint64_t graph;
+  uint64_t executable;    // new handle
+  uint64_t flags;         // CUgraphInstantiate_flags
+};
+struct UpdateGraph {
+  uint64_t executable;
+  uint64_t graph;
+};
+constexpr uint32_t kNoGraphNode = ~0u;
+struct GraphResult {
+  uint32_t result;        // CUgraphInstantiateResult or CUgraphExecUpdateResult
+  uint32_t node;          // that is to blame
+};
+// set_graph_node: new work for a node of an executable graph; a GraphNode without dependencies and its body follow.
+// enable_graph_node: it is executed, or stands empty.
+struct SetGraphNode {
+  uint64_t executable;
+  uint32_t node;          // number in the graph that the executable one was made of
+  uint32_t enabled;       // 0 or 1; 0 for set_graph_node
+};
+struct LaunchGraph {      // launch_graph, upload_graph
+  uint64_t executable;
+  uint64_t stream;
+};
+struct DestroyGraph {
+  uint64_t executable;    // or a graph that was not instantiated
+};
+
 #define GPUPOOL_BODY(type, bytes) static_assert(sizeof(type) == (bytes) && std::is_trivially_copyable_v<type>)
 GPUPOOL_BODY(MoveAddresses, 16);
 GPUPOOL_BODY(AddressRange, 16);
@@ -270,6 +348,18 @@ GPUPOOL_BODY(HostFunctionDone, 16);
 GPUPOOL_BODY(ShareHostMemory, 16);
 GPUPOOL_BODY(ReleaseHostMemory, 8);
 GPUPOOL_BODY(CopyShared, 72);
+GPUPOOL_BODY(GraphNodes, 16);
+GPUPOOL_BODY(GraphNode, 24);
+GPUPOOL_BODY(GraphFill, 40);
+GPUPOOL_BODY(GraphCopy, 72);
+GPUPOOL_BODY(GraphHost, 8);
+GPUPOOL_BODY(GraphEvent, 8);
+GPUPOOL_BODY(InstantiateGraph, 24);
+GPUPOOL_BODY(UpdateGraph, 16);
+GPUPOOL_BODY(GraphResult, 8);
+GPUPOOL_BODY(SetGraphNode, 16);
+GPUPOOL_BODY(LaunchGraph, 16);
+GPUPOOL_BODY(DestroyGraph, 8);
 #undef GPUPOOL_BODY
 
 }  // namespace gpupool::wire

@@ -18,11 +18,16 @@
   X(cuMemAddressFree) X(cuMemGetHandleForAddressRange) X(cuFlushGPUDirectRDMAWrites) X(cuDeviceGetAttribute)          \
   X(cuModuleLoadDataEx) X(cuModuleUnload) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuFuncGetAttribute)      \
   X(cuLaunchKernel) X(cuLaunchKernelEx) X(cuLaunchCooperativeKernel)                                                \
-  X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuMemPoolDestroy) X(cuLinkDestroy)
+  X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuMemPoolDestroy) X(cuLinkDestroy)                                      \
+  X(cuGraphCreate) X(cuGraphAddMemcpyNode) X(cuGraphAddMemsetNode) X(cuGraphAddHostNode) X(cuGraphAddEmptyNode)     \
+  X(cuGraphAddEventRecordNode) X(cuGraphAddEventWaitNode) X(cuGraphAddBatchMemOpNode) X(cuGraphKernelNodeSetAttribute) \
+  X(cuGraphInstantiateWithFlags) X(cuGraphExecMemcpyNodeSetParams) X(cuGraphExecMemsetNodeSetParams)                \
+  X(cuGraphExecHostNodeSetParams) X(cuGraphExecEventRecordNodeSetEvent) X(cuGraphExecEventWaitNodeSetEvent)         \
+  X(cuGraphExecBatchMemOpNodeSetParams) X(cuGraphNodeSetEnabled) X(cuGraphLaunch) X(cuGraphUpload)
 #if CUDA_VERSION >= 12000
 #define GPUPOOL_DEVICE_CALLS_12_0(X)                                                                                \
   X(cuLibraryLoadData) X(cuLibraryUnload) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) X(cuKernelGetFunction)        \
-  X(cuKernelGetAttribute)
+  X(cuKernelGetAttribute) X(cuGraphAddKernelNode_v2) X(cuGraphExecKernelNodeSetParams_v2) X(cuGraphExecUpdate_v2)
 #else
 #define GPUPOOL_DEVICE_CALLS_12_0(X)
 #endif

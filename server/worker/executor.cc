@@ -77,6 +77,7 @@ Executor::Executor(SessionStart& start)
         });
         if (!told) callbacks.done(id);
       }),
+      graphs(*this),
       uploads(start.usage),
       cached_images(start.control, start.image_nonce, start.largest_image),
       images(api),
@@ -289,6 +290,7 @@ bool Executor::leave(ContextState& context) {
   staging.drop_context(context, false);
   shared_memory.drop_context(context);
   memory.drop_context(context, false);
+  graphs.drop(context);
   table.drop_context(context);
   context.signals->clear();
   compute.drop(context);
@@ -320,6 +322,7 @@ void Executor::tear_down() {
     shared_memory.drop_context(*context);
     bulk.drop_context(*context);
   }
+  graphs.clear();
   table.destroy_all();
   memory.drop_all();
   for (auto& [handle, context] : contexts.all()) {

@@ -26,6 +26,7 @@
 #include "server/worker/device_memory.h"
 #include "server/worker/event_guard.h"
 #include "server/worker/footprints.h"
+#include "server/worker/graphs.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/host_callbacks.h"
 #include "server/worker/images.h"
@@ -104,6 +105,7 @@ class Executor {
   VirtualMemory virtual_memory;
   Footprints footprints;
   HostCallbacks callbacks;
+  Graphs graphs;
   StreamHolds holds;
   Uploads uploads;
   CachedImages cached_images;

@@ -1,6 +1,6 @@
 // Host functions of the client in its streams: the device's callback thread waits here until the client has run one.
 //
-// add() belongs to the executor's thread, done() is any thread's; run() is the device's callback, in which no driver call is allowed, so
+// add(), keep() and their like belong to the executor's thread, done() is any thread's; run() is the device's callback, in which no driver call is allowed, so
 // that telling the client is left to a wait thread (it must send finished copies first). end_all() releases everyone.
 #pragma once
 #include <condition_variable>
@@ -28,6 +28,12 @@ class HostCallbacks {
   // What cuLaunchHostFunc gets: run() and this. Null: the id is in use, or too many are.
   Turn* add(uint64_t id, const void* context);
   void remove(uint64_t id);  // the launch has failed
+  // The same for a node of a graph, which has its turn in each launch, one launch after the other.
+  Turn* keep(uint64_t id, const void* context);
+  // A launch with it begins; `failed`: it did not.
+  void launched(uint64_t id, bool failed = false);
+  // No more launches; those under way still have theirs.
+  void let_go(uint64_t id);
   // False: no such callback.
   bool done(uint64_t id);
   // The context is about to be destroyed, which would wait for its callbacks: they are waited for no longer.
@@ -39,7 +45,12 @@ class HostCallbacks {
   struct State {
     std::unique_ptr<Turn> turn;
     bool done = false;
+    bool kept = false;      // until let_go()
+    bool released = false;  // nobody waits for it any more
+    uint64_t launches = 0;  // of a graph's, that are still to come here
   };
+
+  Turn* add_state(uint64_t id, const void* context, bool kept);
 
   const Tell tell_;
   std::mutex mutex_;

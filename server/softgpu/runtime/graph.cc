@@ -63,6 +63,7 @@ Ref<Graph> Graph::clone() const {
     twin->child = node->child ? node->child->clone() : nullptr;
     twin->copy = node->copy;
     twin->fill = node->fill;
+    twin->batch = node->batch;
     twin->original = node->handle;
     twins[node.get()] = twin.get();
   }
@@ -207,7 +208,7 @@ CUresult Capture::add_op(const Stream& stream, const Ref<Op>& op) {
     type = transfer->transfer().is_fill() ? CU_GRAPH_NODE_TYPE_MEMSET : CU_GRAPH_NODE_TYPE_MEMCPY;
   } else if (dynamic_cast<HostFunctionOp*>(op.get()) != nullptr) {
     type = CU_GRAPH_NODE_TYPE_HOST;
-  } else if (dynamic_cast<ValueWaitOp*>(op.get()) != nullptr ||
+  } else if (dynamic_cast<BatchOp*>(op.get()) != nullptr || dynamic_cast<ValueWaitOp*>(op.get()) != nullptr ||
              dynamic_cast<ValueWriteOp*>(op.get()) != nullptr) {
     type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
   }

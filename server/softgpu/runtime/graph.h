@@ -35,6 +35,7 @@ class GraphNode final : public Object {
   Ref<Graph> child;      // of child graph nodes
   CUDA_MEMCPY3D copy{};  // as given, of copies
   CUDA_MEMSET_NODE_PARAMS fill{};
+  std::vector<CUstreamBatchMemOpParams> batch;
   std::vector<void*> parameters;  // lent by cuGraphKernelNodeGetParams
   uint64_t original = 0;          // handle of the node that this one was cloned from
   std::vector<GraphNode*> dependencies;

@@ -62,6 +62,30 @@ void ValueWaitOp::start() {
   if (!poll()) runtime().value_waiter().park(Ref<ValueWaitOp>::share(this));
 }
 
+class BatchOp::Last final : public Op {
+ public:
+  explicit Last(Ref<BatchOp> batch) : batch_(std::move(batch)) {}
+
+ private:
+  void start() override {
+    batch_->complete();
+    complete();
+  }
+  void skip() override { start(); }
+  const Ref<BatchOp> batch_;
+};
+
+void BatchOp::start() {
+  std::vector<Ref<Op>> ops;
+  for (const Ref<Op>& operation : operations_) ops.push_back(operation->clone());
+  ops.push_back(make_ref<Last>(Ref<BatchOp>::share(this)));
+  for (size_t i = 0; i < ops.size(); ++i) {
+    ops[i]->set_context(context());
+    if (i != 0) ops[i]->after(*ops[i - 1]);
+  }
+  for (const Ref<Op>& op : ops) op->submit();
+}
+
 void ValueWriteOp::start() {
   bool gone = false;
   {

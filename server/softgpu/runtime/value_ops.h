@@ -45,6 +45,18 @@ class ValueWriteOp final : public Op {
   const bool wide_;
 };
 
+// Several operations, one after the other: what a batch is as a node of a graph. Holds prototypes.
+class BatchOp final : public Op {
+ public:
+  explicit BatchOp(std::vector<Ref<Op>> operations) : operations_(std::move(operations)) {}
+  Ref<Op> clone() const override { return make_ref<BatchOp>(operations_); }
+
+ private:
+  class Last;
+  void start() override;
+  const std::vector<Ref<Op>> operations_;
+};
+
 class ValueWaiter {
  public:
   void park(Ref<ValueWaitOp> op);

@@ -195,24 +195,8 @@ CUresult write_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, u
 }
 CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
   if (!operations) return CUDA_ERROR_INVALID_VALUE;
-  for (unsigned i = 0; i < count; ++i) {
-    switch (operations[i].operation) {
-      case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-      case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-        if (!owns(operations[i].waitValue.address, 4)) return CUDA_ERROR_INVALID_VALUE;
-        break;
-      case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-      case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-        if (!owns(operations[i].waitValue.address, 8)) return CUDA_ERROR_INVALID_VALUE;
-        break;
-      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-      case CU_STREAM_MEM_OP_BARRIER:
-        break;
-      default:
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-  }
-  return REAL(cuStreamBatchMemOp_v2)(stream, count, operations, flags);
+  const CUresult result = check_operations(t_executor->memory, {operations, count});
+  return result != CUDA_SUCCESS ? result : REAL(cuStreamBatchMemOp_v2)(stream, count, operations, flags);
 }
 
 bool may_create_stream() {
@@ -291,6 +275,27 @@ const Wrapper kWrappers[] = {
 };
 
 }  // namespace
+
+CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBatchMemOpParams> operations) {
+  for (const CUstreamBatchMemOpParams& operation : operations) {
+    switch (operation.operation) {
+      case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+      case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        if (!memory.owns(operation.waitValue.address, 4)) return CUDA_ERROR_INVALID_VALUE;
+        break;
+      case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+      case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        if (!memory.owns(operation.waitValue.address, 8)) return CUDA_ERROR_INVALID_VALUE;
+        break;
+      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+      case CU_STREAM_MEM_OP_BARRIER:
+        break;
+      default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  return CUDA_SUCCESS;
+}
 
 void Calls::load(const SymbolLookup& symbol) {
 #define GPUPOOL_LOAD(name) name = reinterpret_cast<decltype(name)>(symbol(#name));

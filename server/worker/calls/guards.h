@@ -2,6 +2,7 @@
 // pointers, objects that a wait thread still uses; and rows whose answer must not overtake earlier data. Each has a
 // wrapper with the driver function's own signature that the row calls instead. Executor's thread only.
 #pragma once
+#include <span>
 #include <string_view>
 
 #include "protocol/cuda/cuda_header.h"
@@ -16,7 +17,14 @@
   X(cuStreamWriteValue32_v2) X(cuStreamWriteValue64_v2) X(cuStreamBatchMemOp_v2) X(cuEventDestroy_v2)              \
   X(cuEventQuery) X(cuMemGetInfo_v2)
 
+namespace gpupool::worker {
+class DeviceMemory;
+}
+
 namespace gpupool::worker::guards {
+
+// Known ones, on the session's own memory.
+CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBatchMemOpParams> operations);
 
 // The driver's own functions behind the wrappers; null where the device library has none.
 struct Calls {

@@ -1,3 +1,5 @@
+#include "server/worker/calls/launch.h"
+
 #include <cstring>
 
 #include "server/worker/calls/commands.h"
@@ -22,6 +24,8 @@ enum LaunchAttribute : unsigned {
   kLaunchCompletionEvent = 12,
   kPreferredSharedMemoryCarveout = 14,
 };
+
+}  // namespace
 
 // Attributes hold plain values but for these; handles are translated, addresses checked, what is unknown is refused.
 CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
@@ -59,17 +63,23 @@ CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
   }
 }
 
-}  // namespace
-
-Outcome launch(Executor& session, Command& command) {
-  const auto launch = command.body.get<wire::Launch>();
+std::optional<LaunchBody> read_launch(wire::Reader& body) {
+  LaunchBody read{.launch = body.get<wire::Launch>()};
+  const wire::Launch& launch = read.launch;
   if (launch.attribute_count > wire::kMaxLaunchAttributes || launch.parameter_bytes > wire::kMaxParameterBytes ||
       (launch.flags & ~(wire::kLaunchCooperative | wire::kLaunchExtended)) != 0) {
-    return bad_body();
+    return std::nullopt;
   }
-  const auto attribute_bytes = command.body.get_bytes(launch.attribute_count * sizeof(CUlaunchAttribute));
-  const auto parameter_bytes = command.body.get_bytes(launch.parameter_bytes);
-  if (!command.body.finished()) return bad_body();
+  read.attributes = body.get_bytes(launch.attribute_count * sizeof(CUlaunchAttribute));
+  read.parameters = body.get_bytes(launch.parameter_bytes);
+  if (!body.finished()) return std::nullopt;
+  return read;
+}
+
+Outcome launch(Executor& session, Command& command) {
+  const auto body = read_launch(command.body);
+  if (!body) return bad_body();
+  const auto& [launch, attribute_bytes, parameter_bytes] = *body;
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
   const auto object = session.table.resolve(cuda::Kind::function, launch.function);
   StreamState* const stream = session.table.use_stream(launch.stream);

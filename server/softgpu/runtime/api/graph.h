@@ -25,8 +25,10 @@ inline Ref<GraphNode> find_node(CUgraphNode handle, CUgraphNodeType type) {
 
 // The operation for a node's parameters, checked, in the current context.
 CUresult make_kernel_op(const CUDA_KERNEL_NODE_PARAMS_v1* kernel, uint64_t handle, Ref<Op>* op);
+Ref<Op> with_cooperation(const Ref<Op>& kernel, bool cooperative);
 CUresult make_copy_op(const CUDA_MEMCPY3D* copy, Ref<Op>* op);
 CUresult make_fill_op(const CUDA_MEMSET_NODE_PARAMS* fill, Ref<Op>* op);
 CUresult make_host_op(const CUDA_HOST_NODE_PARAMS* host, Ref<Op>* op);
+CUresult make_batch_op(const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch, Ref<Op>* op);
 
 }  // namespace gpupool::softgpu::api

@@ -1,5 +1,6 @@
 // Executable graphs: instantiating, changing and launching them.
 #include "server/softgpu/runtime/api/graph.h"
+#include "server/softgpu/runtime/module.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
@@ -37,6 +38,15 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, uint64_t* mismatch) {
     const Ref<GraphExec> exec = find<GraphExec>(handle);
     return exec ? exec->update(graph, mismatch) : CUDA_ERROR_INVALID_VALUE;
   });
+}
+
+// Attributes stay when parameters are set.
+CUresult change_kernel(GraphExec::Entry& entry, const CUDA_KERNEL_NODE_PARAMS_v1& params, uint64_t handle) {
+  const bool cooperative = static_cast<const GridOp&>(*entry.prototype).request().cooperative;
+  Ref<Op> op;
+  const CUresult result = make_kernel_op(&params, handle, &op);
+  if (result == CUDA_SUCCESS) entry.prototype = with_cooperation(op, cooperative);
+  return result;
 }
 
 bool may_be_disabled(CUgraphNodeType type) {
@@ -101,8 +111,7 @@ CUDA_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* flags) 
 CUDA_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                                     const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   return change_entry(exec, node, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphExec::Entry& entry) {
-    return params == nullptr ? CUDA_ERROR_INVALID_VALUE
-                             : make_kernel_op(params, handle_value(params->func), &entry.prototype);
+    return params == nullptr ? CUDA_ERROR_INVALID_VALUE : change_kernel(entry, *params, handle_value(params->func));
   });
 }
 #if CUDA_VERSION >= 12000
@@ -113,9 +122,7 @@ CUDA_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraph
     const CUDA_KERNEL_NODE_PARAMS_v1 first{
         params->func,      params->gridDimX,  params->gridDimY,       params->gridDimZ,     params->blockDimX,
         params->blockDimY, params->blockDimZ, params->sharedMemBytes, params->kernelParams, params->extra};
-    return make_kernel_op(&first,
-                          params->func != nullptr ? handle_value(params->func) : handle_value(params->kern),
-                          &entry.prototype);
+    return change_kernel(entry, first, params->func != nullptr ? handle_value(params->func) : handle_value(params->kern));
   });
 }
 #endif
@@ -133,6 +140,11 @@ CUDA_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode 
                                                   const CUDA_HOST_NODE_PARAMS* host) {
   return change_entry(exec, node, CU_GRAPH_NODE_TYPE_HOST,
                       [&](GraphExec::Entry& entry) { return make_host_op(host, &entry.prototype); });
+}
+CUDA_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                                        const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
+  return change_entry(exec, node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                      [&](GraphExec::Entry& entry) { return make_batch_op(batch, &entry.prototype); });
 }
 CUDA_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
   return change_entry(exec, node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, [&](GraphExec::Entry& entry) {

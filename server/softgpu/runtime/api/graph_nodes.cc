@@ -52,6 +52,13 @@ CUresult make_host_op(const CUDA_HOST_NODE_PARAMS* host, Ref<Op>* op) {
   return CUDA_SUCCESS;
 }
 
+Ref<Op> with_cooperation(const Ref<Op>& kernel, bool cooperative) {
+  const auto& grid = static_cast<const GridOp&>(*kernel);
+  GridRequest request = grid.request();
+  request.cooperative = cooperative;
+  return make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())), std::move(request));
+}
+
 }  // namespace gpupool::softgpu::api
 
 namespace {
@@ -94,6 +101,21 @@ CUresult set_copy(GraphNode& node, const CUDA_MEMCPY3D* copy) {
 CUresult set_fill(GraphNode& node, const CUDA_MEMSET_NODE_PARAMS* fill) {
   const CUresult result = make_fill_op(fill, &node.prototype);
   if (result == CUDA_SUCCESS) node.fill = *fill;
+  return result;
+}
+
+CUresult set_batch(GraphNode& node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
+  const CUresult result = make_batch_op(batch, &node.prototype);
+  if (result == CUDA_SUCCESS) node.batch.assign(batch->paramArray, batch->paramArray + batch->count);
+  return result;
+}
+
+// Attributes stay when parameters are set.
+CUresult set_kernel(GraphNode& node, const CUDA_KERNEL_NODE_PARAMS_v1* params, uint64_t handle) {
+  const bool cooperative = static_cast<const GridOp&>(*node.prototype).request().cooperative;
+  Ref<Op> op;
+  const CUresult result = params == nullptr ? CUDA_ERROR_INVALID_VALUE : make_kernel_op(params, handle, &op);
+  if (result == CUDA_SUCCESS) node.prototype = with_cooperation(op, cooperative);
   return result;
 }
 
@@ -178,7 +200,25 @@ CUDA_EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph,
                   [&](GraphNode& made) { return set_event(made, event); });
 }
 
+CUDA_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                              size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                  [&](GraphNode& made) { return set_batch(made, batch); });
+}
+
 // --- Reading and changing them ---
+
+CUDA_EXPORT CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle, CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](GraphNode& node) {
+    if (batch == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const Ref<Context> context = current_context();
+    *batch = {make_handle<CUcontext>(context ? context->handle() : 0), static_cast<unsigned>(node.batch.size()), node.batch.data(), 0};
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode handle, const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](GraphNode& node) { return set_batch(node, batch); });
+}
 
 CUDA_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1* params) {
   return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
@@ -190,8 +230,7 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_
 CUDA_EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode handle,
                                                 const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
-    return params == nullptr ? CUDA_ERROR_INVALID_VALUE
-                             : make_kernel_op(params, handle_value(params->func), &node.prototype);
+    return set_kernel(node, params, params != nullptr ? handle_value(params->func) : 0);
   });
 }
 CUDA_EXPORT CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
@@ -298,10 +337,46 @@ CUDA_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle,
   return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
     if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const CUDA_KERNEL_NODE_PARAMS_v1 first = first_form(*params);
-    return make_kernel_op(&first, kernel_of(*params), &node.prototype);
+    return set_kernel(node, &first, kernel_of(*params));
   });
 }
 #endif
+
+// --- Attributes of kernels: hints, but for one ---
+
+CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id,
+                                                   const CUkernelNodeAttrValue* value) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
+    if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    CUlaunchAttribute attribute{};
+    attribute.id = id;
+    attribute.value = *value;
+    LaunchShape shape{};
+    if (const CUresult result = read_launch_attributes(&attribute, 1, &shape); result != CUDA_SUCCESS)
+      return result;
+    if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) node.prototype = with_cooperation(node.prototype, shape.cooperative);
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelNodeAttrID id,
+                                                   CUkernelNodeAttrValue* value) {
+  return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
+    if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    *value = CUkernelNodeAttrValue{};
+    if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+      value->cooperative = static_cast<const GridOp&>(*node.prototype).request().cooperative ? 1 : 0;
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) {
+  return call_on_node(from, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& source) {
+    const Ref<GraphNode> target = find_node(to, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (!target) return CUDA_ERROR_INVALID_VALUE;
+    target->prototype =
+        with_cooperation(target->prototype, static_cast<const GridOp&>(*source.prototype).request().cooperative);
+    return CUDA_SUCCESS;
+  });
+}
 
 #if CUDA_VERSION >= 12020
 CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,

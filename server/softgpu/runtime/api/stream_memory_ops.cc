@@ -1,7 +1,7 @@
 // Stream memory operations: waiting for and writing values.
 #include <vector>
 
-#include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/api/graph.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
@@ -75,17 +75,23 @@ Ref<Op> make_batched(const CUstreamBatchMemOpParams& parameters) {
   }
 }
 
+CUresult make_batch(unsigned count, const CUstreamBatchMemOpParams* parameters, std::vector<Ref<Op>>& ops) {
+  constexpr unsigned kMaxCount = 256;
+  if (count == 0 || count > kMaxCount || parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    ops.push_back(make_batched(parameters[i]));
+    if (!ops.back()) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult enqueue_batch(CUstream handle, unsigned count, const CUstreamBatchMemOpParams* parameters,
                        unsigned flags) {
   return call_on_stream(handle, [&](Stream& stream) {
-    constexpr unsigned kMaxCount = 256;
-    if (flags != 0 || count == 0 || count > kMaxCount || parameters == nullptr)
-      return CUDA_ERROR_INVALID_VALUE;
+    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     std::vector<Ref<Op>> ops;
-    for (unsigned i = 0; i < count; ++i) {
-      ops.push_back(make_batched(parameters[i]));
-      if (!ops.back()) return CUDA_ERROR_INVALID_VALUE;
-    }
+    if (const CUresult result = make_batch(count, parameters, ops); result != CUDA_SUCCESS) return result;
+    if (stream.capturing()) ops = {make_ref<BatchOp>(std::move(ops))};  // one node
     for (const Ref<Op>& op : ops) {
       if (const CUresult result = stream.context().enqueue(stream, op); result != CUDA_SUCCESS) return result;
     }
@@ -94,6 +100,14 @@ CUresult enqueue_batch(CUstream handle, unsigned count, const CUstreamBatchMemOp
 }
 
 }  // namespace
+
+CUresult gpupool::softgpu::api::make_batch_op(const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch, Ref<Op>* op) {
+  if (batch == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Ref<Op>> ops;
+  const CUresult result = make_batch(batch->count, batch->paramArray, ops);
+  if (result == CUDA_SUCCESS) *op = make_ref<BatchOp>(std::move(ops));
+  return result;
+}
 
 CUDA_EXPORT CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
                                          unsigned int flags) {

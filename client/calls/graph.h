@@ -1,0 +1,53 @@
+// Helpers of the graph functions.
+#pragma once
+#include <algorithm>
+
+#include "client/graph.h"
+
+namespace gpupool::client {
+
+// `body` runs with graph_mutex() held.
+template <class Body>
+CUresult on_graph(CUgraph handle, Body&& body) noexcept {
+  return guarded([&]() -> CUresult {
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    const std::lock_guard lock(graph_mutex());
+    Graph* const graph = find_graph(handle);
+    return graph ? body(*graph) : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+template <class Body>
+CUresult on_node(CUgraphNode handle, Body&& body) noexcept {
+  return guarded([&]() -> CUresult {
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    const std::lock_guard lock(graph_mutex());
+    GraphNode* const node = find_node(handle);
+    return node ? body(*node) : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+#if CUDA_VERSION >= 12030
+inline bool plain_edges(const CUgraphEdgeData* edges, size_t count) {
+  return !edges || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
+    return edge.from_port == CU_GRAPH_KERNEL_NODE_PORT_DEFAULT && edge.to_port == 0 && edge.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT;
+  });
+}
+#endif
+
+// What cuGraphKernelNodeGetParams and the like take, in the form of the newest header, and the work that it means in `context`
+// (null: none is current).
+CUresult make_kernel_work(const CUDA_KERNEL_NODE_PARAMS* params, Context* context, NodeWork& work);
+CUresult make_copy_work(const CUDA_MEMCPY3D* params, Context* context, NodeWork& work);
+CUresult make_fill_work(const CUDA_MEMSET_NODE_PARAMS* params, Context* context, NodeWork& work);
+CUresult make_host_work(const CUDA_HOST_NODE_PARAMS* params, NodeWork& work);
+CUresult make_event_work(CUevent event, NodeWork& work);
+CUresult make_operations_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeWork& work);
+// The context that a call names; null: the current one, if any.
+CUresult context_for(CUcontext given, Context** context);
+
+#if CUDA_VERSION >= 12000
+CUDA_KERNEL_NODE_PARAMS newest(const CUDA_KERNEL_NODE_PARAMS_v1& params);
+#endif
+
+}  // namespace gpupool::client

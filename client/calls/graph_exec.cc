@@ -1,0 +1,365 @@
+// Executable graphs: made, changed, launched (client/graph_exec.h).
+#include "client/graph_exec.h"
+
+#include <utility>
+
+#include "client/calls/graph.h"
+#include "client/calls/host_function.h"
+#include "client/capture.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace {
+
+constexpr int kMostExecutables = 60'000;  // of the process; the server has its own limit
+std::atomic<int> executables{0};
+
+GraphExec* find_exec(CUgraphExec handle) { return handles().find_as<GraphExec>(Kind::graph_exec, cuda::handle_bits(handle)); }
+
+// The program's node with that number among those described; null: none.
+CUgraphNode node_of(const GraphDescription& description, uint32_t number) {
+  return number < description.nodes.size() ? cuda::handle_from_bits<CUgraphNode>(description.nodes[number].node) : nullptr;
+}
+
+// A number for a graph that only this call names.
+uint64_t mint_number(Session& session) {
+  const uint64_t handle = session.mint(Kind::graph, nullptr);
+  handles().retire(handle);
+  return handle;
+}
+
+CUresult read_result(const wire::Buffer& reply, wire::GraphResult* result) {
+  wire::Reader reader(reply);
+  const auto read = reader.get<wire::GraphResult>();
+  if (reader.finished()) *result = read;
+  return CUDA_SUCCESS;
+}
+
+CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNode* blamed, CUgraphInstantiateResult* outcome) {
+  constexpr uint64_t kKnown = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
+                              CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* current = nullptr;
+    if (const CUresult result = ready_with_context(&session, &current); result != CUDA_SUCCESS) return result;
+    if (!out || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    GraphDescription description;
+    {
+      const std::lock_guard lock(graph_mutex());
+      const Graph* const graph = find_graph(handle);
+      if (!graph) return CUDA_ERROR_INVALID_VALUE;
+      if (const CUresult result = description.describe(*graph, *current); result != CUDA_SUCCESS) return result;
+    }
+    if (executables.load() >= kMostExecutables) return CUDA_ERROR_OUT_OF_MEMORY;
+    session = description.context->session;
+    const uint64_t number = mint_number(*session);
+    auto made = std::make_unique<GraphExec>();
+    GraphExec& exec = *made;
+    const uint64_t executable = session->mint(Kind::graph_exec, std::move(made));
+    if (executable == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    wire::GraphResult answer{CUDA_GRAPH_INSTANTIATE_ERROR, wire::kNoGraphNode};
+    wire::Buffer reply;
+    CUresult result = description.send(number);
+    if (result == CUDA_SUCCESS) {
+      result = session->call(wire::Command::instantiate_graph, description.context, wire::InstantiateGraph{number, executable, flags}, reply);
+      (void)read_result(reply, &answer);
+    }
+    if (blamed) *blamed = node_of(description, answer.node);
+    if (outcome) *outcome = static_cast<CUgraphInstantiateResult>(answer.result);
+    if (answer.result != CUDA_GRAPH_INSTANTIATE_SUCCESS) {
+      handles().retire(executable);
+      return result != CUDA_SUCCESS ? result : Session::failure();
+    }
+    // It is there, also when the result is an earlier call's.
+    const std::lock_guard lock(graph_mutex());
+    ++executables;
+    exec.flags = flags;
+    exec.context = description.context->handle;
+    exec.nodes = std::exchange(description.nodes, {});
+    exec.allocated = std::move(description.allocated);
+    exec.freed = std::move(description.freed);
+    for (uint32_t i = 0; i < exec.nodes.size(); ++i) {
+      if (exec.nodes[i].node != 0) exec.numbers[exec.nodes[i].node] = i;
+      exec.calls_back |= exec.nodes[i].callback != 0;
+    }
+    if (result != CUDA_SUCCESS) {
+      (void)session->post(wire::Command::destroy_graph, nullptr, wire::DestroyGraph{executable});
+      handles().retire(executable);
+      --executables;
+      return result;
+    }
+    *out = cuda::handle_from_bits<CUgraphExec>(executable);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult launch(CUgraphExec handle, CUstream stream) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    const GraphExec* const exec = find_exec(handle);
+    if (!exec) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
+    if (exec->session != session) return CUDA_ERROR_NOT_SUPPORTED;
+    const wire::LaunchGraph body{exec->handle, cuda::handle_bits(stream)};
+    if (!exec->calls_back) return session->post(wire::Command::launch_graph, context, body);
+    std::vector<uint64_t> callbacks;
+    {
+      const std::lock_guard lock(graph_mutex());
+      callbacks = exec->callbacks();
+    }
+    host_functions_launched(*session, callbacks);
+    const CUresult result = session->post(wire::Command::launch_graph, context, body);
+    if (result != CUDA_SUCCESS) host_functions_launched(*session, callbacks, true);
+    return result;
+  });
+}
+
+CUresult upload(CUgraphExec handle, CUstream stream) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    const GraphExec* const exec = find_exec(handle);
+    if (!exec) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
+    if (exec->session != session) return CUDA_ERROR_NOT_SUPPORTED;
+    return session->post(wire::Command::upload_graph, context, wire::LaunchGraph{exec->handle, cuda::handle_bits(stream)});
+  });
+}
+
+// Are these nodes as those? The first that is not.
+CUgraphExecUpdateResult compare(const GraphExec& exec, const GraphDescription& description, uint32_t* number) {
+  if (exec.nodes.size() != description.nodes.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+  for (uint32_t i = 0; i < exec.nodes.size(); ++i) {
+    const auto &before = exec.nodes[i], &after = description.nodes[i];
+    *number = i;
+    if (before.type != after.type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+    if (before.dependencies != after.dependencies) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    if (before.kind != after.kind) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;  // to or from the host, and now not
+  }
+  *number = wire::kNoGraphNode;
+  return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode* blamed, CUgraphExecUpdateResult* outcome) {
+  return guarded([&]() -> CUresult {
+    if (blamed) *blamed = nullptr;
+    if (outcome) *outcome = CU_GRAPH_EXEC_UPDATE_ERROR;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    GraphDescription description;
+    GraphExec* exec = nullptr;
+    wire::GraphResult answer{CU_GRAPH_EXEC_UPDATE_ERROR, wire::kNoGraphNode};
+    {
+      const std::lock_guard lock(graph_mutex());
+      const Graph* const graph = find_graph(graph_handle);
+      exec = find_exec(handle);
+      if (!graph || !exec) return CUDA_ERROR_INVALID_VALUE;
+      auto* const context = handles().find_as<Context>(Kind::context, exec->context);
+      if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+      if (const CUresult result = description.describe(*graph, *context); result != CUDA_SUCCESS) return result;
+      answer.result = compare(*exec, description, &answer.node);
+      if (description.context->session != exec->session) answer.result = CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
+    }
+    CUresult result = CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    if (answer.result == CU_GRAPH_EXEC_UPDATE_SUCCESS) {
+      Session& session = *exec->session;
+      const uint64_t number = mint_number(session);
+      wire::Buffer reply;
+      answer = {CU_GRAPH_EXEC_UPDATE_ERROR, wire::kNoGraphNode};
+      result = description.send(number);
+      if (result == CUDA_SUCCESS) {
+        result = session.call(wire::Command::update_graph, description.context, wire::UpdateGraph{exec->handle, number}, reply);
+        (void)read_result(reply, &answer);
+      }
+    }
+    if (blamed) *blamed = node_of(description, answer.node);
+    if (outcome) *outcome = static_cast<CUgraphExecUpdateResult>(answer.result);
+    if (answer.result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return result;
+    const std::lock_guard lock(graph_mutex());
+    for (size_t i = 0; i < exec->nodes.size(); ++i) {
+      std::swap(exec->nodes[i].callback, description.nodes[i].callback);
+      std::swap(exec->nodes[i].enabled, description.nodes[i].enabled);
+    }
+    std::swap(exec->allocated, description.allocated);
+    std::swap(exec->freed, description.freed);
+    return result;
+  });
+}
+
+// New work for a node of an executable graph, in the context given or the current one.
+template <class Make>
+CUresult set(CUgraphExec handle, CUgraphNode node, CUgraphNodeType type, CUcontext given, Make&& make) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (given) {
+      if (const CUresult result = context_for(given, &context); result != CUDA_SUCCESS) return result;
+    }
+    const std::lock_guard lock(graph_mutex());
+    GraphExec* const exec = find_exec(handle);
+    GraphExec::Node* const known = exec ? exec->find(cuda::handle_bits(node)) : nullptr;
+    if (!known || known->type != type) return CUDA_ERROR_INVALID_VALUE;
+    GraphNode changed;
+    changed.type = type;
+    changed.context = context->handle;
+    if (const CUresult result = make(context, changed.work); result != CUDA_SUCCESS) return result;
+    GraphExec::Node described;
+    wire::Buffer record;
+    wire::Writer writer(record);
+    CUresult result = write_node(writer, &changed, *exec->session, described);
+    if (result == CUDA_SUCCESS && described.kind != known->kind) result = CUDA_ERROR_INVALID_VALUE;
+    const auto number = static_cast<uint32_t>(known - exec->nodes.data());
+    wire::Buffer reply;
+    if (result == CUDA_SUCCESS) {
+      result = exec->session->call(static_cast<uint16_t>(wire::Command::set_graph_node), context, [&](wire::Writer& body) {
+        body.put(wire::SetGraphNode{exec->handle, number, 0});
+        body.put_bytes(record.data(), record.size());
+      }, reply);
+    }
+    if (result == CUDA_SUCCESS) {
+      std::swap(known->callback, described.callback);
+      described.enabled->store(known->enabled->load());
+      std::swap(known->enabled, described.enabled);
+    }
+    if (described.callback != 0) forget_host_functions({described.callback});
+    return result;
+  });
+}
+
+// Kernels, fills and copies may be disabled.
+CUresult on_enabled(CUgraphExec handle, CUgraphNode node, const std::function<CUresult(GraphExec&, GraphExec::Node&)>& body) {
+  return guarded([&]() -> CUresult {
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    const std::lock_guard lock(graph_mutex());
+    GraphExec* const exec = find_exec(handle);
+    GraphExec::Node* const known = exec ? exec->find(cuda::handle_bits(node)) : nullptr;
+    if (!known || (known->type != CU_GRAPH_NODE_TYPE_KERNEL && known->type != CU_GRAPH_NODE_TYPE_MEMSET && known->type != CU_GRAPH_NODE_TYPE_MEMCPY)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return body(*exec, *known);
+  });
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
+  return instantiate(exec, graph, flags, nullptr, nullptr);
+}
+CUDA_EXPORT CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log, size_t size) {
+  if (error_node) *error_node = nullptr;
+  if (log && size != 0) *log = '\0';
+  return instantiate(exec, graph, 0, error_node, nullptr);
+}
+CUDA_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log, size_t size) {
+  return cuGraphInstantiate(exec, graph, error_node, log, size);
+}
+#if CUDA_VERSION >= 12000
+CUDA_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
+  params->hErrNode_out = nullptr;
+  params->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+  CUresult result = instantiate(exec, graph, params->flags, &params->hErrNode_out, &params->result_out);
+  if (result == CUDA_SUCCESS && (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0) result = upload(*exec, params->hUploadStream);
+  return result;
+}
+CUDA_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_GRAPH_INSTANTIATE_PARAMS own = *params;
+  own.hUploadStream = or_per_thread(own.hUploadStream);
+  const CUresult result = cuGraphInstantiateWithParams(exec, graph, &own);
+  params->hErrNode_out = own.hErrNode_out;
+  params->result_out = own.result_out;
+  return result;
+}
+CUDA_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* flags) {
+  if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+  const GraphExec* const exec = find_exec(handle);
+  if (!exec || !flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = exec->flags;
+  return CUDA_SUCCESS;
+}
+#endif
+
+CUDA_EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
+  return guarded([&]() -> CUresult {
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    GraphExec* const exec = find_exec(handle);
+    if (!exec) return CUDA_ERROR_INVALID_VALUE;
+    (void)exec->session->post(wire::Command::destroy_graph, nullptr, wire::DestroyGraph{exec->handle});
+    handles().retire(exec->handle);
+    --executables;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return launch(exec, stream); }
+CUDA_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { return launch(exec, or_per_thread(stream)); }
+CUDA_EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) { return upload(exec, stream); }
+CUDA_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) { return upload(exec, or_per_thread(stream)); }
+
+CUDA_EXPORT CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* result) {
+  return update(exec, graph, error_node, result);
+}
+#if CUDA_VERSION >= 12000
+CUDA_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
+  if (!info) return CUDA_ERROR_INVALID_VALUE;
+  info->errorFromNode = nullptr;
+  return update(exec, graph, &info->errorNode, &info->result);
+}
+CUDA_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  return set(exec, node, CU_GRAPH_NODE_TYPE_KERNEL, nullptr,
+             [&](Context* context, NodeWork& work) { return make_kernel_work(params, context, work); });
+}
+CUDA_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
+  const CUDA_KERNEL_NODE_PARAMS made = newest(*params);
+  return cuGraphExecKernelNodeSetParams_v2(exec, node, &made);
+}
+#endif
+CUDA_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* params, CUcontext given) {
+  return set(exec, node, CU_GRAPH_NODE_TYPE_MEMCPY, given, [&](Context* context, NodeWork& work) { return make_copy_work(params, context, work); });
+}
+CUDA_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params, CUcontext given) {
+  return set(exec, node, CU_GRAPH_NODE_TYPE_MEMSET, given, [&](Context* context, NodeWork& work) { return make_fill_work(params, context, work); });
+}
+CUDA_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
+  return set(exec, node, CU_GRAPH_NODE_TYPE_HOST, nullptr, [&](Context*, NodeWork& work) { return make_host_work(params, work); });
+}
+CUDA_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
+  return set(exec, node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, nullptr, [&](Context*, NodeWork& work) { return make_event_work(event, work); });
+}
+CUDA_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
+  return set(exec, node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, nullptr, [&](Context*, NodeWork& work) { return make_event_work(event, work); });
+}
+#if CUDA_VERSION >= 11070
+CUDA_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return set(exec, node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, nullptr, [&](Context*, NodeWork& work) { return make_operations_work(params, work); });
+}
+#endif
+
+CUDA_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode node, unsigned int enabled) {
+  return on_enabled(handle, node, [&](GraphExec& exec, GraphExec::Node& known) -> CUresult {
+    const auto number = static_cast<uint32_t>(&known - exec.nodes.data());
+    if (known.kind != wire::GraphNodeKind::host && known.kind != wire::GraphNodeKind::empty) {
+      wire::Buffer reply;
+      const CUresult result = exec.session->call(wire::Command::enable_graph_node, nullptr,
+                                                 wire::SetGraphNode{exec.handle, number, enabled != 0 ? 1u : 0u}, reply);
+      if (result != CUDA_SUCCESS) return result;
+    }
+    known.enabled->store(enabled != 0);
+    return CUDA_SUCCESS;
+  });
+}
+CUDA_EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec handle, CUgraphNode node, unsigned int* enabled) {
+  return on_enabled(handle, node, [&](GraphExec&, GraphExec::Node& known) -> CUresult {
+    if (!enabled) return CUDA_ERROR_INVALID_VALUE;
+    *enabled = known.enabled->load() ? 1 : 0;
+    return CUDA_SUCCESS;
+  });
+}

@@ -1,0 +1,204 @@
+#include "client/graph_exec.h"
+
+#include <algorithm>
+
+#include "client/calls/host_function.h"
+
+namespace gpupool::client {
+namespace {
+
+constexpr size_t kMessageBytes = 1u << 20;
+
+using wire::GraphNodeKind;
+
+Context* find_context(uint64_t handle) { return handles().find_as<Context>(Kind::context, handle); }
+
+template <class T>
+void put_body(wire::Buffer& body, const T& value) {
+  wire::Writer(body).put(value);
+}
+
+bool is_empty(const Box& box) { return box.width == 0 || box.height == 0 || box.depth == 0; }
+
+// Rows from one slice to the next, where the device has to know.
+bool slice_rows(const Box& box, const End& end, uint64_t* pitch, uint64_t* rows) {
+  *pitch = box.height == 1 && box.depth == 1 ? box.width : end.pitch;
+  *rows = box.height;
+  if (box.depth == 1) return true;
+  if (end.pitch == 0 || end.slice % end.pitch != 0) return false;
+  *rows = end.slice / end.pitch;
+  return true;
+}
+
+CUresult write_copy(wire::Buffer& body, const Box& box) {
+  wire::GraphCopy copy{};
+  copy.from = box.from.address;
+  copy.to = box.to.address;
+  copy.width = box.width;
+  copy.height = box.height;
+  copy.depth = box.depth;
+  if (!slice_rows(box, box.from, &copy.from_pitch, &copy.from_height) || !slice_rows(box, box.to, &copy.to_pitch, &copy.to_height)) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  put_body(body, copy);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+GraphExec::~GraphExec() {
+  if (calls_back) forget_host_functions(callbacks());
+}
+
+GraphExec::Node* GraphExec::find(uint64_t node) {
+  const auto found = numbers.find(node);
+  return found == numbers.end() ? nullptr : &nodes[found->second];
+}
+
+std::vector<uint64_t> GraphExec::callbacks() const {
+  std::vector<uint64_t> callbacks;
+  for (const Node& node : nodes) {
+    if (node.callback != 0) callbacks.push_back(node.callback);
+  }
+  return callbacks;
+}
+
+CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& session, GraphExec::Node& described) {
+  wire::Buffer body;
+  CUresult result = CUDA_SUCCESS;
+  Context* context = nullptr;
+  described.type = node ? node->type : CU_GRAPH_NODE_TYPE_EMPTY;
+  described.node = node ? node->handle : 0;
+  described.kind = GraphNodeKind::empty;
+  described.enabled = std::make_shared<std::atomic<bool>>(true);
+  const auto needs = [&](GraphNodeKind kind) {
+    described.kind = kind;
+    context = find_context(node->context);
+    if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return context->session == &session ? session.before_call(context) : CUDA_ERROR_NOT_SUPPORTED;
+  };
+  const auto call_back = [&](std::function<uint64_t()> action) {
+    described.callback = keep_host_function(std::move(action));
+    put_body(body, wire::GraphHost{described.callback});
+  };
+  if (!node) {
+    // a place that others meet in
+  } else if (const auto* const kernel = std::get_if<KernelWork>(&node->work)) {
+    result = needs(GraphNodeKind::kernel);
+    put_body(body, kernel->launch);
+    wire::Writer(body).put_bytes(kernel->tail.data(), kernel->tail.size());
+  } else if (const auto* const fill = std::get_if<FillWork>(&node->work)) {
+    const auto& params = fill->params;
+    if (params.width != 0 && params.height != 0) {
+      result = needs(GraphNodeKind::fill);
+      put_body(body, wire::GraphFill{params.dst, params.pitch, params.value, params.elementSize, params.width, params.height});
+    }
+  } else if (const auto* const copy = std::get_if<CopyWork>(&node->work)) {
+    if (is_empty(copy->box)) {
+      // nothing to do
+    } else if (!copy->on_host()) {
+      result = needs(GraphNodeKind::copy);
+      if (result == CUDA_SUCCESS) result = write_copy(body, copy->box);
+    } else {
+      result = needs(GraphNodeKind::host);
+      call_back([box = copy->box, handle = node->context, enabled = described.enabled]() -> uint64_t {
+        Context* const context = find_context(handle);
+        return context && enabled->load() ? copy_now(*context, box) : 0;
+      });
+    }
+  } else if (const auto* const host = std::get_if<HostWork>(&node->work)) {
+    result = needs(GraphNodeKind::host);
+    call_back([params = host->params]() -> uint64_t {
+      params.fn(params.userData);
+      return 0;
+    });
+  } else if (const auto* const event = std::get_if<EventWork>(&node->work)) {
+    result = needs(node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ? GraphNodeKind::event_record : GraphNodeKind::event_wait);
+    put_body(body, wire::GraphEvent{event->event});
+  } else if (const auto* const memory = std::get_if<OperationsWork>(&node->work)) {
+    result = needs(GraphNodeKind::memory_operations);
+    wire::Writer(body).put_bytes(memory->operations.data(), memory->operations.size() * sizeof(CUstreamBatchMemOpParams));
+  }
+  if (result != CUDA_SUCCESS) return result;
+  writer.put(wire::GraphNode{described.kind, static_cast<uint32_t>(described.dependencies.size()), static_cast<uint32_t>(body.size()), 0,
+                             context ? context->handle : 0});
+  writer.put_bytes(described.dependencies.data(), described.dependencies.size() * sizeof(uint32_t));
+  writer.put_bytes(body.data(), body.size());
+  return CUDA_SUCCESS;
+}
+
+GraphDescription::~GraphDescription() {
+  std::vector<uint64_t> callbacks;
+  for (const auto& node : nodes) {
+    if (node.callback != 0) callbacks.push_back(node.callback);
+  }
+  forget_host_functions(callbacks);
+}
+
+CUresult GraphDescription::append_node(const GraphNode* node, std::vector<uint32_t> dependencies) {
+  if (nodes.size() >= wire::kMaxGraphNodes) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::sort(dependencies.begin(), dependencies.end());
+  dependencies.erase(std::unique(dependencies.begin(), dependencies.end()), dependencies.end());
+  if (dependencies.size() > wire::kMaxBodyBytes / 2 / sizeof(uint32_t)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (messages_.empty() || messages_.back().bytes.size() > kMessageBytes) messages_.emplace_back();
+  GraphExec::Node& described = nodes.emplace_back();
+  described.dependencies = std::move(dependencies);
+  wire::Writer writer(messages_.back().bytes);
+  ++messages_.back().count;
+  return write_node(writer, node, *context->session, described);
+}
+
+// A child graph begins and ends with a node that does nothing: so its first nodes need not know all that comes before, and what
+// comes after need not know all of its last ones.
+CUresult GraphDescription::append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves) {
+  std::vector<GraphNode*> order;
+  if (!graph.in_order(order)) return CUDA_ERROR_INVALID_VALUE;
+  std::unordered_map<const GraphNode*, uint32_t> last;  // what stands for a node being complete
+  for (const GraphNode* const node : order) {
+    std::vector<uint32_t> dependencies;
+    if (node->dependencies.empty()) dependencies = roots;
+    for (const GraphNode* const dependency : node->dependencies) dependencies.push_back(last[dependency]);
+    if (const auto* const child = std::get_if<ChildWork>(&node->work)) {
+      if (const CUresult result = append_node(nullptr, std::move(dependencies)); result != CUDA_SUCCESS) return result;
+      std::vector<uint32_t> ends;
+      const uint32_t begin = static_cast<uint32_t>(nodes.size() - 1);
+      if (const CUresult result = append(*child->graph, {begin}, &ends); result != CUDA_SUCCESS) return result;
+      ends.push_back(begin);
+      if (const CUresult result = append_node(nullptr, std::move(ends)); result != CUDA_SUCCESS) return result;
+    } else if (const CUresult result = append_node(node, std::move(dependencies)); result != CUDA_SUCCESS) {
+      return result;
+    }
+    if (const auto* const alloc = std::get_if<AllocWork>(&node->work)) allocated.push_back(alloc->memory);
+    if (const auto* const free = std::get_if<FreeWork>(&node->work)) freed.push_back(free->memory);
+    last[node] = static_cast<uint32_t>(nodes.size() - 1);
+    if (node->dependents.empty() && leaves) leaves->push_back(last[node]);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult GraphDescription::describe(const Graph& graph, Context& current) {
+  // Of the first node that has one: all must have one of the same server.
+  context = &current;
+  std::vector<const Graph*> open{&graph};
+  for (size_t i = 0; i < open.size(); ++i) {
+    for (const auto& node : open[i]->nodes) {
+      if (const auto* const child = std::get_if<ChildWork>(&node->work)) open.push_back(child->graph.get());
+      else if (Context* const own = node->context ? find_context(node->context) : nullptr; own && own->session != current.session) context = own;
+    }
+  }
+  messages_.emplace_back();  // also of a graph without nodes
+  return append(graph, {}, nullptr);
+}
+
+CUresult GraphDescription::send(uint64_t handle) const {
+  for (const Message& message : messages_) {
+    const CUresult result = context->session->post(static_cast<uint16_t>(wire::Command::graph_nodes), context, [&](wire::Writer& writer) {
+      writer.put(wire::GraphNodes{handle, message.count, 0});
+      writer.put_bytes(message.bytes.data(), message.bytes.size());
+    });
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::client

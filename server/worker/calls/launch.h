@@ -1,0 +1,21 @@
+// What a launch and a kernel node of a graph have in common: their body on the wire. The executor's thread.
+#pragma once
+#include <optional>
+#include <span>
+
+#include "server/worker/executor.h"
+
+namespace gpupool::worker::commands {
+
+struct LaunchBody {
+  wire::Launch launch;
+  std::span<const std::byte> attributes;  // CUlaunchAttribute, not aligned
+  std::span<const std::byte> parameters;
+};
+// All that is left of the body; nullopt: malformed.
+std::optional<LaunchBody> read_launch(wire::Reader& body);
+
+// A client's attribute becomes the driver's.
+CUresult translate(Executor& session, CUlaunchAttribute& attribute);
+
+}  // namespace gpupool::worker::commands

@@ -1,0 +1,47 @@
+// What a node of a graph does, as the driver gets it. Refers to itself: stays where it is.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "protocol/wire/commands.h"
+#include "protocol/wire/reader.h"
+#include "server/worker/contexts.h"
+
+namespace gpupool::worker {
+
+class Executor;
+
+struct NodeWork {
+  NodeWork() = default;
+  NodeWork(const NodeWork&) = delete;
+  NodeWork& operator=(const NodeWork&) = delete;
+
+  // Reads and checks a body. nullopt: malformed. Makes the node's context current.
+  std::optional<CUresult> read(Executor& session, const wire::GraphNode& head, wire::Reader body);
+
+  wire::GraphNodeKind kind = wire::GraphNodeKind::empty;
+  ContextState* context = nullptr;
+#if CUDA_VERSION >= 12000
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+#endif
+  std::vector<CUlaunchAttribute> attributes;
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  CUDA_MEMCPY3D copy{};
+  uint64_t callback = 0;
+  CUevent event = nullptr;
+  std::vector<CUstreamBatchMemOpParams> operations;
+
+ private:
+  std::optional<CUresult> read_kernel(Executor& session, wire::Reader body);
+  std::optional<CUresult> read_fill(Executor& session, wire::Reader body);
+  std::optional<CUresult> read_copy(Executor& session, wire::Reader body);
+  std::optional<CUresult> read_operations(Executor& session, wire::Reader body);
+
+  std::vector<std::byte> parameters_;
+  size_t parameter_bytes_ = 0;
+  std::array<void*, 5> extra_{};
+};
+
+}  // namespace gpupool::worker
