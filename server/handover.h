@@ -49,7 +49,7 @@ enum class ControlKind : uint32_t {
   room_wanted = 8,  // worker -> poold: the device is full; memory of other sessions should be moved to host memory
   move_out = 9,     // poold -> worker, answered by:
   moved_out = 10,   // how much of it
-  no_room = 11,     // poold -> worker: waiting for the room that it wants will not help
+  room_patience = 11,  // poold -> worker: how long room_wanted is worth waiting, where that is not as usual
   image_wanted = 16,  // worker -> poold, answered by:
   image_found = 17,   // with the file
   image_missing = 18,
@@ -76,7 +76,8 @@ struct ControlHeader {
   uint64_t memory_keep = 0;     // move_out: as long as so many bytes stay on the GPU
   uint32_t memory_at_once = 0;  // move_out: between two commands; else only when the session has nothing to do
   uint32_t memory_returns = 0;  // room_wanted: for what is in host memory
-  uint64_t memory_question = 0;  // of room_wanted and no_room
+  uint64_t memory_question = 0;  // of room_wanted and room_patience
+  int64_t memory_patience_ms = 0;  // room_patience; 0: there will be no room
   uint64_t image_bytes = 0;        // session: of the largest image that poold keeps, 0: none; image_...: of this one
   wire::ImageDigest image_name{};  // this and below: image_...
   uint64_t image_request = 0;      // of a question and its answer

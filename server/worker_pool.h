@@ -164,11 +164,12 @@ class WorkerPool {
   bool give_image(Worker& worker, const ControlHeader& wanted);
   bool take_image(Worker& worker, const ControlMessage& deposit);
   void take_last_images(Worker& worker);
-  // This and the next four are in worker_pool_memory.cc.
+  // This and the next five are in worker_pool_memory.cc.
   bool make_room(Worker& asking, const ControlHeader& wanted);
   bool moved_out(Worker& worker, const ControlHeader& done);
   std::vector<quota::MemoryUse> memory_on(int gpu, Clock::time_point now) const;
   static uint64_t in_host(const Worker& worker);
+  static bool still_wants(const Worker& worker, Clock::time_point now);
   uint64_t host_room() const;
   bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);

@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 constexpr auto kStillWants = 1s;          // who wants room says so again before that
 constexpr auto kAskAgain = 2s;            // one that has work although it gets no commands, or that is always at work
 constexpr auto kLongestStay = 60s;
+constexpr auto kPatienceOfEntitled = 60s;  // room is theirs, but somebody's work takes its time
 constexpr auto kWarnAfter = 10s;
 constexpr auto kWarnAgain = 60s;
 constexpr auto kTooOften = 2ms;
@@ -34,6 +35,13 @@ quota::MoveTime since_start(std::chrono::steady_clock::time_point time) { return
 
 }  // namespace
 
+// It says so again and again, but while it copies what comes back.
+bool WorkerPool::still_wants(const Worker& worker, Clock::time_point now) {
+  const auto& moves = worker.moves;
+  if (now - moves.wanted < kStillWants) return true;
+  return moves.wants_since != Clock::time_point{} && (*worker.page)->idle_since.load() == 0 && in_host(worker) != 0;
+}
+
 std::vector<quota::MemoryUse> WorkerPool::memory_on(int gpu, Clock::time_point now) const {
   std::vector<quota::MemoryUse> uses;
   for (const auto& [pid, worker] : workers_) {
@@ -49,7 +57,7 @@ std::vector<quota::MemoryUse> WorkerPool::memory_on(int gpu, Clock::time_point n
     if (const int64_t idle = page.idle_since.load(); idle > 0 && moves.declined_until <= now) use.idle_since = quota::MoveTime(idle);
     use.stays_until = std::min(quota::MoveTime(page.stays_until.load()), since_start(now + kLongestStay));
     use.stays_until = std::max(use.stays_until, since_start(moves.declined_until));
-    if (now - moves.wanted < kStillWants) use.waits_since = since_start(moves.wants_since);
+    if (still_wants(*worker, now)) use.waits_since = since_start(moves.wants_since);
     if (moves.order) use.will_keep = moves.order->gpu == gpu ? std::min(moves.order->keep, use.resident) : use.resident;
     uses.push_back(std::move(use));
   }
@@ -77,7 +85,7 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
   const auto now = Clock::now();
   auto& moves = asking.moves;
   if (now - moves.wanted < kTooOften) return true;
-  if (now - moves.wanted >= kStillWants) moves.wants_since = now;
+  if (!still_wants(asking, now)) moves.wants_since = now;
   moves.wanted = now;
   if (now - moves.wants_since >= kWarnAfter && now - moves.warned >= kWarnAgain) {
     moves.warned = now;
@@ -118,10 +126,11 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
     log::debug("memory_to_be_moved", {{"session", order.session}, {"for", asking.session}, {"gpu", wanted.gpu}, {"bytes", order.bytes},
                                       {"at_once", order.at_once}});
   }
-  if (!choice.hopeless) return true;
-  ControlHeader header{.kind = ControlKind::no_room};
+  if (!choice.hopeless && !choice.entitled) return true;
+  ControlHeader header{.kind = ControlKind::room_patience};
   header.memory_question = wanted.memory_question;
-  (void)send_control(asking.control.native_handle(), header, "", -1);  // it gives up by itself otherwise
+  header.memory_patience_ms = choice.hopeless ? 0 : std::chrono::milliseconds(kPatienceOfEntitled).count();
+  (void)send_control(asking.control.native_handle(), header, "", -1);  // it is as patient as usual otherwise
   return true;
 }
 

@@ -47,7 +47,8 @@ MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& se
   if (!asking) return {{}, true};
   // What it gives up to have more is of no use to it: all that it has must fit.
   if (!wish.returns && sum(sum(asking->resident, asking->in_host), wish.bytes) > device_bytes) return {{}, true};
-  const bool entitled = sum(surplus[asking->tenant], wish.bytes) <= guaranteed(asking->tenant);
+  MoveChoice choice;
+  const bool entitled = choice.entitled = sum(surplus[asking->tenant], wish.bytes) <= guaranteed(asking->tenant);
   for (auto& [tenant, bytes] : surplus) bytes = difference(bytes, guaranteed(tenant));
 
   std::vector<Candidate> candidates;
@@ -68,7 +69,6 @@ MoveChoice choose_moves(const MemoryWish& wish, const std::vector<MemoryUse>& se
   });
   // A program that takes memory piece by piece need not wait for each of them.
   const uint64_t more = wish.returns ? 0 : asking->resident / 2;
-  MoveChoice choice;
   for (const Candidate& candidate : candidates) {
     if (need == 0) break;
     const MemoryUse& use = *candidate.use;

@@ -50,6 +50,7 @@ struct MoveOrder {
 struct MoveChoice {
   std::vector<MoveOrder> orders;
   bool hopeless = false;  // waiting will not help
+  bool entitled = false;  // to what it wishes, by its tenant's guaranteed part
 };
 
 // `sessions`: all of the GPU, that which wishes too. `guaranteed`: bytes, by tenant.

@@ -33,8 +33,9 @@ class RoomSource {
     int device = 0;
     uint64_t bytes = 0;
     bool returns = false;  // from host memory
-    std::chrono::steady_clock::time_point since{}, asked{};  // this and the next: the source's
+    std::chrono::steady_clock::time_point since{}, asked{};  // this and below: the source's
     uint64_t question = 0;
+    std::chrono::milliseconds patience{30'000};  // of an allocation: then the device is full as far as it is concerned
   };
   // Waits for a moment. False: it is no use any more.
   virtual bool await(Wait& wait) = 0;

@@ -14,7 +14,6 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = MemoryMoves::Clock;
 
-constexpr auto kLongestForRoom = 5s;      // an allocation waits; then the device is full as far as it is concerned
 constexpr auto kAskEvery = 100ms;
 constexpr timespec kLookEvery{0, 1'000'000};  // the device does not tell when it has got memory back, or a stream is done
 constexpr auto kLongestOrder = 5s;        // an order that could not be followed is given back
@@ -22,6 +21,7 @@ constexpr auto kLongestDrain = 500ms;     // commands are held back for work tha
 constexpr std::chrono::microseconds kLookAtWork{10'000};
 constexpr std::chrono::microseconds kLookAnyway{250'000};  // should the wake-up have been lost
 constexpr auto kShortestStay = 1s;
+constexpr auto kLongestStay = 60s;
 constexpr int kStayFactor = 4;            // as long as that many times what bringing the memory back took
 
 bool touches_memory(uint16_t id) {
@@ -65,9 +65,9 @@ void MemoryMoves::begin() {
     }
     session_.start.connection->interrupt();
   });
-  session_.start.control->handle(server::ControlKind::no_room, [this](const server::ControlMessage& message) {
+  session_.start.control->handle(server::ControlKind::room_patience, [this](const server::ControlMessage& message) {
     const std::lock_guard lock(mutex_);
-    hopeless_ = message.header.memory_question;
+    patience_ = message.header;
   });
   after_command();
 }
@@ -75,7 +75,7 @@ void MemoryMoves::begin() {
 void MemoryMoves::end() {
   if (!on_) return;
   session_.start.control->handle(server::ControlKind::move_out, nullptr);
-  session_.start.control->handle(server::ControlKind::no_room, nullptr);
+  session_.start.control->handle(server::ControlKind::room_patience, nullptr);
 }
 
 std::optional<MemoryMoves::Order> MemoryMoves::order() {
@@ -165,6 +165,7 @@ void MemoryMoves::after_command() {
 
 bool MemoryMoves::bring_back() {
   std::chrono::nanoseconds took{};
+  stay(kLongestStay);  // nobody knows yet how long it takes
   const CUresult result = session_.memory.move_back(&took);
   stay(took);
   if (result == CUDA_SUCCESS) return true;
@@ -181,12 +182,11 @@ void MemoryMoves::stay(std::chrono::nanoseconds took) {
 bool MemoryMoves::await(Wait& wait) {
   const auto now = Clock::now();
   if (wait.since == Clock::time_point{}) wait.since = now;
-  bool hopeless = false;
   {
     const std::lock_guard lock(mutex_);
-    hopeless = wait.question != 0 && hopeless_ == wait.question;
+    if (wait.question != 0 && patience_.memory_question == wait.question) wait.patience = std::chrono::milliseconds(patience_.memory_patience_ms);
   }
-  if (session_.outbox.over() || (!wait.returns && (hopeless || now - wait.since >= kLongestForRoom))) return false;
+  if (session_.outbox.over() || (!wait.returns && now - wait.since >= wait.patience)) return false;
   if (now - wait.asked >= kAskEvery) {
     server::ControlHeader header{.kind = server::ControlKind::room_wanted};
     header.gpu = wait.device;

@@ -61,7 +61,7 @@ class MemoryMoves final : public RoomSource {
   std::mutex mutex_;  // what follows
   std::optional<Order> order_;
   std::optional<server::ControlHeader> unsent_;  // answer, while poold does not read
-  uint64_t hopeless_ = 0;                        // the last question whose answer was so
+  server::ControlHeader patience_;               // the last answer about that
 };
 
 }  // namespace gpupool::worker

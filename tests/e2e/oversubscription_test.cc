@@ -79,16 +79,18 @@ TEST_CASE("without oversubscription nothing is moved") {
 
 TEST_CASE("programs that never pause and have more than the device together take turns") {
   CrampedPool pool("memory = \"1GiB\"");
-  constexpr int kRounds = 12;
-  for (const std::string name : {"one", "two"}) {
-    for (int round = 0; round < kRounds; ++round) pool.touch(name + std::to_string(round));
-  }
+  constexpr int kRounds = 30;
   const auto one = pool.start("one", "10", std::to_string(kRounds));
+  REQUIRE(one->await_output("round 0\n"));
   const auto two = pool.start("two", "10", std::to_string(kRounds));
+  REQUIRE(two->await_output("round 0\n"));
+  for (int round = 0; round < kRounds; ++round) {
+    for (const char* const name : {"one", "two"}) pool.touch(name + std::to_string(round));
+  }
   CHECK(one->wait(kLongPatience) == 0);
   CHECK(two->wait(kLongPatience) == 0);
   INFO(one->output() << two->output() << pool->poold().log());
-  CHECK(pool->poold().await_log("memory_moved_to_host"));
+  CHECK(pool->poold().await_log("memory_moved_to_host", 3));
 }
 
 TEST_CASE("what goes to host memory is bounded") {

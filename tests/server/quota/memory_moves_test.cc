@@ -139,6 +139,8 @@ TEST_CASE("a tenant with less than its guaranteed part gets it at once, also fro
   CHECK(gpu.choose(1, 60).orders.empty());
   gpu.guaranteed["a"] = 70;
   CHECK(asked(gpu.choose(1, 60)) == Sessions{3, 2});
+  CHECK(gpu.choose(1, 60).entitled);
+  CHECK_FALSE(gpu.choose(1, 61).entitled);
 }
 
 TEST_CASE("who has an order is not asked again, and what it will give counts") {

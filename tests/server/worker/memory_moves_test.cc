@@ -21,7 +21,7 @@ constexpr uint64_t kPage = FakeDriver::kGranularity;
 
 // A session that has four mappings of a page, full of a pattern, and does nothing.
 struct Session {
-  explicit Session(const std::function<void(FakeDriver&)>& prepare = {}) {
+  explicit Session(testing::FakeDirectMemory* direct = nullptr) {
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     const timeval patience{10, 0};
     ::setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -29,9 +29,8 @@ struct Session {
     place = std::move(*accounts.take("t"));
     page = *quota::SharedPage<quota::SessionPage>::create("session");
     (*page)->turns[0] = quota::TurnWord::of({.state = quota::Arbiter::Turn::State::open}, 1).word;
-    client.emplace(false, control.get(), 0, false, nullptr, true, Usage{page, *accounts.of("t"), place->slot()}, [&](FakeDriver& fake) {
+    client.emplace(false, control.get(), 0, false, direct, direct == nullptr, Usage{page, *accounts.of("t"), place->slot()}, [](FakeDriver& fake) {
       fake.zeroes_memory = false;  // so that what is not brought back is not there
-      if (prepare) prepare(fake);
     });
     client->retain();
     client->create_stream(0);
@@ -288,7 +287,7 @@ TEST_CASE("an allocation on a full device waits for room, and not where there is
   const auto map = [&] { return client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(20 * kPage), kPage, 0, 0}), true); };
   const auto start = std::chrono::steady_clock::now();
   const uint64_t refused = map();
-  ControlHeader answer{.kind = ControlKind::no_room};
+  ControlHeader answer{.kind = ControlKind::room_patience};
   answer.memory_question = session.told(ControlKind::room_wanted).memory_question;
   CHECK(answer.memory_question != 0);
   REQUIRE(server::send_control(session.ends[0], answer, "", -1));
@@ -301,6 +300,30 @@ TEST_CASE("an allocation on a full device waits for room, and not where there is
   CHECK(wanted.memory_bytes == kPage);
   session.others_go();
   CHECK(client.result(granted) == CUDA_SUCCESS);
+}
+
+TEST_CASE("memory that is registered for direct copies is not any more while it is away, and is again when it is used") {
+  testing::FakeDirectMemory direct;
+  {
+    Session session(&direct);
+    TestClient& client = *session.client;
+    std::vector<std::byte> memory(kPage);
+    const auto region = *direct.add(memory.data(), memory.size(), transport::DirectMemory::Access::remote);
+    const auto down = [&](uint64_t i) {
+      client.reply(client.send(Command::direct_from_device, bytes_of(wire::DirectCopy{
+          {stream_handle(0), client.address(i * kPage), kPage, kPage, 1, 0, 0}, reinterpret_cast<uint64_t>(memory.data()), region.remote_key, 0})));
+      return memory == session.content(i);
+    };
+    CHECK(down(1));
+    const size_t before = direct.regions() - 1;
+    REQUIRE(session.move(4 * kPage) == 4 * kPage);
+    CHECK(direct.regions() == before);
+    CHECK(down(1));
+    CHECK(down(2));
+    CHECK(direct.regions() == before + 2);
+  }
+  CHECK(direct.regions() == 1);
+  CHECK_FALSE(direct.misused());
 }
 
 TEST_CASE("a client that goes while its memory is away, or on its way back, leaves nothing") {
