@@ -92,6 +92,12 @@ std::shared_ptr<Graph> Graph::clone() const {
   return copy;
 }
 
+bool Graph::has_memory() const {
+  return std::any_of(nodes.begin(), nodes.end(), [](const auto& node) {
+    return std::holds_alternative<AllocWork>(node->work) || std::holds_alternative<FreeWork>(node->work);
+  });
+}
+
 bool Graph::in_order(std::vector<GraphNode*>& order) const {
   std::unordered_map<const GraphNode*, size_t> unmet;
   order.clear();

@@ -81,6 +81,7 @@ class Graph {
   static bool disconnect(GraphNode& from, GraphNode& to);
   void remove(GraphNode& node);
   std::shared_ptr<Graph> clone() const;  // null: no handles are left
+  bool has_memory() const;  // memory nodes
   // Nodes before those that depend on them; false: there is a cycle.
   bool in_order(std::vector<GraphNode*>& order) const;
 

@@ -1,7 +1,7 @@
 // Contexts: the stack and every question about a context are answered here; what the server has to know is queued.
 #include <algorithm>
 
-#include "client/bridge.h"
+#include "client/capture.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/export_tables.h"
 
@@ -311,6 +311,7 @@ CUDA_EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 CUDA_EXPORT CUresult cuCtxSynchronize(void) {
   return guarded([&]() -> CUresult {
     FOR_CONTEXT(nullptr);
+    if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
     return synchronize_context(*context);
   });
 }
@@ -342,6 +343,7 @@ CUDA_EXPORT CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext given) {
 CUDA_EXPORT CUresult cuCtxSynchronize_v2(CUcontext given) {
   return guarded([&]() -> CUresult {
     FOR_CONTEXT(given);
+    if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
     return synchronize_context(*context);
   });
 }

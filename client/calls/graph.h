@@ -43,6 +43,9 @@ CUresult make_fill_work(const CUDA_MEMSET_NODE_PARAMS* params, Context* context,
 CUresult make_host_work(const CUDA_HOST_NODE_PARAMS* params, NodeWork& work);
 CUresult make_event_work(CUevent event, NodeWork& work);
 CUresult make_operations_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeWork& work);
+// Allocates.
+CUresult make_alloc_work(CUDA_MEM_ALLOC_NODE_PARAMS* params, Context* context, NodeWork& work);
+CUresult make_free_work(CUdeviceptr address, NodeWork& work);
 // The context that a call names; null: the current one, if any.
 CUresult context_for(CUcontext given, Context** context);
 

@@ -6,6 +6,7 @@
 #include "client/calls/graph.h"
 #include "client/calls/host_function.h"
 #include "client/capture.h"
+#include "client/graph_memory.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -105,6 +106,10 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
     if (!exec) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
     if (exec->session != session) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!exec->allocated.empty() || !exec->freed.empty()) {
+      const bool again = (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+      if (const CUresult result = graph_memory::launch(exec->allocated, exec->freed, again); result != CUDA_SUCCESS) return result;
+    }
     const wire::LaunchGraph body{exec->handle, cuda::handle_bits(stream)};
     if (!exec->calls_back) return session->post(wire::Command::launch_graph, context, body);
     std::vector<uint64_t> callbacks;
@@ -232,6 +237,39 @@ CUresult set(CUgraphExec handle, CUgraphNode node, CUgraphNodeType type, CUconte
   });
 }
 
+// A child graph of the same shape: node by node, as the two were made.
+CUresult set_child(CUgraphExec handle, CUgraphNode given, CUgraph child_handle) {
+  struct Change {
+    CUgraphNode node;
+    CUgraphNodeType type;
+    CUcontext context;
+    NodeWork work;
+  };
+  std::vector<Change> changes;
+  const CUresult result = on_node(given, [&](GraphNode& node) -> CUresult {
+    const auto* const embedded = std::get_if<ChildWork>(&node.work);
+    const Graph* const child = find_graph(child_handle);
+    if (!embedded || !child || embedded->graph->nodes.size() != child->nodes.size()) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < child->nodes.size(); ++i) {
+      const GraphNode &before = *embedded->graph->nodes[i], &after = *child->nodes[i];
+      if (before.type != after.type || before.dependencies.size() != after.dependencies.size()) return CUDA_ERROR_INVALID_VALUE;
+      if (after.type == CU_GRAPH_NODE_TYPE_GRAPH) return CUDA_ERROR_NOT_SUPPORTED;
+      if (after.type == CU_GRAPH_NODE_TYPE_EMPTY) continue;
+      changes.push_back({node_handle(before), after.type, cuda::handle_from_bits<CUcontext>(after.context), after.work});
+    }
+    return CUDA_SUCCESS;
+  });
+  if (result != CUDA_SUCCESS) return result;
+  for (Change& change : changes) {
+    const CUresult changed = set(handle, change.node, change.type, change.context, [&](Context*, NodeWork& work) {
+      work = std::move(change.work);
+      return CUDA_SUCCESS;
+    });
+    if (changed != CUDA_SUCCESS) return changed;
+  }
+  return CUDA_SUCCESS;
+}
+
 // Kernels, fills and copies may be disabled.
 CUresult on_enabled(CUgraphExec handle, CUgraphNode node, const std::function<CUresult(GraphExec&, GraphExec::Node&)>& body) {
   return guarded([&]() -> CUresult {
@@ -330,6 +368,9 @@ CUDA_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNod
 }
 CUDA_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) {
   return set(exec, node, CU_GRAPH_NODE_TYPE_HOST, nullptr, [&](Context*, NodeWork& work) { return make_host_work(params, work); });
+}
+CUDA_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
+  return guarded([&] { return set_child(exec, node, child); });
 }
 CUDA_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
   return set(exec, node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, nullptr, [&](Context*, NodeWork& work) { return make_event_work(event, work); });

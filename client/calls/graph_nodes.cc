@@ -179,6 +179,7 @@ CUresult get(CUgraphNode handle, CUgraphNodeType type, T* out, Read&& read) {
 CUresult make_child(CUgraph handle, const Graph* parent, NodeWork& work) {
   const Graph* const child = find_graph(handle);
   if (!child || child == parent) return CUDA_ERROR_INVALID_VALUE;
+  if (child->has_memory()) return CUDA_ERROR_NOT_SUPPORTED;
   auto copy = child->clone();
   if (!copy || publish(copy) == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   work = ChildWork{std::move(copy)};
@@ -214,6 +215,12 @@ CUDA_EXPORT CUresult cuGraphAddEventRecordNode(NODE_ARGUMENTS, CUevent event) {
 }
 CUDA_EXPORT CUresult cuGraphAddEventWaitNode(NODE_ARGUMENTS, CUevent event) {
   return add(NODE, CU_GRAPH_NODE_TYPE_WAIT_EVENT, nullptr, [&](Context*, NodeWork& work) { return make_event_work(event, work); });
+}
+CUDA_EXPORT CUresult cuGraphAddMemAllocNode(NODE_ARGUMENTS, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  return add(NODE, CU_GRAPH_NODE_TYPE_MEM_ALLOC, nullptr, [&](Context* context, NodeWork& work) { return make_alloc_work(params, context, work); });
+}
+CUDA_EXPORT CUresult cuGraphAddMemFreeNode(NODE_ARGUMENTS, CUdeviceptr address) {
+  return add(NODE, CU_GRAPH_NODE_TYPE_MEM_FREE, nullptr, [&](Context*, NodeWork& work) { return make_free_work(address, work); });
 }
 #if CUDA_VERSION >= 11070
 CUDA_EXPORT CUresult cuGraphAddBatchMemOpNode(NODE_ARGUMENTS, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "client/bridge.h"
+#include "client/capture.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool::client;
@@ -45,6 +45,7 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int fl
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
+    if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     if (!memory || bytes == 0 || flags & ~kAllocFlags) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_SUCCESS;
     *memory = session->shares_memory() ? host_memory().allocate_shared(bytes, flags, *context, &result) : nullptr;

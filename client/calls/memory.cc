@@ -1,8 +1,10 @@
 // Device memory: the client picks the address, the worker maps memory there. Nobody waits while plenty is free.
 #include <algorithm>
 
+#include "client/calls/graph.h"
+#include "client/capture.h"
+#include "client/graph_memory.h"
 #include "client/idle_memory.h"
-#include "client/server_copy.h"
 #include "client/host_memory.h"
 #include "protocol/cuda/exports.h"
 
@@ -99,6 +101,16 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](NodeWork& work) -> CUresult {
+      CUDA_MEM_ALLOC_NODE_PARAMS params{};
+      params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+      params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, context->device->ordinal};
+      params.bytesize = bytes;
+      const CUresult result = address ? make_alloc_work(&params, context, work) : CUDA_ERROR_INVALID_VALUE;
+      if (result == CUDA_SUCCESS) *address = params.dptr;
+      return result;
+    });
+    if (captured) [[unlikely]] return *captured;
     return allocate(*session, *context, address, bytes);
   });
 }
@@ -108,6 +120,9 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](NodeWork& work) { return make_free_work(address, work); });
+    if (captured) [[unlikely]] return *captured;
+    if (const auto of_graph = graph_memory::free(address)) [[unlikely]] return *of_graph;
     Session* const owner = session_of(address, session);
     if (!owner || owner == session) return release(*context, address, cuda::handle_bits(stream));
     Context* const other = context_of(*owner, address);
@@ -117,6 +132,12 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
 }
 
 }  // namespace
+
+CUresult gpupool::client::allocate_memory(Context& context, uint64_t bytes, CUdeviceptr* address) {
+  return allocate(*context.session, context, address, bytes);
+}
+
+void gpupool::client::free_memory(Context& context, CUdeviceptr address) { (void)release(context, address, wire::kAllStreams); }
 
 CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   size_t free_bytes = 0, total_bytes = 0;
@@ -140,6 +161,7 @@ CUDA_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     return allocate(*session, *context, address, bytes);
   });
 }
@@ -160,6 +182,8 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
+    if (const auto of_graph = graph_memory::free(address)) [[unlikely]] return *of_graph;
     return release(*context, address, wire::kAllStreams);
   });
 }

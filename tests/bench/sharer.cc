@@ -7,7 +7,7 @@
 //     gpupool-bench-sharer calibrate MICROSECONDS     LOOPS for a kernel of this length
 //
 // WAY: plain, ex (cuLaunchKernelEx), cooperative, library (a kernel of a CUlibrary, as cuBLAS and the like have them), fill (a
-// memset beside each kernel).
+// memset beside each kernel), graph (a launch of a graph with a kernel in it).
 #include <time.h>
 #include <unistd.h>
 
@@ -66,10 +66,21 @@ struct Work {
   CUfunction function = nullptr;
   CUdeviceptr data = 0, filled = 0;
   unsigned loops = 0;
+  CUgraphExec graph = nullptr;
 
+  void capture() {
+    CUgraph captured = nullptr;
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    launch("plain");
+    CHECK(cuStreamEndCapture(stream, &captured));
+    CHECK(cuGraphInstantiate(&graph, captured, 0));
+    CHECK(cuGraphDestroy(captured));
+  }
   void launch(const std::string& way) {
     void* parameters[] = {&data, &loops};
-    if (way == "cooperative") {
+    if (way == "graph") {
+      CHECK(cuGraphLaunch(graph, stream));
+    } else if (way == "cooperative") {
       CHECK(cuLaunchCooperativeKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters));
     } else if (way == "ex") {
       CUlaunchConfig config{};
@@ -197,6 +208,7 @@ int main(int argc, char** argv) {
   }
   if (argc < 5) return 2;
   work.loops = static_cast<unsigned>(std::atof(argv[2]));
+  if (way == "graph") work.capture();
   work.launch("plain");  // what is done once is done
   CHECK(cuStreamSynchronize(work.stream));
   const double begin = std::atof(argv[3]), seconds = std::atof(argv[4]);

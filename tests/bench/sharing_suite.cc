@@ -26,7 +26,7 @@ using Values = std::map<std::string, double>;
 constexpr double kLead = 2.5;  // seconds for programs to start
 constexpr size_t kGranule = 2u << 20, kQuotaGranules = 301;
 constexpr size_t kRacers = 32;
-const char* const kWays[] = {"plain", "ex", "cooperative", "library", "fill"};
+const char* const kWays[] = {"plain", "ex", "cooperative", "library", "fill", "graph"};
 
 double now() {
   timespec time{};

@@ -21,6 +21,16 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
   CHECK(pooled.output == direct.output);
 }
 
+// What softgpu by itself does not offer.
+void passes_through_poold(const std::vector<std::string>& scenario) {
+  Pool pool;
+  std::vector<std::string> words{driver_app()};
+  words.insert(words.end(), scenario.begin(), scenario.end());
+  const Finished pooled = run_patiently(words, pool.through());
+  INFO("through poold: " << pooled.output);
+  CHECK(pooled.status == 0);
+}
+
 void large_copies(const std::string& connections, const Environment& server = {}, const std::string& compression = "auto") {
   std::vector<std::string> scenarios{"large_copies", "large_copies_behind_a_stuck_stream", "pinned_copies_of_every_shape"};
   if (!over_rdma()) {  // the guest, where rdma is, is slow
@@ -83,6 +93,13 @@ PASSES(illegal_address)
 PASSES(trap)
 PASSES(assertion)
 PASSES(fault_then_reset)
+
+TEST_CASE("memory nodes of graphs") { passes_through_poold({"graph_memory_nodes"}); }
+TEST_CASE("calls beside a capture") { passes_through_poold({"calls_beside_a_capture"}); }
+TEST_CASE("graphs with large copies") {
+  passes_both_ways({"graph_with_host_memory", "large"});
+  passes_both_ways({"graph_with_host_memory", "large"}, {{"GPUPOOL_STAGING", "always"}}, {{"GPUPOOL_BULK_CONNECTIONS", "0"}});
+}
 
 TEST_CASE("large copies that are compressed") {
   large_copies("2", {}, "always");

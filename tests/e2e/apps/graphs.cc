@@ -482,3 +482,95 @@ SCENARIO(captures_that_fail) {
   OK(cuEventSynchronize(s.fork));
   OK(cuCtxSynchronize());
 }
+
+SCENARIO(graph_memory_nodes) {
+  Device device;
+  Kernels kernels;
+  Streams s;
+  size_t before = 0, during = 0, after = 0, total = 0;
+  OK(cuMemGetInfo(&before, &total));
+  CUdeviceptr inside = 0, kept = 0;
+  constexpr size_t kBytes = 32u << 20;
+  unsigned* down = nullptr;
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&down), kCount * 4));
+  OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(cuMemAllocAsync(&inside, kBytes, s.one));
+  OK(cuMemsetD32Async(inside, 6, kCount, s.one));
+  OK(cuMemAllocAsync(&kept, kBytes, s.one));
+  OK(cuMemcpyDtoDAsync(kept, inside, kCount * 4, s.one));
+  OK(kernels.launch("add", 4, 256, s.one, kept, 1u, kCount));
+  OK(cuMemFreeAsync(inside, s.one));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(s.a, s.one));
+  const CUgraph graph = end_capture(s.one);
+  EXPECT(node_count(graph) == 6);
+  CUgraph clone = nullptr;
+  GIVES(CUDA_ERROR_NOT_SUPPORTED, cuGraphClone(&clone, graph));
+  const CUgraphExec exec = executable(graph);
+  OK(cuGraphLaunch(exec, s.one));
+  OK(cuMemcpyDtoHAsync(down, kept, kCount * 4, s.one));
+  OK(cuStreamSynchronize(s.one));
+  EXPECT(down[0] == 7 && down[kCount - 1] == 7);
+  OK(cuMemGetInfo(&during, &total));
+  EXPECT(during + 2 * kBytes <= before);
+  cuuint64_t used = 0;
+  OK(cuDeviceGetGraphMemAttribute(device.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used));
+  EXPECT(used >= kBytes);
+  // What the program has it must free before the next launch.
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch(exec, s.one));
+  OK(cuMemFreeAsync(kept, s.one));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(kept));
+  OK(cuGraphLaunch(exec, s.one));
+  OK(cuGraphExecDestroy(exec));
+  OK(cuMemcpyDtoHAsync(down, kept, kCount * 4, s.one));
+  OK(cuStreamSynchronize(s.one));
+  EXPECT(down[5] == 7);
+  OK(cuMemFree(kept));
+  OK(cuCtxSynchronize());
+  OK(cuMemGetInfo(&after, &total));
+  EXPECT(after == before);
+}
+
+// Calls that are not captured and are not allowed beside a capture.
+SCENARIO(calls_beside_a_capture) {
+  Device device;
+  Kernels kernels;
+  Streams s;
+  CUgraph graph = nullptr;
+  CUdeviceptr memory = 0;
+  CUstream blocking = nullptr;
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  const auto begin = [&](CUstream stream, CUstreamCaptureMode mode) { OK(cuStreamBeginCapture(stream, mode)); };
+  const auto is_invalid = [&](CUstream stream) { GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph)); };
+  begin(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&memory, 64));
+  is_invalid(s.one);
+  begin(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  OK(cuThreadExchangeStreamCaptureMode(&mode));
+  OK(cuMemAlloc(&memory, 64));
+  OK(cuMemFree(memory));
+  OK(cuThreadExchangeStreamCaptureMode(&mode));
+  OK(cuGraphDestroy(end_capture(s.one)));
+  begin(s.one, CU_STREAM_CAPTURE_MODE_RELAXED);
+  OK(cuMemAlloc(&memory, 64));
+  OK(cuMemFree(memory));
+  OK(cuGraphDestroy(end_capture(s.one)));
+  begin(s.one, CU_STREAM_CAPTURE_MODE_RELAXED);
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
+  is_invalid(s.one);
+  // The null stream would have to wait for what is captured.
+  begin(blocking, CU_STREAM_CAPTURE_MODE_RELAXED);
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, kernels.launch("add", 4, 256, nullptr, s.a, 1u, kCount));
+  is_invalid(blocking);
+  begin(blocking, CU_STREAM_CAPTURE_MODE_RELAXED);
+  unsigned value = 0;
+  GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemcpyDtoH(&value, s.a, 4));
+  is_invalid(blocking);
+  begin(s.one, CU_STREAM_CAPTURE_MODE_RELAXED);
+  OK(kernels.launch("add", 4, 256, nullptr, s.a, 1u, kCount));
+  OK(kernels.launch("add", 4, 256, s.two, s.b, 1u, kCount));
+  OK(cuStreamSynchronize(s.two));
+  EXPECT(download<unsigned>(s.a, 1)[0] == 1);
+  OK(cuGraphDestroy(end_capture(s.one)));
+  OK(cuCtxSynchronize());
+}
