@@ -1,9 +1,9 @@
 #include "client/holder/holder.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <random>
+
+#include "client/holder/channel.h"
 
 namespace gpupool::holder {
 namespace {
@@ -13,14 +13,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause = 200ms, kLongestPause = 5000ms;
 constexpr milliseconds kBetweenLines = 1000ms;
-constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 10'000;
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
 // Asking once more, or somebody else, will not help.
 bool is_final(grpc::StatusCode code) {
@@ -46,22 +38,6 @@ milliseconds with_jitter(milliseconds time) {
 }  // namespace
 
 Holder::Holder(Settings settings, Granted granted, Told told) : settings_(std::move(settings)), granted_(std::move(granted)), told_(std::move(told)) {}
-
-std::shared_ptr<grpc::Channel> Holder::channel(const Scheduler& scheduler) const {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // as poold's clients
-  const auto& tls = settings_.tls;
-  const bool plain = tls.ca.empty() && (settings_.address.insecure || is_loopback(scheduler.host));
-  if (plain) return grpc::CreateCustomChannel(scheduler.text(), grpc::InsecureChannelCredentials(), arguments);
-  grpc::SslCredentialsOptions options;
-  if (!tls.ca.empty()) options.pem_root_certs = contents(tls.ca);
-  if (!tls.certificate.empty()) options.pem_cert_chain = contents(tls.certificate);
-  if (!tls.key.empty()) options.pem_private_key = contents(tls.key);
-  return grpc::CreateCustomChannel(scheduler.text(), grpc::SslCredentials(options), arguments);
-}
 
 Result<void> Holder::run() {
   const auto start = Clock::now();
@@ -111,7 +87,7 @@ void Holder::pause(milliseconds time) {
 
 // One stream, from its beginning to its end.
 grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& over) {
-  const auto stub = pool::Leases::NewStub(channel(scheduler));
+  const auto stub = pool::Leases::NewStub(open_channel(settings_.address, scheduler, settings_.tls));
   grpc::ClientContext context;
   if (!settings_.token.empty()) context.AddMetadata("authorization", "Bearer " + settings_.token);
   const auto stream = stub->Acquire(&context);
@@ -140,22 +116,10 @@ grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& ov
   }
   if (over) context.TryCancel();
   const grpc::Status status = stream->Finish();
-  if (!status.ok()) follow(context);
+  if (const auto leader = leader_of(context, settings_.address.schedulers); !status.ok() && leader) {
+    next_ = *leader + settings_.address.schedulers.size() - 1;  // run() goes to the one after it
+  }
   return status;
-}
-
-// Another scheduler leads.
-void Holder::follow(const grpc::ClientContext& context) {
-  const auto& metadata = context.GetServerTrailingMetadata();
-  const auto leader = metadata.find("leader");
-  if (leader == metadata.end()) return;
-  const auto parsed = parse_pool_address("pool://" + std::string(leader->second.data(), leader->second.size()));
-  if (!parsed || parsed->schedulers.size() != 1) return;
-  auto& all = settings_.address.schedulers;
-  const auto known = std::find_if(all.begin(), all.end(), [&](const Scheduler& one) { return one.text() == parsed->schedulers[0].text(); });
-  next_ = static_cast<size_t>(known - all.begin());
-  if (known == all.end()) all.push_back(parsed->schedulers[0]);
-  next_ += all.size() - 1;  // run() goes to the one after it
 }
 
 std::optional<Error> Holder::take(const pool::AcquireEvent& event) {

@@ -45,11 +45,9 @@ class Holder {
   using Stream = grpc::ClientReaderWriter<pool::AcquireCall, pool::AcquireEvent>;
   using Clock = std::chrono::steady_clock;
 
-  std::shared_ptr<grpc::Channel> channel(const Scheduler& scheduler) const;
   grpc::Status attend(const Scheduler& scheduler, std::optional<Error>& over);
   std::optional<Error> take(const pool::AcquireEvent& event);
   void tell_place(const pool::Queued& queued);
-  void follow(const grpc::ClientContext& context);
   void pause(std::chrono::milliseconds time);
 
   Settings settings_;

@@ -1,12 +1,16 @@
-// pool-admin: what goes on in a poold, and who may use how much of it.
+// pool-admin: what goes on in a poold, or in a pool of many (pool/command_line.h), and who may use how much of it.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <optional>
 
 #include "scheduler/admin/commands.h"
+#include "scheduler/admin/completion.h"
+#include "scheduler/admin/pool/command_line.h"
 #include "scheduler/admin/top.h"
 #include "server/version.h"
 
@@ -16,7 +20,8 @@ using namespace gpupool::admin;
 
 constexpr const char* kAbout =
     "pool-admin: shows what goes on in a poold of this host, changes what its tenants may use, ends sessions.\n"
-    "Only poold's own user and root may.";
+    "Only poold's own user and root may. With --scheduler HOST:PORT it speaks to a pool's scheduler instead: see\n"
+    "pool-admin --scheduler HOST:PORT --help.";
 constexpr const char* kNotes =
     "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB, 4096), compute (1 to 100, percent of each GPU),\n"
     "mode (hard, elastic), priority (best-effort, normal, latency-critical), bandwidth-to-device, bandwidth-to-host\n"
@@ -40,6 +45,15 @@ std::string is_session(const std::string& text) {
   uint64_t number = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
   return read.ec == std::errc() && read.ptr == text.data() + text.size() ? "" : "'" + text + "' is no session's number";
+}
+
+// Whether a scheduler is named, in the words or by the environment.
+bool is_for_pool(int count, char** words) {
+  const auto names = [&](const std::string& option) {
+    return std::any_of(words + 1, words + count, [&](const std::string& word) { return word == option || word.starts_with(option + "="); });
+  };
+  const char* const scheduler = std::getenv("GPUPOOL_SCHEDULER");
+  return names("--scheduler") || (scheduler && *scheduler && !names("--poold"));
 }
 
 int run(int count, char** words) {
@@ -99,6 +113,14 @@ int run(int count, char** words) {
 
   command(app, "health", "whether poold serves new sessions, and how it is", [&](PooldClient& poold) { return show_health(poold, json); });
 
+  std::string shell;
+  CLI::App* const completion = app.add_subcommand("completion", "a script that completes pool-admin's words, for eval");
+  completion->add_option("SHELL", shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  if (count > 1 && std::string(words[1]) == kCompleteOption) {
+    std::fputs(completions(app, {words + 2, words + count}).c_str(), stdout);
+    return kExitGood;
+  }
+
   try {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
@@ -110,6 +132,7 @@ int run(int count, char** words) {
     if (app.get_subcommands().empty()) return fail(kExitUsage, std::string(error.what()) + "; commands: " + names_of(app));
     return fail(kExitUsage, std::string(error.what()) + "; see pool-admin --help");
   }
+  if (completion->parsed()) return std::fputs(completion_script(shell).c_str(), stdout), kExitGood;
   if (top_command->parsed()) top_signals.emplace();  // before gRPC has threads
   PooldClient poold(find_socket(where));
   return action(poold);
@@ -119,7 +142,7 @@ int run(int count, char** words) {
 
 int main(int count, char** words) {
   try {
-    return run(count, words);
+    return is_for_pool(count, words) ? run_for_pool(count, words) : run(count, words);
   } catch (const Failure& failure) {
     return fail(failure.status, failure.what());
   } catch (const std::exception& failure) {

@@ -3,25 +3,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
-#include <stdexcept>
 #include <string>
 
 #include "protocol/control/admin.grpc.pb.h"
+#include "scheduler/admin/failure.h"
 
 namespace gpupool::admin {
-
-// The exit status of pool-admin.
-enum Exit : int {
-  kExitGood = 0,
-  kExitRefused = 1,      // poold says no: no such tenant or session, a quota that makes no sense; health: it is not ready
-  kExitUsage = 2,
-  kExitUnreachable = 3,  // no poold there, or it does not answer
-};
-
-struct Failure : std::runtime_error {
-  Failure(Exit status, const std::string& what) : std::runtime_error(what), status(status) {}
-  const Exit status;
-};
 
 // `wish`: "unix:PATH", a port, or nothing for the only one of this host. Throws Failure.
 std::string find_socket(const std::string& wish);

@@ -1,83 +1,14 @@
 #include "scheduler/admin/top.h"
 
-#include <poll.h>
-#include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
-
 #include <array>
 #include <cstdio>
-#include <mutex>
-#include <optional>
-#include <thread>
 
 #include "scheduler/admin/describe.h"
 #include "scheduler/admin/table.h"
-#include "scheduler/admin/terminal.h"
 #include "scheduler/admin/to_json.h"
 
 namespace gpupool::admin {
 namespace {
-
-// A thread that receives; the newest snapshot waits for the other.
-class Stream {
- public:
-  Stream(PooldClient& poold, std::chrono::milliseconds interval) : poold_(poold), wake_(::eventfd(0, EFD_CLOEXEC)) {
-    WatchRequest request;
-    request.set_interval_ms(static_cast<uint32_t>(interval.count()));
-    reader_ = poold.stub().Watch(&context_, request);
-    thread_ = std::thread([this] { run(); });
-  }
-  ~Stream() {
-    context_.TryCancel();
-    thread_.join();
-    ::close(wake_);
-  }
-  // Readable when next() has something.
-  int descriptor() const { return wake_; }
-  // Throws Failure at poold's end.
-  std::optional<Snapshot> next() {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t got = ::read(wake_, &count, sizeof count);
-    const std::lock_guard lock(mutex_);
-    if (newest_) return std::exchange(newest_, std::nullopt);
-    if (end_) poold_.check(*end_);
-    if (end_) throw Failure(kExitUnreachable, "poold has ended");
-    return std::nullopt;
-  }
-
- private:
-  void run() {
-    Snapshot snapshot;
-    while (reader_->Read(&snapshot)) {
-      {
-        const std::lock_guard lock(mutex_);
-        newest_ = std::move(snapshot);
-      }
-      wake();
-    }
-    const grpc::Status end = reader_->Finish();
-    {
-      const std::lock_guard lock(mutex_);
-      end_ = end;
-    }
-    wake();
-  }
-  void wake() const {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
-  }
-
-  PooldClient& poold_;
-  const int wake_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<Snapshot>> reader_;
-  std::mutex mutex_;  // the next two
-  std::optional<Snapshot> newest_;
-  std::optional<grpc::Status> end_;
-  std::thread thread_;
-};
 
 std::string percent(uint64_t part, uint64_t whole) {
   std::array<char, 32> text{};
@@ -146,17 +77,6 @@ std::string sessions_picture(const Snapshot& now, const Snapshot* before, uint64
   return table.text(width);
 }
 
-// False: the user has had enough.
-bool handle_key(int& keys) {
-  std::array<char, 64> pressed;
-  const ssize_t count = ::read(keys, pressed.data(), pressed.size());
-  if (count <= 0) keys = -1;  // poll() leaves it out from now on
-  for (ssize_t i = 0; i < count; ++i) {
-    if (pressed[static_cast<size_t>(i)] == 'q' || pressed[static_cast<size_t>(i)] == 'Q') return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string picture_of(const Snapshot& now, const Snapshot* before, size_t width) {
@@ -171,49 +91,18 @@ std::string picture_of(const Snapshot& now, const Snapshot* before, size_t width
   return first + "\n\n" + gpus_picture(now, before, elapsed, width) + "\n" + sessions_picture(now, before, elapsed, width);
 }
 
-TopSignals::TopSignals() {
-  sigset_t wanted;
-  ::sigemptyset(&wanted);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH}) ::sigaddset(&wanted, signal);
-  ::pthread_sigmask(SIG_BLOCK, &wanted, nullptr);
-  descriptor_ = ::signalfd(-1, &wanted, SFD_CLOEXEC);
-}
-
-TopSignals::~TopSignals() { ::close(descriptor_); }
-
-int TopSignals::next() const {
-  signalfd_siginfo info{};
-  return ::read(descriptor_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
-}
-
 void run_top(PooldClient& poold, const TopSignals& signals, const TopOptions& options) {
-  Stream stream(poold, options.interval);
-  std::optional<Screen> screen;
-  if (!options.json && ::isatty(STDOUT_FILENO)) screen.emplace();
-  int keys = screen ? STDIN_FILENO : -1;
-  std::optional<Snapshot> before, now;
-  const auto draw = [&] { screen->draw(picture_of(*now, before ? &*before : nullptr, screen->width())); };
-  for (uint64_t count = 0; options.count == 0 || count < options.count;) {
-    std::array<pollfd, 3> polled{{{stream.descriptor(), POLLIN, 0}, {signals.descriptor(), POLLIN, 0}, {keys, POLLIN, 0}}};
-    if (::poll(polled.data(), polled.size(), -1) < 0) continue;
-    if (polled[2].revents != 0 && !handle_key(keys)) return;
-    if (polled[1].revents != 0) {
-      if (signals.next() != SIGWINCH) return;
-      if (screen && now) draw();
-    }
-    if (polled[0].revents == 0) continue;
-    auto next = stream.next();
-    if (!next) continue;
-    before = std::exchange(now, std::move(next));
-    ++count;
-    if (screen) {
-      draw();
-      continue;
-    }
-    const std::string text = options.json ? line_of(json_of(*now)) : picture_of(*now, before ? &*before : nullptr, 0) + "\n";
-    std::fputs(text.c_str(), stdout);
-    if (std::fflush(stdout) != 0) return;  // whoever read it has left
-  }
+  run_live<Snapshot>({.who = "poold",
+                      .open =
+                          [&](grpc::ClientContext& context) {
+                            WatchRequest request;
+                            request.set_interval_ms(static_cast<uint32_t>(options.interval.count()));
+                            return poold.stub().Watch(&context, request);
+                          },
+                      .check = [&](const grpc::Status& status) { poold.check(status); },
+                      .picture = picture_of,
+                      .json_line = [](const Snapshot& snapshot) { return line_of(json_of(snapshot)); }},
+                     signals, options);
 }
 
 }  // namespace gpupool::admin

@@ -1,0 +1,49 @@
+#include "client/holder/channel.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+namespace gpupool::holder {
+namespace {
+
+constexpr int kKeepaliveMs = 10'000, kKeepaliveTimeoutMs = 10'000;
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler, const transport::TlsOptions& tls) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // as for poolds
+  if (tls.ca.empty() && (address.insecure || is_loopback(scheduler.host))) {
+    return grpc::CreateCustomChannel(scheduler.text(), grpc::InsecureChannelCredentials(), arguments);
+  }
+  grpc::SslCredentialsOptions options;
+  if (!tls.ca.empty()) options.pem_root_certs = contents(tls.ca);
+  if (!tls.certificate.empty()) options.pem_cert_chain = contents(tls.certificate);
+  if (!tls.key.empty()) options.pem_private_key = contents(tls.key);
+  return grpc::CreateCustomChannel(scheduler.text(), grpc::SslCredentials(options), arguments);
+}
+
+std::optional<size_t> leader_of(const grpc::ClientContext& context, std::vector<Scheduler>& schedulers) {
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto leader = metadata.find("leader");
+  if (leader == metadata.end()) return std::nullopt;
+  const auto parsed = parse_pool_address("pool://" + std::string(leader->second.data(), leader->second.size()));
+  if (!parsed || parsed->schedulers.size() != 1) return std::nullopt;
+  const auto known = std::find_if(schedulers.begin(), schedulers.end(), [&](const Scheduler& one) { return one.text() == parsed->schedulers[0].text(); });
+  const auto place = static_cast<size_t>(known - schedulers.begin());
+  if (known == schedulers.end()) schedulers.push_back(parsed->schedulers[0]);
+  return place;
+}
+
+}  // namespace gpupool::holder

@@ -1,0 +1,196 @@
+#include "scheduler/admin/pool/commands.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "scheduler/admin/pool/describe.h"
+#include "scheduler/admin/pool/words.h"
+#include "scheduler/admin/terminal.h"
+#include "scheduler/json/pool_json.h"
+#include "server/admin/printable.h"
+
+namespace gpupool::admin {
+namespace {
+
+using Stub = pool::PoolAdmin::Stub;
+using pool::Json;
+using pool::json_list;
+using pool::json_of;
+using server::printable;
+
+Exit print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  return kExitGood;
+}
+
+std::string line_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+int64_t now_ms() { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+template <class T>
+T read(const Result<T>& words) {
+  if (!words) throw Failure(kExitUsage, words.error().message);
+  return *words;
+}
+
+uint32_t milliseconds_of(double seconds) { return static_cast<uint32_t>(std::lround(std::min(seconds, 4e6) * 1000)); }
+
+}  // namespace
+
+Exit PoolCommands::health() {
+  const auto state = scheduler_.call(&Stub::GetPool, pool::GetPoolRequest());
+  print(json_ ? line_of(json_of(state)) : pool_text(state, now_ms()));
+  return state.leader() ? kExitGood : kExitRefused;
+}
+
+Exit PoolCommands::nodes() {
+  const auto reply = scheduler_.call(&Stub::ListNodes, pool::ListNodesRequest());
+  return print(json_ ? line_of(json_list(reply.nodes())) : nodes_text(reply.nodes(), terminal_width()));
+}
+
+Exit PoolCommands::gpus(const std::string& node) {
+  pool::ListGpusRequest request;
+  request.set_node(printable(node));
+  const auto reply = scheduler_.call(&Stub::ListGpus, request);
+  return print(json_ ? line_of(json_list(reply.gpus())) : gpus_text(reply.gpus(), terminal_width()));
+}
+
+Exit PoolCommands::leases(const std::string& tenant, const std::string& node) {
+  pool::ListLeasesRequest request;
+  request.set_tenant(printable(tenant));
+  request.set_node(printable(node));
+  const auto reply = scheduler_.call(&Stub::ListLeases, request);
+  return print(json_ ? line_of(json_list(reply.leases())) : leases_text(reply.leases(), now_ms(), terminal_width()));
+}
+
+Exit PoolCommands::queue(const std::string& tenant) {
+  pool::ListQueueRequest request;
+  request.set_tenant(printable(tenant));
+  const auto reply = scheduler_.call(&Stub::ListQueue, request);
+  return print(json_ ? line_of(json_list(reply.waiting())) : queue_text(reply.waiting(), now_ms(), terminal_width()));
+}
+
+Exit PoolCommands::tenants() {
+  const auto reply = scheduler_.call(&Stub::ListTenants, pool::ListPoolTenantsRequest());
+  return print(json_ ? line_of(json_list(reply.tenants())) : tenants_text(reply.tenants(), terminal_width()));
+}
+
+Exit PoolCommands::quotas(const std::string& tenant) {
+  if (tenant.empty()) {
+    const auto reply = scheduler_.call(&Stub::ListTenants, pool::ListPoolTenantsRequest());
+    if (!json_) return print(quotas_text(reply.tenants(), terminal_width()));
+    Json quotas = Json::object();
+    for (const auto& one : reply.tenants()) {
+      if (one.configured()) quotas[one.name()] = json_of(one.quota());
+    }
+    return print(line_of(quotas));
+  }
+  pool::GetTenantQuotaRequest request;
+  request.set_tenant(printable(tenant));
+  const auto quota = scheduler_.call(&Stub::GetQuota, request);
+  return print(json_ ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
+}
+
+Exit PoolCommands::set_quota(const std::string& tenant, const std::vector<std::string>& words) {
+  pool::SetTenantQuotaRequest request;
+  request.set_tenant(printable(tenant));
+  *request.mutable_quota() = read(read_tenant_quota(words));
+  const auto quota = scheduler_.call(&Stub::SetQuota, request);
+  return print(json_ ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
+}
+
+Exit PoolCommands::clear_quota(const std::string& tenant) {
+  pool::ClearTenantQuotaRequest request;
+  request.set_tenant(printable(tenant));
+  const auto quota = scheduler_.call(&Stub::ClearQuota, request);
+  return print(json_ ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
+}
+
+Exit PoolCommands::policy() {
+  const auto policy = scheduler_.call(&Stub::GetPolicy, pool::GetPolicyRequest());
+  return print(json_ ? line_of(json_of(policy)) : policy_text(policy));
+}
+
+Exit PoolCommands::set_policy(const std::vector<std::string>& words) {
+  const auto policy = scheduler_.call(&Stub::SetPolicy, read(read_policy(words)));
+  return print(json_ ? line_of(json_of(policy)) : policy_text(policy));
+}
+
+Exit PoolCommands::drain(const std::string& node, const std::string& reason, bool evict, std::optional<double> grace_seconds) {
+  pool::DrainRequest request;
+  request.set_node(printable(node));
+  request.set_reason(printable(reason));
+  request.set_evict(evict);
+  if (grace_seconds) request.set_grace_ms(milliseconds_of(*grace_seconds));
+  const auto state = scheduler_.call(&Stub::Drain, request);
+  if (json_) return print(line_of(json_of(state)));
+  return print(node + " takes no new leases; " + std::to_string(state.leases()) + (evict ? " lease(s) are ending there\n" : " lease(s) go on there\n"));
+}
+
+Exit PoolCommands::undrain(const std::string& node) {
+  pool::UndrainRequest request;
+  request.set_node(printable(node));
+  const auto state = scheduler_.call(&Stub::Undrain, request);
+  if (json_) return print(line_of(json_of(state)));
+  return print(node + " is " + pool::text_of(state.condition()) + (state.because().empty() ? "" : ": " + state.because()) + "\n");
+}
+
+Exit PoolCommands::remove_node(const std::string& node) {
+  pool::RemoveNodeRequest request;
+  request.set_node(printable(node));
+  const auto reply = scheduler_.call(&Stub::RemoveNode, request);
+  if (json_) return print(line_of({{"node", node}, {"leases_ended", reply.leases_ended()}}));
+  return print(node + " is forgotten, with " + std::to_string(reply.leases_ended()) + " lease(s)\n");
+}
+
+Exit PoolCommands::evict(const std::vector<std::string>& leases, const std::string& reason, std::optional<double> grace_seconds) {
+  Exit status = kExitGood;
+  Json evicted = Json::array();
+  for (const std::string& lease : leases) {
+    pool::EvictRequest request;
+    request.set_lease(printable(lease));
+    request.set_reason(printable(reason));
+    if (grace_seconds) request.set_grace_ms(milliseconds_of(*grace_seconds));
+    try {
+      const auto state = scheduler_.call(&Stub::Evict, request);
+      evicted.push_back(json_of(state));
+      const int64_t left = std::max<int64_t>(0, state.end_at_ms() - now_ms());
+      if (!json_) print("lease " + state.id().substr(0, 8) + " of " + state.tenant() + " ends in " + std::to_string((left + 999) / 1000) + " s\n");
+    } catch (const Failure& failure) {
+      if (failure.status != kExitRefused) throw;
+      std::fprintf(stderr, "pool-admin: %s\n", failure.what());
+      status = failure.status;
+    }
+  }
+  if (json_) print(line_of(evicted));
+  return status;
+}
+
+Exit PoolCommands::why(const std::string& id) {
+  pool::WhyRequest request;
+  request.set_id(printable(id));
+  const auto reply = scheduler_.call(&Stub::Why, request);
+  if (json_) return print(line_of(Json(std::vector<std::string>(reply.lines().begin(), reply.lines().end()))));
+  for (const std::string& line : reply.lines()) print(line + "\n");
+  return kExitGood;
+}
+
+Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
+  run_live<pool::PoolSnapshot>({.who = "the scheduler",
+                                .open =
+                                    [&](grpc::ClientContext& context) {
+                                      pool::PoolWatchRequest request;
+                                      request.set_interval_ms(static_cast<uint32_t>(options.interval.count()));
+                                      scheduler_.call(&Stub::GetPolicy, pool::GetPolicyRequest());  // finds the leader
+                                      scheduler_.show_token(context);
+                                      return scheduler_.stub().Watch(&context, request);
+                                    },
+                                .check = [&](const grpc::Status& status) { scheduler_.check(status); },
+                                .picture = [](const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width) { return picture_of(now, before, width); },
+                                .json_line = [](const pool::PoolSnapshot& snapshot) { return line_of(json_of(snapshot)); }},
+                               signals, options);
+  return kExitGood;
+}
+
+}  // namespace gpupool::admin

@@ -1,0 +1,39 @@
+// pool-admin's commands for a pool's scheduler. They print to stdout and throw Failure.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scheduler/admin/live_view.h"
+#include "scheduler/admin/pool/client.h"
+
+namespace gpupool::admin {
+
+class PoolCommands {
+ public:
+  PoolCommands(PoolClient& scheduler, bool json) : scheduler_(scheduler), json_(json) {}
+
+  Exit health();
+  Exit nodes();
+  Exit gpus(const std::string& node);
+  Exit leases(const std::string& tenant, const std::string& node);
+  Exit queue(const std::string& tenant);
+  Exit tenants();
+  Exit quotas(const std::string& tenant);  // empty: of all
+  Exit set_quota(const std::string& tenant, const std::vector<std::string>& words);
+  Exit clear_quota(const std::string& tenant);
+  Exit policy();
+  Exit set_policy(const std::vector<std::string>& words);
+  Exit drain(const std::string& node, const std::string& reason, bool evict, std::optional<double> grace_seconds);
+  Exit undrain(const std::string& node);
+  Exit remove_node(const std::string& node);
+  Exit evict(const std::vector<std::string>& leases, const std::string& reason, std::optional<double> grace_seconds);
+  Exit why(const std::string& id);
+  Exit top(const TopSignals& signals, const TopOptions& options);
+
+ private:
+  PoolClient& scheduler_;
+  const bool json_;
+};
+
+}  // namespace gpupool::admin

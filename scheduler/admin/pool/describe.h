@@ -1,0 +1,25 @@
+// The pool's state as text for people: tables for a line of `width` characters, 0: any.
+#pragma once
+#include <string>
+
+#include "protocol/control/pool_admin.pb.h"
+
+namespace gpupool::admin {
+
+std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, size_t width);
+std::string gpus_text(const google::protobuf::RepeatedPtrField<pool::PoolGpu>& gpus, size_t width);
+// `now_ms`: the time that ages are counted from.
+std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseState>& leases, int64_t now_ms, size_t width);
+std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& waiting, int64_t now_ms, size_t width);
+std::string tenants_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width);
+std::string quotas_text(const google::protobuf::RepeatedPtrField<pool::TenantState>& tenants, size_t width);
+std::string quota_text(const std::string& tenant, const pool::TenantQuota& quota);
+std::string policy_text(const pool::Policy& policy);
+std::string pool_text(const pool::PoolState& state, int64_t now_ms);
+// One picture of `top`; rates are since `before`, which may be null.
+std::string picture_of(const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width);
+
+// "0.5", "2": thousandths of GPUs.
+std::string gpus_of(uint64_t compute_milli);
+
+}  // namespace gpupool::admin

@@ -1,0 +1,133 @@
+#include "scheduler/admin/pool/words.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "server/tenants/units.h"
+
+namespace gpupool::admin {
+namespace {
+
+using pool::Policy;
+using pool::TenantQuota;
+
+constexpr const char* kUnlimited = "unlimited";
+
+Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
+
+template <class T>
+using Read = std::function<Result<void>(const std::string& value, T& out)>;
+template <class T>
+using Keys = std::map<std::string, Read<T>>;
+
+template <class T>
+Read<T> bytes(void (T::*set)(uint64_t), Result<uint64_t> (*parse)(std::string_view)) {
+  return [set, parse](const std::string& value, T& out) -> Result<void> {
+    const auto read = value == kUnlimited ? Result<uint64_t>(0) : parse(value);
+    if (!read) return read.error();
+    (out.*set)(*read);
+    return {};
+  };
+}
+
+template <class T>
+Read<T> number(void (T::*set)(uint32_t), double unit = 1) {
+  return [set, unit](const std::string& value, T& out) -> Result<void> {
+    double read = 0;
+    const auto parsed = std::from_chars(value.data(), value.data() + value.size(), read);
+    const bool good = !value.empty() && parsed.ec == std::errc() && parsed.ptr == value.data() + value.size();
+    const double scaled = std::round(read * unit);
+    if (value != kUnlimited && (!good || !(scaled >= 0 && scaled <= UINT32_MAX) || (unit == 1 && read != scaled))) {
+      return wrong("'" + value + "' is no " + (unit == 1 ? "whole number" : "number of seconds"));
+    }
+    (out.*set)(value == kUnlimited ? 0 : static_cast<uint32_t>(scaled));
+    return {};
+  };
+}
+
+Result<void> gpus(const std::string& value, TenantQuota& out) {
+  double read = 0;
+  const auto parsed = std::from_chars(value.data(), value.data() + value.size(), read);
+  if (value != kUnlimited && (value.empty() || parsed.ptr != value.data() + value.size() || !(read >= 0 && read <= 1e9))) {
+    return wrong("'" + value + "' is no number of GPUs, like 2 or 0.5");
+  }
+  out.set_compute_milli(value == kUnlimited ? 0 : static_cast<uint64_t>(std::llround(read * 1000)));
+  return {};
+}
+
+Result<void> priority(const std::string& value, TenantQuota& out) {
+  if (value == "low") out.set_highest_priority(lease::BEST_EFFORT);
+  else if (value == "normal") out.set_highest_priority(lease::NORMAL);
+  else if (value == "high") out.set_highest_priority(lease::LATENCY_CRITICAL);
+  else return wrong("'" + value + "' is not one of low, normal, high");
+  return {};
+}
+
+Result<void> preemption(const std::string& value, Policy& out) {
+  if (value != "on" && value != "off") return wrong("'" + value + "' is neither on nor off");
+  out.set_preemption(value == "on");
+  return {};
+}
+
+Result<void> placement(const std::string& value, Policy& out) {
+  out.set_placement(value);  // the scheduler knows which there are
+  return {};
+}
+
+template <class T>
+Result<T> read_words(const std::vector<std::string>& words, const Keys<T>& keys, const std::string& what) {
+  T out;
+  std::set<std::string> seen;
+  for (const std::string& word : words) {
+    const size_t at = word.find('=');
+    if (at == word.npos) return wrong("'" + word + "' is not KEY=VALUE");
+    std::string key = word.substr(0, at);
+    std::replace(key.begin(), key.end(), '_', '-');  // as in the configuration file
+    const auto known = keys.find(key);
+    if (known == keys.end()) {
+      std::string names;
+      for (const auto& [name, read] : keys) names += (names.empty() ? "" : ", ") + name;
+      return wrong(what + " has no '" + key + "'; it has " + names);
+    }
+    if (!seen.insert(key).second) return wrong("'" + key + "' is given twice");
+    if (const auto read = known->second(word.substr(at + 1), out); !read) return wrong(key + ": " + read.error().message);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<TenantQuota> read_tenant_quota(const std::vector<std::string>& words) {
+  static const Keys<TenantQuota> keys{
+      {"gpus", gpus},
+      {"memory", bytes(&TenantQuota::set_memory_bytes, &server::parse_size)},
+      {"leases", number(&TenantQuota::set_leases)},
+      {"waiting", number(&TenantQuota::set_waiting)},
+      {"weight", number(&TenantQuota::set_weight)},
+      {"highest-priority", priority},
+      {"bandwidth-to-device", bytes(&TenantQuota::set_to_device_bytes_per_second, &server::parse_rate)},
+      {"bandwidth-to-host", bytes(&TenantQuota::set_to_host_bytes_per_second, &server::parse_rate)},
+      {"sessions", number(&TenantQuota::set_sessions)},
+  };
+  return read_words(words, keys, "a tenant's quota");
+}
+
+Result<Policy> read_policy(const std::vector<std::string>& words) {
+  static const Keys<Policy> keys{
+      {"placement", placement},
+      {"preemption", preemption},
+      {"grace", number(&Policy::set_grace_ms, 1000)},
+      {"hold", number(&Policy::set_hold_ms, 1000)},
+      {"token", number(&Policy::set_token_ms, 1000)},
+      {"heartbeat", number(&Policy::set_heartbeat_ms, 1000)},
+      {"node-lost", number(&Policy::set_node_lost_ms, 1000)},
+      {"backfill", number(&Policy::set_backfill)},
+  };
+  return read_words(words, keys, "the policy");
+}
+
+}  // namespace gpupool::admin

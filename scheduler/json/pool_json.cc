@@ -1,0 +1,242 @@
+#include "scheduler/json/pool_json.h"
+
+namespace gpupool::pool {
+namespace {
+
+template <class Number>
+Json limit(Number value) {
+  return value == 0 ? Json(nullptr) : Json(value);
+}
+
+template <class Words>
+Json words(const Words& all) {
+  Json list = Json::array();
+  for (const auto& word : all) list.push_back(word);
+  return list;
+}
+
+std::string hexadecimal(const std::string& bytes) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+Json json_of(const lease::Share& share) {
+  return {{"gpu_uuid", share.gpu_uuid()}, {"compute_milli", share.compute_milli()}, {"memory_bytes", share.memory_bytes()}};
+}
+
+Json json_of(const LeasePart& part) {
+  Json shares = Json::array();
+  for (const auto& share : part.shares()) shares.push_back(json_of(share));
+  return {{"node", part.node()},
+          {"shares", std::move(shares)},
+          {"sessions", part.sessions()},
+          {"cpu_milli", part.cpu_milli()},
+          {"host_memory_bytes", part.host_memory_bytes()}};
+}
+
+Json json_of(const Request& request) {
+  return {{"gpus", request.gpus()},
+          {"compute_milli", request.compute_milli()},
+          {"memory_bytes", request.memory_bytes()},
+          {"models", words(request.models())},
+          {"one_host", request.one_host()},
+          {"cpu_milli", request.cpu_milli()},
+          {"host_memory_bytes", request.host_memory_bytes()},
+          {"mode", text_of(request.mode())},
+          {"priority", text_of(request.priority())},
+          {"near", words(request.near())},
+          {"apart_from", words(request.apart_from())},
+          {"labels", words(request.labels())},
+          {"program", request.program()},
+          {"host", request.host()},
+          {"pid", request.pid()}};
+}
+
+Json json_of(const PoolCounters& counters) {
+  Json ended = Json::object();
+  for (const auto& one : counters.ended()) ended[text_of(one.why())] = one.leases();
+  return {{"requests", counters.requests()},
+          {"refused", counters.refused()},
+          {"granted", counters.granted()},
+          {"gave_up", counters.gave_up()},
+          {"resumed", counters.resumed()},
+          {"renewed", counters.renewed()},
+          {"ended", std::move(ended)},
+          {"nodes_lost", counters.nodes_lost()},
+          {"nodes_fenced", counters.nodes_fenced()},
+          {"placements_tried", counters.placements_tried()},
+          {"grant_wait_ms", counters.grant_wait_ms()},
+          {"store_commits", counters.store_commits()},
+          {"store_failures", counters.store_failures()}};
+}
+
+}  // namespace
+
+const char* text_of(lease::Priority priority) {
+  if (priority == lease::BEST_EFFORT) return "low";
+  return priority == lease::LATENCY_CRITICAL ? "high" : "normal";
+}
+
+const char* text_of(lease::Mode mode) { return mode == lease::HARD ? "hard" : "elastic"; }
+
+const char* text_of(NodeState::Condition condition) {
+  switch (condition) {
+    case NodeState::OPEN: return "open";
+    case NodeState::DRAINED: return "drained";
+    case NodeState::NOT_READY: return "not-ready";
+    case NodeState::FENCED: return "fenced";
+    case NodeState::SILENT: return "silent";
+    case NodeState::LOST: return "lost";
+    default: return "unknown";
+  }
+}
+
+const char* text_of(Ended::Why why) {
+  switch (why) {
+    case Ended::RELEASED: return "released";
+    case Ended::PREEMPTED: return "preempted";
+    case Ended::EVICTED: return "evicted";
+    case Ended::NODE_LOST: return "node-lost";
+    case Ended::EXPIRED: return "expired";
+    default: return "unknown";
+  }
+}
+
+Json json_of(const PoolState& pool) {
+  return {{"version", pool.version()},
+          {"leader", pool.leader()},
+          {"started_ms", pool.started_ms()},
+          {"term", pool.term()},
+          {"store", pool.store()},
+          {"public_key", hexadecimal(pool.public_key())},
+          {"nodes", pool.nodes()},
+          {"nodes_open", pool.nodes_open()},
+          {"gpus", pool.gpus()},
+          {"leases", pool.leases()},
+          {"leases_ending", pool.leases_ending()},
+          {"waiting", pool.waiting()},
+          {"compute_milli", pool.compute_milli()},
+          {"compute_milli_leased", pool.compute_milli_leased()},
+          {"memory_bytes", pool.memory_bytes()},
+          {"memory_bytes_leased", pool.memory_bytes_leased()},
+          {"counters", json_of(pool.counters())}};
+}
+
+Json json_of(const PoolGpu& gpu) {
+  return {{"node", gpu.node()},
+          {"index", gpu.index()},
+          {"uuid", gpu.uuid()},
+          {"model", gpu.model()},
+          {"memory_bytes", gpu.memory_bytes()},
+          {"compute_milli_leased", gpu.compute_milli_leased()},
+          {"memory_bytes_leased", gpu.memory_bytes_leased()},
+          {"compute_milli_reserved", gpu.compute_milli_reserved()},
+          {"memory_bytes_reserved", gpu.memory_bytes_reserved()},
+          {"leases", gpu.leases()},
+          {"memory_used_bytes", gpu.memory_used_bytes()},
+          {"gpu_nanoseconds", gpu.gpu_nanoseconds()}};
+}
+
+Json json_of(const NodeState& node) {
+  return {{"name", node.name()},
+          {"condition", text_of(node.condition())},
+          {"because", node.because()},
+          {"drained", node.drained()},
+          {"addresses", words(node.addresses())},
+          {"rack", node.rack()},
+          {"zone", node.zone()},
+          {"version", node.version()},
+          {"heard_ms", node.heard_ms()},
+          {"clock_ahead_ms", node.clock_ahead_ms()},
+          {"leases", node.leases()},
+          {"cpu_milli", node.cpu_milli()},
+          {"cpu_milli_leased", node.cpu_milli_leased()},
+          {"host_memory_bytes", node.host_memory_bytes()},
+          {"host_memory_bytes_leased", node.host_memory_bytes_leased()},
+          {"gpus", json_list(node.gpus())}};
+}
+
+Json json_of(const LeaseState& lease) {
+  Json parts = Json::array();
+  for (const auto& part : lease.parts()) parts.push_back(json_of(part));
+  return {{"id", lease.id()},
+          {"tenant", lease.tenant()},
+          {"priority", text_of(lease.priority())},
+          {"mode", text_of(lease.mode())},
+          {"parts", std::move(parts)},
+          {"granted_ms", lease.granted_ms()},
+          {"serial", lease.serial()},
+          {"held", lease.held()},
+          {"hold_until_ms", limit(lease.hold_until_ms())},
+          {"ending", lease.ending()},
+          {"end", lease.ending() ? Json(text_of(lease.end())) : Json(nullptr)},
+          {"end_reason", lease.end_reason()},
+          {"end_at_ms", limit(lease.end_at_ms())},
+          {"program", lease.program()},
+          {"host", lease.host()},
+          {"pid", lease.pid()},
+          {"labels", words(lease.labels())}};
+}
+
+Json json_of(const Waiting& waiting) {
+  return {{"id", waiting.id()},
+          {"place", waiting.place()},
+          {"tenant", waiting.tenant()},
+          {"since_ms", waiting.since_ms()},
+          {"request", json_of(waiting.request())},
+          {"why", waiting.why()},
+          {"head", waiting.head()}};
+}
+
+Json json_of(const TenantQuota& quota) {
+  return {{"compute_milli", limit(quota.compute_milli())},
+          {"memory_bytes", limit(quota.memory_bytes())},
+          {"leases", limit(quota.leases())},
+          {"waiting", limit(quota.waiting())},
+          {"weight", quota.weight()},
+          {"highest_priority", text_of(quota.highest_priority())},
+          {"to_device_bytes_per_second", limit(quota.to_device_bytes_per_second())},
+          {"to_host_bytes_per_second", limit(quota.to_host_bytes_per_second())},
+          {"sessions", limit(quota.sessions())}};
+}
+
+Json json_of(const TenantState& tenant) {
+  return {{"name", tenant.name()},
+          {"configured", tenant.configured()},
+          {"quota", tenant.configured() ? json_of(tenant.quota()) : Json(nullptr)},
+          {"quota_set", tenant.quota_set()},
+          {"leases", tenant.leases()},
+          {"waiting", tenant.waiting()},
+          {"compute_milli", tenant.compute_milli()},
+          {"memory_bytes", tenant.memory_bytes()},
+          {"dominant_share", tenant.dominant_share()},
+          {"granted", tenant.granted()},
+          {"gpu_milli_seconds", tenant.gpu_milli_seconds()}};
+}
+
+Json json_of(const Policy& policy) {
+  return {{"placement", policy.placement()},
+          {"preemption", policy.preemption()},
+          {"grace_ms", policy.grace_ms()},
+          {"hold_ms", policy.hold_ms()},
+          {"token_ms", policy.token_ms()},
+          {"heartbeat_ms", policy.heartbeat_ms()},
+          {"node_lost_ms", policy.node_lost_ms()},
+          {"backfill", policy.backfill()}};
+}
+
+Json json_of(const PoolSnapshot& snapshot) {
+  return {{"taken_ms", snapshot.taken_ms()},
+          {"pool", json_of(snapshot.pool())},
+          {"nodes", json_list(snapshot.nodes())},
+          {"leases", json_list(snapshot.leases())},
+          {"waiting", json_list(snapshot.waiting())},
+          {"tenants", json_list(snapshot.tenants())}};
+}
+
+}  // namespace gpupool::pool

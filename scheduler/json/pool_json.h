@@ -1,0 +1,35 @@
+// The pool's state as JSON for programs and the web page. The names are those of protocol/control/pool_admin.proto and stay; fields
+// may be added. Sizes are numbers of bytes, times numbers in the unit that the name ends with; what is not limited is null.
+#pragma once
+#include <nlohmann/json.hpp>
+
+#include "protocol/control/pool_admin.pb.h"
+
+namespace gpupool::pool {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const PoolState& pool);
+Json json_of(const NodeState& node);
+Json json_of(const PoolGpu& gpu);
+Json json_of(const LeaseState& lease);
+Json json_of(const Waiting& waiting);
+Json json_of(const TenantQuota& quota);
+Json json_of(const TenantState& tenant);
+Json json_of(const Policy& policy);
+Json json_of(const PoolSnapshot& snapshot);
+
+template <class Messages>
+Json json_list(const Messages& messages) {
+  Json list = Json::array();
+  for (const auto& message : messages) list.push_back(json_of(message));
+  return list;
+}
+
+// As users write them.
+const char* text_of(lease::Priority priority);  // "low", "normal", "high"
+const char* text_of(lease::Mode mode);          // "elastic", "hard"
+const char* text_of(NodeState::Condition condition);
+const char* text_of(Ended::Why why);
+
+}  // namespace gpupool::pool

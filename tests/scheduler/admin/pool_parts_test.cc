@@ -1,0 +1,151 @@
+// What pool-admin makes of a pool's messages, and of the words that are given to it.
+#include "scheduler/admin/completion.h"
+#include "scheduler/admin/pool/describe.h"
+#include "scheduler/admin/pool/words.h"
+#include "scheduler/json/pool_json.h"
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+
+using namespace gpupool;
+using namespace gpupool::admin;
+using namespace gpupool::testing;
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// One node with two GPUs, a lease of half of the first, somebody who waits.
+pool::PoolSnapshot snapshot(int64_t taken_ms, uint64_t busy) {
+  pool::PoolSnapshot now;
+  now.set_taken_ms(taken_ms);
+  now.mutable_pool()->set_version("1.2");
+  now.mutable_pool()->set_leader(true);
+  now.mutable_pool()->set_compute_milli(2000);
+  now.mutable_pool()->set_compute_milli_leased(500);
+  pool::NodeState* const node = now.add_nodes();
+  node->set_name("gpu1");
+  node->set_condition(pool::NodeState::DRAINED);
+  for (uint32_t index = 0; index < 2; ++index) {
+    pool::PoolGpu* const gpu = node->add_gpus();
+    gpu->set_node("gpu1");
+    gpu->set_index(index);
+    gpu->set_uuid("GPU-" + std::to_string(index));
+    gpu->set_model("H100");
+    gpu->set_memory_bytes(80ull << 30);
+  }
+  node->mutable_gpus(0)->set_compute_milli_leased(500);
+  node->mutable_gpus(0)->set_gpu_nanoseconds(busy);
+  pool::LeaseState* const lease = now.add_leases();
+  lease->set_id("0123456789abcdef0123456789abcdef");
+  lease->set_tenant("team");
+  lease->set_held(true);
+  lease->set_granted_ms(taken_ms - 65'000);
+  lease->set_program("train.py");
+  pool::LeasePart* const part = lease->add_parts();
+  part->set_node("gpu1");
+  part->add_shares()->set_compute_milli(500);
+  part->mutable_shares(0)->set_memory_bytes(8ull << 30);
+  pool::Waiting* const waiting = now.add_waiting();
+  waiting->set_id("q7");
+  waiting->set_place(1);
+  waiting->set_tenant("other");
+  waiting->set_why("needs 4 GPUs on one host");
+  waiting->mutable_request()->set_gpus(4);
+  waiting->mutable_request()->set_compute_milli(1000);
+  return now;
+}
+
+}  // namespace
+
+TEST_CASE("the pool's picture shows what is leased, busy and waited for") {
+  const auto before = snapshot(1'000'000, 0), now = snapshot(1'002'000, 500'000'000);
+  const std::string picture = picture_of(now, &before, 0);
+  for (const char* const part : {"pool-scheduler 1.2, leader", "0.5 of 2 leased (25 %)", "drained", "H100", "50 %", "01234567", "train.py", "1m 05s", "held", "q7", "4 x 1",
+                                 "needs 4 GPUs on one host"}) {
+    INFO(part << " in\n" << picture);
+    CHECK(has(picture, part));
+  }
+  CHECK(has(picture, "25 %"));  // half a second of two
+  CHECK(has(picture_of(pool::PoolSnapshot(), nullptr, 80), "no GPUs"));
+}
+
+TEST_CASE("the pool's JSON has the names of the protocol") {
+  const pool::Json json = pool::json_of(snapshot(5, 6));
+  CHECK(json["pool"]["compute_milli_leased"] == 500);
+  CHECK(json["nodes"][0]["condition"] == "drained");
+  CHECK(json["nodes"][0]["gpus"][0]["gpu_nanoseconds"] == 6);
+  CHECK(json["leases"][0]["parts"][0]["shares"][0]["compute_milli"] == 500);
+  CHECK(json["leases"][0]["end"].is_null());
+  CHECK(json["waiting"][0]["request"]["gpus"] == 4);
+  CHECK(json["tenants"].empty());
+}
+
+TEST_CASE("thousandths of GPUs are read and written as people do") {
+  CHECK(gpus_of(0) == "0");
+  CHECK(gpus_of(500) == "0.5");
+  CHECK(gpus_of(2000) == "2");
+  CHECK(gpus_of(1125) == "1.125");
+  const auto quota = read_tenant_quota({"gpus=2.5", "memory=64GiB", "weight=3", "highest_priority=high", "leases=unlimited", "bandwidth-to-host=1GB/s"});
+  REQUIRE(quota);
+  CHECK(quota->compute_milli() == 2500);
+  CHECK(quota->memory_bytes() == 64ull << 30);
+  CHECK(quota->weight() == 3);
+  CHECK(quota->highest_priority() == lease::LATENCY_CRITICAL);
+  CHECK(quota->has_leases());
+  CHECK(quota->leases() == 0);
+  CHECK(quota->to_host_bytes_per_second() == 1'000'000'000);
+  CHECK_FALSE(quota->has_waiting());
+  const auto policy = read_policy({"grace=2.5", "preemption=off", "placement=spread", "backfill=10"});
+  REQUIRE(policy);
+  CHECK(policy->grace_ms() == 2500);
+  CHECK(policy->has_preemption());
+  CHECK_FALSE(policy->preemption());
+  CHECK(policy->placement() == "spread");
+  CHECK_FALSE(policy->has_hold_ms());
+}
+
+TEST_CASE("words that make no sense are named") {
+  for (const std::string word : {"gpus", "gpus=", "gpus=-1", "gpus=x", "memory=8GX", "weight=1.5", "weight=-1", "highest-priority=top", "colour=red"}) {
+    INFO(word);
+    const auto read = read_tenant_quota({word});
+    REQUIRE_FALSE(read);
+    CHECK(has(read.error().message, word.substr(0, word.find('='))));
+  }
+  CHECK_FALSE(read_tenant_quota({"gpus=1", "gpus=2"}));
+  CHECK_FALSE(read_policy({"preemption=yes"}));
+  CHECK_FALSE(read_policy({"grace=nan"}));
+  CHECK(has(read_policy({"x=1"}).error().message, "node-lost"));
+}
+
+TEST_CASE("a shell asks pool-admin for the words that may follow") {
+  const auto complete = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {program_path("pool-admin"), "--complete"});
+    return run_to_end(words, {{"GPUPOOL_SCHEDULER", ""}}).output;
+  };
+  CHECK(has(complete({""}), "sessions\n"));
+  CHECK_FALSE(has(complete({""}), "drain\n"));
+  CHECK(complete({"quota", "s"}) == "set\nshow\n");
+  CHECK(has(complete({"--scheduler", "h:1", ""}), "drain\n"));
+  CHECK(complete({"--scheduler", "h:1", "drain", "--e"}) == "--evict\n");
+  for (const std::string shell : {"bash", "zsh", "fish"}) CHECK(has(completion_script(shell), "--complete"));
+  CHECK(run_to_end({program_path("pool-admin"), "completion", "bash"}, {{"GPUPOOL_SCHEDULER", ""}}).output == completion_script("bash"));
+  CHECK(run_to_end({"bash", "-c", completion_script("bash") + "COMP_WORDS=(" + program_path("pool-admin") + " quo); COMP_CWORD=1; _pool_admin; echo ${COMPREPLY[@]}"},
+                   {{"GPUPOOL_SCHEDULER", ""}})
+            .output == "quota\n");
+}
+
+TEST_CASE("pool-admin says which words are wrong, and whom it cannot reach") {
+  const auto pool_admin = [](std::vector<std::string> words) {
+    words.insert(words.begin(), program_path("pool-admin"));
+    return run_to_end(words, {{"GPUPOOL_SCHEDULER", "127.0.0.1:1"}, {"GPUPOOL_TOKEN", "x"}});
+  };
+  CHECK(pool_admin({"--help"}).status == 0);
+  CHECK(pool_admin({}).status == 2);
+  CHECK(pool_admin({"bogus"}).status == 2);
+  CHECK(pool_admin({"drain"}).status == 2);
+  CHECK(pool_admin({"quota", "set", "team", "gpus=x"}).status == 2);
+  CHECK(pool_admin({"--scheduler", "h:x", "nodes"}).status == 2);
+  const Finished away = pool_admin({"nodes"});
+  CHECK(away.status == 3);
+  CHECK(has(away.output, "127.0.0.1:1 cannot be reached"));
+}
