@@ -52,9 +52,11 @@ Result<NodeId> Cluster::add(const NodeSpec& spec) {
   node.present = true;
   node.drained = false;
   states_[slot] = state_of(spec, static_cast<uint8_t>(model));
-  const auto family = std::find_if(families_.begin(), families_.end(), [&](const Family& known) { return known.empty == states_[slot]; });
-  node.family = static_cast<uint32_t>(family - families_.begin());
-  if (family == families_.end()) families_.push_back({states_[slot], 0});
+  const Shape all{.gpus = static_cast<uint16_t>(spec.gpus), .memory_bytes = spec.gpu_memory, .models = uint64_t{1} << model,
+                  .cpu_milli = spec.cpu_milli, .host_memory = spec.host_memory};
+  const auto [family, is_new] = family_of_.try_emplace(all, static_cast<uint32_t>(families_.size()));
+  if (is_new) families_.push_back({states_[slot], 0});
+  node.family = family->second;
   ++families_[node.family].nodes;
   by_name_.emplace(spec.name, slot);
   total_milli_ += spec.gpus * kWholeGpu;

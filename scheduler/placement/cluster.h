@@ -99,6 +99,7 @@ class Cluster {
   std::unordered_map<std::string, std::map<uint32_t, uint32_t>> groups_;  // group, slot: placements there
   int64_t total_milli_ = 0, free_milli_ = 0;
   std::vector<Family> families_;
+  std::unordered_map<Shape, uint32_t, ShapeHash> family_of_;       // what it has, written as if it were asked for
   Extremes extremes_;
   uint64_t extremes_version_ = 0;
   uint64_t change_ = 0;

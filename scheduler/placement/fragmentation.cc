@@ -180,7 +180,8 @@ void Fragmentation::look_from_models(const std::vector<Kind>& kinds, size_t mode
       const Shape& shape = kinds[i].shape;
       const size_t lane = lane_of(shape);
       const auto frequency = static_cast<float>(kinds[i].frequency);
-      view.demand[lane] += frequency * static_cast<float>(lanes_[lane].gpus * lanes_[lane].milli);
+      // Not of several GPUs: a node that has them free but not enough else would gain by being broken up.
+      if (lanes_[lane].gpus == 1) view.demand[lane] += frequency * static_cast<float>(lanes_[lane].milli);
       const auto step_of = [](const std::vector<int64_t>& steps, int64_t value) {
         return static_cast<size_t>(std::lower_bound(steps.begin(), steps.end(), value) - steps.begin()) + 1;
       };

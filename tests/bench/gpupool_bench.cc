@@ -12,18 +12,21 @@
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
+#include "scheduler/sim/svg_plot.h"
 #include "tests/bench/baselines.h"
 #include "tests/bench/figures.h"
 #include "tests/bench/rdma_suite.h"
 #include "tests/bench/run_program.h"
 #include "tests/bench/sharing_suite.h"
-#include "tests/bench/svg_plot.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/slow_link.h"
 
 namespace {
 
 using namespace gpupool::bench;
+using gpupool::plot::Line;
+using gpupool::plot::Plot;
+using gpupool::plot::write_svg;
 using gpupool::testing::Environment;
 using gpupool::testing::PooldProcess;
 using gpupool::testing::SlowLink;

@@ -1,4 +1,4 @@
-#include "tests/bench/svg_plot.h"
+#include "scheduler/sim/svg_plot.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,10 +6,11 @@
 #include <fstream>
 #include <stdexcept>
 
-namespace gpupool::bench {
+namespace gpupool::plot {
 namespace {
 
 constexpr double kWidth = 860, kHeight = 520, kLeft = 80, kRight = 190, kTop = 50, kBottom = 60;
+constexpr size_t kMostDots = 40;  // of a line; more hide it
 constexpr const char* kColours[] = {"#1b6ca8", "#d1495b", "#2e933c", "#8d6a9f", "#edae49", "#444444", "#00a6a6", "#a0522d"};
 
 std::string text_of(const char* format, double value) {
@@ -33,11 +34,14 @@ std::string label(double value) {
 
 class Axis {
  public:
-  Axis(double least, double most, double from, double to)
-      : least_(std::log(least)), span_(std::max(std::log(most) - std::log(least), 1e-9)), from_(from), to_(to) {}
-  double place(double value) const { return from_ + (std::log(value) - least_) / span_ * (to_ - from_); }
+  Axis(bool logarithmic, double least, double most, double from, double to)
+      : logarithmic_(logarithmic), least_(scaled(least)), span_(std::max(scaled(most) - least_, 1e-9)), from_(from), to_(to) {}
+  double place(double value) const { return from_ + (scaled(value) - least_) / span_ * (to_ - from_); }
 
  private:
+  double scaled(double value) const { return logarithmic_ ? std::log(value) : value; }
+
+  bool logarithmic_;
   double least_, span_, from_, to_;
 };
 
@@ -68,6 +72,18 @@ std::vector<double> ticks(double least, double most) {
   return out;
 }
 
+// About eight round steps.
+std::vector<double> even_ticks(double least, double most) {
+  const double power = std::pow(10, std::floor(std::log10(std::max(most - least, 1e-9) / 8)));
+  double step = power;
+  for (const double times : {2.0, 5.0, 10.0}) {
+    if ((most - least) / step > 10) step = power * times;
+  }
+  std::vector<double> out;
+  for (double tick = std::ceil(least / step) * step; tick <= most + step * 1e-6; tick += step) out.push_back(tick);
+  return out;
+}
+
 }  // namespace
 
 std::string to_svg(const Plot& plot) {
@@ -82,18 +98,19 @@ std::string to_svg(const Plot& plot) {
   std::sort(xs.begin(), xs.end());
   xs.erase(std::unique(xs.begin(), xs.end()), xs.end());
   const auto [low, high] = std::minmax_element(ys.begin(), ys.end());
-  const double least = *low / 1.3, most = *high * 1.3;
-  const Axis x(xs.front(), xs.back(), kLeft, kWidth - kRight), y(least, most, kHeight - kBottom, kTop);
+  const double margin = (*high - *low) * 0.05;
+  const double least = plot.logarithmic ? *low / 1.3 : *low - (*low == 0 ? 0 : margin), most = plot.logarithmic ? *high * 1.3 : *high + margin;
+  const Axis x(plot.logarithmic, xs.front(), xs.back(), kLeft, kWidth - kRight), y(plot.logarithmic, least, most, kHeight - kBottom, kTop);
 
   std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + text_of("%g", kWidth) + "\" height=\"" +
                     text_of("%g", kHeight) + "\" font-family=\"sans-serif\" font-size=\"12\">\n" +
                     "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
   svg += write(kWidth / 2, 26, "middle", plot.title, " font-size=\"16\"");
-  for (const double tick : xs) {
+  for (const double tick : plot.logarithmic ? xs : even_ticks(xs.front(), xs.back())) {
     svg += rule(x.place(tick), kTop, x.place(tick), kHeight - kBottom, "#e4e4e4");
     svg += write(x.place(tick), kHeight - kBottom + 18, "middle", label(tick));
   }
-  for (const double tick : ticks(least, most)) {
+  for (const double tick : plot.logarithmic ? ticks(least, most) : even_ticks(least, most)) {
     svg += rule(kLeft, y.place(tick), kWidth - kRight, y.place(tick), "#e4e4e4");
     svg += write(kLeft - 8, y.place(tick) + 4, "end", text_of("%.4g", tick));
   }
@@ -106,7 +123,7 @@ std::string to_svg(const Plot& plot) {
     for (const auto& [px, py] : plot.lines[i].points) {
       const std::string at = text_of("%.1f", x.place(px)) + "," + text_of("%.1f", y.place(py));
       path += (path.empty() ? "" : " ") + at;
-      dots += "<circle cx=\"" + text_of("%.1f", x.place(px)) + "\" cy=\"" + text_of("%.1f", y.place(py)) + "\" r=\"3\" fill=\"" + colour + "\"/>\n";
+      if (plot.lines[i].points.size() <= kMostDots) dots += "<circle cx=\"" + text_of("%.1f", x.place(px)) + "\" cy=\"" + text_of("%.1f", y.place(py)) + "\" r=\"3\" fill=\"" + colour + "\"/>\n";
     }
     svg += "<polyline points=\"" + path + "\" fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"2\"/>\n" + dots;
     const double row = kTop + 14 + 20 * static_cast<double>(i);
@@ -122,4 +139,4 @@ void write_svg(const std::string& path, const Plot& plot) {
   if (!out.flush()) throw std::runtime_error("cannot write " + path);
 }
 
-}  // namespace gpupool::bench
+}  // namespace gpupool::plot

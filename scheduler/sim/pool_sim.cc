@@ -1,0 +1,126 @@
+// pool-sim: what placement policies make of a cluster and its tasks, without either.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+
+#include "scheduler/sim/report.h"
+#include "scheduler/sim/synthetic.h"
+#include "server/version.h"
+
+namespace {
+
+using namespace gpupool;
+using namespace gpupool::sim;
+
+constexpr const char* kAbout =
+    "pool-sim: places the tasks of a trace on the nodes of a cluster, with the library that pool-scheduler places leases with.\n"
+    "By default tasks arrive in random order until 130 % of the cluster's GPUs are asked for, and nothing departs; with\n"
+    "--replay they arrive and depart at their own times.";
+constexpr const char* kNotes = "Exit status: 0 done; 1 a file cannot be read, or a line of it is wrong; 2 wrong usage. docs/placement.md describes files and figures.";
+
+enum Exit { kGood = 0, kBadFile = 1, kUsage = 2 };
+
+struct Options {
+  std::string nodes, tasks, mode = "local", json, plot;
+  std::vector<std::string> policies = {"fragmentation"};
+  uint32_t synthetic = 0;
+  uint32_t seeds = 10;
+  uint64_t seed = 1;
+  bool replay = false;
+  double load = 1;
+};
+
+int fail(Exit status, const std::string& why) {
+  std::fprintf(stderr, "pool-sim: %s\n", why.c_str());
+  return status;
+}
+
+template <class T>
+T value_of(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  return std::move(*result);
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  if (path == "-") {
+    std::fputs(text.c_str(), stdout);
+    return;
+  }
+  std::ofstream out(path);
+  out << text;
+  if (!out.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+int simulate(const Options& options) {
+  std::vector<placement::NodeSpec> nodes;
+  std::vector<Task> tasks;
+  nodes = options.nodes.empty() ? synthetic_nodes(options.synthetic) : value_of(nodes_of(value_of(Csv::read(options.nodes))));
+  Subject subject{.nodes = options.nodes.empty() ? "synthetic" : options.nodes, .tasks = options.tasks.empty() ? "synthetic" : options.tasks,
+                  .node_count = nodes.size(), .mode = options.mode == "pool" ? Mode::pool : Mode::local, .load = options.load};
+  for (const placement::NodeSpec& node : nodes) subject.gpu_count += static_cast<uint64_t>(node.gpus);
+  constexpr uint32_t kTasksPerGpu = 2;  // more than fit
+  tasks = options.tasks.empty() ? synthetic_tasks(static_cast<uint32_t>(subject.gpu_count) * kTasksPerGpu, options.seed)
+                                : value_of(tasks_of(value_of(Csv::read(options.tasks))));
+  subject.task_count = tasks.size();
+  if (subject.gpu_count == 0) throw std::runtime_error(subject.nodes + ": no node has a GPU");
+  if (tasks.empty()) throw std::runtime_error(subject.tasks + ": there is no task");
+
+  std::vector<Run> runs;
+  for (const std::string& name : options.policies) {
+    Run run{.policy = *placement::policy_named(name), .outcomes = {}, .replayed = {}};
+    const Experiment experiment{.nodes = &nodes, .tasks = &tasks, .mode = subject.mode, .policy = run.policy};
+    if (options.replay) {
+      run.replayed.push_back(replay(experiment, options.load, options.seed));
+    } else {
+      for (uint32_t i = 0; i < options.seeds; ++i) run.outcomes.push_back(sim::run(experiment, options.seed + i));
+    }
+    runs.push_back(std::move(run));
+  }
+  if (options.json != "-") std::fputs(text_of(subject, runs).c_str(), stdout);
+  if (!options.json.empty()) write_text(options.json, json_of(subject, runs).dump(2) + "\n");
+  if (!options.plot.empty()) plot::write_svg(options.plot, plot_of(subject, runs));
+  return kGood;
+}
+
+int run(int count, char** words) {
+  CLI::App app(kAbout, "pool-sim");
+  app.footer(kNotes);
+  app.set_version_flag("--version", std::string("pool-sim ") + server::kVersion);
+  Options options;
+  const auto is_policy = [](const std::string& name) {
+    return placement::policy_named(name) ? "" : "there is no policy '" + name + "'; there are " + placement::policy_names();
+  };
+  auto* const nodes = app.add_option("--nodes", options.nodes, "the cluster, a CSV file");
+  app.add_option("--synthetic", options.synthetic, "instead of --nodes: so many nodes of eight GPUs; without --tasks with tasks to match")
+      ->check(CLI::Range(1, 1'000'000))->excludes(nodes);
+  app.add_option("--tasks", options.tasks, "the tasks, a CSV file");
+  app.add_option("--mode", options.mode, "local: a task's processors and memory are on its GPUs' one node; pool: anywhere, and GPUs of several nodes [local]")
+      ->check(CLI::IsMember({"local", "pool"}));
+  app.add_option("--policy", options.policies, "one or several of " + placement::policy_names() + " [fragmentation]")->check(is_policy)->delimiter(',');
+  app.add_option("--seeds", options.seeds, "how many random orders [10]")->check(CLI::Range(1, 10'000));
+  app.add_option("--seed", options.seed, "the first one [1]");
+  app.add_flag("--replay", options.replay, "arrivals and departures at the times in the file");
+  app.add_option("--load", options.load, "with --replay: arrivals so many times as fast [1]")->check(CLI::Range(0.001, 1e6));
+  app.add_option("--json", options.json, "write all figures there; - is the standard output");
+  app.add_option("--plot", options.plot, "write a picture there, SVG");
+  try {
+    app.parse(count, words);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return fail(kUsage, std::string(error.what()) + "; see pool-sim --help");
+  }
+  if (options.nodes.empty() && options.synthetic == 0) return fail(kUsage, "--nodes FILE, or --synthetic NODES?");
+  if (options.tasks.empty() && options.synthetic == 0) return fail(kUsage, "--tasks FILE is missing");
+  return simulate(options);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  try {
+    return run(count, words);
+  } catch (const std::exception& failure) {
+    return fail(kBadFile, failure.what());
+  }
+}

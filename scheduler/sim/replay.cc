@@ -1,0 +1,187 @@
+#include "scheduler/sim/replay.h"
+
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <list>
+#include <memory>
+#include <queue>
+#include <stdexcept>
+#include <unordered_set>
+
+namespace gpupool::sim {
+namespace {
+
+using placement::Cluster;
+using placement::Placement;
+
+// Waiting is felt in relation to how long a task runs; of short ones, to this.
+constexpr double kShortSeconds = 10;
+constexpr size_t kCurvePoints = 400;
+
+struct Ending {
+  double at;
+  uint32_t task;
+  bool operator>(const Ending& other) const { return std::pair(at, task) > std::pair(other.at, other.task); }
+};
+
+const char* size_class(const placement::Request& request) {
+  if (request.gpus == 0) return "no GPU";
+  if (request.gpus > 1) return "several GPUs";
+  return request.milli == placement::kWholeGpu ? "one GPU" : "share";
+}
+
+Waiting waiting_of(std::vector<double> seconds) {
+  Waiting out{.tasks = static_cast<uint32_t>(seconds.size())};
+  if (seconds.empty()) return out;
+  std::sort(seconds.begin(), seconds.end());
+  for (const double one : seconds) out.mean += one / static_cast<double>(seconds.size());
+  const auto at = [&](double part) { return seconds[static_cast<size_t>(part * static_cast<double>(seconds.size() - 1))]; };
+  out.p50 = at(0.5);
+  out.p99 = at(0.99);
+  out.most = seconds.back();
+  return out;
+}
+
+double jain(const std::vector<double>& values) {
+  double sum = 0, squares = 0;
+  for (const double value : values) {
+    sum += value;
+    squares += value * value;
+  }
+  return squares == 0 ? 1 : sum * sum / (static_cast<double>(values.size()) * squares);
+}
+
+class Replay {
+ public:
+  Replay(const Experiment& experiment, double load, uint64_t seed) : tasks_(*experiment.tasks), placements_(tasks_.size()) {
+    for (const placement::NodeSpec& node : *experiment.nodes) {
+      if (const auto added = cluster_.add(node); !added) throw std::runtime_error(added.error().message);
+    }
+    placer_ = std::make_unique<placement::Placer>(cluster_, placement::Placer::Options{.policy = experiment.policy, .seed = seed});
+    for (const Task& task : tasks_) {
+      requests_.push_back(in_mode(task.request, experiment.mode));
+      arrives_.push_back(static_cast<double>(task.arrives) / load);
+    }
+    if (experiment.policy == placement::PolicyKind::fgd) placer_->know(requests_);
+  }
+
+  Replayed run() {
+    std::vector<uint32_t> order;
+    for (uint32_t i = 0; i < tasks_.size(); ++i) {
+      if (placement::Placer::check(requests_[i])) order.push_back(i);  // others need nothing of the cluster
+    }
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return arrives_[a] < arrives_[b]; });
+    if (order.empty()) return {};
+    begin_ = now_ = arrives_[order.front()];
+    last_arrival_ = arrives_[order.back()];
+    size_t next = 0;
+    while (next < order.size() || !running_.empty()) {
+      if (!running_.empty() && (next == order.size() || running_.top().at <= arrives_[order[next]])) {
+        advance(running_.top().at);
+        while (!running_.empty() && running_.top().at <= now_) {
+          if (const auto done = cluster_.release(placements_[running_.top().task]); !done) throw std::runtime_error(done.error().message);
+          running_.pop();
+        }
+        try_waiting();
+      } else {
+        advance(arrives_[order[next]]);
+        arrive(order[next++]);
+      }
+    }
+    if (cluster_.free_milli() != cluster_.total_milli()) throw std::runtime_error("thousandths were lost");
+    return report();
+  }
+
+ private:
+  void advance(double to) {
+    const double until = std::min(to, last_arrival_);
+    const double percent = cluster_.total_milli() == 0 ? 0 : 100 - 100.0 * static_cast<double>(cluster_.free_milli()) / static_cast<double>(cluster_.total_milli());
+    out_.most_allocated = std::max(out_.most_allocated, percent);
+    if (until > now_) area_ += percent * (until - now_);
+    if (curve_.empty() || (to - begin_) / 3600 > curve_.back().first) curve_.emplace_back((now_ - begin_) / 3600, percent);
+    now_ = to;
+  }
+
+  void arrive(uint32_t task) {
+    const float start = cpu_microseconds();
+    placer_->observe(requests_[task]);
+    const bool placed = start_now(task);
+    times_.push_back(std::max(0.0f, cpu_microseconds() - start));
+    if (placed) return;
+    if (!placer_->explain(requests_[task]).ever) {
+      ++out_.never;
+      return;
+    }
+    waiting_.push_back(task);
+  }
+
+  bool start_now(uint32_t task) {
+    auto placement = placer_->decide(requests_[task]);
+    if (!placement) return false;
+    if (const auto done = cluster_.allocate(*placement); !done) throw std::runtime_error("placed where it does not fit: " + done.error().message);
+    placements_[task] = std::move(*placement);
+    running_.push({now_ + static_cast<double>(tasks_[task].runs), task});
+    const double waited = now_ - arrives_[task];
+    all_.push_back(waited);
+    by_size_[size_class(requests_[task])].push_back(waited);
+    by_tenant_[tasks_[task].tenant].push_back(waited);
+    auto& [sum, count] = slowdown_[tasks_[task].tenant];
+    sum += 1 + waited / std::max(static_cast<double>(tasks_[task].runs), kShortSeconds);
+    ++count;
+    return true;
+  }
+
+  void try_waiting() {
+    std::unordered_set<placement::Shape, placement::ShapeHash> in_vain;  // what did not fit will not fit a moment later
+    for (auto task = waiting_.begin(); task != waiting_.end();) {
+      const placement::Shape shape = cluster_.shape_of(requests_[*task]);
+      if (in_vain.contains(shape)) {
+        ++task;
+        continue;
+      }
+      const float start = cpu_microseconds();
+      const bool placed = start_now(*task);
+      times_.push_back(std::max(0.0f, cpu_microseconds() - start));
+      if (!placed) in_vain.insert(shape);
+      task = placed ? waiting_.erase(task) : std::next(task);
+    }
+  }
+
+  Replayed report() {
+    out_.placed = static_cast<uint32_t>(all_.size());
+    out_.mean_allocated = last_arrival_ > begin_ ? area_ / (last_arrival_ - begin_) : 0;
+    out_.waiting = waiting_of(all_);
+    for (auto& [name, seconds] : by_size_) out_.by_size[name] = waiting_of(seconds);
+    for (auto& [name, seconds] : by_tenant_) out_.by_tenant[name] = waiting_of(seconds);
+    std::vector<double> means;
+    for (const auto& [name, slowdown] : slowdown_) means.push_back(slowdown.first / slowdown.second);
+    out_.fairness = jain(means);
+    out_.decision = times_of(times_);
+    const size_t step = std::max<size_t>(1, curve_.size() / kCurvePoints);
+    for (size_t i = 0; i < curve_.size(); i += step) out_.curve.push_back(curve_[i]);
+    return std::move(out_);
+  }
+
+  const std::vector<Task>& tasks_;
+  std::vector<placement::Request> requests_;
+  std::vector<double> arrives_;
+  Cluster cluster_;
+  std::unique_ptr<placement::Placer> placer_;
+  std::vector<Placement> placements_;
+  std::priority_queue<Ending, std::vector<Ending>, std::greater<>> running_;
+  std::list<uint32_t> waiting_;
+  double begin_ = 0, now_ = 0, last_arrival_ = 0, area_ = 0;
+  std::vector<double> all_;
+  std::map<std::string, std::vector<double>> by_size_, by_tenant_;
+  std::map<std::string, std::pair<double, double>> slowdown_;
+  std::vector<float> times_;
+  std::vector<std::pair<double, double>> curve_;
+  Replayed out_;
+};
+
+}  // namespace
+
+Replayed replay(const Experiment& experiment, double load, uint64_t seed) { return Replay(experiment, load, seed).run(); }
+
+}  // namespace gpupool::sim

@@ -1,0 +1,91 @@
+// pool-sim as its users call it.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/scheduler/sim/traces.h"
+#include "tests/support/catch.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "pool-sim-XXXXXX").string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+    write("nodes.csv", gpupool::sim::kFourNodes);
+    write("tasks.csv", gpupool::sim::kEightGpus);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path_ / name) << text; }
+  std::string read(const std::string& name) const {
+    std::ifstream in(path_ / name);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  struct Ended {
+    int status;
+    std::string text;  // both outputs
+  };
+  Ended run(const std::string& arguments) const {
+    std::FILE* const pipe = popen(("cd " + path_.string() + " && " POOL_SIM " " + arguments + " 2>&1").c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    std::string text;
+    char buffer[4096];
+    for (size_t got = 0; (got = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, got);
+    return {WEXITSTATUS(pclose(pipe)), text};
+  }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+TEST_CASE("the experiment from files, as text, JSON and picture") {
+  const Folder folder;
+  const auto ended = folder.run("--nodes nodes.csv --tasks tasks.csv --policy fragmentation,random --seeds 3 --json out.json --plot out.svg");
+  CHECK(ended.text.find("4 nodes, 8 GPUs (nodes.csv), 11 tasks (tasks.csv), mode local") == 0);
+  CHECK(ended.status == 0);
+  const auto json = nlohmann::json::parse(folder.read("out.json"));
+  REQUIRE(json["runs"].size() == 2);
+  CHECK(json["runs"][1]["policy"] == "random");
+  CHECK(json["runs"][0]["seeds"].size() == 3);
+  CHECK(json["runs"][0]["offline_percent_at_100"] == 100);
+  CHECK(folder.read("out.svg").find("fragmentation") != std::string::npos);
+  const auto again = folder.run("--nodes nodes.csv --tasks tasks.csv --mode pool --seeds 1 --json -");
+  CHECK(nlohmann::json::parse(again.text)["mode"] == "pool");
+}
+
+TEST_CASE("a replay, and a synthetic cluster") {
+  const Folder folder;
+  const auto replay = folder.run("--nodes nodes.csv --tasks tasks.csv --replay --json -");
+  CHECK(nlohmann::json::parse(replay.text)["runs"][0]["placed"] == 11);
+  const auto synthetic = folder.run("--synthetic 20 --seeds 1 --json -");
+  CHECK(nlohmann::json::parse(synthetic.text)["nodes"]["gpus"] == 160);
+}
+
+TEST_CASE("mistakes") {
+  const Folder folder;
+  const auto fails = [&](const std::string& arguments, int status, const std::string& text) {
+    const auto ended = folder.run(arguments);
+    CHECK(ended.status == status);
+    CHECK(ended.text == "pool-sim: " + text + "\n");
+  };
+  folder.write("bad.csv", "sn,cpu_milli,memory_mib,gpu,model\nx,1,1,two,A\n");
+  folder.write("empty.csv", "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n");
+  fails("--nodes bad.csv --tasks tasks.csv", 1, "bad.csv:2:7: gpu 'two' is not a whole number");
+  fails("--nodes none.csv --tasks tasks.csv", 1, "none.csv: No such file or directory");
+  fails("--nodes nodes.csv --tasks empty.csv", 1, "empty.csv: there is no task");
+  fails("--nodes nodes.csv", 2, "--tasks FILE is missing");
+  fails("--tasks tasks.csv", 2, "--nodes FILE, or --synthetic NODES?");
+  const auto policy = folder.run("--nodes nodes.csv --tasks tasks.csv --policy best");
+  CHECK(policy.status == 2);
+  CHECK(policy.text.find("there is no policy 'best'; there are fragmentation, fgd,") != std::string::npos);
+}
