@@ -1,0 +1,28 @@
+// What the pool was like in the last hour, for the web page: one point every ten seconds. Not stored. One thread.
+#pragma once
+#include <cstdint>
+#include <deque>
+
+namespace gpupool::pool {
+
+class History {
+ public:
+  static constexpr int64_t kIntervalMs = 10'000, kKeptMs = 3'600'000;
+  struct Point {
+    int64_t at_ms;
+    uint64_t compute_milli_leased, compute_milli;
+    uint32_t waiting;
+  };
+  // Points that come sooner than the interval after the last one are left out.
+  void note(const Point& point) {
+    if (!points_.empty() && point.at_ms < points_.back().at_ms + kIntervalMs) return;
+    points_.push_back(point);
+    while (points_.front().at_ms < point.at_ms - kKeptMs) points_.pop_front();
+  }
+  const std::deque<Point>& points() const { return points_; }
+
+ private:
+  std::deque<Point> points_;
+};
+
+}  // namespace gpupool::pool

@@ -1,0 +1,33 @@
+#include "scheduler/web/page.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool::pool;
+
+TEST_CASE("the page is whole, and needs nothing from elsewhere") {
+  const std::string page = page_html();
+  CHECK(page.starts_with("<!doctype html>"));
+  CHECK(page.ends_with("</html>\n"));
+  CHECK(page.find("//cdn") == std::string::npos);
+  CHECK(page.find("src=") == std::string::npos);
+  CHECK(page.find("innerHTML") == std::string::npos);
+}
+
+TEST_CASE("what tenants call their programs stays text") {
+  PoolSnapshot snapshot;
+  snapshot.add_leases()->set_program("</script><b>\"\n");
+  const auto json = nlohmann::json::parse(page_json(snapshot, {}));
+  CHECK(json["leases"][0]["program"] == "</script><b>\"\n");
+  CHECK(json["history"].empty());
+}
+
+TEST_CASE("the history is one point every ten seconds of the last hour") {
+  History history;
+  for (int64_t at = 0; at <= 2 * History::kKeptMs; at += 2'500) history.note({at, static_cast<uint64_t>(at), 1000, 3});
+  REQUIRE(history.points().size() == 361);
+  CHECK(history.points().front().at_ms == History::kKeptMs);
+  const auto json = nlohmann::json::parse(page_json({}, history));
+  CHECK(json["history"][360] == nlohmann::json({2 * History::kKeptMs, 2 * History::kKeptMs, 1000, 3}));
+}
