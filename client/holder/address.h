@@ -12,7 +12,7 @@
 
 namespace gpupool::holder {
 
-constexpr uint16_t kDefaultPort = 7460;  // pool-scheduler's
+constexpr uint16_t kDefaultPort = 9800;  // pool-scheduler's
 
 struct Scheduler {
   std::string host;

@@ -19,7 +19,7 @@ TEST_CASE("an address alone asks for one whole GPU") {
   const auto read = parse_pool_address("pool://head");
   REQUIRE(read);
   REQUIRE(read->schedulers.size() == 1);
-  CHECK(read->schedulers[0].text() == "head:7460");
+  CHECK(read->schedulers[0].text() == "head:9800");
   CHECK(read->request.gpus() == 1);
   CHECK(read->request.compute_milli() == 1000);
   CHECK(read->request.memory_bytes() == 0);
