@@ -53,7 +53,7 @@ void Audit::started(const SessionView& session, const quota::Quota& quota) {
          {"program", client.program},
          {"quota_memory", quota.memory_bytes},
          {"quota_compute", quota.compute_percent},
-         {"quota_mode", quota.mode == quota::Mode::hard ? "hard" : "elastic"}});
+         {"quota_mode", quota::name_of(quota.mode)}});
 }
 
 void Audit::ended(const SessionView& session, const std::string& reason, bool crashed) {

@@ -19,21 +19,26 @@ GpuTurns::GpuTurns(asio::io_context& context, Tenants& tenants, const Arbiter::S
   tenants_.on_change([this](const Tenant& tenant) {
     const auto share = Arbiter::Share::of(tenant.quota);
     shares_[tenant.name] = share;
-    for (auto& [gpu, arbiter] : arbiters_) arbiter.set_share(tenant.name, share, time_now());
+    for (auto& [place, arbiter] : arbiters_) arbiter.set_share(tenant.name, share, time_now());
     write_all();
   });
 }
 
-void GpuTurns::add(uint64_t session, const std::string& tenant, Page page) {
-  sessions_.emplace(session, Session{tenant, std::move(page), {}});
+void GpuTurns::add(uint64_t session, const std::string& tenant, const std::string& lane, Page page) {
+  sessions_.emplace(session, Session{tenant, lane, std::move(page), {}});
 }
 
 void GpuTurns::remove(uint64_t session) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
-  const auto words = std::move(found->second.words);
+  const Session gone = std::move(found->second);
   sessions_.erase(found);
-  for (const auto& [gpu, word] : words) arbiter(gpu).remove(session, time_now());
+  for (const auto& [gpu, word] : gone.words) {
+    const Place place{gpu, gone.lane};
+    Arbiter& its = arbiter(place);
+    its.remove(session, time_now());
+    if (!gone.lane.empty() && its.sessions() == 0) arbiters_.erase(place);
+  }
   write_all();
 }
 
@@ -50,8 +55,8 @@ void GpuTurns::stop() {
   timer_.cancel();
 }
 
-Arbiter& GpuTurns::arbiter(uint32_t gpu) {
-  const auto [found, made] = arbiters_.try_emplace(gpu, settings_);
+Arbiter& GpuTurns::arbiter(const Place& place) {
+  const auto [found, made] = arbiters_.try_emplace(place, settings_);
   if (made) {
     for (const auto& [tenant, share] : shares_) found->second.set_share(tenant, share, time_now());
   }
@@ -62,10 +67,10 @@ void GpuTurns::read(uint64_t number, Session& session, uint32_t gpu, Time now) {
   const bool wants = (*session.page)->wants_turn[gpu].load() != 0;
   if (!session.words.contains(gpu)) {
     if (!wants) return;
-    arbiter(gpu).add(number, session.tenant, now);
+    arbiter({gpu, session.lane}).add(number, session.tenant, now);
     session.words[gpu] = {};
   }
-  Arbiter& its = arbiter(gpu);
+  Arbiter& its = arbiter({gpu, session.lane});
   its.report(number, Time(std::min<uint64_t>((*session.page)->gpus[gpu].gpu_nanoseconds.load(), INT64_MAX)), now);
   const TurnWord there{(*session.page)->turns[gpu].load()};
   const bool given_up = its.holder() == number && there.closed() && !session.words[gpu].closed();
@@ -77,11 +82,11 @@ void GpuTurns::read(uint64_t number, Session& session, uint32_t gpu, Time now) {
   }
 }
 
-void GpuTurns::write(uint32_t gpu) {
-  const Arbiter& its = arbiter(gpu);
+void GpuTurns::write(const Place& place, const Arbiter& its) {
   for (auto& [number, session] : sessions_) {
+    const uint32_t gpu = place.gpu;
     const auto known = session.words.find(gpu);
-    if (known == session.words.end()) continue;
+    if (session.lane != place.lane || known == session.words.end()) continue;
     const auto turn = its.turn(number);
     TurnWord& word = known->second;
     const bool begins = word.closed() && turn.state != Arbiter::Turn::State::closed;
@@ -99,13 +104,13 @@ void GpuTurns::write(uint32_t gpu) {
 }
 
 void GpuTurns::write_all() {
-  for (auto& [gpu, its] : arbiters_) write(gpu);
+  for (const auto& [place, its] : arbiters_) write(place, its);
   set_timer();
 }
 
 void GpuTurns::set_timer() {
   std::optional<Time> due;
-  for (const auto& [gpu, its] : arbiters_) {
+  for (const auto& [place, its] : arbiters_) {
     if (its.due() && (!due || *its.due() < *due)) due = its.due();
   }
   if (!due || stopped_) {
@@ -116,9 +121,9 @@ void GpuTurns::set_timer() {
   timer_.async_wait([this](const asio::error_code& status) {
     if (status) return;
     const Time now = time_now();
-    for (auto& [gpu, its] : arbiters_) {
+    for (auto& [place, its] : arbiters_) {
       // What its holder has not told yet.
-      if (const auto holder = its.holder(); holder && sessions_.contains(*holder)) read(*holder, sessions_.at(*holder), gpu, now);
+      if (const auto holder = its.holder(); holder && sessions_.contains(*holder)) read(*holder, sessions_.at(*holder), place.gpu, now);
       its.tick(now);
     }
     write_all();

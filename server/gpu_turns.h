@@ -1,4 +1,5 @@
-// The turns that the workers take on the GPUs: an arbiter per GPU (quota/arbiter.h), the tenants' shares, and the words in the
+// The turns that the workers take on the GPUs: an arbiter per GPU (quota/arbiter.h), and one per partition of a GPU, for what
+// its tenant's sessions do at the same time; the tenants' shares, and the words in the
 // session pages by which both sides talk. poold's one thread; never waits for a worker.
 //
 // A worker is believed that it wants a turn, that it gives one up, and what it has used, within the time that has passed:
@@ -27,7 +28,8 @@ class GpuTurns {
   // `tenants` outlives it.
   GpuTurns(asio::io_context& context, Tenants& tenants, const quota::Arbiter::Settings& settings);
   // Before the worker may ask for anything.
-  void add(uint64_t session, const std::string& tenant, Page page);
+  // `lane`: whose turns it takes part in: everybody's (empty), or those of one partition.
+  void add(uint64_t session, const std::string& tenant, const std::string& lane, Page page);
   // Its worker has ended: what it had is the others' at once.
   void remove(uint64_t session);
   // The worker says that something has changed.
@@ -39,13 +41,21 @@ class GpuTurns {
   using Time = quota::Arbiter::Time;
   struct Session {
     std::string tenant;
+    std::string lane;
     Page page;
     std::map<uint32_t, quota::TurnWord> words;  // that were written, by GPU; those of the GPUs that it has wanted once
   };
 
-  quota::Arbiter& arbiter(uint32_t gpu);
+  // The multiprocessors of one GPU that sessions use one after the other.
+  struct Place {
+    uint32_t gpu = 0;
+    std::string lane;
+    auto operator<=>(const Place&) const = default;
+  };
+
+  quota::Arbiter& arbiter(const Place& place);
   void read(uint64_t number, Session& session, uint32_t gpu, Time now);
-  void write(uint32_t gpu);
+  void write(const Place& place, const quota::Arbiter& its);
   void write_all();
   void set_timer();
 
@@ -53,7 +63,7 @@ class GpuTurns {
   Tenants& tenants_;
   const quota::Arbiter::Settings settings_;
   std::map<std::string, quota::Arbiter::Share> shares_;
-  std::map<uint32_t, quota::Arbiter> arbiters_;  // by GPU
+  std::map<Place, quota::Arbiter> arbiters_;
   std::map<uint64_t, Session> sessions_;
   bool stopped_ = false;
 };

@@ -1,7 +1,8 @@
 // What poold and a worker tell each other over the control socket (AF_UNIX, SOCK_SEQPACKET): one packet per
 // message.
 //
-// worker -> poold: ready with its control::Devices, or failed with a text. poold -> worker: account, with the quota::Account of the client's tenant;
+// worker -> poold: ready with its control::Devices, or failed with a text. poold -> worker: account, with the quota::Account of the client's tenant
+// and which groups of each GPU's multiprocessors are the session's (quota::Groups, 8 bytes each; none: whole GPUs);
 // session, with the client's descriptor and
 // its Hello; bulk, with the descriptor of a further connection of that session; end_session. worker -> poold: turn. Module images go both ways as
 // sealed memory files (sealed_file.h): the worker asks for one by name, poold answers; the worker deposits one, or
@@ -59,7 +60,7 @@ enum class ControlKind : uint32_t {
 
 struct ControlHeader {
   ControlKind kind = ControlKind::ready;
-  uint32_t payload_bytes = 0;   // failed, end_session: text; ready: Devices; session: Hello
+  uint32_t payload_bytes = 0;   // failed, end_session: text; account: quota::Groups; ready: Devices; session: Hello
   uint64_t session_number = 0;  // this and below: session
   int64_t dead_peer_timeout_ms = 0;
   std::array<char, 16> transport{};  // scheme, zero-terminated; bulk too

@@ -70,6 +70,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
     if (const auto set = accounts_.set(tenant.name, tenant.quota); !set) {
       log::error("quota_not_set", {{"tenant", tenant.name}, {"reason", set.error().message}});
     }
+    divide_gpus();
   });
 }
 
@@ -155,9 +156,7 @@ bool WorkerPool::read_control(Worker& worker) {
   if (message->descriptor >= 0) ::close(message->descriptor);
   if (worker.state == Stage::starting && message->header.kind == ControlKind::ready) {
     // It has had no client yet, so what it says can be believed.
-    if (control::Devices said; devices_.empty() && said.ParseFromString(message->payload)) {
-      devices_.assign(said.devices().begin(), said.devices().end());
-    }
+    if (control::Devices said; devices_.empty() && said.ParseFromString(message->payload)) learn(said);
     became_ready(worker);
     return true;
   }
@@ -358,6 +357,13 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     refuse_(std::move(client), {control::HelloReply::BUSY, place.error().message});
     return true;
   }
+  divide_gpus();  // a tenant may have gone from the configuration
+  const auto groups = partitions_.take(next_session_, client.tenant);
+  if (!groups) {
+    refuse_(std::move(client), {control::HelloReply::BUSY, groups.error().message});
+    return true;
+  }
+  const bool has_partition = !partitions_.place(client.tenant).empty();
   worker.place = std::move(*place);
   worker.state = Stage::serving;
   worker.since = Clock::now();
@@ -372,17 +378,20 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   // Told first: no client is served of whom the audit does not know yet.
   for (const auto& tell : session_started_) tell(view_of(worker));
   auto sent = send_control(worker.control.native_handle(),
-                           {.kind = ControlKind::account, .account_slot = worker.place->slot()}, "", worker.place->descriptor());
+                           {.kind = ControlKind::account, .account_slot = worker.place->slot()},
+                           std::string(reinterpret_cast<const char*>(groups->data()), groups->size() * sizeof(quota::Groups)),
+                           worker.place->descriptor());
   if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
   if (!sent) {  // it has just died: reap() reports it
     worker.failure = "it ended while it waited for a client: " + sent.error().message;
     for (const auto& tell : session_ended_) tell(view_of(worker), worker.failure + "; the client gets another worker", false);
     worker.place.reset();
+    partitions_.release(worker.session);
     worker.state = Stage::starting;
     ::kill(worker.pid, SIGKILL);
     return false;
   }
-  turns_.add(worker.session, client.tenant, worker.page);
+  turns_.add(worker.session, client.tenant, has_partition ? client.tenant : "", worker.page);
   if (client.tls) client.tls->end();  // the client goes on with the worker
   close_descriptor(client.descriptor);
   return true;
@@ -423,6 +432,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   if (worker.state == Stage::serving) take_last_images(worker);
   worker.control.close();
   turns_.remove(worker.session);
+  partitions_.release(worker.session);
   const std::string how = worker.ending.empty() ? end_text(wait_status) : "ended by an administrator: " + worker.ending;
   switch (worker.state) {
     case Stage::serving: {

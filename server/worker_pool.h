@@ -27,6 +27,7 @@
 #include "server/image_cache.h"
 #include "server/quota/accounts.h"
 #include "server/quota/memory_moves.h"
+#include "server/quota/partitions.h"
 #include "server/refusal.h"
 #include "server/tenants/tenants.h"
 #include "server/worker_process.h"
@@ -102,6 +103,7 @@ class WorkerPool {
   // This and the next four are in worker_pool_admin.cc. What a worker said of them; none before the first was ready.
   const std::vector<control::Device>& devices() const { return devices_; }
   const ImageCache& images() const { return images_; }
+  const quota::Partitions& partitions() const { return partitions_; }
   State state() const;
   unsigned max_sessions() const { return settings_.max_sessions; }
   void for_each_session(const std::function<void(const SessionView&)>& visit) const;
@@ -175,6 +177,9 @@ class WorkerPool {
   void became_ready(Worker& worker);
   void start_failed(const std::string& why);
   bool hand_over(Worker& worker, Client& client);
+  void learn(const control::Devices& devices);
+  void divide_gpus();
+  void tell_of_partitions() const;
   void await_ends();
   void reap();
   void ended(Worker& worker, int wait_status);
@@ -189,6 +194,8 @@ class WorkerPool {
   Tenants& tenants_;
   ImageCache images_;
   quota::Accounts accounts_;
+  quota::Partitions partitions_;
+  std::map<std::string, uint32_t> partitioned_;  // as partitions_ knows it
   GpuTurns turns_;
   asio::signal_set child_signal_;
   asio::steady_timer backoff_timer_;

@@ -54,7 +54,10 @@ std::string duration_text(milliseconds time) {
 
 std::string seconds_text(uint64_t nanoseconds) { return format("%.1f s", static_cast<double>(nanoseconds) * 1e-9); }
 
-std::string mode_text(Quota::Mode mode) { return mode == Quota::HARD ? "hard" : "elastic"; }
+std::string mode_text(Quota::Mode mode) {
+  if (mode == Quota::PARTITION) return "partition";
+  return mode == Quota::HARD ? "hard" : "elastic";
+}
 
 std::string priority_text(Quota::Priority priority) {
   if (priority == Quota::BEST_EFFORT) return "best-effort";
@@ -93,6 +96,19 @@ std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& ses
   return table.text(width);
 }
 
+// What it has of each GPU, where it has multiprocessors of its own.
+std::string compute_text(const Tenant& tenant) {
+  std::string text = std::to_string(tenant.quota().compute_percent()) + " %";
+  if (tenant.quota().mode() != Quota::PARTITION) return text;
+  if (tenant.partition_multiprocessors().empty()) return text + ", no room";
+  const char* before = ", ";
+  for (const uint32_t multiprocessors : tenant.partition_multiprocessors()) {
+    text += before + std::to_string(multiprocessors);
+    before = " and ";
+  }
+  return text + " SMs";
+}
+
 std::string tenants_text(const google::protobuf::RepeatedPtrField<Tenant>& tenants, size_t width) {
   Table table({{"TENANT", false, 8}, {"SESSIONS", true}, {"STARTED", true, 0, 50}, {"MEMORY", true}, {"MEMORY QUOTA", true},
                {"COMPUTE", true}, {"MODE", false, 0, 80}, {"GPU TIME", true}, {"THROTTLED", true, 0, 70}, {"RECEIVED", true, 0, 20},
@@ -103,7 +119,7 @@ std::string tenants_text(const google::protobuf::RepeatedPtrField<Tenant>& tenan
     const bool known = tenant.configured();
     table.add({tenant.name() + (known ? "" : " (gone)"), std::to_string(tenant.sessions()), std::to_string(tenant.sessions_started()),
                bytes_text(sum(memory, [](uint64_t bytes) { return bytes; })), known ? limit_text(tenant.quota().memory_bytes()) : "",
-               known ? std::to_string(tenant.quota().compute_percent()) + " %" : "", known ? mode_text(tenant.quota().mode()) : "",
+               known ? compute_text(tenant) : "", known ? mode_text(tenant.quota().mode()) : "",
                seconds_text(tenant.gpu_nanoseconds()), seconds_text(tenant.throttled_nanoseconds()),
                bytes_text(tenant.bytes_from_client()), bytes_text(tenant.bytes_to_client()), std::to_string(tenant.calls()),
                std::to_string(tenant.errors()), std::to_string(tenant.over_quota()), std::to_string(tenant.denied())});

@@ -55,8 +55,10 @@ Result<void> compute(const std::string& value, Quota& quota) {
 }
 
 Result<void> mode(const std::string& value, Quota& quota) {
-  if (value != "hard" && value != "elastic") return Error{ErrorCode::invalid, "'" + value + "' is neither hard nor elastic"};
-  quota.set_mode(value == "hard" ? Quota::HARD : Quota::ELASTIC);
+  if (value == "hard") quota.set_mode(Quota::HARD);
+  else if (value == "elastic") quota.set_mode(Quota::ELASTIC);
+  else if (value == "partition") quota.set_mode(Quota::PARTITION);
+  else return Error{ErrorCode::invalid, "'" + value + "' is not one of hard, elastic, partition"};
   return {};
 }
 

@@ -56,7 +56,10 @@ Json json_of(const Gpu& gpu) {
           {"sessions", gpu.sessions()},
           {"compute_sold_percent", gpu.compute_sold_percent()},
           {"memory_sold_bytes", gpu.memory_sold_bytes()},
-          {"gpu_nanoseconds", gpu.gpu_nanoseconds()}};
+          {"gpu_nanoseconds", gpu.gpu_nanoseconds()},
+          {"multiprocessors", gpu.multiprocessors()},
+          {"smallest_partition", gpu.smallest_partition()},
+          {"partitioned_multiprocessors", gpu.partitioned_multiprocessors()}};
 }
 
 Json json_of(const Session& session) {
@@ -99,11 +102,14 @@ Json json_of(const Quota& quota) {
 Json json_of(const Tenant& tenant) {
   Json memory = Json::array();
   for (const uint64_t bytes : tenant.memory_used_bytes()) memory.push_back(bytes);
+  Json partition = Json::array();
+  for (const uint32_t multiprocessors : tenant.partition_multiprocessors()) partition.push_back(multiprocessors);
   return {{"name", tenant.name()},
           {"configured", tenant.configured()},
           {"quota", tenant.configured() ? json_of(tenant.quota()) : Json(nullptr)},
           {"sessions", tenant.sessions()},
           {"memory_used_bytes", std::move(memory)},
+          {"partition_multiprocessors", std::move(partition)},
           {"sessions_started", tenant.sessions_started()},
           {"gpu_nanoseconds", tenant.gpu_nanoseconds()},
           {"throttled_nanoseconds", tenant.throttled_nanoseconds()},

@@ -93,6 +93,8 @@ const Row<admin::Gpu> kGpuRows[] = {
     {"gpu_memory_used_bytes", "Memory that sessions have of the GPU.", kGauge, VALUE(Gpu, m.memory_used_bytes())},
     {"gpu_memory_sold_bytes", "Sum of the tenants' memory quotas.", kGauge, VALUE(Gpu, m.memory_sold_bytes())},
     {"gpu_compute_sold_ratio", "Sum of the tenants' shares; 1: the whole GPU.", kGauge, VALUE(Gpu, m.compute_sold_percent() / 100.0)},
+    {"gpu_partitioned_multiprocessors", "Multiprocessors that belong to tenants' partitions.", kGauge,
+     VALUE(Gpu, m.partitioned_multiprocessors())},
     {"gpu_sessions", "Sessions that have used the GPU.", kGauge, VALUE(Gpu, m.sessions())},
     {"gpu_busy_seconds_total", "Time in which sessions used the GPU.", kCounter, VALUE(Gpu, seconds(m.gpu_nanoseconds()))},
 };
@@ -184,9 +186,15 @@ std::string metrics_text(const admin::Snapshot& snapshot) {
       quota.add({{"tenant", tenant.name()}}, static_cast<double>(tenant.quota().memory_bytes()));
     }
   }
-  auto share = page.gauge("tenant_compute_share_ratio", "Share of each GPU's time; 1: all of it.");
+  auto share = page.gauge("tenant_compute_share_ratio", "Share of each GPU's time or multiprocessors; 1: all of it.");
   for (const admin::Tenant& tenant : snapshot.tenants()) {
     if (tenant.configured()) share.add({{"tenant", tenant.name()}}, tenant.quota().compute_percent() / 100.0);
+  }
+  auto partition = page.gauge("tenant_partition_multiprocessors", "Multiprocessors of the tenant's partition of the GPU.");
+  for (const admin::Tenant& tenant : snapshot.tenants()) {
+    for (int gpu = 0; gpu < tenant.partition_multiprocessors_size(); ++gpu) {
+      partition.add({{"tenant", tenant.name()}, {"gpu", std::to_string(gpu)}}, tenant.partition_multiprocessors(gpu));
+    }
   }
   add_rows(kTenantRows, page, [&](const auto& add) {
     for (const admin::Tenant& tenant : snapshot.tenants()) add(tenant, Labels{{"tenant", tenant.name()}});

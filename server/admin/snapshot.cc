@@ -84,6 +84,13 @@ void fill(const Usage& usage, admin::Tenant& tenant) {
   tenant.set_denied(usage.denied);
 }
 
+// Multiprocessors of the tenant's partition of a GPU.
+uint32_t partition_of(const Sources& sources, const std::string& tenant, size_t gpu) {
+  const quota::Partitions& partitions = sources.pool.partitions();
+  const auto& place = partitions.place(tenant);
+  return gpu < place.size() ? partitions.gpus()[gpu].count(place[gpu]) : 0;
+}
+
 void fill_gpus(const Sources& sources, admin::Snapshot& snapshot) {
   uint32_t compute_sold = 0;
   uint64_t memory_sold = 0;
@@ -103,6 +110,12 @@ void fill_gpus(const Sources& sources, admin::Snapshot& snapshot) {
     gpu.set_compute_sold_percent(compute_sold);
     gpu.set_memory_sold_bytes(memory_sold);
     gpu.set_gpu_nanoseconds(sources.ended.gpu_nanoseconds[index]);
+    if (device.partition_groups() == 0) continue;
+    gpu.set_multiprocessors(device.multiprocessors());
+    gpu.set_smallest_partition(device.group_multiprocessors());
+    for (const auto& [name, tenant] : sources.tenants.all()) {
+      gpu.set_partitioned_multiprocessors(gpu.partitioned_multiprocessors() + partition_of(sources, name, index));
+    }
   }
 }
 
@@ -177,6 +190,9 @@ admin::Snapshot take_snapshot(const Sources& sources) {
     if (const Tenant* const configured = sources.tenants.find(name)) {
       tenant.set_configured(true);
       *tenant.mutable_quota() = to_message(configured->quota);
+      for (size_t gpu = 0; gpu < sources.pool.partitions().place(name).size(); ++gpu) {
+        tenant.add_partition_multiprocessors(partition_of(sources, name, gpu));
+      }
     }
     tenant.set_sessions(now.sessions);
     now.memory.resize(gpus);

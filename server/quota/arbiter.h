@@ -35,7 +35,10 @@ class Arbiter {
     uint32_t weight = 100;  // percent of the GPU; the limit, where it is hard
     Mode mode = Mode::elastic;
     Priority priority = Priority::normal;
-    static Share of(const Quota& quota) { return {quota.compute_percent, quota.mode, quota.priority}; }
+    // Sessions of one partition share it as elastic ones do.
+    static Share of(const Quota& quota) {
+      return {quota.compute_percent, quota.mode == Mode::hard ? Mode::hard : Mode::elastic, quota.priority};
+    }
     bool operator==(const Share&) const = default;
   };
   // What a session may do now.

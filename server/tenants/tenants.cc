@@ -42,6 +42,10 @@ bool all_new(const std::vector<T>& values, std::set<T>& seen) {
   return std::all_of(values.begin(), values.end(), [&](const T& value) { return seen.insert(value).second; });
 }
 
+Error too_much(uint64_t percent) {
+  return wrong("compute: the tenants' partitions would be " + std::to_string(percent) + " % of each GPU");
+}
+
 }  // namespace
 
 Tenants::Tenants() : Tenants(std::vector<Tenant>{}) {}
@@ -62,6 +66,9 @@ Result<void> Tenants::set_quota(const std::string& name, const quota::Quota& quo
   if (found == tenants_.end()) return Error{ErrorCode::unavailable, "there is no tenant '" + name + "'"};
   if (auto checked = check_quota(quota); !checked) return checked;
   Tenant& tenant = found->second;
+  uint32_t partitions = quota.mode == quota::Mode::partition ? quota.compute_percent : 0;
+  for (const auto& [other, percent] : partitions_of(tenants_)) partitions += other == name ? 0 : percent;
+  if (quota.mode == quota::Mode::partition && partitions > 100) return too_much(partitions);
   if (tenant.quota == quota) return {};
   configured_.emplace(name, tenant.quota);  // the first change keeps what the file says
   tenant.quota = quota;
@@ -99,10 +106,19 @@ Result<void> check_quota(const quota::Quota& quota) {
   return {};
 }
 
+std::map<std::string, uint32_t> partitions_of(const std::map<std::string, Tenant>& tenants) {
+  std::map<std::string, uint32_t> percents;
+  for (const auto& [name, tenant] : tenants) {
+    if (tenant.quota.mode == quota::Mode::partition) percents.emplace(name, tenant.quota.compute_percent);
+  }
+  return percents;
+}
+
 Result<void> check_tenants(const std::vector<Tenant>& tenants) {
   std::set<std::string> names, certificates;
   std::set<TokenHash> tokens;
   std::set<uid_t> users;
+  uint64_t partitions = 0;
   const auto shows = [](const Tenant& tenant) { return tenant.has_credentials(); };
   const bool any_shows = std::any_of(tenants.begin(), tenants.end(), shows);
   for (const Tenant& tenant : tenants) {
@@ -112,6 +128,8 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
     const std::string place = "tenant '" + tenant.name + "': ";
     if (!names.insert(tenant.name).second) return wrong(place + "there are two of that name");
     if (auto checked = check_quota(tenant.quota); !checked) return wrong(place + "quota." + checked.error().message);
+    if (tenant.quota.mode == quota::Mode::partition) partitions += tenant.quota.compute_percent;
+    if (partitions > 100) return wrong(place + "quota." + too_much(partitions).message);
     if (any_shows && !shows(tenant)) {
       return wrong(place + "has no tokens, certificates or users although another tenant has: nobody could be this one; make a token with "
                            "poold --make-token");

@@ -48,6 +48,8 @@ class Tenants {
 
 // Why this quota makes no sense, if it does not.
 Result<void> check_quota(const quota::Quota& quota);
+// The tenants with SM partitions, and how many percent of each GPU they have.
+std::map<std::string, uint32_t> partitions_of(const std::map<std::string, Tenant>& tenants);
 // Names that can be logged and typed, none twice; quotas; no token, certificate or user twice; all tenants have some, or none has.
 Result<void> check_tenants(const std::vector<Tenant>& tenants);
 

@@ -54,7 +54,8 @@ Result<void> to_choice(const toml::node& node, const std::pair<std::string_view,
   return wrong("must be one of " + names);
 }
 
-constexpr std::pair<std::string_view, quota::Mode> kModes[] = {{"elastic", quota::Mode::elastic}, {"hard", quota::Mode::hard}};
+constexpr std::pair<std::string_view, quota::Mode> kModes[] = {{"elastic", quota::Mode::elastic}, {"hard", quota::Mode::hard},
+                                                                {"partition", quota::Mode::partition}};
 constexpr std::pair<std::string_view, quota::Priority> kPriorities[] = {{"best-effort", quota::Priority::best_effort},
                                                                         {"normal", quota::Priority::normal},
                                                                         {"latency-critical", quota::Priority::latency_critical}};

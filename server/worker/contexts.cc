@@ -1,14 +1,38 @@
 #include "server/worker/contexts.h"
 
+#include <atomic>
+
 namespace gpupool::worker {
 namespace {
 
 thread_local CUcontext t_current = nullptr;
 thread_local bool t_known = false;
+thread_local bool t_keeps_green = false;
+
+std::mutex g_green_mutex;
+std::unordered_map<CUcontext, CUcontext> g_primary_of;
+std::atomic<bool> g_any_green{false};
+
+CUcontext for_this_thread(CUcontext context) {
+  if (t_keeps_green || !g_any_green.load(std::memory_order_acquire)) return context;
+  const std::lock_guard lock(g_green_mutex);
+  const auto found = g_primary_of.find(context);
+  return found == g_primary_of.end() ? context : found->second;
+}
 
 }  // namespace
 
+void keep_green_contexts() { t_keeps_green = true; }
+
+void set_primary_of(CUcontext green, CUcontext primary) {
+  const std::lock_guard lock(g_green_mutex);
+  if (primary) g_primary_of[green] = primary;
+  else g_primary_of.erase(green);
+  g_any_green.store(!g_primary_of.empty(), std::memory_order_release);
+}
+
 CUresult make_current(const DeviceApi& api, CUcontext context) {
+  context = for_this_thread(context);
   if (t_known && t_current == context) return CUDA_SUCCESS;
   const CUresult result = api.cuCtxSetCurrent(context);
   t_known = result == CUDA_SUCCESS;

@@ -20,6 +20,10 @@ CUresult make_current(const DeviceApi& api, CUcontext context);
 CUcontext current_context();
 // After a context was destroyed its address may come back as another one.
 void forget_current();
+// A green context may be current in one thread at a time: the one that has called keep_green_contexts(). For all others
+// make_current() takes the primary context, which has the same events. Null: the green one is about to go.
+void keep_green_contexts();
+void set_primary_of(CUcontext green, CUcontext primary);
 
 // Events of one context, all with the same flags, for reuse. Any thread, with a current context.
 class EventPool {
@@ -66,6 +70,7 @@ struct ContextState {
   const CUcontext object;
   const int device;
   const bool primary;
+  void* green = nullptr;              // on some of the device's multiprocessors (device_partition.h); `object` is its context
   unsigned retained = 1;              // primary contexts: how often the client retains it
   std::shared_ptr<EventPool> events;  // shared with waits that outlive the context's last command
   std::shared_ptr<EventPool> timed_events;

@@ -6,6 +6,7 @@
 
 #include "server/log/log.h"
 #include "server/worker/device_library.h"
+#include "server/worker/device_partition.h"
 
 namespace gpupool::worker {
 namespace {
@@ -172,6 +173,29 @@ void describe_present_state(const DeviceLibrary& library, std::vector<control::D
     devices[ordinal].set_free_bytes(free);
     devices[ordinal].set_least_priority(least);
     devices[ordinal].set_greatest_priority(greatest);
+  }
+}
+
+void describe_partitions(const DeviceLibrary& library, std::vector<control::Device>& devices) {
+  DevicePartition partition;
+  partition.load([&library](const char* name) { return library.symbol(name); });
+  for (size_t ordinal = 0; ordinal < devices.size(); ++ordinal) {
+    const auto divided = partition.divide(static_cast<CUdevice>(ordinal));
+    devices[ordinal].set_partition_groups(divided.groups);
+    devices[ordinal].set_group_multiprocessors(divided.multiprocessors);
+    devices[ordinal].set_multiprocessors(divided.total);
+  }
+}
+
+void limit_multiprocessors(const std::vector<quota::Groups>& groups, std::vector<control::Device>& devices) {
+  for (size_t ordinal = 0; ordinal < std::min(groups.size(), devices.size()); ++ordinal) {
+    control::Device& device = devices[ordinal];
+    if (groups[ordinal] == 0) continue;
+    const quota::Partitions::Gpu divided{device.partition_groups(), device.group_multiprocessors(), device.multiprocessors()};
+    for (auto& attribute : *device.mutable_attributes()) {
+      if (attribute.id() != CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) continue;
+      attribute.set_value(static_cast<int32_t>(divided.count(groups[ordinal])));
+    }
   }
 }
 

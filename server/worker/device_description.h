@@ -7,6 +7,7 @@
 #include "protocol/control/hello.pb.h"
 #include "protocol/wire/result.h"
 #include "server/quota/ledger.h"
+#include "server/quota/partitions.h"
 
 namespace gpupool::worker {
 
@@ -18,6 +19,10 @@ Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& libra
 // Reads each device's free memory and priorities (they need a context). For a session's start: other sessions
 // allocate meanwhile. A device that cannot tell keeps 0 bytes free, and the log says why.
 void describe_present_state(const DeviceLibrary& library, std::vector<control::Device>& devices);
+
+// What poold is told of the devices' multiprocessors, and the client of those that it has.
+void describe_partitions(const DeviceLibrary& library, std::vector<control::Device>& devices);
+void limit_multiprocessors(const std::vector<quota::Groups>& groups, std::vector<control::Device>& devices);
 
 // No more memory than the tenant may have.
 void limit_memory(const quota::Ledger& ledger, std::vector<control::Device>& devices);

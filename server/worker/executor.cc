@@ -105,6 +105,8 @@ bool Executor::run() {
     outbox.end(std::string("the device library has no ") + missing);
     return false;
   }
+  keep_green_contexts();
+  partition.load(start.symbol);
   guarded.load(start.symbol);
   compute.load(start.symbol);
   for (const CallRow& row : call_rows()) {
@@ -299,6 +301,16 @@ bool Executor::leave(ContextState& context) {
   return true;
 }
 
+CUresult Executor::destroy(CUcontext object, bool primary, GreenContext green) {
+  if (green) {
+    set_primary_of(object, nullptr);
+    partition.destroy(green);
+    return CUDA_SUCCESS;
+  }
+  if (primary || !api.cuCtxDestroy_v2) return CUDA_SUCCESS;
+  return api.cuCtxDestroy_v2(object);
+}
+
 void Executor::tear_down() {
   moves.end();
   compute.stop();
@@ -332,10 +344,8 @@ void Executor::tear_down() {
     context->timed_events->clear();
     context->events->clear();
     contexts.enter(nullptr);
-    if (!context->primary) {
-      if (api.cuCtxDestroy_v2) api.cuCtxDestroy_v2(context->object);
-      continue;
-    }
+    destroy(context->object, context->primary, context->green);
+    if (!context->primary) continue;
     for (; context->retained != 0; --context->retained) api.cuDevicePrimaryCtxRelease_v2(context->device);
   }
   contexts.enter(nullptr);

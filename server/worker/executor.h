@@ -24,6 +24,7 @@
 #include "server/worker/contexts.h"
 #include "server/worker/device_api.h"
 #include "server/worker/device_memory.h"
+#include "server/worker/device_partition.h"
 #include "server/worker/event_guard.h"
 #include "server/worker/footprints.h"
 #include "server/worker/graphs.h"
@@ -85,6 +86,7 @@ class Executor {
   SessionStart& start;
   quota::SessionPage& counters;
   DeviceApi api;
+  DevicePartition partition;
   quota::Ledger ledger;
   Outbox outbox;
   OutputCapture capture;
@@ -138,6 +140,12 @@ class Executor {
   ContextState* enter(const Command& command);
   // The context is about to be destroyed: what the session has in it is given up. False: a wait in it did not end.
   bool leave(ContextState& context);
+  // The session's multiprocessors of a device; 0: all.
+  quota::Groups groups_of(int device) const {
+    return static_cast<size_t>(device) < start.groups.size() ? start.groups[static_cast<size_t>(device)] : 0;
+  }
+  // Ends a context on the device that the session has left; what retains the primary context stays the caller's.
+  CUresult destroy(CUcontext object, bool primary, GreenContext green);
 
  private:
   Outcome execute(Command& command);

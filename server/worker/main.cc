@@ -141,7 +141,7 @@ Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline
 
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
           const transport::RdmaOptions& rdma, server::ControlMessage message, Control& control,
-          const Usage& usage, const server::Networks& peers) {
+          const Usage& usage, std::vector<quota::Groups> groups, const server::Networks& peers) {
   const server::ControlHeader& header = message.header;
   const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
   transport::Options options;
@@ -154,6 +154,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   }
   describe_present_state(library, devices);
   limit_memory(quota::Ledger(usage.account, usage.page, usage.slot), devices);
+  limit_multiprocessors(groups, devices);
 
   control::HelloReply reply;
   reply.set_status(control::HelloReply::OK);
@@ -204,6 +205,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.control = &control;
   start.oversubscribes = header.oversubscribes != 0;
   start.usage = usage;
+  start.groups = std::move(groups);
   start.peers = peers;
   start.image_nonce = nonce;
   start.largest_image = keeps_images ? header.image_bytes : 0;
@@ -230,6 +232,9 @@ std::string in_short(const std::vector<control::Device>& devices) {
     one.set_uuid(device.uuid());
     one.set_total_bytes(device.total_bytes());
     one.set_pci_bus_id(device.pci_bus_id());
+    one.set_partition_groups(device.partition_groups());
+    one.set_group_multiprocessors(device.group_multiprocessors());
+    one.set_multiprocessors(device.multiprocessors());
   }
   return all.SerializeAsString();
 }
@@ -268,6 +273,7 @@ int run(const Arguments& arguments) {
   if (!library) return fail_to_start(library.error().message);
   auto devices = describe_devices(**library);
   if (!devices) return fail_to_start(devices.error().message);
+  describe_partitions(**library, *devices);
   const AddressRange range = reserve_addresses(**library, *devices);
   transport::RdmaOptions rdma = transport::rdma_options_from_environment(
       [](const std::string& mistake) { log::warning("rdma_setting_ignored", {{"reason", mistake}}); });
@@ -287,12 +293,14 @@ int run(const Arguments& arguments) {
   auto account = quota::SharedPage<quota::Account>::open(message->descriptor);
   if (!account || message->header.account_slot >= quota::kMostSessionsOfTenant) return server::kWorkerControlBroken;
   const Usage usage{std::move(*page), std::move(*account), message->header.account_slot};
+  std::vector<quota::Groups> groups(message->payload.size() / sizeof(quota::Groups));
+  if (!groups.empty()) std::memcpy(groups.data(), message->payload.data(), groups.size() * sizeof(quota::Groups));
   message = server::receive_control(server::kControlDescriptor);
   if (!message) return server::kWorkerControlBroken;
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
   Control& control = *new Control(server::kControlDescriptor, poold_is_gone);  // as long as the process
-  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage, arguments.peers);
+  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage, std::move(groups), arguments.peers);
 }
 
 }  // namespace

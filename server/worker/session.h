@@ -15,6 +15,7 @@
 #include "protocol/image/name.h"
 #include "protocol/transport/transport.h"
 #include "server/networks.h"
+#include "server/quota/partitions.h"
 #include "server/quota/session_page.h"
 #include "server/quota/shared_page.h"
 #include "server/worker/control.h"
@@ -70,6 +71,7 @@ struct SessionStart {
   WelcomeBulk welcome_bulk;
   compression::Policy compression = compression::Policy::off;  // of what the client gets on bulk connections: its wish
   Usage usage;
+  std::vector<quota::Groups> groups;                  // of each device's multiprocessors; none, or 0: all
   std::shared_ptr<Bandwidth> bandwidth;               // run_session() makes it
   server::Networks peers = *server::Networks::parse("any");  // where its client may send it for copies between servers
   Control* control = nullptr;                          // to poold, outlives the session; null: there is none

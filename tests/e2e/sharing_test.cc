@@ -5,9 +5,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "server/tenants/token.h"
-#include "tests/e2e/pool.h"
-#include "tests/support/catch.h"
+#include "tests/e2e/shared_pool.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -15,59 +13,6 @@ using namespace gpupool::testing;
 namespace {
 
 const std::string kForever = "600000", kKernel = "300000", kLongKernel = "3000000";
-
-// A pool with tenants t1, t2 ... of these quotas.
-class SharedPool {
- public:
-  explicit SharedPool(const std::vector<std::string>& quotas) {
-    std::string config;
-    for (const std::string& quota : quotas) {
-      tokens_.push_back(*server::make_token());
-      config += "[[tenant]]\nname = \"t" + std::to_string(tokens_.size()) + "\"\ntokens = [\"" +
-                server::hash_text(server::hash_token(tokens_.back())) + "\"]\n[tenant.quota]\n" + quota + "\n";
-    }
-    pool_ = std::make_unique<Pool>(Environment{}, std::vector<std::string>{"--config", folder_.write("poold.toml", config)});
-  }
-  Pool* operator->() { return pool_.get(); }
-  Environment of(size_t tenant) const { return pool_->through({{"GPUPOOL_TOKEN", tokens_.at(tenant - 1)}}); }
-  std::unique_ptr<Process> start(size_t tenant, const std::vector<std::string>& scenario) const {
-    std::vector<std::string> words{driver_app()};
-    words.insert(words.end(), scenario.begin(), scenario.end());
-    return std::make_unique<Process>(words, of(tenant));
-  }
-  // One that has begun to work.
-  std::unique_ptr<Process> start_working(size_t tenant, const std::vector<std::string>& scenario) const {
-    auto process = start(tenant, scenario);
-    INFO(process->output());
-    REQUIRE(process->await_output("working", kLongPatience));
-    return process;
-  }
-
- private:
-  TemporaryFolder folder_;
-  std::vector<std::string> tokens_;
-  std::unique_ptr<Pool> pool_;
-};
-
-double done(Process& process) {
-  CHECK(process.wait(kLongPatience) == 0);
-  process.await_end_of_output();
-  INFO(process.output());
-  const size_t at = process.output().find("done ");
-  REQUIRE(at != std::string::npos);
-  return std::strtod(process.output().c_str() + at + 5, nullptr);
-}
-
-void scenarios_pass(const SharedPool& pool, size_t tenant, const std::vector<std::string>& scenarios) {
-  for (const std::string& scenario : scenarios) {
-    const auto process = pool.start(tenant, {scenario});
-    INFO(scenario);
-    CHECK(process->wait(kLongPatience) == 0);
-    process->await_end_of_output();
-    INFO(process->output());
-    CHECK(process->output().find("driver_app:") == std::string::npos);
-  }
-}
 
 }  // namespace
 

@@ -25,9 +25,23 @@ void remove(Executor& session, ContextState& context) {
   session.contexts.remove(context.handle);
 }
 
-void add(Executor& session, uint64_t handle, CUcontext object, int device, bool primary, Footprints::Coming& footprint) {
-  footprint.become(*session.contexts.add(handle, object, device, primary));
+void add(Executor& session, uint64_t handle, CUcontext object, int device, bool primary, GreenContext green,
+         Footprints::Coming& footprint) {
+  ContextState& added = *session.contexts.add(handle, object, device, primary);
+  added.green = green;
+  footprint.become(added);
   session.table.bind(cuda::Kind::context, handle, object);
+}
+
+// The primary context on the session's multiprocessors of the device, where it does not have all of them.
+CUresult make_green(Executor& session, int device, GreenContext* green, CUcontext* object) {
+  CUcontext primary = nullptr;
+  CUresult result = session.api.cuDevicePrimaryCtxRetain(&primary, device);
+  if (result != CUDA_SUCCESS) return result;
+  result = session.partition.create(device, session.groups_of(device), green, object);
+  if (result == CUDA_SUCCESS) set_primary_of(*object, primary);
+  session.api.cuDevicePrimaryCtxRelease_v2(device);  // the green one holds it
+  return result;
 }
 
 }  // namespace
@@ -55,12 +69,15 @@ Outcome retain_primary_context(Executor& session, Command& command) {
   if (coming.result() != CUDA_SUCCESS) return coming.result();
   CUresult result = session.api.cuDevicePrimaryCtxRetain(&object, body->device);
   if (result != CUDA_SUCCESS) return result;
-  result = coming.measure();
+  GreenContext green = nullptr;
+  if (session.groups_of(body->device) != 0) result = make_green(session, body->device, &green, &object);
+  if (result == CUDA_SUCCESS) result = coming.measure();
   if (result != CUDA_SUCCESS) {
+    session.destroy(object, true, green);
     session.api.cuDevicePrimaryCtxRelease_v2(body->device);
     return result;
   }
-  add(session, body->handle, object, body->device, true, coming);
+  add(session, body->handle, object, body->device, true, green, coming);
   return CUDA_SUCCESS;
 }
 
@@ -73,7 +90,10 @@ Outcome release_primary_context(Executor& session, Command& command) {
   if (--context->retained != 0) return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
   const Footprints::Leaving leaving(session.footprints, *context);
   if (!session.leave(*context)) return stuck();
+  const CUcontext object = context->object;
+  const GreenContext green = context->green;
   remove(session, *context);
+  session.destroy(object, true, green);
   return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
 }
 
@@ -88,9 +108,12 @@ Outcome reset_primary_context(Executor& session, Command& command) {
   if (!session.leave(*context)) return stuck();
   // Reset ends what was retained; the client retains the context again before it uses it again.
   const unsigned retained = context->retained;
+  const CUcontext object = context->object;
+  const GreenContext green = context->green;
   remove(session, *context);
-  const CUresult result = session.api.cuDevicePrimaryCtxReset_v2 ? session.api.cuDevicePrimaryCtxReset_v2(body->device)
-                                                                 : CUDA_SUCCESS;
+  CUresult result = session.destroy(object, true, green);
+  // Other green contexts would end with the primary one; without any it is reset when nothing retains it.
+  if (!green && session.api.cuDevicePrimaryCtxReset_v2) result = session.api.cuDevicePrimaryCtxReset_v2(body->device);
   for (unsigned i = 0; i < retained; ++i) session.api.cuDevicePrimaryCtxRelease_v2(body->device);
   return result;
 }
@@ -105,16 +128,18 @@ Outcome create_context(Executor& session, Command& command) {
   Footprints::Coming coming(session.footprints, body->device);
   if (coming.result() != CUDA_SUCCESS) return coming.result();
   CUcontext object = nullptr;
-  CUresult result = session.api.cuCtxCreate_v2(&object, body->flags, body->device);
+  GreenContext green = nullptr;
+  CUresult result = session.groups_of(body->device) != 0 ? make_green(session, body->device, &green, &object)
+                                                         : session.api.cuCtxCreate_v2(&object, body->flags, body->device);
   forget_current();  // creating a context makes it current
   if (result != CUDA_SUCCESS) return result;
   result = coming.measure();
   if (result != CUDA_SUCCESS) {
-    session.api.cuCtxDestroy_v2(object);
+    session.destroy(object, false, green);
     forget_current();
     return result;
   }
-  add(session, body->handle, object, body->device, false, coming);
+  add(session, body->handle, object, body->device, false, green, coming);
   return CUDA_SUCCESS;
 }
 
@@ -127,8 +152,9 @@ Outcome destroy_context(Executor& session, Command& command) {
   const Footprints::Leaving leaving(session.footprints, *context);
   if (!session.leave(*context)) return stuck();
   const CUcontext object = context->object;
+  const GreenContext green = context->green;
   remove(session, *context);
-  return session.api.cuCtxDestroy_v2(object);
+  return session.destroy(object, false, green);
 }
 
 }  // namespace gpupool::worker::commands

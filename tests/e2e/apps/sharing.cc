@@ -43,6 +43,27 @@ SCENARIO(keep_busy) {
   std::printf("done %u\n", done);
 }
 
+// As many blocks as the device runs at once and more, for so many milliseconds; says how many multiprocessors there are, and
+// how many blocks the driver thinks that a grid needs.
+SCENARIO(fill_the_device) {
+  Device device;
+  Kernels kernels;
+  int multiprocessors = 0, grid = 0, block = 0;
+  OK(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
+  OK(cuOccupancyMaxPotentialBlockSize(&grid, &block, kernels.function("burn"), nullptr, 0, 0));
+  CUdeviceptr values = 0;
+  OK(cuMemAlloc(&values, 4096));
+  std::printf("multiprocessors %d grid %d\nworking\n", multiprocessors, grid);
+  std::fflush(stdout);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(std::stoul(arguments.at(0)));
+  unsigned done = 0;
+  for (; std::chrono::steady_clock::now() < end; ++done) {
+    OK(kernels.launch("burn", 64, 1, nullptr, values, 50'000u));
+    OK(cuCtxSynchronize());
+  }
+  std::printf("done %u\n", done);
+}
+
 // A kernel that ends when one of another stream has run, which is launched after it.
 SCENARIO(kernels_wait_for_each_other) {
   Device device;

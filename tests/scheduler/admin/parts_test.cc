@@ -32,6 +32,7 @@ TEST_CASE("quota words become changes, and only what they name") {
   CHECK(quota->has_streams());
   CHECK_FALSE(quota->has_modules());
   CHECK_FALSE(quota->has_guaranteed_memory_bytes());
+  CHECK(read_quota_words({"mode=partition"})->mode() == Quota::PARTITION);
 }
 
 TEST_CASE("quota words that make no sense are errors that name the word") {
@@ -92,4 +93,21 @@ TEST_CASE("a quota's limits that are none are null in JSON") {
   CHECK(json["memory_bytes"] == 4096);
   CHECK(json["streams"].is_null());
   CHECK(json["mode"] == "elastic");
+  quota.set_mode(Quota::PARTITION);
+  CHECK(json_of(quota)["mode"] == "partition");
+}
+
+TEST_CASE("a tenant's partition is shown with its multiprocessors, or that it has none") {
+  google::protobuf::RepeatedPtrField<Tenant> tenants;
+  Tenant& tenant = *tenants.Add();
+  tenant.set_name("research");
+  tenant.set_configured(true);
+  tenant.mutable_quota()->set_compute_percent(50);
+  CHECK(tenants_text(tenants, 0).find("50 %  ") != std::string::npos);
+  tenant.mutable_quota()->set_mode(Quota::PARTITION);
+  CHECK(tenants_text(tenants, 0).find("50 %, no room") != std::string::npos);
+  tenant.add_partition_multiprocessors(64);
+  tenant.add_partition_multiprocessors(8);
+  CHECK(tenants_text(tenants, 0).find("50 %, 64 and 8 SMs") != std::string::npos);
+  CHECK(json_of(tenant)["partition_multiprocessors"] == Json{64, 8});
 }

@@ -31,6 +31,7 @@ admin::Snapshot snapshot() {
   tenant.mutable_quota()->set_memory_bytes(1u << 30);
   tenant.mutable_quota()->set_compute_percent(25);
   tenant.add_memory_used_bytes(4096);
+  tenant.add_partition_multiprocessors(32);
   tenant.set_errors(3);
   return all;
 }
@@ -53,6 +54,7 @@ TEST_CASE("a snapshot becomes text for Prometheus, in its units") {
         "gpupool_session_throttled_seconds_total{session=\"7\",tenant=\"research\",gpu=\"0\"} 0.25",
         "gpupool_tenant_memory_used_bytes{tenant=\"research\",gpu=\"0\"} 4096",
         "gpupool_tenant_memory_quota_bytes{tenant=\"research\"} 1073741824",
+        "gpupool_tenant_partition_multiprocessors{tenant=\"research\",gpu=\"0\"} 32", "gpupool_gpu_partitioned_multiprocessors{gpu=\"0\"} 0",
         "gpupool_tenant_compute_share_ratio{tenant=\"research\"} 0.25", "gpupool_tenant_errors_total{tenant=\"research\"} 3",
         "# TYPE gpupool_session_calls_total counter", "# TYPE gpupool_sessions gauge"}) {
     INFO(line);

@@ -46,6 +46,18 @@ TEST_CASE("listeners hear of every tenant at first and of every change after it"
   CHECK(tenants.find("a") == nullptr);
 }
 
+TEST_CASE("partitions are never more than the GPU") {
+  Tenants tenants({tenant("a"), tenant("b"), tenant("c")});
+  CHECK(server::partitions_of(tenants.all()).empty());
+  REQUIRE(tenants.set_quota("a", {.compute_percent = 60, .mode = quota::Mode::partition}));
+  REQUIRE(tenants.set_quota("b", {.compute_percent = 60}));  // of the time that is left, not of the GPU
+  const auto refused = tenants.set_quota("b", {.compute_percent = 60, .mode = quota::Mode::partition});
+  CHECK(refused.error().message == "compute: the tenants' partitions would be 120 % of each GPU");
+  CHECK(tenants.find("b")->quota.mode == quota::Mode::elastic);
+  REQUIRE(tenants.set_quota("a", {.compute_percent = 100, .mode = quota::Mode::partition}));  // its own does not count twice
+  CHECK(server::partitions_of(tenants.all()) == std::map<std::string, uint32_t>{{"a", 100}});
+}
+
 TEST_CASE("tenants that make no sense are refused with the reason") {
   const auto why = [](std::vector<Tenant> tenants) {
     const auto checked = server::check_tenants(tenants);

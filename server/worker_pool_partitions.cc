@@ -1,0 +1,38 @@
+// Which multiprocessors the sessions of a WorkerPool get.
+#include <algorithm>
+
+#include "server/log/log.h"
+#include "server/worker_pool.h"
+
+namespace gpupool::server {
+
+void WorkerPool::learn(const control::Devices& devices) {
+  devices_.assign(devices.devices().begin(), devices.devices().end());
+  std::vector<quota::Partitions::Gpu> gpus;
+  for (const control::Device& device : devices_) {
+    if (gpus.size() == quota::kMostGpus) break;
+    gpus.push_back({std::min(device.partition_groups(), quota::kMostGroups), device.group_multiprocessors(), device.multiprocessors()});
+  }
+  partitions_.set_gpus(std::move(gpus));
+  tell_of_partitions();
+}
+
+void WorkerPool::divide_gpus() {
+  const auto wanted = partitions_of(tenants_.all());
+  if (wanted == partitioned_) return;
+  partitioned_ = wanted;
+  partitions_.set_tenants(wanted);
+  tell_of_partitions();
+}
+
+// Tenants whose sessions would be refused.
+void WorkerPool::tell_of_partitions() const {
+  if (partitions_.gpus().empty()) return;
+  for (const auto& [tenant, percent] : partitioned_) {
+    if (const std::string why = partitions_.why_not(tenant); !why.empty()) {
+      log::warning("no_room_for_partition", {{"tenant", tenant}, {"reason", why}});
+    }
+  }
+}
+
+}  // namespace gpupool::server
