@@ -339,6 +339,7 @@ void Executor::tear_down() {
   memory.drop_all();
   for (auto& [handle, context] : contexts.all()) {
     contexts.enter(context.get());
+    for (const CUevent event : context->departed) context->events->give(event);
     context->signals->clear();
     compute.drop(*context);
     context->timed_events->clear();
