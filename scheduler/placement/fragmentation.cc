@@ -7,10 +7,11 @@
 namespace gpupool::placement {
 namespace {
 
-// How the three parts count. Found by a coarse search over all traces of the published experiment; between half and twice of each
-// changes the allocation by about a tenth of a point (docs/performance.md).
+// How the four parts count; free share that is unusable counts once. Found by a coarse search over all traces of the published experiment:
+// between half and twice of each changes what is allocated by less than a tenth of a point (docs/performance.md).
 constexpr float kHoles = 10.0f * kWholeGpu;
-constexpr float kStarved = 0.2f;
+constexpr float kStarved = 0.3f;
+constexpr float kDead = 3.0f * kWholeGpu;
 // What fills a node up is taken to be half of the lane in question and half of the average: nodes get mixed requests.
 constexpr double kOwnPart = 0.5;
 
@@ -77,6 +78,7 @@ Fragmentation::Fragmentation(const Surroundings& surroundings) : largest_gpu_mem
   sort_into_lanes(kinds);
   measure_needs();
   look_from_models(kinds, surroundings.models);
+  for (View& view : views_) bury(view);
 
   offers_.resize(kWholeGpu + 1);
   for (int level = 0; level <= kWholeGpu; ++level) {
@@ -115,6 +117,13 @@ void Fragmentation::sort_into_lanes(const std::vector<Kind>& kinds) {
     lanes_.resize(kLanes);
   }
   for (Lane& lane : lanes_) lane.frequency = 0;
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane].gpus == 1) by_share_.push_back(static_cast<uint8_t>(lane));
+  }
+  std::sort(by_share_.begin(), by_share_.end(), [&](uint8_t a, uint8_t b) { return lanes_[a].milli < lanes_[b].milli; });
+  for (int level = 0; level <= kWholeGpu; ++level) {
+    fitting_[level] = static_cast<uint8_t>(std::count_if(by_share_.begin(), by_share_.end(), [&](uint8_t lane) { return lanes_[lane].milli <= level; }));
+  }
   for (const Kind& kind : kinds) {
     if (kind.shape.gpus == 0) continue;
     Lane& lane = lanes_[lane_of(kind.shape)];
@@ -194,54 +203,72 @@ void Fragmentation::look_from_models(const std::vector<Kind>& kinds, size_t mode
   }
 }
 
-float Fragmentation::useless(const Offer& offer, float free, int64_t cpu, int64_t memory, const View& view) const {
-  const Lanes& enough = view.enough[steps_within(cpu_steps_, cpu) * (memory_steps_.size() + 1) + steps_within(memory_steps_, memory)];
+void Fragmentation::bury(View& view) const {
+  const Lanes& all = view.enough.back();
+  for (const Lanes& enough : view.enough) {
+    Lanes& dead = view.dead.emplace_back();
+    float here = 0, anywhere = 0;
+    for (size_t i = 0; i < by_share_.size(); ++i) {
+      here += enough[by_share_[i]];
+      anywhere += all[by_share_[i]];
+      dead[i] = anywhere > 0 ? 1 - here / anywhere : 0;
+    }
+  }
+}
+
+float Fragmentation::useless(const Node& node, const View& view) const {
+  const size_t row = steps_within(cpu_steps_, node.cpu) * (memory_steps_.size() + 1) + steps_within(memory_steps_, node.memory);
+  const Lanes& enough = view.enough[row];
   // One more, so that lanes that need none have enough where there is none.
-  const auto cpus = static_cast<float>(cpu + 1), bytes = static_cast<float>(memory + 1);
+  const auto cpus = static_cast<float>(node.cpu + 1), bytes = static_cast<float>(node.memory + 1);
   float used = 0, starved = 0;
   for (size_t lane = 0; lane < kLanes; ++lane) {
-    const auto copies = static_cast<float>(static_cast<int>(offer.copies[lane] * inverse_gpus_[lane] + 1e-3f));
+    const auto copies = static_cast<float>(static_cast<int>(node.offer.copies[lane] * inverse_gpus_[lane] + 1e-3f));
     const float fed = std::min(cpus * per_cpu_[lane], bytes * per_memory_[lane]);
-    used += copies >= 1 ? enough[lane] * offer.usable[lane] : 0;
+    used += copies >= 1 ? enough[lane] * node.offer.usable[lane] : 0;
     starved += view.demand[lane] * std::max(copies - fed, 0.0f);
   }
-  return gpu_requests_ * free - used + kStarved * starved;
+  float dead = 0;
+  for (int gpu = 0; gpu < node.gpus; ++gpu) {
+    const int level = node.levels[gpu];
+    if (level < kWholeGpu && fitting_[level] > 0) dead += holes_[level] * view.dead[row][fitting_[level] - 1];
+  }
+  return gpu_requests_ * static_cast<float>(node.free) - used + kStarved * starved + kDead * dead;
 }
 
 size_t Fragmentation::bytes() const {
   size_t sum = sizeof(*this) + offers_.size() * sizeof(Offer) + lanes_.size() * sizeof(Lane);
-  for (const View& view : views_) sum += sizeof(View) + view.enough.size() * sizeof(Lanes);
+  for (const View& view : views_) sum += sizeof(View) + 2 * view.enough.size() * sizeof(Lanes);
   return sum;
 }
 
 Choice Fragmentation::choose(const NodeState& node, const Shape& shape) const {
   if (lanes_.empty()) return {0, fullest_gpus(node, shape)};
   const View& view = views_[view_of_model_[node.model]];
-  Offer offer;
-  int free = 0;
-  std::array<int, kMaxGpusPerNode> levels{};
+  Node now{.offer = {}, .gpus = node.gpus, .cpu = node.cpu_milli, .memory = node.host_memory};
   for (int gpu = 0; gpu < node.gpus; ++gpu) {
-    levels[gpu] = node.level(gpu);
-    free += levels[gpu];
-    if (levels[gpu] > 0) offer.add(offers_[levels[gpu]], 1);
+    now.levels[gpu] = node.level(gpu);
+    now.free += now.levels[gpu];
+    if (now.levels[gpu] > 0) now.offer.add(offers_[now.levels[gpu]], 1);
   }
-  const float before = useless(offer, static_cast<float>(free), node.cpu_milli, node.host_memory, view);
-  const int64_t cpu = node.cpu_milli - shape.cpu_milli, memory = node.host_memory - shape.host_memory;
-  if (shape.gpus == 0) return {useless(offer, static_cast<float>(free), cpu, memory, view) - before, 0};
+  const float before = useless(now, view);
+  now.cpu -= shape.cpu_milli;
+  now.memory -= shape.host_memory;
+  if (shape.gpus == 0) return {useless(now, view) - before, 0};
 
   const auto cost_of = [&](uint16_t mask) {
-    Offer left = offer;
-    int taken = 0;
+    Node then = now;
     float lost = 0;
     for (int gpu = 0; gpu < node.gpus; ++gpu) {
       if ((mask >> gpu & 1) == 0) continue;
-      const int after = node.level_after(gpu, shape);
-      left.add(offers_[levels[gpu]], -1);
-      left.add(offers_[after], 1);
-      taken += levels[gpu] - after;
-      lost += holes_[levels[gpu]] - holes_[after];
+      const int level = then.levels[gpu], after = node.level_after(gpu, shape);
+      then.levels[gpu] = after;
+      then.free -= level - after;
+      then.offer.add(offers_[level], -1);
+      then.offer.add(offers_[after], 1);
+      lost += holes_[level] - holes_[after];
     }
-    return useless(left, static_cast<float>(free - taken), cpu, memory, view) - before + kHoles * lost;
+    return useless(then, view) - before + kHoles * lost;
   };
   if (shape.gpus > 1 || shape.milli == kWholeGpu) {
     const uint16_t mask = fullest_gpus(node, shape);

@@ -1,10 +1,11 @@
 // gpupool's own policy: the node and GPU where the least of what is free becomes useless for what is asked for here.
 //
-// What a placement makes useless is measured in GPU thousandths, against the mix of requests seen so far, in three parts:
+// What a placement makes useless is measured in GPU thousandths, against the mix of requests seen so far, in four parts:
 //   holes       the worth of a GPU's free share to the shares that are asked for (packing.h): odd shares find their complements
 //   unusable    free share that an average next request could not use on this node: model, processors, host memory, number of whole
 //               GPUs, size of the free share; as Fragmentation Gradient Descent, which sees no further than this one request
 //   starved     GPUs that would stay free if the node were filled up, because its processors or host memory run out before
+//   dead        the worth of holes to those shares for which the node has no longer enough processors or host memory
 // docs/adr/0020-placement.md has the reasons and the figures. A cost takes about a tenth of a microsecond for each GPU of the node: requests are
 // sorted into lanes of equal GPU share, and per lane the tables tell how many of it would find enough processors and memory.
 #pragma once
@@ -37,6 +38,7 @@ class Fragmentation : public Policy {
   // The requests as one or several models see them: those that want other models are not among them.
   struct View {
     std::vector<Lanes> enough;    // [processors step][memory step]: frequency of the lane's requests for which a node's are enough
+    std::vector<Lanes> dead;      // [the same][n]: of the requests in the n + 1 lanes of the smallest shares, the part for which they are not
     alignas(32) Lanes demand{};   // frequency times size: thousandths asked for by an average request
   };
 
@@ -51,8 +53,18 @@ class Fragmentation : public Policy {
   void measure_needs();
   void look_from_models(const std::vector<Kind>& kinds, size_t models);
   size_t lane_of(const Shape& shape) const;
-  // `free`: thousandths of the whole node.
-  float useless(const Offer& offer, float free, int64_t cpu, int64_t memory, const View& view) const;
+  void bury(View& view) const;
+
+  // A node in these terms.
+  struct Node {
+    Offer offer;
+    std::array<int, kMaxGpusPerNode> levels{};
+    int gpus = 0;
+    int free = 0;                 // thousandths, of all
+    int64_t cpu = 0, memory = 0;
+  };
+  // All but the holes, which are cheaper to compare GPU by GPU.
+  float useless(const Node& node, const View& view) const;
 
   uint64_t largest_gpu_memory_ = 0;
   std::vector<Lane> lanes_;
@@ -64,6 +76,8 @@ class Fragmentation : public Policy {
   std::vector<View> views_;
   std::array<uint8_t, kMaxModels> view_of_model_{};
   HoleWorth holes_{};
+  std::vector<uint8_t> by_share_;               // the lanes of one GPU, the smallest shares first
+  std::array<uint8_t, kWholeGpu + 1> fitting_{};  // [level]: how many of them fit
 };
 
 }  // namespace gpupool::placement
