@@ -310,9 +310,9 @@ int main(int argc, char** argv) {
   CLI::App app("Measures what the pool costs against the bare device, raw TCP and memcpy, side by side");
   app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; sharing: several tenants on one GPU; all: everything else")->check(CLI::IsMember({"all", "rdma", "sharing"}));
   app.add_option("--seconds", options.sharing.seconds, "of each measurement of the sharing suite [10]")->check(CLI::Range(0.2, 600.0));
-  app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, priorities, accounting, memory [all]")
+  app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, priorities, accounting, memory, partitions [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "priorities", "accounting", "memory"}));
+      ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "priorities", "accounting", "memory", "partitions"}));
   app.add_option("--rdma-devices", options.rdma.devices, "of the client and the server, with a comma [the first two that are up]")->delimiter(',');
   app.add_option("--rdma-addresses", options.rdma.addresses, "their addresses [from their GIDs]")->delimiter(',');
   app.add_option("--json", options.json, "also write the figures to this file");

@@ -6,7 +6,7 @@
 //     gpupool-bench-sharer late LOOPS BEGIN SECONDS   begins to keep the device busy at BEGIN
 //     gpupool-bench-sharer calibrate MICROSECONDS     LOOPS for a kernel of this length
 //
-// WAY: plain, ex (cuLaunchKernelEx), cooperative, library (a kernel of a CUlibrary, as cuBLAS and the like have them), fill (a
+// WAY: plain, wide (16 blocks), ex (cuLaunchKernelEx), cooperative, library (a kernel of a CUlibrary, as cuBLAS and the like have them), fill (a
 // memset beside each kernel), graph (a launch of a graph with a kernel in it).
 #include <time.h>
 #include <unistd.h>
@@ -88,6 +88,8 @@ struct Work {
       config.blockDimX = config.blockDimY = config.blockDimZ = 1;
       config.hStream = stream;
       CHECK(cuLaunchKernelEx(&config, function, parameters, nullptr));
+    } else if (way == "wide") {
+      CHECK(cuLaunchKernel(function, 16, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
     } else {
       CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
     }

@@ -102,7 +102,7 @@ class Suite {
     const char* name;
     void (Suite::*measure)();
   };
-  static const Part kParts[7];
+  static const Part kParts[8];
   bool chosen(const std::string& part) const {
     return suite_.only.empty() || std::find(suite_.only.begin(), suite_.only.end(), part) != suite_.only.end();
   }
@@ -162,6 +162,18 @@ class Suite {
     const double after = alone(shared);
     samples_.add("two", (done[0].at("rate") + done[1].at("rate")) / ((before + after) / 2));
   }
+  // Kernels of many blocks on a device of two multiprocessors, whose threads are programs' as well as the cores are.
+  void partitions() {
+    const Environment device{{"SOFTGPU_THREADS", "2"}};
+    const std::string half = "mode = \"partition\"\ncompute = 50";
+    const Shared whole(suite_, {"compute = 100"}, device), halves(suite_, {half, half}, device);
+    const auto wide = [&](const Shared& shared) { return shared.run({busy("wide", now() + kLead / 2)})[0].at("rate"); };
+    const double before = wide(whole), alone = wide(halves), begin = now() + kLead;
+    const auto done = halves.run({busy("wide", begin), busy("wide", begin)});
+    const double after = wide(whole);
+    samples_.add("partition_alone", 100 * alone / ((before + after) / 2));
+    for (const Values& one : done) samples_.add("partition_beside", 100 * one.at("rate") / alone);
+  }
   void priorities() {
     const Shared shared(suite_, {"priority = \"latency-critical\"", "priority = \"best-effort\""});
     const double first = now() + kLead / 2;
@@ -208,6 +220,7 @@ class Suite {
 const Suite::Part Suite::kParts[] = {
     {"shares", &Suite::shares}, {"hard", &Suite::hard},         {"elastic", &Suite::elastic}, {"two", &Suite::two},
     {"priorities", &Suite::priorities}, {"accounting", &Suite::accounting}, {"memory", &Suite::memory},
+    {"partitions", &Suite::partitions},
 };
 
 std::vector<Figure> Suite::figures() {
@@ -234,6 +247,10 @@ std::vector<Figure> Suite::figures() {
     figures.push_back({"elastic_taken_back", "tcp", samples_.median("taken_back"), "ms", "until its first kernel", 0, {Kind::value_at_most, 100}});
   }
   if (chosen("two")) figures.push_back({"two_clients_throughput", "tcp", samples_.median("two"), "x", "of one alone", 0, {Kind::value_at_least, 0.97}});
+  if (chosen("partitions")) {
+    figures.push_back({"partition_50_alone", "tcp", samples_.median("partition_alone"), "%", "of the whole device", 0});
+    figures.push_back({"partition_50_beside_another", "tcp", samples_.median("partition_beside"), "%", "of it alone", 0});
+  }
   if (chosen("memory")) {
     figures.push_back({"memory_over_quota_32_clients", "tcp", samples_.most("memory_over"), "bytes", "", 0, {Kind::value_at_most, 0}});
     figures.push_back({"memory_left_unused_32_clients", "tcp", samples_.most("memory_left"), "bytes", "", 0, {Kind::value_at_most, 0}});

@@ -9,7 +9,8 @@ TEST_CASE("a quick run of the sharing suite has every figure") {
   INFO(run.output);
   for (const std::string name : {"share_10_90_plain", "share_10_90_ex", "share_10_90_cooperative", "share_10_90_library", "share_10_20_30_40_fill", "share_10_90_graph",
                                  "hard_20_alone", "elastic_lent", "elastic_taken_back", "two_clients_throughput", "latency_critical_p99",
-                                 "accounting_step", "accounting_empty_launch", "memory_over_quota_32_clients", "memory_left_unused_32_clients"}) {
+                                 "accounting_step", "accounting_empty_launch", "memory_over_quota_32_clients", "memory_left_unused_32_clients",
+                                 "partition_50_alone", "partition_50_beside_another"}) {
     INFO(name);
     CHECK(text.find("{\"name\": \"" + name + "\", \"transport\": \"tcp\", \"value\": ") != std::string::npos);
   }
