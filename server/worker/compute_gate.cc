@@ -239,7 +239,7 @@ double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
   double sum = 0;
   for (const auto& lane : gpu.lanes) {
     if (lane->open) sum += std::max(1.0, lane->expected);
-    if (lane->pieces.empty() || lane->strays != 0 || is_blocked(*lane, now)) continue;
+    if (lane->pieces.empty() || lane->strays != 0 || lane->away != 0 || is_blocked(*lane, now)) continue;
     for (const ComputePiece& piece : lane->pieces) sum += std::max(1.0, piece.expected);
     const ComputePiece& front = lane->pieces.front();
     if (lane->front_started) sum -= std::clamp(static_cast<double>(nanoseconds(now - lane->front_since).count()), 0.0, std::max(0.0, front.expected - 1));
@@ -274,7 +274,9 @@ void ComputeGate::pop(ComputeLane& lane) {
   lane.front_since = Clock::now();
   lane.front_started = false;
   if (lane.strays != 0) --lane.strays;
-  add(lane.gpu.use->gpu_nanoseconds, charge(lane, piece));
+  const double used = charge(lane, piece), away = std::min(used, lane.away_nanoseconds);
+  lane.away_nanoseconds = lane.away != 0 ? lane.away_nanoseconds - away : 0;
+  add(lane.gpu.use->gpu_nanoseconds, used - away);
   lane.events->give(piece.start);
 }
 
@@ -384,6 +386,32 @@ void ComputeGate::run_watcher() {
     quota::wait_bell((*page_)->bell, seen, next);
     lock.lock();
   }
+}
+
+void ComputeGate::goes_away(ComputeLane& lane) {
+  {
+    const Lock lock(mutex_);
+    if (lane.away++ == 0) lane.away_since = Clock::now();
+  }
+  changed_.notify_all();
+  quota::ring_bell((*page_)->bell);
+}
+
+void ComputeGate::comes_back(ComputeLane& lane, bool only) {
+  ComputeGpu& gpu = lane.gpu;
+  Lock lock(mutex_);
+  for (Clock::time_point asked{}; !stopped_ && !lane.leaving;) {
+    const TurnWord word{gpu.turn->load(std::memory_order_acquire)};
+    if (word.open()) break;
+    if (word.closed() && Clock::now() - asked > kAskAgain) {
+      asked = Clock::now();
+      ask(gpu);
+    }
+    changed_.wait_for(lock, kAskAgain);
+  }
+  if (only) lane.away_nanoseconds += static_cast<double>(nanoseconds(Clock::now() - lane.away_since).count());
+  if (--lane.away != 0) lane.away_since = Clock::now();
+  gpu.idle_since = {};
 }
 
 void ComputeGate::departing(StreamState& stream) {

@@ -62,6 +62,10 @@ class ComputeGate {
     left(*stream.compute);
     return result;
   }
+  // A node of a graph of the lane's waits for the client, and goes on; `only`: nothing else of the graph can run beside it. Going on it waits
+  // for the turn, if that is gone. A thread of the device's.
+  void goes_away(ComputeLane& lane);
+  void comes_back(ComputeLane& lane, bool only);
   // No command is there. How long the executor may sleep at most.
   std::optional<std::chrono::microseconds> before_sleep();
   // After each command; costs a load.

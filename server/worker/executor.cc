@@ -76,7 +76,7 @@ Executor::Executor(SessionStart& start)
           make_current(api, nullptr);
         });
         if (!told) callbacks.done(id);
-      }),
+      }, [this](ComputeLane& lane, bool begins, bool only) { begins ? compute.goes_away(lane) : compute.comes_back(lane, only); }),
       graphs(*this),
       uploads(start.usage),
       cached_images(start.control, start.image_nonce, start.largest_image),

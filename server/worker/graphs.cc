@@ -109,6 +109,7 @@ CUresult Graphs::add_node(Graph& graph, const NodeWork& work, std::span<const ui
     return result;
   }
   graph.nodes.push_back(node);
+  graph.dependencies.emplace_back(numbers.begin(), numbers.end());
   graph.edges += count;
   edges_ += count;
   ++nodes_;
@@ -124,6 +125,32 @@ void Graphs::hold(Node& node, const NodeWork& work) {
 void Graphs::let_go(Node& node) {
   if (node.event) session_.events.release(std::exchange(node.event, nullptr));
   if (node.callback != 0) session_.callbacks.let_go(std::exchange(node.callback, 0));
+}
+
+// Which nodes that wait for the client have everything else of the graph before them or behind them: GPU time does not go on while
+// they wait. All before: the nodes that nothing so far comes after, they come after. All behind: no later node comes only after earlier
+// ones.
+void Graphs::find_lonely(Graph& graph) {
+  const size_t count = graph.nodes.size();
+  std::vector<bool> all_before(count), has_next(count);
+  size_t ends = 0;
+  for (size_t i = 0; i < count; ++i) {
+    size_t taken = 0;
+    for (const uint32_t before : graph.dependencies[i]) {
+      taken += !has_next[before];
+      has_next[before] = true;
+    }
+    all_before[i] = taken == ends;
+    ends = ends - taken + 1;
+  }
+  auto latest = static_cast<int64_t>(count);  // of what later nodes come after, for each the latest: the earliest such
+  for (size_t i = count; i-- > 0;) {
+    graph.nodes[i].only = all_before[i] && latest >= static_cast<int64_t>(i);
+    const auto& before = graph.dependencies[i];
+    latest = before.empty() ? -1 : std::min<int64_t>(latest, before.back());
+    if (graph.nodes[i].callback != 0 && graph.nodes[i].only) session_.callbacks.only(graph.nodes[i].callback);
+  }
+  graph.dependencies = {};
 }
 
 CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResult& result) {
@@ -144,6 +171,7 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
     end(*graph);
     return outcome;
   }
+  find_lonely(*graph);
   result = {CUDA_GRAPH_INSTANTIATE_SUCCESS, wire::kNoGraphNode};
   graphs_[body.executable] = std::make_unique<Graph>(std::move(*graph));
   return CUDA_SUCCESS;
@@ -174,6 +202,7 @@ CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result
     for (size_t i = 0; i < target->nodes.size() && i < graph->nodes.size(); ++i) {
       std::swap(target->nodes[i].event, graph->nodes[i].event);
       std::swap(target->nodes[i].callback, graph->nodes[i].callback);
+      if (target->nodes[i].callback != 0 && target->nodes[i].only) session_.callbacks.only(target->nodes[i].callback);
     }
   }
   end(*graph);
@@ -215,6 +244,8 @@ CUresult Graphs::change_node(Graph& graph, Node& node, const NodeWork& work) {
       HostCallbacks::Turn* const turn = session_.callbacks.keep(work.callback, context);
       if (!turn) return CUDA_ERROR_OUT_OF_MEMORY;
       after.callback = work.callback;
+      after.only = node.only;
+      if (node.only) session_.callbacks.only(work.callback);
       const CUDA_HOST_NODE_PARAMS host{&HostCallbacks::run, turn};
       result = call(api.cuGraphExecHostNodeSetParams, &host);
       break;
@@ -248,15 +279,15 @@ CUresult Graphs::enable(const wire::SetGraphNode& body) {
 CUresult Graphs::launch(uint64_t executable, StreamState& stream) {
   Graph* const graph = find(executable, true);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  const auto tell_callbacks = [&](bool failed) {
+  const auto for_callbacks = [&](auto&& visit) {
     for (const Node& node : graph->nodes) {
-      if (node.callback != 0) session_.callbacks.launched(node.callback, failed);
+      if (node.callback != 0) visit(node.callback);
     }
   };
   return session_.compute.run(stream, kernel_kind(graph->executable, graph->nodes.size(), 0), [&] {
-    tell_callbacks(false);
+    for_callbacks([&](uint64_t id) { session_.callbacks.launched(id, stream.compute); });
     const CUresult result = session_.api.cuGraphLaunch(graph->executable, stream.stream);
-    if (result != CUDA_SUCCESS) tell_callbacks(true);
+    if (result != CUDA_SUCCESS) for_callbacks([&](uint64_t id) { session_.callbacks.not_launched(id); });
     return result;
   });
 }

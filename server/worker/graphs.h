@@ -56,11 +56,13 @@ class Graphs {
     ContextState* context = nullptr;
     CUevent event = nullptr;         // held
     uint64_t callback = 0;           // kept
+    bool only = false;               // everything else of the graph is before it or behind it
   };
   struct Graph {
     CUgraph object = nullptr;
     CUgraphExec executable = nullptr;  // null: not instantiated yet
     std::vector<Node> nodes;
+    std::vector<std::vector<uint32_t>> dependencies;  // of each node, until it is executable
     uint64_t edges = 0;
     size_t refused = 0;                // nodes that were not kept, since one was wrong
     CUresult wrong = CUDA_SUCCESS;
@@ -74,6 +76,7 @@ class Graphs {
   void hold(Node& node, const NodeWork& work);
   void let_go(Node& node);
   void end(Graph& graph);
+  void find_lonely(Graph& graph);
 
   Executor& session_;
   std::unordered_map<uint64_t, Owner> graphs_;

@@ -16,11 +16,19 @@ HostCallbacks::Turn* HostCallbacks::add(uint64_t id, const void* context) { retu
 
 HostCallbacks::Turn* HostCallbacks::keep(uint64_t id, const void* context) { return add_state(id, context, true); }
 
-void HostCallbacks::launched(uint64_t id, bool failed) {
+void HostCallbacks::only(uint64_t id) {
   const std::lock_guard lock(mutex_);
-  const auto found = callbacks_.find(id);
-  if (found == callbacks_.end()) return;
-  failed ? --found->second.launches : ++found->second.launches;
+  if (const auto found = callbacks_.find(id); found != callbacks_.end()) found->second.only = true;
+}
+
+void HostCallbacks::launched(uint64_t id, std::shared_ptr<ComputeLane> lane) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = callbacks_.find(id); found != callbacks_.end()) found->second.launches.push_back(std::move(lane));
+}
+
+void HostCallbacks::not_launched(uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = callbacks_.find(id); found != callbacks_.end()) found->second.launches.pop_back();
 }
 
 void HostCallbacks::let_go(uint64_t id) {
@@ -28,7 +36,7 @@ void HostCallbacks::let_go(uint64_t id) {
   const auto found = callbacks_.find(id);
   if (found == callbacks_.end()) return;
   found->second.kept = false;
-  if (found->second.launches == 0) callbacks_.erase(found);
+  if (found->second.launches.empty()) callbacks_.erase(found);
 }
 
 void HostCallbacks::remove(uint64_t id) {
@@ -67,15 +75,27 @@ void HostCallbacks::end_all() {
 
 void HostCallbacks::run(void* turn) {
   const auto [self, id, context] = *static_cast<Turn*>(turn);
-  self->tell_(id, context);
   std::unique_lock lock(self->mutex_);
-  self->changed_.wait(lock, [self = self, id = id] {
-    const State& state = self->callbacks_.at(id);
-    return self->ended_ || state.done || state.released;
-  });
-  State& state = self->callbacks_.at(id);
-  if (state.launches != 0) --state.launches;
-  if (state.kept || state.launches != 0) state.done = false;  // until the next launch
+  State& state = self->callbacks_.at(id);  // stays where it is
+  std::shared_ptr<ComputeLane> lane;
+  if (!state.launches.empty()) {
+    lane = std::move(state.launches.front());
+    state.launches.front() = nullptr;
+  }
+  const bool only = state.only;
+  lock.unlock();
+  if (lane) self->waits_(*lane, true, only);
+  self->tell_(id, context);
+  lock.lock();
+  self->changed_.wait(lock, [self = self, &state] { return self->ended_ || state.done || state.released; });
+  const bool over = self->ended_ || state.released;
+  if (lane && !over) {
+    lock.unlock();
+    self->waits_(*lane, false, only);
+    lock.lock();
+  }
+  if (!state.launches.empty()) state.launches.pop_front();
+  if (state.kept || !state.launches.empty()) state.done = false;  // until the next launch
   else self->callbacks_.erase(id);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,13 +13,17 @@
 
 namespace gpupool::worker {
 
+struct ComputeLane;
+
 constexpr size_t kMaxHostCallbacks = 65536;
 
 class HostCallbacks {
  public:
   // Tells the client that the turn of `id` has come; runs on the device's callback thread and must not block for long.
   using Tell = std::function<void(uint64_t id, const void* context)>;
-  explicit HostCallbacks(Tell tell) : tell_(std::move(tell)) {}
+  // A graph's node begins to wait for the client, or has waited; likewise.
+  using Waits = std::function<void(ComputeLane& lane, bool begins, bool only)>;
+  HostCallbacks(Tell tell, Waits waits) : tell_(std::move(tell)), waits_(std::move(waits)) {}
 
   struct Turn {
     HostCallbacks* owner;
@@ -30,8 +35,10 @@ class HostCallbacks {
   void remove(uint64_t id);  // the launch has failed
   // The same for a node of a graph, which has its turn in each launch, one launch after the other.
   Turn* keep(uint64_t id, const void* context);
-  // A launch with it begins; `failed`: it did not.
-  void launched(uint64_t id, bool failed = false);
+  void only(uint64_t id);  // nothing else of the graph can run beside it
+  // A launch with it begins, of a stream that is measured (null: is not).
+  void launched(uint64_t id, std::shared_ptr<ComputeLane> lane);
+  void not_launched(uint64_t id);
   // No more launches; those under way still have theirs.
   void let_go(uint64_t id);
   // False: no such callback.
@@ -47,12 +54,14 @@ class HostCallbacks {
     bool done = false;
     bool kept = false;      // until let_go()
     bool released = false;  // nobody waits for it any more
-    uint64_t launches = 0;  // of a graph's, that are still to come here
+    bool only = false;
+    std::deque<std::shared_ptr<ComputeLane>> launches;  // of a graph's, that are still to come here
   };
 
   Turn* add_state(uint64_t id, const void* context, bool kept);
 
   const Tell tell_;
+  const Waits waits_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unordered_map<uint64_t, State> callbacks_;

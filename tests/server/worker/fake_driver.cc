@@ -498,7 +498,7 @@ FakeDriver::~FakeDriver() { g_driver = nullptr; }
 void* FakeDriver::symbol(const char* name) const {
   if (!stream_memory_operations && std::string_view(name).find("Value32") != std::string_view::npos) return nullptr;
   const auto found = kSymbols.find(name);
-  return found == kSymbols.end() ? nullptr : found->second;
+  return found == kSymbols.end() ? fake_graph_symbol(name) : found->second;
 }
 
 FakeStream* FakeDriver::stream_locked(CUstream stream) {

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -85,6 +86,8 @@ class FakeDriver {
   std::set<void*> pinned;
   std::set<void*> registered;
   std::set<CUmodule> modules;
+  std::set<void*> graphs;
+  std::set<void*> executables;
   std::set<uint64_t> fresh;                                   // of them, never mapped
   std::map<uint64_t, size_t> physical;                        // cuMemCreate
   std::map<uint64_t, std::pair<size_t, uint64_t>> mapped;     // address: size, handle
@@ -105,6 +108,9 @@ class FakeDriver {
   void pump_locked();
   FakeStream* stream_locked(CUstream stream);
 };
+
+// What it has of graphs; null: not that (fake_graphs.cc).
+void* fake_graph_symbol(std::string_view name);
 
 // The one that exists.
 FakeDriver& driver();

@@ -58,6 +58,8 @@ std::vector<Frame> frames(const TestClient& client) {
   CUlaunchAttribute attribute{};
   attribute.id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
   const uint64_t here = client.address(0);
+  const uint64_t graph = make_handle(Kind::graph, 1, 400), executable = make_handle(Kind::graph_exec, 1, 401);
+  const wire::GraphNode fill{wire::GraphNodeKind::fill, 1, sizeof(wire::GraphFill), 0, kContext}, empty{wire::GraphNodeKind::empty, 0, 0, 0, 0};
   return {
       {id(Command::ping), {}},
       {id(Command::move_addresses), bytes_of(wire::MoveAddresses{0, uint64_t{1} << 20})},
@@ -85,6 +87,15 @@ std::vector<Frame> frames(const TestClient& client) {
       {row("cuMemsetD8Async"), bytes_of(here, uint8_t{1}, uint64_t{16}, uint64_t{0})},
       {row("cuMemSetAccess"), bytes_of(here, kPage, uint8_t{1}, uint64_t{1}, CUmemAccessDesc{}, uint64_t{1})},
       {row("cuCtxGetCacheConfig"), bytes_of(uint8_t{1})},
+      {id(Command::graph_nodes), bytes_of(wire::GraphNodes{graph, 2, 0}, empty, fill, uint32_t{0}, wire::GraphFill{here, 8, 1, 1, 8, 1})},
+      {id(Command::instantiate_graph), bytes_of(wire::InstantiateGraph{graph, executable, 0})},
+      {id(Command::set_graph_node), bytes_of(wire::SetGraphNode{executable, 1, 0}, wire::GraphNode{fill.kind, 0, fill.body_bytes, 0, kContext},
+                                             wire::GraphFill{here, 8, 1, 1, 8, 1})},
+      {id(Command::enable_graph_node), bytes_of(wire::SetGraphNode{executable, 1, 0})},
+      {id(Command::launch_graph), bytes_of(wire::LaunchGraph{executable, 0})},
+      {id(Command::upload_graph), bytes_of(wire::LaunchGraph{executable, 0})},
+      {id(Command::update_graph), bytes_of(wire::UpdateGraph{executable, graph})},
+      {id(Command::destroy_graph), bytes_of(wire::DestroyGraph{executable})},
       {id(Command::free_memory), bytes_of(wire::FreeMemory{here, kPage, wire::kAllStreams})},
       {id(Command::reset_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
       {id(Command::goodbye), {}},

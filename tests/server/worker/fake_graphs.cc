@@ -1,0 +1,163 @@
+// The fake driver's graphs: nodes in the order in which they were added, executed one after the other.
+#include <map>
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+
+#include "tests/server/worker/fake_driver.h"
+
+namespace gpupool::worker::test {
+namespace {
+
+using Work = std::function<CUresult(CUstream)>;
+
+struct FakeNode {
+  Work work;
+};
+struct FakeGraph {
+  std::vector<std::unique_ptr<FakeNode>> nodes;
+};
+struct FakeExecutable {
+  std::vector<std::pair<CUgraphNode, Work>> nodes;
+  std::map<CUgraphNode, bool> disabled;
+};
+
+template <class T>
+T real(const char* name) {
+  return reinterpret_cast<T>(driver().symbol(name));
+}
+FakeGraph& graph_of(CUgraph graph) { return *reinterpret_cast<FakeGraph*>(graph); }
+FakeExecutable& executable_of(CUgraphExec executable) { return *reinterpret_cast<FakeExecutable*>(executable); }
+
+CUresult create(CUgraph* graph, unsigned) {
+  auto* const made = new FakeGraph;
+  *graph = reinterpret_cast<CUgraph>(made);
+  return driver().locked([&] { return driver().graphs.insert(made), CUDA_SUCCESS; });
+}
+CUresult destroy(CUgraph graph) {
+  const bool known = driver().locked([&] { return driver().graphs.erase(graph) == 1; });
+  if (!known) return CUDA_ERROR_INVALID_VALUE;
+  delete &graph_of(graph);
+  return CUDA_SUCCESS;
+}
+CUresult add(CUgraphNode* node, CUgraph graph, Work work) {
+  auto& nodes = graph_of(graph).nodes;
+  nodes.push_back(std::make_unique<FakeNode>(FakeNode{std::move(work)}));
+  *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
+  return CUDA_SUCCESS;
+}
+
+Work kernel_work(const CUDA_KERNEL_NODE_PARAMS* params) {
+  const auto* const extra = params->extra;
+  std::vector<std::byte> bytes;
+  if (extra) bytes.assign(static_cast<std::byte*>(extra[1]), static_cast<std::byte*>(extra[1]) + *static_cast<size_t*>(extra[3]));
+  return [function = params->func ? params->func : reinterpret_cast<CUfunction>(params->kern), grid = params->gridDimX, bytes](CUstream stream) mutable {
+    size_t size = bytes.size();
+    void* packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, bytes.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+    return real<decltype(&cuLaunchKernel)>("cuLaunchKernel")(function, grid, 1, 1, 1, 1, 1, 0, stream, nullptr, size ? packed : nullptr);
+  };
+}
+Work fill_work(const CUDA_MEMSET_NODE_PARAMS* params) {
+  return [params = *params](CUstream stream) {
+    return real<decltype(&cuMemsetD8Async)>("cuMemsetD8Async")(params.dst, static_cast<unsigned char>(params.value), params.width, stream);
+  };
+}
+Work host_work(const CUDA_HOST_NODE_PARAMS* params) {
+  return [params = *params](CUstream stream) {
+    return real<decltype(&cuLaunchHostFunc)>("cuLaunchHostFunc")(stream, params.fn, params.userData);
+  };
+}
+
+CUresult add_kernel(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, const CUDA_KERNEL_NODE_PARAMS* params) {
+  return add(node, graph, kernel_work(params));
+}
+CUresult add_fill(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
+  return add(node, graph, fill_work(params));
+}
+CUresult add_copy(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, const CUDA_MEMCPY3D*, CUcontext) {
+  return add(node, graph, [](CUstream) { return CUDA_SUCCESS; });
+}
+CUresult add_host(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, const CUDA_HOST_NODE_PARAMS* params) {
+  return add(node, graph, host_work(params));
+}
+CUresult add_empty(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t) {
+  return add(node, graph, [](CUstream) { return CUDA_SUCCESS; });
+}
+CUresult add_event(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, CUevent) {
+  return add(node, graph, [](CUstream) { return CUDA_SUCCESS; });
+}
+CUresult instantiate(CUgraphExec* executable, CUgraph graph, unsigned long long) {
+  auto* const made = new FakeExecutable;
+  for (const auto& node : graph_of(graph).nodes) made->nodes.emplace_back(reinterpret_cast<CUgraphNode>(node.get()), node->work);
+  *executable = reinterpret_cast<CUgraphExec>(made);
+  return driver().locked([&] { return driver().executables.insert(made), CUDA_SUCCESS; });
+}
+CUresult destroy_executable(CUgraphExec executable) {
+  const bool known = driver().locked([&] { return driver().executables.erase(executable) == 1; });
+  if (!known) return CUDA_ERROR_INVALID_VALUE;
+  delete &executable_of(executable);
+  return CUDA_SUCCESS;
+}
+CUresult launch(CUgraphExec handle, CUstream stream) {
+  FakeExecutable& executable = executable_of(handle);
+  for (auto& [node, work] : executable.nodes) {
+    if (executable.disabled[node]) continue;
+    if (const CUresult result = work(stream); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult set(CUgraphExec handle, CUgraphNode node, Work work) {
+  for (auto& [known, before] : executable_of(handle).nodes) {
+    if (known == node) before = work;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult set_kernel(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) { return set(executable, node, kernel_work(params)); }
+CUresult set_fill(CUgraphExec executable, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
+  return set(executable, node, fill_work(params));
+}
+CUresult set_host(CUgraphExec executable, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* params) { return set(executable, node, host_work(params)); }
+CUresult enable(CUgraphExec executable, CUgraphNode node, unsigned enabled) {
+  executable_of(executable).disabled[node] = enabled == 0;
+  return CUDA_SUCCESS;
+}
+CUresult update(CUgraphExec handle, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
+  auto& nodes = executable_of(handle).nodes;
+  if (nodes.size() != graph_of(graph).nodes.size()) {
+    info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  }
+  for (size_t i = 0; i < nodes.size(); ++i) nodes[i].second = graph_of(graph).nodes[i]->work;
+  info->result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+  return CUDA_SUCCESS;
+}
+
+#define FAKE(name, function) {#name, reinterpret_cast<void*>(static_cast<decltype(&::name)>(&function))}
+const std::unordered_map<std::string_view, void*> kSymbols = {
+    FAKE(cuGraphCreate, create),
+    FAKE(cuGraphDestroy, destroy),
+    FAKE(cuGraphAddKernelNode_v2, add_kernel),
+    FAKE(cuGraphAddMemsetNode, add_fill),
+    FAKE(cuGraphAddMemcpyNode, add_copy),
+    FAKE(cuGraphAddHostNode, add_host),
+    FAKE(cuGraphAddEmptyNode, add_empty),
+    FAKE(cuGraphAddEventRecordNode, add_event),
+    FAKE(cuGraphAddEventWaitNode, add_event),
+    FAKE(cuGraphInstantiateWithFlags, instantiate),
+    FAKE(cuGraphExecDestroy, destroy_executable),
+    FAKE(cuGraphLaunch, launch),
+    FAKE(cuGraphExecKernelNodeSetParams_v2, set_kernel),
+    FAKE(cuGraphExecMemsetNodeSetParams, set_fill),
+    FAKE(cuGraphExecHostNodeSetParams, set_host),
+    FAKE(cuGraphNodeSetEnabled, enable),
+    FAKE(cuGraphExecUpdate_v2, update),
+};
+
+}  // namespace
+
+void* fake_graph_symbol(std::string_view name) {
+  const auto found = kSymbols.find(name);
+  return found == kSymbols.end() ? nullptr : found->second;
+}
+
+}  // namespace gpupool::worker::test

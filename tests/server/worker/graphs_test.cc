@@ -1,0 +1,190 @@
+// Graphs in the worker: what a client describes is built, checked and executed; what it should not is refused; nothing is left.
+#include "server/worker/graphs.h"
+
+#include <cstring>
+
+#include "tests/server/worker/test_client.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker::test;
+using cuda::Kind;
+using cuda::make_handle;
+using wire::Command;
+using NodeKind = wire::GraphNodeKind;
+
+namespace {
+
+constexpr uint64_t kGraph = make_handle(Kind::graph, 1, 500), kOther = make_handle(Kind::graph, 1, 501);
+constexpr uint64_t kExecutable = make_handle(Kind::graph_exec, 1, 502);
+constexpr uint64_t kPage = FakeDriver::kGranularity;
+
+// Nodes as the client sends them.
+struct Nodes {
+  uint32_t count = 0;
+  wire::Buffer bytes;
+  Nodes& add(NodeKind kind, const wire::Buffer& body, const std::vector<uint32_t>& dependencies = {}, uint64_t context = kContext) {
+    wire::Writer writer(bytes);
+    writer.put(wire::GraphNode{kind, static_cast<uint32_t>(dependencies.size()), static_cast<uint32_t>(body.size()), 0, context});
+    writer.put_bytes(dependencies.data(), dependencies.size() * sizeof(uint32_t));
+    writer.put_bytes(body.data(), body.size());
+    ++count;
+    return *this;
+  }
+  wire::Buffer of(uint64_t graph) const {
+    auto body = bytes_of(wire::GraphNodes{graph, count, 0});
+    body.insert(body.end(), bytes.begin(), bytes.end());
+    return body;
+  }
+};
+
+struct Fixture {
+  Fixture() {
+    client.retain();
+    client.create_stream(0);
+    client.map(0, kPage);
+  }
+  ~Fixture() {
+    CHECK(client.finish() == (ends_well ? 0 : 1));
+    CHECK(client.fake.graphs.empty());
+    CHECK(client.fake.executables.empty());
+    CHECK(client.fake.events.empty());
+    CHECK(client.fake.physical.empty());
+  }
+  wire::Buffer fill(uint64_t offset, uint64_t bytes, uint32_t value) const {
+    return bytes_of(wire::GraphFill{client.address(offset), bytes, value, 1, bytes, 1});
+  }
+  void describe(uint64_t graph, const Nodes& nodes) { client.send(Command::graph_nodes, nodes.of(graph)); }
+  CUresult instantiate(uint64_t graph = kGraph, wire::GraphResult* result = nullptr) {
+    const Message reply = client.reply(client.send(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{graph, kExecutable, 0}), true));
+    if (result) *result = reply.as<wire::GraphResult>();
+    return static_cast<CUresult>(reply.header.result);
+  }
+  CUresult launch() { return client.ask(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(0)})); }
+  std::byte at(uint64_t offset) {
+    const auto data = client.data(client.copy_out(stream_handle(0), offset, 1));
+    return data.at(0);
+  }
+  TestClient client;
+  bool ends_well = true;
+};
+
+wire::Buffer set_node(uint32_t number, NodeKind kind, const wire::Buffer& body) {
+  auto made = bytes_of(wire::SetGraphNode{kExecutable, number, 0}, wire::GraphNode{kind, 0, static_cast<uint32_t>(body.size()), 0, kContext});
+  made.insert(made.end(), body.begin(), body.end());
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(Fixture, "a graph is described in parts, executed many times, changed and given up") {
+  describe(kGraph, Nodes().add(NodeKind::empty, {}, {}, 0).add(NodeKind::fill, fill(0, 16, 1), {0}));
+  describe(kGraph, Nodes().add(NodeKind::fill, fill(8, 16, 2), {0, 1}));
+  REQUIRE(instantiate() == CUDA_SUCCESS);
+  CHECK(client.fake.locked([&] { return client.fake.executables.size(); }) == 1);
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(at(7) == std::byte{1});
+  CHECK(at(8) == std::byte{2});
+  CHECK(client.ask(Command::set_graph_node, set_node(2, NodeKind::fill, fill(0, 16, 3))) == CUDA_SUCCESS);
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(at(0) == std::byte{3});
+  CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 2, 0})) == CUDA_SUCCESS);
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(at(0) == std::byte{1});
+  describe(kOther, Nodes().add(NodeKind::empty, {}, {}, 0).add(NodeKind::fill, fill(0, 16, 9), {0}).add(NodeKind::fill, fill(8, 16, 2), {0, 1}));
+  CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther})) == CUDA_SUCCESS);
+  CHECK(client.fake.locked([&] { return client.fake.graphs.size(); }) == 1);
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(at(0) == std::byte{9});
+  CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable})) == CUDA_SUCCESS);
+  CHECK(launch() == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE_METHOD(Fixture, "a node of the client's has its turn in each launch, one after the other") {
+  describe(kGraph, Nodes().add(NodeKind::host, bytes_of(wire::GraphHost{7})).add(NodeKind::fill, fill(0, 1, 5), {0}).add(NodeKind::host, bytes_of(wire::GraphHost{8}), {1}));
+  REQUIRE(instantiate() == CUDA_SUCCESS);
+  for (int i = 0; i < 3; ++i) client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(0)}));
+  for (int i = 0; i < 3; ++i) {
+    for (const uint64_t callback : {7, 8}) {
+      const Message told = client.receive();
+      CHECK(told.header.kind == wire::MessageKind::host_callback);
+      CHECK(told.as<uint64_t>() == callback);
+      CHECK(client.silent());
+      // The executable is gone while two launches are under way.
+      if (i == 1 && callback == 7) client.send(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable}));
+      client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{callback, 0}));
+    }
+  }
+  CHECK(client.ask(Command::synchronize_stream, bytes_of(stream_handle(0))) == CUDA_SUCCESS);
+  // Its numbers are free again.
+  describe(kGraph, Nodes().add(NodeKind::host, bytes_of(wire::GraphHost{7})));
+  CHECK(instantiate() == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(Fixture, "a session that ends in a launch leaves nothing") {
+  describe(kGraph, Nodes().add(NodeKind::host, bytes_of(wire::GraphHost{7})));
+  REQUIRE(instantiate() == CUDA_SUCCESS);
+  client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(0)}));
+  CHECK(client.receive().header.kind == wire::MessageKind::host_callback);
+  describe(kOther, Nodes().add(NodeKind::fill, fill(0, 1, 1)));
+}
+
+TEST_CASE_METHOD(Fixture, "what is wrong with a node is told by the command that uses the graph") {
+  const auto is_refused = [&](const wire::Buffer& body, NodeKind kind, CUresult expected, uint64_t context = kContext) {
+    describe(kGraph, Nodes().add(NodeKind::empty, {}, {}, 0).add(kind, body, {0}, context).add(NodeKind::empty, {}, {0, 1}, 0));
+    wire::GraphResult result{};
+    CHECK(instantiate(kGraph, &result) == expected);
+    CHECK(result.result == CUDA_GRAPH_INSTANTIATE_ERROR);
+    CHECK(result.node == 1);
+  };
+  is_refused(fill(client.fake.range_size - 4, 16, 1), NodeKind::fill, CUDA_ERROR_INVALID_VALUE);
+  is_refused(bytes_of(wire::GraphFill{0x1000, 16, 0, 1, 16, 1}), NodeKind::fill, CUDA_ERROR_INVALID_VALUE);
+  is_refused(bytes_of(wire::GraphFill{client.address(0), ~0ull, 0, 4, ~0ull / 2, ~0ull}), NodeKind::fill, CUDA_ERROR_INVALID_VALUE);
+  is_refused(bytes_of(wire::GraphFill{client.address(0), 16, 0, 3, 4, 1}), NodeKind::fill, CUDA_ERROR_INVALID_VALUE);
+  is_refused(fill(0, 4, 1), NodeKind::fill, CUDA_ERROR_INVALID_CONTEXT, kContext + 16);
+  is_refused(bytes_of(wire::GraphCopy{client.address(0), 8, 1, client.address(client.fake.range_size - 8), 8, 1, 16, 1, 1}), NodeKind::copy, CUDA_ERROR_INVALID_VALUE);
+  is_refused(bytes_of(wire::GraphCopy{client.address(0), 8, ~0ull, client.address(16), 8, ~0ull, 8, 2, ~0ull}), NodeKind::copy, CUDA_ERROR_INVALID_VALUE);
+  is_refused(bytes_of(wire::GraphEvent{event_handle(0)}), NodeKind::event_wait, CUDA_ERROR_INVALID_HANDLE);
+  is_refused(client.launch_body(make_handle(Kind::function, 1, 9), 0, {}), NodeKind::kernel, CUDA_ERROR_INVALID_HANDLE);
+  // An event that a graph names stays while the graph does.
+  client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
+  describe(kGraph, Nodes().add(NodeKind::event_record, bytes_of(wire::GraphEvent{event_handle(0)})));
+  REQUIRE(instantiate() == CUDA_SUCCESS);
+  CHECK(client.ask("cuEventDestroy_v2", bytes_of(event_handle(0))) == CUDA_SUCCESS);
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(client.fake.event_count() >= 1);
+}
+
+TEST_CASE_METHOD(Fixture, "handles and numbers that are nothing are refused") {
+  CHECK(launch() == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(instantiate() == CUDA_ERROR_INVALID_HANDLE);
+  describe(kGraph, Nodes().add(NodeKind::fill, fill(0, 1, 1)));
+  CHECK(client.ask(Command::launch_graph, bytes_of(wire::LaunchGraph{kGraph, stream_handle(0)})) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kGraph, kGraph})) == CUDA_ERROR_INVALID_HANDLE);
+  describe(kGraph, Nodes().add(NodeKind::fill, fill(0, 1, 1)));
+  REQUIRE(instantiate() == CUDA_SUCCESS);
+  CHECK(client.ask(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream_handle(9)})) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(client.ask(Command::set_graph_node, set_node(1, NodeKind::fill, fill(0, 1, 1))) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::set_graph_node, set_node(0, NodeKind::host, bytes_of(wire::GraphHost{3}))) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 1, 1})) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(instantiate(kOther) == CUDA_ERROR_INVALID_HANDLE);
+  // The context's end is the end of what uses it.
+  CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(Fixture, "graphs that cannot be end the session") {
+  ends_well = false;
+  const auto dependencies = GENERATE(std::vector<uint32_t>{1}, std::vector<uint32_t>{0, 0}, std::vector<uint32_t>{~0u});
+  describe(kGraph, Nodes().add(NodeKind::empty, {}, {}, 0).add(NodeKind::empty, {}, dependencies, 0));
+}
+
+TEST_CASE_METHOD(Fixture, "bodies that do not fit end the session") {
+  ends_well = false;
+  switch (GENERATE(0, 1, 2, 3, 4)) {
+    case 0: describe(kGraph, Nodes().add(NodeKind::fill, bytes_of(uint64_t{1}))); break;
+    case 1: describe(kGraph, Nodes().add(static_cast<NodeKind>(99), {})); break;
+    case 2: client.send(Command::graph_nodes, bytes_of(wire::GraphNodes{kGraph, 3, 0})); break;
+    case 3: client.send(Command::graph_nodes, bytes_of(wire::GraphNodes{kGraph, 1, 0}, wire::GraphNode{NodeKind::empty, ~0u, ~0u, 0, 0})); break;
+    case 4: describe(kGraph, Nodes().add(NodeKind::memory_operations, bytes_of(uint64_t{1}))); break;
+  }
+}
