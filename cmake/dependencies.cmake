@@ -38,6 +38,10 @@ add_library(prometheus INTERFACE)
 target_link_libraries(prometheus INTERFACE ${LIBRARY_prometheus-cpp-core})
 find_path(NLOHMANN_JSON_INCLUDE_DIR nlohmann/json.hpp REQUIRED)
 
+# SQLite (libsqlite3-dev), the scheduler's store.
+find_path(SQLITE_INCLUDE_DIR sqlite3.h REQUIRED)
+find_library(LIBRARY_sqlite3 NAMES sqlite3 REQUIRED)
+
 # toml++ (libtomlplusplus-dev), protozero (libprotozero-dev): header-only.
 find_path(TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h REQUIRED)
 find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_reader.hpp REQUIRED)

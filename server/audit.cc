@@ -1,12 +1,6 @@
 #include "server/audit.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
-#include <utility>
 
 namespace gpupool::server {
 namespace {
@@ -25,20 +19,6 @@ uint64_t most(const quota::SessionPage& page, std::atomic<uint64_t> quota::Sessi
 }
 
 }  // namespace
-
-Audit::~Audit() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-Result<void> Audit::open() {
-  if (file_.empty()) return {};
-  const int opened = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
-  if (opened < 0) {
-    return Error{ErrorCode::unavailable, "cannot open the audit file '" + file_ + "': " + std::generic_category().message(errno)};
-  }
-  if (const int old = std::exchange(descriptor_, opened); old >= 0) ::close(old);
-  return {};
-}
 
 void Audit::started(const SessionView& session, const quota::Quota& quota) {
   const Client& client = session.client;
@@ -82,7 +62,7 @@ void Audit::ended(const SessionView& session, const std::string& reason, bool cr
 
 // The log has the front door's line.
 void Audit::denied(const Client& client, const Refusal& refusal) {
-  append("session_denied", {{"client", client.address},
+  file_.append("session_denied", {{"client", client.address},
                             {"transport", client.transport},
                             {"host", client.host},
                             {"pid", client.pid},
@@ -93,14 +73,7 @@ void Audit::denied(const Client& client, const Refusal& refusal) {
 
 void Audit::write(log::Level level, std::string_view event, std::initializer_list<log::Field> fields) {
   log::write(level, event, fields);
-  append(event, fields);
-}
-
-void Audit::append(std::string_view event, std::initializer_list<log::Field> fields) {
-  if (descriptor_ < 0) return;
-  const std::string line = log::json_line(event, fields);
-  if (::write(descriptor_, line.data(), line.size()) == static_cast<ssize_t>(line.size())) return;
-  log::error("audit_failed", {{"file", file_}, {"reason", std::generic_category().message(errno)}});
+  file_.append(event, fields);
 }
 
 }  // namespace gpupool::server

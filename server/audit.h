@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 
+#include "server/log/audit_file.h"
 #include "server/log/log.h"
 #include "server/quota/quota.h"
 #include "server/refusal.h"
@@ -13,22 +14,17 @@ namespace gpupool::server {
 class Audit {
  public:
   explicit Audit(std::string file) : file_(std::move(file)) {}  // empty: none
-  ~Audit();
-  Audit(const Audit&) = delete;
-  Audit& operator=(const Audit&) = delete;
 
   // Again after a rotation; on failure the old file stays in use.
-  Result<void> open();
+  Result<void> open() { return file_.open(); }
   void started(const SessionView& session, const quota::Quota& quota);
   void ended(const SessionView& session, const std::string& reason, bool crashed);
   void denied(const Client& client, const Refusal& refusal);
 
  private:
   void write(log::Level level, std::string_view event, std::initializer_list<log::Field> fields);
-  void append(std::string_view event, std::initializer_list<log::Field> fields);
 
-  const std::string file_;
-  int descriptor_ = -1;
+  AuditFile file_;
 };
 
 }  // namespace gpupool::server

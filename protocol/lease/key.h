@@ -19,6 +19,7 @@ class PublicKey {
   const std::string& id() const { return id_; }  // SignedLease.key_id
   bool verify(std::string_view message, std::string_view signature) const;
   std::string pem() const;
+  std::string raw() const { return {raw_.begin(), raw_.end()}; }
   bool operator==(const PublicKey& other) const { return raw_ == other.raw_; }
 
  private:

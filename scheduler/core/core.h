@@ -37,7 +37,8 @@ class Core {
   Result<void> restore(const std::vector<std::pair<std::string, std::string>>& stored, Time now);
   void configure(const std::vector<ConfiguredTenant>& tenants, Time now);  // at first, and whenever it is another
 
-  // Holders. `arrived`: of the ticket, if there is one. The caller has checked tickets and secrets.
+  // Holders. `arrived`: of the ticket, if there is one. The caller has checked tickets and secrets. Only the secret says whose a lease is
+  // where resume()'s tenant is empty.
   void request(Stream stream, const std::string& tenant, const pool::Request& request, std::optional<Time> arrived, Time now);
   void resume(Stream stream, const std::string& tenant, const LeaseId& lease, Time now);
   void release(Stream stream, Time now);

@@ -36,6 +36,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   waiter.tenant = name;
   waiter.request = request;
   waiter.request.clear_ticket();
+  waiter.request.clear_tenant();
   waiter.arrived = arrived.value_or(now);
   waiter.shape = std::move(shape);
   queue_.add(std::move(waiter));
@@ -264,7 +265,7 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
 
 void Core::resume(Stream stream, const std::string& name, const LeaseId& id, Time now) {
   Lease* const lease = find_lease(id);
-  if (!lease || lease->tenant != name) {
+  if (!lease || (!name.empty() && lease->tenant != name)) {
     pool::Ended ended;
     ended.set_why(pool::Ended::EXPIRED);
     ended.set_reason("the lease is over: it ended while its holder was away");

@@ -10,18 +10,13 @@
 #include "protocol/control/lease.pb.h"
 #include "protocol/control/pool.pb.h"
 #include "protocol/control/pool_admin.pb.h"
+#include "scheduler/store/write.h"
 
 namespace gpupool::scheduler {
 
 using Time = int64_t;        // milliseconds, by the caller's clock, which never runs backwards
 using LeaseId = std::string;  // 16 bytes
 using Stream = uint64_t;     // a holder's or a node's connection; the caller gives the numbers, none twice; 0: none
-
-// To be stored before anything of the same Effects is said. No value: to be deleted.
-struct Write {
-  std::string key;
-  std::optional<std::string> value;
-};
 
 struct Refusal {
   enum class Kind { invalid, exhausted, denied, busy };
@@ -65,7 +60,7 @@ struct Note {
 };
 
 struct Effects {
-  std::vector<Write> writes;
+  std::vector<Write> writes;  // to be stored before anything else of it is said
   std::vector<ToHolder> holders;
   std::vector<ToNode> nodes;
   std::vector<Note> notes;

@@ -31,10 +31,8 @@ Result<void> Administration::serve_metrics(const std::string& address) {
   auto server = HttpServer::listen(context_, address, [this](const std::string& path) { return answer(path); });
   if (!server) return server.error();
   http_ = std::move(*server);
-  const auto endpoint = http_->endpoint();
-  const std::string host = endpoint.address().is_v6() ? "[" + endpoint.address().to_string() + "]" : endpoint.address().to_string();
-  log::info("metrics", {{"url", "http://" + host + ":" + std::to_string(endpoint.port()) + "/metrics"}});
-  if (!endpoint.address().is_loopback()) {
+  log::info("metrics", {{"url", "http://" + text_of(http_->endpoint()) + "/metrics"}});
+  if (!http_->endpoint().address().is_loopback()) {
     log::warning("metrics_open", {{"reason", "whoever reaches this address can read the metrics, tenants' names among them"}});
   }
   return {};

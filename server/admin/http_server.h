@@ -21,6 +21,8 @@ struct HttpResponse {
   std::string type = "text/plain; charset=utf-8";
 };
 
+std::string text_of(const asio::ip::tcp::endpoint& endpoint);  // as in addresses
+
 class HttpServer {
  public:
   using Answer = std::function<HttpResponse(const std::string& path)>;

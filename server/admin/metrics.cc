@@ -1,58 +1,16 @@
 #include "server/admin/metrics.h"
 
-#include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
-
-#include <vector>
+#include "server/admin/metrics_page.h"
 
 namespace gpupool::server {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 double seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 double seconds_of_ms(int64_t milliseconds) { return static_cast<double>(milliseconds) * 1e-3; }
 
-using Labels = std::vector<ClientMetric::Label>;
-
-class Page {
- public:
-  class Family {
-   public:
-    explicit Family(MetricFamily& family) : family_(family) {}
-    void add(Labels labels, double value) {
-      ClientMetric metric;
-      metric.label = std::move(labels);
-      if (family_.type == MetricType::Counter) metric.counter.value = value;
-      else metric.gauge.value = value;
-      family_.metric.push_back(std::move(metric));
-    }
-
-   private:
-    MetricFamily& family_;
-  };
-  // Valid until the next.
-  Family gauge(const char* name, const char* help) { return make(name, help, MetricType::Gauge); }
-  Family counter(const char* name, const char* help) { return make(name, help, MetricType::Counter); }
-  // Without labels.
-  void gauge(const char* name, const char* help, double value) { gauge(name, help).add({}, value); }
-  void counter(const char* name, const char* help, double value) { counter(name, help).add({}, value); }
-  std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
-
- private:
-  Family make(const char* name, const char* help, MetricType type) {
-    families_.emplace_back();
-    families_.back().name = std::string("gpupool_") + name;
-    families_.back().help = help;
-    families_.back().type = type;
-    return Family(families_.back());
-  }
-  std::vector<MetricFamily> families_;
-};
-
-void add_poold(const admin::Poold& poold, Page& page) {
+void add_poold(const admin::Poold& poold, MetricsPage& page) {
   page.gauge("build_info", "Always 1.").add({{"version", poold.version()}}, 1);
   page.gauge("ready", "1: a new session would be served.", poold.ready());
   page.gauge("start_time_seconds", "When poold started, since 1970.", seconds_of_ms(poold.started_ms()));
@@ -137,7 +95,7 @@ const Row<admin::Tenant> kTenantRows[] = {
 #undef VALUE
 
 template <class Message, size_t n>
-void add_rows(const Row<Message> (&rows)[n], Page& page, const auto& for_each) {
+void add_rows(const Row<Message> (&rows)[n], MetricsPage& page, const auto& for_each) {
   for (const Row<Message>& row : rows) {
     auto family = row.type == kCounter ? page.counter(row.name, row.help) : page.gauge(row.name, row.help);
     for_each([&](const Message& message, Labels labels) { family.add(std::move(labels), row.value(message)); });
@@ -151,7 +109,7 @@ Labels labels_of(const admin::Session& session) {
 }  // namespace
 
 std::string metrics_text(const admin::Snapshot& snapshot) {
-  Page page;
+  MetricsPage page;
   add_poold(snapshot.poold(), page);
 
   auto info = page.gauge("gpu_info", "Always 1.");

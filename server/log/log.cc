@@ -115,7 +115,7 @@ void start(int descriptor, Level level, Format format, std::string component) {
 
 namespace {
 
-std::string text_of(bool json, std::string_view event, std::initializer_list<Field> fields) {
+std::string text_of(bool json, std::string_view event, std::span<const Field> fields) {
   std::string line;
   if (json) {
     line = "\"event\":";
@@ -144,7 +144,7 @@ std::string text_of(bool json, std::string_view event, std::initializer_list<Fie
 
 }  // namespace
 
-std::string json_line(std::string_view event, std::initializer_list<Field> fields) {
+std::string json_line(std::string_view event, std::span<const Field> fields) {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
   tm utc{};
@@ -155,7 +155,7 @@ std::string json_line(std::string_view event, std::initializer_list<Field> field
   return "{\"time\":\"" + std::string(seconds) + milliseconds + "Z\"," + text_of(true, event, fields) + "}\n";
 }
 
-void write(Level level, std::string_view event, std::initializer_list<Field> fields) {
+void write(Level level, std::string_view event, std::span<const Field> fields) {
   if (g_state == nullptr || !g_state->logger->should_log(to_spdlog(level))) return;
   const std::string line = text_of(g_state->format == Format::json, event, fields);
   g_state->logger->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -26,12 +27,15 @@ struct Field {
   Field(std::string_view key, T value) : key(key), value(std::to_string(value)), quoted(false) {}
 };
 
-// `component` stands in every line: "poold" or "worker". The descriptor stays the caller's.
+// `component` stands in every line: "poold", for example. The descriptor stays the caller's.
 void start(int descriptor, Level level, Format format, std::string component);
-void write(Level level, std::string_view event, std::initializer_list<Field> fields);
+void write(Level level, std::string_view event, std::span<const Field> fields);
+inline void write(Level level, std::string_view event, std::initializer_list<Field> fields) {
+  write(level, event, std::span(fields.begin(), fields.size()));
+}
 
 // A line of JSON with the time, the event and the fields, for another file than the log.
-std::string json_line(std::string_view event, std::initializer_list<Field> fields);
+std::string json_line(std::string_view event, std::span<const Field> fields);
 
 inline void debug(std::string_view event, std::initializer_list<Field> fields = {}) {
   write(Level::debug, event, fields);

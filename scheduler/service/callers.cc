@@ -1,0 +1,174 @@
+#include "scheduler/service/callers.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "protocol/lease/token.h"
+#include "server/tenants/token.h"
+#include "server/tenants/units.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
+
+constexpr const char* kRoleNames[] = {"tenant", "node", "operator"};
+
+Result<uint64_t> to_number(const toml::node& node, Result<uint64_t> (*parse)(std::string_view)) {
+  if (const auto number = node.value_exact<int64_t>()) {
+    if (*number < 0) return wrong("must not be negative");
+    return static_cast<uint64_t>(*number);
+  }
+  const auto text = node.value_exact<std::string>();
+  if (!text || !parse) return wrong(parse ? "must be a number, or a text with a unit" : "must be a number");
+  return parse(*text);
+}
+
+Result<void> read_limit(const std::string& key, const toml::node& node, pool::TenantQuota& quota) {
+  const auto set = [&](auto change, uint64_t highest, Result<uint64_t> (*parse)(std::string_view) = nullptr) -> Result<void> {
+    const auto number = to_number(node, parse);
+    if (!number) return number.error();
+    if (*number > highest) return wrong("is too large");
+    change(*number);
+    return {};
+  };
+  constexpr uint64_t kMost32 = std::numeric_limits<uint32_t>::max(), kMost64 = std::numeric_limits<uint64_t>::max();
+  if (key == "compute_milli") return set([&](uint64_t n) { quota.set_compute_milli(n); }, kMost64);
+  if (key == "gpus") return set([&](uint64_t n) { quota.set_compute_milli(n * kWholeGpu); }, kMost32);
+  if (key == "memory") return set([&](uint64_t n) { quota.set_memory_bytes(n); }, kMost64, server::parse_size);
+  if (key == "leases") return set([&](uint64_t n) { quota.set_leases(static_cast<uint32_t>(n)); }, kMost32);
+  if (key == "waiting") return set([&](uint64_t n) { quota.set_waiting(static_cast<uint32_t>(n)); }, kMost32);
+  if (key == "weight") return set([&](uint64_t n) { quota.set_weight(static_cast<uint32_t>(n)); }, kMost32);
+  if (key == "sessions") return set([&](uint64_t n) { quota.set_sessions(static_cast<uint32_t>(n)); }, kMost32);
+  if (key == "bandwidth_to_device") return set([&](uint64_t n) { quota.set_to_device_bytes_per_second(n); }, kMost64, server::parse_rate);
+  if (key == "bandwidth_to_host") return set([&](uint64_t n) { quota.set_to_host_bytes_per_second(n); }, kMost64, server::parse_rate);
+  if (key == "highest_priority") {
+    const std::string name = node.value_exact<std::string>().value_or("");
+    if (name == "best-effort") quota.set_highest_priority(lease::BEST_EFFORT);
+    else if (name == "normal") quota.set_highest_priority(lease::NORMAL);
+    else if (name == "latency-critical") quota.set_highest_priority(lease::LATENCY_CRITICAL);
+    else return wrong("must be one of best-effort, normal, latency-critical");
+    return {};
+  }
+  return wrong("unknown key; a quota has gpus, compute_milli, memory, leases, waiting, weight, highest_priority, sessions, "
+               "bandwidth_to_device, bandwidth_to_host");
+}
+
+Result<pool::TenantQuota> read_quota(const toml::node& node) {
+  const toml::table* const table = node.as_table();
+  if (!table) return wrong("quota: must be a table");
+  pool::TenantQuota quota;
+  for (const auto& [key, value] : *table) {
+    if (const auto read = read_limit(std::string(key.str()), value, quota); !read) {
+      return wrong("quota." + std::string(key.str()) + ": " + read.error().message);
+    }
+  }
+  if (const auto why = check_quota(quota)) return wrong("quota: " + *why);
+  return quota;
+}
+
+struct Entry {
+  std::string name;
+  std::vector<server::TokenHash> tokens;
+  pool::TenantQuota quota;
+};
+
+Result<Entry> read_entry(const toml::node& node, bool has_quota) {
+  const toml::table* const table = node.as_table();
+  if (!table) return wrong("must be a table");
+  Entry entry;
+  for (const auto& [key, value] : *table) {
+    if (key.str() == "name") {
+      entry.name = value.value_exact<std::string>().value_or("");
+    } else if (key.str() == "tokens") {
+      const toml::array* const list = value.as_array();
+      if (!list) return wrong("tokens: must be an array");
+      for (const toml::node& one : *list) {
+        const auto hash = server::parse_token_hash(one.value_exact<std::string>().value_or(""));
+        if (!hash) return wrong("tokens: " + hash.error().message);
+        entry.tokens.push_back(*hash);
+      }
+    } else if (key.str() == "quota" && has_quota) {
+      auto quota = read_quota(value);
+      if (!quota) return quota.error();
+      entry.quota = std::move(*quota);
+    } else {
+      return wrong(std::string(key.str()) + ": unknown key; there are name, tokens" + (has_quota ? ", quota" : ""));
+    }
+  }
+  if (!lease::is_name(entry.name)) return wrong("name: must be 1 to 64 letters, digits, '-', '_' or '.'");
+  return entry;
+}
+
+}  // namespace
+
+Result<Callers> Callers::read(const toml::table& file) {
+  Callers callers;
+  std::vector<ConfiguredTenant> tenants;
+  std::string without_token;
+  std::set<std::pair<Role, std::string>> names;
+  for (const Role role : {Role::tenant, Role::node, Role::operator_}) {
+    const std::string kind = kRoleNames[static_cast<int>(role)];
+    const toml::node* const configured = file.get(kind);
+    if (!configured) continue;
+    const toml::array* const list = configured->as_array();
+    if (!list) return wrong(kind + ": must be an array of tables; write [[" + kind + "]]");
+    for (const toml::node& node : *list) {
+      auto entry = read_entry(node, role == Role::tenant);
+      if (!entry) return wrong(kind + ": " + entry.error().message);
+      if (!names.insert({role, entry->name}).second) return wrong(kind + " '" + entry->name + "' is there twice");
+      if (entry->tokens.empty()) without_token = kind + " '" + entry->name + "'";
+      for (const auto& token : entry->tokens) {
+        if (!callers.by_token_.insert({token, {role, entry->name}}).second) return wrong(kind + " '" + entry->name + "': somebody else has the same token");
+      }
+      if (role == Role::tenant) tenants.push_back({entry->name, std::move(entry->quota)});
+    }
+  }
+  if (callers.has_tokens() && !without_token.empty()) return wrong(without_token + " has no token, while others have");
+  if (!tenants.empty() || callers.has_tokens()) callers.tenants_ = std::move(tenants);
+  return callers;
+}
+
+Result<const Caller*> Callers::find(const std::string& token, Role role) const {
+  if (token.size() < server::kShortestToken) {
+    return Error{ErrorCode::refused, token.empty() ? "this scheduler wants to know who you are: show a token (GPUPOOL_TOKEN_FILE)" : "what you show gives no access here"};
+  }
+  const auto found = by_token_.find(server::hash_token(token));
+  if (found == by_token_.end()) return Error{ErrorCode::refused, "what you show gives no access here; check GPUPOOL_TOKEN_FILE"};
+  if (found->second.role != role) {
+    return Error{ErrorCode::invalid, std::string("this token is a") + (found->second.role == Role::operator_ ? "n " : " ") +
+                                         kRoleNames[static_cast<int>(found->second.role)] + "'s"};
+  }
+  return &found->second;
+}
+
+Result<std::string> Callers::tenant(const std::string& token, const std::string& name) const {
+  if (!has_tokens()) {
+    const std::string wished = !name.empty() ? name : tenants_.size() == 1 ? tenants_[0].name : server::kDefaultTenant;
+    const bool known = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& tenant) { return tenant.name == wished; });
+    if (!known) return Error{ErrorCode::invalid, "this pool has no tenant '" + wished + "'"};
+    return wished;
+  }
+  const auto caller = find(token, Role::tenant);
+  if (!caller) return caller.error();
+  if (!name.empty() && name != (*caller)->name) return Error{ErrorCode::invalid, "this token is not tenant '" + name + "''s"};
+  return (*caller)->name;
+}
+
+Result<std::string> Callers::node(const std::string& token, const std::string& name) const {
+  if (!has_tokens()) return name;
+  const auto caller = find(token, Role::node);
+  if (!caller) return caller.error();
+  if (name != (*caller)->name) return Error{ErrorCode::invalid, "this token is not node '" + name + "''s"};
+  return name;
+}
+
+Result<std::string> Callers::operator_(const std::string& token) const {
+  if (!has_tokens()) return std::string("operator");
+  const auto caller = find(token, Role::operator_);
+  if (!caller) return caller.error();
+  return (*caller)->name;
+}
+
+}  // namespace gpupool::scheduler

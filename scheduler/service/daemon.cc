@@ -1,0 +1,223 @@
+#include "scheduler/service/daemon.h"
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <asio/ip/tcp.hpp>
+#include <asio/signal_set.hpp>
+#include <cstdio>
+#include <thread>
+
+#include "protocol/lease/token.h"
+#include "scheduler/service/admin.h"
+#include "scheduler/service/metrics.h"
+#include "scheduler/service/streams.h"
+#include "server/admin/http_server.h"
+#include "server/admin/metrics.h"
+#include "server/log/log.h"
+#include "server/port_file.h"
+#include "server/version.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+constexpr int kKeepaliveMs = 10'000;
+constexpr int kLeastBetweenPingsMs = 5'000;
+constexpr unsigned kCertificatesEverySeconds = 10;
+constexpr std::chrono::seconds kCallsEnd{5};
+
+int fail(const std::string& why) {
+  std::fprintf(stderr, "pool-scheduler: %s\n", why.c_str());
+  return kExitFailure;
+}
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// "HOST:PORT", numeric after this. Nobody else reaches a loopback address.
+struct ListenAddress {
+  std::string text;
+  bool loopback = false;
+};
+Result<ListenAddress> resolve(asio::io_context& context, const std::string& listen) {
+  const auto wrong = [&](const std::string& why) { return Error{ErrorCode::invalid, "cannot listen on '" + listen + "': " + why}; };
+  const size_t colon = listen.rfind(':');
+  if (colon == listen.npos || colon == 0) return wrong("it is not HOST:PORT");
+  std::string host = listen.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  asio::error_code status;
+  const auto found = asio::ip::tcp::resolver(context).resolve(host, listen.substr(colon + 1), asio::ip::tcp::resolver::passive, status);
+  if (status) return wrong(status.message());
+  const asio::ip::tcp::endpoint endpoint = *found.begin();
+  return ListenAddress{server::text_of(endpoint), endpoint.address().is_loopback()};
+}
+
+bool is_readable(const std::string& file) { return ::access(file.c_str(), R_OK) == 0; }
+
+// Files are read again when they have changed.
+Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const transport::TlsOptions& tls) {
+  if (tls.certificate.empty()) return grpc::InsecureServerCredentials();
+  for (const std::string& file : {tls.certificate, tls.key, tls.ca}) {
+    if (!file.empty() && !is_readable(file)) return Error{ErrorCode::invalid, "cannot read '" + file + "'"};
+  }
+  using grpc::experimental::FileWatcherCertificateProvider;
+  const auto provider = tls.ca.empty() ? std::make_shared<FileWatcherCertificateProvider>(tls.key, tls.certificate, kCertificatesEverySeconds)
+                                       : std::make_shared<FileWatcherCertificateProvider>(tls.key, tls.certificate, tls.ca, kCertificatesEverySeconds);
+  grpc::experimental::TlsServerCredentialsOptions options(provider);
+  options.watch_identity_key_cert_pairs();
+  if (!tls.ca.empty()) {
+    options.watch_root_certs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  return grpc::experimental::TlsServerCredentials(options);
+}
+
+class Daemon {
+ public:
+  Daemon(const Options& options, std::unique_ptr<Store> store, lease::SigningKey key)
+      : options_(options),
+        end_signals_(context_, SIGTERM, SIGINT),
+        reload_signal_(context_, SIGHUP),
+        engine_(context_, std::move(store), std::move(key), options.callers, options.audit_file),
+        leases_(engine_),
+        nodes_(engine_),
+        admin_(engine_) {}
+
+  int run() {
+    if (const auto opened = engine_.open_audit(); !opened) return fail(opened.error().message);
+    if (const auto served = serve(); !served) return fail(served.error().message);
+    if (!options_.metrics.empty()) {
+      auto http = server::HttpServer::listen(context_, options_.metrics, [this](const std::string& path) { return answer(path); });
+      if (!http) return fail(http.error().message);
+      http_ = std::move(*http);
+      log::info("metrics", {{"url", "http://" + server::text_of(http_->endpoint()) + "/metrics"}});
+    }
+    await_end_signal();
+    await_reload_signal();
+    engine_.start(options_.address.empty() ? address_ : options_.address);
+    if (!options_.port_file.empty()) {
+      if (const auto written = server::write_port_file(options_.port_file, static_cast<uint16_t>(port_)); !written) return fail(written.error().message);
+    }
+    log::info("listening", {{"address", address_}, {"tls", options_.tls.certificate.empty() ? "no" : "yes"}, {"version", server::kVersion}, {"key", lease::hexadecimal(engine_.key().public_key().id())}});
+    context_.run();
+    if (!options_.port_file.empty()) ::unlink(options_.port_file.c_str());
+    log::info("stopped", {});
+    return 0;
+  }
+
+  // After a start that failed half way.
+  ~Daemon() {
+    if (server_) server_->Shutdown(std::chrono::system_clock::now());
+    if (shutdown_.joinable()) shutdown_.join();
+  }
+
+ private:
+  Result<void> serve() {
+    const auto where = resolve(context_, options_.listen);
+    if (!where) return where.error();
+    if (!where->loopback && !options_.insecure && (options_.tls.certificate.empty() || !options_.callers.has_tokens())) {
+      return Error{ErrorCode::invalid, "refusing to listen on " + where->text +
+                                           ": it is reachable from other machines, so it must have TLS (--tls-certificate, --tls-key) and "
+                                           "tokens ([[tenant]], [[node]], [[operator]]); or give --insecure in a network you trust"};
+    }
+    const auto tls = credentials(options_.tls);
+    if (!tls) return tls.error();
+    grpc::ServerBuilder builder;
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kLeastBetweenPingsMs);
+    builder.AddListeningPort(where->text, *tls, &port_);
+    builder.RegisterService(&leases_);
+    builder.RegisterService(&nodes_);
+    builder.RegisterService(&admin_);
+    server_ = builder.BuildAndStart();
+    if (!server_ || port_ == 0) return Error{ErrorCode::unavailable, "cannot listen on " + where->text + ": another program may have the port"};
+    address_ = where->text.substr(0, where->text.rfind(':') + 1) + std::to_string(port_);
+    return {};
+  }
+
+  server::HttpResponse answer(const std::string& path) {
+    if (path == "/metrics") {
+      return {200, engine_.leads() ? metrics_text(take_snapshot(engine_)) : metrics_text_of_follower(), server::kMetricsType};
+    }
+    if (path == "/healthz") return {200, "ok\n"};
+    if (path == "/readyz") return engine_.leads() ? server::HttpResponse{200, "leads\n"} : server::HttpResponse{503, "does not lead\n"};
+    return {404, "there are /metrics, /healthz and /readyz\n"};
+  }
+
+  void await_end_signal() {
+    end_signals_.async_wait([this](const asio::error_code& status, int signal) {
+      if (status) return;
+      log::info("stopping", {{"signal", signal}});
+      http_.reset();
+      engine_.stop([this] {
+        // Calls end on the engine's thread: it has to go on until the last one has.
+        shutdown_ = std::thread([this] {
+          server_->Shutdown(std::chrono::system_clock::now() + kCallsEnd);
+          server_->Wait();
+          asio::post(context_, [this] { context_.stop(); });
+        });
+      });
+    });
+  }
+
+  void await_reload_signal() {
+    reload_signal_.async_wait([this](const asio::error_code& status, int) {
+      if (status) return;
+      await_reload_signal();
+      reload();
+    });
+  }
+
+  // Tenants, nodes and operators. A mistake in the file changes nothing.
+  void reload() {
+    if (const auto opened = engine_.open_audit(); !opened) log::error("audit_failed", {{"reason", opened.error().message}});
+    if (options_.config_file.empty()) return log::warning("nothing_to_reload", {{"reason", "pool-scheduler was started without --config"}});
+    Options read;
+    auto good = read_config(options_.config_file, read);
+    if (good && options_.callers.has_tokens() && !read.callers.has_tokens()) good = Error{ErrorCode::invalid, "nobody has a token any more"};
+    if (!good) return log::error("reload_failed", {{"reason", good.error().message}});
+    engine_.configure(std::move(read.callers));
+    log::info("reloaded", {{"file", options_.config_file}});
+  }
+
+  const Options& options_;
+  asio::io_context context_{1};
+  asio::signal_set end_signals_;
+  asio::signal_set reload_signal_;
+  Engine engine_;
+  LeasesService leases_;
+  NodesService nodes_;
+  AdminService admin_;
+  std::unique_ptr<server::HttpServer> http_;
+  std::unique_ptr<grpc::Server> server_;
+  std::thread shutdown_;
+  int port_ = 0;
+  std::string address_;
+};
+
+}  // namespace
+
+int run_daemon(const Options& options) {
+  ::signal(SIGPIPE, SIG_IGN);
+  raise_descriptor_limit();
+  log::start(STDERR_FILENO, options.log_level, options.log_format, "pool-scheduler");
+  auto key = load_key(options.key);
+  if (!key) return fail(key.error().message);
+  auto store = open_store(options.store);
+  if (!store) return fail(store.error().message);
+  Daemon daemon(options, std::move(*store), std::move(*key));
+  return daemon.run();
+}
+
+}  // namespace gpupool::scheduler

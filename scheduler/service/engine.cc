@@ -1,0 +1,282 @@
+#include "scheduler/service/engine.h"
+
+#include <sys/random.h>
+
+#include <exception>
+
+#include "protocol/lease/token.h"
+#include "scheduler/core/first_fit.h"
+#include "scheduler/service/streams.h"
+#include "server/log/log.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kTickEvery = 200ms;
+constexpr auto kCampaignPatience = 1s;
+constexpr auto kPauseAfterFailure = 1s;
+
+Time wall_clock() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+LeaseId random_id() {
+  LeaseId id(lease::kIdBytes, '\0');
+  if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) std::terminate();  // never, for so few bytes
+  return id;
+}
+
+grpc::Status status_of(const Refusal& refusal) {
+  switch (refusal.kind) {
+    case Refusal::Kind::invalid: return {grpc::StatusCode::INVALID_ARGUMENT, refusal.reason};
+    case Refusal::Kind::exhausted: return {grpc::StatusCode::RESOURCE_EXHAUSTED, refusal.reason};
+    case Refusal::Kind::denied: return {grpc::StatusCode::PERMISSION_DENIED, refusal.reason};
+    case Refusal::Kind::busy: break;
+  }
+  return {grpc::StatusCode::ABORTED, refusal.reason};
+}
+
+}  // namespace
+
+Engine::Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::SigningKey key, Callers callers, std::string audit_file)
+    : context_(context),
+      ticks_(context),
+      store_(std::move(store)),
+      key_(std::move(key)),
+      seals_(key_),
+      callers_(std::move(callers)),
+      audit_(std::move(audit_file)),
+      steady_start_(std::chrono::steady_clock::now()),
+      wall_start_(wall_clock()) {}
+
+Engine::~Engine() { storing_.join(); }
+
+Time Engine::now() const {
+  return wall_start_ + std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - steady_start_).count();
+}
+
+int64_t Engine::wall_offset() const { return wall_clock() - now(); }
+
+void Engine::start(const std::string& address) {
+  address_ = address;
+  campaign();
+  tick();
+}
+
+void Engine::campaign() {
+  storing_now_ = true;
+  asio::post(storing_, [this] {
+    Result<uint64_t> term = store_->campaign(address_, kCampaignPatience);
+    Result<std::vector<Entry>> entries = term ? store_->all("") : Result<std::vector<Entry>>(std::vector<Entry>());
+    post([this, term = std::move(term), entries = std::move(entries)]() mutable { lead(std::move(term), std::move(entries)); });
+  });
+}
+
+void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
+  storing_now_ = false;
+  if (stopping_) return finish_stopping();
+  if (!term || !entries) {
+    const Error& why = term ? entries.error() : term.error();
+    if (term || why.code != ErrorCode::refused) return step_down(why.message);
+    return campaign();
+  }
+  auto core = std::make_unique<Core>(random_id, [](Nodes& nodes) { return std::make_unique<FirstFit>(nodes); }, now());
+  if (const auto restored = core->restore(*entries, now()); !restored) return step_down(restored.error().message);
+  core->configure(callers_.tenants(), now());
+  core_ = std::move(core);
+  term_ = *term;
+  log::info("leads", {{"term", term_}, {"store", store_->describe()}, {"leases", core_->view_pool().leases()}, {"nodes", core_->view_pool().nodes()}});
+  flush();
+}
+
+// What was not stored has not been said to anybody, and is forgotten.
+void Engine::step_down(const std::string& why) {
+  log::error("does_not_lead", {{"reason", why}});
+  ++store_failures_;
+  core_.reset();
+  end_streams("this scheduler does not lead any more");
+  for (auto* const list : {&told_, &being_told_}) {
+    for (const auto& told : std::exchange(*list, {})) told(false);
+  }
+  const auto pause = std::make_shared<asio::steady_timer>(context_, kPauseAfterFailure);
+  storing_now_ = true;
+  asio::post(storing_, [this, pause] {
+    store_->resign();
+    post([this, pause] {
+      storing_now_ = false;
+      if (stopping_) return finish_stopping();
+      pause->async_wait([this, pause](const asio::error_code& status) {
+        if (!status && !stopping_) campaign();
+      });
+    });
+  });
+}
+
+void Engine::end_streams(const std::string& why) {
+  const grpc::Status status(grpc::StatusCode::UNAVAILABLE, why);
+  for (const auto& [stream, holder] : holders_) holder->end(status);
+  for (const auto& [stream, node] : nodes_) node->end(status);
+}
+
+void Engine::stop(std::function<void()> done) {
+  stopping_ = true;
+  stopped_ = std::move(done);
+  ticks_.cancel();
+  end_streams("this scheduler is ending");
+  if (!storing_now_) finish_stopping();
+}
+
+void Engine::finish_stopping() {
+  core_.reset();
+  for (auto* const list : {&told_, &being_told_}) {
+    for (const auto& told : std::exchange(*list, {})) told(false);
+  }
+  asio::post(storing_, [this] {
+    store_->resign();
+    post(std::exchange(stopped_, {}));
+  });
+}
+
+void Engine::configure(Callers callers) {
+  callers_ = std::move(callers);
+  if (!core_) return;
+  core_->configure(callers_.tenants(), now());
+  flush();
+}
+
+void Engine::tick() {
+  ticks_.expires_after(kTickEvery);
+  ticks_.async_wait([this](const asio::error_code& status) {
+    if (status) return;
+    if (core_) {
+      core_->tick(now());
+      flush();
+    }
+    tick();
+  });
+}
+
+void Engine::flush(std::function<void(bool)> told) {
+  if (told) told_.push_back(std::move(told));
+  if (std::exchange(work_posted_, true)) return;
+  post([this] { work(); });  // after what else has come by now
+}
+
+void Engine::work() {
+  work_posted_ = false;
+  if (!core_) {
+    for (const auto& told : std::exchange(told_, {})) told(false);
+    return;
+  }
+  if (storing_now_ || stopping_) return;  // commit() comes back here
+  core_->schedule(now());
+  Effects effects = core_->take(now());
+  being_told_ = std::exchange(told_, {});
+  if (effects.writes.empty()) return publish(std::move(effects));
+  commit(std::move(effects));
+}
+
+void Engine::commit(Effects effects) {
+  storing_now_ = true;
+  asio::post(storing_, [this, effects = std::move(effects), term = term_]() mutable {
+    const Result<void> written = store_->write(effects.writes, term);
+    post([this, written, effects = std::move(effects)]() mutable {
+      storing_now_ = false;
+      ++commits_;
+      if (!written) {
+        if (stopping_) return finish_stopping();
+        return step_down(written.error().message);
+      }
+      publish(std::move(effects));
+      if (stopping_) return finish_stopping();
+      work();
+    });
+  });
+}
+
+void Engine::publish(Effects effects) {
+  const int64_t offset = wall_offset();
+  for (const Note& note : effects.notes) {
+    std::vector<log::Field> fields;
+    for (const auto& [key, value] : note.fields) fields.emplace_back(key, value);
+    log::write(note.level == Note::Level::info ? log::Level::info : log::Level::warning, note.event, fields);
+    audit_.append(note.event, fields);
+  }
+  for (const ToHolder& one : effects.holders) publish(one, offset);
+  for (ToNode& one : effects.nodes) publish(std::move(one), offset);
+  for (const auto& told : std::exchange(being_told_, {})) told(true);
+}
+
+void Engine::publish(const ToHolder& one, int64_t offset) {
+  const auto found = holders_.find(one.stream);
+  if (found == holders_.end()) return;  // gone: the core hears of it
+  HolderStream& stream = *found->second;
+  pool::AcquireEvent event;
+  if (const auto* const place = std::get_if<QueuePlace>(&one.what)) {
+    pool::Queued& queued = *event.mutable_queued();
+    queued.set_place(place->place);
+    queued.set_waiting(place->waiting);
+    queued.set_why(place->why);
+    queued.set_ticket(seals_.ticket(stream.tenant(), stream.request(), place->arrived));
+  } else if (const auto* const grant = std::get_if<Grant>(&one.what)) {
+    pool::Granted& granted = *event.mutable_granted();
+    granted.set_lease(grant->lease);
+    granted.set_secret(seals_.lease_secret(grant->lease));
+    granted.set_expires_ms(grant->expires + offset);
+    granted.set_hold_ms(grant->hold_ms);
+    for (const GrantedServer& from : grant->servers) {
+      lease::Lease lease = from.lease;
+      lease.set_issued_ms(lease.issued_ms() + offset);
+      lease.set_expires_ms(lease.expires_ms() + offset);
+      auto token = lease::make_token(lease, key_);
+      if (!token) {  // the core grants nothing that cannot be said
+        log::error("no_token", {{"lease", lease::hexadecimal(lease.id())}, {"reason", token.error().message}});
+        return stream.end({grpc::StatusCode::INTERNAL, token.error().message});
+      }
+      pool::Server& server = *granted.add_servers();
+      server.set_address(from.address);
+      server.set_token(std::move(*token));
+      server.set_node(lease.node());
+      *server.mutable_shares() = lease.shares();
+    }
+  } else if (const auto* const ended = std::get_if<pool::Ended>(&one.what)) {
+    *event.mutable_ended() = *ended;
+    if (ended->at_ms() != 0) event.mutable_ended()->set_at_ms(ended->at_ms() + offset);
+  } else {
+    return stream.end(status_of(std::get<Refusal>(one.what)));
+  }
+  stream.send(std::move(event));
+  if (one.last) stream.end(grpc::Status::OK);
+}
+
+void Engine::publish(ToNode one, int64_t offset) {
+  const auto found = nodes_.find(one.stream);
+  if (found == nodes_.end()) return;
+  if (one.refusal) return found->second->end(status_of(*one.refusal));
+  one.orders.set_now_ms(one.orders.now_ms() + offset);
+  found->second->send(std::move(one.orders));
+}
+
+void Engine::audit(const char* event, std::initializer_list<log::Field> fields) {
+  log::write(log::Level::info, event, fields);
+  audit_.append(event, fields);
+}
+
+Stream Engine::add(HolderStream& stream) {
+  holders_[++streams_] = &stream;
+  return streams_;
+}
+Stream Engine::add(NodeStream& stream) {
+  nodes_[++streams_] = &stream;
+  return streams_;
+}
+
+void Engine::forget(Stream stream) {
+  if (holders_.erase(stream) > 0 && core_) core_->holder_cut(stream, now());
+  if (nodes_.erase(stream) > 0 && core_) core_->node_cut(stream, now());
+  if (core_) flush();
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,17 @@
+// pool-scheduler: see pool-scheduler --help.
+#include <cstdio>
+#include <exception>
+
+#include "scheduler/service/daemon.h"
+
+int main(int count, char** words) {
+  using namespace gpupool::scheduler;
+  try {
+    const auto parsed = parse_options(count, words);
+    if (const auto* early = std::get_if<EarlyExit>(&parsed)) return early->status;
+    return run_daemon(std::get<Options>(parsed));
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "pool-scheduler: %s\n", failure.what());
+    return kExitFailure;
+  }
+}

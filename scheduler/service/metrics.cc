@@ -1,0 +1,103 @@
+#include "scheduler/service/metrics.h"
+
+#include <algorithm>
+
+#include "server/admin/metrics_page.h"
+#include "server/version.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+using server::MetricsPage;
+
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  return text;
+}
+
+void add_pool(const pool::PoolState& state, MetricsPage& page) {
+  const auto number = [](uint64_t value) { return static_cast<double>(value); };
+  page.gauge("pool_term", "Counts the leaders of this pool.", number(state.term()));
+  page.gauge("pool_start_time_seconds", "When this scheduler became the leader, since 1970.", static_cast<double>(state.started_ms()) * 1e-3);
+  page.gauge("pool_leases", "Leases, those that are ending too.", number(state.leases()));
+  page.gauge("pool_leases_ending", "Leases whose nodes have not yet said that nothing of them is left.", number(state.leases_ending()));
+  page.gauge("pool_waiting", "Requests in the queue.", number(state.waiting()));
+  page.gauge("pool_gpus_capacity", "GPUs of nodes that can be heard.", number(state.compute_milli()) * 1e-3);
+  page.gauge("pool_gpus_leased", "GPUs that are leased, whole ones and parts.", number(state.compute_milli_leased()) * 1e-3);
+  page.gauge("pool_memory_bytes", "Memory of the GPUs of nodes that can be heard.", number(state.memory_bytes()));
+  page.gauge("pool_memory_leased_bytes", "Memory of GPUs that is leased.", number(state.memory_bytes_leased()));
+  const pool::PoolCounters& counters = state.counters();
+  page.counter("pool_requests_total", "Requests for leases.", number(counters.requests()));
+  page.counter("pool_refused_total", "Requests that could never be granted, or found a full queue.", number(counters.refused()));
+  page.counter("pool_granted_total", "Leases that were granted.", number(counters.granted()));
+  page.counter("pool_gave_up_total", "Requests that left the queue.", number(counters.gave_up()));
+  page.counter("pool_resumed_total", "Leases whose holder came back.", number(counters.resumed()));
+  page.counter("pool_renewed_total", "Renewals of tokens.", number(counters.renewed()));
+  page.counter("pool_grant_wait_seconds_total", "Time from request to grant, of all that were granted.", number(counters.grant_wait_ms()) * 1e-3);
+  page.counter("pool_placements_total", "Places that were looked for.", number(counters.placements_tried()));
+  page.counter("pool_nodes_lost_total", "Nodes that were not heard for too long.", number(counters.nodes_lost()));
+  page.counter("pool_nodes_fenced_total", "Nodes that were fenced.", number(counters.nodes_fenced()));
+  page.counter("pool_store_commits_total", "Transactions of the store.", number(counters.store_commits()));
+  page.counter("pool_store_failures_total", "Times the store failed, or another scheduler took over.", number(counters.store_failures()));
+  auto ended = page.counter("pool_ended_total", "Leases that ended, by why.");
+  for (const auto& one : counters.ended()) ended.add({{"why", lower(pool::Ended::Why_Name(one.why()))}}, number(one.leases()));
+}
+
+void add_nodes(const pool::PoolSnapshot& snapshot, MetricsPage& page) {
+  {
+    auto nodes = page.gauge("pool_nodes", "Nodes by how they are.");
+    for (int i = pool::NodeState::Condition_MIN; i <= pool::NodeState::Condition_MAX; ++i) {
+      const auto condition = static_cast<pool::NodeState::Condition>(i);
+      const auto count = std::count_if(snapshot.nodes().begin(), snapshot.nodes().end(), [&](const auto& node) { return node.condition() == condition; });
+      nodes.add({{"condition", lower(pool::NodeState::Condition_Name(condition))}}, static_cast<double>(count));
+    }
+  }
+  const auto each = [&](const char* name, const char* help, auto value) {
+    auto family = page.gauge(name, help);
+    for (const auto& node : snapshot.nodes()) family.add({{"node", node.name()}}, value(node));
+  };
+  each("pool_node_open", "1: leases are placed there.", [](const auto& node) { return node.condition() == pool::NodeState::OPEN ? 1.0 : 0.0; });
+  each("pool_node_clock_ahead_seconds", "Its clock, compared with the scheduler's.", [](const auto& node) { return static_cast<double>(node.clock_ahead_ms()) * 1e-3; });
+  each("pool_node_gpus", "Its GPUs.", [](const auto& node) { return static_cast<double>(node.gpus_size()); });
+  each("pool_node_gpus_leased", "Its GPUs that are leased, whole ones and parts.", [](const auto& node) {
+    double milli = 0;
+    for (const auto& gpu : node.gpus()) milli += gpu.compute_milli_leased();
+    return milli * 1e-3;
+  });
+}
+
+void add_tenants(const pool::PoolSnapshot& snapshot, MetricsPage& page) {
+  const auto each = [&](auto family, auto value) {
+    for (const auto& tenant : snapshot.tenants()) family.add({{"tenant", tenant.name()}}, static_cast<double>(value(tenant)));
+  };
+  each(page.gauge("pool_tenant_leases", "Its leases."), [](const auto& tenant) { return tenant.leases(); });
+  each(page.gauge("pool_tenant_waiting", "Its requests in the queue."), [](const auto& tenant) { return tenant.waiting(); });
+  each(page.gauge("pool_tenant_gpus_leased", "GPUs that it has, whole ones and parts."), [](const auto& tenant) { return static_cast<double>(tenant.compute_milli()) * 1e-3; });
+  each(page.gauge("pool_tenant_dominant_share", "The part of the pool that it has, of what it has the most of."), [](const auto& tenant) { return tenant.dominant_share(); });
+  each(page.counter("pool_tenant_granted_total", "Leases that it was granted."), [](const auto& tenant) { return tenant.granted(); });
+  each(page.counter("pool_tenant_gpu_seconds_total", "GPUs times seconds that it had leased."), [](const auto& tenant) { return static_cast<double>(tenant.gpu_milli_seconds()) * 1e-3; });
+}
+
+void add_scheduler(bool leads, MetricsPage& page) {
+  page.gauge("pool_build_info", "Always 1.").add({{"version", server::kVersion}}, 1);
+  page.gauge("pool_leader", "1: this scheduler leads.", leads ? 1 : 0);
+}
+
+}  // namespace
+
+std::string metrics_text(const pool::PoolSnapshot& snapshot) {
+  MetricsPage page;
+  add_scheduler(true, page);
+  add_pool(snapshot.pool(), page);
+  add_nodes(snapshot, page);
+  add_tenants(snapshot, page);
+  return page.text();
+}
+
+std::string metrics_text_of_follower() {
+  MetricsPage page;
+  add_scheduler(false, page);
+  return page.text();
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,183 @@
+#include "scheduler/service/options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "server/tenants/token.h"
+#include "server/version.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+constexpr const char* kAbout =
+    "pool-scheduler: makes one pool of many GPU hosts. poolds register with it, clients get leases of GPUs from it.\n"
+    "It is in nobody's data path: while none runs, what is leased goes on.";
+constexpr const char* kNotes = "Exit status: 0 after SIGTERM or SIGINT, 1 when it cannot start or go on, 2 for a wrong option.";
+constexpr const char* kLogLevels = "debug, info, warning, error, off";
+constexpr const char* kLogFormats = "text, json";
+
+EarlyExit mistake(const std::string& what) {
+  std::fprintf(stderr, "pool-scheduler: %s\n", what.c_str());
+  return {kExitUsage};
+}
+
+EarlyExit failure(const std::string& what) {
+  std::fprintf(stderr, "pool-scheduler: %s\n", what.c_str());
+  return {kExitFailure};
+}
+
+EarlyExit print(const std::string& text) {
+  const bool good = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  return {good ? 0 : kExitFailure};
+}
+
+EarlyExit print_public_key(const std::string& path) {
+  if (path.empty()) return mistake("--print-public-key: say which with --key");
+  const auto key = load_key(path);
+  return key ? print(key->public_key().pem()) : failure(key.error().message);
+}
+
+EarlyExit print_token() {
+  const auto token = server::make_token();
+  if (!token) return failure(token.error().message);
+  return print(*token + "\ntokens = [\"" + server::hash_text(server::hash_token(*token)) + "\"]\n");
+}
+
+Result<void> read_text(const toml::node& node, std::string& out) {
+  const auto value = node.value_exact<std::string>();
+  if (!value) return Error{ErrorCode::invalid, "must be a string"};
+  out = *value;
+  return {};
+}
+
+template <class T>
+Result<void> read_choice(const toml::node& node, const char* choices, T& out) {
+  const auto value = node.value_exact<std::string>();
+  if (!value || !log::parse(*value, out)) return Error{ErrorCode::invalid, std::string("must be one of ") + choices};
+  return {};
+}
+
+Result<void> read_tls(const toml::node& node, transport::TlsOptions& tls) {
+  const toml::table* const table = node.as_table();
+  if (!table) return Error{ErrorCode::invalid, "must be a table"};
+  for (const auto& [key, value] : *table) {
+    std::string* const out = key.str() == "certificate" ? &tls.certificate
+                             : key.str() == "key"       ? &tls.key
+                             : key.str() == "client_ca" ? &tls.ca
+                                                        : nullptr;
+    const Result<void> read = out ? read_text(value, *out) : Error{ErrorCode::invalid, "unknown key; [tls] has certificate, key, client_ca"};
+    if (!read) return Error{ErrorCode::invalid, std::string(key.str()) + ": " + read.error().message};
+  }
+  return {};
+}
+
+Result<void> read_key(std::string_view key, const toml::node& node, Options& options) {
+  if (key == "tenant" || key == "node" || key == "operator") return {};  // Callers::read()
+  if (key == "listen") return read_text(node, options.listen);
+  if (key == "address") return read_text(node, options.address);
+  if (key == "port-file") return read_text(node, options.port_file);
+  if (key == "store") return read_text(node, options.store);
+  if (key == "key") return read_text(node, options.key);
+  if (key == "metrics") return read_text(node, options.metrics);
+  if (key == "audit-file") return read_text(node, options.audit_file);
+  if (key == "tls") return read_tls(node, options.tls);
+  if (key == "log-level") return read_choice(node, kLogLevels, options.log_level);
+  if (key == "log-format") return read_choice(node, kLogFormats, options.log_format);
+  if (key == "insecure") {
+    const auto value = node.value_exact<bool>();
+    if (!value) return Error{ErrorCode::invalid, "must be true or false"};
+    options.insecure = *value;
+    return {};
+  }
+  return Error{ErrorCode::invalid, "unknown key; the keys are those of pool-scheduler --help, without the dashes, and tls, tenant, node, operator"};
+}
+
+}  // namespace
+
+Result<void> read_config(const std::string& path, Options& options) {
+  const auto wrong = [&](const std::string& why) { return Error{ErrorCode::invalid, "configuration file '" + path + "'" + why}; };
+  toml::table table;
+  try {
+    table = toml::parse_file(path);
+  } catch (const toml::parse_error& error) {
+    const auto line = error.source().begin.line;
+    return wrong((line > 0 ? ", line " + std::to_string(line) : "") + ": " + std::string(error.description()));
+  }
+  for (const auto& [key, node] : table) {
+    if (const auto read = read_key(key.str(), node, options); !read) return wrong(": " + std::string(key.str()) + ": " + read.error().message);
+  }
+  auto callers = Callers::read(table);
+  if (!callers) return wrong(": " + callers.error().message);
+  options.callers = std::move(*callers);
+  return {};
+}
+
+Result<lease::SigningKey> load_key(const std::string& path) {
+  if (::access(path.c_str(), F_OK) == 0) return lease::SigningKey::read(path);
+  auto made = lease::SigningKey::make();
+  if (!made) return made;
+  if (const auto written = made->write(path); !written) return written.error();
+  return made;
+}
+
+std::variant<Options, EarlyExit> parse_options(int count, char** words) {
+  Options given;
+  std::string level, format;
+  bool make_token = false, public_key = false;
+  CLI::App app(kAbout, "pool-scheduler");
+  app.footer(kNotes);
+  app.set_version_flag("--version", std::string("pool-scheduler ") + server::kVersion);
+  app.add_option("--listen", given.listen, "HOST:PORT where to listen (port 0 takes a free one) [127.0.0.1:9800]");
+  app.add_option("--address", given.address, "HOST:PORT that clients are told of this scheduler by others of the pool [as --listen]");
+  app.add_option("--port-file", given.port_file, "write the port to this file when ready");
+  app.add_option("--store", given.store, "where leases are kept: sqlite:FILE");
+  app.add_option("--key", given.key, "file with the private key that signs leases (PEM, Ed25519); made where there is none");
+  app.add_flag("--print-public-key", public_key, "print the public key for poold's configuration, and exit");
+  app.add_flag("--make-token", make_token, "print a new token and its hash for the configuration, and exit");
+  app.add_option("--metrics", given.metrics, "HOST:PORT where /metrics (Prometheus), /healthz and /readyz are answered over HTTP");
+  app.add_option("--tls-certificate", given.tls.certificate, "the scheduler's certificate and its chain (PEM)");
+  app.add_option("--tls-key", given.tls.key, "its private key (PEM)");
+  app.add_option("--tls-client-ca", given.tls.ca, "authorities of the callers' certificates (PEM): those without one are refused");
+  app.add_option("--audit-file", given.audit_file, "append a line of JSON for each lease's grant and end, and what operators do");
+  app.add_option("--config", given.config_file, "TOML file with the same keys, and tenants, nodes and operators; the command line wins. "
+                                                "SIGHUP has these three read again");
+  app.add_option("--log-level", level, std::string("one of ") + kLogLevels + " [info]");
+  app.add_option("--log-format", format, std::string("one of ") + kLogFormats + " [text]");
+  app.add_flag("--insecure", given.insecure, "listen beyond loopback without TLS or tokens");
+  try {
+    app.parse(count, words);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return EarlyExit{app.exit(error)};
+    return mistake(std::string(error.what()) + "; see pool-scheduler --help");
+  }
+  if (make_token) return print_token();
+  Options options;
+  options.config_file = given.config_file;
+  if (!given.config_file.empty()) {
+    if (const auto read = read_config(given.config_file, options); !read) return mistake(read.error().message);
+  }
+  for (const auto& [name, from, to] : {std::tuple("--listen", &given.listen, &options.listen),
+                                       {"--address", &given.address, &options.address},
+                                       {"--port-file", &given.port_file, &options.port_file},
+                                       {"--store", &given.store, &options.store},
+                                       {"--key", &given.key, &options.key},
+                                       {"--metrics", &given.metrics, &options.metrics},
+                                       {"--tls-certificate", &given.tls.certificate, &options.tls.certificate},
+                                       {"--tls-key", &given.tls.key, &options.tls.key},
+                                       {"--tls-client-ca", &given.tls.ca, &options.tls.ca},
+                                       {"--audit-file", &given.audit_file, &options.audit_file}}) {
+    if (app.count(name) > 0) *to = *from;
+  }
+  if (app.count("--insecure") > 0) options.insecure = true;
+  if (!level.empty() && !log::parse(level, options.log_level)) return mistake("--log-level: '" + level + "' is not one of " + kLogLevels);
+  if (!format.empty() && !log::parse(format, options.log_format)) return mistake("--log-format: '" + format + "' is not one of " + kLogFormats);
+  if (public_key) return print_public_key(options.key);
+  if (options.key.empty()) return mistake("say with --key in which file the key that signs leases is, or is to be");
+  if (options.store.empty()) return mistake("say with --store where leases are kept, for example --store sqlite:/var/lib/gpupool/pool.db");
+  if (options.tls.certificate.empty() != options.tls.key.empty()) return mistake("--tls-certificate and --tls-key belong together");
+  return options;
+}
+
+}  // namespace gpupool::scheduler

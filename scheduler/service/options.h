@@ -1,0 +1,45 @@
+// pool-scheduler's settings: from the command line, and from a TOML file for what the command line does not say.
+#pragma once
+#include <string>
+#include <variant>
+
+#include "protocol/lease/key.h"
+#include "protocol/transport/transport.h"
+#include "protocol/wire/result.h"
+#include "scheduler/service/callers.h"
+#include "server/log/log.h"
+
+namespace gpupool::scheduler {
+
+struct Options {
+  std::string listen = "127.0.0.1:9800";
+  std::string address;    // that others are told of this scheduler; empty: as `listen`
+  std::string port_file;  // empty: none
+  std::string store;
+  std::string key;        // file
+  std::string metrics;    // HOST:PORT; empty: none
+  transport::TlsOptions tls;
+  std::string audit_file;
+  std::string config_file;
+  Callers callers;
+  log::Level log_level = log::Level::info;
+  log::Format log_format = log::Format::text;
+  bool insecure = false;
+};
+
+struct EarlyExit {  // --help, --version, --print-public-key, or a mistake whose text has been printed
+  int status = 0;
+};
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+std::variant<Options, EarlyExit> parse_options(int count, char** words);
+
+// Overwrites what the file names.
+Result<void> read_config(const std::string& path, Options& options);
+
+// The key in the file; where there is none, a new one is made and written.
+Result<lease::SigningKey> load_key(const std::string& path);
+
+}  // namespace gpupool::scheduler

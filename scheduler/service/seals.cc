@@ -1,0 +1,58 @@
+#include "scheduler/service/seals.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <array>
+#include <cstring>
+
+namespace gpupool::scheduler {
+namespace {
+
+constexpr size_t kMacBytes = 32;
+
+bool same(const std::string& a, const std::string& b) { return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
+
+// What a holder says again with its ticket.
+std::string essence(const std::string& tenant, const pool::Request& request) {
+  pool::Request bare = request;
+  bare.clear_ticket();
+  bare.clear_tenant();
+  return tenant + '\n' + bare.SerializeAsString();
+}
+
+}  // namespace
+
+// Ed25519 signs the same message always alike, and nobody else can: what it signs here is signed for nobody.
+Seals::Seals(const lease::SigningKey& key) : key_(key.sign("gpupool scheduler seals 1\n")) {}
+
+std::string Seals::mac(const std::string& purpose, const std::string& message) const {
+  const std::string whole = purpose + '\n' + message;
+  std::array<unsigned char, EVP_MAX_MD_SIZE> out{};
+  unsigned size = 0;
+  ::HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()), reinterpret_cast<const unsigned char*>(whole.data()), whole.size(), out.data(), &size);
+  return {reinterpret_cast<const char*>(out.data()), size};
+}
+
+std::string Seals::lease_secret(const LeaseId& lease) const { return mac("lease", lease); }
+
+bool Seals::is_lease_secret(const LeaseId& lease, const std::string& secret) const { return same(lease_secret(lease), secret); }
+
+std::string Seals::ticket(const std::string& tenant, const pool::Request& request, Time arrived) const {
+  std::string bytes(sizeof arrived, '\0');
+  std::memcpy(bytes.data(), &arrived, sizeof arrived);
+  return bytes + mac("ticket", bytes + essence(tenant, request));
+}
+
+std::optional<Time> Seals::arrival(const std::string& tenant, const pool::Request& request) const {
+  const std::string& ticket = request.ticket();
+  Time arrived = 0;
+  if (ticket.size() != sizeof arrived + kMacBytes) return std::nullopt;
+  const std::string bytes = ticket.substr(0, sizeof arrived);
+  if (!same(ticket.substr(sizeof arrived), mac("ticket", bytes + essence(tenant, request)))) return std::nullopt;
+  std::memcpy(&arrived, bytes.data(), sizeof arrived);
+  return arrived;
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,89 @@
+#include "scheduler/service/streams.h"
+
+#include "server/log/log.h"
+
+namespace gpupool::scheduler {
+
+std::string bearer_token(const grpc::CallbackServerContext& context) {
+  constexpr std::string_view kBearer = "Bearer ";
+  const auto found = context.client_metadata().find("authorization");
+  if (found == context.client_metadata().end()) return "";
+  const std::string_view shown(found->second.data(), found->second.size());
+  return shown.starts_with(kBearer) ? std::string(shown.substr(kBearer.size())) : "";
+}
+
+grpc::Status not_leading(const Engine& engine, grpc::CallbackServerContext& context) {
+  if (const auto leader = engine.store().leader(); leader && !engine.stopping()) context.AddTrailingMetadata("leader", *leader);
+  return engine.stopping() ? ending() : grpc::Status(grpc::StatusCode::UNAVAILABLE, "this scheduler is not the leader");
+}
+
+grpc::Status denied(const Error& error) {
+  return {error.code == ErrorCode::refused ? grpc::StatusCode::UNAUTHENTICATED : grpc::StatusCode::PERMISSION_DENIED, error.message};
+}
+
+HolderStream::HolderStream(Engine& engine, grpc::CallbackServerContext& context) : LastingCall(engine, context) {
+  engine.post([this] {
+    stream_ = engine_.add(*this);
+    if (!engine_.leads()) end(not_leading(engine_, context_));
+    else begin();
+  });
+}
+
+void HolderStream::heard(const pool::AcquireCall& call) {
+  if (!engine_.leads()) return end(not_leading(engine_, context_));
+  Core& core = engine_.core();
+  const bool first = tenant_.empty();
+  if (call.has_release() && !first) {
+    core.release(stream_, engine_.now());
+    return engine_.flush();
+  }
+  if (!first || call.has_release() || call.call_case() == pool::AcquireCall::CALL_NOT_SET) {
+    return end({grpc::StatusCode::INVALID_ARGUMENT, first ? "say at first what is wanted: a request, or a lease to resume" : "only a release may follow"});
+  }
+  const auto tenant = engine_.callers().tenant(bearer_token(context_), call.request().tenant());
+  if (call.has_resume()) {
+    // Without tokens, or with another name than the first time, the secret alone says whose it is.
+    if (!tenant && engine_.callers().has_tokens()) return end(denied(tenant.error()));
+    if (!engine_.seals().is_lease_secret(call.resume().lease(), call.resume().secret())) {
+      return end({grpc::StatusCode::PERMISSION_DENIED, "this is not the lease's secret"});
+    }
+    tenant_ = tenant ? *tenant : "?";
+    core.resume(stream_, engine_.callers().has_tokens() ? tenant_ : "", call.resume().lease(), engine_.now());
+    return engine_.flush();
+  }
+  if (!tenant) return end(denied(tenant.error()));
+  tenant_ = *tenant;
+  request_ = call.request();
+  std::optional<Time> arrived;
+  if (!request_.ticket().empty()) {
+    arrived = engine_.seals().arrival(tenant_, request_);
+    if (!arrived) log::debug("bad_ticket", {{"tenant", tenant_}});  // another key, or another request: the last place it is
+  }
+  request_.clear_ticket();
+  core.request(stream_, tenant_, request_, arrived, engine_.now());
+  engine_.flush();
+}
+
+NodeStream::NodeStream(Engine& engine, grpc::CallbackServerContext& context) : LastingCall(engine, context) {
+  engine.post([this] {
+    stream_ = engine_.add(*this);
+    if (!engine_.leads()) end(not_leading(engine_, context_));
+    else begin();
+  });
+}
+
+void NodeStream::heard(const pool::NodeReport& report) {
+  if (!engine_.leads()) return end(not_leading(engine_, context_));
+  pool::NodeReport by_core_clock = report;
+  by_core_clock.set_now_ms(report.now_ms() - engine_.wall_offset());
+  if (std::exchange(attends_, true)) {
+    engine_.core().report(stream_, by_core_clock, engine_.now());
+    return engine_.flush();
+  }
+  const auto node = engine_.callers().node(bearer_token(context_), report.inventory().node());
+  if (!node) return end(denied(node.error()));
+  engine_.core().attend(stream_, by_core_clock, engine_.now());
+  engine_.flush();
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,13 @@
+#include "scheduler/store/store.h"
+
+#include "scheduler/store/sqlite/sqlite_store.h"
+
+namespace gpupool::scheduler {
+
+Result<std::unique_ptr<Store>> open_store(const std::string& text) {
+  constexpr std::string_view kSqlite = "sqlite:";
+  if (text.starts_with(kSqlite) && text.size() > kSqlite.size()) return open_sqlite_store(text.substr(kSqlite.size()));
+  return Error{ErrorCode::invalid, "'" + text + "' is no store; write sqlite:FILE"};
+}
+
+}  // namespace gpupool::scheduler

@@ -1,0 +1,22 @@
+// The kinds of stores that the contract is tested with, each empty.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/store/store.h"
+
+namespace gpupool::scheduler {
+
+class StoreKind {
+ public:
+  virtual ~StoreKind() = default;
+  virtual std::string address() const = 0;
+  // As if its process had been killed.
+  virtual void abandon(std::unique_ptr<Store> store) = 0;
+};
+
+std::vector<std::string> store_kinds();
+std::unique_ptr<StoreKind> make_store_kind(const std::string& name);
+
+}  // namespace gpupool::scheduler

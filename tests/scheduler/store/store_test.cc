@@ -1,0 +1,112 @@
+// What every kind of store must do (store.h). Each has several processes' views of one store: several Store objects.
+#include "scheduler/store/store.h"
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "tests/scheduler/store/kinds.h"
+#include "tests/support/catch.h"
+#include "tests/support/processes.h"
+
+using namespace gpupool;
+using namespace gpupool::scheduler;
+using namespace std::chrono_literals;
+using gpupool::testing::eventually;
+
+TEST_CASE("every store keeps the contract") {
+  const std::string name = GENERATE(from_range(store_kinds()));
+  INFO(name);
+  const auto kind = make_store_kind(name);
+  const auto open = [&] {
+    auto store = open_store(kind->address());
+    REQUIRE(store);
+    return std::move(*store);
+  };
+  auto one = open();
+  const auto term = one->campaign("one:1", 10s);
+  REQUIRE(term);
+  CHECK(one->leads());
+  CHECK(one->leader() == "one:1");
+
+  SECTION("entries are put, changed and deleted together, and come by key") {
+    REQUIRE(one->write({{"b/2", "two"}, {"a/1", "one"}, {"b/1", std::string("\0\xff", 2)}, {"c", ""}}, *term));
+    CHECK(*one->all("") == std::vector<Entry>{{"a/1", "one"}, {"b/1", std::string("\0\xff", 2)}, {"b/2", "two"}, {"c", ""}});
+    CHECK(*one->all("b/") == std::vector<Entry>{{"b/1", std::string("\0\xff", 2)}, {"b/2", "two"}});
+    CHECK(one->all("d")->empty());
+    REQUIRE(one->write({{"b/2", "again"}, {"a/1", std::nullopt}, {"nothing", std::nullopt}}, *term));
+    CHECK(one->all("")->size() == 3);
+    CHECK(one->all("b/2")->at(0).second == "again");
+    one.reset();
+    CHECK(open()->all("")->size() == 3);
+  }
+  SECTION("there is one leader; the next has a greater term") {
+    auto two = open();
+    const auto refused = two->campaign("two:2", 200ms);
+    REQUIRE(!refused);
+    CHECK(refused.error().code == ErrorCode::refused);
+    CHECK(two->leader() == "one:1");
+    CHECK(!two->leads());
+    CHECK(two->write({{"x", "y"}}, *term).error().code == ErrorCode::refused);
+    one->resign();
+    CHECK(!one->leads());
+    const auto next = two->campaign("two:2", 10s);
+    REQUIRE(next);
+    CHECK(*next > *term);
+    CHECK(one->write({{"x", "y"}}, *term).error().code == ErrorCode::refused);
+    CHECK(two->write({{"x", "y"}}, *term).error().code == ErrorCode::refused);
+    CHECK(two->all("")->empty());
+  }
+  SECTION("whoever waits becomes the leader when the present one goes") {
+    auto two = open();
+    std::thread leaver([&] {
+      std::this_thread::sleep_for(200ms);
+      one->resign();
+    });
+    const auto next = two->campaign("two:2", 20s);
+    leaver.join();
+    REQUIRE(next);
+    CHECK(*next > *term);
+    CHECK(two->write({{"x", "y"}}, *next));
+  }
+  SECTION("a leader that is gone without a word is followed") {
+    kind->abandon(std::move(one));
+    auto two = open();
+    const auto next = two->campaign("two:2", 30s);
+    REQUIRE(next);
+    CHECK(*next > *term);
+  }
+  SECTION("a thousand entries at once, all or none") {
+    std::vector<Write> many;
+    for (int i = 0; i < 1000; ++i) many.push_back({"lease/" + std::to_string(i), std::string(500, 'x')});
+    REQUIRE(one->write(many, *term));
+    CHECK(one->all("lease/")->size() == 1000);
+  }
+  SECTION("others see changes") {
+    auto two = open();
+    std::atomic<int> seen = 0;
+    auto watch = two->watch("lease/", [&] { ++seen; });
+    REQUIRE(watch);
+    std::this_thread::sleep_for(200ms);
+    REQUIRE(one->write({{"lease/1", "x"}}, *term));
+    CHECK(eventually([&] { return seen > 0; }));
+    const int before = seen;
+    REQUIRE(one->write({{"lease/1", std::nullopt}}, *term));
+    CHECK(eventually([&] { return seen > before; }));
+    watch->reset();
+    const int after = seen;
+    REQUIRE(one->write({{"lease/1", "y"}}, *term));
+    std::this_thread::sleep_for(200ms);
+    CHECK(seen == after);
+  }
+}
+
+TEST_CASE("what is no store is refused with what one is") {
+  for (const char* text : {"", "sqlite:", "mysql:x", "/tmp/x"}) {
+    const auto store = open_store(text);
+    REQUIRE(!store);
+    CHECK(store.error().message.find("sqlite:FILE") != std::string::npos);
+  }
+  CHECK(open_store("sqlite:/nowhere/at/all").error().code == ErrorCode::unavailable);
+}
