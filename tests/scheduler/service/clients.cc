@@ -1,0 +1,357 @@
+#include "tests/scheduler/service/clients.h"
+
+#include <atomic>
+
+#include "protocol/lease/token.h"
+#include "tests/support/processes.h"
+
+namespace gpupool::testing {
+namespace {
+
+int64_t time_of_day() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> connect(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+std::string some_uuid(uint64_t node, uint64_t gpu) {
+  std::string bytes(16, '\1');
+  for (int i = 0; i < 7; ++i) bytes[i] = static_cast<char>(node >> 8 * i);
+  bytes[15] = static_cast<char>(gpu);
+  return lease::gpu_uuid_text(bytes);
+}
+
+void Usage::granted(const pool::Granted& granted) {
+  const std::lock_guard lock(mutex_);
+  for (const pool::Server& server : granted.servers()) {
+    const auto key = std::make_pair(server.node(), granted.lease());
+    if (over_.contains(key) || by_lease_.contains(key)) continue;
+    auto& shares = by_lease_[key];
+    for (const lease::Share& share : server.shares()) {
+      shares.push_back(share);
+      if ((milli_[share.gpu_uuid()] += share.compute_milli()) > 1000) twice_.insert(share.gpu_uuid());
+    }
+  }
+}
+
+void Usage::ended(const std::string& node, const std::string& lease) {
+  const std::lock_guard lock(mutex_);
+  const auto key = std::make_pair(node, lease);
+  over_.insert(key);
+  const auto found = by_lease_.find(key);
+  if (found == by_lease_.end()) return;
+  for (const lease::Share& share : found->second) milli_[share.gpu_uuid()] -= share.compute_milli();
+  by_lease_.erase(found);
+}
+
+std::vector<std::string> Usage::twice() const {
+  const std::lock_guard lock(mutex_);
+  return {twice_.begin(), twice_.end()};
+}
+
+size_t Usage::leases() const {
+  const std::lock_guard lock(mutex_);
+  return by_lease_.size();
+}
+
+class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeReport, pool::NodeOrders>, public std::enable_shared_from_this<Attendance> {
+ public:
+  explicit Attendance(PretendedPoold& poold) : poold_(poold), stub_(pool::Nodes::NewStub(poold.channel_)) {}
+  // The poold's lock is held.
+  void start() {
+    self_ = shared_from_this();
+    if (!poold_.has_.token.empty()) context_.AddMetadata("authorization", "Bearer " + poold_.has_.token);
+    stub_->async()->Attend(&context_, this);
+    AddHold();
+    out_ = poold_.report(true);
+    writing_ = true;
+    StartWrite(&out_);
+    StartRead(&in_);
+    StartCall();
+  }
+  void say() {
+    if (over_) return;
+    if (std::exchange(writing_, true)) {
+      again_ = true;
+      return;
+    }
+    out_ = poold_.report(false);
+    poold_.ended_.clear();
+    StartWrite(&out_);
+  }
+  void cut() { context_.TryCancel(); }
+
+ private:
+  void finish() {  // locked
+    if (!std::exchange(over_, true)) RemoveHold();
+  }
+  void OnWriteDone(bool good) override {
+    const std::lock_guard lock(poold_.mutex_);
+    writing_ = false;
+    if (!good) return;
+    if (std::exchange(again_, false)) say();
+  }
+  void OnReadDone(bool good) override {
+    const std::lock_guard lock(poold_.mutex_);
+    if (!good) return finish();
+    poold_.attends_ = true;
+    poold_.fenced_ = in_.fenced_because();
+    for (const pool::EndLease& end : in_.end()) {
+      poold_.ended_.insert(end.lease());
+      poold_.all_ended_.insert(end.lease());
+      if (poold_.usage_) poold_.usage_->ended(poold_.has_.name, end.lease());
+    }
+    if (in_.end_size() > 0) say();
+    StartRead(&in_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    const std::lock_guard lock(poold_.mutex_);
+    poold_.attends_ = false;
+    poold_.last_error_ = status.error_message();
+    if (poold_.attendance_.get() == this) poold_.attendance_.reset();
+    poold_.changed_.notify_all();
+    over_ = true;
+    std::thread([self = std::move(self_)] {}).detach();  // it must not end in its own reaction
+  }
+
+  PretendedPoold& poold_;
+  const std::unique_ptr<pool::Nodes::Stub> stub_;
+  grpc::ClientContext context_;
+  pool::NodeReport out_;
+  pool::NodeOrders in_;
+  bool writing_ = false, again_ = false, over_ = false;
+  std::shared_ptr<Attendance> self_;
+};
+
+PretendedPoold::PretendedPoold(std::shared_ptr<grpc::Channel> channel, Has has, Usage* usage) : channel_(std::move(channel)), has_(std::move(has)), usage_(usage) {}
+
+PretendedPoold::~PretendedPoold() {
+  std::unique_lock lock(mutex_);
+  if (attendance_) attendance_->cut();
+  changed_.wait(lock, [this] { return attendance_ == nullptr; });
+}
+
+void PretendedPoold::beat() {
+  const std::lock_guard lock(mutex_);
+  if (attendance_) return attendance_->say();
+  attendance_ = std::make_shared<Attendance>(*this);
+  attendance_->start();
+}
+
+bool PretendedPoold::attends() const {
+  const std::lock_guard lock(mutex_);
+  return attends_;
+}
+std::string PretendedPoold::last_error() const {
+  const std::lock_guard lock(mutex_);
+  return last_error_;
+}
+std::string PretendedPoold::fenced() const {
+  const std::lock_guard lock(mutex_);
+  return fenced_;
+}
+bool PretendedPoold::has_ended(const std::string& lease) const {
+  const std::lock_guard lock(mutex_);
+  return all_ended_.contains(lease);
+}
+
+void PretendedPoold::restart() {
+  std::unique_lock lock(mutex_);
+  if (attendance_) attendance_->cut();
+  changed_.wait(lock, [this] { return attendance_ == nullptr; });
+  ++boot_;
+}
+
+pool::NodeReport PretendedPoold::report(bool first) const {
+  pool::NodeReport report;
+  report.set_now_ms(time_of_day());
+  report.set_ready(true);
+  for (const std::string& lease : first ? all_ended_ : ended_) report.add_leases()->set_lease(lease);
+  if (!first) return report;
+  pool::Inventory& inventory = *report.mutable_inventory();
+  inventory.set_node(has_.name);
+  std::string boot = "pretended-boot-";
+  inventory.set_boot(boot + static_cast<char>('a' + boot_));
+  inventory.add_addresses("tcp://" + has_.name + ":9700");
+  for (int gpu = 0; gpu < has_.gpus; ++gpu) {
+    pool::Gpu& one = *inventory.add_gpus();
+    one.set_uuid(some_uuid(has_.number, static_cast<uint64_t>(gpu)));
+    one.set_model("pretended");
+    one.set_memory_bytes(uint64_t{16} << 30);
+  }
+  inventory.set_version("test");
+  return report;
+}
+
+PretendedPoolds::PretendedPoolds(const std::string& address, int count, int gpus, Usage* usage, std::chrono::milliseconds every) {
+  for (int i = 0; i < count; ++i) {
+    poolds_.push_back(std::make_unique<PretendedPoold>(connect(address), PretendedPoold::Has{"n" + std::to_string(i), static_cast<uint64_t>(i), gpus, ""}, usage));
+    poolds_.back()->beat();
+  }
+  beating_ = std::thread([this, every] {
+    std::unique_lock lock(mutex_);
+    while (!end_.wait_for(lock, every, [this] { return ended_; })) {
+      for (const auto& poold : poolds_) poold->beat();
+    }
+  });
+}
+
+PretendedPoolds::~PretendedPoolds() {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  end_.notify_all();
+  beating_.join();
+}
+
+bool PretendedPoolds::await() const {
+  return eventually([this] { return std::all_of(poolds_.begin(), poolds_.end(), [](const auto& poold) { return poold->attends(); }); });
+}
+
+struct Acquisition::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::AcquireEvent> {
+  std::unique_ptr<pool::Leases::Stub> stub;
+  grpc::ClientContext context;
+  pool::AcquireCall first, last;
+  pool::AcquireEvent in;
+  Heard heard;
+  Over over;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool writing = true, wants_release = false, done = false;
+  uint64_t grants = 0;
+  std::shared_ptr<const pool::Granted> granted;
+  std::shared_ptr<const pool::Queued> queued;
+  std::shared_ptr<const pool::Ended> ended;
+  grpc::Status status;
+  std::shared_ptr<Call> self;
+
+  void start() {
+    stub->async()->Acquire(&context, this);
+    AddHold();
+    StartWrite(&first);
+    StartRead(&in);
+    StartCall();
+  }
+  void release() {
+    const std::lock_guard lock(mutex);
+    if (done || wants_release) return;
+    wants_release = true;
+    if (!std::exchange(writing, true)) write_release();
+  }
+  void write_release() {
+    last.mutable_release();
+    StartWrite(&last);
+  }
+  void OnWriteDone(bool good) override {
+    const std::lock_guard lock(mutex);
+    writing = false;
+    if (good && wants_release && !last.has_release()) {
+      writing = true;
+      write_release();
+    }
+  }
+  void OnReadDone(bool good) override {
+    if (!good) {
+      {
+        const std::lock_guard lock(mutex);
+        wants_release = true;  // nothing is written any more
+        done = true;
+      }
+      return RemoveHold();
+    }
+    {
+      const std::lock_guard lock(mutex);
+      if (in.has_granted()) {
+        granted = std::make_shared<pool::Granted>(in.granted());
+        ++grants;
+      }
+      if (in.has_queued()) queued = std::make_shared<pool::Queued>(in.queued());
+      if (in.has_ended()) ended = std::make_shared<pool::Ended>(in.ended());
+      changed.notify_all();
+    }
+    if (heard) heard(in);
+    StartRead(&in);
+  }
+  void OnDone(const grpc::Status& how) override {
+    if (over) over(how);
+    std::shared_ptr<Call> last_hold;
+    const std::lock_guard lock(mutex);
+    status = how;
+    finished = true;
+    changed.notify_all();
+    std::thread([hold = std::move(self)] {}).detach();  // it must not end in its own reaction
+  }
+  bool finished = false;
+
+  template <class Condition>
+  bool await(Condition condition) {
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, kPatience, [&] { return finished || condition(); });
+    return condition();
+  }
+};
+
+Acquisition::Acquisition(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first, const std::string& token, Heard heard, Over over)
+    : call_(std::make_shared<Call>()) {
+  call_->stub = pool::Leases::NewStub(channel);
+  if (!token.empty()) call_->context.AddMetadata("authorization", "Bearer " + token);
+  call_->first = first;
+  call_->heard = std::move(heard);
+  call_->over = std::move(over);
+  call_->self = call_;
+  call_->start();
+}
+
+Acquisition::~Acquisition() { cut(); }
+
+void Acquisition::release() { call_->release(); }
+void Acquisition::cut() {
+  call_->context.TryCancel();
+  call_->await([] { return false; });
+}
+
+std::shared_ptr<const pool::Granted> Acquisition::granted(uint64_t least) {
+  return call_->await([&] { return call_->grants >= least; }) ? call_->granted : nullptr;
+}
+std::shared_ptr<const pool::Queued> Acquisition::queued(uint32_t place) {
+  return call_->await([&] { return call_->queued && call_->queued->place() == place; }) ? call_->queued : nullptr;
+}
+std::shared_ptr<const pool::Ended> Acquisition::ended() {
+  return call_->await([&] { return call_->ended != nullptr; }) ? call_->ended : nullptr;
+}
+grpc::Status Acquisition::status() {
+  call_->await([] { return false; });
+  return call_->status;
+}
+std::string Acquisition::leader() const {
+  const auto found = call_->context.GetServerTrailingMetadata().find("leader");
+  return found == call_->context.GetServerTrailingMetadata().end() ? "" : std::string(found->second.data(), found->second.size());
+}
+
+pool::AcquireCall request_call(uint32_t gpus, uint32_t milli) {
+  pool::AcquireCall call;
+  call.mutable_request()->set_gpus(gpus);
+  call.mutable_request()->set_compute_milli(milli);
+  call.mutable_request()->set_priority(lease::NORMAL);
+  return call;
+}
+
+pool::AcquireCall resume_call(const pool::Granted& granted) {
+  pool::AcquireCall call;
+  call.mutable_resume()->set_lease(granted.lease());
+  call.mutable_resume()->set_secret(granted.secret());
+  return call;
+}
+
+}  // namespace gpupool::testing

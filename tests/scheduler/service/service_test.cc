@@ -1,0 +1,321 @@
+// The real pool-scheduler with pretended poolds and holders.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "protocol/lease/token.h"
+#include "tests/scheduler/service/clients.h"
+#include "tests/scheduler/service/scheduler_process.h"
+#include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+#include "tests/support/http_get.h"
+#include "tests/support/poold_process.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+const std::string kTenantToken(64, 'a'), kNodeToken(64, 'b'), kOperatorToken(64, 'c');
+
+// As the hashes of kTenantToken and so on.
+std::string with_tokens() {
+  const auto hash = [](const std::string& token) {
+    const Finished done = run_to_end({"sh", "-c", "printf %s " + token + " | sha256sum | cut -c1-64"});
+    return done.output.substr(0, 64);
+  };
+  return "[[tenant]]\nname = \"a\"\ntokens = [\"sha256:" + hash(kTenantToken) + "\"]\nquota = { gpus = 4, memory = \"1TiB\", weight = 2 }\n" +
+         "[[node]]\nname = \"n0\"\ntokens = [\"sha256:" + hash(kNodeToken) + "\"]\n" +
+         "[[operator]]\nname = \"root\"\ntokens = [\"sha256:" + hash(kOperatorToken) + "\"]\n";
+}
+
+lease::PublicKey public_key(const SchedulerProcess& scheduler) { return *lease::PublicKey::read(scheduler.key_file()); }
+
+std::chrono::milliseconds time_of_day() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+}
+
+}  // namespace
+
+TEST_CASE("a lease is granted with tokens that its nodes take, and given back") {
+  SchedulerProcess scheduler;
+  Usage usage;
+  PretendedPoolds poolds(scheduler.address(), 2, 2, &usage);
+  REQUIRE(poolds.await());
+  const auto channel = connect(scheduler.address());
+  Acquisition holder(channel, request_call(3, 1000));
+  const auto granted = holder.granted();
+  REQUIRE(granted);
+  CHECK(granted->lease().size() == 16);
+  CHECK(granted->secret().size() == 32);
+  CHECK(granted->hold_ms() == 30'000);
+  int gpus = 0;
+  const std::vector<lease::PublicKey> keys{public_key(scheduler)};
+  for (const auto& server : granted->servers()) {
+    CHECK(server.address() == "tcp://" + server.node() + ":9700");
+    const auto lease = lease::check_lease(server.token(), keys, server.node(), time_of_day());
+    REQUIRE(lease);
+    CHECK(lease->tenant() == "default");
+    CHECK(lease->boot() == "pretended-boot-a");
+    CHECK(lease->expires_ms() == granted->expires_ms());
+    gpus += lease->shares_size();
+  }
+  CHECK(gpus == 3);
+  Acquisition waits(channel, request_call(2, 1000));
+  const auto queued = waits.queued(1);
+  REQUIRE(queued);
+  CHECK(queued->waiting() == 1);
+  CHECK(queued->why().starts_with("waits for 2 GPUs: 1 of 4 that would do is free"));
+  holder.release();
+  CHECK(holder.ended()->why() == pool::Ended::RELEASED);
+  CHECK(holder.status().ok());
+  CHECK(waits.granted());
+  CHECK(usage.twice().empty());
+}
+
+TEST_CASE("those who give up leave the queue; a ticket keeps the place") {
+  SchedulerProcess scheduler;
+  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  REQUIRE(poolds.await());
+  const auto channel = connect(scheduler.address());
+  Acquisition first(channel, request_call(1, 1000));
+  REQUIRE(first.granted());
+  auto second = std::make_unique<Acquisition>(channel, request_call(1, 1000));
+  const auto told = second->queued(1);
+  REQUIRE(told);
+  Acquisition third(channel, request_call(1, 1000));
+  REQUIRE(third.queued(2));
+  second->cut();
+  REQUIRE(third.queued(1));
+  // It came back with its ticket; the third had become the head in between, and stays it.
+  pool::AcquireCall again = request_call(1, 1000);
+  again.mutable_request()->set_ticket(told->ticket());
+  Acquisition back(channel, again);
+  REQUIRE(back.queued(2));
+  Acquisition fourth(channel, request_call(1, 1000));
+  REQUIRE(fourth.queued(3));
+  third.release();
+  CHECK(third.ended()->why() == pool::Ended::RELEASED);
+  first.release();
+  CHECK(back.granted());
+}
+
+TEST_CASE("a lease is held for a holder that was cut off, and only for whoever knows its secret") {
+  SchedulerProcess scheduler;
+  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  REQUIRE(poolds.await());
+  const auto channel = connect(scheduler.address());
+  auto holder = std::make_unique<Acquisition>(channel, request_call(1, 1000));
+  const auto granted = holder->granted();
+  REQUIRE(granted);
+  holder.reset();
+  pool::AcquireCall forged = resume_call(*granted);
+  forged.mutable_resume()->mutable_secret()->back() ^= 1;
+  CHECK(Acquisition(channel, forged).status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
+  Acquisition back(channel, resume_call(*granted));
+  const auto again = back.granted();
+  REQUIRE(again);
+  CHECK(again->lease() == granted->lease());
+  CHECK(again->servers(0).token() != granted->servers(0).token());
+}
+
+TEST_CASE("what makes no sense is refused with the reason") {
+  SchedulerProcess scheduler;
+  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  REQUIRE(poolds.await());
+  const auto channel = connect(scheduler.address());
+  CHECK(Acquisition(channel, request_call(0, 1000)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  pool::AcquireCall release;
+  release.mutable_release();
+  CHECK(Acquisition(channel, release).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(Acquisition(channel, pool::AcquireCall()).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  pool::AcquireCall unknown = request_call(1, 1);
+  unknown.mutable_request()->set_tenant("nobody");
+  CHECK(Acquisition(channel, unknown).status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
+  // Refused when the nodes have had ten seconds to come.
+  const auto impossible = Acquisition(channel, request_call(2, 1000)).status();
+  CHECK(impossible.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(impossible.error_message() == "the pool has nowhere 2 GPUs, at most 1");
+}
+
+TEST_CASE("tokens say who calls, and each kind may do its own only") {
+  TemporaryFolder folder;
+  const std::string config = folder.write("pool.toml", with_tokens());
+  SchedulerProcess scheduler({"--config", config});
+  const auto channel = connect(scheduler.address());
+  CHECK(Acquisition(channel, request_call(1, 1000)).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(Acquisition(channel, request_call(1, 1000), std::string(64, 'x')).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(Acquisition(channel, request_call(1, 1000), kNodeToken).status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
+  CHECK(Acquisition(channel, request_call(5, 1000), kTenantToken).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);  // its quota
+  PretendedPoold wrong(connect(scheduler.address()), {"n1", 1, 1, kNodeToken});
+  wrong.beat();
+  CHECK(eventually([&] { return wrong.last_error() == "this token is not node 'n1''s"; }));
+  PretendedPoold right(connect(scheduler.address()), {"n0", 0, 1, kNodeToken});
+  right.beat();
+  CHECK(eventually([&] { return right.attends(); }));
+  CHECK(Acquisition(channel, request_call(1, 1000), kTenantToken).granted());
+
+  SECTION("read again on SIGHUP; a mistake changes nothing") {
+    std::ofstream(config) << "[[tenant]]\nname = 7\n";
+    scheduler.process().signal(SIGHUP);
+    CHECK(scheduler.await_log("reload_failed"));
+    CHECK(Acquisition(channel, request_call(1, 500), kTenantToken).queued(1));
+    std::string other = with_tokens();
+    other.replace(other.find("name = \"a\""), 10, "name = \"z\"");
+    std::ofstream(config) << other;
+    scheduler.process().signal(SIGHUP);
+    CHECK(scheduler.await_log(" reloaded "));
+    pool::AcquireCall call = request_call(1, 500);
+    call.mutable_request()->set_tenant("z");
+    CHECK(Acquisition(channel, call, kTenantToken).queued(1));
+  }
+}
+
+TEST_CASE("killed at any moment, it loses no lease and grants nothing twice") {
+  SchedulerProcess scheduler;
+  Usage usage;
+  PretendedPoolds poolds(scheduler.address(), 100, 4, &usage, 100ms);
+  REQUIRE(poolds.await());
+  const auto channel = connect(scheduler.address());
+
+  std::vector<std::shared_ptr<const pool::Granted>> held;
+  for (int round = 0; round < 5; ++round) {
+    // Some come back, some are new; in the midst of it the scheduler dies.
+    std::mutex mutex;
+    std::map<std::string, std::shared_ptr<const pool::Granted>> granted;  // by lease
+    const auto heard = [&](const pool::AcquireEvent& event) {
+      if (!event.has_granted()) return;
+      usage.granted(event.granted());
+      const std::lock_guard lock(mutex);
+      granted[event.granted().lease()] = std::make_shared<pool::Granted>(event.granted());
+    };
+    {
+      std::vector<std::unique_ptr<Acquisition>> acquisitions;
+      for (const auto& lease : held) acquisitions.push_back(std::make_unique<Acquisition>(channel, resume_call(*lease), "", heard));
+      for (const auto& one : acquisitions) REQUIRE(one->granted());  // none was lost
+      for (int i = 0; i < 60; ++i) acquisitions.push_back(std::make_unique<Acquisition>(channel, request_call(i % 7 == 0 ? 3 : 1, i % 2 ? 1000 : 300), "", heard));
+      for (size_t i = 0; i < held.size(); i += 3) acquisitions[i]->release();
+      std::this_thread::sleep_for(std::chrono::milliseconds(7 * round));
+      scheduler.kill();
+      for (size_t i = 0; i < held.size(); i += 3) {
+        const std::lock_guard lock(mutex);
+        granted.erase(held[i]->lease());  // may be over
+      }
+    }
+    for (const auto& lease : held) {
+      const std::lock_guard lock(mutex);
+      if (&lease - held.data() != 0 && (&lease - held.data()) % 3 != 0) CHECK(granted.contains(lease->lease()));
+    }
+    held.clear();
+    for (auto& [id, lease] : granted) held.push_back(lease);
+    scheduler.start();
+    REQUIRE(poolds.await());
+    CHECK(usage.twice().empty());
+  }
+  CHECK(held.size() > 20);
+  for (const auto& lease : held) {
+    Acquisition last(channel, resume_call(*lease));
+    REQUIRE(last.granted());
+    last.release();
+    CHECK(last.ended()->why() == pool::Ended::RELEASED);
+  }
+  for (const auto& lease : held) {
+    for (const auto& server : lease->servers()) {
+      CHECK(eventually([&] { return poolds[std::stoul(server.node().substr(1))].has_ended(lease->lease()); }));
+    }
+  }
+  CHECK(usage.twice().empty());
+}
+
+TEST_CASE("it starts, says what is wrong, and ends as it should") {
+  TemporaryFolder folder;
+  const std::string program = program_path("pool-scheduler");
+  const std::string key = folder.path() / "key.pem", store = "sqlite:" + (folder.path() / "pool.db").string();
+  CHECK(run_to_end({program, "--version"}).output.starts_with("pool-scheduler "));
+  CHECK(run_to_end({program, "--help"}).status == 0);
+  CHECK(run_to_end({program}).status == 2);
+  CHECK(run_to_end({program, "--nonsense"}).status == 2);
+  const Finished printed = run_to_end({program, "--key", key, "--print-public-key"});
+  CHECK(printed.output.starts_with("-----BEGIN PUBLIC KEY-----"));
+  struct stat info{};
+  REQUIRE(::stat(key.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  CHECK(run_to_end({program, "--key", key, "--print-public-key"}).output == printed.output);
+  const Finished open = run_to_end({program, "--key", key, "--store", store, "--listen", "0.0.0.0:0"});
+  CHECK(open.status == 1);
+  CHECK(open.output.find("reachable from other machines") != std::string::npos);
+  CHECK(run_to_end({program, "--key", key, "--store", "sqlite:/nowhere/x"}).status == 1);
+  CHECK(run_to_end({program, "--key", key, "--store", store, "--listen", "nonsense"}).status == 1);
+  CHECK(run_to_end({program, "--key", key, "--store", store, "--config", folder.write("bad.toml", "[[tenant]]\nname = \"a b\"\n")}).status == 2);
+
+  SchedulerProcess scheduler;
+  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  REQUIRE(poolds.await());
+  Acquisition holder(connect(scheduler.address()), request_call(1, 1000));
+  REQUIRE(holder.granted());
+  CHECK(scheduler.stop() == 0);
+  CHECK(holder.status().error_code() == grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_CASE("a second scheduler with the same store waits, and says who leads") {
+  SchedulerProcess scheduler;
+  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  REQUIRE(poolds.await());
+  auto holder = std::make_unique<Acquisition>(connect(scheduler.address()), request_call(1, 1000));
+  const auto granted = holder->granted();
+  REQUIRE(granted);
+  const std::string port_file = scheduler.folder().path() / "second";
+  Process second({program_path("pool-scheduler"), "--listen", "127.0.0.1:0", "--port-file", port_file, "--key", scheduler.key_file(),
+                  "--store", "sqlite:" + (scheduler.folder().path() / "pool.db").string()}, {});
+  REQUIRE(eventually([&] { return std::filesystem::exists(port_file); }));
+  int port = 0;
+  std::ifstream(port_file) >> port;
+  const auto channel = connect("127.0.0.1:" + std::to_string(port));
+  CHECK(eventually([&] {
+    Acquisition refused(channel, request_call(1, 1));
+    return refused.status().error_code() == grpc::StatusCode::UNAVAILABLE && refused.leader() == scheduler.address();
+  }));
+  scheduler.kill();
+  REQUIRE(second.await_output(" leads "));
+  Acquisition back(channel, resume_call(*granted));
+  CHECK(back.granted());
+  second.signal(SIGTERM);
+  CHECK(second.wait() == 0);
+}
+
+TEST_CASE("over TLS") {
+  const Authority authority("pool");
+  const auto files = authority.sign("scheduler", "IP:127.0.0.1");
+  SchedulerProcess scheduler({"--tls-certificate", files.certificate, "--tls-key", files.key});
+  std::ifstream file(authority.certificate());
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = {std::istreambuf_iterator<char>(file), {}};
+  const auto channel = grpc::CreateChannel(scheduler.address(), grpc::SslCredentials(options));
+  CHECK(Acquisition(channel, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(Acquisition(connect(scheduler.address()), request_call(0, 1)).status().error_code() == grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_CASE("metrics, health and the audit") {
+  SchedulerProcess scheduler({"--metrics", "127.0.0.1:0"});
+  PretendedPoolds poolds(scheduler.address(), 2, 2);
+  REQUIRE(poolds.await());
+  Acquisition holder(connect(scheduler.address()), request_call(1, 500));
+  REQUIRE(holder.granted());
+  REQUIRE(scheduler.await_log("url=http"));
+  const uint16_t port = metrics_port(scheduler.log());
+  const std::string page = http_get(port, "/metrics");
+  for (const char* line : {"gpupool_pool_leader 1", "gpupool_pool_granted_total 1", "gpupool_pool_gpus_capacity 4", "gpupool_pool_gpus_leased 0.5",
+                           "gpupool_pool_nodes{condition=\"open\"} 2", "gpupool_pool_tenant_leases{tenant=\"default\"} 1"}) {
+    INFO(page);
+    CHECK(page.find(std::string("\n") + line + "\n") != std::string::npos);
+  }
+  CHECK(http_get(port, "/readyz").find("200 OK") != std::string::npos);
+  holder.release();
+  CHECK(holder.ended());
+  std::ifstream audit(scheduler.audit_file());
+  const std::string lines{std::istreambuf_iterator<char>(audit), {}};
+  CHECK(lines.find("\"event\":\"lease_granted\"") != std::string::npos);
+  CHECK(lines.find("\"event\":\"lease_ending\"") != std::string::npos);
+}
