@@ -1,0 +1,18 @@
+// gRPC and Abseil come from the distribution without ThreadSanitizer, which so does not see how they synchronise: what they call in
+// libc is not looked at. Each pattern must match one library only.
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions() {
+  return "called_from_lib:libgrpc.so\n"
+         "called_from_lib:libgrpc++.so\n"
+         "called_from_lib:libgpr.so\n"
+         "called_from_lib:libabsl_synchronization.so\n"
+         "called_from_lib:libabsl_graphcycles_internal.so\n"
+         "called_from_lib:libabsl_time.so\n"
+         "called_from_lib:libabsl_cord.so\n"
+         "called_from_lib:libabsl_cordz_info.so\n"
+         "called_from_lib:libabsl_strings.so\n"
+         "race:libgrpc.so\n"
+         "race:libgrpc++.so\n"
+         "race:libgpr.so\n"
+         "race:grpc::\n"
+         "race:grpc_core::\n";
+}
