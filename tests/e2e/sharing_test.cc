@@ -39,6 +39,14 @@ TEST_CASE("two busy programs get about their shares") {
   CHECK(done(*large) > 4 * few);
 }
 
+TEST_CASE("graphs that wait for their program take turns with a busy one") {
+  SharedPool pool({"compute = 50", "compute = 50"});
+  const auto rival = pool.start_working(2, {"keep_busy", kForever, kKernel});
+  const auto graphs = pool.start_working(1, {"keep_busy_with_graphs", "4000", kKernel});
+  const double launches = done(*graphs); INFO(launches); CHECK(launches > 40);  // without giving way while they wait: one or so in a second
+  scenarios_pass(pool, 1, {"captured_graph", "graph_with_host_memory", "graph_host_functions_in_order", "graphs_beside_each_other"});
+}
+
 TEST_CASE("a hard limit holds and its end is felt at once") {
   SharedPool pool({"compute = 5\nmode = \"hard\""});
   const auto limited = pool.start_working(1, {"keep_busy", "2500", kKernel});

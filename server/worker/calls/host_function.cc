@@ -26,17 +26,20 @@ Outcome host_function_done(Executor& session, Command& command) {
     const auto pool = stream->context->events;
     const CUcontext context = stream->context->object;
     const CUevent event = pool->take();
+    // Goes back also when the session ends before a thread waits for it.
+    std::shared_ptr<void> lent(event, [pool](void* lent) {
+      if (lent) pool->give(static_cast<CUevent>(lent));
+    });
     if (event && session.api.cuEventRecord(event, stream->stream) == CUDA_SUCCESS) {
-      const bool parked = session.waits.submit(context, [&session, pool, event, context, callback] {
+      const bool parked = session.waits.submit(context, [&session, lent, context, callback]() mutable {
         make_current(session.api, context);
-        session.api.cuEventSynchronize(event);
-        pool->give(event);
+        session.api.cuEventSynchronize(static_cast<CUevent>(lent.get()));
+        lent.reset();
         session.callbacks.done(callback);
         make_current(session.api, nullptr);
       });
       if (parked) return CUDA_SUCCESS;
     }
-    if (event) pool->give(event);
     session.api.cuStreamSynchronize(stream->stream);  // short of events or threads
   }
   // Unknown: its context was destroyed meanwhile. Nobody waits for the answer.

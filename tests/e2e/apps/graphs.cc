@@ -1,5 +1,6 @@
 // CUDA graphs, as frameworks use them: captured, built by hand, updated; with host memory and host functions in them.
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -573,4 +574,25 @@ SCENARIO(calls_beside_a_capture) {
   EXPECT(download<unsigned>(s.a, 1)[0] == 1);
   OK(cuGraphDestroy(end_capture(s.one)));
   OK(cuCtxSynchronize());
+}
+
+// Launches in a row that each call the host between two kernels, for so many milliseconds (first argument) with kernels of so many rounds
+// (second); says how many were done.
+SCENARIO(keep_busy_with_graphs) {
+  Device device;
+  Kernels kernels;
+  Streams s;
+  const auto rounds = static_cast<unsigned>(std::stoul(arguments.at(1)));
+  std::atomic<int> calls{0};
+  OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(kernels.launch("burn", 1, 1, s.one, s.a, rounds));
+  OK(cuLaunchHostFunc(s.one, add_one, &calls));
+  OK(kernels.launch("burn", 1, 1, s.one, s.a, rounds));
+  const CUgraphExec exec = executable(end_capture(s.one));
+  run(exec, s.one);
+  std::printf("working\n");
+  std::fflush(stdout);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(std::stoul(arguments.at(0)));
+  while (std::chrono::steady_clock::now() < end) run(exec, s.one, 4);
+  std::printf("done %d\n", calls.load());
 }
