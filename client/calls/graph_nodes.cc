@@ -1,6 +1,7 @@
 // Nodes of graphs: making them, reading and changing what they do. What a node says is checked as the call is that does the same
 // at once.
 #include <cstring>
+#include <utility>
 
 #include "client/calls/graph.h"
 #include "protocol/cuda/exports.h"
@@ -259,6 +260,9 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERN
     if (!params) return CUDA_ERROR_INVALID_VALUE;
     get_kernel(node, params);
     params->kern = nullptr;
+    if (cuda::kind_of(cuda::handle_bits(params->func)) == Kind::kernel) {
+      params->kern = reinterpret_cast<CUkernel>(std::exchange(params->func, nullptr));
+    }
     params->ctx = cuda::handle_from_bits<CUcontext>(node.context);
     return CUDA_SUCCESS;
   });

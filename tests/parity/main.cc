@@ -22,6 +22,7 @@ constexpr Part kParts[] = {
     {"host_memory", host_memory, true},
     {"streams", streams, true},
     {"events", events, true},
+    {"graphs", graphs, true},
     {"modules", modules, true},
     {"libraries", libraries, true},
     {"virtual_memory", virtual_memory, true},

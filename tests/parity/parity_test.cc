@@ -62,7 +62,7 @@ void expect_parity(Pool& pool, const std::vector<std::string>& program, const En
 TEST_CASE("driver calls give the same directly and through poold") {
   Pool pool;
   for (const char* part :
-       {"before_initialising", "devices", "contexts", "device_memory", "host_memory", "streams", "events", "modules",
+       {"before_initialising", "devices", "contexts", "device_memory", "host_memory", "streams", "events", "graphs", "modules",
         "libraries", "virtual_memory", "memory_pools", "destroyed_things", "sticky_errors"}) {
     // Every call is waited for, so that its own result comes back from it and not from a later one.
     expect_parity(pool, {DRIVER_PARITY, part}, {{"GPUPOOL_SYNC", "1"}});

@@ -134,6 +134,125 @@ static void use_streams() {
   std::printf("threads agree %d\n", sums[0] == sums[1] && sums[1] == sums[2] && sums[2] == sums[3] && sums[0] != 0);
 }
 
+static void CUDART_CB count_up(void* counter) { ++*static_cast<int*>(counter); }
+
+static void use_graphs() {
+  constexpr int kCount = 3000;
+  const int given[4] = {3, 5, 7, 11};
+  int *values = nullptr, *pinned = nullptr, calls = 0;
+  std::vector<int> pageable(kCount), up(kCount, 9);
+  cudaStream_t stream = nullptr, other = nullptr;
+  cudaEvent_t fork = nullptr, join = nullptr;
+  cudaGraph_t graph = nullptr, made = nullptr, clone = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  cudaStreamCaptureStatus status{};
+  size_t count = 0;
+  SHOW(cudaMemcpyToSymbol(factors, given, sizeof given));
+  SHOW(cudaMalloc(&values, 2 * kCount * sizeof(int)));
+  SHOW(cudaMallocHost(&pinned, kCount * sizeof(int)));
+  SHOW(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  SHOW(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  SHOW(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+  SHOW(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
+  SHOW(cudaDeviceSynchronize());
+  SHOW(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  SHOW(cudaEventRecord(fork, stream));
+  SHOW(cudaStreamWaitEvent(other, fork, 0));
+  multiply<<<(kCount + 127) / 128, 128, 0, stream>>>(values, kCount);
+  SHOW(cudaGetLastError());
+  SHOW(cudaMemcpyAsync(values + kCount, up.data(), kCount * sizeof(int), cudaMemcpyHostToDevice, other));
+  SHOW(cudaEventRecord(join, other));
+  SHOW(cudaStreamWaitEvent(stream, join, 0));
+  SHOW(cudaMemcpyAsync(pinned, values, kCount * sizeof(int), cudaMemcpyDeviceToHost, stream));
+  SHOW(cudaMemcpyAsync(pageable.data(), values + kCount, kCount * sizeof(int), cudaMemcpyDefault, stream));
+  SHOW(cudaLaunchHostFunc(stream, count_up, &calls));
+  SHOW(cudaStreamIsCapturing(other, &status));
+  std::printf("status %d\n", status);
+  SHOW(cudaStreamEndCapture(stream, &graph));
+  SHOW(cudaGraphGetNodes(graph, nullptr, &count));
+  std::printf("%zu nodes\n", count);
+  SHOW(cudaGraphInstantiate(&exec, graph, 0));
+  for (int round = 1; round <= 3; ++round) {
+    up.assign(kCount, round);
+    SHOW(cudaGraphLaunch(exec, stream));
+    SHOW(cudaStreamSynchronize(stream));
+    std::printf("calls %d, %08x, %08x\n", calls, checksum({pinned, pinned + kCount}), checksum(pageable));
+  }
+  // Its kernel, changed.
+  std::vector<cudaGraphNode_t> nodes(count);
+  SHOW(cudaGraphGetNodes(graph, nodes.data(), &count));
+  for (const cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    SHOW(cudaGraphNodeGetType(node, &type));
+    std::printf("type %d\n", type);
+    if (type != cudaGraphNodeTypeKernel) continue;
+    cudaKernelNodeParams kernel{};
+    SHOW(cudaGraphKernelNodeGetParams(node, &kernel));
+    std::printf("%u blocks of %u, %d\n", kernel.gridDim.x, kernel.blockDim.x, *static_cast<int*>(kernel.kernelParams[1]));
+    int fewer = 100;
+    void* parameters[] = {&values, &fewer};
+    cudaKernelNodeParams changed = kernel;
+    changed.func = reinterpret_cast<void*>(multiply);
+    changed.kernelParams = parameters;
+    changed.gridDim = dim3(1);
+    SHOW(cudaMemsetAsync(values, 0, kCount * sizeof(int), stream));
+    SHOW(cudaGraphExecKernelNodeSetParams(exec, node, &changed));
+    SHOW(cudaGraphLaunch(exec, stream));
+    SHOW(cudaStreamSynchronize(stream));
+    std::printf("%d %d, %08x\n", pinned[99], pinned[100], checksum({pinned, pinned + kCount}));
+  }
+  SHOW(cudaGraphClone(&clone, graph));
+  cudaGraphExecUpdateResultInfo info{};
+  SHOW(cudaGraphExecUpdate(exec, clone, &info));
+  std::printf("update %d\n", info.result);
+  SHOW(cudaGraphLaunch(exec, stream));
+  SHOW(cudaStreamSynchronize(stream));
+  std::printf("calls %d, %08x\n", calls, checksum({pinned, pinned + kCount}));
+  // By hand.
+  SHOW(cudaGraphCreate(&made, 0));
+  cudaGraphNode_t clear = nullptr, work = nullptr, out = nullptr, child = nullptr, host = nullptr;
+  cudaMemsetParams zero{};
+  zero.dst = values;
+  zero.elementSize = 4;
+  zero.width = kCount;
+  zero.height = 1;
+  zero.value = 77;
+  SHOW(cudaGraphAddMemsetNode(&clear, made, nullptr, 0, &zero));
+  int half = kCount / 2;
+  void* parameters[] = {&values, &half};
+  cudaKernelNodeParams kernel{};
+  kernel.func = reinterpret_cast<void*>(multiply);
+  kernel.gridDim = dim3((kCount + 127) / 128);
+  kernel.blockDim = dim3(128);
+  kernel.kernelParams = parameters;
+  SHOW(cudaGraphAddKernelNode(&work, made, &clear, 1, &kernel));
+  SHOW(cudaGraphAddMemcpyNode1D(&out, made, &work, 1, pinned, values, kCount * sizeof(int), cudaMemcpyDeviceToHost));
+  cudaHostNodeParams call{count_up, &calls};
+  SHOW(cudaGraphAddHostNode(&host, made, &out, 1, &call));
+  SHOW(cudaGraphAddChildGraphNode(&child, made, &host, 1, graph));
+  SHOW(cudaGraphExecUpdate(exec, made, &info));
+  std::printf("update %d\n", info.result);
+  (void)cudaGetLastError();
+  SHOW(cudaGraphExecDestroy(exec));
+  SHOW(cudaGraphInstantiate(&exec, made, 0));
+  SHOW(cudaGraphLaunch(exec, stream));
+  SHOW(cudaStreamSynchronize(stream));
+  std::printf("calls %d, %08x\n", calls, checksum({pinned, pinned + kCount}));
+  SHOW(cudaGraphExecDestroy(exec));
+  for (const cudaGraph_t gone : {graph, made, clone}) SHOW(cudaGraphDestroy(gone));
+  // What must not be.
+  SHOW(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  SHOW(cudaStreamSynchronize(stream));
+  SHOW(cudaStreamEndCapture(stream, &graph));
+  (void)cudaGetLastError();
+  SHOW(cudaStreamEndCapture(stream, &graph));
+  (void)cudaGetLastError();
+  SHOW(cudaFree(values));
+  SHOW(cudaFreeHost(pinned));
+  SHOW(cudaStreamDestroy(stream));
+  SHOW(cudaStreamDestroy(other));
+}
+
 static void make_mistakes() {
   int *values = nullptr, host = 0;
   int number = 0;
@@ -183,6 +302,7 @@ int main() {
   print_from_kernels();
   copy_shapes();
   use_streams();
+  use_graphs();
   make_mistakes();
   SHOW(cudaDeviceReset());
   use_symbols();  // with the values of a fresh module

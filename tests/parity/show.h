@@ -36,6 +36,7 @@ void device_memory();
 void host_memory();
 void streams();
 void events();
+void graphs();
 void modules();
 void libraries();
 void virtual_memory();

@@ -115,9 +115,11 @@ void remove_globals(const Program& program, Device& device, uint64_t address);
 // A launch of a kernel.
 class GridOp final : public Op, public Recycled<GridOp> {
  public:
-  GridOp(Ref<Function> function, GridRequest request)
-      : function_(std::move(function)), request_(std::move(request)) {}
-  Ref<Op> clone() const override { return make_ref<GridOp>(function_, request_); }
+  // `kernel`: handle of the library's kernel that was launched in the function's place, or 0.
+  GridOp(Ref<Function> function, GridRequest request, uint64_t kernel)
+      : function_(std::move(function)), request_(std::move(request)), kernel_(kernel) {}
+  Ref<Op> clone() const override { return make_ref<GridOp>(function_, request_, kernel_); }
+  uint64_t kernel() const { return kernel_; }
   const Function& function() const { return *function_; }
   const GridRequest& request() const { return request_; }  // until it starts
 
@@ -126,6 +128,7 @@ class GridOp final : public Op, public Recycled<GridOp> {
   void finished(const GridResult& result);
   const Ref<Function> function_;
   GridRequest request_;
+  const uint64_t kernel_;
 };
 
 }  // namespace gpupool::softgpu

@@ -56,7 +56,7 @@ Ref<Op> with_cooperation(const Ref<Op>& kernel, bool cooperative) {
   const auto& grid = static_cast<const GridOp&>(*kernel);
   GridRequest request = grid.request();
   request.cooperative = cooperative;
-  return make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())), std::move(request));
+  return make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())), std::move(request), grid.kernel());
 }
 
 }  // namespace gpupool::softgpu::api
@@ -326,9 +326,10 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERN
   return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
     if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
     get_kernel(node, params);
-    params->kern = nullptr;
-    params->ctx =
-        make_handle<CUcontext>(static_cast<const GridOp&>(*node.prototype).function().context().handle());
+    const auto& grid = static_cast<const GridOp&>(*node.prototype);
+    params->kern = make_handle<CUkernel>(grid.kernel());
+    if (params->kern != nullptr) params->func = nullptr;
+    params->ctx = make_handle<CUcontext>(grid.function().context().handle());
     return CUDA_SUCCESS;
   });
 }

@@ -113,7 +113,8 @@ CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape
   request.module_data = function->data_address();
   request.cooperative = shape.cooperative;
   request.multiprocessors = context.multiprocessors();
-  *op = make_ref<GridOp>(std::move(function), std::move(request));
+  const uint64_t kernel_handle = function->handle == handle ? 0 : handle;
+  *op = make_ref<GridOp>(std::move(function), std::move(request), kernel_handle);
   return CUDA_SUCCESS;
 }
 
