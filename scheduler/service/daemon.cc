@@ -9,12 +9,14 @@
 
 #include <asio/ip/tcp.hpp>
 #include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
 #include <cstdio>
 #include <thread>
 
 #include "protocol/lease/token.h"
 #include "scheduler/service/admin.h"
 #include "scheduler/service/metrics.h"
+#include "scheduler/web/page.h"
 #include "scheduler/service/streams.h"
 #include "server/admin/http_server.h"
 #include "server/admin/metrics.h"
@@ -86,6 +88,7 @@ class Daemon {
       : options_(options),
         end_signals_(context_, SIGTERM, SIGINT),
         reload_signal_(context_, SIGHUP),
+        history_timer_(context_),
         engine_(context_, std::move(store), std::move(key), options.callers, options.audit_file),
         leases_(engine_),
         nodes_(engine_),
@@ -98,6 +101,7 @@ class Daemon {
       auto http = server::HttpServer::listen(context_, options_.metrics, [this](const std::string& path) { return answer(path); });
       if (!http) return fail(http.error().message);
       http_ = std::move(*http);
+      note_history();
       log::info("metrics", {{"url", "http://" + server::text_of(http_->endpoint()) + "/metrics"}});
     }
     await_end_signal();
@@ -152,7 +156,26 @@ class Daemon {
     }
     if (path == "/healthz") return {200, "ok\n"};
     if (path == "/readyz") return engine_.leads() ? server::HttpResponse{200, "leads\n"} : server::HttpResponse{503, "does not lead\n"};
-    return {404, "there are /metrics, /healthz and /readyz\n"};
+    if (path == "/") return {200, pool::page_html(), "text/html; charset=utf-8"};
+    if (path == "/pool.json") {
+      if (!engine_.leads()) return {503, "this scheduler does not lead\n"};
+      return {200, pool::page_json(noted_snapshot(), history_), "application/json"};
+    }
+    return {404, "there are / (a page), /pool.json, /metrics, /healthz and /readyz\n"};
+  }
+
+  pool::PoolSnapshot noted_snapshot() {
+    pool::PoolSnapshot now = take_snapshot(engine_);
+    history_.note({now.taken_ms(), now.pool().compute_milli_leased(), now.pool().compute_milli(), now.pool().waiting()});
+    return now;
+  }
+
+  void note_history() {
+    if (engine_.leads()) noted_snapshot();
+    history_timer_.expires_after(std::chrono::milliseconds(pool::History::kIntervalMs));
+    history_timer_.async_wait([this](const asio::error_code& status) {
+      if (!status) note_history();
+    });
   }
 
   void await_end_signal() {
@@ -160,6 +183,7 @@ class Daemon {
       if (status) return;
       log::info("stopping", {{"signal", signal}});
       http_.reset();
+      history_timer_.cancel();
       engine_.stop([this] {
         // Calls end on the engine's thread: it has to go on until the last one has.
         shutdown_ = std::thread([this] {
@@ -195,6 +219,8 @@ class Daemon {
   asio::io_context context_{1};
   asio::signal_set end_signals_;
   asio::signal_set reload_signal_;
+  asio::steady_timer history_timer_;
+  pool::History history_;
   Engine engine_;
   LeasesService leases_;
   NodesService nodes_;

@@ -65,7 +65,10 @@ int run_for_pool(int count, char** words) {
   command(app, "queue", "who waits, and what for", [&](PoolCommands& pool) { return pool.queue(tenant); })->add_option("--tenant", tenant, "only this tenant's");
   command(app, "tenants", "the tenants, and what they have of the pool", [](PoolCommands& pool) { return pool.tenants(); });
 
-  CLI::App* const nodes = command(app, "nodes", "the GPU hosts", [](PoolCommands& pool) { return pool.nodes(); });
+  CLI::App* const nodes = app.add_subcommand("nodes", "the GPU hosts");
+  nodes->callback([&action, nodes] {
+    if (nodes->get_subcommands().empty()) action = [](PoolCommands& pool) { return pool.nodes(); };
+  });
   command(*nodes, "remove", "forget one that will not come back; its leases are over", [&](PoolCommands& pool) { return pool.remove_node(node); })
       ->add_option("NODE", node)
       ->required();
