@@ -53,8 +53,7 @@ std::shared_ptr<Capture> of(CUstream stream) {
   return found == captures().streams.end() ? nullptr : found->second;
 }
 
-std::optional<CUresult> add(Context& context, CUstream stream, CUgraphNodeType type, const std::function<CUresult(NodeWork&)>& make) {
-  if (!any()) [[likely]] return std::nullopt;
+std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeType type, const std::function<CUresult(NodeWork&)>& make) {
   const std::lock_guard lock(graph_mutex());
   if (!stream) {
     if (!joins_null_stream(context)) return std::nullopt;

@@ -45,9 +45,14 @@ void end(Capture& capture);
 // The context's null stream would wait for captured work, and captured work for it.
 bool joins_null_stream(const Context& context);
 
+std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeType type, const std::function<CUresult(NodeWork&)>& make);
 // The stream (resolved) gets work of this type. nullopt: it is not captured, and gets it from the caller. Otherwise the result:
 // a node was added that does what `make` says, or was refused.
-std::optional<CUresult> add(Context& context, CUstream stream, CUgraphNodeType type, const std::function<CUresult(NodeWork&)>& make);
+template <class Make>
+std::optional<CUresult> add(Context& context, CUstream stream, CUgraphNodeType type, Make&& make) {
+  if (!any()) [[likely]] return std::nullopt;
+  return add_node(context, stream, type, make);
+}
 // The stream is to do what cannot be captured, or is to be waited for. CUDA_SUCCESS: it is not captured.
 CUresult refuse(Context& context, CUstream stream, CUresult why = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 // The same for all streams of the context.
