@@ -8,7 +8,7 @@ namespace gpupool::placement {
 namespace {
 
 // How the four parts count; free share that is unusable counts once. Found by a coarse search over all traces of the published experiment:
-// between half and twice of each changes what is allocated by less than a tenth of a point (docs/performance.md).
+// between half and twice of each changes what is allocated by less than a tenth of a point (docs/adr/0024-placement.md).
 constexpr float kHoles = 10.0f * kWholeGpu;
 constexpr float kStarved = 0.3f;
 constexpr float kDead = 3.0f * kWholeGpu;

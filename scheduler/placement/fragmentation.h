@@ -6,7 +6,7 @@
 //               GPUs, size of the free share; as Fragmentation Gradient Descent, which sees no further than this one request
 //   starved     GPUs that would stay free if the node were filled up, because its processors or host memory run out before
 //   dead        the worth of holes to those shares for which the node has no longer enough processors or host memory
-// docs/adr/0020-placement.md has the reasons and the figures. A cost takes about a tenth of a microsecond for each GPU of the node: requests are
+// docs/adr/0024-placement.md has the reasons and the figures. A cost takes about a tenth of a microsecond for each GPU of the node: requests are
 // sorted into lanes of equal GPU share, and per lane the tables tell how many of it would find enough processors and memory.
 #pragma once
 #include <array>
