@@ -171,7 +171,7 @@ CUDA_EXPORT CUresult cuGraphGetEdges_v2(CUgraph handle, CUgraphNode* from, CUgra
 }
 CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges,
                                                size_t count) {
-  if (!plain_edges(edges, count)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (const CUresult checked = check_edges(handle, edges, count); checked != CUDA_SUCCESS) return checked;
   return cuGraphAddDependencies(handle, from, to, count);
 }
 CUDA_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,

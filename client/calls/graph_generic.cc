@@ -150,7 +150,8 @@ CUDA_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node
 #if CUDA_VERSION >= 12030
 CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
                                        CUgraphNodeParams* params) {
-  return plain_edges(edges, count) ? cuGraphAddNode(node, graph, dependencies, count, params) : CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult checked = check_edges(graph, edges, count);
+  return checked == CUDA_SUCCESS ? cuGraphAddNode(node, graph, dependencies, count, params) : checked;
 }
 #endif
 
