@@ -79,6 +79,8 @@ struct ControlHeader {
   uint32_t memory_returns = 0;  // room_wanted: for what is in host memory
   uint64_t memory_question = 0;  // of room_wanted and room_patience
   int64_t memory_patience_ms = 0;  // room_patience; 0: there will be no room
+  uint32_t gpu_count = 0;     // session: of `gpus`, which the client sees and no others; 0: all
+  std::array<uint8_t, 64> gpus{};  // as the device library numbers them
   uint64_t image_bytes = 0;        // session: of the largest image that poold keeps, 0: none; image_...: of this one
   wire::ImageDigest image_name{};  // this and below: image_...
   uint64_t image_request = 0;      // of a question and its answer

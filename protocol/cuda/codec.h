@@ -188,6 +188,13 @@ template <>
 struct Parameter<role::device, CUdevice> : Parameter<role::value, CUdevice> {
   template <class Ends, class Args>
   static void write(Writer& writer, CUdevice arg, const Args&, Ends& ends) { writer.put<CUdevice>(ends.device(arg)); }
+  template <class Table>
+  static CUresult resolve(CUdevice& slot, Table& table) {
+    const auto device = table.device(slot);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    slot = *device;
+    return CUDA_SUCCESS;
+  }
 };
 
 template <class T>

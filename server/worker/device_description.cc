@@ -149,17 +149,18 @@ Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& libra
   return devices;
 }
 
-void describe_present_state(const DeviceLibrary& library, std::vector<control::Device>& devices) {
+void describe_present_state(const DeviceLibrary& library, const VisibleDevices& visible, std::vector<control::Device>& devices) {
   const auto get = DEVICE_CALL(library, cuDeviceGet);
   const auto get_memory = DEVICE_CALL(library, cuMemGetInfo);
   const auto get_priorities = DEVICE_CALL(library, cuCtxGetStreamPriorityRange);
-  for (size_t ordinal = 0; ordinal < devices.size(); ++ordinal) {
+  for (const int ordinal : visible.ordinals()) {
+    control::Device& described = devices[static_cast<size_t>(ordinal)];
     CUdevice device = 0;
     size_t free = 0;
     size_t total = 0;
     int least = 0;
     int greatest = 0;
-    CUresult result = get(&device, static_cast<int>(ordinal));
+    CUresult result = get(&device, ordinal);
     if (result == CUDA_SUCCESS) {
       result = with_context(library, device, [&] {
         if (get_priorities != nullptr && get_priorities(&least, &greatest) != CUDA_SUCCESS)
@@ -170,9 +171,9 @@ void describe_present_state(const DeviceLibrary& library, std::vector<control::D
     if (result != CUDA_SUCCESS) {
       log::warning("free_memory_unknown", {{"device", ordinal}, {"reason", error_text(library, result)}});
     }
-    devices[ordinal].set_free_bytes(free);
-    devices[ordinal].set_least_priority(least);
-    devices[ordinal].set_greatest_priority(greatest);
+    described.set_free_bytes(free);
+    described.set_least_priority(least);
+    described.set_greatest_priority(greatest);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "protocol/wire/result.h"
 #include "server/quota/ledger.h"
 #include "server/quota/partitions.h"
+#include "server/worker/visible_devices.h"
 
 namespace gpupool::worker {
 
@@ -16,9 +17,9 @@ class DeviceLibrary;
 // Everything that does not change while the worker waits for its session.
 Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& library);
 
-// Reads each device's free memory and priorities (they need a context). For a session's start: other sessions
+// Reads each visible device's free memory and priorities (they need a context). For a session's start: other sessions
 // allocate meanwhile. A device that cannot tell keeps 0 bytes free, and the log says why.
-void describe_present_state(const DeviceLibrary& library, std::vector<control::Device>& devices);
+void describe_present_state(const DeviceLibrary& library, const VisibleDevices& visible, std::vector<control::Device>& devices);
 
 // What poold is told of the devices' multiprocessors, and the client of those that it has.
 void describe_partitions(const DeviceLibrary& library, std::vector<control::Device>& devices);

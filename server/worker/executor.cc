@@ -56,7 +56,7 @@ Executor::Executor(SessionStart& start)
       capture(outbox),
       contexts(api),
       scrubber(api, contexts),
-      table(api, contexts, counters),
+      table(api, contexts, counters, start.visible),
       compute(api, measured(start), waits, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); }),
       remote(start.connection->direct_memory(), outbox, start.bandwidth),
       staging(api, remote.memory(), start.usage),

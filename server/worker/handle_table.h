@@ -16,6 +16,7 @@
 #include "protocol/cuda/handles.h"
 #include "server/quota/session_page.h"
 #include "server/worker/contexts.h"
+#include "server/worker/visible_devices.h"
 
 namespace gpupool::worker {
 
@@ -26,8 +27,8 @@ class HandleTable {
   using Kind = cuda::Kind;
 
   // Streams and modules are counted in `counters`.
-  HandleTable(const DeviceApi& api, Contexts& contexts, quota::SessionPage& counters)
-      : api_(api), contexts_(contexts), counters_(counters), pages_(kPages) {}
+  HandleTable(const DeviceApi& api, Contexts& contexts, quota::SessionPage& counters, const VisibleDevices& visible)
+      : api_(api), contexts_(contexts), counters_(counters), visible_(visible), pages_(kPages) {}
 
   // --- codec.h's Table ---
   std::optional<void*> resolve(Kind kind, uint64_t handle);
@@ -37,6 +38,7 @@ class HandleTable {
     StreamState* const state = use_stream(handle);
     return state ? std::optional(state->stream) : std::nullopt;
   }
+  std::optional<CUdevice> device(CUdevice number) const { return visible_.find(number); }
 
   // The same. Null: unknown, or no context is current.
   StreamState* find_stream(uint64_t handle);
@@ -84,6 +86,7 @@ class HandleTable {
   const DeviceApi& api_;
   Contexts& contexts_;
   quota::SessionPage& counters_;
+  const VisibleDevices& visible_;
   std::vector<std::unique_ptr<Page>> pages_;
   std::unordered_map<uint64_t, std::vector<uint64_t>> children_;  // of modules and libraries
   std::function<void(StreamState&)> departing_;

@@ -139,6 +139,14 @@ Result<void> welcome_bulk(transport::Connection& connection, transport::Deadline
   return connection.upgrade(transport::Side::server, deadline);
 }
 
+std::optional<VisibleDevices> visible_devices(const server::ControlHeader& header, size_t devices) {
+  if (header.gpu_count == 0) return VisibleDevices::all(devices);
+  if (header.gpu_count > header.gpus.size()) return std::nullopt;
+  const std::vector<int> ordinals(header.gpus.begin(), header.gpus.begin() + header.gpu_count);
+  const bool there = std::all_of(ordinals.begin(), ordinals.end(), [&](int ordinal) { return static_cast<size_t>(ordinal) < devices; });
+  return there ? std::optional(VisibleDevices(ordinals)) : std::nullopt;
+}
+
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
           const transport::RdmaOptions& rdma, server::ControlMessage message, Control& control,
           const Usage& usage, std::vector<quota::Groups> groups, const server::Networks& peers) {
@@ -152,7 +160,9 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
     log::info("client_gone", {{"session", header.session_number}, {"reason", connection.error().message}});
     return server::kWorkerHandoverFailed;
   }
-  describe_present_state(library, devices);
+  const auto visible = visible_devices(header, devices.size());
+  if (!visible) return server::kWorkerControlBroken;
+  describe_present_state(library, *visible, devices);
   limit_memory(quota::Ledger(usage.account, usage.page, usage.slot), devices);
   limit_multiprocessors(groups, devices);
 
@@ -164,10 +174,8 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.set_session_id(std::string(header.session_id.data(), header.session_id.size()));
   reply.set_resume_token(std::string(header.resume_token.data(), header.resume_token.size()));
   std::vector<uint64_t> granularity;
-  for (control::Device& device : devices) {
-    granularity.push_back(device.granularity());
-    *reply.add_devices() = std::move(device);
-  }
+  for (const control::Device& device : devices) granularity.push_back(device.granularity());
+  for (const int ordinal : visible->ordinals()) *reply.add_devices() = devices[static_cast<size_t>(ordinal)];
   reply.mutable_addresses()->set_base(range.base);
   reply.mutable_addresses()->set_size(range.size);
   reply.set_worker_pid(::getpid());
@@ -196,6 +204,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   SessionStart start;
   start.connection = std::move(*connection);
   start.symbol = [&library](const char* name) { return library.symbol(name); };
+  start.visible = *visible;
   start.granularity = std::move(granularity);
   start.range_base = range.base;
   start.range_size = range.size;

@@ -19,6 +19,7 @@
 #include "server/quota/session_page.h"
 #include "server/quota/shared_page.h"
 #include "server/worker/control.h"
+#include "server/worker/visible_devices.h"
 
 namespace gpupool::worker {
 
@@ -58,7 +59,8 @@ struct Usage {
 struct SessionStart {
   std::unique_ptr<transport::Connection> connection;  // after the hello in both directions
   SymbolLookup symbol;                                // cuInit has succeeded
-  std::vector<uint64_t> granularity;                  // per device: Device.granularity of the hello; 0: no virtual memory
+  VisibleDevices visible;                             // which of the library's devices the session sees
+  std::vector<uint64_t> granularity;                  // by the library's numbers: Device.granularity of the hello; 0: no virtual memory
   uint64_t range_base = 0;                            // reserved by cuMemAddressReserve; the session takes it over
   uint64_t range_size = 0;
   std::chrono::milliseconds dead_peer_timeout{15000};  // longest time without progress in sending

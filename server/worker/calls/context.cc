@@ -3,6 +3,14 @@
 namespace gpupool::worker::commands {
 namespace {
 
+// With the device as the library numbers it; -1: the session has no such one.
+template <class Body>
+std::optional<Body> with_device(Executor& session, Command& command) {
+  auto body = only<Body>(command);
+  if (body) body->device = session.start.visible.find(body->device).value_or(-1);
+  return body;
+}
+
 bool is_context_handle(uint64_t handle) { return cuda::kind_of(handle) == cuda::Kind::context; }
 
 Outcome stuck() { return Outcome::malformed("a context was destroyed while its work was waited for"); }
@@ -47,8 +55,9 @@ CUresult make_green(Executor& session, int device, GreenContext* green, CUcontex
 }  // namespace
 
 Outcome retain_primary_context(Executor& session, Command& command) {
-  const auto body = only<wire::PrimaryContext>(command);
+  const auto body = with_device<wire::PrimaryContext>(session, command);
   if (!body || !is_context_handle(body->handle)) return bad_body();
+  if (body->device < 0) return CUDA_ERROR_INVALID_DEVICE;
   ContextState* const known = session.contexts.find_primary(body->device);
   if (known && known->handle != body->handle) return CUDA_ERROR_INVALID_VALUE;
   if (!known && (session.contexts.find(body->handle) || session.contexts.all().size() >= kMaxContexts)) {
@@ -82,7 +91,7 @@ Outcome retain_primary_context(Executor& session, Command& command) {
 }
 
 Outcome release_primary_context(Executor& session, Command& command) {
-  const auto body = only<wire::PrimaryContext>(command);
+  const auto body = with_device<wire::PrimaryContext>(session, command);
   if (!body) return bad_body();
   const Retire retire(session, command);
   ContextState* const context = session.contexts.find_primary(body->device);
@@ -98,7 +107,7 @@ Outcome release_primary_context(Executor& session, Command& command) {
 }
 
 Outcome reset_primary_context(Executor& session, Command& command) {
-  const auto body = only<wire::PrimaryContext>(command);
+  const auto body = with_device<wire::PrimaryContext>(session, command);
   if (!body) return bad_body();
   const Retire retire(session, command);
   ContextState* const context = session.contexts.find_primary(body->device);
@@ -119,8 +128,9 @@ Outcome reset_primary_context(Executor& session, Command& command) {
 }
 
 Outcome create_context(Executor& session, Command& command) {
-  const auto body = only<wire::CreateContext>(command);
+  const auto body = with_device<wire::CreateContext>(session, command);
   if (!body || !is_context_handle(body->handle)) return bad_body();
+  if (body->device < 0) return CUDA_ERROR_INVALID_DEVICE;
   if (session.contexts.find(body->handle)) return CUDA_ERROR_INVALID_VALUE;
   if (session.contexts.all().size() >= kMaxContexts) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!session.api.cuCtxCreate_v2 || !session.api.cuCtxDestroy_v2) return CUDA_ERROR_NOT_SUPPORTED;

@@ -132,10 +132,20 @@ bool plain_properties(const CUmemAllocationProp* properties) {
          properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE &&
          properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && !properties->win32HandleMetaData;
 }
+// The place's device becomes the library's number.
+CUresult find_device(CUmemLocation& location) {
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_SUCCESS;
+  const auto device = t_executor->start.visible.find(location.id);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  location.id = *device;
+  return CUDA_SUCCESS;
+}
 CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* properties,
                        unsigned long long flags) {
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
-  return t_executor->virtual_memory.create(handle, size, *properties, flags);
+  CUmemAllocationProp found = *properties;
+  if (const CUresult result = find_device(found.location); result != CUDA_SUCCESS) return result;
+  return t_executor->virtual_memory.create(handle, size, found, flags);
 }
 CUresult release_memory(CUmemGenericAllocationHandle handle) { return t_executor->virtual_memory.release(handle); }
 // Of the device, as much as the tenant may have.
@@ -157,7 +167,9 @@ CUresult memory_info(size_t* free, size_t* total) {
 CUresult set_limit(CUlimit limit, size_t value) { return t_executor->footprints.set_limit(limit, value); }
 CUresult granularity(size_t* size, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags option) {
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
-  return REAL(cuMemGetAllocationGranularity)(size, properties, option);
+  CUmemAllocationProp found = *properties;
+  if (const CUresult result = find_device(found.location); result != CUDA_SUCCESS) return result;
+  return REAL(cuMemGetAllocationGranularity)(size, &found, option);
 }
 CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
              unsigned long long flags) {
@@ -170,11 +182,19 @@ CUresult unmap(CUdeviceptr address, size_t size) {
 }
 CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* access, size_t count) {
   if (!t_executor->memory.in_range(address, size)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemSetAccess)(address, size, access, count);
+  if (!access) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<CUmemAccessDesc> found(access, access + count);
+  for (CUmemAccessDesc& one : found) {
+    if (const CUresult result = find_device(one.location); result != CUDA_SUCCESS) return result;
+  }
+  return REAL(cuMemSetAccess)(address, size, found.data(), count);
 }
 CUresult get_access(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   if (!t_executor->memory.in_range(address, 1)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuMemGetAccess)(flags, location, address);
+  if (!location) return CUDA_ERROR_INVALID_VALUE;
+  CUmemLocation found = *location;
+  if (const CUresult result = find_device(found); result != CUDA_SUCCESS) return result;
+  return REAL(cuMemGetAccess)(flags, &found, address);
 }
 
 CUresult wait_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {

@@ -7,9 +7,10 @@ Outcome map_memory(Executor& session, Command& command) {
   if (!body) return bad_body();
   session.enter(command);
   const auto& granularity = session.start.granularity;
-  if (body->device < 0 || static_cast<size_t>(body->device) >= granularity.size()) return CUDA_ERROR_INVALID_DEVICE;
+  const auto device = session.start.visible.find(body->device);
+  if (!device || static_cast<size_t>(*device) >= granularity.size()) return CUDA_ERROR_INVALID_DEVICE;
   session.memory.collect();
-  const CUresult result = session.memory.map(body->address, body->size, body->device, granularity[body->device]);
+  const CUresult result = session.memory.map(body->address, body->size, *device, granularity[static_cast<size_t>(*device)]);
   if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(body->address);
   return result;
 }

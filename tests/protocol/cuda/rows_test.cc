@@ -31,6 +31,7 @@ struct Table {
   void bind(Kind, uint64_t handle, void*) { bound.insert(handle); }
   void unbind(uint64_t handle) { unbound.insert(handle); }
   std::optional<CUstream> stream(uint64_t handle) { return handle_from_bits<CUstream>(handle); }
+  std::optional<CUdevice> device(CUdevice number) const { return number; }
   std::set<uint64_t> bound, unbound;
 };
 
