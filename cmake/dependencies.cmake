@@ -30,6 +30,8 @@ foreach(library grpc++ grpc gpr prometheus-cpp-core)
 endforeach()
 add_library(grpc INTERFACE)
 target_link_libraries(grpc INTERFACE ${LIBRARY_grpc++} ${LIBRARY_grpc} ${LIBRARY_gpr} Threads::Threads)
+# gRPC's TLS uses the system's libcrypto; what a program has of its own (CRYPTO_STATIC) must not get in between.
+target_link_options(grpc INTERFACE -Wl,--exclude-libs,libcrypto.a)
 find_library(LIBRARY_absl_synchronization NAMES absl_synchronization)  # for its headers' inline functions
 if(LIBRARY_absl_synchronization)
   target_link_libraries(grpc INTERFACE ${LIBRARY_absl_synchronization})

@@ -26,6 +26,7 @@ void Audit::started(const SessionView& session, const quota::Quota& quota) {
         {{"session", session.number},
          {"worker", session.worker},
          {"tenant", client.tenant},
+         {"lease", client.lease},
          {"client", client.address},
          {"transport", client.transport},
          {"host", client.host},
@@ -43,6 +44,7 @@ void Audit::ended(const SessionView& session, const std::string& reason, bool cr
         {{"session", session.number},
          {"worker", session.worker},
          {"tenant", client.tenant},
+         {"lease", client.lease},
          {"client", client.address},
          {"transport", client.transport},
          {"host", client.host},
@@ -63,6 +65,7 @@ void Audit::ended(const SessionView& session, const std::string& reason, bool cr
 // The log has the front door's line.
 void Audit::denied(const Client& client, const Refusal& refusal) {
   file_.append("session_denied", {{"client", client.address},
+                            {"lease", client.lease},
                             {"transport", client.transport},
                             {"host", client.host},
                             {"pid", client.pid},

@@ -111,6 +111,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
   }
   if (key == "tenant" || key == "default_quota") return {};  // read_tenants()
   if (key == "audit-file") return to_text(node, options.audit_file);
+  if (key == "pool") return read_pool(node, options.pool);
   if (key == "tls") return to_tls(node, options.tls);
   if (key == "rdma") return to_rdma(node, options);
   if (key == "device") return to_text(node, options.device);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <stdexcept>
 #include <system_error>
 
 #include "protocol/control/admin_address.h"
@@ -25,6 +27,7 @@
 #include "server/front_door.h"
 #include "server/install_paths.h"
 #include "server/log/log.h"
+#include "server/pool/agent.h"
 #include "server/port_file.h"
 #include "server/version.h"
 #include "server/worker_pool.h"
@@ -57,8 +60,10 @@ int fail(const std::string& why) {
   return kExitFailure;
 }
 
-bool any_credentials(const std::vector<Tenant>& tenants) {
-  return std::any_of(tenants.begin(), tenants.end(), [](const Tenant& tenant) { return tenant.has_credentials(); });
+// Leases are credentials, too.
+bool any_credentials(const ServerOptions& options) {
+  const auto& tenants = options.tenants;
+  return options.pool.configured() || std::any_of(tenants.begin(), tenants.end(), [](const Tenant& tenant) { return tenant.has_credentials(); });
 }
 
 using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
@@ -66,10 +71,10 @@ using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
 Result<void> open_listener(const transport::Endpoint& wished, const ServerOptions& options, Listeners& listeners) {
   auto listener = transport::listen(wished, {.dead_peer_timeout = options.dead_peer_timeout});
   if (!listener) return listener.error();
-  if (is_foreign((*listener)->endpoint()) && !options.insecure && (wished.scheme != "tls" || !any_credentials(options.tenants))) {
+  if (is_foreign((*listener)->endpoint()) && !options.insecure && (wished.scheme != "tls" || !any_credentials(options))) {
     return Error{ErrorCode::invalid, "refusing to listen on " + wished.text() +
                                          ": it is reachable from other machines, so it must be tls://, with authentication (tokens or "
-                                         "certificates of each [[tenant]]); or listen on 127.0.0.1, or give --insecure in a network you trust"};
+                                         "certificates of each [[tenant]], or a pool's leases); or listen on 127.0.0.1, or give --insecure in a network you trust"};
   }
   listeners.push_back(std::move(*listener));
   return {};
@@ -111,12 +116,20 @@ struct Addresses {
       if (port == 0) port = endpoint.port;
       foreign = foreign || is_foreign(endpoint);
       text += (text.empty() ? "" : ",") + endpoint.text();
+      if (endpoint.scheme != "shm") remote.push_back(endpoint.text());
     }
   }
   uint16_t port = 0;  // of the first with a port
   bool foreign = false;  // other machines reach one
   std::string text;
+  std::vector<std::string> remote;  // over the network
 };
+
+std::string new_boot() {
+  std::string boot(lease::kBootBytes, '\0');
+  if (::getrandom(boot.data(), boot.size(), 0) != static_cast<ssize_t>(boot.size())) throw std::runtime_error("no random numbers");
+  return boot;
+}
 
 class Daemon {
  public:
@@ -126,7 +139,7 @@ class Daemon {
         end_signals_(context_, SIGTERM, SIGINT),
         reload_signal_(context_, SIGHUP),
         audit_(options.audit_file),
-        tenants_(options.tenants),
+        tenants_(options.tenants, options.pool.configured() ? Tenants::Without::nobody : Tenants::Without::anybody),
         pool_(context_,
               {.program = std::move(program),
                .idle_workers = options.idle_workers,
@@ -142,17 +155,26 @@ class Daemon {
               }),
         door_(context_, std::move(listeners), options.hello_timeout,
               [this](Client client, const Credentials& shown) { admit(std::move(client), shown); }),
-        administration_(context_, pool_, door_, tenants_) {}
+        leases_(context_, tenants_, options.pool.name, new_boot(), {},
+                {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
+                 .sessions = [this](const std::string& tenant) { return pool_.sessions_of(tenant); },
+                 .end_sessions = [this](const std::string& tenant, const std::string& reason) { pool_.end_sessions(tenant, reason); },
+                 .now = [] { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()); }}),
+        agent_(context_, options.pool, leases_,
+               {.inventory = [this] { return inventory(); }, .describe_state = [this](pool::NodeReport& report) { describe_state(report); }}),
+        administration_(context_, pool_, door_, tenants_, options.pool.configured() ? &agent_ : nullptr) {}
 
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
     if (const auto read = read_certificate(options_.tls); !read) return fail(read.error().message);
+    if (const auto read = read_keys(options_.pool.public_keys); !read) return fail(read.error().message);
     pool_.on_session_start([this](const SessionView& session) {
       const Tenant* const tenant = tenants_.find(session.client.tenant);
       audit_.started(session, tenant ? tenant->quota : quota::Quota{});
     });
     pool_.on_session_end([this](const SessionView& session, const std::string& reason, bool crashed) {
       audit_.ended(session, reason, crashed);
+      leases_.settle_soon();
     });
     await_end_signal();
     if (const auto served = serve_administration(); !served) return fail(served.error().message);
@@ -196,16 +218,50 @@ class Daemon {
                             {"rdma", rdma_offer(options_)},
                             {"version", kVersion},
                             {"max_sessions", options_.max_sessions}});
+    if (const auto started = agent_.start(); !started) give_up("[pool]: " + started.error().message);
+  }
+
+  pool::Inventory inventory() const {
+    pool::Inventory inventory;
+    for (const std::string& address : options_.pool.addresses.empty() ? addresses_.remote : options_.pool.addresses) inventory.add_addresses(address);
+    for (const control::Device& device : pool_.devices()) {
+      pool::Gpu& gpu = *inventory.add_gpus();
+      gpu.set_uuid(lease::gpu_uuid_text(device.uuid()));
+      gpu.set_model(printable(device.name()));
+      gpu.set_memory_bytes(device.total_bytes());
+    }
+    return inventory;
+  }
+
+  void describe_state(pool::NodeReport& report) const {
+    const admin::Snapshot now = administration_.snapshot();
+    report.set_ready(now.poold().ready() && !stopping_);
+    report.set_not_ready_because(now.poold().not_ready_because());
+    for (const admin::Gpu& gpu : now.gpus()) {
+      pool::GpuUse& use = *report.add_gpus();
+      use.set_uuid(gpu.uuid());
+      use.set_memory_used_bytes(gpu.memory_used_bytes());
+      use.set_gpu_nanoseconds(gpu.gpu_nanoseconds());
+    }
   }
 
   void admit(Client client, const Credentials& shown) {
     if (!client.bulk_token.empty()) return pool_.attach(std::move(client));  // which says whose it is
+    if (lease::is_token(shown.token)) return admit_lease(std::move(client), shown.token);
     const auto tenant = authenticate(tenants_, shown);
     if (tenant) {
       client.tenant = (*tenant)->name;
       return pool_.assign(std::move(client));
     }
     turn_away(std::move(client), {control::HelloReply::DENIED, tenant.error().message});
+  }
+
+  void admit_lease(Client client, const std::string& token) {
+    const auto admitted = leases_.admit(token);
+    if (!admitted) return turn_away(std::move(client), {control::HelloReply::DENIED, admitted.error().message});
+    client.tenant = admitted->tenant;
+    client.lease = admitted->lease;
+    pool_.assign(std::move(client));
   }
 
   // Those who try what gives no access, again and again, are not even answered.
@@ -245,7 +301,14 @@ class Daemon {
     return {};
   }
 
-  // Tenants and certificates. A mistake in a file changes nothing.
+  Result<void> read_keys(const std::vector<std::string>& files) {
+    auto keys = read_public_keys(files);
+    if (!keys) return keys.error();
+    leases_.use_keys(std::move(*keys));
+    return {};
+  }
+
+  // Tenants, certificates and the pool's public keys. A mistake in a file changes nothing.
   void reload() {
     if (const auto opened = audit_.open(); !opened) log::error("audit_failed", {{"reason", opened.error().message}});
     if (options_.config_file.empty()) {
@@ -254,10 +317,11 @@ class Daemon {
     }
     ServerOptions read;
     auto good = read_config(options_.config_file, read);
-    if (good && addresses_.foreign && !options_.insecure && !any_credentials(read.tenants)) {
+    if (good && addresses_.foreign && !options_.insecure && !any_credentials(read) && !leases_.serves()) {
       good = Error{ErrorCode::invalid, "no [[tenant]] has tokens or certificates although poold listens beyond this host"};
     }
     if (good) good = read_certificate(options_.tls);
+    if (good) good = read_keys(read.pool.public_keys.empty() ? options_.pool.public_keys : read.pool.public_keys);
     if (!good) {
       log::error("reload_failed", {{"reason", good.error().message}});
       return;
@@ -269,6 +333,8 @@ class Daemon {
   void stop() {
     if (std::exchange(stopping_, true)) return;
     door_.close();
+    agent_.stop();
+    leases_.stop();
     administration_.close();
     pool_.stop([this] {
       end_signals_.cancel();
@@ -286,6 +352,8 @@ class Daemon {
   Tenants tenants_;
   WorkerPool pool_;
   FrontDoor door_;
+  Leases leases_;
+  Agent agent_;
   Administration administration_;
   Denials denials_;
   bool stopping_ = false;

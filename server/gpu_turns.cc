@@ -22,6 +22,10 @@ GpuTurns::GpuTurns(asio::io_context& context, Tenants& tenants, const Arbiter::S
     for (auto& [place, arbiter] : arbiters_) arbiter.set_share(tenant.name, share, time_now());
     write_all();
   });
+  tenants_.on_removal([this](const std::string& name) {
+    shares_.erase(name);
+    for (auto& [gpu, arbiter] : arbiters_) arbiter.forget(name);
+  });
 }
 
 void GpuTurns::add(uint64_t session, const std::string& tenant, const std::string& lane, Page page) {

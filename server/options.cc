@@ -158,6 +158,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
       app.add_option("--log-format", given.log_format, std::string("one of ") + kLogFormats + " [text]");
   const auto* insecure = app.add_flag("--insecure", given.insecure,
                                       "listen beyond loopback although there is no authentication yet");
+  const PoolWords pool(app);
   try {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
@@ -210,11 +211,17 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (worker_user->count() > 0) options.worker_user = given.worker_user;
   if (no_sandbox->count() > 0) options.sandbox = !given.no_sandbox;
   if (peers->count() > 0) options.peers = given.peers;
+  if (const auto applied = pool.apply(options.pool); !applied) return mistake(applied.error().message);
+  if (const auto checked = check_pool(options.pool); !checked) return mistake(checked.error().message);
   if (options.peers.empty()) options.peers = options.insecure ? "any" : "127.0.0.0/8,::1";
   if (const auto networks = Networks::parse(options.peers); !networks) return mistake("--peers: " + networks.error().message);
   const auto any = [&](auto&& condition) { return std::any_of(options.listen.begin(), options.listen.end(), condition); };
   if (!options.port_file.empty() && !any([](const auto& endpoint) { return endpoint.scheme != "shm"; })) {
     return mistake("--port-file: there is no port without listening on tcp:// or rdma://");
+  }
+  const auto everywhere = [](const auto& endpoint) { return endpoint.host == "0.0.0.0" || endpoint.host == "::" || endpoint.host == "[::]"; };
+  if (!options.pool.schedulers.empty() && options.pool.addresses.empty() && any(everywhere)) {
+    return mistake("[pool] addresses: say how clients reach this host, e.g. tls://" + options.pool.name + ":9700, for it listens on all its addresses");
   }
   if (!options.rdma && any([](const auto& endpoint) { return endpoint.scheme == "rdma"; })) {
     return mistake("--listen rdma://...: rdma is switched off by --rdma no");

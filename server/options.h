@@ -11,6 +11,7 @@
 #include "protocol/transport/transport.h"
 #include "protocol/wire/result.h"
 #include "server/log/log.h"
+#include "server/pool/pool_options.h"
 #include "server/tenants/tenant.h"
 
 namespace gpupool::server {
@@ -28,6 +29,7 @@ struct ServerOptions {
   std::string audit_file;          // empty: none
   std::string config_file;         // empty: none
   std::vector<Tenant> tenants;     // of the file, checked
+  PoolOptions pool;                // checked
   unsigned idle_workers = 2;
   unsigned max_sessions = 64;
   unsigned image_cache_mib = 1024;  // 0: none

@@ -72,6 +72,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
     }
     divide_gpus();
   });
+  tenants.on_removal([this](const std::string& name) { accounts_.drop(name); });
 }
 
 WorkerPool::~WorkerPool() {
@@ -343,6 +344,14 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
                        .oversubscribes = settings_.host_memory_for_idle != 0,
                        .image_bytes = images_.largest_image()};
   client.transport.copy(header.transport.data(), header.transport.size() - 1);
+  const Tenant* const tenant = tenants_.find(client.tenant);
+  if (!client.lease.empty() && (!tenant || tenant->gpus.empty())) {
+    refuse_(std::move(client), {control::HelloReply::DENIED, "the lease has ended"});
+    return true;
+  }
+  if (tenant && tenant->leased) {
+    header.gpu_count = static_cast<uint32_t>(std::copy(tenant->gpus.begin(), tenant->gpus.end(), header.gpus.begin()) - header.gpus.begin());
+  }
   if (::getrandom(header.session_id.data(), header.session_id.size(), 0) < 0 ||
       ::getrandom(header.resume_token.data(), header.resume_token.size(), 0) < 0 ||
       ::getrandom(header.bulk_token.data(), header.bulk_token.size(), 0) < 0) {
@@ -433,7 +442,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   worker.control.close();
   turns_.remove(worker.session);
   partitions_.release(worker.session);
-  const std::string how = worker.ending.empty() ? end_text(wait_status) : "ended by an administrator: " + worker.ending;
+  const std::string how = worker.ending.empty() ? end_text(wait_status) : worker.ending;
   switch (worker.state) {
     case Stage::serving: {
       const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();

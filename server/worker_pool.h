@@ -44,6 +44,7 @@ struct Client {
   bool from_peer = false;
   std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null of others
   std::string tenant = kDefaultTenant;
+  std::string lease;  // hexadecimal; empty: it has shown none
   // For logs, as the client says it:
   std::string address;
   std::string host;
@@ -100,15 +101,18 @@ class WorkerPool {
   void assign(Client client);
   // A bulk connection goes to its session's worker, or is refused. Takes over its descriptor.
   void attach(Client client);
-  // This and the next four are in worker_pool_admin.cc. What a worker said of them; none before the first was ready.
+  // This and the next six are in worker_pool_admin.cc. What a worker said of them; none before the first was ready.
   const std::vector<control::Device>& devices() const { return devices_; }
   const ImageCache& images() const { return images_; }
   const quota::Partitions& partitions() const { return partitions_; }
   State state() const;
   unsigned max_sessions() const { return settings_.max_sessions; }
   void for_each_session(const std::function<void(const SessionView&)>& visit) const;
-  // Its client hears the reason. ErrorCode::unavailable: there is no such session.
+  // Its client hears the reason, which says by whom. ErrorCode::unavailable: there is no such session.
   Result<void> end_session(uint64_t session, const std::string& reason);
+  // All of a tenant's, those that wait for a worker too.
+  void end_sessions(const std::string& tenant, const std::string& reason);
+  size_t sessions_of(const std::string& tenant) const;  // those that wait included
   bool is_worker(pid_t pid) const { return workers_.contains(pid); }
   // Called when a session's worker has ended (why, and whether by a crash), and when one has begun, for this object's whole life.
   void on_session_end(SessionEnded ended) { session_ended_.push_back(std::move(ended)); }
@@ -185,7 +189,6 @@ class WorkerPool {
   void ended(Worker& worker, int wait_status);
   void give_up_waiting(uint64_t ticket);
   unsigned count(Stage stage) const;
-  size_t sessions_of(const std::string& tenant) const;  // those that wait included
   static SessionView view_of(const Worker& worker);
 
   asio::io_context& context_;

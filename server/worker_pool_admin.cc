@@ -43,7 +43,7 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
     worker->ending = reason.empty() ? "no reason given" : reason;
     log::warning("session_killed", {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
     const auto told = send_control(worker->control.native_handle(), {.kind = ControlKind::end_session},
-                                   "ended by an administrator: " + worker->ending, -1);
+                                   worker->ending, -1);
     worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));
     worker->deadline.async_wait([this, worker = worker](const asio::error_code& status) {
       const auto at = workers_.find(worker->pid);  // once it is reaped the number may be another process's
@@ -52,6 +52,21 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
     return {};
   }
   return Error{ErrorCode::unavailable, "there is no session " + std::to_string(session)};
+}
+
+void WorkerPool::end_sessions(const std::string& tenant, const std::string& reason) {
+  std::vector<uint64_t> running;
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state == Stage::serving && worker->client.tenant == tenant) running.push_back(worker->session);
+  }
+  for (const uint64_t session : running) (void)end_session(session, reason);
+  std::vector<Client> refused;
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const bool its = at->client.tenant == tenant;
+    if (its) refused.push_back(std::move(at->client));
+    at = its ? waiting_.erase(at) : std::next(at);
+  }
+  for (Client& client : refused) refuse_(std::move(client), {control::HelloReply::DENIED, reason});
 }
 
 }  // namespace gpupool::server

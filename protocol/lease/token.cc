@@ -45,9 +45,11 @@ std::string check_shares(const Lease& lease) {
 // What is wrong with it on any node at any time; empty: nothing.
 std::string check_contents(const Lease& lease) {
   if (lease.id().size() != kIdBytes) return "has no id of 16 bytes";
+  if (!lease.boot().empty() && lease.boot().size() != kBootBytes) return "is for what is no poold";
   if (!is_name(lease.tenant())) return "names a tenant by what is no name";
   if (!is_name(lease.node())) return "names a node by what is no name";
   if (lease.issued_ms() < 0 || lease.expires_ms() <= lease.issued_ms() || lease.expires_ms() > kLatestTime) return "has times that make no sense";
+  if (lease.expires_ms() - lease.issued_ms() > kLongestLife.count()) return "is valid for more than a day";
   if (!Mode_IsValid(lease.mode())) return "has a mode that this release does not know";
   if (!Priority_IsValid(lease.priority())) return "has a priority that this release does not know";
   if (lease.to_device_bytes_per_second() > kMostBytes || lease.to_host_bytes_per_second() > kMostBytes) return "has a bandwidth that no network has";

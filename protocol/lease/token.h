@@ -14,9 +14,11 @@ namespace gpupool::lease {
 
 constexpr std::string_view kTokenPrefix = "lease:";
 constexpr std::chrono::milliseconds kClockSkew{30'000};
+constexpr std::chrono::milliseconds kLongestLife{24 * 3'600'000};  // of a token, from issued_ms to expires_ms
 constexpr size_t kMostTokenBytes = 24 * 1024;  // of text
 constexpr int kMostShares = 64;                // of one lease on one node
 constexpr size_t kIdBytes = 16;
+constexpr size_t kBootBytes = 16;              // or none: for whichever process is there
 constexpr size_t kLongestName = 64;            // a tenant's, a node's
 constexpr uint32_t kWholeGpu = 1000;           // Share.compute_milli
 

@@ -164,6 +164,14 @@ std::string health_text(const Poold& poold) {
   text += "module images: " + std::to_string(cache.images()) + " in " + bytes_text(cache.bytes()) + " of " +
           bytes_text(cache.capacity_bytes()) + ", " + std::to_string(cache.hits()) + " hits, " + std::to_string(cache.misses()) +
           " misses\n";
+  if (!poold.has_pool()) return text;
+  const PoolMembership& pool = poold.pool();
+  text += "pool: node " + pool.node() + ", " +
+          (pool.scheduler().empty() ? "no scheduler attends" + (pool.away_because().empty() ? "" : " (" + pool.away_because() + ")")
+                                    : "attended by " + pool.scheduler()) +
+          " for " + age_text(pool.since_ms()) + ", " + std::to_string(pool.leases()) + " leases\n";
+  if (!pool.fenced_because().empty()) text += "fenced: " + pool.fenced_because() + "\n";
+  if (std::abs(pool.clock_skew_ms()) > 5'000) text += "clock: the scheduler's is " + std::to_string(pool.clock_skew_ms() / 1000) + " s ahead\n";
   return text;
 }
 

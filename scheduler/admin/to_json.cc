@@ -25,7 +25,7 @@ Json json_of(const SessionGpu& gpu) {
 
 Json json_of(const Poold& poold) {
   const ImageCache& cache = poold.image_cache();
-  return {{"version", poold.version()},
+  Json json{{"version", poold.version()},
           {"pid", poold.pid()},
           {"started_ms", poold.started_ms()},
           {"ready", poold.ready()},
@@ -44,6 +44,16 @@ Json json_of(const Poold& poold) {
             {"capacity_bytes", cache.capacity_bytes()},
             {"hits", cache.hits()},
             {"misses", cache.misses()}}}};
+  if (!poold.has_pool()) return json;
+  const PoolMembership& pool = poold.pool();
+  json["pool"] = {{"node", pool.node()},
+                  {"scheduler", pool.scheduler()},
+                  {"since_ms", pool.since_ms()},
+                  {"away_because", pool.away_because()},
+                  {"fenced_because", pool.fenced_because()},
+                  {"clock_skew_ms", pool.clock_skew_ms()},
+                  {"leases", pool.leases()}};
+  return json;
 }
 
 Json json_of(const Gpu& gpu) {

@@ -5,9 +5,11 @@
 
 namespace gpupool::server {
 
-Administration::Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants)
-    : context_(context), pool_(pool), door_(door), tenants_(tenants) {
+Administration::Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants,
+                               const Agent* agent)
+    : context_(context), pool_(pool), door_(door), tenants_(tenants), agent_(agent) {
   pool.on_session_end([this](const SessionView& session, const std::string&, bool) { ended_.add(session); });
+  tenants.on_removal([this](const std::string& lease) { ended_.fold(lease, lease.substr(0, lease.rfind('/'))); });
 }
 
 Result<void> Administration::serve_socket(const std::string& path) {
@@ -16,12 +18,12 @@ Result<void> Administration::serve_socket(const std::string& path) {
   service_ = std::make_unique<AdminService>(
       context_, std::move(*socket),
       AdminActions{.health = [this] { return describe_poold(sources()); },
-                   .snapshot = [this] { return take_snapshot(sources()); },
+                   .snapshot = [this] { return snapshot(); },
                    .quota = [this](const std::string& tenant) { return quota(tenant); },
                    .set_quota = [this](const std::string& tenant,
                                        const admin::Quota& changes) { return set_quota(tenant, changes); },
                    .end_session = [this](uint64_t session,
-                                         const std::string& reason) { return pool_.end_session(session, printable(reason)); },
+                                         const std::string& reason) { return pool_.end_session(session, "ended by an administrator: " + (reason.empty() ? "no reason given" : printable(reason))); },
                    .may_connect = [this](pid_t pid) { return !pool_.is_worker(pid); }});
   log::info("admin_socket", {{"path", path}});
   return {};
@@ -44,7 +46,7 @@ void Administration::close() {
 }
 
 HttpResponse Administration::answer(const std::string& path) const {
-  if (path == "/metrics") return {200, metrics_text(take_snapshot(sources())), kMetricsType};
+  if (path == "/metrics") return {200, metrics_text(snapshot()), kMetricsType};
   if (path == "/healthz") return {200, "alive\n"};
   if (path == "/readyz") {
     const std::string why = pool_.state().not_ready_because;

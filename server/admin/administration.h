@@ -14,7 +14,8 @@ namespace gpupool::server {
 
 class Administration {
  public:
-  Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants);
+  // `agent`: null where poold belongs to no pool.
+  Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants, const Agent* agent);
   Administration(const Administration&) = delete;
   Administration& operator=(const Administration&) = delete;
 
@@ -22,11 +23,12 @@ class Administration {
   Result<void> serve_metrics(const std::string& address);
   // Whoever is being served hears that it is over. Brief.
   void close();
+  admin::Snapshot snapshot() const { return take_snapshot(sources()); }
   // A session of a tenant that had shown who it is was refused.
   void denied(const std::string& tenant) { ended_.denied(tenant); }
 
  private:
-  Sources sources() const { return {pool_, door_, tenants_, ended_, started_}; }
+  Sources sources() const { return {pool_, door_, tenants_, ended_, started_, agent_}; }
   HttpResponse answer(const std::string& path) const;
   Result<admin::Quota> quota(const std::string& tenant) const;
   Result<admin::Quota> set_quota(const std::string& tenant, const admin::Quota& changes);
@@ -35,6 +37,7 @@ class Administration {
   WorkerPool& pool_;
   const FrontDoor& door_;
   Tenants& tenants_;
+  const Agent* const agent_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   EndedUsage ended_;
   std::unique_ptr<AdminService> service_;

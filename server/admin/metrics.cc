@@ -33,6 +33,14 @@ void add_poold(const admin::Poold& poold, MetricsPage& page) {
   page.counter("image_cache_misses_total", "Module images that were asked for and not there.", static_cast<double>(cache.misses()));
 }
 
+void add_pool(const admin::PoolMembership& pool, MetricsPage& page) {
+  const Labels node{{"node", pool.node()}};
+  page.gauge("node_attended", "1: poold reports to a scheduler of its pool.").add(node, !pool.scheduler().empty());
+  page.gauge("node_fenced", "1: the scheduler places no lease on this node.").add(node, !pool.fenced_because().empty());
+  page.gauge("node_clock_skew_seconds", "The scheduler's clock less this host's.").add(node, static_cast<double>(pool.clock_skew_ms()) * 1e-3);
+  page.gauge("node_leases", "Leases that have sessions, or had some lately.").add(node, static_cast<double>(pool.leases()));
+}
+
 template <class Message>
 struct Row {
   const char* name;
@@ -111,6 +119,7 @@ Labels labels_of(const admin::Session& session) {
 std::string metrics_text(const admin::Snapshot& snapshot) {
   MetricsPage page;
   add_poold(snapshot.poold(), page);
+  if (snapshot.poold().has_pool()) add_pool(snapshot.poold().pool(), page);
 
   auto info = page.gauge("gpu_info", "Always 1.");
   for (const admin::Gpu& gpu : snapshot.gpus()) {

@@ -92,12 +92,6 @@ uint32_t partition_of(const Sources& sources, const std::string& tenant, size_t 
 }
 
 void fill_gpus(const Sources& sources, admin::Snapshot& snapshot) {
-  uint32_t compute_sold = 0;
-  uint64_t memory_sold = 0;
-  for (const auto& [name, tenant] : sources.tenants.all()) {
-    compute_sold += tenant.quota.compute_percent;
-    memory_sold += tenant.quota.memory_bytes;
-  }
   const auto& devices = sources.pool.devices();
   for (size_t index = 0; index < std::min(devices.size(), quota::kMostGpus); ++index) {
     const control::Device& device = devices[index];
@@ -107,8 +101,11 @@ void fill_gpus(const Sources& sources, admin::Snapshot& snapshot) {
     gpu.set_uuid(uuid_text(device.uuid()));
     gpu.set_pci_bus_id(printable(device.pci_bus_id()));
     gpu.set_memory_total_bytes(device.total_bytes());
-    gpu.set_compute_sold_percent(compute_sold);
-    gpu.set_memory_sold_bytes(memory_sold);
+    for (const auto& [name, tenant] : sources.tenants.all()) {
+      if (!tenant.gpus.empty() && std::find(tenant.gpus.begin(), tenant.gpus.end(), index) == tenant.gpus.end()) continue;
+      gpu.set_compute_sold_percent(gpu.compute_sold_percent() + tenant.quota.compute_percent);
+      gpu.set_memory_sold_bytes(gpu.memory_sold_bytes() + tenant.quota.memory_bytes);
+    }
     gpu.set_gpu_nanoseconds(sources.ended.gpu_nanoseconds[index]);
     if (device.partition_groups() == 0) continue;
     gpu.set_multiprocessors(device.multiprocessors());
@@ -155,6 +152,7 @@ admin::Poold describe_poold(const Sources& sources) {
   cache.set_capacity_bytes(images.capacity());
   cache.set_hits(images.hits());
   cache.set_misses(images.misses());
+  if (sources.agent) sources.agent->describe(*poold.mutable_pool());
   return poold;
 }
 

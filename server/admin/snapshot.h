@@ -7,6 +7,7 @@
 #include "server/admin/printable.h"
 #include "server/admin/usage.h"
 #include "server/front_door.h"
+#include "server/pool/agent.h"
 #include "server/tenants/tenants.h"
 #include "server/worker_pool.h"
 
@@ -19,6 +20,7 @@ struct Sources {
   const Tenants& tenants;
   const EndedUsage& ended;
   std::chrono::system_clock::time_point started;
+  const Agent* agent;  // null: it belongs to no pool
 };
 
 admin::Poold describe_poold(const Sources& sources);

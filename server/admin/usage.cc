@@ -18,6 +18,18 @@ void Usage::add(const SessionView& session) {
   ++sessions;
 }
 
+void Usage::add(const Usage& other) {
+  gpu_nanoseconds += other.gpu_nanoseconds;
+  throttled_nanoseconds += other.throttled_nanoseconds;
+  bytes_from_client += other.bytes_from_client;
+  bytes_to_client += other.bytes_to_client;
+  calls += other.calls;
+  errors += other.errors;
+  over_quota += other.over_quota;
+  sessions += other.sessions;
+  denied += other.denied;
+}
+
 uint64_t believable_gpu_time(const SessionView& session, size_t gpu) {
   return std::min(session.page.gpus[gpu].gpu_nanoseconds.load(std::memory_order_relaxed),
                   static_cast<uint64_t>(session.age.count()));
@@ -26,6 +38,14 @@ uint64_t believable_gpu_time(const SessionView& session, size_t gpu) {
 void EndedUsage::add(const SessionView& session) {
   tenants[session.client.tenant].add(session);
   for (size_t gpu = 0; gpu < gpu_nanoseconds.size(); ++gpu) gpu_nanoseconds[gpu] += believable_gpu_time(session, gpu);
+}
+
+void EndedUsage::fold(const std::string& lease, const std::string& tenant) {
+  const auto found = tenants.find(lease);
+  if (found == tenants.end()) return;
+  const Usage used = found->second;
+  tenants.erase(found);
+  tenants[tenant].add(used);
 }
 
 }  // namespace gpupool::server

@@ -24,6 +24,7 @@ struct Usage {
   uint64_t denied = 0;
 
   void add(const SessionView& session);
+  void add(const Usage& other);
 };
 
 // No session can have used a GPU for longer than it has lived.
@@ -32,6 +33,8 @@ uint64_t believable_gpu_time(const SessionView& session, size_t gpu);
 struct EndedUsage {
   void add(const SessionView& session);
   void denied(const std::string& tenant) { ++tenants[tenant].denied; }
+  // What a lease has used is the tenant's, whose it was.
+  void fold(const std::string& lease, const std::string& tenant);
 
   std::map<std::string, Usage> tenants;
   std::vector<uint64_t> gpu_nanoseconds = std::vector<uint64_t>(quota::kMostGpus);

@@ -34,6 +34,8 @@ class Accounts {
   Result<Page> of(const std::string& tenant);
   // Limits of a tenant's account from now on, those of its running sessions too.
   Result<void> set(const std::string& tenant, const Quota& quota);
+  // The tenant comes no more; places that are taken stay good.
+  void drop(const std::string& tenant) { entries_.erase(tenant); }
   // ErrorCode::limit: the tenant has kMostSessionsOfTenant already.
   Result<std::unique_ptr<Place>> take(const std::string& tenant);
 

@@ -38,6 +38,12 @@ void Arbiter::set_share(const std::string& tenant, const Share& share, Time now)
   decide(now);
 }
 
+void Arbiter::forget(const std::string& tenant) {
+  const auto found = tenants_.find(tenant);
+  const bool used = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) { return entry.second.tenant == found; });
+  if (found != tenants_.end() && !used) tenants_.erase(found);
+}
+
 void Arbiter::add(Session session, const std::string& tenant, Time now) {
   account(now);
   const auto of = tenants_.try_emplace(tenant).first;

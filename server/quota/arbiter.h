@@ -56,6 +56,8 @@ class Arbiter {
 
   // Of a tenant's sessions that run and that come; the weight may not be zero.
   void set_share(const std::string& tenant, const Share& share, Time now);
+  // Of one that comes no more; while it has a session it stays.
+  void forget(const std::string& tenant);
   void add(Session session, const std::string& tenant, Time now);
   void remove(Session session, Time now);  // its turn is free at once
   // It has work and not the turn; or has none any more.

@@ -36,8 +36,12 @@ bool has_user(const Tenant& tenant, uid_t user) {
 }
 
 Result<const Tenant*> by_wish(const Tenants& tenants, const std::string& wish) {
-  if (const Tenant* const found = tenants.find(wish.empty() ? kDefaultTenant : wish)) return found;
-  if (wish.empty() && tenants.all().size() == 1) return &tenants.all().begin()->second;
+  const Tenant* const found = tenants.find(wish.empty() ? kDefaultTenant : wish);
+  if (found && !found->leased) return found;
+  const auto configured = [](const auto& entry) { return !entry.second.leased; };
+  if (wish.empty() && std::count_if(tenants.all().begin(), tenants.all().end(), configured) == 1) {
+    return &std::find_if(tenants.all().begin(), tenants.all().end(), configured)->second;
+  }
   if (wish.empty()) return refused("this server has several tenants: set GPUPOOL_TENANT to yours");
   return refused("this server has no tenant of the name in GPUPOOL_TENANT");
 }
@@ -45,7 +49,8 @@ Result<const Tenant*> by_wish(const Tenants& tenants, const std::string& wish) {
 }  // namespace
 
 Result<const Tenant*> authenticate(const Tenants& tenants, const Credentials& shown) {
-  if (!tenants.has_credentials()) return by_wish(tenants, shown.tenant);
+  if (tenants.serves_anybody()) return by_wish(tenants, shown.tenant);
+  if (!tenants.has_credentials()) return refused("this server serves leases of its pool alone: start the program with pool-run");
   const bool token_fits = shown.token.size() >= kShortestToken;
   const TokenHash hash = hash_token(shown.token);
   // A token says the most, then a certificate, then being on this host: a program may have them all, for different tenants.

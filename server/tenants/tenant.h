@@ -20,6 +20,8 @@ struct Tenant {
   std::vector<TokenHash> tokens;          // any of them will do
   std::vector<std::string> certificates;  // names in client certificates, likewise
   std::vector<uid_t> users;               // of this host, over its Unix sockets, likewise
+  bool leased = false;          // for as long as a lease of the pool: no client can ask for it
+  std::vector<uint32_t> gpus;   // that its sessions see, in their order, as the host numbers them; empty: all
   bool has_credentials() const { return !tokens.empty() || !certificates.empty() || !users.empty(); }
   bool operator==(const Tenant&) const = default;
 };

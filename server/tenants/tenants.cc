@@ -11,20 +11,6 @@ namespace {
 
 constexpr size_t kLongestName = 64;
 
-std::map<std::string, Tenant> by_name(std::vector<Tenant> configured) {
-  if (configured.empty()) {
-    Tenant anybody;
-    anybody.name = kDefaultTenant;
-    configured.push_back(std::move(anybody));
-  }
-  std::map<std::string, Tenant> tenants;
-  for (Tenant& tenant : configured) {
-    std::string name = tenant.name;
-    tenants.emplace(std::move(name), std::move(tenant));
-  }
-  return tenants;
-}
-
 Error wrong(const std::string& why) {
   return {ErrorCode::invalid, why};
 }
@@ -50,7 +36,22 @@ Error too_much(uint64_t percent) {
 
 Tenants::Tenants() : Tenants(std::vector<Tenant>{}) {}
 
-Tenants::Tenants(std::vector<Tenant> configured) : tenants_(by_name(std::move(configured))) {}
+Tenants::Tenants(std::vector<Tenant> configured, Without without_credentials)
+    : without_(without_credentials), tenants_(by_name(std::move(configured))) {}
+
+std::map<std::string, Tenant> Tenants::by_name(std::vector<Tenant> configured) const {
+  if (configured.empty() && without_ == Without::anybody) {
+    Tenant anybody;
+    anybody.name = kDefaultTenant;
+    configured.push_back(std::move(anybody));
+  }
+  std::map<std::string, Tenant> tenants;
+  for (Tenant& tenant : configured) {
+    std::string name = tenant.name;
+    tenants.emplace(std::move(name), std::move(tenant));
+  }
+  return tenants;
+}
 
 const Tenant* Tenants::find(const std::string& name) const {
   const auto found = tenants_.find(name);
@@ -80,6 +81,9 @@ Result<void> Tenants::set_quota(const std::string& name, const quota::Quota& quo
 void Tenants::replace(std::vector<Tenant> configured) {
   auto changed = std::exchange(configured_, {});
   const auto before = std::exchange(tenants_, by_name(std::move(configured)));
+  for (const auto& [name, tenant] : before) {
+    if (tenant.leased) tenants_.emplace(name, tenant);
+  }
   for (const auto& [name, tenant] : tenants_) {
     const auto old = before.find(name);
     if (changed.contains(name) && tenant.quota != old->second.quota) {
@@ -87,6 +91,20 @@ void Tenants::replace(std::vector<Tenant> configured) {
     }
     if (old == before.end() || old->second.quota != tenant.quota) tell(tenant);
   }
+}
+
+void Tenants::put_lease(Tenant tenant) {
+  tenant.leased = true;
+  const std::string name = tenant.name;
+  tell(tenants_.insert_or_assign(name, std::move(tenant)).first->second);
+}
+
+void Tenants::remove_lease(const std::string& name) {
+  const auto found = tenants_.find(name);
+  if (found == tenants_.end() || !found->second.leased) return;
+  tenants_.erase(found);
+  configured_.erase(name);
+  for (const auto& removed : removal_listeners_) removed(name);
 }
 
 void Tenants::on_change(Changed changed) {

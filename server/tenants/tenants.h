@@ -1,6 +1,7 @@
 // The tenants that poold knows, and the one place where a tenant's quota changes. poold's one thread.
 //
-// Without configured tenants there is one, kDefaultTenant, without limits and without credentials.
+// Without configured tenants there is one, kDefaultTenant, without limits and without credentials, unless leases alone are
+// served.
 #pragma once
 #include <functional>
 #include <map>
@@ -15,10 +16,11 @@ namespace gpupool::server {
 class Tenants {
  public:
   using Changed = std::function<void(const Tenant&)>;
+  enum class Without { anybody, nobody };  // credentials: who is served
 
   Tenants();
   // check_tenants() must have passed.
-  explicit Tenants(std::vector<Tenant> configured);
+  explicit Tenants(std::vector<Tenant> configured, Without without_credentials = Without::anybody);
   Tenants(const Tenants&) = delete;
   Tenants& operator=(const Tenants&) = delete;
 
@@ -27,6 +29,7 @@ class Tenants {
   const std::map<std::string, Tenant>& all() const { return tenants_; }
   // Somebody must show who they are.
   bool has_credentials() const;
+  bool serves_anybody() const { return without_ == Without::anybody && !has_credentials(); }
 
   // From now on, for running sessions too, until the next replace(). ErrorCode::unavailable: no such tenant; invalid: no
   // quota that makes sense.
@@ -35,15 +38,24 @@ class Tenants {
   // changed is overwritten, and logged. A tenant that is gone gets no new sessions; its running ones keep their limits.
   void replace(std::vector<Tenant> configured);
 
+  // A lease's tenant, with its name, quota and GPUs; replace() leaves it alone. New, or with another quota than before.
+  void put_lease(Tenant tenant);
+  void remove_lease(const std::string& name);
+
   // `changed` is called for every tenant at once, and whenever a tenant's quota has changed. For this object's whole life.
   void on_change(Changed changed);
+  // `removed` is called when a lease's tenant is gone: it has no sessions any more. For this object's whole life.
+  void on_removal(std::function<void(const std::string& name)> removed) { removal_listeners_.push_back(std::move(removed)); }
 
  private:
+  std::map<std::string, Tenant> by_name(std::vector<Tenant> configured) const;
   void tell(const Tenant& tenant) const;
 
+  const Without without_;
   std::map<std::string, Tenant> tenants_;            // by name
   std::map<std::string, quota::Quota> configured_;   // what set_quota() has changed since, as it was
   std::vector<Changed> listeners_;
+  std::vector<std::function<void(const std::string&)>> removal_listeners_;
 };
 
 // Why this quota makes no sense, if it does not.

@@ -130,11 +130,14 @@ TEST_CASE("a lease that makes no sense is refused although it is signed", "[leas
   CHECK(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(1); }).empty());
   CHECK(why([](Lease& lease) { lease.mutable_shares(0)->set_memory_bytes(0); }).empty());
   CHECK_THAT(why([](Lease& lease) { lease.set_id("short"); }), Contains("no id"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_boot("short"); }), Contains("no poold"));
+  CHECK(why([](Lease& lease) { lease.set_boot("0123456789abcdef"); }).empty());
   CHECK_THAT(why([](Lease& lease) { lease.set_tenant("a/b"); }), Contains("tenant"));
   CHECK_THAT(why([](Lease& lease) { lease.set_tenant(""); }), Contains("tenant"));
   CHECK_THAT(why([](Lease& lease) { lease.set_node(""); }), Contains("node"));
   CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(lease.issued_ms()); }), Contains("times"));
   CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(INT64_MAX); }), Contains("times"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(lease.issued_ms() + kLongestLife.count() + 1); }), Contains("more than a day"));
   CHECK_THAT(why([](Lease& lease) { lease.set_issued_ms(-1); }), Contains("times"));
   CHECK_THAT(why([](Lease& lease) { lease.set_mode(static_cast<Mode>(7)); }), Contains("mode"));
   CHECK_THAT(why([](Lease& lease) { lease.set_priority(static_cast<Priority>(7)); }), Contains("priority"));

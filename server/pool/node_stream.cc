@@ -1,0 +1,44 @@
+#include "server/pool/node_stream.h"
+
+#include <utility>
+
+namespace gpupool::server {
+
+NodeStream::NodeStream(std::shared_ptr<grpc::Channel> channel, const std::string& token, Events events)
+    : events_(std::move(events)), stub_(pool::Nodes::NewStub(channel)) {
+  context_.AddMetadata("authorization", "Bearer " + token);
+}
+
+std::shared_ptr<NodeStream> NodeStream::open(std::shared_ptr<grpc::Channel> channel, const std::string& token, Events events) {
+  std::shared_ptr<NodeStream> stream(new NodeStream(std::move(channel), token, std::move(events)));
+  stream->self_ = stream;
+  stream->stub_->async()->Attend(&stream->context_, stream.get());
+  stream->AddHold();  // writes come from outside of gRPC's calls
+  stream->StartRead(&stream->orders_);
+  stream->StartCall();
+  return stream;
+}
+
+void NodeStream::write(pool::NodeReport report) {
+  report_ = std::move(report);
+  StartWrite(&report_);
+}
+
+void NodeStream::OnReadDone(bool ok) {
+  if (!ok) return events_.broken();
+  events_.orders(std::exchange(orders_, {}));
+  StartRead(&orders_);
+}
+
+void NodeStream::OnWriteDone(bool ok) {
+  if (ok) events_.written();
+}
+
+void NodeStream::OnDone(const grpc::Status& status) {
+  const auto& trailers = context_.GetServerTrailingMetadata();
+  const auto leader = trailers.find("leader");
+  const auto ended = events_.ended;  // which may outlive this object
+  ended(std::exchange(self_, nullptr), status, leader == trailers.end() ? "" : std::string(leader->second.data(), leader->second.size()));
+}
+
+}  // namespace gpupool::server

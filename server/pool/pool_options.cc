@@ -1,0 +1,164 @@
+#include "server/pool/pool_options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "protocol/lease/token.h"
+#include "protocol/transport/transport.h"
+#include "server/tenants/units.h"
+
+namespace gpupool::server {
+namespace {
+
+constexpr unsigned kMostCpuMilli = 10'000'000;
+constexpr const char* kKeys =
+    "unknown key; [pool] has schedulers, token_file, name, addresses, public_keys, ca, insecure, rack, zone, cpu_milli, host_memory";
+
+Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
+
+Result<void> to_text(const toml::node& node, std::string& out) {
+  const auto value = node.value_exact<std::string>();
+  if (!value) return wrong("must be a string");
+  out = *value;
+  return {};
+}
+
+Result<void> to_list(const toml::node& node, std::vector<std::string>& out) {
+  out.clear();
+  const toml::array one{node};
+  for (const toml::node& entry : node.is_array() ? *node.as_array() : one) {
+    std::string text;
+    if (auto read = to_text(entry, text); !read) return wrong("must be an array of strings");
+    out.push_back(std::move(text));
+  }
+  return {};
+}
+
+Result<void> read_key(std::string_view key, const toml::node& node, PoolOptions& options) {
+  if (key == "schedulers") return to_list(node, options.schedulers);
+  if (key == "token_file") return to_text(node, options.token_file);
+  if (key == "name") return to_text(node, options.name);
+  if (key == "addresses") return to_list(node, options.addresses);
+  if (key == "public_keys") return to_list(node, options.public_keys);
+  if (key == "ca") return to_text(node, options.ca);
+  if (key == "rack") return to_text(node, options.rack);
+  if (key == "zone") return to_text(node, options.zone);
+  if (key == "insecure") {
+    const auto value = node.value_exact<bool>();
+    if (!value) return wrong("must be true or false");
+    options.insecure = *value;
+    return {};
+  }
+  if (key == "cpu_milli") {
+    const auto value = node.value_exact<int64_t>();
+    if (!value || *value < 0 || *value > kMostCpuMilli) return wrong("must be a whole number from 0 to " + std::to_string(kMostCpuMilli));
+    options.cpu_milli = static_cast<unsigned>(*value);
+    return {};
+  }
+  if (key == "host_memory") {
+    const auto number = node.value_exact<int64_t>();
+    const auto parsed = parse_size(number ? std::to_string(*number) : node.value_exact<std::string>().value_or(""));
+    if (!parsed) return parsed.error();
+    options.host_memory_bytes = *parsed;
+    return {};
+  }
+  return wrong(kKeys);
+}
+
+bool is_host_and_port(const std::string& text) {
+  const auto endpoint = transport::Endpoint::parse("tcp://" + text);
+  return endpoint && endpoint->port != 0;
+}
+
+std::string this_host() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return {};
+  const std::string whole = name;
+  return whole.substr(0, whole.find('.'));
+}
+
+}  // namespace
+
+PoolWords::PoolWords(CLI::App& app) : app_(app) {
+  app.add_option("--pool-scheduler", given_.schedulers, "HOST:PORT of a scheduler of the pool that this host belongs to; several for the same pool")
+      ->allow_extra_args(false);
+  app.add_option("--pool-token-file", given_.token_file, "file with the token by which the scheduler knows this host");
+  app.add_option("--pool-name", given_.name, "this host's name in the pool [its host name]");
+  app.add_option("--pool-address", given_.addresses, "under which clients reach this host, e.g. tls://gpu-1:9700, best first [those of --listen]")
+      ->allow_extra_args(false);
+  app.add_option("--pool-public-key", given_.public_keys, "PEM file with the key that the pool's leases are signed with; several for a change of keys")
+      ->allow_extra_args(false);
+  app.add_option("--pool-ca", given_.ca, "authorities of the schedulers' certificates (PEM) [the system's]");
+  app.add_flag("--pool-insecure", given_.insecure, "talk to the schedulers without encryption, in a network you trust");
+  app.add_option("--pool-rack", given_.rack, "where this host stands, for leases of several hosts");
+  app.add_option("--pool-zone", given_.zone, "likewise, of a larger part");
+  app.add_option("--pool-cpu-milli", given_.cpu_milli, "thousandths of CPUs for those who lease GPUs here [0]")->check(CLI::Range(0u, kMostCpuMilli));
+  app.add_option("--pool-host-memory", host_memory_, "host memory for those who lease GPUs here, e.g. 64GiB [0]");
+}
+
+Result<void> PoolWords::apply(PoolOptions& options) const {
+  const auto take = [&](const char* name, const auto& given, auto& out) {
+    if (app_.count(name) > 0) out = given;
+  };
+  take("--pool-scheduler", given_.schedulers, options.schedulers);
+  take("--pool-token-file", given_.token_file, options.token_file);
+  take("--pool-name", given_.name, options.name);
+  take("--pool-address", given_.addresses, options.addresses);
+  take("--pool-public-key", given_.public_keys, options.public_keys);
+  take("--pool-ca", given_.ca, options.ca);
+  take("--pool-insecure", given_.insecure, options.insecure);
+  take("--pool-rack", given_.rack, options.rack);
+  take("--pool-zone", given_.zone, options.zone);
+  take("--pool-cpu-milli", given_.cpu_milli, options.cpu_milli);
+  if (app_.count("--pool-host-memory") > 0) {
+    const auto parsed = parse_size(host_memory_);
+    if (!parsed) return wrong("--pool-host-memory: " + parsed.error().message);
+    options.host_memory_bytes = *parsed;
+  }
+  return {};
+}
+
+Result<void> read_pool(const toml::node& node, PoolOptions& options) {
+  const toml::table* const table = node.as_table();
+  if (!table) return wrong("must be a table");
+  for (const auto& [key, value] : *table) {
+    if (auto read = read_key(key.str(), value, options); !read) return wrong(std::string(key.str()) + ": " + read.error().message);
+  }
+  return {};
+}
+
+Result<void> check_pool(PoolOptions& options) {
+  if (!options.configured()) return {};
+  if (options.public_keys.empty()) return wrong("[pool] public_keys: without the key that leases are signed with none can be served");
+  if (options.name.empty()) options.name = this_host();
+  if (!lease::is_name(options.name)) {
+    return wrong("[pool] name: '" + options.name + "' must be 1 to " + std::to_string(lease::kLongestName) + " letters, digits, '-', '_' or '.'");
+  }
+  for (const std::string* const place : {&options.rack, &options.zone}) {
+    if (!place->empty() && !lease::is_name(*place)) return wrong("[pool] rack, zone: '" + *place + "' must be a name as the node's");
+  }
+  for (const std::string& scheduler : options.schedulers) {
+    if (!is_host_and_port(scheduler)) return wrong("[pool] schedulers: '" + scheduler + "' is not HOST:PORT");
+  }
+  if (!options.schedulers.empty() && options.token_file.empty()) {
+    return wrong("[pool] token_file: the schedulers want to know which node this is; put the token that they know it by into a file");
+  }
+  for (const std::string& address : options.addresses) {
+    if (const auto endpoint = transport::Endpoint::parse(address); !endpoint) return wrong("[pool] addresses: " + endpoint.error().message);
+  }
+  if (options.insecure && !options.ca.empty()) return wrong("[pool] ca: there are no certificates where insecure is true");
+  return {};
+}
+
+Result<std::vector<lease::PublicKey>> read_public_keys(const std::vector<std::string>& files) {
+  std::vector<lease::PublicKey> keys;
+  for (const std::string& file : files) {
+    auto key = lease::PublicKey::read(file);
+    if (!key) return key.error();
+    keys.push_back(*key);
+  }
+  return keys;
+}
+
+}  // namespace gpupool::server

@@ -1,0 +1,93 @@
+// Programs that show a lease: they see its GPUs and no others, within its limits.
+#include "protocol/cuda/handles.h"
+#include "tests/e2e/pool.h"
+#include "tests/support/catch.h"
+#include "tests/support/lease_maker.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+const Environment kFourDevices{{"SOFTGPU_MEMORY", "128MiB"}, {"SOFTGPU_DEVICES", "4"}};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Lines gpus_of(Pool& pool) {
+  const Finished told = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json", "gpus"});
+  Lines uuids;
+  for (size_t at = told.output.find("GPU-"); at != std::string::npos; at = told.output.find("GPU-", at + 1)) uuids.push_back(told.output.substr(at, 40));
+  INFO(told.output);
+  REQUIRE(uuids.size() == 4);
+  return uuids;
+}
+
+Lines seen(const Pool& pool, const std::string& token, Environment more = {}) {
+  more["GPUPOOL_TOKEN"] = token;
+  const Finished app = run_patiently({driver_app(), "list_devices"}, pool.through(more));
+  INFO(app.output);
+  CHECK(app.status == 0);
+  Lines uuids;
+  for (const std::string& line : lines_with(app.output, "GPU-")) uuids.push_back(line.substr(line.find("GPU-"), 40));
+  return uuids;
+}
+
+}  // namespace
+
+TEST_CASE("a lease shows its GPUs in its order and no others") {
+  LeaseMaker maker;
+  Pool pool(kFourDevices, maker.options());
+  const Lines gpus = gpus_of(pool);
+  CHECK(seen(pool, maker.token(maker.lease({gpus[2], gpus[0]}))) == Lines{gpus[2], gpus[0]});
+  CHECK(seen(pool, maker.token(maker.lease({gpus[3]}))) == Lines{gpus[3]});
+  CHECK(seen(pool, maker.token(maker.lease({gpus[3], gpus[1]})), {{"CUDA_VISIBLE_DEVICES", "1"}}) == Lines{gpus[1]});
+  for (const char* const scenario : {"two_devices", "kernels_on_two_devices", "copies_between_devices"}) {
+    const std::string token = maker.token(maker.lease({gpus[3], gpus[1]}, 1000, 0));
+    const Finished app = run_patiently({driver_app(), scenario}, pool.through({{"GPUPOOL_TOKEN", token}}));
+    INFO(scenario << ": " << app.output);
+    CHECK(app.status == 0);
+  }
+  CHECK(has(pool.poold().log(), "tenant=physics/01787878"));
+  CHECK(has(pool.poold().log(), "lease=01787878787878787878787878787878"));
+}
+
+TEST_CASE("a session of a lease gets at no other GPU") {
+  LeaseMaker maker;
+  Pool pool(kFourDevices, maker.options());
+  const Lines gpus = gpus_of(pool);
+  hello::Hello hello = test_hello();
+  hello.token = maker.token(maker.lease({gpus[2]}, 500, 32u << 20));
+  RawClient client(pool.poold().endpoint());
+  const auto reply = client.open(hello);
+  REQUIRE(reply.devices.size() == 1);
+  CHECK(lease::gpu_uuid_text(reply.devices[0].uuid) == gpus[2]);
+  CHECK(reply.devices[0].total_bytes == 32u << 20);
+  const auto retain = [&](int device, uint32_t index) {
+    const wire::PrimaryContext body{.handle = cuda::make_handle(cuda::Kind::context, 1, index), .device = device, .flags = 0};
+    return client.receive_reply_to(client.send_command(wire::Command::retain_primary_context, RawClient::bytes_of(body), 0, wire::kWantsReply)).header.result;
+  };
+  CHECK(retain(0, 1) == 0);
+  uint32_t index = 2;
+  for (const int other : {1, 2, 3, -1, 64, INT32_MAX}) CHECK(retain(other, index++) == 101);  // CUDA_ERROR_INVALID_DEVICE
+}
+
+TEST_CASE("memory is the lease's and no more") {
+  LeaseMaker maker;
+  Pool pool(kFourDevices, maker.options());
+  const Lines gpus = gpus_of(pool);
+  const Finished app = run_patiently({driver_app(), "quota_every_way", "32"}, pool.through({{"GPUPOOL_TOKEN", maker.token(maker.lease({gpus[1]}, 1000, 64u << 20))}}));
+  INFO(app.output);
+  CHECK(app.status == 0);
+}
+
+TEST_CASE("programs without a lease are told what this server serves") {
+  LeaseMaker maker;
+  Pool pool(kFourDevices, maker.options());
+  const Finished without = run_patiently({driver_app(), "list_devices"}, pool.through());
+  CHECK(has(without.output, "leases of its pool alone"));
+  const Finished forged = run_patiently({driver_app(), "list_devices"}, pool.through({{"GPUPOOL_TOKEN", "lease:AAAA"}}));
+  CHECK(has(forged.output, "damaged"));
+  CHECK(has(pool.poold().log(), "damaged"));
+}
