@@ -65,7 +65,7 @@ void Placer::learn() {
   policy_ = make_policy(options_.policy, s);
   known_ = std::move(s.kinds);
   known_extremes_ = cluster_.extremes_version();
-  index_.clear();
+  index_.renew();
 }
 
 bool Placer::allowed(const Request& request, uint32_t slot) const {

@@ -6,6 +6,9 @@ namespace gpupool::placement {
 namespace {
 
 constexpr uint32_t kBlock = 64;  // nodes; about the square root of how many there are
+// Nodes that are judged at most by one decision beyond those that changed: a quarter of a millisecond's work.
+constexpr uint32_t kRenewed = 16 * kBlock;
+constexpr size_t kJudgedOfSome = 512;
 
 float judge(const NodeState& node, const Shape& shape, const Policy& policy) {
   return node.fits(shape) ? policy.choose(node, shape).cost : kImpossible;
@@ -13,27 +16,48 @@ float judge(const NodeState& node, const Shape& shape, const Policy& policy) {
 
 }  // namespace
 
-void ScoreIndex::judge_all(Entry& entry, const Shape& shape, const Policy& policy) const {
-  const uint32_t slots = cluster_.slots();
-  entry.cost.resize(slots);
-  entry.block_least.assign((slots + kBlock - 1) / kBlock, kImpossible);
-  for (uint32_t slot = 0; slot < slots; ++slot) {
+// `begin`: of a block. `end`: of a block or of all.
+void ScoreIndex::judge_range(Entry& entry, const Shape& shape, const Policy& policy, uint32_t begin, uint32_t end) const {
+  std::fill(entry.block_least.begin() + begin / kBlock, entry.block_least.begin() + (end + kBlock - 1) / kBlock, kImpossible);
+  for (uint32_t slot = begin; slot < end; ++slot) {
     // New nodes of one kind stand side by side and are alike until something is placed on them.
-    const bool alike = slot > 0 && cluster_.state(slot) == cluster_.state(slot - 1);
+    const bool alike = slot > begin && cluster_.state(slot) == cluster_.state(slot - 1);
     entry.cost[slot] = alike ? entry.cost[slot - 1] : judge(cluster_.state(slot), shape, policy);
     float& least = entry.block_least[slot / kBlock];
     least = std::min(least, entry.cost[slot]);
   }
 }
 
+void ScoreIndex::judge_all(Entry& entry, const Shape& shape, const Policy& policy) const {
+  const uint32_t slots = cluster_.slots();
+  entry.cost.resize(slots);
+  entry.block_least.resize((slots + kBlock - 1) / kBlock);
+  judge_range(entry, shape, policy, 0, slots);
+  entry.epoch = epoch_;
+  entry.renewed = slots;
+}
+
+// Whether the shape is to be kept. Only then the oldest ones go, if they must.
+bool ScoreIndex::makes_room(const Shape& shape) {
+  const size_t each = cluster_.slots() * sizeof(float) + sizeof(Entry);
+  if ((entries_.size() + 1) * each > most_bytes_) {
+    const size_t hash = ShapeHash()(shape);
+    size_t& newcomer = newcomers_[hash % newcomers_.size()];
+    if (newcomer != hash) {
+      newcomer = hash;
+      return false;
+    }
+  }
+  while (!entries_.empty() && (entries_.size() + 1) * each > most_bytes_) {
+    entries_.erase(recently_.back());
+    recently_.pop_back();
+  }
+  return true;
+}
+
 ScoreIndex::Entry& ScoreIndex::refreshed(const Shape& shape, const Policy& policy) {
   auto found = entries_.find(shape);
   if (found == entries_.end()) {
-    const size_t each = cluster_.slots() * sizeof(float) + sizeof(Entry);
-    while (!entries_.empty() && (entries_.size() + 1) * each > most_bytes_) {
-      entries_.erase(recently_.back());
-      recently_.pop_back();
-    }
     found = entries_.try_emplace(shape).first;
     recently_.push_front(shape);
     found->second.used = recently_.begin();
@@ -64,33 +88,54 @@ ScoreIndex::Entry& ScoreIndex::refreshed(const Shape& shape, const Policy& polic
     }
   }
   entry.change = cluster_.change();
+  if (entry.epoch != epoch_) {
+    entry.epoch = epoch_;
+    entry.renewed = 0;
+  }
+  if (entry.renewed < cluster_.slots()) {
+    const uint32_t end = std::min(entry.renewed + kRenewed, cluster_.slots());
+    judge_range(entry, shape, policy, entry.renewed, end);
+    entry.renewed = end;
+  }
   return entry;
 }
 
-std::optional<uint32_t> ScoreIndex::best(const Shape& shape, const Policy& policy) {
+std::optional<uint32_t> ScoreIndex::best(const Shape& shape, const Policy& policy, const Allowed& allowed) {
+  if (!entries_.contains(shape) && !makes_room(shape)) return best_of_some(shape, policy, allowed);
   const Entry& entry = refreshed(shape, policy);
+  if (allowed) {
+    std::optional<uint32_t> best;
+    for (uint32_t slot = 0; slot < entry.cost.size(); ++slot) {
+      if (entry.cost[slot] < (best ? entry.cost[*best] : kImpossible) && allowed(slot)) best = slot;
+    }
+    return best;
+  }
   const auto block = std::min_element(entry.block_least.begin(), entry.block_least.end());
   if (block == entry.block_least.end() || *block == kImpossible) return std::nullopt;
   const auto begin = entry.cost.begin() + (block - entry.block_least.begin()) * kBlock;
   return static_cast<uint32_t>(std::find(begin, entry.cost.end(), *block) - entry.cost.begin());
 }
 
-std::optional<uint32_t> ScoreIndex::best(const Shape& shape, const Policy& policy, const std::function<bool(uint32_t)>& allowed) {
-  const Entry& entry = refreshed(shape, policy);
+std::optional<uint32_t> ScoreIndex::best_of_some(const Shape& shape, const Policy& policy, const Allowed& allowed) {
+  fitting_.clear();
+  for (uint32_t slot = 0; slot < cluster_.slots(); ++slot) {
+    if (cluster_.state(slot).fits(shape) && (!allowed || allowed(slot))) fitting_.push_back(slot);
+  }
   std::optional<uint32_t> best;
-  for (uint32_t slot = 0; slot < entry.cost.size(); ++slot) {
-    if (entry.cost[slot] < (best ? entry.cost[*best] : kImpossible) && allowed(slot)) best = slot;
+  float least = kImpossible;
+  const size_t step = (fitting_.size() + kJudgedOfSome - 1) / kJudgedOfSome;
+  for (size_t i = 0; i < fitting_.size(); i += step) {
+    const float cost = policy.choose(cluster_.state(fitting_[i]), shape).cost;
+    if (cost < least) {
+      least = cost;
+      best = fitting_[i];
+    }
   }
   return best;
 }
 
-void ScoreIndex::clear() {
-  entries_.clear();
-  recently_.clear();
-}
-
 size_t ScoreIndex::bytes() const {
-  size_t sum = seen_.capacity() * sizeof(uint32_t);
+  size_t sum = (seen_.capacity() + fitting_.capacity()) * sizeof(uint32_t);
   for (const auto& [shape, entry] : entries_) {
     sum += sizeof(Entry) + 2 * sizeof(Shape) + (entry.cost.capacity() + entry.block_least.capacity()) * sizeof(float);
   }

@@ -96,6 +96,36 @@ TEST_CASE("the index finds what a full look finds, whatever happens to the clust
   }
 }
 
+TEST_CASE("after a policy has learned, a few decisions later all costs are the new ones") {
+  Cluster cluster;
+  for (int i = 0; i < 5000; ++i) REQUIRE(cluster.add(node("n" + std::to_string(i), i % 2 == 0 ? 2 : 4)));
+  const Shape shape = cluster.shape_of(share(500));
+  const auto binpack = make_policy(PolicyKind::binpack, {}), spread = make_policy(PolicyKind::spread, {});
+  ScoreIndex index(cluster, 1 << 20);
+  CHECK(index.best(shape, *binpack) == 0u);
+  index.renew();
+  for (int i = 0; i < 5; ++i) REQUIRE(index.best(shape, *spread));
+  CHECK(index.best(shape, *spread) == scan(cluster, shape, *spread));
+  CHECK(index.best(shape, *spread) == 1u);
+}
+
+TEST_CASE("shapes for which there is no room are placed, too, and kept when they come again") {
+  Cluster cluster;
+  for (int i = 0; i < 5000; ++i) REQUIRE(cluster.add(node("n" + std::to_string(i), 1)));
+  const NodeId last = *cluster.add(node("last", 2));
+  const auto policy = make_policy(PolicyKind::spread, {});
+  ScoreIndex index(cluster, 2 * 5001 * sizeof(float));  // one shape
+  CHECK(index.best(cluster.shape_of(share(1)), *policy) == last.slot);
+  CHECK(index.shapes() == 1);
+  CHECK(index.best(cluster.shape_of(whole(2)), *policy) == last.slot);  // the only one that fits
+  CHECK(index.best(cluster.shape_of(share(2)), *policy));               // one that fits
+  CHECK(index.best(cluster.shape_of(share(3)), *policy, [](uint32_t slot) { return slot == 77; }) == 77u);
+  CHECK_FALSE(index.best(cluster.shape_of(whole(3)), *policy));
+  CHECK(index.best(cluster.shape_of(share(2)), *policy) == last.slot);  // again: all are judged
+  CHECK(index.shapes() == 1);
+  CHECK(index.bytes() < 100'000);
+}
+
 TEST_CASE("a request is placed if it fits anywhere, and everything comes back") {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     Dice dice(seed);
