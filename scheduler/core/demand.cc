@@ -39,6 +39,18 @@ bool Demand::suits(const Gpu& gpu) const {
   return memory <= gpu.book.total.memory && (models.empty() || models.contains(gpu.model));
 }
 
+HostAmount Demand::host_beside(uint32_t here) const {
+  if (here == gpus) return host;
+  const auto part = [&](uint64_t whole) { return (whole + gpus - 1) / gpus * here; };
+  return {part(host.cpu_milli), part(host.memory)};
+}
+
+uint32_t Demand::gpus_beside(const HostAmount& free, uint32_t here) const {
+  if (one_host) return host.within(free) ? here : 0;
+  while (here > 0 && !host_beside(here).within(free)) --here;
+  return here;
+}
+
 std::string Demand::shape() const {
   std::string text;
   for (const uint64_t word : {uint64_t{gpus}, uint64_t{milli}, memory, uint64_t{one_host}, host.cpu_milli, host.memory}) {

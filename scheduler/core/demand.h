@@ -14,7 +14,7 @@ struct Demand {
   uint64_t memory = 0;  // 0: the same part of it as of the compute
   std::set<std::string> models;  // empty: any
   bool one_host = false;
-  HostAmount host;               // on each node that is used
+  HostAmount host;               // beside them; where several nodes are used, on each as many as its GPUs' even part
   std::set<const Node*> near;    // wished
   std::set<const Node*> apart;   // never there
 
@@ -22,6 +22,9 @@ struct Demand {
   // A whole GPU comes with all of its memory.
   Amount of(const Gpu& gpu) const;
   bool suits(const Gpu& gpu) const;  // with nothing else on it
+  HostAmount host_beside(uint32_t gpus) const;
+  // How many of `gpus` GPUs of one node can be used with so much of the host; for one host all, or none.
+  uint32_t gpus_beside(const HostAmount& free, uint32_t gpus) const;
   // How much of the pool it is, to compare demands by: equal for equal ones, without `near` and `apart`.
   std::string shape() const;
 };

@@ -40,6 +40,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   waiter.arrived = arrived.value_or(now);
   waiter.shape = std::move(shape);
   queue_.add(std::move(waiter));
+  placer_->arrived(demand);
   ++whose.waiting;
   dirty_ = places_changed_ = true;
 }
@@ -57,12 +58,15 @@ void Core::grant(Waiter& waiter, const std::vector<Spot>& spots, Time now) {
   lease.sessions = whose.quota.sessions();
   for (const Spot& spot : spots) {
     if (lease.parts.empty() || lease.parts.back().node != spot.node) {
-      lease.parts.push_back({.node = spot.node, .shares = {}, .host = demand.host});
-      spot.node->host.used += demand.host;
+      lease.parts.push_back({.node = spot.node, .shares = {}, .host = {}});
     }
     Gpu& gpu = spot.node->gpus[spot.gpu];
     lease.parts.back().shares.push_back({spot.gpu, demand.of(gpu)});
     gpu.book.used += demand.of(gpu);
+  }
+  for (LeasePart& part : lease.parts) {
+    part.host = demand.host_beside(static_cast<uint32_t>(part.shares.size()));
+    part.node->host.used += part.host;
   }
   lease.holder = waiter.stream;
   const Stream stream = waiter.stream;

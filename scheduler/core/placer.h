@@ -24,6 +24,8 @@ class Placer {
   virtual void changed(Node& node) = 0;
   // The node is about to go, or its GPUs are others now.
   virtual void removed(Node& node) = 0;
+  // Somebody asks for it: policies that learn take note.
+  virtual void arrived(const Demand& demand) = 0;
   // As many GPUs as it asks for, all different, of open nodes, in order of their nodes; or none. What they have spare is enough.
   virtual std::optional<std::vector<Spot>> place(const Demand& demand) = 0;
   // False: there is no such policy.

@@ -40,18 +40,21 @@ std::string text_of(const Demand& demand) {
   return text;
 }
 
-// GPUs for which `good` holds: on the best node, or on all.
-template <class Good>
-uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Good good) {
+// GPUs for which `good` holds, with what the host of each node has (`host`) beside: on the best node, or on all.
+template <class Host, class Good>
+uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Host host, Good good) {
   uint32_t most = 0, sum = 0;
   for (const auto& [name, node] : nodes) {
     uint32_t here = 0;
     for (const Gpu& gpu : node.gpus) here += demand.suits(gpu) && good(node, gpu);
+    here = demand.gpus_beside(host(node), here);
     most = std::max(most, here);
     sum += here;
   }
-  return demand.one_host ? most : sum;
+  return demand.one_host && demand.gpus > 1 ? most : sum;
 }
+
+HostAmount all_of_host(const Node& node) { return node.host.total; }
 
 }  // namespace
 
@@ -73,8 +76,8 @@ const std::optional<std::string>& Core::never_places(const Demand& demand, const
   const auto known = never_.find(shape);
   if (known != never_.end()) return known->second;
   if (never_.size() >= 4096) never_.clear();
-  const uint32_t could = count_gpus(nodes_, demand, [&](const Node& node, const Gpu& gpu) {
-    return node.lie.empty() && demand.host.within(node.host.total) && demand.of(gpu).within(gpu.book.total);
+  const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
+    return node.lie.empty() && demand.of(gpu).within(gpu.book.total);
   });
   std::optional<std::string> why;
   if (could < demand.gpus) {
@@ -137,11 +140,14 @@ bool Core::try_to_grant(Waiter& waiter, Time now) {
   const Tenant& whose = tenant(waiter.tenant);
   uint64_t memory = 0;
   bool room = spots.has_value();
+  std::map<const Node*, uint32_t> by_node;
   for (size_t i = 0; room && i < spots->size(); ++i) {  // the placer proposes; what is so is in the books
     const Gpu& gpu = (*spots)[i].node->gpus[(*spots)[i].gpu];
-    room = (*spots)[i].node->open() && demand.of(gpu).within(gpu.book.spare()) && demand.host.within((*spots)[i].node->host.spare());
+    room = (*spots)[i].node->open() && demand.of(gpu).within(gpu.book.spare());
     memory += demand.of(gpu).memory;
+    ++by_node[(*spots)[i].node];
   }
+  for (const auto& [node, gpus] : by_node) room = room && demand.host_beside(gpus).within(node->host.spare());
   room = room && (whose.quota.memory_bytes() == 0 || whose.memory + memory <= whose.quota.memory_bytes());
   if (!room) {
     waiter.failed_at = capacity_;
@@ -219,20 +225,23 @@ bool Core::reserve(Waiter& waiter, Time now) {
   std::vector<Candidate> all, best;
   for (auto& [name, node] : nodes_) {
     if (!node.open() || demand.apart.contains(&node)) continue;
-    const Wait host = wait_for(demand.host, node.host, may_preempt);
     std::vector<Candidate> here;
     for (uint32_t gpu = 0; gpu < node.gpus.size(); ++gpu) {
       if (!demand.suits(node.gpus[gpu])) continue;
-      const Wait wait = std::max(host, wait_for(demand.of(node.gpus[gpu]), node.gpus[gpu].book, may_preempt));
+      const Wait wait = wait_for(demand.of(node.gpus[gpu]), node.gpus[gpu].book, may_preempt);
       if (wait != never) here.push_back({wait, {&node, gpu}});
+    }
+    std::stable_sort(here.begin(), here.end(), sooner);
+    if (here.size() > demand.gpus) here.resize(demand.gpus);
+    here.resize(demand.gpus_beside(node.host.total, static_cast<uint32_t>(here.size())));
+    for (uint32_t i = 0; i < here.size(); ++i) {
+      here[i].wait = std::max(here[i].wait, wait_for(demand.one_host ? demand.host : demand.host_beside(i + 1), node.host, may_preempt));
     }
     if (!demand.one_host) {
       all.insert(all.end(), here.begin(), here.end());
       continue;
     }
     if (here.size() < demand.gpus) continue;
-    std::stable_sort(here.begin(), here.end(), sooner);
-    here.resize(demand.gpus);
     // By the slowest, then by how many there are of the slower ones.
     const auto cost = [](const std::vector<Candidate>& of) {
       int sum = 0;
@@ -248,15 +257,17 @@ bool Core::reserve(Waiter& waiter, Time now) {
     best = std::move(all);
   }
   if (best.empty()) return false;
-  std::set<Node*> nodes;
+  std::map<Node*, uint32_t> nodes;
   for (const Candidate& one : best) {
     Gpu& gpu = one.spot.node->gpus[one.spot.gpu];
     gpu.book.reserved = demand.of(gpu);
-    one.spot.node->host.reserved = demand.host;
     reservation_.push_back(one.spot);
-    nodes.insert(one.spot.node);
+    ++nodes[one.spot.node];
   }
-  for (Node* const node : nodes) placer_->changed(*node);
+  for (const auto& [node, gpus] : nodes) {
+    node->host.reserved = demand.host_beside(gpus);
+    placer_->changed(*node);
+  }
   if (best.back().wait == preemption) preempt(demand, waiter, now);
   return true;
 }
@@ -286,7 +297,7 @@ void Core::preempt(const Demand& demand, const Waiter& for_whom, Time now) {
         return part.node == spot.node && (part.host.cpu_milli > 0 || part.host.memory > 0);
       });
     };
-    while (wait_for(demand.host, spot.node->host, true) == preemption && end_one(*spot.node, has_host)) {}
+    while (wait_for(spot.node->host.reserved, spot.node->host, true) == preemption && end_one(*spot.node, has_host)) {}
   }
 }
 
@@ -304,20 +315,19 @@ std::string Core::explain(const Waiter& waiter) const {
   }
   Demand demand(waiter.request);
   relate(waiter, demand);
-  const uint32_t could = count_gpus(nodes_, demand, [&](const Node& node, const Gpu& gpu) {
-    return node.open() && !demand.apart.contains(&node) && demand.host.within(node.host.total) && demand.of(gpu).within(gpu.book.total);
+  const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
+    return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(gpu.book.total);
   });
   std::string text = "waits for " + text_of(demand);
   if (could < demand.gpus) {
-    const uint32_t known = count_gpus(nodes_, demand, [&](const Node& node, const Gpu&) { return !node.forgotten(); });
+    const uint32_t known = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu&) { return !node.forgotten(); });
     return text + ": " + std::to_string(could) + " can be leased now, " + std::to_string(known - could) + " are drained, silent, fenced or not beside what it must be apart from";
   }
   const bool head = waiter.stream == head_;
-  const uint32_t free = count_gpus(nodes_, demand, [&](const Node& node, const Gpu& gpu) {
-    if (!node.open() || demand.apart.contains(&node)) return false;
-    return demand.host.within(head ? less(node.host.total, node.host.used) : node.host.spare()) &&
-           demand.of(gpu).within(head ? less(gpu.book.total, gpu.book.used) : gpu.book.spare());
-  });
+  const auto left = [&](const auto& book) { return head ? less(book.total, book.used) : book.spare(); };
+  const uint32_t free = count_gpus(
+      nodes_, demand, [&](const Node& node) { return left(node.host); },
+      [&](const Node& node, const Gpu& gpu) { return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(left(gpu.book)); });
   text += ": " + std::to_string(free) + " of " + std::to_string(could) + " that would do " + (free == 1 ? "is" : "are") + " free";
   if (head) {
     std::set<std::string> nodes;

@@ -5,7 +5,7 @@
 #include <exception>
 
 #include "protocol/lease/token.h"
-#include "scheduler/core/first_fit.h"
+#include "scheduler/core/library_placer.h"
 #include "scheduler/service/streams.h"
 #include "server/log/log.h"
 
@@ -82,7 +82,7 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
     if (term || why.code != ErrorCode::refused) return step_down(why.message);
     return campaign();
   }
-  auto core = std::make_unique<Core>(random_id, [](Nodes& nodes) { return std::make_unique<FirstFit>(nodes); }, now());
+  auto core = std::make_unique<Core>(random_id, [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, now());
   if (const auto restored = core->restore(*entries, now()); !restored) return step_down(restored.error().message);
   core->configure(callers_.tenants(), now());
   core_ = std::move(core);

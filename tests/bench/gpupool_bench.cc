@@ -15,6 +15,7 @@
 #include "scheduler/sim/svg_plot.h"
 #include "tests/bench/baselines.h"
 #include "tests/bench/figures.h"
+#include "tests/bench/pool_suite.h"
 #include "tests/bench/rdma_suite.h"
 #include "tests/bench/run_program.h"
 #include "tests/bench/sharing_suite.h"
@@ -270,9 +271,21 @@ int run_sharing(const Options& options) {
   return 0;
 }
 
+int run_pool(const Options& options) {
+  PoolSuite suite;
+  suite.rounds = options.rounds;
+  suite.seconds = options.sharing.seconds;
+  if (options.quick) suite.seconds = 0.5;
+  const std::vector<Figure> figures = measure_pool(suite);
+  print_table(figures);
+  if (!options.json.empty()) write_json(options.json, figures);
+  return 0;
+}
+
 int run(const Options& options) {
   if (options.suite == "rdma") return run_rdma(options);
   if (options.suite == "sharing") return run_sharing(options);
+  if (options.suite == "pool") return run_pool(options);
   PooldProcess poold(options.device, {}, device_environment());
   const std::vector<Transport> chosen = transports(options);
   Samples direct, raw;
@@ -308,8 +321,8 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Measures what the pool costs against the bare device, raw TCP and memcpy, side by side");
-  app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; sharing: several tenants on one GPU; all: everything else")->check(CLI::IsMember({"all", "rdma", "sharing"}));
-  app.add_option("--seconds", options.sharing.seconds, "of each measurement of the sharing suite [10]")->check(CLI::Range(0.2, 600.0));
+  app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; sharing: several tenants on one GPU; pool: leases from a scheduler; all: everything else")->check(CLI::IsMember({"all", "pool", "rdma", "sharing"}));
+  app.add_option("--seconds", options.sharing.seconds, "of each measurement of the sharing and the pool suite [10]")->check(CLI::Range(0.2, 600.0));
   app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, priorities, accounting, memory, partitions [all]")
       ->delimiter(',')
       ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "priorities", "accounting", "memory", "partitions"}));

@@ -7,7 +7,8 @@
 
 #include "protocol/lease/token.h"
 #include "scheduler/core/core.h"
-#include "scheduler/core/first_fit.h"
+#include "scheduler/core/library_placer.h"
+#include "tests/scheduler/core/first_fit.h"
 
 namespace gpupool::scheduler {
 
@@ -59,17 +60,23 @@ struct TestPool {
   uint64_t ids = 0;
   Stream streams = 0;
   Time now = 1'000'000;
+  bool real_placement = false;
   std::unique_ptr<Core> core;
   Effects said;  // since the last clear
 
-  TestPool() { start(); }
+  explicit TestPool(bool real_placement = false) : real_placement(real_placement) { start(); }
 
   // As after a crash: what was not stored is gone.
   void start() {
-    core = std::make_unique<Core>([this] { return next_id(); }, [](Nodes& nodes) { return std::make_unique<FirstFit>(nodes); }, now);
+    core = std::make_unique<Core>([this] { return next_id(); }, [this](Nodes& nodes) { return make_placer(nodes); }, now);
     const auto good = core->restore({store.begin(), store.end()}, now);
     if (!good) throw std::runtime_error(good.error().message);
     core->configure(tenants, now);
+  }
+
+  std::unique_ptr<Placer> make_placer(Nodes& nodes) const {
+    if (real_placement) return std::make_unique<LibraryPlacer>();
+    return std::make_unique<FirstFit>(nodes);
   }
 
   LeaseId next_id() {

@@ -115,13 +115,13 @@ class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeRepo
     StartRead(&in_);
   }
   void OnDone(const grpc::Status& status) override {
+    const auto last_hold = std::move(self_);
     const std::lock_guard lock(poold_.mutex_);
     poold_.attends_ = false;
     poold_.last_error_ = status.error_message();
     if (poold_.attendance_.get() == this) poold_.attendance_.reset();
     poold_.changed_.notify_all();
     over_ = true;
-    std::thread([self = std::move(self_)] {}).detach();  // it must not end in its own reaction
   }
 
   PretendedPoold& poold_;
@@ -285,12 +285,11 @@ struct Acquisition::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::Acqu
   }
   void OnDone(const grpc::Status& how) override {
     if (over) over(how);
-    std::shared_ptr<Call> last_hold;
+    const auto last_hold = std::move(self);
     const std::lock_guard lock(mutex);
     status = how;
     finished = true;
     changed.notify_all();
-    std::thread([hold = std::move(self)] {}).detach();  // it must not end in its own reaction
   }
   bool finished = false;
 

@@ -1,3 +1,4 @@
+// The simplest placer, so that tests of the core know where something will be.
 #pragma once
 #include "scheduler/core/placer.h"
 
@@ -8,6 +9,7 @@ class FirstFit : public Placer {
   explicit FirstFit(Nodes& nodes) : nodes_(nodes) {}
   void changed(Node&) override {}
   void removed(Node&) override {}
+  void arrived(const Demand&) override {}
   std::optional<std::vector<Spot>> place(const Demand& demand) override;
   bool set_policy(const std::string&) override { return true; }
 

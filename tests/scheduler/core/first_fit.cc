@@ -1,4 +1,4 @@
-#include "scheduler/core/first_fit.h"
+#include "tests/scheduler/core/first_fit.h"
 
 namespace gpupool::scheduler {
 
@@ -7,10 +7,13 @@ std::optional<std::vector<Spot>> FirstFit::place(const Demand& demand) {
   for (const bool near : {true, false}) {
     for (auto& [name, node] : nodes_) {
       if (demand.near.contains(&node) != near || !node.open() || demand.apart.contains(&node)) continue;
-      if (!demand.host.within(node.host.spare())) continue;
       if (demand.one_host) spots.clear();
-      for (uint32_t gpu = 0; gpu < node.gpus.size() && spots.size() < demand.gpus; ++gpu) {
-        if (demand.suits(node.gpus[gpu]) && demand.of(node.gpus[gpu]).within(node.gpus[gpu].book.spare())) spots.push_back({&node, gpu});
+      const uint32_t most = demand.gpus_beside(node.host.spare(), demand.gpus - static_cast<uint32_t>(spots.size()));
+      uint32_t here = 0;
+      for (uint32_t gpu = 0; gpu < node.gpus.size() && here < most; ++gpu) {
+        if (!demand.suits(node.gpus[gpu]) || !demand.of(node.gpus[gpu]).within(node.gpus[gpu].book.spare())) continue;
+        spots.push_back({&node, gpu});
+        ++here;
       }
       if (spots.size() == demand.gpus) return spots;
     }
