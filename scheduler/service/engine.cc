@@ -17,6 +17,7 @@ using namespace std::chrono_literals;
 constexpr auto kTickEvery = 200ms;
 constexpr auto kCampaignPatience = 1s;
 constexpr auto kPauseAfterFailure = 1s;
+constexpr std::chrono::milliseconds kFirstWords{10'000};
 
 Time wall_clock() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -150,12 +151,26 @@ void Engine::tick() {
   ticks_.expires_after(kTickEvery);
   ticks_.async_wait([this](const asio::error_code& status) {
     if (status) return;
+    end_silent();
     if (core_) {
       core_->tick(now());
       flush();
     }
     tick();
   });
+}
+
+// Who opens a stream and says nothing is not waited for.
+void Engine::end_silent() {
+  const grpc::Status status(grpc::StatusCode::DEADLINE_EXCEEDED, "nothing was said");
+  const auto end = [&](auto& streams, Stream stream) {
+    const auto found = streams.find(stream);
+    if (found != streams.end() && !found->second->heard_anything()) found->second->end(status);
+  };
+  for (; !fresh_.empty() && fresh_.front().first + kFirstWords.count() <= now(); fresh_.pop_front()) {
+    end(holders_, fresh_.front().second);
+    end(nodes_, fresh_.front().second);
+  }
 }
 
 void Engine::flush(std::function<void(bool)> told) {
@@ -266,10 +281,12 @@ void Engine::audit(const char* event, std::initializer_list<log::Field> fields) 
 
 Stream Engine::add(HolderStream& stream) {
   holders_[++streams_] = &stream;
+  fresh_.emplace_back(now(), streams_);
   return streams_;
 }
 Stream Engine::add(NodeStream& stream) {
   nodes_[++streams_] = &stream;
+  fresh_.emplace_back(now(), streams_);
   return streams_;
 }
 

@@ -9,6 +9,7 @@
 #include <asio/steady_timer.hpp>
 #include <asio/thread_pool.hpp>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -78,6 +79,7 @@ class Engine {
   void publish(const ToHolder& one, int64_t offset);
   void publish(ToNode one, int64_t offset);
   void tick();
+  void end_silent();
   void finish_stopping();
 
   asio::io_context& context_;
@@ -101,6 +103,7 @@ class Engine {
   std::function<void()> stopped_;
   std::vector<std::function<void(bool)>> told_, being_told_;
   Stream streams_ = 0;
+  std::deque<std::pair<Time, Stream>> fresh_;  // those that came last, and when
   std::unordered_map<Stream, HolderStream*> holders_;
   std::unordered_map<Stream, NodeStream*> nodes_;
 };

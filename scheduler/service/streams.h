@@ -29,9 +29,13 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
 
   // All that follows: the engine's thread.
   void begin() { read(); }
-  // Bounded: who does not read loses the call.
+  // What was not sent yet and means nothing beside the new is left out. Bounded: who does not read loses the call.
   void send(Out message) {
     if (status_) return;
+    if (out_.size() > 1 && replaces(message, out_.back())) {
+      out_.back() = std::move(message);
+      return;
+    }
     if (out_.size() >= kMostUnsent) return context_.TryCancel();
     out_.push_back(std::move(message));
     if (out_.size() == 1) this->StartWrite(&out_.front());
@@ -47,6 +51,7 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
  protected:
   virtual void heard(const In& message) = 0;
   virtual void over() = 0;  // nothing follows
+  virtual bool replaces(const Out& next, const Out& before) const = 0;
   Engine& engine_;
   grpc::CallbackServerContext& context_;
 
@@ -97,6 +102,7 @@ class HolderStream final : public LastingCall<pool::AcquireCall, pool::AcquireEv
  private:
   void heard(const pool::AcquireCall& call) override;
   void over() override { engine_.forget(stream_); }
+  bool replaces(const pool::AcquireEvent&, const pool::AcquireEvent& before) const override { return before.has_queued(); }
 
   Stream stream_ = 0;
   std::string tenant_;
@@ -110,6 +116,8 @@ class NodeStream final : public LastingCall<pool::NodeReport, pool::NodeOrders> 
  private:
   void heard(const pool::NodeReport& report) override;
   void over() override { engine_.forget(stream_); }
+  // Orders say all that there is to be done.
+  bool replaces(const pool::NodeOrders&, const pool::NodeOrders&) const override { return true; }
 
   Stream stream_ = 0;
   bool attends_ = false;

@@ -72,7 +72,7 @@ std::vector<Figure> measure_pool(const PoolSuite& suite) {
   Samples samples;
   for (int round = 0; round < suite.rounds; ++round) {
     std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, suite.rounds);
-    SchedulerProcess scheduler({"--log-level", "warning"});
+    SchedulerProcess scheduler;
     PretendedPoolds poolds(scheduler.address(), suite.poolds, suite.gpus, nullptr, kHeartbeat);
     if (!poolds.await()) throw std::runtime_error("not all poolds attend:\n" + scheduler.log());
     const Measured alone = measure(scheduler.address(), 1, suite.seconds);

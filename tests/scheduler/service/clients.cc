@@ -64,12 +64,11 @@ size_t Usage::leases() const {
   return by_lease_.size();
 }
 
-class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeReport, pool::NodeOrders>, public std::enable_shared_from_this<Attendance> {
+class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeReport, pool::NodeOrders> {
  public:
   explicit Attendance(PretendedPoold& poold) : poold_(poold), stub_(pool::Nodes::NewStub(poold.channel_)) {}
   // The poold's lock is held.
   void start() {
-    self_ = shared_from_this();
     if (!poold_.has_.token.empty()) context_.AddMetadata("authorization", "Bearer " + poold_.has_.token);
     stub_->async()->Attend(&context_, this);
     AddHold();
@@ -90,6 +89,7 @@ class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeRepo
     StartWrite(&out_);
   }
   void cut() { context_.TryCancel(); }
+  bool done() const { return done_; }
 
  private:
   void finish() {  // locked
@@ -115,13 +115,11 @@ class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeRepo
     StartRead(&in_);
   }
   void OnDone(const grpc::Status& status) override {
-    const auto last_hold = std::move(self_);
     const std::lock_guard lock(poold_.mutex_);
     poold_.attends_ = false;
     poold_.last_error_ = status.error_message();
-    if (poold_.attendance_.get() == this) poold_.attendance_.reset();
+    over_ = done_ = true;
     poold_.changed_.notify_all();
-    over_ = true;
   }
 
   PretendedPoold& poold_;
@@ -129,22 +127,27 @@ class PretendedPoold::Attendance : public grpc::ClientBidiReactor<pool::NodeRepo
   grpc::ClientContext context_;
   pool::NodeReport out_;
   pool::NodeOrders in_;
-  bool writing_ = false, again_ = false, over_ = false;
-  std::shared_ptr<Attendance> self_;
+  bool writing_ = false, again_ = false, over_ = false, done_ = false;
 };
 
 PretendedPoold::PretendedPoold(std::shared_ptr<grpc::Channel> channel, Has has, Usage* usage) : channel_(std::move(channel)), has_(std::move(has)), usage_(usage) {}
 
-PretendedPoold::~PretendedPoold() {
+PretendedPoold::~PretendedPoold() { cut(); }
+
+// The last one to leave a channel must be none of gRPC's own threads: so attendances end here.
+void PretendedPoold::cut() {
   std::unique_lock lock(mutex_);
-  if (attendance_) attendance_->cut();
-  changed_.wait(lock, [this] { return attendance_ == nullptr; });
+  if (!attendance_) return;
+  attendance_->cut();
+  changed_.wait(lock, [this] { return attendance_->done(); });
+  const auto over = std::move(attendance_);
+  lock.unlock();
 }
 
 void PretendedPoold::beat() {
   const std::lock_guard lock(mutex_);
-  if (attendance_) return attendance_->say();
-  attendance_ = std::make_shared<Attendance>(*this);
+  if (attendance_ && !attendance_->done()) return attendance_->say();
+  attendance_ = std::make_unique<Attendance>(*this);
   attendance_->start();
 }
 
@@ -166,9 +169,8 @@ bool PretendedPoold::has_ended(const std::string& lease) const {
 }
 
 void PretendedPoold::restart() {
-  std::unique_lock lock(mutex_);
-  if (attendance_) attendance_->cut();
-  changed_.wait(lock, [this] { return attendance_ == nullptr; });
+  cut();
+  const std::lock_guard lock(mutex_);
   ++boot_;
 }
 
@@ -234,7 +236,6 @@ struct Acquisition::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::Acqu
   std::shared_ptr<const pool::Queued> queued;
   std::shared_ptr<const pool::Ended> ended;
   grpc::Status status;
-  std::shared_ptr<Call> self;
 
   void start() {
     stub->async()->Acquire(&context, this);
@@ -285,7 +286,6 @@ struct Acquisition::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::Acqu
   }
   void OnDone(const grpc::Status& how) override {
     if (over) over(how);
-    const auto last_hold = std::move(self);
     const std::lock_guard lock(mutex);
     status = how;
     finished = true;
@@ -302,17 +302,21 @@ struct Acquisition::Call : grpc::ClientBidiReactor<pool::AcquireCall, pool::Acqu
 };
 
 Acquisition::Acquisition(const std::shared_ptr<grpc::Channel>& channel, const pool::AcquireCall& first, const std::string& token, Heard heard, Over over)
-    : call_(std::make_shared<Call>()) {
+    : call_(std::make_unique<Call>()) {
   call_->stub = pool::Leases::NewStub(channel);
   if (!token.empty()) call_->context.AddMetadata("authorization", "Bearer " + token);
   call_->first = first;
   call_->heard = std::move(heard);
   call_->over = std::move(over);
-  call_->self = call_;
   call_->start();
 }
 
-Acquisition::~Acquisition() { cut(); }
+// The last one to leave a channel must be none of gRPC's own threads: so calls end here.
+Acquisition::~Acquisition() {
+  cut();
+  std::unique_lock lock(call_->mutex);
+  call_->changed.wait(lock, [this] { return call_->finished; });
+}
 
 void Acquisition::release() { call_->release(); }
 void Acquisition::cut() {

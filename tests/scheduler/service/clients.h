@@ -60,6 +60,7 @@ class PretendedPoold {
  private:
   class Attendance;
   pool::NodeReport report(bool first) const;
+  void cut();
 
   const std::shared_ptr<grpc::Channel> channel_;
   const Has has_;
@@ -69,7 +70,7 @@ class PretendedPoold {
   uint64_t boot_ = 0;
   std::set<std::string> ended_;  // since the last report
   std::set<std::string> all_ended_;
-  std::shared_ptr<Attendance> attendance_;
+  std::unique_ptr<Attendance> attendance_;
   bool attends_ = false;
   std::string last_error_, fenced_;
 };
@@ -110,7 +111,7 @@ class Acquisition {
 
  private:
   struct Call;
-  std::shared_ptr<Call> call_;
+  const std::unique_ptr<Call> call_;
 };
 
 pool::AcquireCall request_call(uint32_t gpus, uint32_t milli);

@@ -229,6 +229,16 @@ TEST_CASE("killed at any moment, it loses no lease and grants nothing twice") {
   CHECK(usage.twice().empty());
 }
 
+TEST_CASE("who opens a stream and says nothing is not waited for") {
+  SchedulerProcess scheduler;
+  const auto stub = pool::Leases::NewStub(connect(scheduler.address()));
+  grpc::ClientContext context;
+  const auto stream = stub->Acquire(&context);
+  pool::AcquireEvent event;
+  CHECK(!stream->Read(&event));
+  CHECK(stream->Finish().error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
 TEST_CASE("it starts, says what is wrong, and ends as it should") {
   TemporaryFolder folder;
   const std::string program = program_path("pool-scheduler");
