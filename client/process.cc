@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <mutex>
 
@@ -47,7 +48,7 @@ Result<std::vector<LeasedServer>> find_servers(const std::string& text) {
   constexpr std::string_view kLease = "lease:", kPool = "pool://";
   if (text.starts_with(kLease)) return read_lease_file(text.substr(kLease.size()));
   if (text.starts_with(kPool)) {
-    const auto file = acquire_lease(holder_program(), text);
+    const auto file = acquire_lease(holder_program(), text, ::program_invocation_short_name);
     if (!file) return file.error();
     return read_lease_file(*file);
   }

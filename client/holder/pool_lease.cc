@@ -29,10 +29,10 @@ using namespace gpupool;
 constexpr unsigned kFarewellSeconds = 5;  // for the scheduler to take the lease back; it ends by itself otherwise
 
 constexpr const char* kHelp =
-    "Usage: pool-lease pool://SCHEDULER:PORT?gpus=2&memory=8GiB&compute=50&...\n"
+    "Usage: pool-lease pool://SCHEDULER:PORT?gpus=2&memory=8GiB&compute=50&... [PROGRAM]\n"
     "\n"
     "Gets GPUs from a pool's scheduler and holds them as long as the process that started\n"
-    "it lives. Use pool-run --pool, or GPUPOOL=pool://..., which start it for you.\n"
+    "it lives. Use pool-run, or GPUPOOL=pool://..., which start it for you.\n"
     "\n"
     "  --version     print the version\n"
     "  --help        print this text\n";
@@ -142,6 +142,7 @@ int main(int, char** words) {
   ::gethostname(host, sizeof host - 1);
   address->request.set_host(host);
   address->request.set_pid(parent);
+  if (words[2]) address->request.set_program(words[2]);
   sigset_t ends;
   ::sigemptyset(&ends);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&ends, signal);

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kLongestAnswer = 64 * 1024;
 
 // In a session of its own, so that it does not get the terminal's signals; no memory or signal state of ours.
-int spawn(const std::string& program, const std::string& address, int answer, pid_t& pid) {
+int spawn(const std::string& holder, const std::string& address, const std::string& program, int answer, pid_t& pid) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&files);
@@ -30,8 +30,8 @@ int spawn(const std::string& program, const std::string& address, int answer, pi
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setsigdefault(&attributes, &all);
-  char* const words[] = {const_cast<char*>(program.c_str()), const_cast<char*>(address.c_str()), nullptr};
-  const int error = ::posix_spawn(&pid, program.c_str(), &files, &attributes, words, environ);
+  char* const words[] = {const_cast<char*>(holder.c_str()), const_cast<char*>(address.c_str()), const_cast<char*>(program.c_str()), nullptr};
+  const int error = ::posix_spawn(&pid, holder.c_str(), &files, &attributes, words, environ);
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
   return error;
@@ -39,15 +39,15 @@ int spawn(const std::string& program, const std::string& address, int answer, pi
 
 }  // namespace
 
-Result<std::string> acquire_lease(const std::string& program, const std::string& address) {
+Result<std::string> acquire_lease(const std::string& holder, const std::string& address, const std::string& program) {
   int answer[2];
   if (::pipe2(answer, O_CLOEXEC) != 0) return Error{ErrorCode::unavailable, std::string("no pipe: ") + std::strerror(errno)};
   pid_t pid = -1;
-  const int error = spawn(program, address, answer[1], pid);
+  const int error = spawn(holder, address, program, answer[1], pid);
   ::close(answer[1]);
   if (error != 0) {
     ::close(answer[0]);
-    return Error{ErrorCode::unavailable, "cannot start " + program + ": " + std::strerror(error)};
+    return Error{ErrorCode::unavailable, "cannot start " + holder + ": " + std::strerror(error)};
   }
   // It leaves at once and goes on as nobody's child; a handler of the program's may have seen that first.
   int status = 0;

@@ -9,8 +9,8 @@
 
 namespace gpupool::client {
 
-// `program`: pool-lease's path; `address`: pool://... The lease file's path. ErrorCode::refused: the scheduler's, or pool-lease's reason;
+// `holder`: pool-lease's path; `address`: pool://...; `program`: what people call the one that wants the lease. The lease file's path. ErrorCode::refused: the scheduler's, or pool-lease's reason;
 // invalid: the address; unavailable: it cannot be started.
-Result<std::string> acquire_lease(const std::string& program, const std::string& address);
+Result<std::string> acquire_lease(const std::string& holder, const std::string& address, const std::string& program);
 
 }  // namespace gpupool::client

@@ -193,7 +193,8 @@ int run(char** words) {
   if (pool) {
     if (!arguments.wishes.empty()) arguments.server += (arguments.server.find('?') == std::string::npos ? "?" : "&") + arguments.wishes;
     // It holds the lease as long as this process lives, which is about to become the program.
-    const auto lease = gpupool::client::acquire_lease(fs::read_symlink("/proc/self/exe").parent_path() / "pool-lease", arguments.server);
+    const auto lease = gpupool::client::acquire_lease(fs::read_symlink("/proc/self/exe").parent_path() / "pool-lease", arguments.server,
+                                                       fs::path(arguments.program[0]).filename());
     if (!lease) return fail(lease.error().code == gpupool::ErrorCode::invalid ? kExitUsage : kExitBroken, lease.error().message);
     arguments.server = "lease:" + *lease;
   }

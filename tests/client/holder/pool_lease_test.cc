@@ -86,6 +86,7 @@ TEST_CASE("a program gets the servers of its lease, and the lease is given back 
   CHECK(request.models(0) == "A 100&x");
   CHECK(request.one_host());
   CHECK(request.pid() > 0);
+  CHECK(request.program() == "sh");
   CHECK(calls[1].has_release());
   CHECK(eventually([&] { return home.is_empty(); }));
   const std::lock_guard lock(mutex);
@@ -198,7 +199,7 @@ TEST_CASE("another scheduler of the pool is asked where one does not lead or is 
 TEST_CASE("the library asks for a lease itself, and fails with the reason") {
   const Home home;
   PooldProcess poold("softgpu");
-  FakeScheduler scheduler(grants({{poold.url(), "lease:x"}}));
+  FakeScheduler scheduler(grants({{poold.url(), "x"}}));
   const Environment environment = home.with({{"LD_LIBRARY_PATH", fs::path(program_path("pool-run")).parent_path().parent_path() / "lib" / "client"}, {"GPUPOOL", url(scheduler) + "?gpus=1"}});
   const Finished app = run_to_end({DEVICE_COUNT_APP}, environment);
   INFO(app.output);

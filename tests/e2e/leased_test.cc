@@ -1,0 +1,103 @@
+// A whole pool: pool-scheduler, two poolds with two software GPUs each, programs that ask for GPUs.
+#include <signal.h>
+
+#include "tests/e2e/pool.h"
+#include "tests/scheduler/service/scheduler_process.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class WholePool {
+ public:
+  WholePool() : token_(scheduler_.folder().write("token", std::string(64, 'n') + "\n")), first_(kDevices, member("one")), second_(kDevices, member("two")) {
+    REQUIRE(eventually([&] { return has(pool_admin({"health"}), "2 open"); }));
+  }
+
+  SchedulerProcess& scheduler() { return scheduler_; }
+  Pool& first() { return first_; }
+  Pool& second() { return second_; }
+  std::string url() const { return "pool://" + scheduler_.address(); }
+  std::vector<std::string> command(std::vector<std::string> wishes, const std::vector<std::string>& program) const {
+    wishes.insert(wishes.begin(), {program_path("pool-run"), "--server", url()});
+    wishes.push_back("--");
+    wishes.insert(wishes.end(), program.begin(), program.end());
+    return wishes;
+  }
+  std::string pool_admin(std::vector<std::string> words) const {
+    words.insert(words.begin(), {program_path("pool-admin"), "--scheduler", scheduler_.address()});
+    return run_to_end(words).output;
+  }
+  bool is_idle() const {
+    return eventually([&] { return has(pool_admin({"leases"}), "no leases"); });
+  }
+
+ private:
+  static inline const Environment kDevices{{"SOFTGPU_MEMORY", "256MiB"}, {"SOFTGPU_DEVICES", "2"}};
+  std::vector<std::string> member(const std::string& name) const {
+    return {"--pool-scheduler", scheduler_.address(), "--pool-name", name, "--pool-token-file", token_, "--pool-public-key", scheduler_.key_file(), "--pool-insecure"};
+  }
+
+  SchedulerProcess scheduler_;
+  const std::string token_;
+  Pool first_, second_;
+};
+
+}  // namespace
+
+TEST_CASE("programs get GPUs of one host and of several and give them back") {
+  WholePool pool;
+  for (const auto& [gpus, lines] : std::vector<std::pair<std::string, size_t>>{{"1", 1}, {"2", 2}, {"3", 3}, {"4", 4}}) {
+    const Finished app = run_patiently(pool.command({"--gpus", gpus}, {driver_app(), "list_devices"}), {});
+    INFO(app.output);
+    CHECK(app.status == 0);
+    CHECK(lines_with(app.output, "GPU-").size() == lines);
+  }
+  const Finished copies = run_patiently(pool.command({"--gpus", "3"}, {driver_app(), "copies_between_devices"}), {});
+  INFO(copies.output);
+  CHECK(copies.status == 0);
+  const Finished library = run_patiently({driver_app(), "copies"}, {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", pool.url() + "?compute=50&memory=128MiB"}});
+  INFO(library.output);
+  CHECK(library.status == 0);
+  const Finished never = run_to_end(pool.command({"--gpus", "5"}, {"true"}));
+  CHECK(never.status == 125);
+  CHECK(has(never.output, "5 GPUs"));
+  CHECK(pool.is_idle());
+}
+
+TEST_CASE("what runs goes on without a scheduler and the next one knows of it") {
+  WholePool pool;
+  Process app(pool.command({"--gpus", "4"}, {driver_app(), "hold_memory"}), {});
+  REQUIRE(app.await_output("holding"));
+  pool.scheduler().kill();
+  REQUIRE(app.await_output("lost the scheduler"));
+  CHECK(run_to_end({"kill", "-0", std::to_string(app.pid())}).status == 0);
+  pool.scheduler().start();
+  REQUIRE(app.await_output("the scheduler is back"));
+  CHECK(eventually([&] { return has(pool.pool_admin({"leases"}), "held"); }));
+  CHECK(has(pool.pool_admin({"leases"}), "driver_app"));
+
+  Process next(pool.command({"--gpus", "1"}, {driver_app(), "list_devices"}), {});
+  CHECK(next.await_output("waiting for 1 GPU"));  // nothing is granted twice
+  app.signal(SIGKILL);
+  CHECK(next.wait(kLongPatience) == 0);
+  CHECK(pool.is_idle());
+}
+
+TEST_CASE("a host that dies takes its lease along and no other") {
+  WholePool pool;
+  Process one(pool.command({"--gpus", "2", "--one-host"}, {driver_app(), "until_it_fails", "kernel"}), {});
+  REQUIRE(one.await_output("working"));
+  Process other(pool.command({"--gpus", "2", "--one-host"}, {driver_app(), "hold_memory"}), {});
+  REQUIRE(other.await_output("holding"));
+  Pool& dies = has(pool.first().poold().log(), "until_it_fails") || has(pool.first().poold().log(), " pid=" + std::to_string(one.pid()) + " ") ? pool.first() : pool.second();
+  dies.poold().process().signal(SIGKILL);
+  CHECK(one.wait(kLongPatience) == 0);  // it expects to fail
+  CHECK(eventually([&] { return has(pool.pool_admin({"health"}), "1 open"); }));
+  CHECK(has(pool.pool_admin({"leases"}), "held"));
+  CHECK(run_to_end({"kill", "-0", std::to_string(other.pid())}).status == 0);
+}
