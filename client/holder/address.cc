@@ -111,7 +111,7 @@ const std::map<std::string, Key>& keys() {
                 }}},
       {"host-memory", {"a size, like 8GiB", size(&pool::Request::set_host_memory_bytes)}},
       {"mode", {"elastic or hard", choice<lease::Mode>({{"elastic", lease::ELASTIC}, {"hard", lease::HARD}}, &pool::Request::set_mode)}},
-      {"priority", {"low, normal or high", choice<lease::Priority>({{"low", lease::BEST_EFFORT}, {"normal", lease::NORMAL}, {"high", lease::LATENCY_CRITICAL}},
+      {"priority", {"low, normal or high", choice<lease::Priority>({{"low", lease::BEST_EFFORT}, {"normal", lease::NORMAL}, {"high", lease::LATENCY_CRITICAL}, {"best-effort", lease::BEST_EFFORT}, {"latency-critical", lease::LATENCY_CRITICAL}},
                                                                    &pool::Request::set_priority)}},
       {"near", {"a label", word([](pool::Request& out, const std::string& text) { out.add_near(text); }), true}},
       {"apart", {"a label", word([](pool::Request& out, const std::string& text) { out.add_apart_from(text); }), true}},

@@ -60,9 +60,9 @@ Result<void> gpus(const std::string& value, TenantQuota& out) {
 }
 
 Result<void> priority(const std::string& value, TenantQuota& out) {
-  if (value == "low") out.set_highest_priority(lease::BEST_EFFORT);
+  if (value == "low" || value == "best-effort") out.set_highest_priority(lease::BEST_EFFORT);
   else if (value == "normal") out.set_highest_priority(lease::NORMAL);
-  else if (value == "high") out.set_highest_priority(lease::LATENCY_CRITICAL);
+  else if (value == "high" || value == "latency-critical") out.set_highest_priority(lease::LATENCY_CRITICAL);
   else return wrong("'" + value + "' is not one of low, normal, high");
   return {};
 }
