@@ -18,10 +18,6 @@ std::string format(const char* pattern, Values... values) {
   return text.data();
 }
 
-std::string limit_text(uint64_t bytes) { return bytes == 0 ? "-" : bytes_text(bytes); }
-std::string rate_text(uint64_t bytes) { return bytes == 0 ? "-" : bytes_text(bytes) + "/s"; }
-std::string count_text(uint32_t count) { return count == 0 ? "-" : std::to_string(count); }
-
 std::string age_text(int64_t started_ms) {
   const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());
   return duration_text(std::max(milliseconds(0), now - milliseconds(started_ms)));
@@ -53,6 +49,10 @@ std::string duration_text(milliseconds time) {
 }
 
 std::string seconds_text(uint64_t nanoseconds) { return format("%.1f s", static_cast<double>(nanoseconds) * 1e-9); }
+
+std::string limit_text(uint64_t bytes) { return bytes == 0 ? "-" : bytes_text(bytes); }
+std::string rate_text(uint64_t bytes) { return bytes == 0 ? "-" : bytes_text(bytes) + "/s"; }
+std::string count_text(uint32_t count) { return count == 0 ? "-" : std::to_string(count); }
 
 std::string mode_text(Quota::Mode mode) {
   if (mode == Quota::PARTITION) return "partition";

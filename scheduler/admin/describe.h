@@ -10,6 +10,10 @@ namespace gpupool::admin {
 std::string bytes_text(uint64_t bytes);                       // "1.5 GiB"
 std::string duration_text(std::chrono::milliseconds time);    // "2h 05m"
 std::string seconds_text(uint64_t nanoseconds);               // "12.3 s"
+// What is not limited, 0, is "-".
+std::string limit_text(uint64_t bytes);
+std::string rate_text(uint64_t bytes_per_second);  // "1.5 GiB/s"
+std::string count_text(uint32_t count);
 std::string mode_text(Quota::Mode mode);
 std::string priority_text(Quota::Priority priority);
 

@@ -22,9 +22,6 @@ std::string format(const char* pattern, Values... values) {
 }
 
 std::string age_text(int64_t since_ms, int64_t now_ms) { return duration_text(milliseconds(std::max<int64_t>(0, now_ms - since_ms))); }
-std::string limit_text(uint64_t bytes) { return bytes == 0 ? "-" : bytes_text(bytes); }
-std::string rate_text(uint64_t bytes) { return bytes == 0 ? "-" : bytes_text(bytes) + "/s"; }
-std::string count_text(uint32_t count) { return count == 0 ? "-" : std::to_string(count); }
 std::string percent(uint64_t part, uint64_t whole) {
   return whole == 0 ? "-" : format("%.0f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
