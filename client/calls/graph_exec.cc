@@ -97,7 +97,9 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNo
   });
 }
 
-CUresult launch(CUgraphExec handle, CUstream stream) {
+// What both need of an executable graph that is to go into a stream.
+template <class Body>
+CUresult on_stream(CUgraphExec handle, CUstream stream, Body&& body) noexcept {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
@@ -106,34 +108,33 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
     if (!exec) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
     if (exec->session != session) return CUDA_ERROR_NOT_SUPPORTED;
-    if (!exec->allocated.empty() || !exec->freed.empty()) {
-      const bool again = (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
-      if (const CUresult result = graph_memory::launch(exec->allocated, exec->freed, again); result != CUDA_SUCCESS) return result;
+    return body(*exec, *session, context);
+  });
+}
+
+CUresult launch(CUgraphExec handle, CUstream stream) {
+  return on_stream(handle, stream, [&](const GraphExec& graph, Session& session, Context* context) -> CUresult {
+    if (!graph.allocated.empty() || !graph.freed.empty()) {
+      const bool again = (graph.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+      if (const CUresult result = graph_memory::launch(graph.allocated, graph.freed, again); result != CUDA_SUCCESS) return result;
     }
-    const wire::LaunchGraph body{exec->handle, cuda::handle_bits(stream)};
-    if (!exec->calls_back) return session->post(wire::Command::launch_graph, context, body);
+    const wire::LaunchGraph body{graph.handle, cuda::handle_bits(stream)};
+    if (!graph.calls_back) return session.post(wire::Command::launch_graph, context, body);
     std::vector<uint64_t> callbacks;
     {
       const std::lock_guard lock(graph_mutex());
-      callbacks = exec->callbacks();
+      callbacks = graph.callbacks();
     }
-    host_functions_launched(*session, callbacks);
-    const CUresult result = session->post(wire::Command::launch_graph, context, body);
-    if (result != CUDA_SUCCESS) host_functions_launched(*session, callbacks, true);
+    host_functions_launched(session, callbacks);
+    const CUresult result = session.post(wire::Command::launch_graph, context, body);
+    if (result != CUDA_SUCCESS) host_functions_launched(session, callbacks, true);
     return result;
   });
 }
 
 CUresult upload(CUgraphExec handle, CUstream stream) {
-  return guarded([&]() -> CUresult {
-    Session* session = nullptr;
-    Context* context = nullptr;
-    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
-    const GraphExec* const exec = find_exec(handle);
-    if (!exec) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
-    if (exec->session != session) return CUDA_ERROR_NOT_SUPPORTED;
-    return session->post(wire::Command::upload_graph, context, wire::LaunchGraph{exec->handle, cuda::handle_bits(stream)});
+  return on_stream(handle, stream, [&](const GraphExec& graph, Session& session, Context* context) -> CUresult {
+    return session.post(wire::Command::upload_graph, context, wire::LaunchGraph{graph.handle, cuda::handle_bits(stream)});
   });
 }
 
