@@ -114,6 +114,8 @@ need /usr/include/seccomp.h libseccomp-dev
 need /usr/include/infiniband/verbs.h libibverbs-dev  # headers only: the libraries are loaded when wanted
 need /usr/include/rdma/rdma_cma.h librdmacm-dev
 need '/usr/include/catch2/catch*.hpp' catch2
+need etcd etcd-server  # this and the next: for tests of several schedulers
+need etcdctl etcd-client
 need '/usr/lib/llvm-1[5-9]/lib/cmake/llvm/LLVMConfig.cmake' llvm
 if [[ $(uname -m) == x86_64 ]]; then  # the guest with Soft-RoCE devices, tests/softroce/
   need qemu-system-x86_64 qemu-system-x86
@@ -141,6 +143,8 @@ if ((${#missing[@]})); then
   done
   # Package lists may be older than the mirror: on a failure, one more try with fresh ones.
   install "${packages[@]}" || { updated=no && update_lists && install "${packages[@]}"; }
+  # Its package starts a service, which nobody has asked for: tests start their own.
+  if [[ " ${packages[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then as_root systemctl disable --now --quiet etcd.service; fi
 fi
 
 if [[ $want_cuda == yes ]] && ! have_nvcc; then

@@ -240,7 +240,7 @@ int run_daemon(const Options& options) {
   log::start(STDERR_FILENO, options.log_level, options.log_format, "pool-scheduler");
   auto key = load_key(options.key);
   if (!key) return fail(key.error().message);
-  auto store = open_store(options.store);
+  auto store = open_store(options.store, options.store_tls);
   if (!store) return fail(store.error().message);
   Daemon daemon(options, std::move(*store), std::move(*key));
   return daemon.run();

@@ -59,15 +59,15 @@ Result<void> read_choice(const toml::node& node, const char* choices, T& out) {
   return {};
 }
 
-Result<void> read_tls(const toml::node& node, transport::TlsOptions& tls) {
+Result<void> read_tls(const toml::node& node, const std::string& ca, transport::TlsOptions& tls) {
   const toml::table* const table = node.as_table();
   if (!table) return Error{ErrorCode::invalid, "must be a table"};
   for (const auto& [key, value] : *table) {
     std::string* const out = key.str() == "certificate" ? &tls.certificate
                              : key.str() == "key"       ? &tls.key
-                             : key.str() == "client_ca" ? &tls.ca
+                             : key.str() == ca          ? &tls.ca
                                                         : nullptr;
-    const Result<void> read = out ? read_text(value, *out) : Error{ErrorCode::invalid, "unknown key; [tls] has certificate, key, client_ca"};
+    const Result<void> read = out ? read_text(value, *out) : Error{ErrorCode::invalid, "unknown key; there are certificate, key, " + ca};
     if (!read) return Error{ErrorCode::invalid, std::string(key.str()) + ": " + read.error().message};
   }
   return {};
@@ -82,7 +82,8 @@ Result<void> read_key(std::string_view key, const toml::node& node, Options& opt
   if (key == "key") return read_text(node, options.key);
   if (key == "metrics") return read_text(node, options.metrics);
   if (key == "audit-file") return read_text(node, options.audit_file);
-  if (key == "tls") return read_tls(node, options.tls);
+  if (key == "tls") return read_tls(node, "client_ca", options.tls);
+  if (key == "store_tls") return read_tls(node, "ca", options.store_tls);
   if (key == "log-level") return read_choice(node, kLogLevels, options.log_level);
   if (key == "log-format") return read_choice(node, kLogFormats, options.log_format);
   if (key == "insecure") {
@@ -91,7 +92,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, Options& opt
     options.insecure = *value;
     return {};
   }
-  return Error{ErrorCode::invalid, "unknown key; the keys are those of pool-scheduler --help, without the dashes, and tls, tenant, node, operator"};
+  return Error{ErrorCode::invalid, "unknown key; the keys are those of pool-scheduler --help, without the dashes, and tls, store_tls, tenant, node, operator"};
 }
 
 }  // namespace
@@ -132,7 +133,11 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
   app.add_option("--listen", given.listen, "HOST:PORT where to listen (port 0 takes a free one) [127.0.0.1:9800]");
   app.add_option("--address", given.address, "HOST:PORT that clients are told of this scheduler by others of the pool [as --listen]");
   app.add_option("--port-file", given.port_file, "write the port to this file when ready");
-  app.add_option("--store", given.store, "where leases are kept: sqlite:FILE");
+  app.add_option("--store", given.store, "where leases are kept: sqlite:FILE, or for several schedulers of one pool etcd://HOST:PORT,HOST:PORT,.../PREFIX "
+                                         "(etcds:// with TLS)");
+  app.add_option("--store-ca", given.store_tls.ca, "authorities of etcd's certificates (PEM) [the system's]");
+  app.add_option("--store-certificate", given.store_tls.certificate, "the certificate that etcd is shown, if it wants one (PEM)");
+  app.add_option("--store-key", given.store_tls.key, "its private key (PEM)");
   app.add_option("--key", given.key, "file with the private key that signs leases (PEM, Ed25519); made where there is none");
   app.add_flag("--print-public-key", public_key, "print the public key for poold's configuration, and exit");
   app.add_flag("--make-token", make_token, "print a new token and its hash for the configuration, and exit");
@@ -162,6 +167,9 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
                                        {"--address", &given.address, &options.address},
                                        {"--port-file", &given.port_file, &options.port_file},
                                        {"--store", &given.store, &options.store},
+                                       {"--store-ca", &given.store_tls.ca, &options.store_tls.ca},
+                                       {"--store-certificate", &given.store_tls.certificate, &options.store_tls.certificate},
+                                       {"--store-key", &given.store_tls.key, &options.store_tls.key},
                                        {"--key", &given.key, &options.key},
                                        {"--metrics", &given.metrics, &options.metrics},
                                        {"--tls-certificate", &given.tls.certificate, &options.tls.certificate},
@@ -177,6 +185,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
   if (options.key.empty()) return mistake("say with --key in which file the key that signs leases is, or is to be");
   if (options.store.empty()) return mistake("say with --store where leases are kept, for example --store sqlite:/var/lib/gpupool/pool.db");
   if (options.tls.certificate.empty() != options.tls.key.empty()) return mistake("--tls-certificate and --tls-key belong together");
+  if (options.store_tls.certificate.empty() != options.store_tls.key.empty()) return mistake("--store-certificate and --store-key belong together");
   return options;
 }
 

@@ -16,6 +16,7 @@ struct Options {
   std::string address;    // that others are told of this scheduler; empty: as `listen`
   std::string port_file;  // empty: none
   std::string store;
+  transport::TlsOptions store_tls;  // this side's, for etcds://
   std::string key;        // file
   std::string metrics;    // HOST:PORT; empty: none
   transport::TlsOptions tls;

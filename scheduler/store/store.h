@@ -4,13 +4,13 @@
 // One thread at a time calls, and may wait; what is marked so may be called by any thread at any time. Kinds: sqlite/, etcd/.
 #pragma once
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "protocol/transport/transport.h"
 #include "protocol/wire/result.h"
 #include "scheduler/store/write.h"
 
@@ -29,7 +29,7 @@ class Store {
   virtual void resign() = 0;
   // Whether this one has been the leader without a break since campaign(), as far as it can know; write() is the last word. Any thread.
   virtual bool leads() const = 0;
-  // Where the leader is to be found, where known. Any thread.
+  // Where the leader is to be found, where known; who campaigns learns of it. Any thread.
   virtual std::optional<std::string> leader() const = 0;
 
   // By key.
@@ -38,18 +38,10 @@ class Store {
   // not known, so that this one must not go on as the leader.
   virtual Result<void> write(const std::vector<Write>& writes, uint64_t term) = 0;
 
-  // `changed` is called, by a thread of the store, after something under the prefix may have changed, until the watch is destroyed; several
-  // changes may be one call. Any thread.
-  class Watch {
-   public:
-    virtual ~Watch() = default;
-  };
-  virtual Result<std::unique_ptr<Watch>> watch(const std::string& prefix, std::function<void()> changed) = 0;
-
   virtual std::string describe() const = 0;  // for people: which store it is
 };
 
-// "sqlite:FILE", "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]".
-Result<std::unique_ptr<Store>> open_store(const std::string& text);
+// "sqlite:FILE", "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]", "etcds://..." with TLS: `tls` has this side's files.
+Result<std::unique_ptr<Store>> open_store(const std::string& text, const transport::TlsOptions& tls = {});
 
 }  // namespace gpupool::scheduler

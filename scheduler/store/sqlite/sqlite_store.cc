@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -21,7 +20,6 @@ using sqlite::Database;
 using sqlite::Statement;
 
 constexpr auto kLockEvery = 50ms;
-constexpr auto kWatchEvery = 50ms;
 
 // WAL: readers do not wait for the writer; FULL: what is committed survives a power failure.
 constexpr const char* kSetUp =
@@ -36,48 +34,6 @@ std::string behind(std::string prefix) {
   if (!prefix.empty()) ++prefix.back();
   return prefix;
 }
-
-// Looks every now and then whether another connection has written; which keys is not known, so the prefix does not matter.
-class SqliteWatch : public Store::Watch {
- public:
-  SqliteWatch(Database database, Statement version, std::function<void()> changed)
-      : database_(std::move(database)), version_(std::move(version)), changed_(std::move(changed)), seen_(look()), thread_([this] { run(); }) {}
-  ~SqliteWatch() override {
-    {
-      const std::lock_guard lock(mutex_);
-      ended_ = true;
-    }
-    end_.notify_all();
-    thread_.join();
-  }
-
- private:
-  uint64_t look() {
-    const auto row = version_.step();
-    if (!row || !*row) return seen_;
-    const uint64_t version = version_.number(0);
-    version_.reset();
-    return version;
-  }
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (!end_.wait_for(lock, kWatchEvery, [this] { return ended_; })) {
-      if (const uint64_t version = look(); version != seen_) {
-        seen_ = version;
-        changed_();
-      }
-    }
-  }
-
-  Database database_;
-  Statement version_;
-  const std::function<void()> changed_;
-  uint64_t seen_ = 0;
-  std::mutex mutex_;
-  std::condition_variable end_;
-  bool ended_ = false;
-  std::thread thread_;
-};
 
 class SqliteStore : public Store {
  public:
@@ -158,14 +114,6 @@ class SqliteStore : public Store {
       }
       return {};
     });
-  }
-
-  Result<std::unique_ptr<Watch>> watch(const std::string&, std::function<void()> changed) override {
-    auto database = Database::open(file_);
-    if (!database) return failure(database.error());
-    auto version = database->prepare("PRAGMA data_version");
-    if (!version) return failure(version.error());
-    return std::unique_ptr<Watch>(std::make_unique<SqliteWatch>(std::move(*database), std::move(*version), std::move(changed)));
   }
 
   std::string describe() const override { return "sqlite:" + file_; }

@@ -1,8 +1,6 @@
 #include "tests/scheduler/store/kinds.h"
 
-#include <filesystem>
-
-#include "tests/support/processes.h"
+#include "tests/support/etcd.h"
 
 namespace gpupool::scheduler {
 namespace {
@@ -10,16 +8,26 @@ namespace {
 class Sqlite : public StoreKind {
  public:
   std::string address() const override { return "sqlite:" + (folder_.path() / "pool.db").string(); }
-  void abandon(std::unique_ptr<Store> store) override { store.reset(); }  // a process's locks end with it
 
  private:
   testing::TemporaryFolder folder_;
 };
 
+class Etcd : public StoreKind {
+ public:
+  std::string address() const override { return cluster_.store(); }
+
+ private:
+  testing::EtcdCluster cluster_;
+};
+
 }  // namespace
 
-std::vector<std::string> store_kinds() { return {"sqlite"}; }
+std::vector<std::string> store_kinds() { return {"sqlite", "etcd"}; }
 
-std::unique_ptr<StoreKind> make_store_kind(const std::string&) { return std::make_unique<Sqlite>(); }
+std::unique_ptr<StoreKind> make_store_kind(const std::string& name) {
+  if (name == "etcd") return std::make_unique<Etcd>();
+  return std::make_unique<Sqlite>();
+}
 
 }  // namespace gpupool::scheduler

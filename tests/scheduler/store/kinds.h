@@ -4,16 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/store/store.h"
-
 namespace gpupool::scheduler {
 
 class StoreKind {
  public:
   virtual ~StoreKind() = default;
   virtual std::string address() const = 0;
-  // As if its process had been killed.
-  virtual void abandon(std::unique_ptr<Store> store) = 0;
 };
 
 std::vector<std::string> store_kinds();

@@ -1,0 +1,89 @@
+#include "scheduler/store/etcd/batch.h"
+
+#include <cstdio>
+
+namespace gpupool::scheduler::etcd {
+namespace {
+
+using namespace etcdserverpb;
+
+std::vector<Operations> cut_at(const Operations& operations, int most_operations) {
+  std::vector<Operations> pieces;
+  size_t bytes = 0;
+  for (const RequestOp& one : operations) {
+    const size_t size = one.ByteSizeLong();
+    if (pieces.empty() || pieces.back().size() >= most_operations || bytes + size > kMostBytes) {
+      pieces.emplace_back();
+      bytes = 0;
+    }
+    *pieces.back().Add() = one;
+    bytes += size;
+  }
+  return pieces;
+}
+
+}  // namespace
+
+bool fits_whole(const Operations& operations) {
+  size_t bytes = 0;
+  for (const RequestOp& one : operations) bytes += one.ByteSizeLong();
+  return operations.size() <= kMostOperations && bytes <= kMostBytes;
+}
+
+std::vector<Operations> cut(const Operations& operations) { return cut_at(operations, kMostOperations); }
+
+std::string behind(std::string prefix) {
+  while (!prefix.empty() && prefix.back() == '\xff') prefix.pop_back();
+  if (prefix.empty()) return std::string(1, '\0');
+  ++prefix.back();
+  return prefix;
+}
+
+std::string Batch::part_key(size_t number) const {
+  char text[24];
+  std::snprintf(text, sizeof text, "/%04zu", number);
+  return key_ + text;
+}
+
+Result<std::vector<Operations>> Batch::record(const Operations& operations) const {
+  std::vector<Operations> out;
+  for (Operations& piece : cut_at(operations, INT32_MAX)) {
+    TxnRequest part;
+    *part.mutable_success() = std::move(piece);
+    if (part.ByteSizeLong() > kMostBytes + kMostBytes / 4) return Error{ErrorCode::limit, "an entry is larger than etcd takes"};
+    PutRequest& put = *out.emplace_back().Add()->mutable_request_put();
+    put.set_key(part_key(out.size() - 1));
+    put.set_value(part.SerializeAsString());
+  }
+  PutRequest& mark = *out.back().Add()->mutable_request_put();
+  mark.set_key(key_);
+  mark.set_value(std::to_string(out.size()));
+  return out;
+}
+
+Operations Batch::removal() const {
+  Operations out;
+  DeleteRangeRequest& all = *out.Add()->mutable_request_delete_range();
+  all.set_key(key_);
+  all.set_range_end(behind(key_));
+  return out;
+}
+
+void Batch::Reader::add(const KeyValue& one) {
+  if (one.key() == batch_.key_) mark_ = one.value();
+  else parts_[one.key()] = one.value();
+}
+
+Operations Batch::Reader::whole() const {
+  Operations out;
+  if (mark_.empty()) return out;
+  for (size_t i = 0; std::to_string(i) != mark_; ++i) {
+    const auto found = parts_.find(batch_.part_key(i));
+    TxnRequest part;
+    if (found == parts_.end() || !part.ParseFromString(found->second)) return {};
+    out.MergeFrom(part.success());
+  }
+  return out;
+}
+
+}  // namespace gpupool::scheduler::etcd

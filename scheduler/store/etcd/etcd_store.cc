@@ -1,0 +1,326 @@
+#include "scheduler/store/etcd/etcd_store.h"
+
+#include <charconv>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "scheduler/store/etcd/batch.h"
+#include "scheduler/store/etcd/client.h"
+#include "scheduler/store/etcd/keeper.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace etcdserverpb;
+using etcd::Batch;
+using etcd::Client;
+using etcd::Clock;
+using etcd::Keeper;
+using etcd::Operations;
+
+constexpr auto kLeaderLives = 3s;  // after its last sign of life
+constexpr auto kPatience = 3s;     // with a call
+constexpr auto kLookAgain = 50ms;
+constexpr int kPage = 500;
+constexpr int kMostReadings = 5;   // of entries that are thrown away while they are read
+
+uint64_t term_of(const std::string& progress) {
+  uint64_t term = 0;
+  std::from_chars(progress.data(), progress.data() + progress.size(), term);
+  return term;
+}
+
+void add_compare(TxnRequest& out, const std::string& key, int64_t create_revision) {
+  Compare& compare = *out.add_compare();
+  compare.set_target(Compare::CREATE);
+  compare.set_key(key);
+  compare.set_create_revision(create_revision);
+}
+
+void add_compare(TxnRequest& out, const std::string& key, const std::string& value) {
+  Compare& compare = *out.add_compare();
+  compare.set_target(Compare::VALUE);
+  compare.set_key(key);
+  compare.set_value(value);
+}
+
+void add_range(google::protobuf::RepeatedPtrField<RequestOp>& out, const std::string& key) { out.Add()->mutable_request_range()->set_key(key); }
+
+class EtcdStore : public Store {
+ public:
+  EtcdStore(std::string text, const std::string& prefix, std::unique_ptr<Client> client)
+      : text_(std::move(text)), leader_key_(prefix + "/leader"), progress_key_(prefix + "/term"), entries_(prefix + "/entry/"), batch_(prefix + "/batch"), client_(std::move(client)) {}
+  ~EtcdStore() override { resign(); }
+
+  Result<uint64_t> campaign(const std::string& address, std::chrono::milliseconds patience) override {
+    resign();
+    const auto until = Clock::now() + patience;
+    for (;;) {
+      const auto seen = look();
+      if (!seen) return seen.error();
+      if (!seen->leader.empty()) {
+        if (Clock::now() >= until) return Error{ErrorCode::refused, "the scheduler " + seen->leader + " leads with " + describe()};
+        if (!client_->await_change(leader_key_, seen->revision, until)) std::this_thread::sleep_for(std::min<Clock::duration>(kLookAgain, std::max<Clock::duration>(0s, until - Clock::now())));
+        continue;
+      }
+      if (auto good = take_lead(address, *seen); !good) {
+        resign();
+        if (good.error().code != ErrorCode::refused || Clock::now() >= until) return good.error();
+        continue;  // somebody was faster
+      }
+      if (auto good = end_batch(); !good) {
+        resign();
+        return good.error();
+      }
+      return term_;
+    }
+  }
+
+  void resign() override {
+    if (!keeper_) return;
+    const int64_t lease = keeper_->lease();
+    set_leader("");
+    take_keeper().reset();
+    (void)client_->revoke(lease, Clock::now() + 1s);  // else it ends by itself
+  }
+
+  bool leads() const override {
+    const std::lock_guard lock(mutex_);
+    return keeper_ && keeper_->is_good();
+  }
+
+  std::optional<std::string> leader() const override {
+    const std::lock_guard lock(mutex_);
+    return leader_.empty() ? std::nullopt : std::optional(leader_);
+  }
+
+  Result<std::vector<Entry>> all(const std::string& prefix) override {
+    for (int left = kMostReadings;; --left) {
+      std::map<std::string, std::string> entries;
+      int64_t revision = 0;
+      grpc::Status status = read(entries_ + prefix, revision, [&](const KeyValue& one) { entries[one.key()] = one.value(); });
+      Operations unfinished;
+      if (status.ok()) status = read_batch(revision, unfinished);
+      if (!status.ok()) {
+        // What was there at that revision has been thrown away since.
+        if (status.error_code() == grpc::StatusCode::OUT_OF_RANGE && left > 1) continue;
+        return failure(status);
+      }
+      for (const RequestOp& one : unfinished) {
+        if (one.has_request_put() && one.request_put().key().starts_with(entries_ + prefix)) entries[one.request_put().key()] = one.request_put().value();
+        if (one.has_request_delete_range()) entries.erase(one.request_delete_range().key());
+      }
+      std::vector<Entry> out;
+      out.reserve(entries.size());
+      for (auto& [key, value] : entries) out.emplace_back(key.substr(entries_.size()), std::move(value));
+      return out;
+    }
+  }
+
+  Result<void> write(const std::vector<Write>& writes, uint64_t term) override {
+    if (!leads() || term != term_) return Error{ErrorCode::refused, "not the leader"};
+    std::map<std::string, const std::optional<std::string>*> last;  // etcd takes no key twice
+    for (const Write& write : writes) last[write.key] = &write.value;
+    Operations operations;
+    for (const auto& [key, value] : last) {
+      if (*value) {
+        PutRequest& put = *operations.Add()->mutable_request_put();
+        put.set_key(entries_ + key);
+        put.set_value(**value);
+      } else {
+        operations.Add()->mutable_request_delete_range()->set_key(entries_ + key);
+      }
+    }
+    if (!etcd::fits_whole(operations)) return write_batch(operations);
+    return commit(std::move(operations));
+  }
+
+  std::string describe() const override { return text_; }
+
+ private:
+  struct Seen {
+    std::string leader;    // empty: none
+    std::string progress;  // empty: there never was one
+    int64_t revision = 0;
+  };
+
+  Error failure(const grpc::Status& status) const { return {ErrorCode::unavailable, "the store " + describe() + ": " + status.error_message()}; }
+
+  // For who leads no more, its thread joined outside of the lock.
+  std::unique_ptr<Keeper> take_keeper() {
+    const std::lock_guard lock(mutex_);
+    return std::move(keeper_);
+  }
+  void set_leader(const std::string& address) {
+    const std::lock_guard lock(mutex_);
+    leader_ = address;
+  }
+
+  Result<Seen> look() {
+    TxnRequest request;
+    add_range(*request.mutable_success(), leader_key_);
+    add_range(*request.mutable_success(), progress_key_);
+    TxnResponse reply;
+    const grpc::Status status = client_->transact(request, reply, Clock::now() + kPatience);
+    Seen seen;
+    if (status.ok() && reply.responses_size() == 2) {
+      const auto value = [&](int i) {
+        const auto& found = reply.responses(i).response_range().kvs();
+        return found.empty() ? "" : found[0].value();
+      };
+      seen = {value(0), value(1), reply.header().revision()};
+    }
+    set_leader(seen.leader);
+    if (!status.ok()) return failure(status);
+    return seen;
+  }
+
+  // ErrorCode::refused: somebody was faster.
+  Result<void> take_lead(const std::string& address, const Seen& seen) {
+    LeaseGrantRequest wanted;
+    wanted.set_ttl(kLeaderLives.count());
+    LeaseGrantResponse lease;
+    const auto since = Clock::now();
+    if (const grpc::Status status = client_->grant(wanted, lease, since + kPatience); !status.ok()) return failure(status);
+    auto keeper = std::make_unique<Keeper>(*client_, lease.id(), std::chrono::seconds(lease.ttl()), since);
+    {
+      const std::lock_guard lock(mutex_);
+      keeper_ = std::move(keeper);
+    }
+    const uint64_t term = term_of(seen.progress) + 1;
+    written_ = 0;
+    TxnRequest request;
+    add_compare(request, leader_key_, 0);
+    if (seen.progress.empty()) add_compare(request, progress_key_, 0);
+    else add_compare(request, progress_key_, seen.progress);
+    PutRequest& leader = *request.add_success()->mutable_request_put();
+    leader.set_key(leader_key_);
+    leader.set_value(address);
+    leader.set_lease(lease.id());
+    PutRequest& progress = *request.add_success()->mutable_request_put();
+    progress.set_key(progress_key_);
+    progress.set_value(progress_text(term, 0));
+    add_range(*request.mutable_failure(), leader_key_);
+    TxnResponse reply;
+    const grpc::Status status = client_->transact(request, reply, keeper_->good_until());
+    if (!status.ok()) return failure(status);
+    created_ = reply.header().revision();
+    if (!reply.succeeded()) {
+      const auto& found = reply.responses_size() == 1 ? reply.responses(0).response_range().kvs() : google::protobuf::RepeatedPtrField<KeyValue>();
+      if (found.empty() || found[0].lease() != lease.id()) return Error{ErrorCode::refused, "another scheduler leads"};
+      created_ = found[0].create_revision();  // this one, by an attempt whose answer was lost
+    }
+    term_ = term;
+    set_leader(address);
+    return {};
+  }
+
+  static std::string progress_text(uint64_t term, uint64_t written) { return std::to_string(term) + " " + std::to_string(written); }
+
+  // One transaction of etcd's, done once however often it must be sent: each moves the progress on by one.
+  Result<void> commit(Operations operations) {
+    TxnRequest request;
+    add_compare(request, leader_key_, created_);
+    add_compare(request, progress_key_, progress_text(term_, written_));
+    *request.mutable_success() = std::move(operations);
+    PutRequest& progress = *request.add_success()->mutable_request_put();
+    progress.set_key(progress_key_);
+    progress.set_value(progress_text(term_, written_ + 1));
+    add_range(*request.mutable_failure(), leader_key_);
+    add_range(*request.mutable_failure(), progress_key_);
+    TxnResponse reply;
+    const grpc::Status status = client_->transact(request, reply, keeper_->good_until());
+    if (!status.ok()) return failure(status);
+    if (!reply.succeeded() && !has_done(reply)) {
+      keeper_->give_up();
+      return Error{ErrorCode::refused, "another scheduler leads by now"};
+    }
+    ++written_;
+    return {};
+  }
+
+  bool has_done(const TxnResponse& reply) const {
+    if (reply.responses_size() != 2) return false;
+    const auto& leader = reply.responses(0).response_range().kvs();
+    const auto& progress = reply.responses(1).response_range().kvs();
+    return !leader.empty() && leader[0].create_revision() == created_ && !progress.empty() && progress[0].value() == progress_text(term_, written_ + 1);
+  }
+
+  // What is more than etcd takes at once is written beside the entries first, and counts from when all of that is there.
+  Result<void> write_batch(const Operations& operations) {
+    auto parts = batch_.record(operations);
+    if (!parts) return parts.error();
+    for (Operations& part : *parts) {
+      if (auto good = commit(std::move(part)); !good) return good;
+    }
+    return apply(operations);
+  }
+
+  Result<void> apply(const Operations& operations) {
+    for (Operations& part : etcd::cut(operations)) {
+      if (auto good = commit(std::move(part)); !good) return good;
+    }
+    return commit(batch_.removal());
+  }
+
+  // That a leader before this one has begun.
+  Result<void> end_batch() {
+    Operations operations;
+    if (const grpc::Status status = read_batch(0, operations); !status.ok()) return failure(status);
+    if (operations.empty()) return {};
+    return apply(operations);
+  }
+
+  grpc::Status read_batch(int64_t revision, Operations& out) {
+    Batch::Reader reader(batch_);
+    grpc::Status status = read(batch_.prefix(), revision, [&](const KeyValue& one) { reader.add(one); });
+    if (status.ok()) out = reader.whole();
+    return status;
+  }
+
+  // By key, all of one revision: `revision`, or the present one, which is then said there.
+  template <class Use>
+  grpc::Status read(const std::string& prefix, int64_t& revision, Use use) {
+    RangeRequest request;
+    request.set_key(prefix);
+    request.set_range_end(etcd::behind(prefix));
+    request.set_limit(kPage);
+    for (bool more = true; more;) {
+      request.set_revision(revision);
+      RangeResponse reply;
+      if (const grpc::Status status = client_->range(request, reply, Clock::now() + kPatience); !status.ok()) return status;
+      for (const KeyValue& one : reply.kvs()) use(one);
+      if (revision == 0) revision = reply.header().revision();
+      more = reply.more() && !reply.kvs().empty();
+      if (more) request.set_key(reply.kvs(reply.kvs_size() - 1).key() + '\0');
+    }
+    return grpc::Status::OK;
+  }
+  const std::string text_;
+  const std::string leader_key_, progress_key_, entries_;
+  const Batch batch_;
+  const std::unique_ptr<Client> client_;
+  // Of the lead: its term, the revision of the leader's key, and how many transactions have been written.
+  uint64_t term_ = 0;
+  int64_t created_ = 0;
+  uint64_t written_ = 0;
+  mutable std::mutex mutex_;
+  std::unique_ptr<Keeper> keeper_;  // changed by the caller's thread alone
+  std::string leader_;              // empty: not known
+};
+
+}  // namespace
+
+bool is_etcd_store(const std::string& text) { return etcd::is_address(text); }
+
+Result<std::unique_ptr<Store>> open_etcd_store(const std::string& text, const transport::TlsOptions& tls) {
+  const auto address = etcd::parse_address(text);
+  if (!address) return address.error();
+  auto client = Client::open(*address, tls);
+  if (!client) return client.error();
+  return std::unique_ptr<Store>(std::make_unique<EtcdStore>(text, address->prefix, std::move(*client)));
+}
+
+}  // namespace gpupool::scheduler

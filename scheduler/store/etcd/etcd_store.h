@@ -1,0 +1,13 @@
+// The store in an etcd cluster (docs/adr/0025). The leader's key lives as long as a lease of etcd's that the leader keeps alive; every
+// write compares that this key is still the leader's own, and the term, so that who has lost the lead writes nothing.
+#pragma once
+#include "protocol/transport/transport.h"
+#include "scheduler/store/store.h"
+
+namespace gpupool::scheduler {
+
+bool is_etcd_store(const std::string& text);
+// Does not connect yet. `tls`: this side's files, for etcds://.
+Result<std::unique_ptr<Store>> open_etcd_store(const std::string& text, const transport::TlsOptions& tls);
+
+}  // namespace gpupool::scheduler

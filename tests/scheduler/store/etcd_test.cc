@@ -1,0 +1,205 @@
+// What only the store in etcd can meet: members that die, a leader that was asleep, answers that are lost.
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "scheduler/store/store.h"
+#include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+#include "tests/support/etcd.h"
+#include "tests/support/poold_process.h"
+
+using namespace gpupool;
+using namespace gpupool::scheduler;
+using namespace gpupool::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::unique_ptr<Store> open(const EtcdCluster& etcd, const transport::TlsOptions& tls = {}) {
+  auto store = open_store(etcd.store(), tls);
+  REQUIRE(store);
+  return std::move(*store);
+}
+
+// Until it leads, whatever etcd is at.
+uint64_t lead(Store& store, const std::string& name) {
+  uint64_t term = 0;
+  CHECK(eventually([&] {
+    const auto won = store.campaign(name, 1s);
+    if (won) term = *won;
+    return bool(won);
+  }));
+  return term;
+}
+
+}  // namespace
+
+TEST_CASE("a leader that was asleep has lost and knows it") {
+  EtcdCluster etcd;
+  Process sleeper({program_path("store_leader"), etcd.store(), "sleeper"}, {});
+  REQUIRE(sleeper.await_output("written"));
+  sleeper.signal(SIGSTOP);
+  const auto store = open(etcd);
+  const auto start = std::chrono::steady_clock::now();
+  const uint64_t term = lead(*store, "awake");
+  CHECK(term > 1);
+  CHECK(std::chrono::steady_clock::now() - start < 8s);  // 3 to 4 on an idle machine
+  REQUIRE(store->write({{"all/0", "new"}}, term));
+  sleeper.signal(SIGCONT);
+  CHECK(sleeper.await_output("lost"));
+  CHECK(store->all("all/0")->at(0).second == "new");
+  CHECK(store->leads());
+}
+
+TEST_CASE("a leader whose key is gone writes nothing though its time is not over") {
+  EtcdCluster etcd;
+  const auto store = open(etcd);
+  const uint64_t term = lead(*store, "one");
+  REQUIRE(store->write({{"a", "1"}}, term));
+  etcd.etcdctl({"del", "test/leader"});
+  CHECK(store->write({{"a", "2"}}, term).error().code == ErrorCode::refused);
+  CHECK(!store->leads());
+  CHECK(store->all("a")->at(0).second == "1");
+  const auto other = open(etcd);
+  CHECK(lead(*other, "two") == term + 1);
+}
+
+TEST_CASE("a write is done once, also when its answer is lost") {
+  EtcdCluster etcd;
+  const auto store = open(etcd);
+  const uint64_t term = lead(*store, "one");
+  for (int i = 0; i < 3; ++i) {
+    etcd.pause();  // it gets what is sent meanwhile, also what has been given up
+    Result<void> written = Error{};
+    std::thread writer([&] { written = store->write({{"a", std::to_string(i)}}, term); });
+    std::this_thread::sleep_for(1200ms);  // the first attempt is over
+    etcd.resume();
+    writer.join();
+    CHECK(written);
+    REQUIRE(store->write({{"b", std::to_string(i)}}, term));
+    CHECK(*store->all("") == std::vector<Entry>{{"a", std::to_string(i)}, {"b", std::to_string(i)}});
+    std::this_thread::sleep_for(1500ms);  // its lead is extended
+  }
+}
+
+TEST_CASE("without etcd nobody leads; with it again all is there") {
+  EtcdCluster etcd;
+  const auto store = open(etcd);
+  const uint64_t term = lead(*store, "one");
+  REQUIRE(store->write({{"a", "1"}}, term));
+  etcd.kill(0);
+  CHECK(store->leads());  // for a while
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(store->write({{"a", "2"}}, term).error().code == ErrorCode::unavailable);
+  CHECK(std::chrono::steady_clock::now() - start < 5s);
+  CHECK(!store->leads());
+  CHECK(store->campaign("one", 100ms).error().code == ErrorCode::unavailable);
+  CHECK(store->all("").error().code == ErrorCode::unavailable);
+  CHECK(!store->leader());
+  etcd.start(0);
+  CHECK(lead(*store, "one") == term + 1);
+  CHECK(*store->all("") == std::vector<Entry>{{"a", "1"}});
+}
+
+TEST_CASE("a cluster of three loses members, one after the other, and no write that was acknowledged") {
+  EtcdCluster etcd({.members = 3});
+  const auto store = open(etcd);
+  uint64_t term = lead(*store, "one");
+  std::string last;
+  for (int round = 0; round < 3; ++round) {
+    const size_t victim = round == 0 ? etcd.leader() : (etcd.leader() + 1) % 3;
+    REQUIRE(victim < 3);
+    etcd.kill(victim);
+    for (int i = 0; i < 20; ++i) {
+      const std::string value = std::to_string(round) + "/" + std::to_string(i);
+      if (store->write({{"a", value}}, term)) {
+        last = value;
+        continue;
+      }
+      const uint64_t next = lead(*store, "one");
+      CHECK(next > term);
+      term = next;
+      const std::string now = store->all("a")->at(0).second;
+      CHECK((now == last || now == value));
+      last = now;
+    }
+    CHECK(store->all("a")->at(0).second == last);
+    etcd.start(victim);
+    REQUIRE(etcd.await_ready());
+  }
+}
+
+TEST_CASE("large writes of a leader that is killed are there as a whole or not at all") {
+  EtcdCluster etcd;
+  for (int round = 0; round < 4; ++round) {
+    Process writer({program_path("store_leader"), etcd.store(), "w" + std::to_string(round)}, {});
+    REQUIRE(writer.await_output("written"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(7 * round));
+    writer.signal(SIGKILL);
+    writer.wait();
+    const auto store = open(etcd);
+    const auto check = [&] {
+      const auto entries = *store->all("all/");
+      REQUIRE(entries.size() == 400);
+      CHECK(std::all_of(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.second == entries[0].second; }));
+    };
+    check();  // by who does not lead, too
+    lead(*store, "next");
+    check();
+    CHECK(etcd.etcdctl({"get", "--keys-only", "--prefix", "test/batch"}).empty());
+  }
+}
+
+TEST_CASE("writes at etcd's limits") {
+  EtcdCluster etcd;
+  const auto store = open(etcd);
+  const uint64_t term = lead(*store, "one");
+  size_t entries = 0;
+  for (const size_t count : {127, 128, 129, 1000}) {
+    std::vector<Write> writes;
+    for (size_t i = 0; i < count; ++i) writes.push_back({std::to_string(count) + "/" + std::to_string(i), "x"});
+    REQUIRE(store->write(writes, term));
+    entries += count;
+    CHECK(store->all("")->size() == entries);
+  }
+  for (const size_t bytes : {1'000'000, 1'048'500, 1'200'000}) {
+    const std::string value(bytes, 'v');
+    REQUIRE(store->write({{"large", value}}, term));
+    CHECK(store->all("large")->at(0).second == value);
+  }
+  REQUIRE(store->write({{"large/1", std::string(900'000, '1')}, {"large/2", std::string(900'000, '2')}, {"large/3", std::string(900'000, '3')}}, term));
+  CHECK(store->all("large/")->size() == 3);
+  CHECK(store->write({{"a", "1"}, {"larger", std::string(2'000'000, 'v')}}, term).error().code == ErrorCode::limit);
+  CHECK(store->all("a")->empty());
+  CHECK(store->leads());
+}
+
+TEST_CASE("two pools in one cluster do not meet") {
+  EtcdCluster etcd;
+  auto one = open_store(etcd.store("a")), two = open_store(etcd.store("b"));
+  const auto first = (*one)->campaign("one", 5s), second = (*two)->campaign("two", 5s);
+  REQUIRE(first);
+  REQUIRE(second);
+  REQUIRE((*one)->write({{"k", "1"}}, *first));
+  CHECK((*two)->all("")->empty());
+}
+
+TEST_CASE("etcd with TLS") {
+  const Authority authority("etcd"), other("other");
+  const auto server = authority.sign("etcd", "IP:127.0.0.1");
+  const auto client = authority.sign("scheduler");
+  EtcdCluster etcd({.tls = true, .certificate = server.certificate, .key = server.key, .ca = authority.certificate()});
+  const transport::TlsOptions good{.ca = authority.certificate(), .certificate = client.certificate, .key = client.key, .secret = ""};
+  const auto store = open(etcd, good);
+  const uint64_t term = lead(*store, "one");
+  CHECK(store->write({{"a", "1"}}, term));
+  for (const auto& tls : {transport::TlsOptions{.ca = authority.certificate(), .certificate = "", .key = "", .secret = ""},
+                          transport::TlsOptions{.ca = other.certificate(), .certificate = client.certificate, .key = client.key, .secret = ""}}) {
+    CHECK(open(etcd, tls)->campaign("two", 100ms).error().code == ErrorCode::unavailable);
+  }
+  CHECK(open_store("etcd://127.0.0.1:1", good).error().message.find("etcds://") != std::string::npos);
+  CHECK(open_store("etcds://127.0.0.1:1", {.ca = "/nowhere", .certificate = "", .key = "", .secret = ""}).error().code == ErrorCode::invalid);
+}
