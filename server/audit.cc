@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/tenants/units.h"
+
 namespace gpupool::server {
 namespace {
 
@@ -18,6 +20,16 @@ uint64_t most(const quota::SessionPage& page, std::atomic<uint64_t> quota::Sessi
   return highest;
 }
 
+// "1: memory 2147483648 compute 25, ...": of the GPUs of which the tenant has another share than of each.
+std::string other_shares(const quota::Quota& quota) {
+  std::string text;
+  for (const auto& [gpu, limits] : quota.gpus) {
+    const auto share = quota.with(limits);
+    text += (text.empty() ? "" : ", ") + std::to_string(gpu) + ": memory " + std::to_string(share.memory_bytes) + " compute " + percent_text(share.compute_milli);
+  }
+  return text;
+}
+
 }  // namespace
 
 void Audit::started(const SessionView& session, const quota::Quota& quota) {
@@ -32,8 +44,9 @@ void Audit::started(const SessionView& session, const quota::Quota& quota) {
          {"host", client.host},
          {"pid", client.pid},
          {"program", client.program},
-         {"quota_memory", quota.memory_bytes},
-         {"quota_compute", quota.compute_percent},
+         {"quota_memory", quota.each.memory_bytes},
+         {"quota_compute", log::Number{percent_text(quota.each.compute_milli)}},
+         {"quota_gpus", other_shares(quota)},
          {"quota_mode", quota::name_of(quota.mode)}});
 }
 

@@ -17,13 +17,12 @@ Arbiter::Time time_now() { return std::chrono::steady_clock::now().time_since_ep
 GpuTurns::GpuTurns(asio::io_context& context, Tenants& tenants, const Arbiter::Settings& settings)
     : timer_(context), tenants_(tenants), settings_(settings) {
   tenants_.on_change([this](const Tenant& tenant) {
-    const auto share = Arbiter::Share::of(tenant.quota);
-    shares_[tenant.name] = share;
-    for (auto& [place, arbiter] : arbiters_) arbiter.set_share(tenant.name, share, time_now());
+    quotas_[tenant.name] = tenant.quota;
+    for (auto& [place, arbiter] : arbiters_) arbiter.set_share(tenant.name, Arbiter::Share::of(tenant.quota, place.gpu), time_now());
     write_all();
   });
   tenants_.on_removal([this](const std::string& name) {
-    shares_.erase(name);
+    quotas_.erase(name);
     for (auto& [gpu, arbiter] : arbiters_) arbiter.forget(name);
   });
 }
@@ -62,7 +61,7 @@ void GpuTurns::stop() {
 Arbiter& GpuTurns::arbiter(const Place& place) {
   const auto [found, made] = arbiters_.try_emplace(place, settings_);
   if (made) {
-    for (const auto& [tenant, share] : shares_) found->second.set_share(tenant, share, time_now());
+    for (const auto& [tenant, quota] : quotas_) found->second.set_share(tenant, Arbiter::Share::of(quota, place.gpu), time_now());
   }
   return found->second;
 }

@@ -62,7 +62,7 @@ class GpuTurns {
   asio::steady_timer timer_;
   Tenants& tenants_;
   const quota::Arbiter::Settings settings_;
-  std::map<std::string, quota::Arbiter::Share> shares_;
+  std::map<std::string, quota::Quota> quotas_;  // by tenant
   std::map<Place, quota::Arbiter> arbiters_;
   std::map<uint64_t, Session> sessions_;
   bool stopped_ = false;

@@ -198,7 +198,7 @@ class WorkerPool {
   ImageCache images_;
   quota::Accounts accounts_;
   quota::Partitions partitions_;
-  std::map<std::string, uint32_t> partitioned_;  // as partitions_ knows it
+  std::map<std::string, quota::Partitions::Wish> partitioned_;  // as partitions_ knows it
   GpuTurns turns_;
   asio::signal_set child_signal_;
   asio::steady_timer backoff_timer_;

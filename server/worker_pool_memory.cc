@@ -101,9 +101,9 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
   }
   const uint64_t available = host_memory_available();
   room = std::min(room, available - std::min(available, kHostReserve));
-  const auto guaranteed = [this](const std::string& name) {
+  const auto guaranteed = [this, gpu = wanted.gpu](const std::string& name) {
     const Tenant* const tenant = tenants_.find(name);
-    return tenant ? tenant->quota.guaranteed_memory_bytes : 0;
+    return tenant ? tenant->quota.of(static_cast<uint32_t>(gpu)).guaranteed_memory_bytes : 0;
   };
   const auto choice = quota::choose_moves({asking.session, wanted.memory_bytes, wanted.memory_returns != 0, since_start(moves.wants_since)},
                                           uses, guaranteed, devices_[static_cast<size_t>(wanted.gpu)].total_bytes(), room, since_start(now));

@@ -1,6 +1,7 @@
 // Which multiprocessors the sessions of a WorkerPool get.
 #include <algorithm>
 
+#include "protocol/lease/token.h"
 #include "server/log/log.h"
 #include "server/worker_pool.h"
 
@@ -14,6 +15,9 @@ void WorkerPool::learn(const control::Devices& devices) {
     gpus.push_back({std::min(device.partition_groups(), quota::kMostGroups), device.group_multiprocessors(), device.multiprocessors()});
   }
   partitions_.set_gpus(std::move(gpus));
+  std::vector<std::string> uuids;
+  for (const control::Device& device : devices_) uuids.push_back(lease::gpu_uuid_text(device.uuid()));
+  tenants_.know_gpus(std::move(uuids));
   tell_of_partitions();
 }
 
@@ -28,7 +32,7 @@ void WorkerPool::divide_gpus() {
 // Tenants whose sessions would be refused.
 void WorkerPool::tell_of_partitions() const {
   if (partitions_.gpus().empty()) return;
-  for (const auto& [tenant, percent] : partitioned_) {
+  for (const auto& [tenant, wish] : partitioned_) {
     if (const std::string why = partitions_.why_not(tenant); !why.empty()) {
       log::warning("no_room_for_partition", {{"tenant", tenant}, {"reason", why}});
     }

@@ -51,12 +51,15 @@ Exit show_quotas(PooldClient& poold, bool json, const std::string& tenant) {
   return print(json ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
 }
 
-Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::vector<std::string>& words) {
+Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::string& gpu, std::vector<std::string> words) {
+  const bool as_each = !gpu.empty() && std::erase(words, "default") != 0;
   const auto changes = read_quota_words(words);
   if (!changes) throw Failure(kExitUsage, changes.error().message);
   SetQuotaRequest request;
   request.set_tenant(server::printable(tenant));
   *request.mutable_quota() = *changes;
+  request.set_gpu(server::printable(gpu));
+  request.set_as_each(as_each);
   const auto quota = poold.call(&Admin::Stub::SetQuota, request);
   return print(json ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
 }

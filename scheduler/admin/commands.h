@@ -12,7 +12,8 @@ Exit show_gpus(PooldClient& poold, bool json);
 Exit show_sessions(PooldClient& poold, bool json, const std::string& tenant);
 Exit show_tenants(PooldClient& poold, bool json);
 Exit show_quotas(PooldClient& poold, bool json, const std::string& tenant);  // empty: of all
-Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::vector<std::string>& words);
+// `gpu`: empty: of each. The word `default` stands for what each GPU has.
+Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const std::string& gpu, std::vector<std::string> words);
 Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>& sessions, const std::string& reason);
 Exit show_health(PooldClient& poold, bool json);
 

@@ -5,11 +5,14 @@
 #include <cstdio>
 
 #include "scheduler/admin/table.h"
+#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 namespace {
 
 using std::chrono::milliseconds;
+
+std::string part_text(uint32_t milli) { return server::percent_text(milli) + " %"; }
 
 template <class... Values>
 std::string format(const char* pattern, Values... values) {
@@ -70,7 +73,7 @@ std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_
   for (const Gpu& gpu : gpus) {
     table.add({std::to_string(gpu.index()), gpu.name(), gpu.uuid(), bytes_text(gpu.memory_total_bytes()),
                bytes_text(gpu.memory_used_bytes()), std::to_string(gpu.sessions()), limit_text(gpu.memory_sold_bytes()),
-               std::to_string(gpu.compute_sold_percent()) + " %", seconds_text(gpu.gpu_nanoseconds())});
+               part_text(gpu.compute_sold_milli()), seconds_text(gpu.gpu_nanoseconds())});
   }
   return table.text(width);
 }
@@ -96,9 +99,22 @@ std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& ses
   return table.text(width);
 }
 
-// What it has of each GPU, where it has multiprocessors of its own.
+// Of each GPU, and of those of which it is another.
+std::string memory_quota_text(const Quota& quota) {
+  std::string text = limit_text(quota.memory_bytes());
+  for (const GpuQuota& gpu : quota.gpus()) {
+    if (gpu.memory_bytes() != quota.memory_bytes()) text += ", GPU " + std::to_string(gpu.gpu()) + ": " + limit_text(gpu.memory_bytes());
+  }
+  return text;
+}
+
+// The same, and its multiprocessors where it has some of its own.
 std::string compute_text(const Tenant& tenant) {
-  std::string text = std::to_string(tenant.quota().compute_percent()) + " %";
+  const Quota& quota = tenant.quota();
+  std::string text = part_text(quota.compute_milli());
+  for (const GpuQuota& gpu : quota.gpus()) {
+    if (gpu.compute_milli() != quota.compute_milli()) text += ", GPU " + std::to_string(gpu.gpu()) + ": " + part_text(gpu.compute_milli());
+  }
   if (tenant.quota().mode() != Quota::PARTITION) return text;
   if (tenant.partition_multiprocessors().empty()) return text + ", no room";
   const char* before = ", ";
@@ -118,7 +134,7 @@ std::string tenants_text(const google::protobuf::RepeatedPtrField<Tenant>& tenan
     const auto& memory = tenant.memory_used_bytes();
     const bool known = tenant.configured();
     table.add({tenant.name() + (known ? "" : " (gone)"), std::to_string(tenant.sessions()), std::to_string(tenant.sessions_started()),
-               bytes_text(sum(memory, [](uint64_t bytes) { return bytes; })), known ? limit_text(tenant.quota().memory_bytes()) : "",
+               bytes_text(sum(memory, [](uint64_t bytes) { return bytes; })), known ? memory_quota_text(tenant.quota()) : "",
                known ? compute_text(tenant) : "", known ? mode_text(tenant.quota().mode()) : "",
                seconds_text(tenant.gpu_nanoseconds()), seconds_text(tenant.throttled_nanoseconds()),
                bytes_text(tenant.bytes_from_client()), bytes_text(tenant.bytes_to_client()), std::to_string(tenant.calls()),
@@ -135,10 +151,14 @@ std::string quotas_text(const google::protobuf::RepeatedPtrField<Tenant>& tenant
     if (!tenant.configured()) continue;
     const Quota& quota = tenant.quota();
     table.add({tenant.name(), limit_text(quota.memory_bytes()), limit_text(quota.guaranteed_memory_bytes()),
-               std::to_string(quota.compute_percent()) + " %", mode_text(quota.mode()), priority_text(quota.priority()),
+               part_text(quota.compute_milli()), mode_text(quota.mode()), priority_text(quota.priority()),
                rate_text(quota.to_device_bytes_per_second()), rate_text(quota.to_host_bytes_per_second()),
                count_text(quota.sessions()), count_text(quota.streams()), count_text(quota.modules()),
                limit_text(quota.queued_bytes())});
+    for (const GpuQuota& gpu : quota.gpus()) {
+      table.add({"  of GPU " + std::to_string(gpu.gpu()), limit_text(gpu.memory_bytes()), limit_text(gpu.guaranteed_memory_bytes()),
+                 part_text(gpu.compute_milli()), "", "", "", "", "", "", "", ""});
+    }
   }
   return table.text(width);
 }

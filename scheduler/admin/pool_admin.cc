@@ -23,7 +23,7 @@ constexpr const char* kAbout =
     "Only poold's own user and root may. With --scheduler HOST:PORT it speaks to a pool's scheduler instead: see\n"
     "pool-admin --scheduler HOST:PORT --help.";
 constexpr const char* kNotes =
-    "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB, 4096), compute (1 to 100, percent of each GPU),\n"
+    "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB, 4096), compute (0.1 to 100, percent of each GPU),\n"
     "mode (hard, elastic, partition), priority (best-effort, normal, latency-critical), bandwidth-to-device, bandwidth-to-host\n"
     "(1GB/s), sessions, streams, modules; unlimited or 0 takes a limit away.\n"
     "Exit status: 0 done; 1 poold refused (no such tenant or session, no possible quota), or, from health, is not ready;\n"
@@ -88,10 +88,12 @@ int run(int count, char** words) {
   command(*quota, "show", "of one tenant, or of all", [&](PooldClient& poold) { return show_quotas(poold, json, tenant); })
       ->add_option("TENANT", tenant);
   std::vector<std::string> changes;
+  std::string gpu;
   CLI::App* const set = command(*quota, "set", "change it now, until poold reads its configuration again",
-                                [&](PooldClient& poold) { return set_quota(poold, json, tenant, changes); });
+                                [&](PooldClient& poold) { return set_quota(poold, json, tenant, gpu, changes); });
   set->add_option("TENANT", tenant)->required();
   set->add_option("KEY=VALUE", changes, "see below")->required();
+  set->add_option("--gpu", gpu, "of this GPU alone (number or UUID): memory, guaranteed-memory, compute; `default`: as of each");
 
   std::vector<std::string> sessions;
   std::string reason;

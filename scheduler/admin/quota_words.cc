@@ -48,10 +48,10 @@ Read count(void (Quota::*set)(uint32_t)) {
 }
 
 Result<void> compute(const std::string& value, Quota& quota) {
-  const std::string number = value.ends_with('%') ? value.substr(0, value.size() - 1) : value;
-  const auto read = count(&Quota::set_compute_percent)(number, quota);
-  if (read && quota.compute_percent() >= 1 && quota.compute_percent() <= 100) return {};
-  return Error{ErrorCode::invalid, "'" + value + "' is no percentage from 1 to 100"};
+  const auto milli = server::parse_compute(value.ends_with('%') ? value.substr(0, value.size() - 1) : value);
+  if (!milli) return milli.error();
+  quota.set_compute_milli(*milli);
+  return {};
 }
 
 Result<void> mode(const std::string& value, Quota& quota) {

@@ -10,6 +10,11 @@ Json limit(Number value) {
   return value == 0 ? Json(nullptr) : Json(value);
 }
 
+// Of thousandths: a whole number where it is one.
+Json percent(uint32_t milli) {
+  return milli % 10 == 0 ? Json(milli / 10) : Json(milli / 10.0);
+}
+
 Json json_of(const SessionGpu& gpu) {
   return {{"gpu", gpu.gpu()},
           {"memory_used_bytes", gpu.memory_used_bytes()},
@@ -64,7 +69,7 @@ Json json_of(const Gpu& gpu) {
           {"memory_total_bytes", gpu.memory_total_bytes()},
           {"memory_used_bytes", gpu.memory_used_bytes()},
           {"sessions", gpu.sessions()},
-          {"compute_sold_percent", gpu.compute_sold_percent()},
+          {"compute_sold_percent", percent(gpu.compute_sold_milli())},
           {"memory_sold_bytes", gpu.memory_sold_bytes()},
           {"gpu_nanoseconds", gpu.gpu_nanoseconds()},
           {"multiprocessors", gpu.multiprocessors()},
@@ -96,9 +101,17 @@ Json json_of(const Session& session) {
 }
 
 Json json_of(const Quota& quota) {
+  Json gpus = Json::array();
+  for (const GpuQuota& gpu : quota.gpus()) {
+    gpus.push_back({{"gpu", gpu.gpu()},
+                    {"memory_bytes", limit(gpu.memory_bytes())},
+                    {"guaranteed_memory_bytes", gpu.guaranteed_memory_bytes()},
+                    {"compute_percent", percent(gpu.compute_milli())}});
+  }
   return {{"memory_bytes", limit(quota.memory_bytes())},
           {"guaranteed_memory_bytes", quota.guaranteed_memory_bytes()},
-          {"compute_percent", quota.compute_percent()},
+          {"compute_percent", percent(quota.compute_milli())},
+          {"gpus", std::move(gpus)},
           {"mode", mode_text(quota.mode())},
           {"priority", priority_text(quota.priority())},
           {"to_device_bytes_per_second", limit(quota.to_device_bytes_per_second())},
@@ -114,7 +127,10 @@ Json json_of(const Tenant& tenant) {
   for (const uint64_t bytes : tenant.memory_used_bytes()) memory.push_back(bytes);
   Json partition = Json::array();
   for (const uint32_t multiprocessors : tenant.partition_multiprocessors()) partition.push_back(multiprocessors);
+  Json gpus = Json::array();
+  for (const uint32_t gpu : tenant.gpus()) gpus.push_back(gpu);
   return {{"name", tenant.name()},
+          {"gpus", std::move(gpus)},
           {"configured", tenant.configured()},
           {"quota", tenant.configured() ? json_of(tenant.quota()) : Json(nullptr)},
           {"sessions", tenant.sessions()},

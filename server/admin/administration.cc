@@ -1,5 +1,8 @@
 #include "server/admin/administration.h"
 
+#include <algorithm>
+
+#include "protocol/lease/token.h"
 #include "server/admin/metrics.h"
 #include "server/log/log.h"
 
@@ -20,8 +23,7 @@ Result<void> Administration::serve_socket(const std::string& path) {
       AdminActions{.health = [this] { return describe_poold(sources()); },
                    .snapshot = [this] { return snapshot(); },
                    .quota = [this](const std::string& tenant) { return quota(tenant); },
-                   .set_quota = [this](const std::string& tenant,
-                                       const admin::Quota& changes) { return set_quota(tenant, changes); },
+                   .set_quota = [this](const admin::SetQuotaRequest& request) { return set_quota(request); },
                    .end_session = [this](uint64_t session,
                                          const std::string& reason) { return pool_.end_session(session, "ended by an administrator: " + (reason.empty() ? "no reason given" : printable(reason))); },
                    .may_connect = [this](pid_t pid) { return !pool_.is_worker(pid); }});
@@ -62,11 +64,31 @@ Result<admin::Quota> Administration::quota(const std::string& tenant) const {
   return to_message(found->quota);
 }
 
-Result<admin::Quota> Administration::set_quota(const std::string& tenant, const admin::Quota& changes) {
+// Its number, where it is named by that or by its UUID.
+Result<uint32_t> Administration::gpu_of(const std::string& name) const {
+  const auto& devices = pool_.devices();
+  const std::string uuid = gpu_uuid(name);
+  for (uint32_t gpu = 0; gpu < std::min(devices.size(), quota::kMostGpus); ++gpu) {
+    if (name == std::to_string(gpu) || (!uuid.empty() && uuid == lease::gpu_uuid_text(devices[gpu].uuid()))) return gpu;
+  }
+  return Error{ErrorCode::invalid, "this poold has no GPU '" + printable(name) + "'"};
+}
+
+Result<admin::Quota> Administration::set_quota(const admin::SetQuotaRequest& request) {
+  const std::string& tenant = request.tenant();
   const Tenant* const found = tenants_.find(tenant);
   if (!found) return quota(tenant);
   quota::Quota changed = found->quota;
-  apply(changes, changed);
+  if (request.gpu().empty()) {
+    apply(request.quota(), changed);
+  } else {
+    const auto gpu = gpu_of(request.gpu());
+    if (!gpu) return gpu.error();
+    quota::GpuLimits limits = request.as_each() ? quota::GpuLimits{} : changed.gpus[*gpu];
+    if (const auto applied = apply(request.quota(), limits); !applied) return applied.error();
+    changed.gpus[*gpu] = limits;
+    if (limits == quota::GpuLimits{}) changed.gpus.erase(*gpu);
+  }
   if (const auto set = tenants_.set_quota(tenant, changed); !set) return set.error();
   return quota(tenant);
 }

@@ -31,7 +31,8 @@ class Administration {
   Sources sources() const { return {pool_, door_, tenants_, ended_, started_, agent_}; }
   HttpResponse answer(const std::string& path) const;
   Result<admin::Quota> quota(const std::string& tenant) const;
-  Result<admin::Quota> set_quota(const std::string& tenant, const admin::Quota& changes);
+  Result<admin::Quota> set_quota(const admin::SetQuotaRequest& request);
+  Result<uint32_t> gpu_of(const std::string& name) const;
 
   asio::io_context& context_;
   WorkerPool& pool_;

@@ -1,5 +1,7 @@
 #include "server/admin/metrics.h"
 
+#include <algorithm>
+
 #include "server/admin/metrics_page.h"
 
 namespace gpupool::server {
@@ -58,7 +60,7 @@ const Row<admin::Gpu> kGpuRows[] = {
     {"gpu_memory_bytes", "Memory of the GPU.", kGauge, VALUE(Gpu, m.memory_total_bytes())},
     {"gpu_memory_used_bytes", "Memory that sessions have of the GPU.", kGauge, VALUE(Gpu, m.memory_used_bytes())},
     {"gpu_memory_sold_bytes", "Sum of the tenants' memory quotas.", kGauge, VALUE(Gpu, m.memory_sold_bytes())},
-    {"gpu_compute_sold_ratio", "Sum of the tenants' shares; 1: the whole GPU.", kGauge, VALUE(Gpu, m.compute_sold_percent() / 100.0)},
+    {"gpu_compute_sold_ratio", "Sum of the tenants' shares; 1: the whole GPU.", kGauge, VALUE(Gpu, m.compute_sold_milli() / 1000.0)},
     {"gpu_partitioned_multiprocessors", "Multiprocessors that belong to tenants' partitions.", kGauge,
      VALUE(Gpu, m.partitioned_multiprocessors())},
     {"gpu_sessions", "Sessions that have used the GPU.", kGauge, VALUE(Gpu, m.sessions())},
@@ -110,6 +112,21 @@ void add_rows(const Row<Message> (&rows)[n], MetricsPage& page, const auto& for_
   }
 }
 
+// What each tenant may have of each GPU that its sessions see.
+void for_each_share(const admin::Snapshot& snapshot, const auto& visit) {
+  for (const admin::Tenant& tenant : snapshot.tenants()) {
+    for (const admin::Gpu& gpu : snapshot.gpus()) {
+      const auto is_it = [&](uint32_t index) { return index == gpu.index(); };
+      if (!tenant.configured() || (!tenant.gpus().empty() && std::none_of(tenant.gpus().begin(), tenant.gpus().end(), is_it))) continue;
+      const Labels labels{{"tenant", tenant.name()}, {"gpu", std::to_string(gpu.index())}};
+      const auto& others = tenant.quota().gpus();
+      const auto other = std::find_if(others.begin(), others.end(), [&](const admin::GpuQuota& one) { return is_it(one.gpu()); });
+      if (other == others.end()) visit(labels, tenant.quota().memory_bytes(), tenant.quota().compute_milli());
+      else visit(labels, other->memory_bytes(), other->compute_milli());
+    }
+  }
+}
+
 Labels labels_of(const admin::Session& session) {
   return {{"session", std::to_string(session.number())}, {"tenant", session.tenant()}};
 }
@@ -147,16 +164,12 @@ std::string metrics_text(const admin::Snapshot& snapshot) {
       used.add({{"tenant", tenant.name()}, {"gpu", std::to_string(gpu)}}, static_cast<double>(tenant.memory_used_bytes(gpu)));
     }
   }
-  auto quota = page.gauge("tenant_memory_quota_bytes", "Memory that the tenant may have of each GPU; none: no limit.");
-  for (const admin::Tenant& tenant : snapshot.tenants()) {
-    if (tenant.quota().memory_bytes() != 0) {
-      quota.add({{"tenant", tenant.name()}}, static_cast<double>(tenant.quota().memory_bytes()));
-    }
-  }
-  auto share = page.gauge("tenant_compute_share_ratio", "Share of each GPU's time or multiprocessors; 1: all of it.");
-  for (const admin::Tenant& tenant : snapshot.tenants()) {
-    if (tenant.configured()) share.add({{"tenant", tenant.name()}}, tenant.quota().compute_percent() / 100.0);
-  }
+  auto quota = page.gauge("tenant_memory_quota_bytes", "Memory that the tenant may have of the GPU; none: no limit.");
+  for_each_share(snapshot, [&](const Labels& labels, uint64_t memory_bytes, uint32_t) {
+    if (memory_bytes != 0) quota.add(labels, static_cast<double>(memory_bytes));
+  });
+  auto share = page.gauge("tenant_compute_share_ratio", "Share of the GPU's time or multiprocessors; 1: all of it.");
+  for_each_share(snapshot, [&](const Labels& labels, uint64_t, uint32_t compute_milli) { share.add(labels, compute_milli / 1000.0); });
   auto partition = page.gauge("tenant_partition_multiprocessors", "Multiprocessors of the tenant's partition of the GPU.");
   for (const admin::Tenant& tenant : snapshot.tenants()) {
     for (int gpu = 0; gpu < tenant.partition_multiprocessors_size(); ++gpu) {

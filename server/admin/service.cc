@@ -90,7 +90,7 @@ class AdminService::Calls final : public admin::Admin::Service {
     if (!admin::Quota::Mode_IsValid(changes.mode()) || !admin::Quota::Priority_IsValid(changes.priority())) {
       return {StatusCode::INVALID_ARGUMENT, "this poold knows no such mode or priority"};
     }
-    return ask_result([this, request = *request] { return actions_.set_quota(request.tenant(), request.quota()); }, reply);
+    return ask_result([this, request = *request] { return actions_.set_quota(request); }, reply);
   }
 
   Status KillSession(grpc::ServerContext*, const admin::KillSessionRequest* request, admin::KillSessionReply* reply) override {

@@ -24,7 +24,7 @@ struct AdminActions {
   std::function<admin::Poold()> health;
   std::function<admin::Snapshot()> snapshot;
   std::function<Result<admin::Quota>(const std::string& tenant)> quota;
-  std::function<Result<admin::Quota>(const std::string& tenant, const admin::Quota& changes)> set_quota;
+  std::function<Result<admin::Quota>(const admin::SetQuotaRequest& request)> set_quota;
   std::function<Result<void>(uint64_t session, const std::string& reason)> end_session;
   std::function<bool(pid_t)> may_connect;
 };

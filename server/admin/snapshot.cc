@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "protocol/lease/token.h"
 #include "server/admin/printable.h"
 #include "server/version.h"
 
@@ -25,17 +26,6 @@ bool is_used(const quota::SessionPage::Gpu& gpu) {
 uint64_t resident(const quota::SessionPage::Gpu& gpu) {
   const uint64_t used = value(gpu.memory_used), in_host = value(gpu.memory_in_host);
   return used > in_host ? used - in_host : 0;
-}
-
-std::string uuid_text(const std::string& bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text = "GPU-";
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += kDigits[static_cast<unsigned char>(bytes[i]) >> 4];
-    text += kDigits[bytes[i] & 15];
-  }
-  return text;
 }
 
 void fill(const SessionView& view, admin::Session& session) {
@@ -98,13 +88,14 @@ void fill_gpus(const Sources& sources, admin::Snapshot& snapshot) {
     admin::Gpu& gpu = *snapshot.add_gpus();
     gpu.set_index(static_cast<uint32_t>(index));
     gpu.set_name(printable(device.name()));
-    gpu.set_uuid(uuid_text(device.uuid()));
+    gpu.set_uuid(lease::gpu_uuid_text(device.uuid()));
     gpu.set_pci_bus_id(printable(device.pci_bus_id()));
     gpu.set_memory_total_bytes(device.total_bytes());
     for (const auto& [name, tenant] : sources.tenants.all()) {
       if (!tenant.gpus.empty() && std::find(tenant.gpus.begin(), tenant.gpus.end(), index) == tenant.gpus.end()) continue;
-      gpu.set_compute_sold_percent(gpu.compute_sold_percent() + tenant.quota.compute_percent);
-      gpu.set_memory_sold_bytes(gpu.memory_sold_bytes() + tenant.quota.memory_bytes);
+      const quota::GpuShare share = tenant.quota.of(static_cast<uint32_t>(index));
+      gpu.set_compute_sold_milli(gpu.compute_sold_milli() + share.compute_milli);
+      gpu.set_memory_sold_bytes(gpu.memory_sold_bytes() + share.memory_bytes);
     }
     gpu.set_gpu_nanoseconds(sources.ended.gpu_nanoseconds[index]);
     if (device.partition_groups() == 0) continue;
@@ -188,6 +179,7 @@ admin::Snapshot take_snapshot(const Sources& sources) {
     if (const Tenant* const configured = sources.tenants.find(name)) {
       tenant.set_configured(true);
       *tenant.mutable_quota() = to_message(configured->quota);
+      tenant.mutable_gpus()->Assign(configured->gpus.begin(), configured->gpus.end());
       for (size_t gpu = 0; gpu < sources.pool.partitions().place(name).size(); ++gpu) {
         tenant.add_partition_multiprocessors(partition_of(sources, name, gpu));
       }
@@ -202,9 +194,17 @@ admin::Snapshot take_snapshot(const Sources& sources) {
 
 admin::Quota to_message(const quota::Quota& quota) {
   admin::Quota message;
-  message.set_memory_bytes(quota.memory_bytes);
-  message.set_guaranteed_memory_bytes(quota.guaranteed_memory_bytes);
-  message.set_compute_percent(quota.compute_percent);
+  const auto put = [](const quota::GpuShare& share, auto& out) {
+    out.set_memory_bytes(share.memory_bytes);
+    out.set_guaranteed_memory_bytes(share.guaranteed_memory_bytes);
+    out.set_compute_milli(share.compute_milli);
+  };
+  put(quota.each, message);
+  for (const auto& [gpu, limits] : quota.gpus) {
+    admin::GpuQuota& one = *message.add_gpus();
+    one.set_gpu(gpu);
+    put(quota.with(limits), one);
+  }
   message.set_mode(static_cast<admin::Quota::Mode>(quota.mode));
   message.set_priority(static_cast<admin::Quota::Priority>(quota.priority));
   message.set_to_device_bytes_per_second(quota.to_device_bytes_per_second);
@@ -217,9 +217,9 @@ admin::Quota to_message(const quota::Quota& quota) {
 }
 
 void apply(const admin::Quota& changes, quota::Quota& quota) {
-  if (changes.has_memory_bytes()) quota.memory_bytes = changes.memory_bytes();
-  if (changes.has_guaranteed_memory_bytes()) quota.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
-  if (changes.has_compute_percent()) quota.compute_percent = changes.compute_percent();
+  if (changes.has_memory_bytes()) quota.each.memory_bytes = changes.memory_bytes();
+  if (changes.has_guaranteed_memory_bytes()) quota.each.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
+  if (changes.has_compute_milli()) quota.each.compute_milli = changes.compute_milli();
   if (changes.has_mode()) quota.mode = static_cast<quota::Mode>(changes.mode());
   if (changes.has_priority()) quota.priority = static_cast<quota::Priority>(changes.priority());
   if (changes.has_to_device_bytes_per_second()) quota.to_device_bytes_per_second = changes.to_device_bytes_per_second();
@@ -228,6 +228,18 @@ void apply(const admin::Quota& changes, quota::Quota& quota) {
   if (changes.has_streams()) quota.streams = changes.streams();
   if (changes.has_modules()) quota.modules = changes.modules();
   if (changes.has_queued_bytes()) quota.queued_bytes = changes.queued_bytes();
+}
+
+Result<void> apply(const admin::Quota& changes, quota::GpuLimits& limits) {
+  admin::Quota others = changes;
+  others.clear_memory_bytes();
+  others.clear_guaranteed_memory_bytes();
+  others.clear_compute_milli();
+  if (others.ByteSizeLong() != 0) return Error{ErrorCode::invalid, "of one GPU alone there are memory, guaranteed_memory and compute"};
+  if (changes.has_memory_bytes()) limits.memory_bytes = changes.memory_bytes();
+  if (changes.has_guaranteed_memory_bytes()) limits.guaranteed_memory_bytes = changes.guaranteed_memory_bytes();
+  if (changes.has_compute_milli()) limits.compute_milli = changes.compute_milli();
+  return {};
 }
 
 }  // namespace gpupool::server

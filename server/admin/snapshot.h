@@ -27,7 +27,8 @@ admin::Poold describe_poold(const Sources& sources);
 admin::Snapshot take_snapshot(const Sources& sources);
 
 admin::Quota to_message(const quota::Quota& quota);
-// Puts the fields that are present over those of `quota`.
+// Puts the fields that are present over those of `quota`; or, with a GPU, over those of its share alone, which has no others.
 void apply(const admin::Quota& changes, quota::Quota& quota);
+Result<void> apply(const admin::Quota& changes, quota::GpuLimits& limits);
 
 }  // namespace gpupool::server

@@ -16,6 +16,10 @@ namespace gpupool::log {
 enum class Level { debug, info, warning, error, off };
 enum class Format { text, json };
 
+struct Number {  // that is no whole one, as text
+  std::string text;
+};
+
 struct Field {
   std::string_view key;
   std::string value;
@@ -23,6 +27,7 @@ struct Field {
 
   Field(std::string_view key, std::string_view value) : key(key), value(value), quoted(true) {}
   Field(std::string_view key, const char* value) : key(key), value(value), quoted(true) {}
+  Field(std::string_view key, Number value) : key(key), value(std::move(value.text)), quoted(false) {}
   template <std::integral T>
   Field(std::string_view key, T value) : key(key), value(std::to_string(value)), quoted(false) {}
 };

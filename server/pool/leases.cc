@@ -15,15 +15,15 @@ constexpr std::chrono::milliseconds kRemembered = lease::kLongestLife + 2 * leas
 
 Error refused(const std::string& why) { return {ErrorCode::refused, why}; }
 
-bool same_limits(const lease::Share& a, const lease::Share& b) {
-  return a.compute_milli() == b.compute_milli() && a.memory_bytes() == b.memory_bytes();
-}
-
-quota::Quota quota_of(const lease::Lease& lease) {
-  const lease::Share& share = lease.shares(0);
+// `gpus`: of its shares.
+quota::Quota quota_of(const lease::Lease& lease, const std::vector<uint32_t>& gpus) {
   quota::Quota quota;
-  quota.memory_bytes = share.memory_bytes();
-  quota.compute_percent = (share.compute_milli() + 9) / 10;
+  quota.each = {.memory_bytes = lease.shares(0).memory_bytes(), .compute_milli = lease.shares(0).compute_milli()};
+  for (size_t i = 1; i < gpus.size(); ++i) {
+    const lease::Share& share = lease.shares(static_cast<int>(i));
+    const quota::GpuLimits limits{.memory_bytes = share.memory_bytes(), .compute_milli = share.compute_milli()};
+    if (quota.with(limits) != quota.each) quota.gpus[gpus[i]] = limits;
+  }
   quota.mode = lease.mode() == lease::HARD ? quota::Mode::hard : quota::Mode::elastic;
   quota.priority = lease.priority() == lease::LATENCY_CRITICAL ? quota::Priority::latency_critical
                    : lease.priority() == lease::BEST_EFFORT    ? quota::Priority::best_effort
@@ -47,7 +47,6 @@ Result<std::vector<uint32_t>> Leases::find_gpus(const lease::Lease& lease) const
                                     [&](const control::Device& device) { return lease::gpu_uuid_text(device.uuid()) == share.gpu_uuid(); });
     const auto index = static_cast<size_t>(found - devices.begin());
     if (found == devices.end() || index >= quota::kMostGpus) return refused("the lease names the GPU " + share.gpu_uuid() + ", which this server does not have");
-    if (!same_limits(share, lease.shares(0))) return refused("the lease has different shares of this server's GPUs; they must be equal");
     gpus.push_back(static_cast<uint32_t>(index));
   }
   return gpus;
@@ -78,7 +77,7 @@ Result<Leases::Admitted> Leases::admit(std::string_view token) {
   if (known != entries_.end() && *gpus != known->second.gpus) return refused("the lease names other GPUs than before");
 
   Entry& entry = known != entries_.end() ? known->second : entries_.try_emplace(lease->id(), context_).first->second;
-  const quota::Quota quota = quota_of(*lease);
+  const quota::Quota quota = quota_of(*lease, *gpus);
   const bool is_new = known == entries_.end();
   if (is_new) {
     entry.tenant = new_name(*lease);

@@ -29,8 +29,13 @@ Result<void> Accounts::set(const std::string& tenant, const Quota& quota) {
   auto found = entry(tenant);
   if (!found) return found.error();
   Account& account = **found->account;
-  for (auto& limit : account.memory_limit) limit.store(quota.memory_bytes);
-  account.memory_limited.store(quota.memory_bytes != 0);
+  bool limited = false;
+  for (uint32_t gpu = 0; gpu < kMostGpus; ++gpu) {
+    const uint64_t bytes = quota.of(gpu).memory_bytes;
+    account.memory_limit[gpu].store(bytes);
+    limited |= bytes != 0;
+  }
+  account.memory_limited.store(limited);
   account.to_device_bytes_per_second.store(quota.to_device_bytes_per_second);
   account.to_host_bytes_per_second.store(quota.to_host_bytes_per_second);
   account.streams.store(quota.streams);

@@ -168,7 +168,7 @@ void Arbiter::charge(State& state, double nanoseconds) {
 }
 
 void Arbiter::fill(Tenant& tenant, Time now) const {
-  const double rate = tenant.share.weight / 100.0 * kFillRate;
+  const double rate = tenant.share.weight / double{kWholeGpu} * kFillRate;
   tenant.tokens += count(now - tenant.filled) * rate;
   tenant.filled = now;
   const double most = (tenant.active ? kWaitingMost : kIdleMost) * rate;
@@ -279,7 +279,7 @@ void Arbiter::decide(Time now) {
   for (const auto& [session, state] : sessions_) {
     const Tenant& tenant = tenant_of(state);
     if (!state.wants || !tenant.exhausted) continue;
-    const double rate = tenant.share.weight / 100.0 * kFillRate;
+    const double rate = tenant.share.weight / double{kWholeGpu} * kFillRate;
     wake(now + std::max(Time{100'000}, time_of((kResume * rate - tenant.tokens) / rate)));
   }
 }

@@ -32,12 +32,12 @@ class Arbiter {
     Time overdue{1'000'000'000};  // a turn that was asked for and not given back is taken so long afterwards
   };
   struct Share {
-    uint32_t weight = 100;  // percent of the GPU; the limit, where it is hard
+    uint32_t weight = kWholeGpu;  // thousandths of the GPU; the limit, where it is hard
     Mode mode = Mode::elastic;
     Priority priority = Priority::normal;
     // Sessions of one partition share it as elastic ones do.
-    static Share of(const Quota& quota) {
-      return {quota.compute_percent, quota.mode == Mode::hard ? Mode::hard : Mode::elastic, quota.priority};
+    static Share of(const Quota& quota, uint32_t gpu) {
+      return {quota.of(gpu).compute_milli, quota.mode == Mode::hard ? Mode::hard : Mode::elastic, quota.priority};
     }
     bool operator==(const Share&) const = default;
   };

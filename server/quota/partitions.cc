@@ -22,10 +22,10 @@ uint32_t size_of(Groups groups) { return static_cast<uint32_t>(std::popcount(gro
 
 }  // namespace
 
-uint32_t Partitions::Gpu::groups_for(uint32_t percent) const {
+uint32_t Partitions::Gpu::groups_for(uint32_t milli) const {
   if (groups == 0 || multiprocessors == 0) return 0;
-  const uint64_t hundredths = uint64_t{total} * percent, each = uint64_t{multiprocessors} * 100;
-  const auto nearest = static_cast<uint32_t>((hundredths + each / 2) / each);
+  const uint64_t thousandths = uint64_t{total} * milli, each = uint64_t{multiprocessors} * kWholeGpu;
+  const auto nearest = static_cast<uint32_t>((thousandths + each / 2) / each);
   return std::clamp(nearest, 1u, groups);
 }
 
@@ -41,24 +41,24 @@ void Partitions::set_gpus(std::vector<Gpu> gpus) {
   settle();
 }
 
-void Partitions::set_tenants(std::map<std::string, uint32_t> percents) {
-  if (percents == percents_) return;
+void Partitions::set_tenants(std::map<std::string, Wish> wishes) {
+  if (wishes == wishes_) return;
   std::erase_if(places_, [&](const auto& entry) {
-    const auto now = percents.find(entry.first);
-    return now == percents.end() || now->second != percents_.at(entry.first);
+    const auto now = wishes.find(entry.first);
+    return now == wishes.end() || now->second != wishes_.at(entry.first);
   });
-  percents_ = std::move(percents);
+  wishes_ = std::move(wishes);
   settle();
 }
 
 Result<Partitions::PerGpu> Partitions::take(uint64_t session, const std::string& tenant) {
-  if (percents_.contains(tenant)) {
+  if (wishes_.contains(tenant)) {
     const auto place = places_.find(tenant);
     if (place == places_.end()) return Error{ErrorCode::limit, why_not(tenant)};
     sessions_[session] = {tenant, place->second};
     return place->second;
   }
-  if (percents_.empty() && sessions_.empty()) return PerGpu{};
+  if (wishes_.empty() && sessions_.empty()) return PerGpu{};
   PerGpu rest(gpus_.size());
   for (size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
     const Groups owned = taken(gpu, "");
@@ -82,14 +82,14 @@ const Partitions::PerGpu& Partitions::place(const std::string& tenant) const {
 }
 
 std::string Partitions::why_not(const std::string& tenant) const {
-  const auto wanted = percents_.find(tenant);
-  if (wanted == percents_.end() || places_.contains(tenant)) return "";
+  const auto wanted = wishes_.find(tenant);
+  if (wanted == wishes_.end() || places_.contains(tenant)) return "";
   if (gpus_.empty()) return "the GPUs are not known yet";
   for (size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
     const Gpu& its = gpus_[gpu];
     const std::string name = "GPU " + std::to_string(gpu);
     if (its.groups == 0) return "the tenant has a partition, and " + name + " cannot be divided: its driver offers no green contexts";
-    const uint32_t count = its.groups_for(wanted->second), there = size_of(its.all() & ~taken(gpu, tenant));
+    const uint32_t count = its.groups_for(wanted->second[gpu]), there = size_of(its.all() & ~taken(gpu, tenant));
     if (count > there) {
       return "the tenant has a partition of " + std::to_string(count * its.multiprocessors) + " multiprocessors, and only " +
              std::to_string(there * its.multiprocessors) + " of the " + std::to_string(its.total) + " of " + name +
@@ -100,14 +100,14 @@ std::string Partitions::why_not(const std::string& tenant) const {
 }
 
 void Partitions::settle() {
-  for (const auto& [tenant, percent] : percents_) {
-    if (PerGpu place; !places_.contains(tenant) && find_place(tenant, percent, place)) places_.emplace(tenant, std::move(place));
+  for (const auto& [tenant, wish] : wishes_) {
+    if (PerGpu place; !places_.contains(tenant) && find_place(tenant, wish, place)) places_.emplace(tenant, std::move(place));
   }
 }
 
-bool Partitions::find_place(const std::string& tenant, uint32_t percent, PerGpu& place) const {
+bool Partitions::find_place(const std::string& tenant, const Wish& wish, PerGpu& place) const {
   for (size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
-    const uint32_t count = gpus_[gpu].groups_for(percent);
+    const uint32_t count = gpus_[gpu].groups_for(wish[gpu]);
     place.push_back(lowest(gpus_[gpu].all() & ~taken(gpu, tenant), count));
     if (count == 0 || size_of(place.back()) != count) return false;
   }

@@ -1,6 +1,8 @@
 // What one tenant may use of each GPU of a host, and of the host. Zero means no limit unless said otherwise.
 #pragma once
 #include <cstdint>
+#include <map>
+#include <optional>
 
 namespace gpupool::quota {
 
@@ -15,10 +17,27 @@ inline const char* name_of(Mode mode) {
 
 enum class Priority : uint32_t { best_effort, normal, latency_critical };
 
-struct Quota {
-  uint64_t memory_bytes = 0;             // of each GPU; what the tenant's sessions have together
+constexpr uint32_t kWholeGpu = 1000;  // thousandths
+
+// Of one GPU.
+struct GpuShare {
+  uint64_t memory_bytes = 0;             // what the tenant's sessions have together
   uint64_t guaranteed_memory_bytes = 0;  // of it, what is never moved to host memory; only with oversubscription
-  uint32_t compute_percent = 100;        // of each GPU's time, 1 to 100; under contention a weight; of its multiprocessors (partition)
+  uint32_t compute_milli = kWholeGpu;    // thousandths of its time, 1 to 1000; under contention a weight; of its multiprocessors (partition)
+  bool operator==(const GpuShare&) const = default;
+};
+
+// Where the share of one GPU is another than that of each.
+struct GpuLimits {
+  std::optional<uint64_t> memory_bytes;
+  std::optional<uint64_t> guaranteed_memory_bytes;
+  std::optional<uint32_t> compute_milli;
+  bool operator==(const GpuLimits&) const = default;
+};
+
+struct Quota {
+  GpuShare each;                      // GPU
+  std::map<uint32_t, GpuLimits> gpus;  // by the host's number
   Mode mode = Mode::elastic;
   Priority priority = Priority::normal;
   uint64_t to_device_bytes_per_second = 0;
@@ -28,6 +47,15 @@ struct Quota {
   uint32_t modules = 0;
   uint64_t queued_bytes = 0;   // commands and data that have come and are not executed yet
   bool operator==(const Quota&) const = default;
+
+  GpuShare with(const GpuLimits& limits) const {
+    return {limits.memory_bytes.value_or(each.memory_bytes), limits.guaranteed_memory_bytes.value_or(each.guaranteed_memory_bytes),
+            limits.compute_milli.value_or(each.compute_milli)};
+  }
+  GpuShare of(uint32_t gpu) const {
+    const auto found = gpus.find(gpu);
+    return found == gpus.end() ? each : with(found->second);
+  }
 };
 
 }  // namespace gpupool::quota

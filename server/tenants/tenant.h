@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ constexpr const char* kDefaultTenant = "default";
 struct Tenant {
   std::string name;
   quota::Quota quota;
+  std::map<std::string, quota::GpuLimits> named_gpus;  // of the configuration, by UUID; Tenants puts them into the quota
   std::vector<TokenHash> tokens;          // any of them will do
   std::vector<std::string> certificates;  // names in client certificates, likewise
   std::vector<uid_t> users;               // of this host, over its Unix sockets, likewise

@@ -1,10 +1,12 @@
 #include "server/tenants/tenants.h"
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 #include <utility>
 
 #include "server/log/log.h"
+#include "server/tenants/units.h"
 
 namespace gpupool::server {
 namespace {
@@ -28,9 +30,34 @@ bool all_new(const std::vector<T>& values, std::set<T>& seen) {
   return std::all_of(values.begin(), values.end(), [&](const T& value) { return seen.insert(value).second; });
 }
 
-Error too_much(uint64_t percent) {
-  return wrong("compute: the tenants' partitions would be " + std::to_string(percent) + " % of each GPU");
+Error too_much(uint64_t milli, const std::string& gpu) {
+  return wrong("compute: the tenants' partitions would be " + percent_text(milli) + " % of " + gpu);
 }
+
+// What partitions take of each GPU, and of those that some tenant has another share of.
+class PartitionSum {
+ public:
+  // Fails where it is more than a GPU.
+  Result<void> add(const Tenant& tenant) {
+    const quota::Quota& quota = tenant.quota;
+    if (quota.mode != quota::Mode::partition) return {};
+    std::map<std::string, quota::GpuLimits> others = tenant.named_gpus;
+    for (const auto& [gpu, limits] : quota.gpus) others.emplace("GPU " + std::to_string(gpu), limits);
+    for (const auto& [gpu, limits] : others) sums_.try_emplace(gpu, each_);
+    each_ += quota.each.compute_milli;
+    if (each_ > quota::kWholeGpu) return too_much(each_, "each GPU");
+    for (auto& [gpu, sum] : sums_) {
+      const auto own = others.find(gpu);
+      sum += (own == others.end() ? quota.each : quota.with(own->second)).compute_milli;
+      if (sum > quota::kWholeGpu) return too_much(sum, gpu);
+    }
+    return {};
+  }
+
+ private:
+  uint64_t each_ = 0;
+  std::map<std::string, uint64_t> sums_;
+};
 
 }  // namespace
 
@@ -47,6 +74,7 @@ std::map<std::string, Tenant> Tenants::by_name(std::vector<Tenant> configured) c
   }
   std::map<std::string, Tenant> tenants;
   for (Tenant& tenant : configured) {
+    find_gpus(tenant);
     std::string name = tenant.name;
     tenants.emplace(std::move(name), std::move(tenant));
   }
@@ -67,10 +95,14 @@ Result<void> Tenants::set_quota(const std::string& name, const quota::Quota& quo
   if (found == tenants_.end()) return Error{ErrorCode::unavailable, "there is no tenant '" + name + "'"};
   if (auto checked = check_quota(quota); !checked) return checked;
   Tenant& tenant = found->second;
-  uint32_t partitions = quota.mode == quota::Mode::partition ? quota.compute_percent : 0;
-  for (const auto& [other, percent] : partitions_of(tenants_)) partitions += other == name ? 0 : percent;
-  if (quota.mode == quota::Mode::partition && partitions > 100) return too_much(partitions);
   if (tenant.quota == quota) return {};
+  PartitionSum partitions;
+  for (const auto& [other, its] : tenants_) {
+    if (other != name) (void)partitions.add(its);
+  }
+  Tenant changed = tenant;
+  changed.quota = quota;
+  if (auto added = partitions.add(changed); !added) return added;
   configured_.emplace(name, tenant.quota);  // the first change keeps what the file says
   tenant.quota = quota;
   log::info("quota_changed", {{"tenant", name}});
@@ -90,6 +122,27 @@ void Tenants::replace(std::vector<Tenant> configured) {
       log::warning("runtime_quota_overwritten", {{"tenant", name}, {"reason", "the configuration was read again"}});
     }
     if (old == before.end() || old->second.quota != tenant.quota) tell(tenant);
+  }
+}
+
+void Tenants::find_gpus(Tenant& tenant) const {
+  if (gpus_.empty()) return;
+  for (auto& [uuid, limits] : std::exchange(tenant.named_gpus, {})) {
+    const auto found = std::find(gpus_.begin(), gpus_.end(), uuid);
+    if (found == gpus_.end()) log::warning("quota_of_unknown_gpu", {{"tenant", tenant.name}, {"gpu", uuid}});
+    else tenant.quota.gpus.insert_or_assign(static_cast<uint32_t>(found - gpus_.begin()), limits);
+  }
+  for (const auto& [gpu, limits] : tenant.quota.gpus) {
+    if (gpu >= gpus_.size()) log::warning("quota_of_unknown_gpu", {{"tenant", tenant.name}, {"gpu", gpu}});
+  }
+}
+
+void Tenants::know_gpus(std::vector<std::string> uuids) {
+  gpus_ = std::move(uuids);
+  for (auto& [name, tenant] : tenants_) {
+    const auto before = tenant.quota;
+    find_gpus(tenant);
+    if (tenant.quota != before) tell(tenant);
   }
 }
 
@@ -116,27 +169,48 @@ void Tenants::tell(const Tenant& tenant) const {
   for (const Changed& listener : listeners_) listener(tenant);
 }
 
-Result<void> check_quota(const quota::Quota& quota) {
-  if (quota.compute_percent < 1 || quota.compute_percent > 100) return wrong("compute: must be a whole number from 1 to 100");
-  if (quota.memory_bytes != 0 && quota.guaranteed_memory_bytes > quota.memory_bytes) {
+Result<void> check_share(const quota::GpuShare& share) {
+  if (share.compute_milli < 1 || share.compute_milli > quota::kWholeGpu) return wrong("compute: must be percent from 0.1 to 100, in steps of 0.1");
+  if (share.memory_bytes != 0 && share.guaranteed_memory_bytes > share.memory_bytes) {
     return wrong("guaranteed_memory: must not be more than memory");
   }
   return {};
 }
 
-std::map<std::string, uint32_t> partitions_of(const std::map<std::string, Tenant>& tenants) {
-  std::map<std::string, uint32_t> percents;
-  for (const auto& [name, tenant] : tenants) {
-    if (tenant.quota.mode == quota::Mode::partition) percents.emplace(name, tenant.quota.compute_percent);
+Result<void> check_quota(const quota::Quota& quota) {
+  if (auto checked = check_share(quota.each); !checked) return checked;
+  for (const auto& [gpu, limits] : quota.gpus) {
+    if (auto checked = check_share(quota.with(limits)); !checked) return wrong("of GPU " + std::to_string(gpu) + ": " + checked.error().message);
   }
-  return percents;
+  return {};
+}
+
+std::string gpu_uuid(std::string_view text) {
+  constexpr std::string_view kForm = "gpu-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+  if (text.size() != kForm.size()) return "";
+  std::string uuid(text);
+  for (size_t i = 0; i < uuid.size(); ++i) {
+    uuid[i] = static_cast<char>(std::tolower(static_cast<unsigned char>(uuid[i])));
+    if (kForm[i] == 'x' ? !std::isxdigit(static_cast<unsigned char>(uuid[i])) : uuid[i] != kForm[i]) return "";
+  }
+  return "GPU" + uuid.substr(3);
+}
+
+std::map<std::string, quota::Partitions::Wish> partitions_of(const std::map<std::string, Tenant>& tenants) {
+  std::map<std::string, quota::Partitions::Wish> wishes;
+  for (const auto& [name, tenant] : tenants) {
+    if (tenant.quota.mode != quota::Mode::partition) continue;
+    auto& wish = wishes[name];
+    for (uint32_t gpu = 0; gpu < wish.size(); ++gpu) wish[gpu] = tenant.quota.of(gpu).compute_milli;
+  }
+  return wishes;
 }
 
 Result<void> check_tenants(const std::vector<Tenant>& tenants) {
   std::set<std::string> names, certificates;
   std::set<TokenHash> tokens;
   std::set<uid_t> users;
-  uint64_t partitions = 0;
+  PartitionSum partitions;
   const auto shows = [](const Tenant& tenant) { return tenant.has_credentials(); };
   const bool any_shows = std::any_of(tenants.begin(), tenants.end(), shows);
   for (const Tenant& tenant : tenants) {
@@ -145,9 +219,14 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
     }
     const std::string place = "tenant '" + tenant.name + "': ";
     if (!names.insert(tenant.name).second) return wrong(place + "there are two of that name");
-    if (auto checked = check_quota(tenant.quota); !checked) return wrong(place + "quota." + checked.error().message);
-    if (tenant.quota.mode == quota::Mode::partition) partitions += tenant.quota.compute_percent;
-    if (partitions > 100) return wrong(place + "quota." + too_much(partitions).message);
+    if (auto checked = check_share(tenant.quota.each); !checked) return wrong(place + "quota." + checked.error().message);
+    for (const auto& [gpu, limits] : tenant.quota.gpus) {
+      if (auto checked = check_share(tenant.quota.with(limits)); !checked) return wrong(place + "gpu." + std::to_string(gpu) + "." + checked.error().message);
+    }
+    for (const auto& [gpu, limits] : tenant.named_gpus) {
+      if (auto checked = check_share(tenant.quota.with(limits)); !checked) return wrong(place + "gpu." + gpu + "." + checked.error().message);
+    }
+    if (auto added = partitions.add(tenant); !added) return wrong(place + "quota." + added.error().message);
     if (any_shows && !shows(tenant)) {
       return wrong(place + "has no tokens, certificates or users although another tenant has: nobody could be this one; make a token with "
                            "poold --make-token");

@@ -1,5 +1,8 @@
 // The tenants that poold knows, and the one place where a tenant's quota changes. poold's one thread.
 //
+// A configuration may name GPUs by UUID before poold knows which it has: these limits hold from know_gpus() on, which comes before
+// the first session.
+//
 // Without configured tenants there is one, kDefaultTenant, without limits and without credentials, unless leases alone are
 // served.
 #pragma once
@@ -9,6 +12,7 @@
 #include <vector>
 
 #include "protocol/wire/result.h"
+#include "server/quota/partitions.h"
 #include "server/tenants/tenant.h"
 
 namespace gpupool::server {
@@ -38,6 +42,9 @@ class Tenants {
   // changed is overwritten, and logged. A tenant that is gone gets no new sessions; its running ones keep their limits.
   void replace(std::vector<Tenant> configured);
 
+  // The host's, in their order, as nvidia-smi prints them. Limits of others are logged and hold for none.
+  void know_gpus(std::vector<std::string> uuids);
+
   // A lease's tenant, with its name, quota and GPUs; replace() leaves it alone. New, or with another quota than before.
   void put_lease(Tenant tenant);
   void remove_lease(const std::string& name);
@@ -50,18 +57,23 @@ class Tenants {
  private:
   std::map<std::string, Tenant> by_name(std::vector<Tenant> configured) const;
   void tell(const Tenant& tenant) const;
+  void find_gpus(Tenant& tenant) const;
 
   const Without without_;
   std::map<std::string, Tenant> tenants_;            // by name
   std::map<std::string, quota::Quota> configured_;   // what set_quota() has changed since, as it was
+  std::vector<std::string> gpus_;                    // UUIDs; none: not known yet
   std::vector<Changed> listeners_;
   std::vector<std::function<void(const std::string&)>> removal_listeners_;
 };
 
-// Why this quota makes no sense, if it does not.
+// Why this makes no sense, if it does not.
+Result<void> check_share(const quota::GpuShare& share);
 Result<void> check_quota(const quota::Quota& quota);
-// The tenants with SM partitions, and how many percent of each GPU they have.
-std::map<std::string, uint32_t> partitions_of(const std::map<std::string, Tenant>& tenants);
+// "GPU-" and 36 characters, with small letters; empty: the text is no UUID.
+std::string gpu_uuid(std::string_view text);
+// The tenants with SM partitions, and how much of each GPU they have.
+std::map<std::string, quota::Partitions::Wish> partitions_of(const std::map<std::string, Tenant>& tenants);
 // Names that can be logged and typed, none twice; quotas; no token, certificate or user twice; all tenants have some, or none has.
 Result<void> check_tenants(const std::vector<Tenant>& tenants);
 

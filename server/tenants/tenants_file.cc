@@ -3,6 +3,8 @@
 #include <pwd.h>
 
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -60,10 +62,33 @@ constexpr std::pair<std::string_view, quota::Priority> kPriorities[] = {{"best-e
                                                                         {"normal", quota::Priority::normal},
                                                                         {"latency-critical", quota::Priority::latency_critical}};
 
+Result<void> to_compute(const toml::node& node, uint32_t& out) {
+  char text[32];
+  char* end = text;
+  if (const auto value = node.value<double>(); node.is_number() && value && std::abs(*value) < 1000) {
+    const auto written = std::to_chars(text, std::end(text), *value, std::chars_format::fixed);  // as short as the file has it
+    if (written.ec == std::errc()) end = written.ptr;
+  }
+  const auto milli = parse_compute({text, end});
+  if (!milli) return milli.error();
+  out = *milli;
+  return {};
+}
+
+// What a GPU's limits and a quota have alike; nullopt: another key.
+std::optional<Result<void>> read_share(std::string_view key, const toml::node& node, quota::GpuLimits& out) {
+  if (key == "memory") return to_bytes(node, parse_size, out.memory_bytes.emplace());
+  if (key == "guaranteed_memory") return to_bytes(node, parse_size, out.guaranteed_memory_bytes.emplace());
+  if (key == "compute") return to_compute(node, out.compute_milli.emplace());
+  return std::nullopt;
+}
+
 Result<void> read_limit(std::string_view key, const toml::node& node, quota::Quota& quota) {
-  if (key == "memory") return to_bytes(node, parse_size, quota.memory_bytes);
-  if (key == "guaranteed_memory") return to_bytes(node, parse_size, quota.guaranteed_memory_bytes);
-  if (key == "compute") return to_count(node, quota.compute_percent);
+  quota::GpuLimits each;
+  if (const auto read = read_share(key, node, each)) {
+    quota.each = quota.with(each);
+    return *read;
+  }
   if (key == "mode") return to_choice(node, kModes, quota.mode);
   if (key == "priority") return to_choice(node, kPriorities, quota.priority);
   if (key == "bandwidth_to_device") return to_bytes(node, parse_rate, quota.to_device_bytes_per_second);
@@ -82,7 +107,33 @@ Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
   for (const auto& [key, value] : *table) {
     if (auto read = read_limit(key.str(), value, quota); !read) return wrong(key.str(), read.error());
   }
-  return check_quota(quota);
+  return check_share(quota.each);
+}
+
+// [tenant.gpu.0] or [tenant.gpu.GPU-...]: where a GPU is another than each.
+Result<void> read_gpus(const toml::node& node, Tenant& tenant) {
+  const toml::table* const table = node.as_table();
+  if (!table) return wrong("must be a table; write [tenant.gpu.0]");
+  for (const auto& [name, entry] : *table) {
+    const std::string_view text = name.str();
+    quota::GpuLimits limits;
+    const toml::table* const its = entry.as_table();
+    if (!its) return wrong(text, wrong("must be a table; write [tenant.gpu." + std::string(text) + "]"));
+    for (const auto& [key, value] : *its) {
+      const auto read = read_share(key.str(), value, limits).value_or(wrong("unknown key; a GPU has memory, guaranteed_memory, compute"));
+      if (!read) return wrong(std::string(text) + "." + std::string(key.str()), read.error());
+    }
+    uint32_t number = 0;
+    const auto digits = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (digits.ec == std::errc() && digits.ptr == text.data() + text.size() && number < quota::kMostGpus) {
+      tenant.quota.gpus[number] = limits;
+    } else if (const std::string uuid = gpu_uuid(text); !uuid.empty()) {
+      tenant.named_gpus[uuid] = limits;
+    } else {
+      return wrong(text, wrong("must be a GPU's number from 0 to " + std::to_string(quota::kMostGpus - 1) + ", or its UUID as pool-admin gpus shows it"));
+    }
+  }
+  return {};
 }
 
 // `add` takes one entry and says whether it fits.
@@ -130,7 +181,8 @@ Result<void> read_key(std::string_view key, const toml::node& node, Tenant& tena
   if (key == "certificates") return read_list(node, [&](const toml::node& entry) { return add_certificate(entry, tenant); });
   if (key == "users") return read_list(node, [&](const toml::node& entry) { return add_user(entry, tenant); });
   if (key == "quota") return read_quota(node, tenant.quota);
-  return wrong("unknown key; a tenant has name, tokens, certificates, users, quota");
+  if (key == "gpu") return read_gpus(node, tenant);
+  return wrong("unknown key; a tenant has name, tokens, certificates, users, quota, gpu");
 }
 
 Result<Tenant> read_tenant(const toml::node& node, const quota::Quota& usual) {
@@ -143,7 +195,7 @@ Result<Tenant> read_tenant(const toml::node& node, const quota::Quota& usual) {
   tenant.name = *name;
   for (const auto& [key, value] : *table) {
     if (auto read = read_key(key.str(), value, tenant); !read) {
-      return wrong("tenant '" + *name + "': " + std::string(key.str()) + (key.str() == "quota" && value.is_table() ? "." : ": ") + read.error().message);
+      return wrong("tenant '" + *name + "': " + std::string(key.str()) + ((key.str() == "quota" || key.str() == "gpu") && value.is_table() ? "." : ": ") + read.error().message);
     }
   }
   return tenant;

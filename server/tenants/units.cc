@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "server/quota/quota.h"
+
 namespace gpupool::server {
 namespace {
 
@@ -65,6 +67,23 @@ Result<uint64_t> parse_rate(std::string_view text) {
   if (size.ends_with("/s")) size.remove_suffix(2);
   if (!parse(size, bytes)) return not_one(text, "rate", "1GB/s, 250MiB/s or 125000000 (bytes per second)");
   return bytes;
+}
+
+Result<uint32_t> parse_compute(std::string_view text) {
+  uint64_t whole = 0, tenths = 0;
+  size_t digits = 0;
+  std::string_view rest = text;
+  const bool good = take_number(rest, whole, digits) && whole <= 100 &&
+                    (rest.empty() || (rest.starts_with('.') && (rest.remove_prefix(1), take_number(rest, tenths, digits)) && digits == 1 && rest.empty()));
+  const uint64_t milli = 10 * whole + tenths;
+  if (!good || milli < 1 || milli > quota::kWholeGpu) {
+    return Error{ErrorCode::invalid, "must be percent from 0.1 to 100, in steps of 0.1"};
+  }
+  return static_cast<uint32_t>(milli);
+}
+
+std::string percent_text(uint64_t milli) {
+  return std::to_string(milli / 10) + (milli % 10 == 0 ? "" : "." + std::to_string(milli % 10));
 }
 
 std::string size_text(uint64_t bytes) {

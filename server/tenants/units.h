@@ -1,4 +1,4 @@
-// Sizes and rates as people write them: "8GiB", "1.5GB", "4096", "1GB/s".
+// Sizes, rates and parts of a GPU as people write them: "8GiB", "1.5GB", "4096", "1GB/s", "12.5".
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,5 +13,9 @@ Result<uint64_t> parse_size(std::string_view text);
 Result<uint64_t> parse_rate(std::string_view text);  // bytes per second
 // The shortest of them that says exactly this: "8GiB", "1500MB", "4097".
 std::string size_text(uint64_t bytes);
+
+// Percent with at most one digit behind the point, from 0.1 to 100; as thousandths.
+Result<uint32_t> parse_compute(std::string_view text);
+std::string percent_text(uint64_t milli);  // "25", "12.5"
 
 }  // namespace gpupool::server

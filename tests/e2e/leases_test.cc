@@ -1,6 +1,6 @@
 // Programs that show a lease: they see its GPUs and no others, within its limits.
 #include "protocol/cuda/handles.h"
-#include "tests/e2e/pool.h"
+#include "tests/e2e/shared_pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/lease_maker.h"
 #include "tests/support/raw_client.h"
@@ -80,6 +80,33 @@ TEST_CASE("memory is the lease's and no more") {
   const Finished app = run_patiently({driver_app(), "quota_every_way", "32"}, pool.through({{"GPUPOOL_TOKEN", maker.token(maker.lease({gpus[1]}, 1000, 64u << 20))}}));
   INFO(app.output);
   CHECK(app.status == 0);
+}
+
+TEST_CASE("a lease may have another share of each GPU") {
+  LeaseMaker maker;
+  Pool pool(kFourDevices, maker.options());
+  const Lines gpus = gpus_of(pool);
+  lease::Lease lease = maker.lease({gpus[2], gpus[0]}, 600, 64u << 20);
+  lease.mutable_shares(1)->set_compute_milli(45);
+  lease.mutable_shares(1)->set_memory_bytes(32u << 20);
+  lease.set_mode(lease::HARD);
+  const std::string token = maker.token(lease);
+  const Finished app = run_patiently({driver_app(), "quota_of_each_device", "32", "16"}, pool.through({{"GPUPOOL_TOKEN", token}}));
+  INFO(app.output);
+  CHECK(app.status == 0);
+
+  const auto work_on = [&](const char* device) {
+    Process working({driver_app(), "keep_busy", "2500", "300000"}, pool.through({{"GPUPOOL_TOKEN", token}, {"CUDA_VISIBLE_DEVICES", device}}));
+    return done(working);
+  };
+  const double few = work_on("1");
+  CHECK(work_on("0") > 3 * few);
+
+  const Finished shown = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "gpus"});
+  INFO(shown.output);
+  CHECK(has(shown.output, " 60 % "));
+  CHECK(has(shown.output, " 4.5 % "));
+  CHECK(has(pool.poold().log(), "quota_compute=60 quota_gpus=\"0: memory 33554432 compute 4.5\""));
 }
 
 TEST_CASE("programs without a lease are told what this server serves") {

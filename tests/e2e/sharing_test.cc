@@ -58,6 +58,24 @@ TEST_CASE("a hard limit holds and its end is felt at once") {
   CHECK(done(*free) > 3 * few);
 }
 
+TEST_CASE("a hard limit of one GPU alone holds there and is lifted while a program works") {
+  SharedPool pool({"compute = 80\nmode = \"hard\"\n[tenant.gpu.1]\ncompute = 5.5"}, {{"SOFTGPU_DEVICES", "2"}});
+  const auto work_on = [&](const char* device) {
+    Environment environment = pool.of(1);
+    environment["CUDA_VISIBLE_DEVICES"] = device;
+    auto process = std::make_unique<Process>(std::vector<std::string>{driver_app(), "keep_busy", "2500", kKernel}, environment);
+    REQUIRE(process->await_output("working", kLongPatience));
+    return process;
+  };
+  const double few = done(*work_on("1")), many = done(*work_on("0"));
+  CHECK(many > 3 * few);
+  const auto lifted = work_on("1");
+  const Finished changed = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "quota", "set", "t1", "--gpu", "1", "default"});
+  INFO(changed.output);
+  REQUIRE(changed.status == 0);
+  CHECK(done(*lifted) > 3 * few);
+}
+
 TEST_CASE("a limit that is lifted lets go of a program that waits for its turn") {
   SharedPool pool({"compute = 1\nmode = \"hard\""});
   const auto limited = pool.start(1, {"keep_busy", kForever, kLongKernel});

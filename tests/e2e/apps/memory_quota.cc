@@ -100,6 +100,28 @@ SCENARIO(quota_every_way) {
   }
 }
 
+// [granules of each device's quota]: one after the other is filled, and stays full.
+SCENARIO(quota_of_each_device) {
+  std::vector<CUdeviceptr> full;
+  for (size_t ordinal = 0; ordinal < arguments.size(); ++ordinal) {
+    Device device(static_cast<int>(ordinal));
+    const size_t bytes = std::stoul(arguments[ordinal]) * kGranule;
+    size_t total = 0, free = 0;
+    OK(cuDeviceTotalMem(&total, device.device));
+    EXPECT(total == bytes);
+    OK(cuMemGetInfo(&free, &total));
+    EXPECT(total == bytes && free == bytes);
+    CUdeviceptr none = 0;
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&none, bytes + kGranule));
+    OK(cuMemAlloc(&full.emplace_back(), bytes - kGranule));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&none, 2 * kGranule));
+    OK(cuMemAlloc(&full.emplace_back(), kGranule));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&none, 1));
+    EXPECT(free_bytes() == 0);
+  }
+  for (const CUdeviceptr memory : full) OK(cuMemFree(memory));
+}
+
 // Small ones share granules, and fill them.
 SCENARIO(quota_small_allocations) {
   Device device;

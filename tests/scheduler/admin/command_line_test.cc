@@ -136,6 +136,32 @@ TEST_CASE("quotas are shown and changed, and what is wrong with a change is told
   CHECK(json_of(poold, {"quota", "show"})["default"]["compute_percent"] == 25);
 }
 
+TEST_CASE("a GPU's share is changed by its number or its UUID, and put back") {
+  PooldProcess poold(kDevice);
+  const std::string uuid = json_of(poold, {"gpus"})[1]["uuid"];
+  json_of(poold, {"quota", "set", "default", "memory=8GiB", "compute=50"});
+  const Json set = json_of(poold, {"quota", "set", "default", "--gpu", uuid, "compute=12.5"})["default"];
+  CHECK(set["compute_percent"] == 50);
+  REQUIRE(set["gpus"].size() == 1);
+  CHECK(set["gpus"][0]["gpu"] == 1);
+  CHECK(set["gpus"][0]["compute_percent"] == 12.5);
+  CHECK(set["gpus"][0]["memory_bytes"] == 8ull << 30);  // as of each
+  CHECK(json_of(poold, {"quota", "set", "default", "memory=4GiB"})["default"]["gpus"][0]["memory_bytes"] == 4ull << 30);
+  CHECK(json_of(poold, {"gpus"})[0]["compute_sold_percent"] == 50);
+  CHECK(json_of(poold, {"gpus"})[1]["compute_sold_percent"] == 12.5);
+  CHECK(has(pool_admin(poold, {"quota", "show"}).output, "of GPU 1"));
+  CHECK(json_of(poold, {"quota", "set", "default", "--gpu", "1", "default", "memory=1GiB"})["default"]["gpus"][0]["compute_percent"] == 50);
+  CHECK(json_of(poold, {"quota", "set", "default", "--gpu", "1", "default"})["default"]["gpus"].empty());
+
+  CHECK(pool_admin(poold, {"quota", "set", "default", "default"}).status == 2);
+  const Finished none = pool_admin(poold, {"quota", "set", "default", "--gpu", "2", "compute=5"});
+  CHECK(none.status == 1);
+  CHECK(has(none.output, "no GPU '2'"));
+  const Finished not_its = pool_admin(poold, {"quota", "set", "default", "--gpu", "0", "sessions=5"});
+  CHECK(not_its.status == 1);
+  CHECK(has(not_its.output, "of one GPU alone"));
+}
+
 TEST_CASE("sessions are killed with a reason") {
   PooldProcess poold(kDevice);
   RawClient program(poold.endpoint());

@@ -17,11 +17,11 @@ std::string error_of(const std::vector<std::string>& words) {
 }  // namespace
 
 TEST_CASE("quota words become changes, and only what they name") {
-  const auto quota = read_quota_words({"memory=8GiB", "compute=25%", "mode=hard", "priority=best-effort", "bandwidth-to-device=1GB/s",
+  const auto quota = read_quota_words({"memory=8GiB", "compute=12.5%", "mode=hard", "priority=best-effort", "bandwidth-to-device=1GB/s",
                                        "bandwidth_to_host=unlimited", "sessions=4", "queued-bytes=64MiB", "streams=unlimited"});
   REQUIRE(quota);
   CHECK(quota->memory_bytes() == 8ull << 30);
-  CHECK(quota->compute_percent() == 25);
+  CHECK(quota->compute_milli() == 125);
   CHECK(quota->mode() == Quota::HARD);
   CHECK(quota->priority() == Quota::BEST_EFFORT);
   CHECK(quota->to_device_bytes_per_second() == 1'000'000'000);
@@ -36,7 +36,7 @@ TEST_CASE("quota words become changes, and only what they name") {
 }
 
 TEST_CASE("quota words that make no sense are errors that name the word") {
-  for (const char* word : {"memory", "memory=", "memory=many", "memory=-1", "compute=0", "compute=101", "compute=ten", "mode=soft",
+  for (const char* word : {"memory", "memory=", "memory=many", "memory=-1", "compute=0", "compute=100.1", "compute=ten", "compute=1.25", "compute=1.", "compute=-1", "mode=soft",
                            "priority=high", "sessions=-1", "sessions=1.5", "sessions=99999999999", "bandwidth-to-host=fast", "=5"}) {
     INFO(word);
     const std::string key = std::string(word).substr(0, std::string(word).find('='));
@@ -87,14 +87,33 @@ TEST_CASE("sizes and times are written for people") {
 
 TEST_CASE("a quota's limits that are none are null in JSON") {
   Quota quota;
-  quota.set_compute_percent(50);
+  quota.set_compute_milli(500);
   quota.set_memory_bytes(4096);
   const Json json = json_of(quota);
   CHECK(json["memory_bytes"] == 4096);
   CHECK(json["streams"].is_null());
+  CHECK(json["compute_percent"].dump() == "50");
+  CHECK(json["gpus"].empty());
   CHECK(json["mode"] == "elastic");
   quota.set_mode(Quota::PARTITION);
   CHECK(json_of(quota)["mode"] == "partition");
+}
+
+TEST_CASE("shares of single GPUs are shown beside those of each") {
+  google::protobuf::RepeatedPtrField<Tenant> tenants;
+  Tenant& tenant = *tenants.Add();
+  tenant.set_name("research");
+  tenant.set_configured(true);
+  Quota& quota = *tenant.mutable_quota();
+  quota.set_compute_milli(500);
+  quota.set_memory_bytes(4ull << 30);
+  GpuQuota& other = *quota.add_gpus();
+  other.set_gpu(1);
+  other.set_compute_milli(255);
+  CHECK(tenants_text(tenants, 0).find("50 %, GPU 1: 25.5 %") != std::string::npos);
+  CHECK(tenants_text(tenants, 0).find("4.0 GiB, GPU 1: -") != std::string::npos);
+  CHECK(quotas_text(tenants, 0).find("  of GPU 1") != std::string::npos);
+  CHECK(json_of(quota)["gpus"].dump() == R"([{"gpu":1,"memory_bytes":null,"guaranteed_memory_bytes":0,"compute_percent":25.5}])");
 }
 
 TEST_CASE("a tenant's partition is shown with its multiprocessors, or that it has none") {
@@ -102,7 +121,7 @@ TEST_CASE("a tenant's partition is shown with its multiprocessors, or that it ha
   Tenant& tenant = *tenants.Add();
   tenant.set_name("research");
   tenant.set_configured(true);
-  tenant.mutable_quota()->set_compute_percent(50);
+  tenant.mutable_quota()->set_compute_milli(500);
   CHECK(tenants_text(tenants, 0).find("50 %  ") != std::string::npos);
   tenant.mutable_quota()->set_mode(Quota::PARTITION);
   CHECK(tenants_text(tenants, 0).find("50 %, no room") != std::string::npos);

@@ -16,7 +16,7 @@ admin::Snapshot snapshot() {
   gpu.set_name("a \"GPU\"\\");
   gpu.set_memory_total_bytes(8ull << 30);
   gpu.set_gpu_nanoseconds(1'500'000'000);
-  gpu.set_compute_sold_percent(150);
+  gpu.set_compute_sold_milli(1500);
   admin::Session& session = *all.add_sessions();
   session.set_number(7);
   session.set_tenant("research");
@@ -29,7 +29,7 @@ admin::Snapshot snapshot() {
   tenant.set_name("research");
   tenant.set_configured(true);
   tenant.mutable_quota()->set_memory_bytes(1u << 30);
-  tenant.mutable_quota()->set_compute_percent(25);
+  tenant.mutable_quota()->set_compute_milli(125);
   tenant.add_memory_used_bytes(4096);
   tenant.add_partition_multiprocessors(32);
   tenant.set_errors(3);
@@ -53,13 +53,32 @@ TEST_CASE("a snapshot becomes text for Prometheus, in its units") {
         "gpupool_session_memory_in_host_bytes{session=\"7\",tenant=\"research\",gpu=\"0\"} 1024",
         "gpupool_session_throttled_seconds_total{session=\"7\",tenant=\"research\",gpu=\"0\"} 0.25",
         "gpupool_tenant_memory_used_bytes{tenant=\"research\",gpu=\"0\"} 4096",
-        "gpupool_tenant_memory_quota_bytes{tenant=\"research\"} 1073741824",
+        "gpupool_tenant_memory_quota_bytes{tenant=\"research\",gpu=\"0\"} 1073741824",
         "gpupool_tenant_partition_multiprocessors{tenant=\"research\",gpu=\"0\"} 32", "gpupool_gpu_partitioned_multiprocessors{gpu=\"0\"} 0",
-        "gpupool_tenant_compute_share_ratio{tenant=\"research\"} 0.25", "gpupool_tenant_errors_total{tenant=\"research\"} 3",
+        "gpupool_tenant_compute_share_ratio{tenant=\"research\",gpu=\"0\"} 0.125", "gpupool_tenant_errors_total{tenant=\"research\"} 3",
         "# TYPE gpupool_session_calls_total counter", "# TYPE gpupool_sessions gauge"}) {
     INFO(line);
     CHECK(has_line(text, line));
   }
+}
+
+TEST_CASE("a share of one GPU is another one, and none is of GPUs that a lease does not have") {
+  admin::Snapshot all = snapshot();
+  all.add_gpus()->set_index(1);
+  all.add_gpus()->set_index(2);
+  admin::Tenant& tenant = *all.mutable_tenants(0);
+  tenant.add_gpus(0);
+  tenant.add_gpus(2);
+  admin::GpuQuota& other = *tenant.mutable_quota()->add_gpus();
+  other.set_gpu(2);
+  other.set_compute_milli(500);
+  const std::string text = metrics_text(all);
+  INFO(text);
+  CHECK(has_line(text, "gpupool_tenant_compute_share_ratio{tenant=\"research\",gpu=\"0\"} 0.125"));
+  CHECK(has_line(text, "gpupool_tenant_compute_share_ratio{tenant=\"research\",gpu=\"2\"} 0.5"));
+  CHECK(has_line(text, "gpupool_tenant_memory_quota_bytes{tenant=\"research\",gpu=\"0\"} 1073741824"));
+  CHECK(text.find("quota_bytes{tenant=\"research\",gpu=\"2\"}") == std::string::npos);  // no limit
+  CHECK(text.find("{tenant=\"research\",gpu=\"1\"}") == std::string::npos);
 }
 
 TEST_CASE("a session's metrics are gone with it") {

@@ -109,7 +109,7 @@ TEST_CASE("a poold without sessions tells of itself, its GPUs and its tenant") {
   CHECK(gpus[0].uuid().size() == 40);
   CHECK(gpus[0].memory_total_bytes() != 0);
   CHECK(gpus[0].memory_used_bytes() == 0);
-  CHECK(gpus[0].compute_sold_percent() == 100);
+  CHECK(gpus[0].compute_sold_milli() == 1000);
 
   CHECK(client.sessions().empty());
   const auto tenants = client.tenants();
@@ -175,7 +175,7 @@ TEST_CASE("a quota is changed where it is asked for, and only if it makes sense"
   AdminClient client(poold);
   admin::Quota changes;
   changes.set_memory_bytes(8ull << 30);
-  changes.set_compute_percent(25);
+  changes.set_compute_milli(250);
   changes.set_mode(admin::Quota::HARD);
   CHECK(client.set_quota("default", changes) == StatusCode::OK);
   admin::Quota more;
@@ -184,18 +184,18 @@ TEST_CASE("a quota is changed where it is asked for, and only if it makes sense"
   CHECK(client.set_quota("default", more) == StatusCode::OK);
   const admin::Quota after = client.quota("default");
   CHECK(after.memory_bytes() == 8ull << 30);
-  CHECK(after.compute_percent() == 25);
+  CHECK(after.compute_milli() == 250);
   CHECK(after.mode() == admin::Quota::HARD);
   CHECK(after.priority() == admin::Quota::LATENCY_CRITICAL);
   CHECK(after.sessions() == 1);
   CHECK(after.streams() == 0);
 
   admin::Quota wrong;
-  wrong.set_compute_percent(101);
+  wrong.set_compute_milli(1001);
   CHECK(client.set_quota("default", wrong) == StatusCode::INVALID_ARGUMENT);
-  wrong.set_compute_percent(0);
+  wrong.set_compute_milli(0);
   CHECK(client.set_quota("default", wrong) == StatusCode::INVALID_ARGUMENT);
-  wrong.clear_compute_percent();
+  wrong.clear_compute_milli();
   wrong.set_mode(static_cast<admin::Quota::Mode>(9));
   CHECK(client.set_quota("default", wrong) == StatusCode::INVALID_ARGUMENT);
   CHECK(client.set_quota("nobody", changes) == StatusCode::NOT_FOUND);

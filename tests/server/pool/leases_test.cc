@@ -92,8 +92,8 @@ TEST_CASE("a lease is a tenant of its own with the limits that it says", "[lease
   REQUIRE(tenant);
   CHECK(tenant->leased);
   CHECK(tenant->gpus == std::vector<uint32_t>{2, 0});
-  CHECK(tenant->quota.memory_bytes == 1 << 20);
-  CHECK(tenant->quota.compute_percent == 31);  // never less than what was granted
+  CHECK(tenant->quota.each == quota::GpuShare{.memory_bytes = 1 << 20, .compute_milli = 305});
+  CHECK(tenant->quota.gpus.empty());
   CHECK(tenant->quota.mode == quota::Mode::hard);
   CHECK(tenant->quota.priority == quota::Priority::latency_critical);
   CHECK(tenant->quota.to_device_bytes_per_second == 7);
@@ -107,6 +107,23 @@ TEST_CASE("a lease is a tenant of its own with the limits that it says", "[lease
   CHECK(node.tenants.find(name));
   CHECK_FALSE(server::authenticate(node.tenants, {.tenant = name}));
   CHECK_FALSE(server::authenticate(node.tenants, {}));
+}
+
+TEST_CASE("a lease may have another share of each GPU", "[leases]") {
+  Node node;
+  lease::Lease lease = node.maker.lease({gpu(3), gpu(1), gpu(0)}, 500, 4u << 20);
+  lease.mutable_shares(1)->set_compute_milli(251);
+  lease.mutable_shares(1)->set_memory_bytes(2u << 20);
+  const std::string name = node.admit(lease);
+  const quota::Quota& quota = node.tenants.find(name)->quota;
+  CHECK(quota.of(3) == quota::GpuShare{.memory_bytes = 4u << 20, .compute_milli = 500});
+  CHECK(quota.of(1) == quota::GpuShare{.memory_bytes = 2u << 20, .compute_milli = 251});
+  CHECK(quota.of(0) == quota.of(3));
+  lease.set_serial(2);  // renewed with equal ones
+  *lease.mutable_shares(1) = lease.shares(0);
+  lease.mutable_shares(1)->set_gpu_uuid(gpu(1));
+  CHECK(node.admit(lease) == name);
+  CHECK(node.tenants.find(name)->quota.of(1) == quota.of(0));
 }
 
 TEST_CASE("two leases of one tenant that begin alike are two tenants", "[leases]") {
@@ -126,15 +143,12 @@ TEST_CASE("what is no lease for this node is refused", "[leases]") {
   LeaseMaker stranger;
   CHECK_THAT(node.admit_token(stranger.token(stranger.lease({gpu(0)}))), Contains("does not know"));
   CHECK_THAT(node.admit(node.maker.lease({gpu(4)})), Contains("does not have"));
-  lease::Lease uneven = node.maker.lease({gpu(0), gpu(1)});
-  uneven.mutable_shares(1)->set_compute_milli(499);
-  CHECK_THAT(node.admit(uneven), Contains("must be equal"));
   lease::Lease booted = node.maker.lease({gpu(0)});
   booted.set_boot(kBoot);
-  CHECK(node.admit(booted) == "physics/03787878");
+  CHECK(node.admit(booted) == "physics/02787878");
   booted.set_boot(std::string(lease::kBootBytes, 'a'));
   CHECK_THAT(node.admit(booted), Contains("started again"));
-  node.session_ends("physics/03787878");
+  node.session_ends("physics/02787878");
   lease::Lease old = node.maker.lease({gpu(0)});
   node.now += kTenMinutes + lease::kClockSkew + milliseconds(1000);
   CHECK_THAT(node.admit(old), Contains("expired"));
@@ -151,7 +165,7 @@ TEST_CASE("of a renewed lease the older tokens are refused", "[leases]") {
   lease.set_serial(2);
   lease.mutable_shares(0)->set_compute_milli(700);
   CHECK(node.admit(lease) == name);
-  CHECK(node.tenants.find(name)->quota.compute_percent == 70);
+  CHECK(node.tenants.find(name)->quota.each.compute_milli == 700);
   CHECK_THAT(node.admit(first), Contains("renewed"));
   CHECK(node.admit(lease) == name);
   CHECK(node.report().at(lease.id()).serial() == 2);

@@ -96,17 +96,17 @@ class Device {
   Time now_{1s};
 };
 
-Arbiter::Share elastic(uint32_t weight) { return {weight, Mode::elastic, Priority::normal}; }
-Arbiter::Share hard(uint32_t weight) { return {weight, Mode::hard, Priority::normal}; }
-Arbiter::Share of(Priority priority) { return {100, Mode::elastic, priority}; }
+Arbiter::Share elastic(double percent) { return {static_cast<uint32_t>(std::lround(10 * percent)), Mode::elastic, Priority::normal}; }
+Arbiter::Share hard(double percent) { return {static_cast<uint32_t>(std::lround(10 * percent)), Mode::hard, Priority::normal}; }
+Arbiter::Share of(Priority priority) { return {kWholeGpu, Mode::elastic, priority}; }
 
 auto near(double wanted, double off = 1) { return Approx(wanted).margin(off).epsilon(0); }
 
 }  // namespace
 
 TEST_CASE("busy tenants get their shares") {
-  const std::vector<uint32_t> weights = GENERATE(as<std::vector<uint32_t>>{}, std::vector<uint32_t>{10, 90}, std::vector<uint32_t>{25, 75},
-                                                 std::vector<uint32_t>{50, 50}, std::vector<uint32_t>{10, 20, 30, 40});
+  const auto weights = GENERATE(as<std::vector<double>>{}, std::vector<double>{10, 90}, std::vector<double>{25, 75}, std::vector<double>{50, 50},
+                                std::vector<double>{10, 20, 30, 40}, std::vector<double>{0.5, 12.5, 87});
   const Time kernel = GENERATE(Time(100us), Time(1ms), Time(7ms));
   Arbiter arbiter;
   Device device(arbiter);
@@ -144,7 +144,7 @@ TEST_CASE("a tenant's share is divided among its sessions") {
 TEST_CASE("a hard limit holds for one that is alone, in every second") {
   Arbiter arbiter;
   Device device(arbiter);
-  const uint32_t limit = GENERATE(1u, 5u, 20u, 60u);
+  const double limit = GENERATE(0.4, 1.0, 5.0, 20.0, 60.0);
   const Time kernel = GENERATE(Time(100us), Time(1ms), Time(4ms));
   arbiter.set_share("a", hard(limit), device.now());
   device.add(1, "a", kernel);

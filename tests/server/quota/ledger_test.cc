@@ -23,7 +23,7 @@ constexpr uint64_t kGranule = 2u << 20;
 
 struct Tenant {
   explicit Tenant(uint64_t limit) { limit_to(limit); }
-  void limit_to(uint64_t bytes) { REQUIRE(accounts.set("t", {.memory_bytes = bytes})); }
+  void limit_to(uint64_t bytes) { REQUIRE(accounts.set("t", {.each = {.memory_bytes = bytes}})); }
   Accounts::Page page() { return *accounts.of("t"); }
   std::unique_ptr<Accounts::Place> place() { return std::move(*accounts.take("t")); }
   uint64_t used() {
@@ -61,6 +61,24 @@ bool eventually_at_most(Tenant& tenant, uint64_t limit) {
 }
 
 }  // namespace
+
+TEST_CASE("a limit of one GPU is another than that of the others") {
+  Tenant tenant(0);
+  const auto place = tenant.place();
+  Ledger ledger(tenant.page(), nullptr, place->slot());
+  CHECK_FALSE(ledger.limited());
+  REQUIRE(tenant.accounts.set("t", {.gpus = {{1, {.memory_bytes = 300}}}}));
+  CHECK(ledger.limited());
+  CHECK_FALSE(ledger.room(0));
+  CHECK(ledger.reserve(0, 1000));
+  CHECK_FALSE(ledger.reserve(1, 301));
+  CHECK(ledger.reserve(1, 300));
+  REQUIRE(tenant.accounts.set("t", {.each = {.memory_bytes = 1100}, .gpus = {{1, {.memory_bytes = 0}}}}));
+  CHECK(ledger.room(0)->free == 100);
+  CHECK_FALSE(ledger.room(1));  // none for this one
+  CHECK_FALSE(ledger.reserve(0, 101));
+  CHECK(ledger.reserve(1, 1000));
+}
 
 TEST_CASE("a limit holds for all sessions of a tenant together, to the byte") {
   Tenant tenant(1000);

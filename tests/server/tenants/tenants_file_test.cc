@@ -32,7 +32,7 @@ users = ["root", 4242]
 [tenant.quota]
 memory = "8GiB"
 guaranteed_memory = "1GiB"
-compute = 25
+compute = 12.5
 mode = "hard"
 priority = "latency-critical"
 bandwidth_to_device = "1GB/s"
@@ -40,6 +40,13 @@ bandwidth_to_host = 1000
 sessions = 3
 modules = 5
 queued_bytes = "64MiB"
+[tenant.gpu.0]
+compute = 0.1
+memory = "2GiB"
+[tenant.gpu.63]
+guaranteed_memory = 0
+[tenant.gpu.GPU-00112233-4455-6677-8899-AABBCCDDEEFF]
+compute = 100.0
 
 [[tenant]]
 name = "b"
@@ -53,9 +60,8 @@ certificates = ["b"]
   CHECK(hash_text(a.tokens[0]) == kHash);
   CHECK(a.certificates == std::vector<std::string>{"a.example"});
   CHECK(a.users == std::vector<uid_t>{0, 4242});
-  CHECK(a.quota == quota::Quota{.memory_bytes = 8ull << 30,
-                                .guaranteed_memory_bytes = 1ull << 30,
-                                .compute_percent = 25,
+  CHECK(a.quota == quota::Quota{.each = {.memory_bytes = 8ull << 30, .guaranteed_memory_bytes = 1ull << 30, .compute_milli = 125},
+                                .gpus = {{0, {.memory_bytes = 2ull << 30, .compute_milli = 1}}, {63, {.guaranteed_memory_bytes = 0}}},
                                 .mode = quota::Mode::hard,
                                 .priority = quota::Priority::latency_critical,
                                 .to_device_bytes_per_second = 1'000'000'000,
@@ -64,7 +70,8 @@ certificates = ["b"]
                                 .streams = 7,
                                 .modules = 5,
                                 .queued_bytes = 64u << 20});
-  CHECK((*tenants)[1].quota == quota::Quota{.memory_bytes = 2ull << 30, .streams = 7});
+  CHECK(a.named_gpus == std::map<std::string, quota::GpuLimits>{{"GPU-00112233-4455-6677-8899-aabbccddeeff", {.compute_milli = 1000}}});
+  CHECK((*tenants)[1].quota == quota::Quota{.each = {.memory_bytes = 2ull << 30}, .streams = 7});
 }
 
 TEST_CASE("without tenants the default quota is the default tenant's") {
@@ -73,7 +80,7 @@ TEST_CASE("without tenants the default quota is the default tenant's") {
   REQUIRE(tenants);
   REQUIRE(tenants->size() == 1);
   CHECK(tenants->front().name == "default");
-  CHECK(tenants->front().quota.compute_percent == 50);
+  CHECK(tenants->front().quota.each.compute_milli == 500);
 }
 
 TEST_CASE("every mistake names its key and says what is right") {
@@ -93,8 +100,19 @@ TEST_CASE("every mistake names its key and says what is right") {
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\nmemory = 1.5", "tenant 'a': quota.memory: '' is no size"},
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\nmemory = -1", "tenant 'a': quota.memory: '-1' is no size"},
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\nbandwidth_to_host = '1GB/h'", "quota.bandwidth_to_host: '1GB/h' is no rate"},
-      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 0", "tenant 'a': quota.compute: must be a whole number from 1 to 100"},
-      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 101", "quota.compute: must be a whole number from 1 to 100"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 0", "tenant 'a': quota.compute: must be percent from 0.1 to 100, in steps of 0.1"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 101", "quota.compute: must be percent"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 12.25", "quota.compute: must be percent"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = '5'", "quota.compute: must be percent"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 1e-300", "quota.compute: must be percent"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = nan", "quota.compute: must be percent"},
+      {"[[tenant]]\nname = 'a'\ngpu = 1", "tenant 'a': gpu: must be a table; write [tenant.gpu.0]"},
+      {"[[tenant]]\nname = 'a'\n[tenant.gpu]\n0 = 1", "tenant 'a': gpu.0: must be a table"},
+      {"[[tenant]]\nname = 'a'\n[tenant.gpu.64]", "tenant 'a': gpu.64: must be a GPU's number from 0 to 63, or its UUID"},
+      {"[[tenant]]\nname = 'a'\n[tenant.gpu.GPU-1]", "tenant 'a': gpu.GPU-1: must be a GPU's number"},
+      {"[[tenant]]\nname = 'a'\n[tenant.gpu.1]\nsessions = 1", "tenant 'a': gpu.1.sessions: unknown key; a GPU has memory"},
+      {"[[tenant]]\nname = 'a'\n[tenant.gpu.1]\ncompute = 0", "tenant 'a': gpu.1.compute: must be percent"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\nguaranteed_memory = 2\n[tenant.gpu.1]\nmemory = 1", "tenant 'a': gpu.1.guaranteed_memory: must not be more than memory"},
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\nmode = 'soft'", "quota.mode: must be one of elastic, hard, partition"},
       {"[default_quota]\nmode = 'partition'\ncompute = 40\n[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\n[[tenant]]\nname = 'c'",
        "tenant 'c': quota.compute: the tenants' partitions would be 120 % of each GPU"},
