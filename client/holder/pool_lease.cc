@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -37,11 +38,10 @@ constexpr const char* kHelp =
     "  --version     print the version\n"
     "  --help        print this text\n";
 
+// Any thread. Once it is removed it is not written any more.
 class LeaseFile {
  public:
-  ~LeaseFile() {
-    if (!path_.empty()) ::unlink(path_.c_str());
-  }
+  ~LeaseFile() { remove(); }
   Result<void> make() {
     const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
     for (const char* const folder : {runtime ? runtime : "", "/tmp"}) {
@@ -54,9 +54,22 @@ class LeaseFile {
     }
     return Error{ErrorCode::unavailable, std::string("cannot make a file in /tmp: ") + std::strerror(errno)};
   }
-  const std::string& path() const { return path_; }
+  Result<void> write(const std::vector<client::LeasedServer>& servers) {
+    const std::lock_guard lock(mutex_);
+    return path_.empty() ? Result<void>() : client::write_lease_file(path_, servers);
+  }
+  void remove() {
+    const std::lock_guard lock(mutex_);
+    if (!path_.empty()) ::unlink(path_.c_str());
+    path_.clear();
+  }
+  std::string path() const {
+    const std::lock_guard lock(mutex_);
+    return path_;
+  }
 
  private:
+  mutable std::mutex mutex_;
   std::string path_;
 };
 
@@ -101,7 +114,7 @@ int hold(holder::PoolAddress address, int process, int signals) {
   const auto granted = [&](const pool::Granted& grant) -> Result<void> {
     const auto servers = servers_of(grant);
     if (!servers) return servers.error();
-    if (auto written = write_lease_file(file.path(), *servers); !written) return written;
+    if (auto written = file.write(*servers); !written) return written;
     granted_once = true;
     answer("granted " + file.path());
     return {};
@@ -110,13 +123,14 @@ int hold(holder::PoolAddress address, int process, int signals) {
                         [](const std::string& line) { client::complain("%s", one_line(line).c_str()); });
   std::thread watcher([&] {
     await_end(process, signals);
+    file.remove();  // the alarm leaves no time for it
     ::alarm(kFarewellSeconds);
     holder.stop();
   });
   const Result<void> ended = holder.run();
   if (!ended && granted_once) {
     client::complain("%s", one_line(ended.error().message).c_str());
-    (void)client::write_lease_file(file.path(), {});  // whoever starts now is told
+    (void)file.write({});  // whoever starts now is told
   }
   if (!granted_once) answer("refused " + one_line(ended ? "pool-lease was ended" : ended.error().message));
   if (!granted_once) ::kill(::getpid(), SIGTERM);  // the watcher has nothing to wait for

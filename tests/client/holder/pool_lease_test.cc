@@ -93,6 +93,19 @@ TEST_CASE("a program gets the servers of its lease, and the lease is given back 
   CHECK(shown == "Bearer the-token");
 }
 
+TEST_CASE("a scheduler that does not take the lease back is not waited for long, and nothing is left") {
+  const Home home;
+  const auto scheduler = std::make_unique<FakeScheduler>([](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
+    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "token"}}));
+    while (!context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return grpc::Status::CANCELLED;
+  });
+  Process app({program_path("pool-run"), "--server", url(*scheduler), "--", "true"}, home.with());
+  CHECK(app.wait() == 0);
+  CHECK(app.await_end_of_output());  // pool-lease has gone
+  CHECK(home.is_empty());
+}
+
 TEST_CASE("who is interrupted while it waits gives its place back") {
   const Home home;
   std::unique_ptr<FakeScheduler> scheduler;
