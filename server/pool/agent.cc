@@ -215,7 +215,7 @@ void Agent::set_report_timer() {
 
 void Agent::attended(const pool::NodeOrders& orders) {
   if (!std::exchange(attended_, true)) {
-    log::info("scheduler_attends", {{"scheduler", address_}, {"node", options_.name}});
+    log::info("scheduler_attends", {{"scheduler", address_}, {"node", options_.name}, {"boot", lease::hexadecimal(leases_.boot())}});
     since_ = Clock::now();
     away_because_.clear();
     told_away_ = false;

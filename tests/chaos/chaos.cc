@@ -1,0 +1,224 @@
+#include "tests/chaos/chaos.h"
+
+#include <grpcpp/grpcpp.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+#include "tests/e2e/pool.h"
+#include "tests/support/poold_process.h"
+
+namespace gpupool::testing {
+namespace {
+
+constexpr int kFirstScheduler = 10, kFirstGpuHost = 20, kFirstClient = 40;  // addresses
+constexpr int kClients = 2;
+constexpr std::chrono::seconds kAnswer{2};
+// Rest: flapping hosts are trusted again after a minute, a lost holder's lease ends after 20 s, a machine is busy.
+constexpr std::chrono::milliseconds kRest{150'000};
+constexpr int64_t kStep = 20;
+constexpr uint32_t kHeartbeatMs = 1'000, kHoldMs = 20'000, kNodeLostMs = 30'000, kGraceMs = 1'000;
+
+void say(const std::string& text) { std::cout << text << std::endl; }
+
+std::string write_key(const std::string& folder) {
+  const Finished made = run_to_end({program_path("pool-scheduler"), "--key", folder + "/key.pem", "--store", "sqlite:" + folder + "/pool.db", "--print-public-key"});
+  if (made.status != 0) throw std::runtime_error("no key: " + made.output);
+  std::ofstream(folder + "/pool.pub") << made.output;
+  return folder + "/pool.pub";
+}
+
+}  // namespace
+
+Chaos::Chaos(const ChaosOptions& options) : options_(options), random_(options.seed) {
+  const std::string folder = folder_.path();
+  const PoolMember member{.schedulers = {Network::address(kFirstScheduler) + ":9800"}, .public_key = write_key(folder), .token_file = folder_.write("token", std::string(64, 'n') + "\n")};
+  schedulers_.push_back(std::make_unique<SchedulerMachine>("sched", kFirstScheduler, folder, std::vector<std::string>{"--store", "sqlite:" + folder + "/pool.db"}));
+  for (int i = 0; i < options_.gpu_hosts; ++i) poolds_.push_back(std::make_unique<GpuMachine>("gpu-" + std::to_string(i + 1), kFirstGpuHost + i, folder, member, ledger_));
+  for (int i = 0; i < kClients; ++i) clients_.push_back(std::make_unique<Host>("client-" + std::to_string(i + 1), kFirstClient + i));
+  jobs_ = std::make_unique<Jobs>(folder, "pool://" + member.schedulers[0] + "?insecure=1", ledger_);
+  std::vector<GpuMachine*> machines;
+  for (const auto& one : poolds_) machines.push_back(one.get());
+  audit_ = std::make_unique<Audit>(machines);
+
+  std::unique_ptr<pool::PoolAdmin::Stub> scheduler;
+  if (!eventually([&] { return (scheduler = leader()) != nullptr; })) throw std::runtime_error("no scheduler leads:\n" + schedulers_[0]->log());
+  pool::Policy policy;
+  policy.set_heartbeat_ms(kHeartbeatMs);
+  policy.set_hold_ms(kHoldMs);
+  policy.set_node_lost_ms(kNodeLostMs);
+  policy.set_grace_ms(kGraceMs);
+  grpc::ClientContext context;
+  pool::Policy now;
+  if (const auto set = scheduler->SetPolicy(&context, policy, &now); !set.ok()) throw std::runtime_error("no policy: " + set.error_message());
+  pool::ListPoolGpusReply gpus;
+  const bool all = eventually([&] {
+    grpc::ClientContext call;
+    return scheduler->ListGpus(&call, pool::ListGpusRequest(), &gpus).ok() && gpus.gpus_size() == options_.gpu_hosts * member.gpus;
+  });
+  if (!all) throw std::runtime_error("the hosts do not come: " + gpus.DebugString());
+  for (const auto& gpu : gpus.gpus()) ledger_.gpu(gpu.uuid(), gpu.memory_bytes());
+}
+
+Chaos::~Chaos() = default;
+
+std::unique_ptr<pool::PoolAdmin::Stub> Chaos::leader() {
+  for (const auto& machine : schedulers_) {
+    if (!machine->runs()) continue;
+    auto stub = pool::PoolAdmin::NewStub(grpc::CreateChannel(machine->address(), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kAnswer);
+    pool::PoolState state;
+    if (stub->GetPool(&context, {}, &state).ok() && state.leader()) return stub;
+  }
+  return nullptr;
+}
+
+void Chaos::wrong(const std::string& what) {
+  say("WRONG: " + what);
+  wrong_.push_back(what);
+}
+
+// What is known now, read from where it stands.
+void Chaos::look() {
+  const auto expect_alive = [&](Daemon& daemon) {
+    if (!daemon.died()) return;
+    daemon.await_end();
+    wrong("a daemon of " + daemon.host().name() + " has ended by itself:\n" + daemon.log().substr(daemon.log().size() - std::min<size_t>(daemon.log().size(), 2'000)));
+  };
+  for (const auto& machine : schedulers_) expect_alive(*machine);
+  for (const auto& machine : poolds_) expect_alive(*machine);
+  for (const auto& machine : schedulers_) machine->read_log();
+  for (const auto& machine : poolds_) {
+    machine->read_log();
+    if (machine->runs() && machine->attended() != 0 && recovering_.erase(machine.get()) > 0) troubles_.end(machine->host().name(), time_of_day());
+  }
+  jobs_->look();
+  if (scheduler_was_lost_) check_leases();
+}
+
+// The leases whose holders are there: whoever leads next knows them.
+void Chaos::note_leases() {
+  look();
+  for (const auto& job : jobs_->running()) {
+    if (!job->lease.empty() && !job->hit && !job->may_be_preempted) leases_before_[job->lease] = job->number;
+  }
+}
+
+void Chaos::check_leases() {
+  const auto scheduler = leader();
+  if (!scheduler) return;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kAnswer);
+  pool::ListLeasesReply known;
+  if (!scheduler->ListLeases(&context, {}, &known).ok()) return;
+  scheduler_was_lost_ = false;
+  for (const auto& lease : known.leases()) leases_before_.erase(lease.id());
+  jobs_->look();
+  for (const auto& job : jobs_->running()) {
+    const auto lost = leases_before_.find(job->lease);
+    if (lost == leases_before_.end() || job->hit) continue;
+    bool excused = troubles_.of_host(job->client->name(), job->started, time_of_day());
+    for (const std::string& node : job->nodes) excused = excused || troubles_.of_host(node, job->started, time_of_day());
+    if (!excused) wrong("the scheduler has lost lease " + job->lease + " of job " + std::to_string(job->number));
+  }
+  leases_before_.clear();
+}
+
+void Chaos::do_what_is_due() {
+  const int64_t now = time_of_day();
+  std::vector<Due> ripe;
+  std::partition_copy(due_.begin(), due_.end(), std::back_inserter(ripe), due_.begin(), [&](const Due& one) { return one.at <= now; });
+  due_.resize(due_.size() - ripe.size());
+  for (const Due& one : ripe) one.what();
+}
+
+// All that was broken is whole again.
+void Chaos::heal() {
+  while (!due_.empty()) {
+    std::vector<Due> all = std::exchange(due_, {});
+    std::sort(all.begin(), all.end(), [](const Due& a, const Due& b) { return a.at < b.at; });
+    for (const Due& one : all) one.what();
+  }
+}
+
+void Chaos::keep_busy() {
+  if (static_cast<int>(jobs_->running().size()) >= options_.jobs) return;
+  std::vector<const Host*> on;
+  for (const auto& host : clients_) {
+    if (host->is_on()) on.push_back(host.get());
+  }
+  const Wish wish = some_wish(random_, driver_app());
+  if (!on.empty()) jobs_->start(*on[pick(on.size())], wish);
+}
+
+// The pool lives on for so long.
+void Chaos::pass(int64_t time) {
+  const int64_t end = time_of_day() + time;
+  do {
+    do_what_is_due();
+    look();
+    keep_busy();
+    std::this_thread::sleep_for(std::chrono::milliseconds(kStep));
+  } while (time_of_day() < end);
+}
+
+// Nobody disturbs it, and nobody asks for anything any more: those who wait are served, all ends well, nothing is left.
+void Chaos::quiet() {
+  const int64_t start = time_of_day();
+  heal();
+  const bool served = eventually([&] { return look(), jobs_->running().empty() || !wrong_.empty(); }, kRest);
+  if (!wrong_.empty()) return;
+  for (const auto& job : jobs_->running()) wrong("job " + std::to_string(job->number) + " (" + job->text + ") does not end:\n" + job->process->output());
+  if (!served) return;
+  take_everything();
+  if (!wrong_.empty()) return;
+  std::vector<const Host*> clients;
+  for (const auto& host : clients_) clients.push_back(host.get());
+  std::unique_ptr<pool::PoolAdmin::Stub> scheduler;
+  if (!eventually([&] { return (scheduler = leader()) != nullptr; })) return wrong("no scheduler leads");
+  for (const std::string& one : audit_->await_quiet(*scheduler, clients, kRest)) wrong("at rest " + one);
+  look();
+  if (!recovering_.empty()) wrong("a poold does not come back to the scheduler");
+  for (const std::string& one : jobs_->judge(troubles_)) wrong(one);
+  for (const std::string& file : jobs_->left_behind()) wrong("left behind: " + file);
+  for (const std::string& one : ledger_.contradictions()) wrong(one);
+  const Jobs::Tally& tally = jobs_->tally();
+  say("quiet after " + std::to_string(time_of_day() - start) + " ms: " + std::to_string(tally.right) + " programs right, " + std::to_string(tally.excused) + " failed with a reason, " +
+      std::to_string(tally.preempted) + " preempted, " + std::to_string(ledger_.leases()) + " grants, " + std::to_string(wrong_.size()) + " things wrong");
+}
+
+// One program gets every thousandth, and nearly every byte.
+void Chaos::take_everything() {
+  Wish wish;
+  wish.options = {"--gpus", std::to_string(options_.gpu_hosts * 2)};
+  wish.program = {driver_app(), "leased_work", "1", "1", "1", "85"};
+  jobs_->start(*clients_[0], wish);
+  if (!eventually([&] { return look(), jobs_->running().empty() || !wrong_.empty(); }, kRest)) wrong("the whole pool cannot be had:\n" + jobs_->running()[0]->process->output());
+}
+
+size_t Chaos::run() {
+  say("chaos: seed " + std::to_string(options_.seed) + ", " + std::to_string(options_.faults) + " faults" + (network_.can_disturb() ? "" : "; this kernel has no netem, so no packets are delayed"));
+  quiet();
+  for (int i = 1; i <= options_.faults && wrong_.empty(); ++i) {
+    inject_one();
+    pass(time_between(options_.pace_ms / 2, options_.pace_ms * 3 / 2));
+    if (i % options_.quiet_every == 0 || i == options_.faults) {
+      say(std::to_string(i) + " faults");
+      quiet();
+    }
+  }
+  for (const auto& [kind, count] : injected_) say("  " + std::to_string(count) + " x " + kind);
+  if (!wrong_.empty() && !options_.keep.empty()) {
+    std::filesystem::create_directories(options_.keep);
+    for (const auto& machine : schedulers_) std::ofstream(options_.keep + "/" + machine->host().name() + ".log") << machine->log();
+    for (const auto& machine : poolds_) std::ofstream(options_.keep + "/" + machine->host().name() + ".log") << machine->log();
+  }
+  say(wrong_.empty() ? "all is accounted for" : std::to_string(wrong_.size()) + " things are wrong");
+  return wrong_.size();
+}
+
+}  // namespace gpupool::testing

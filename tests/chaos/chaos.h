@@ -1,0 +1,124 @@
+// A pool that lives while everything in it is killed, stopped and cut off at random, by a seed; from time to time it is left in
+// peace, and then everything must be accounted for. One thread. Failures of the test itself are exceptions.
+#pragma once
+#include <functional>
+#include <map>
+#include <random>
+
+#include "tests/chaos/audit.h"
+#include "tests/chaos/jobs.h"
+
+namespace gpupool::testing {
+
+struct ChaosOptions {
+  int faults = 1000;
+  uint64_t seed = 1;
+  int pace_ms = 250;      // between two faults, on average
+  int quiet_every = 50;   // faults
+  int jobs = 5;           // at once
+  int gpu_hosts = 3;
+  bool long_ones = true;  // faults that last longer than what the pool waits for
+  std::string keep;       // folder for the logs of a run that failed
+};
+
+class Chaos {
+ public:
+  explicit Chaos(const ChaosOptions& options);
+  ~Chaos();
+  // All of it. What was wrong has been printed; the number of things.
+  size_t run();
+
+ private:
+  // Faults (faults.cc): false, nothing can be done of this kind at the moment.
+  struct Kind {
+    const char* name;
+    int weight;
+    bool (Chaos::*inject)();
+  };
+  static const std::vector<Kind>& kinds();
+  void inject_one();
+  bool kill_poold();
+  bool end_poold();
+  bool stop_poold();
+  bool stop_poold_long();
+  bool kill_worker();
+  bool stop_worker();
+  bool kill_program();
+  bool end_program();
+  bool stop_program();
+  bool kill_helper();
+  bool end_helper();
+  bool stop_helper();
+  bool kill_scheduler();
+  bool end_scheduler();
+  bool stop_scheduler();
+  bool stop_scheduler_long();
+  bool cut_link();
+  bool cut_link_long();
+  bool cut_between();
+  bool cut_one_way();
+  bool disturb_link();
+  bool lose_power_of_gpus();
+  bool lose_power_of_clients();
+  bool lose_power_of_scheduler();
+
+  // Helpers of these.
+  uint64_t pick(uint64_t below) { return random_() % below; }
+  int64_t time_between(int64_t from, int64_t to) { return from + static_cast<int64_t>(pick(static_cast<uint64_t>(to - from + 1))); }
+  template <class T>
+  T* any_of(const std::vector<T*>& all, const std::function<bool(const T&)>& fits);
+  GpuMachine* restartable_gpus();
+  GpuMachine* running_gpus();
+  SchedulerMachine* running_scheduler();
+  Host* calm_host();
+  void not_calm(const Host& host, int64_t until);
+  void later(int64_t in_ms, std::function<void()> what);
+  void lost_poold(GpuMachine& machine);
+  void lost_scheduler(SchedulerMachine& machine);
+  bool stop_for(const Host& host, pid_t pid, int64_t time);
+  bool stop_daemon(Daemon& daemon, int64_t time);
+  bool signal_helper(int number, bool hits);
+  bool signal_program(int number, bool hits);
+  pid_t helper_of(const Jobs::Job& job);
+  pid_t program_of(const Jobs::Job& job);
+
+  // The life of the pool (chaos.cc).
+  void look();
+  void do_what_is_due();
+  void heal();
+  void keep_busy();
+  void pass(int64_t time);
+  void quiet();
+  void take_everything();
+  void note_leases();
+  void check_leases();
+  void wrong(const std::string& what);
+  std::unique_ptr<pool::PoolAdmin::Stub> leader();
+
+  const ChaosOptions options_;
+  std::mt19937_64 random_;
+  TemporaryFolder folder_;
+  Network network_;
+  LeaseLedger ledger_;
+  Troubles troubles_;
+  std::vector<std::unique_ptr<SchedulerMachine>> schedulers_;
+  std::vector<std::unique_ptr<GpuMachine>> poolds_;
+  std::vector<std::unique_ptr<Host>> clients_;
+  std::unique_ptr<Jobs> jobs_;
+  std::unique_ptr<Audit> audit_;
+
+  struct Due {
+    int64_t at;
+    std::function<void()> what;
+  };
+  std::vector<Due> due_;
+  std::map<const Host*, int64_t> calm_at_;                // what nothing may fail of is done once in a while
+  std::map<const GpuMachine*, std::vector<int64_t>> starts_;
+  std::set<const GpuMachine*> recovering_;
+  std::map<std::string, int> leases_before_;              // that the next leader must know: with their jobs
+  bool scheduler_was_lost_ = false;
+  std::map<std::string, int> injected_;
+  std::vector<std::string> wrong_;
+};
+
+}  // namespace gpupool::testing

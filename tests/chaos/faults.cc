@@ -1,0 +1,374 @@
+// What is done to the pool.
+#include <signal.h>
+
+#include <algorithm>
+
+#include "tests/chaos/chaos.h"
+
+namespace gpupool::testing {
+namespace {
+
+// Nothing may fail of what is over sooner than anybody gives up: clients and poolds wait 15 s for each other, the scheduler 20 s or
+// more (chaos.cc). TCP takes as long again to notice that a link is back.
+constexpr int64_t kShortFrom = 100, kShortTo = 3'000;
+constexpr int64_t kCalm = 8'000;
+constexpr int64_t kLongFrom = 18'000, kLongTo = 24'000;
+constexpr int64_t kSchedulerLong = 34'000;  // longer than a node may be silent
+constexpr int64_t kAfterwards = 5'000;
+// A host that comes more often within a minute is fenced, as it should be.
+constexpr size_t kStartsInAMinute = 4;
+constexpr int kTries = 50;
+
+}  // namespace
+
+const std::vector<Chaos::Kind>& Chaos::kinds() {
+  static const std::vector<Kind> all{
+      {"poold killed", 6, &Chaos::kill_poold},
+      {"poold ended", 3, &Chaos::end_poold},
+      {"poold stopped", 6, &Chaos::stop_poold},
+      {"poold stopped for long", 1, &Chaos::stop_poold_long},
+      {"worker killed", 12, &Chaos::kill_worker},
+      {"worker stopped", 6, &Chaos::stop_worker},
+      {"program killed", 14, &Chaos::kill_program},
+      {"program ended", 6, &Chaos::end_program},
+      {"program stopped", 6, &Chaos::stop_program},
+      {"pool-lease killed", 5, &Chaos::kill_helper},
+      {"pool-lease ended", 5, &Chaos::end_helper},
+      {"pool-lease stopped", 5, &Chaos::stop_helper},
+      {"scheduler killed", 8, &Chaos::kill_scheduler},
+      {"scheduler ended", 3, &Chaos::end_scheduler},
+      {"scheduler stopped", 4, &Chaos::stop_scheduler},
+      {"scheduler stopped for long", 1, &Chaos::stop_scheduler_long},
+      {"link cut", 8, &Chaos::cut_link},
+      {"link cut for long", 1, &Chaos::cut_link_long},
+      {"two hosts cut off from each other", 8, &Chaos::cut_between},
+      {"packets lost one way", 4, &Chaos::cut_one_way},
+      {"link disturbed", 4, &Chaos::disturb_link},
+      {"GPU host lost power", 3, &Chaos::lose_power_of_gpus},
+      {"client host lost power", 3, &Chaos::lose_power_of_clients},
+      {"scheduler host lost power", 3, &Chaos::lose_power_of_scheduler},
+  };
+  return all;
+}
+
+void Chaos::inject_one() {
+  uint64_t weights = 0;
+  for (const Kind& kind : kinds()) weights += static_cast<uint64_t>(kind.weight);
+  for (int i = 0; i < kTries; ++i) {
+    auto left = static_cast<int64_t>(pick(weights));
+    const auto kind = std::find_if(kinds().begin(), kinds().end(), [&](const Kind& one) { return (left -= one.weight) < 0; });
+    if (!(this->*kind->inject)()) continue;
+    ++injected_[kind->name];
+    return;
+  }
+  ++injected_["nothing could be done"];
+}
+
+template <class T>
+T* Chaos::any_of(const std::vector<T*>& all, const std::function<bool(const T&)>& fits) {
+  std::vector<T*> fitting;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(fitting), [&](T* one) { return fits(*one); });
+  return fitting.empty() ? nullptr : fitting[pick(fitting.size())];
+}
+
+GpuMachine* Chaos::running_gpus() {
+  std::vector<GpuMachine*> all;
+  for (const auto& one : poolds_) all.push_back(one.get());
+  return any_of<GpuMachine>(all, [](const GpuMachine& one) { return one.runs(); });
+}
+
+GpuMachine* Chaos::restartable_gpus() {
+  std::vector<GpuMachine*> all;
+  for (const auto& one : poolds_) all.push_back(one.get());
+  const int64_t minute_ago = time_of_day() - 60'000;
+  return any_of<GpuMachine>(all, [&](const GpuMachine& one) {
+    auto& starts = starts_[&one];
+    std::erase_if(starts, [&](int64_t at) { return at < minute_ago; });
+    return one.runs() && starts.size() < kStartsInAMinute && !recovering_.contains(&one);
+  });
+}
+
+SchedulerMachine* Chaos::running_scheduler() {
+  std::vector<SchedulerMachine*> all;
+  for (const auto& one : schedulers_) all.push_back(one.get());
+  return any_of<SchedulerMachine>(all, [](const SchedulerMachine& one) { return one.runs(); });
+}
+
+Host* Chaos::calm_host() {
+  std::vector<Host*> all;
+  for (const auto& one : schedulers_) all.push_back(&one->host());
+  for (const auto& one : poolds_) all.push_back(&one->host());
+  for (const auto& one : clients_) all.push_back(one.get());
+  return any_of<Host>(all, [&](const Host& one) { return one.is_on() && calm_at_[&one] <= time_of_day(); });
+}
+
+void Chaos::not_calm(const Host& host, int64_t until) { calm_at_[&host] = std::max(calm_at_[&host], until + kCalm); }
+
+void Chaos::later(int64_t in_ms, std::function<void()> what) { due_.push_back({time_of_day() + in_ms, std::move(what)}); }
+
+// It has ended, or its machine is off: it comes back after a while.
+void Chaos::lost_poold(GpuMachine& machine) {
+  if (!machine.await_end()) throw std::runtime_error(machine.host().name() + "'s poold does not end:\n" + machine.log());
+  starts_[&machine].push_back(time_of_day());
+  later(time_between(0, 2'000), [this, &machine] {
+    if (!machine.host().is_on()) machine.host().power_on();
+    machine.start();
+    recovering_.insert(&machine);
+  });
+}
+
+bool Chaos::kill_poold() {
+  GpuMachine* const machine = restartable_gpus();
+  if (!machine) return false;
+  troubles_.begin(machine->host().name(), time_of_day());
+  machine->signal(SIGKILL);
+  lost_poold(*machine);
+  return true;
+}
+
+bool Chaos::end_poold() {
+  GpuMachine* const machine = restartable_gpus();
+  if (!machine) return false;
+  troubles_.begin(machine->host().name(), time_of_day());
+  machine->signal(SIGTERM);
+  machine->signal(SIGCONT);
+  lost_poold(*machine);
+  return true;
+}
+
+bool Chaos::stop_for(const Host& host, pid_t pid, int64_t time) {
+  const auto process = host.handle(pid);
+  if (!process || !process->signal(SIGSTOP)) return false;
+  later(time, [process] { process->signal(SIGCONT); });
+  return true;
+}
+
+bool Chaos::stop_daemon(Daemon& daemon, int64_t time) {
+  not_calm(daemon.host(), time_of_day() + time);
+  return stop_for(daemon.host(), daemon.pid(), time);
+}
+
+bool Chaos::stop_poold() {
+  GpuMachine* const machine = running_gpus();
+  return machine && calm_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, time_between(kShortFrom, kShortTo));
+}
+
+bool Chaos::stop_poold_long() {
+  GpuMachine* const machine = options_.long_ones ? running_gpus() : nullptr;
+  if (!machine || recovering_.contains(machine)) return false;
+  const std::string name = machine->host().name();
+  troubles_.begin(name, time_of_day());
+  const int64_t time = time_between(kLongFrom, kLongTo);
+  stop_daemon(*machine, time);
+  later(time + kAfterwards, [this, machine] { recovering_.insert(machine); });
+  return true;
+}
+
+bool Chaos::kill_worker() {
+  GpuMachine* const machine = running_gpus();
+  // A poold whose first worker does not live cannot start and says so; who supervises it starts it again.
+  if (!machine || recovering_.contains(machine)) return false;
+  std::vector<Running> workers = machine->host().processes();
+  std::erase_if(workers, [](const Running& one) { return one.program != "poold-worker"; });
+  if (workers.empty()) return false;
+  const Running& worker = workers[pick(workers.size())];
+  const auto process = machine->host().handle(worker.pid);
+  if (process) troubles_.worker(machine->host().name(), worker.inner);
+  return process && process->signal(SIGKILL);
+}
+
+bool Chaos::stop_worker() {
+  GpuMachine* const machine = running_gpus();
+  if (!machine || calm_at_[&machine->host()] > time_of_day()) return false;
+  std::vector<Running> workers = machine->host().processes();
+  std::erase_if(workers, [](const Running& one) { return one.program != "poold-worker"; });
+  const int64_t time = time_between(kShortFrom, kShortTo);
+  if (workers.empty() || !stop_for(machine->host(), workers[pick(workers.size())].pid, time)) return false;
+  not_calm(machine->host(), time_of_day() + time);
+  return true;
+}
+
+// Who holds the lease.
+pid_t Chaos::helper_of(const Jobs::Job& job) {
+  for (const Running& one : job.client->processes()) {
+    if (one.program == "pool-lease" && jobs_->of_process(one.pid) == &job) return one.pid;
+  }
+  return 0;
+}
+
+pid_t Chaos::program_of(const Jobs::Job& job) {
+  if (is_zombie(job.process->pid())) return 0;
+  const auto children = children_of(job.process->pid());
+  return children.empty() ? 0 : children[0];
+}
+
+bool Chaos::signal_program(int number, bool hits) {
+  if (jobs_->running().empty()) return false;
+  Jobs::Job& job = *jobs_->running()[pick(jobs_->running().size())];
+  const pid_t pid = program_of(job);
+  if (pid == 0) return false;
+  if (!hits) return calm_at_[job.client] <= time_of_day() && stop_for(*job.client, pid, time_between(kShortFrom, kShortTo));
+  const auto process = job.client->handle(pid);
+  job.hit = job.hit || process;
+  return process && process->signal(number);
+}
+
+bool Chaos::kill_program() { return signal_program(SIGKILL, true); }
+bool Chaos::end_program() { return signal_program(pick(2) == 0 ? SIGTERM : SIGINT, true); }
+bool Chaos::stop_program() { return signal_program(SIGSTOP, false); }
+
+bool Chaos::signal_helper(int number, bool hits) {
+  if (jobs_->running().empty()) return false;
+  Jobs::Job& job = *jobs_->running()[pick(jobs_->running().size())];
+  const pid_t pid = helper_of(job);
+  if (pid == 0) return false;
+  if (!hits) return calm_at_[job.client] <= time_of_day() && stop_for(*job.client, pid, time_between(kShortFrom, kShortTo));
+  const auto process = job.client->handle(pid);
+  job.hit = job.hit || process;
+  job.untidy = job.untidy || (process && number == SIGKILL);
+  return process && process->signal(number);
+}
+
+bool Chaos::kill_helper() { return signal_helper(SIGKILL, true); }
+bool Chaos::end_helper() { return signal_helper(SIGTERM, true); }
+bool Chaos::stop_helper() { return signal_helper(SIGSTOP, false); }
+
+void Chaos::lost_scheduler(SchedulerMachine& machine) {
+  if (!machine.await_end()) throw std::runtime_error("the scheduler does not end:\n" + machine.log());
+  later(time_between(0, 2'000), [this, &machine] {
+    if (!machine.host().is_on()) machine.host().power_on();
+    machine.start();
+    scheduler_was_lost_ = true;
+  });
+}
+
+bool Chaos::kill_scheduler() {
+  SchedulerMachine* const machine = running_scheduler();
+  if (!machine) return false;
+  note_leases();
+  machine->signal(SIGKILL);
+  lost_scheduler(*machine);
+  return true;
+}
+
+bool Chaos::end_scheduler() {
+  SchedulerMachine* const machine = running_scheduler();
+  if (!machine) return false;
+  note_leases();
+  machine->signal(SIGTERM);
+  machine->signal(SIGCONT);
+  lost_scheduler(*machine);
+  return true;
+}
+
+bool Chaos::stop_scheduler() {
+  SchedulerMachine* const machine = running_scheduler();
+  return machine && calm_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, time_between(kShortFrom, kShortTo));
+}
+
+bool Chaos::stop_scheduler_long() {
+  SchedulerMachine* const machine = options_.long_ones ? running_scheduler() : nullptr;
+  return machine && calm_at_[&machine->host()] <= time_of_day() && stop_daemon(*machine, kSchedulerLong);
+}
+
+bool Chaos::cut_link() {
+  Host* const host = calm_host();
+  if (!host) return false;
+  const int64_t time = time_between(kShortFrom, kShortTo);
+  not_calm(*host, time_of_day() + time);
+  host->set_link(false);
+  later(time, [host, starts = host->starts()] {
+    if (host->is_on() && host->starts() == starts) host->set_link(true);
+  });
+  return true;
+}
+
+bool Chaos::cut_link_long() {
+  GpuMachine* const machine = options_.long_ones ? running_gpus() : nullptr;
+  if (!machine || recovering_.contains(machine) || calm_at_[&machine->host()] > time_of_day()) return false;
+  Host& host = machine->host();
+  const int64_t time = time_between(kLongFrom, kLongTo);
+  troubles_.begin(host.name(), time_of_day());
+  not_calm(host, time_of_day() + time);
+  host.set_link(false);
+  later(time, [&host, starts = host.starts()] {
+    if (host.is_on() && host.starts() == starts) host.set_link(true);
+  });
+  later(time + kAfterwards, [this, machine] { recovering_.insert(machine); });
+  return true;
+}
+
+bool Chaos::cut_between() {
+  Host* const one = calm_host();
+  Host* const other = calm_host();
+  if (!one || one == other) return false;
+  const int64_t time = time_between(kShortFrom, kShortTo);
+  const auto set = [one, other, starts = std::pair(one->starts(), other->starts())](bool lose) {
+    if (one->is_on() && one->starts() == starts.first) one->lose_packets_to(*other, lose);
+    if (other->is_on() && other->starts() == starts.second) other->lose_packets_to(*one, lose);
+  };
+  for (const Host* const host : {one, other}) not_calm(*host, time_of_day() + time);
+  set(true);
+  later(time, [set] { set(false); });
+  return true;
+}
+
+bool Chaos::cut_one_way() {
+  Host* const one = calm_host();
+  Host* const other = calm_host();
+  if (!one || one == other) return false;
+  const int64_t time = time_between(kShortFrom, kShortTo);
+  for (const Host* const host : {one, other}) not_calm(*host, time_of_day() + time);
+  one->lose_packets_to(*other, true);
+  later(time, [one, other, starts = one->starts()] {
+    if (one->is_on() && one->starts() == starts) one->lose_packets_to(*other, false);
+  });
+  return true;
+}
+
+bool Chaos::disturb_link() {
+  Host* const host = network_.can_disturb() ? calm_host() : nullptr;
+  if (!host) return false;
+  const int64_t time = time_between(kShortFrom, kShortTo);
+  not_calm(*host, time_of_day() + time);
+  host->disturb(pick(2) == 0 ? "delay 20ms 15ms" : "loss 5%");
+  later(time, [host, starts = host->starts()] {
+    if (host->is_on() && host->starts() == starts) host->disturb("");
+  });
+  return true;
+}
+
+bool Chaos::lose_power_of_gpus() {
+  GpuMachine* const machine = restartable_gpus();
+  if (!machine) return false;
+  troubles_.begin(machine->host().name(), time_of_day());
+  machine->host().power_off();
+  lost_poold(*machine);
+  return true;
+}
+
+bool Chaos::lose_power_of_clients() {
+  std::vector<Host*> all;
+  for (const auto& one : clients_) all.push_back(one.get());
+  Host* const host = any_of<Host>(all, [](const Host& one) { return one.is_on(); });
+  if (!host) return false;
+  troubles_.begin(host->name(), time_of_day());
+  for (const auto& job : jobs_->running()) job->untidy = job->untidy || job->client == host;
+  host->power_off();
+  later(time_between(0, 2'000), [this, host] {
+    host->power_on();
+    troubles_.end(host->name(), time_of_day());
+  });
+  return true;
+}
+
+bool Chaos::lose_power_of_scheduler() {
+  SchedulerMachine* const machine = running_scheduler();
+  if (!machine) return false;
+  note_leases();
+  machine->host().power_off();
+  lost_scheduler(*machine);
+  return true;
+}
+
+}  // namespace gpupool::testing

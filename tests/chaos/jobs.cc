@@ -1,0 +1,152 @@
+#include "tests/chaos/jobs.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "protocol/lease/token.h"
+#include "tests/chaos/machines.h"
+#include "tests/support/poold_process.h"
+
+namespace gpupool::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A failure shows later than what caused it.
+constexpr int64_t kAftermath = 2'000;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Keeps what the holder got of tokens before anything else can happen to it, then becomes the program.
+constexpr const char* kKeepTokens = R"(cp "${GPUPOOL#lease:}" "$0.new" && mv "$0.new" "$0" && exec "$@")";
+
+}  // namespace
+
+void Troubles::end(const std::string& host, int64_t at) {
+  for (Span& span : spans_) {
+    if (span.host == host && !span.to) span.to = at;
+  }
+}
+
+bool Troubles::of_host(const std::string& host, int64_t from, int64_t to) const {
+  return std::any_of(spans_.begin(), spans_.end(), [&](const Span& span) { return span.host == host && span.from <= to && (!span.to || *span.to + kAftermath >= from); });
+}
+
+Wish some_wish(std::mt19937_64& random, const std::string& program) {
+  const auto one_of = [&](std::initializer_list<const char*> words) { return std::string(*(words.begin() + random() % words.size())); };
+  Wish wish;
+  const auto kind = random() % 10;
+  if (kind < 4) {
+    wish.options = {"--gpus", "1", "--compute", one_of({"10", "25", "33.3", "50", "70"}), "--memory", one_of({"16MiB", "24MiB", "40MiB"})};
+  } else if (kind < 6) {
+    wish.options = {"--gpus", "1"};
+  } else if (kind < 8) {
+    wish.options = {"--gpus", "2", "--compute", one_of({"30", "50", "100"})};
+    if (random() % 2 == 0) wish.options.push_back("--one-host");
+  } else {
+    wish.options = {"--gpus", one_of({"3", "4"}), "--compute", one_of({"40", "100"})};
+  }
+  if (random() % 6 == 0) wish.options.insert(wish.options.end(), {"--priority", "low"}), wish.may_be_preempted = true;
+  if (random() % 3 == 0) {
+    wish.program = {"sleep", one_of({"0.2", "1", "3"})};
+  } else {
+    const bool is_long = random() % 10 == 0;
+    wish.program = {program, "leased_work", is_long ? "250" : std::to_string(3 + random() % 40), is_long ? "60" : "30", std::to_string(random() % 1'000'000), "50"};
+  }
+  return wish;
+}
+
+Jobs::Job& Jobs::start(const Host& client, const Wish& wish) {
+  auto job = std::make_unique<Job>();
+  job->number = ++started_;
+  job->client = &client;
+  job->may_be_preempted = wish.may_be_preempted;
+  job->folder = folder_ + "/job" + std::to_string(job->number);
+  fs::create_directory(job->folder);
+  std::vector<std::string> words{program_path("pool-run"), "--server", url_};
+  words.insert(words.end(), wish.options.begin(), wish.options.end());
+  words.insert(words.end(), {"--", "sh", "-c", kKeepTokens, job->folder + "/tokens"});
+  words.insert(words.end(), wish.program.begin(), wish.program.end());
+  for (const auto* part : {&wish.options, &wish.program}) {
+    for (const std::string& word : *part) job->text += (job->text.empty() ? "" : " ") + word.substr(word.rfind('/') + 1);
+  }
+  job->started = time_of_day();
+  job->process = client.start(words, {{"XDG_RUNTIME_DIR", job->folder}});
+  running_.push_back(std::move(job));
+  return *running_.back();
+}
+
+void Jobs::read_tokens(Job& job) {
+  if (!job.lease.empty()) return;
+  std::ifstream file(job.folder + "/tokens");
+  std::string line;
+  std::getline(file, line);
+  for (std::string address, text; file >> address >> text;) {
+    const auto token = lease::parse_token(text);
+    lease::Lease lease;
+    if (!token || !lease.ParseFromString(token->lease())) continue;
+    job.lease = lease::hexadecimal(lease.id());
+    job.nodes.insert(lease.node());
+    ledger_.token(lease);
+  }
+}
+
+void Jobs::look() {
+  for (auto& job : running_) {
+    const bool over = job->process->wait(std::chrono::milliseconds(0)) >= 0;
+    read_tokens(*job);
+    if (!over) continue;
+    job->status = job->process->wait();
+    job->ended = time_of_day();
+    ended_.push_back(std::move(job));
+  }
+  std::erase(running_, nullptr);
+}
+
+std::optional<std::string> Jobs::fault_of(const Job& job, const Troubles& troubles) {
+  for (const char* const never : {"WRONG RESULT", "MEMORY MISSING", "Segmentation", "terminate called"}) {
+    if (has(job.output, never)) return "this must never be";
+  }
+  if (job.status == 0) return ++tally_.right, std::nullopt;
+  bool excused = job.hit || troubles.of_host(job.client->name(), job.started, job.ended);
+  for (const std::string& node : job.nodes) excused = excused || troubles.of_host(node, job.started, job.ended);
+  for (const auto& session : ledger_.sessions()) excused = excused || (session.lease == job.lease && troubles.of_worker(session.node, session.worker));
+  if (excused) return ++tally_.excused, std::nullopt;
+  if (job.may_be_preempted && has(job.output, "of a higher priority")) return ++tally_.preempted, std::nullopt;
+  return "nothing was done to it";
+}
+
+std::vector<std::string> Jobs::judge(const Troubles& troubles) {
+  std::vector<std::string> wrong;
+  left_behind_.clear();
+  for (auto& job : ended_) {
+    job->process->await_end_of_output();  // pool-lease has it, too
+    job->output = job->process->output();
+    if (const auto fault = fault_of(*job, troubles)) {
+      std::ostringstream text;
+      text << "job " << job->number << " (" << job->text << ") on " << job->client->name() << " ended with " << job->status << ", and " << *fault << "; it ran from " << job->started
+           << " to " << job->ended << " with lease " << job->lease << " on";
+      for (const std::string& node : job->nodes) text << " " << node;
+      wrong.push_back(text.str() + ":\n" + job->output);
+    }
+    for (const auto& entry : fs::directory_iterator(job->folder)) {
+      if (!entry.path().filename().string().starts_with("tokens") && !job->untidy) left_behind_.push_back(entry.path());
+    }
+    fs::remove_all(job->folder);
+  }
+  ended_.clear();
+  return wrong;
+}
+
+Jobs::Job* Jobs::of_process(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+  const std::string environment{std::istreambuf_iterator<char>(file), {}};
+  for (const auto& job : running_) {
+    if (has(environment, "XDG_RUNTIME_DIR=" + job->folder + std::string(1, '\0'))) return job.get();
+  }
+  return nullptr;
+}
+
+}  // namespace gpupool::testing

@@ -1,0 +1,90 @@
+// Programs that ask the pool for GPUs and use them, and what became of each. One thread.
+#pragma once
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/chaos/lease_ledger.h"
+#include "tests/chaos/network.h"
+
+namespace gpupool::testing {
+
+// When something was done to a machine that programs there, or with a lease there, may fail of.
+class Troubles {
+ public:
+  void begin(const std::string& host, int64_t at) { spans_.push_back({host, at, {}}); }
+  void end(const std::string& host, int64_t at);
+  // A worker's process was killed; `inner`: its number on that host.
+  void worker(const std::string& host, pid_t inner) { workers_.insert({host, inner}); }
+  bool of_host(const std::string& host, int64_t from, int64_t to) const;
+  bool of_worker(const std::string& host, int64_t inner) const { return workers_.contains({host, static_cast<pid_t>(inner)}); }
+
+ private:
+  struct Span {
+    std::string host;
+    int64_t from;
+    std::optional<int64_t> to;
+  };
+  std::vector<Span> spans_;
+  std::set<std::pair<std::string, pid_t>> workers_;
+};
+
+struct Wish {
+  std::vector<std::string> options;  // pool-run's
+  std::vector<std::string> program;
+  bool may_be_preempted = false;
+};
+Wish some_wish(std::mt19937_64& random, const std::string& program);
+
+class Jobs {
+ public:
+  struct Job {
+    int number = 0;
+    const Host* client = nullptr;
+    std::string text;     // for people
+    std::string folder;   // its XDG_RUNTIME_DIR
+    bool may_be_preempted = false;
+    bool hit = false;     // it, or who holds its lease, was killed
+    bool untidy = false;  // who holds its lease could not clean up
+    int64_t started = 0, ended = 0;
+    std::unique_ptr<Process> process;
+    int status = -1;
+    std::string output;
+    std::string lease;    // hexadecimal
+    std::set<std::string> nodes;
+  };
+  struct Tally {
+    int right = 0, excused = 0, preempted = 0;
+  };
+
+  // `folder`: for what jobs leave; `url`: pool://...
+  Jobs(std::string folder, std::string url, LeaseLedger& ledger) : folder_(std::move(folder)), url_(std::move(url)), ledger_(ledger) {}
+
+  Job& start(const Host& client, const Wish& wish);
+  // Looks who has got a lease, and who has ended.
+  void look();
+  std::vector<std::unique_ptr<Job>>& running() { return running_; }
+  // What ended since the last time: who failed without a reason, or with a wrong result. Logs have been read.
+  std::vector<std::string> judge(const Troubles& troubles);
+  // Files that were left behind.
+  std::vector<std::string> left_behind() const { return left_behind_; }
+  const Tally& tally() const { return tally_; }
+  // Whose environment it is, of those that run; null: nobody's.
+  Job* of_process(pid_t pid);
+
+ private:
+  void read_tokens(Job& job);
+  std::optional<std::string> fault_of(const Job& job, const Troubles& troubles);
+
+  const std::string folder_, url_;
+  LeaseLedger& ledger_;
+  int started_ = 0;
+  std::vector<std::unique_ptr<Job>> running_, ended_;
+  std::vector<std::string> left_behind_;
+  Tally tally_;
+};
+
+}  // namespace gpupool::testing

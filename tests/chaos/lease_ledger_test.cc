@@ -1,0 +1,123 @@
+// The auditor of the chaos test finds what it is there to find.
+#include "tests/chaos/lease_ledger.h"
+
+#include "protocol/lease/token.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::string kGpu = "GPU-00000000-0000-0000-0000-000000000001";
+constexpr uint64_t kMemory = 100 << 20;
+const int64_t kStart = milliseconds_of("2026-01-02T03:04:05.000Z");
+
+std::string id(char which) { return lease::hexadecimal(std::string(16, which)); }
+std::string boot(char which) { return lease::hexadecimal(std::string(16, which)); }
+
+struct Pool {
+  Pool() {
+    ledger.gpu(kGpu, kMemory);
+    log(0, R"("event":"scheduler_attends","boot":")" + boot('A') + "\"");
+  }
+  void grant(char which, int seconds, uint32_t milli, uint64_t bytes, char to = 'A', const std::string& gpu = kGpu) {
+    lease::Lease lease;
+    lease.set_id(std::string(16, which));
+    lease.set_node("n");
+    lease.set_boot(std::string(16, to));
+    lease.set_issued_ms(kStart + seconds * 1000);
+    lease::Share& share = *lease.add_shares();
+    share.set_gpu_uuid(gpu);
+    share.set_compute_milli(milli);
+    share.set_memory_bytes(bytes);
+    ledger.token(lease);
+  }
+  void log(int second, const std::string& what) {
+    char time[16];
+    std::snprintf(time, sizeof time, "%02d.000Z", 5 + second);
+    ledger.log_line("n", R"({"time":"2026-01-02T03:04:)" + std::string(time) + "\"," + what + "}");
+  }
+  void event(int second, const char* event, char which, int session = 0) {
+    log(second, R"("event":")" + std::string(event) + R"(","lease":")" + id(which) + R"(","session":)" + std::to_string(session) + R"(,"worker":7)");
+  }
+  size_t found() const { return ledger.contradictions().size(); }
+  LeaseLedger ledger;
+};
+
+}  // namespace
+
+TEST_CASE("one lease after the other, and beside each other, is well") {
+  Pool pool;
+  pool.grant('a', 1, 600, kMemory / 2);
+  pool.event(2, "session_started", 'a', 1);
+  pool.grant('b', 2, 400, kMemory / 2);
+  pool.event(5, "lease_ends", 'a');
+  pool.event(6, "session_ended", 'a', 1);
+  pool.event(6, "lease_gone", 'a');
+  pool.grant('c', 6, 600, kMemory / 2);
+  pool.grant('c', 8, 600, kMemory / 2);  // renewed
+  pool.event(9, "lease_ends", 'c');  // it was never used
+  pool.grant('d', 9, 600, 1);
+  CHECK(pool.ledger.contradictions() == std::vector<std::string>{});
+  REQUIRE(pool.ledger.sessions().size() == 1);
+  CHECK(pool.ledger.sessions()[0].worker == 7);
+}
+
+TEST_CASE("a thousandth or a byte that is given twice is found") {
+  Pool pool;
+  pool.grant('a', 1, 600, kMemory / 2);
+  SECTION("a thousandth") { pool.grant('b', 2, 401, 1); }
+  SECTION("a byte") { pool.grant('b', 2, 1, kMemory / 2 + 1); }
+  SECTION("all of its memory") { pool.grant('b', 2, 1, 0); }
+  SECTION("before the first is gone") {
+    pool.event(2, "session_started", 'a', 1);
+    pool.event(3, "lease_ends", 'a');
+    pool.grant('b', 4, 600, 1);
+    pool.event(5, "session_ended", 'a', 1);
+    pool.event(5, "lease_gone", 'a');
+  }
+  CHECK(pool.found() == 1);
+}
+
+TEST_CASE("what a poold had is free when it has ended, and not before") {
+  Pool pool;
+  pool.grant('a', 1, 1000, 0);
+  SECTION("after it") {
+    pool.ledger.poold_gone("n", kStart + 3000);
+    pool.log(4, R"("event":"scheduler_attends","boot":")" + boot('B') + "\"");
+    pool.grant('b', 4, 1000, 0, 'B');
+    CHECK(pool.found() == 0);
+  }
+  SECTION("before it") {
+    pool.grant('b', 2, 1000, 0);
+    pool.ledger.poold_gone("n", kStart + 3000);
+    CHECK(pool.found() == 1);
+  }
+  SECTION("a token for one that is not there any more gives nothing") {
+    pool.ledger.poold_gone("n", kStart + 3000);
+    pool.log(4, R"("event":"scheduler_attends","boot":")" + boot('B') + "\"");
+    pool.grant('b', 4, 1000, 0, 'B');
+    pool.grant('c', 5, 1000, 0, 'A');
+    CHECK(pool.found() == 0);
+  }
+}
+
+TEST_CASE("sessions that nobody was granted are found") {
+  Pool pool;
+  pool.grant('a', 1, 500, 1);
+  SECTION("of no lease") { pool.event(2, "session_started", 'x', 1); }
+  SECTION("of one that is over") {
+    pool.event(2, "session_started", 'a', 1);
+    pool.event(3, "lease_gone", 'a');
+  }
+  SECTION("of one that has ended") {
+    pool.event(2, "session_started", 'a', 1);
+    pool.event(3, "lease_ends", 'a');
+    pool.event(3, "session_ended", 'a', 1);
+    pool.event(3, "lease_gone", 'a');
+    pool.event(4, "session_started", 'a', 2);
+  }
+  SECTION("of a GPU that nobody has") { pool.grant('b', 2, 1, 1, 'A', "GPU-00000000-0000-0000-0000-000000000002"); }
+  CHECK(pool.found() > 0);
+}

@@ -1,0 +1,41 @@
+// gpupool-chaos: a pool of real daemons on machines made of namespaces, in which everything is killed, stopped and cut off at
+// random; in the end every thousandth and every byte of every GPU must be accounted for (CONTRIBUTING.md).
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <random>
+
+#include "tests/chaos/chaos.h"
+
+namespace {
+
+constexpr int kSkipped = 77;
+
+}  // namespace
+
+int main(int count, char** words) {
+  using namespace gpupool::testing;
+  ChaosOptions options;
+  bool seeded = false;
+  CLI::App app{"gpupool-chaos: kills and cuts everything in a pool of real daemons, at random, and looks whether all is accounted for. Needs root."};
+  app.add_option("--faults", options.faults, "how many")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_option("--seed", options.seed, "of the random numbers [another one each time]")->each([&](const std::string&) { seeded = true; });
+  app.add_option("--pace-ms", options.pace_ms, "between two faults, on average")->check(CLI::Range(10, 60'000))->capture_default_str();
+  app.add_option("--quiet-every", options.quiet_every, "faults after which everything is looked at")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_option("--jobs", options.jobs, "programs at once")->check(CLI::Range(1, 100))->capture_default_str();
+  app.add_option("--gpu-hosts", options.gpu_hosts, "of two software GPUs each")->check(CLI::Range(1, 16))->capture_default_str();
+  app.add_flag("!--no-long-ones", options.long_ones, "no faults that last longer than what the pool waits for");
+  app.add_option("--keep", options.keep, "folder for the logs when something is wrong");
+  CLI11_PARSE(app, count, words);
+  if (!seeded) options.seed = std::random_device{}();
+  if (const std::string why = Network::enter(); !why.empty()) {
+    std::printf("skipped: %s\n", why.c_str());
+    return kSkipped;
+  }
+  try {
+    return Chaos(options).run() == 0 ? 0 : 1;
+  } catch (const std::exception& failure) {
+    std::printf("gpupool-chaos: %s\n", failure.what());
+    return 1;
+  }
+}
