@@ -30,10 +30,11 @@ using namespace gpupool;
 constexpr unsigned kFarewellSeconds = 5;  // for the scheduler to take the lease back; it ends by itself otherwise
 
 constexpr const char* kHelp =
-    "Usage: pool-lease pool://SCHEDULER:PORT?gpus=2&memory=8GiB&compute=50&... [PROGRAM]\n"
+    "Usage: pool-lease pool://SCHEDULER:PORT?gpus=2&memory=8GiB&compute=50&... [PROGRAM [PID]]\n"
     "\n"
     "Gets GPUs from a pool's scheduler and holds them as long as the process that started\n"
-    "it lives. Use pool-run, or GPUPOOL=pool://..., which start it for you.\n"
+    "it lives (PID: which one that is). Use pool-run, or GPUPOOL=pool://..., which start it\n"
+    "for you.\n"
     "\n"
     "  --version     print the version\n"
     "  --help        print this text\n";
@@ -148,8 +149,9 @@ int main(int, char** words) {
   if (!address) return answer("invalid " + one_line(address.error().message)), 2;
 
   ::syscall(SYS_close_range, 3u, ~0u, 0u);  // what the program has open is not ours to keep
-  // Before the one who started it can be gone and its number somebody else's.
-  const pid_t parent = ::getppid();
+  // Before the one who started it can be gone and its number somebody else's. It may be gone already: then the parent is whoever takes
+  // orphans, and would be waited for in vain.
+  const pid_t parent = words[2] && words[3] ? std::atoi(words[3]) : ::getppid();
   const int process = static_cast<int>(::syscall(SYS_pidfd_open, parent, 0));
   if (process < 0 || ::getppid() != parent) return answer("refused the program has gone"), 1;
   char host[256] = "";

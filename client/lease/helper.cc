@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 extern char** environ;
@@ -30,7 +31,9 @@ int spawn(const std::string& holder, const std::string& address, const std::stri
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setsigdefault(&attributes, &all);
-  char* const words[] = {const_cast<char*>(holder.c_str()), const_cast<char*>(address.c_str()), const_cast<char*>(program.c_str()), nullptr};
+  char self[16];
+  std::snprintf(self, sizeof self, "%d", static_cast<int>(::getpid()));
+  char* const words[] = {const_cast<char*>(holder.c_str()), const_cast<char*>(address.c_str()), const_cast<char*>(program.c_str()), self, nullptr};
   const int error = ::posix_spawn(&pid, holder.c_str(), &files, &attributes, words, environ);
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);

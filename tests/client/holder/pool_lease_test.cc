@@ -106,6 +106,20 @@ TEST_CASE("a scheduler that does not take the lease back is not waited for long,
   CHECK(home.is_empty());
 }
 
+TEST_CASE("nothing is asked for a program that has gone before its helper was there") {
+  const Home home;
+  FakeScheduler scheduler(grants({{"tcp://192.0.2.1:7", "token"}}));
+  Process gone({"true"}, {});
+  const std::string pid = std::to_string(gone.pid());
+  CHECK(gone.wait() == 0);
+  const Finished helper = run_to_end({program_path("pool-lease"), url(scheduler), "app", pid}, home.with());
+  CHECK(helper.status == 1);
+  CHECK(has(helper.output, "refused the program has gone"));
+  CHECK(run_to_end({program_path("pool-lease"), url(scheduler), "app", "1"}, home.with()).status == 1);
+  CHECK(scheduler.calls().empty());
+  CHECK(home.is_empty());
+}
+
 TEST_CASE("who is interrupted while it waits gives its place back") {
   const Home home;
   std::unique_ptr<FakeScheduler> scheduler;
