@@ -1,53 +1,10 @@
-// A whole pool: pool-scheduler, two poolds with two software GPUs each, programs that ask for GPUs.
+// A whole pool: programs that ask for GPUs, and what happens to them when something of it goes away.
 #include <signal.h>
 
-#include "tests/e2e/pool.h"
-#include "tests/scheduler/service/scheduler_process.h"
-#include "tests/support/catch.h"
+#include "tests/e2e/whole_pool.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
-
-namespace {
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-class WholePool {
- public:
-  WholePool() : token_(scheduler_.folder().write("token", std::string(64, 'n') + "\n")), first_(kDevices, member("one")), second_(kDevices, member("two")) {
-    REQUIRE(eventually([&] { return has(pool_admin({"health"}), "2 open"); }));
-  }
-
-  SchedulerProcess& scheduler() { return scheduler_; }
-  Pool& first() { return first_; }
-  Pool& second() { return second_; }
-  std::string url() const { return "pool://" + scheduler_.address(); }
-  std::vector<std::string> command(std::vector<std::string> wishes, const std::vector<std::string>& program) const {
-    wishes.insert(wishes.begin(), {program_path("pool-run"), "--server", url()});
-    wishes.push_back("--");
-    wishes.insert(wishes.end(), program.begin(), program.end());
-    return wishes;
-  }
-  std::string pool_admin(std::vector<std::string> words) const {
-    words.insert(words.begin(), {program_path("pool-admin"), "--scheduler", scheduler_.address()});
-    return run_to_end(words).output;
-  }
-  bool is_idle() const {
-    return eventually([&] { return has(pool_admin({"leases"}), "no leases"); });
-  }
-
- private:
-  static inline const Environment kDevices{{"SOFTGPU_MEMORY", "256MiB"}, {"SOFTGPU_DEVICES", "2"}};
-  std::vector<std::string> member(const std::string& name) const {
-    return {"--pool-scheduler", scheduler_.address(), "--pool-name", name, "--pool-token-file", token_, "--pool-public-key", scheduler_.key_file(), "--pool-insecure"};
-  }
-
-  SchedulerProcess scheduler_;
-  const std::string token_;
-  Pool first_, second_;
-};
-
-}  // namespace
 
 TEST_CASE("programs get GPUs of one host and of several and give them back") {
   WholePool pool;
