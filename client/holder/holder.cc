@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <thread>
 
 #include "client/holder/channel.h"
 
@@ -11,7 +12,10 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFirstPause = 200ms, kLongestPause = 5000ms;
+// Another leader is there after 3 to 4 s: while it may come all ask often.
+constexpr milliseconds kFirstPause = 200ms, kLongestPause = 5000ms, kLongestPauseAtFirst = 1000ms;
+constexpr milliseconds kAtFirst = 20'000ms;
+constexpr milliseconds kFarewell = 8000ms;  // a lease is given back to the next leader, too
 constexpr milliseconds kBetweenLines = 1000ms;
 
 // Asking once more, or somebody else, will not help.
@@ -41,12 +45,15 @@ Holder::Holder(Settings settings, Granted granted, Told told) : settings_(std::m
 
 Result<void> Holder::run() {
   const auto start = Clock::now();
+  auto last_heard = start;
   milliseconds between = kFirstPause;
-  for (bool farewell = false;;) {
+  std::optional<Clock::time_point> farewell;  // until then
+  for (bool followed = false;;) {
     const Scheduler scheduler = settings_.address.schedulers[next_ % settings_.address.schedulers.size()];
     std::optional<Error> over;
-    heard_ = false;
+    heard_ = redirected_ = false;
     const grpc::Status status = attend(scheduler, over);
+    if (heard_) last_heard = Clock::now();
     if (over) return *over;
     bool stopping = false;
     {
@@ -54,19 +61,23 @@ Result<void> Holder::run() {
       stopping = stopping_;
     }
     // A lease whose stream was cut just now is given back on a new one; if that fails it ends by itself.
-    if (stopping && (lease_.lease().empty() || heard_ || std::exchange(farewell, true))) return {};
+    if (stopping && !farewell) farewell = Clock::now() + kFarewell;
+    if (stopping && (lease_.lease().empty() || status.ok() || Clock::now() > *farewell)) return {};
     if (is_final(status.error_code())) return Error{ErrorCode::refused, "the scheduler " + scheduler.text() + " says: " + status.error_message()};
     if (!ever_heard_ && Clock::now() - start > settings_.patience) {
       return Error{ErrorCode::unavailable, "no scheduler can be reached; the last one tried, " + scheduler.text() + ": " + status.error_message()};
     }
+    if (heard_) between = kFirstPause;
+    if (!redirected_ && (!status.ok() || !heard_)) ++next_;
+    followed = redirected_ && !followed;  // at once, but not in a circle
+    if (followed) continue;
     if (std::exchange(last_told_, "cut") != "cut") {
       told_((heard_ ? "lost the scheduler " : "cannot reach the scheduler ") + scheduler.text() + ": " + status.error_message() +
             (lease_.lease().empty() ? "; trying again" : "; what runs goes on, trying again"));
     }
-    if (heard_) between = kFirstPause;
-    if (status.error_code() != grpc::StatusCode::OK || !heard_) ++next_;
-    if (!stopping) pause(with_jitter(between));
-    between = std::min(2 * between, kLongestPause);
+    if (stopping) std::this_thread::sleep_for(kFirstPause);
+    else pause(with_jitter(between));
+    between = std::min(2 * between, Clock::now() - last_heard < kAtFirst ? kLongestPauseAtFirst : kLongestPause);
   }
 }
 
@@ -117,7 +128,8 @@ grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& ov
   if (over) context.TryCancel();
   const grpc::Status status = stream->Finish();
   if (const auto leader = leader_of(context, settings_.address.schedulers); !status.ok() && leader) {
-    next_ = *leader + settings_.address.schedulers.size() - 1;  // run() goes to the one after it
+    redirected_ = true;
+    next_ = *leader;
   }
   return status;
 }

@@ -54,6 +54,7 @@ class Holder {
   const Granted granted_;
   const Told told_;
   size_t next_ = 0;     // of the schedulers
+  bool redirected_ = false;  // the scheduler of this attempt has named another one as the leader
   bool heard_ = false;  // the scheduler has answered in this attempt
   bool ever_heard_ = false;
   pool::Resume lease_;      // empty: none yet

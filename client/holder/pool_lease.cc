@@ -27,7 +27,7 @@ namespace {
 
 using namespace gpupool;
 
-constexpr unsigned kFarewellSeconds = 5;  // for the scheduler to take the lease back; it ends by itself otherwise
+constexpr unsigned kFarewellSeconds = 10;  // for the scheduler to take the lease back; it ends by itself otherwise
 
 constexpr const char* kHelp =
     "Usage: pool-lease pool://SCHEDULER:PORT?gpus=2&memory=8GiB&compute=50&... [PROGRAM [PID]]\n"

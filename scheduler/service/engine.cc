@@ -18,6 +18,8 @@ constexpr auto kTickEvery = 200ms;
 constexpr auto kCampaignPatience = 1s;
 constexpr auto kPauseAfterFailure = 1s;
 constexpr std::chrono::milliseconds kFirstWords{10'000};
+constexpr Time kReturn = 1'500;  // for those who waited with the leader before to come back (client/holder/holder.cc)
+constexpr const char* kNoMore = "this scheduler does not lead any more";
 
 Time wall_clock() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -81,6 +83,7 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
   if (!term || !entries) {
     const Error& why = term ? entries.error() : term.error();
     if (term || why.code != ErrorCode::refused) return step_down(why.message);
+    told_failure_ = false;
     return campaign();
   }
   auto core = std::make_unique<Core>(random_id, [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, now());
@@ -88,16 +91,18 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
   core->configure(callers_.tenants(), now());
   core_ = std::move(core);
   term_ = *term;
+  told_failure_ = false;
+  may_grant_ = term_ > 1 ? now() + kReturn : 0;
   log::info("leads", {{"term", term_}, {"store", store_->describe()}, {"leases", core_->view_pool().leases()}, {"nodes", core_->view_pool().nodes()}});
   flush();
 }
 
 // What was not stored has not been said to anybody, and is forgotten.
 void Engine::step_down(const std::string& why) {
-  log::error("does_not_lead", {{"reason", why}});
+  if (!std::exchange(told_failure_, true) || core_) log::error("does_not_lead", {{"reason", why}});
   ++store_failures_;
   core_.reset();
-  end_streams("this scheduler does not lead any more");
+  end_streams(kNoMore);
   for (auto* const list : {&told_, &being_told_}) {
     for (const auto& told : std::exchange(*list, {})) told(false);
   }
@@ -152,6 +157,7 @@ void Engine::tick() {
   ticks_.async_wait([this](const asio::error_code& status) {
     if (status) return;
     end_silent();
+    if (core_ && !storing_now_ && !store_->leads()) step_down(kNoMore);
     if (core_) {
       core_->tick(now());
       flush();
@@ -186,9 +192,11 @@ void Engine::work() {
     return;
   }
   if (storing_now_ || stopping_) return;  // commit() comes back here
-  core_->schedule(now());
+  if (now() >= may_grant_) core_->schedule(now());
   Effects effects = core_->take(now());
   being_told_ = std::exchange(told_, {});
+  // What is said without being stored is true only while nobody else leads.
+  if (effects.writes.empty() && !store_->leads()) return step_down(kNoMore);
   if (effects.writes.empty()) return publish(std::move(effects));
   commit(std::move(effects));
 }

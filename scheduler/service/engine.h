@@ -52,7 +52,8 @@ class Engine {
   const Seals& seals() const { return seals_; }
   const lease::SigningKey& key() const { return key_; }
   const Store& store() const { return *store_; }
-  bool leads() const { return core_ != nullptr; }
+  // By the store's word, too: one that was asleep, or cut off from the store, knows nothing of what its successor does.
+  bool leads() const { return core_ && store_->leads(); }
   bool stopping() const { return stopping_; }
   uint64_t term() const { return term_; }
   uint64_t commits() const { return commits_; }
@@ -100,6 +101,8 @@ class Engine {
   bool storing_now_ = false;    // the store's thread is at something
   bool work_posted_ = false;
   bool stopping_ = false;
+  bool told_failure_ = false;   // since it last could campaign
+  Time may_grant_ = 0;          // from then on; the core's clock
   std::function<void()> stopped_;
   std::vector<std::function<void(bool)>> told_, being_told_;
   Stream streams_ = 0;

@@ -21,6 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kUsualHeartbeat{2'000}, kShortestHeartbeat{100}, kLongestHeartbeat{60'000};
 constexpr milliseconds kFirstPatience{10'000};    // for a scheduler's first word
+constexpr milliseconds kConnectPatience{3'000};   // another scheduler may be there
 constexpr milliseconds kShortestPatience{15'000};  // for the next; or so many heartbeats:
 constexpr int kMissedHeartbeats = 4;
 constexpr milliseconds kFirstBackoff{200}, kLongestBackoff{10'000};
@@ -119,7 +120,8 @@ std::shared_ptr<grpc::Channel> Agent::channel(const std::string& address) const 
   grpc::ChannelArguments arguments;
   // Each attempt stands for itself: this object decides when the next one is due.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(kFirstPatience.count()));
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(kConnectPatience.count()));
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, static_cast<int>(kConnectPatience.count()));
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMostOrderBytes);
   const auto credentials =
@@ -220,6 +222,7 @@ void Agent::attended(const pool::NodeOrders& orders) {
     away_because_.clear();
     told_away_ = false;
     failures_ = 0;
+    followed_ = false;
   }
   const auto before = heartbeat_;
   heartbeat_ = std::clamp(milliseconds(orders.heartbeat_ms()), kShortestHeartbeat, kLongestHeartbeat);
@@ -257,7 +260,12 @@ void Agent::ended(const grpc::Status& status, const std::string& leader) {
   report_timer_.cancel();
   const bool elsewhere = status.error_code() == grpc::StatusCode::UNAVAILABLE && leader.size() <= kLongestAddress && leader != address_ &&
                          transport::Endpoint::parse("tcp://" + leader);
-  if (elsewhere) leader_ = leader;
+  if (elsewhere) {
+    leader_ = leader;
+    if (std::exchange(attended_, false)) since_ = Clock::now();
+    if (!std::exchange(followed_, true)) return connect();  // at once, but not in a circle
+  }
+  followed_ = false;
   const std::string why = status.ok()                                                   ? "it has ended the stream"
                           : status.error_code() == grpc::StatusCode::CANCELLED ? "it did not answer in time"
                                                                                         : bounded(status.error_message());

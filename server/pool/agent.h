@@ -68,6 +68,7 @@ class Agent {
   uint64_t attempt_ = 0;
   size_t next_ = 0;         // of options_.schedulers
   std::string leader_;      // where to go next instead
+  bool followed_ = false;   // this attempt goes where the one before was sent
   std::string address_;     // of stream_
   bool writing_ = false;
   bool wants_report_ = false;

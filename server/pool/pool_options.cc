@@ -81,7 +81,8 @@ std::string this_host() {
 }  // namespace
 
 PoolWords::PoolWords(CLI::App& app) : app_(app) {
-  app.add_option("--pool-scheduler", given_.schedulers, "HOST:PORT of a scheduler of the pool that this host belongs to; several for the same pool")
+  app.add_option("--pool-scheduler", given_.schedulers, "HOST:PORT of a scheduler of the pool that this host belongs to; several of the same pool with commas")
+      ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--pool-token-file", given_.token_file, "file with the token by which the scheduler knows this host");
   app.add_option("--pool-name", given_.name, "this host's name in the pool [its host name]");

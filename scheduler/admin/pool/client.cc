@@ -1,6 +1,7 @@
 #include "scheduler/admin/pool/client.h"
 
 #include <chrono>
+#include <thread>
 
 #include "client/holder/channel.h"
 
@@ -8,6 +9,8 @@ namespace gpupool::admin {
 namespace {
 
 constexpr std::chrono::seconds kPatience{8};
+constexpr std::chrono::seconds kNewLeaderWithin{6};  // where there are several schedulers
+constexpr std::chrono::milliseconds kBetweenRounds{200};
 
 }  // namespace
 
@@ -22,16 +25,20 @@ void PoolClient::show_token(grpc::ClientContext& context) const {
 
 void PoolClient::attempt(const std::function<grpc::Status(pool::PoolAdmin::Stub&, grpc::ClientContext&)>& call) {
   auto& schedulers = settings_.address.schedulers;
+  const auto until = std::chrono::steady_clock::now() + (schedulers.size() > 1 ? kNewLeaderWithin : std::chrono::seconds(0));
   grpc::Status status;
-  // Each once, and once more whom they name.
-  for (size_t tries = schedulers.size() + 1; tries > 0; --tries) {
+  for (size_t tries = 1;; ++tries) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
     show_token(context);
     status = call(stub(), context);
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
     const auto leader = holder::leader_of(context, schedulers);
-    if (tries == 1) break;
+    // Each once, and once more whom they name.
+    if (tries % (schedulers.size() + 1) == 0) {
+      if (std::chrono::steady_clock::now() >= until) break;
+      std::this_thread::sleep_for(kBetweenRounds);
+    }
     current_ = leader.value_or((current_ + 1) % schedulers.size());
     stub_.reset();
   }
