@@ -172,6 +172,10 @@ CUresult copy_now(const Box& box) {
   }
   if (!box.from.on_device) return move(box, box.to, target);
   if (!box.to.on_device) return move(box, box.from, source);
+  if (box.from.context->session == box.to.context->session) {  // it is only the stream that is elsewhere
+    const CUresult result = copy_on_server(*box.from.context, source, box);
+    return result == CUDA_SUCCESS ? synchronize_stream(*box.from.context, source) : result;
+  }
   CUresult result = CUDA_SUCCESS;
   if (send_directly(box, source, target, &result)) return result;
   return relay(box, source, target);
@@ -191,6 +195,24 @@ CUresult copy_between_servers(Context& context, CUstream stream, const Box& box,
     if (const CUresult result = synchronize_context(*named); result != CUDA_SUCCESS) return result;
   }
   return copy_now(box);
+}
+
+CUresult copy_on_server(Context& context, CUstream stream, const Box& box) {
+  const Place place{context.session, &context};
+  if (box.height == 1 && box.depth == 1) return rows::cuMemcpyDtoDAsync_v2::at(place, {box.to.address, box.from.address, box.width, stream});
+  for (uint64_t z = 0; z < box.depth; ++z) {
+    CUDA_MEMCPY2D copy{};
+    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.srcDevice = box.from.address + z * box.from.slice;
+    copy.srcPitch = box.from.pitch;
+    copy.dstDevice = box.to.address + z * box.to.slice;
+    copy.dstPitch = box.to.pitch;
+    copy.WidthInBytes = box.width;
+    copy.Height = box.height;
+    const CUresult result = rows::cuMemcpy2DAsync_v2::at(place, {&copy, stream});
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
 }
 
 Context* context_of(Session& session, uint64_t address) {

@@ -23,6 +23,9 @@ struct Box {
 // and it is done on return.
 CUresult copy_between_servers(Context& context, CUstream stream, const Box& box, bool wait);
 
+// Between devices of one server, in the stream's order; the stream is resolved and of `context`.
+CUresult copy_on_server(Context& context, CUstream stream, const Box& box);
+
 // A context of the session in which the memory at the address can be used; null: it is none of the session's, or its context is
 // gone.
 Context* context_of(Session& session, uint64_t address);

@@ -63,25 +63,6 @@ CUresult host_to_host(const Caller& caller, const Box& box) {
   return result;
 }
 
-CUresult device_to_device(const Caller& caller, const Box& box) {
-  if (box.height == 1 && box.depth == 1) {
-    return rows::cuMemcpyDtoDAsync_v2::forward(box.to.address, box.from.address, box.width, caller.stream);
-  }
-  for (uint64_t z = 0; z < box.depth; ++z) {
-    CUDA_MEMCPY2D copy{};
-    copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    copy.srcDevice = box.from.address + z * box.from.slice;
-    copy.srcPitch = box.from.pitch;
-    copy.dstDevice = box.to.address + z * box.to.slice;
-    copy.dstPitch = box.to.pitch;
-    copy.WidthInBytes = box.width;
-    copy.Height = box.height;
-    const CUresult result = rows::cuMemcpy2DAsync_v2::forward(&copy, caller.stream);
-    if (result != CUDA_SUCCESS) return result;
-  }
-  return CUDA_SUCCESS;
-}
-
 // Pinned memory is read when the stream gets there, not now: what comes before in the stream may still write it (a host
 // function, a copy from the device). The stream stops there until the data has been sent and copied on another stream.
 CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* from, const Rows& rows) {
@@ -180,7 +161,7 @@ CUresult run(Caller caller, Box box) {
   if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]] return *captured;
   if (between_servers) return run_between_servers(caller, box);
   if (!box.from.on_device && !box.to.on_device) return host_to_host(caller, box);
-  if (box.from.on_device && box.to.on_device) return device_to_device(caller, box);
+  if (box.from.on_device && box.to.on_device) return copy_on_server(*caller.context, caller.stream, box);
   const bool up = box.to.on_device;
   const End& host = up ? box.from : box.to;
   const End& device = up ? box.to : box.from;

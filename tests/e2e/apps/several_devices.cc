@@ -176,6 +176,27 @@ SCENARIO(copies_between_devices) {
       expect_at(from + 5, other);
     }
   }
+  // On one device, from the other's context and stream.
+  constexpr size_t kPart = 100'000, kPitch = 1000;
+  const auto part = pattern(kPart, 9);
+  a.use();
+  put(to, part);
+  OK(cuMemcpyDtoD(to + 2 * kPart, to, kPart));
+  OK(cuMemcpyPeer(to + 4 * kPart, b.device.context, to + 2 * kPart, b.device.context, kPart));
+  OK(cuMemsetD8Async(to, 0x22, kPart, a.stream));
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = to + 4 * kPart;
+  rows.dstDevice = to;
+  rows.srcPitch = rows.dstPitch = kPitch;
+  rows.WidthInBytes = kPitch - 1;
+  rows.Height = kPart / kPitch;
+  OK(cuMemcpy2DAsync(&rows, a.stream));
+  OK(cuStreamSynchronize(a.stream));
+  expect_at(to + 4 * kPart, part);
+  auto expected = part;
+  for (size_t at = kPitch - 1; at < kPart; at += kPitch) expected[at] = 0x22;
+  expect_at(to, expected);
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(to, from, kMost + 4096));
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoDAsync(to, from, kMost + 4096, b.stream));
 }
