@@ -45,10 +45,10 @@ Result<void> read_limit(const std::string& key, const toml::node& node, pool::Te
   if (key == "bandwidth_to_host") return set([&](uint64_t n) { quota.set_to_host_bytes_per_second(n); }, kMost64, server::parse_rate);
   if (key == "highest_priority") {
     const std::string name = node.value_exact<std::string>().value_or("");
-    if (name == "best-effort") quota.set_highest_priority(lease::BEST_EFFORT);
+    if (name == "low" || name == "best-effort") quota.set_highest_priority(lease::BEST_EFFORT);
     else if (name == "normal") quota.set_highest_priority(lease::NORMAL);
-    else if (name == "latency-critical") quota.set_highest_priority(lease::LATENCY_CRITICAL);
-    else return wrong("must be one of best-effort, normal, latency-critical");
+    else if (name == "high" || name == "latency-critical") quota.set_highest_priority(lease::LATENCY_CRITICAL);
+    else return wrong("must be low, normal or high");
     return {};
   }
   return wrong("unknown key; a quota has gpus, compute_milli, memory, leases, waiting, weight, highest_priority, sessions, "

@@ -6,7 +6,7 @@ namespace gpupool::server {
 
 NodeStream::NodeStream(std::shared_ptr<grpc::Channel> channel, const std::string& token, Events events)
     : events_(std::move(events)), stub_(pool::Nodes::NewStub(channel)) {
-  context_.AddMetadata("authorization", "Bearer " + token);
+  if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
 }
 
 std::shared_ptr<NodeStream> NodeStream::open(std::shared_ptr<grpc::Channel> channel, const std::string& token, Events events) {

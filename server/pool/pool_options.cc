@@ -91,7 +91,7 @@ PoolWords::PoolWords(CLI::App& app) : app_(app) {
   app.add_option("--pool-public-key", given_.public_keys, "PEM file with the key that the pool's leases are signed with; several for a change of keys")
       ->allow_extra_args(false);
   app.add_option("--pool-ca", given_.ca, "authorities of the schedulers' certificates (PEM) [the system's]");
-  app.add_flag("--pool-insecure", given_.insecure, "talk to the schedulers without encryption, in a network you trust");
+  app.add_flag("--pool-insecure", given_.insecure, "talk to schedulers on other hosts without encryption, in a network you trust");
   app.add_option("--pool-rack", given_.rack, "where this host stands, for leases of several hosts");
   app.add_option("--pool-zone", given_.zone, "likewise, of a larger part");
   app.add_option("--pool-cpu-milli", given_.cpu_milli, "thousandths of CPUs for those who lease GPUs here [0]")->check(CLI::Range(0u, kMostCpuMilli));
@@ -141,9 +141,6 @@ Result<void> check_pool(PoolOptions& options) {
   }
   for (const std::string& scheduler : options.schedulers) {
     if (!is_host_and_port(scheduler)) return wrong("[pool] schedulers: '" + scheduler + "' is not HOST:PORT");
-  }
-  if (!options.schedulers.empty() && options.token_file.empty()) {
-    return wrong("[pool] token_file: the schedulers want to know which node this is; put the token that they know it by into a file");
   }
   for (const std::string& address : options.addresses) {
     if (const auto endpoint = transport::Endpoint::parse(address); !endpoint) return wrong("[pool] addresses: " + endpoint.error().message);

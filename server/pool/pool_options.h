@@ -17,12 +17,12 @@ namespace gpupool::server {
 
 struct PoolOptions {
   std::vector<std::string> schedulers;   // HOST:PORT; empty: none is attended, leases are served all the same
-  std::string token_file;                // by which the scheduler knows this node
+  std::string token_file;                // by which the scheduler knows this node; none, and the scheduler must believe everybody
   std::string name;                      // of this node; empty only where there is no pool
   std::vector<std::string> addresses;    // for clients, best first; empty: where poold listens
   std::vector<std::string> public_keys;  // PEM files of those who sign leases
   std::string ca;                        // PEM file: who signs the schedulers' certificates; empty: the system's
-  bool insecure = false;                 // plain gRPC
+  bool insecure = false;                 // plain gRPC, as to loopback in any case
   std::string rack;
   std::string zone;
   unsigned cpu_milli = 0;                // this and the next: for leases

@@ -15,7 +15,7 @@ class WholePool {
  public:
   // `first`, `second`: of the poolds' environments.
   explicit WholePool(const Environment& first = {}, const Environment& second = {})
-      : token_(scheduler_.folder().write("token", std::string(64, 'n') + "\n")), first_(devices(first), member("one")), second_(devices(second), member("two")) {
+      : first_(devices(first), member("one")), second_(devices(second), member("two")) {
     REQUIRE(eventually([&] { return has(pool_admin({"health"}), "2 open"); }));
   }
 
@@ -43,11 +43,10 @@ class WholePool {
     return more;
   }
   std::vector<std::string> member(const std::string& name) const {
-    return {"--pool-scheduler", scheduler_.address(), "--pool-name", name, "--pool-token-file", token_, "--pool-public-key", scheduler_.key_file(), "--pool-insecure"};
+    return {"--pool-scheduler", scheduler_.address(), "--pool-name", name, "--pool-public-key", scheduler_.key_file()};
   }
 
   SchedulerProcess scheduler_;
-  const std::string token_;
   Pool first_, second_;
 };
 
