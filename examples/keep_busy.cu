@@ -1,4 +1,6 @@
 // Keeps a GPU busy with short kernels for a while and counts them: what a share of a GPU is worth can be seen from it.
+// SIGTERM and Ctrl-C end it early, with its result.
+#include <csignal>
 #include <vector>
 
 #include "common/example.h"
@@ -10,7 +12,10 @@ __global__ void work(uint32_t* numbers, uint32_t rounds) {
   numbers[at] = number;
 }
 
+static volatile std::sig_atomic_t asked_to_end = 0;
+
 int main(int argc, char** argv) {
+  for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, [](int) { asked_to_end = 1; });
   long seconds = 1, memory_mib = 64, rounds = 2000;
   parse_options(argc, argv, "Launches short kernels, one after the other.",
                 {{"--seconds", "how long", &seconds, 1, 86'400},
@@ -26,7 +31,7 @@ int main(int argc, char** argv) {
   CUDA_CHECK(cudaMemset(numbers, 0, kThreads * kBlocks * sizeof *numbers));
   Stopwatch watch;
   uint64_t kernels = 0;
-  while (watch.milliseconds() < 1000.0 * static_cast<double>(seconds)) {
+  while (!asked_to_end && watch.milliseconds() < 1000.0 * static_cast<double>(seconds)) {
     for (uint32_t i = 0; i < kKernelsAtOnce; ++i) work<<<kBlocks, kThreads>>>(numbers, static_cast<uint32_t>(rounds));
     CUDA_CHECK(cudaGetLastError());
     CUDA_CHECK(cudaDeviceSynchronize());
