@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <string_view>
 
 namespace gpupool::admin {
@@ -33,7 +34,11 @@ winsize size_of_terminal() {
 
 }  // namespace
 
-size_t terminal_width() { return ::isatty(STDOUT_FILENO) ? size_of_terminal().ws_col : 0; }
+size_t terminal_width() {
+  if (::isatty(STDOUT_FILENO)) return size_of_terminal().ws_col;
+  const char* const columns = std::getenv("COLUMNS");
+  return columns ? std::strtoul(columns, nullptr, 10) : 0;
+}
 
 Screen::Screen() {
   has_keys_ = ::tcgetattr(STDIN_FILENO, &before_) == 0;

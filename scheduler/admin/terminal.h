@@ -6,7 +6,7 @@
 
 namespace gpupool::admin {
 
-// Characters in a line of the terminal that stdout is; 0: it is none.
+// Characters in a line of the terminal that stdout is; if it is none, COLUMNS. 0: as many as it takes.
 size_t terminal_width();
 
 class Screen {
