@@ -12,7 +12,7 @@ case ${1:-} in
   '' | -*) ;;
   *) preset=$1 && shift ;;
 esac
-if [[ ${1:-} == --no-tests ]]; then targets=(client/all server/all examples/all) && shift; fi
+if [[ ${1:-} == --no-tests ]]; then targets=(client/all server/all scheduler/all examples/all) && shift; fi
 
 cd "$root"
 say "building preset $preset with $jobs jobs"

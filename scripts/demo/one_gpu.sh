@@ -1,0 +1,92 @@
+# The demo's first part: one poold on softgpu, and every example through it. Sourced by scripts/demo.sh, in the folder where
+# everything is to be written; uses $build and common.sh.
+# shellcheck shell=bash disable=SC2154  # those are common.sh's
+
+app_pid='' poold_pid=''
+failed=0
+
+cleanup_one_gpu() {
+  if [[ -n $app_pid ]]; then kill -CONT "$app_pid" && kill "$app_pid"; fi 2>/dev/null || true
+  stop_poold
+}
+
+run_examples() {
+  local example name
+  say "every example, unmodified, through pool-run --server $server"
+  for example in "$build"/examples/*; do
+    [[ -f $example && -x $example ]] || continue
+    name=${example##*/}
+    if "$build/bin/pool-run" --server "$server" -- "$example" >"$name.log" 2>&1; then
+      printf '    %-24s %s%s%s\n' "$name" "$green" "$(tail -n 1 "$name.log")" "$plain"
+    else
+      failed=$((failed + 1))
+      printf '    %-24s %sFAILED%s\n' "$name" "$red" "$plain"
+      sed 's/^/        /' "$name.log"
+    fi
+  done
+}
+
+# Which of these processes holds the device? Stop a program halfway and look at it.
+device_libraries='softgpu|libLLVM|libnvidia'
+mapped_libraries() { grep -oE '/[^ ]+\.so[.0-9]*$' "/proc/$1/maps" | sort -u; }
+# connections LOCAL REMOTE PIDS...: who of PIDS has a socket from LOCAL to REMOTE ('' is any), as "pid local-address".
+connections() {
+  local local_address=$1 remote=$2 pid address inode
+  shift 2
+  while read -r address inode; do
+    for pid; do
+      if [[ -n $(find "/proc/$pid/fd" -lname "socket:\[$inode\]" 2>/dev/null) ]]; then echo "$pid $address"; fi
+    done
+  done < <(awk -v from="$local_address" -v to="$remote" \
+    '(!from || $2 == from) && (!to || $3 == to) { print $2, $10 }' /proc/net/tcp)
+}
+
+who_holds_the_device() {
+  local libraries app_address worker library
+  say "who holds the device while fractal runs?"
+  GPUPOOL=$server GPUPOOL_SHM=0 LD_LIBRARY_PATH=$build/lib/client "$build/examples/fractal" --width 1600 --height 1200 \
+    --output "$PWD/fractal-large.ppm" >fractal-large.log 2>&1 &
+  app_pid=$!
+  while kill -0 "$app_pid" 2>/dev/null && [[ -z $(connections '' "$poold_address" "$app_pid") ]]; do sleep 0.02; done
+  kill -STOP "$app_pid" 2>/dev/null || die "the program ended before it could be looked at: $(<fractal-large.log)"
+
+  libraries=$(mapped_libraries "$app_pid")
+  note "program $app_pid: CUDA driver library $(grep libcuda.so <<<"$libraries")"
+  read -r _ app_address < <(connections '' "$poold_address" "$app_pid")
+  note "program $app_pid: a connection from port $((16#${app_address#*:})) to poold's port $poold_port"
+  if grep -qE "$device_libraries" <<<"$libraries" || ! grep -q "$build/lib/client/libcuda.so" <<<"$libraries"; then
+    note "${red}the program itself has loaded a device:$plain" "$(grep -E "$device_libraries" <<<"$libraries")"
+    failed=$((failed + 1))
+  else
+    note "program $app_pid: no softgpu, no LLVM, no NVIDIA driver in it"
+  fi
+  # shellcheck disable=SC2046  # one word per process
+  read -r worker _ < <(connections "$poold_address" "$app_address" $(cat "/proc/$poold_pid"/task/*/children)) || true
+  library=''
+  [[ -z ${worker:-} ]] || library=$(mapped_libraries "$worker" | sed -n '/softgpu/p')
+  if [[ -n $library ]]; then
+    note "worker  $worker: has the other end of it, and the device: ${library%%$'\n'*}"
+  else
+    note "${red}no worker process of poold has both that connection and the device$plain"
+    failed=$((failed + 1))
+  fi
+  kill -CONT "$app_pid"
+  if wait "$app_pid"; then
+    note "program $app_pid went on: $(tail -n 1 fractal-large.log)"
+  else
+    failed=$((failed + 1))
+    note "${red}program $app_pid failed:$plain $(<fractal-large.log)"
+  fi
+  app_pid=''
+}
+
+show_one_gpu() {
+  start_poold "$build" "$PWD" --device softgpu
+  server=tcp://127.0.0.1:$poold_port
+  say "poold (pid $poold_pid) serves softgpu on $server"
+  run_examples
+  poold_address=$(printf '0100007F:%04X' "$poold_port")
+  who_holds_the_device
+  stop_poold
+  if ((failed)); then die "$failed parts of this failed"; fi
+}

@@ -1,0 +1,189 @@
+# The demo's second part: two GPU hosts with four software GPUs each, one scheduler, three tenants, and programs that get their GPUs by
+# lease. Sourced by scripts/demo.sh, in the folder where everything is to be written; uses $build and common.sh.
+# shellcheck shell=bash disable=SC2154  # those are common.sh's
+
+declare -A programs=() # process ids by name
+daemons=()             # process ids, the scheduler's first
+
+cleanup_pool() {
+  local i
+  for i in "${programs[@]}"; do kill "$i" 2>/dev/null || true; done
+  for i in "${programs[@]}"; do wait "$i" 2>/dev/null || true; done
+  for ((i = ${#daemons[@]} - 1; i >= 0; --i)); do
+    kill "${daemons[i]}" 2>/dev/null || true
+    wait "${daemons[i]}" 2>/dev/null || true
+  done
+  programs=() daemons=()
+}
+
+# await WHAT COMMAND...: until the command succeeds.
+await() {
+  local what=$1 tries
+  shift
+  for ((tries = 0; tries < 1800; ++tries)); do
+    if "$@"; then return; fi
+    sleep 0.1
+  done
+  die "waited for minutes, and in vain: $what; logs are in $PWD"
+}
+# says TEXT COMMAND...: whether it prints that.
+says() { grep -qF -- "$1" <<<"$("${@:2}" 2>&1)"; }
+shows() { "$@" | sed 's/^/    /'; }
+
+# start_daemon NAME COMMAND...: its output is in NAME.log, its port in NAME.port.
+start_daemon() {
+  "${@:2}" --port-file "$1.port" >"$1.log" 2>&1 &
+  daemons+=($!)
+  await "$1 starts" test -s "$1.port"
+}
+
+# configure KIND NAME [QUOTA]: makes a token, which goes into NAME.token; prints what the scheduler's configuration says.
+configure() {
+  local made
+  made=$("$build/bin/pool-scheduler" --make-token)
+  head -n 1 <<<"$made" >"$2.token"
+  printf '[[%s]]\nname = "%s"\n%s\n' "$1" "$2" "$(tail -n 1 <<<"$made")"
+  [[ -z ${3:-} ]] || echo "quota = { $3 }"
+}
+
+pool_admin() { COLUMNS=${COLUMNS:-120} "$build/bin/pool-admin" --scheduler "$scheduler" --token-file operator.token "$@"; }
+
+# by_lease NAME TENANT WISHES... -- PROGRAM...: in the background, its output in NAME.log.
+by_lease() {
+  "$build/bin/pool-run" --server "pool://$scheduler" --token-file "$2.token" "${@:3}" >"$1.log" 2>&1 &
+  programs[$1]=$!
+}
+# Whether poold serves the program of that name.
+is_served() { grep -qs "session_started.* pid=${programs[$1]} " gpu-1.log gpu-2.log; }
+await_served() {
+  local name
+  for name; do await "$name gets its GPUs" is_served "$name"; done
+}
+# await_line NAME PATTERN: until the program, or the client library in it, has said so.
+await_line() {
+  await "$1 says '$2'" grep -qs -- "$2" "$1.log"
+  note "$1: $(grep -- "$2" "$1.log" | tail -n 1)"
+}
+has_ended() { ! kill -0 "$1" 2>/dev/null; }
+# passed NAME...: waits for their ends.
+passed() {
+  local name
+  for name; do
+    await "$name ends" has_ended "${programs[$name]}"
+    if ! wait "${programs[$name]}" || ! grep -q '^PASSED' "$name.log"; then die "$name failed: $(<"$name.log")"; fi
+    unset "programs[$name]"
+    printf '    %-24s %s%s%s\n' "$name" "$green" "$(grep '^PASSED' "$name.log")" "$plain"
+  done
+}
+
+start_pool() {
+  umask 077
+  {
+    configure operator operator
+    configure node gpu-1
+    configure node gpu-2
+    configure tenant production 'gpus = 8, weight = 2, highest_priority = "high"'
+    configure tenant research 'gpus = 6, memory = "6GiB"'
+    configure tenant students 'gpus = 1, highest_priority = "low"'
+  } >pool.toml
+  start_daemon scheduler "$build/bin/pool-scheduler" --config pool.toml --listen 127.0.0.1:0 --store sqlite:pool.db --key key.pem --audit-file audit.json
+  scheduler=127.0.0.1:$(<scheduler.port)
+  "$build/bin/pool-scheduler" --key key.pem --print-public-key >pool.pub
+  local host
+  for host in gpu-1 gpu-2; do
+    SOFTGPU_DEVICES=4 SOFTGPU_MEMORY=1GiB SOFTGPU_INSTANCE=demo-$$-$host start_daemon "$host" "$build/bin/poold" --device softgpu --listen tcp://127.0.0.1:0 \
+      --pool-name "$host" --pool-scheduler "$scheduler" --pool-token-file "$host.token" --pool-public-key pool.pub
+  done
+  await "both hosts report to the scheduler" says 'nodes: 2, 2 open' pool_admin health
+}
+
+# Leases of all three tenants at once, one over both hosts; who has no place waits, and is told why.
+share_pool() {
+  local name
+  say "leases of three tenants: whole GPUs, halves of one, and three requests that have to wait"
+  by_lease serving production --gpus 2 --one-host --priority high -- "$build/examples/keep_busy" --seconds 3600
+  by_lease training research --compute 50 --memory 256MiB -- "$build/examples/keep_busy" --seconds 3600
+  by_lease homework students --compute 50 --priority low -- "$build/examples/keep_busy" --seconds 3600
+  by_lease thesis students --compute 50 --priority low -- "$build/examples/keep_busy" --seconds 3600
+  await_served serving training homework thesis
+  by_lease several_gpus production --gpus 6 -- "$build/examples/several_gpus"
+  await_line several_gpus 'waiting for 6 GPUs.*kept for it'
+  by_lease more_homework students --compute 25 --priority low -- "$build/examples/vector_add"
+  await_line more_homework 'waits until tenant'
+  if "$build/bin/pool-run" --server "pool://$scheduler" --token-file students.token --gpus 2 --priority low -- true >refused.log 2>&1; then
+    die "students got more than their quota"
+  fi
+  note "$(<refused.log)"
+
+  say "pool-admin top"
+  pool_admin top --count 2 --interval 4 >top.log
+  # shellcheck disable=SC2016  # it is sed's $
+  sed -n '/^pool-scheduler/{h;d};H;${g;p}' top.log | sed 's/^/    /'  # the second picture: the first knows no rates
+  for name in keep_busy several_gpus production research students 'leases: 4' 'queue: 2'; do
+    grep -qF "$name" top.log || die "pool-admin top does not show '$name'"
+  done
+  name=$(pool_admin queue --tenant students --json | grep -oE '"id":"[^"]+"' | cut -d '"' -f 4)
+  say "pool-admin why $name"
+  shows pool_admin why "$name"
+
+  say "the four end and give their GPUs back; the others get them"
+  kill "${programs[serving]}" "${programs[training]}" "${programs[homework]}" "${programs[thesis]}"
+  passed serving training homework thesis more_homework several_gpus
+  grep -q 'GPUs *6$' several_gpus.log || die "several_gpus had other GPUs than 6: $(<several_gpus.log)"
+  grep -q '"program":"several_gpus".*"nodes":"2"' audit.json || die "several_gpus was not placed on both hosts"
+  note "several_gpus had 6 GPUs of both hosts, which passed data on to each other"
+}
+
+examples_by_lease() {
+  local example name turn=0 names=()
+  say "every example by a lease, of one tenant after the other"
+  for example in "$build"/examples/*; do
+    name=${example##*/}
+    [[ -f $example && -x $example && $name != *-shared ]] || continue
+    case $((turn++ % 3)) in
+      0) by_lease "$name" production --priority high -- "$example" ;;
+      1) by_lease "$name" research --compute 50 --memory 512MiB -- "$example" ;;
+      2) by_lease "$name" students --compute 100 --priority low -- "$example" ;;
+    esac
+    names+=("$name")
+  done
+  passed "${names[@]}"
+}
+
+# A host is emptied: what is asked for goes to the other, or waits.
+drain_host() {
+  say "pool-admin drain gpu-2"
+  shows pool_admin drain gpu-2 --reason "new fans"
+  by_lease elsewhere research --gpus 2 -- "$build/examples/several_gpus"
+  passed elsewhere
+  grep '"lease_granted"' audit.json | tail -n 1 | grep -q '"node":"gpu-1","nodes":"1"' || die "a lease went to a drained host"
+  by_lease patient research --gpus 5 -- "$build/examples/several_gpus"
+  await_line patient 'waiting for 5 GPUs.*drained'
+  shows pool_admin nodes
+  note "$(pool_admin undrain gpu-2)"
+  passed patient
+}
+
+all_is_given_back() {
+  say "and in the end"
+  await "all leases are given back" says 'no leases' pool_admin leases
+  says 'nobody waits' pool_admin queue || die "somebody still waits: $(pool_admin queue)"
+  says 'GPUs: 0 of 8 leased' pool_admin health || die "GPUs are still leased: $(pool_admin health)"
+  local granted gone
+  granted=$(grep -c '"lease_granted"' audit.json)
+  gone=$(grep -c '"lease_gone"' audit.json)
+  ((granted == gone)) || die "$granted leases were granted, and $gone have ended"
+  shows pool_admin tenants
+  note "$granted leases were granted, and all of them given back: 0 of 8 GPUs are leased"
+}
+
+show_pool() {
+  start_pool
+  say "a pool: pool-scheduler on $scheduler, two hosts with four GPUs each"
+  shows pool_admin nodes
+  share_pool
+  examples_by_lease
+  drain_host
+  all_is_given_back
+  cleanup_pool
+}
