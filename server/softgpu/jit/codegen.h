@@ -30,7 +30,7 @@ constexpr const char* kLoopEntryName = "softgpu_loop_entry";
 class ModuleCodegen {
  public:
   // kernel null: functions are only checked, shared variables all lie at offset 0.
-  ModuleCodegen(const Image& image, const Kernel* kernel, llvm::Module& module)
+  ModuleCodegen(const Image& image, const LinkedKernel* kernel, llvm::Module& module)
       : image(image), kernel(kernel), module(module), context(module.getContext()) {}
 
   void generate_function(uint32_t index);
@@ -51,7 +51,7 @@ class ModuleCodegen {
   uint32_t static_shared_bytes() const { return kernel ? kernel->info.static_shared_bytes : 0; }
 
   const Image& image;
-  const Kernel* kernel;
+  const LinkedKernel* kernel;
   llvm::Module& module;
   llvm::LLVMContext& context;
 
@@ -296,7 +296,7 @@ class FunctionCodegen {
 };
 
 // The IR of one kernel and all it reaches.
-std::optional<CompileError> generate_kernel(const Image& image, const Kernel& kernel, llvm::Module& module);
+std::optional<CompileError> generate_kernel(const Image& image, const LinkedKernel& kernel, llvm::Module& module);
 // Translates every function once, to find what is not supported.
 std::optional<CompileError> check_functions(const Image& image);
 

@@ -221,7 +221,7 @@ void ModuleCodegen::generate_function(uint32_t index) {
   FunctionCodegen(*this, index).run();
 }
 
-std::optional<CompileError> generate_kernel(const Image& image, const Kernel& kernel, llvm::Module& module) {
+std::optional<CompileError> generate_kernel(const Image& image, const LinkedKernel& kernel, llvm::Module& module) {
   try {
     ModuleCodegen codegen(image, &kernel, module);
     for (uint32_t index : kernel.functions) codegen.generate_function(index);

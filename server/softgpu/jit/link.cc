@@ -188,7 +188,7 @@ class Linker {
   }
 
   // Everything the kernel can reach, callees before their order matters to nobody.
-  void collect_functions(Kernel& kernel) {
+  void collect_functions(LinkedKernel& kernel) {
     std::vector<bool> seen(image_.functions.size(), false);
     bool indirect = false;
     auto add = [&](uint32_t index) {
@@ -217,7 +217,7 @@ class Linker {
     }
   }
 
-  void place_shared(Kernel& kernel) {
+  void place_shared(LinkedKernel& kernel) {
     std::vector<uint32_t> used;
     for (uint32_t index : kernel.functions) {
       const LinkedFunction& function = image_.functions[index];
@@ -257,7 +257,7 @@ class Linker {
     kernel.info.static_shared_bytes = static_cast<uint32_t>(offset);
   }
 
-  void place_parameters(Kernel& kernel, const ptx::Function& f) {
+  void place_parameters(LinkedKernel& kernel, const ptx::Function& f) {
     uint64_t offset = 0;
     for (const ptx::Variable& v : f.parameters) {
       offset = align_up(offset, v.alignment);
@@ -272,7 +272,7 @@ class Linker {
 
   void add_kernel(uint32_t index) {
     const ptx::Function& f = *image_.functions[index].tree;
-    Kernel kernel;
+    LinkedKernel kernel;
     kernel.function = index;
     kernel.info.name = f.name;
     collect_functions(kernel);

@@ -58,7 +58,7 @@ struct SharedVariable {
   bool is_dynamic = false;
 };
 
-struct Kernel {
+struct LinkedKernel {
   uint32_t function = 0;
   KernelInfo info;
   std::vector<uint32_t> functions;                        // reached from it, itself first
@@ -73,7 +73,7 @@ class Image {
   std::vector<LinkedFunction> functions;  // definitions
   std::vector<DataVariable> data;
   std::vector<SharedVariable> shared;
-  std::vector<Kernel> kernels;
+  std::vector<LinkedKernel> kernels;
   uint64_t data_bytes = 0;
   uint64_t data_alignment = 256;
 

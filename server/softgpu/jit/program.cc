@@ -25,7 +25,7 @@ class LinkedProgram final : public Program {
  public:
   LinkedProgram(std::shared_ptr<const Image> image, bool optimise)
       : image_(std::move(image)), optimise_(optimise) {
-    for (const Kernel& kernel : image_->kernels) {
+    for (const LinkedKernel& kernel : image_->kernels) {
       kernel_index_.emplace(image_->functions[kernel.function].tree->name,
                             kernels_.size());  // of several with one name the first is found
       kernels_.push_back(kernel.info);
