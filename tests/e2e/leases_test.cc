@@ -116,5 +116,5 @@ TEST_CASE("programs without a lease are told what this server serves") {
   CHECK(has(without.output, "leases of its pool alone"));
   const Finished forged = run_patiently({driver_app(), "list_devices"}, pool.through({{"GPUPOOL_TOKEN", "lease:AAAA"}}));
   CHECK(has(forged.output, "damaged"));
-  CHECK(has(pool.poold().log(), "damaged"));
+  CHECK(eventually([&] { return has(pool.poold().log(), "damaged"); }));
 }

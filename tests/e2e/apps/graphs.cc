@@ -89,11 +89,12 @@ SCENARIO(graph_with_host_memory) {
   const bool large = arguments.size() == 1 && arguments[0] == "large";
   const unsigned count = large ? 1'500'000 : kCount;
   CUdeviceptr values = 0;
-  unsigned *up = nullptr, *down = nullptr;
+  unsigned *up = nullptr, *down = nullptr, *beside = nullptr;
   std::vector<unsigned> pageable_up(count), pageable_down(count);
   OK(cuMemAlloc(&values, count * 4));
   OK(cuMemAllocHost(reinterpret_cast<void**>(&up), count * 4));
   OK(cuMemAllocHost(reinterpret_cast<void**>(&down), count * 4));
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&beside), kCount * 4));
   std::atomic<int> calls{0};
   OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
   OK(cuMemcpyHtoDAsync(values, up, count * 4, s.one));
@@ -121,8 +122,8 @@ SCENARIO(graph_with_host_memory) {
   // Launches in a row, beside a stream that is busy with copies of its own.
   for (int i = 0; i < 20; ++i) {
     OK(cuGraphLaunch(exec, s.one));
-    OK(cuMemcpyHtoDAsync(s.b, up, kCount * 4, s.two));
-    OK(cuMemcpyDtoHAsync(up, s.b, kCount * 4, s.two));
+    OK(cuMemcpyHtoDAsync(s.b, beside, kCount * 4, s.two));
+    OK(cuMemcpyDtoHAsync(beside, s.b, kCount * 4, s.two));
   }
   OK(cuCtxSynchronize());
   EXPECT(calls == 23);
@@ -172,18 +173,21 @@ SCENARIO(graphs_beside_each_other) {
   unsigned* pinned = nullptr;
   OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), kCount * 4));
   std::memset(pinned, 0, kCount * 4);
-  OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  OK(cuEventRecord(s.fork, s.one));
-  OK(cuStreamWaitEvent(s.two, s.fork, 0));
-  OK(cuLaunchHostFunc(s.one, add_one, &calls));
-  OK(cuMemcpyHtoDAsync(s.a, pinned, kCount * 4, s.two));
-  OK(cuLaunchHostFunc(s.two, add_one, &calls));
-  OK(cuEventRecord(s.join, s.two));
-  OK(cuStreamWaitEvent(s.one, s.join, 0));
-  const CUgraph graph = end_capture(s.one);
+  const auto capture_into = [&](CUdeviceptr target) {
+    OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuEventRecord(s.fork, s.one));
+    OK(cuStreamWaitEvent(s.two, s.fork, 0));
+    OK(cuLaunchHostFunc(s.one, add_one, &calls));
+    OK(cuMemcpyHtoDAsync(target, pinned, kCount * 4, s.two));
+    OK(cuLaunchHostFunc(s.two, add_one, &calls));
+    OK(cuEventRecord(s.join, s.two));
+    OK(cuStreamWaitEvent(s.one, s.join, 0));
+    return end_capture(s.one);
+  };
+  const CUgraph graph = capture_into(s.a), graph_beside = capture_into(s.b);
   CUgraphExec first = nullptr, second = nullptr;
   OK(cuGraphInstantiate(&first, graph, 0));
-  OK(cuGraphInstantiate(&second, graph, 0));
+  OK(cuGraphInstantiate(&second, graph_beside, 0));
   std::thread other([&] {
     OK(cuCtxSetCurrent(device.context));
     for (int i = 0; i < 50; ++i) OK(cuGraphLaunch(second, s.two));
@@ -195,6 +199,7 @@ SCENARIO(graphs_beside_each_other) {
   EXPECT(calls == 200);
   OK(cuGraphExecDestroy(first));
   OK(cuGraphDestroy(graph));
+  OK(cuGraphDestroy(graph_beside));
   OK(cuGraphLaunch(second, s.one));
   OK(cuStreamSynchronize(s.one));
   EXPECT(calls == 202);
