@@ -3,6 +3,8 @@
 #pragma once
 #include <map>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,7 @@ struct Code : Object {  // a module or a library
   CUresult come_to(Session& other) override;
   std::mutex mutex;
   std::map<std::string, uint64_t> functions;  // by name
+  std::optional<std::vector<std::string>> names;  // of all kernels, once they were asked for
   // By context and its epoch (a library has its variables in each context), then by name.
   std::map<std::pair<uint64_t, uint32_t>, std::map<std::string, wire::GlobalInfo>> globals;
   // Libraries: the module that stands for them, per context and its epoch (cuLibraryGetModule). Such a module is known
@@ -41,6 +44,36 @@ struct Code : Object {  // a module or a library
 
 // A function, or a kernel where CUDA takes one for the other; null: neither.
 Function* find_function(CUfunction function);
+
+// As the program gave them. A log's size tells its room first and what was written later, so the room is kept.
+struct JitOptions {
+  JitOptions() = default;
+  JitOptions(unsigned count, CUjit_option* options, void** values);
+  bool valid() const { return count == 0 || (options && values); }
+
+  unsigned count = 0;
+  CUjit_option* options = nullptr;
+  void** values = nullptr;
+  size_t info_room = 0, error_room = 0;
+};
+
+// Sends bytes as an upload (its number) that a later command takes.
+CUresult upload_image(Session& session, std::span<const std::byte> bytes, uint64_t* upload);
+// What the server's compiler said goes where the program asked for it.
+void deliver_log(const std::string& log, CUresult result, const JitOptions& jit);
+// Loads an image as a new module or library: named first, and sent, as a bundle of its files, only if the server does not
+// have it. Waits for the server's verdict.
+CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit, uint64_t* handle);
+// The handle of a function by name: from memory, or with one round trip.
+CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner, const char* name, uint64_t* handle);
+// The function of a library's kernel in a context.
+CUresult function_of_kernel(Session& session, Context* context, uint64_t kernel, uint64_t* function);
+// The names of a module's or library's kernels, in the server's order: from memory, or from the server.
+CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner, const std::vector<std::string>** names);
+CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_t owner, const char* name, CUdeviceptr* address, size_t* bytes);
+// A file is read whole and loaded from memory; PTX needs its NUL.
+CUresult read_file(const char* path, std::string* content);
+
 // Copies what the server said of a function into the object; false: malformed.
 bool read_function_info(const wire::Buffer& reply, Function& function);
 

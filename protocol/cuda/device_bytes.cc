@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "protocol/cuda/linked_cubin.h"
 #include "protocol/cuda/ptx_tokens.h"
 
 namespace gpupool::cuda {
@@ -142,7 +143,11 @@ uint64_t selected_bytes(const Image& image, const CodeTarget& target) {
 
 uint64_t device_bytes(CodeKind kind, ByteSpan code) {
   switch (kind) {
-    case CodeKind::elf: return cubin_bytes(code);
+    case CodeKind::elf: {
+      uint64_t sum = cubin_bytes(code);
+      for (const std::string_view text : texts_of_linked_cubin(code)) sum = plus(sum, ptx_bytes(text));
+      return sum;
+    }
     case CodeKind::ptx: return ptx_bytes({reinterpret_cast<const char*>(code.data()), code.size()});
     case CodeKind::other: break;
   }

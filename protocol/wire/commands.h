@@ -154,6 +154,53 @@ struct GetFunction {
   uint64_t handle;      // new function or kernel
   uint64_t owner;       // module or library
 };
+// kernel_names: what a module or library has. Reply: KernelNames.
+struct GetKernelNames {
+  uint64_t owner;       // module or library
+  uint64_t first;       // of the names, in the server's order
+};
+struct KernelNames {    // then as many names from `first` on as fit kMaxNamesBytes, at least one if there is one, each with its NUL
+  uint64_t count;       // of all
+};
+constexpr uint32_t kMaxNamesBytes = 256 * 1024;
+// create_linker: then option_count times JitOption. The linker belongs to the current context. Reply: empty.
+struct CreateLinker {
+  uint64_t linker;      // new
+  uint64_t option_count;
+};
+struct JitOption {      // one whose value is a number; logs travel in replies
+  uint32_t option;      // CUjit_option
+  uint32_t reserved;
+  uint64_t value;       // as the program passes it
+};
+constexpr uint32_t kMaxJitOptions = 64;
+// True for the options that may travel.
+constexpr bool is_numeric_jit_option(uint32_t option) {
+  return option <= 1 || (option >= 7 && option <= 16) || (option >= 20 && option <= 24) || (option >= 29 && option <= 34);
+}
+// add_link_input: then option_count times JitOption and the input's name (text). Reply: text with the linker's log.
+struct AddLinkInput {
+  uint64_t linker;
+  uint64_t upload;      // the input's bytes, as they are
+  uint32_t type;        // CUjitInputType
+  uint32_t option_count;
+};
+// complete_link: Reply: LinkedImage, text with the linker's log.
+struct CompleteLink {
+  uint64_t linker;
+};
+struct LinkedImage {
+  uint64_t size;        // 0: it failed
+};
+// linked_image: a part of what a completed linker made. Reply: its bytes, kMaxImagePartBytes of them where there are as many.
+struct GetLinkedImage {
+  uint64_t linker;
+  uint64_t offset;
+};
+constexpr uint32_t kMaxImagePartBytes = 1u << 20;
+struct DestroyLinker {
+  uint64_t linker;
+};
 // kernel_function: the function of a kernel in the current context (cuKernelGetFunction). Reply: empty.
 struct KernelFunction {
   uint64_t handle;      // new function

@@ -18,7 +18,7 @@
   X(cuMemAddressFree) X(cuMemGetHandleForAddressRange) X(cuFlushGPUDirectRDMAWrites) X(cuDeviceGetAttribute)          \
   X(cuModuleLoadDataEx) X(cuModuleUnload) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuFuncGetAttribute)      \
   X(cuLaunchKernel) X(cuLaunchKernelEx) X(cuLaunchCooperativeKernel)                                                \
-  X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuMemPoolDestroy) X(cuLinkDestroy)                                      \
+  X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuMemPoolDestroy) X(cuLinkDestroy) X(cuLinkCreate_v2) X(cuLinkAddData_v2) X(cuLinkComplete) \
   X(cuGraphCreate) X(cuGraphAddMemcpyNode) X(cuGraphAddMemsetNode) X(cuGraphAddHostNode) X(cuGraphAddEmptyNode)     \
   X(cuGraphAddEventRecordNode) X(cuGraphAddEventWaitNode) X(cuGraphAddBatchMemOpNode) X(cuGraphKernelNodeSetAttribute) \
   X(cuGraphInstantiateWithFlags) X(cuGraphExecMemcpyNodeSetParams) X(cuGraphExecMemsetNodeSetParams)                \
@@ -32,7 +32,9 @@
 #define GPUPOOL_DEVICE_CALLS_12_0(X)
 #endif
 #if CUDA_VERSION >= 12040
-#define GPUPOOL_DEVICE_CALLS_12_4(X) X(cuFuncGetParamInfo) X(cuKernelGetParamInfo)
+#define GPUPOOL_DEVICE_CALLS_12_4(X)                                                                                \
+  X(cuFuncGetParamInfo) X(cuKernelGetParamInfo) X(cuFuncGetName) X(cuKernelGetName) X(cuModuleGetFunctionCount)     \
+  X(cuModuleEnumerateFunctions) X(cuLibraryGetKernelCount) X(cuLibraryEnumerateKernels)
 #else
 #define GPUPOOL_DEVICE_CALLS_12_4(X)
 #endif

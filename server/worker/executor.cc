@@ -81,6 +81,7 @@ Executor::Executor(SessionStart& start)
       uploads(start.usage),
       cached_images(start.control, start.image_nonce, start.largest_image),
       images(api),
+      linkers(api),
       events(api),
       inbox(*start.connection, counters.bytes_from_client, [this] { return before_sleep(); }) {
   table.on_stream_departing([this](StreamState& stream) { departing(stream); });
@@ -293,6 +294,7 @@ bool Executor::leave(ContextState& context) {
   shared_memory.drop_context(context);
   memory.drop_context(context, false);
   graphs.drop(context);
+  linkers.drop(context);
   table.drop_context(context);
   context.signals->clear();
   compute.drop(context);
@@ -333,6 +335,7 @@ void Executor::tear_down() {
     staging.drop_context(*context, false);
     shared_memory.drop_context(*context);
     bulk.drop_context(*context);
+    linkers.drop(*context);
   }
   graphs.clear();
   table.destroy_all();

@@ -32,6 +32,7 @@
 #include "server/worker/host_callbacks.h"
 #include "server/worker/images.h"
 #include "server/worker/inbox.h"
+#include "server/worker/linkers.h"
 #include "server/worker/memory_moves.h"
 #include "server/worker/outbox.h"
 #include "server/worker/peer.h"
@@ -112,6 +113,7 @@ class Executor {
   Uploads uploads;
   CachedImages cached_images;
   Images images;
+  Linkers linkers;
   EventGuard events;
   guards::Calls guarded;
   Inbox inbox;

@@ -152,9 +152,7 @@ void HandleTable::destroy(Kind kind, void* object) {
     case Kind::graph_exec:
       if (api_.cuGraphExecDestroy) api_.cuGraphExecDestroy(static_cast<CUgraphExec>(object));
       break;
-    case Kind::linker:
-      if (api_.cuLinkDestroy) api_.cuLinkDestroy(static_cast<CUlinkState>(object));
-      break;
+    case Kind::linker:   // Linkers' own
     case Kind::none:
     case Kind::context:  // Contexts' own
     case Kind::function:
@@ -167,8 +165,8 @@ void HandleTable::destroy(Kind kind, void* object) {
 
 void HandleTable::destroy_where(const ContextState* context) {
   constexpr Kind kOrder[] = {Kind::graph_node, Kind::graph_exec, Kind::graph,    Kind::stream,
-                             Kind::event,      Kind::linker,     Kind::function, Kind::module,
-                             Kind::library,    Kind::memory,     Kind::memory_pool};
+                             Kind::event,      Kind::function,   Kind::module,   Kind::library,
+                             Kind::memory,     Kind::memory_pool};
   for (const Kind kind : kOrder) {
     for (auto& page : pages_) {
       if (!page) continue;

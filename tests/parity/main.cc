@@ -25,6 +25,7 @@ constexpr Part kParts[] = {
     {"graphs", graphs, true},
     {"modules", modules, true},
     {"libraries", libraries, true},
+    {"linking", linking, true},
     {"virtual_memory", virtual_memory, true},
     {"memory_pools", memory_pools, true},
     {"destroyed_things", destroyed_things, false},

@@ -32,7 +32,13 @@ constexpr Allowed kAllowed[] = {
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  // What the device says of code it refuses; through poold the client says it, the device in another process.
+  const auto is_said = [](const std::string& line) {
+    return line.rfind("softgpu: ", 0) == 0 || line.rfind("gpupool: the device refused a module: ", 0) == 0;
+  };
+  for (std::string line; std::getline(stream, line);) {
+    if (!is_said(line)) lines.push_back(line);
+  }
   return lines;
 }
 
@@ -63,7 +69,7 @@ TEST_CASE("driver calls give the same directly and through poold") {
   Pool pool;
   for (const char* part :
        {"before_initialising", "devices", "contexts", "device_memory", "host_memory", "streams", "events", "graphs", "modules",
-        "libraries", "virtual_memory", "memory_pools", "destroyed_things", "sticky_errors"}) {
+        "libraries", "linking", "virtual_memory", "memory_pools", "destroyed_things", "sticky_errors"}) {
     // Every call is waited for, so that its own result comes back from it and not from a later one.
     expect_parity(pool, {DRIVER_PARITY, part}, {{"GPUPOOL_SYNC", "1"}});
   }

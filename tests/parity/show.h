@@ -39,6 +39,7 @@ void events();
 void graphs();
 void modules();
 void libraries();
+void linking();
 void virtual_memory();
 void memory_pools();
 void destroyed_things();

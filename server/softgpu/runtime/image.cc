@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "protocol/cuda/linked_cubin.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/program_cache.h"
 #include "server/softgpu/runtime/runtime.h"
@@ -46,6 +47,15 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
                       std::string* message) {
   cuda::Image image;
   CUresult result = cuda::parse_image(spans, image);
+  if (result == CUDA_SUCCESS && image.linked.empty()) {
+    // What the linker made (cuLinkComplete).
+    const cuda::ImageEntry* const cubin = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
+    if (cubin != nullptr && cubin->kind == cuda::CodeKind::elf && cubin->record.empty()) {
+      const auto linked = cuda::texts_of_linked_cubin(cubin->payload);
+      texts->assign(linked.begin(), linked.end());
+      if (!texts->empty()) return CUDA_SUCCESS;
+    }
+  }
   cuda::CodeSelection selection;
   if (result == CUDA_SUCCESS && image.linked.empty() && image.entries.size() == 1 &&
       image.entries[0].kind == cuda::CodeKind::ptx && image.entries[0].record.empty()) {

@@ -1,5 +1,6 @@
 // Modules and libraries, and what is looked up in them.
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "server/worker/calls/commands.h"
@@ -46,6 +47,25 @@ std::vector<wire::ParameterInfo> parameters_of(Executor& session, uint64_t owner
   }
   return parameters;
 }
+
+#if CUDA_VERSION >= 12040
+// The names of what a module or library has; they live as long as it does.
+template <class Owner, class Object>
+CUresult all_names(Owner owner, CUresult (*count_of)(unsigned*, Owner), CUresult (*enumerate)(Object*, unsigned, Owner),
+                   CUresult (*name_of)(const char**, Object), std::vector<const char*>& names) {
+  if (!count_of || !enumerate || !name_of) return CUDA_ERROR_NOT_SUPPORTED;
+  unsigned count = 0;
+  if (const CUresult result = count_of(&count, owner); result != CUDA_SUCCESS || count == 0) return result;
+  std::vector<Object> objects(count);
+  if (const CUresult result = enumerate(objects.data(), count, owner); result != CUDA_SUCCESS) return result;
+  for (const Object object : objects) {
+    const char* name = nullptr;
+    if (const CUresult result = name_of(&name, object); result != CUDA_SUCCESS) return result;
+    names.push_back(name);
+  }
+  return CUDA_SUCCESS;
+}
+#endif
 
 // The image that a load is about, wherever its bytes are.
 struct Wanted {
@@ -218,6 +238,36 @@ Outcome get_kernel(Executor&, Command&) { return CUDA_ERROR_NOT_SUPPORTED; }
 Outcome kernel_function(Executor&, Command&) { return CUDA_ERROR_NOT_SUPPORTED; }
 
 #endif
+
+Outcome kernel_names(Executor& session, Command& command) {
+  const auto body = only<wire::GetKernelNames>(command);
+  if (!body) return bad_body();
+  session.enter(command);
+#if CUDA_VERSION >= 12040
+  std::vector<const char*> names;
+  CUresult result = CUDA_ERROR_INVALID_HANDLE;
+  if (const auto module = session.table.resolve(Kind::module, body->owner)) {
+    if (!session.contexts.current()) return CUDA_ERROR_INVALID_CONTEXT;
+    result = all_names(static_cast<CUmodule>(*module), session.api.cuModuleGetFunctionCount, session.api.cuModuleEnumerateFunctions,
+                       session.api.cuFuncGetName, names);
+  } else if (const auto library = session.table.resolve(Kind::library, body->owner)) {
+    result = all_names(static_cast<CUlibrary>(*library), session.api.cuLibraryGetKernelCount, session.api.cuLibraryEnumerateKernels,
+                       session.api.cuKernelGetName, names);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  wire::Writer writer(session.reply_body);
+  writer.put(wire::KernelNames{names.size()});
+  for (size_t i = body->first, bytes = 0; i < names.size(); ++i) {
+    const size_t size = std::strlen(names[i]) + 1;
+    if (size > wire::kMaxNamesBytes) return CUDA_ERROR_INVALID_IMAGE;
+    if ((bytes += size) > wire::kMaxNamesBytes) break;
+    writer.put_bytes(names[i], size);
+  }
+  return CUDA_SUCCESS;
+#else
+  return CUDA_ERROR_NOT_SUPPORTED;
+#endif
+}
 
 Outcome get_global(Executor& session, Command& command) {
   wire::GetGlobal body;

@@ -1,4 +1,5 @@
 #include "protocol/cuda/device_bytes.h"
+#include "protocol/cuda/linked_cubin.h"
 
 #include <string>
 
@@ -61,4 +62,27 @@ TEST_CASE("a cubin's sections count, and cut or damaged ones do no harm") {
   const int major = static_cast<int>(entries[0].arch / 10), minor = static_cast<int>(entries[0].arch % 10);
   CHECK(cuda::device_bytes(image, major, minor) == whole);
   CHECK(cuda::device_bytes(image, 1, 0) == 0);
+}
+
+TEST_CASE("what softgpu links counts its texts' variables, and is read whatever is cut off") {
+  const std::vector<std::string> texts{".version 7.0\n.target sm_70\n.global .u32 a[10];\n", ".version 7.0\n.target sm_70\n.const .u64 b;\n"};
+  const std::string cubin = cuda::make_linked_cubin(texts, 86);
+  const auto bytes = std::as_bytes(std::span(cubin));
+  CHECK(cuda::texts_of_linked_cubin(bytes) == std::vector<std::string_view>(texts.begin(), texts.end()));
+  CHECK(cuda::image_extent(cubin.data()) == cubin.size());
+  cuda::ImageSpans spans;
+  spans.image = bytes;
+  cuda::Image image;
+  REQUIRE(cuda::parse_image(spans, image) == CUDA_SUCCESS);
+  CHECK(cuda::device_bytes(image, 8, 6) == 48);
+  CHECK(cuda::device_bytes(image, 9, 0) == 0);  // not for that device
+  for (size_t size = 0; size < cubin.size(); ++size) {
+    const std::string part = cubin.substr(0, size);  // so that a sanitizer sees its end
+    CHECK(cuda::texts_of_linked_cubin(std::as_bytes(std::span(part))).empty());
+  }
+  for (size_t at = 0; at < cubin.size(); ++at) {
+    std::string wrong = cubin;
+    wrong[at] = static_cast<char>(~wrong[at]);
+    (void)cuda::texts_of_linked_cubin(std::as_bytes(std::span(wrong)));
+  }
 }

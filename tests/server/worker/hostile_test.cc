@@ -58,6 +58,7 @@ std::vector<Frame> frames(const TestClient& client) {
   CUlaunchAttribute attribute{};
   attribute.id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
   const uint64_t here = client.address(0);
+  const uint64_t linker = make_handle(Kind::linker, 1, 500);
   const uint64_t graph = make_handle(Kind::graph, 1, 400), executable = make_handle(Kind::graph_exec, 1, 401);
   const wire::GraphNode fill{wire::GraphNodeKind::fill, 1, sizeof(wire::GraphFill), 0, kContext}, empty{wire::GraphNodeKind::empty, 0, 0, 0, 0};
   return {
@@ -96,6 +97,12 @@ std::vector<Frame> frames(const TestClient& client) {
       {id(Command::upload_graph), bytes_of(wire::LaunchGraph{executable, 0})},
       {id(Command::update_graph), bytes_of(wire::UpdateGraph{executable, graph})},
       {id(Command::destroy_graph), bytes_of(wire::DestroyGraph{executable})},
+      {id(Command::kernel_names), bytes_of(wire::GetKernelNames{kModule, 0})},
+      {id(Command::create_linker), bytes_of(wire::CreateLinker{linker, 1}, wire::JitOption{CU_JIT_MAX_REGISTERS, 0, 32})},
+      {id(Command::add_link_input), named(wire::AddLinkInput{linker, kUpload, CU_JIT_INPUT_PTX, 0}, "input")},
+      {id(Command::complete_link), bytes_of(wire::CompleteLink{linker})},
+      {id(Command::linked_image), bytes_of(wire::GetLinkedImage{linker, 0})},
+      {id(Command::destroy_linker), bytes_of(wire::DestroyLinker{linker})},
       {id(Command::free_memory), bytes_of(wire::FreeMemory{here, kPage, wire::kAllStreams})},
       {id(Command::reset_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
       {id(Command::goodbye), {}},

@@ -12,14 +12,16 @@ namespace gpupool::softgpu::api {
 class JitOptions {
  public:
   JitOptions(unsigned count, const CUjit_option* options, void** values)
-      : count_(count), options_(options), values_(values) {}
+      : count_(count), options_(options), values_(values), info_room_(room(CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES)),
+        error_room_(room(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)) {}
 
   bool valid() const { return count_ == 0 || (options_ != nullptr && values_ != nullptr); }
 
-  // Fills the program's log buffers. `error` may be empty.
+  // Fills the program's log buffer of errors, or the other one where there is none.
   void report(const std::string& error) const {
-    write(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error);
-    write(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, {});
+    if (!valid()) return;
+    if (!error.empty()) write(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_room_, error);
+    else write(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_room_, {});
   }
 
  private:
@@ -29,23 +31,26 @@ class JitOptions {
     }
     return nullptr;
   }
-  void write(CUjit_option buffer_option, CUjit_option size_option, const std::string& text) const {
+  size_t room(CUjit_option size_option) const {
+    void** const size = valid() ? value(size_option) : nullptr;
+    return size == nullptr ? 0 : static_cast<size_t>(reinterpret_cast<uintptr_t>(*size));
+  }
+  void write(CUjit_option buffer_option, CUjit_option size_option, size_t room, const std::string& text) const {
     void** buffer = value(buffer_option);
     void** size = value(size_option);
-    if (buffer == nullptr || *buffer == nullptr || size == nullptr) return;
-    // The size comes in as the buffer's and goes out as what was written.
-    const auto room = static_cast<size_t>(reinterpret_cast<uintptr_t>(*size));
-    const size_t length = room == 0 ? 0 : std::min(text.size(), room - 1);
-    if (room != 0) {
-      std::memcpy(*buffer, text.data(), length);
-      static_cast<char*>(*buffer)[length] = '\0';
-    }
+    if (buffer == nullptr || *buffer == nullptr || room == 0) return;
+    const size_t length = std::min(text.size(), room - 1);
+    std::memcpy(*buffer, text.data(), length);
+    static_cast<char*>(*buffer)[length] = '\0';
     *size = reinterpret_cast<void*>(static_cast<uintptr_t>(length));
   }
 
   const unsigned count_;
   const CUjit_option* const options_;
   void** const values_;
+  // A log's size tells its room first and what was written later, so the room is kept.
+  const size_t info_room_;
+  const size_t error_room_;
 };
 
 }  // namespace gpupool::softgpu::api

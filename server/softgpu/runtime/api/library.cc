@@ -3,7 +3,6 @@
 
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/jit_options.h"
-#include "server/softgpu/runtime/api/linked_image.h"
 #include "server/softgpu/runtime/image.h"
 
 #if CUDA_VERSION >= 12000
@@ -19,7 +18,7 @@ CUresult load(CUlibrary* handle, const void* image, const JitOptions& options) {
     if (handle == nullptr || image == nullptr || !options.valid()) return CUDA_ERROR_INVALID_VALUE;
     std::shared_ptr<const Program> program;
     std::string message;
-    const CUresult loaded = load_any_image(image, *runtime().devices().front(), &program, &message);
+    const CUresult loaded = load_image(image, *runtime().devices().front(), &program, &message);
     options.report(message);
     if (loaded != CUDA_SUCCESS) return loaded;
     Ref<Library> library;

@@ -1,17 +1,17 @@
-// The linker: joins PTX files.
+// The linker: joins PTX files. They are compiled when it completes, and linked again, from the program cache, when the result is loaded.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
+#include "protocol/cuda/linked_cubin.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/jit_options.h"
-#include "server/softgpu/runtime/api/linked_image.h"
 #include "server/softgpu/runtime/image.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
 namespace {
-
-constexpr char kMagic[8] = {'S', 'G', 'L', 'I', 'N', 'K', '0', '1'};
 
 class Linker final : public Object {
  public:
@@ -28,6 +28,7 @@ CUresult add(Linker& linker, const Device& device, CUjitInputType type, const vo
   std::lock_guard guard(linker.mutex);
   switch (type) {
     case CU_JIT_INPUT_PTX: {
+      if (linker.texts.size() >= gpupool::cuda::kMaxLinkedTexts) return CUDA_ERROR_INVALID_VALUE;
       const auto* text = static_cast<const char*>(data);
       linker.texts.emplace_back(text, strnlen(text, size));
       return CUDA_SUCCESS;
@@ -38,9 +39,13 @@ CUresult add(Linker& linker, const Device& device, CUjitInputType type, const vo
       gpupool::cuda::ImageSpans spans;
       spans.image = {static_cast<const std::byte*>(data), size};
       std::string message;
-      const CUresult result = unpack_image(spans, device, &linker.texts, &message);
+      std::vector<std::string> texts;
+      const CUresult result = unpack_image(spans, device, &texts, &message);
       linker.options.report(message);
-      return result;
+      if (result != CUDA_SUCCESS) return result;
+      if (linker.texts.size() + texts.size() > gpupool::cuda::kMaxLinkedTexts) return CUDA_ERROR_INVALID_VALUE;
+      std::move(texts.begin(), texts.end(), std::back_inserter(linker.texts));
+      return CUDA_SUCCESS;
     }
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
@@ -78,46 +83,6 @@ CUresult add_file(CUlinkState state, CUjitInputType type, const char* path) {
 }
 
 }  // namespace
-
-namespace gpupool::softgpu::api {
-
-// magic, u64 count, then per text u64 size and its bytes.
-std::string make_linked_image(const std::vector<std::string>& texts) {
-  if (texts.size() == 1) return texts.front();
-  std::string image(kMagic, sizeof kMagic);
-  const auto put = [&](uint64_t number) {
-    image.append(reinterpret_cast<const char*>(&number), sizeof number);
-  };
-  put(texts.size());
-  for (const std::string& text : texts) {
-    put(text.size());
-    image += text;
-  }
-  return image;
-}
-
-CUresult load_any_image(const void* image, const Device& device, std::shared_ptr<const Program>* program,
-                        std::string* message) {
-  if (std::strncmp(static_cast<const char*>(image), kMagic, sizeof kMagic) != 0) {
-    return load_image(image, device, program, message);
-  }
-  const char* next = static_cast<const char*>(image) + sizeof kMagic;
-  const auto take = [&] {
-    uint64_t number;
-    std::memcpy(&number, next, sizeof number);
-    next += sizeof number;
-    return number;
-  };
-  std::vector<std::string_view> texts;
-  for (uint64_t left = take(); left != 0; --left) {
-    const uint64_t size = take();
-    texts.emplace_back(next, size);
-    next += size;
-  }
-  return load_texts(texts, device, program, message);
-}
-
-}  // namespace gpupool::softgpu::api
 
 CUDA_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option* options, void** values,
                                      CUlinkState* state) {
@@ -159,9 +124,11 @@ CUDA_EXPORT CUresult cuLinkComplete(CUlinkState state, void** image, size_t* siz
     const CUresult result = load_texts(views, context.device(), &program, &message);
     linker->options.report(message);
     if (result != CUDA_SUCCESS) return result;
-    linker->image = make_linked_image(linker->texts);
+    const Device& device = context.device();
+    linker->image = gpupool::cuda::make_linked_cubin(
+        linker->texts, static_cast<uint32_t>(10 * device.capability_major() + device.capability_minor()));
     *image = linker->image.data();
-    if (size != nullptr) *size = linker->image.size() + 1;
+    if (size != nullptr) *size = linker->image.size();
     return CUDA_SUCCESS;
   });
 }

@@ -6,7 +6,6 @@
 
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/jit_options.h"
-#include "server/softgpu/runtime/api/linked_image.h"
 #include "server/softgpu/runtime/image.h"
 
 using namespace gpupool::softgpu;
@@ -19,7 +18,7 @@ CUresult load(CUmodule* handle, const void* image, const JitOptions& options) {
     if (handle == nullptr || image == nullptr || !options.valid()) return CUDA_ERROR_INVALID_VALUE;
     std::shared_ptr<const Program> program;
     std::string message;
-    const CUresult loaded = load_any_image(image, context.device(), &program, &message);
+    const CUresult loaded = load_image(image, context.device(), &program, &message);
     options.report(message);
     if (loaded != CUDA_SUCCESS) return loaded;
     Ref<Module> module;

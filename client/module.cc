@@ -1,0 +1,270 @@
+#include "client/module.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "client/log.h"
+#include "protocol/cuda/fatbin.h"
+
+namespace gpupool::client {
+namespace {
+
+// False: the server does not have the image, or does not keep images at all.
+bool load_by_name(Session& session, Context* context, wire::Command command, uint64_t handle, cuda::ByteSpan bundle,
+                  wire::Buffer& reply, CUresult* result) {
+  const image::Nonce* const nonce = session.image_nonce(bundle.size());
+  if (!nonce) return false;
+  struct {
+    wire::LoadImage load;
+    wire::ImageName name;
+  } const body{{handle, 0}, image::name(*nonce, bundle)};
+  *result = session.call(command, context, body, reply);
+  return !reply.empty() || static_cast<int>(*result) != wire::kImageMissing;
+}
+
+// The server's verdict on an image, sent if need be.
+CUresult load_bundle(Session& session, Context* context, Kind kind, uint64_t handle, cuda::ByteSpan bundle, wire::Buffer& reply) {
+  const auto command = kind == Kind::module ? wire::Command::load_module : wire::Command::load_library;
+  CUresult result = CUDA_SUCCESS;
+  if (load_by_name(session, context, command, handle, bundle, reply, &result)) return result;
+  uint64_t upload = 0;
+  result = upload_image(session, bundle, &upload);
+  return result == CUDA_SUCCESS ? session.call(command, context, wire::LoadImage{handle, upload}, reply) : result;
+}
+
+}  // namespace
+
+Function* find_function(CUfunction function) {
+  const uint64_t handle = cuda::handle_bits(function);
+  if (auto* found = handles().find_as<Function>(Kind::function, handle)) return found;
+  return handles().find_as<Function>(Kind::kernel, handle);
+}
+
+bool read_function_info(const wire::Buffer& reply, Function& function) {
+  wire::Reader reader(reply);
+  const auto info = reader.get<wire::FunctionInfo>();
+  if (!reader.ok() || info.parameter_count > wire::kMaxParameters) return false;
+  function.parameters.resize(info.parameter_count);
+  for (auto& parameter : function.parameters) {
+    parameter = reader.get<wire::ParameterInfo>();
+    if (parameter.offset > wire::kMaxParameterBytes || parameter.size > wire::kMaxParameterBytes - parameter.offset) {
+      return false;
+    }
+    function.parameter_bytes = std::max(function.parameter_bytes, parameter.offset + parameter.size);
+  }
+  for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function.attributes[i] = info.attributes[i];
+  return reader.finished();
+}
+
+CUresult upload_image(Session& session, cuda::ByteSpan all, uint64_t* upload) {
+  *upload = session.mint(Kind::upload, nullptr);
+  handles().retire(*upload);  // only the number is needed; its generation makes it unique
+  for (size_t at = 0; at < all.size(); at += wire::kBulkChunkBytes) {
+    const auto part = all.subspan(at, std::min<size_t>(wire::kBulkChunkBytes, all.size() - at));
+    const iovec payload{const_cast<std::byte*>(part.data()), part.size()};
+    const wire::UploadPart head{*upload, all.size()};
+    if (!session.queue().send_bulk(static_cast<uint16_t>(wire::Command::upload_part), 0, 0, head, {&payload, 1},
+                                   [](uint64_t) {})) {
+      return Session::failure();
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+JitOptions::JitOptions(unsigned count, CUjit_option* options, void** values) : count(count), options(options), values(values) {
+  for (unsigned i = 0; valid() && i < count; ++i) {
+    const size_t room = reinterpret_cast<uintptr_t>(values[i]);
+    if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) info_room = room;
+    if (options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) error_room = room;
+  }
+}
+
+void deliver_log(const std::string& log, CUresult result, const JitOptions& jit) {
+  const bool failed = result != CUDA_SUCCESS;
+  const size_t room = failed ? jit.error_room : jit.info_room;
+  const size_t length = room ? std::min(log.size(), room - 1) : 0;
+  for (unsigned i = 0; room && i < jit.count; ++i) {
+    if (jit.options[i] == (failed ? CU_JIT_ERROR_LOG_BUFFER : CU_JIT_INFO_LOG_BUFFER) && jit.values[i]) {
+      std::memcpy(jit.values[i], log.data(), length);
+      static_cast<char*>(jit.values[i])[length] = '\0';
+    }
+    if (jit.options[i] == (failed ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES)) {
+      jit.values[i] = reinterpret_cast<void*>(length);
+    }
+  }
+  if (failed && !log.empty()) complain("the device refused a module: %s", log.c_str());
+}
+
+CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit, uint64_t* handle) {
+  if (const CUresult early = session.before_call(context); early != CUDA_SUCCESS) return early;
+  cuda::ImageSpans spans;
+  if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) return result;
+  cuda::Bytes bundle;
+  if (const CUresult result = cuda::bundle(spans, bundle); result != CUDA_SUCCESS) return result;
+  auto code = std::make_unique<Code>();
+  code->context = Session::handle_of(context);
+  if (kind == Kind::library && sessions().size() > 1) code->bundle.assign(bundle.view().begin(), bundle.view().end());
+  *handle = session.mint(kind, std::move(code));
+  if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  wire::Buffer reply;
+  const CUresult result = load_bundle(session, context, kind, *handle, bundle.view(), reply);
+  wire::Reader reader(reply);
+  deliver_log(std::string(reader.get_text()), result, jit);
+  if (result != CUDA_SUCCESS) handles().retire(*handle);
+  return result;
+}
+
+// The handle of a function by name: from memory, or with one round trip.
+CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner, const char* name,
+                 uint64_t* handle) {
+  auto* code = handles().find_as<Code>(owner_kind, owner);
+  if (!code) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = code->come_to(session); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(code->mutex);
+  if (const auto known = code->functions.find(name); known != code->functions.end()) {
+    *handle = known->second;
+    return CUDA_SUCCESS;
+  }
+  auto fresh = std::make_unique<Function>();
+  Function& function = *fresh;
+  function.name = name;
+  function.owner = owner;
+  function.context = Session::handle_of(context);
+  *handle = session.mint(kind, std::move(fresh));
+  if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  wire::Buffer reply;
+  const auto command = kind == Kind::function ? wire::Command::get_function : wire::Command::get_kernel;
+  CUresult result = session.call(command, context, name, reply, wire::GetFunction{*handle, owner});
+  if (result == CUDA_SUCCESS && !read_function_info(reply, function)) {
+    session.fail({ErrorCode::malformed, "its description of a kernel makes no sense"});
+    result = Session::failure();
+  }
+  if (result != CUDA_SUCCESS) {
+    handles().retire(*handle);
+    return result;
+  }
+  code->functions.emplace(name, *handle);
+  return CUDA_SUCCESS;
+}
+
+// The function of a library's kernel in a context.
+CUresult function_of_kernel(Session& session, Context* context, uint64_t given, uint64_t* made) {
+  auto* kernel = handles().find_as<Function>(Kind::kernel, given);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = kernel->come_to(session); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(kernel->mutex);
+  uint64_t& handle = kernel->functions[{context->handle, context->epoch.load()}];
+  if (handle == 0 || !handles().find(Kind::function, handle)) {
+    auto function = std::make_unique<Function>();
+    function->name = kernel->name;
+    function->owner = kernel->owner;
+    function->context = context->handle;
+    function->parameters = kernel->parameters;
+    function->parameter_bytes = kernel->parameter_bytes;
+    for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function->attributes[i] = kernel->attributes[i].load();
+    handle = session.mint(Kind::function, std::move(function));
+    const CUresult result =
+        session.post(wire::Command::kernel_function, context, wire::KernelFunction{handle, kernel->handle});
+    if (result != CUDA_SUCCESS) {
+      handles().retire(handle);
+      handle = 0;
+      return result;
+    }
+  }
+  *made = handle;
+  return CUDA_SUCCESS;
+}
+
+CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner, const std::vector<std::string>** names) {
+  auto* code = handles().find_as<Code>(owner_kind, owner);
+  if (!code) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = code->come_to(session); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(code->mutex);
+  std::vector<std::string> all;
+  for (uint64_t count = 0; !code->names;) {
+    wire::Buffer reply;
+    const CUresult result = session.call(wire::Command::kernel_names, context, wire::GetKernelNames{owner, all.size()}, reply);
+    if (result != CUDA_SUCCESS) return result;
+    wire::Reader reader(reply);
+    count = reader.get<wire::KernelNames>().count;
+    const auto bytes = reader.get_bytes(reader.remaining());
+    std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const size_t before = all.size();
+    for (size_t end; (end = text.find('\0')) != std::string_view::npos; text.remove_prefix(end + 1)) all.emplace_back(text.substr(0, end));
+    if (all.size() > count || (all.size() == before && count != before)) {
+      session.fail({ErrorCode::malformed, "its list of kernels makes no sense"});
+      return Session::failure();
+    }
+    if (all.size() == count) code->names = std::move(all);
+  }
+  *names = &*code->names;
+  return CUDA_SUCCESS;
+}
+
+CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_t owner, const char* name,
+                    CUdeviceptr* address, size_t* bytes) {
+  auto* code = handles().find_as<Code>(owner_kind, owner);
+  if (!code) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = code->come_to(session); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(code->mutex);
+  auto& globals = code->globals[{context->handle, context->epoch.load()}];
+  auto known = globals.find(name);
+  if (known == globals.end()) {
+    wire::Buffer reply;
+    const CUresult result = session.call(wire::Command::get_global, context, name, reply, wire::GetGlobal{owner});
+    if (result != CUDA_SUCCESS) return result;
+    wire::Reader reader(reply);
+    const auto info = reader.get<wire::GlobalInfo>();
+    if (!reader.finished()) return Session::failure();
+    Allocation about;
+    about.address = info.address;
+    about.size = info.size;
+    about.context = Session::handle_of(context);
+    about.device = context->device;
+    session.addresses().add_foreign(about);
+    known = globals.emplace(name, info).first;
+  }
+  if (address) *address = known->second.address;
+  if (bytes) *bytes = known->second.size;
+  return CUDA_SUCCESS;
+}
+
+CUresult Code::come_to(Session& other) {
+  const uint64_t bit = uint64_t{1} << other.index();
+  if (session == &other || elsewhere.load(std::memory_order_acquire) & bit) return CUDA_SUCCESS;
+  if (cuda::kind_of(handle) != Kind::library) return CUDA_ERROR_INVALID_HANDLE;
+  std::lock_guard lock(mutex);
+  if (elsewhere.load() & bit) return CUDA_SUCCESS;
+  wire::Buffer reply;
+  const CUresult result = load_bundle(other, nullptr, Kind::library, handle, bundle, reply);
+  wire::Reader reader(reply);
+  deliver_log(std::string(reader.get_text()), result, {});
+  if (result == CUDA_SUCCESS) elsewhere.fetch_or(bit);
+  return result;
+}
+
+CUresult Function::come_to(Session& other) {
+  const uint64_t bit = uint64_t{1} << other.index();
+  if (session == &other || elsewhere.load(std::memory_order_acquire) & bit) return CUDA_SUCCESS;
+  auto* const library = handles().find_as<Code>(Kind::library, owner);
+  if (cuda::kind_of(handle) != Kind::kernel || !library) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult result = library->come_to(other); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(mutex);
+  if (elsewhere.load() & bit) return CUDA_SUCCESS;
+  // Its parameters are the same everywhere; what its attributes are there is asked by device (cuKernelGetAttribute).
+  wire::Buffer reply;
+  const CUresult result = other.call(wire::Command::get_kernel, nullptr, name, reply, wire::GetFunction{handle, owner});
+  if (result == CUDA_SUCCESS) elsewhere.fetch_or(bit);
+  return result;
+}
+
+// A file is read whole and loaded from memory; PTX needs its NUL.
+CUresult read_file(const char* path, std::string* content) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  content->assign(std::istreambuf_iterator<char>(file), {});
+  content->push_back('\0');
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::client
