@@ -45,6 +45,7 @@ std::vector<LibraryPlacer::Group> LibraryPlacer::groups_of(Node& node) {
     by_slot_[added->slot] = {&node, groups.size()};
     groups.push_back(std::move(group));
   }
+  if (groups.size() > 1) mixed_[node.name()] = &node;
   return groups;
 }
 
@@ -88,6 +89,7 @@ void LibraryPlacer::removed(Node& node) {
     (void)cluster_.remove(group.id);
   }
   groups_.erase(found);
+  mixed_.erase(node.name());
 }
 
 // The demand as the library understands it. Where memory is to be the same part as the compute, it is another amount on each size of GPU:
@@ -145,6 +147,20 @@ std::optional<placement::Placement> LibraryPlacer::decide(placement::Request req
   return placer_->decide(request);
 }
 
+// Several GPUs of one node, of which no kind has enough there: to the library each kind is a node of its own.
+std::optional<std::vector<Spot>> LibraryPlacer::place_on_mixed(const Demand& demand) const {
+  for (const auto& [name, node] : mixed_) {
+    if (!node->open() || demand.apart.contains(node) || !demand.host.within(node->host.spare())) continue;
+    std::vector<Spot> spots;
+    for (uint32_t gpu = 0; gpu < node->gpus.size() && spots.size() < demand.gpus; ++gpu) {
+      const Gpu& its = node->gpus[gpu];
+      if (demand.suits(its) && demand.of(its).within(its.book.spare())) spots.push_back({node, gpu});
+    }
+    if (spots.size() == demand.gpus) return spots;
+  }
+  return std::nullopt;
+}
+
 std::optional<std::vector<Spot>> LibraryPlacer::place(const Demand& demand) {
   const placement::Placement near = mark(demand.near, kNear), apart = mark(demand.apart, kApart);
   std::optional<placement::Placement> placed;
@@ -153,7 +169,7 @@ std::optional<std::vector<Spot>> LibraryPlacer::place(const Demand& demand) {
   }
   (void)cluster_.release(near);
   (void)cluster_.release(apart);
-  if (!placed) return std::nullopt;
+  if (!placed) return demand.one_host && demand.gpus > 1 ? place_on_mixed(demand) : std::nullopt;
   std::vector<Spot> spots;
   for (const placement::Part& part : placed->parts) {
     const auto [node, at] = by_slot_.at(part.node.slot);

@@ -37,6 +37,7 @@ class LibraryPlacer : public Placer {
   std::vector<placement::Request> requests_for(const Demand& demand) const;
   std::optional<placement::Placement> decide(placement::Request request, const Demand& demand);
   placement::Placement mark(const std::set<const Node*>& nodes, const char* group);
+  std::optional<std::vector<Spot>> place_on_mixed(const Demand& demand) const;
 
   placement::Cluster cluster_;
   placement::Placer::Options options_;
@@ -44,6 +45,7 @@ class LibraryPlacer : public Placer {
   std::map<std::string, Kind> kinds_;                      // by the library's name
   std::unordered_map<const Node*, std::vector<Group>> groups_;
   std::unordered_map<uint32_t, std::pair<Node*, size_t>> by_slot_;  // of the library: which group
+  std::map<std::string, Node*> mixed_;  // nodes with several groups, by name
 };
 
 }  // namespace gpupool::scheduler

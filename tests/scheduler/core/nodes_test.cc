@@ -213,3 +213,31 @@ TEST_CASE("clocks that differ are reported, not punished") {
   CHECK(pool.core->view_node("n1")->clock_ahead_ms() == 60'000);
   CHECK(std::string(pool.said.notes.back().event) == "clock_skew");
 }
+
+TEST_CASE("a host with GPUs of several models gives those that are asked for, and a mix where nobody cares") {
+  TestPool pool(true);
+  pool::NodeReport report = first_report(1, 1, 4);
+  for (const int gpu : {1, 3}) report.mutable_inventory()->mutable_gpus(gpu)->set_model("H100");
+  report.set_now_ms(pool.now);
+  pool.core->attend(++pool.streams, report, pool.now);
+  pool.settle();
+  pool::Request wish = ask(2);
+  wish.set_one_host(true);
+  wish.add_models("H100");
+  const Grant* const grant = pool.grant(pool.request(wish));
+  REQUIRE(grant);
+  CHECK(TestPool::where(*grant) == "n1:1,3");
+  const Stream holder = pool.streams;
+  wish.clear_models();
+  wish.set_gpus(3);
+  const Stream waiting = pool.request(wish);
+  CHECK(!pool.grant(waiting));
+  const Stream one = pool.request(ask(1));  // all that is there is kept for it
+  CHECK(!pool.grant(one));
+  pool.core->release(holder, pool.now);
+  pool.settle();
+  pool.report(1, {{pool.grant(holder)->lease, 0}});
+  REQUIRE(pool.grant(waiting));
+  CHECK(pool.grant(waiting)->servers.size() == 1);
+  CHECK(pool.grant(one));
+}
