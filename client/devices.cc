@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "client/bus_ids.h"
 #include "protocol/cuda/cuda_header.h"
 
 namespace gpupool::client {
@@ -63,30 +64,15 @@ void hide_what_is_not_forwarded(Device& device) {
   }
 }
 
-// Hosts of one kind have their GPUs in the same slots, and programs tell GPUs apart by them: the domain, which tells nothing
-// here, makes them differ.
-void make_bus_id_unique(Device& device, const Devices& others) {
-  const auto is_taken = [&](const std::string& id) {
-    return std::any_of(others.begin(), others.end(), [&](const auto& other) { return other->pci_bus_id == id; });
-  };
-  const size_t colon = device.pci_bus_id.find(':');
-  if (colon == std::string::npos) return;
-  const unsigned long own = std::strtoul(device.pci_bus_id.c_str(), nullptr, 16);
-  for (unsigned long step = 1; is_taken(device.pci_bus_id) && step <= others.size(); ++step) {
-    const unsigned long domain = (own + step) & 0xffff;
-    char digits[16];
-    std::snprintf(digits, sizeof digits, "%04lx", domain);
-    device.pci_bus_id.replace(0, device.pci_bus_id.find(':'), digits);
-    device.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = static_cast<int>(domain);
-  }
-}
-
 }  // namespace
 
 uint64_t granularity_of(const hello::Device& described) { return described.granularity ? described.granularity : 2u << 20; }
 
-Devices make_devices(const std::vector<OfferedDevice>& offered, const char* visible) {
+Devices make_devices(std::vector<OfferedDevice> offered, const char* visible) {
   Devices devices;
+  std::vector<hello::Device*> all;
+  for (OfferedDevice& device : offered) all.push_back(&device.description);
+  make_bus_ids_unique(all);
   for (const int ordinal : visible_ordinals(offered, visible)) {
     const hello::Device& source = offered[ordinal].description;
     auto device = std::make_unique<Device>();
@@ -104,7 +90,6 @@ Devices make_devices(const std::vector<OfferedDevice>& offered, const char* visi
     device->greatest_priority = source.greatest_priority;
     for (const auto& attribute : source.attributes) device->attributes[attribute.id] = attribute.value;
     hide_what_is_not_forwarded(*device);
-    make_bus_id_unique(*device, devices);
     devices.push_back(std::move(device));
   }
   return devices;

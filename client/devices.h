@@ -47,6 +47,6 @@ struct OfferedDevice {
 
 // `visible`: the value of CUDA_VISIBLE_DEVICES, null when it is not set. As with CUDA, the list ends at the first entry that
 // names no device.
-Devices make_devices(const std::vector<OfferedDevice>& offered, const char* visible);
+Devices make_devices(std::vector<OfferedDevice> offered, const char* visible);
 
 }  // namespace gpupool::client

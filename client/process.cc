@@ -25,6 +25,7 @@ struct Process {
   std::atomic<bool> tried{false};
   std::atomic<bool> forked{false};  // this is a child of a process that had a session
   CUresult result = CUDA_ERROR_NOT_INITIALIZED;
+  std::string servers;  // in the words of GPUPOOL; a lease that was asked for: lease:FILE
 };
 
 Process& process() {
@@ -44,18 +45,14 @@ std::string holder_program() {
 }
 
 // What GPUPOOL says: servers, the file of a lease, or a pool to ask for one.
-Result<std::vector<LeasedServer>> find_servers(const std::string& text) {
-  constexpr std::string_view kLease = "lease:", kPool = "pool://";
-  if (text.starts_with(kLease)) return read_lease_file(text.substr(kLease.size()));
-  if (text.starts_with(kPool)) {
+Result<std::vector<LeasedServer>> find_servers(std::string text) {
+  if (text.starts_with("pool://")) {
     const auto file = acquire_lease(holder_program(), text, ::program_invocation_short_name);
     if (!file) return file.error();
-    return read_lease_file(*file);
+    text = "lease:" + *file;
   }
-  auto endpoints = transport::Endpoint::parse_list(text);
-  if (!endpoints) return endpoints.error();
-  std::vector<LeasedServer> servers;
-  for (auto& endpoint : *endpoints) servers.push_back({std::move(endpoint), ""});
+  auto servers = named_servers(text);
+  if (servers) process().servers = text;
   return servers;
 }
 
@@ -182,3 +179,13 @@ Session* session_of(uint64_t address, Session* first) {
 }
 
 }  // namespace gpupool::client
+
+// For our libnvidia-ml.so.1 in the same program, which must not ask for a lease of its own: what GPUPOOL came to. Returns its length; 0: there
+// is no session.
+extern "C" __attribute__((visibility("default"))) size_t gpupool_client_servers(char* text, size_t size) {
+  using namespace gpupool::client;
+  if (ready() != CUDA_SUCCESS) return 0;
+  const std::string& servers = process().servers;
+  if (text && servers.size() < size) servers.copy(text, servers.size()), text[servers.size()] = '\0';
+  return servers.size();
+}

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstring>
 #include <thread>
 
+#include "client/identity.h"
 #include "client/log.h"
 #include "protocol/control/hello_exchange.h"
 #include "protocol/transport/rdma_options.h"
@@ -19,19 +19,6 @@ using transport::Clock;
 using Use = transport::RdmaOptions::Use;
 
 constexpr int kAddressAttempts = 16;
-
-std::string program_name() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  const std::string full(path, length > 0 ? length : 0);
-  return full.substr(full.rfind('/') + 1);
-}
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 transport::Options options_of(const Settings& settings) {
   transport::Options options;
@@ -112,13 +99,7 @@ Result<std::unique_ptr<Session>> Session::open(const Settings& settings, const t
 }
 
 Result<void> Session::say_hello(const transport::Endpoint& server, const transport::Options& options) {
-  hello::Hello hello;
-  hello.protocol_version = wire::kProtocolVersion;
-  hello.client_version = GPUPOOL_VERSION;
-  hello.cuda_version = CUDA_VERSION;
-  hello.program = program_name();
-  hello.host = host_name();
-  hello.pid = getpid();
+  hello::Hello hello = introduction();
   hello.tenant = settings_.tenant;
   hello.token = settings_.token;
   hello.compression = static_cast<uint32_t>(settings_.compression);

@@ -27,6 +27,8 @@
 #include "server/front_door.h"
 #include "server/install_paths.h"
 #include "server/log/log.h"
+#include "server/monitors/monitors.h"
+#include "server/monitors/view.h"
 #include "server/pool/agent.h"
 #include "server/port_file.h"
 #include "server/version.h"
@@ -162,7 +164,10 @@ class Daemon {
                  .now = [] { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()); }}),
         agent_(context_, options.pool, leases_,
                {.inventory = [this] { return inventory(); }, .describe_state = [this](pool::NodeReport& report) { describe_state(report); }}),
-        administration_(context_, pool_, door_, tenants_, options.pool.configured() ? &agent_ : nullptr) {}
+        administration_(context_, pool_, door_, tenants_, options.pool.configured() ? &agent_ : nullptr),
+        monitors_(context_, {},
+                  {.describe = [this](const Client& client) { return describe_to_monitor(monitor_sources(), client); },
+                   .look = [this](const Client& client) { return show_to_monitor(monitor_sources(), client); }}) {}
 
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
@@ -251,7 +256,7 @@ class Daemon {
     const auto tenant = authenticate(tenants_, shown);
     if (tenant) {
       client.tenant = (*tenant)->name;
-      return pool_.assign(std::move(client));
+      return serve(std::move(client));
     }
     turn_away(std::move(client), {control::HelloReply::DENIED, tenant.error().message});
   }
@@ -261,8 +266,15 @@ class Daemon {
     if (!admitted) return turn_away(std::move(client), {control::HelloReply::DENIED, admitted.error().message});
     client.tenant = admitted->tenant;
     client.lease = admitted->lease;
-    pool_.assign(std::move(client));
+    serve(std::move(client));
   }
+
+  void serve(Client client) {
+    if (!client.monitor) return pool_.assign(std::move(client));
+    if (!monitors_.admit(client)) turn_away(std::move(client), {control::HelloReply::NO_DEVICE, "there is no GPU to watch"});
+  }
+
+  MonitorSources monitor_sources() const { return {pool_, tenants_, administration_.ended()}; }
 
   // Those who try what gives no access, again and again, are not even answered.
   void turn_away(Client client, const Refusal& refusal) {
@@ -335,6 +347,7 @@ class Daemon {
     door_.close();
     agent_.stop();
     leases_.stop();
+    monitors_.close();
     administration_.close();
     pool_.stop([this] {
       end_signals_.cancel();
@@ -355,6 +368,7 @@ class Daemon {
   Leases leases_;
   Agent agent_;
   Administration administration_;
+  Monitors monitors_;
   Denials denials_;
   bool stopping_ = false;
   bool port_file_written_ = false;

@@ -156,11 +156,13 @@ void HalfOpen::introduce() {
                 .session_id = hello.session_id(),
                 .bulk_token = hello.bulk_token(),
                 .from_peer = hello.from_peer(),
+                .monitor = hello.monitor(),
                 .tls = tls_,
                 .address = address_,
                 .host = hello.host(),
                 .program = hello.program(),
-                .pid = hello.pid()};
+                .pid = hello.pid(),
+                .pid_space = hello.pid_space()};
   door_.admit(*this, std::move(client), shown);
 }
 

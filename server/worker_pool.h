@@ -42,6 +42,7 @@ struct Client {
   std::string session_id;
   std::string bulk_token;  // not empty: a bulk connection of that session
   bool from_peer = false;
+  bool monitor = false;    // wants no session: it watches
   std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null of others
   std::string tenant = kDefaultTenant;
   std::string lease;  // hexadecimal; empty: it has shown none
@@ -50,6 +51,7 @@ struct Client {
   std::string host;
   std::string program;
   int64_t pid = 0;
+  std::string pid_space;  // that `pid` belongs to
 };
 
 // A session at work, for those who administer poold. Valid during the call that hands it out.
@@ -103,6 +105,8 @@ class WorkerPool {
   void attach(Client client);
   // This and the next six are in worker_pool_admin.cc. What a worker said of them; none before the first was ready.
   const std::vector<control::Device>& devices() const { return devices_; }
+  int32_t driver_version() const { return driver_version_; }
+  bool oversubscribes() const { return settings_.host_memory_for_idle != 0; }
   const ImageCache& images() const { return images_; }
   const quota::Partitions& partitions() const { return partitions_; }
   State state() const;
@@ -212,6 +216,7 @@ class WorkerPool {
   bool backing_off_ = false;
   bool stopping_ = false;
   std::vector<control::Device> devices_;
+  int32_t driver_version_ = 0;
   std::vector<SessionEnded> session_ended_;
   std::vector<std::function<void(const SessionView&)>> session_started_;
   uint64_t start_failures_ = 0;

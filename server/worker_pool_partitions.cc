@@ -9,6 +9,7 @@ namespace gpupool::server {
 
 void WorkerPool::learn(const control::Devices& devices) {
   devices_.assign(devices.devices().begin(), devices.devices().end());
+  driver_version_ = devices.driver_version();
   std::vector<quota::Partitions::Gpu> gpus;
   for (const control::Device& device : devices_) {
     if (gpus.size() == quota::kMostGpus) break;

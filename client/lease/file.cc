@@ -66,6 +66,16 @@ Result<std::vector<LeasedServer>> read_lease_file(const std::string& path) {
   return servers;
 }
 
+Result<std::vector<LeasedServer>> named_servers(const std::string& text) {
+  constexpr std::string_view kLease = "lease:";
+  if (text.starts_with(kLease)) return read_lease_file(text.substr(kLease.size()));
+  auto endpoints = transport::Endpoint::parse_list(text);
+  if (!endpoints) return endpoints.error();
+  std::vector<LeasedServer> servers;
+  for (auto& endpoint : *endpoints) servers.push_back({std::move(endpoint), ""});
+  return servers;
+}
+
 Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers) {
   std::string text = std::string(kFirstLine) + "\n";
   for (const LeasedServer& server : servers) text += server.endpoint.text() + " " + server.token + "\n";

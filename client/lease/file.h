@@ -18,6 +18,8 @@ struct LeasedServer {
 };
 
 Result<std::vector<LeasedServer>> read_lease_file(const std::string& path);
+// What GPUPOOL names without asking a scheduler: "lease:FILE", or addresses with commas between them.
+Result<std::vector<LeasedServer>> named_servers(const std::string& text);
 // At once or not at all: who reads it meanwhile sees the old one. No server: the lease is over.
 Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers);
 

@@ -32,6 +32,8 @@ struct Hello {
   uint32_t compression = 0;
   bool from_peer = false;
   uint32_t rdma = 0;
+  bool monitor = false;
+  std::string pid_space;
 };
 
 struct Attribute {
@@ -191,6 +193,8 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case varint(12): hello.compression = in.get_uint32(); return true;
       case varint(13): hello.from_peer = in.get_bool(); return true;
       case varint(14): hello.rdma = in.get_uint32(); return true;
+      case varint(15): hello.monitor = in.get_bool(); return true;
+      case bytes(16): hello.pid_space = in.get_bytes(); return true;
       default: return false;
     }
   });
@@ -252,6 +256,8 @@ inline std::string encode(const Hello& hello) {
   fields.u32(12, hello.compression);
   fields.boolean(13, hello.from_peer);
   fields.u32(14, hello.rdma);
+  fields.boolean(15, hello.monitor);
+  fields.text(16, hello.pid_space);
   return out;
 }
 

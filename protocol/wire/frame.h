@@ -26,6 +26,8 @@ struct Preamble {
 };
 static_assert(sizeof(Preamble) == 12);
 
+constexpr uint32_t kMostMonitoredSessions = 1024;  // that a MonitorState (protocol/control/monitor.proto) tells of
+
 // Client to server.
 struct CommandHeader {
   uint32_t length = 0;    // bytes after this header

@@ -24,6 +24,7 @@ class Administration {
   // Whoever is being served hears that it is over. Brief.
   void close();
   admin::Snapshot snapshot() const { return take_snapshot(sources()); }
+  const EndedUsage& ended() const { return ended_; }
   // A session of a tenant that had shown who it is was refused.
   void denied(const std::string& tenant) { ended_.denied(tenant); }
 

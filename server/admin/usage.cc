@@ -6,6 +6,8 @@ namespace gpupool::server {
 
 void Usage::add(const SessionView& session) {
   const quota::SessionPage& page = session.page;
+  gpu_nanoseconds_by_gpu.resize(quota::kMostGpus);
+  for (size_t gpu = 0; gpu < quota::kMostGpus; ++gpu) gpu_nanoseconds_by_gpu[gpu] += believable_gpu_time(session, gpu);
   for (const auto& gpu : page.gpus) {
     gpu_nanoseconds += gpu.gpu_nanoseconds.load(std::memory_order_relaxed);
     throttled_nanoseconds += gpu.throttled_nanoseconds.load(std::memory_order_relaxed);
@@ -19,6 +21,8 @@ void Usage::add(const SessionView& session) {
 }
 
 void Usage::add(const Usage& other) {
+  gpu_nanoseconds_by_gpu.resize(quota::kMostGpus);
+  for (size_t gpu = 0; gpu < quota::kMostGpus; ++gpu) gpu_nanoseconds_by_gpu[gpu] += other.gpu_time(gpu);
   gpu_nanoseconds += other.gpu_nanoseconds;
   throttled_nanoseconds += other.throttled_nanoseconds;
   bytes_from_client += other.bytes_from_client;

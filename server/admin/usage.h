@@ -14,6 +14,7 @@ namespace gpupool::server {
 
 struct Usage {
   uint64_t gpu_nanoseconds = 0;
+  std::vector<uint64_t> gpu_nanoseconds_by_gpu;  // no session can have used one for longer than it has lived
   uint64_t throttled_nanoseconds = 0;
   uint64_t bytes_from_client = 0;
   uint64_t bytes_to_client = 0;
@@ -25,6 +26,7 @@ struct Usage {
 
   void add(const SessionView& session);
   void add(const Usage& other);
+  uint64_t gpu_time(size_t gpu) const { return gpu < gpu_nanoseconds_by_gpu.size() ? gpu_nanoseconds_by_gpu[gpu] : 0; }
 };
 
 // No session can have used a GPU for longer than it has lived.

@@ -131,6 +131,24 @@ CUresult with_context(const DeviceLibrary& library, CUdevice device, Ask ask) {
 
 }  // namespace
 
+bool is_monitored(int attribute) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+    case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
+    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+    case CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& library) {
   std::vector<control::Device> devices;
   const auto get = DEVICE_CALL(library, cuDeviceGet);

@@ -24,7 +24,9 @@ hello::Hello sample_hello() {
           .token = std::string(300, '\x80'),
           .bulk_token = std::string(32, 'b'),
           .compression = 2,
-          .rdma = 1};
+          .rdma = 1,
+          .monitor = true,
+          .pid_space = std::string("boot\0ns", 7)};
 }
 
 hello::HelloReply sample_reply() {
@@ -74,6 +76,8 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_bulk_token(in.bulk_token);
   out.set_compression(in.compression);
   out.set_rdma(in.rdma);
+  out.set_monitor(in.monitor);
+  out.set_pid_space(in.pid_space);
   return out;
 }
 

@@ -1,0 +1,139 @@
+#include "client/nvml/server.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "client/identity.h"
+#include "client/log.h"
+#include "protocol/control/hello_exchange.h"
+#include "protocol/cuda/cuda_header.h"
+#include "protocol/wire/commands.h"
+
+namespace gpupool::nvml {
+namespace {
+
+using namespace std::chrono_literals;
+using transport::Clock;
+
+constexpr auto kFreshFor = 20ms;      // one look answers all that a tool asks at a time
+constexpr auto kShortestWindow = 167ms;  // as NVML: its samples span from 1/6 s to 1 s
+constexpr auto kLongestWindow = 2s;
+constexpr auto kBetweenSamples = 50ms;
+constexpr auto kFirstPause = 1s;
+constexpr auto kLongestPause = 30s;
+
+std::chrono::nanoseconds taken(const monitor::State& state) { return std::chrono::nanoseconds(state.taken_ns); }
+
+bool same_gpus(const std::vector<hello::Device>& a, const std::vector<hello::Device>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return x.uuid == y.uuid; });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::open(const client::Settings& settings, Find find) {
+  std::unique_ptr<Server> server(new Server(settings, std::move(find)));
+  if (auto connected = server->connect(); !connected) return connected.error();
+  return server;
+}
+
+Result<void> Server::connect() {
+  const auto found = find_();
+  if (!found) return found.error();
+  transport::Endpoint endpoint = found->endpoint;
+  name_ = endpoint.text();
+  if (endpoint.scheme == "rdma") endpoint.scheme = "tcp";  // it begins so, too, and this stays with it
+  transport::Options options;
+  options.connect_timeout = std::min(settings_.connect_timeout, kPatience);
+  options.dead_peer_timeout = settings_.dead_peer_timeout;
+  options.tls = settings_.tls;
+  options.prefer_shared_memory = settings_.shared_memory && settings_.carrier == client::Carrier::automatic;
+  auto connection = transport::connect(endpoint, options);
+  if (!connection) return connection.error();
+  hello::Hello hello = client::introduction();
+  hello.tenant = settings_.tenant;
+  hello.token = found->token.empty() ? settings_.token : found->token;
+  hello.monitor = true;
+  auto reply = hello::exchange(**connection, hello, Clock::now() + kPatience);
+  if (!reply) return reply.error();
+  if (!devices_.empty() && !same_gpus(devices_, reply->devices)) {
+    return Error{ErrorCode::refused, "its GPUs are others than before"};
+  }
+  devices_ = std::move(reply->devices);
+  driver_version_ = reply->driver_version;
+  connection_ = std::move(*connection);
+  return {};
+}
+
+Result<monitor::State> Server::ask() {
+  if (!connection_) return Error{ErrorCode::closed, "there is no connection"};
+  const auto deadline = Clock::now() + kPatience;
+  wire::Preamble preamble;
+  const iovec question[] = {{&preamble, sizeof preamble}};
+  if (auto sent = transport::send_all(*connection_, question, deadline); !sent) return sent.error();
+  if (auto got = transport::receive_exact(*connection_, std::as_writable_bytes(std::span(&preamble, 1)), deadline); !got) return got.error();
+  if (preamble.magic != wire::kMagic || preamble.length > wire::kMaxBodyBytes) return Error{ErrorCode::malformed, "its answer makes no sense"};
+  std::string body(preamble.length, '\0');
+  if (auto got = transport::receive_exact(*connection_, std::as_writable_bytes(std::span(body)), deadline); !got) return got.error();
+  auto state = monitor::decode_state(body);
+  if (state && state->gpus.size() != devices_.size()) return Error{ErrorCode::malformed, "it tells of other GPUs than before"};
+  return state;
+}
+
+// poold ends connections that were silent for long, or gives up some for others: that is no loss.
+Result<monitor::State> Server::ask_anew() {
+  auto state = ask();
+  if (state) return state;
+  connection_.reset();
+  if (auto connected = connect(); !connected) return connected.error();
+  return ask();
+}
+
+const monitor::State* Server::look() {
+  const auto now = Clock::now();
+  if (!lost_ && state_ && now - looked_ < kFreshFor) return &*state_;
+  if (lost_ && now < try_again_) return nullptr;
+  auto state = ask_anew();
+  if (!state) {
+    connection_.reset();
+    if (!lost_) client::complain("lost the server %s: %s; NVML calls on its GPUs fail until it is back", name_.c_str(), state.error().message.c_str());
+    pause_ = lost_ ? std::min<std::chrono::milliseconds>(2 * pause_, kLongestPause) : kFirstPause;
+    lost_ = true;
+    try_again_ = Clock::now() + pause_;
+    return nullptr;
+  }
+  if (std::exchange(lost_, false)) {
+    client::explain("the server %s is back", name_.c_str());
+    history_.clear();
+  }
+  state_ = std::move(*state);
+  looked_ = Clock::now();
+  remember();
+  return &*state_;
+}
+
+void Server::remember() {
+  if (!history_.empty() && taken(*state_) - taken(history_.back()) < kBetweenSamples) return;
+  history_.push_back(*state_);
+  while (history_.size() > 1 && taken(*state_) - taken(history_.front()) > 1s) history_.pop_front();
+}
+
+Server::Window Server::window() {
+  const monitor::State* const now = look();
+  if (!now) return {};
+  for (auto before = history_.rbegin(); before != history_.rend(); ++before) {
+    const auto length = taken(*now) - taken(*before);
+    if (length >= kShortestWindow && length <= kLongestWindow) return {&*before, now, {}};
+  }
+  const auto begun = history_.empty() ? taken(*now) : taken(history_.back());
+  const auto missing = std::max<std::chrono::nanoseconds>(kShortestWindow - (taken(*now) - begun), 1ms);
+  return {nullptr, now, std::chrono::ceil<std::chrono::milliseconds>(std::min<std::chrono::nanoseconds>(missing, kShortestWindow))};
+}
+
+void Server::abandon() {
+  if (!connection_) return;
+  if (const int copy = connection_->release_descriptor(); copy >= 0) ::close(copy);
+}
+
+}  // namespace gpupool::nvml

@@ -1,0 +1,19 @@
+// What this library does not answer: the rows of functions.def that are no NVML_FUNCTION.
+//
+// They take nothing from their arguments, so one shape does for all of them.
+#include "client/nvml/library.h"
+
+namespace {
+
+nvmlReturn_t refuse(nvmlReturn_t result) {
+  return gpupool::nvml::Library::get().with_library([result](auto&) { return result; });
+}
+
+}  // namespace
+
+#define NVML_FUNCTION(name)
+#define NVML_NOT_SUPPORTED(name) \
+  NVML_EXPORT nvmlReturn_t name() { return refuse(NVML_ERROR_NOT_SUPPORTED); }
+#define NVML_CHANGES(name) \
+  NVML_EXPORT nvmlReturn_t name() { return refuse(NVML_ERROR_NO_PERMISSION); }
+#include "client/nvml/functions.def"

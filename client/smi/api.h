@@ -1,0 +1,25 @@
+// The library that pool-smi shows the answers of: libnvidia-ml.so.1 of this installation, as any NVML program loads it.
+#pragma once
+#include <string>
+
+#include "client/nvml/nvml.h"
+
+namespace gpupool::smi {
+
+#define SMI_FUNCTIONS(X)                                                                                                              \
+  X(nvmlInit_v2) X(nvmlShutdown) X(nvmlErrorString) X(nvmlSystemGetDriverVersion) X(nvmlSystemGetCudaDriverVersion_v2)                \
+  X(nvmlSystemGetProcessName) X(nvmlDeviceGetCount_v2) X(nvmlDeviceGetHandleByIndex_v2) X(nvmlDeviceGetName) X(nvmlDeviceGetUUID)     \
+  X(nvmlDeviceGetPciInfo_v3) X(nvmlDeviceGetCudaComputeCapability) X(nvmlDeviceGetMemoryInfo_v2) X(nvmlDeviceGetUtilizationRates)     \
+  X(nvmlDeviceGetComputeRunningProcesses_v3) X(nvmlDeviceGetComputeMode) X(nvmlDeviceGetPersistenceMode) X(nvmlDeviceGetEccMode)      \
+  X(nvmlDeviceGetMaxClockInfo) X(nvmlDeviceGetClockInfo) X(nvmlDeviceGetTemperature) X(nvmlDeviceGetPowerUsage)                       \
+  X(nvmlDeviceGetEnforcedPowerLimit) X(nvmlDeviceGetFanSpeed) X(nvmlDeviceGetPerformanceState)
+
+struct Api {
+#define SMI_POINTER(name) decltype(&::name) name = nullptr;
+  SMI_FUNCTIONS(SMI_POINTER)
+#undef SMI_POINTER
+  // Why it cannot be used; empty: it can.
+  std::string load();
+};
+
+}  // namespace gpupool::smi

@@ -1,0 +1,126 @@
+// pool-smi: shows the GPUs that GPUPOOL gives a program, as nvidia-smi shows a machine's own.
+//
+// It asks libnvidia-ml.so.1 and nothing else: no session, no worker and no GPU memory are taken.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <thread>
+
+#include "client/run/version.h"
+#include "client/smi/print.h"
+
+namespace {
+
+using namespace gpupool::smi;
+
+constexpr int kExitUsage = 2;
+constexpr int kExitNoGpu = 6;  // as nvidia-smi's "not found"
+constexpr int kExitNoServer = 9;
+constexpr int kExitLost = 15;
+
+struct Arguments {
+  std::string server, token_file, format = "csv";
+  std::vector<std::string> gpus, columns, process_columns;
+  bool list = false, json = false;
+  double every = 0;
+};
+
+int fail(int status, const std::string& why) {
+  std::fprintf(stderr, "pool-smi: %s\n", why.c_str());
+  return status;
+}
+
+// Empty: good.
+std::string read_format(const std::string& format, Csv& csv) {
+  std::istringstream words(format);
+  for (std::string word; std::getline(words, word, ',');) {
+    word.erase(0, word.find_first_not_of(' '));
+    if (word == "noheader") csv.header = false;
+    else if (word == "nounits") csv.units = false;
+    else if (word != "csv") return "--format=" + format + " is none of csv, csv,noheader, csv,nounits";
+  }
+  return "";
+}
+
+std::string check(const Arguments& arguments, Csv& csv) {
+  for (const std::string& name : arguments.columns) {
+    if (!find_field(name)) return "--query-gpu has no field '" + name + "'; see pool-smi --help-query-gpu";
+  }
+  for (const std::string& name : arguments.process_columns) {
+    if (!is_process_column(name)) return "--query-compute-apps has no field '" + name + "': it has pid, process_name, used_gpu_memory, gpu_uuid";
+  }
+  csv.columns = arguments.columns.empty() ? arguments.process_columns : arguments.columns;
+  return read_format(arguments.format, csv);
+}
+
+int show(const Api& api, const Arguments& arguments, const Csv& csv) {
+  std::string failure;
+  const auto gpus = read_gpus(api, arguments.gpus, failure);
+  if (gpus.empty()) return fail(kExitNoGpu, failure);
+  const std::string text = arguments.list                     ? as_list(gpus)
+                           : arguments.json                   ? as_json(gpus)
+                           : !arguments.columns.empty()       ? as_csv(gpus, csv)
+                           : !arguments.process_columns.empty() ? processes_as_csv(gpus, csv)
+                                                              : as_table(gpus);
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) return 1;
+  for (const Gpu& gpu : gpus) {
+    if (gpu.lost) return kExitLost;
+  }
+  return 0;
+}
+
+int run(const Arguments& arguments) {
+  Csv csv;
+  if (const std::string wrong = check(arguments, csv); !wrong.empty()) return fail(kExitUsage, wrong);
+  if (!arguments.server.empty()) ::setenv("GPUPOOL", arguments.server.c_str(), 1);
+  if (!arguments.token_file.empty()) ::setenv("GPUPOOL_TOKEN_FILE", arguments.token_file.c_str(), 1);
+  const char* const server = std::getenv("GPUPOOL");
+  if (server && std::string_view(server).starts_with("pool://")) {
+    return fail(kExitUsage, "a scheduler has no GPUs itself, and nothing is leased only to be looked at: run pool-smi under pool-run, or name a server");
+  }
+  Api api;
+  if (const std::string wrong = api.load(); !wrong.empty()) return fail(1, wrong);
+  if (const nvmlReturn_t result = api.nvmlInit_v2(); result != NVML_SUCCESS) return kExitNoServer;  // the library has said why
+  int status = show(api, arguments, csv);
+  csv.header = false;
+  while (arguments.every > 0 && (status == 0 || status == kExitLost)) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(arguments.every));
+    status = show(api, arguments, csv);
+  }
+  (void)api.nvmlShutdown();
+  return status;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  Arguments arguments;
+  CLI::App app{"Shows the GPUs that GPUPOOL gives a program: memory up to the quota, use, and this host's processes."};
+  app.set_version_flag("--version", std::string("pool-smi ") + gpupool::run::kVersion);
+  app.add_option("--server", arguments.server, "Address of a poold, or several with commas; default: $GPUPOOL");
+  app.add_option("--token-file", arguments.token_file, "File with your tenant's token; default: $GPUPOOL_TOKEN_FILE");
+  app.add_option("-i,--id", arguments.gpus, "Only these GPUs: index, UUID or bus id")->delimiter(',');
+  app.add_flag("-L,--list-gpus", arguments.list, "One line for each GPU");
+  app.add_flag("--json", arguments.json, "Everything, as JSON");
+  auto* const gpu = app.add_option("--query-gpu", arguments.columns, "These fields of each GPU, with commas between them")->delimiter(',');
+  auto* const apps = app.add_option("--query-compute-apps", arguments.process_columns, "These fields of each process: pid, process_name, used_gpu_memory, gpu_uuid")->delimiter(',');
+  app.add_option("--format", arguments.format, "csv[,noheader][,nounits]");
+  app.add_option("-l,--loop", arguments.every, "Again and again, after so many seconds")->check(CLI::Range(0.05, 86400.0));
+  bool help_fields = false;
+  app.add_flag("--help-query-gpu", help_fields, "The fields of --query-gpu");
+  gpu->excludes(apps);
+  try {
+    app.parse(count, words);
+  } catch (const CLI::ParseError& wrong) {
+    return app.exit(wrong) == 0 ? 0 : kExitUsage;
+  }
+  if (help_fields) {
+    for (const Field& field : fields()) std::printf("%s\n", field.name);
+    return 0;
+  }
+  return run(arguments);
+}

@@ -1,0 +1,161 @@
+// libnvidia-ml.so.1 and pool-smi: a program's GPUs as NVML shows them, with real poolds on softgpu.
+#include <signal.h>
+
+#include "tests/e2e/pool.h"
+#include "tests/e2e/shared_pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Finished smi(std::vector<std::string> words, const Environment& environment) {
+  words.insert(words.begin(), program_path("pool-smi"));
+  return run_to_end(words, environment);
+}
+
+std::string query(const std::string& fields, const Environment& environment) {
+  const Finished shown = smi({"--query-gpu=" + fields, "--format=csv,noheader,nounits"}, environment);
+  INFO(shown.output);
+  CHECK(shown.status == 0);
+  return shown.output;
+}
+
+void passes(const std::vector<std::string>& scenario, const Environment& environment, const std::string& says) {
+  std::vector<std::string> words{driver_app()};
+  words.insert(words.end(), scenario.begin(), scenario.end());
+  const Finished app = run_patiently(words, environment);
+  INFO(app.output);
+  CHECK(app.status == 0);
+  CHECK(has(app.output, says));
+}
+
+}  // namespace
+
+TEST_CASE("nvml and cuda say the same of a GPU") {
+  Pool pool(Environment{{"SOFTGPU_DEVICES", "2"}});
+  passes({"nvml_agrees_with_cuda"}, pool.through(), "2 agree");
+  passes({"nvml_agrees_with_cuda", "cuda_first"}, pool.through(), "2 agree");
+}
+
+TEST_CASE("nvml and cuda say the same under a quota") {
+  SharedPool pool({"memory = \"128MiB\"", "memory = \"64MiB\""});
+  passes({"nvml_agrees_with_cuda"}, pool.of(1), "1 agree");
+  CHECK(query("memory.total", pool.of(1)) == "128\n");
+  CHECK(query("memory.total", pool.of(2)) == "64\n");
+}
+
+TEST_CASE("nvml and cuda say the same of two servers") {
+  Pool one, other;
+  Environment both = one.through();
+  both["GPUPOOL"] += "," + other.poold().url();
+  passes({"nvml_agrees_with_cuda"}, both, "2 agree");
+  both["CUDA_VISIBLE_DEVICES"] = "1,0";  // NVML knows nothing of it, and yet the addresses are CUDA's
+  const Finished cuda = run_patiently({driver_app(), "list_devices"}, both);
+  INFO(cuda.output);
+  for (const std::string& id : {query("uuid", both)}) {
+    for (size_t at = 0; at < id.size(); at = id.find('\n', at) + 1) CHECK(has(cuda.output, id.substr(at, id.find('\n', at) - at)));
+  }
+}
+
+TEST_CASE("nvml shows memory and processes of the own tenant alone") {
+  SharedPool pool({"memory = \"160MiB\"", "memory = \"64MiB\""});
+  const auto holder = pool.start(1, {"hold_memory"});
+  REQUIRE(holder->await_output("holding", kLongPatience));
+  const Finished own = smi({"--query-compute-apps=pid,process_name,used_gpu_memory", "--format=csv,noheader,nounits"}, pool.of(1));
+  INFO(own.output);
+  CHECK(own.output.starts_with(std::to_string(holder->pid()) + ", " + driver_app() + ", "));
+  CHECK(lines_with(own.output, ",").size() == 1);
+  CHECK(std::stoi(query("memory.used", pool.of(1))) >= 128);
+  CHECK(smi({"--query-compute-apps=pid", "--format=csv,noheader"}, pool.of(2)).output.empty());
+  CHECK(query("memory.used,memory.free,memory.total", pool.of(2)) == "0, 64, 64\n");
+  // Somebody without a token sees nothing at all, and the answer does not tell why in more words than a session's.
+  Environment nobody = pool.of(1);
+  nobody["GPUPOOL_TOKEN"] = std::string(64, 'x');
+  const Finished refused = smi({"-L"}, nobody);
+  CHECK(refused.status != 0);
+  CHECK(has(refused.output, "what you show gives no access here"));
+  CHECK(lines_with(refused.output, "gpupool:").size() == 1);
+  holder->signal(SIGKILL);
+  (void)holder->wait(kLongPatience);
+  CHECK(eventually([&] { return smi({"--query-compute-apps=pid", "--format=csv,noheader"}, pool.of(1)).output.empty(); }));
+}
+
+TEST_CASE("a GPU's use is the own tenant's") {
+  SharedPool pool({"", ""});
+  passes({"nvml_utilization", "500"}, pool.of(1), "from 0 to 0 percent");
+  const auto busy = pool.start_working(1, {"keep_busy", "60000", "20000"});
+  const Finished own = run_patiently({driver_app(), "nvml_utilization", "2000"}, pool.of(1));
+  INFO(own.output);
+  REQUIRE(has(own.output, " to "));
+  CHECK(std::stoi(own.output.substr(own.output.find(" to ") + 4)) >= 50);
+  passes({"nvml_utilization", "500"}, pool.of(2), "from 0 to 0 percent");
+  busy->signal(SIGKILL);
+}
+
+TEST_CASE("watching takes no session") {
+  Pool pool(Environment{}, {"--max-sessions", "1", "--log-level", "debug"});
+  Process holder({driver_app(), "hold_memory"}, pool.through());
+  REQUIRE(holder.await_output("holding", kLongPatience));
+  CHECK(smi({"-L"}, pool.through()).status == 0);
+  CHECK(occurrences(pool.poold().log(), "session_running") == 1);
+  holder.signal(SIGKILL);
+}
+
+TEST_CASE("nvml goes on after a fork") { Pool pool; passes({"nvml_after_fork"}, pool.through(), "forked"); }
+TEST_CASE("nvml serves many threads") { Pool pool; passes({"nvml_threads"}, pool.through(), "joined"); }
+TEST_CASE("every nvml function with nothing and with anything") {
+  Pool pool;
+  passes({"nvml_any_call"}, pool.through(), " functions, 0 crashed");
+  CHECK(smi({"-L"}, pool.through()).status == 0);
+}
+
+TEST_CASE("a server that dies is lost to nvml until it is back") {
+  Pool pool;
+  Process app({driver_app(), "nvml_loses_its_server"}, pool.through());
+  REQUIRE(app.await_output("working", kLongPatience));
+  const std::string port = std::to_string(pool.poold().port());
+  ::kill(pool.poold().pid(), SIGKILL);
+  REQUIRE(app.await_output("lost", kLongPatience));
+  PooldProcess again("softgpu", {"--listen", "tcp://127.0.0.1:" + port}, {{"SOFTGPU_INSTANCE", pool.instance()}, {"SOFTGPU_MEMORY", "256MiB"}});
+  CHECK(app.wait(kLongPatience) == 0);
+  app.await_end_of_output();
+  INFO(app.output());
+  CHECK(has(app.output(), "back"));
+  CHECK(lines_with(app.output(), "lost the server").size() == 1);
+}
+
+TEST_CASE("nvml without a server says why once") {
+  const Finished none = smi({}, {});
+  CHECK(none.status == 9);
+  CHECK(has(none.output, "no server is named"));
+  const Finished nobody = smi({}, {{"GPUPOOL", "tcp://127.0.0.1:1"}});
+  CHECK(nobody.status == 9);
+  CHECK(lines_with(nobody.output, "gpupool:").size() == 1);
+  CHECK(has(smi({}, {{"GPUPOOL", "pool://127.0.0.1:1"}}).output, "pool-run"));
+}
+
+TEST_CASE("pool-smi prints tables lists csv and json") {
+  Pool pool(Environment{{"SOFTGPU_DEVICES", "2"}});
+  const Finished table = smi({}, pool.through());
+  INFO(table.output);
+  CHECK(table.status == 0);
+  CHECK(has(table.output, " / 256 MiB"));
+  CHECK(has(table.output, "driver 580."));
+  const Finished list = smi({"-L", "-i", "1"}, pool.through());
+  CHECK(list.output.starts_with("GPU 1: "));
+  CHECK(has(list.output, "(UUID: GPU-"));
+  CHECK(smi({"-i", "7"}, pool.through()).status == 6);
+  const Finished csv = smi({"--query-gpu=index,memory.total,temperature.gpu", "--format=csv"}, pool.through());
+  CHECK(csv.output == "index, memory.total [MiB], temperature.gpu\n0, 256 MiB, [N/A]\n1, 256 MiB, [N/A]\n");
+  CHECK(smi({"--query-gpu=nothing"}, pool.through()).status == 2);
+  const Finished json = smi({"--json"}, pool.through());
+  CHECK(has(json.output, "\"memory.total\": 256"));
+  CHECK(has(json.output, "\"temperature.gpu\": null"));
+  Process loop({program_path("pool-smi"), "-l", "0.1", "--query-gpu=index", "--format=csv,noheader", "-i", "0"}, pool.through());
+  CHECK(loop.await_output("0\n0\n0\n", kLongPatience));
+  loop.signal(SIGTERM);
+}
