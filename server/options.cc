@@ -6,11 +6,14 @@
 
 #include "protocol/transport/rdma_options.h"
 #include "server/networks.h"
+#include "server/settings/toml_values.h"
 #include "server/tenants/token.h"
 #include "server/version.h"
 
 namespace gpupool::server {
 namespace {
+
+using namespace settings;
 
 constexpr const char* kAbout =
     "poold: serves the GPUs of this host to programs that run elsewhere with gpupool's client library.\n"

@@ -57,13 +57,6 @@ constexpr unsigned kMostIdleWorkers = 256;
 constexpr unsigned kMostSessions = 65'536;
 constexpr unsigned kMostImageCacheMib = 1u << 20;
 constexpr unsigned kMostHostMemoryMib = 1u << 26;
-constexpr double kLeastSeconds = 0.001;
-constexpr double kMostSeconds = 86'400;
-constexpr const char* kLogLevels = "debug, info, warning, error, off";
-constexpr const char* kLogFormats = "text, json";
-inline std::chrono::milliseconds to_milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000 + 0.5));
-}
 
 std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words);
 

@@ -5,18 +5,19 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "server/settings/toml_values.h"
 #include "server/tenants/token.h"
 #include "server/version.h"
 
 namespace gpupool::scheduler {
 namespace {
 
+using namespace settings;
+
 constexpr const char* kAbout =
     "pool-scheduler: makes one pool of many GPU hosts. poolds register with it, clients get leases of GPUs from it.\n"
     "It is in nobody's data path: while none runs, what is leased goes on.";
 constexpr const char* kNotes = "Exit status: 0 after SIGTERM or SIGINT, 1 when it cannot start or go on, 2 for a wrong option.";
-constexpr const char* kLogLevels = "debug, info, warning, error, off";
-constexpr const char* kLogFormats = "text, json";
 
 EarlyExit mistake(const std::string& what) {
   std::fprintf(stderr, "pool-scheduler: %s\n", what.c_str());
@@ -45,72 +46,33 @@ EarlyExit print_token() {
   return print(*token + "\ntokens = [\"" + server::hash_text(server::hash_token(*token)) + "\"]\n");
 }
 
-Result<void> read_text(const toml::node& node, std::string& out) {
-  const auto value = node.value_exact<std::string>();
-  if (!value) return Error{ErrorCode::invalid, "must be a string"};
-  out = *value;
-  return {};
-}
-
-template <class T>
-Result<void> read_choice(const toml::node& node, const char* choices, T& out) {
-  const auto value = node.value_exact<std::string>();
-  if (!value || !log::parse(*value, out)) return Error{ErrorCode::invalid, std::string("must be one of ") + choices};
-  return {};
-}
-
-Result<void> read_tls(const toml::node& node, const std::string& ca, transport::TlsOptions& tls) {
-  const toml::table* const table = node.as_table();
-  if (!table) return Error{ErrorCode::invalid, "must be a table"};
-  for (const auto& [key, value] : *table) {
-    std::string* const out = key.str() == "certificate" ? &tls.certificate
-                             : key.str() == "key"       ? &tls.key
-                             : key.str() == ca          ? &tls.ca
-                                                        : nullptr;
-    const Result<void> read = out ? read_text(value, *out) : Error{ErrorCode::invalid, "unknown key; there are certificate, key, " + ca};
-    if (!read) return Error{ErrorCode::invalid, std::string(key.str()) + ": " + read.error().message};
-  }
-  return {};
-}
-
 Result<void> read_key(std::string_view key, const toml::node& node, Options& options) {
   if (key == "tenant" || key == "node" || key == "operator") return {};  // Callers::read()
-  if (key == "listen") return read_text(node, options.listen);
-  if (key == "address") return read_text(node, options.address);
-  if (key == "port-file") return read_text(node, options.port_file);
-  if (key == "store") return read_text(node, options.store);
-  if (key == "key") return read_text(node, options.key);
-  if (key == "metrics") return read_text(node, options.metrics);
-  if (key == "audit-file") return read_text(node, options.audit_file);
-  if (key == "tls") return read_tls(node, "client_ca", options.tls);
-  if (key == "store_tls") return read_tls(node, "ca", options.store_tls);
-  if (key == "log-level") return read_choice(node, kLogLevels, options.log_level);
-  if (key == "log-format") return read_choice(node, kLogFormats, options.log_format);
-  if (key == "insecure") {
-    const auto value = node.value_exact<bool>();
-    if (!value) return Error{ErrorCode::invalid, "must be true or false"};
-    options.insecure = *value;
-    return {};
-  }
-  return Error{ErrorCode::invalid, "unknown key; the keys are those of pool-scheduler --help, without the dashes, and tls, store_tls, tenant, node, operator"};
+  if (key == "listen") return to_text(node, options.listen);
+  if (key == "address") return to_text(node, options.address);
+  if (key == "port-file") return to_text(node, options.port_file);
+  if (key == "store") return to_text(node, options.store);
+  if (key == "key") return to_text(node, options.key);
+  if (key == "metrics") return to_text(node, options.metrics);
+  if (key == "audit-file") return to_text(node, options.audit_file);
+  if (key == "tls") return to_tls(node, "client_ca", options.tls);
+  if (key == "store_tls") return to_tls(node, "ca", options.store_tls);
+  if (key == "log-level") return to_level(node, options.log_level);
+  if (key == "log-format") return to_format(node, options.log_format);
+  if (key == "insecure") return to_flag(node, options.insecure);
+  return wrong("unknown key; the keys are those of pool-scheduler --help, without the dashes, and tls, store_tls, tenant, node, operator");
 }
 
 }  // namespace
 
 Result<void> read_config(const std::string& path, Options& options) {
-  const auto wrong = [&](const std::string& why) { return Error{ErrorCode::invalid, "configuration file '" + path + "'" + why}; };
-  toml::table table;
-  try {
-    table = toml::parse_file(path);
-  } catch (const toml::parse_error& error) {
-    const auto line = error.source().begin.line;
-    return wrong((line > 0 ? ", line " + std::to_string(line) : "") + ": " + std::string(error.description()));
-  }
-  for (const auto& [key, node] : table) {
-    if (const auto read = read_key(key.str(), node, options); !read) return wrong(": " + std::string(key.str()) + ": " + read.error().message);
-  }
-  auto callers = Callers::read(table);
-  if (!callers) return wrong(": " + callers.error().message);
+  const auto table = read_file(path);
+  if (!table) return table.error();
+  const auto in_file = [&](const Error& error) { return wrong("configuration file '" + path + "': " + error.message); };
+  const auto read = for_each_key(*table, [&](std::string_view key, const toml::node& node) { return read_key(key, node, options); });
+  if (!read) return in_file(read.error());
+  auto callers = Callers::read(*table);
+  if (!callers) return in_file(callers.error());
   options.callers = std::move(*callers);
   return {};
 }

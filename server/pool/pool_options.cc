@@ -6,34 +6,17 @@
 
 #include "protocol/lease/token.h"
 #include "protocol/transport/transport.h"
+#include "server/settings/toml_values.h"
 #include "server/tenants/units.h"
 
 namespace gpupool::server {
 namespace {
 
+using namespace settings;
+
 constexpr unsigned kMostCpuMilli = 10'000'000;
 constexpr const char* kKeys =
     "unknown key; [pool] has schedulers, token_file, name, addresses, public_keys, ca, insecure, rack, zone, cpu_milli, host_memory";
-
-Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
-
-Result<void> to_text(const toml::node& node, std::string& out) {
-  const auto value = node.value_exact<std::string>();
-  if (!value) return wrong("must be a string");
-  out = *value;
-  return {};
-}
-
-Result<void> to_list(const toml::node& node, std::vector<std::string>& out) {
-  out.clear();
-  const toml::array one{node};
-  for (const toml::node& entry : node.is_array() ? *node.as_array() : one) {
-    std::string text;
-    if (auto read = to_text(entry, text); !read) return wrong("must be an array of strings");
-    out.push_back(std::move(text));
-  }
-  return {};
-}
 
 Result<void> read_key(std::string_view key, const toml::node& node, PoolOptions& options) {
   if (key == "schedulers") return to_list(node, options.schedulers);
@@ -44,25 +27,9 @@ Result<void> read_key(std::string_view key, const toml::node& node, PoolOptions&
   if (key == "ca") return to_text(node, options.ca);
   if (key == "rack") return to_text(node, options.rack);
   if (key == "zone") return to_text(node, options.zone);
-  if (key == "insecure") {
-    const auto value = node.value_exact<bool>();
-    if (!value) return wrong("must be true or false");
-    options.insecure = *value;
-    return {};
-  }
-  if (key == "cpu_milli") {
-    const auto value = node.value_exact<int64_t>();
-    if (!value || *value < 0 || *value > kMostCpuMilli) return wrong("must be a whole number from 0 to " + std::to_string(kMostCpuMilli));
-    options.cpu_milli = static_cast<unsigned>(*value);
-    return {};
-  }
-  if (key == "host_memory") {
-    const auto number = node.value_exact<int64_t>();
-    const auto parsed = parse_size(number ? std::to_string(*number) : node.value_exact<std::string>().value_or(""));
-    if (!parsed) return parsed.error();
-    options.host_memory_bytes = *parsed;
-    return {};
-  }
+  if (key == "insecure") return to_flag(node, options.insecure);
+  if (key == "cpu_milli") return to_count(node, 0, kMostCpuMilli, options.cpu_milli);
+  if (key == "host_memory") return to_bytes(node, parse_size, options.host_memory_bytes);
   return wrong(kKeys);
 }
 
@@ -121,12 +88,7 @@ Result<void> PoolWords::apply(PoolOptions& options) const {
 }
 
 Result<void> read_pool(const toml::node& node, PoolOptions& options) {
-  const toml::table* const table = node.as_table();
-  if (!table) return wrong("must be a table");
-  for (const auto& [key, value] : *table) {
-    if (auto read = read_key(key.str(), value, options); !read) return wrong(std::string(key.str()) + ": " + read.error().message);
-  }
-  return {};
+  return for_each_key(node, [&](std::string_view key, const toml::node& value) { return read_key(key, value, options); });
 }
 
 Result<void> check_pool(PoolOptions& options) {

@@ -221,10 +221,10 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
     if (!names.insert(tenant.name).second) return wrong(place + "there are two of that name");
     if (auto checked = check_share(tenant.quota.each); !checked) return wrong(place + "quota." + checked.error().message);
     for (const auto& [gpu, limits] : tenant.quota.gpus) {
-      if (auto checked = check_share(tenant.quota.with(limits)); !checked) return wrong(place + "gpu." + std::to_string(gpu) + "." + checked.error().message);
+      if (auto checked = check_share(tenant.quota.with(limits)); !checked) return wrong(place + "gpu." + std::to_string(gpu) + ": " + checked.error().message);
     }
     for (const auto& [gpu, limits] : tenant.named_gpus) {
-      if (auto checked = check_share(tenant.quota.with(limits)); !checked) return wrong(place + "gpu." + gpu + "." + checked.error().message);
+      if (auto checked = check_share(tenant.quota.with(limits)); !checked) return wrong(place + "gpu." + gpu + ": " + checked.error().message);
     }
     if (auto added = partitions.add(tenant); !added) return wrong(place + "quota." + added.error().message);
     if (any_shows && !shows(tenant)) {

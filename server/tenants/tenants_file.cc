@@ -5,10 +5,10 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <utility>
 
+#include "server/settings/toml_values.h"
 #include "server/tenants/tenants.h"
 #include "server/tenants/token.h"
 #include "server/tenants/units.h"
@@ -16,45 +16,9 @@
 namespace gpupool::server {
 namespace {
 
-Error wrong(const std::string& why) {
-  return {ErrorCode::invalid, why};
-}
-Error wrong(std::string_view key, const Error& why) {
-  return wrong(std::string(key) + ": " + why.message);
-}
+using namespace settings;
 
-// As text with a unit, or as a number of bytes.
-Result<void> to_bytes(const toml::node& node, Result<uint64_t> (*parse)(std::string_view), uint64_t& out) {
-  const auto number = node.value_exact<int64_t>();
-  const auto text = node.value_exact<std::string>();
-  const auto parsed = parse(number ? std::to_string(*number) : text.value_or(""));
-  if (!parsed) return parsed.error();
-  out = *parsed;
-  return {};
-}
-
-Result<void> to_count(const toml::node& node, uint32_t& out) {
-  const auto value = node.value_exact<int64_t>();
-  if (!value || *value < 0 || *value > std::numeric_limits<uint32_t>::max()) {
-    return wrong("must be a whole number from 0 (no limit) to " + std::to_string(std::numeric_limits<uint32_t>::max()));
-  }
-  out = static_cast<uint32_t>(*value);
-  return {};
-}
-
-template <class T, size_t N>
-Result<void> to_choice(const toml::node& node, const std::pair<std::string_view, T> (&choices)[N], T& out) {
-  const auto text = node.value_exact<std::string>();
-  std::string names;
-  for (const auto& [name, value] : choices) {
-    if (text && *text == name) {
-      out = value;
-      return {};
-    }
-    names += (names.empty() ? "" : ", ") + std::string(name);
-  }
-  return wrong("must be one of " + names);
-}
+Result<void> to_limit(const toml::node& node, uint32_t& out) { return to_count(node, 0, std::numeric_limits<uint32_t>::max(), out); }
 
 constexpr std::pair<std::string_view, quota::Mode> kModes[] = {{"elastic", quota::Mode::elastic}, {"hard", quota::Mode::hard},
                                                                 {"partition", quota::Mode::partition}};
@@ -93,56 +57,35 @@ Result<void> read_limit(std::string_view key, const toml::node& node, quota::Quo
   if (key == "priority") return to_choice(node, kPriorities, quota.priority);
   if (key == "bandwidth_to_device") return to_bytes(node, parse_rate, quota.to_device_bytes_per_second);
   if (key == "bandwidth_to_host") return to_bytes(node, parse_rate, quota.to_host_bytes_per_second);
-  if (key == "sessions") return to_count(node, quota.sessions);
-  if (key == "streams") return to_count(node, quota.streams);
-  if (key == "modules") return to_count(node, quota.modules);
+  if (key == "sessions") return to_limit(node, quota.sessions);
+  if (key == "streams") return to_limit(node, quota.streams);
+  if (key == "modules") return to_limit(node, quota.modules);
   if (key == "queued_bytes") return to_bytes(node, parse_size, quota.queued_bytes);
   return wrong("unknown key; a quota has memory, guaranteed_memory, compute, mode, priority, bandwidth_to_device, "
                "bandwidth_to_host, sessions, streams, modules, queued_bytes");
 }
 
 Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
-  const toml::table* const table = node.as_table();
-  if (!table) return wrong("must be a table");
-  for (const auto& [key, value] : *table) {
-    if (auto read = read_limit(key.str(), value, quota); !read) return wrong(key.str(), read.error());
-  }
-  return check_share(quota.each);
+  const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) { return read_limit(key, value, quota); });
+  return read ? check_share(quota.each) : read;
 }
 
 // [tenant.gpu.0] or [tenant.gpu.GPU-...]: where a GPU is another than each.
-Result<void> read_gpus(const toml::node& node, Tenant& tenant) {
-  const toml::table* const table = node.as_table();
-  if (!table) return wrong("must be a table; write [tenant.gpu.0]");
-  for (const auto& [name, entry] : *table) {
-    const std::string_view text = name.str();
-    quota::GpuLimits limits;
-    const toml::table* const its = entry.as_table();
-    if (!its) return wrong(text, wrong("must be a table; write [tenant.gpu." + std::string(text) + "]"));
-    for (const auto& [key, value] : *its) {
-      const auto read = read_share(key.str(), value, limits).value_or(wrong("unknown key; a GPU has memory, guaranteed_memory, compute"));
-      if (!read) return wrong(std::string(text) + "." + std::string(key.str()), read.error());
-    }
-    uint32_t number = 0;
-    const auto digits = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (digits.ec == std::errc() && digits.ptr == text.data() + text.size() && number < quota::kMostGpus) {
-      tenant.quota.gpus[number] = limits;
-    } else if (const std::string uuid = gpu_uuid(text); !uuid.empty()) {
-      tenant.named_gpus[uuid] = limits;
-    } else {
-      return wrong(text, wrong("must be a GPU's number from 0 to " + std::to_string(quota::kMostGpus - 1) + ", or its UUID as pool-admin gpus shows it"));
-    }
+Result<void> read_gpu(std::string_view name, const toml::node& node, Tenant& tenant) {
+  quota::GpuLimits limits;
+  const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) {
+    return read_share(key, value, limits).value_or(wrong("unknown key; a GPU has memory, guaranteed_memory, compute"));
+  });
+  if (!read) return read;
+  uint32_t number = 0;
+  const auto digits = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (digits.ec == std::errc() && digits.ptr == name.data() + name.size() && number < quota::kMostGpus) {
+    tenant.quota.gpus[number] = limits;
+    return {};
   }
-  return {};
-}
-
-// `add` takes one entry and says whether it fits.
-Result<void> read_list(const toml::node& node, const std::function<Result<void>(const toml::node&)>& add) {
-  const toml::array* const list = node.as_array();
-  if (!list) return wrong("must be an array");
-  for (const toml::node& entry : *list) {
-    if (auto added = add(entry); !added) return added;
-  }
+  const std::string uuid = gpu_uuid(name);
+  if (uuid.empty()) return wrong("must be a GPU's number from 0 to " + std::to_string(quota::kMostGpus - 1) + ", or its UUID as pool-admin gpus shows it");
+  tenant.named_gpus[uuid] = limits;
   return {};
 }
 
@@ -177,11 +120,11 @@ Result<void> add_user(const toml::node& node, Tenant& tenant) {
 
 Result<void> read_key(std::string_view key, const toml::node& node, Tenant& tenant) {
   if (key == "name") return {};
-  if (key == "tokens") return read_list(node, [&](const toml::node& entry) { return add_token(entry, tenant); });
-  if (key == "certificates") return read_list(node, [&](const toml::node& entry) { return add_certificate(entry, tenant); });
-  if (key == "users") return read_list(node, [&](const toml::node& entry) { return add_user(entry, tenant); });
+  if (key == "tokens") return for_each_entry(node, [&](const toml::node& entry) { return add_token(entry, tenant); });
+  if (key == "certificates") return for_each_entry(node, [&](const toml::node& entry) { return add_certificate(entry, tenant); });
+  if (key == "users") return for_each_entry(node, [&](const toml::node& entry) { return add_user(entry, tenant); });
   if (key == "quota") return read_quota(node, tenant.quota);
-  if (key == "gpu") return read_gpus(node, tenant);
+  if (key == "gpu") return for_each_key(node, [&](std::string_view name, const toml::node& gpu) { return read_gpu(name, gpu, tenant); });
   return wrong("unknown key; a tenant has name, tokens, certificates, users, quota, gpu");
 }
 
