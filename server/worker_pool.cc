@@ -1,7 +1,6 @@
 #include "server/worker_pool.h"
 
 #include <signal.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,24 +27,6 @@ unsigned most_starting_at_once() {
 
 int64_t milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start).count();
-}
-
-// In a time that does not tell how much of it was right.
-bool same_secret(const std::string& a, const std::string& b) {
-  unsigned char difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
-void close_descriptor(int& descriptor) {
-  if (descriptor >= 0) ::close(std::exchange(descriptor, -1));
-}
-
-bool add_secret(const Client& client, ControlHeader& header) {
-  if (!client.tls) return true;
-  const auto secret = client.tls->secret();
-  if (secret) header.tls_secret = *secret;
-  return secret.ok();
 }
 
 }  // namespace
@@ -80,7 +61,7 @@ WorkerPool::~WorkerPool() {
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
   }
-  for (Waiting& waiting : waiting_) close_descriptor(waiting.client.descriptor);
+  for (const Waiting& waiting : waiting_) ::close(waiting.client.descriptor);
 }
 
 void WorkerPool::start(std::function<void(Result<void>)> first_result) {
@@ -270,140 +251,6 @@ void WorkerPool::start_failed(const std::string& why) {
   for (auto& waiting : std::exchange(waiting_, {})) {
     refuse_(std::move(waiting.client), {control::HelloReply::NO_DEVICE, "no worker can start: " + why});
   }
-}
-
-void WorkerPool::assign(Client client) {
-  if (stopping_) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, "poold is shutting down"});
-    return;
-  }
-  if (count(Stage::serving) + waiting_.size() >= settings_.max_sessions) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, "all " + std::to_string(settings_.max_sessions) +
-                                                               " session slots are in use; try again later"});
-    return;
-  }
-  const Tenant* const tenant = tenants_.find(client.tenant);
-  if (const unsigned most = tenant ? tenant->quota.sessions : 0; most != 0 && sessions_of(client.tenant) >= most) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, "your tenant has its " + std::to_string(most) +
-                                                               " session(s) already; try again when one has ended"});
-    return;
-  }
-  for (const auto& [pid, worker] : workers_) {
-    if (worker->state != Stage::idle) continue;
-    if (hand_over(*worker, client)) {
-      keep_enough();
-      return;
-    }
-  }
-  if (backing_off_ && count(Stage::starting) == 0) {
-    refuse_(std::move(client), {control::HelloReply::NO_DEVICE, "no worker can start: " + last_failure_});
-    return;
-  }
-  Waiting waiting{std::move(client),
-                  std::make_unique<asio::steady_timer>(context_, settings_.client_patience), next_ticket_++};
-  waiting.patience->async_wait([this, ticket = waiting.ticket](const asio::error_code& status) {
-    if (!status) give_up_waiting(ticket);
-  });
-  waiting_.push_back(std::move(waiting));
-  keep_enough();
-}
-
-void WorkerPool::give_up_waiting(uint64_t ticket) {
-  const auto at = std::find_if(waiting_.begin(), waiting_.end(),
-                               [ticket](const Waiting& waiting) { return waiting.ticket == ticket; });
-  if (at == waiting_.end()) return;
-  Client client = std::move(at->client);
-  waiting_.erase(at);
-  refuse_(std::move(client),
-          {control::HelloReply::BUSY, "no worker became ready within " +
-                                          std::to_string(settings_.client_patience.count() / 1000) +
-                                          " s; try again later"});
-}
-
-void WorkerPool::attach(Client client) {
-  for (const auto& [pid, worker] : workers_) {
-    if (worker->state != Stage::serving || worker->session_id != client.session_id) continue;
-    if (!same_secret(worker->bulk_token, client.bulk_token)) break;
-    ControlHeader header{.kind = ControlKind::bulk};
-    if (!add_secret(client, header)) break;
-    header.from_peer = client.from_peer;
-    client.transport.copy(header.transport.data(), header.transport.size() - 1);
-    if (!send_control(worker->control.native_handle(), header, "", client.descriptor)) break;
-    if (client.tls) client.tls->end();  // the client goes on with the worker
-    close_descriptor(client.descriptor);
-    log::debug("bulk_connection", {{"session", worker->session}, {"client", client.address}});
-    return;
-  }
-  refuse_(std::move(client), {control::HelloReply::DENIED, "there is no such session to open a bulk connection for"});
-}
-
-bool WorkerPool::hand_over(Worker& worker, Client& client) {
-  ControlHeader header{.kind = ControlKind::session,
-                       .session_number = next_session_,
-                       .dead_peer_timeout_ms = settings_.dead_peer_timeout.count(),
-                       .oversubscribes = settings_.host_memory_for_idle != 0,
-                       .image_bytes = images_.largest_image()};
-  client.transport.copy(header.transport.data(), header.transport.size() - 1);
-  const Tenant* const tenant = tenants_.find(client.tenant);
-  if (!client.lease.empty() && (!tenant || tenant->gpus.empty())) {
-    refuse_(std::move(client), {control::HelloReply::DENIED, "the lease has ended"});
-    return true;
-  }
-  if (tenant && tenant->leased) {
-    header.gpu_count = static_cast<uint32_t>(std::copy(tenant->gpus.begin(), tenant->gpus.end(), header.gpus.begin()) - header.gpus.begin());
-  }
-  if (::getrandom(header.session_id.data(), header.session_id.size(), 0) < 0 ||
-      ::getrandom(header.resume_token.data(), header.resume_token.size(), 0) < 0 ||
-      ::getrandom(header.bulk_token.data(), header.bulk_token.size(), 0) < 0) {
-    return false;
-  }
-  if (!add_secret(client, header)) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, "the TLS connection cannot be handed over; try again"});
-    return true;
-  }
-  auto place = accounts_.take(client.tenant);
-  if (!place) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, place.error().message});
-    return true;
-  }
-  divide_gpus();  // a tenant may have gone from the configuration
-  const auto groups = partitions_.take(next_session_, client.tenant);
-  if (!groups) {
-    refuse_(std::move(client), {control::HelloReply::BUSY, groups.error().message});
-    return true;
-  }
-  const bool has_partition = !partitions_.place(client.tenant).empty();
-  worker.place = std::move(*place);
-  worker.state = Stage::serving;
-  worker.since = Clock::now();
-  worker.started = std::chrono::system_clock::now();
-  worker.session = next_session_++;
-  worker.session_id.assign(header.session_id.data(), header.session_id.size());
-  worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
-  worker.client = client;
-  worker.client.descriptor = -1;
-  worker.client.hello.clear();
-  worker.client.tls.reset();
-  // Told first: no client is served of whom the audit does not know yet.
-  for (const auto& tell : session_started_) tell(view_of(worker));
-  auto sent = send_control(worker.control.native_handle(),
-                           {.kind = ControlKind::account, .account_slot = worker.place->slot()},
-                           std::string(reinterpret_cast<const char*>(groups->data()), groups->size() * sizeof(quota::Groups)),
-                           worker.place->descriptor());
-  if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
-  if (!sent) {  // it has just died: reap() reports it
-    worker.failure = "it ended while it waited for a client: " + sent.error().message;
-    for (const auto& tell : session_ended_) tell(view_of(worker), worker.failure + "; the client gets another worker", false);
-    worker.place.reset();
-    partitions_.release(worker.session);
-    worker.state = Stage::starting;
-    ::kill(worker.pid, SIGKILL);
-    return false;
-  }
-  turns_.add(worker.session, client.tenant, has_partition ? client.tenant : "", worker.page);
-  if (client.tls) client.tls->end();  // the client goes on with the worker
-  close_descriptor(client.descriptor);
-  return true;
 }
 
 void WorkerPool::await_ends() {

@@ -99,7 +99,8 @@ class WorkerPool {
 
   // Calls back once: with success when the first worker is ready, or with why it could not start.
   void start(std::function<void(Result<void>)> first_result);
-  // The client gets a worker at once or soon, or is refused. Takes over its descriptor.
+  // This and the next are in worker_pool_clients.cc. The client gets a worker at once or soon, or is refused. Takes over its
+  // descriptor.
   void assign(Client client);
   // A bulk connection goes to its session's worker, or is refused. Takes over its descriptor.
   void attach(Client client);
