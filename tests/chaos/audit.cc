@@ -73,7 +73,7 @@ void Audit::look_at_poold(const GpuMachine& machine, std::vector<std::string>& w
   for (const auto& gpu : gpus.gpus()) {
     none(gpu.memory_used_bytes(), "bytes in use of GPU " + std::to_string(gpu.index()));
     none(gpu.memory_sold_bytes(), "bytes sold of GPU " + std::to_string(gpu.index()));
-    none(gpu.compute_sold_percent(), "percent sold of GPU " + std::to_string(gpu.index()));
+    none(gpu.compute_sold_milli(), "thousandths sold of GPU " + std::to_string(gpu.index()));
   }
   size_t workers = 0;
   for (const Running& process : machine.host().processes()) {
