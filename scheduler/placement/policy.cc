@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::pair<PolicyKind, const char*> kNames[] = {
     {PolicyKind::fragmentation, "fragmentation"}, {PolicyKind::fgd, "fgd"},         {PolicyKind::best_fit, "bestfit"},
-    {PolicyKind::gpu_packing, "gpupacking"},      {PolicyKind::binpack, "binpack"}, {PolicyKind::spread, "spread"},
-    {PolicyKind::random, "random"},
+    {PolicyKind::dot_product, "dotprod"},         {PolicyKind::gpu_packing, "gpupacking"}, {PolicyKind::binpack, "binpack"},
+    {PolicyKind::spread, "spread"},               {PolicyKind::random, "random"},
 };
 
 template <class Better>
@@ -56,6 +56,20 @@ class BestFit : public Policy {
     const double left = 0.5 * static_cast<double>(node.cpu_milli - shape.cpu_milli) / cpu_ +
                         0.5 * (node.free_milli() - shape.gpus * shape.milli) / gpu_;
     return {static_cast<float>(-std::floor(100 * (1 - left))), fullest_gpus(node, shape)};
+  }
+
+ private:
+  double cpu_, gpu_;
+};
+
+// The product of what is free and what is asked for, each in relation to the largest node, is to be small; in whole percents, as published.
+class DotProduct : public Policy {
+ public:
+  explicit DotProduct(const Surroundings& s) : cpu_(static_cast<double>(s.extremes.cpu_milli)), gpu_(s.extremes.gpus * kWholeGpu) {}
+  Choice choose(const NodeState& node, const Shape& shape) const override {
+    const double product = static_cast<double>(node.cpu_milli) / cpu_ * (static_cast<double>(shape.cpu_milli) / cpu_) +
+                           node.free_milli() / gpu_ * (shape.gpus * shape.milli / gpu_);
+    return {static_cast<float>(-std::floor(100 * (1 - product / 2))), fullest_gpus(node, shape)};
   }
 
  private:
@@ -109,6 +123,7 @@ std::unique_ptr<Policy> make_policy(PolicyKind kind, const Surroundings& surroun
     case PolicyKind::fragmentation: return std::make_unique<Fragmentation>(surroundings);
     case PolicyKind::fgd: return std::make_unique<GradientDescent>(surroundings);
     case PolicyKind::best_fit: return std::make_unique<BestFit>(surroundings);
+    case PolicyKind::dot_product: return std::make_unique<DotProduct>(surroundings);
     case PolicyKind::gpu_packing: return std::make_unique<GpuPacking>();
     case PolicyKind::spread: return std::make_unique<Spread>();
     case PolicyKind::binpack:

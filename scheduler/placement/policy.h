@@ -39,6 +39,7 @@ enum class PolicyKind {
   fragmentation,   // gpupool's own: fragmentation.h
   fgd,             // Fragmentation Gradient Descent, as published (Weng et al., USENIX ATC 2023)
   best_fit,        // the node with the least processors and GPUs left, as in that paper
+  dot_product,     // the node whose free processors and GPUs are least like the request (Tetris, SIGCOMM 2014), as in that paper
   gpu_packing,     // GPUs in use first, then nodes in use, as in that paper
   binpack,         // the node with the least GPU left
   spread,          // the node with the most GPU left

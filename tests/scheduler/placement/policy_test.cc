@@ -42,7 +42,10 @@ TEST_CASE("the simple policies") {
   // Best fit: of 4 thousand processors and 1.25 GPUs b has less left than c with 64 thousand and half a GPU.
   CHECK(three.decide(PolicyKind::best_fit, share(500)) == "b1");
   CHECK(three.decide(PolicyKind::best_fit, share(500, 5'000)) == "c1");
-  for (const PolicyKind policy : {PolicyKind::binpack, PolicyKind::spread, PolicyKind::best_fit, PolicyKind::random, PolicyKind::fragmentation}) {
+  // Dot product: c has the least GPU free, b the fewest processors, which counts for who wants processors.
+  CHECK(three.decide(PolicyKind::dot_product, share(500)) == "c1");
+  CHECK(three.decide(PolicyKind::dot_product, share(100, 4'000)) == "b1");
+  for (const PolicyKind policy : {PolicyKind::binpack, PolicyKind::spread, PolicyKind::best_fit, PolicyKind::dot_product, PolicyKind::random, PolicyKind::fragmentation}) {
     CHECK(three.decide(policy, whole(3)).empty());
     CHECK(three.decide(policy, share(1, 65'000)).empty());
   }

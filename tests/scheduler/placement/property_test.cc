@@ -57,7 +57,7 @@ std::optional<uint32_t> scan(const Cluster& cluster, const Shape& shape, const P
 }  // namespace
 
 TEST_CASE("the index finds what a full look finds, whatever happens to the cluster") {
-  for (const PolicyKind kind : {PolicyKind::fragmentation, PolicyKind::fgd, PolicyKind::best_fit, PolicyKind::gpu_packing, PolicyKind::spread}) {
+  for (const PolicyKind kind : {PolicyKind::fragmentation, PolicyKind::fgd, PolicyKind::best_fit, PolicyKind::dot_product, PolicyKind::gpu_packing, PolicyKind::spread}) {
     Dice dice(static_cast<uint64_t>(kind) + 11);
     Cluster cluster;
     int nodes = 0;
