@@ -1,6 +1,7 @@
 #include "scheduler/sim/replay.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <functional>
 #include <list>
@@ -36,7 +37,8 @@ Waiting waiting_of(std::vector<double> seconds) {
   if (seconds.empty()) return out;
   std::sort(seconds.begin(), seconds.end());
   for (const double one : seconds) out.mean += one / static_cast<double>(seconds.size());
-  const auto at = [&](double part) { return seconds[static_cast<size_t>(part * static_cast<double>(seconds.size() - 1))]; };
+  // The least that so many do not exceed.
+  const auto at = [&](double part) { return seconds[static_cast<size_t>(std::ceil(part * static_cast<double>(seconds.size()))) - 1]; };
   out.p50 = at(0.5);
   out.p99 = at(0.99);
   out.most = seconds.back();

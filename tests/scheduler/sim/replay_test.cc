@@ -42,3 +42,41 @@ TEST_CASE("a higher load brings tasks closer together") {
   CHECK(replay({&nodes, &tasks, Mode::pool, PolicyKind::fragmentation}, 1, 1).waiting.most == 0);
   CHECK(replay({&nodes, &tasks, Mode::pool, PolicyKind::fragmentation}, 2, 1).waiting.most == 50);
 }
+
+TEST_CASE("waiting and fairness, each tenant with its own mean") {
+  const auto nodes = read_nodes("sn,cpu_milli,memory_mib,gpu,model\nx,8000,1024,1,A\n");
+  // One GPU. a: 0 to 10. b and c want halves from 5 on: both start at 10; b runs 20 s, c 5 s. d wants all from 6 on: at 30.
+  // e, a share of another tenant, comes at 12 and finds c's half at 15.
+  const auto tasks = read_tasks(
+      "name,cpu_milli,memory_mib,num_gpu,gpu_milli,qos,creation_time,deletion_time,scheduled_time\n"
+      "a,1,1,1,1000,t,0,10,0\nb,1,1,1,500,t,5,25,5\nc,1,1,1,500,u,5,10,5\nd,1,1,1,1000,u,6,46,6\ne,1,1,1,500,v,12,22,12\n");
+  for (const PolicyKind policy : {PolicyKind::fragmentation, PolicyKind::spread}) {
+    const Replayed out = replay({&nodes, &tasks, Mode::local, policy}, 1, 1);
+    CHECK(out.placed == 5);
+    // Waits: a 0, b 5, c 5, d 24, e 3.
+    CHECK(out.waiting.mean == Approx(37.0 / 5));
+    CHECK(out.waiting.p50 == 5);
+    CHECK(out.waiting.p99 == 24);
+    CHECK(out.waiting.most == 24);
+    CHECK(out.by_tenant.at("t").mean == 2.5);
+    CHECK(out.by_tenant.at("u").mean == 14.5);
+    CHECK(out.by_tenant.at("v").mean == 3);
+    // Slowdowns: t 1 and 1 + 5/20; u 1 + 5/10, since short tasks count as 10 s, and 1 + 24/40; v 1 + 3/10.
+    const double t = 1.125, u = 1.55, v = 1.3;
+    CHECK(out.fairness == Approx((t + u + v) * (t + u + v) / (3 * (t * t + u * u + v * v))));
+    // The GPU is full until 12, when the last one comes.
+    CHECK(out.mean_allocated == Approx(100));
+  }
+}
+
+TEST_CASE("the mean allocation is one over time") {
+  const auto nodes = read_nodes("sn,cpu_milli,memory_mib,gpu,model\nx,8000,1024,2,A\n");
+  // A quarter of the two GPUs from 0 to 10, nothing until 20, then all to 30, where the last task arrives.
+  const auto tasks = read_tasks(
+      "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\n"
+      "a,1,1,1,500,0,10,0\nb,1,1,2,1000,20,30,20\nc,1,1,1,100,30,31,30\n");
+  const Replayed out = replay({&nodes, &tasks, Mode::pool, PolicyKind::fragmentation}, 1, 1);
+  CHECK(out.mean_allocated == Approx((10 * 25.0 + 10 * 100.0) / 30));
+  CHECK(out.most_allocated == 100);
+  CHECK(out.fairness == 1);
+}
