@@ -22,7 +22,7 @@ constexpr uint64_t kSecond = make_handle(Kind::context, 1, 2);
 // One session of a tenant who may have `limit` bytes.
 struct Limited {
   explicit Limited(uint64_t limit, const std::function<void(FakeDriver&)>& prepare = {}) {
-    REQUIRE(accounts.set("t", {.memory_bytes = limit}));
+    REQUIRE(accounts.set("t", {.each = {.memory_bytes = limit}}));
     place = std::move(*accounts.take("t"));
     page = *quota::SharedPage<quota::SessionPage>::create("session");
     client.emplace(false, nullptr, 0, false, nullptr, false, Usage{page, *accounts.of("t"), place->slot()}, prepare);
@@ -194,14 +194,14 @@ TEST_CASE("free memory is what the quota leaves, and follows it") {
     return std::pair(reply.as<uint64_t>(0), reply.as<uint64_t>(8));
   };
   CHECK(info() == std::pair(3 * kPage, 5 * kPage));
-  REQUIRE(tenant.accounts.set("t", {.memory_bytes = kPage}));
+  REQUIRE(tenant.accounts.set("t", {.each = {.memory_bytes = kPage}}));
   CHECK(info() == std::pair(uint64_t{0}, kPage));
   CHECK(tenant.map(10, 1) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.used() == 2 * kPage);
-  REQUIRE(tenant.accounts.set("t", {.memory_bytes = 3 * kPage}));
+  REQUIRE(tenant.accounts.set("t", {.each = {.memory_bytes = 3 * kPage}}));
   CHECK(info() == std::pair(kPage, 3 * kPage));
   CHECK(tenant.map(10, 1) == CUDA_SUCCESS);
-  REQUIRE(tenant.accounts.set("t", {.memory_bytes = 2 * FakeDriver::kMemory}));
+  REQUIRE(tenant.accounts.set("t", {.each = {.memory_bytes = 2 * FakeDriver::kMemory}}));
   CHECK(info() == std::pair(FakeDriver::kMemory - 3 * kPage, uint64_t{FakeDriver::kMemory}));
 }
 
