@@ -18,6 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstBackoff{100};
 constexpr milliseconds kLongestBackoff{10'000};
+constexpr unsigned kFailuresThatCount = 3;
 constexpr milliseconds kStopGrace{2'000};
 
 // Opening a device library keeps a core busy.
@@ -229,6 +230,9 @@ void WorkerPool::became_ready(Worker& worker) {
   keep_enough();
 }
 
+// A worker may die once for a reason of its own: clients are not sent away for that.
+bool WorkerPool::cannot_start() const { return backing_off_ && failures_in_a_row_ >= kFailuresThatCount && count(Stage::starting) == 0; }
+
 void WorkerPool::start_failed(const std::string& why) {
   ++start_failures_;
   last_failure_ = why;
@@ -247,7 +251,7 @@ void WorkerPool::start_failed(const std::string& why) {
     backing_off_ = false;
     keep_enough();
   });
-  if (count(Stage::starting) > 0) return;
+  if (!cannot_start()) return;
   for (auto& waiting : std::exchange(waiting_, {})) {
     refuse_(std::move(waiting.client), {control::HelloReply::NO_DEVICE, "no worker can start: " + why});
   }

@@ -184,6 +184,7 @@ class WorkerPool {
   uint64_t host_room() const;
   bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);
+  bool cannot_start() const;
   void start_failed(const std::string& why);
   bool hand_over(Worker& worker, Client& client);
   void learn(const control::Devices& devices);

@@ -54,7 +54,7 @@ void WorkerPool::assign(Client client) {
       return;
     }
   }
-  if (backing_off_ && count(Stage::starting) == 0) {
+  if (cannot_start()) {
     refuse_(std::move(client), {control::HelloReply::NO_DEVICE, "no worker can start: " + last_failure_});
     return;
   }

@@ -60,6 +60,22 @@ TEST_CASE("an idle worker that dies is replaced") {
   client.ping();
 }
 
+TEST_CASE("a client that comes when the idle worker has just died is served") {
+  PooldProcess poold(kDevice, {"--idle-workers", "1"});
+  for (int i = 0; i < 5; ++i) {
+    REQUIRE(eventually([&] { return poold.workers().size() == 1; }));
+    const pid_t worker = poold.workers()[0];
+    RawClient before(poold.endpoint());  // connected, so that its hello is there at once
+    REQUIRE(poold.await_log("worker_start_failed", static_cast<size_t>(i)));
+    REQUIRE(::kill(worker, SIGKILL) == 0);
+    REQUIRE(poold.await_log("worker_start_failed", static_cast<size_t>(i) + 1));
+    before.open();
+    before.ping();
+    before.send_command(wire::Command::goodbye);
+    CHECK(poold.await_log("session_ended", static_cast<size_t>(i) + 1));
+  }
+}
+
 TEST_CASE("while no worker can start, clients learn why, poold does not storm, and then recovers") {
   TemporaryFolder folder;
   const std::string flag = folder.path() / "broken";
