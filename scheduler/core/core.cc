@@ -11,7 +11,7 @@ constexpr Time kPlacesEvery = 200;
 }  // namespace
 
 Core::Core(MakeId make_id, const MakePlacer& make_placer, Time now)
-    : make_id_(std::move(make_id)), started_(now), placer_(make_placer(nodes_)) {}
+    : make_id_(std::move(make_id)), started_(now), awake_(now), placer_(make_placer(nodes_)) {}
 
 void Core::configure(const std::vector<ConfiguredTenant>& tenants, Time now) {
   for (auto& [name, tenant] : tenants_) tenant.configured = false;
@@ -52,6 +52,7 @@ void Core::refuse(Stream stream, Refusal::Kind kind, const std::string& reason) 
 }
 
 void Core::tick(Time now) {
+  notice_pause(now);
   for (auto& [name, node] : nodes_) check_node(node, now);
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const LeaseId id = deadlines_.begin()->second;

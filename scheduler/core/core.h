@@ -99,6 +99,7 @@ class Core {
   // Nodes (nodes.cc).
   void take_report(Node& node, const pool::NodeReport& report, Time now);
   void take_inventory(Node& node, const pool::Inventory& inventory);
+  void notice_pause(Time now);
   void check_node(Node& node, Time now);
   void forget_leases(Node& node, const std::string& reason, Time now);
   void changed(Node& node, bool more_free);
@@ -131,6 +132,7 @@ class Core {
 
   const MakeId make_id_;
   const Time started_;
+  Time awake_;  // it was so last
   pool::Policy policy_ = default_policy();
   Nodes nodes_;
   std::unique_ptr<Placer> placer_;

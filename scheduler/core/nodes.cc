@@ -10,6 +10,7 @@ constexpr size_t kOftenAttended = 6;  // within kMinute: flapping
 constexpr Time kMinute = 60'000;
 constexpr int64_t kClockTolerance = 5'000;
 constexpr int kSilentAfter = 3;       // heartbeats
+constexpr Time kPause = 2'000;        // tick() comes more often
 constexpr int kMostReportedLeases = 65'536;
 
 }  // namespace
@@ -88,7 +89,8 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
       if (use.sessions() > 0 && use.lease().size() == lease::kIdBytes) node.strangers.insert(use.lease());
       continue;
     }
-    lease->serial = std::max(lease->serial, use.serial());
+    // Tokens are told when their serial is stored.
+    if (use.serial() > lease->serial) node.lie = "it has seen a token of lease " + lease::hexadecimal(use.lease()) + " that was never given";
     part_on_node(*lease)->sessions = use.sessions();
     if (use.sessions() > 0) continue;
     if (!lease->ending) end(*lease, pool::Ended::EVICTED, "node '" + node.name() + "' has ended it", policy_.grace_ms(), now);
@@ -99,6 +101,7 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
 }
 
 void Core::node_cut(Stream stream, Time now) {
+  notice_pause(now);
   const auto found = node_streams_.find(stream);
   if (found == node_streams_.end()) return;
   Node& node = nodes_.at(found->second);
@@ -107,6 +110,17 @@ void Core::node_cut(Stream stream, Time now) {
   node.silent = true;
   note("node_cut", {{"node", node.name()}}, Note::Level::warning);
   check_node(node, now);
+}
+
+// Whoever was stopped himself (a suspended machine, a process without time) has heard nobody meanwhile, and blames nobody for it.
+void Core::notice_pause(Time now) {
+  const Time away = now - std::exchange(awake_, now);
+  if (away <= kPause) return;
+  note("was_stopped", {{"ms", std::to_string(away)}}, Note::Level::warning);
+  for (auto& [name, node] : nodes_) node.heard = std::min(now, node.heard + away);
+  for (auto& [id, lease] : leases_) {
+    if (lease.holder == 0 && !lease.ending && lease.deadline != 0) set_deadline(lease, std::min(lease.deadline + away, now + policy_.hold_ms()));
+  }
 }
 
 // What follows from the time, and from what has been heard.

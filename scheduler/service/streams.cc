@@ -1,8 +1,15 @@
 #include "scheduler/service/streams.h"
 
+#include <algorithm>
+
 #include "server/log/log.h"
 
 namespace gpupool::scheduler {
+namespace {
+
+constexpr int64_t kLatest = 253'402'300'799'999;  // the end of the year 9999: what a clock says is only compared
+
+}  // namespace
 
 std::string bearer_token(const grpc::CallbackServerContext& context) {
   constexpr std::string_view kBearer = "Bearer ";
@@ -75,7 +82,7 @@ NodeStream::NodeStream(Engine& engine, grpc::CallbackServerContext& context) : L
 void NodeStream::heard(const pool::NodeReport& report) {
   if (!engine_.leads()) return end(not_leading(engine_, context_));
   pool::NodeReport by_core_clock = report;
-  by_core_clock.set_now_ms(report.now_ms() - engine_.wall_offset());
+  by_core_clock.set_now_ms(std::clamp<int64_t>(report.now_ms(), 0, kLatest) - engine_.wall_offset());
   if (std::exchange(attends_, true)) {
     engine_.core().report(stream_, by_core_clock, engine_.now());
     return engine_.flush();

@@ -172,6 +172,34 @@ TEST_CASE("sessions of a lease that was never granted fence a node, and are orde
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
+TEST_CASE("a node that has seen a token of the future is fenced, and spoils no lease of others") {
+  TestPool pool;
+  pool.attend(1, 1, 1);
+  const Stream liar = pool.attend(2, 2, 1);
+  const Stream holder = pool.request(ask(2));
+  const LeaseId id = pool.grant(holder)->lease;
+  pool::NodeReport report;
+  report.set_ready(true);
+  report.set_now_ms(pool.now);
+  pool::LeaseUse& use = *report.add_leases();
+  use.set_lease(id);
+  use.set_sessions(1);
+  use.set_serial(1);
+  pool.core->report(liar, report, pool.now);
+  pool.settle();
+  CHECK(condition(pool, "n2") == pool::NodeState::OPEN);
+  use.set_serial(UINT64_MAX);
+  pool.core->report(liar, report, pool.now);
+  pool.settle();
+  CHECK(condition(pool, "n2") == pool::NodeState::FENCED);
+  CHECK(condition(pool, "n1") == pool::NodeState::OPEN);
+  pool.core->holder_cut(holder, pool.now);
+  const Stream again = ++pool.streams;
+  pool.core->resume(again, "a", id, pool.now);
+  pool.settle();
+  CHECK(pool.grant(again)->servers[0].lease.serial() == 2);  // as before, not after the lie
+}
+
 TEST_CASE("a lease that its node has ended is over") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
@@ -180,6 +208,30 @@ TEST_CASE("a lease that its node has ended is over") {
   CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::EVICTED);
   CHECK(pool.told<pool::Ended>(holder)->at_ms() == 0);
   CHECK(pool.leased_milli() == 0);
+}
+
+TEST_CASE("a scheduler that was stopped blames nobody for what it did not hear") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 2);
+  const Stream away = pool.request(ask(1)), here = pool.request(ask(1));
+  pool.core->holder_cut(away, pool.now);
+  pool.settle();
+  SECTION("it sees the time first") { pool.stop_for(3'600'000); }
+  SECTION("it sees first that its node has given it up") {
+    pool.now += 3'600'000;
+    pool.core->node_cut(node, pool.now);
+    pool.pass(1);
+  }
+  CHECK(condition(pool) != pool::NodeState::LOST);
+  CHECK(!pool.told<pool::Ended>(here));
+  CHECK(pool.leased_milli() == 2000);
+  const Stream back = pool.attend(1, 1, 2);
+  CHECK(condition(pool) == pool::NodeState::OPEN);
+  CHECK(pool.orders(back).end_size() == 0);
+  pool.pass(29'000);
+  CHECK(pool.leased_milli() == 2000);
+  for (int i = 0; i < 3; ++i) pool.pass(1'000), pool.report(back);
+  CHECK(pool.orders(back).end_size() == 1);  // whoever does not come back then
 }
 
 TEST_CASE("inventories that make no sense are refused") {

@@ -103,6 +103,10 @@ struct TestPool {
     for (auto& one : more.notes) said.notes.push_back(std::move(one));
   }
   void pass(Time time) {
+    for (; time > 0; time -= std::min<Time>(time, 1000)) stop_for(std::min<Time>(time, 1000));
+  }
+  // Nothing of the scheduler runs meanwhile.
+  void stop_for(Time time) {
     now += time;
     core->tick(now);
     settle();
