@@ -14,12 +14,12 @@
 namespace gpupool::testing {
 namespace {
 
-constexpr int kFirstScheduler = 10, kFirstGpuHost = 20, kFirstClient = 40;  // addresses
+constexpr int kSwitch = 1, kFirstScheduler = 10, kFirstGpuHost = 20, kFirstClient = 40;  // addresses
 constexpr int kClients = 2;
 constexpr std::chrono::seconds kAnswer{2};
 // Rest: flapping hosts are trusted again after a minute, a lost holder's lease ends after 20 s, a machine is busy.
 constexpr std::chrono::milliseconds kRest{150'000};
-constexpr int64_t kStep = 20;
+constexpr int64_t kStep = 20, kLogsEvery = 250;
 constexpr uint32_t kHeartbeatMs = 1'000, kHoldMs = 20'000, kNodeLostMs = 30'000, kGraceMs = 1'000;
 
 void say(const std::string& text) { std::cout << text << std::endl; }
@@ -35,11 +35,20 @@ std::string write_key(const std::string& folder) {
 
 Chaos::Chaos(const ChaosOptions& options) : options_(options), random_(options.seed) {
   const std::string folder = folder_.path();
-  const PoolMember member{.schedulers = {Network::address(kFirstScheduler) + ":9800"}, .public_key = write_key(folder), .token_file = folder_.write("token", std::string(64, 'n') + "\n")};
-  schedulers_.push_back(std::make_unique<SchedulerMachine>("sched", kFirstScheduler, folder, std::vector<std::string>{"--store", "sqlite:" + folder + "/pool.db"}));
+  PoolMember member{.schedulers = {}, .public_key = write_key(folder), .token_file = folder_.write("token", std::string(64, 'n') + "\n")};
+  std::string url = "pool://";
+  for (int i = 0; i < options_.schedulers; ++i) {
+    member.schedulers.push_back(Network::address(kFirstScheduler + i) + ":9800");
+    url += (i == 0 ? "" : ",") + member.schedulers.back();
+  }
+  if (options_.schedulers > 1) etcd_ = std::make_unique<EtcdCluster>(EtcdCluster::Options{.host = Network::address(kSwitch), .launcher = {"setpriv", "--pdeathsig", "KILL"}});
+  const std::string store = etcd_ ? etcd_->store("chaos") : "sqlite:" + folder + "/pool.db";
+  for (int i = 0; i < options_.schedulers; ++i) {
+    schedulers_.push_back(std::make_unique<SchedulerMachine>("sched-" + std::to_string(i + 1), kFirstScheduler + i, folder, std::vector<std::string>{"--store", store}));
+  }
   for (int i = 0; i < options_.gpu_hosts; ++i) poolds_.push_back(std::make_unique<GpuMachine>("gpu-" + std::to_string(i + 1), kFirstGpuHost + i, folder, member, ledger_));
   for (int i = 0; i < kClients; ++i) clients_.push_back(std::make_unique<Host>("client-" + std::to_string(i + 1), kFirstClient + i));
-  jobs_ = std::make_unique<Jobs>(folder, "pool://" + member.schedulers[0] + "?insecure=1", ledger_);
+  jobs_ = std::make_unique<Jobs>(folder, url + "?insecure=1", ledger_);
   std::vector<GpuMachine*> machines;
   for (const auto& one : poolds_) machines.push_back(one.get());
   audit_ = std::make_unique<Audit>(machines);
@@ -91,9 +100,13 @@ void Chaos::look() {
   };
   for (const auto& machine : schedulers_) expect_alive(*machine);
   for (const auto& machine : poolds_) expect_alive(*machine);
-  for (const auto& machine : schedulers_) machine->read_log();
+  const bool read = time_of_day() >= logs_read_ + kLogsEvery;
+  if (read) logs_read_ = time_of_day();
+  for (const auto& machine : schedulers_) {
+    if (read) machine->read_log();
+  }
   for (const auto& machine : poolds_) {
-    machine->read_log();
+    if (read) machine->read_log();
     if (machine->runs() && machine->attended() != 0 && recovering_.erase(machine.get()) > 0) troubles_.end(machine->host().name(), time_of_day());
   }
   jobs_->look();
@@ -116,6 +129,7 @@ void Chaos::check_leases() {
   pool::ListLeasesReply known;
   if (!scheduler->ListLeases(&context, {}, &known).ok()) return;
   scheduler_was_lost_ = false;
+  troubles_.end(kSchedulers, time_of_day());
   for (const auto& lease : known.leases()) leases_before_.erase(lease.id());
   jobs_->look();
   for (const auto& job : jobs_->running()) {
@@ -181,6 +195,7 @@ void Chaos::quiet() {
   std::unique_ptr<pool::PoolAdmin::Stub> scheduler;
   if (!eventually([&] { return (scheduler = leader()) != nullptr; })) return wrong("no scheduler leads");
   for (const std::string& one : audit_->await_quiet(*scheduler, clients, kRest)) wrong("at rest " + one);
+  logs_read_ = 0;
   look();
   if (!recovering_.empty()) wrong("a poold does not come back to the scheduler");
   for (const std::string& one : jobs_->judge(troubles_)) wrong(one);

@@ -7,6 +7,7 @@
 
 #include "tests/chaos/audit.h"
 #include "tests/chaos/jobs.h"
+#include "tests/support/etcd.h"
 
 namespace gpupool::testing {
 
@@ -17,7 +18,9 @@ struct ChaosOptions {
   int quiet_every = 50;   // faults
   int jobs = 5;           // at once
   int gpu_hosts = 3;
+  int schedulers = 1;     // more than one: with etcd as the store
   bool long_ones = true;  // faults that last longer than what the pool waits for
+  std::vector<std::string> only;  // names of faults, or parts of them; none: all
   std::string keep;       // folder for the logs of a run that failed
 };
 
@@ -99,6 +102,7 @@ class Chaos {
   std::mt19937_64 random_;
   TemporaryFolder folder_;
   Network network_;
+  std::unique_ptr<EtcdCluster> etcd_;
   LeaseLedger ledger_;
   Troubles troubles_;
   std::vector<std::unique_ptr<SchedulerMachine>> schedulers_;
@@ -117,6 +121,7 @@ class Chaos {
   std::set<const GpuMachine*> recovering_;
   std::map<std::string, int> leases_before_;              // that the next leader must know: with their jobs
   bool scheduler_was_lost_ = false;
+  int64_t logs_read_ = 0;
   std::map<std::string, int> injected_;
   std::vector<std::string> wrong_;
 };

@@ -52,11 +52,16 @@ const std::vector<Chaos::Kind>& Chaos::kinds() {
 }
 
 void Chaos::inject_one() {
+  std::vector<Kind> wanted;
+  std::copy_if(kinds().begin(), kinds().end(), std::back_inserter(wanted), [&](const Kind& kind) {
+    const auto is_named = [&](const std::string& part) { return std::string(kind.name).find(part) != std::string::npos; };
+    return options_.only.empty() || std::any_of(options_.only.begin(), options_.only.end(), is_named);
+  });
   uint64_t weights = 0;
-  for (const Kind& kind : kinds()) weights += static_cast<uint64_t>(kind.weight);
-  for (int i = 0; i < kTries; ++i) {
+  for (const Kind& kind : wanted) weights += static_cast<uint64_t>(kind.weight);
+  for (int i = 0; i < kTries && weights > 0; ++i) {
     auto left = static_cast<int64_t>(pick(weights));
-    const auto kind = std::find_if(kinds().begin(), kinds().end(), [&](const Kind& one) { return (left -= one.weight) < 0; });
+    const auto kind = std::find_if(wanted.begin(), wanted.end(), [&](const Kind& one) { return (left -= one.weight) < 0; });
     if (!(this->*kind->inject)()) continue;
     ++injected_[kind->name];
     return;
@@ -234,6 +239,7 @@ bool Chaos::end_helper() { return signal_helper(SIGTERM, true); }
 bool Chaos::stop_helper() { return signal_helper(SIGSTOP, false); }
 
 void Chaos::lost_scheduler(SchedulerMachine& machine) {
+  troubles_.begin(kSchedulers, time_of_day());
   if (!machine.await_end()) throw std::runtime_error("the scheduler does not end:\n" + machine.log());
   later(time_between(0, 2'000), [this, &machine] {
     if (!machine.host().is_on()) machine.host().power_on();

@@ -113,6 +113,8 @@ std::optional<std::string> Jobs::fault_of(const Job& job, const Troubles& troubl
   bool excused = job.hit || troubles.of_host(job.client->name(), job.started, job.ended);
   for (const std::string& node : job.nodes) excused = excused || troubles.of_host(node, job.started, job.ended);
   for (const auto& session : ledger_.sessions()) excused = excused || (session.lease == job.lease && troubles.of_worker(session.node, session.worker));
+  // Whoever asks while there is no scheduler waits ten seconds for one.
+  excused = excused || (has(job.output, "no scheduler can be reached") && troubles.of_host(kSchedulers, job.started, job.ended));
   if (excused) return ++tally_.excused, std::nullopt;
   if (job.may_be_preempted && has(job.output, "of a higher priority")) return ++tally_.preempted, std::nullopt;
   return "nothing was done to it";

@@ -12,6 +12,8 @@
 
 namespace gpupool::testing {
 
+inline const std::string kSchedulers = "the schedulers";  // as a machine in Troubles
+
 // When something was done to a machine that programs there, or with a lease there, may fail of.
 class Troubles {
  public:

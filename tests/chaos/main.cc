@@ -1,5 +1,7 @@
 // gpupool-chaos: a pool of real daemons on machines made of namespaces, in which everything is killed, stopped and cut off at
 // random; in the end every thousandth and every byte of every GPU must be accounted for (CONTRIBUTING.md).
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -24,12 +26,18 @@ int main(int count, char** words) {
   app.add_option("--quiet-every", options.quiet_every, "faults after which everything is looked at")->check(CLI::Range(1, 1'000'000))->capture_default_str();
   app.add_option("--jobs", options.jobs, "programs at once")->check(CLI::Range(1, 100))->capture_default_str();
   app.add_option("--gpu-hosts", options.gpu_hosts, "of two software GPUs each")->check(CLI::Range(1, 16))->capture_default_str();
+  app.add_option("--schedulers", options.schedulers, "more than one: with etcd as their store")->check(CLI::Range(1, 5))->capture_default_str();
   app.add_flag("!--no-long-ones", options.long_ones, "no faults that last longer than what the pool waits for");
+  app.add_option("--only", options.only, "faults whose names contain this, e.g. scheduler");
   app.add_option("--keep", options.keep, "folder for the logs when something is wrong");
   CLI11_PARSE(app, count, words);
   if (!seeded) options.seed = std::random_device{}();
   if (const std::string why = Network::enter(); !why.empty()) {
     std::printf("skipped: %s\n", why.c_str());
+    return kSkipped;
+  }
+  if (options.schedulers > 1 && ::access("/usr/bin/etcd", X_OK) != 0) {
+    std::printf("skipped: several schedulers need etcd (etcd-server)\n");
     return kSkipped;
   }
   try {
