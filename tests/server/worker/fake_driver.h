@@ -109,8 +109,17 @@ class FakeDriver {
   FakeStream* stream_locked(CUstream stream);
 };
 
-// What it has of graphs; null: not that (fake_graphs.cc).
+// What it has of memory, modules and graphs, each in a file of its own; null: not that.
+void* fake_memory_symbol(std::string_view name);
+void* fake_module_symbol(std::string_view name);
 void* fake_graph_symbol(std::string_view name);
+
+// An entry of their tables.
+#define FAKE(name, function) {#name, reinterpret_cast<void*>(static_cast<decltype(&::name)>(&function))}
+
+// Behind what the stream has to do.
+CUresult enqueue(CUstream stream, std::function<bool()> work);
+CUcontext current_context();  // of this thread
 
 // The one that exists.
 FakeDriver& driver();

@@ -132,7 +132,6 @@ CUresult update(CUgraphExec handle, CUgraph graph, CUgraphExecUpdateResultInfo* 
   return CUDA_SUCCESS;
 }
 
-#define FAKE(name, function) {#name, reinterpret_cast<void*>(static_cast<decltype(&::name)>(&function))}
 const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuGraphCreate, create),
     FAKE(cuGraphDestroy, destroy),

@@ -1,0 +1,175 @@
+// Memory of the fake driver: host memory, mappings, copies and fills.
+#include <sys/mman.h>
+
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <unordered_map>
+
+#include "tests/server/worker/fake_driver.h"
+
+namespace gpupool::worker::test {
+namespace {
+
+using Lock = std::unique_lock<std::mutex>;
+
+CUresult device_pointer(CUdeviceptr* device, void* memory, unsigned) {
+  *device = reinterpret_cast<CUdeviceptr>(memory);
+  return CUDA_SUCCESS;
+}
+CUresult host_alloc(void** memory, size_t size, unsigned) {
+  const Lock lock(driver().mutex);
+  if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  *memory = ::operator new(size, std::align_val_t(4096));
+  driver().pinned.insert(*memory);
+  return CUDA_SUCCESS;
+}
+CUresult host_free(void* memory) {
+  const Lock lock(driver().mutex);
+  if (driver().pinned.erase(memory) == 0) return CUDA_ERROR_INVALID_VALUE;
+  ::operator delete(memory, std::align_val_t(4096));
+  return CUDA_SUCCESS;
+}
+CUresult host_register(void* memory, size_t, unsigned) {
+  const Lock lock(driver().mutex);
+  if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  return driver().registered.insert(memory).second ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+CUresult host_unregister(void* memory) {
+  const Lock lock(driver().mutex);
+  return driver().registered.erase(memory) != 0 ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+bool is_mapped(uint64_t address, size_t size) {
+  auto place = driver().mapped.upper_bound(address);
+  if (place == driver().mapped.begin()) return false;
+  --place;
+  return address + size <= place->first + place->second.first;
+}
+CUresult copy_bytes(void* to, const void* from, uint64_t checked, size_t size, CUstream stream) {
+  {
+    const Lock lock(driver().mutex);
+    const auto global = reinterpret_cast<uint64_t>(driver().global.data());
+    const bool is_global = checked >= global && checked + size <= global + driver().global.size();
+    if (!is_global && !is_mapped(checked, size)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return enqueue(stream, [=] {
+    std::memcpy(to, from, size);
+    return true;
+  });
+}
+CUresult copy_in(CUdeviceptr to, const void* from, size_t size, CUstream stream) {
+  return copy_bytes(reinterpret_cast<void*>(to), from, to, size, stream);
+}
+CUresult copy_out(void* to, CUdeviceptr from, size_t size, CUstream stream) {
+  return copy_bytes(to, reinterpret_cast<void*>(from), from, size, stream);
+}
+CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream) {
+  const bool in = copy->srcMemoryType == CU_MEMORYTYPE_HOST;
+  for (size_t row = 0; row < copy->Height; ++row) {
+    const CUresult result =
+        in ? copy_in(copy->dstDevice + row * copy->dstPitch,
+                     static_cast<const std::byte*>(copy->srcHost) + row * copy->srcPitch, copy->WidthInBytes, stream)
+           : copy_out(static_cast<std::byte*>(copy->dstHost) + row * copy->dstPitch,
+                      copy->srcDevice + row * copy->srcPitch, copy->WidthInBytes, stream);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult fill(CUdeviceptr to, unsigned char value, size_t size, CUstream stream) {
+  {
+    const Lock lock(driver().mutex);
+    if (!is_mapped(to, size)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return enqueue(stream, [=] {
+    std::memset(reinterpret_cast<void*>(to), value, size);
+    return true;
+  });
+}
+
+CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp*, unsigned long long) {
+  const Lock lock(driver().mutex);
+  if (driver().memory_used + size > FakeDriver::kMemory) return CUDA_ERROR_OUT_OF_MEMORY;
+  driver().memory_used += size;
+  *handle = driver().next_handle++;
+  driver().physical[*handle] = size;
+  driver().fresh.insert(*handle);
+  return CUDA_SUCCESS;
+}
+CUresult release_memory(CUmemGenericAllocationHandle handle) {
+  const Lock lock(driver().mutex);
+  const auto known = driver().physical.find(handle);
+  if (known == driver().physical.end()) return CUDA_ERROR_INVALID_VALUE;
+  driver().memory_used -= known->second;
+  driver().physical.erase(known);
+  return CUDA_SUCCESS;
+}
+CUresult map_memory(CUdeviceptr address, size_t size, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
+  const Lock lock(driver().mutex);
+  if (!driver().physical.contains(handle) || is_mapped(address, 1)) return CUDA_ERROR_INVALID_VALUE;
+  ::mprotect(reinterpret_cast<void*>(address), size, PROT_READ | PROT_WRITE);
+  driver().mapped[address] = {size, handle};
+  if (!driver().zeroes_memory && driver().fresh.erase(handle) != 0) {
+    std::memset(reinterpret_cast<void*>(address), static_cast<int>(FakeDriver::kDirt), size);
+  }
+  return CUDA_SUCCESS;
+}
+CUresult unmap_memory(CUdeviceptr address, size_t size) {
+  const Lock lock(driver().mutex);
+  const auto known = driver().mapped.find(address);
+  if (known == driver().mapped.end() || known->second.first != size) return CUDA_ERROR_INVALID_VALUE;
+  driver().mapped.erase(known);
+  ::mprotect(reinterpret_cast<void*>(address), size, PROT_NONE);
+  return CUDA_SUCCESS;
+}
+CUresult set_access(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) { return CUDA_SUCCESS; }
+CUresult reserve(CUdeviceptr* address, size_t size, size_t, CUdeviceptr wished, unsigned long long) {
+  // Aligned to the granularity, as a driver does it; what sticks out is never given back.
+  void* const got = ::mmap(reinterpret_cast<void*>(wished), size + FakeDriver::kGranularity, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (got == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  *address = (reinterpret_cast<CUdeviceptr>(got) + FakeDriver::kGranularity - 1) / FakeDriver::kGranularity *
+             FakeDriver::kGranularity;
+  return CUDA_SUCCESS;
+}
+CUresult free_range(CUdeviceptr address, size_t size) {
+  ::munmap(reinterpret_cast<void*>(address), size);
+  return CUDA_SUCCESS;
+}
+
+int zeroes_memory() { return driver().zeroes_memory; }
+CUresult memory_info(size_t* free, size_t* total) {
+  const Lock lock(driver().mutex);
+  *total = FakeDriver::kMemory;
+  *free = FakeDriver::kMemory - driver().memory_used;
+  return CUDA_SUCCESS;
+}
+
+const std::unordered_map<std::string_view, void*> kSymbols = {
+    FAKE(cuMemGetInfo_v2, memory_info),
+    {"softgpu_zeroes_memory", reinterpret_cast<void*>(&zeroes_memory)},
+    FAKE(cuMemHostAlloc, host_alloc),
+    FAKE(cuMemFreeHost, host_free),
+    FAKE(cuMemHostRegister_v2, host_register),
+    FAKE(cuMemHostUnregister, host_unregister),
+    FAKE(cuMemcpyHtoDAsync_v2, copy_in),
+    FAKE(cuMemcpyDtoHAsync_v2, copy_out),
+    FAKE(cuMemcpy2DAsync_v2, copy_2d),
+    FAKE(cuMemsetD8Async, fill),
+    FAKE(cuMemCreate, create_memory),
+    FAKE(cuMemRelease, release_memory),
+    FAKE(cuMemMap, map_memory),
+    FAKE(cuMemUnmap, unmap_memory),
+    FAKE(cuMemSetAccess, set_access),
+    FAKE(cuMemAddressReserve, reserve),
+    FAKE(cuMemAddressFree, free_range),
+    FAKE(cuMemHostGetDevicePointer_v2, device_pointer),
+};
+
+}  // namespace
+
+void* fake_memory_symbol(std::string_view name) {
+  const auto found = kSymbols.find(name);
+  return found == kSymbols.end() ? nullptr : found->second;
+}
+
+}  // namespace gpupool::worker::test
