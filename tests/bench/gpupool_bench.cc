@@ -14,6 +14,7 @@
 #include "protocol/wire/frame.h"
 #include "scheduler/sim/svg_plot.h"
 #include "tests/bench/baselines.h"
+#include "tests/bench/failover.h"
 #include "tests/bench/figures.h"
 #include "tests/bench/pool_suite.h"
 #include "tests/bench/rdma_suite.h"
@@ -53,6 +54,7 @@ struct Options {
   std::string suite = "all";
   RdmaSuite rdma;
   SharingSuite sharing;
+  FailoverSuite failover;
 };
 
 struct Transport {
@@ -275,8 +277,17 @@ int run_pool(const Options& options) {
   PoolSuite suite;
   suite.rounds = options.rounds;
   suite.seconds = options.sharing.seconds;
-  if (options.quick) suite.seconds = 0.5;
-  const std::vector<Figure> figures = measure_pool(suite);
+  FailoverSuite failover = options.failover;
+  if (options.quick) {
+    suite.seconds = 0.5;
+    failover.kills = std::min(failover.kills, 3);
+  }
+  std::vector<Figure> figures;
+  const auto wanted = [&](const std::string& part) { return options.sharing.only.empty() || std::count(options.sharing.only.begin(), options.sharing.only.end(), part) > 0; };
+  if (wanted("grants")) figures = measure_pool(suite);
+  if (wanted("failover")) {
+    for (Figure& figure : measure_failover(failover)) figures.push_back(std::move(figure));
+  }
   print_table(figures);
   if (!options.json.empty()) write_json(options.json, figures);
   return 0;
@@ -323,9 +334,10 @@ int main(int argc, char** argv) {
   CLI::App app("Measures what the pool costs against the bare device, raw TCP and memcpy, side by side");
   app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; sharing: several tenants on one GPU; pool: leases from a scheduler; all: everything else")->check(CLI::IsMember({"all", "pool", "rdma", "sharing"}));
   app.add_option("--seconds", options.sharing.seconds, "of each measurement of the sharing and the pool suite [10]")->check(CLI::Range(0.2, 600.0));
-  app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, priorities, accounting, memory, partitions [all]")
+  app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, priorities, accounting, memory, partitions; of the pool suite: grants, failover [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "priorities", "accounting", "memory", "partitions"}));
+      ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "priorities", "accounting", "memory", "partitions", "grants", "failover"}));
+  app.add_option("--kills", options.failover.kills, "of the leading scheduler, in the pool suite [50]")->check(CLI::Range(1, 10'000));
   app.add_option("--rdma-devices", options.rdma.devices, "of the client and the server, with a comma [the first two that are up]")->delimiter(',');
   app.add_option("--rdma-addresses", options.rdma.addresses, "their addresses [from their GIDs]")->delimiter(',');
   app.add_option("--json", options.json, "also write the figures to this file");

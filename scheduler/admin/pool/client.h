@@ -31,6 +31,7 @@ class PoolClient {
   }
   // A stub for the scheduler that has answered last, and a context for a call without a deadline.
   pool::PoolAdmin::Stub& stub();
+  bool has_several() const { return settings_.address.schedulers.size() > 1; }
   void show_token(grpc::ClientContext& context) const;
   // Throws the Failure that a status which is not OK stands for.
   void check(const grpc::Status& status) const;

@@ -177,20 +177,30 @@ Exit PoolCommands::why(const std::string& id) {
 }
 
 Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
-  run_live<pool::PoolSnapshot>({.who = "the scheduler",
-                                .open =
-                                    [&](grpc::ClientContext& context) {
-                                      pool::PoolWatchRequest request;
-                                      request.set_interval_ms(static_cast<uint32_t>(options.interval.count()));
-                                      scheduler_.call(&Stub::GetPolicy, pool::GetPolicyRequest());  // finds the leader
-                                      scheduler_.show_token(context);
-                                      return scheduler_.stub().Watch(&context, request);
-                                    },
-                                .check = [&](const grpc::Status& status) { scheduler_.check(status); },
-                                .picture = [](const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width) { return picture_of(now, before, width); },
-                                .json_line = [](const pool::PoolSnapshot& snapshot) { return line_of(json_of(snapshot)); }},
-                               signals, options);
-  return kExitGood;
+  bool open = false;
+  const LiveView<pool::PoolSnapshot> view{.who = "the scheduler",
+                                          .open =
+                                              [&](grpc::ClientContext& context) {
+                                                pool::PoolWatchRequest request;
+                                                request.set_interval_ms(static_cast<uint32_t>(options.interval.count()));
+                                                scheduler_.call(&Stub::GetPolicy, pool::GetPolicyRequest());  // finds the leader
+                                                open = true;
+                                                scheduler_.show_token(context);
+                                                return scheduler_.stub().Watch(&context, request);
+                                              },
+                                          .check = [&](const grpc::Status& status) { scheduler_.check(status); },
+                                          .picture = [](const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width) { return picture_of(now, before, width); },
+                                          .json_line = [](const pool::PoolSnapshot& snapshot) { return line_of(json_of(snapshot)); }};
+  for (;;) {
+    open = false;
+    try {
+      run_live(view, signals, options);
+      return kExitGood;
+    } catch (const Failure& failure) {
+      // The next leader goes on with it.
+      if (!open || failure.status != kExitUnreachable || !scheduler_.has_several()) throw;
+    }
+  }
 }
 
 }  // namespace gpupool::admin

@@ -1,0 +1,164 @@
+// Several real pool-schedulers with a real etcd: who leads, what the others say, and what happens to those who wait.
+#include <signal.h>
+
+#include "tests/scheduler/service/clients.h"
+#include "tests/scheduler/service/scheduler_process.h"
+#include "tests/support/catch.h"
+#include "tests/support/etcd.h"
+#include "tests/support/poold_process.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+class Several {
+ public:
+  explicit Several(size_t count) {
+    for (size_t i = 0; i < count; ++i) all_.push_back(SchedulerProcess::one_of_several(etcd_.store(), folder_.path() / "key.pem"));
+  }
+  SchedulerProcess& operator[](size_t i) { return *all_[i]; }
+  size_t size() const { return all_.size(); }
+  std::string addresses() const {
+    std::string out;
+    for (const auto& one : all_) out += (out.empty() ? "" : ",") + one->address();
+    return out;
+  }
+  // Who has said last that it leads, and since `terms` others did.
+  size_t leader(size_t terms = 0) const {
+    size_t found = all_.size(), highest = terms;
+    eventually([&] {
+      for (size_t i = 0; i < all_.size(); ++i) {
+        const std::string log = all_[i]->log();
+        const size_t at = log.rfind(" leads term=");
+        const size_t term = at == log.npos ? 0 : std::stoul(log.substr(at + 12));
+        if (term > highest) highest = term, found = i;
+      }
+      return found != all_.size();
+    });
+    REQUIRE(found != all_.size());
+    return found;
+  }
+  std::string pool_admin(std::vector<std::string> words) const {
+    words.insert(words.begin(), {program_path("pool-admin"), "--scheduler", addresses()});
+    return run_to_end(words).output;
+  }
+
+ private:
+  EtcdCluster etcd_;
+  TemporaryFolder folder_;
+  std::vector<std::unique_ptr<SchedulerProcess>> all_;
+};
+
+}  // namespace
+
+TEST_CASE("who does not lead says who does, and the next leader knows of all leases") {
+  Several schedulers(3);
+  const size_t first = schedulers.leader();
+  const std::string address = schedulers[first].address();
+  for (size_t i = 0; i < schedulers.size(); ++i) {
+    if (i == first) continue;
+    CHECK(eventually([&] {
+      Acquisition asks(connect(schedulers[i].address()), request_call(1, 1000));
+      return asks.status().error_code() == grpc::StatusCode::UNAVAILABLE && asks.leader() == address;
+    }));
+  }
+  CHECK(schedulers.pool_admin({"health"}).find(", leader for") != std::string::npos);
+  std::shared_ptr<const pool::Granted> granted;
+  {
+    PretendedPoolds poolds(address, 1, 1);
+    REQUIRE(poolds.await());
+    Acquisition holder(connect(address), request_call(1, 1000));
+    granted = holder.granted();
+    REQUIRE(granted);
+    schedulers[first].kill();
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const size_t next = schedulers.leader(1);
+  CHECK(next != first);
+  CHECK(std::chrono::steady_clock::now() - start < 10s);  // 3 to 4 on an idle machine
+  PretendedPoolds poolds(schedulers[next].address(), 1, 1);
+  REQUIRE(poolds.await());
+  Acquisition back(connect(schedulers[next].address()), resume_call(*granted));
+  REQUIRE(back.granted());
+  CHECK(back.granted()->lease() == granted->lease());
+  Acquisition other(connect(schedulers[next].address()), request_call(1, 1000));
+  CHECK(other.queued(1));  // nothing is granted twice
+  schedulers[next].stop();
+  CHECK(schedulers.leader(2) != next);
+  CHECK(schedulers.pool_admin({"leases"}).find("held") == std::string::npos);
+}
+
+TEST_CASE("a leader that was asleep tells nobody anything of what its successor does") {
+  Several schedulers(2);
+  const size_t first = schedulers.leader();
+  const auto channel = connect(schedulers[first].address());
+  REQUIRE(channel->WaitForConnected(std::chrono::system_clock::now() + kPatience));
+  schedulers[first].process().signal(SIGSTOP);
+  const size_t next = schedulers.leader(1);
+  REQUIRE(next != first);
+  PretendedPoolds poolds(schedulers[next].address(), 1, 1);
+  REQUIRE(poolds.await());
+  Acquisition holder(connect(schedulers[next].address()), request_call(1, 1000));
+  const auto granted = holder.granted();
+  REQUIRE(granted);
+  // All of it lies there when it wakes up: by its own books this lease was never granted, and nodes would be told to end it.
+  Acquisition lost(channel, resume_call(*granted));
+  grpc::ClientContext context;
+  const auto node = pool::Nodes::NewStub(channel)->Attend(&context);
+  pool::NodeReport report;
+  report.mutable_inventory()->set_node("n0");
+  report.mutable_inventory()->set_boot("pretended-boot-a");
+  report.mutable_inventory()->add_addresses("tcp://n0:9700");
+  report.set_ready(true);
+  pool::LeaseUse& use = *report.add_leases();
+  use.set_lease(granted->lease());
+  use.set_sessions(1);
+  REQUIRE(node->Write(report));
+  schedulers[first].process().signal(SIGCONT);
+  pool::NodeOrders orders;
+  CHECK(!node->Read(&orders));
+  CHECK(node->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(lost.status().error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(schedulers[first].await_log("does_not_lead"));
+  CHECK(eventually([&] {
+    Acquisition asks(connect(schedulers[first].address()), request_call(1, 1000));
+    return !asks.status().ok() && asks.leader() == schedulers[next].address();
+  }));
+}
+
+TEST_CASE("those who waited are served before those who come while a new leader begins") {
+  bool in_time = false;
+  for (int tries = 0; tries < 5 && !in_time; ++tries) {
+    SchedulerProcess scheduler;
+    PretendedPoolds poolds(scheduler.address(), 1, 1, nullptr, 50ms);
+    REQUIRE(poolds.await());
+    auto holder = std::make_unique<Acquisition>(connect(scheduler.address()), request_call(1, 1000));
+    const auto granted = holder->granted();
+    REQUIRE(granted);
+    auto waiting = std::make_unique<Acquisition>(connect(scheduler.address()), request_call(1, 1000));
+    const auto place = waiting->queued(1);
+    REQUIRE(place);
+    scheduler.kill();
+    holder.reset();
+    waiting.reset();
+    const auto start = std::chrono::steady_clock::now();
+    scheduler.start();
+    REQUIRE(poolds.await());
+    Acquisition gives_back(connect(scheduler.address()), resume_call(*granted));
+    Acquisition newcomer(connect(scheduler.address()), request_call(1, 1000));
+    REQUIRE(gives_back.granted());
+    gives_back.release();
+    CHECK(gives_back.ended());
+    pool::AcquireCall again = request_call(1, 1000);
+    again.mutable_request()->set_ticket(place->ticket());
+    Acquisition back(connect(scheduler.address()), again);
+    REQUIRE(back.queued(1));
+    in_time = std::chrono::steady_clock::now() - start < 1400ms;  // else once more: the machine is busy
+    if (!in_time) continue;
+    CHECK(back.granted());
+    CHECK(newcomer.queued(1));
+  }
+  CHECK(in_time);
+}
