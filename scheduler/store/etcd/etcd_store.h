@@ -1,4 +1,4 @@
-// The store in an etcd cluster (docs/adr/0025). The leader's key lives as long as a lease of etcd's that the leader keeps alive; every
+// The store in an etcd cluster (docs/adr/0026). The leader's key lives as long as a lease of etcd's that the leader keeps alive; every
 // write compares that this key is still the leader's own, and the term, so that who has lost the lead writes nothing.
 #pragma once
 #include "protocol/transport/transport.h"
