@@ -130,7 +130,7 @@ TEST_CASE("a leader that was asleep tells nobody anything of what its successor 
 
 TEST_CASE("those who waited are served before those who come while a new leader begins") {
   bool in_time = false;
-  for (int tries = 0; tries < 5 && !in_time; ++tries) {
+  for (int tries = 0; tries < 20 && !in_time; ++tries) {
     SchedulerProcess scheduler;
     PretendedPoolds poolds(scheduler.address(), 1, 1, nullptr, 50ms);
     REQUIRE(poolds.await());
@@ -153,10 +153,9 @@ TEST_CASE("those who waited are served before those who come while a new leader 
     CHECK(gives_back.ended());
     pool::AcquireCall again = request_call(1, 1000);
     again.mutable_request()->set_ticket(place->ticket());
-    Acquisition back(connect(scheduler.address()), again);
-    REQUIRE(back.queued(1));
-    in_time = std::chrono::steady_clock::now() - start < 1400ms;  // else once more: the machine is busy
+    in_time = std::chrono::steady_clock::now() - start < 1200ms;  // else once more: the machine is busy
     if (!in_time) continue;
+    Acquisition back(connect(scheduler.address()), again);
     CHECK(back.granted());
     CHECK(newcomer.queued(1));
   }
