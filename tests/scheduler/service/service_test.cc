@@ -241,6 +241,29 @@ TEST_CASE("who opens a stream and says nothing is not waited for") {
   CHECK(stream->Finish().error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
+TEST_CASE("a host may say any time of day and is told the scheduler's") {
+  SchedulerProcess scheduler;
+  const auto stub = pool::Nodes::NewStub(connect(scheduler.address()));
+  grpc::ClientContext context;
+  const auto stream = stub->Attend(&context);
+  pool::NodeReport report;
+  pool::Inventory& inventory = *report.mutable_inventory();
+  inventory.set_node("n0");
+  inventory.set_boot(std::string(16, 'b'));
+  inventory.add_addresses("tcp://n0:9700");
+  for (const int64_t time : {INT64_MIN, int64_t{-1}, int64_t{0}, INT64_MAX}) {
+    report.set_now_ms(time);
+    REQUIRE(stream->Write(report));
+    report.clear_inventory();
+    pool::NodeOrders orders;
+    REQUIRE(stream->Read(&orders));
+    CHECK(std::abs(orders.now_ms() - time_of_day().count()) < 60'000);
+    CHECK(orders.fenced_because().empty());
+  }
+  CHECK(scheduler.await_log("clock_skew"));
+  CHECK(scheduler.stop() == 0);
+}
+
 TEST_CASE("it starts, says what is wrong, and ends as it should") {
   TemporaryFolder folder;
   const std::string program = program_path("pool-scheduler");
