@@ -1,9 +1,13 @@
 // libnvidia-ml.so.1 and pool-smi: a program's GPUs as NVML shows them, with real poolds on softgpu.
 #include <signal.h>
 
+#include <cstdio>
+
 #include "tests/e2e/pool.h"
 #include "tests/e2e/shared_pool.h"
+#include "tests/protocol/cuda/elf_exports.h"
 #include "tests/support/catch.h"
+#include "tests/support/lease_maker.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -126,6 +130,48 @@ TEST_CASE("a server that dies is lost to nvml until it is back") {
   INFO(app.output());
   CHECK(has(app.output(), "back"));
   CHECK(lines_with(app.output(), "lost the server").size() == 1);
+}
+
+TEST_CASE("a lease shows its GPUs to nvml and no others") {
+  LeaseMaker maker;
+  Pool pool(Environment{{"SOFTGPU_DEVICES", "4"}}, maker.options());
+  const Finished told = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "--json", "gpus"});
+  std::vector<std::string> gpus;
+  for (size_t at = told.output.find("GPU-"); at != std::string::npos; at = told.output.find("GPU-", at + 1)) gpus.push_back(told.output.substr(at, 40));
+  REQUIRE(gpus.size() == 4);
+  const Environment lease = pool.through({{"GPUPOOL_TOKEN", maker.token(maker.lease({gpus[2], gpus[0]}))}});
+  passes({"nvml_agrees_with_cuda"}, lease, "2 agree");
+  CHECK(query("uuid", lease) == gpus[2] + "\n" + gpus[0] + "\n");
+  const Finished nobody = smi({"-L"}, pool.through());
+  CHECK(nobody.status == 9);
+  CHECK(has(nobody.output, "pool-run"));
+}
+
+TEST_CASE("NVIDIA's own python binding reads it") {
+  const Finished made = run_patiently({NVML_MAKE_PYTHON, NVML_PYTHON_FOLDER}, {});
+  if (made.status == 77) {
+    WARN(made.output);
+    std::puts(made.output.c_str());
+    return;
+  }
+  REQUIRE(made.status == 0);
+  Pool pool;
+  Process holder({driver_app(), "hold_memory"}, pool.through());
+  REQUIRE(holder.await_output("holding", kLongPatience));
+  const Finished asked = run_patiently({NVML_PYTHON_FOLDER "/bin/python", NVML_ASK, std::to_string(holder.pid())}, pool.through());
+  INFO(asked.output);
+  CHECK(asked.status == 0);
+  CHECK(has(asked.output, " functions found"));
+  holder.signal(SIGKILL);
+}
+
+TEST_CASE("the library shows all of NVML and nothing else") {
+  std::set<std::string> expected;
+#define NVML_FUNCTION(name) expected.insert(#name);
+#define NVML_NOT_SUPPORTED(name) NVML_FUNCTION(name)
+#define NVML_CHANGES(name) NVML_FUNCTION(name)
+#include "client/nvml/functions.def"
+  CHECK(elf_exports(client_folder() + "/libnvidia-ml.so.1") == expected);
 }
 
 TEST_CASE("nvml without a server says why once") {

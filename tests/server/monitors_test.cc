@@ -1,0 +1,172 @@
+// The connections of those who only watch: bounded in number, time and pace, whatever their other end does.
+#include "server/monitors/monitors.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <asio/io_context.hpp>
+#include <thread>
+
+#include "protocol/wire/frame.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::server;
+using namespace std::chrono_literals;
+
+namespace {
+
+class Watched {
+ public:
+  explicit Watched(const Monitors::Limits& limits)
+      : monitors_(context_, limits,
+                  {.describe = [this](const Client&) { return shown_ ? std::optional(control::HelloReply()) : std::nullopt; },
+                   .look = [this](const Client&) {
+                     ++looks_;
+                     return shown_ ? std::optional(state_) : std::nullopt;
+                   }}) {}
+  ~Watched() {
+    monitors_.close();
+    for (const int end : ends_) ::close(end);
+  }
+
+  // The client's end.
+  int admit(const std::string& tenant) {
+    int pair[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    Client client{.descriptor = pair[0], .tenant = tenant};
+    REQUIRE(monitors_.admit(client));
+    ends_.push_back(pair[1]);
+    run(0ms);
+    REQUIRE(read_answer(pair[1]));
+    return pair[1];
+  }
+  void run(std::chrono::milliseconds time) {
+    const auto end = std::chrono::steady_clock::now() + time;
+    do {
+      context_.restart();
+      context_.run_for(std::min<std::chrono::steady_clock::duration>(1ms, time + 1ms));
+    } while (std::chrono::steady_clock::now() < end);
+  }
+  void ask(int end, const wire::Preamble& question = {}) { REQUIRE(::write(end, &question, sizeof question) == sizeof question); }
+  // What is there now; false: nothing, or the end.
+  bool read_answer(int end) {
+    wire::Preamble preamble;
+    if (::recv(end, &preamble, sizeof preamble, MSG_DONTWAIT) != sizeof preamble) return false;
+    std::string body(preamble.length, '\0');
+    return preamble.length == 0 || ::recv(end, body.data(), body.size(), MSG_DONTWAIT) == static_cast<ssize_t>(body.size());
+  }
+  bool has_ended(int end) {
+    char byte;
+    return ::recv(end, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0;
+  }
+  Monitors& monitors() { return monitors_; }
+  unsigned looks() const { return looks_; }
+  void hide() { shown_ = false; }
+  control::MonitorState& state() { return state_; }
+
+ private:
+  asio::io_context context_{1};
+  bool shown_ = true;
+  unsigned looks_ = 0;
+  control::MonitorState state_;
+  Monitors monitors_;
+  std::vector<int> ends_;
+};
+
+constexpr Monitors::Limits kLimits{.of_tenant = 3, .all = 5, .between_answers = 0ms, .silence = 10'000ms, .patience = 10'000ms};
+
+}  // namespace
+
+TEST_CASE("a watcher is answered as often as it asks") {
+  Watched watched(kLimits);
+  const int end = watched.admit("a");
+  for (unsigned i = 1; i <= 5; ++i) {
+    watched.ask(end);
+    watched.run(20ms);
+    CHECK(watched.read_answer(end));
+    CHECK(watched.looks() == i);
+  }
+  CHECK(watched.monitors().count() == 1);
+}
+
+TEST_CASE("a watcher that floods is answered at poold's pace") {
+  Watched watched({.between_answers = 50ms});
+  const int end = watched.admit("a");
+  const wire::Preamble question;
+  while (::send(end, &question, sizeof question, MSG_DONTWAIT) == sizeof question) continue;  // as many as there is room for
+  watched.run(200ms);
+  CHECK(watched.looks() >= 2);
+  CHECK(watched.looks() <= 5);
+}
+
+TEST_CASE("what is no question ends the connection") {
+  for (const wire::Preamble wrong : {wire::Preamble{.magic = 1}, wire::Preamble{.length = 1}, wire::Preamble{.length = 0xffffffff}}) {
+    Watched watched(kLimits);
+    const int end = watched.admit("a");
+    watched.ask(end, wrong);
+    watched.run(20ms);
+    CHECK(watched.has_ended(end));
+    CHECK(watched.monitors().count() == 0);
+    CHECK(watched.looks() == 0);
+  }
+}
+
+TEST_CASE("a watcher that leaves is forgotten, also in the middle of a question") {
+  Watched watched(kLimits);
+  const int end = watched.admit("a");
+  const char part[3] = {};
+  REQUIRE(::write(end, part, sizeof part) == sizeof part);
+  watched.run(5ms);
+  CHECK(watched.monitors().count() == 1);
+  ::shutdown(end, SHUT_RDWR);
+  watched.run(20ms);
+  CHECK(watched.monitors().count() == 0);
+}
+
+TEST_CASE("who is silent for long is let go, and who does not read, too") {
+  Watched watched({.between_answers = 0ms, .silence = 50ms, .patience = 50ms});
+  const int silent = watched.admit("a");
+  watched.run(100ms);
+  CHECK(watched.has_ended(silent));
+  for (int i = 0; i < 100'000; ++i) watched.state().add_sessions()->set_number(1ull << 60);
+  const int deaf = watched.admit("a");
+  watched.ask(deaf);
+  watched.run(100ms);
+  CHECK(watched.looks() == 1);
+  CHECK(watched.monitors().count() == 0);
+}
+
+TEST_CASE("a tenant's own connections give way, then those of the tenant that has most") {
+  Watched watched(kLimits);
+  const int first = watched.admit("a"), second = watched.admit("a"), third = watched.admit("a");
+  watched.ask(first);  // so the second has been silent for longest
+  watched.run(20ms);
+  const int fourth = watched.admit("a");
+  CHECK(watched.has_ended(second));
+  CHECK(watched.monitors().count() == 3);
+  const int other = watched.admit("b");
+  (void)watched.admit("c");
+  CHECK(watched.monitors().count() == 5);
+  (void)watched.admit("d");
+  CHECK(watched.monitors().count() == 5);
+  CHECK(watched.has_ended(third));
+  CHECK_FALSE(watched.has_ended(fourth));
+  CHECK_FALSE(watched.has_ended(other));
+}
+
+TEST_CASE("who may see nothing any more is told no more") {
+  Watched watched(kLimits);
+  const int end = watched.admit("a");
+  watched.hide();
+  watched.ask(end);
+  watched.run(20ms);
+  CHECK(watched.has_ended(end));
+  int pair[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+  Client client{.descriptor = pair[0], .tenant = "a"};
+  CHECK_FALSE(watched.monitors().admit(client));
+  CHECK(client.descriptor == pair[0]);  // still the caller's, to be told why
+  ::close(pair[0]);
+  ::close(pair[1]);
+}
