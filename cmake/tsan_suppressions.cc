@@ -8,11 +8,13 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
          "called_from_lib:libabsl_graphcycles_internal.so\n"
          "called_from_lib:libabsl_time.so\n"
          "called_from_lib:libabsl_cord.so\n"
+         "called_from_lib:libabsl_cord_internal.so\n"
          "called_from_lib:libabsl_cordz_info.so\n"
          "called_from_lib:libabsl_strings.so\n"
          "race:libgrpc.so\n"
          "race:libgrpc++.so\n"
          "race:libgpr.so\n"
+         "race:libabsl_\n"
          "race:grpc::\n"
          "race:grpc_core::\n";
 }
