@@ -51,7 +51,7 @@ CUresult Ring::enqueue_in(const DeviceApi& api, SignalPool& signal_pool, EventPo
     if (result != CUDA_SUCCESS) return result;
     if (piece + chunks.size() < pieces) {  // somebody follows in this place
       const CUevent event = event_pool.take();
-      if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
+      if (!event) return event_pool.why_none();
       events.push_back(event);
       if (result = api.cuEventRecord(event, stream); result != CUDA_SUCCESS) return result;
     }
@@ -68,7 +68,7 @@ CUresult Ring::enqueue_out(const DeviceApi& api, SignalPool& signal_pool, EventP
     if (result == CUDA_SUCCESS) result = copy_piece_out(api, rows, piece, chunks[slot(piece)]->data, stream);
     if (result != CUDA_SUCCESS) return result;
     const CUevent event = event_pool.take();
-    if (!event) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!event) return event_pool.why_none();
     ready->push_back(event);
     if (result = api.cuEventRecord(event, stream); result != CUDA_SUCCESS) return result;
   }
@@ -88,7 +88,7 @@ void Ring::give_back(EventPool& pool, SignalPool& signal_pool) {
 
 CUresult BulkCopy::hold(const DeviceApi& api, CUstream stream, CUevent* reached) {
   *reached = events_->take();
-  CUresult result = *reached ? api.cuEventRecord(*reached, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = *reached ? api.cuEventRecord(*reached, stream) : events_->why_none();
   if (result == CUDA_SUCCESS) result = signals_->wait(*done_, done_->value, stream);
   if (result == CUDA_SUCCESS) return result;
   if (*reached) events_->give(*reached);

@@ -44,6 +44,11 @@ CUcontext current_context() { return t_known ? t_current : nullptr; }
 
 void forget_current() { t_known = false; }
 
+CUresult EventPool::why_none() const {
+  const CUresult state = api_.cuStreamQuery(nullptr);
+  return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY ? CUDA_ERROR_OUT_OF_MEMORY : state;
+}
+
 CUevent EventPool::take() {
   {
     const std::lock_guard lock(mutex_);

@@ -31,6 +31,7 @@ class EventPool {
   // Blocking synchronisation: a waiting thread must not take a core from the device's host code or other clients.
   explicit EventPool(const DeviceApi& api, unsigned flags = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC) : api_(api), flags_(flags) {}
   CUevent take();             // null: the device could not give one
+  CUresult why_none() const;  // of take(), in the same context: its own error where it failed meanwhile
   void give(CUevent event);
   // Destroys the idle ones; those in use must have come back.
   void clear();

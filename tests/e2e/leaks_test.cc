@@ -17,7 +17,7 @@ namespace {
 
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
 constexpr int kClients = 60;
-constexpr size_t kAllowedGrowth = 8u << 20;  // sanitizers keep freed memory for a while
+constexpr size_t kAllowedGrowth = 32u << 20;  // sanitizers keep freed memory for a while
 #else
 constexpr int kClients = 1000;
 constexpr size_t kAllowedGrowth = 1u << 20;

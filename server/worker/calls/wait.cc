@@ -59,7 +59,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
     result = state;
     if (state == CUDA_ERROR_NOT_READY) {
       const CUevent event = marks.pool->take();
-      result = event ? session.api.cuEventRecord(event, stream->stream) : CUDA_ERROR_OUT_OF_MEMORY;
+      result = event ? session.api.cuEventRecord(event, stream->stream) : marks.pool->why_none();
       if (event) marks.events.push_back(event);
     }
     if (result != CUDA_SUCCESS) break;

@@ -155,6 +155,7 @@ CUresult create_plain_stream(CUstream* stream, unsigned flags) { return create_s
 CUresult create_event(CUevent* event, unsigned) {
   const Lock lock(driver().mutex);
   if (!t_current) return CUDA_ERROR_INVALID_CONTEXT;
+  if (driver().strikes_at_next_event != CUDA_SUCCESS) return driver().sticky = driver().strikes_at_next_event;
   auto* const made = new FakeEvent;
   driver().events.insert(made);
   *event = reinterpret_cast<CUevent>(made);

@@ -95,6 +95,7 @@ class FakeDriver {
   std::map<std::string, std::string> functions;               // interned names
   std::vector<std::string> images;                            // what cuModuleLoadDataEx saw, as text
   std::function<void()> in_kernel;                            // runs at each launch
+  CUresult strikes_at_next_event = CUDA_SUCCESS;              // becomes sticky when an event is made
   CUresult sticky = CUDA_SUCCESS;                             // what every query returns
   int primary = 0;                                            // how often retained
   int blocked = 0;

@@ -106,6 +106,22 @@ TEST_CASE("the device's error comes with every wait that sees it") {
   client.fake.let_go(0);
 }
 
+TEST_CASE("the device's error is told when it strikes while a wait begins") {
+  TestClient client;
+  client.retain();
+  client.create_stream(0);
+  client.fake.hold(0);
+  client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
+  client.record(0, stream_handle(0));
+  CHECK(client.ask("cuStreamQuery", bytes_of(stream_handle(0))) == CUDA_ERROR_NOT_READY);
+  {
+    const std::lock_guard lock(client.fake.mutex);
+    client.fake.strikes_at_next_event = CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
+  CHECK(client.ask(Command::synchronize_stream, bytes_of(stream_handle(0))) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  client.fake.let_go(0);
+}
+
 TEST_CASE("many threads of a client wait at once") {
   TestClient client;
   client.retain();
