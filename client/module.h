@@ -49,7 +49,7 @@ Function* find_function(CUfunction function);
 struct JitOptions {
   JitOptions() = default;
   JitOptions(unsigned count, CUjit_option* options, void** values);
-  bool valid() const { return count == 0 || (options && values); }
+  bool valid() const { return count == 0 || (count <= wire::kMaxJitOptions && options && values); }
 
   unsigned count = 0;
   CUjit_option* options = nullptr;

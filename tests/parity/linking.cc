@@ -54,6 +54,7 @@ void linker() {
                     reinterpret_cast<void*>(32), reinterpret_cast<void*>(1)};
   SHOW(cuLinkCreate(0, nullptr, nullptr, nullptr));
   SHOW(cuLinkCreate(1, nullptr, nullptr, &state));
+  SHOW(cuLinkCreate(1u << 30, options, values, &state));
   SHOW(cuLinkCreate(6, options, values, &state));
   SHOW(cuLinkAddData(nullptr, CU_JIT_INPUT_PTX, const_cast<char*>(kCaller), sizeof kCaller, "caller", 0, nullptr, nullptr));
   SHOW(cuLinkAddData(wild<CUlinkState>(), CU_JIT_INPUT_PTX, const_cast<char*>(kCaller), sizeof kCaller, "caller", 0, nullptr, nullptr));

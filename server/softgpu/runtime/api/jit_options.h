@@ -11,11 +11,12 @@ namespace gpupool::softgpu::api {
 
 class JitOptions {
  public:
+  static constexpr unsigned kMost = 64;  // more than there are; a count beyond it is no count
   JitOptions(unsigned count, const CUjit_option* options, void** values)
       : count_(count), options_(options), values_(values), info_room_(room(CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES)),
         error_room_(room(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)) {}
 
-  bool valid() const { return count_ == 0 || (options_ != nullptr && values_ != nullptr); }
+  bool valid() const { return count_ == 0 || (count_ <= kMost && options_ != nullptr && values_ != nullptr); }
 
   // Fills the program's log buffer of errors, or the other one where there is none.
   void report(const std::string& error) const {
