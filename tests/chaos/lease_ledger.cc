@@ -12,6 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int64_t kSchedulersTurn = 10;  // ms
 constexpr uint64_t kWhole = 1000;
 
 std::string word(const Json& line, const char* key) { return line.contains(key) && line[key].is_string() ? line[key].get<std::string>() : ""; }
@@ -110,7 +111,8 @@ std::vector<std::string> LeaseLedger::contradictions() const {
     if (end && *end <= grant.issued) continue;
     for (const lease::Share& share : grant.shares) {
       by_gpu[share.gpu_uuid()].push_back({grant.issued, true, &key, &share});
-      if (end) by_gpu[share.gpu_uuid()].push_back({*end, false, &key, &share});
+      // A token's time is when the scheduler began to look at what had come, so that the end it grants upon may be logged a little later.
+      if (end) by_gpu[share.gpu_uuid()].push_back({std::max(grant.issued, *end - kSchedulersTurn), false, &key, &share});
     }
   }
   for (auto& [uuid, changes] : by_gpu) {
