@@ -1,27 +1,15 @@
 #include "client/devices.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "client/bus_ids.h"
+#include "client/gpu_uuid.h"
 #include "protocol/cuda/cuda_header.h"
 
 namespace gpupool::client {
 namespace {
-
-// "GPU-0123abcd-...", possibly shortened.
-std::string uuid_text(const std::string& uuid) {
-  std::string text = "GPU-";
-  char digits[3];
-  for (size_t i = 0; i < uuid.size(); ++i) {
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(uuid[i]));
-    text += digits;
-    if (i == 3 || i == 5 || i == 7 || i == 9) text += '-';
-  }
-  return text;
-}
 
 std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, const char* visible) {
   std::vector<int> ordinals;
@@ -35,9 +23,9 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
     std::string entry = list.substr(at, comma - at);
     entry.erase(0, entry.find_first_not_of(" \t"));
     int ordinal = -1;
-    if (entry.rfind("GPU-", 0) == 0) {
+    if (entry.rfind("GPU-", 0) == 0) {  // possibly shortened
       for (size_t i = 0; i < devices.size(); ++i) {
-        if (uuid_text(devices[i].description.uuid).rfind(entry, 0) == 0) ordinal = static_cast<int>(i);
+        if (gpu_uuid_text(devices[i].description.uuid).rfind(entry, 0) == 0) ordinal = static_cast<int>(i);
       }
     } else if (!entry.empty()) {
       char* end = nullptr;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "client/gpu_uuid.h"
 #include "client/nvml/library.h"
 #include "protocol/cuda/cuda_header.h"
 
@@ -13,17 +14,6 @@ using namespace gpupool::nvml;
 namespace {
 
 Library& library() { return Library::get(); }
-
-std::string uuid_text(const std::string& uuid) {
-  std::string text = "GPU-";
-  char digits[3];
-  for (size_t i = 0; i < uuid.size(); ++i) {
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(uuid[i]));
-    text += digits;
-    if (i == 3 || i == 5 || i == 7 || i == 9) text += '-';
-  }
-  return text;
-}
 
 template <class Is>
 nvmlReturn_t find(nvmlDevice_t* handle, Is is) {
@@ -108,7 +98,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlD
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
   if (!uuid) return library().with_library([](auto&) { return NVML_ERROR_INVALID_ARGUMENT; });
-  return find(device, [&](const Device& known) { return ::strcasecmp(uuid_text(known.description.uuid).c_str(), uuid) == 0; });
+  return find(device, [&](const Device& known) { return ::strcasecmp(gpupool::client::gpu_uuid_text(known.description.uuid).c_str(), uuid) == 0; });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t* uuid, nvmlDevice_t* device) {
@@ -140,7 +130,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int* i
   return library().with_device(device, [&](const Device& known) { return give(std::optional(known.index), index); });
 }
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned int length) {
-  return library().with_device(device, [&](const Device& known) { return copy_text(uuid_text(known.description.uuid), uuid, length); });
+  return library().with_device(device, [&](const Device& known) { return copy_text(gpupool::client::gpu_uuid_text(known.description.uuid), uuid, length); });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t* pci) {
