@@ -1,5 +1,7 @@
 #include "client/holder/holder.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
 #include <random>
 #include <thread>
@@ -41,7 +43,10 @@ milliseconds with_jitter(milliseconds time) {
 
 }  // namespace
 
-Holder::Holder(Settings settings, Granted granted, Told told) : settings_(std::move(settings)), granted_(std::move(granted)), told_(std::move(told)) {}
+Holder::Holder(Settings settings, Granted granted, Told told) : settings_(std::move(settings)), granted_(std::move(granted)), told_(std::move(told)) {
+  std::string id(16, '\0');
+  if (::getrandom(id.data(), id.size(), 0) == static_cast<ssize_t>(id.size())) settings_.address.request.set_id(id);
+}
 
 Result<void> Holder::run() {
   const auto start = Clock::now();

@@ -1,5 +1,6 @@
 // Gets a lease from a pool's scheduler and holds it: the stream of pool.proto's Leases.Acquire, taken up again with the ticket or the
-// secret when it was cut, at this scheduler or another one of the pool.
+// secret when it was cut, at this scheduler or another one of the pool. Its request has an id, so that a grant which it could not hear
+// is told again.
 //
 // run() is one thread's, stop() any other's. What happens is told by calls from within run().
 #pragma once

@@ -143,6 +143,7 @@ class Core {
   std::map<std::string, Tenant> tenants_;
   std::unordered_map<LeaseId, Lease> leases_;
   std::unordered_map<Stream, LeaseId> holders_;
+  std::map<std::pair<std::string, std::string>, LeaseId> asked_;  // by tenant and the request's id, where it has one
   std::set<std::pair<Time, LeaseId>> deadlines_;
   using Where = std::map<std::pair<std::string, std::string>, std::map<const Node*, uint32_t>>;  // tenant and label: leases by node
   Where labelled_;  // those that have it

@@ -6,6 +6,7 @@ namespace gpupool::scheduler {
 namespace {
 
 constexpr uint32_t kMostGpus = 4096;
+constexpr size_t kRequestIdBytes = 16;
 constexpr int kMostWords = 16;
 constexpr size_t kLongestWord = 128;
 constexpr size_t kLongestText = 1024;
@@ -70,6 +71,7 @@ std::optional<std::string> check_request(const pool::Request& request) {
   if (auto wrong = check_words("apart_from", request.apart_from())) return wrong;
   if (auto wrong = check_words("labels", request.labels())) return wrong;
   if (std::max(request.program().size(), request.host().size()) > kLongestText) return "program and host must be at most 1024 bytes";
+  if (!request.id().empty() && request.id().size() != kRequestIdBytes) return "a request's id must be 16 bytes";
   return std::nullopt;
 }
 

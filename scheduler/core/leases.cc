@@ -15,6 +15,13 @@ void each_book(const LeasePart& part, Change change) {
 }  // namespace
 
 void Core::request(Stream stream, const std::string& name, const pool::Request& request, std::optional<Time> arrived, Time now) {
+  if (const auto known = asked_.find({name, request.id()}); known != asked_.end()) return resume(stream, name, known->second, now);
+  if (const Waiter* const before = queue_.find(name, request.id())) {  // whose connection was cut, which nobody here has heard of yet
+    arrived = std::min(arrived.value_or(now), before->arrived);
+    const Stream cut = before->stream;
+    holder_cut(cut, now);
+    refuse(cut, Refusal::Kind::busy, "its holder has opened another connection");
+  }
   counters_.set_requests(counters_.requests() + 1);
   Tenant& whose = tenant(name);
   const auto no = [&](Refusal::Kind kind, const std::string& why) {
@@ -93,6 +100,7 @@ void Core::grant(Waiter& waiter, const std::vector<Spot>& spots, Time now) {
 // What it has is in the books as used; the rest of what follows from a lease's being there is done here.
 Lease& Core::adopt(Lease lease, Time now) {
   Lease& kept = leases_[lease.id] = std::move(lease);
+  if (!kept.request.id().empty()) asked_[{kept.tenant, kept.request.id()}] = kept.id;
   Tenant& whose = tenant(kept.tenant);
   whose.count(now);
   kept.counted = true;
@@ -264,6 +272,7 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
                       {"tenant", lease.tenant},
                       {"why", pool::Ended::Why_Name(lease.why)},
                       {"seconds", std::to_string(std::max<Time>(0, now - lease.granted) / 1000)}});
+  asked_.erase({lease.tenant, lease.request.id()});
   leases_.erase(LeaseId(lease.id));
 }
 

@@ -4,6 +4,7 @@ namespace gpupool::scheduler {
 
 Waiter& Queue::add(Waiter waiter) {
   lines_[waiter.request.priority()][waiter.tenant][{waiter.arrived, waiter.number}] = waiter.stream;
+  if (!waiter.request.id().empty()) by_id_[{waiter.tenant, waiter.request.id()}] = waiter.stream;
   return waiting_[waiter.stream] = std::move(waiter);
 }
 
@@ -12,12 +13,18 @@ void Queue::remove(Stream stream) {
   if (found == waiting_.end()) return;
   const Waiter& waiter = found->second;
   lines_[waiter.request.priority()][waiter.tenant].erase({waiter.arrived, waiter.number});
+  by_id_.erase({waiter.tenant, waiter.request.id()});
   waiting_.erase(found);
 }
 
 Waiter* Queue::find(Stream stream) {
   const auto found = waiting_.find(stream);
   return found == waiting_.end() ? nullptr : &found->second;
+}
+
+Waiter* Queue::find(const std::string& tenant, const std::string& request_id) {
+  const auto found = by_id_.find({tenant, request_id});
+  return found == by_id_.end() ? nullptr : find(found->second);
 }
 
 FairOrder::FairOrder(const Queue& queue, lease::Priority priority, const std::map<std::string, Tenant>& tenants, const PoolTotal& total)

@@ -34,12 +34,14 @@ class Queue {
   Waiter& add(Waiter waiter);
   void remove(Stream stream);
   Waiter* find(Stream stream);
+  Waiter* find(const std::string& tenant, const std::string& request_id);  // of those that have an id
   const Lines& lines(lease::Priority priority) const { return lines_[priority]; }
   size_t size() const { return waiting_.size(); }
   const std::unordered_map<Stream, Waiter>& all() const { return waiting_; }
 
  private:
   std::unordered_map<Stream, Waiter> waiting_;
+  std::map<std::pair<std::string, std::string>, Stream> by_id_;
   std::array<Lines, lease::Priority_ARRAYSIZE> lines_;
 };
 

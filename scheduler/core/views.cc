@@ -176,6 +176,7 @@ void Core::view_queue(google::protobuf::RepeatedPtrField<pool::Waiting>& out) co
     view.set_tenant(waiter.tenant);
     view.set_since_ms(waiter.arrived);
     *view.mutable_request() = waiter.request;
+    view.mutable_request()->clear_id();  // nobody else may ask with it
     view.set_why(waiter.told_why.empty() ? "has just come" : waiter.told_why);
     view.set_head(stream == head_);
   }

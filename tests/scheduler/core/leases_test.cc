@@ -75,6 +75,46 @@ TEST_CASE("a lease is held while its holder is away, and not for longer") {
   CHECK(pool.told<pool::Ended>(901)->why() == pool::Ended::EXPIRED);
 }
 
+TEST_CASE("who asks again with the same id gets the lease that was granted unheard") {
+  TestPool pool;
+  pool.attend(1, 1, 2);
+  pool::Request request = ask(1);
+  request.set_id("sixteen bytes 01");
+  const Stream first = pool.request(request);
+  REQUIRE(pool.grant(first));
+  const LeaseId id = pool.grant(first)->lease;
+  pool.start();  // after a crash: the grant is stored, and its stream is cut
+  pool.attend(1, 1, 2);
+  const Stream again = pool.request(request);
+  REQUIRE(pool.grant(again));
+  CHECK(pool.grant(again)->lease == id);
+  const Stream another = pool.request(request, "b");
+  REQUIRE(pool.grant(another));
+  CHECK(pool.grant(another)->lease != id);
+  CHECK(pool.leased_milli() == 2000);
+}
+
+TEST_CASE("who asks again with the same id keeps the place of the first time") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  REQUIRE(pool.grant(holder));
+  pool::Request request = ask(1);
+  request.set_id("sixteen bytes 01");
+  const Stream first = pool.request(request);
+  pool.pass(200);
+  const Stream other = pool.request(ask(1));
+  pool.pass(200);
+  const Stream again = pool.request(request);
+  REQUIRE(pool.told<Refusal>(first));
+  CHECK(pool.told<Refusal>(first)->kind == Refusal::Kind::busy);
+  finish(pool, holder, node);
+  REQUIRE(pool.grant(again));
+  CHECK(!pool.grant(other));
+  finish(pool, again, node);
+  CHECK(pool.grant(other));
+}
+
 TEST_CASE("another tenant cannot resume a lease, and a second stream replaces the first") {
   TestPool pool;
   pool.attend(1, 1, 1);

@@ -173,4 +173,12 @@ struct TestPool {
   uint64_t leased_milli() const { return core->view_pool().compute_milli_leased(); }
 };
 
+// Its holder gives it back and its node says that it is gone.
+inline void finish(TestPool& pool, Stream holder, Stream node) {
+  const LeaseId id = pool.grant(holder)->lease;
+  pool.core->release(holder, pool.now);
+  pool.settle();
+  pool.report(node, {{id, 0}});
+}
+
 }  // namespace gpupool::scheduler

@@ -12,14 +12,6 @@ pool::Request with(pool::Request request, lease::Priority priority) {
   return request;
 }
 
-// Its holder gives it back and its node says that it is gone.
-void finish(TestPool& pool, Stream holder, Stream node) {
-  const LeaseId id = pool.grant(holder)->lease;
-  pool.core->release(holder, pool.now);
-  pool.settle();
-  pool.report(node, {{id, 0}});
-}
-
 }  // namespace
 
 TEST_CASE("a higher priority is served first") {

@@ -90,6 +90,28 @@ TEST_CASE("who does not lead says who does, and the next leader knows of all lea
   CHECK(schedulers.pool_admin({"leases"}).find("held") == std::string::npos);
 }
 
+TEST_CASE("a grant that was stored but never heard is told by the next leader to who asks again") {
+  Several schedulers(2);
+  const size_t first = schedulers.leader();
+  pool::AcquireCall call = request_call(1, 1000);
+  call.mutable_request()->set_id("sixteen bytes 01");
+  std::string lease;
+  {
+    PretendedPoolds poolds(schedulers[first].address(), 1, 1);
+    REQUIRE(poolds.await());
+    Acquisition holder(connect(schedulers[first].address()), call);
+    REQUIRE(holder.granted());
+    lease = holder.granted()->lease();
+    schedulers[first].kill();
+  }
+  const size_t next = schedulers.leader(1);
+  PretendedPoolds poolds(schedulers[next].address(), 1, 1);
+  REQUIRE(poolds.await());
+  Acquisition again(connect(schedulers[next].address()), call);
+  REQUIRE(again.granted());
+  CHECK(again.granted()->lease() == lease);
+}
+
 TEST_CASE("a leader that was asleep tells nobody anything of what its successor does") {
   Several schedulers(2);
   const size_t first = schedulers.leader();
