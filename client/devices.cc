@@ -41,13 +41,18 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
 
 // What the worker's device can do but this client does not forward yet is not promised to the program.
 void hide_what_is_not_forwarded(Device& device) {
-  for (const int attribute :
-       {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
+  for (const int attribute : std::initializer_list<int>{
+        CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
         CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
         CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
         CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED,
         CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED}) {
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+        // What protocol/cuda/unsupported.def is about. By number, since older headers lack some.
+        112 /* SPARSE_CUDA_ARRAY */, 114 /* TIMELINE_SEMAPHORE_INTEROP */, 121 /* DEFERRED_MAPPING_CUDA_ARRAY */, 124 /* DMA_BUF */,
+        132 /* MULTICAST */, 135 /* D3D12_CIG */, 136 /* MEM_DECOMPRESS_ALGORITHM_MASK */, 137 /* MEM_DECOMPRESS_MAXIMUM_LENGTH */,
+        138 /* VULKAN_CIG */, 141 /* HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT */, 142 /* HOST_NUMA_MEMORY_POOLS */, 143 /* HOST_NUMA_MULTINODE_IPC */,
+        144 /* HOST_MEMORY_POOLS */, 145 /* HOST_VIRTUAL_MEMORY_MANAGEMENT */, 146 /* HOST_ALLOC_DMA_BUF */}) {
     if (const auto found = device.attributes.find(attribute); found != device.attributes.end()) found->second = 0;
   }
 }

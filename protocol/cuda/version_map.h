@@ -28,6 +28,9 @@ struct SymbolMatch {
   uint32_t symbol = 0;  // meaningful when found
 };
 
+// "cuMemcpyHtoDAsync" of "cuMemcpyHtoDAsync_v2_ptsz".
+std::string_view base_name(std::string_view symbol);
+
 // The newest version of `base_name` that is not newer than `cuda_version`; its per-thread twin where flags
 // ask for it and the twin is not newer than that either. `base_name` is taken without _vN, _ptds and _ptsz,
 // as CUDA documents it.
