@@ -1,0 +1,220 @@
+// What processes do: programs within programs, many threads, handlers at the end, signals in the middle of calls.
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "tests/e2e/apps/scenario.h"
+
+using namespace app;
+
+namespace {
+
+// A kernel, a copy each way, and the right result.
+void compute(const Kernels& kernels, CUstream stream, uint32_t seed) {
+  constexpr uint32_t kCount = 5000;
+  std::vector<uint32_t> values(kCount);
+  for (uint32_t i = 0; i < kCount; ++i) values[i] = i * seed;
+  CUdeviceptr memory = 0;
+  OK(cuMemAlloc(&memory, kCount * sizeof(uint32_t)));
+  OK(cuMemcpyHtoDAsync(memory, values.data(), kCount * sizeof(uint32_t), stream));
+  OK(kernels.launch("add", 20, 256, stream, memory, 7u, kCount));
+  OK(cuMemcpyDtoHAsync(values.data(), memory, kCount * sizeof(uint32_t), stream));
+  OK(cuStreamSynchronize(stream));
+  for (uint32_t i = 0; i < kCount; ++i) EXPECT(values[i] == i * seed + 7);
+  OK(cuMemFree(memory));
+}
+
+int run_self(const std::vector<const char*>& words) {
+  std::vector<char*> arguments{const_cast<char*>("driver_app")};
+  for (const char* word : words) arguments.push_back(const_cast<char*>(word));
+  arguments.push_back(nullptr);
+  std::fflush(stdout);
+  pid_t child = 0;
+  EXPECT(posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments.data(), environ) == 0);
+  int status = 0;
+  EXPECT(waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+SCENARIO(compute_once) {
+  Device device;
+  compute(Kernels(), nullptr, 3);
+  std::printf("computed\n");
+}
+
+// Another program in the place of this one, with a session of its own.
+SCENARIO(exec_after_use) {
+  {
+    Device device;
+    compute(Kernels(), nullptr, 5);
+  }
+  std::printf("going on as another program\n");
+  std::fflush(stdout);
+  execl("/proc/self/exe", "driver_app", "compute_once", nullptr);
+  fail(__FILE__, __LINE__, "exec failed");
+}
+
+// Beside threads in the middle of calls: the children of posix_spawn, and a forked child that executes a program.
+SCENARIO(programs_started_by_one_at_work) {
+  Device device;
+  Kernels kernels;
+  std::atomic<bool> ended = false;
+  std::vector<std::thread> workers;
+  for (uint32_t i = 0; i < 3; ++i) {
+    workers.emplace_back([&, i] {
+      OK(cuCtxSetCurrent(device.context));
+      while (!ended) compute(kernels, CU_STREAM_PER_THREAD, i + 1);
+    });
+  }
+  for (int i = 0; i < 3; ++i) EXPECT(run_self({"compute_once"}) == 0);
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) execl("/proc/self/exe", "driver_app", "compute_once", nullptr), _exit(127);
+  int status = 0;
+  EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  ended = true;
+  for (std::thread& worker : workers) worker.join();
+}
+
+// A child forked while other threads are in the middle of calls is told what CUDA tells it, in every call, and ends.
+SCENARIO(forked_beside_threads_at_work) {
+  Device device;
+  Kernels kernels;
+  std::atomic<bool> ended = false;
+  std::vector<std::thread> workers;
+  for (uint32_t i = 0; i < 3; ++i) {
+    workers.emplace_back([&, i] {
+      OK(cuCtxSetCurrent(device.context));
+      while (!ended) compute(kernels, CU_STREAM_PER_THREAD, i + 1);
+    });
+  }
+  std::fflush(stdout);
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(30);
+      CUdeviceptr memory = 0;
+      int count = 0;
+      const bool told = cuInit(0) == CUDA_ERROR_NOT_INITIALIZED && cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED &&
+                        cuMemAlloc(&memory, 64) == CUDA_ERROR_NOT_INITIALIZED && cuCtxSynchronize() == CUDA_ERROR_NOT_INITIALIZED;
+      _exit(told ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  ended = true;
+  for (std::thread& worker : workers) worker.join();
+}
+
+SCENARIO(many_threads) {
+  Device device;
+  Kernels kernels;
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < 64; ++i) {
+    threads.emplace_back([&, i] {
+      OK(cuCtxSetCurrent(device.context));
+      CUstream stream = nullptr;
+      OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      for (uint32_t round = 0; round < 5; ++round) compute(kernels, i % 2 ? stream : CU_STREAM_PER_THREAD, i + round);
+      OK(cuStreamDestroy(stream));
+      if (i % 8 == 0) pthread_exit(nullptr);  // as a thread of C code may end
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Signals every millisecond, without SA_RESTART: whatever waits is interrupted all the time.
+SCENARIO(interrupted_calls) {
+  static std::atomic<int> interruptions{0};
+  struct sigaction action{};
+  action.sa_handler = [](int) { ++interruptions; };
+  EXPECT(sigaction(SIGALRM, &action, nullptr) == 0);
+  const itimerval every{{0, 1000}, {0, 1000}};
+  EXPECT(setitimer(ITIMER_REAL, &every, nullptr) == 0);  // also while it connects
+  Device device;
+  Kernels kernels;
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      OK(cuCtxSetCurrent(device.context));
+      for (uint32_t round = 0; round < 20; ++round) compute(kernels, CU_STREAM_PER_THREAD, i + round);
+    });
+  }
+  constexpr size_t kLarge = 24 << 20;  // large copies go another way
+  const std::vector<uint8_t> out = pattern(kLarge, 1);
+  CUdeviceptr memory = 0;
+  OK(cuMemAlloc(&memory, kLarge));
+  for (int round = 0; round < 4; ++round) {
+    OK(cuMemcpyHtoD(memory, out.data(), kLarge));
+    EXPECT(download<uint8_t>(memory, kLarge) == out);
+    OK(kernels.launch("burn", 4, 64, nullptr, memory, 200'000u));
+    OK(cuCtxSynchronize());
+  }
+  for (std::thread& thread : threads) thread.join();
+  OK(cuMemFree(memory));
+  const itimerval never{};
+  EXPECT(setitimer(ITIMER_REAL, &never, nullptr) == 0);
+  EXPECT(interruptions > 20);
+}
+
+// Memory that static objects and exit handlers free, some of which were there before the driver was.
+namespace {
+struct Global {
+  ~Global() {
+    if (memory == 0) return;
+    std::printf("a static object frees: %s\n", name_of(cuMemFree(memory)));
+    std::fflush(stdout);
+  }
+  CUdeviceptr memory = 0;
+} global;
+CUdeviceptr of_early_handler = 0;
+}  // namespace
+
+SCENARIO(freed_at_exit) {
+  std::atexit([] {
+    std::printf("the first handler frees: %s\n", name_of(cuMemFree(of_early_handler)));
+    std::fflush(stdout);
+  });
+  Device device;
+  compute(Kernels(), nullptr, 2);
+  OK(cuMemAlloc(&global.memory, 4096));
+  OK(cuMemAlloc(&of_early_handler, 4096));
+  std::atexit([] {
+    Device again;
+    compute(Kernels(), nullptr, 4);
+    std::printf("the last handler computed\n");
+    std::fflush(stdout);
+  });
+}
+
+// exit() from one thread while others are in the middle of calls.
+SCENARIO(exit_beside_threads_at_work) {
+  Device device;
+  static CUcontext context = device.context;
+  static std::atomic<int> rounds{0};
+  for (int i = 0; i < 3; ++i) {
+    std::thread([] {
+      OK(cuCtxSetCurrent(context));
+      // What the driver says once the process is ending does not matter, as long as it says something.
+      for (std::vector<uint8_t> bytes(4096);;) {
+        CUdeviceptr memory = 0;
+        const bool good = cuMemAlloc(&memory, 4096) == CUDA_SUCCESS && cuMemsetD8Async(memory, 1, 4096, CU_STREAM_PER_THREAD) == CUDA_SUCCESS &&
+                          cuMemcpyDtoH(bytes.data(), memory, 4096) == CUDA_SUCCESS && cuMemFree(memory) == CUDA_SUCCESS;
+        rounds += good;
+      }
+    }).detach();
+  }
+  while (rounds < 100) std::this_thread::yield();
+  std::printf("leaving\n");
+  std::exit(0);
+}
