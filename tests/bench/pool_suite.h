@@ -12,7 +12,7 @@ struct PoolSuite {
   double seconds = 5;  // of each measurement
   int poolds = 100;
   int gpus = 8;        // of each
-  int holders = 32;    // at the same time, each over and over again
+  int holders = 16;    // at the same time, each over and over again: enough to keep two cores busy
 };
 
 std::vector<Figure> measure_pool(const PoolSuite& suite);
