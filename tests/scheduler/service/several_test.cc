@@ -112,6 +112,24 @@ TEST_CASE("a grant that was stored but never heard is told by the next leader to
   CHECK(again.granted()->lease() == lease);
 }
 
+TEST_CASE("pool-admin top goes on with the next leader") {
+  Several schedulers(2);
+  const size_t first = schedulers.leader();
+  Process top({program_path("pool-admin"), "--scheduler", schedulers.addresses(), "--json", "top", "--interval", "0.1"}, {});
+  const auto pictures = [&] {
+    const std::string text = top.output();
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  REQUIRE(eventually([&] { return pictures() > 1; }));
+  schedulers[first].kill();
+  REQUIRE(schedulers.leader(1) != first);
+  const auto before = pictures();
+  INFO(top.output());
+  CHECK(eventually([&] { return pictures() > before + 1; }));
+  top.signal(SIGTERM);
+  CHECK(top.wait() == 0);
+}
+
 TEST_CASE("a leader that was asleep tells nobody anything of what its successor does") {
   Several schedulers(2);
   const size_t first = schedulers.leader();
