@@ -21,12 +21,12 @@ struct Pool {
     ledger.gpu(kGpu, kMemory);
     log(0, R"("event":"scheduler_attends","boot":")" + boot('A') + "\"");
   }
-  void grant(char which, int seconds, uint32_t milli, uint64_t bytes, char to = 'A', const std::string& gpu = kGpu) {
+  void grant(char which, double seconds, uint32_t milli, uint64_t bytes, char to = 'A', const std::string& gpu = kGpu) {
     lease::Lease lease;
     lease.set_id(std::string(16, which));
     lease.set_node("n");
     lease.set_boot(std::string(16, to));
-    lease.set_issued_ms(kStart + seconds * 1000);
+    lease.set_issued_ms(kStart + static_cast<int64_t>(seconds * 1000));
     lease::Share& share = *lease.add_shares();
     share.set_gpu_uuid(gpu);
     share.set_compute_milli(milli);
@@ -120,4 +120,17 @@ TEST_CASE("sessions that nobody was granted are found") {
   }
   SECTION("of a GPU that nobody has") { pool.grant('b', 2, 1, 1, 'A', "GPU-00000000-0000-0000-0000-000000000002"); }
   CHECK(pool.found() > 0);
+}
+
+TEST_CASE("a share may be given on in the turn in which the scheduler hears that it is free, and not before") {
+  for (const bool early : {false, true}) {
+    Pool pool;
+    pool.grant('a', 1, 1000, kMemory);
+    pool.event(2, "session_started", 'a', 1);
+    pool.event(5, "lease_ends", 'a');
+    pool.event(6, "session_ended", 'a', 1);
+    pool.event(6, "lease_gone", 'a');
+    pool.grant('b', early ? 5.980 : 5.995, 1000, kMemory);  // a turn's grants are as old as its beginning
+    CHECK(pool.found() == (early ? 1 : 0));
+  }
 }

@@ -119,8 +119,9 @@ void same_memory(CUdevice ordinal, nvmlDevice_t device) {
   OK(cuDeviceTotalMem(&total, ordinal));
   EXPECT(memory_of(device).total == total);
   const auto settled = [&] {  // NVML's answers are a moment old
-    OK(cuCtxSynchronize());
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    OK(cuMemGetInfo(&free, &total));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (memory_of(device).free != free && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   };
   settled();
   const auto before = memory_of(device);
