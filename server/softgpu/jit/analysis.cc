@@ -27,8 +27,12 @@ void for_each_definition(const Function& f, const Instruction& i, Visit visit) {
   if (first.kind == Operand::Kind::reg) visit(first.index);
   if (first.kind == Operand::Kind::pair || first.kind == Operand::Kind::vector ||
       first.kind == Operand::Kind::list)
-    for (const Operand& element : f.elements(first))
+    for (const Operand& element : f.elements(first)) {
       if (element.kind == Operand::Kind::reg) visit(element.index);
+      if (element.kind == Operand::Kind::vector)
+        for (const Operand& inner : f.elements(element))
+          if (inner.kind == Operand::Kind::reg) visit(inner.index);
+    }
 }
 
 bool is_synchronising(const Instruction& i) {

@@ -260,6 +260,22 @@ class FunctionCodegen {
   void selp(Decoded& i);
   void slct(Decoded& i);
 
+  // --- Textures and surfaces (codegen_texture.cc) ---
+  struct Fetch;
+  Fetch take_fetch(Decoded& i, size_t operand, std::string_view geometry, Type coordinates);
+  void store_input(const Fetch& fetch, uint32_t at, const Operand& operand, Type type);
+  void store_inputs(Decoded& i, const Fetch& fetch, uint32_t at, const Operand& operand, Type type);
+  llvm::Value* texture_value(const Operand& operand);
+  void tex(Decoded& i);
+  void tld4(Decoded& i);
+  void finish_fetch(Decoded& i, Fetch& fetch, size_t next, Type result);
+  void texture_query(Decoded& i);
+  void suld(Decoded& i);
+  void sust(Decoded& i);
+  void sured(Decoded& i);
+  void istypep(Decoded& i);
+  uint32_t take_outside(Decoded& i);
+
   // --- Between threads (codegen_sync.cc) ---
   void bar(Decoded& i);
   void warp_barrier(Decoded& i);

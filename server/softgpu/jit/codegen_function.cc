@@ -206,6 +206,15 @@ FunctionCodegen::Handler FunctionCodegen::find_handler(std::string_view opcode) 
       {"red", &F::red},
       {"membar", &F::membar},
       {"fence", &F::fence},
+      // Textures and surfaces
+      {"tex", &F::tex},
+      {"tld4", &F::tld4},
+      {"txq", &F::texture_query},
+      {"suq", &F::texture_query},
+      {"suld", &F::suld},
+      {"sust", &F::sust},
+      {"sured", &F::sured},
+      {"istypep", &F::istypep},
       // Integers
       {"add", &F::add},
       {"sub", &F::sub},

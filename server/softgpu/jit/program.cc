@@ -32,6 +32,10 @@ class LinkedProgram final : public Program {
     }
     for (const DataVariable& data : image_->data) {
       if (data.tree->name.empty()) continue;
+      if (data.tree->opaque != ptx::Opaque::none) {
+        references_.push_back({std::string(data.tree->name), data.offset, data.tree->opaque == ptx::Opaque::surface});
+        continue;
+      }
       global_index_.emplace(data.tree->name, globals_.size());
       globals_.push_back({std::string(data.tree->name), data.offset, data.tree->size,
                           data.tree->space == ptx::Space::constant, data.tree->is_managed});
@@ -41,6 +45,7 @@ class LinkedProgram final : public Program {
 
   std::span<const KernelInfo> kernels() const override { return kernels_; }
   std::span<const GlobalInfo> globals() const override { return globals_; }
+  std::span<const ReferenceInfo> references() const override { return references_; }
   const KernelInfo* find_kernel(std::string_view name) const override {
     auto it = kernel_index_.find(name);
     return it == kernel_index_.end() ? nullptr : &kernels_[it->second];
@@ -84,6 +89,7 @@ class LinkedProgram final : public Program {
   bool optimise_;
   std::vector<KernelInfo> kernels_;
   std::vector<GlobalInfo> globals_;
+  std::vector<ReferenceInfo> references_;
   std::unordered_map<std::string_view, size_t> kernel_index_, global_index_;  // views into image_
   mutable std::mutex mutex_;                                                  // guards what follows
   mutable std::unique_ptr<Engine> engine_;

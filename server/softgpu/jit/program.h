@@ -43,6 +43,13 @@ struct GlobalInfo {
   bool is_managed = false;
 };
 
+// A texture or surface reference: eight bytes of the data segment that hold what the executor knows as the texture.
+struct ReferenceInfo {
+  std::string name;
+  uint64_t offset = 0;
+  bool is_surface = false;
+};
+
 enum class CompileErrorCode {
   invalid_ptx,              // CUDA_ERROR_INVALID_PTX: syntax, unknown instruction or operand
   unsupported_ptx_version,  // CUDA_ERROR_UNSUPPORTED_PTX_VERSION: newer .version than known, or .target above the device
@@ -64,6 +71,7 @@ class Program {
   virtual ~Program() = default;
   virtual std::span<const KernelInfo> kernels() const = 0;
   virtual std::span<const GlobalInfo> globals() const = 0;
+  virtual std::span<const ReferenceInfo> references() const = 0;
   virtual const KernelInfo* find_kernel(std::string_view name) const = 0;
   virtual const GlobalInfo* find_global(std::string_view name) const = 0;
   virtual uint64_t data_bytes() const = 0;

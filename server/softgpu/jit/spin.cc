@@ -143,9 +143,13 @@ bool defines(const Function& f, const Instruction& i, uint32_t reg) {
   auto operands = f.operands(i);
   if (operands.empty()) return false;
   if (operands[0].kind == Operand::Kind::reg) return operands[0].index == reg;
-  if (operands[0].kind == Operand::Kind::address) return false;
-  for (const Operand& element : f.elements(operands[0]))
+  if (operands[0].kind == Operand::Kind::address || operands[0].kind == Operand::Kind::fetch) return false;
+  for (const Operand& element : f.elements(operands[0])) {
     if (element.kind == Operand::Kind::reg && element.index == reg) return true;
+    if (element.kind != Operand::Kind::vector) continue;
+    for (const Operand& inner : f.elements(element))
+      if (inner.kind == Operand::Kind::reg && inner.index == reg) return true;
+  }
   return false;
 }
 

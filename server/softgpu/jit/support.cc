@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "server/softgpu/exec/texture.h"
 #include "server/softgpu/jit/decoded.h"
 #include "server/softgpu/memory/address_space.h"
 
@@ -296,6 +297,12 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       SYMBOL(softgpu_free),
       SYMBOL(softgpu_clock64),
       SYMBOL(softgpu_global_timer),
+      SYMBOL(softgpu_texture_fetch),
+      SYMBOL(softgpu_texture_query),
+      SYMBOL(softgpu_surface_load),
+      SYMBOL(softgpu_surface_store),
+      SYMBOL(softgpu_surface_reduce),
+      SYMBOL(softgpu_is_texture),
       SYMBOL(softgpu_directed_f32),
       SYMBOL(softgpu_directed_f64),
       SYMBOL(softgpu_int_to_f32),

@@ -16,6 +16,9 @@ namespace gpupool::softgpu::ptx {
 
 enum class Linkage : uint8_t { internal, visible, weak, common, external };
 
+// What a variable without a shape of its own stands for: eight bytes that hold a texture or surface.
+enum class Opaque : uint8_t { none, texture, surface, sampler };
+
 // One element of an initialiser.
 struct Initialiser {
   enum class Kind : uint8_t { integer, real, symbol };
@@ -31,6 +34,7 @@ struct Variable {
   Space space = Space::global;
   Type type = Type::b8;
   Linkage linkage = Linkage::internal;
+  Opaque opaque = Opaque::none;
   bool is_managed = false;
   bool is_unsized = false;  // extern array without a size: dynamic shared memory
   bool is_array = false;
@@ -58,9 +62,10 @@ struct Operand {
     prototype,  // index into Function::prototypes
     targets,    // index into Function::target_lists
     address,    // [base + value]; first: the base operand (reg, variable, symbol or integer) in the pool
+    fetch,      // [a, {x, y}]: first, count: a texture, surface or tensor, and the operands behind it
     vector,     // {a, b}: first, count
     list,       // (a, b): first, count
-    pair,       // a|b: first, count 2
+    pair,       // a|b: first, count 2; a may be a vector
   };
   Kind kind = Kind::sink;
   bool negated = false;  // !p

@@ -44,10 +44,28 @@ Operand Parser::parse_address() {
     base.kind = Operand::Kind::integer;
     base.value = static_cast<int64_t>(integer_constant());
   }
-  if (token_.is(',')) fail("addresses of textures and tensors are not supported");
+  if (token_.is(',')) return parse_fetch(base, address.value);
   expect(']');
   address.first = push(base);
   return address;
+}
+
+// What follows "[a": a texture, surface or tensor's coordinates.
+Operand Parser::parse_fetch(Operand base, int64_t offset) {
+  base.value += offset;
+  std::vector<Operand> elements{base};
+  while (accept(',')) {
+    if (elements.size() >= kMaxOperands) fail("too many operands");
+    if (token_.is('[') || token_.is('(')) fail("operands are nested too deeply");
+    elements.push_back(parse_operand());
+  }
+  expect(']');
+  Operand fetch;
+  fetch.kind = Operand::Kind::fetch;
+  fetch.first = static_cast<uint32_t>(function_->operand_pool.size());
+  fetch.count = static_cast<uint32_t>(elements.size());
+  for (const Operand& element : elements) push(element);
+  return fetch;
 }
 
 Operand Parser::parse_name_operand(std::string_view name) {
@@ -102,7 +120,17 @@ Operand Parser::parse_name_operand(std::string_view name) {
 
 Operand Parser::parse_operand() {
   if (accept('[')) return parse_address();
-  if (accept('{')) return parse_group('}', Operand::Kind::vector);
+  if (accept('{')) {
+    Operand vector = parse_group('}', Operand::Kind::vector);
+    if (!accept('|')) return vector;
+    Operand second = parse_name_operand(expect_identifier());  // tex: whether the texels are there
+    Operand pair;
+    pair.kind = Operand::Kind::pair;
+    pair.count = 2;
+    pair.first = push(vector);
+    push(second);
+    return pair;
+  }
   if (accept('(')) return parse_group(')', Operand::Kind::list);
   if (token_.is('!')) {
     advance();

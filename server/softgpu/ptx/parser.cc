@@ -13,6 +13,13 @@ constexpr int kMaxExpressionDepth = 64;
 constexpr uint64_t kMaxVariableBytes = 1ull << 40;
 constexpr uint64_t kMaxAlignment = 4096;
 
+Opaque find_opaque(std::string_view name) {
+  if (name == "texref") return Opaque::texture;
+  if (name == "surfref") return Opaque::surface;
+  if (name == "samplerref") return Opaque::sampler;
+  return Opaque::none;
+}
+
 }  // namespace
 
 void Parser::fail(std::string message) const {
@@ -212,6 +219,11 @@ Variable Parser::parse_shape(Space space) {
     } else if (accept_dotted("ptr")) {  // .ptr .global .align 16: a promise about the pointee, not used
       if (token_.kind == TokenKind::dotted && find_space(token_.text)) advance();
       if (accept_dotted("align")) expect_integer(UINT32_MAX);
+    } else if (auto opaque = find_opaque(token_.text); opaque != Opaque::none && !has_type) {
+      shape.opaque = opaque;
+      shape.type = Type::b64;
+      has_type = true;
+      advance();
     } else if (auto type = find_type(token_.text); type && !has_type) {
       shape.type = *type;
       has_type = true;
@@ -250,7 +262,11 @@ void Parser::parse_declarations(std::vector<Variable>& out, Linkage linkage, Spa
   Variable shape = parse_shape(space);
   do {
     Variable variable = parse_type_and_name(linkage, shape);
+    if (variable.opaque == Opaque::sampler || (variable.opaque != Opaque::none && space != Space::global)) {
+      fail("independent samplers, and textures and surfaces that are no global variables, are not supported", variable.line);
+    }
     if (accept('=')) {
+      if (variable.opaque != Opaque::none) fail("textures and surfaces with initial values are not supported");
       parse_initialisers(variable, 0);
       uint64_t bytes = bytes_of(variable.type);
       if (variable.is_unsized) {

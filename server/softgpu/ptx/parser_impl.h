@@ -84,6 +84,7 @@ class Parser {
   Operand parse_operand();
   Operand parse_name_operand(std::string_view name);
   Operand parse_address();
+  Operand parse_fetch(Operand base, int64_t offset);
   Operand parse_group(char close, Operand::Kind kind);
   uint32_t push(Operand operand);
   void declare(std::string_view name, Name value);

@@ -31,6 +31,13 @@ constexpr int kSharedPerBlockOptIn = 227 << 10;
 constexpr int kSharedPerMultiprocessor = 228 << 10;
 constexpr int kReservedSharedPerBlock = 1 << 10;
 constexpr int kParameterBytes = 32764;
+// Arrays, textures and surfaces, in texels.
+constexpr int kTexture1d = 131072, kTexture2dWidth = 131072, kTexture2dHeight = 65536, kTexture3d = 16384;
+constexpr int kTexture3dOther = 8192, kTexture3dOtherDepth = 32768;
+constexpr int kLayeredWidth = 32768, kLayers = 2048, kGather = 32768, kCubeWidth = 32768, kCubeLayers = 2046;
+constexpr int kSurface1d = 32768, kMipmappedWidth = 32768;
+constexpr int kLinear1d = 1 << 28, kLinear2dWidth = 131072, kLinear2dHeight = 65000, kLinear2dPitch = 2097120;
+constexpr int kTextureAlignment = 512, kTexturePitchAlignment = 32;
 constexpr int kLeastPriority = 0, kGreatestPriority = -5;  // of streams
 }  // namespace limits
 

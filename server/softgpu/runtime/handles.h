@@ -34,6 +34,11 @@ enum class HandleKind : uint8_t {
   user_object,
   green_context,
   resources,
+  array,
+  mipmapped_array,
+  texture,
+  texture_reference,
+  surface_reference,
 };
 
 class HandleTable {

@@ -26,6 +26,7 @@ enum class MemoryKind : uint8_t {
   mapped,          // cuMemMap
   pinned,          // cuMemHostAlloc
   registered,      // cuMemHostRegister
+  array,           // an array's, whose address no program is told
 };
 
 struct MemoryRange {

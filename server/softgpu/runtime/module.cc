@@ -131,6 +131,30 @@ CUresult Module::global(std::string_view name, uint64_t* address, uint64_t* size
   return CUDA_SUCCESS;
 }
 
+template <class Reference>
+CUresult Module::reference(std::map<std::string, Ref<Reference>, std::less<>>& references, bool surface, std::string_view name,
+                           Ref<Reference>* found) {
+  std::lock_guard guard(mutex_);
+  if (unloaded_) return CUDA_ERROR_INVALID_HANDLE;
+  if (const auto known = references.find(name); known != references.end()) {
+    *found = known->second;
+    return CUDA_SUCCESS;
+  }
+  for (const ReferenceInfo& info : program_->references()) {
+    if (info.name != name || info.is_surface != surface) continue;
+    Ref<Reference> made = make_ref<Reference>(reinterpret_cast<uint64_t*>(data_address_ + info.offset));
+    made->handle = runtime().handles().add(made);
+    if (made->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    references.emplace(info.name, made);
+    *found = std::move(made);
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult Module::reference(std::string_view name, Ref<TextureReference>* found) { return reference(textures_, false, name, found); }
+CUresult Module::reference(std::string_view name, Ref<SurfaceReference>* found) { return reference(surfaces_, true, name, found); }
+
 void Module::unload() {
   std::map<std::string, Ref<Function>, std::less<>> functions;
   {
@@ -138,6 +162,16 @@ void Module::unload() {
     if (unloaded_) return;
     unloaded_ = true;
     functions.swap(functions_);
+    for (const auto& [name, texture] : textures_) {
+      texture->leave();
+      runtime().handles().remove<TextureReference>(texture->handle);
+    }
+    for (const auto& [name, surface] : surfaces_) {
+      surface->leave();
+      runtime().handles().remove<SurfaceReference>(surface->handle);
+    }
+    textures_.clear();
+    surfaces_.clear();
   }
   context_->disown(handle_);
   runtime().handles().remove<Module>(handle_);

@@ -17,6 +17,7 @@
 #include "server/softgpu/runtime/context.h"
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/op.h"
+#include "server/softgpu/runtime/texture_reference.h"
 
 namespace gpupool::softgpu {
 
@@ -91,6 +92,9 @@ class Module final : public Object {
   Ref<Function> function(std::string_view name);
   // CUDA_ERROR_NOT_FOUND when there is no such global.
   CUresult global(std::string_view name, uint64_t* address, uint64_t* size) const;
+  // CUDA_ERROR_NOT_FOUND when there is no such reference.
+  CUresult reference(std::string_view name, Ref<TextureReference>* found);
+  CUresult reference(std::string_view name, Ref<SurfaceReference>* found);
   // Gives back the data segment and the handles.
   void unload();
 
@@ -105,6 +109,12 @@ class Module final : public Object {
   std::mutex mutex_;
   bool unloaded_ = false;
   std::map<std::string, Ref<Function>, std::less<>> functions_;
+  std::map<std::string, Ref<TextureReference>, std::less<>> textures_;  // those that were asked for
+  std::map<std::string, Ref<SurfaceReference>, std::less<>> surfaces_;
+
+  template <class Reference>
+  CUresult reference(std::map<std::string, Ref<Reference>, std::less<>>& references, bool surface, std::string_view name,
+                     Ref<Reference>* found);
 };
 
 // A program's globals on a device: memory with their initial values, entered into the memory map under the

@@ -137,6 +137,7 @@ void Runtime::release(const MemoryRange& range) {
   switch (range.kind) {
     case MemoryKind::device:
     case MemoryKind::managed:
+    case MemoryKind::array:
       if (Device* owner = device(range.device)) owner->heap().free(range.address);
       break;
     case MemoryKind::pinned:

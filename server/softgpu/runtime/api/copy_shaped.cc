@@ -1,6 +1,7 @@
-// Copies of rows and boxes (2D, 3D). Arrays are not offered, so a copy that names one is refused.
+// Copies of rows and boxes (2D, 3D), from and to memory and arrays.
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/copy.h"
+#include "server/softgpu/runtime/array.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
@@ -10,23 +11,37 @@ namespace {
 struct End {
   uint64_t address = 0;
   Side side = Side::host;
+  Ref<Array> array;
 };
 
 // Which of a descriptor's pointers counts.
-bool resolve(CUmemorytype type, const void* host, CUdeviceptr device, End& end) {
+CUresult resolve(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array, End& end) {
   switch (type) {
     case CU_MEMORYTYPE_HOST:
-      end = {reinterpret_cast<uint64_t>(host), Side::host};
-      return true;
+      end = {reinterpret_cast<uint64_t>(host), Side::host, nullptr};
+      return CUDA_SUCCESS;
     case CU_MEMORYTYPE_DEVICE:
-      end = {device, Side::device};
-      return true;
+      end = {device, Side::device, nullptr};
+      return CUDA_SUCCESS;
     case CU_MEMORYTYPE_UNIFIED:
-      end = {device, Side::any};
-      return true;
+      end = {device, Side::any, nullptr};
+      return CUDA_SUCCESS;
+    case CU_MEMORYTYPE_ARRAY:
+      end = {0, Side::device, find<Array>(array)};
+      if (!end.array) return CUDA_ERROR_INVALID_HANDLE;
+      end.address = end.array->level().address;
+      return CUDA_SUCCESS;
     default:
-      return false;
+      return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+// The box must be whole texels of the array; its rows and slices are the array's.
+bool inside(const Array& array, uint64_t x, uint64_t y, uint64_t z, uint64_t width, uint64_t height, uint64_t depth) {
+  const auto part = [](uint64_t first, uint64_t count, uint64_t of) { return first <= of && count <= of - first; };
+  const uint32_t texel = array.format().bytes();
+  return x % texel == 0 && width % texel == 0 && part(x, width, array.level().pitch) && part(y, height, array.level().height) &&
+         part(z, depth, array.slices());
 }
 
 // Offsets and pitches come from the program: anything absurd is refused before it can wrap around.
@@ -70,15 +85,11 @@ namespace gpupool::softgpu::api {
 CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* destination_side,
                        Side* source_side) {
   if (copy == nullptr || copy->srcLOD != 0 || copy->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
   End source, destination;
-  if (!resolve(copy->srcMemoryType, copy->srcHost, copy->srcDevice, source) ||
-      !resolve(copy->dstMemoryType, copy->dstHost, copy->dstDevice, destination) ||
-      !sane(copy->WidthInBytes)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  CUresult result = resolve(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray, source);
+  if (result == CUDA_SUCCESS) result = resolve(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray, destination);
+  if (result != CUDA_SUCCESS) return result;
+  if (!sane(copy->WidthInBytes)) return CUDA_ERROR_INVALID_VALUE;
   Transfer transfer;
   transfer.width = copy->WidthInBytes;
   transfer.height = copy->Height;
@@ -93,6 +104,16 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
   transfer.source_slice = slice_of(copy->srcHeight, copy->srcY, transfer.source_pitch);
   transfer.destination_pitch = pitch_of(copy->dstPitch, copy->dstXInBytes);
   transfer.destination_slice = slice_of(copy->dstHeight, copy->dstY, transfer.destination_pitch);
+  if (source.array) {
+    if (!inside(*source.array, copy->srcXInBytes, copy->srcY, copy->srcZ, copy->WidthInBytes, copy->Height, copy->Depth)) return CUDA_ERROR_INVALID_VALUE;
+    transfer.source_pitch = source.array->level().pitch;
+    transfer.source_slice = source.array->level().slice;
+  }
+  if (destination.array) {
+    if (!inside(*destination.array, copy->dstXInBytes, copy->dstY, copy->dstZ, copy->WidthInBytes, copy->Height, copy->Depth)) return CUDA_ERROR_INVALID_VALUE;
+    transfer.destination_pitch = destination.array->level().pitch;
+    transfer.destination_slice = destination.array->level().slice;
+  }
   if (!place(source.address, copy->srcXInBytes, copy->srcY, copy->srcZ, transfer.source_pitch,
              transfer.source_slice, transfer.width, transfer.height, transfer.depth, transfer.source) ||
       !place(destination.address, copy->dstXInBytes, copy->dstY, copy->dstZ, transfer.destination_pitch,
@@ -111,30 +132,27 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
 
 namespace {
 
-CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
-  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  End source, destination;
-  if (!resolve(copy->srcMemoryType, copy->srcHost, copy->srcDevice, source) ||
-      !resolve(copy->dstMemoryType, copy->dstHost, copy->dstDevice, destination) ||
-      !sane(copy->WidthInBytes)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  Transfer transfer;
-  transfer.width = copy->WidthInBytes;
-  transfer.height = copy->Height;
-  // A pitch of 0 means rows without gaps.
-  transfer.source_pitch = copy->srcPitch != 0 ? copy->srcPitch : copy->srcXInBytes + copy->WidthInBytes;
-  transfer.destination_pitch = copy->dstPitch != 0 ? copy->dstPitch : copy->dstXInBytes + copy->WidthInBytes;
-  if (!place(source.address, copy->srcXInBytes, copy->srcY, 0, transfer.source_pitch, 0, transfer.width,
-             transfer.height, 1, transfer.source) ||
-      !place(destination.address, copy->dstXInBytes, copy->dstY, 0, transfer.destination_pitch, 0,
-             transfer.width, transfer.height, 1, transfer.destination)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  return run(transfer, destination.side, source.side, stream, wait);
+// A box of one slice.
+CUDA_MEMCPY3D boxed(const CUDA_MEMCPY2D& copy) {
+  CUDA_MEMCPY3D box{};
+  box.srcXInBytes = copy.srcXInBytes;
+  box.srcY = copy.srcY;
+  box.srcMemoryType = copy.srcMemoryType;
+  box.srcHost = copy.srcHost;
+  box.srcDevice = copy.srcDevice;
+  box.srcArray = copy.srcArray;
+  box.srcPitch = copy.srcPitch;
+  box.dstXInBytes = copy.dstXInBytes;
+  box.dstY = copy.dstY;
+  box.dstMemoryType = copy.dstMemoryType;
+  box.dstHost = copy.dstHost;
+  box.dstDevice = copy.dstDevice;
+  box.dstArray = copy.dstArray;
+  box.dstPitch = copy.dstPitch;
+  box.WidthInBytes = copy.WidthInBytes;
+  box.Height = copy.Height;
+  box.Depth = 1;
+  return box;
 }
 
 CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
@@ -142,6 +160,12 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
   Side destination, source;
   const CUresult result = describe_copy(copy, &transfer, &destination, &source);
   return result != CUDA_SUCCESS ? result : run(transfer, destination, source, stream, wait);
+}
+
+CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
+  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUDA_MEMCPY3D box = boxed(*copy);
+  return copy_3d(&box, stream, wait);
 }
 
 CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, bool wait) {
@@ -154,6 +178,7 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, bool wait
   plain.srcMemoryType = copy->srcMemoryType;
   plain.srcHost = copy->srcHost;
   plain.srcDevice = copy->srcDevice;
+  plain.srcArray = copy->srcArray;
   plain.srcPitch = copy->srcPitch;
   plain.srcHeight = copy->srcHeight;
   plain.dstXInBytes = copy->dstXInBytes;
@@ -163,6 +188,7 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, bool wait
   plain.dstMemoryType = copy->dstMemoryType;
   plain.dstHost = copy->dstHost;
   plain.dstDevice = copy->dstDevice;
+  plain.dstArray = copy->dstArray;
   plain.dstPitch = copy->dstPitch;
   plain.dstHeight = copy->dstHeight;
   plain.WidthInBytes = copy->WidthInBytes;

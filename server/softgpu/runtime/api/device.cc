@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/array.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
@@ -189,11 +190,11 @@ CUDA_EXPORT CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities
 }
 #endif
 
-CUDA_EXPORT CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format, unsigned,
+CUDA_EXPORT CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format format, unsigned channels,
                                                         CUdevice index) {
   return call_on_device(index, [&](Device&) {
-    if (width == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *width = 0;
+    if (width == nullptr || !texel_format(format, channels)) return CUDA_ERROR_INVALID_VALUE;
+    *width = limits::kLinear1d;
     return CUDA_SUCCESS;
   });
 }

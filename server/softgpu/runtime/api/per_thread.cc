@@ -102,14 +102,6 @@ CUDA_EXPORT CUresult cuMemcpyDtoHAsync_v2_ptsz(void* dstHost, CUdeviceptr srcDev
 CUDA_EXPORT CUresult cuMemcpyDtoH_v2_ptds(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
   return per_thread(cuMemcpyDtoH_v2, dstHost, srcDevice, ByteCount);
 }
-CUDA_EXPORT CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void* srcHost,
-                                               size_t ByteCount, CUstream hStream) {
-  return per_thread(cuMemcpyHtoAAsync_v2, dstArray, dstOffset, srcHost, ByteCount, hStream);
-}
-CUDA_EXPORT CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void* srcHost,
-                                          size_t ByteCount) {
-  return per_thread(cuMemcpyHtoA_v2, dstArray, dstOffset, srcHost, ByteCount);
-}
 CUDA_EXPORT CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount,
                                                CUstream hStream) {
   return per_thread(cuMemcpyHtoDAsync_v2, dstDevice, srcHost, ByteCount, hStream);

@@ -66,6 +66,5 @@ TEST_CASE("cuGetProcAddress finds versions and per-thread twins, and stubs answe
   REQUIRE_OK(cuGetProcAddress_v2("cuNoSuchThing", &address, 12000, 0, &status));
   CHECK(address == nullptr);
   CHECK(status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
-  CUtexref texture = nullptr;
-  CHECK(cuTexRefCreate(&texture) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuGraphicsUnregisterResource(nullptr) == CUDA_ERROR_NOT_SUPPORTED);
 }

@@ -1,0 +1,271 @@
+// Sampling. What the CUDA programming guide's appendix on texture fetching says, with weights of eight fractional bits.
+#include "server/softgpu/exec/texture.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "server/softgpu/exec/texel.h"
+#include "server/softgpu/memory/address_space.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+using namespace texture_call;
+
+constexpr float kFar = 1 << 30;  // coordinates beyond mean the same as these
+
+int64_t whole(float value) { return static_cast<int64_t>(std::floor(value)); }
+
+float tame(float value) {
+  if (std::isnan(value)) return 0;
+  return std::clamp(value, -kFar, kFar);
+}
+
+// A weight with eight fractional bits, from 0 to 1.
+float weight(float fraction) { return std::nearbyint(fraction * 256) / 256; }
+
+// The texel that stands for number `at`; -1: the border.
+int64_t place(int64_t at, uint32_t size, AddressMode mode) {
+  const auto n = static_cast<int64_t>(size);
+  switch (mode) {
+    case AddressMode::wrap: return ((at % n) + n) % n;
+    case AddressMode::mirror: {
+      const int64_t in_period = ((at % (2 * n)) + 2 * n) % (2 * n);
+      return in_period < n ? in_period : 2 * n - 1 - in_period;
+    }
+    case AddressMode::border: return at < 0 || at >= n ? -1 : at;
+    case AddressMode::clamp: break;
+  }
+  return std::clamp<int64_t>(at, 0, n - 1);
+}
+
+// The one or two texels along an axis that count, before addressing.
+struct Axis {
+  int64_t first = 0;
+  float second_weight = 0;  // 0: the first alone
+};
+
+struct Sampler {
+  const TextureState& t;
+  const bool integers;  // coordinates are texel numbers
+  const bool linear;
+
+  AddressMode mode(uint32_t axis) const {
+    const AddressMode wished = t.address_mode[axis];
+    if (t.cube) return AddressMode::clamp;
+    // Repeating needs normalized coordinates.
+    const bool repeats = wished == AddressMode::wrap || wished == AddressMode::mirror;
+    return repeats && (!t.normalized || integers) ? AddressMode::clamp : wished;
+  }
+  Axis axis(float coordinate, uint32_t size, uint32_t number, int32_t offset) const {
+    float x = tame(coordinate);
+    if (t.normalized && !integers) {
+      if (mode(number) == AddressMode::wrap) x -= std::floor(x);
+      x = tame(x * static_cast<float>(size));
+    }
+    Axis axis;
+    if (!linear) {
+      axis.first = whole(x) + offset;
+    } else {
+      const float shifted = x - 0.5f;
+      axis.first = whole(shifted) + offset;
+      axis.second_weight = weight(shifted - std::floor(shifted));
+    }
+    return axis;
+  }
+  Texel border() const {
+    Texel texel;
+    std::memcpy(texel.bits, t.border, sizeof texel.bits);
+    return texel;
+  }
+  // Address modes applied; `slice`: layer or face where there are any.
+  Texel texel(const TextureLevel& level, uint32_t dimensions, int64_t x, int64_t y, int64_t z, uint32_t slice) const {
+    if (t.is_linear && (x < 0 || x >= level.width)) return Texel{};
+    x = place(x, level.width, mode(0));
+    y = dimensions > 1 ? place(y, level.height, mode(1)) : 0;
+    z = dimensions > 2 ? place(z, level.depth, mode(2)) : 0;
+    if (x < 0 || y < 0 || z < 0) return border();
+    return read_texel(t, level, static_cast<uint32_t>(x), static_cast<uint32_t>(y), static_cast<uint32_t>(z) + slice);
+  }
+};
+
+// A direction as a cube's face and a place on it, from 0 to 1.
+struct OnCube {
+  uint32_t face;
+  float u, v;
+};
+OnCube on_cube(float x, float y, float z) {
+  const float ax = std::fabs(x), ay = std::fabs(y), az = std::fabs(z);
+  float m, s, t;
+  uint32_t face;
+  if (ax >= ay && ax >= az) {
+    face = x >= 0 ? 0 : 1, m = ax, s = x >= 0 ? -z : z, t = -y;
+  } else if (ay >= az) {
+    face = y >= 0 ? 2 : 3, m = ay, s = x, t = y >= 0 ? z : -z;
+  } else {
+    face = z >= 0 ? 4 : 5, m = az, s = z >= 0 ? x : -x, t = -y;
+  }
+  if (!(m > 0)) return {face, 0.5f, 0.5f};
+  return {face, (s / m + 1) / 2, (t / m + 1) / 2};
+}
+// The direction to a texel of a face, which may lie beyond its edge.
+OnCube around_edge(uint32_t face, int64_t x, int64_t y, uint32_t size) {
+  const float s = (static_cast<float>(x) + 0.5f) / static_cast<float>(size) * 2 - 1;
+  const float t = (static_cast<float>(y) + 0.5f) / static_cast<float>(size) * 2 - 1;
+  switch (face) {
+    case 0: return on_cube(1, -t, -s);
+    case 1: return on_cube(-1, -t, s);
+    case 2: return on_cube(s, 1, t);
+    case 3: return on_cube(s, -1, -t);
+    case 4: return on_cube(s, -t, 1);
+    default: return on_cube(-s, -t, -1);
+  }
+}
+
+struct Request {
+  uint32_t what;
+  float x, y, z;
+  uint32_t slice;
+  const int32_t* offset;
+  const float* reference;  // depth comparison; null: none
+
+  uint32_t dimensions() const { return (what & kGeometry) == kCube ? 2 : (what & kGeometry) + 1; }
+};
+
+Texel fetch(const Sampler& s, const TextureLevel& level, const Request& r, int64_t x, int64_t y, int64_t z) {
+  Texel texel;
+  const bool outside = x < 0 || y < 0 || x >= level.width || y >= level.height;
+  if (s.t.cube && s.t.seamless && outside) {
+    const OnCube on = around_edge(r.slice % 6, x, y, level.width);
+    const float size = static_cast<float>(level.width);
+    texel = s.texel(level, 2, whole(on.u * size), whole(on.v * size), 0, r.slice - r.slice % 6 + on.face);
+  } else {
+    texel = s.texel(level, r.dimensions(), x, y, z, r.slice);
+  }
+  if (r.reference) texel.set(0, *r.reference <= texel.number(0) ? 1.0f : 0.0f);
+  return texel;
+}
+
+Texel sample_level(const Sampler& s, const TextureLevel& level, const Request& r) {
+  const uint32_t dimensions = r.dimensions();
+  Axis axes[3];
+  axes[0] = s.axis(r.x, level.width, 0, r.offset[0]);
+  if (dimensions > 1) axes[1] = s.axis(r.y, level.height, 1, r.offset[1]);
+  if (dimensions > 2) axes[2] = s.axis(r.z, level.depth, 2, r.offset[2]);
+  if (!s.linear) return fetch(s, level, r, axes[0].first, axes[1].first, axes[2].first);
+  float sum[4] = {0, 0, 0, 0};
+  for (uint32_t corner = 0; corner < 1u << dimensions; ++corner) {
+    float share = 1;
+    int64_t at[3];
+    for (uint32_t axis = 0; axis < 3; ++axis) {
+      const bool second = (corner >> axis & 1) != 0;
+      at[axis] = axes[axis].first + second;
+      if (axis < dimensions) share *= second ? axes[axis].second_weight : 1 - axes[axis].second_weight;
+    }
+    if (share == 0) continue;
+    const Texel texel = fetch(s, level, r, at[0], at[1], at[2]);
+    for (uint32_t channel = 0; channel < 4; ++channel) sum[channel] += share * texel.number(channel);
+  }
+  Texel result;
+  for (uint32_t channel = 0; channel < 4; ++channel) result.set(channel, sum[channel]);
+  return result;
+}
+
+Texel gather(const Sampler& s, const Request& r) {
+  const TextureLevel& level = s.t.levels[0];
+  const Sampler between{s.t, s.integers, true};
+  const int64_t x = between.axis(r.x, level.width, 0, r.offset[0]).first;
+  const int64_t y = between.axis(r.y, level.height, 1, r.offset[1]).first;
+  const uint32_t component = r.what >> kComponentShift & 3;
+  constexpr int kRight[4] = {0, 1, 1, 0}, kDown[4] = {1, 1, 0, 0};
+  Texel result;
+  for (uint32_t n = 0; n < 4; ++n) result.bits[n] = fetch(s, level, r, x + kRight[n], y + kDown[n], 0).bits[component];
+  return result;
+}
+
+float level_of_gradient(const TextureState& t, const Request& r, const uint32_t* in) {
+  const TextureLevel& level = t.levels[0];
+  const uint32_t sizes[3] = {level.width, level.height, level.depth};
+  float longest = 0;
+  for (const uint32_t first : {texture_input::kDx, texture_input::kDy}) {
+    float length = 0;
+    for (uint32_t axis = 0; axis < ((r.what & kGeometry) == kCube ? 3 : r.dimensions()); ++axis) {
+      float step = std::bit_cast<float>(in[first + axis]);
+      // On a cube the derivatives are those of the direction, two units of which are a face.
+      if (t.cube) step *= static_cast<float>(level.width) / 2;
+      else if (t.normalized) step *= static_cast<float>(sizes[axis]);
+      length += step * step;
+    }
+    longest = std::max(longest, length);
+  }
+  return longest > 0 ? std::log2(longest) / 2 : -kFar;
+}
+
+Texel sample(const Sampler& s, const Request& r, const uint32_t* in) {
+  const TextureState& t = s.t;
+  if ((r.what & kMode) == kGather) return gather(s, r);
+  if (t.level_count == 1) return sample_level(s, t.levels[0], r);
+  float lod = 0;
+  if ((r.what & kMode) == kLevel) {
+    lod = s.integers ? static_cast<float>(static_cast<int32_t>(in[texture_input::kLod])) : tame(std::bit_cast<float>(in[texture_input::kLod]));
+  } else if ((r.what & kMode) == kGradient) {
+    lod = level_of_gradient(t, r, in);
+  }
+  if (!s.integers) lod = std::max(std::min(lod + t.bias, t.max_level), t.min_level);
+  lod = std::clamp(lod, 0.0f, static_cast<float>(t.level_count - 1));
+  if (!t.filter_levels || s.integers) return sample_level(s, t.levels[static_cast<uint32_t>(whole(lod + 0.5f))], r);
+  const auto first = static_cast<uint32_t>(whole(lod));
+  const float share = weight(lod - std::floor(lod));
+  const Texel near = sample_level(s, t.levels[first], r);
+  if (share == 0) return near;
+  const Texel far = sample_level(s, t.levels[std::min(first + 1, t.level_count - 1)], r);
+  Texel result;
+  for (uint32_t channel = 0; channel < 4; ++channel) {
+    result.set(channel, (1 - share) * near.number(channel) + share * far.number(channel));
+  }
+  return result;
+}
+
+}  // namespace
+}  // namespace gpupool::softgpu
+
+using namespace gpupool::softgpu;
+
+extern "C" void softgpu_texture_fetch(ThreadContext* thread, uint64_t texture, uint32_t what, const uint32_t* in, uint32_t* out) {
+  using namespace texture_input;
+  if (in_range(texture, 8) && texture % 8 == 0) texture = *reinterpret_cast<const uint64_t*>(texture);  // a reference
+  const TextureState* const t = find_texture(texture, false);
+  if (!t) softgpu_fault(thread, FaultKind::illegal_address, texture);
+  const bool integers = (what & kIntegers) != 0;
+  const bool numbers = t->to_float || t->format.kind == TexelKind::floating;
+  const Sampler sampler{*t, integers, t->filter_linear && numbers && !integers};
+  const auto coordinate = [&](uint32_t which) {
+    return integers ? static_cast<float>(static_cast<int32_t>(in[which])) : std::bit_cast<float>(in[which]);
+  };
+  constexpr int32_t kNone[3] = {0, 0, 0};
+  int32_t offset[3];
+  std::memcpy(offset, (what & kOffset) != 0 ? reinterpret_cast<const int32_t*>(in + kOffsets) : kNone, sizeof offset);
+  for (int32_t& one : offset) one = std::clamp(one, -8, 7);  // what hardware takes
+  const float reference = std::bit_cast<float>(in[kReference]);
+  Request request{what, coordinate(kX), coordinate(kY), coordinate(kZ), 0, offset, (what & kCompare) != 0 ? &reference : nullptr};
+  const bool cube = (what & kGeometry) == kCube;
+  if (cube && !t->cube) softgpu_fault(thread, FaultKind::illegal_address, texture);
+  const uint32_t per_layer = cube ? 6 : 1;
+  if ((what & kLayered) != 0) request.slice = std::min(in[kLayer], t->layers / per_layer - 1) * per_layer;
+  if (cube) {
+    const OnCube on = on_cube(tame(request.x), tame(request.y), tame(request.z));
+    request.slice += on.face;
+    request.x = on.u;
+    request.y = on.v;
+  }
+  const Texel result = sample(sampler, request, in);
+  if ((what & kHalf) == 0) {
+    std::memcpy(out, result.bits, sizeof result.bits);
+    return;
+  }
+  for (uint32_t pair = 0; pair < 2; ++pair) {
+    out[pair] = half_of(result.number(2 * pair)) | uint32_t{half_of(result.number(2 * pair + 1))} << 16;
+  }
+}

@@ -1,0 +1,260 @@
+// Textures and surfaces: calls of exec/texture.h, with the instruction's numbers in an array.
+#include <algorithm>
+
+#include "server/softgpu/exec/texture.h"
+#include "server/softgpu/jit/codegen.h"
+
+namespace gpupool::softgpu {
+
+namespace call = texture_call;
+namespace input = texture_input;
+
+struct FunctionCodegen::Fetch {
+  llvm::Value* texture = nullptr;
+  llvm::AllocaInst* in = nullptr;
+  uint32_t what = 0;
+  uint32_t dimensions = 1;
+};
+
+namespace {
+
+struct Geometry {
+  std::string_view name;
+  uint32_t what;
+  uint32_t dimensions;  // numbers that a place has, without the layer
+};
+constexpr Geometry kGeometries[] = {
+    {"1d", call::k1d, 1},
+    {"2d", call::k2d, 2},
+    {"3d", call::k3d, 3},
+    {"a1d", call::k1d | call::kLayered, 1},
+    {"a2d", call::k2d | call::kLayered, 2},
+    {"cube", call::kCube, 3},
+    {"acube", call::kCube | call::kLayered, 3},
+};
+constexpr const char* kQuestions[] = {
+    "width",         "height",       "depth",       "channel_data_type", "channel_order",
+    "normalized_coords", "force_unnormalized_coords", "filter_mode", "addr_mode_0", "addr_mode_1",
+    "addr_mode_2",   "array_size",   "num_mipmap_levels", "num_samples", "memory_layout",
+};
+
+std::string_view take_geometry(Decoded& i) {
+  const auto name = i.take_one({"1d", "2d", "3d", "a1d", "a2d", "cube", "acube"});
+  if (name.empty()) i.fail("textures of this shape are not supported");
+  return name;
+}
+
+}  // namespace
+
+// A reference is passed by its address, an object by its value.
+llvm::Value* FunctionCodegen::texture_value(const Operand& operand) {
+  if (operand.kind == Operand::Kind::reg || operand.kind == Operand::Kind::integer) return read(operand, Type::u64);
+  if (operand.kind == Operand::Kind::symbol || operand.kind == Operand::Kind::variable) return symbol_address(operand);
+  throw CodegenFailure{"expected a texture or surface"};
+}
+
+void FunctionCodegen::store_input(const Fetch& fetch, uint32_t at, const Operand& operand, Type type) {
+  llvm::Value* value = convert_bits(read(operand, type), b_.getInt32Ty(), false);
+  b_.CreateStore(value, b_.CreateConstGEP1_64(b_.getInt32Ty(), fetch.in, at));
+}
+
+// As many as the texture has dimensions; a vector may have more.
+void FunctionCodegen::store_inputs(Decoded& i, const Fetch& fetch, uint32_t at, const Operand& operand, Type type) {
+  if (operand.kind != Operand::Kind::vector) {
+    if (fetch.dimensions != 1) i.fail("expected a vector");
+    return store_input(fetch, at, operand, type);
+  }
+  const auto elements = i.elements(operand);
+  if (elements.size() < fetch.dimensions) i.fail("the vector is too short");
+  for (uint32_t n = 0; n < fetch.dimensions; ++n) store_input(fetch, at + n, elements[n], type);
+}
+
+FunctionCodegen::Fetch FunctionCodegen::take_fetch(Decoded& i, size_t operand, std::string_view geometry, Type coordinates) {
+  const Operand& place = i.operand(operand);
+  if (place.kind != Operand::Kind::fetch) i.fail("expected a texture and coordinates");
+  const auto parts = i.elements(place);
+  if (parts.size() != 2) i.fail("independent samplers are not supported");
+  Fetch fetch;
+  for (const Geometry& known : kGeometries) {
+    if (known.name != geometry) continue;
+    fetch.what = known.what;
+    fetch.dimensions = known.dimensions;
+  }
+  fetch.texture = texture_value(parts[0]);
+  fetch.in = temporary(llvm::ArrayType::get(b_.getInt32Ty(), input::kCount));
+  b_.CreateStore(llvm::Constant::getNullValue(fetch.in->getAllocatedType()), fetch.in);
+  std::span<const Operand> elements(&parts[1], 1);
+  if (parts[1].kind == Operand::Kind::vector) elements = i.elements(parts[1]);
+  const bool layered = (fetch.what & call::kLayered) != 0;
+  if (elements.size() < fetch.dimensions + layered) i.fail("too few coordinates");
+  if (layered) {
+    store_input(fetch, input::kLayer, elements[0], Type::u32);
+    elements = elements.subspan(1);
+  }
+  for (uint32_t n = 0; n < fetch.dimensions; ++n) store_input(fetch, input::kX + n, elements[n], coordinates);
+  return fetch;
+}
+
+// What follows the coordinates (offsets, a depth to compare with), the call, and its results.
+void FunctionCodegen::finish_fetch(Decoded& i, Fetch& fetch, size_t next, Type result) {
+  for (; next < i.operand_count(); ++next) {
+    const Operand& operand = i.operand(next);
+    if (operand.kind == Operand::Kind::vector || fetch.dimensions == 1) {
+      store_inputs(i, fetch, input::kOffsets, operand, Type::s32);
+      fetch.what |= call::kOffset;
+    } else {
+      store_input(fetch, input::kReference, operand, Type::f32);
+      fetch.what |= call::kCompare;
+    }
+  }
+  const bool half = ptx::is_half(result);
+  if (half) fetch.what |= call::kHalf;
+  const auto [target, resident] = split_pair(i, i.operand(0));
+  std::span<const Operand> targets(target, 1);
+  if (target->kind == Operand::Kind::vector) targets = i.elements(*target);
+  if (targets.size() > (half ? 2 : 4)) i.fail("the vector's width is wrong");
+  llvm::AllocaInst* out = temporary(llvm::ArrayType::get(b_.getInt32Ty(), 4));
+  call_runtime("softgpu_texture_fetch", b_.getVoidTy(), {thread_, fetch.texture, i32(fetch.what), fetch.in, out});
+  for (uint32_t n = 0; n < targets.size(); ++n) {
+    llvm::Value* value = b_.CreateLoad(b_.getInt32Ty(), b_.CreateConstGEP1_64(b_.getInt32Ty(), out, n));
+    write(targets[n], convert_bits(value, m_.ir_type(result), false), result);
+  }
+  if (resident) write(*resident, b_.getInt1(true), Type::pred);
+}
+
+void FunctionCodegen::tex(Decoded& i) {
+  const bool base = i.take("base"), level = i.take("level"), gradient = i.take("grad");
+  const std::string_view geometry = take_geometry(i);
+  if (!i.take("v4") && !i.take("v2")) i.fail("expected .v4 or .v2");
+  const Type result = i.type(), coordinates = i.type();
+  i.done();
+  if (ptx::bits_of(result) != 32) i.fail("results of this type are not supported");
+  if (coordinates != Type::f32 && coordinates != Type::s32) i.fail("coordinates must be .f32 or .s32");
+  if (base + level + gradient > 1) i.fail("only one of .base, .level and .grad is possible");
+  Fetch fetch = take_fetch(i, 1, geometry, coordinates);
+  if (coordinates == Type::s32) fetch.what |= call::kIntegers;
+  size_t next = 2;
+  if (level) {
+    fetch.what |= call::kLevel;
+    store_input(fetch, input::kLod, i.operand(next++), coordinates);
+  } else if (gradient) {
+    fetch.what |= call::kGradient;
+    store_inputs(i, fetch, input::kDx, i.operand(next++), Type::f32);
+    store_inputs(i, fetch, input::kDy, i.operand(next++), Type::f32);
+  }
+  finish_fetch(i, fetch, next, result);
+}
+
+void FunctionCodegen::tld4(Decoded& i) {
+  const std::string_view component = i.take_one({"r", "g", "b", "a"});
+  const std::string_view geometry = i.take_one({"2d", "a2d", "cube", "acube"});
+  if (component.empty() || geometry.empty()) i.fail("a component and a shape are needed");
+  i.take("v4");
+  const Type result = i.type(), coordinates = i.type();
+  i.done();
+  if (ptx::bits_of(result) != 32 || ptx::is_half(result) || coordinates != Type::f32) i.fail("these types are not supported");
+  Fetch fetch = take_fetch(i, 1, geometry, coordinates);
+  fetch.what |= call::kGather | static_cast<uint32_t>(std::string_view("rgba").find(component)) << call::kComponentShift;
+  finish_fetch(i, fetch, 2, result);
+}
+
+// txq and suq.
+void FunctionCodegen::texture_query(Decoded& i) {
+  const bool level = i.take("level");
+  uint32_t question = 0;
+  while (question < std::size(kQuestions) && !i.take(kQuestions[question])) ++question;
+  if (question == std::size(kQuestions)) i.fail("what is asked for is not supported");
+  const Type type = i.type();
+  i.done(level ? 3 : 2);
+  const Operand& place = i.operand(1);
+  if (place.kind != Operand::Kind::address) i.fail("expected a texture or surface");
+  llvm::Value* lod = level ? read(i, 2, Type::u32) : i32(0);
+  llvm::Value* answer = call_runtime("softgpu_texture_query", b_.getInt32Ty(),
+                                     {thread_, texture_value(f_.base(place)), i32(question), lod, i32(i.opcode() == "suq")});
+  write(i.operand(0), convert_bits(answer, m_.ir_type(type), false), type);
+}
+
+uint32_t FunctionCodegen::take_outside(Decoded& i) {
+  const std::string_view word = i.take_one({"trap", "clamp", "zero"});
+  return word == "clamp" ? call::kClamp : word == "zero" ? call::kZero : call::kTrap;
+}
+
+void FunctionCodegen::suld(Decoded& i) {
+  if (!i.take("b")) i.fail("only suld.b is supported");
+  const std::string_view geometry = take_geometry(i);
+  i.take_cache_hints();
+  const uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : 1;
+  const uint32_t outside = take_outside(i);
+  const Type type = i.type();
+  i.done(2);
+  const uint32_t bytes = ptx::bytes_of(type);
+  if (!ptx::is_untyped(type) || bytes * width > 16) i.fail("accesses of this width are not supported");
+  Fetch fetch = take_fetch(i, 1, geometry, Type::s32);
+  std::span<const Operand> targets(&i.operand(0), 1);
+  if (i.operand(0).kind == Operand::Kind::vector) targets = i.elements(i.operand(0));
+  if (targets.size() != width) i.fail("the vector's width is wrong");
+  llvm::AllocaInst* out = temporary(llvm::ArrayType::get(b_.getInt64Ty(), 2));
+  call_runtime("softgpu_surface_load", b_.getVoidTy(),
+               {thread_, fetch.texture, i32(fetch.what | outside | bytes * width << call::kBytesShift), fetch.in, out});
+  for (uint32_t n = 0; n < width; ++n)
+    write(targets[n], b_.CreateAlignedLoad(m_.ir_type(type), b_.CreateConstGEP1_64(b_.getInt8Ty(), out, uint64_t{n} * bytes), llvm::Align(1)), type);
+}
+
+void FunctionCodegen::sust(Decoded& i) {
+  const bool plain = i.take("b"), formatted = i.take("p");
+  if (plain == formatted) i.fail("one of .b and .p is needed");
+  const std::string_view geometry = take_geometry(i);
+  i.take_cache_hints();
+  const uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : 1;
+  const uint32_t outside = take_outside(i);
+  const Type type = i.type();
+  i.done(2);
+  const uint32_t bytes = ptx::bytes_of(type);
+  if (bytes * width > 16 || (formatted && bytes != 4)) i.fail("accesses of this width are not supported");
+  Fetch fetch = take_fetch(i, 0, geometry, Type::s32);
+  std::span<const Operand> sources(&i.operand(1), 1);
+  if (i.operand(1).kind == Operand::Kind::vector) sources = i.elements(i.operand(1));
+  if (sources.size() != width) i.fail("the vector's width is wrong");
+  llvm::AllocaInst* value = temporary(llvm::ArrayType::get(b_.getInt64Ty(), 2));
+  for (uint32_t n = 0; n < width; ++n)
+    b_.CreateAlignedStore(convert_bits(read(sources[n], type), m_.int_type(bytes * 8), false),
+                          b_.CreateConstGEP1_64(b_.getInt8Ty(), value, uint64_t{n} * bytes), llvm::Align(1));
+  const uint32_t what = fetch.what | outside | bytes * width << call::kBytesShift | (formatted ? call::kFormatted : 0);
+  call_runtime("softgpu_surface_store", b_.getVoidTy(), {thread_, fetch.texture, i32(what), fetch.in, value});
+}
+
+void FunctionCodegen::sured(Decoded& i) {
+  const bool plain = i.take("b"), formatted = i.take("p");
+  if (plain == formatted) i.fail("one of .b and .p is needed");
+  constexpr std::string_view kOperations[] = {"add", "min", "max", "and", "or"};
+  const std::string_view name = i.take_one({"add", "min", "max", "and", "or"});
+  if (name.empty()) i.fail("the operation is missing");
+  const auto operation = static_cast<uint32_t>(std::find(std::begin(kOperations), std::end(kOperations), name) - std::begin(kOperations));
+  const std::string_view geometry = take_geometry(i);
+  const uint32_t outside = take_outside(i);
+  const Type type = i.type();
+  i.done(2);
+  const uint32_t bytes = ptx::bytes_of(type);
+  if ((bytes != 4 && bytes != 8) || ptx::is_float(type)) i.fail("reductions of this type are not supported");
+  const Fetch fetch = take_fetch(i, 0, geometry, Type::s32);
+  const Operand* source = &i.operand(1);
+  if (source->kind == Operand::Kind::vector) {
+    if (source->count != 1) i.fail("expected one value");
+    source = &i.elements(*source)[0];
+  }
+  llvm::Value* value = convert_bits(read(*source, type), b_.getInt64Ty(), false);
+  const uint32_t what = fetch.what | outside | bytes << call::kBytesShift | operation << call::kOperationShift |
+                        (ptx::is_signed(type) ? call::kSigned : 0) | (formatted ? call::kFormatted : 0);
+  call_runtime("softgpu_surface_reduce", b_.getVoidTy(), {thread_, fetch.texture, i32(what), fetch.in, value});
+}
+
+void FunctionCodegen::istypep(Decoded& i) {
+  const std::string_view kind = i.take_one({"texref", "surfref", "samplerref"});
+  if (kind.empty() || kind == "samplerref") i.fail("expected .texref or .surfref");
+  i.done(2);
+  llvm::Value* yes = call_runtime("softgpu_is_texture", b_.getInt32Ty(),
+                                  {thread_, texture_value(i.operand(1)), i32(kind == "surfref")});
+  write(i.operand(0), b_.CreateICmpNE(yes, i32(0)), Type::pred);
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,55 @@
+// Texture and surface objects, and what textures are made of.
+//
+// An object is an entry of the executor's table (exec/texture.h) and what the program said of it. It goes with its context, or
+// when it is destroyed; kernels that still name it then fault. Immutable; any thread.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/exec/texture.h"
+#include "server/softgpu/runtime/array.h"
+
+namespace gpupool::softgpu {
+
+// How a texture is read, whatever it is made of.
+struct TextureReading {
+  CUaddress_mode address_mode[3] = {CU_TR_ADDRESS_MODE_WRAP, CU_TR_ADDRESS_MODE_WRAP, CU_TR_ADDRESS_MODE_WRAP};
+  CUfilter_mode filter = CU_TR_FILTER_MODE_POINT, level_filter = CU_TR_FILTER_MODE_POINT;
+  unsigned flags = 0;  // CU_TRSF_*
+  float bias = 0, min_level = 0, max_level = 0;
+  float border[4] = {0, 0, 0, 0};
+};
+
+// Each fills in a part of the state, or says why it cannot be.
+CUresult read_as(const TextureReading& reading, TextureState* state);  // last: depends on the format
+void made_of(const Array& array, TextureState* state);
+void made_of(const MipmappedArray& array, TextureState* state);
+CUresult made_of_memory(CUdeviceptr address, TexelFormat format, uint64_t bytes, TextureState* state);
+CUresult made_of_rows(CUdeviceptr address, TexelFormat format, uint64_t width, uint64_t height, uint64_t pitch, TextureState* state);
+
+class TextureObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::texture;
+  // `texture` and `view` may be null; without `texture` it is a surface.
+  static CUresult create(Context& context, const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC* texture,
+                         const CUDA_RESOURCE_VIEW_DESC* view, uint64_t* value);
+  static Ref<TextureObject> find(uint64_t value, bool surface);
+  static CUresult destroy(uint64_t value, bool surface);
+
+  const CUDA_RESOURCE_DESC& resource() const { return resource_; }
+  const CUDA_TEXTURE_DESC& texture() const { return texture_; }
+  const std::optional<CUDA_RESOURCE_VIEW_DESC>& view() const { return view_; }
+
+ private:
+  TextureObject(const CUDA_RESOURCE_DESC& resource, Ref<Context> context) : resource_(resource), context_(std::move(context)) {}
+  ~TextureObject() override;
+
+  const CUDA_RESOURCE_DESC resource_;
+  CUDA_TEXTURE_DESC texture_{};
+  std::optional<CUDA_RESOURCE_VIEW_DESC> view_;
+  const Ref<Context> context_;
+  uint64_t value_ = 0, handle_ = 0;
+};
+
+}  // namespace gpupool::softgpu
