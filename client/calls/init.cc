@@ -44,8 +44,21 @@ CUresult primary_context(CUdevice ordinal, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
-// For libraries that list a module's functions through an export table; the list itself is not forwarded yet.
-CUresult enumerate_functions(CUcontext, CUmodule, void (*)(void*, CUfunction), void*) { return CUDA_SUCCESS; }
+// For libraries that list a module's functions through an export table.
+CUresult enumerate_functions([[maybe_unused]] CUcontext context, [[maybe_unused]] CUmodule module, [[maybe_unused]] void (*visit)(void*, CUfunction), [[maybe_unused]] void* user) {
+#if CUDA_VERSION >= 12040
+  return guarded([&]() -> CUresult {
+    unsigned count = 0;
+    if (const CUresult result = cuModuleGetFunctionCount(&count, module); result != CUDA_SUCCESS || count == 0) return result;
+    std::vector<CUfunction> functions(count);
+    if (const CUresult result = cuModuleEnumerateFunctions(functions.data(), count, module); result != CUDA_SUCCESS) return result;
+    for (const CUfunction function : functions) visit(user, function);
+    return CUDA_SUCCESS;
+  });
+#else
+  return CUDA_ERROR_NOT_SUPPORTED;
+#endif
+}
 
 CUresult traced(CUresult result, void** address) {
   return guarded([&] {

@@ -126,6 +126,23 @@ void lists() {
   if (SHOW(cuModuleEnumerateFunctions(functions, 64, module)) == CUDA_SUCCESS) {
     for (unsigned i = 0; i < count && i < 64; ++i) SHOW_VALUE(cuFuncGetName(&name, functions[i]), "%s", name);
   }
+  // As NVIDIA's libraries list them: the eighth entry of an export table (protocol/cuda/export_tables.cc).
+  const CUuuid tools_module{{0x6e, 0x16, 0x3f, static_cast<char>(0xbe), static_cast<char>(0xb9), 0x58, 0x44, 0x4d, static_cast<char>(0x83), 0x5c,
+                             static_cast<char>(0xe1), static_cast<char>(0x82), static_cast<char>(0xaf), static_cast<char>(0xf1), static_cast<char>(0x99), 0x1e}};
+  const void* table = nullptr;
+  if (SHOW(cuGetExportTable(&table, &tools_module)) == CUDA_SUCCESS) {
+    using Visit = void (*)(void*, CUfunction, uint64_t);
+    const auto list = reinterpret_cast<CUresult (*)(CUcontext, CUmodule, Visit, void*)>(static_cast<void* const*>(table)[7]);
+    const Visit visit = [](void* count, CUfunction function, uint64_t) {
+      ++*static_cast<unsigned*>(count);
+      const char* its_name = nullptr;
+      SHOW_VALUE(cuFuncGetName(&its_name, function), "%s", its_name);
+    };
+    unsigned visited = 0;
+    SHOW_VALUE(list(nullptr, module, visit, &visited), "%u", visited);
+    SHOW(list(nullptr, wild<CUmodule>(), visit, &visited));
+    SHOW(list(nullptr, module, nullptr, nullptr));
+  }
   CUfunction fill = nullptr;
   SHOW_VALUE(cuModuleGetFunction(&fill, module, "fill"), "%d", [&] {
     int found = 0;
