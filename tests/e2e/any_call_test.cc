@@ -24,3 +24,5 @@ void calls_everything(const std::vector<std::string>& scenario) {
 TEST_CASE("every symbol with nothing") { calls_everything({"any_call", "nothing"}); }
 TEST_CASE("every symbol with empty blocks") { calls_everything({"any_call", "scratch"}); }
 TEST_CASE("every served call with wild numbers and handles") { calls_everything({"any_row"}); }
+TEST_CASE("every served call with destroyed objects") { calls_everything({"any_row", "stale"}); }
+TEST_CASE("every served call with destroyed objects in what it reads") { calls_everything({"any_row", "stale_in_memory"}); }

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 
+#include "tests/e2e/apps/destroyed_objects.h"
 #include "tests/e2e/apps/scenario.h"
 
 using namespace app;
@@ -86,9 +88,15 @@ namespace {
 template <class T>
 concept Complete = requires { sizeof(T); };
 
-// Opaque handles never given out, numbers as given, and writable memory where a function wants to read or write.
+const DestroyedObjects* stale = nullptr;  // handed out instead of numbers
+
+// Opaque handles never given out or destroyed, numbers as given, and writable memory where a function wants to read or write.
 template <class T>
 T make_argument(uint64_t number, std::byte*& scratch) {
+  if constexpr (!std::is_const_v<T> && (std::is_pointer_v<T> || std::is_integral_v<T>)) {
+    T handle{};
+    if (stale && stale->give(handle)) return handle;
+  }
   if constexpr (std::is_pointer_v<T>) {
     using Target = std::remove_pointer_t<T>;
     if constexpr (std::is_function_v<Target>) {
@@ -107,6 +115,14 @@ T make_argument(uint64_t number, std::byte*& scratch) {
 template <class... A>
 CUresult call_by_type(CUresult (*function)(A...), [[maybe_unused]] uint64_t number, [[maybe_unused]] std::byte* scratch) {
   return std::apply(function, std::tuple<A...>{make_argument<A>(number, scratch)...});
+}
+
+// Every word of the memory that functions read is a handle or an address that was one, in turn.
+void fill_with(const DestroyedObjects& destroyed, std::byte* scratch, size_t size) {
+  constexpr size_t kWords = sizeof destroyed / sizeof(uint64_t);
+  uint64_t words[kWords];
+  std::memcpy(words, &destroyed, sizeof words);
+  for (size_t at = 0; at < size / sizeof(uint64_t); ++at) std::memcpy(scratch + at * sizeof(uint64_t), &words[at % kWords], sizeof(uint64_t));
 }
 
 struct Row {
@@ -129,7 +145,10 @@ constexpr Row kRows[] = {
 
 }  // namespace
 
+// "stale" and "stale_in_memory": handles are those of destroyed objects, given as they are, or wherever a function reads.
 SCENARIO(any_row) {
+  const bool with_stale = !arguments.empty();
+  const bool in_memory = with_stale && arguments[0] == "stale_in_memory";
   constexpr uint64_t kNumbers[] = {0, 1, 3, 0x7fffffff, 0xffffffff, 0x00007fffdeadbee0, 1ull << 62, ~0ull};
   unsigned crashed = 0;
   for (const Row& row : kRows) {
@@ -142,8 +161,12 @@ SCENARIO(any_row) {
       constexpr size_t kScratch = 1 << 20;
       void* scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       EXPECT(scratch != MAP_FAILED);
+      std::unique_ptr<DestroyedObjects> destroyed;
+      if (with_stale) destroyed = std::make_unique<DestroyedObjects>();
+      stale = destroyed.get();
       for (const uint64_t number : kNumbers) {
         std::memset(scratch, 0, kScratch);
+        if (in_memory) fill_with(*destroyed, static_cast<std::byte*>(scratch), kScratch);
         (void)row.call(number, static_cast<std::byte*>(scratch));
       }
       (void)cuCtxSynchronize();
