@@ -35,6 +35,8 @@ CUDA_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
   return rows::cuEventDestroy_v2::forward(event);
 }
 
+CUDA_EXPORT CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
+
 CUDA_EXPORT CUresult cuEventQuery(CUevent event) {
   const CUresult refused = capture::refuse_event(event);
   return refused == CUDA_SUCCESS ? rows::cuEventQuery::forward(event) : refused;
@@ -56,3 +58,48 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
                                wire::SynchronizeEvent{cuda::handle_bits(event)}, reply);
   });
 }
+
+#if CUDA_VERSION >= 12050
+namespace {
+
+// A null context is the current one.
+CUresult find(CUcontext given, CUevent event, Context** context, const Object** known) {
+  Session* session = nullptr;
+  if (given) {
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    *context = handles().find_as<Context>(Kind::context, cuda::handle_bits(given));
+  } else if (const CUresult result = ready_with_context(&session, context); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
+  *known = handles().find(Kind::event, cuda::handle_bits(event));
+  return *known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuCtxRecordEvent(CUcontext given, CUevent event) {
+  return guarded([&]() -> CUresult {
+    Context* context = nullptr;
+    const Object* known = nullptr;
+    if (const CUresult result = find(given, event, &context, &known); result != CUDA_SUCCESS) return result;
+    if (known->context != context->handle) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
+    capture::forget_event(event);
+    return rows::cuCtxRecordEvent::at({context->session, context}, {cuda::handle_from_bits<CUcontext>(context->handle), event});
+  });
+}
+
+CUDA_EXPORT CUresult cuCtxWaitEvent(CUcontext given, CUevent event) {
+  return guarded([&]() -> CUresult {
+    Context* context = nullptr;
+    const Object* known = nullptr;
+    if (const CUresult result = find(given, event, &context, &known); result != CUDA_SUCCESS) return result;
+    if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
+    if (capture::refuse_event(event) != CUDA_SUCCESS) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    // Another server's event: no stream that this context has or will have may go on, so the caller waits.
+    if (known->session != context->session) return cuEventSynchronize(event);
+    return rows::cuCtxWaitEvent::at({context->session, context}, {cuda::handle_from_bits<CUcontext>(context->handle), event});
+  });
+}
+#endif

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "client/capture.h"
+#include "client/stream.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -9,14 +10,12 @@ using namespace gpupool::client;
 
 namespace gpupool::client {
 
-struct Stream : Object {
-  unsigned flags = 0;
-  int priority = 0;
-  unsigned long long id = 0;
-};
-
 namespace {
 std::atomic<unsigned long long> next_stream_id{3};  // 1 and 2: the special streams
+}
+
+int clamp_priority(const Device& device, int priority) {
+  return std::max(device.greatest_priority, std::min(device.least_priority, priority));
 }
 
 CUresult create_stream(Context& context, unsigned flags, int priority, CUstream* stream) {
@@ -117,9 +116,7 @@ CUresult create(CUstream* stream, unsigned flags, int priority) {
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!stream || flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
-    const Device& device = *context->device;
-    priority = std::max(device.greatest_priority, std::min(device.least_priority, priority));  // lower is more urgent
-    return create_stream(*context, flags, priority, stream);
+    return create_stream(*context, flags, clamp_priority(*context->device, priority), stream);
   });
 }
 
@@ -202,28 +199,41 @@ CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   capture::forget_stream(stream);
   return rows::cuStreamDestroy_v2::forward(stream);
 }
+CUDA_EXPORT CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
 
 CUDA_EXPORT CUresult cuStreamQuery(CUstream stream) { return unless_captured<rows::cuStreamQuery>(stream, stream); }
 CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(or_per_thread(stream)); }
 
+// The first versions do the same.
 #define MEMORY_OPERATION(function, type, bits)                                                                     \
+  MEMORY_OPERATION_NAMED(function, function##_v2, type, bits)                                                      \
+  MEMORY_OPERATION_NAMED(function##_v2, function##_v2, type, bits)
+#define MEMORY_OPERATION_NAMED(function, row, type, bits)                                                          \
   CUDA_EXPORT CUresult function(CUstream stream, CUdeviceptr address, cuuint##bits##_t value, unsigned int flags) { \
     const CUstreamBatchMemOpParams made = operation(type, address, value, flags);                                  \
-    return memory_operations<rows::function>(stream, &made, 1, address, value, flags);                             \
+    return memory_operations<rows::row>(stream, &made, 1, address, value, flags);                                  \
   }                                                                                                                \
   CUDA_EXPORT CUresult function##_ptsz(CUstream stream, CUdeviceptr address, cuuint##bits##_t value, unsigned int flags) { \
     return function(or_per_thread(stream), address, value, flags);                                                 \
   }
-MEMORY_OPERATION(cuStreamWaitValue32_v2, CU_STREAM_MEM_OP_WAIT_VALUE_32, 32)
-MEMORY_OPERATION(cuStreamWaitValue64_v2, CU_STREAM_MEM_OP_WAIT_VALUE_64, 64)
-MEMORY_OPERATION(cuStreamWriteValue32_v2, CU_STREAM_MEM_OP_WRITE_VALUE_32, 32)
-MEMORY_OPERATION(cuStreamWriteValue64_v2, CU_STREAM_MEM_OP_WRITE_VALUE_64, 64)
+MEMORY_OPERATION(cuStreamWaitValue32, CU_STREAM_MEM_OP_WAIT_VALUE_32, 32)
+MEMORY_OPERATION(cuStreamWaitValue64, CU_STREAM_MEM_OP_WAIT_VALUE_64, 64)
+MEMORY_OPERATION(cuStreamWriteValue32, CU_STREAM_MEM_OP_WRITE_VALUE_32, 32)
+MEMORY_OPERATION(cuStreamWriteValue64, CU_STREAM_MEM_OP_WRITE_VALUE_64, 64)
 #undef MEMORY_OPERATION
+#undef MEMORY_OPERATION_NAMED
 
 CUDA_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
   return memory_operations<rows::cuStreamBatchMemOp_v2>(stream, operations, count, count, operations, flags);
 }
 CUDA_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+  return cuStreamBatchMemOp_v2(or_per_thread(stream), count, operations, flags);
+}
+
+CUDA_EXPORT CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+  return cuStreamBatchMemOp_v2(stream, count, operations, flags);
+}
+CUDA_EXPORT CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
   return cuStreamBatchMemOp_v2(or_per_thread(stream), count, operations, flags);
 }
 

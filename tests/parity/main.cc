@@ -28,6 +28,7 @@ constexpr Part kParts[] = {
     {"linking", linking, true},
     {"virtual_memory", virtual_memory, true},
     {"memory_pools", memory_pools, true},
+    {"small_calls", small_calls, true},
     {"destroyed_things", destroyed_things, false},
     {"sticky_errors", sticky_errors, true},
 };

@@ -42,6 +42,7 @@ void libraries();
 void linking();
 void virtual_memory();
 void memory_pools();
+void small_calls();
 void destroyed_things();
 void sticky_errors();
 

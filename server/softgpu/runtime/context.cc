@@ -269,6 +269,22 @@ void Context::push_last(Stream& stream, std::vector<Ref<Op>>& ops) {
   }
 }
 
+bool Context::spoil_captures() {
+  std::vector<Ref<Stream>> capturing;
+  {
+    std::lock_guard guard(order_mutex_);
+    for (const Ref<Stream>& stream : streams_) {
+      if (stream->capturing()) capturing.push_back(stream);
+    }
+  }
+  if (capturing.empty()) return false;
+  std::lock_guard guard(graph_mutex());
+  for (const Ref<Stream>& stream : capturing) {
+    if (const Ref<Capture> capture = stream->capture()) capture->invalid = true;
+  }
+  return true;
+}
+
 void Context::collect_all(std::vector<Ref<Op>>& ops) {
   if (legacy_) push_last(*legacy_, ops);
   for (const Ref<Stream>& stream : streams_) push_last(*stream, ops);

@@ -86,6 +86,8 @@ class Context final : public Object {
   CUresult synchronize();
   CUresult synchronize(Stream& stream);
   bool idle(Stream& stream);
+  // A call that no capture of the context's streams survives; false: there is none.
+  bool spoil_captures();
   // What kernels printed so far, to stdout.
   static void write_device_output();
   static void write_assertions();  // to stderr

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "protocol/cuda/cuda_header.h"
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/op.h"
 
@@ -26,12 +27,17 @@ class Stream final : public Object {
 
   Context& context() const { return *context_; }
   unsigned flags() const { return flags_; }  // CU_STREAM_*
-  int priority() const { return priority_; }
+  int priority() const { return priority_.load(std::memory_order_relaxed); }
   bool legacy() const { return legacy_; }
   // Synchronises with the legacy default stream.
   bool blocking() const { return blocking_; }
   uint64_t id() const { return id_; }
   uint64_t handle = 0;  // set once, before the stream is shown to anyone; 0: a default stream
+
+  // --- Attributes (stream_attributes.cc): kept and given back; nothing here acts on them ---
+  CUresult attribute(CUstreamAttrID attribute, CUstreamAttrValue* value) const;
+  CUresult set_attribute(CUstreamAttrID attribute, const CUstreamAttrValue& value);
+  void copy_attributes(const Stream& source);
 
   // --- Stream capture ---
   bool capturing() const { return capturing_.load(std::memory_order_acquire); }
@@ -42,8 +48,16 @@ class Stream final : public Object {
  private:
   friend class Context;
   const Ref<Context> context_;
+  struct Attributes {
+    CUaccessPolicyWindow window{};
+    CUsynchronizationPolicy synchronization = CU_SYNC_POLICY_AUTO;
+    uint8_t default_domain = 0, remote_domain = 0;  // where their memory operations are ordered
+    int domain = 0;
+  };
   const unsigned flags_;
-  const int priority_;
+  std::atomic<int> priority_;
+  mutable std::mutex attributes_mutex_;
+  Attributes attributes_;
   const bool legacy_;
   const bool blocking_;
   const uint64_t id_;

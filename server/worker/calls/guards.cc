@@ -219,6 +219,14 @@ CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operat
   return result != CUDA_SUCCESS ? result : REAL(cuStreamBatchMemOp_v2)(stream, count, operations, flags);
 }
 
+CUresult set_stream_attribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+  if (value && attribute == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW) {
+    const CUaccessPolicyWindow& window = value->accessPolicyWindow;
+    if (window.num_bytes != 0 && !owns(reinterpret_cast<CUdeviceptr>(window.base_ptr), window.num_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return REAL(cuStreamSetAttribute)(stream, attribute, value);
+}
+
 bool may_create_stream() {
   return t_executor->start.usage.allows(&quota::Account::streams, t_executor->counters.streams.load(std::memory_order_relaxed));
 }
@@ -286,6 +294,7 @@ const Wrapper kWrappers[] = {
     WRAP(cuStreamWriteValue32_v2, write_value32),
     WRAP(cuStreamWriteValue64_v2, write_value64),
     WRAP(cuStreamBatchMemOp_v2, batch),
+    WRAP(cuStreamSetAttribute, set_stream_attribute),
     WRAP(cuStreamCreate, create_stream),
     WRAP(cuStreamCreateWithPriority, create_stream_with_priority),
     WRAP(cuStreamDestroy_v2, destroy_stream),

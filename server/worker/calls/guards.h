@@ -15,7 +15,7 @@
   X(cuMemGetAllocationGranularity) X(cuCtxSetLimit) X(cuStreamCreate) X(cuStreamCreateWithPriority)                \
   X(cuStreamDestroy_v2) X(cuStreamQuery) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2)                       \
   X(cuStreamWriteValue32_v2) X(cuStreamWriteValue64_v2) X(cuStreamBatchMemOp_v2) X(cuEventDestroy_v2)              \
-  X(cuEventQuery) X(cuMemGetInfo_v2)
+  X(cuEventQuery) X(cuMemGetInfo_v2) X(cuStreamSetAttribute)
 
 namespace gpupool::worker {
 class DeviceMemory;

@@ -1,5 +1,6 @@
 // Contexts: creation, the calling thread's stack, settings and synchronisation.
 #include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/graph.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
@@ -39,6 +40,7 @@ namespace gpupool::softgpu::api {
 CUresult record_behind_all(Context& context, Event& event) {
   if (&event.context().root() != &context.root()) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = context.check(); result != CUDA_SUCCESS) return result;
+  if (context.spoil_captures()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const Ref<EventOp> op = make_ref<EventOp>();
   const CUresult result = context.enqueue_behind_all(op, false);
   if (result == CUDA_SUCCESS) event.set_record(op);
@@ -47,6 +49,15 @@ CUresult record_behind_all(Context& context, Event& event) {
 
 CUresult all_wait_for(Context& context, Event& event) {
   if (const CUresult result = context.check(); result != CUDA_SUCCESS) return result;
+  if (context.spoil_captures()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (event.captured()) {
+    std::lock_guard guard(graph_mutex());
+    const Ref<Capture> capture = event.capture();
+    if (capture && !capture->ended) {
+      capture->invalid = true;
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+  }
   const Ref<EventOp> record = event.record();
   if (!record || record->done()) return CUDA_SUCCESS;
   const Ref<MarkerOp> marker = make_ref<MarkerOp>();
@@ -194,7 +205,9 @@ CUDA_EXPORT CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version)
 }
 
 CUDA_EXPORT CUresult cuCtxSynchronize() {
-  return call_in_context([](Context& context) { return context.synchronize(); });
+  return call_in_context([](Context& context) {
+    return context.spoil_captures() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : context.synchronize();
+  });
 }
 
 #if CUDA_VERSION >= 13000
@@ -203,7 +216,8 @@ CUDA_EXPORT CUresult cuCtxSynchronize_v2(CUcontext handle) {
     const Ref<Context> context = find_context(handle);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     const CUresult result = context->check();
-    return result != CUDA_SUCCESS ? result : context->synchronize();
+    if (result != CUDA_SUCCESS) return result;
+    return context->spoil_captures() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : context->synchronize();
   });
 }
 #endif

@@ -221,21 +221,24 @@ CUDA_EXPORT CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address
   });
 }
 
-// Hints about caches and queues: remembered nowhere, since nothing would act on them.
-CUDA_EXPORT CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID, const CUstreamAttrValue* value) {
-  return call_on_stream(handle,
-                        [&](Stream&) { return value == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; });
+CUDA_EXPORT CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+  return call_on_stream(handle, [&](Stream& stream) {
+    return value == nullptr ? CUDA_ERROR_INVALID_VALUE : stream.set_attribute(attribute, *value);
+  });
 }
 
-CUDA_EXPORT CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID, CUstreamAttrValue* value) {
-  return call_about_stream(handle, [&](Stream&) {
-    if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *value = CUstreamAttrValue{};
-    return CUDA_SUCCESS;
+CUDA_EXPORT CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue* value) {
+  return call_about_stream(handle, [&](Stream& stream) {
+    return value == nullptr ? CUDA_ERROR_INVALID_VALUE : stream.attribute(attribute, value);
   });
 }
 
 CUDA_EXPORT CUresult cuStreamCopyAttributes(CUstream destination, CUstream source) {
-  return call_on_stream(
-      destination, [&](Stream&) { return call_about_stream(source, [](Stream&) { return CUDA_SUCCESS; }); });
+  return call_on_stream(destination, [&](Stream& to) {
+    return call_about_stream(source, [&](Stream& from) {
+      if (&from.context() != &to.context()) return CUDA_ERROR_INVALID_VALUE;
+      to.copy_attributes(from);
+      return CUDA_SUCCESS;
+    });
+  });
 }

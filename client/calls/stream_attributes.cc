@@ -1,0 +1,43 @@
+// Attributes of streams: the server keeps them. A stream's priority is remembered here too, where it is asked for.
+#include "client/stream.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace {
+
+// Null: a special stream, whose priority nobody set.
+Stream* known(CUstream stream) { return handles().find_as<Stream>(Kind::stream, cuda::handle_bits(stream)); }
+
+CUresult set(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+  const CUresult result = rows::cuStreamSetAttribute::forward(stream, attribute, value);
+  if (result != CUDA_SUCCESS || attribute != CU_LAUNCH_ATTRIBUTE_PRIORITY) return result;
+  Stream* const about = known(stream);
+  const auto* const context = about ? handles().find_as<Context>(Kind::context, about->context) : nullptr;
+  if (context) about->priority = clamp_priority(*context->device, value->priority);
+  return result;
+}
+
+CUresult copy(CUstream to, CUstream from) {
+  const CUresult result = rows::cuStreamCopyAttributes::forward(to, from);
+  if (result != CUDA_SUCCESS) return result;
+  Stream* const target = known(to);
+  const Stream* const source = known(from);
+  if (target) target->priority = source ? source->priority.load() : 0;
+  return result;
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+  return set(stream, attribute, value);
+}
+CUDA_EXPORT CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+  return set(or_per_thread(stream), attribute, value);
+}
+
+CUDA_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from) { return copy(to, from); }
+CUDA_EXPORT CUresult cuStreamCopyAttributes_ptsz(CUstream to, CUstream from) {
+  return copy(or_per_thread(to), or_per_thread(from));
+}

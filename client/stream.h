@@ -1,0 +1,18 @@
+// What the client remembers of a stream that it made. Any thread.
+#pragma once
+#include <atomic>
+
+#include "client/call.h"
+
+namespace gpupool::client {
+
+struct Stream : Object {
+  unsigned flags = 0;
+  std::atomic<int> priority{0};
+  unsigned long long id = 0;
+};
+
+// As CUDA does it; lower is more urgent.
+int clamp_priority(const Device& device, int priority);
+
+}  // namespace gpupool::client
