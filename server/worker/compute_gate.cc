@@ -15,12 +15,7 @@ constexpr size_t kPiecesAlone = 64;      // not seen done; beyond them pieces ge
 constexpr uint64_t kWorks = 64;          // of one piece, where others may wait
 constexpr double kPiece = 0.5e6;         // nanoseconds, likewise
 constexpr double kAhead = 2e6;           // nanoseconds of work on the device, likewise
-constexpr double kHandOver = 0.25e6;     // nanoseconds of work left: a turn given up now reaches the next session when that is done
-constexpr nanoseconds kLinger = 200us;   // the next command of a program that waits after each comes within this
 constexpr nanoseconds kStartGrace = 2ms; // work that has not begun by then waits for something else
-constexpr nanoseconds kLook = 1ms;       // at work that has not begun
-constexpr nanoseconds kAskAgain = 100ms;
-constexpr nanoseconds kLongest = 1s;     // between two looks; and for work to end before more is let past it
 constexpr std::chrono::microseconds kReapAlone{20'000};
 
 void add(std::atomic<uint64_t>& counter, double nanoseconds) { quota::count(counter, static_cast<uint64_t>(std::max(0.0, nanoseconds))); }
@@ -294,124 +289,6 @@ double ComputeGate::charge(ComputeLane& lane, const ComputePiece& piece) {
   }
   lane.events->give(std::exchange(latest->second, piece.end));
   return std::min(nanoseconds, after * 1e6);
-}
-
-void ComputeGate::watch(const std::shared_ptr<ComputeLane>& lane) {
-  lane->watched = waits_.submit(lane->context, [this, lane] { run_waiter(lane); });
-}
-
-void ComputeGate::run_waiter(const std::shared_ptr<ComputeLane>& lane) {
-  make_current(api_, lane->context);
-  {
-    Lock lock(mutex_);
-    while (!stopped_ && !lane->pieces.empty() && !TurnWord{lane->gpu.turn->load(std::memory_order_relaxed)}.free()) {
-      const CUevent oldest = lane->pieces.front().end;
-      lock.unlock();
-      api_.cuEventSynchronize(oldest);
-      lock.lock();
-      do {
-        pop(*lane);
-      } while (!lane->pieces.empty() && api_.cuEventQuery(lane->pieces.front().end) != CUDA_ERROR_NOT_READY);
-      if (settle(lane->gpu) < kLongest) quota::ring_bell((*page_)->bell);
-      changed_.notify_all();
-    }
-    lane->watched = false;
-  }
-  make_current(api_, nullptr);
-}
-
-// Looks at what has changed on either side, and gives the turn up where it is time. When to look again at the latest.
-nanoseconds ComputeGate::settle(ComputeGpu& gpu) {
-  const auto now = Clock::now();
-  const TurnWord word{gpu.turn->load(std::memory_order_acquire)};
-  bool unwatched = false;
-  for (const auto& lane : gpu.lanes) {
-    reap(*lane);
-    if (word.free() || lane->pieces.empty() || lane->watched || lane->leaving || stopped_) continue;
-    watch(lane);
-    unwatched |= !lane->watched;
-  }
-  std::erase_if(gpu.lanes, [](const auto& lane) { return lane->orphan && lane->pieces.empty() && !lane->open; });
-  if (word.closed() && std::exchange(gpu.held, false)) {  // taken
-    for (const auto& lane : gpu.lanes) lane->strays = lane->pieces.size();
-  }
-  if (!word.closed()) gpu.held = true;
-  if (!word.yield() && !(word.open() && word.wanted())) {
-    gpu.idle_since = {};
-    return unwatched ? kLook : kLongest;
-  }
-  if (const double flying = in_flight(gpu, now); flying > 0) {
-    gpu.idle_since = {};
-    const bool begun = std::all_of(gpu.lanes.begin(), gpu.lanes.end(), [](const auto& lane) { return lane->pieces.empty() || lane->front_started; });
-    if (!begun || unwatched) return kLook;
-    if (!word.yield()) return kLongest;
-    if (flying > kHandOver) return std::min(kLongest, nanoseconds(static_cast<int64_t>(flying - kHandOver)));
-    if (almost_done(gpu, flying)) give_up(gpu);
-    return kLongest;
-  }
-  if (gpu.idle_since == Clock::time_point{}) gpu.idle_since = now;
-  const nanoseconds idle = now - gpu.idle_since;
-  if (word.open() && idle < kLinger) return kLinger - idle;
-  give_up(gpu);
-  return kLongest;
-}
-
-nanoseconds ComputeGate::settle_all() {
-  nanoseconds next = kLongest;
-  for (const auto& gpu : gpus_) next = std::min(next, settle(*gpu));
-  return next;
-}
-
-void ComputeGate::give_up(ComputeGpu& gpu) {
-  (*page_)->wants_turn[gpu.index].store(gpu.executor_waits && !stopped_ ? 1 : 0);
-  uint32_t word = gpu.turn->load();
-  if (!TurnWord{word}.closed() && gpu.turn->compare_exchange_strong(word, TurnWord{word}.given_up().word)) gpu.held = false;
-  ring_();
-}
-
-void ComputeGate::ask(ComputeGpu& gpu) {
-  (*page_)->wants_turn[gpu.index].store(1);
-  ring_();
-}
-
-void ComputeGate::run_watcher() {
-  Lock lock(mutex_);
-  while (!stopped_) {
-    const uint32_t seen = (*page_)->bell.load();
-    const auto next = settle_all();
-    changed_.notify_all();
-    const bool shared = std::any_of(gpus_.begin(), gpus_.end(), [](const auto& gpu) { return !TurnWord{gpu->turn->load()}.free(); });
-    if (shared) attention_.store(true);
-    lock.unlock();
-    quota::wait_bell((*page_)->bell, seen, next);
-    lock.lock();
-  }
-}
-
-void ComputeGate::goes_away(ComputeLane& lane) {
-  {
-    const Lock lock(mutex_);
-    if (lane.away++ == 0) lane.away_since = Clock::now();
-  }
-  changed_.notify_all();
-  quota::ring_bell((*page_)->bell);
-}
-
-void ComputeGate::comes_back(ComputeLane& lane, bool only) {
-  ComputeGpu& gpu = lane.gpu;
-  Lock lock(mutex_);
-  for (Clock::time_point asked{}; !stopped_ && !lane.leaving;) {
-    const TurnWord word{gpu.turn->load(std::memory_order_acquire)};
-    if (word.open()) break;
-    if (word.closed() && Clock::now() - asked > kAskAgain) {
-      asked = Clock::now();
-      ask(gpu);
-    }
-    changed_.wait_for(lock, kAskAgain);
-  }
-  if (only) lane.away_nanoseconds += static_cast<double>(nanoseconds(Clock::now() - lane.away_since).count());
-  if (--lane.away != 0) lane.away_since = Clock::now();
-  gpu.idle_since = {};
 }
 
 void ComputeGate::departing(StreamState& stream) {

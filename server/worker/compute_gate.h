@@ -83,6 +83,9 @@ class ComputeGate {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  static constexpr double kHandOver = 0.25e6;  // nanoseconds of work left: a turn given up now reaches the next session when that is done
+  static constexpr std::chrono::nanoseconds kAskAgain{100'000'000};
+  static constexpr std::chrono::nanoseconds kLongest{1'000'000'000};  // between two looks; and for work to end before more is let past it
 
   bool enter(StreamState& stream, WorkKind kind);
   void left(ComputeLane& lane);

@@ -1,0 +1,150 @@
+// Copies from device to device: of one server or of two, programs must not see a difference.
+#include <cstring>
+
+#include "tests/e2e/apps/side.h"
+
+using namespace app;
+
+SCENARIO(copies_between_devices) {
+  constexpr size_t kMost = (size_t{9} << 20) + 4099;
+  const Side a(0, kMost + 64), b(1, kMost + 64);
+  const CUdeviceptr from = a.memory, to = b.memory;
+  for (const size_t bytes : {size_t{1}, size_t{4096}, (size_t{1} << 20) + 3, kMost}) {
+    const auto data = pattern(bytes, static_cast<uint32_t>(bytes));
+    const auto other = pattern(bytes, static_cast<uint32_t>(bytes) + 1);
+    a.use();
+    put(from, data);
+    OK(cuMemcpyDtoD(to, from, bytes));
+    expect_at(to, data);
+    put(to, other);  // of the other device, from this context
+    expect_at(to, other);
+    OK(cuMemcpyDtoD(from, to, bytes));
+    expect_at(from, other);
+    OK(cuMemcpy(to, reinterpret_cast<uintptr_t>(data.data()), bytes));
+    OK(cuMemcpy(from, to, bytes));
+    expect_at(from, data);
+    b.use();
+    OK(cuMemcpyPeer(from + 7, a.device.context, to, b.device.context, bytes));
+    expect_at(from + 7, data);
+    put(to, other);
+    for (const Side* side : {&a, &b}) {
+      side->use();
+      OK(cuMemcpyDtoDAsync(from, to, bytes, side->stream));
+      OK(cuMemsetD8Async(to, 0x11, bytes, side->stream));  // in the stream's order, also on the other device
+      OK(cuMemcpyDtoDAsync(to, from, bytes, side->stream));
+      OK(cuMemcpyPeerAsync(from + 5, a.device.context, to, b.device.context, bytes, side->stream));
+      OK(cuStreamSynchronize(side->stream));
+      expect_at(to, other);
+      expect_at(from + 5, other);
+    }
+  }
+  // On one device, from the other's context and stream.
+  constexpr size_t kPart = 100'000, kPitch = 1000;
+  const auto part = pattern(kPart, 9);
+  a.use();
+  put(to, part);
+  OK(cuMemcpyDtoD(to + 2 * kPart, to, kPart));
+  OK(cuMemcpyPeer(to + 4 * kPart, b.device.context, to + 2 * kPart, b.device.context, kPart));
+  OK(cuMemsetD8Async(to, 0x22, kPart, a.stream));
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = to + 4 * kPart;
+  rows.dstDevice = to;
+  rows.srcPitch = rows.dstPitch = kPitch;
+  rows.WidthInBytes = kPitch - 1;
+  rows.Height = kPart / kPitch;
+  OK(cuMemcpy2DAsync(&rows, a.stream));
+  OK(cuStreamSynchronize(a.stream));
+  expect_at(to + 4 * kPart, part);
+  auto expected = part;
+  for (size_t at = kPitch - 1; at < kPart; at += kPitch) expected[at] = 0x22;
+  expect_at(to, expected);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(to, from, kMost + 4096));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoDAsync(to, from, kMost + 4096, b.stream));
+}
+
+// Back and forth, as often as it is told; looks at little of it, so that the program itself moves little.
+SCENARIO(large_copies_between_devices) {
+  constexpr size_t kBytes = size_t{16} << 20, kLooked = 4096;
+  const int rounds = std::stoi(arguments.at(0));
+  const Side a(0, kBytes), b(1, kBytes);
+  a.use();
+  const auto data = pattern(kBytes, 5);
+  put(a.memory, data);
+  for (int round = 0; round < rounds; ++round) {
+    OK(cuMemsetD8Async(b.memory, static_cast<unsigned char>(round), kBytes, b.stream));
+    OK(cuStreamSynchronize(b.stream));
+    OK(cuMemcpyPeerAsync(b.memory, b.device.context, a.memory, a.device.context, kBytes, a.stream));
+    OK(cuMemsetD8Async(a.memory, 0xcc, kBytes, a.stream));
+    OK(cuMemcpyPeerAsync(a.memory, a.device.context, b.memory, b.device.context, kBytes, a.stream));
+    OK(cuStreamSynchronize(a.stream));
+    for (const size_t at : {size_t{0}, kBytes / 2 + 777, kBytes - kLooked}) {
+      const auto there = download<uint8_t>(a.memory + at, kLooked);
+      EXPECT(std::memcmp(there.data(), data.data() + at, kLooked) == 0);
+    }
+    if (round == 0) {
+      std::printf("copying\n");
+      std::fflush(stdout);
+    }
+  }
+  EXPECT(download<uint8_t>(b.memory, kBytes) == data);
+}
+
+SCENARIO(boxes_between_devices) {
+  constexpr size_t kPitch = 4096, kRows = 1500, kDepth = 3, kSlice = kPitch * kRows;
+  const Side a(0, kSlice * kDepth), b(1, kSlice * kDepth);
+  const auto data = pattern(kSlice * kDepth, 3);
+  put(b.memory, std::vector<uint8_t>(kSlice * kDepth, 0xee));
+  put(a.memory, data);
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = a.memory;
+  rows.srcPitch = kPitch;
+  rows.srcXInBytes = 16;
+  rows.srcY = 2;
+  rows.dstDevice = b.memory;
+  rows.dstPitch = 3000;
+  rows.dstY = 1;
+  rows.WidthInBytes = 2999;
+  rows.Height = 1400;
+  OK(cuMemcpy2DAsync(&rows, b.stream));
+  OK(cuStreamSynchronize(b.stream));
+  auto seen = download<uint8_t>(b.memory, 3000 * 1500);
+  for (size_t y = 0; y < rows.Height; ++y) {
+    EXPECT(std::memcmp(&seen[(y + 1) * 3000], &data[(y + 2) * kPitch + 16], rows.WidthInBytes) == 0);
+    EXPECT(seen[(y + 1) * 3000 + 2999] == 0xee);
+  }
+  CUDA_MEMCPY3D box{};
+  box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.srcDevice = a.memory;
+  box.srcPitch = kPitch;
+  box.srcHeight = kRows;
+  box.dstDevice = b.memory;
+  box.dstPitch = kPitch;
+  box.dstHeight = kRows;
+  box.WidthInBytes = 100;
+  box.Height = 50;
+  box.Depth = kDepth;
+  OK(cuMemcpy3D(&box));
+  seen = download<uint8_t>(b.memory, kSlice * kDepth);
+  for (size_t z = 0; z < kDepth; ++z) {
+    for (size_t y = 0; y < box.Height; ++y) {
+      EXPECT(std::memcmp(&seen[z * kSlice + y * kPitch], &data[z * kSlice + y * kPitch], 100) == 0);
+    }
+  }
+  // Between the host and the device that the stream is not of.
+  std::vector<uint8_t> host(2000 * 700, 0);
+  CUDA_MEMCPY2D back{};
+  back.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  back.srcDevice = a.memory;
+  back.srcPitch = kPitch;
+  back.dstMemoryType = CU_MEMORYTYPE_HOST;
+  back.dstHost = host.data();
+  back.dstPitch = 2000;
+  back.WidthInBytes = 1999;
+  back.Height = 700;
+  b.use();
+  OK(cuMemcpy2DAsync(&back, b.stream));
+  OK(cuStreamSynchronize(b.stream));
+  for (size_t y = 0; y < back.Height; ++y) EXPECT(std::memcmp(&host[y * 2000], &data[y * kPitch], 1999) == 0);
+}

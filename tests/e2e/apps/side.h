@@ -1,0 +1,26 @@
+// One of two devices that a program uses at once.
+#pragma once
+#include "tests/e2e/apps/scenario.h"
+
+namespace app {
+
+// Devices 0 and 1, each with its primary context, kernels, a stream and memory.
+struct Side {
+  explicit Side(int ordinal, size_t bytes = 0) : device(ordinal) {
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (bytes) OK(cuMemAlloc(&memory, bytes));
+  }
+  void use() const { OK(cuCtxSetCurrent(device.context)); }
+  Device device;
+  Kernels kernels;
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0;
+};
+
+inline void expect_at(CUdeviceptr address, const std::vector<uint8_t>& expected) {
+  EXPECT(download<uint8_t>(address, expected.size()) == expected);
+}
+
+inline void put(CUdeviceptr address, const std::vector<uint8_t>& bytes) { OK(cuMemcpyHtoD(address, bytes.data(), bytes.size())); }
+
+}  // namespace app
