@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
+#include <thread>
 
 #include "client/calls/host_function.h"
 #include "client/lease/file.h"
@@ -56,6 +58,20 @@ Result<std::vector<LeasedServer>> find_servers(std::string text) {
   return servers;
 }
 
+// A leased host is there, or the scheduler would not have given it away: what it does not answer at once is asked again, as long as
+// connecting may take.
+Result<std::unique_ptr<Session>> open_session(const Settings& settings, const transport::Endpoint& endpoint, bool leased) {
+  const auto end = std::chrono::steady_clock::now() + settings.connect_timeout;
+  for (auto pause = std::chrono::milliseconds(50);; pause *= 2) {
+    auto session = Session::open(settings, endpoint);
+    const bool passes = !session && (session.error().code == ErrorCode::unavailable || session.error().code == ErrorCode::lost ||
+                                     session.error().code == ErrorCode::closed);
+    if (!leased || !passes || std::chrono::steady_clock::now() + pause > end) return session;
+    explain("%s; trying again", session.error().message.c_str());
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 // Sessions with all servers, or none: a GPU that the user has listed is missed.
 bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sessions) {
   const auto servers = find_servers(text);
@@ -71,7 +87,7 @@ bool open_sessions(const char* text, std::vector<std::unique_ptr<Session>>& sess
   for (const auto& [endpoint, token] : *servers) {
     settings.server = endpoint.text();
     if (!token.empty()) settings.token = token;
-    auto session = Session::open(settings, endpoint);
+    auto session = open_session(settings, endpoint, !token.empty());
     if (!session) {
       complain("cannot use the server %s: %s", settings.server.c_str(), session.error().message.c_str());
       return false;

@@ -282,11 +282,9 @@ bool Chaos::cut_link() {
   if (!host) return false;
   const int64_t time = time_between(kShortFrom, kShortTo);
   not_calm(*host, time_of_day() + time);
-  troubles_.begin(kCables, time_of_day());
   host->set_link(false);
   later(time, [this, host, starts = host->starts()] {
     if (host->is_on() && host->starts() == starts) host->set_link(true);
-    troubles_.end(kCables, time_of_day());
   });
   return true;
 }
@@ -316,11 +314,9 @@ bool Chaos::cut_between() {
     if (other->is_on() && other->starts() == starts.second) other->lose_packets_to(*one, lose);
   };
   for (const Host* const host : {one, other}) not_calm(*host, time_of_day() + time);
-  troubles_.begin(kCables, time_of_day());
   set(true);
   later(time, [this, set] {
     set(false);
-    troubles_.end(kCables, time_of_day());
   });
   return true;
 }
@@ -331,11 +327,9 @@ bool Chaos::cut_one_way() {
   if (!one || one == other) return false;
   const int64_t time = time_between(kShortFrom, kShortTo);
   for (const Host* const host : {one, other}) not_calm(*host, time_of_day() + time);
-  troubles_.begin(kCables, time_of_day());
   one->lose_packets_to(*other, true);
   later(time, [this, one, other, starts = one->starts()] {
     if (one->is_on() && one->starts() == starts) one->lose_packets_to(*other, false);
-    troubles_.end(kCables, time_of_day());
   });
   return true;
 }

@@ -115,8 +115,6 @@ std::optional<std::string> Jobs::fault_of(const Job& job, const Troubles& troubl
   for (const auto& session : ledger_.sessions()) excused = excused || (session.lease == job.lease && troubles.of_worker(session.node, session.worker));
   // Whoever asks while there is no scheduler waits ten seconds for one.
   excused = excused || (has(job.output, "no scheduler can be reached") && troubles.of_host(kSchedulers, job.started, job.ended));
-  // A cut of a moment breaks no connection, but whoever makes one in it is told that there is no way.
-  excused = excused || (has(job.output, "No route to host") && troubles.of_host(kCables, job.started, job.ended));
   if (excused) return ++tally_.excused, std::nullopt;
   if (job.may_be_preempted && has(job.output, "of a higher priority")) return ++tally_.preempted, std::nullopt;
   return "nothing was done to it";

@@ -14,7 +14,6 @@ namespace gpupool::testing {
 
 inline const std::string kSchedulers = "the schedulers";  // as a machine in Troubles
 
-inline const std::string kCables = "the cables";          // likewise: cut for a moment
 
 // When something was done to a machine that programs there, or with a lease there, may fail of.
 class Troubles {

@@ -2,7 +2,9 @@
 #include "protocol/cuda/handles.h"
 #include "tests/e2e/shared_pool.h"
 #include "tests/support/catch.h"
+#include "tests/support/etcd.h"
 #include "tests/support/lease_maker.h"
+#include "tests/support/proxy.h"
 #include "tests/support/raw_client.h"
 
 using namespace gpupool;
@@ -51,6 +53,27 @@ TEST_CASE("a lease shows its GPUs in its order and no others") {
   }
   CHECK(has(pool.poold().log(), "tenant=physics/01787878"));
   CHECK(has(pool.poold().log(), "lease=01787878787878787878787878787878"));
+}
+
+TEST_CASE("a leased host that does not answer at once is asked again") {
+  LeaseMaker maker;
+  Pool pool(kFourDevices, maker.options());
+  TemporaryFolder folder;
+  const int port = free_port();
+  const std::string file =
+      folder.write("lease", "gpupool lease 1\ntcp://127.0.0.1:" + std::to_string(port) + " " + maker.token(maker.lease({gpus_of(pool)[2]})) + "\n");
+  Environment environment = pool.through({{"GPUPOOL", "lease:" + file}, {"GPUPOOL_LOG", "debug"}, {"GPUPOOL_BULK_CONNECTIONS", "0"}, {"GPUPOOL_CONNECT_TIMEOUT_MS", "60000"}});
+  Process app({driver_app(), "list_devices"}, environment);
+  REQUIRE(app.await_output("trying again"));
+  const Proxy host_comes(pool.poold().endpoint(), Proxy::kNever, Proxy::kNever, static_cast<uint16_t>(port));
+  const int status = app.wait(kLongPatience);
+  app.await_end_of_output();
+  INFO(app.output());
+  CHECK(status == 0);
+  // Without a lease the address may be wrong: that is said at once.
+  const Finished unleased = run_patiently({driver_app(), "list_devices"}, pool.through({{"GPUPOOL", "tcp://127.0.0.1:" + std::to_string(free_port())}, {"GPUPOOL_LOG", "debug"}}));
+  CHECK(unleased.status != 0);
+  CHECK(!has(unleased.output, "trying again"));
 }
 
 TEST_CASE("a session of a lease gets at no other GPU") {

@@ -21,8 +21,8 @@ bool pass(Connection& to, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-Proxy::Proxy(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards) {
-  auto listener = transport::listen({"tcp", "127.0.0.1", 0}, {});
+Proxy::Proxy(const transport::Endpoint& server, uint64_t cut_after, uint64_t cut_after_upwards, uint16_t port) {
+  auto listener = transport::listen({"tcp", "127.0.0.1", port}, {});
   if (!listener) throw std::runtime_error(listener.error().message);
   listener_ = std::move(*listener);
   thread_ = std::thread([this, server, cut_after, cut_after_upwards] { run(server, cut_after, cut_after_upwards); });

@@ -15,8 +15,8 @@ class Proxy {
   static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
   // Passes on to `server` the bytes of the first client that connects; hangs up on both after `cut_after` bytes from the
-  // server, or `cut_after_upwards` bytes from the client.
-  explicit Proxy(const transport::Endpoint& server, uint64_t cut_after = kNever, uint64_t cut_after_upwards = kNever);
+  // server, or `cut_after_upwards` bytes from the client. `port`: 0 for any.
+  explicit Proxy(const transport::Endpoint& server, uint64_t cut_after = kNever, uint64_t cut_after_upwards = kNever, uint16_t port = 0);
   ~Proxy();
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
