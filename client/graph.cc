@@ -23,11 +23,24 @@ void KernelWork::set_attributes(const std::vector<CUlaunchAttribute>& attributes
   launch.attribute_count = static_cast<uint32_t>(attributes.size());
 }
 
+namespace {
+
+// The graphs that a node owns.
+void retire_inner(const NodeWork& work) {
+  if (const auto* const child = std::get_if<ChildWork>(&work)) handles().retire(child->graph->handle);
+  if (const auto* const conditional = std::get_if<ConditionalWork>(&work)) {
+    for (const auto& body : conditional->bodies) handles().retire(body->handle);
+  }
+}
+
+}  // namespace
+
 Graph::~Graph() {
   for (const auto& node : nodes) {
-    if (auto* const child = std::get_if<ChildWork>(&node->work)) handles().retire(child->graph->handle);
+    retire_inner(node->work);
     handles().retire(node->handle);
   }
+  for (const GraphCondition& condition : conditions) handles().retire(condition.handle);
 }
 
 GraphNode* Graph::add(CUgraphNodeType type, uint64_t context, NodeWork work, const std::vector<GraphNode*>& dependencies) {
@@ -63,7 +76,7 @@ void Graph::remove(GraphNode& node) {
   for (GraphNode* const other : std::vector(node.dependencies)) disconnect(*other, node);
   for (GraphNode* const other : std::vector(node.dependents)) disconnect(node, *other);
   node.graph = nullptr;
-  if (auto* const child = std::get_if<ChildWork>(&node.work)) handles().retire(child->graph->handle);
+  retire_inner(node.work);
   handles().retire(node.handle);
   const auto place = std::find_if(nodes.begin(), nodes.end(), [&](const auto& other) { return other.get() == &node; });
   removed_.push_back(std::move(*place));
@@ -96,6 +109,10 @@ bool Graph::has_memory() const {
   return std::any_of(nodes.begin(), nodes.end(), [](const auto& node) {
     return std::holds_alternative<AllocWork>(node->work) || std::holds_alternative<FreeWork>(node->work);
   });
+}
+
+bool Graph::has_conditions() const {
+  return !conditions.empty() || std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return std::holds_alternative<ConditionalWork>(node->work); });
 }
 
 bool Graph::in_order(std::vector<GraphNode*>& order) const {

@@ -54,8 +54,22 @@ struct AllocWork {
 struct FreeWork {
   std::shared_ptr<GraphMemory> memory;
 };
+struct ConditionalWork {
+  uint64_t condition = 0;
+  uint32_t type = 0;           // CUgraphConditionalNodeType
+  std::vector<std::shared_ptr<Graph>> bodies;
+  std::vector<CUgraph> lent;   // their handles, for the program
+};
 using NodeWork = std::variant<std::monostate, KernelWork, FillWork, CopyWork, HostWork, EventWork, ChildWork, OperationsWork,
-                              AllocWork, FreeWork>;
+                              AllocWork, FreeWork, ConditionalWork>;
+
+// What kernels set and conditional nodes go by (cuGraphConditionalHandleCreate).
+struct GraphCondition {
+  uint64_t handle = 0;
+  uint64_t context = 0;
+  uint32_t initial = 0;
+  bool at_launch = false;  // every launch begins with the initial value
+};
 
 struct GraphNode {
   Graph* graph = nullptr;  // null: removed
@@ -82,11 +96,13 @@ class Graph {
   void remove(GraphNode& node);
   std::shared_ptr<Graph> clone() const;  // null: no handles are left
   bool has_memory() const;  // memory nodes
+  bool has_conditions() const;  // such a graph can be neither cloned nor a child
   // Nodes before those that depend on them; false: there is a cycle.
   bool in_order(std::vector<GraphNode*>& order) const;
 
   uint64_t handle = 0;
   std::vector<std::unique_ptr<GraphNode>> nodes;
+  std::vector<GraphCondition> conditions;
 
  private:
   std::vector<std::unique_ptr<GraphNode>> removed_;

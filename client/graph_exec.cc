@@ -1,6 +1,7 @@
 #include "client/graph_exec.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "client/calls/host_function.h"
 
@@ -16,6 +17,13 @@ Context* find_context(uint64_t handle) { return handles().find_as<Context>(Kind:
 template <class T>
 void put_body(wire::Buffer& body, const T& value) {
   wire::Writer(body).put(value);
+}
+
+// As CUDA has it.
+bool may_be_in_body(const GraphNode& node) {
+  const auto* const copy = std::get_if<CopyWork>(&node.work);
+  return std::holds_alternative<std::monostate>(node.work) || std::holds_alternative<KernelWork>(node.work) || std::holds_alternative<FillWork>(node.work) ||
+         std::holds_alternative<ConditionalWork>(node.work) || (copy && !copy->on_host());
 }
 
 bool is_empty(const Box& box) { return box.width == 0 || box.height == 0 || box.depth == 0; }
@@ -118,6 +126,10 @@ CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& sessio
   } else if (const auto* const memory = std::get_if<OperationsWork>(&node->work)) {
     result = needs(GraphNodeKind::memory_operations);
     wire::Writer(body).put_bytes(memory->operations.data(), memory->operations.size() * sizeof(CUstreamBatchMemOpParams));
+  } else if (const auto* const conditional = std::get_if<ConditionalWork>(&node->work)) {
+    result = needs(GraphNodeKind::conditional);
+    put_body(body, wire::GraphConditional{conditional->condition, conditional->type, static_cast<uint32_t>(described.bodies.size())});
+    wire::Writer(body).put_bytes(described.bodies.data(), described.bodies.size() * sizeof(uint64_t));
   }
   if (result != CUDA_SUCCESS) return result;
   writer.put(wire::GraphNode{described.kind, static_cast<uint32_t>(described.dependencies.size()), static_cast<uint32_t>(body.size()), 0,
@@ -135,16 +147,73 @@ GraphDescription::~GraphDescription() {
   forget_host_functions(callbacks);
 }
 
+uint64_t mint_graph_number(Session& session) {
+  const uint64_t handle = session.mint(Kind::graph, nullptr);
+  handles().retire(handle);
+  return handle;
+}
+
+wire::Writer GraphDescription::next_record() {
+  if (messages_.empty() || messages_.back().graph != body_ || messages_.back().bytes.size() > kMessageBytes) messages_.push_back({body_, 0, {}});
+  ++messages_.back().count;
+  return wire::Writer(messages_.back().bytes);
+}
+
+// Of the graph and of all bodies in it: kernels may set any of them.
+CUresult GraphDescription::append_conditions(const Graph& graph) {
+  for (const GraphCondition& condition : graph.conditions) {
+    const Context* const own = find_context(condition.context);
+    if (!own) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (own->session != context->session) return CUDA_ERROR_NOT_SUPPORTED;
+    wire::Buffer body;
+    put_body(body, wire::GraphCondition{condition.handle, condition.initial, condition.at_launch ? 1u : 0u});
+    auto writer = next_record();
+    writer.put(wire::GraphNode{GraphNodeKind::condition, 0, static_cast<uint32_t>(body.size()), 0, condition.context});
+    writer.put_bytes(body.data(), body.size());
+    GraphExec::Node& described = nodes.emplace_back();
+    described.type = CU_GRAPH_NODE_TYPE_EMPTY;
+    described.kind = GraphNodeKind::condition;
+    described.enabled = std::make_shared<std::atomic<bool>>(true);
+  }
+  for (const auto& node : graph.nodes) {
+    const auto* const conditional = std::get_if<ConditionalWork>(&node->work);
+    for (size_t i = 0; conditional && i < conditional->bodies.size(); ++i) {
+      if (const CUresult result = append_conditions(*conditional->bodies[i]); result != CUDA_SUCCESS) return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+// Their nodes are not among `nodes`: no call names one of an executable graph.
+CUresult GraphDescription::append_bodies() {
+  auto own = std::exchange(nodes, {});
+  CUresult result = CUDA_SUCCESS;
+  while (!bodies_.empty() && result == CUDA_SUCCESS) {
+    const auto [number, body] = bodies_.back();
+    bodies_.pop_back();
+    body_ = number;
+    nodes.clear();
+    result = append(*body, {}, nullptr);
+  }
+  body_ = 0;
+  nodes = std::move(own);
+  return result;
+}
+
 CUresult GraphDescription::append_node(const GraphNode* node, std::vector<uint32_t> dependencies) {
   if (nodes.size() >= wire::kMaxGraphNodes) return CUDA_ERROR_OUT_OF_MEMORY;
   std::sort(dependencies.begin(), dependencies.end());
   dependencies.erase(std::unique(dependencies.begin(), dependencies.end()), dependencies.end());
   if (dependencies.size() > wire::kMaxBodyBytes / 2 / sizeof(uint32_t)) return CUDA_ERROR_NOT_SUPPORTED;
-  if (messages_.empty() || messages_.back().bytes.size() > kMessageBytes) messages_.emplace_back();
+  if (body_ != 0 && node && !may_be_in_body(*node)) return CUDA_ERROR_INVALID_VALUE;
   GraphExec::Node& described = nodes.emplace_back();
   described.dependencies = std::move(dependencies);
-  wire::Writer writer(messages_.back().bytes);
-  ++messages_.back().count;
+  const auto* const conditional = node ? std::get_if<ConditionalWork>(&node->work) : nullptr;
+  for (size_t i = 0; conditional && i < conditional->bodies.size(); ++i) {
+    described.bodies.push_back(mint_graph_number(*context->session));
+    bodies_.emplace_back(described.bodies.back(), conditional->bodies[i].get());
+  }
+  auto writer = next_record();
   return write_node(writer, node, *context->session, described);
 }
 
@@ -182,18 +251,23 @@ CUresult GraphDescription::describe(const Graph& graph, Context& current) {
   std::vector<const Graph*> open{&graph};
   for (size_t i = 0; i < open.size(); ++i) {
     for (const auto& node : open[i]->nodes) {
+      if (const auto* const conditional = std::get_if<ConditionalWork>(&node->work)) {
+        for (const auto& body : conditional->bodies) open.push_back(body.get());
+      }
       if (const auto* const child = std::get_if<ChildWork>(&node->work)) open.push_back(child->graph.get());
       else if (Context* const own = node->context ? find_context(node->context) : nullptr; own && own->session != current.session) context = own;
     }
   }
   messages_.emplace_back();  // also of a graph without nodes
-  return append(graph, {}, nullptr);
+  CUresult result = append_conditions(graph);
+  if (result == CUDA_SUCCESS) result = append(graph, {}, nullptr);
+  return result == CUDA_SUCCESS ? append_bodies() : result;
 }
 
 CUresult GraphDescription::send(uint64_t handle) const {
   for (const Message& message : messages_) {
     const CUresult result = context->session->post(static_cast<uint16_t>(wire::Command::graph_nodes), context, [&](wire::Writer& writer) {
-      writer.put(wire::GraphNodes{handle, message.count, 0});
+      writer.put(wire::GraphNodes{message.graph != 0 ? message.graph : handle, message.count, 0});
       writer.put_bytes(message.bytes.data(), message.bytes.size());
     });
     if (result != CUDA_SUCCESS) return result;

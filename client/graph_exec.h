@@ -19,6 +19,7 @@ struct GraphExec : Object {
     wire::GraphNodeKind kind{};
     uint64_t node = 0;                    // handle in the program's graph, 0: none
     std::vector<uint32_t> dependencies;
+    std::vector<uint64_t> bodies;         // of conditional nodes: numbers of their graphs
     uint64_t callback = 0;                // of host functions, and of copies to or from the program's memory
     std::shared_ptr<std::atomic<bool>> enabled;
   };
@@ -51,13 +52,23 @@ struct GraphDescription {
  private:
   CUresult append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves);
   CUresult append_node(const GraphNode* node, std::vector<uint32_t> dependencies);
+  CUresult append_conditions(const Graph& graph);
+  CUresult append_bodies();
+  // Where the next record goes.
+  wire::Writer next_record();
 
   struct Message {
+    uint64_t graph = 0;  // 0: the one that is described, else a body of it
     uint32_t count = 0;
     wire::Buffer bytes;
   };
   std::vector<Message> messages_;
+  uint64_t body_ = 0;    // that is being described; 0: none
+  std::vector<std::pair<uint64_t, const Graph*>> bodies_;  // that are to be described, too
 };
+
+// A number for a graph that only one description names.
+uint64_t mint_graph_number(Session& session);
 
 // The node's record, with `dependencies`; what it has to be called for gets a number.
 CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& session, GraphExec::Node& described);

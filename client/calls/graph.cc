@@ -88,6 +88,7 @@ CUDA_EXPORT CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
   return on_graph(handle, [&](Graph& graph) -> CUresult {
     if (!clone) return CUDA_ERROR_INVALID_VALUE;
     if (graph.has_memory()) return CUDA_ERROR_NOT_SUPPORTED;  // its addresses are one graph's
+    if (graph.has_conditions()) return CUDA_ERROR_NOT_SUPPORTED;
     const auto copy = graph.clone();
     if (!copy || publish(copy) == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     *clone = graph_handle(*copy);

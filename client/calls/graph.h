@@ -52,6 +52,11 @@ CUresult make_operations_work(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeW
 // Allocates.
 CUresult make_alloc_work(CUDA_MEM_ALLOC_NODE_PARAMS* params, Context* context, NodeWork& work);
 CUresult make_free_work(CUdeviceptr address, NodeWork& work);
+#if CUDA_VERSION >= 12030
+// client/calls/graph_conditional.cc. Makes the bodies.
+CUresult make_conditional_work(const CUDA_CONDITIONAL_NODE_PARAMS& params, ConditionalWork& work);
+CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUDA_CONDITIONAL_NODE_PARAMS& params);
+#endif
 // The context that a call names; null: the current one, if any.
 CUresult context_for(CUcontext given, Context** context);
 

@@ -24,13 +24,6 @@ CUgraphNode node_of(const GraphDescription& description, uint32_t number) {
   return number < description.nodes.size() ? cuda::handle_from_bits<CUgraphNode>(description.nodes[number].node) : nullptr;
 }
 
-// A number for a graph that only this call names.
-uint64_t mint_number(Session& session) {
-  const uint64_t handle = session.mint(Kind::graph, nullptr);
-  handles().retire(handle);
-  return handle;
-}
-
 CUresult read_result(const wire::Buffer& reply, wire::GraphResult* result) {
   wire::Reader reader(reply);
   const auto read = reader.get<wire::GraphResult>();
@@ -56,7 +49,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNo
     }
     if (executables.load() >= kMostExecutables) return CUDA_ERROR_OUT_OF_MEMORY;
     session = description.context->session;
-    const uint64_t number = mint_number(*session);
+    const uint64_t number = mint_graph_number(*session);
     auto made = std::make_unique<GraphExec>();
     GraphExec& exec = *made;
     const uint64_t executable = session->mint(Kind::graph_exec, std::move(made));
@@ -174,7 +167,7 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode* blamed, C
     CUresult result = CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     if (answer.result == CU_GRAPH_EXEC_UPDATE_SUCCESS) {
       Session& session = *exec->session;
-      const uint64_t number = mint_number(session);
+      const uint64_t number = mint_graph_number(session);
       wire::Buffer reply;
       answer = {CU_GRAPH_EXEC_UPDATE_ERROR, wire::kNoGraphNode};
       result = description.send(number);

@@ -79,6 +79,10 @@ CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgr
       const auto operations = operations_of(*params);
       return cuGraphAddBatchMemOpNode(node, graph, dependencies, count, &operations);
     }
+#if CUDA_VERSION >= 12030
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      return add_conditional_node(node, graph, dependencies, count, params->conditional);
+#endif
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -162,7 +166,7 @@ const char* name_of(CUgraphNodeType type) {
       {CU_GRAPH_NODE_TYPE_KERNEL, "KERNEL"}, {CU_GRAPH_NODE_TYPE_MEMCPY, "MEMCPY"}, {CU_GRAPH_NODE_TYPE_MEMSET, "MEMSET"},
       {CU_GRAPH_NODE_TYPE_HOST, "HOST"}, {CU_GRAPH_NODE_TYPE_GRAPH, "GRAPH"}, {CU_GRAPH_NODE_TYPE_EMPTY, "EMPTY"},
       {CU_GRAPH_NODE_TYPE_WAIT_EVENT, "EVENT_WAIT"}, {CU_GRAPH_NODE_TYPE_EVENT_RECORD, "EVENT_RECORD"},
-      {CU_GRAPH_NODE_TYPE_MEM_ALLOC, "MEM_ALLOC"}, {CU_GRAPH_NODE_TYPE_MEM_FREE, "MEM_FREE"}, {CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, "BATCH_MEM_OP"}};
+      {CU_GRAPH_NODE_TYPE_MEM_ALLOC, "MEM_ALLOC"}, {CU_GRAPH_NODE_TYPE_MEM_FREE, "MEM_FREE"}, {CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, "BATCH_MEM_OP"}, {13, "CONDITIONAL"}};
   const auto found = kNames.find(type);
   return found == kNames.end() ? "OTHER" : found->second;
 }
@@ -177,6 +181,9 @@ void print(std::ofstream& out, const Graph& graph) {
     out << "\"];\n";
     for (const GraphNode* const dependent : node->dependents) out << "  n" << node->handle << " -> n" << dependent->handle << ";\n";
     if (const auto* const child = std::get_if<ChildWork>(&node->work)) print(out, *child->graph);
+    if (const auto* const conditional = std::get_if<ConditionalWork>(&node->work)) {
+      for (const auto& body : conditional->bodies) print(out, *body);
+    }
   }
 }
 

@@ -180,7 +180,7 @@ CUresult get(CUgraphNode handle, CUgraphNodeType type, T* out, Read&& read) {
 CUresult make_child(CUgraph handle, const Graph* parent, NodeWork& work) {
   const Graph* const child = find_graph(handle);
   if (!child || child == parent) return CUDA_ERROR_INVALID_VALUE;
-  if (child->has_memory()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (child->has_memory() || child->has_conditions()) return CUDA_ERROR_NOT_SUPPORTED;
   auto copy = child->clone();
   if (!copy || publish(copy) == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   work = ChildWork{std::move(copy)};
@@ -211,6 +211,17 @@ CUDA_EXPORT CUresult cuGraphAddEmptyNode(NODE_ARGUMENTS) {
 CUDA_EXPORT CUresult cuGraphAddChildGraphNode(NODE_ARGUMENTS, CUgraph child) {
   return add(NODE, CU_GRAPH_NODE_TYPE_GRAPH, nullptr, [&](Context*, NodeWork& work) { return make_child(child, find_graph(graph), work); });
 }
+#if CUDA_VERSION >= 12030
+CUresult gpupool::client::add_conditional_node(NODE_ARGUMENTS, CUDA_CONDITIONAL_NODE_PARAMS& params) {
+  return add(NODE, CU_GRAPH_NODE_TYPE_CONDITIONAL, params.ctx, [&](Context*, NodeWork& work) {
+    ConditionalWork made;
+    const CUresult result = make_conditional_work(params, made);
+    params.phGraph_out = made.lent.data();  // where it stays
+    work = std::move(made);
+    return result;
+  });
+}
+#endif
 CUDA_EXPORT CUresult cuGraphAddEventRecordNode(NODE_ARGUMENTS, CUevent event) {
   return add(NODE, CU_GRAPH_NODE_TYPE_EVENT_RECORD, nullptr, [&](Context*, NodeWork& work) { return make_event_work(event, work); });
 }

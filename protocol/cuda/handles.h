@@ -23,6 +23,7 @@ enum class Kind : uint8_t {
   graph_node = 12,
   upload = 13,     // not CUDA's: a module image on its way
   linker = 14,
+  graph_condition = 15,
 };
 
 constexpr uint64_t make_handle(Kind kind, uint32_t generation, uint32_t index) {

@@ -306,6 +306,8 @@ enum class GraphNodeKind : uint32_t {
   event_record = 5,       // GraphEvent
   event_wait = 6,         // GraphEvent
   memory_operations = 7,  // CUstreamBatchMemOpParams, as many as there are
+  condition = 8,          // GraphCondition; before all that name it, in the graph that is instantiated. Does nothing in a launch
+  conditional = 9,        // GraphConditional, then as many handles of graphs (u64) as it has bodies, to which graph_nodes adds
 };
 constexpr uint64_t kMaxGraphNodes = 1u << 20;  // of one session, in all of its graphs
 struct GraphNode {
@@ -336,6 +338,19 @@ struct GraphHost {
 struct GraphEvent {
   uint64_t event;
 };
+// What cudaGraphSetConditional sets. Kernels' parameters have `handle` where the device's is to be.
+struct GraphCondition {
+  uint64_t handle;
+  uint32_t initial;
+  uint32_t at_launch;     // 0 or 1: it has the initial value at the beginning of each launch
+};
+// A body has kernels, fills, copies within the device, conditionals and empty nodes; it ends with the graph that it is in.
+struct GraphConditional {
+  uint64_t condition;
+  uint32_t type;          // CUgraphConditionalNodeType
+  uint32_t bodies;
+};
+constexpr uint32_t kMaxGraphBodies = 1u << 12;  // of one node
 // instantiate_graph makes an executable graph of a graph, which it takes over; update_graph gives it the work of another graph of
 // the same shape, which is gone then. Both reply with a GraphResult, also when the result is an error.
 struct InstantiateGraph {
@@ -401,6 +416,8 @@ GPUPOOL_BODY(GraphFill, 40);
 GPUPOOL_BODY(GraphCopy, 72);
 GPUPOOL_BODY(GraphHost, 8);
 GPUPOOL_BODY(GraphEvent, 8);
+GPUPOOL_BODY(GraphCondition, 16);
+GPUPOOL_BODY(GraphConditional, 16);
 GPUPOOL_BODY(InstantiateGraph, 24);
 GPUPOOL_BODY(UpdateGraph, 16);
 GPUPOOL_BODY(GraphResult, 8);

@@ -31,6 +31,11 @@
 #else
 #define GPUPOOL_DEVICE_CALLS_12_0(X)
 #endif
+#if CUDA_VERSION >= 12030
+#define GPUPOOL_DEVICE_CALLS_12_3(X) X(cuGraphConditionalHandleCreate) X(cuGraphAddNode_v2)
+#else
+#define GPUPOOL_DEVICE_CALLS_12_3(X)
+#endif
 #if CUDA_VERSION >= 12040
 #define GPUPOOL_DEVICE_CALLS_12_4(X)                                                                                \
   X(cuFuncGetParamInfo) X(cuKernelGetParamInfo) X(cuFuncGetName) X(cuKernelGetName) X(cuModuleGetFunctionCount)     \
@@ -45,6 +50,7 @@ struct DeviceApi {
 #define GPUPOOL_MEMBER(name) decltype(&::name) name = nullptr;
   GPUPOOL_DEVICE_CALLS(GPUPOOL_MEMBER)
   GPUPOOL_DEVICE_CALLS_12_0(GPUPOOL_MEMBER)
+  GPUPOOL_DEVICE_CALLS_12_3(GPUPOOL_MEMBER)
   GPUPOOL_DEVICE_CALLS_12_4(GPUPOOL_MEMBER)
 #undef GPUPOOL_MEMBER
 

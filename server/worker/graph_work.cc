@@ -29,7 +29,7 @@ std::optional<uint64_t> extent(uint64_t pitch, uint64_t slice_rows, uint64_t wid
 std::optional<CUresult> NodeWork::read(Executor& session, const wire::GraphNode& head, wire::Reader body) {
   using Kind = wire::GraphNodeKind;
   kind = head.kind;
-  if (kind > Kind::memory_operations) return std::nullopt;
+  if (kind > Kind::conditional) return std::nullopt;
   if (kind == Kind::empty) return body.finished() ? std::optional(CUDA_SUCCESS) : std::nullopt;
   context = session.contexts.find(head.context);
   switch (kind) {
@@ -37,6 +37,8 @@ std::optional<CUresult> NodeWork::read(Executor& session, const wire::GraphNode&
     case Kind::fill: return read_fill(session, body);
     case Kind::copy: return read_copy(session, body);
     case Kind::memory_operations: return read_operations(session, body);
+    case Kind::condition:
+    case Kind::conditional: return read_condition(session, body);
     case Kind::host: callback = body.get<wire::GraphHost>().callback; break;
     default: {
       const auto found = session.table.resolve(cuda::Kind::event, body.get<wire::GraphEvent>().event);
@@ -134,6 +136,21 @@ std::optional<CUresult> NodeWork::read_copy(Executor& session, wire::Reader body
   copy.Height = asked.height;
   copy.Depth = asked.depth;
   return CUDA_SUCCESS;
+}
+
+std::optional<CUresult> NodeWork::read_condition(Executor& session, wire::Reader body) {
+  if (kind == wire::GraphNodeKind::condition) {
+    condition = body.get<wire::GraphCondition>();
+    if (condition.at_launch > 1) return std::nullopt;
+  } else {
+    conditional = body.get<wire::GraphConditional>();
+    const auto bytes = body.get_bytes(uint64_t{conditional.bodies} * sizeof(uint64_t));
+    if (!body.ok() || conditional.bodies == 0 || conditional.bodies > wire::kMaxGraphBodies || conditional.type > 2) return std::nullopt;
+    bodies.resize(conditional.bodies);
+    std::memcpy(bodies.data(), bytes.data(), bytes.size());
+  }
+  if (!body.finished()) return std::nullopt;
+  return context && session.contexts.enter(context) == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 std::optional<CUresult> NodeWork::read_operations(Executor& session, wire::Reader body) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "protocol/wire/commands.h"
@@ -32,12 +33,19 @@ struct NodeWork {
   uint64_t callback = 0;
   CUevent event = nullptr;
   std::vector<CUstreamBatchMemOpParams> operations;
+  wire::GraphCondition condition{};
+  wire::GraphConditional conditional{};
+  std::vector<uint64_t> bodies;
+
+  // Of kernels.
+  std::span<std::byte> parameters() { return {parameters_.data(), parameter_bytes_}; }
 
  private:
   std::optional<CUresult> read_kernel(Executor& session, wire::Reader body);
   std::optional<CUresult> read_fill(Executor& session, wire::Reader body);
   std::optional<CUresult> read_copy(Executor& session, wire::Reader body);
   std::optional<CUresult> read_operations(Executor& session, wire::Reader body);
+  std::optional<CUresult> read_condition(Executor& session, wire::Reader body);
 
   std::vector<std::byte> parameters_;
   size_t parameter_bytes_ = 0;

@@ -16,6 +16,16 @@ Graphs::Graph* Graphs::find(uint64_t handle, bool executable) {
   return found != graphs_.end() && (found->second->executable != nullptr) == executable ? found->second.get() : nullptr;
 }
 
+namespace {
+
+// What may be done again and again without the client.
+bool may_be_in_body(GraphNodeKind kind) {
+  return kind == GraphNodeKind::empty || kind == GraphNodeKind::kernel || kind == GraphNodeKind::fill || kind == GraphNodeKind::copy ||
+         kind == GraphNodeKind::conditional;
+}
+
+}  // namespace
+
 bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
   Graph* graph = find(head.graph, false);
   if (!graph) {
@@ -42,6 +52,7 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
       return false;
     }
     if (graph->wrong != CUDA_SUCCESS) {
+      if (node.kind == GraphNodeKind::conditional && !refuse_bodies(*graph, wire::Reader(body))) return false;
       ++graph->refused;
       continue;
     }
@@ -49,8 +60,12 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
     const auto read = nodes_ < wire::kMaxGraphNodes && edges_ + dependencies.size() <= kMaxGraphEdges
                           ? work.read(session_, node, wire::Reader(body)) : std::optional(CUDA_ERROR_OUT_OF_MEMORY);
     if (!read) return false;
+    if (graph->root && !may_be_in_body(work.kind)) return false;
+    translate_conditions(*graph, work);
     const CUresult result = *read == CUDA_SUCCESS ? add_node(*graph, work, dependencies) : *read;
     if (result == CUDA_SUCCESS) continue;
+    if (node.kind == GraphNodeKind::conditional && !refuse_bodies(*graph, wire::Reader(body))) return false;
+    if (graph->root && graph->root->wrong == CUDA_SUCCESS) graph->root->wrong = result;
     graph->wrong = result;
     graph->wrong_node = static_cast<uint32_t>(index);
     ++graph->refused;
@@ -93,6 +108,11 @@ CUresult Graphs::add_node(Graph& graph, const NodeWork& work, std::span<const ui
       result = call(api.cuGraphAddHostNode, &host);
       break;
     }
+    case GraphNodeKind::condition:
+      result = add_condition(graph, work);
+      if (result == CUDA_SUCCESS) result = call(api.cuGraphAddEmptyNode);
+      break;
+    case GraphNodeKind::conditional: result = add_conditional(graph, work, before, &node.object); break;
     case GraphNodeKind::event_record: result = call(api.cuGraphAddEventRecordNode, work.event); break;
     case GraphNodeKind::event_wait: result = call(api.cuGraphAddEventWaitNode, work.event); break;
     case GraphNodeKind::memory_operations: {
@@ -155,10 +175,8 @@ void Graphs::find_lonely(Graph& graph) {
 
 CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResult& result) {
   const DeviceApi& api = session_.api;
-  const auto found = graphs_.find(body.graph);
-  if (found == graphs_.end() || found->second->executable) return CUDA_ERROR_INVALID_HANDLE;
-  const Owner graph = std::move(found->second);
-  graphs_.erase(found);
+  const Owner graph = take(body.graph);
+  if (!graph) return CUDA_ERROR_INVALID_HANDLE;
   result = {CUDA_GRAPH_INSTANTIATE_ERROR, graph->wrong_node};
   CUresult outcome = graph->wrong;
   if (outcome == CUDA_SUCCESS && graphs_.contains(body.executable)) outcome = CUDA_ERROR_INVALID_HANDLE;
@@ -178,10 +196,8 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
 }
 
 CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result) {
-  const auto found = graphs_.find(body.graph);
-  if (found == graphs_.end() || found->second->executable) return CUDA_ERROR_INVALID_HANDLE;
-  const Owner graph = std::move(found->second);
-  graphs_.erase(found);
+  const Owner graph = take(body.graph);
+  if (!graph) return CUDA_ERROR_INVALID_HANDLE;
   result = {CU_GRAPH_EXEC_UPDATE_ERROR, graph->wrong_node};
   Graph* const target = find(body.executable, true);
   CUresult outcome = target ? graph->wrong : CUDA_ERROR_INVALID_HANDLE;
@@ -198,6 +214,7 @@ CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result
   if (outcome == CUDA_SUCCESS) outcome = CUDA_ERROR_NOT_SUPPORTED;
 #endif
   if (outcome == CUDA_SUCCESS) {
+    std::swap(target->conditions, graph->conditions);
     // The shapes are the same: what the nodes refer to changes hands, and goes with the graph that is not needed any more.
     for (size_t i = 0; i < target->nodes.size() && i < graph->nodes.size(); ++i) {
       std::swap(target->nodes[i].event, graph->nodes[i].event);
@@ -219,6 +236,7 @@ std::optional<CUresult> Graphs::set(const wire::SetGraphNode& head, wire::Reader
   NodeWork work;
   const auto read = work.read(session_, node, wire::Reader(body));
   if (!read || *read != CUDA_SUCCESS) return read;
+  translate_conditions(*graph, work);
   return change_node(*graph, graph->nodes[head.node], work);
 }
 
@@ -232,7 +250,9 @@ CUresult Graphs::change_node(Graph& graph, Node& node, const NodeWork& work) {
   hold(after, work);
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
   switch (work.kind) {
-    case GraphNodeKind::empty: break;
+    case GraphNodeKind::empty:
+    case GraphNodeKind::condition:
+    case GraphNodeKind::conditional: break;
     case GraphNodeKind::kernel:
 #if CUDA_VERSION >= 12000
       result = call(api.cuGraphExecKernelNodeSetParams_v2, &work.kernel);
@@ -299,33 +319,46 @@ CUresult Graphs::upload(uint64_t executable, StreamState& stream) {
 }
 
 CUresult Graphs::destroy(uint64_t handle) {
+  if (const Owner graph = take(handle)) return end(*graph), CUDA_SUCCESS;
   const auto found = graphs_.find(handle);
-  if (found == graphs_.end()) return CUDA_ERROR_INVALID_HANDLE;
+  if (found == graphs_.end() || found->second->root) return CUDA_ERROR_INVALID_HANDLE;
   end(*found->second);
   graphs_.erase(found);
   return CUDA_SUCCESS;
 }
 
 void Graphs::end(Graph& graph) {
+  for (const Owner& body : graph.inner) end(*body);
   if (graph.executable) session_.api.cuGraphExecDestroy(graph.executable);
-  if (graph.object) session_.api.cuGraphDestroy(graph.object);
+  if (graph.object && !graph.root) session_.api.cuGraphDestroy(graph.object);
   for (Node& node : graph.nodes) let_go(node);
   nodes_ -= graph.nodes.size();
   edges_ -= graph.edges;
 }
 
 void Graphs::drop(const ContextState& context) {
-  std::erase_if(graphs_, [&](auto& entry) {
-    const auto& nodes = entry.second->nodes;
-    if (std::none_of(nodes.begin(), nodes.end(), [&](const Node& node) { return node.context == &context; })) return false;
-    end(*entry.second);
-    return true;
-  });
+  const auto uses_it = [&](const Graph& graph) {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.context == &context; });
+  };
+  std::vector<uint64_t> ending;
+  for (const auto& [handle, graph] : graphs_) {
+    if (graph->root) continue;
+    bool uses = uses_it(*graph);
+    for (const Owner& body : graph->inner) uses |= uses_it(*body);
+    for (const uint64_t body : graph->bodies) {
+      if (const auto found = graphs_.find(body); found != graphs_.end() && found->second->root == graph.get()) uses |= uses_it(*found->second);
+    }
+    if (uses) ending.push_back(handle);
+  }
+  for (const uint64_t handle : ending) destroy(handle);
 }
 
 void Graphs::clear() {
-  for (auto& [handle, graph] : graphs_) end(*graph);
+  for (auto& [handle, graph] : graphs_) {
+    if (!graph->root) end(*graph);  // bodies have nothing but what ends with it
+  }
   graphs_.clear();
+  nodes_ = edges_ = 0;
 }
 
 }  // namespace gpupool::worker

@@ -64,6 +64,10 @@ class Graphs {
     std::vector<Node> nodes;
     std::vector<std::vector<uint32_t>> dependencies;  // of each node, until it is executable
     uint64_t edges = 0;
+    Graph* root = nullptr;             // of a body: the graph that it will end with
+    std::vector<uint64_t> bodies;      // of a root: numbers of them all
+    std::vector<std::unique_ptr<Graph>> inner;  // the same, once it is executable
+    std::unordered_map<uint64_t, uint64_t> conditions;  // of a root: the device's handle for the client's
     size_t refused = 0;                // nodes that were not kept, since one was wrong
     CUresult wrong = CUDA_SUCCESS;
     uint32_t wrong_node = wire::kNoGraphNode;
@@ -72,6 +76,12 @@ class Graphs {
 
   Graph* find(uint64_t handle, bool executable);
   CUresult add_node(Graph& graph, const NodeWork& work, std::span<const uint32_t> dependencies);
+  CUresult add_condition(Graph& graph, const NodeWork& work);
+  CUresult add_conditional(Graph& graph, const NodeWork& work, std::span<const CUgraphNode> before, CUgraphNode* object);
+  bool refuse_bodies(Graph& graph, wire::Reader body);
+  static void translate_conditions(const Graph& graph, NodeWork& work);
+  // Takes it, with its bodies, out of the table; null: there is none that is whole and not executable.
+  Owner take(uint64_t handle);
   CUresult change_node(Graph& graph, Node& node, const NodeWork& work);
   void hold(Node& node, const NodeWork& work);
   void let_go(Node& node);

@@ -158,6 +158,7 @@ void HandleTable::destroy(Kind kind, void* object) {
     case Kind::function:
     case Kind::kernel:
     case Kind::graph_node:
+    case Kind::graph_condition:
     case Kind::upload:
       break;
   }

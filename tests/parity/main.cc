@@ -23,6 +23,7 @@ constexpr Part kParts[] = {
     {"streams", streams, true},
     {"events", events, true},
     {"graphs", graphs, true},
+    {"conditional_graphs", conditional_graphs, true},
     {"modules", modules, true},
     {"libraries", libraries, true},
     {"linking", linking, true},

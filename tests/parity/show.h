@@ -37,6 +37,7 @@ void host_memory();
 void streams();
 void events();
 void graphs();
+void conditional_graphs();
 void modules();
 void libraries();
 void linking();

@@ -108,6 +108,7 @@ int32_t softgpu_vprintf(ThreadContext*, uint64_t format, uint64_t arguments);
                                      uint64_t char_size);
 uint64_t softgpu_malloc(ThreadContext*, uint64_t bytes);
 void softgpu_free(ThreadContext*, uint64_t address);
+void softgpu_set_condition(ThreadContext*, uint64_t handle, uint32_t value);
 uint64_t softgpu_clock64(ThreadContext*);
 uint64_t softgpu_global_timer(ThreadContext*);
 }

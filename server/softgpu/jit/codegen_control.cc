@@ -165,6 +165,10 @@ void FunctionCodegen::call_builtin(Decoded& i, Builtin builtin, std::span<const 
       expect(1);
       call_runtime("softgpu_free", b_.getVoidTy(), {thread_, value(0, word)});
       return;
+    case Builtin::set_condition:
+      expect(2);
+      call_runtime("softgpu_set_condition", b_.getVoidTy(), {thread_, value(0, word), value(1, number)});
+      return;
   }
 }
 

@@ -23,6 +23,7 @@ constexpr std::pair<std::string_view, Builtin> kBuiltins[] = {
     {"__assertfail", Builtin::assertfail},
     {"malloc", Builtin::malloc},
     {"free", Builtin::free},
+    {"cudaGraphSetConditional", Builtin::set_condition},
 };
 
 uint64_t align_up(uint64_t value, uint64_t alignment) {

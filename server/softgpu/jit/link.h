@@ -25,7 +25,7 @@ constexpr uint64_t kFunctionAddressBase = 0x0F00'0000'0000'0000;
 constexpr uint64_t kFunctionAddressStep = 16;
 
 // Functions the device runtime provides; softgpu_* in exec/abi.h implement them.
-enum class Builtin : uint32_t { vprintf, assertfail, malloc, free };
+enum class Builtin : uint32_t { vprintf, assertfail, malloc, free, set_condition };
 
 struct Symbol {
   enum class Kind : uint8_t { undefined, function, data, shared, builtin };

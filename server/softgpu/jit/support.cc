@@ -295,6 +295,7 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       SYMBOL(softgpu_assertfail),
       SYMBOL(softgpu_malloc),
       SYMBOL(softgpu_free),
+      SYMBOL(softgpu_set_condition),
       SYMBOL(softgpu_clock64),
       SYMBOL(softgpu_global_timer),
       SYMBOL(softgpu_texture_fetch),

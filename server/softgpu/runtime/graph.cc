@@ -45,12 +45,24 @@ void Graph::remove(GraphNode& node) {
   runtime().handles().remove<GraphNode>(node.handle);
   const auto it =
       std::find_if(nodes.begin(), nodes.end(), [&](const auto& other) { return other.get() == &node; });
+  if (node.conditional) {
+    for (const Ref<Graph>& body : node.conditional->bodies) {
+      runtime().handles().remove<Graph>(body->handle);
+      body->clear();
+    }
+  }
   removed_.push_back(std::move(*it));
   nodes.erase(it);
 }
 
 void Graph::clear() {
   while (!nodes.empty()) remove(*Ref<GraphNode>(nodes.back()));
+  for (const auto& [condition, object] : conditions) runtime().handles().remove<Condition>(condition);
+  conditions.clear();
+}
+
+bool Graph::has_conditions() const {
+  return !conditions.empty() || std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node->conditional != nullptr; });
 }
 
 Ref<Graph> Graph::clone() const {
@@ -115,6 +127,14 @@ bool GraphExec::append(const Graph& graph, const std::vector<uint32_t>& roots,
       entry.prototype = node->prototype;
       entry.event = node->event;
       entry.node = node->handle;
+      if (node->conditional) {
+        entry.condition = node->conditional->condition;
+        entry.condition_type = node->conditional->type;
+        for (const Ref<Graph>& body : node->conditional->bodies) {
+          entry.bodies.push_back(make_ref<GraphExec>(0));
+          if (entry.bodies.back()->build(*body) != CUDA_SUCCESS || !entry.bodies.back()->may_be_body()) return false;
+        }
+      }
       for (const uint32_t dependency : dependencies) entries_[dependency].leaf = false;
       entry.dependencies = std::move(dependencies);
       ends[node] = {static_cast<uint32_t>(entries_.size())};
@@ -127,25 +147,58 @@ bool GraphExec::append(const Graph& graph, const std::vector<uint32_t>& roots,
 
 CUresult GraphExec::build(const Graph& graph) {
   std::vector<uint32_t> leaves;
-  return append(graph, {}, &leaves) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (!append(graph, {}, &leaves)) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Ref<Condition>> all;
+  collect_conditions(all);
+  for (Ref<Condition>& condition : all) {
+    if (condition->at_launch) assigned_at_launch_.push_back(std::move(condition));
+  }
+  return CUDA_SUCCESS;
+}
+
+bool GraphExec::may_be_body() const {
+  return std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return entry.type == CU_GRAPH_NODE_TYPE_KERNEL || entry.type == CU_GRAPH_NODE_TYPE_MEMCPY || entry.type == CU_GRAPH_NODE_TYPE_MEMSET ||
+           entry.type == CU_GRAPH_NODE_TYPE_EMPTY || entry.condition;
+  });
+}
+
+void GraphExec::collect_conditions(std::vector<Ref<Condition>>& all) const {
+  for (const Entry& entry : entries_) {
+    if (entry.condition) all.push_back(entry.condition);
+    for (const Ref<GraphExec>& body : entry.bodies) body->collect_conditions(all);
+  }
+}
+
+bool GraphExec::same_shape(const GraphExec& other, uint64_t* mismatch) const {
+  if (other.entries_.size() != entries_.size()) return false;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const Entry &mine = entries_[i], &its = other.entries_[i];
+    bool same = its.type == mine.type && its.dependencies == mine.dependencies && its.condition_type == mine.condition_type &&
+                its.bodies.size() == mine.bodies.size();
+    for (size_t body = 0; same && body < mine.bodies.size(); ++body) {
+      uint64_t inner = 0;
+      same = mine.bodies[body]->same_shape(*its.bodies[body], &inner);
+    }
+    if (same) continue;
+    *mismatch = its.node;
+    return false;
+  }
+  return true;
 }
 
 CUresult GraphExec::update(const Graph& graph, uint64_t* mismatch) {
   GraphExec other(flags);
   if (const CUresult result = other.build(graph); result != CUDA_SUCCESS) return result;
   std::lock_guard guard(mutex);
-  if (other.entries_.size() != entries_.size()) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    if (other.entries_[i].type != entries_[i].type ||
-        other.entries_[i].dependencies != entries_[i].dependencies) {
-      *mismatch = other.entries_[i].node;
-      return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-    }
-  }
+  if (!same_shape(other, mismatch)) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   for (size_t i = 0; i < entries_.size(); ++i) {
     entries_[i].prototype = other.entries_[i].prototype;
     entries_[i].event = other.entries_[i].event;
+    entries_[i].condition = other.entries_[i].condition;
+    entries_[i].bodies = other.entries_[i].bodies;
   }
+  assigned_at_launch_ = other.assigned_at_launch_;
   return CUDA_SUCCESS;
 }
 
@@ -156,10 +209,7 @@ GraphExec::Entry* GraphExec::find(uint64_t node) {
   return nullptr;
 }
 
-CUresult GraphExec::launch(Stream& stream) {
-  std::lock_guard guard(mutex);
-  Context& context = stream.context();
-  const Ref<Op> begin = make_ref<MarkerOp>(), end = make_ref<MarkerOp>();
+std::vector<Ref<Op>> GraphExec::make_ops(Context& context, Op& begin, Op& end) const {
   std::vector<Ref<Op>> ops;
   ops.reserve(entries_.size());
   for (const Entry& entry : entries_) {
@@ -169,6 +219,8 @@ CUresult GraphExec::launch(Stream& stream) {
       Ref<EventOp> record = make_ref<EventOp>();
       if (const Ref<Event> event = runtime().handles().find<Event>(entry.event)) event->set_record(record);
       op = std::move(record);
+    } else if (entry.condition) {
+      op = make_ref<ConditionalOp>(entry.condition, entry.condition_type, entry.bodies);
     } else {
       if (entry.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
         if (const Ref<Event> event = runtime().handles().find<Event>(entry.event)) waited = event->record();
@@ -177,12 +229,38 @@ CUresult GraphExec::launch(Stream& stream) {
     }
     op->set_context(&context);
     if (waited) op->after(*waited);
-    if (entry.dependencies.empty()) op->after(*begin);
+    if (entry.dependencies.empty()) op->after(begin);
     for (const uint32_t dependency : entry.dependencies) op->after(*ops[dependency]);
-    if (entry.leaf) end->after(*op);
+    if (entry.leaf) end.after(*op);
     ops.push_back(std::move(op));
   }
-  end->after(*begin);
+  end.after(begin);
+  return ops;
+}
+
+namespace {
+
+// Conditions that a launch begins with.
+class AssignOp final : public Op {
+ public:
+  explicit AssignOp(std::vector<Ref<Condition>> conditions) : conditions_(std::move(conditions)) {}
+
+ private:
+  void start() override {
+    for (const Ref<Condition>& condition : conditions_) condition->assign_initial();
+    complete();
+  }
+  const std::vector<Ref<Condition>> conditions_;
+};
+
+}  // namespace
+
+CUresult GraphExec::launch(Stream& stream) {
+  std::lock_guard guard(mutex);
+  Context& context = stream.context();
+  const Ref<Op> begin = assigned_at_launch_.empty() ? Ref<Op>(make_ref<MarkerOp>()) : Ref<Op>(make_ref<AssignOp>(assigned_at_launch_));
+  const Ref<Op> end = make_ref<MarkerOp>();
+  const std::vector<Ref<Op>> ops = make_ops(context, *begin, *end);
   end->set_context(&context);
   if (last_) begin->after(*last_);
   if (const CUresult result = context.enqueue_span(stream, begin, end); result != CUDA_SUCCESS) return result;

@@ -6,11 +6,13 @@
 // rare; executable graphs have a lock each.
 #pragma once
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/runtime/conditional.h"
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/op.h"
 #include "server/softgpu/runtime/stream.h"
@@ -33,6 +35,7 @@ class GraphNode final : public Object {
   Ref<Op> prototype;     // kernels, copies, fills, host functions, memory operations
   uint64_t event = 0;    // handle, of event nodes
   Ref<Graph> child;      // of child graph nodes
+  std::unique_ptr<Conditional> conditional;  // of conditional nodes
   CUDA_MEMCPY3D copy{};  // as given, of copies
   CUDA_MEMSET_NODE_PARAMS fill{};
   std::vector<CUstreamBatchMemOpParams> batch;
@@ -54,9 +57,12 @@ class Graph final : public Object {
   Ref<Graph> clone() const;
   // Nodes before those that depend on them; empty for a graph with a cycle (or without nodes).
   std::vector<GraphNode*> in_order() const;
+  // Such a graph can be neither cloned nor another one's child.
+  bool has_conditions() const;
 
   uint64_t handle = 0;
   std::vector<Ref<GraphNode>> nodes;
+  std::vector<std::pair<uint64_t, Ref<Condition>>> conditions;  // with their handles
 
  private:
   std::vector<Ref<GraphNode>> removed_;  // captures and events may still name them
@@ -72,6 +78,8 @@ class GraphExec final : public Object {
   // Takes over the operations of a graph of the same shape; the node that does not fit otherwise.
   CUresult update(const Graph& graph, uint64_t* mismatch);
   CUresult launch(Stream& stream);
+  // The operations of one run, behind `begin` and before `end`, which the caller submits after them. With mutex held, or of a body.
+  std::vector<Ref<Op>> make_ops(Context& context, Op& begin, Op& end) const;
   // The entry made from a node of the graph, or null. With mutex held.
   struct Entry {
     CUgraphNodeType type;
@@ -79,6 +87,9 @@ class GraphExec final : public Object {
     uint64_t event = 0;
     uint64_t node = 0;  // handle of the node that it was made from
     bool enabled = true;
+    Ref<Condition> condition;             // of conditional nodes
+    uint32_t condition_type = 0;
+    std::vector<Ref<GraphExec>> bodies;
     std::vector<uint32_t> dependencies;  // earlier entries
     bool leaf = true;
   };
@@ -89,7 +100,12 @@ class GraphExec final : public Object {
 
  private:
   bool append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves);
+  // Whether the other one has the same nodes in the same order; the node that does not fit otherwise.
+  bool same_shape(const GraphExec& other, uint64_t* mismatch) const;
+  bool may_be_body() const;  // as CUDA has it
+  void collect_conditions(std::vector<Ref<Condition>>& all) const;
   std::vector<Entry> entries_;
+  std::vector<Ref<Condition>> assigned_at_launch_;  // of all bodies, too
   Ref<Op> last_;  // launches of one executable graph follow each other
 };
 

@@ -31,6 +31,7 @@ enum class HandleKind : uint8_t {
   graph,
   graph_node,
   graph_exec,
+  graph_condition,
   user_object,
   green_context,
   resources,

@@ -9,10 +9,15 @@
 namespace gpupool::worker::test {
 namespace {
 
+constexpr uint64_t kFakeCondition = 0xc0d1;
+
 using Work = std::function<CUresult(CUstream)>;
 
+struct FakeGraph;
 struct FakeNode {
   Work work;
+  std::vector<std::unique_ptr<FakeGraph>> bodies;
+  std::vector<CUgraph> lent;
 };
 struct FakeGraph {
   std::vector<std::unique_ptr<FakeNode>> nodes;
@@ -42,7 +47,8 @@ CUresult destroy(CUgraph graph) {
 }
 CUresult add(CUgraphNode* node, CUgraph graph, Work work) {
   auto& nodes = graph_of(graph).nodes;
-  nodes.push_back(std::make_unique<FakeNode>(FakeNode{std::move(work)}));
+  nodes.push_back(std::make_unique<FakeNode>());
+  nodes.back()->work = std::move(work);
   *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
   return CUDA_SUCCESS;
 }
@@ -85,6 +91,21 @@ CUresult add_empty(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t)
 }
 CUresult add_event(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, CUevent) {
   return add(node, graph, [](CUstream) { return CUDA_SUCCESS; });
+}
+CUresult create_condition(CUgraphConditionalHandle* handle, CUgraph, CUcontext, unsigned, unsigned) {
+  return *handle = kFakeCondition, CUDA_SUCCESS;
+}
+// Conditional ones: nothing in them is executed.
+CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*, size_t, CUgraphNodeParams* params) {
+  if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || params->conditional.handle != kFakeCondition) return CUDA_ERROR_INVALID_VALUE;
+  (void)add(node, graph, [](CUstream) { return CUDA_SUCCESS; });
+  FakeNode& made = *graph_of(graph).nodes.back();
+  for (unsigned i = 0; i < params->conditional.size; ++i) {
+    made.bodies.push_back(std::make_unique<FakeGraph>());
+    made.lent.push_back(reinterpret_cast<CUgraph>(made.bodies.back().get()));
+  }
+  params->conditional.phGraph_out = made.lent.data();
+  return CUDA_SUCCESS;
 }
 CUresult instantiate(CUgraphExec* executable, CUgraph graph, unsigned long long) {
   auto* const made = new FakeExecutable;
@@ -140,6 +161,8 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuGraphAddMemcpyNode, add_copy),
     FAKE(cuGraphAddHostNode, add_host),
     FAKE(cuGraphAddEmptyNode, add_empty),
+    FAKE(cuGraphConditionalHandleCreate, create_condition),
+    FAKE(cuGraphAddNode_v2, add_node),
     FAKE(cuGraphAddEventRecordNode, add_event),
     FAKE(cuGraphAddEventWaitNode, add_event),
     FAKE(cuGraphInstantiateWithFlags, instantiate),

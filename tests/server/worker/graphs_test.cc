@@ -172,6 +172,62 @@ TEST_CASE_METHOD(Fixture, "handles and numbers that are nothing are refused") {
   CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
 }
 
+namespace {
+
+constexpr uint64_t kCondition = make_handle(Kind::graph_condition, 1, 510), kBody = make_handle(Kind::graph, 1, 511);
+
+wire::Buffer condition() { return bytes_of(wire::GraphCondition{kCondition, 1, 1}); }
+wire::Buffer conditional(uint64_t which = kCondition, uint64_t body = kBody) { return bytes_of(wire::GraphConditional{which, 1, 1}, body); }
+
+}  // namespace
+
+TEST_CASE_METHOD(Fixture, "bodies of conditional nodes are parts of their graph") {
+  describe(kGraph, Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
+  describe(kBody, Nodes().add(NodeKind::fill, fill(0, 16, 1)).add(NodeKind::conditional, conditional(kCondition, kBody + 16), {0}));
+  describe(kBody + 16, Nodes().add(NodeKind::empty, {}, {}, 0));
+  SECTION("and end with it") {
+    CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kGraph})) == CUDA_SUCCESS);
+  }
+  SECTION("also at the session's end") {}
+  SECTION("and nothing by themselves") {
+    CHECK(instantiate(kBody) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kBody})) == CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(instantiate() == CUDA_SUCCESS);
+    CHECK(launch() == CUDA_SUCCESS);
+    CHECK(client.ask(Command::set_graph_node, set_node(1, NodeKind::conditional, conditional())) != CUDA_SUCCESS);
+    // The numbers are free again.
+    describe(kBody, Nodes().add(NodeKind::fill, fill(0, 16, 1)));
+    const Message reply = client.reply(client.send(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{kBody, kExecutable + 16, 0}), true));
+    CHECK(static_cast<CUresult>(reply.header.result) == CUDA_SUCCESS);
+    CHECK(client.ask(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0})) == CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE_METHOD(Fixture, "what is wrong in a body is told of its graph") {
+  wire::GraphResult result{};
+  describe(kGraph, Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
+  describe(kBody, Nodes().add(NodeKind::fill, bytes_of(wire::GraphFill{0x1000, 16, 0, 1, 16, 1})));
+  CHECK(instantiate(kGraph, &result) == CUDA_ERROR_INVALID_VALUE);
+  // A condition that there is not; the body belongs to nothing.
+  describe(kGraph, Nodes().add(NodeKind::conditional, conditional()));
+  describe(kBody, Nodes().add(NodeKind::fill, fill(0, 16, 1)));
+  CHECK(instantiate(kGraph, &result) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(result.node == 0);
+  CHECK(instantiate(kBody) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE_METHOD(Fixture, "bodies that cannot be end the session") {
+  ends_well = false;
+  describe(kGraph, Nodes().add(NodeKind::condition, condition()).add(NodeKind::conditional, conditional(), {0}));
+  switch (GENERATE(0, 1, 2, 3, 4)) {
+    case 0: describe(kBody, Nodes().add(NodeKind::host, bytes_of(wire::GraphHost{7}))); break;
+    case 1: describe(kBody, Nodes().add(NodeKind::condition, bytes_of(wire::GraphCondition{kCondition + 16, 1, 0}))); break;
+    case 2: describe(kBody, Nodes().add(NodeKind::conditional, bytes_of(wire::GraphConditional{kCondition, 1, 2}, uint64_t{1}))); break;
+    case 3: describe(kBody, Nodes().add(NodeKind::conditional, bytes_of(wire::GraphConditional{kCondition, 3, 1}, uint64_t{1}))); break;
+    case 4: describe(kBody, Nodes().add(NodeKind::conditional, bytes_of(wire::GraphConditional{kCondition, 1, 0}))); break;
+  }
+}
+
 TEST_CASE_METHOD(Fixture, "graphs that cannot be end the session") {
   ends_well = false;
   const auto dependencies = GENERATE(std::vector<uint32_t>{1}, std::vector<uint32_t>{0, 0}, std::vector<uint32_t>{~0u});

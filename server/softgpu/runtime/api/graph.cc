@@ -83,6 +83,7 @@ CUDA_EXPORT CUresult cuGraphDestroyNode(CUgraphNode handle) {
 CUDA_EXPORT CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
   return call_on_graph<Graph>(handle, [&](Graph& graph) {
     if (clone == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (graph.has_conditions()) return CUDA_ERROR_NOT_SUPPORTED;
     const Ref<Graph> copy = graph.clone();
     copy->handle = runtime().handles().add(copy);
     if (copy->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;

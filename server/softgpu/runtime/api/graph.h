@@ -29,6 +29,10 @@ Ref<Op> with_cooperation(const Ref<Op>& kernel, bool cooperative);
 CUresult make_copy_op(const CUDA_MEMCPY3D* copy, Ref<Op>* op);
 CUresult make_fill_op(const CUDA_MEMSET_NODE_PARAMS* fill, Ref<Op>* op);
 CUresult make_host_op(const CUDA_HOST_NODE_PARAMS* host, Ref<Op>* op);
+#if CUDA_VERSION >= 12030
+// Makes the bodies.
+CUresult set_conditional(GraphNode& node, CUDA_CONDITIONAL_NODE_PARAMS& params);
+#endif
 CUresult make_batch_op(const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch, Ref<Op>* op);
 
 }  // namespace gpupool::softgpu::api

@@ -128,6 +128,7 @@ CUresult set_event(GraphNode& node, CUevent event) {
 CUresult set_child(GraphNode& node, CUgraph handle) {
   const Ref<Graph> child = find<Graph>(handle);
   if (!child || child.get() == node.graph) return CUDA_ERROR_INVALID_VALUE;
+  if (child->has_conditions()) return CUDA_ERROR_NOT_SUPPORTED;
   node.child = child->clone();
   node.child->handle = runtime().handles().add(node.child);
   return CUDA_SUCCESS;
@@ -414,6 +415,10 @@ CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgr
         return set_event(made, params->eventRecord.event);
       case CU_GRAPH_NODE_TYPE_EMPTY:
         return CUDA_SUCCESS;
+#if CUDA_VERSION >= 12030
+      case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return set_conditional(made, params->conditional);
+#endif
       default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }

@@ -1,0 +1,49 @@
+// Conditions of graphs, and the nodes that go by them: kept here like all of a graph (client/graph.h); the handle that a program gives its kernels
+// becomes the device's when the graph is made executable (server/worker/graphs.h).
+#include "client/calls/graph.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+#if CUDA_VERSION >= 12030
+CUDA_EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* handle, CUgraph graph_handle, CUcontext given, unsigned int initial,
+                                                    unsigned int flags) {
+  return on_graph(graph_handle, [&](Graph& graph) -> CUresult {
+    if (!handle || (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT}) != 0) return CUDA_ERROR_INVALID_VALUE;
+    Context* context = nullptr;
+    if (const CUresult result = context_for(given, &context); result != CUDA_SUCCESS) return result;
+    const uint64_t made = sessions().front()->mint(Kind::graph_condition, std::make_unique<Object>());
+    if (made == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    graph.conditions.push_back({made, context->handle, initial, (flags & CU_GRAPH_COND_ASSIGN_DEFAULT) != 0});
+    *handle = made;
+    return CUDA_SUCCESS;
+  });
+}
+
+namespace {
+
+bool may_be(CUgraphConditionalNodeType type, unsigned size) {
+  switch (static_cast<unsigned>(type)) {
+    case 0: return size == 1 || (size == 2 && CUDA_VERSION >= 12080);  // CU_GRAPH_COND_TYPE_IF
+    case 1: return size == 1;                                          // _WHILE
+    case 2: return CUDA_VERSION >= 12080 && size != 0;                 // _SWITCH
+    default: return false;
+  }
+}
+
+}  // namespace
+
+CUresult gpupool::client::make_conditional_work(const CUDA_CONDITIONAL_NODE_PARAMS& params, ConditionalWork& work) {
+  if (!handles().find(Kind::graph_condition, params.handle) || !may_be(params.type, params.size)) return CUDA_ERROR_INVALID_VALUE;
+  if (params.size > wire::kMaxGraphBodies) return CUDA_ERROR_NOT_SUPPORTED;
+  work.condition = params.handle;
+  work.type = static_cast<uint32_t>(params.type);
+  for (unsigned i = 0; i < params.size; ++i) {
+    work.bodies.push_back(std::make_shared<Graph>());
+    if (publish(work.bodies.back()) == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    work.lent.push_back(graph_handle(*work.bodies.back()));
+  }
+  return CUDA_SUCCESS;
+}
+#endif
