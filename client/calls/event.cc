@@ -32,7 +32,7 @@ CUDA_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream,
 
 CUDA_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
   capture::forget_event(event);
-  return rows::cuEventDestroy_v2::forward(event);
+  return destroy<rows::cuEventDestroy_v2>(Kind::event, event);
 }
 
 CUDA_EXPORT CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }

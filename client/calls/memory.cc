@@ -181,6 +181,10 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS || address == 0) return result;
+    Session* const owner = session_of(address, current_session());
+    const auto about = owner ? owner->addresses().find(address) : std::nullopt;
+    const BorrowedContext borrowed(about ? about->context : 0);
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     if (const auto of_graph = graph_memory::free(address)) [[unlikely]] return *of_graph;

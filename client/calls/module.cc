@@ -71,7 +71,7 @@ CUDA_EXPORT CUresult cuModuleUnload(CUmodule module) {
       functions.swap(code->functions);
     }
     for (const auto& [name, handle] : functions) handles().retire(handle);
-    return rows::cuModuleUnload::forward(module);
+    return destroy<rows::cuModuleUnload>(Kind::module, module);
   });
 }
 

@@ -197,7 +197,7 @@ CUDA_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int f
 CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   if (cuda::is_special_stream(cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
   capture::forget_stream(stream);
-  return rows::cuStreamDestroy_v2::forward(stream);
+  return destroy<rows::cuStreamDestroy_v2>(Kind::stream, stream);
 }
 CUDA_EXPORT CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
 

@@ -31,6 +31,7 @@ constexpr Part kParts[] = {
     {"memory_pools", memory_pools, true},
     {"small_calls", small_calls, true},
     {"destroyed_things", destroyed_things, false},
+    {"without_a_context", without_a_context, true},
     {"sticky_errors", sticky_errors, true},
 };
 

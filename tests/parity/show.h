@@ -45,6 +45,7 @@ void virtual_memory();
 void memory_pools();
 void small_calls();
 void destroyed_things();
+void without_a_context();
 void sticky_errors();
 
 }  // namespace parity

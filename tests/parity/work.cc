@@ -432,6 +432,30 @@ void destroyed_things() {
   SHOW(cuCtxSynchronize());
 }
 
+// What frees or destroys needs no current context.
+void without_a_context() {
+  CUcontext before = nullptr;
+  CUdeviceptr address = 0;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  CUmodule module = nullptr;
+  void* host = nullptr;
+  cuMemAlloc(&address, 4096);
+  cuStreamCreate(&stream, 0);
+  cuEventCreate(&event, 0);
+  cuModuleLoadData(&module, kernels_ptx);
+  cuMemAllocHost(&host, 4096);
+  cuCtxPopCurrent(&before);
+  SHOW(cuMemFree(address));
+  SHOW(cuMemFree(0));
+  SHOW(cuStreamDestroy(stream));
+  SHOW(cuStreamDestroy(stream));
+  SHOW(cuEventDestroy(event));
+  SHOW(cuModuleUnload(module));
+  SHOW(cuMemFreeHost(host));
+  SHOW(cuCtxGetCurrent(&before) == CUDA_SUCCESS && before == nullptr ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+}
+
 void sticky_errors() {
   CUmodule module = nullptr;
   CUfunction store = nullptr;

@@ -44,8 +44,15 @@ CUDA_EXPORT CUresult cuMemAllocHost_v2(void** pointer, size_t size) {
   return cuMemHostAlloc(pointer, size, 0);
 }
 
+namespace {
+Ref<Context> owner_of(const void* pointer) {
+  const auto range = runtime().memory().find(address_of(pointer));
+  return range ? runtime().handles().find<Context>(range->context) : Ref<Context>();
+}
+}  // namespace
+
 CUDA_EXPORT CUresult cuMemFreeHost(void* pointer) {
-  return call_in_context([&](Context& context) {
+  return call_in_context_or([&] { return owner_of(pointer); }, [&](Context& context) {
     const auto pinned = [](const MemoryRange& range) { return range.kind == MemoryKind::pinned; };
     const auto range = runtime().memory().find(address_of(pointer));
     if (!range || range->address != address_of(pointer) || !pinned(*range)) return CUDA_ERROR_INVALID_VALUE;
@@ -88,7 +95,7 @@ CUDA_EXPORT CUresult cuMemHostRegister(void* pointer, size_t size, unsigned int 
 }
 
 CUDA_EXPORT CUresult cuMemHostUnregister(void* pointer) {
-  return call_in_context([&](Context& context) {
+  return call_in_context_or([&] { return owner_of(pointer); }, [&](Context& context) {
     if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const auto registered = [](const MemoryRange& range) { return range.kind == MemoryKind::registered; };
     const auto range = runtime().memory().find(address_of(pointer));

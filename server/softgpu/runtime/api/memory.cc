@@ -71,7 +71,11 @@ CUDA_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, siz
 
 CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   if (address == 0) return runtime().state();
-  return call_in_context([&](Context& current) {
+  const auto owner_of = [&] {
+    const auto range = runtime().memory().find(address);
+    return range ? runtime().handles().find<Context>(range->context) : Ref<Context>();
+  };
+  return call_in_context_or(owner_of, [&](Context& current) {
     const auto range = runtime().memory().find(address);
     const auto freeable = [](const MemoryRange& candidate) {
       return !candidate.freeing &&

@@ -51,8 +51,9 @@ CUDA_EXPORT CUresult cuModuleLoad(CUmodule* module, const char* path) {
 }
 
 CUDA_EXPORT CUresult cuModuleUnload(CUmodule handle) {
-  return call_in_context([&](Context&) {
-    const Ref<Module> module = find<Module>(handle);
+  const Ref<Module> module = find<Module>(handle);
+  const auto owner_of = [&] { return module ? Ref<Context>::share(&module->context()) : Ref<Context>(); };
+  return call_in_context_or(owner_of, [&](Context&) {
     if (!module) return CUDA_ERROR_INVALID_HANDLE;
     module->context().synchronize();  // what is queued may use the module's data
     module->unload();
