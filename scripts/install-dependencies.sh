@@ -115,6 +115,8 @@ need /usr/include/seccomp.h libseccomp-dev
 need /usr/include/infiniband/verbs.h libibverbs-dev  # headers only: the libraries are loaded when wanted
 need /usr/include/rdma/rdma_cma.h librdmacm-dev
 need '/usr/include/catch2/catch*.hpp' catch2
+# Of Debian's own python3; one from elsewhere brings what a virtual environment needs.
+python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 need etcd etcd-server  # this and the next: for tests of several schedulers
 need etcdctl etcd-client
 need '/usr/lib/llvm-1[5-9]/lib/cmake/llvm/LLVMConfig.cmake' llvm

@@ -148,7 +148,7 @@ TEST_CASE("a lease shows its GPUs to nvml and no others") {
 }
 
 TEST_CASE("NVIDIA's own python binding reads it") {
-  const Finished made = run_patiently({NVML_MAKE_PYTHON, NVML_PYTHON_FOLDER}, {});
+  const Finished made = run_patiently({NVML_MAKE_PYTHON, NVML_PYTHON_FOLDER, "nvidia-ml-py>=13,<14"}, {});
   if (made.status == 77) {
     WARN(made.output);
     std::puts(made.output.c_str());

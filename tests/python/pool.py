@@ -1,0 +1,101 @@
+"""A poold of one's own, and programs that run on it. Needs nothing but Python's standard library.
+
+    pool.py [--device softgpu] [--set NAME=VALUE ...] [--python FOLDER] BUILD COMMAND...
+
+starts BUILD's poold, runs COMMAND on it with the client library in the place of NVIDIA's driver, and ends with COMMAND's
+status. With --python COMMAND is a program for the virtual environment FOLDER (tests/support/make_python.sh); where that
+could not be made the status is 77.
+"""
+import argparse
+import glob
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+START_SECONDS = 60
+STOP_SECONDS = 30
+
+
+class Pool:
+    """poold, from `with` to its end. Raises RuntimeError where it does not start."""
+
+    def __init__(self, programs, client, device="softgpu", settings=None, options=()):
+        self.programs = pathlib.Path(programs)
+        self.client = str(client)
+        self.device = device
+        self.settings = dict(settings or {})
+        if device == "softgpu":
+            self.settings.setdefault("SOFTGPU_INSTANCE", f"python-{os.getpid()}")
+        self.options = list(options)
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="gpupool-")
+        port_file = pathlib.Path(self.folder.name, "port")
+        self.log = open(pathlib.Path(self.folder.name, "log"), "w+")
+        command = [self.programs / "poold", "--device", self.device, "--listen", "tcp://127.0.0.1:0",
+                   "--port-file", port_file, "--admin-socket", "none", *self.options]
+        self.process = subprocess.Popen(command, env={**os.environ, **self.settings}, stdout=self.log, stderr=self.log)
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not port_file.exists():
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError("poold did not start:\n" + self.said())
+                time.sleep(0.02)
+        except BaseException:
+            self.__exit__()
+            raise
+        self.url = f"tcp://127.0.0.1:{port_file.read_text().strip()}"
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+        self.folder.cleanup()
+        if self.device == "softgpu":
+            for left in glob.glob(f"/dev/shm/*{self.settings['SOFTGPU_INSTANCE']}*"):
+                os.unlink(left)
+
+    def said(self):
+        self.log.flush()
+        return pathlib.Path(self.log.name).read_text()
+
+    def environment(self, **more):
+        """For programs that are to run on this pool."""
+        paths = [self.client] + [path for path in [os.environ.get("LD_LIBRARY_PATH")] if path]
+        return {**os.environ, "GPUPOOL": self.url, "LD_LIBRARY_PATH": ":".join(paths), **more}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="softgpu")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="for poold and for COMMAND")
+    parser.add_argument("--python", metavar="FOLDER")
+    parser.add_argument("build")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    settings = dict(pair.split("=", 1) for pair in given.set)
+    build, command = pathlib.Path(given.build), given.command
+    if given.python:
+        if not pathlib.Path(given.python, "done").exists():
+            print("skipped: its Python packages are not to be had")
+            return 77
+        command = [pathlib.Path(given.python, "bin", "python"), *command]
+    with Pool(build / "bin", build / "lib" / "client", given.device, settings) as pool:
+        status = subprocess.run(command, env=pool.environment(**settings)).returncode
+        if status:
+            print("poold said:\n" + pool.said(), file=sys.stderr)
+        return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

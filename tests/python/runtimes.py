@@ -1,0 +1,244 @@
+"""NVIDIA's runtimes of older CUDA versions, from PyPI, used as a program that nvcc built would use them.
+
+    runtimes.py FOLDER VERSION...
+
+takes each version's libcudart.so into FOLDER (once) and runs a program on it. Status 77 where there is none to be had.
+"""
+import ctypes as c
+import pathlib
+import struct
+import subprocess
+import sys
+import threading
+
+COUNT = 4096
+PTX = rb"""
+.version 6.5
+.target sm_50
+.address_size 64
+.visible .global .align 4 .u32 launches;
+.visible .entry add(.param .u64 values, .param .u32 amount, .param .u32 count) {
+  .reg .pred %p<3>;
+  .reg .b32 %r<10>;
+  .reg .b64 %d<6>;
+  ld.param.u64 %d1, [values];
+  ld.param.u32 %r1, [amount];
+  ld.param.u32 %r2, [count];
+  mov.u32 %r3, %ctaid.x;
+  mov.u32 %r4, %ntid.x;
+  mov.u32 %r5, %tid.x;
+  mad.lo.u32 %r6, %r3, %r4, %r5;
+  setp.ne.u32 %p2, %r6, 0;
+  @%p2 bra COUNTED;
+  atom.global.add.u32 %r8, [launches], 1;
+COUNTED:
+  setp.ge.u32 %p1, %r6, %r2;
+  @%p1 bra DONE;
+  mul.wide.u32 %d2, %r6, 4;
+  add.u64 %d3, %d1, %d2;
+  ld.global.u32 %r7, [%d3];
+  add.u32 %r7, %r7, %r1;
+  st.global.u32 [%d3], %r7;
+DONE:
+  ret;
+}
+""" + b"\0"
+HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
+NOT_READY, INVALID_VALUE, MEMORY_ALLOCATION, INVALID_CONFIGURATION = 600, 1, 2, 9
+
+
+class Dim(c.Structure):
+    _fields_ = [("x", c.c_uint), ("y", c.c_uint), ("z", c.c_uint)]
+
+
+class Wrapper(c.Structure):  # what nvcc puts around a fat binary
+    _fields_ = [("magic", c.c_uint), ("version", c.c_uint), ("data", c.c_void_p), ("list", c.c_void_p)]
+
+
+def fat_binary(ptx):
+    payload = ptx + b"\0" * (-len(ptx) % 8)
+    entry = struct.pack("<HHIQIIHHIIIQQQ", 1, 0x101, 64, len(payload), 0, 0, 5, 6, 50, 0, 0, 0x11, 0, 0)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry) + len(payload)) + entry + payload
+
+
+class Runtime:
+    """libcudart with each call checked: anything but success raises."""
+
+    def __init__(self, path):
+        self.library = c.CDLL(str(path))
+        self.library.cudaGetErrorName.restype = c.c_char_p
+
+    def __getattr__(self, name):
+        function = getattr(self.library, name)
+
+        def call(*words):
+            result = function(*words)
+            if result:
+                raise RuntimeError(f"{name}: {self.library.cudaGetErrorName(result).decode()}")
+        return call
+
+    def expect(self, wanted, name, *words):
+        result = getattr(self.library, name)(*words)
+        assert result == wanted, f"{name}: {result}, expected {wanted}"
+        self.library.cudaGetLastError()
+
+
+def registered_kernel(cuda):
+    """As the constructor does that nvcc puts into programs. Returns what stands for the kernel, and what must live on."""
+    data = c.create_string_buffer(fat_binary(PTX))
+    wrapper = Wrapper(0x466243B1, 1, c.addressof(data), None)
+    stub, variable = c.create_string_buffer(16), c.create_string_buffer(4)
+    library = cuda.library
+    library.__cudaRegisterFatBinary.restype = c.c_void_p
+    handle = c.c_void_p(library.__cudaRegisterFatBinary(c.byref(wrapper)))
+    library.__cudaRegisterFunction(handle, c.byref(stub), c.c_char_p(b"add"), c.c_char_p(b"add"), -1, None, None, None, None, None)
+    library.__cudaRegisterVar(handle, c.byref(variable), c.c_char_p(b"launches"), c.c_char_p(b"launches"), 0, c.c_size_t(4), 0, 0)
+    library.__cudaRegisterFatBinaryEnd(handle)
+    return c.byref(stub), c.byref(variable), (data, wrapper, stub, variable)
+
+
+def program(path, version):
+    cuda = Runtime(path)
+    kernel, variable, _kept = registered_kernel(cuda)
+    number = c.c_int()
+    cuda.cudaRuntimeGetVersion(c.byref(number))
+    assert number.value // 10 == version[0] * 100 + version[1], number.value
+    cuda.cudaGetDeviceCount(c.byref(number))
+    assert number.value >= 1
+    cuda.cudaDeviceGetAttribute(c.byref(number), 10, 0)
+    assert number.value == 32  # the warp's size
+
+    def launch(values, amount, stream=None):
+        words = (c.c_void_p * 3)(*(c.cast(c.pointer(word), c.c_void_p) for word in (values, c.c_uint(amount), c.c_uint(COUNT))))
+        cuda.cudaLaunchKernel(kernel, Dim(COUNT // 128, 1, 1), Dim(128, 1, 1), words, c.c_size_t(0), stream)
+
+    # Memory and a launch.
+    size = c.c_size_t(COUNT * 4)
+    values, other = c.c_void_p(), c.c_void_p()
+    numbers, back = (c.c_uint * COUNT)(*range(COUNT)), (c.c_uint * COUNT)()
+    cuda.cudaMalloc(c.byref(values), size)
+    cuda.cudaMalloc(c.byref(other), size)
+    cuda.cudaMemcpy(values, numbers, size, HOST_TO_DEVICE)
+    launch(values, 5)
+    cuda.cudaMemcpy(other, values, size, DEVICE_TO_DEVICE)
+    cuda.cudaMemcpy(back, other, size, DEVICE_TO_HOST)
+    assert list(back) == [n + 5 for n in range(COUNT)]
+    cuda.cudaMemset(values, 0, size)
+
+    # Streams, events, pinned memory, host functions.
+    stream, second, begin, end = c.c_void_p(), c.c_void_p(), c.c_void_p(), c.c_void_p()
+    pinned = c.c_void_p()
+    cuda.cudaMallocHost(c.byref(pinned), size)
+    cuda.cudaStreamCreate(c.byref(stream))
+    cuda.cudaStreamCreateWithFlags(c.byref(second), 1)
+    cuda.cudaEventCreate(c.byref(begin))
+    cuda.cudaEventCreate(c.byref(end))
+    cuda.cudaEventRecord(begin, stream)
+    for _ in range(3):
+        launch(values, 7, stream)
+    cuda.cudaEventRecord(end, stream)
+    cuda.cudaStreamWaitEvent(second, end, 0)
+    cuda.cudaMemcpyAsync(pinned, values, size, DEVICE_TO_HOST, second)
+    called = threading.Event()
+    function = c.CFUNCTYPE(None, c.c_void_p)(lambda _: called.set())
+    cuda.cudaLaunchHostFunc(second, function, None)
+    cuda.cudaStreamSynchronize(second)
+    assert called.is_set()
+    assert set((c.c_uint * COUNT).from_address(pinned.value)) == {21}
+    milliseconds = c.c_float(-1)
+    cuda.cudaEventElapsedTime(c.byref(milliseconds), begin, end)
+    assert milliseconds.value >= 0
+    cuda.cudaStreamQuery(stream)
+
+    # A captured graph.
+    graph, executable = c.c_void_p(), c.c_void_p()
+    cuda.cudaStreamBeginCapture(stream, 0)
+    launch(values, 1, stream)
+    launch(values, 2, stream)
+    cuda.cudaStreamEndCapture(stream, c.byref(graph))
+    if version[0] < 12:
+        cuda.cudaGraphInstantiate(c.byref(executable), graph, None, None, c.c_size_t(0))
+    else:
+        cuda.cudaGraphInstantiate(c.byref(executable), graph, c.c_ulonglong(0))
+    for _ in range(4):
+        cuda.cudaGraphLaunch(executable, stream)
+    cuda.cudaMemcpyAsync(back, values, size, DEVICE_TO_HOST, stream)
+    cuda.cudaStreamSynchronize(stream)
+    assert set(back) == {21 + 12}
+    cuda.cudaGraphExecDestroy(executable)
+    cuda.cudaGraphDestroy(graph)
+
+    # The module's variable, the kernel's attributes, memory of a stream.
+    launches = c.c_uint()
+    cuda.cudaMemcpyFromSymbol(c.byref(launches), variable, c.c_size_t(4), c.c_size_t(0), DEVICE_TO_HOST)
+    assert launches.value == 1 + 3 + 8, launches.value
+    blocks = c.c_int()
+    cuda.cudaOccupancyMaxActiveBlocksPerMultiprocessor(c.byref(blocks), kernel, 128, c.c_size_t(0))
+    assert blocks.value > 0
+    passing = c.c_void_p()
+    cuda.cudaMallocAsync(c.byref(passing), size, stream)
+    cuda.cudaMemsetAsync(passing, 0, size, stream)
+    launch(passing, 9, stream)
+    cuda.cudaMemcpyAsync(back, passing, size, DEVICE_TO_HOST, stream)
+    cuda.cudaFreeAsync(passing, stream)
+    cuda.cudaStreamSynchronize(stream)
+    assert set(back) == {9}
+
+    # PTX given at run time, where the runtime can (12.8 and newer).
+    loaded = hasattr(cuda.library, "cudaLibraryLoadData")
+    if loaded:
+        library, function = c.c_void_p(), c.c_void_p()
+        cuda.cudaLibraryLoadData(c.byref(library), PTX, None, None, 0, None, None, 0)
+        cuda.cudaLibraryGetKernel(c.byref(function), library, c.c_char_p(b"add"))
+        words = (c.c_void_p * 3)(*(c.cast(c.pointer(word), c.c_void_p) for word in (values, c.c_uint(1), c.c_uint(COUNT))))
+        cuda.cudaLaunchKernel(function, Dim(COUNT // 128, 1, 1), Dim(128, 1, 1), words, c.c_size_t(0), None)
+        cuda.cudaMemcpy(back, values, size, DEVICE_TO_HOST)
+        assert set(back) == {34}
+        cuda.cudaLibraryUnload(library)
+
+    # Mistakes.
+    cuda.expect(MEMORY_ALLOCATION, "cudaMalloc", c.byref(passing), c.c_size_t(1 << 46))
+    cuda.expect(INVALID_VALUE, "cudaMalloc", None, size)
+    cuda.expect(INVALID_CONFIGURATION, "cudaLaunchKernel", kernel, Dim(1, 1, 1), Dim(0, 1, 1), words if loaded else None, c.c_size_t(0), None)
+
+    for event in (begin, end):
+        cuda.cudaEventDestroy(event)
+    for done in (stream, second):
+        cuda.cudaStreamDestroy(done)
+    cuda.cudaFreeHost(pinned)
+    cuda.cudaFree(values)
+    cuda.cudaFree(other)
+    cuda.cudaDeviceReset()
+    print(f"cudart {'.'.join(map(str, version))}: works{', with cudaLibraryLoadData' if loaded else ''}")
+
+
+def take(folder, version):
+    """The path of the version's library; None where it cannot be had."""
+    target = pathlib.Path(folder, version)
+    if not list(target.glob("nvidia/cuda_runtime/lib/libcudart.so.*")):
+        major = version.split(".")[0]
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--no-deps",
+               "--target", target, f"nvidia-cuda-runtime-cu{major}=={version}"]
+        if subprocess.run(pip, timeout=300).returncode:
+            return None
+    return next(target.glob("nvidia/cuda_runtime/lib/libcudart.so.*"))
+
+
+def main():
+    if sys.argv[1] == "--run":
+        program(sys.argv[2], [int(part) for part in sys.argv[3].split(".")[:2]])
+        return 0
+    folder, *versions = sys.argv[1:]
+    libraries = {version: take(folder, version) for version in versions}
+    if None in libraries.values():
+        print("skipped: not to be had from PyPI:", *(version for version, path in libraries.items() if not path))
+        return 77
+    # Each in a process of its own: two runtimes in one are another matter.
+    failed = [version for version, path in libraries.items() if subprocess.run([sys.executable, __file__, "--run", path, version]).returncode]
+    if failed:
+        print("failed:", *failed)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
