@@ -84,18 +84,6 @@ constexpr Kind kNamed<cuda::role::dead_handle<K>> = K;
 template <>
 inline constexpr Kind kNamed<cuda::role::stream> = Kind::stream;
 
-// A row that ends an object, in the object's own context if none is current.
-template <class Row, class Handle>
-CUresult destroy(Kind kind, Handle handle) noexcept {
-  return guarded([&]() -> CUresult {
-    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    const Object* const object = handles().find(kind, cuda::handle_bits(handle));
-    if (!object) return CUDA_ERROR_INVALID_HANDLE;
-    const BorrowedContext borrowed(object->context);
-    return Row::forward(handle);
-  });
-}
-
 template <uint16_t Id, Mode M, class Function, class... Roles>
 struct Call;
 

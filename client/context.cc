@@ -57,17 +57,6 @@ Context* current_context(CUresult* error) {
   return context;
 }
 
-BorrowedContext::BorrowedContext(uint64_t context) {
-  auto& stack = thread_state().contexts;
-  if (context == 0 || (!stack.empty() && stack.back() != 0)) return;
-  stack.push_back(context);
-  borrowed_ = true;
-}
-
-BorrowedContext::~BorrowedContext() {
-  if (borrowed_) thread_state().contexts.pop_back();
-}
-
 Session* current_session() {
   const Context* context = current_context();
   return context ? context->session : nullptr;

@@ -63,19 +63,6 @@ Context* current_context(CUresult* error = nullptr);
 // Its session; null when there is none.
 Session* current_session();
 
-// What frees or destroys an object needs no current context: where the thread has none, the object's own is, as long as
-// this lives.
-class BorrowedContext {
- public:
-  explicit BorrowedContext(uint64_t context);
-  ~BorrowedContext();
-  BorrowedContext(const BorrowedContext&) = delete;
-  BorrowedContext& operator=(const BorrowedContext&) = delete;
-
- private:
-  bool borrowed_ = false;
-};
-
 // Makes sure that its server knows the context before a command names it.
 void ensure_on_server(Context& context);
 

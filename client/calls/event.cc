@@ -1,4 +1,5 @@
 // Events: rows, but for what a capture has to do with them.
+#include "client/calls/destroy.h"
 #include "client/capture.h"
 #include "protocol/cuda/exports.h"
 

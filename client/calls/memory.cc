@@ -1,6 +1,7 @@
 // Device memory: the client picks the address, the worker maps memory there. Nobody waits while plenty is free.
 #include <algorithm>
 
+#include "client/calls/destroy.h"
 #include "client/calls/graph.h"
 #include "client/capture.h"
 #include "client/graph_memory.h"

@@ -1,6 +1,7 @@
 // Modules (client/module.h).
 #include <cstdlib>
 
+#include "client/calls/destroy.h"
 #include "client/module.h"
 #include "protocol/cuda/exports.h"
 

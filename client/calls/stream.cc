@@ -1,6 +1,7 @@
 // Streams: created without waiting; what the program asked for is remembered here.
 #include <algorithm>
 
+#include "client/calls/destroy.h"
 #include "client/capture.h"
 #include "client/stream.h"
 #include "protocol/cuda/exports.h"

@@ -3,9 +3,11 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <mutex>
 
 #include "protocol/cuda/linked_cubin.h"
 #include "server/softgpu/runtime/device.h"
+#include "server/softgpu/runtime/machine_code.h"
 #include "server/softgpu/runtime/program_cache.h"
 #include "server/softgpu/runtime/runtime.h"
 
@@ -24,6 +26,18 @@ CUresult code_of(CompileErrorCode code) {
       break;
   }
   return CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
+}
+
+// PTX in the place of machine code that is not to be executed; empty where there is no code for the device at all.
+std::string skipped(const cuda::Image& image, const Device& device) {
+  const cuda::ImageEntry* const cubin = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
+  cuda::Bytes bytes;
+  if (cubin == nullptr || cubin->kind != cuda::CodeKind::elf || cuda::unpack_entry(*cubin, bytes) != CUDA_SUCCESS) return {};
+  static std::once_flag said;
+  std::call_once(said, [] {
+    fputs("softgpu: SOFTGPU_SKIP_MACHINE_CODE=1: kernels of which there is no PTX DO NOTHING here; what they should compute is missing\n", stderr);
+  });
+  return without_machine_code(bytes.view());
 }
 
 }  // namespace
@@ -64,6 +78,13 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
   } else if (result == CUDA_SUCCESS) {
     const cuda::CodeTarget target{device.capability_major(), device.capability_minor(), true};
     result = cuda::select_code(image, target, selection);
+  }
+  if (result == CUDA_ERROR_NO_BINARY_FOR_GPU && skips_machine_code()) {
+    std::string text = skipped(image, device);
+    if (!text.empty()) {
+      texts->push_back(std::move(text));
+      return CUDA_SUCCESS;
+    }
   }
   if (result != CUDA_SUCCESS) {
     *message = result == CUDA_ERROR_NO_BINARY_FOR_GPU ? "the image holds no PTX that this device can run"

@@ -27,13 +27,11 @@ CUresult call(const Body& body) noexcept {
   }
 }
 
-// Calls that work on the current context: it must be there, active and without a sticky error. What frees or destroys an
-// object needs none: `owner` then gives the object's own.
-template <class Owner, class Body>
-CUresult call_in_context_or(const Owner& owner, const Body& body) noexcept {
+// Calls that work on the current context: it must be there, active and without a sticky error.
+template <class Body>
+CUresult call_in_context(const Body& body) noexcept {
   return call([&] {
-    Ref<Context> context = current_context();
-    if (!context) context = owner();
+    const Ref<Context> context = current_context();
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (const CUresult result = context->check(); result != CUDA_SUCCESS) {
       Context::write_device_output();  // nothing behind this call would: the kernel that failed may have said
@@ -42,10 +40,6 @@ CUresult call_in_context_or(const Owner& owner, const Body& body) noexcept {
     }
     return body(*context);
   });
-}
-template <class Body>
-CUresult call_in_context(const Body& body) noexcept {
-  return call_in_context_or([] { return Ref<Context>(); }, body);
 }
 
 template <class Handle>

@@ -1,6 +1,6 @@
 // Pinned and registered host memory.
 #include "server/softgpu/memory/address_space.h"
-#include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/api/owner_call.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/api/owner_call.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;

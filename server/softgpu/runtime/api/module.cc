@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/api/owner_call.h"
 #include "server/softgpu/runtime/api/jit_options.h"
 #include "server/softgpu/runtime/image.h"
 

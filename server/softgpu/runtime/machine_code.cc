@@ -1,0 +1,100 @@
+#include "server/softgpu/runtime/machine_code.h"
+
+#include <elf.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <string_view>
+
+#include "protocol/cuda/kernel_params.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr uint64_t kMostVariableBytes = uint64_t{256} << 20;
+
+bool is_identifier(std::string_view name) {
+  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '$';
+  });
+}
+
+class Elf {
+ public:
+  explicit Elf(cuda::ByteSpan bytes) : bytes_(bytes) {}
+
+  template <class T>
+  bool read(uint64_t offset, T* value) const {
+    if (offset > bytes_.size() || bytes_.size() - offset < sizeof(T)) return false;
+    std::memcpy(value, bytes_.data() + offset, sizeof(T));
+    return true;
+  }
+  bool section(uint64_t index, Elf64_Shdr* found) const {
+    Elf64_Ehdr header;
+    return read(0, &header) && index < header.e_shnum && read(header.e_shoff + index * sizeof(Elf64_Shdr), found);
+  }
+  std::string_view text(const Elf64_Shdr& strings, uint64_t at) const {
+    if (strings.sh_offset > bytes_.size() || strings.sh_size > bytes_.size() - strings.sh_offset || at >= strings.sh_size) return {};
+    const std::string_view rest(reinterpret_cast<const char*>(bytes_.data()) + strings.sh_offset + at, strings.sh_size - at);
+    return rest.substr(0, rest.find('\0'));
+  }
+
+ private:
+  cuda::ByteSpan bytes_;
+};
+
+// The variables of a cubin, which are symbols of its data.
+std::string variables_of(cuda::ByteSpan cubin, const std::set<std::string_view>& taken) {
+  const Elf elf(cubin);
+  std::string ptx;
+  std::set<std::string_view> known = taken;
+  uint64_t left = kMostVariableBytes;
+  Elf64_Shdr table{}, strings{};
+  for (uint64_t i = 0; elf.section(i, &table); ++i) {
+    if (table.sh_type != SHT_SYMTAB || !elf.section(table.sh_link, &strings)) continue;
+    Elf64_Sym symbol{};
+    for (uint64_t at = 0; at + sizeof symbol <= table.sh_size && elf.read(table.sh_offset + at, &symbol); at += sizeof symbol) {
+      const std::string_view name = elf.text(strings, symbol.st_name);
+      if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || symbol.st_size == 0 || symbol.st_size > left) continue;
+      if (!is_identifier(name) || !known.insert(name).second) continue;
+      left -= symbol.st_size;
+      ptx += ".visible .global .align 16 .b8 " + std::string(name) + '[' + std::to_string(symbol.st_size) + "];\n";
+    }
+  }
+  return ptx;
+}
+
+}  // namespace
+
+bool skips_machine_code() {
+  static const bool skips = [] {
+    const char* const text = std::getenv("SOFTGPU_SKIP_MACHINE_CODE");
+    return text != nullptr && std::string_view(text) == "1";
+  }();
+  return skips;
+}
+
+std::string without_machine_code(cuda::ByteSpan cubin) {
+  std::vector<cuda::KernelLayout> kernels;
+  if (cuda::kernels_of_cubin(cubin, kernels) != CUDA_SUCCESS) return {};
+  std::string entries;
+  std::set<std::string_view> names;
+  for (const cuda::KernelLayout& kernel : kernels) {
+    if (!is_identifier(kernel.name) || !names.insert(kernel.name).second) continue;
+    entries += ".visible .entry " + std::string(kernel.name) + '(';
+    for (size_t i = 0; i < kernel.params.size(); ++i) {
+      const auto [offset, size] = kernel.params[i];
+      // The alignment that puts it where it was: the offsets follow from the sizes.
+      const uint32_t alignment = offset == 0 ? 16 : std::min<uint32_t>(offset & (~offset + 1), 128);
+      entries += (i == 0 ? "" : ", ") + (".param .align " + std::to_string(alignment)) + " .b8 p" + std::to_string(i) + '[' +
+                 std::to_string(std::max<uint32_t>(size, 1)) + ']';
+    }
+    entries += ") { ret; }\n";
+  }
+  return ".version 8.0\n.target sm_50\n.address_size 64\n" + variables_of(cubin, names) + entries;
+}
+
+}  // namespace gpupool::softgpu
