@@ -2,12 +2,13 @@
 # (CMake's own CUDA language wants to compile and link with its own flags.)
 #
 #   cuda_program(name SOURCES a.cu b.cc ... [VARIANT static|shared|rdc|ptds|driver ...] [LIBRARIES crypto ...]
-#                [PTX kernels.cu ...] [LABELS ...])
+#                [PTX kernels.cu ...] [ARCH 90] [LABELS ...])
 #     static  nvcc's default: the CUDA runtime linked in statically     shared  -cudart shared
 #     rdc     -rdc=true: device code of several files, linked by nvcc   ptds    -default-stream per-thread
 #     driver  no CUDA runtime, -lcuda
 #   Builds ${CMAKE_CURRENT_BINARY_DIR}/name and the target cuda-name. A PTX source becomes text in the program:
 #   kernels.cu is `extern const char kernels_ptx[]`. LABELS makes it a ctest entry that runs it as it is.
+#   ARCH: PTX for this architecture alone instead of nvcc's default, which has machine code beside it.
 #
 # GPUPOOL_CUDA_PROGRAMS_FROM: another build folder whose programs are linked to instead of being built again
 # (what nvcc makes does not depend on the preset).
@@ -90,7 +91,7 @@ function(_cuda_ptx_source generated source)
 endfunction()
 
 function(cuda_program name)
-  cmake_parse_arguments(P "" "" "SOURCES;VARIANT;LIBRARIES;PTX;LABELS" ${ARGN})
+  cmake_parse_arguments(P "" "ARCH" "SOURCES;VARIANT;LIBRARIES;PTX;LABELS" ${ARGN})
   set(program ${CMAKE_CURRENT_BINARY_DIR}/${name})
 
   if(GPUPOOL_CUDA_PROGRAMS_FROM)
@@ -102,6 +103,11 @@ function(cuda_program name)
     set(compile_flags "")
     set(link_flags "")
     set(key "")
+    if(P_ARCH)
+      list(APPEND compile_flags -gencode arch=compute_${P_ARCH},code=compute_${P_ARCH})
+      list(APPEND link_flags -gencode arch=compute_${P_ARCH},code=compute_${P_ARCH})
+      set(key ".sm_${P_ARCH}")
+    endif()
     foreach(variant ${P_VARIANT})
       if(variant STREQUAL "shared")
         list(APPEND link_flags -cudart shared)

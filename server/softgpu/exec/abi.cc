@@ -65,8 +65,47 @@ uint32_t softgpu_match_all(ThreadContext* thread, uint64_t value, uint32_t membe
   return warp.result[thread->lane];
 }
 
+void softgpu_warp_call(ThreadContext* thread, WarpFunction function, void* data, uint32_t member_mask) {
+  auto& block = BlockRun::of(thread);
+  if (block.in_loops()) block.end_with_fault(FaultKind::illegal_instruction, 0);
+  block.warp_of(thread).value[thread->lane] = reinterpret_cast<uintptr_t>(data);
+  block.collective(thread, Warp::Kind::call, 0, member_mask, function);
+}
+
 uint32_t softgpu_active_mask(ThreadContext* thread) {
   return BlockRun::of(thread).active_mask(thread, reinterpret_cast<uintptr_t>(__builtin_return_address(0)));
+}
+
+void softgpu_cluster_arrive(ThreadContext* thread) { BlockRun::of(thread).cluster_arrive(thread); }
+
+void softgpu_cluster_wait(ThreadContext* thread) { BlockRun::of(thread).cluster_wait(thread); }
+
+uint64_t softgpu_cluster_to_generic(ThreadContext* thread, uint64_t address, uint32_t bytes) {
+  auto& block = BlockRun::of(thread);
+  const uint64_t rank = address >> kClusterAddressBits, offset = address & ((1u << kClusterAddressBits) - 1);
+  const uint64_t own = thread->block->shared_base, size = thread->block->total_shared_bytes;
+  const uint64_t base = rank == 0 ? own : block.cluster_window(rank > kMaxClusterBlocks ? UINT32_MAX : static_cast<uint32_t>(rank - 1));
+  if (base == 0 || bytes > size || offset > size - bytes) block.end_with_fault(FaultKind::illegal_address, own + address);
+  return base + offset;
+}
+
+uint32_t softgpu_cluster_rank(ThreadContext* thread, uint64_t generic) {
+  const uint32_t rank = BlockRun::of(thread).cluster_rank_of(generic);
+  const uint32_t* dim = thread->block->cluster_dim;
+  return rank < dim[0] * dim[1] * dim[2] ? rank : UINT32_MAX;
+}
+
+uint64_t softgpu_generic_to_cluster(ThreadContext* thread, uint64_t address) {
+  const uint32_t rank = softgpu_cluster_rank(thread, address);
+  if (rank == thread->block->cluster_rank || rank == UINT32_MAX) return address - thread->block->shared_base;
+  return uint64_t{rank + 1} << kClusterAddressBits | (address - BlockRun::of(thread).cluster_window(rank));
+}
+
+uint64_t softgpu_map_to_rank(ThreadContext* thread, uint64_t generic, uint32_t rank) {
+  auto& block = BlockRun::of(thread);
+  const uint64_t base = block.cluster_window(rank);
+  if (base == 0) block.end_with_fault(FaultKind::illegal_address, generic);
+  return generic - thread->block->shared_base + base;
 }
 
 void softgpu_yield(ThreadContext* thread) { BlockRun::of(thread).yield(thread); }

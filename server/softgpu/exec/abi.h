@@ -15,6 +15,7 @@ namespace gpupool::softgpu {
 
 constexpr uint32_t kWarpSize = 32;
 constexpr uint32_t kMaxThreadsPerBlock = 1024;
+constexpr uint32_t kMaxClusterBlocks = 16;
 constexpr uint32_t kMaxBarriers = 16;  // PTX ISA: barrier resources 0..15 per block
 
 enum class FaultKind : uint32_t {
@@ -43,6 +44,11 @@ struct BlockContext {
   uint64_t module_data;     // generic address of the module's data segment (globals and constants)
   uint64_t grid_id;         // %gridid
   void* executor;           // private to exec/
+  uint64_t grid_workspace;  // 16 zeroed bytes for the grid's barrier; 0 when the launch is not cooperative
+  uint32_t cluster_dim[3];  // %cluster_nctaid
+  uint32_t cluster_idx[3];  // %cluster_ctaid
+  uint32_t cluster_rank;    // %cluster_ctarank
+  uint32_t has_cluster;     // %is_explicit_cluster
 };
 
 struct ThreadContext {
@@ -54,7 +60,7 @@ struct ThreadContext {
   void* executor;           // private to exec/
 };
 
-static_assert(offsetof(BlockContext, shared_base) == 48 && sizeof(BlockContext) == 88);
+static_assert(offsetof(BlockContext, shared_base) == 48 && sizeof(BlockContext) == 128);
 static_assert(offsetof(ThreadContext, block) == 24 && sizeof(ThreadContext) == 40);
 
 // What the JIT hands over for one kernel.
@@ -90,11 +96,27 @@ uint32_t softgpu_match_all(ThreadContext*, uint64_t value, uint32_t member_mask,
 // same call (same return address) get one common mask. That is what a converged warp sees on a GPU, and it makes
 // "mask = activemask; shfl(mask, ...)" work. Kernels that use it need fibers: in a loop run it is the thread's own lane.
 uint32_t softgpu_active_mask(ThreadContext*);
+// All lanes of the mask meet, and the last to arrive calls `function` with what each brought (null: a lane that is not
+// there). Lanes that call with other functions meet apart.
+using WarpFunction = void (*)(void* const* data_of_lanes);
+void softgpu_warp_call(ThreadContext*, WarpFunction function, void* data, uint32_t member_mask);
 // A thread that may be spinning on memory (volatile or acquire load, failed compare-and-swap in a loop, nanosleep)
 // lets the other threads of its block run.
 void softgpu_yield(ThreadContext*);
 // exit instruction or return from the kernel inside a nested call. Never from loop_entry, which has nothing to return to.
 [[noreturn]] void softgpu_exit(ThreadContext*);
+
+// barrier.cluster.arrive and .wait; a block without a cluster is one of its own.
+void softgpu_cluster_arrive(ThreadContext*);
+void softgpu_cluster_wait(ThreadContext*);
+// An address in shared::cluster space has the rank of its block plus one above kClusterAddressBits, and an offset in that
+// block's window below; a number without a rank means the thread's own block. The grid ends with a fault where there is no
+// such block, or `bytes` do not fit into its window.
+constexpr uint32_t kClusterAddressBits = 24;
+uint64_t softgpu_cluster_to_generic(ThreadContext*, uint64_t address, uint32_t bytes);
+uint64_t softgpu_generic_to_cluster(ThreadContext*, uint64_t address);
+uint32_t softgpu_cluster_rank(ThreadContext*, uint64_t generic);  // 0xFFFFFFFF: in no window of the cluster
+uint64_t softgpu_map_to_rank(ThreadContext*, uint64_t generic, uint32_t rank);  // mapa
 
 // --- Memory ---
 // Called when an access [address, address + bytes) lies outside the reserved range or is misaligned: returns when the

@@ -76,12 +76,36 @@ bool BlockRun::prepare(Grid& grid) {
       thread.block = &context_;
       thread.executor = nullptr;
       slots_[i].fiber = nullptr;
+      slots_[i].cluster_ticket = 0;
     }
   }
   return true;
 }
 
-bool BlockRun::begin(Grid& grid, uint64_t index) {
+// Blocks of a cluster have consecutive numbers.
+void BlockRun::place_in_grid(uint64_t index) {
+  const uint32_t *grid = context_.grid_dim, *cluster = context_.cluster_dim;
+  if (!context_.has_cluster) {
+    context_.block_idx[0] = static_cast<uint32_t>(index % grid[0]);
+    const uint64_t rest = index / grid[0];
+    context_.block_idx[1] = static_cast<uint32_t>(rest % grid[1]);
+    context_.block_idx[2] = static_cast<uint32_t>(rest / grid[1]);
+    return;
+  }
+  const uint32_t size = cluster[0] * cluster[1] * cluster[2];
+  uint64_t of_grid = index / size;
+  uint32_t of_cluster = static_cast<uint32_t>(index % size);
+  context_.cluster_rank = of_cluster;
+  for (int d = 0; d < 3; ++d) {
+    const uint32_t clusters = grid[d] / cluster[d];
+    context_.cluster_idx[d] = of_cluster % cluster[d];
+    context_.block_idx[d] = static_cast<uint32_t>(of_grid % clusters) * cluster[d] + context_.cluster_idx[d];
+    of_grid /= clusters;
+    of_cluster /= cluster[d];
+  }
+}
+
+bool BlockRun::begin(Grid& grid, uint64_t index, std::shared_ptr<Cluster> cluster) {
   fault_ = FaultKind::none;
   fault_text_.clear();
   current_ = nullptr;
@@ -91,11 +115,12 @@ bool BlockRun::begin(Grid& grid, uint64_t index) {
     if (!prepare(grid)) return false;
     grid_id_ = grid.context.grid_id;
   }
-  const uint32_t* dim = context_.grid_dim;
-  context_.block_idx[0] = static_cast<uint32_t>(index % dim[0]);
-  const uint64_t rest = index / dim[0];
-  context_.block_idx[1] = static_cast<uint32_t>(rest % dim[1]);
-  context_.block_idx[2] = static_cast<uint32_t>(rest / dim[1]);
+  place_in_grid(index);
+  cluster_ = std::move(cluster);
+  if (cluster_) {
+    cluster_->join(context_.cluster_rank, this, context_.shared_base, context_.total_shared_bytes,
+                   in_loops_ ? 0 : threads_);
+  }
   progress_ = true;
   if (in_loops_) {
     scratch_ = ThreadContext{};
@@ -108,6 +133,7 @@ bool BlockRun::begin(Grid& grid, uint64_t index) {
   picks_ = idle_picks_ = yielded_count_ = 0;
   ready_.clear();
   yielded_.clear();
+  cluster_waiting_.clear();
   for (; used_barriers_ != 0; used_barriers_ &= used_barriers_ - 1) {
     barriers_[std::countr_zero(used_barriers_)] = Barrier{};
   }
@@ -144,6 +170,7 @@ void BlockRun::abandon() {
   for (uint32_t i = 0; i < threads_; ++i) {
     if (slots_[i].fiber != nullptr) fibers_.give_abandoned(slots_[i].fiber);
     slots_[i].fiber = nullptr;
+    slots_[i].cluster_ticket = 0;
   }
 }
 
@@ -199,6 +226,8 @@ ThreadSlot* BlockRun::pick() {
   }
   if (live_ == 0) {
     end_ = SliceEnd::finished;
+  } else if (!cluster_waiting_.empty() && !cluster_->stuck()) {
+    end_ = SliceEnd::idle;
   } else {
     set_fault(FaultKind::deadlock, 0);
   }
@@ -268,6 +297,10 @@ void BlockRun::retire_thread(ThreadSlot* slot) {
   while (const uint32_t lanes = warp.group_count != 0 ? warp.complete_one() : 0) wake_lanes(index, lanes, nullptr);
   --warp.going;
   answer_active_masks(warp, index);
+  if (cluster_) {
+    cluster_->thread_ends(has_arrived(*slot));
+    slot->cluster_ticket = 0;
+  }
   for (uint32_t used = used_barriers_; used != 0; used &= used - 1) {
     Barrier& barrier = barriers_[std::countr_zero(used)];
     if (barrier.arrived != 0 && complete(barrier)) release(barrier);

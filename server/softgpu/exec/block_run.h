@@ -10,6 +10,7 @@
 #include <string>
 
 #include "server/softgpu/exec/abi.h"
+#include "server/softgpu/exec/cluster.h"
 #include "server/softgpu/exec/fiber.h"
 #include "server/softgpu/exec/grid_state.h"
 #include "server/softgpu/exec/warp.h"
@@ -21,6 +22,7 @@ struct ThreadSlot {
   Fiber* fiber;           // null: not started, or ended
   ThreadSlot* next;       // in the list it is in
   uint32_t result;        // at a barrier: its BarrierReduction while it waits, then the result
+  uint32_t cluster_ticket;  // arrived at the cluster's barrier in this phase, less one; 0: not, or has waited since
 };
 
 class ThreadList {
@@ -66,7 +68,9 @@ class BlockRun {
   BlockRun& operator=(const BlockRun&) = delete;
 
   // False: the host has no memory left for the block's shared window or threads.
-  bool begin(Grid& grid, uint64_t index);
+  // `cluster`: the one whose block it is; null without clusters.
+  bool begin(Grid& grid, uint64_t index, std::shared_ptr<Cluster> cluster = nullptr);
+  void leave_cluster();  // when it is over, however
   // On the pool thread's own stack. idle: every thread that could run only spins.
   SliceEnd run();
   // True when something other than spinning happened since the last call.
@@ -101,8 +105,17 @@ class BlockRun {
   uint32_t barrier(ThreadContext* thread, uint32_t id, uint32_t count, BarrierReduction reduction, uint32_t predicate);
   void barrier_arrive(uint32_t id, uint32_t count);
   // Arrives at a collective operation of the warp and returns when its results are there.
-  void collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, uint32_t members);
+  void collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, uint32_t members,
+                  WarpFunction function = nullptr);
   uint32_t active_mask(ThreadContext* thread, uintptr_t call_site);
+  void cluster_arrive(ThreadContext* thread);
+  void cluster_wait(ThreadContext* thread);
+  uint64_t cluster_window(uint32_t rank);  // 0: there is no such block
+  uint32_t cluster_rank_of(uint64_t address);
+
+  // --- For the cluster ---
+  void wake_cluster_waiters();
+  bool can_go_on() const;
 
  private:
   static void thread_main();
@@ -119,6 +132,11 @@ class BlockRun {
   bool complete(const Barrier& barrier) const;
   void release(Barrier& barrier);
   bool prepare(Grid& grid);
+  Cluster& cluster();
+  bool has_arrived(const ThreadSlot& slot) const {
+    return slot.cluster_ticket != 0 && cluster_ && slot.cluster_ticket == cluster_->phase() + 1;
+  }
+  void place_in_grid(uint64_t index);
 
   FiberPool& fibers_;
   StackContext& pool_stack_;
@@ -133,7 +151,8 @@ class BlockRun {
   uint32_t picks_ = 0, idle_picks_ = 0, yielded_count_ = 0;
   uint32_t used_barriers_ = 0;    // one bit each
   ThreadSlot* current_ = nullptr;
-  ThreadList ready_, yielded_;
+  ThreadList ready_, yielded_, cluster_waiting_;
+  std::shared_ptr<Cluster> cluster_;
   Barrier barriers_[kMaxBarriers];
   std::unique_ptr<ThreadSlot[]> slots_;
   std::unique_ptr<Warp[]> warps_;

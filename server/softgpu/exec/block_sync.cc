@@ -60,12 +60,13 @@ void BlockRun::barrier_arrive(uint32_t id, uint32_t count) {
   if (complete(barrier)) release(barrier);
 }
 
-void BlockRun::collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, uint32_t members) {
+void BlockRun::collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, uint32_t members,
+                          WarpFunction function) {
   if (in_loops_) end_with_fault(FaultKind::illegal_instruction, 0);
   const uint32_t index = thread->linear_tid / kWarpSize;
   Warp& warp = warps_[index];
   auto* slot = reinterpret_cast<ThreadSlot*>(thread);
-  const uint32_t lanes = warp.arrive(thread->lane, kind, mode, members);
+  const uint32_t lanes = warp.arrive(thread->lane, kind, mode, members, function);
   if (lanes != 0) {
     wake_lanes(index, lanes, slot);
     return;

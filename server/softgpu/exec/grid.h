@@ -53,6 +53,8 @@ struct GridRequest {
   // Where it runs; null: anywhere. A grid with multiprocessors of its own (a green context's) runs beside other processes'
   // work, without the device's turn. At least one of them must exist.
   std::shared_ptr<const Multiprocessors> multiprocessors;
+  // Blocks of a cluster; each divides grid_dim, and the product is at most kMaxClusterBlocks. Zeros: no clusters.
+  uint32_t cluster_dim[3] = {0, 0, 0};
   PackedParameters params;
 };
 

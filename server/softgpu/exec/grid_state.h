@@ -18,6 +18,7 @@ struct Grid : Recycled<Grid> {
   BlockContext context{};      // as every block sees it, but for its own index, window and executor
   uint64_t blocks = 0;
   uint64_t params_bytes = 0;
+  uint32_t cluster_blocks = 1; // they start together, on one worker
   uint32_t threads = 0;        // per block
   uint32_t stack_class = 0;
   bool in_loops = false;       // loop_entry is used

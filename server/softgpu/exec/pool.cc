@@ -102,8 +102,22 @@ void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
   grid->threads = static_cast<uint32_t>(std::min<uint64_t>(threads, kMaxThreadsPerBlock + 1));
   grid->in_loops = r.code.loop_entry != nullptr && !r.cooperative;
   grid->stack_class = FiberPool::class_for(uint64_t{std::max(r.local_bytes, r.stack_bytes)} + (48 << 10));
+  constexpr uint64_t kWorkspaceBytes = 16;
+  const uint64_t workspace = round_up(r.params.size(), kWorkspaceBytes);
   grid->params_bytes = std::max<uint64_t>(r.params.size(), 1);
+  if (r.cooperative) grid->params_bytes = workspace + kWorkspaceBytes;
   context.params = parameters_.take(grid->params_bytes);
+  if (r.cooperative && context.params != 0) {
+    context.grid_workspace = context.params + workspace;
+    std::memset(reinterpret_cast<void*>(context.grid_workspace), 0, kWorkspaceBytes);
+  }
+  context.has_cluster = r.cluster_dim[0] != 0;
+  bool whole_clusters = true;
+  for (int d = 0; d < 3; ++d) {
+    context.cluster_dim[d] = std::max(r.cluster_dim[d], 1u);
+    whole_clusters &= context.cluster_dim[d] <= kMaxClusterBlocks && r.grid_dim[d] % context.cluster_dim[d] == 0;
+  }
+  if (whole_clusters) grid->cluster_blocks = context.cluster_dim[0] * context.cluster_dim[1] * context.cluster_dim[2];
   if (!r.params.empty() && context.params != 0) {
     std::memcpy(reinterpret_cast<void*>(context.params), r.params.data(), r.params.size());
   }
@@ -113,7 +127,7 @@ void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
     for (unsigned i = 0; i < thread_count_; ++i) grid->workers += r.multiprocessors->test(i);
     if (!divided_.load(std::memory_order_relaxed)) divided_.store(true);
   }
-  const bool possible = grid->workers > 0 && grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
+  const bool possible = whole_clusters && grid->cluster_blocks <= kMaxClusterBlocks && grid->workers > 0 && grid->blocks > 0 && grid->threads > 0 && grid->threads <= kMaxThreadsPerBlock &&
                         grid->stack_class < FiberPool::kClasses && context.params != 0;
   const std::shared_ptr<const Multiprocessors> where = r.multiprocessors;  // once it is queued the grid may end and go
   const bool may_run = worker_about_to_claim != nullptr && grid->may_run_on(worker_about_to_claim->number());

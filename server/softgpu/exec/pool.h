@@ -44,6 +44,8 @@ class Worker {
   bool step();
   bool claim(Grid** grid, uint64_t* index);
   bool start_block();
+  std::unique_ptr<BlockRun> take_block();
+  void run_first(std::unique_ptr<BlockRun> block, bool begun);
   void advance_others();
   bool settle(BlockRun& block, SliceEnd end);
   void fault(BlockRun& block);

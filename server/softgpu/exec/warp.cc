@@ -12,15 +12,16 @@ void for_each_lane(uint32_t lanes, F f) {
 
 }  // namespace
 
-uint32_t Warp::arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members) {
+uint32_t Warp::arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members, WarpFunction function) {
   members |= 1u << lane;  // a mask without the caller is undefined in PTX; never let it wait for ever
   for (uint32_t i = 0; i < group_count; ++i) {
     Group& group = groups[i];
-    if (group.members != members || group.kind != kind || group.mode != mode) continue;
+    if (group.members != members || group.kind != kind || group.mode != mode || group.function != function)
+      continue;
     group.arrived |= 1u << lane;
     return (group.members & ~group.arrived & ~ended) == 0 ? finish(i) : 0;
   }
-  groups[group_count] = {members, 1u << lane, kind, mode};
+  groups[group_count] = {members, 1u << lane, kind, mode, function};
   const uint32_t index = group_count++;
   return (members & ~(1u << lane) & ~ended) == 0 ? finish(index) : 0;
 }
@@ -46,7 +47,14 @@ void Warp::compute(const Group& group) {
     case Kind::vote: return compute_vote(group);
     case Kind::match_any:
     case Kind::match_all: return compute_match(group);
+    case Kind::call: return compute_call(group);
   }
+}
+
+void Warp::compute_call(const Group& group) {
+  void* data[kWarpSize] = {};
+  for_each_lane(group.arrived, [&](uint32_t lane) { data[lane] = reinterpret_cast<void*>(value[lane]); });
+  group.function(data);
 }
 
 // PTX ISA, shfl.sync: c holds the clamp value in bits 0 to 4 and the segment mask in bits 8 to 12.

@@ -11,12 +11,13 @@
 namespace gpupool::softgpu {
 
 struct Warp {
-  enum class Kind : uint8_t { sync, shuffle, vote, match_any, match_all };
+  enum class Kind : uint8_t { sync, shuffle, vote, match_any, match_all, call };
   struct Group {
     uint32_t members;
     uint32_t arrived;
     Kind kind;
     uint8_t mode;  // ShuffleMode or VoteMode
+    WarpFunction function;  // of a call
   };
 
   uint32_t ended = 0;           // lanes that left or never were
@@ -39,7 +40,7 @@ struct Warp {
     group_count = 0;
   }
   // Adds the lane. Returns the lanes whose results are ready (this one among them), or 0 when it has to wait.
-  uint32_t arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members);
+  uint32_t arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members, WarpFunction function = nullptr);
   // Called after `ended` grew: returns the lanes of one group that became complete by it, 0 when there is none.
   uint32_t complete_one();
 
@@ -49,6 +50,7 @@ struct Warp {
   void compute_shuffle(const Group& group);
   void compute_vote(const Group& group);
   void compute_match(const Group& group);
+  void compute_call(const Group& group);
 };
 
 }  // namespace gpupool::softgpu

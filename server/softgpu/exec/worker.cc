@@ -82,7 +82,8 @@ bool Worker::claim(Grid** grid, uint64_t* index) {
       const uint64_t claimed = grid_->next.load(std::memory_order_relaxed);
       if (claimed < grid_->blocks) {
         const uint64_t fair = (grid_->blocks - claimed) / (uint64_t{grid_->workers} * kChunksPerWorker);
-        const uint64_t wanted = grid_->request.cooperative ? 1 : std::clamp<uint64_t>(fair, 1, kMaxChunk);
+        uint64_t wanted = grid_->request.cooperative ? 1 : std::clamp<uint64_t>(fair, 1, kMaxChunk);
+        wanted = round_up(wanted, grid_->cluster_blocks);
         chunk_next_ = grid_->next.fetch_add(wanted);
         chunk_end_ = std::min(chunk_next_ + wanted, grid_->blocks);
         if (chunk_next_ < chunk_end_) continue;
@@ -120,15 +121,35 @@ bool Worker::start_block() {
     return true;
   }
   pool_.block_starts(*grid);
-  std::unique_ptr<BlockRun> block;
-  if (!spare_.empty()) {
-    block = std::move(spare_.back());
-    spare_.pop_back();
-  } else {
-    block = std::make_unique<BlockRun>(fibers_, own_stack_);
+  if (!grid->context.has_cluster) {
+    auto block = take_block();
+    const bool begun = block->begin(*grid, index);
+    run_first(std::move(block), begun);
+    return true;
   }
+  // The windows of all must be there before any of them runs.
+  const auto cluster = std::make_shared<Cluster>(grid->cluster_blocks);
+  std::vector<std::pair<std::unique_ptr<BlockRun>, bool>> blocks;
+  for (uint32_t rank = 0; rank < grid->cluster_blocks; ++rank) {
+    auto block = take_block();
+    const bool begun = block->begin(*grid, index + rank, cluster);
+    blocks.emplace_back(std::move(block), begun);
+  }
+  chunk_next_ += grid->cluster_blocks - 1;
+  for (auto& [block, begun] : blocks) run_first(std::move(block), begun);
+  return true;
+}
+
+std::unique_ptr<BlockRun> Worker::take_block() {
+  if (spare_.empty()) return std::make_unique<BlockRun>(fibers_, own_stack_);
+  auto block = std::move(spare_.back());
+  spare_.pop_back();
+  return block;
+}
+
+void Worker::run_first(std::unique_ptr<BlockRun> block, bool begun) {
   SliceEnd end = SliceEnd::faulted;
-  if (block->begin(*grid, index)) {
+  if (begun) {
     end = block->run();
   } else {
     block->set_fault(FaultKind::hardware_stack, 0);
@@ -139,7 +160,6 @@ bool Worker::start_block() {
   } else {
     live_.push_back(std::move(block));
   }
-  return true;
 }
 
 // Runs each block that lives here for a while. When all of them only spin, what they wait for may be a block not started.
@@ -187,6 +207,7 @@ bool Worker::settle(BlockRun& block, SliceEnd end) {
     if (end == SliceEnd::faulted) fault(block);
     block.abandon();
   }
+  block.leave_cluster();
   Grid& grid = block.grid();
   if (counted_ != &grid) count_finished();
   counted_ = &grid;

@@ -38,7 +38,8 @@ void for_each_definition(const Function& f, const Instruction& i, Visit visit) {
 bool is_synchronising(const Instruction& i) {
   std::string_view op = i.opcode;
   return op == "bar" || op == "barrier" || op == "shfl" || op == "vote" || op == "match" ||
-         op == "activemask" || op == "redux" || op == "elect" || op == "nanosleep" || op == "mbarrier";
+         op == "activemask" || op == "redux" || op == "elect" || op == "nanosleep" || op == "mbarrier" || op == "mma" || op == "wmma" || op == "ldmatrix" ||
+         op == "stmatrix" || op == "movmatrix";
 }
 
 void find_symbols(const Function& f, FunctionFacts& facts) {

@@ -17,6 +17,7 @@
 
 #include "server/softgpu/jit/decoded.h"
 #include "server/softgpu/jit/link.h"
+#include "server/softgpu/jit/matrix.h"
 
 namespace gpupool::softgpu {
 
@@ -175,7 +176,14 @@ class FunctionCodegen {
   llvm::Value* mbarrier_pointer(Decoded& i, size_t operand, Space space);
   void mbarrier(Decoded& i);
   void cp_mbarrier_arrive(Decoded& i);
+  // --- Clusters (codegen_cluster.cc) ---
   void cp_bulk(Decoded& i);
+  void cluster_barrier(Decoded& i);
+  void mapa(Decoded& i);
+  void getctarank(Decoded& i);
+  llvm::Value* cluster_to_generic(llvm::Value* address, llvm::Value* bytes);
+  llvm::Value* cluster_rank_of(llvm::Value* generic);
+  llvm::Value* bulk_address(Decoded& i, size_t operand, std::string_view space, llvm::Value* bytes);
 
   // --- Integers (codegen_integer.cc, codegen_bits.cc, codegen_video.cc) ---
   void add(Decoded& i);
@@ -246,11 +254,37 @@ class FunctionCodegen {
                                FloatMode mode);
   void cvt(Decoded& i);
   void cvt_pack(Decoded& i);
-  void cvt_two_halves(Decoded& i, Type to, FloatMode mode);
+  void cvt_two_halves(Decoded& i, Type to, FloatMode mode, bool finite);
   llvm::Value* integer_to_integer(llvm::Value* value, Type to, Type from, bool saturate);
   llvm::Value* float_to_integer(llvm::Value* value, Type to, Rounding rounding);
   llvm::Value* round_to_integral(llvm::Value* value, Rounding rounding);
   llvm::Value* integer_to_float(llvm::Value* value, Type to, Type from, Rounding rounding);
+
+  bool cvt_narrow(Decoded& i);  // codegen_narrow.cc; false: other formats
+  void cvt_tf32(Decoded& i, FloatMode mode);
+  llvm::Value* saturate_half(llvm::Value* half, Type type);
+
+  // --- Matrices of a warp (codegen_matrix.cc) ---
+  struct Window {
+    llvm::Value *address, *low, *high;  // i64
+  };
+  Window window_of(Decoded& i, const Operand& operand, Space space);
+  llvm::Value* word_array(uint32_t words);
+  llvm::Value* word_at(llvm::Value* array, uint32_t index);
+  void store_words(Decoded& i, const Operand& operand, llvm::Value* array, uint32_t first, uint32_t words, bool wide);
+  void load_words(Decoded& i, const Operand& operand, llvm::Value* array, uint32_t words, bool wide);
+  void multiply_matrices(Decoded& i, const MatrixOperation& operation);
+  void mma(Decoded& i);
+  void wmma(Decoded& i);
+  void move_matrix(Decoded& i);
+  void movmatrix(Decoded& i);
+
+  // --- Caches and stacks (codegen_policy.cc) ---
+  void createpolicy(Decoded& i);
+  void alloca_(Decoded& i);
+  void prepare_saved_stacks();
+  void stacksave(Decoded& i);
+  void stackrestore(Decoded& i);
 
   // --- Comparisons (codegen_compare.cc) ---
   llvm::Value* compare(Decoded& i, std::string_view op, Type type, llvm::Value* a, llvm::Value* b);
@@ -299,6 +333,8 @@ class FunctionCodegen {
   llvm::Value* tid_[3] = {};
   llvm::Value* result_pointer_ = nullptr;  // where an aggregate result goes
   llvm::AllocaInst* carry_ = nullptr;
+  llvm::AllocaInst* saved_stacks_ = nullptr;  // one for each stacksave, null before it ran
+  uint32_t saved_stack_count_ = 0, next_saved_stack_ = 0;
   std::vector<llvm::AllocaInst*> registers_;
   std::vector<llvm::AllocaInst*>
       base_offsets_;  // per register with a base: its offset from the variable's start

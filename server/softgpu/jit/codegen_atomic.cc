@@ -35,6 +35,7 @@ llvm::Value* FunctionCodegen::atomic_loop(llvm::Value* pointer, Type type, Atomi
   return old;
 }
 
+// atom and red on 128 bits, and on vectors, whose elements are exchanged one by one.
 void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   AtomicOrdering order = AtomicOrdering::Monotonic;
   if (i.take("acq_rel"))
@@ -47,6 +48,7 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   i.take_any({"cta", "cluster", "gpu", "sys"});
   Space space = take_space(i);
   i.take_any({"noftz", "L2::cache_hint"});
+  const uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : i.take("v8") ? 8 : 1;
   std::string_view op = i.take_one({"add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"});
   Type type = i.type();
   i.done();
@@ -56,69 +58,84 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   if (i.operand_count() < first + (cas ? 3 : 2)) i.fail("an operand is missing");
   if (!has_result && (cas || op == "exch")) i.fail("red has no such operation");
   uint32_t bytes = ptx::bytes_of(type);
-  if (type == Type::pred || bytes < 2 || bytes > 8)
+  if (type == Type::pred || bytes < 2 || bytes > 16 || (bytes == 16 && !cas && op != "exch"))
     i.fail("atomic operations of this width are not supported");
-  llvm::Value* pointer = checked_pointer(i, resolve(i, i.operand(first), space), bytes, true, true);
+  if (width > 1 && (bytes * width > 16 || !(type == Type::f32 || ptx::is_half(type)) ||
+                    !(op == "add" || (ptx::is_half(type) && (op == "min" || op == "max")))))
+    i.fail("vectors are added (or, of f16 and bf16, compared), in 16 bytes at most");
+  llvm::Value* whole = checked_pointer(i, resolve(i, i.operand(first), space), bytes * width, true, true);
   llvm::Type* bits = m_.int_type(bytes * 8);
   llvm::MaybeAlign alignment(bytes);
-  auto bits_of_operand = [&](size_t n) { return convert_bits(read(i, n, type), bits, false); };
-  llvm::Value* b = bits_of_operand(first + 1);
-  llvm::Value* old = nullptr;
-  auto rmw = [&](AtomicRMWInst::BinOp kind, llvm::Value* value) {
-    old = b_.CreateAtomicRMW(kind, pointer, value, alignment, order);
+  auto elements = [&](size_t n) -> std::span<const Operand> {
+    const Operand& operand = i.operand(n);
+    if (width == 1) return {&operand, 1};
+    if (operand.kind != Operand::Kind::vector || operand.count != width) i.fail("the vector's width is wrong");
+    return i.elements(operand);
   };
-  bool integer = !ptx::is_float(type);
-  if (cas) {
-    llvm::Value* next = bits_of_operand(first + 2);
-    auto* result = b_.CreateAtomicCmpXchg(pointer, b, next, alignment, order,
-                                          llvm::AtomicCmpXchgInst::getStrongestFailureOrdering(order));
-    old = b_.CreateExtractValue(result, 0);
-  } else if (op == "exch") {
-    rmw(AtomicRMWInst::Xchg, b);
-  } else if (op == "inc" || op == "dec") {
-    if (type != Type::u32) i.fail("inc and dec take .u32");
-    bool up = op == "inc";
-    old = atomic_loop(pointer, type, order, [&](llvm::Value* value) {
-      if (up) return b_.CreateSelect(b_.CreateICmpUGE(value, b), i32(0), b_.CreateAdd(value, i32(1)));
-      llvm::Value* wraps = b_.CreateOr(b_.CreateICmpEQ(value, i32(0)), b_.CreateICmpUGT(value, b));
-      return b_.CreateSelect(wraps, b, b_.CreateSub(value, i32(1)));
-    });
-  } else if (integer) {
-    bool is_signed = ptx::is_signed(type);
-    if (op == "add")
-      rmw(AtomicRMWInst::Add, b);
-    else if (op == "and")
-      rmw(AtomicRMWInst::And, b);
-    else if (op == "or")
-      rmw(AtomicRMWInst::Or, b);
-    else if (op == "xor")
-      rmw(AtomicRMWInst::Xor, b);
-    else if (op == "min")
-      rmw(is_signed ? AtomicRMWInst::Min : AtomicRMWInst::UMin, b);
-    else
-      rmw(is_signed ? AtomicRMWInst::Max : AtomicRMWInst::UMax, b);
-  } else if (op == "add" && (type == Type::f32 || type == Type::f64)) {
-    rmw(AtomicRMWInst::FAdd, convert_bits(b, m_.ir_type(type), false));
-  } else if (op == "add" || op == "min" || op == "max") {
-    old = atomic_loop(pointer, type, order, [&](llvm::Value* value) -> llvm::Value* {
-      if (type == Type::f32 || type == Type::f64) {
-        llvm::Type* ir = m_.ir_type(type);
-        return convert_bits(
-            minimum(convert_bits(value, ir, false), convert_bits(b, ir, false), op == "max", false), bits,
-            false);
-      }
-      return for_halves(type, {value, b}, [&](Type half, std::vector<llvm::Value*> values) {
-        return half_arithmetic(op, half, values, FloatMode{});
+  std::vector<llvm::Value*> olds;
+  for (uint32_t n = 0; n < width; ++n) {
+    llvm::Value* pointer = n ? b_.CreateConstGEP1_64(b_.getInt8Ty(), whole, uint64_t{n} * bytes) : whole;
+    auto bits_of_operand = [&](size_t index) { return convert_bits(read(elements(index)[n], type), bits, false); };
+    llvm::Value* b = bits_of_operand(first + 1);
+    llvm::Value* old = nullptr;
+    auto rmw = [&](AtomicRMWInst::BinOp kind, llvm::Value* value) {
+      old = b_.CreateAtomicRMW(kind, pointer, value, alignment, order);
+    };
+    bool integer = !ptx::is_float(type);
+    if (cas) {
+      llvm::Value* next = bits_of_operand(first + 2);
+      auto* result = b_.CreateAtomicCmpXchg(pointer, b, next, alignment, order,
+                                            llvm::AtomicCmpXchgInst::getStrongestFailureOrdering(order));
+      old = b_.CreateExtractValue(result, 0);
+    } else if (op == "exch") {
+      rmw(AtomicRMWInst::Xchg, b);
+    } else if (op == "inc" || op == "dec") {
+      if (type != Type::u32) i.fail("inc and dec take .u32");
+      bool up = op == "inc";
+      old = atomic_loop(pointer, type, order, [&](llvm::Value* value) {
+        if (up) return b_.CreateSelect(b_.CreateICmpUGE(value, b), i32(0), b_.CreateAdd(value, i32(1)));
+        llvm::Value* wraps = b_.CreateOr(b_.CreateICmpEQ(value, i32(0)), b_.CreateICmpUGT(value, b));
+        return b_.CreateSelect(wraps, b, b_.CreateSub(value, i32(1)));
       });
-    });
-  } else {
-    i.fail("this operation does not exist for the type");
+    } else if (integer) {
+      bool is_signed = ptx::is_signed(type);
+      if (op == "add")
+        rmw(AtomicRMWInst::Add, b);
+      else if (op == "and")
+        rmw(AtomicRMWInst::And, b);
+      else if (op == "or")
+        rmw(AtomicRMWInst::Or, b);
+      else if (op == "xor")
+        rmw(AtomicRMWInst::Xor, b);
+      else if (op == "min")
+        rmw(is_signed ? AtomicRMWInst::Min : AtomicRMWInst::UMin, b);
+      else
+        rmw(is_signed ? AtomicRMWInst::Max : AtomicRMWInst::UMax, b);
+    } else if (op == "add" && (type == Type::f32 || type == Type::f64)) {
+      rmw(AtomicRMWInst::FAdd, convert_bits(b, m_.ir_type(type), false));
+    } else if (op == "add" || op == "min" || op == "max") {
+      old = atomic_loop(pointer, type, order, [&](llvm::Value* value) -> llvm::Value* {
+        if (type == Type::f32 || type == Type::f64) {
+          llvm::Type* ir = m_.ir_type(type);
+          return convert_bits(
+              minimum(convert_bits(value, ir, false), convert_bits(b, ir, false), op == "max", false), bits,
+              false);
+        }
+        return for_halves(type, {value, b}, [&](Type half, std::vector<llvm::Value*> values) {
+          return half_arithmetic(op, half, values, FloatMode{});
+        });
+      });
+    } else {
+      i.fail("this operation does not exist for the type");
+    }
+    olds.push_back(old);
   }
-  if (has_result) write(i.operand(0), convert_bits(old, m_.ir_type(type), false), type);
+  for (uint32_t n = 0; n < width && has_result; ++n)
+    write(elements(0)[n], convert_bits(olds[n], m_.ir_type(type), false), type);
 }
 
 void FunctionCodegen::membar(Decoded& i) {
-  i.take_any({"cta", "gl", "sys", "gpu"});
+  i.take_any({"cta", "gl", "sys", "gpu", "proxy", "alias"});
   i.done(0);
   b_.CreateFence(AtomicOrdering::SequentiallyConsistent);
 }

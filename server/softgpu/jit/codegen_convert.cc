@@ -68,43 +68,55 @@ llvm::Value* FunctionCodegen::integer_to_float(llvm::Value* value, Type to, Type
   return ptx::is_half(to) ? float_to_half(result, to, rounding) : result;
 }
 
-void FunctionCodegen::cvt_two_halves(Decoded& i, Type to, FloatMode mode) {
+void FunctionCodegen::cvt_two_halves(Decoded& i, Type to, FloatMode mode, bool finite) {
   i.done(3);
   Type half = to == Type::f16x2 ? Type::f16 : Type::bf16;
   auto convert = [&](size_t n) {
     llvm::Value* value = finish_float(read(i, n, Type::f32), Type::f32, mode);
-    return b_.CreateZExt(float_to_half(value, half, mode.rounding), b_.getInt32Ty());
+    llvm::Value* bits = float_to_half(value, half, mode.rounding);
+    return b_.CreateZExt(finite ? saturate_half(bits, half) : bits, b_.getInt32Ty());
   };
   write(i.operand(0), b_.CreateOr(b_.CreateShl(convert(1), 16), convert(2)), to);
 }
 
-// cvt.pack: two saturated numbers, and for bytes the low half of c above them.
+// cvt.pack: two saturated numbers, and where they are small, c moved up to make room for them.
 void FunctionCodegen::cvt_pack(Decoded& i) {
   i.take("sat");
-  Type to = i.type(), from = i.type();
+  const std::string_view small = i.take_one({"u2", "s2", "u4", "s4"});
+  Type to = Type::none;
+  if (small.empty()) to = i.type();
+  Type from = i.type();
   std::optional<Type> third = i.maybe_type();
   i.done(third ? 4 : 3);
-  uint32_t bits = ptx::bits_of(to);
-  if (from != Type::s32 || !ptx::is_integer(to) || bits > 16 || (third.has_value() != (bits == 8)))
+  const uint32_t bits = small.empty() ? ptx::bits_of(to) : static_cast<uint32_t>(small[1] - '0');
+  const bool is_signed = small.empty() ? ptx::is_signed(to) : small[0] == 's';
+  if (from != Type::s32 || (small.empty() && !ptx::is_integer(to)) || bits > 16 || (third.has_value() != (bits < 16)))
     i.fail("types that do not fit");
+  const uint32_t most = is_signed ? (1u << (bits - 1)) - 1 : (1u << bits) - 1, least = is_signed ? ~most : 0;
   auto part = [&](size_t n) {
-    return b_.CreateZExt(integer_to_integer(read(i, n, from), to, from, true), b_.getInt32Ty());
+    llvm::Value* value = intrinsic(llvm::Intrinsic::smax, {read(i, n, from), i32(least)});
+    return b_.CreateAnd(intrinsic(llvm::Intrinsic::smin, {value, i32(most)}), i32((1u << bits) - 1));
   };
   llvm::Value* result = b_.CreateOr(b_.CreateShl(part(1), bits), part(2));
-  if (third) result = b_.CreateOr(result, b_.CreateShl(read(i, 3, Type::b32), 16));
+  if (third) result = b_.CreateOr(result, b_.CreateShl(read(i, 3, Type::b32), 2 * bits));
   write(i.operand(0), result, Type::b32);
 }
 
 void FunctionCodegen::cvt(Decoded& i) {
   if (i.take("pack")) return cvt_pack(i);
+  if (cvt_narrow(i)) return;
   bool to_integral = false;
   for (std::string_view word : {"rni", "rzi", "rmi", "rpi"}) to_integral |= i.peek(0) == word;
   FloatMode mode = take_float_mode(i);
-  if (mode.rounding == Rounding::nearest_away) i.fail(".rna is not supported");
+  for (size_t n = 0; n < 4; ++n)
+    if (i.peek(n) == "tf32") return cvt_tf32(i, mode);
+  if (mode.rounding == Rounding::nearest_away) i.fail(".rna is for .tf32 alone");
+  const bool finite = i.take("satfinite");
   Type to = i.type(), from = i.type();
+  if (finite && !ptx::is_half(to)) i.fail(".satfinite is not supported here");
   if (to == Type::pred || from == Type::pred || to == Type::b128 || from == Type::b128)
     i.fail("types that cannot be converted");
-  if (ptx::is_packed_half(to) && from == Type::f32) return cvt_two_halves(i, to, mode);
+  if (ptx::is_packed_half(to) && from == Type::f32) return cvt_two_halves(i, to, mode, finite);
   i.done(2);
   if (ptx::is_packed_half(to) || ptx::is_packed_half(from) || ptx::is_untyped(to) || ptx::is_untyped(from))
     i.fail("types that cannot be converted");
@@ -113,8 +125,11 @@ void FunctionCodegen::cvt(Decoded& i) {
     if (ptx::is_integer(to))
       return write(i.operand(0), integer_to_integer(value, to, from, mode.saturate), to);
     llvm::Value* result = integer_to_float(value, to, from, mode.rounding);
-    if (mode.saturate && ptx::is_half(to)) i.fail(".sat is not supported here");
-    return write(i.operand(0), mode.saturate ? finish_float(result, to, mode) : result, to);
+    if (mode.saturate && ptx::is_half(to))
+      result = float_to_half(finish_float(half_to_float(result, to), to, mode), to, Rounding::nearest);
+    else if (mode.saturate)
+      result = finish_float(result, to, mode);
+    return write(i.operand(0), result, to);
   }
   if (ptx::is_half(from)) value = half_to_float(value, from);
   if (ptx::is_integer(to)) return write(i.operand(0), float_to_integer(value, to, mode.rounding), to);
@@ -126,6 +141,7 @@ void FunctionCodegen::cvt(Decoded& i) {
     bool same = from == to;
     value = float_to_half(finish_float(value, from, clamp), to,
                           to_integral || same ? Rounding::nearest : mode.rounding);
+    if (finite) value = saturate_half(value, to);
     return write(i.operand(0), value, to);
   }
   llvm::Type* type = m_.ir_type(to);

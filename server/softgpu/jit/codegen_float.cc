@@ -13,6 +13,20 @@ bool is_directed(Rounding rounding) {
   return rounding != Rounding::none && rounding != Rounding::nearest;
 }
 
+// Two floats in each 64-bit operand.
+llvm::Value* for_singles(llvm::IRBuilder<>& b, std::initializer_list<llvm::Value*> operands,
+                         const std::function<llvm::Value*(std::vector<llvm::Value*>)>& operation) {
+  llvm::Value* result = b.getInt64(0);
+  for (uint32_t n = 0; n < 2; ++n) {
+    std::vector<llvm::Value*> parts;
+    for (llvm::Value* operand : operands)
+      parts.push_back(b.CreateBitCast(b.CreateTrunc(b.CreateLShr(operand, 32 * n), b.getInt32Ty()), b.getFloatTy()));
+    llvm::Value* part = b.CreateZExt(b.CreateBitCast(operation(parts), b.getInt32Ty()), b.getInt64Ty());
+    result = b.CreateOr(result, b.CreateShl(part, 32 * n));
+  }
+  return result;
+}
+
 }  // namespace
 
 FunctionCodegen::FloatMode FunctionCodegen::take_float_mode(Decoded& i) {
@@ -62,34 +76,59 @@ llvm::Value* FunctionCodegen::directed(uint32_t operation, Rounding rounding, ll
 }
 
 void FunctionCodegen::float_binary(Decoded& i, Type type, FloatMode mode) {
+  // add.f32.f16: the first operand is a half.
+  std::optional<Type> first = type == Type::f32 && i.opcode() != "mul" ? i.maybe_type() : std::nullopt;
+  if (first && *first != Type::f16 && *first != Type::bf16) i.fail("types that do not fit");
   i.done(3);
   if (ptx::is_half(type)) return half_binary(i, type, mode);
-  llvm::Value* a = read_float(i, 1, type, mode.flush);
-  llvm::Value* b = read_float(i, 2, type, mode.flush);
   std::string_view op = i.opcode();
-  llvm::Value* result;
-  if (is_directed(mode.rounding))
-    result = directed(op == "add" ? kAdd : op == "sub" ? kSubtract : kMultiply, mode.rounding, a, b);
-  else
-    result = op == "add" ? b_.CreateFAdd(a, b) : op == "sub" ? b_.CreateFSub(a, b) : b_.CreateFMul(a, b);
-  write(i.operand(0), finish_float(result, type, mode), type);
+  auto compute = [&](llvm::Value* a, llvm::Value* b) -> llvm::Value* {
+    if (is_directed(mode.rounding))
+      return directed(op == "add" ? kAdd : op == "sub" ? kSubtract : kMultiply, mode.rounding, a, b);
+    return op == "add" ? b_.CreateFAdd(a, b) : op == "sub" ? b_.CreateFSub(a, b) : b_.CreateFMul(a, b);
+  };
+  if (type == Type::b64) {  // .f32x2
+    llvm::Value* result = for_singles(b_, {read(i, 1, type), read(i, 2, type)}, [&](std::vector<llvm::Value*> v) {
+      for (llvm::Value*& value : v) value = mode.flush ? flush_subnormal(value) : value;
+      return finish_float(compute(v[0], v[1]), Type::f32, mode);
+    });
+    return write(i.operand(0), result, type);
+  }
+  llvm::Value* a = first ? half_to_float(read(i, 1, *first), *first) : read_float(i, 1, type, mode.flush);
+  llvm::Value* b = read_float(i, 2, type, mode.flush);
+  write(i.operand(0), finish_float(compute(a, b), type, mode), type);
 }
 
 void FunctionCodegen::fma(Decoded& i) {
   FloatMode mode = take_float_mode(i);
-  float_fma(i, i.type(), mode);
+  float_fma(i, i.take("f32x2") ? Type::b64 : i.type(), mode);
 }
 
 void FunctionCodegen::float_fma(Decoded& i, Type type, FloatMode mode) {
+  std::optional<Type> factors = type == Type::f32 ? i.maybe_type() : std::nullopt;  // fma.f32.f16
+  if (factors && *factors != Type::f16 && *factors != Type::bf16) i.fail("types that do not fit");
   i.done(4);
   if (ptx::is_half(type)) return half_fma(i, type, mode);
+  auto compute = [&](llvm::Value* a, llvm::Value* b, llvm::Value* c) {
+    return is_directed(mode.rounding) ? directed(kFma, mode.rounding, a, b, c)
+                                      : intrinsic(llvm::Intrinsic::fma, {a, b, c});
+  };
+  if (type == Type::b64) {  // .f32x2
+    llvm::Value* result =
+        for_singles(b_, {read(i, 1, type), read(i, 2, type), read(i, 3, type)}, [&](std::vector<llvm::Value*> v) {
+          for (llvm::Value*& value : v) value = mode.flush ? flush_subnormal(value) : value;
+          return finish_float(compute(v[0], v[1], v[2]), Type::f32, mode);
+        });
+    return write(i.operand(0), result, type);
+  }
   if (!ptx::is_float(type)) i.fail("expected a floating-point type");
-  llvm::Value* a = read_float(i, 1, type, mode.flush);
-  llvm::Value* b = read_float(i, 2, type, mode.flush);
+  auto factor = [&](size_t n) {
+    return factors ? half_to_float(read(i, n, *factors), *factors) : read_float(i, n, type, mode.flush);
+  };
+  llvm::Value* a = factor(1);
+  llvm::Value* b = factor(2);
   llvm::Value* c = read_float(i, 3, type, mode.flush);
-  llvm::Value* result = is_directed(mode.rounding) ? directed(kFma, mode.rounding, a, b, c)
-                                                   : intrinsic(llvm::Intrinsic::fma, {a, b, c});
-  write(i.operand(0), finish_float(result, type, mode), type);
+  write(i.operand(0), finish_float(compute(a, b, c), type, mode), type);
 }
 
 void FunctionCodegen::float_div(Decoded& i, Type type, FloatMode mode, bool) {
@@ -185,19 +224,32 @@ void FunctionCodegen::float_min_max(Decoded& i, Type type, FloatMode mode, bool 
   bool maximum = i.opcode() == "max";
   size_t operands = i.operand_count();
   if (operands != 3 && operands != 4) i.fail("expected 3 operands");
+  const bool signs = magnitude && i.take("xorsign");
   i.done();
-  if (magnitude) i.fail("min and max by magnitude are not supported");
+  // .abs compares magnitudes; .xorsign.abs then gives the result the product's sign.
+  auto choose = [&](llvm::Value* a, llvm::Value* b) -> llvm::Value* {
+    if (!magnitude) return minimum(a, b, maximum, nan);
+    llvm::Value* result = minimum(intrinsic(llvm::Intrinsic::fabs, {a}), intrinsic(llvm::Intrinsic::fabs, {b}), maximum, nan);
+    if (!signs) return result;
+    llvm::Type* bits = m_.int_type(a->getType()->getPrimitiveSizeInBits());
+    llvm::Value* sign = b_.CreateBitCast(
+        b_.CreateXor(b_.CreateBitCast(a, bits), b_.CreateBitCast(b, bits)), a->getType());
+    return b_.CreateSelect(b_.CreateFCmpUNO(result, result), result,
+                           b_.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, result, sign));
+  };
   if (ptx::is_half(type)) {
+    if (operands != 3) i.fail("expected 3 operands");
     llvm::Value* result =
         for_halves(type, {read(i, 1, type), read(i, 2, type)}, [&](Type half, std::vector<llvm::Value*> v) {
-          return float_to_half(minimum(half_to_float(v[0], half), half_to_float(v[1], half), maximum, nan),
-                               half, Rounding::nearest);
+          return float_to_half(choose(half_to_float(v[0], half), half_to_float(v[1], half)), half, Rounding::nearest);
         });
     return write(i.operand(0), result, type);
   }
-  llvm::Value* result =
-      minimum(read_float(i, 1, type, mode.flush), read_float(i, 2, type, mode.flush), maximum, nan);
-  if (operands == 4) result = minimum(result, read_float(i, 3, type, mode.flush), maximum, nan);
+  llvm::Value* result = choose(read_float(i, 1, type, mode.flush), read_float(i, 2, type, mode.flush));
+  if (operands == 4) {
+    if (signs) i.fail(".xorsign is for two operands");
+    result = choose(result, read_float(i, 3, type, mode.flush));
+  }
   write(i.operand(0), result, type);
 }
 

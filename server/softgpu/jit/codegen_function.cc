@@ -10,6 +10,13 @@ bool is_aggregate(const ptx::Variable& v) {
   return v.is_array || v.size != ptx::bytes_of(v.type);
 }
 
+struct ArchitectureRow {
+  std::string_view opcode, where;
+};
+// Instructions that belong to one architecture and that PTX for others cannot have.
+constexpr ArchitectureRow kOneArchitecture[] = {
+    {"wgmma", "9.0"}, {"tcgen05", "10.x"}, {"tensormap", "9.0 and later"}, {"multimem", "9.0 and later, linked by switches,"}};
+
 }  // namespace
 
 FunctionCodegen::FunctionCodegen(ModuleCodegen& module, uint32_t index)
@@ -166,14 +173,20 @@ void FunctionCodegen::generate_instruction(uint32_t index) {
     for (char& c : text)
       if (static_cast<unsigned char>(c) < ' ' || static_cast<unsigned char>(c) > '~') c = ' ';
     throw CodegenFailure{"unsupported instruction '" + text + "': " + failure.message + " (" +
+                         (f_.is_kernel ? "kernel " : "function ") + std::string(f_.name.substr(0, 200)) + ", " +
                          m_.image.where(linked_.file, instruction.line) + ")"};
   }
 }
 
 void FunctionCodegen::dispatch(Decoded& i) {
   Handler handler = find_handler(i.opcode());
-  if (!handler) i.fail("unknown instruction");
-  (this->*handler)(i);
+  if (handler) return (this->*handler)(i);
+  for (const ArchitectureRow& row : kOneArchitecture)
+    if (row.opcode == i.opcode())
+      i.fail("it exists on GPUs of compute capability " + std::string(row.where) +
+             " alone; compile for compute_80 or compute_90 (without a letter at the end), whose matrix products are "
+             "mma and wmma");
+  i.fail("unknown instruction");
 }
 
 FunctionCodegen::Handler FunctionCodegen::find_handler(std::string_view opcode) {
@@ -296,6 +309,18 @@ FunctionCodegen::Handler FunctionCodegen::find_handler(std::string_view opcode) 
       {"activemask", &F::activemask},
       {"nanosleep", &F::nanosleep},
       {"mbarrier", &F::mbarrier},
+      {"mapa", &F::mapa},
+      {"getctarank", &F::getctarank},
+      {"mma", &F::mma},
+      {"wmma", &F::wmma},
+      {"ldmatrix", &F::move_matrix},
+      {"stmatrix", &F::move_matrix},
+      {"movmatrix", &F::movmatrix},
+      // Caches and stacks
+      {"createpolicy", &F::createpolicy},
+      {"alloca", &F::alloca_},
+      {"stacksave", &F::stacksave},
+      {"stackrestore", &F::stackrestore},
   };
   auto it = kHandlers.find(opcode);
   return it == kHandlers.end() ? nullptr : it->second;

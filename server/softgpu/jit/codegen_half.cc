@@ -42,8 +42,10 @@ llvm::Value* FunctionCodegen::float_to_half(llvm::Value* value, Type type, Round
     value = b_.CreateBitCast(bits, b_.getFloatTy());
   }
   bool nearest = rounding == Rounding::nearest || rounding == Rounding::none;
-  if (type == Type::f16 && nearest && host_converts_half())
-    return b_.CreateBitCast(b_.CreateFPTrunc(value, b_.getHalfTy()), b_.getInt16Ty());
+  if (type == Type::f16 && nearest && host_converts_half()) {
+    llvm::Value* bits = b_.CreateBitCast(b_.CreateFPTrunc(value, b_.getHalfTy()), b_.getInt16Ty());
+    return b_.CreateSelect(b_.CreateFCmpUNO(value, value), b_.getInt16(0x7FFF), bits);
+  }
   if (type == Type::bf16 && nearest) {
     llvm::Value* bits = b_.CreateBitCast(value, b_.getInt32Ty());
     llvm::Value* odd = b_.CreateAnd(b_.CreateLShr(bits, 16), i32(1));
@@ -59,10 +61,16 @@ llvm::Value* FunctionCodegen::float_to_half(llvm::Value* value, Type type, Round
 
 llvm::Value* FunctionCodegen::half_arithmetic(std::string_view op, Type type,
                                               const std::vector<llvm::Value*>& halves, FloatMode mode) {
-  std::vector<llvm::Value*> v;
-  for (llvm::Value* half : halves) v.push_back(half_to_float(half, type));
-  llvm::Value* result;
+  const bool flush = mode.flush;
   mode.flush = false;  // of the f32 in between, not of the half
+  auto flushed = [&](llvm::Value* half) -> llvm::Value* {  // subnormals are zeros of the same sign
+    if (!flush) return half;
+    llvm::Value* exponent = b_.CreateAnd(half, b_.getInt16(type == Type::f16 ? 0x7C00 : 0x7F80));
+    return b_.CreateSelect(b_.CreateIsNull(exponent), b_.CreateAnd(half, b_.getInt16(0x8000)), half);
+  };
+  std::vector<llvm::Value*> v;
+  for (llvm::Value* half : halves) v.push_back(half_to_float(flushed(half), type));
+  llvm::Value* result;
   if (op == "add")
     result = b_.CreateFAdd(v[0], v[1]);
   else if (op == "sub")
@@ -78,7 +86,7 @@ llvm::Value* FunctionCodegen::half_arithmetic(std::string_view op, Type type,
     for (llvm::Value*& value : v) value = b_.CreateFPExt(value, b_.getDoubleTy());
     result = b_.CreateFAdd(b_.CreateFMul(v[0], v[1]), v[2]);
   }
-  return float_to_half(finish_float(result, type, mode), type, Rounding::nearest);
+  return flushed(float_to_half(finish_float(result, type, mode), type, Rounding::nearest));
 }
 
 void FunctionCodegen::half_binary(Decoded& i, Type type, FloatMode mode) {

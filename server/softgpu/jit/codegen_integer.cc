@@ -16,6 +16,7 @@ void FunctionCodegen::add(Decoded& i) {
   bool cc = i.take("cc");
   FloatMode mode = take_float_mode(i);
   if (i.take_any({"u16x2", "s16x2"})) return add_pairs(i);
+  if (i.take("f32x2")) return float_binary(i, Type::b64, mode);
   Type type = i.type();
   if (ptx::is_float(type)) return float_binary(i, type, mode);
   i.done(3);
@@ -50,6 +51,7 @@ void FunctionCodegen::add_pairs(Decoded& i) {
 void FunctionCodegen::sub(Decoded& i) {
   bool cc = i.take("cc");
   FloatMode mode = take_float_mode(i);
+  if (i.take("f32x2")) return float_binary(i, Type::b64, mode);
   Type type = i.type();
   if (ptx::is_float(type)) return float_binary(i, type, mode);
   i.done(3);
@@ -148,6 +150,7 @@ Type doubled(Decoded& i, Type type) {
 void FunctionCodegen::mul(Decoded& i) {
   std::string_view part = i.take_one({"lo", "hi", "wide"});
   FloatMode mode = take_float_mode(i);
+  if (i.take("f32x2")) return float_binary(i, Type::b64, mode);
   Type type = i.type();
   if (ptx::is_float(type)) return float_binary(i, type, mode);
   i.done(3);
@@ -267,7 +270,7 @@ llvm::Value* FunctionCodegen::select_min(llvm::Value* a, llvm::Value* b, bool is
 
 void FunctionCodegen::min_max(Decoded& i) {
   FloatMode mode = take_float_mode(i);
-  bool nan = i.take("NaN"), magnitude = i.take_any({"xorsign", "abs"});
+  bool nan = i.take("NaN"), magnitude = i.take("abs");
   // u16x2 and s16x2 are no scalar types elsewhere.
   bool pair_unsigned = i.take("u16x2"), pair = pair_unsigned || i.take("s16x2");
   Type type = pair ? Type::b32 : i.type();

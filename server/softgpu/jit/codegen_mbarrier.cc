@@ -1,4 +1,4 @@
-// mbarrier objects and the bulk copies that complete them. The object is one 64-bit word in shared memory;
+// mbarrier objects. The object is one 64-bit word in shared memory;
 // support.cc knows its layout. Copies are done at once, so waiting for them never waits.
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/support.h"
@@ -22,8 +22,7 @@ void FunctionCodegen::mbarrier(Decoded& i) {
   bool expects = op == "arrive" || op == "arrive_drop" ? i.take("expect_tx") : false;
   bool parity = i.take("parity");
   take_qualifiers(i);
-  // A block is its own cluster: shared::cluster addresses are the block's own.
-  Space space = i.take("shared::cluster") ? Space::shared : take_space(i);
+  Space space = take_space(i);
   Type type = i.type();
   i.done();
   size_t count = i.operand_count();
@@ -79,39 +78,6 @@ void FunctionCodegen::cp_mbarrier_arrive(Decoded& i) {
   i.done(1);
   llvm::Value* pointer = mbarrier_pointer(i, 0, space);
   if (counts) call_runtime("softgpu_mbarrier_arrive", b_.getInt64Ty(), {pointer, i32(1), i32(0)});
-}
-
-// cp.async.bulk between global and shared memory, in one dimension.
-void FunctionCodegen::cp_bulk(Decoded& i) {
-  if (i.take_any({"commit_group", "wait_group"})) {
-    i.take("read");
-    return i.done();
-  }
-  std::string_view target = i.take_next(), source = i.take_next();
-  bool signals = i.take("mbarrier::complete_tx::bytes");
-  i.take_any({"bulk_group", "L2::cache_hint"});
-  i.done();
-  bool to_shared = target.substr(0, 6) == "shared", from_shared = source.substr(0, 6) == "shared";
-  if (to_shared == from_shared || (to_shared ? source : target) != "global")
-    i.fail("only copies between global and shared memory are supported");
-  llvm::Type* word = b_.getInt64Ty();
-  llvm::Value* bytes = b_.CreateZExt(read(i, 2, Type::u32), word);
-  llvm::Value* barrier = signals ? mbarrier_pointer(i, 3, Space::shared) : nullptr;
-  auto *copy = new_block("copy"), *after = new_block("after");
-  b_.CreateCondBr(b_.CreateIsNull(bytes), after, copy);
-  b_.SetInsertPoint(copy);
-  // Its first and last 16 bytes lie in the window, hence all of it does.
-  Address shared = resolve(i, i.operand(to_shared ? 0 : 1), Space::shared);
-  llvm::Value* begin = checked_pointer(i, shared, 16, to_shared, false);
-  Address last = shared;
-  last.value = b_.CreateSub(b_.CreateAdd(shared.value, bytes), i64(16));
-  checked_pointer(i, last, 16, to_shared, false);
-  llvm::Value* global = resolve(i, i.operand(to_shared ? 1 : 0), Space::global).value;
-  llvm::Value* window = b_.CreatePtrToInt(begin, word);
-  call_runtime("softgpu_bulk_copy", b_.getVoidTy(),
-               {thread_, to_shared ? window : global, to_shared ? global : window, bytes, i32(!to_shared)});
-  if (barrier) call_runtime("softgpu_mbarrier_transfer", word, {barrier, b_.CreateNeg(bytes)});
-  start_block(after);
 }
 
 }  // namespace gpupool::softgpu

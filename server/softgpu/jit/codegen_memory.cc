@@ -25,6 +25,7 @@ llvm::Value* FunctionCodegen::shared_base() {
 }
 
 Space FunctionCodegen::take_space(Decoded& i) {
+  if (i.take("shared::cluster")) return Space::shared_cluster;
   std::string_view word = i.take_one(
       {"global", "shared", "shared::cta", "local", "const", "param", "param::entry", "param::func"});
   return word.empty() ? Space::generic : *ptx::find_space(word);
@@ -34,6 +35,13 @@ Space FunctionCodegen::take_space(Decoded& i) {
 
 FunctionCodegen::Address FunctionCodegen::resolve(Decoded& i, const Operand& operand, Space space) {
   if (operand.kind != Operand::Kind::address) i.fail("expected an address in brackets");
+  if (space == Space::shared_cluster) {
+    Address own = resolve(i, operand, Space::shared);
+    if (own.kind != Address::Kind::shared || llvm::isa<llvm::ConstantInt>(own.value)) return own;
+    Address generic;
+    generic.value = cluster_to_generic(own.value, i32(1));
+    return generic;
+  }
   const Operand& base = f_.base(operand);
   Address address;
   auto offset = static_cast<uint64_t>(operand.value);
@@ -285,6 +293,8 @@ void FunctionCodegen::ld(Decoded& i) {
 }
 
 void FunctionCodegen::st(Decoded& i) {
+  bool async = i.take("async");  // and then the bytes are announced to an mbarrier
+  if (async && !i.take("mbarrier::complete_tx::bytes")) i.fail("expected .mbarrier::complete_tx::bytes");
   bool release = i.take("release"), relaxed = i.take("relaxed"),
        is_volatile = i.take_any({"volatile", "mmio"});
   i.take("weak");
@@ -294,8 +304,9 @@ void FunctionCodegen::st(Decoded& i) {
   uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : i.take("v8") ? 8 : 1;
   Type type = i.type();
   i.done();
-  if (i.operand_count() < 2 || i.operand_count() > 3) i.fail("expected two operands");
+  if (i.operand_count() < (async ? 3 : 2) || i.operand_count() > 3) i.fail("expected two operands");
   if (type == Type::pred) i.fail("predicates cannot be stored");
+  if (async && space != Space::shared_cluster) i.fail("expected .shared::cluster");
   const Operand& source = i.operand(1);
   std::span<const Operand> sources(&source, 1);
   if (width > 1) {
@@ -306,11 +317,15 @@ void FunctionCodegen::st(Decoded& i) {
   if (bytes * width > 32) i.fail("the vector is too wide");
   bool atomic = (release || relaxed) && bytes <= 8;
   llvm::Value* pointer = checked_pointer(i, resolve(i, i.operand(0), space), bytes * width, true, atomic);
+  llvm::Value* barrier = async ? mbarrier_pointer(i, 2, space) : nullptr;
+  auto announce = [&] {
+    if (barrier) call_runtime("softgpu_mbarrier_transfer", b_.getInt64Ty(), {barrier, i64(-uint64_t{bytes} * width)});
+  };
   if (width > 1 && !atomic) {
     llvm::Value* vector = llvm::PoisonValue::get(llvm::FixedVectorType::get(m_.ir_type(type), width));
     for (uint32_t n = 0; n < width; ++n) vector = b_.CreateInsertElement(vector, read(sources[n], type), n);
     b_.CreateAlignedStore(vector, pointer, llvm::Align(1), is_volatile);
-    return;
+    return announce();
   }
   for (uint32_t n = 0; n < width; ++n) {
     llvm::Value* at = n ? b_.CreateConstGEP1_64(b_.getInt8Ty(), pointer, uint64_t{n} * bytes) : pointer;
@@ -319,6 +334,7 @@ void FunctionCodegen::st(Decoded& i) {
     llvm::StoreInst* store = b_.CreateAlignedStore(value, at, llvm::Align(atomic ? bytes : 1), is_volatile);
     if (atomic) store->setAtomic(release ? llvm::AtomicOrdering::Release : llvm::AtomicOrdering::Monotonic);
   }
+  announce();
 }
 
 }  // namespace gpupool::softgpu

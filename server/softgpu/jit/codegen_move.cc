@@ -9,10 +9,33 @@ void FunctionCodegen::cvta(Decoded& i) {
   Type type = i.type();
   i.done(2);
   if (space == Space::generic) i.fail("a state space is missing");
+  if (space == Space::shared_cluster) {
+    llvm::Value* address = convert_bits(read(i, 1, type), b_.getInt64Ty(), false);
+    return write(i.operand(0),
+                 to ? call_runtime("softgpu_generic_to_cluster", b_.getInt64Ty(), {thread_, address})
+                    : cluster_to_generic(address, i32(0)),
+                 Type::u64);
+  }
   llvm::Value* value = read(i, 1, space == Space::shared && !to ? Type::u64 : type);
   if (space == Space::shared) {
     llvm::Value* base = convert_bits(shared_base(), value->getType(), false);
-    value = to ? b_.CreateSub(value, base) : b_.CreateAdd(value, base);
+    if (!to) {
+      value = b_.CreateAdd(value, base);
+    } else {
+      // Pointers into other windows of the cluster come along here too.
+      llvm::Type* word = b_.getInt64Ty();
+      llvm::Value* generic = convert_bits(value, word, false);
+      llvm::Value* offset = b_.CreateSub(generic, shared_base());
+      llvm::Value* total = block_field(offsetof(BlockContext, total_shared_bytes), b_.getInt32Ty());
+      llvm::AllocaInst* result = temporary(word);
+      b_.CreateStore(offset, result);
+      auto *elsewhere = new_block("elsewhere"), *after = new_block("after");
+      b_.CreateCondBr(b_.CreateICmpULE(offset, b_.CreateZExt(total, word)), after, elsewhere);
+      b_.SetInsertPoint(elsewhere);
+      b_.CreateStore(call_runtime("softgpu_generic_to_cluster", word, {thread_, generic}), result);
+      start_block(after);
+      value = convert_bits(b_.CreateLoad(word, result), value->getType(), false);
+    }
   }
   write(i.operand(0), value, type);
   remember_base(i.operand(0), i.operand(1), nullptr);
@@ -43,8 +66,11 @@ void FunctionCodegen::isspacep(Decoded& i) {
     uint64_t size = f_.is_kernel ? 4096 : 0;
     return inside(block_field(offsetof(BlockContext, params), b_.getInt64Ty()), i64(size));
   };
+  auto in_cluster = [&] { return b_.CreateICmpNE(cluster_rank_of(address), i32(UINT32_MAX)); };
   llvm::Value* result;
-  if (space.substr(0, 6) == "shared")
+  if (space == "shared::cluster")
+    result = in_cluster();
+  else if (space.substr(0, 6) == "shared")
     result = in_shared();
   else if (space == "local")
     result = in_local();
@@ -53,7 +79,7 @@ void FunctionCodegen::isspacep(Decoded& i) {
   else if (space == "const")
     result = b_.getFalse();
   else if (space == "global")
-    result = b_.CreateNot(b_.CreateOr(in_shared(), in_local()));
+    result = b_.CreateNot(b_.CreateOr(in_cluster(), in_local()));
   else
     i.fail("a state space is missing");
   write(i.operand(0), result, Type::pred);

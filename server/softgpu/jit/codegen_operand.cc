@@ -10,13 +10,10 @@ struct SpecialRow {
   std::string_view name;
   uint64_t value;
 };
-// Special registers with a fixed answer. softgpu shows itself as one multiprocessor without clusters.
+// Special registers with a fixed answer. softgpu shows itself as one multiprocessor.
 constexpr SpecialRow kConstants[] = {
     {"%nsmid", 1},
     {"%smid", 0},
-    {"%is_explicit_cluster", 0},
-    {"%cluster_nctarank", 1},
-    {"%cluster_ctarank", 0},
     {"%lanemask_all", 0xFFFFFFFF},
     {"%current_graph_exec", 0},
 };
@@ -163,10 +160,22 @@ llvm::Value* FunctionCodegen::special_32(std::string_view name, char component) 
   if (name == "%ntid") return vector(offsetof(BlockContext, block_dim), 1, kMaxThreadsPerBlock + 1);
   if (name == "%ctaid") return vector(offsetof(BlockContext, block_idx), 0, 1ull << 31);
   if (name == "%nctaid") return vector(offsetof(BlockContext, grid_dim), 1, 1ull << 31);
-  if (name == "%clusterid") return special_32("%ctaid", component);
-  if (name == "%nclusterid") return special_32("%nctaid", component);
-  if (name == "%cluster_ctaid") return i32(0);
-  if (name == "%cluster_nctaid") return i32(1);
+  if (name == "%cluster_nctaid") {
+    if (axis == 3) return i32(1);
+    return vector(offsetof(BlockContext, cluster_dim), 1, kMaxClusterBlocks + 1);
+  }
+  if (name == "%cluster_ctaid") return vector(offsetof(BlockContext, cluster_idx), 0, kMaxClusterBlocks);
+  if (name == "%clusterid" || name == "%nclusterid")
+    return b_.CreateUDiv(special_32(name == "%clusterid" ? "%ctaid" : "%nctaid", component),
+                         special_32("%cluster_nctaid", component));
+  if (name == "%cluster_ctarank") return block_field(offsetof(BlockContext, cluster_rank), number, kMaxClusterBlocks);
+  if (name == "%cluster_nctarank")
+    return b_.CreateMul(b_.CreateMul(special_32("%cluster_nctaid", 'x'), special_32("%cluster_nctaid", 'y')),
+                        special_32("%cluster_nctaid", 'z'));
+  if (name == "%envreg1" || name == "%envreg2") {  // the address of the grid's barrier, its upper half first
+    llvm::Value* address = block_field(offsetof(BlockContext, grid_workspace), b_.getInt64Ty());
+    return b_.CreateTrunc(name == "%envreg1" ? b_.CreateLShr(address, 32) : address, number);
+  }
   auto warps = [&] {
     llvm::Value* threads = b_.CreateMul(b_.CreateMul(special_32("%ntid", 'x'), special_32("%ntid", 'y')),
                                         special_32("%ntid", 'z'));
@@ -205,6 +214,11 @@ llvm::Value* FunctionCodegen::special_64(std::string_view name) {
 }
 
 llvm::Value* FunctionCodegen::read_special(const Operand& operand, Type type) {
+  if (operand.name == "%is_explicit_cluster") {
+    llvm::Value* has = block_field(offsetof(BlockContext, has_cluster), b_.getInt32Ty());
+    llvm::Value* bit = b_.CreateICmpNE(has, i32(0));
+    return type == Type::pred ? bit : convert_bits(bit, m_.ir_type(type), false);
+  }
   if (type == Type::pred) throw CodegenFailure{"expected a predicate"};
   llvm::Value* value = special_64(operand.name);
   if (value && (operand.name == "%clock_hi" || operand.name == "%globaltimer_hi"))

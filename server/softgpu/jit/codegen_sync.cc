@@ -6,7 +6,7 @@ namespace gpupool::softgpu {
 // bar and barrier: sync, red, arrive, and bar.warp.sync.
 void FunctionCodegen::bar(Decoded& i) {
   if (i.take("warp")) return warp_barrier(i);
-  if (i.take("cluster")) i.fail("clusters are not supported");
+  if (i.take("cluster")) return cluster_barrier(i);
   i.take_any({"cta", "aligned"});
   bool sync = i.take("sync"), arrive = i.take("arrive"), reduce = i.take("red");
   std::string_view op = reduce ? i.take_one({"popc", "and", "or"}) : std::string_view{};

@@ -295,6 +295,9 @@ class Linker {
     if (f.max_block[0] && threads < kMaxThreadsPerBlock)
       kernel.info.max_threads = static_cast<uint32_t>(threads);
     kernel.info.required_block = f.required_block;
+    kernel.info.required_cluster = f.required_cluster;
+    kernel.info.needs_cluster = f.needs_cluster;
+    kernel.info.blocks_are_clusters = f.blocks_are_clusters && f.required_cluster[0] != 0;
     uint64_t required = uint64_t{f.required_block[0]} * f.required_block[1] * f.required_block[2];
     if (f.required_block[0] && required <= kMaxThreadsPerBlock)
       kernel.info.max_threads = static_cast<uint32_t>(required);

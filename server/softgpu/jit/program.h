@@ -32,6 +32,9 @@ struct KernelInfo {
   uint32_t registers = 0;                       // an estimate, for occupancy; at least 1
   uint32_t max_threads = kMaxThreadsPerBlock;   // .maxntid, else 1024
   std::array<uint32_t, 3> required_block{};     // .reqntid, zeros when absent
+  std::array<uint32_t, 3> required_cluster{};   // .reqnctapercluster, zeros when absent
+  bool needs_cluster = false;                   // .explicitcluster: a launch must say how large
+  bool blocks_are_clusters = false;             // a launch counts its grid in clusters
   bool synchronises = false;                    // needs one fiber per thread
 };
 

@@ -8,6 +8,8 @@
 
 #include "server/softgpu/exec/texture.h"
 #include "server/softgpu/jit/decoded.h"
+#include "server/softgpu/jit/matrix.h"
+#include "server/softgpu/jit/narrow_float.h"
 #include "server/softgpu/memory/address_space.h"
 
 namespace gpupool::softgpu {
@@ -111,7 +113,7 @@ static float softgpu_f64_to_f32(double value, uint32_t rounding) {
   return result;
 }
 
-static float softgpu_half_to_float(uint32_t half) {
+float softgpu_half_to_float(uint32_t half) {
   uint32_t sign = (half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 0x3FF;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | fraction << 13);
   if (exponent) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
@@ -119,7 +121,7 @@ static float softgpu_half_to_float(uint32_t half) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
-static uint32_t softgpu_float_to_half(float value, uint32_t rounding_code) {
+uint32_t softgpu_float_to_half(float value, uint32_t rounding_code) {
   auto rounding = static_cast<Rounding>(rounding_code);
   uint32_t bits = std::bit_cast<uint32_t>(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
   bool negative = sign != 0;
@@ -250,12 +252,29 @@ static uint64_t softgpu_mbarrier_transfer(uint64_t* barrier, uint64_t bytes) {
   return before;
 }
 
-static void softgpu_bulk_copy(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes,
-                              uint32_t from_shared) {
-  uint64_t global = from_shared ? to : from;
-  if (!in_range(global, bytes))
-    softgpu_check_access(thread, global, static_cast<uint32_t>(bytes), from_shared);
+// Both addresses are generic; those in shared memory are known to lie in their window.
+static void softgpu_bulk_copy(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes) {
+  constexpr uint64_t kAlignment = 16;
+  for (uint64_t value : {to, from, bytes})
+    if (value % kAlignment != 0) softgpu_fault(thread, FaultKind::misaligned_address, value);
+  for (uint64_t address : {to, from})
+    if (!in_range(address, bytes)) softgpu_check_access(thread, address, static_cast<uint32_t>(bytes), address == to);
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+}
+
+// To the same place in the window of every block of the mask, each of which has an mbarrier at the same place.
+static void softgpu_bulk_multicast(ThreadContext* thread, uint64_t to, uint64_t from, uint64_t bytes, uint64_t barrier,
+                                   uint16_t ranks) {
+  constexpr uint64_t kOffset = (1u << kClusterAddressBits) - 1;
+  for (uint64_t rank = 0; rank < kMaxClusterBlocks; ++rank) {
+    if (!(ranks >> rank & 1)) continue;
+    const uint64_t window = (rank + 1) << kClusterAddressBits;
+    const auto size = static_cast<uint32_t>(bytes);
+    softgpu_bulk_copy(thread, softgpu_cluster_to_generic(thread, window | (to & kOffset), size), from, bytes);
+    const uint64_t word = softgpu_cluster_to_generic(thread, window | (barrier & kOffset), sizeof(uint64_t));
+    if (word % sizeof(uint64_t) != 0) softgpu_fault(thread, FaultKind::misaligned_address, word);
+    softgpu_mbarrier_transfer(reinterpret_cast<uint64_t*>(word), -bytes);
+  }
 }
 
 }  // extern "C"
@@ -325,6 +344,22 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       SYMBOL(softgpu_mbarrier_arrive),
       SYMBOL(softgpu_mbarrier_transfer),
       SYMBOL(softgpu_bulk_copy),
+      SYMBOL(softgpu_bulk_multicast),
+      SYMBOL(softgpu_cluster_arrive),
+      SYMBOL(softgpu_cluster_wait),
+      SYMBOL(softgpu_cluster_to_generic),
+      SYMBOL(softgpu_generic_to_cluster),
+      SYMBOL(softgpu_cluster_rank),
+      SYMBOL(softgpu_map_to_rank),
+      SYMBOL(softgpu_float_to_narrow),
+      SYMBOL(softgpu_narrow_to_float),
+      SYMBOL(softgpu_float_to_tf32),
+      SYMBOL(softgpu_mma),
+      SYMBOL(softgpu_wmma_load),
+      SYMBOL(softgpu_wmma_store),
+      SYMBOL(softgpu_ldmatrix),
+      SYMBOL(softgpu_stmatrix),
+      SYMBOL(softgpu_movmatrix),
       // LLVM makes calls of these of its own accord: of memory operations always, of the others on old
       // processors.
       SYMBOL(memcpy),

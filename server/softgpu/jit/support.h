@@ -11,6 +11,11 @@ namespace gpupool::softgpu {
 // Operations of softgpu_directed_*.
 constexpr uint32_t kAdd = 0, kSubtract = 1, kMultiply = 2, kFma = 3, kDivide = 4, kSquareRoot = 5;
 
+extern "C" {
+float softgpu_half_to_float(uint32_t half);
+uint32_t softgpu_float_to_half(float value, uint32_t rounding);  // a Rounding
+}
+
 bool host_converts_half();  // the host converts between f16 and f32 in hardware
 
 struct RuntimeSymbol {

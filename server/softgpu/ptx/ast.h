@@ -104,6 +104,9 @@ struct Function {
       parameters;                       // declarations; also the first of `variables` when there is a body
   std::array<uint32_t, 3> max_block{};  // .maxntid, zeros when absent
   std::array<uint32_t, 3> required_block{};  // .reqntid
+  std::array<uint32_t, 3> required_cluster{};  // .reqnctapercluster
+  bool needs_cluster = false;                // .explicitcluster
+  bool blocks_are_clusters = false;
 
   std::vector<Register> registers;
   std::vector<Variable> variables;  // results, parameters, then everything declared inside

@@ -39,7 +39,6 @@ void Parser::parse_performance_directives(Function& function) {
     } while (accept(','));
   };
   while (token_.kind == TokenKind::dotted) {
-    std::array<uint32_t, 3> ignored;
     if (accept_dotted("maxntid"))
       triple(function.max_block);
     else if (accept_dotted("reqntid"))
@@ -49,9 +48,11 @@ void Parser::parse_performance_directives(Function& function) {
              accept_dotted("abi_preserve_control"))
       expect_integer(UINT32_MAX);
     else if (accept_dotted("reqnctapercluster"))
-      triple(ignored);
-    else if (accept_dotted("explicitcluster") || accept_dotted("blocksareclusters"))
-      continue;
+      triple(function.required_cluster);
+    else if (accept_dotted("explicitcluster"))
+      function.needs_cluster = true;
+    else if (accept_dotted("blocksareclusters"))
+      function.blocks_are_clusters = true;
     else if (accept_dotted("noreturn"))
       function.is_noreturn = true;
     else if (token_.text == "pragma" || token_.text == "loc")

@@ -30,7 +30,8 @@ enum class Type : uint8_t {
   f64,
 };
 
-enum class Space : uint8_t { generic, reg, global, shared, local, constant, param };
+// shared_cluster: the windows of all blocks of a cluster; variables lie in `shared`.
+enum class Space : uint8_t { generic, reg, global, shared, shared_cluster, local, constant, param };
 
 // The type a modifier such as "u32" (without its dot) names.
 std::optional<Type> find_type(std::string_view name);

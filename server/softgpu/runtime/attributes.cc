@@ -104,6 +104,8 @@ std::optional<int> Device::attribute(CUdevice_attribute attribute) const {
       return 1;
     case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
       return 1;
+    case 120:  // CLUSTER_LAUNCH
+      return capability_major() >= 9;
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
       return 1;
     case 92:   // CAN_USE_STREAM_MEM_OPS_V1

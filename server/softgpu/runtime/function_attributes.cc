@@ -12,6 +12,13 @@ int max_dynamic_shared(const KernelInfo& kernel, const FunctionSettings& setting
   return std::max(limits::kSharedPerBlock - static_cast<int>(kernel.static_shared_bytes), 0);
 }
 
+std::array<int, 3> required_cluster(const KernelInfo& kernel, const FunctionSettings& settings) {
+  if (kernel.required_cluster[0] == 0) return {settings.cluster_width, settings.cluster_height, settings.cluster_depth};
+  std::array<int, 3> size;
+  for (size_t d = 0; d < 3; ++d) size[d] = static_cast<int>(kernel.required_cluster[d]);
+  return size;
+}
+
 CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& settings,
                           uint32_t compute_capability, CUfunction_attribute attribute, int* value) {
   switch (static_cast<int>(attribute)) {
@@ -44,16 +51,16 @@ CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& sett
       *value = settings.carveout;
       break;
     case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
-      *value = settings.cluster_required;
+      *value = kernel.needs_cluster || kernel.required_cluster[0] != 0;
       break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
-      *value = settings.cluster_width;
+      *value = required_cluster(kernel, settings)[0];
       break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
-      *value = settings.cluster_height;
+      *value = required_cluster(kernel, settings)[1];
       break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
-      *value = settings.cluster_depth;
+      *value = required_cluster(kernel, settings)[2];
       break;
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
       *value = settings.non_portable_cluster;
@@ -81,12 +88,18 @@ CUresult set_kernel_attribute(const KernelInfo& kernel, FunctionSettings& settin
       settings.carveout = value;
       break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+      if (kernel.required_cluster[0] != 0) return CUDA_ERROR_NOT_PERMITTED;
+      if (value < 0) return CUDA_ERROR_INVALID_VALUE;
       settings.cluster_width = value;
       break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+      if (kernel.required_cluster[0] != 0) return CUDA_ERROR_NOT_PERMITTED;
+      if (value < 0) return CUDA_ERROR_INVALID_VALUE;
       settings.cluster_height = value;
       break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+      if (kernel.required_cluster[0] != 0) return CUDA_ERROR_NOT_PERMITTED;
+      if (value < 0) return CUDA_ERROR_INVALID_VALUE;
       settings.cluster_depth = value;
       break;
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:

@@ -25,7 +25,6 @@ namespace gpupool::softgpu {
 struct FunctionSettings {
   std::atomic<int> max_dynamic_shared{-1};  // bytes; -1: what fits beside static shared memory in 48 KiB
   std::atomic<int> carveout{-1};            // percent
-  std::atomic<int> cluster_required{0};
   std::atomic<int> cluster_width{0}, cluster_height{0}, cluster_depth{0};
   std::atomic<int> non_portable_cluster{0};
   std::atomic<int> cluster_policy{0};
@@ -37,6 +36,7 @@ CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& sett
 CUresult set_kernel_attribute(const KernelInfo& kernel, FunctionSettings& settings,
                               CUfunction_attribute attribute, int value);
 int max_dynamic_shared(const KernelInfo& kernel, const FunctionSettings& settings);
+std::array<int, 3> required_cluster(const KernelInfo& kernel, const FunctionSettings& settings);  // zeros: none
 
 class Function final : public Object {
  public:

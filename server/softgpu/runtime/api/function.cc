@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/api/launch.h"
 #include "server/softgpu/runtime/library.h"
 
 using namespace gpupool::softgpu;
@@ -183,12 +184,11 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* b
   return potential_block(grid, block, function, shared_of, shared, limit);
 }
 
-// Clusters of one block are all there is.
 CUDA_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle,
                                                         const CUlaunchConfig* config) {
-  return call_on_function(handle, [&](Function&) {
+  return call_on_function(handle, [&](Function& function) {
     if (size == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *size = 1;
+    *size = function.settings().non_portable_cluster != 0 ? static_cast<int>(kMaxClusterBlocks) : 8;
     return CUDA_SUCCESS;
   });
 }
@@ -198,9 +198,18 @@ CUDA_EXPORT CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction hand
     if (clusters == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t threads = uint64_t{config->blockDimX} * config->blockDimY * config->blockDimZ;
     if (threads == 0 || threads > static_cast<uint64_t>(limits::kMaxThreads)) return CUDA_ERROR_INVALID_VALUE;
+    LaunchShape shape{};
+    if (const CUresult result = read_launch_attributes(config->attrs, config->numAttrs, &shape); result != CUDA_SUCCESS)
+      return result;
+    GridRequest request;
+    request.grid_dim[0] = config->gridDimX;
+    request.grid_dim[1] = config->gridDimY;
+    request.grid_dim[2] = config->gridDimZ;
+    if (const CUresult result = choose_cluster(function, shape.cluster, &request); result != CUDA_SUCCESS) return result;
+    const uint32_t* size = request.cluster_dim;
     *clusters = blocks_per_multiprocessor(function.kernel(), function.settings(), static_cast<int>(threads),
                                           config->sharedMemBytes) *
-                current_multiprocessors();
+                current_multiprocessors() / static_cast<int>(std::max(size[0] * size[1] * size[2], 1u));
     return CUDA_SUCCESS;
   });
 }

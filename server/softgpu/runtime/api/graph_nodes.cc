@@ -357,7 +357,15 @@ CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelN
     if (const CUresult result = read_launch_attributes(&attribute, 1, &shape); result != CUDA_SUCCESS)
       return result;
     if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) node.prototype = with_cooperation(node.prototype, shape.cooperative);
-    return CUDA_SUCCESS;
+    if (id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return CUDA_SUCCESS;
+    const auto& grid = static_cast<const GridOp&>(*node.prototype);
+    GridRequest request = grid.request();
+    const CUresult result = choose_cluster(grid.function(), shape.cluster, &request);
+    if (result == CUDA_SUCCESS) {
+      node.prototype = make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())),
+                                        std::move(request), grid.kernel());
+    }
+    return result;
   });
 }
 CUDA_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelNodeAttrID id,
@@ -367,6 +375,10 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelN
     *value = CUkernelNodeAttrValue{};
     if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
       value->cooperative = static_cast<const GridOp&>(*node.prototype).request().cooperative ? 1 : 0;
+    if (id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      const uint32_t* size = static_cast<const GridOp&>(*node.prototype).request().cluster_dim;
+      value->clusterDim = {size[0], size[1], size[2]};
+    }
     return CUDA_SUCCESS;
   });
 }

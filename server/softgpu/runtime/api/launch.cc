@@ -85,6 +85,27 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
 
 namespace gpupool::softgpu::api {
 
+CUresult choose_cluster(const Function& function, const uint32_t (&cluster)[3], GridRequest* request) {
+  constexpr uint64_t kPortableBlocks = 8;
+  const KernelInfo& kernel = function.kernel();
+  const auto required = required_cluster(kernel, function.settings());
+  uint64_t blocks = 1;
+  for (size_t d = 0; d < 3; ++d) {
+    uint32_t size = cluster[d];
+    if (cluster[0] == 0) {
+      if (required[0] == 0) return kernel.needs_cluster ? CUDA_ERROR_INVALID_CLUSTER_SIZE : CUDA_SUCCESS;
+      size = static_cast<uint32_t>(required[d]);
+    } else if (kernel.required_cluster[0] != 0 && kernel.required_cluster[d] != size) {
+      return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    }
+    if (size == 0 || size > kMaxClusterBlocks || request->grid_dim[d] % size != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    request->cluster_dim[d] = size;
+    blocks *= size;
+  }
+  const uint64_t most = function.settings().non_portable_cluster != 0 ? kMaxClusterBlocks : kPortableBlocks;
+  return blocks <= most ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
+}
+
 CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape, void** parameters,
                      void** extra, Ref<Op>* op) {
   Ref<Function> function;
@@ -105,6 +126,9 @@ CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape
   if (const CUresult result = function->code(&request.code); result != CUDA_SUCCESS) return result;
   request.kernel_name = kernel.name;
   std::copy(std::begin(shape.grid), std::end(shape.grid), request.grid_dim);
+  if (kernel.blocks_are_clusters)
+    for (size_t d = 0; d < 3; ++d) request.grid_dim[d] *= kernel.required_cluster[d];
+  if (const CUresult result = choose_cluster(*function, shape.cluster, &request); result != CUDA_SUCCESS) return result;
   std::copy(std::begin(shape.block), std::end(shape.block), request.block_dim);
   request.static_shared_bytes = kernel.static_shared_bytes;
   request.dynamic_shared_bytes = shape.shared_bytes;
@@ -127,8 +151,10 @@ CUresult read_launch_attributes(const CUlaunchAttribute* attributes, unsigned co
         break;
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
         const auto& cluster = attributes[i].value.clusterDim;
-        // Clusters of several blocks are not offered (CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH is 0).
-        if (cluster.x > 1 || cluster.y > 1 || cluster.z > 1) return CUDA_ERROR_NOT_SUPPORTED;
+        if (cluster.x == 0 || cluster.y == 0 || cluster.z == 0) return CUDA_ERROR_INVALID_VALUE;
+        shape->cluster[0] = cluster.x;
+        shape->cluster[1] = cluster.y;
+        shape->cluster[2] = cluster.z;
         break;
       }
       case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:

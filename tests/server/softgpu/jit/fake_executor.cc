@@ -52,6 +52,29 @@ uint32_t softgpu_match_all(ThreadContext*, uint64_t, uint32_t mask, uint32_t* al
   *all_equal = 1;
   return mask;
 }
+void softgpu_warp_call(ThreadContext* thread, WarpFunction function, void* data, uint32_t) {
+  void* lanes[kWarpSize] = {};
+  lanes[thread->lane] = data;
+  function(lanes);
+}
+// Every block is a cluster of its own.
+void softgpu_cluster_arrive(ThreadContext*) {}
+void softgpu_cluster_wait(ThreadContext*) {}
+uint64_t softgpu_cluster_to_generic(ThreadContext* thread, uint64_t address, uint32_t bytes) {
+  const uint64_t rank = address >> kClusterAddressBits, offset = address & ((1u << kClusterAddressBits) - 1);
+  if (rank > 1 || offset + bytes > thread->block->total_shared_bytes)
+    softgpu_fault(thread, FaultKind::illegal_address, address);
+  return thread->block->shared_base + offset;
+}
+uint64_t softgpu_generic_to_cluster(ThreadContext* thread, uint64_t address) {
+  return address - thread->block->shared_base;
+}
+uint32_t softgpu_cluster_rank(ThreadContext* thread, uint64_t generic) {
+  return generic - thread->block->shared_base < thread->block->total_shared_bytes ? 0 : UINT32_MAX;
+}
+uint64_t softgpu_map_to_rank(ThreadContext*, uint64_t generic, uint32_t) {
+  return generic;
+}
 uint32_t softgpu_active_mask(ThreadContext* thread) {
   return 1u << thread->lane;
 }
@@ -143,6 +166,7 @@ FakeResult Loaded::run(std::string_view name, const FakeGrid& grid,
   block.params = device_bytes(parameters.size());
   block.module_data = data_;
   block.grid_id = 77;
+  for (uint32_t& size : block.cluster_dim) size = 1;
   std::memcpy(reinterpret_cast<void*>(block.params), parameters.data(), parameters.size());
   const uint32_t blocks = grid.grid[0] * grid.grid[1] * grid.grid[2];
   const uint32_t threads = grid.block[0] * grid.block[1] * grid.block[2];

@@ -73,8 +73,16 @@ TEST_CASE("unsupported instructions are named") {
                           "atom.add.u8 %r0, [%d0], 1;",
                           "atom.and.f32 %f0, [%d0], %f1;",
                           "cvt.u32.pred %r0, %p0;",
-                          "cvt.e4m3x2.f32 %h0, %f0, %f1;",
-                          "cvt.rna.tf32.f32 %r0, %f0;",
+                          "cvt.e4m3x2.f64 %h0, %e0, %e1;",
+                          "cvt.rp.tf32.f32 %r0, %f0;",
+                          "cvt.rs.f16x2.f32 %r0, %f0, %f1, %r1;",
+                          "mma.sync.aligned.m16n8k99.row.col.f32.f16.f16.f32 {%f0}, {%r0}, {%r0}, {%f0};",
+                          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0}, {%r0}, {%r0}, {%f0};",
+                          "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0}, {%r0}, {%r0}, {%f0}, %r0, 0;",
+                          "wmma.load.a.sync.aligned.row.m16n16k16.s4 {%r0}, [%d0];",
+                          "ldmatrix.sync.aligned.m8n8.x3.shared.b16 {%r0, %r1, %r2}, [%r3];",
+                          "atom.add.v4.u32 {%r0, %r1, %r2, %r3}, [%d0], {%r0, %r1, %r2, %r3};",
+                          "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r0], 32;",
                           "setp.foo.u32 %p0, %r0, %r1;",
                           "setp.num.u32 %p0, %r0, %r1;",
                           "setp.lo.f32 %p0, %f0, %f1;",
@@ -92,7 +100,8 @@ TEST_CASE("unsupported instructions are named") {
                           "mov.u64 %d0, k;",
                           "bar.frob 0;",
                           "bar.red.popc.u32 %r0, 1;",
-                          "barrier.cluster.arrive;",
+                          "barrier.cluster.frob;",
+                          "mapa.u16 %h0, %h1, %r0;",
                           "shfl.sync.sideways.b32 %r0, %r1, 1, 31, -1;",
                           "vote.sync.ballot.b32 %r0, %r1, -1;",
                           "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0}, %d0, %d1;",
@@ -117,6 +126,10 @@ TEST_CASE("unsupported instructions are named") {
     CHECK(message.find('\n') == std::string::npos);
     CHECK(message.find("line") != std::string::npos);
     // An instruction that was understood as one is quoted.
+    if (bad.substr(0, 5) == "wgmma") {
+      CHECK(message.find("kernel k") != std::string::npos);
+      CHECK(message.find("compile for compute_80") != std::string::npos);
+    }
     if (bad.substr(0, 4) == "frob") CHECK(message.find("'frobnicate.u32 %r0, %r1'") != std::string::npos);
   }
 }

@@ -1,0 +1,83 @@
+#include "server/softgpu/jit/narrow_float.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "server/softgpu/jit/decoded.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+struct Shape {
+  int fraction_bits, bias;
+  uint32_t sign, largest, nan;  // bits; nan 0: there is none
+};
+constexpr Shape kShapes[] = {{3, 7, 0x80, 0x7E, 0x7F},
+                             {2, 15, 0x80, 0x7B, 0x7F},
+                             {3, 1, 0x20, 0x1F, 0},
+                             {2, 3, 0x20, 0x1F, 0},
+                             {1, 1, 0x8, 0x7, 0}};
+constexpr uint32_t kFloatMagnitude = 0x7FFFFFFF, kFloatInfinity = 0x7F800000, kFloatLargest = 0x7F7FFFFF;
+
+uint32_t to_power_of_two(float value, bool up) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value) & kFloatMagnitude;
+  if (bits > kFloatInfinity) return 0xFF;
+  const uint32_t rounded = (bits >> 23) + (up && (bits & 0x7FFFFF) ? 1 : 0);
+  return rounded > 0xFE ? 0xFE : rounded;
+}
+
+}  // namespace
+
+uint32_t softgpu_float_to_narrow(float value, NarrowFormat format, uint32_t up) {
+  if (format == NarrowFormat::ue8m0) return to_power_of_two(value, up != 0);
+  const Shape& shape = kShapes[static_cast<size_t>(format)];
+  if (std::isnan(value)) return shape.nan ? shape.nan : shape.largest;
+  const uint32_t sign = std::signbit(value) ? shape.sign : 0;
+  const float magnitude = std::fabs(value);
+  if (magnitude == 0) return sign;
+  if (magnitude >= 65536) return sign | shape.largest;  // beyond all of them, and infinity
+  int exponent;
+  std::frexp(magnitude, &exponent);  // magnitude = 0.5..1 times two to this
+  // Numbers between two powers of two have one distance; below the least normal one it stays as it is.
+  const int step = std::max(exponent - 1, 1 - shape.bias) - shape.fraction_bits;
+  const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, -step)));
+  // The exponent's field counts on where the fraction overflows into it.
+  const auto field = static_cast<uint32_t>(step + shape.fraction_bits + shape.bias - 1);
+  const uint32_t bits = (field << shape.fraction_bits) + units;
+  return sign | (bits > shape.largest ? shape.largest : bits);
+}
+
+float softgpu_narrow_to_float(uint32_t bits, NarrowFormat format) {
+  if (format == NarrowFormat::ue8m0) return bits == 0xFF ? NAN : std::ldexp(1.0f, static_cast<int>(bits) - 127);
+  const Shape& shape = kShapes[static_cast<size_t>(format)];
+  const uint32_t magnitude = bits & (shape.sign - 1);
+  float value;
+  if (shape.nan && magnitude > shape.largest) {
+    value = format == NarrowFormat::e5m2 && magnitude == 0x7C ? INFINITY : NAN;
+  } else {
+    const uint32_t field = magnitude >> shape.fraction_bits;
+    const uint32_t fraction = magnitude & ((1u << shape.fraction_bits) - 1);
+    const uint32_t units = field ? fraction | 1u << shape.fraction_bits : fraction;
+    const int step = static_cast<int>(field ? field : 1) - shape.bias - shape.fraction_bits;
+    value = std::ldexp(static_cast<float>(units), step);
+  }
+  return bits & shape.sign ? -value : value;
+}
+
+uint32_t softgpu_float_to_tf32(float value, uint32_t rounding, uint32_t saturate) {
+  constexpr uint32_t kCut = 13, kBelow = (1u << kCut) - 1, kHalf = 1u << (kCut - 1);
+  const uint32_t bits = std::bit_cast<uint32_t>(value), sign = bits & ~kFloatMagnitude;
+  uint32_t magnitude = bits & kFloatMagnitude;
+  if (magnitude > kFloatInfinity) return kFloatMagnitude;
+  if (magnitude < kFloatInfinity) {
+    const bool away = static_cast<Rounding>(rounding) == Rounding::nearest_away;
+    const bool odd = magnitude >> kCut & 1;
+    if (static_cast<Rounding>(rounding) != Rounding::zero) magnitude += away || odd ? kHalf : kHalf - 1;
+    magnitude &= ~kBelow;
+  }
+  if (saturate && magnitude >= kFloatInfinity) magnitude = kFloatLargest & ~kBelow;
+  return sign | magnitude;
+}
+
+}  // namespace gpupool::softgpu
