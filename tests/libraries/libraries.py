@@ -163,11 +163,13 @@ def cusolver(device):
     solver.cusolverDnSetStream(handle, device.stream)
     count = 16
     matrix = device.floats([4 if row == column else 0 for row in range(count) for column in range(count)])
-    size, info = c.c_int(), device.space(4)
-    solver.cusolverDnSpotrf_bufferSize(handle, 0, count, matrix, count, c.byref(size))
+    size, info, pivots = c.c_int(), device.space(4), device.space(4 * count)
+    solver.cusolverDnSgetrf_bufferSize(handle, count, count, matrix, count, c.byref(size))
     workspace = device.space(4 * size.value)
-    solver.cusolverDnSpotrf(handle, 0, count, matrix, count, workspace, size, info)
-    device.expect(matrix, [2 if row == column else 0 for row in range(count) for column in range(count)])
+    solver.cusolverDnSgetrf(handle, count, count, matrix, count, workspace, pivots, info)
+    vector = device.floats([8] * count)
+    solver.cusolverDnSgetrs(handle, 0, count, 1, matrix, count, pivots, vector, count, info)
+    device.expect(vector, [2] * count)
     solver.cusolverDnDestroy(handle)
 
 

@@ -35,7 +35,7 @@ std::string skipped(const cuda::Image& image, const Device& device) {
   if (cubin == nullptr || cubin->kind != cuda::CodeKind::elf || cuda::unpack_entry(*cubin, bytes) != CUDA_SUCCESS) return {};
   static std::once_flag said;
   std::call_once(said, [] {
-    fputs("softgpu: SOFTGPU_SKIP_MACHINE_CODE=1: kernels of which there is no PTX DO NOTHING here; what they should compute is missing\n", stderr);
+    fputs("softgpu: SOFTGPU_SKIP_MACHINE_CODE=1: kernels of which there is machine code DO NOTHING here; what they should compute is missing\n", stderr);
   });
   return without_machine_code(bytes.view());
 }
@@ -70,6 +70,14 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
       if (!texts->empty()) return CUDA_SUCCESS;
     }
   }
+  if (result == CUDA_SUCCESS && skips_machine_code()) {
+    // A GPU takes machine code where there is some, whatever PTX is beside it.
+    std::string text = skipped(image, device);
+    if (!text.empty()) {
+      texts->push_back(std::move(text));
+      return CUDA_SUCCESS;
+    }
+  }
   cuda::CodeSelection selection;
   if (result == CUDA_SUCCESS && image.linked.empty() && image.entries.size() == 1 &&
       image.entries[0].kind == cuda::CodeKind::ptx && image.entries[0].record.empty()) {
@@ -78,13 +86,6 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
   } else if (result == CUDA_SUCCESS) {
     const cuda::CodeTarget target{device.capability_major(), device.capability_minor(), true};
     result = cuda::select_code(image, target, selection);
-  }
-  if (result == CUDA_ERROR_NO_BINARY_FOR_GPU && skips_machine_code()) {
-    std::string text = skipped(image, device);
-    if (!text.empty()) {
-      texts->push_back(std::move(text));
-      return CUDA_SUCCESS;
-    }
   }
   if (result != CUDA_SUCCESS) {
     *message = result == CUDA_ERROR_NO_BINARY_FOR_GPU ? "the image holds no PTX that this device can run"

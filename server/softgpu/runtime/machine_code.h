@@ -1,5 +1,6 @@
 // For tests of NVIDIA's libraries, whose kernels are machine code that softgpu cannot execute: with
-// SOFTGPU_SKIP_MACHINE_CODE=1 such code is loaded and its kernels can be launched, but do nothing.
+// SOFTGPU_SKIP_MACHINE_CODE=1 such code is loaded (in preference to PTX, as on
+// a GPU) and its kernels can be launched, but do nothing.
 #pragma once
 #include <string>
 
