@@ -32,6 +32,7 @@ struct FillWork {
 struct CopyWork {
   CUDA_MEMCPY3D params{};
   Box box;
+  std::optional<CUDA_MEMCPY3D> array_copy;  // where an end is an array
   bool on_host() const { return !box.from.on_device || !box.to.on_device; }
 };
 struct HostWork {

@@ -106,7 +106,8 @@ CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& sessio
       // nothing to do
     } else if (!copy->on_host()) {
       result = needs(GraphNodeKind::copy);
-      if (result == CUDA_SUCCESS) result = write_copy(body, copy->box);
+      if (result == CUDA_SUCCESS && copy->array_copy) put_body(body, *copy->array_copy);
+      else if (result == CUDA_SUCCESS) result = write_copy(body, copy->box);
     } else {
       result = needs(GraphNodeKind::host);
       call_back([box = copy->box, handle = node->context, enabled = described.enabled]() -> uint64_t {

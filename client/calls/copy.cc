@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "client/array.h"
 #include "client/calls/host_function.h"
 #include "client/calls/mapped.h"
 #include "client/capture.h"
@@ -226,7 +227,7 @@ CUresult anywhere(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream strea
   });
 }
 
-// The ends of cuMemcpy2D and 3D. Arrays are not forwarded yet.
+// The ends of cuMemcpy2D and 3D, but for arrays (client/array.h).
 CUresult make_end(CUmemorytype type, const void* host, CUdeviceptr device, uint64_t pitch,
                   uint64_t slice, uint64_t offset, End* end) {
   switch (type) {
@@ -240,7 +241,7 @@ CUresult make_end(CUmemorytype type, const void* host, CUdeviceptr device, uint6
       *end = {is_device(device), device + offset, pitch, slice};
       return CUDA_SUCCESS;
     case CU_MEMORYTYPE_ARRAY:
-      return CUDA_ERROR_NOT_SUPPORTED;
+      break;
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
@@ -249,6 +250,7 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!copy) return CUDA_ERROR_INVALID_VALUE;
+    if (names_array(copy->srcMemoryType, copy->dstMemoryType)) return copy_array(boxed(*copy), stream, wait);
     Box box;
     box.width = copy->WidthInBytes;
     box.height = copy->Height;
@@ -292,6 +294,7 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!copy) return CUDA_ERROR_INVALID_VALUE;
+    if (names_array(copy->srcMemoryType, copy->dstMemoryType)) return copy_array(*copy, stream, wait);
     Box box;
     const CUresult result = make_box(*copy, box);
     return result == CUDA_SUCCESS ? run({.stream = stream, .wait = wait}, box) : result;
@@ -331,6 +334,7 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
 }  // namespace
 
 CUresult gpupool::client::make_copy(const CUDA_MEMCPY3D& params, Context& context, CopyWork* work) {
+  if (names_array(params.srcMemoryType, params.dstMemoryType)) return make_array_copy(params, context, work);
   CopyWork made{params, {}};
   if (const CUresult result = make_box(params, made.box); result != CUDA_SUCCESS) return result;
   bool between_servers = false;

@@ -24,6 +24,10 @@ enum class Kind : uint8_t {
   upload = 13,     // not CUDA's: a module image on its way
   linker = 14,
   graph_condition = 15,
+  array = 16,
+  mipmapped_array = 17,
+  texture_reference = 18,
+  surface_reference = 19,
 };
 
 constexpr uint64_t make_handle(Kind kind, uint32_t generation, uint32_t index) {

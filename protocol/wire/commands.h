@@ -301,7 +301,7 @@ enum class GraphNodeKind : uint32_t {
   empty = 0,              // no body
   kernel = 1,             // Launch without a stream, its attributes and parameters
   fill = 2,               // GraphFill
-  copy = 3,               // GraphCopy
+  copy = 3,               // GraphCopy; CUDA_MEMCPY3D with handles of arrays, where an end is one
   host = 4,               // GraphHost
   event_record = 5,       // GraphEvent
   event_wait = 6,         // GraphEvent
@@ -382,6 +382,27 @@ struct DestroyGraph {
   uint64_t executable;    // or a graph that was not instantiated
 };
 
+// destroy_array: an array or a mipmapped array, when what its context has got so far is done. Reply: empty.
+struct DestroyArray {
+  uint64_t array;
+};
+// array_part: a level of a mipmapped array, or a plane of an array; it goes with the whole. Reply: empty.
+struct ArrayPart {
+  uint64_t handle;      // new array
+  uint64_t whole;
+  uint32_t number;
+  uint32_t reserved;
+};
+// get_reference: name (text) of a module's texture or surface reference follows. Reply: empty.
+struct GetReference {
+  uint64_t handle;      // new texture or surface reference
+  uint64_t module;
+};
+struct SetBorderColor {
+  uint64_t reference;
+  float color[4];
+};
+
 #define GPUPOOL_BODY(type, bytes) static_assert(sizeof(type) == (bytes) && std::is_trivially_copyable_v<type>)
 GPUPOOL_BODY(MoveAddresses, 16);
 GPUPOOL_BODY(AddressRange, 16);
@@ -424,6 +445,10 @@ GPUPOOL_BODY(GraphResult, 8);
 GPUPOOL_BODY(SetGraphNode, 16);
 GPUPOOL_BODY(LaunchGraph, 16);
 GPUPOOL_BODY(DestroyGraph, 8);
+GPUPOOL_BODY(DestroyArray, 8);
+GPUPOOL_BODY(ArrayPart, 24);
+GPUPOOL_BODY(GetReference, 16);
+GPUPOOL_BODY(SetBorderColor, 24);
 #undef GPUPOOL_BODY
 
 }  // namespace gpupool::wire

@@ -18,6 +18,9 @@
   X(cuMemAddressFree) X(cuMemGetHandleForAddressRange) X(cuFlushGPUDirectRDMAWrites) X(cuDeviceGetAttribute)          \
   X(cuModuleLoadDataEx) X(cuModuleUnload) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuFuncGetAttribute)      \
   X(cuLaunchKernel) X(cuLaunchKernelEx) X(cuLaunchCooperativeKernel)                                                \
+  X(cuArray3DCreate_v2) X(cuArrayDestroy) X(cuArrayGetPlane) X(cuMipmappedArrayCreate) X(cuMipmappedArrayGetLevel) X(cuMipmappedArrayDestroy) \
+  X(cuMemcpy3DAsync_v2) X(cuTexObjectCreate) X(cuTexObjectDestroy) X(cuSurfObjectCreate) X(cuSurfObjectDestroy) X(cuModuleGetTexRef) X(cuModuleGetSurfRef) \
+  X(cuTexRefSetBorderColor)                                                                                          \
   X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuMemPoolDestroy) X(cuLinkDestroy) X(cuLinkCreate_v2) X(cuLinkAddData_v2) X(cuLinkComplete) \
   X(cuGraphCreate) X(cuGraphAddMemcpyNode) X(cuGraphAddMemsetNode) X(cuGraphAddHostNode) X(cuGraphAddEmptyNode)     \
   X(cuGraphAddEventRecordNode) X(cuGraphAddEventWaitNode) X(cuGraphAddBatchMemOpNode) X(cuGraphKernelNodeSetAttribute) \

@@ -178,9 +178,18 @@ CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t siz
 CUresult DeviceMemory::create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                               unsigned long long flags, RoomSource::Wait& wait) {
   if (!api_.cuMemCreate) return CUDA_ERROR_NOT_SUPPORTED;
+  return with_room(wait, [&] { return api_.cuMemCreate(memory, size, &properties, flags); });
+}
+
+CUresult DeviceMemory::with_room(int device, uint64_t bytes, const std::function<CUresult()>& attempt) {
+  RoomSource::Wait wait{.device = device, .bytes = bytes};
+  return with_room(wait, attempt);
+}
+
+CUresult DeviceMemory::with_room(RoomSource::Wait& wait, const std::function<CUresult()>& attempt) {
   const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
   while (true) {
-    const CUresult result = api_.cuMemCreate(memory, size, &properties, flags);
+    const CUresult result = attempt();
     if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     if (!wait_for_free(stop) && (!room_ || !room_->await(wait))) return result;
   }

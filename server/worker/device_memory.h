@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -75,6 +76,8 @@ class DeviceMemory {
   // cuMemCreate, which waits as charge() does. The caller has charged it.
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags);
+  // Calls `attempt` until it gives something else than OUT_OF_MEMORY, as create() does.
+  CUresult with_room(int device, uint64_t bytes, const std::function<CUresult()>& attempt);
   // --- Oversubscription, in device_memory_moves.cc ---
   void get_room_by(RoomSource& source) { room_ = &source; }
   // Mappings go to host memory; the caller has seen that the session has no work on the device. `bytes` as far as possible,
@@ -144,6 +147,7 @@ class DeviceMemory {
   CUresult fill(uint64_t address, const Mapping& mapping);
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags, RoomSource::Wait& wait);
+  CUresult with_room(RoomSource::Wait& wait, const std::function<CUresult()>& attempt);
   void release_host(const Mapping& mapping);
   CUresult map_at(uint64_t address, const Mapping& mapping);
   bool can_be_moved(int device) const;

@@ -66,6 +66,7 @@ Executor::Executor(SessionStart& start)
       memory(api, contexts, outbox, ledger, scrubber, remote.memory()),
       moves(*this),
       virtual_memory(api, memory, scrubber),
+      arrays(api, contexts, memory, scrubber, waits),
       footprints(api, contexts, memory),
       callbacks([this](uint64_t id, const void* context) {
         // No driver call is allowed on the device's callback thread, and finished copies must be sent first.
@@ -91,6 +92,7 @@ Executor::Executor(SessionStart& start)
     footprints.forget_image(handle);
   });
   table.release_memory_by([this](CUmemGenericAllocationHandle handle) { virtual_memory.release(handle); });
+  table.destroy_array_by([this](void* array) { arrays.drop(array); });
   memory.take_range(start.range_base, start.range_size);
   if (!start.direct_memory) memory.stage_always();
 }
@@ -295,6 +297,7 @@ bool Executor::leave(ContextState& context) {
   memory.drop_context(context, false);
   graphs.drop(context);
   linkers.drop(context);
+  arrays.drop_objects(context);
   table.drop_context(context);
   context.signals->clear();
   compute.drop(context);
@@ -336,6 +339,7 @@ void Executor::tear_down() {
     shared_memory.drop_context(*context);
     bulk.drop_context(*context);
     linkers.drop(*context);
+    arrays.drop_objects(*context);
   }
   graphs.clear();
   table.destroy_all();

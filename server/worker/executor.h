@@ -15,6 +15,7 @@
 #include "protocol/wire/commands.h"
 #include "protocol/wire/reader.h"
 #include "protocol/wire/writer.h"
+#include "server/worker/arrays.h"
 #include "server/worker/bulk.h"
 #include "server/worker/bulk_copy.h"
 #include "server/worker/bulk_links.h"
@@ -106,6 +107,7 @@ class Executor {
   DeviceMemory memory;
   MemoryMoves moves;
   VirtualMemory virtual_memory;
+  Arrays arrays;
   Footprints footprints;
   HostCallbacks callbacks;
   Graphs graphs;

@@ -1,6 +1,6 @@
 // What counts in the tenant's memory quota beside the memory that the client asks for: contexts, the variables and code of
 // modules and libraries, and what a client raises the limits of a context to (stacks, device printf, malloc in kernels).
-// Arrays and managed memory belong here as soon as they are forwarded. The executor's thread.
+// Managed memory belongs here as soon as it is forwarded; arrays: arrays.h. The executor's thread.
 //
 // Counted is what the image says (protocol/cuda/device_bytes.h), a library's once for every context; of a context what the
 // device's free memory lost when it was made, where another context of the session is there to ask in; of its limits what

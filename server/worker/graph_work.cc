@@ -118,6 +118,11 @@ std::optional<CUresult> NodeWork::read_fill(Executor& session, wire::Reader body
 }
 
 std::optional<CUresult> NodeWork::read_copy(Executor& session, wire::Reader body) {
+  if (body.remaining() == sizeof(CUDA_MEMCPY3D)) {
+    copy = body.get<CUDA_MEMCPY3D>();
+    if (!context || session.contexts.enter(context) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_CONTEXT;
+    return guards::check_copy(copy);
+  }
   const auto asked = body.get<wire::GraphCopy>();
   if (!body.finished()) return std::nullopt;
   if (!context || session.contexts.enter(context) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_CONTEXT;

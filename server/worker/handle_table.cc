@@ -152,6 +152,10 @@ void HandleTable::destroy(Kind kind, void* object) {
     case Kind::graph_exec:
       if (api_.cuGraphExecDestroy) api_.cuGraphExecDestroy(static_cast<CUgraphExec>(object));
       break;
+    case Kind::array:
+    case Kind::mipmapped_array:
+      if (destroy_array_) destroy_array_(object);
+      break;
     case Kind::linker:   // Linkers' own
     case Kind::none:
     case Kind::context:  // Contexts' own
@@ -160,13 +164,16 @@ void HandleTable::destroy(Kind kind, void* object) {
     case Kind::graph_node:
     case Kind::graph_condition:
     case Kind::upload:
+    case Kind::texture_reference:  // their module's or context's
+    case Kind::surface_reference:
       break;
   }
 }
 
 void HandleTable::destroy_where(const ContextState* context) {
   constexpr Kind kOrder[] = {Kind::graph_node, Kind::graph_exec, Kind::graph,    Kind::stream,
-                             Kind::event,      Kind::function,   Kind::module,   Kind::library,
+                             Kind::event,      Kind::function,   Kind::texture_reference, Kind::surface_reference,
+                             Kind::module,   Kind::library,  Kind::array, Kind::mipmapped_array,
                              Kind::memory,     Kind::memory_pool};
   for (const Kind kind : kOrder) {
     for (auto& page : pages_) {

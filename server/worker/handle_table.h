@@ -60,6 +60,8 @@ class HandleTable {
   void on_code_gone(std::function<void(uint64_t)> gone) { code_gone_ = std::move(gone); }
   // Called in place of cuMemRelease, which the table would call.
   void release_memory_by(std::function<void(CUmemGenericAllocationHandle)> release) { release_memory_ = std::move(release); }
+  // Called with an array or mipmapped array that the table would destroy.
+  void destroy_array_by(std::function<void(void*)> destroy) { destroy_array_ = std::move(destroy); }
   // A handle that no client of ours makes was bound: the session must end.
   bool broken() const { return broken_; }
   size_t size() const { return size_; }
@@ -92,6 +94,7 @@ class HandleTable {
   std::function<void(StreamState&)> departing_;
   std::function<void(uint64_t)> code_gone_;
   std::function<void(CUmemGenericAllocationHandle)> release_memory_;
+  std::function<void(void*)> destroy_array_;
   size_t size_ = 0;
   bool broken_ = false;
 };

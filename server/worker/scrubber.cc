@@ -1,7 +1,11 @@
 #include "server/worker/scrubber.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
+#include <vector>
+
+#include "protocol/cuda/array_bytes.h"
 
 namespace gpupool::worker {
 namespace {
@@ -59,6 +63,37 @@ CUresult Scrubber::clear(CUdeviceptr address, uint64_t size, int device) {
   if (api_.zeroes_memory) return CUDA_SUCCESS;
   if (!api_.cuMemsetD8Async) return CUDA_ERROR_NOT_SUPPORTED;
   return run(device, [&](CUstream stream) { return api_.cuMemsetD8Async(address, 0, size, stream); });
+}
+
+// From zeros in host memory, since no copy within the device has to be waited for by anybody else then.
+CUresult Scrubber::clear(CUarray array, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device) {
+  if (api_.zeroes_memory) return CUDA_SUCCESS;
+  if (!api_.cuMemcpy3DAsync_v2) return CUDA_ERROR_NOT_SUPPORTED;
+  constexpr size_t kMost = 4u << 20;  // no row is longer
+  static const std::vector<std::byte> zeros(kMost);
+  const size_t row = shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels);
+  const size_t height = std::max<size_t>(shape.Height, 1), depth = std::max<size_t>(shape.Depth, 1);
+  if (row == 0 || row > kMost) return CUDA_ERROR_INVALID_VALUE;
+  const size_t rows = std::min(height, kMost / row);                          // of a copy
+  const size_t slices = rows == height ? std::min(depth, kMost / (row * height)) : 1;
+  return run(device, [&](CUstream stream) {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+    copy.srcHost = zeros.data();
+    copy.srcPitch = copy.WidthInBytes = row;
+    copy.srcHeight = rows;
+    copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+    copy.dstArray = array;
+    for (copy.dstZ = 0; copy.dstZ < depth; copy.dstZ += slices) {
+      copy.Depth = std::min(slices, depth - copy.dstZ);
+      for (copy.dstY = 0; copy.dstY < height; copy.dstY += rows) {
+        copy.Height = std::min(rows, height - copy.dstY);
+        const CUresult result = api_.cuMemcpy3DAsync_v2(&copy, stream);
+        if (result != CUDA_SUCCESS) return result;
+      }
+    }
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult Scrubber::copy_out(std::byte* to, CUdeviceptr from, uint64_t size, int device) {

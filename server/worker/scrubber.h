@@ -17,6 +17,7 @@ class Scrubber {
   CUresult clear(CUdeviceptr address, uint64_t size, int device);
   // Mapped nowhere yet.
   CUresult clear_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location);
+  CUresult clear(CUarray array, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device);
   // Between device memory that is mapped there and ordinary memory.
   CUresult copy_out(std::byte* to, CUdeviceptr from, uint64_t size, int device);
   CUresult copy_in(CUdeviceptr to, const std::byte* from, uint64_t size, int device);

@@ -30,6 +30,7 @@ constexpr Part kParts[] = {
     {"virtual_memory", virtual_memory, true},
     {"memory_pools", memory_pools, true},
     {"small_calls", small_calls, true},
+    {"arrays", arrays, true},
     {"destroyed_things", destroyed_things, false},
     {"without_a_context", without_a_context, true},
     {"sticky_errors", sticky_errors, true},

@@ -69,7 +69,7 @@ TEST_CASE("driver calls give the same directly and through poold") {
   Pool pool;
   for (const char* part :
        {"before_initialising", "devices", "contexts", "device_memory", "host_memory", "streams", "events", "graphs", "conditional_graphs", "modules",
-        "libraries", "linking", "virtual_memory", "memory_pools", "small_calls", "destroyed_things", "without_a_context", "sticky_errors"}) {
+        "libraries", "linking", "virtual_memory", "memory_pools", "small_calls", "arrays", "destroyed_things", "without_a_context", "sticky_errors"}) {
     // Every call is waited for, so that its own result comes back from it and not from a later one.
     expect_parity(pool, {DRIVER_PARITY, part}, {{"GPUPOOL_SYNC", "1"}});
   }
@@ -81,4 +81,13 @@ TEST_CASE("runtime calls give the same directly and through poold") {
   Pool pool;
   expect_parity(pool, {program}, {});
   expect_parity(pool, {program}, {{"GPUPOOL_SYNC", "1"}});
+}
+
+TEST_CASE("textures give the same directly and through poold") {
+  const char* const program = std::getenv("TEXTURES_PARITY");
+  if (program == nullptr) return;
+  Pool pool;
+  for (const std::vector<std::string>& words : {std::vector<std::string>{program}, {program, "outside"}, {program, "wild"}}) {
+    expect_parity(pool, words, {});
+  }
 }

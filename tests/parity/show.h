@@ -44,6 +44,7 @@ void linking();
 void virtual_memory();
 void memory_pools();
 void small_calls();
+void arrays();
 void destroyed_things();
 void without_a_context();
 void sticky_errors();

@@ -56,6 +56,7 @@ class MipmappedArray final : public Object {
 
   const CUDA_ARRAY3D_DESCRIPTOR& shape() const { return shape_; }
   const std::vector<Ref<Array>>& levels() const { return levels_; }
+  Context& context() const { return *context_; }
   uint64_t handle() const { return handle_; }
   uint64_t bytes() const { return bytes_; }
   void give_back();

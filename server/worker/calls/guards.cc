@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/worker/calls/array_guards.h"
 #include "server/worker/executor.h"
 
 namespace gpupool::worker::guards {
@@ -88,42 +89,48 @@ bool owns_box(CUdeviceptr address, uint64_t pitch, uint64_t height, uint64_t x, 
   return owns(address, extent);
 }
 
+// One end of a copy of boxes, made into what the driver may get.
+struct BoxEnd {
+  CUmemorytype& type;
+  const void** host;
+  CUdeviceptr& device;
+  CUarray& array;
+  uint64_t pitch, height, x, y, z;
+};
+template <class Copy>
+CUresult check_end(const BoxEnd& end, const Copy& copy, uint64_t depth) {
+  *end.host = nullptr;
+  if (end.type == CU_MEMORYTYPE_ARRAY) {
+    end.device = 0;
+    return resolve_array(end.array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (!is_device_side(end.type)) return CUDA_ERROR_NOT_SUPPORTED;
+  end.type = CU_MEMORYTYPE_DEVICE;
+  end.array = nullptr;
+  // Pitch 0 is allowed for one row.
+  const bool owned = owns_box(end.device, end.pitch ? end.pitch : copy.WidthInBytes, end.height, end.x, end.y, end.z,
+                              copy.WidthInBytes, copy.Height, depth);
+  return owned ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult copy_2d(const CUDA_MEMCPY2D* asked, CUstream stream) {
   if (!asked) return CUDA_ERROR_INVALID_VALUE;
   CUDA_MEMCPY2D copy = *asked;
-  if (!is_device_side(copy.srcMemoryType) || !is_device_side(copy.dstMemoryType)) return CUDA_ERROR_NOT_SUPPORTED;
-  // Pitch 0 is allowed for one row.
-  const size_t source_pitch = copy.srcPitch ? copy.srcPitch : copy.WidthInBytes;
-  const size_t target_pitch = copy.dstPitch ? copy.dstPitch : copy.WidthInBytes;
-  if (!owns_box(copy.srcDevice, source_pitch, 1, copy.srcXInBytes, copy.srcY, 0, copy.WidthInBytes, copy.Height, 1) ||
-      !owns_box(copy.dstDevice, target_pitch, 1, copy.dstXInBytes, copy.dstY, 0, copy.WidthInBytes, copy.Height, 1)) {
-    return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = check_end({copy.srcMemoryType, &copy.srcHost, copy.srcDevice, copy.srcArray, copy.srcPitch, 1, copy.srcXInBytes, copy.srcY, 0}, copy, 1);
+  const void* host = nullptr;
+  if (result == CUDA_SUCCESS) {
+    result = check_end({copy.dstMemoryType, &host, copy.dstDevice, copy.dstArray, copy.dstPitch, 1, copy.dstXInBytes, copy.dstY, 0}, copy, 1);
   }
-  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.srcHost = copy.dstHost = nullptr;
-  copy.srcArray = copy.dstArray = nullptr;
+  copy.dstHost = nullptr;
+  if (result != CUDA_SUCCESS) return result;
   return work(stream, copy.WidthInBytes * copy.Height, [&] { return REAL(cuMemcpy2DAsync_v2)(&copy, stream); });
 }
 
 CUresult copy_3d(const CUDA_MEMCPY3D* asked, CUstream stream) {
   if (!asked) return CUDA_ERROR_INVALID_VALUE;
   CUDA_MEMCPY3D copy = *asked;
-  if (!is_device_side(copy.srcMemoryType) || !is_device_side(copy.dstMemoryType)) return CUDA_ERROR_NOT_SUPPORTED;
-  if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
-  const size_t source_pitch = copy.srcPitch ? copy.srcPitch : copy.WidthInBytes;
-  const size_t target_pitch = copy.dstPitch ? copy.dstPitch : copy.WidthInBytes;
-  const size_t source_height = copy.srcHeight ? copy.srcHeight : copy.Height;
-  const size_t target_height = copy.dstHeight ? copy.dstHeight : copy.Height;
-  if (!owns_box(copy.srcDevice, source_pitch, source_height, copy.srcXInBytes, copy.srcY, copy.srcZ, copy.WidthInBytes,
-                copy.Height, copy.Depth) ||
-      !owns_box(copy.dstDevice, target_pitch, target_height, copy.dstXInBytes, copy.dstY, copy.dstZ, copy.WidthInBytes,
-                copy.Height, copy.Depth)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.srcHost = copy.dstHost = nullptr;
-  copy.srcArray = copy.dstArray = nullptr;
-  copy.reserved0 = copy.reserved1 = nullptr;
+  const CUresult result = check_copy(copy);
+  if (result != CUDA_SUCCESS) return result;
   return work(stream, copy.WidthInBytes * copy.Height * copy.Depth, [&] { return REAL(cuMemcpy3DAsync_v2)(&copy, stream); });
 }
 
@@ -301,9 +308,29 @@ const Wrapper kWrappers[] = {
     WRAP(cuStreamQuery, query_stream),
     WRAP(cuEventQuery, query_event),
     WRAP(cuEventDestroy_v2, destroy_event),
+    WRAP(cuArray3DCreate_v2, create_array),
+    WRAP(cuMipmappedArrayCreate, create_mipmapped_array),
+    WRAP(cuTexObjectCreate, create_texture),
+    WRAP(cuTexObjectDestroy, destroy_texture),
+    WRAP(cuSurfObjectCreate, create_surface),
+    WRAP(cuSurfObjectDestroy, destroy_surface),
+    WRAP(cuTexRefSetAddress_v2, bind_memory),
+    WRAP(cuTexRefSetAddress2D_v3, bind_rows),
 };
 
 }  // namespace
+
+CUresult check_copy(CUDA_MEMCPY3D& copy) {
+  if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+  copy.reserved0 = copy.reserved1 = nullptr;
+  const void* host = nullptr;
+  const CUresult result = check_end({copy.srcMemoryType, &copy.srcHost, copy.srcDevice, copy.srcArray, copy.srcPitch,
+                                     copy.srcHeight ? copy.srcHeight : copy.Height, copy.srcXInBytes, copy.srcY, copy.srcZ}, copy, copy.Depth);
+  copy.dstHost = nullptr;
+  if (result != CUDA_SUCCESS) return result;
+  return check_end({copy.dstMemoryType, &host, copy.dstDevice, copy.dstArray, copy.dstPitch,
+                    copy.dstHeight ? copy.dstHeight : copy.Height, copy.dstXInBytes, copy.dstY, copy.dstZ}, copy, copy.Depth);
+}
 
 CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBatchMemOpParams> operations) {
   for (const CUstreamBatchMemOpParams& operation : operations) {

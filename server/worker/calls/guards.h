@@ -15,7 +15,8 @@
   X(cuMemGetAllocationGranularity) X(cuCtxSetLimit) X(cuStreamCreate) X(cuStreamCreateWithPriority)                \
   X(cuStreamDestroy_v2) X(cuStreamQuery) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2)                       \
   X(cuStreamWriteValue32_v2) X(cuStreamWriteValue64_v2) X(cuStreamBatchMemOp_v2) X(cuEventDestroy_v2)              \
-  X(cuEventQuery) X(cuMemGetInfo_v2) X(cuStreamSetAttribute)
+  X(cuEventQuery) X(cuMemGetInfo_v2) X(cuStreamSetAttribute) X(cuArray3DCreate_v2) X(cuMipmappedArrayCreate) X(cuTexObjectCreate)              \
+  X(cuTexObjectDestroy) X(cuSurfObjectCreate) X(cuSurfObjectDestroy) X(cuTexRefSetAddress_v2) X(cuTexRefSetAddress2D_v3)
 
 namespace gpupool::worker {
 class DeviceMemory;
@@ -25,6 +26,9 @@ namespace gpupool::worker::guards {
 
 // Known ones, on the session's own memory.
 CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBatchMemOpParams> operations);
+
+// Within the session's memory and arrays, whose handles become the driver's arrays. Host memory has no place in it.
+CUresult check_copy(CUDA_MEMCPY3D& copy);
 
 // The driver's own functions behind the wrappers; null where the device library has none.
 struct Calls {

@@ -16,6 +16,7 @@ constexpr size_t kGranule = size_t{2} << 20;
 struct Taken {
   CUdeviceptr address = 0;
   CUmemGenericAllocationHandle memory = 0;
+  CUarray array = nullptr;
 };
 
 struct Way {
@@ -47,7 +48,11 @@ std::vector<Way> ways() {
           {"cuMemCreate", [](Taken* taken, size_t bytes) {
              const auto wanted = properties();
              return cuMemCreate(&taken->memory, bytes, &wanted, 0);
-           }, [](const Taken& taken) { return cuMemRelease(taken.memory); }}};
+           }, [](const Taken& taken) { return cuMemRelease(taken.memory); }},
+          {"cuArray3DCreate", [](Taken* taken, size_t bytes) {
+             const CUDA_ARRAY3D_DESCRIPTOR wanted{1024, bytes / 4096, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+             return cuArray3DCreate(&taken->array, &wanted);
+           }, [](const Taken& taken) { return cuArrayDestroy(taken.array); }}};
 }
 
 std::string module_of(size_t bytes) {
@@ -226,6 +231,17 @@ SCENARIO(memory_is_zero) {
       const size_t whole = (bytes + kGranule - 1) / kGranule * kGranule;
       OK(way.take(&taken, whole));
       CUdeviceptr address = taken.address;
+      if (taken.array) {
+        std::vector<uint8_t> read(whole, 1);
+        CUDA_MEMCPY2D copy{};
+        copy.srcMemoryType = CU_MEMORYTYPE_ARRAY, copy.srcArray = taken.array;
+        copy.dstMemoryType = CU_MEMORYTYPE_HOST, copy.dstHost = read.data(), copy.dstPitch = 4096;
+        copy.WidthInBytes = 4096, copy.Height = whole / 4096;
+        OK(cuMemcpy2D(&copy));
+        EXPECT(std::all_of(read.begin(), read.end(), [](uint8_t byte) { return byte == 0; }));
+        OK(way.give(taken));
+        continue;
+      }
       if (taken.memory) {
         CUmemAccessDesc access{properties().location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
         OK(cuMemAddressReserve(&address, whole, 0, 0, 0));

@@ -1,7 +1,7 @@
 // Arrays and mipmapped arrays.
 #include "server/softgpu/runtime/array.h"
 
-#include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/api/owner_call.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
@@ -87,8 +87,9 @@ CUDA_EXPORT CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1* descript
 CUDA_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR* descriptor, CUarray array) { return describe(descriptor, array); }
 
 CUDA_EXPORT CUresult cuArrayDestroy(CUarray handle) {
-  return call_in_context([&](Context&) {
-    Ref<Array> array = find<Array>(handle);
+  Ref<Array> array = find<Array>(handle);
+  const auto owner = [&] { return array ? Ref<Context>::share(&array->context()) : Ref<Context>(); };
+  return call_in_context_or(owner, [&](Context&) {
     if (!array || array->is_level()) return CUDA_ERROR_INVALID_HANDLE;
     array = runtime().handles().remove<Array>(handle_value(handle));
     if (!array) return CUDA_ERROR_INVALID_HANDLE;  // another thread was faster
@@ -140,8 +141,10 @@ CUDA_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray* level, CUmipmappedArray h
 }
 
 CUDA_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
-  return call_in_context([&](Context&) {
-    const Ref<MipmappedArray> array = runtime().handles().remove<MipmappedArray>(handle_value(handle));
+  Ref<MipmappedArray> array = find<MipmappedArray>(handle);
+  const auto owner = [&] { return array ? Ref<Context>::share(&array->context()) : Ref<Context>(); };
+  return call_in_context_or(owner, [&](Context&) {
+    array = runtime().handles().remove<MipmappedArray>(handle_value(handle));
     if (!array) return CUDA_ERROR_INVALID_HANDLE;
     array->give_back();
     return CUDA_SUCCESS;

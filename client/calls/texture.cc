@@ -1,0 +1,129 @@
+// Texture and surface objects. A kernel gets an object as a number, so it is the device's own that the program is given; what the
+// program said of it is kept here.
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "client/array.h"
+#include "protocol/cuda/exports.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+
+namespace {
+
+struct Texture {
+  bool surface = false;
+  CUDA_RESOURCE_DESC resource{};
+  CUDA_TEXTURE_DESC reading{};
+  std::optional<CUDA_RESOURCE_VIEW_DESC> view;
+};
+
+// Of the process, by context (devices number them for themselves); never destroyed.
+struct Textures {
+  std::mutex mutex;
+  std::map<std::pair<uint64_t, uint64_t>, Texture> all;
+};
+Textures& textures() {
+  static Textures* const only = new Textures;
+  return *only;
+}
+
+CUresult check(const CUDA_RESOURCE_DESC& resource, Session& session) {
+  Object* object = nullptr;
+  if (resource.resType == CU_RESOURCE_TYPE_ARRAY) {
+    object = handles().find(Kind::array, cuda::handle_bits(resource.res.array.hArray));
+  } else if (resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY) {
+    object = handles().find(Kind::mipmapped_array, cuda::handle_bits(resource.res.mipmap.hMipmappedArray));
+  } else {
+    return CUDA_SUCCESS;
+  }
+  return object && object->session == &session ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+template <class Make>
+CUresult create(unsigned long long* object, Texture texture, const Make& make) {
+  Place place;
+  if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check(texture.resource, *place.session); result != CUDA_SUCCESS) return result;
+  const CUresult result = make(place);
+  if (result != CUDA_SUCCESS) return result;
+  const std::lock_guard lock(textures().mutex);
+  textures().all[{place.context->handle, *object}] = std::move(texture);
+  return CUDA_SUCCESS;
+}
+
+CUresult not_given() {
+  Place place;
+  const CUresult result = ready_with_context(&place.session, &place.context);
+  return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+template <class Destroy>
+CUresult destroy(unsigned long long object, bool surface, const Destroy& forward) {
+  return guarded([&]() -> CUresult {
+    Place place;
+    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    {
+      const std::lock_guard lock(textures().mutex);
+      const auto known = textures().all.find({place.context->handle, object});
+      if (known == textures().all.end() || known->second.surface != surface) return CUDA_ERROR_INVALID_VALUE;
+      textures().all.erase(known);
+    }
+    return forward(place);
+  });
+}
+
+template <class Answer, class Describe>
+CUresult ask(Answer* answer, unsigned long long object, bool surface, const Describe& describe) {
+  return guarded([&]() -> CUresult {
+    Place place;
+    if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (!answer) return CUDA_ERROR_INVALID_VALUE;
+    const std::lock_guard lock(textures().mutex);
+    const auto known = textures().all.find({place.context->handle, object});
+    if (known == textures().all.end() || known->second.surface != surface) return CUDA_ERROR_INVALID_VALUE;
+    return describe(known->second);
+  });
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* reading,
+                                       const CUDA_RESOURCE_VIEW_DESC* view) {
+  return guarded([&]() -> CUresult {
+    if (!object || !resource || !reading) return not_given();
+    Texture texture{false, *resource, *reading, view ? std::optional(*view) : std::nullopt};
+    return create(object, std::move(texture), [&](const Place& place) { return rows::cuTexObjectCreate::at(place, {object, resource, reading, view}); });
+  });
+}
+CUDA_EXPORT CUresult cuTexObjectDestroy(CUtexObject object) {
+  return destroy(object, false, [&](const Place& place) { return rows::cuTexObjectDestroy::at(place, {object}); });
+}
+CUDA_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject object) {
+  return ask(resource, object, false, [&](const Texture& texture) { return *resource = texture.resource, CUDA_SUCCESS; });
+}
+CUDA_EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC* reading, CUtexObject object) {
+  return ask(reading, object, false, [&](const Texture& texture) { return *reading = texture.reading, CUDA_SUCCESS; });
+}
+CUDA_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC* view, CUtexObject object) {
+  return ask(view, object, false, [&](const Texture& texture) {
+    if (!texture.view) return CUDA_ERROR_INVALID_VALUE;
+    *view = *texture.view;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuSurfObjectCreate(CUsurfObject* object, const CUDA_RESOURCE_DESC* resource) {
+  return guarded([&]() -> CUresult {
+    if (!object || !resource) return not_given();
+    Texture texture{true, *resource, {}, {}};
+    return create(object, std::move(texture), [&](const Place& place) { return rows::cuSurfObjectCreate::at(place, {object, resource}); });
+  });
+}
+CUDA_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject object) {
+  return destroy(object, true, [&](const Place& place) { return rows::cuSurfObjectDestroy::at(place, {object}); });
+}
+CUDA_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUsurfObject object) {
+  return ask(resource, object, true, [&](const Texture& texture) { return *resource = texture.resource, CUDA_SUCCESS; });
+}

@@ -1,0 +1,78 @@
+// The wrappers (guards.h) of what makes arrays, textures and surfaces, and of copies that name arrays.
+#include "server/worker/calls/array_guards.h"
+
+#include "protocol/cuda/codec.h"
+
+#include "server/worker/executor.h"
+
+namespace gpupool::worker::guards {
+namespace {
+
+using cuda::Kind;
+
+// What stands for an object in a struct that the client sent: its handle.
+template <class Object>
+bool resolve(Kind kind, Object& object) {
+  const auto found = t_executor->table.resolve(kind, cuda::handle_bits(object));
+  if (found) object = static_cast<Object>(*found);
+  return found.has_value();
+}
+
+// What must not lie elsewhere than where the kind of resource says.
+CUresult resolve(const CUDA_RESOURCE_DESC& asked, CUDA_RESOURCE_DESC* resource) {
+  *resource = {};
+  resource->resType = asked.resType;
+  resource->flags = asked.flags;
+  switch (asked.resType) {
+    case CU_RESOURCE_TYPE_ARRAY:
+      resource->res.array = asked.res.array;
+      return resolve(Kind::array, resource->res.array.hArray) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY:
+      resource->res.mipmap = asked.res.mipmap;
+      return resolve(Kind::mipmapped_array, resource->res.mipmap.hMipmappedArray) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    case CU_RESOURCE_TYPE_LINEAR: resource->res.linear = asked.res.linear; return CUDA_SUCCESS;
+    case CU_RESOURCE_TYPE_PITCH2D: resource->res.pitch2D = asked.res.pitch2D; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+}  // namespace
+
+CUresult create_array(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
+  return array && shape ? t_executor->arrays.create(array, *shape) : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult create_mipmapped_array(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels) {
+  return array && shape ? t_executor->arrays.create(array, *shape, levels) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* asked, const CUDA_TEXTURE_DESC* texture,
+                        const CUDA_RESOURCE_VIEW_DESC* view) {
+  if (!object || !asked || !texture) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_RESOURCE_DESC resource;
+  const CUresult result = resolve(*asked, &resource);
+  return result == CUDA_SUCCESS ? t_executor->arrays.create_texture(object, resource, texture, view) : result;
+}
+CUresult destroy_texture(CUtexObject object) { return t_executor->arrays.destroy_texture(object); }
+CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC* asked) {
+  if (!object || !asked) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_RESOURCE_DESC resource;
+  const CUresult result = resolve(*asked, &resource);
+  return result == CUDA_SUCCESS ? t_executor->arrays.create_surface(object, resource) : result;
+}
+CUresult destroy_surface(CUsurfObject object) { return t_executor->arrays.destroy_surface(object); }
+
+CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes) {
+  if (address != 0 && !t_executor->memory.owns(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return t_executor->guarded.cuTexRefSetAddress_v2(offset, reference, address, bytes);
+}
+CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch) {
+  uint64_t bytes = 0;
+  if (!shape || __builtin_mul_overflow(shape->Height, pitch, &bytes) || !t_executor->memory.owns(address, bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return t_executor->guarded.cuTexRefSetAddress2D_v3(reference, shape, address, pitch);
+}
+
+bool resolve_array(CUarray& array) { return resolve(Kind::array, array); }
+
+}  // namespace gpupool::worker::guards

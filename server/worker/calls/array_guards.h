@@ -1,0 +1,20 @@
+// Wrappers of the rows of protocol/cuda/array.def. See guards.h.
+#pragma once
+#include "protocol/cuda/cuda_header.h"
+
+namespace gpupool::worker::guards {
+
+CUresult create_array(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape);
+CUresult create_mipmapped_array(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape, unsigned levels);
+CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* texture,
+                        const CUDA_RESOURCE_VIEW_DESC* view);
+CUresult destroy_texture(CUtexObject object);
+CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC* resource);
+CUresult destroy_surface(CUsurfObject object);
+CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes);
+CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch);
+
+// The client's handle in a copy becomes the driver's array; false: there is none.
+bool resolve_array(CUarray& array);
+
+}  // namespace gpupool::worker::guards
