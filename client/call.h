@@ -21,7 +21,7 @@ struct Ends {
   Context* context;
   uint64_t mint(Kind kind) const {
     auto object = std::make_unique<Object>();
-    object->context = Session::handle_of(context);
+    object->context = context ? context->owner().handle : 0;
     return session.mint(kind, std::move(object));
   }
   void retire(uint64_t handle) const { handles().retire(handle); }
@@ -39,6 +39,8 @@ struct Ends {
 // CU_STREAM_PER_THREAD becomes the calling thread's own stream; CU_STREAM_LEGACY becomes null.
 CUresult resolve_stream(Context& context, CUstream& stream);
 CUresult create_stream(Context& context, unsigned flags, int priority, CUstream* stream);
+// What a stream is of; the special ones are the current context's.
+CUresult context_of_stream(CUstream stream, Context** context);
 // A stream of the client's own in the context, that waits for no other.
 CUresult own_stream(Context& context, CUstream* stream);
 

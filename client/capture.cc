@@ -136,7 +136,7 @@ std::optional<CUresult> record(Context& context, CUstream stream, const Object& 
     return std::nullopt;
   }
   if (flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
-  if (event.context != context.handle) return CUDA_ERROR_INVALID_HANDLE;
+  if (event.context != context.owner().handle) return CUDA_ERROR_INVALID_HANDLE;
   if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   auto& frontier = capture->frontier[cuda::handle_bits(stream)];
   if (flags == CU_EVENT_RECORD_EXTERNAL) {

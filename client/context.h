@@ -30,6 +30,12 @@ struct Context : Object {
   bool primary = false;
   unsigned flags = 0;
   unsigned long long id = 0;         // cuCtxGetId
+  // Of a green context: the device's primary one, which has its memory, modules and events, and what that was then.
+  Context* root = nullptr;
+  uint32_t root_epoch = 0;
+  uint64_t green = 0;                // its CUgreenCtx
+  Context& owner() { return root ? *root : *this; }
+  const Context& owner() const { return root ? *root : *this; }
   std::atomic<bool> active{true};    // false: a primary context that is not retained, or was reset since
   std::atomic<bool> on_server{false};
   std::atomic<int> sticky_error{0};  // a CUresult that every further call on this context returns
@@ -56,6 +62,9 @@ struct ThreadState {
 
 // Of the calling thread; made at first use, freed when the thread ends.
 ThreadState& thread_state();
+
+// cuCtxGetId of a context that is not a primary one.
+unsigned long long new_context_id();
 
 // The calling thread's current context: null when there is none. *error tells of a destroyed one.
 Context* current_context(CUresult* error = nullptr);

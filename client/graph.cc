@@ -86,6 +86,7 @@ void Graph::remove(GraphNode& node) {
 
 std::shared_ptr<Graph> Graph::clone() const {
   auto copy = std::make_shared<Graph>();
+  copy->user_objects.add_all(user_objects);
   std::unordered_map<const GraphNode*, GraphNode*> twins;
   for (const auto& node : nodes) {
     NodeWork work = node->work;

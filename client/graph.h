@@ -11,6 +11,7 @@
 
 #include "client/module.h"
 #include "client/server_copy.h"
+#include "protocol/cuda/user_objects.h"
 
 namespace gpupool::client {
 
@@ -104,6 +105,7 @@ class Graph {
   uint64_t handle = 0;
   std::vector<std::unique_ptr<GraphNode>> nodes;
   std::vector<GraphCondition> conditions;
+  cuda::UserReferences user_objects;
 
  private:
   std::vector<std::unique_ptr<GraphNode>> removed_;

@@ -251,6 +251,10 @@ CUresult GraphDescription::describe(const Graph& graph, Context& current) {
   context = &current;
   std::vector<const Graph*> open{&graph};
   for (size_t i = 0; i < open.size(); ++i) {
+    if (!open[i]->user_objects.empty()) {
+      if (!user_objects) user_objects = std::make_shared<cuda::UserReferences>();
+      user_objects->add_all(open[i]->user_objects);
+    }
     for (const auto& node : open[i]->nodes) {
       if (const auto* const conditional = std::get_if<ConditionalWork>(&node->work)) {
         for (const auto& body : conditional->bodies) open.push_back(body.get());

@@ -5,6 +5,7 @@
 // there. With graph_mutex() held, but for what says that it talks to the server. Any thread.
 #pragma once
 #include <atomic>
+#include <set>
 #include <unordered_map>
 
 #include "client/graph.h"
@@ -31,6 +32,9 @@ struct GraphExec : Object {
   std::vector<Node> nodes;
   std::unordered_map<uint64_t, uint32_t> numbers;  // of the program's nodes
   std::vector<std::shared_ptr<GraphMemory>> allocated, freed;
+  // Those of the graph that it was made of, where there are any; given up when the launches are through.
+  std::shared_ptr<cuda::UserReferences> user_objects;
+  std::set<uint64_t> launched_in;  // streams, then; under graph_mutex()
 };
 
 // A graph as the server gets it.
@@ -48,6 +52,7 @@ struct GraphDescription {
   Context* context = nullptr;  // of its session
   std::vector<GraphExec::Node> nodes;
   std::vector<std::shared_ptr<GraphMemory>> allocated, freed;
+  std::shared_ptr<cuda::UserReferences> user_objects;  // null: none
 
  private:
   CUresult append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves);

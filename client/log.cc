@@ -8,16 +8,23 @@
 #include <cstring>
 
 namespace gpupool::client {
+
+constinit ComplaintListener complaint_listener = nullptr;
+
 namespace {
 
+constexpr char kHead[] = "gpupool: ";
+
 // One write per line, past stdio: the program may have closed or redirected its FILE objects.
-void write_line(const char* format, va_list arguments) {
+void write_line(const char* format, va_list arguments, bool complaint = false) {
   char line[1024];
-  int length = std::snprintf(line, sizeof line, "gpupool: ");
+  int length = std::snprintf(line, sizeof line, kHead);
   length += std::vsnprintf(line + length, sizeof line - length - 1, format, arguments);
   if (length > static_cast<int>(sizeof line) - 2) length = sizeof line - 2;
   line[length++] = '\n';
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, length);
+  constexpr size_t kHeadBytes = sizeof kHead - 1;
+  if (complaint && complaint_listener) complaint_listener(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes - 1);
 }
 
 }  // namespace
@@ -25,7 +32,7 @@ void write_line(const char* format, va_list arguments) {
 void complain(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  write_line(format, arguments);
+  write_line(format, arguments, true);
   va_end(arguments);
 }
 

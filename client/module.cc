@@ -102,7 +102,7 @@ CUresult load(Session& session, Context* context, Kind kind, const void* image, 
   cuda::Bytes bundle;
   if (const CUresult result = cuda::bundle(spans, bundle); result != CUDA_SUCCESS) return result;
   auto code = std::make_unique<Code>();
-  code->context = Session::handle_of(context);
+  code->context = context ? context->owner().handle : 0;
   if (kind == Kind::library && sessions().size() > 1) code->bundle.assign(bundle.view().begin(), bundle.view().end());
   *handle = session.mint(kind, std::move(code));
   if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -24,6 +24,13 @@ struct Function : Object {
   std::mutex mutex;
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> functions;
   std::atomic<uint64_t> elsewhere{0};  // other sessions that know it, by Session::index()
+  // What was set for the launch calls of CUDA 2 (calls/launch_old.cc); under mutex.
+  struct OldLaunch {
+    uint32_t block[3] = {1, 1, 1};
+    uint32_t shared_bytes = 0;
+    std::vector<std::byte> parameters;
+  };
+  OldLaunch old_launch;
 };
 
 struct Code : Object {  // a module or a library

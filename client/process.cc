@@ -15,6 +15,7 @@
 #include "client/lease/helper.h"
 #include "client/log.h"
 #include "client/trace.h"
+#include "protocol/cuda/driver_log.h"
 
 namespace gpupool::client {
 namespace {
@@ -164,6 +165,7 @@ CUresult connect(Process& self) {
 CUresult initialise() {
   Process& self = process();
   trace::start();
+  complaint_listener = [](const char* text, size_t length) { cuda::log_for_program(cuda::Severity::error, {text, length}); };
   if (self.forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (self.ready.load(std::memory_order_acquire)) return CUDA_SUCCESS;
   std::lock_guard lock(self.mutex);

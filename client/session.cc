@@ -165,6 +165,7 @@ CUresult Session::before_call(Context* context) {
   if (failed()) return failure();
   if (!context) return CUDA_SUCCESS;
   if (!context->active.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (context->root && context->root_epoch != context->root->epoch.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const int sticky = context->sticky_error.load(std::memory_order_relaxed)) return static_cast<CUresult>(sticky);
   if (!context->on_server.load(std::memory_order_acquire)) ensure_on_server(*context);
   return CUDA_SUCCESS;

@@ -31,11 +31,14 @@ void go_to(const Device& named, Place& place) {
   place.context = nullptr;
 }
 
+unsigned long long new_context_id() {
+  static std::atomic<unsigned long long> next{1 << 16};  // below: primary contexts
+  return next.fetch_add(1);
+}
+
 }  // namespace gpupool::client
 
 namespace {
-
-std::atomic<unsigned long long> next_context_id{1 << 16};  // below: primary contexts
 
 CUcontext as_cuda(const Context& context) { return cuda::handle_from_bits<CUcontext>(context.handle); }
 
@@ -76,7 +79,7 @@ CUresult create_context(CUcontext* made, unsigned flags, CUdevice ordinal) {
   Context* context = fresh.get();
   context->device = device;
   context->flags = flags;
-  context->id = next_context_id.fetch_add(1);
+  context->id = new_context_id();
   if (!device->session->mint(Kind::context, std::move(fresh))) return CUDA_ERROR_OUT_OF_MEMORY;
   ensure_on_server(*context);
   thread_state().contexts.push_back(context->handle);
@@ -89,7 +92,7 @@ CUresult destroy_context(CUcontext given) {
   Context* context = nullptr;
   if (!given) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult result = find_context(given, &session, &context); result != CUDA_SUCCESS) return result;
-  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->primary || context->root) return CUDA_ERROR_INVALID_CONTEXT;
   await_bridges(*context);
   cuda::context_local_storage().destroy_context(given);
   uint64_t sequence = 0;

@@ -144,3 +144,18 @@ CUDA_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
   }
   return CUDA_ERROR_INVALID_DEVICE;
 }
+
+#if CUDA_VERSION >= 13000
+// The host's memory is another machine's than the device's: nothing is atomic between the two.
+CUDA_EXPORT CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations,
+                                                       unsigned int count, CUdevice ordinal) {
+  const Device* device = nullptr;
+  if (const CUresult result = find(ordinal, &device); result != CUDA_SUCCESS) return result;
+  if (!capabilities || !operations || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    if (operations[i] < 0 || operations[i] >= CU_ATOMIC_OPERATION_MAX) return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::fill_n(capabilities, count, 0u);
+  return CUDA_SUCCESS;
+}
+#endif

@@ -36,7 +36,6 @@ CUDA_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
   return destroy<rows::cuEventDestroy_v2>(Kind::event, event);
 }
 
-CUDA_EXPORT CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 
 CUDA_EXPORT CUresult cuEventQuery(CUevent event) {
   const CUresult refused = capture::refuse_event(event);
@@ -84,7 +83,7 @@ CUDA_EXPORT CUresult cuCtxRecordEvent(CUcontext given, CUevent event) {
     Context* context = nullptr;
     const Object* known = nullptr;
     if (const CUresult result = find(given, event, &context, &known); result != CUDA_SUCCESS) return result;
-    if (known->context != context->handle) return CUDA_ERROR_INVALID_HANDLE;
+    if (known->context != context->owner().handle) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
     capture::forget_event(event);
     return rows::cuCtxRecordEvent::at({context->session, context}, {cuda::handle_from_bits<CUcontext>(context->handle), event});

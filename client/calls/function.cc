@@ -154,3 +154,26 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int* min_grid, int* best_b
   return cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid, best_block, function, shared_of_block, shared_bytes,
                                                    block_limit, 0);
 }
+
+namespace {
+
+// Of the device that the stream is of, where one is given.
+template <class Row>
+CUresult ask_of_clusters(int* answer, CUfunction function, const CUlaunchConfig* config) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    CUstream stream = config ? config->hStream : nullptr;
+    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    return Row::at({session, context}, {answer, function, config});
+  });
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const CUlaunchConfig* config) {
+  return ask_of_clusters<rows::cuOccupancyMaxActiveClusters>(clusters, function, config);
+}
+CUDA_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction function, const CUlaunchConfig* config) {
+  return ask_of_clusters<rows::cuOccupancyMaxPotentialClusterSize>(size, function, config);
+}

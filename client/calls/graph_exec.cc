@@ -75,6 +75,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNo
     exec.nodes = std::exchange(description.nodes, {});
     exec.allocated = std::move(description.allocated);
     exec.freed = std::move(description.freed);
+    exec.user_objects = std::move(description.user_objects);
     for (uint32_t i = 0; i < exec.nodes.size(); ++i) {
       if (exec.nodes[i].node != 0) exec.numbers[exec.nodes[i].node] = i;
       exec.calls_back |= exec.nodes[i].callback != 0;
@@ -90,6 +91,20 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNo
   });
 }
 
+// The references go when every stream that the graph was launched in has got past it. A stream that is gone cannot say so: then
+// its context is waited for.
+void give_up_when_done(GraphExec& exec) {
+  const std::shared_ptr<cuda::UserReferences> held = std::move(exec.user_objects);
+  for (const uint64_t handle : std::exchange(exec.launched_in, {})) {
+    const bool null_stream = cuda::kind_of(handle) == Kind::context;
+    const Object* const stream = null_stream ? nullptr : handles().find(Kind::stream, handle);
+    auto* const context = handles().find_as<Context>(Kind::context, null_stream ? handle : stream ? stream->context : exec.context);
+    if (!context) continue;
+    if (!null_stream && !stream) (void)synchronize_context(*context);
+    else (void)run_in_stream(*context->session, *context, cuda::handle_from_bits<CUstream>(null_stream ? 0 : handle), [held]() -> uint64_t { return 0; });
+  }
+}
+
 // What both need of an executable graph that is to go into a stream.
 template <class Body>
 CUresult on_stream(CUgraphExec handle, CUstream stream, Body&& body) noexcept {
@@ -97,7 +112,7 @@ CUresult on_stream(CUgraphExec handle, CUstream stream, Body&& body) noexcept {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
-    const GraphExec* const exec = find_exec(handle);
+    GraphExec* const exec = find_exec(handle);
     if (!exec) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
     if (exec->session != session) return CUDA_ERROR_NOT_SUPPORTED;
@@ -106,10 +121,14 @@ CUresult on_stream(CUgraphExec handle, CUstream stream, Body&& body) noexcept {
 }
 
 CUresult launch(CUgraphExec handle, CUstream stream) {
-  return on_stream(handle, stream, [&](const GraphExec& graph, Session& session, Context* context) -> CUresult {
+  return on_stream(handle, stream, [&](GraphExec& graph, Session& session, Context* context) -> CUresult {
     if (!graph.allocated.empty() || !graph.freed.empty()) {
       const bool again = (graph.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
       if (const CUresult result = graph_memory::launch(graph.allocated, graph.freed, again); result != CUDA_SUCCESS) return result;
+    }
+    if (graph.user_objects) {
+      const std::lock_guard lock(graph_mutex());
+      graph.launched_in.insert(stream ? cuda::handle_bits(stream) : context->handle);
     }
     const wire::LaunchGraph body{graph.handle, cuda::handle_bits(stream)};
     if (!graph.calls_back) return session.post(wire::Command::launch_graph, context, body);
@@ -126,7 +145,7 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
 }
 
 CUresult upload(CUgraphExec handle, CUstream stream) {
-  return on_stream(handle, stream, [&](const GraphExec& graph, Session& session, Context* context) -> CUresult {
+  return on_stream(handle, stream, [&](GraphExec& graph, Session& session, Context* context) -> CUresult {
     return session.post(wire::Command::upload_graph, context, wire::LaunchGraph{graph.handle, cuda::handle_bits(stream)});
   });
 }
@@ -186,6 +205,9 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode* blamed, C
     }
     std::swap(exec->allocated, description.allocated);
     std::swap(exec->freed, description.freed);
+    // Launches of before hold on to what they were launched with.
+    if (exec->user_objects) give_up_when_done(*exec);
+    exec->user_objects = std::move(description.user_objects);
     return result;
   });
 }
@@ -323,6 +345,7 @@ CUDA_EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     GraphExec* const exec = find_exec(handle);
     if (!exec) return CUDA_ERROR_INVALID_VALUE;
+    if (exec->user_objects) give_up_when_done(*exec);
     (void)exec->session->post(wire::Command::destroy_graph, nullptr, wire::DestroyGraph{exec->handle});
     handles().retire(exec->handle);
     --executables;

@@ -60,7 +60,7 @@ CUresult create(const JitOptions& options, CUlinkState* state) {
     std::vector<wire::JitOption> numeric;
     if (const CUresult result = to_send(options, &numeric); result != CUDA_SUCCESS) return result;
     auto linker = std::make_unique<Linker>();
-    linker->context = context->handle;
+    linker->context = context->owner().handle;
     linker->options = options;
     const uint64_t handle = session->mint(Kind::linker, std::move(linker));
     if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -76,7 +76,7 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
   if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation about;
-  about.context = context.handle;
+  about.context = context.owner().handle;
   about.device = context.device;
   const auto place = session.addresses().allocate(bytes, kAlignment, about);
   if (!place) return CUDA_ERROR_OUT_OF_MEMORY;

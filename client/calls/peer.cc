@@ -1,5 +1,7 @@
 // Access between devices. Devices of one server: the server knows. Of two: kernels of one cannot reach memory of the other,
 // copies can (server_copy.h).
+#include <algorithm>
+
 #include "client/call.h"
 #include "protocol/cuda/exports.h"
 
@@ -71,3 +73,18 @@ CUDA_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer) {
     return apart ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : rows::cuCtxDisablePeerAccess::forward(peer);
   });
 }
+
+#if CUDA_VERSION >= 13000
+CUDA_EXPORT CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations, unsigned int count,
+                                                      CUdevice device, CUdevice peer) {
+  return guarded([&]() -> CUresult {
+    bool together = false;
+    if (const CUresult result = find(device, peer, &together); result != CUDA_SUCCESS) return result;
+    if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
+    if (!capabilities || !operations || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (together) return rows::cuDeviceGetP2PAtomicCapabilities::forward(capabilities, operations, count, device, peer);
+    std::fill_n(capabilities, count, 0u);
+    return CUDA_SUCCESS;
+  });
+}
+#endif

@@ -111,6 +111,17 @@ CUresult describe(CUstream stream, StreamFacts* facts) {
   return facts->context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+}  // namespace
+
+CUresult gpupool::client::context_of_stream(CUstream stream, Context** context) {
+  StreamFacts facts;
+  const CUresult result = describe(stream, &facts);
+  *context = facts.context;
+  return result;
+}
+
+namespace {
+
 CUresult create(CUstream* stream, unsigned flags, int priority) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
@@ -200,7 +211,6 @@ CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   capture::forget_stream(stream);
   return destroy<rows::cuStreamDestroy_v2>(Kind::stream, stream);
 }
-CUDA_EXPORT CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
 
 CUDA_EXPORT CUresult cuStreamQuery(CUstream stream) { return unless_captured<rows::cuStreamQuery>(stream, stream); }
 CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(or_per_thread(stream)); }

@@ -249,16 +249,21 @@ struct Parameter<role::in_out, T*> : Parameter<role::out, T*> {
 };
 
 // Arrays whose length another parameter gives. The length travels with the array too, and the worker compares the two.
-template <size_t N, class T>
-struct Parameter<role::in_array<N>, T*> : ParameterBase {
+template <size_t N, size_t Less, class T>
+struct InArrayParameter : ParameterBase {
   using V = std::remove_const_t<T>;
+  template <class Args>
+  static uint64_t count_in(const Args& args) {
+    const auto count = static_cast<uint64_t>(std::get<N>(args));
+    return count < Less ? 0 : count - Less;
+  }
   struct Slot {
     bool present = false;
     std::vector<V> items;
   };
   template <class Ends, class Args>
   static void write(Writer& writer, T* arg, const Args& args, Ends&) {
-    uint64_t count = arg ? static_cast<uint64_t>(std::get<N>(args)) : 0;
+    uint64_t count = arg ? count_in(args) : 0;
     if (count > kMaxArrayBytes / sizeof(V)) count = 0;  // no such call makes sense: the worker answers INVALID_VALUE
     writer.put<uint8_t>(arg != nullptr);
     writer.put<uint64_t>(count);
@@ -275,11 +280,14 @@ struct Parameter<role::in_array<N>, T*> : ParameterBase {
   }
   template <class Args>
   static CUresult prepare(Slot& slot, const Args& args) {
-    return !slot.present || slot.items.size() == static_cast<uint64_t>(std::get<N>(args)) ? CUDA_SUCCESS
-                                                                                          : CUDA_ERROR_INVALID_VALUE;
+    return !slot.present || slot.items.size() == count_in(args) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   static T* argument(Slot& slot) { return slot.present ? slot.items.data() : nullptr; }
 };
+template <size_t N, class T>
+struct Parameter<role::in_array<N>, T*> : InArrayParameter<N, 0, T> {};
+template <size_t N, size_t K, class T>
+struct Parameter<role::in_array_less<N, K>, T*> : InArrayParameter<N, K, T> {};
 
 template <size_t N, class T>
 struct Parameter<role::out_array<N>, T*> : ParameterBase {
@@ -330,6 +338,75 @@ struct Parameter<role::c_string, const char*> : ParameterBase {
     return reader.ok();
   }
   static const char* argument(Slot& slot) { return slot.present ? slot.text.c_str() : nullptr; }
+};
+
+template <>
+struct Parameter<role::address, void*> : ParameterBase {
+  using Slot = uint64_t;
+  template <class Ends, class Args>
+  static void write(Writer& writer, void* arg, const Args&, Ends&) { writer.put<uint64_t>(reinterpret_cast<uintptr_t>(arg)); }
+  static bool read(Reader& reader, Slot& slot) {
+    slot = reader.get<uint64_t>();
+    return true;
+  }
+  static void* argument(Slot& slot) { return reinterpret_cast<void*>(static_cast<uintptr_t>(slot)); }
+};
+
+// Of the attributes only those that the answer depends on, none of which holds a handle.
+template <>
+struct Parameter<role::launch_shape, const CUlaunchConfig*> : ParameterBase {
+  static constexpr uint32_t kMaxAttributes = 64;
+  struct Slot {
+    bool present = false;
+    CUlaunchConfig config{};
+    std::vector<CUlaunchAttribute> attributes;
+  };
+  static bool matters(const CUlaunchAttribute& attribute) {
+    const int id = static_cast<int>(attribute.id);
+    return id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION || id == CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
+  }
+  template <class Ends>
+  static CUresult check(const CUlaunchConfig* arg, const Ends&) {
+    return arg && arg->numAttrs != 0 && (!arg->attrs || arg->numAttrs > kMaxAttributes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  }
+  template <class Ends, class Args>
+  static void write(Writer& writer, const CUlaunchConfig* arg, const Args&, Ends&) {
+    writer.put<uint8_t>(arg != nullptr);
+    if (!arg) return;
+    for (const unsigned part : {arg->gridDimX, arg->gridDimY, arg->gridDimZ, arg->blockDimX, arg->blockDimY, arg->blockDimZ, arg->sharedMemBytes}) {
+      writer.put<uint32_t>(part);
+    }
+    const auto each = [&](auto&& visit) {
+      for (unsigned i = 0; i < arg->numAttrs; ++i) {
+        if (matters(arg->attrs[i])) visit(arg->attrs[i]);
+      }
+    };
+    uint32_t count = 0;
+    each([&](const CUlaunchAttribute&) { ++count; });
+    writer.put(count);
+    each([&](const CUlaunchAttribute& attribute) { writer.put(attribute); });
+  }
+  static bool read(Reader& reader, Slot& slot) {
+    slot.present = reader.get<uint8_t>() != 0;
+    if (!slot.present) return reader.ok();
+    CUlaunchConfig& config = slot.config;
+    for (unsigned* part : {&config.gridDimX, &config.gridDimY, &config.gridDimZ, &config.blockDimX, &config.blockDimY, &config.blockDimZ,
+                           &config.sharedMemBytes}) {
+      *part = reader.get<uint32_t>();
+    }
+    const auto count = reader.get<uint32_t>();
+    if (count > kMaxAttributes) return false;
+    for (uint32_t i = 0; i < count && reader.ok(); ++i) {
+      slot.attributes.push_back(reader.get<CUlaunchAttribute>());
+      if (!matters(slot.attributes.back())) return false;
+    }
+    return reader.ok();
+  }
+  static const CUlaunchConfig* argument(Slot& slot) {
+    slot.config.attrs = slot.attributes.data();
+    slot.config.numAttrs = static_cast<unsigned>(slot.attributes.size());
+    return slot.present ? &slot.config : nullptr;
+  }
 };
 
 // A whole row.

@@ -28,6 +28,8 @@ enum class Kind : uint8_t {
   mipmapped_array = 17,
   texture_reference = 18,
   surface_reference = 19,
+  green_context = 24,         // of the client alone: the server knows its context
+  resource_description = 25,  // cuDevResourceGenerateDesc
 };
 
 constexpr uint64_t make_handle(Kind kind, uint32_t generation, uint32_t index) {

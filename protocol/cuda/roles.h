@@ -29,9 +29,12 @@ struct in {};                                   // const T*: one T, may be null
 struct out {};                                  // T*: one T that the call writes, may be null
 struct in_out {};                               // T*: one T, read and written
 template <size_t N> struct in_array {};         // const T*: as many T as parameter N (from 0) says
+template <size_t N, size_t K> struct in_array_less {};  // const T*: K fewer than parameter N says
 template <size_t N> struct out_array {};        // T*: as many T as parameter N says, written by the call
 template <size_t N> struct out_text {};         // char*: buffer of parameter N bytes, NUL-terminated by the call
 struct c_string {};                             // const char*
+struct address {};                              // void*: an address in the device's memory, which nobody follows
+struct launch_shape {};                         // const CUlaunchConfig*: the shape, without a stream, and attributes about clusters
 }  // namespace role
 
 // Arrays in a row's arguments: far above what any driver function takes, far below what could hurt the worker.

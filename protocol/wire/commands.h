@@ -32,6 +32,39 @@ struct CreateContext {
   uint64_t handle;
   int32_t device;
   uint32_t flags;        // CUctx_flags
+  // A green context: uint64_t, what describe_resources described. It uses what the device's primary context has.
+};
+// device_resource: the multiprocessors of a device or context; reply: ResourceInfo.
+struct DeviceResource {
+  uint64_t context;      // 0: the device's
+  int32_t device;
+  uint32_t type;         // CUdevResourceType
+};
+struct ResourceInfo {
+  uint64_t number;       // by which the server knows it; 0: there is nothing
+  uint32_t multiprocessors;
+  uint32_t smallest;     // partition
+  uint32_t alignment;    // of partitions
+  uint32_t reserved;
+};
+// split_resource: into equal groups; reply: ResourceGroups, its ResourceInfos, and one of what remains.
+constexpr uint32_t kMaxResourceGroups = 4096;
+struct SplitResource {
+  uint64_t resource;
+  uint32_t groups;       // at most
+  uint32_t flags;
+  uint32_t least;        // multiprocessors in each
+  uint32_t only_count;   // 1: how many would there be?
+};
+struct ResourceGroups {
+  uint32_t groups;
+  uint32_t given;        // as many follow
+};
+// describe_resources: `count` numbers follow.
+struct DescribeResources {
+  uint64_t description;  // handle
+  uint32_t count;
+  uint32_t reserved;
 };
 struct DestroyContext {
   uint64_t handle;
@@ -408,6 +441,11 @@ GPUPOOL_BODY(MoveAddresses, 16);
 GPUPOOL_BODY(AddressRange, 16);
 GPUPOOL_BODY(PrimaryContext, 16);
 GPUPOOL_BODY(CreateContext, 16);
+GPUPOOL_BODY(DeviceResource, 16);
+GPUPOOL_BODY(ResourceInfo, 24);
+GPUPOOL_BODY(SplitResource, 24);
+GPUPOOL_BODY(ResourceGroups, 8);
+GPUPOOL_BODY(DescribeResources, 16);
 GPUPOOL_BODY(MapMemory, 24);
 GPUPOOL_BODY(FreeMemory, 24);
 GPUPOOL_BODY(CopyToDevice, 40);

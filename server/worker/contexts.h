@@ -72,6 +72,7 @@ struct ContextState {
   const int device;
   const bool primary;
   void* green = nullptr;              // on some of the device's multiprocessors (device_partition.h); `object` is its context
+  ContextState* root = nullptr;       // of a green context of the client's: the primary one, whose memory and modules it uses
   unsigned retained = 1;              // primary contexts: how often the client retains it
   std::shared_ptr<EventPool> events;  // shared with waits that outlive the context's last command
   std::shared_ptr<EventPool> timed_events;
@@ -91,6 +92,8 @@ struct ContextState {
   };
   std::unordered_map<int, Limit> limits;  // those that the client has set, by CUlimit
 
+  // What the objects made in it belong to, but for streams.
+  ContextState& owner() { return root ? *root : *this; }
   // Every stream of the context, the legacy one first.
   template <class F>
   void for_each_stream(F&& visit) {

@@ -65,7 +65,8 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
     if (start + before.size > address) return CUDA_ERROR_INVALID_VALUE;
   }
   const CUmemAllocationProp wanted = properties_of(device);
-  Mapping mapping{size, 0, contexts_.current(), device};
+  ContextState* const current = contexts_.current();
+  Mapping mapping{size, 0, current ? &current->owner() : nullptr, device};
   CUresult result = charge(device, size);
   if (result != CUDA_SUCCESS) return result;
   result = create(&mapping.memory, size, wanted, 0);

@@ -49,9 +49,14 @@ CUresult DevicePartition::create(CUdevice device, quota::Groups which, GreenCont
   if (rest.type == CU_DEV_RESOURCE_TYPE_SM && rest.sm.smCount != 0 && (which >> (groups.size() - 1) & 1) != 0) chosen.push_back(rest);
   if (chosen.empty()) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   CUdevResourceDesc description = nullptr;
-  CUresult result = describe_(&description, chosen.data(), static_cast<unsigned>(chosen.size()));
+  const CUresult result = describe_(&description, chosen.data(), static_cast<unsigned>(chosen.size()));
+  return result == CUDA_SUCCESS ? create(device, description, green, context) : result;
+}
+
+CUresult DevicePartition::create(CUdevice device, CUdevResourceDesc description, GreenContext* green, CUcontext* context) const {
+  if (!create_ || !destroy_ || !context_of_) return CUDA_ERROR_NOT_SUPPORTED;
   CUgreenCtx made = nullptr;
-  if (result == CUDA_SUCCESS) result = create_(&made, description, device, CU_GREEN_CTX_DEFAULT_STREAM);
+  CUresult result = create_(&made, description, device, CU_GREEN_CTX_DEFAULT_STREAM);
   if (result != CUDA_SUCCESS) return result;
   result = context_of_(context, made);
   if (result != CUDA_SUCCESS) destroy_(made);

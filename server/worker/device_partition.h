@@ -24,6 +24,9 @@ class DevicePartition {
   quota::Partitions::Gpu divide(CUdevice device) const;
   // The primary context on these groups, with streams of its own. Retains the primary context.
   CUresult create(CUdevice device, quota::Groups which, GreenContext* green, CUcontext* context) const;
+#if CUDA_VERSION >= 12040
+  CUresult create(CUdevice device, CUdevResourceDesc description, GreenContext* green, CUcontext* context) const;
+#endif
   void destroy(GreenContext green) const;
 
  private:

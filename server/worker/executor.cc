@@ -110,6 +110,7 @@ bool Executor::run() {
   }
   keep_green_contexts();
   partition.load(start.symbol);
+  resources.load(start.symbol);
   guarded.load(start.symbol);
   compute.load(start.symbol);
   for (const CallRow& row : call_rows()) {

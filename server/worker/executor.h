@@ -39,6 +39,7 @@
 #include "server/worker/peer.h"
 #include "server/worker/output_capture.h"
 #include "server/worker/remote_memory.h"
+#include "server/worker/resources.h"
 #include "server/worker/shared_host_memory.h"
 #include "server/worker/staging.h"
 #include "server/worker/stream_holds.h"
@@ -89,6 +90,7 @@ class Executor {
   quota::SessionPage& counters;
   DeviceApi api;
   DevicePartition partition;
+  Resources resources;
   quota::Ledger ledger;
   Outbox outbox;
   OutputCapture capture;

@@ -10,7 +10,7 @@ constexpr uint64_t kHandleBits = 0x7fff'ffff'ffff'fff0;  // make_handle's layout
 bool belongs_to_context(cuda::Kind kind) {
   using cuda::Kind;
   return kind != Kind::context && kind != Kind::library && kind != Kind::kernel && kind != Kind::memory &&
-         kind != Kind::memory_pool && kind != Kind::upload && kind != Kind::linker;
+         kind != Kind::memory_pool && kind != Kind::upload && kind != Kind::linker && kind != Kind::resource_description;
 }
 
 }  // namespace
@@ -67,7 +67,8 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
   }
   entry.handle = handle;
   entry.object = object;
-  entry.context = belongs_to_context(kind) ? contexts_.current() : nullptr;
+  ContextState* const current = contexts_.current();
+  entry.context = !belongs_to_context(kind) || !current ? nullptr : kind == Kind::stream ? current : &current->owner();
   entry.owner = owner;
   if (owner != 0) adopt_child(owner, handle);
   if (kind == Kind::stream && entry.context) {

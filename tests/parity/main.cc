@@ -31,6 +31,8 @@ constexpr Part kParts[] = {
     {"memory_pools", memory_pools, true},
     {"small_calls", small_calls, true},
     {"arrays", arrays, true},
+    {"more_calls", more_calls, true},
+    {"green_contexts", green_contexts, true},
     {"destroyed_things", destroyed_things, false},
     {"without_a_context", without_a_context, true},
     {"sticky_errors", sticky_errors, true},

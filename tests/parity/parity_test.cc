@@ -69,7 +69,8 @@ TEST_CASE("driver calls give the same directly and through poold") {
   Pool pool;
   for (const char* part :
        {"before_initialising", "devices", "contexts", "device_memory", "host_memory", "streams", "events", "graphs", "conditional_graphs", "modules",
-        "libraries", "linking", "virtual_memory", "memory_pools", "small_calls", "arrays", "destroyed_things", "without_a_context", "sticky_errors"}) {
+        "libraries", "linking", "virtual_memory", "memory_pools", "small_calls", "more_calls", "green_contexts", "arrays", "destroyed_things",
+        "without_a_context", "sticky_errors"}) {
     // Every call is waited for, so that its own result comes back from it and not from a later one.
     expect_parity(pool, {DRIVER_PARITY, part}, {{"GPUPOOL_SYNC", "1"}});
   }

@@ -45,6 +45,8 @@ void virtual_memory();
 void memory_pools();
 void small_calls();
 void arrays();
+void more_calls();
+void green_contexts();
 void destroyed_things();
 void without_a_context();
 void sticky_errors();

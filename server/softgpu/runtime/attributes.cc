@@ -114,7 +114,6 @@ std::optional<int> Device::attribute(CUdevice_attribute attribute) const {
     case 102:  // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     case 122:  // CAN_USE_64_BIT_STREAM_MEM_OPS
     case 123:  // CAN_USE_STREAM_WAIT_VALUE_NOR
-    case 129:  // UNIFIED_FUNCTION_POINTERS
       return 1;
     case 126:  // MEM_SYNC_DOMAIN_COUNT
       return 1;

@@ -67,6 +67,7 @@ bool Graph::has_conditions() const {
 
 Ref<Graph> Graph::clone() const {
   Ref<Graph> copy = make_ref<Graph>();
+  copy->user_objects.add_all(user_objects);
   std::map<const GraphNode*, GraphNode*> twins;
   for (const Ref<GraphNode>& node : nodes) {
     const Ref<GraphNode> twin = copy->add(node->type, {});
@@ -145,7 +146,16 @@ bool GraphExec::append(const Graph& graph, const std::vector<uint32_t>& roots,
   return true;
 }
 
+void GraphExec::hold(const Graph& graph) {
+  user_objects->add_all(graph.user_objects);
+  for (const Ref<GraphNode>& node : graph.nodes) {
+    if (node->child) hold(*node->child);
+  }
+}
+
 CUresult GraphExec::build(const Graph& graph) {
+  user_objects = std::make_shared<cuda::UserReferences>();
+  hold(graph);
   std::vector<uint32_t> leaves;
   if (!append(graph, {}, &leaves)) return CUDA_ERROR_INVALID_VALUE;
   std::vector<Ref<Condition>> all;
@@ -199,6 +209,7 @@ CUresult GraphExec::update(const Graph& graph, uint64_t* mismatch) {
     entries_[i].bodies = other.entries_[i].bodies;
   }
   assigned_at_launch_ = other.assigned_at_launch_;
+  user_objects = other.user_objects;
   return CUDA_SUCCESS;
 }
 
@@ -208,6 +219,24 @@ GraphExec::Entry* GraphExec::find(uint64_t node) {
   }
   return nullptr;
 }
+
+namespace {
+
+// The last of a launch: what the graph holds references to may go when it is done.
+class LaunchEnd final : public Op {
+ public:
+  explicit LaunchEnd(std::shared_ptr<cuda::UserReferences> held) : held_(std::move(held)) {}
+
+ private:
+  void start() override {
+    held_.reset();
+    complete();
+  }
+  void skip() override { start(); }
+  std::shared_ptr<cuda::UserReferences> held_;
+};
+
+}  // namespace
 
 std::vector<Ref<Op>> GraphExec::make_ops(Context& context, Op& begin, Op& end) const {
   std::vector<Ref<Op>> ops;
@@ -259,7 +288,7 @@ CUresult GraphExec::launch(Stream& stream) {
   std::lock_guard guard(mutex);
   Context& context = stream.context();
   const Ref<Op> begin = assigned_at_launch_.empty() ? Ref<Op>(make_ref<MarkerOp>()) : Ref<Op>(make_ref<AssignOp>(assigned_at_launch_));
-  const Ref<Op> end = make_ref<MarkerOp>();
+  const Ref<Op> end = make_ref<LaunchEnd>(user_objects);
   const std::vector<Ref<Op>> ops = make_ops(context, *begin, *end);
   end->set_context(&context);
   if (last_) begin->after(*last_);

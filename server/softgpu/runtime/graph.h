@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/user_objects.h"
 #include "server/softgpu/runtime/conditional.h"
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/op.h"
@@ -63,6 +64,7 @@ class Graph final : public Object {
   uint64_t handle = 0;
   std::vector<Ref<GraphNode>> nodes;
   std::vector<std::pair<uint64_t, Ref<Condition>>> conditions;  // with their handles
+  cuda::UserReferences user_objects;
 
  private:
   std::vector<Ref<GraphNode>> removed_;  // captures and events may still name them
@@ -97,6 +99,8 @@ class GraphExec final : public Object {
 
   const uint64_t flags;
   std::mutex mutex;
+  // Of the graph that it was made from; launches in flight hold them too.
+  std::shared_ptr<cuda::UserReferences> user_objects;
 
  private:
   bool append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves);
@@ -104,6 +108,7 @@ class GraphExec final : public Object {
   bool same_shape(const GraphExec& other, uint64_t* mismatch) const;
   bool may_be_body() const;  // as CUDA has it
   void collect_conditions(std::vector<Ref<Condition>>& all) const;
+  void hold(const Graph& graph);
   std::vector<Entry> entries_;
   std::vector<Ref<Condition>> assigned_at_launch_;  // of all bodies, too
   Ref<Op> last_;  // launches of one executable graph follow each other

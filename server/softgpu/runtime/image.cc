@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "protocol/cuda/linked_cubin.h"
+#include "protocol/cuda/driver_log.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/machine_code.h"
 #include "server/softgpu/runtime/program_cache.h"
@@ -54,6 +55,7 @@ CUresult load_texts(std::span<const std::string_view> texts, const Device& devic
   const CompileError& error = std::get<CompileError>(outcome);
   *message = error.message;
   fprintf(stderr, "softgpu: %s\n", error.message.c_str());
+  cuda::log_for_program(cuda::Severity::error, error.message);
   return code_of(error.code);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/cuda/driver_log.h"
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/runtime.h"
@@ -48,6 +49,7 @@ CUresult Function::code(KernelCode* code) {
       auto made = program_->code(kernel_);
       if (const CompileError* error = std::get_if<CompileError>(&made)) {
         fprintf(stderr, "softgpu: %s\n", error->message.c_str());
+        cuda::log_for_program(cuda::Severity::error, error->message);
         return CUDA_ERROR_INVALID_PTX;
       }
       code_ = std::get<KernelCode>(made);

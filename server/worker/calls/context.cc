@@ -1,3 +1,4 @@
+#include "protocol/wire/context_flags.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {
@@ -41,16 +42,69 @@ void add(Executor& session, uint64_t handle, CUcontext object, int device, bool 
   session.table.bind(cuda::Kind::context, handle, object);
 }
 
-// The primary context on the session's multiprocessors of the device, where it does not have all of them.
-CUresult make_green(Executor& session, int device, GreenContext* green, CUcontext* object) {
+// `create` makes a green context, and the CUcontext that it is.
+template <class Create>
+CUresult make_green(Executor& session, int device, CUcontext* object, Create&& create) {
   CUcontext primary = nullptr;
   CUresult result = session.api.cuDevicePrimaryCtxRetain(&primary, device);
   if (result != CUDA_SUCCESS) return result;
-  result = session.partition.create(device, session.groups_of(device), green, object);
+  result = create();
   if (result == CUDA_SUCCESS) set_primary_of(*object, primary);
   session.api.cuDevicePrimaryCtxRelease_v2(device);  // the green one holds it
   return result;
 }
+
+// The primary context on the session's multiprocessors of the device, where it does not have all of them.
+CUresult make_green(Executor& session, int device, GreenContext* green, CUcontext* object) {
+  return make_green(session, device, object, [&] { return session.partition.create(device, session.groups_of(device), green, object); });
+}
+
+// The primary context is about to end, and with it the green ones that the client has made of it. False: a wait in one did not end.
+bool end_greens(Executor& session, const ContextState& primary) {
+  std::vector<uint64_t> greens;
+  for (const auto& [handle, context] : session.contexts.all()) {
+    if (context->root == &primary) greens.push_back(handle);
+  }
+  for (const uint64_t handle : greens) {
+    ContextState& context = *session.contexts.find(handle);
+    const Footprints::Leaving leaving(session.footprints, context);
+    if (!session.leave(context)) return false;
+    const CUcontext object = context.object;
+    const GreenContext green = context.green;
+    remove(session, context);
+    session.destroy(object, false, green);
+  }
+  return true;
+}
+
+#if CUDA_VERSION >= 12040
+Outcome create_green(Executor& session, const wire::CreateContext& body, uint64_t handle) {
+  const auto description = session.table.resolve(cuda::Kind::resource_description, handle);
+  if (!description) return CUDA_ERROR_INVALID_VALUE;
+  ContextState* const root = session.contexts.find_primary(body.device);
+  if (!root) return CUDA_ERROR_INVALID_CONTEXT;
+  session.contexts.enter(nullptr);
+  Footprints::Coming coming(session.footprints, body.device);
+  if (coming.result() != CUDA_SUCCESS) return coming.result();
+  CUcontext object = nullptr;
+  GreenContext green = nullptr;
+  CUresult result = make_green(session, body.device, &object, [&] {
+    return session.partition.create(body.device, static_cast<CUdevResourceDesc>(*description), &green, &object);
+  });
+  if (result != CUDA_SUCCESS) return result;
+  result = coming.measure();
+  if (result != CUDA_SUCCESS) {
+    session.destroy(object, false, green);
+    forget_current();
+    return result;
+  }
+  add(session, body.handle, object, body.device, false, green, coming);
+  session.contexts.find(body.handle)->root = root;
+  return CUDA_SUCCESS;
+}
+#else
+Outcome create_green(Executor&, const wire::CreateContext&, uint64_t) { return CUDA_ERROR_NOT_SUPPORTED; }
+#endif
 
 }  // namespace
 
@@ -97,6 +151,7 @@ Outcome release_primary_context(Executor& session, Command& command) {
   ContextState* const context = session.contexts.find_primary(body->device);
   if (!context || context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
   if (--context->retained != 0) return session.api.cuDevicePrimaryCtxRelease_v2(body->device);
+  if (!end_greens(session, *context)) return stuck();
   const Footprints::Leaving leaving(session.footprints, *context);
   if (!session.leave(*context)) return stuck();
   const CUcontext object = context->object;
@@ -113,6 +168,7 @@ Outcome reset_primary_context(Executor& session, Command& command) {
   ContextState* const context = session.contexts.find_primary(body->device);
   if (!context) return CUDA_SUCCESS;  // nothing to reset
   if (context->handle != body->handle) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!end_greens(session, *context)) return stuck();
   const Footprints::Leaving leaving(session.footprints, *context);
   if (!session.leave(*context)) return stuck();
   // Reset ends what was retained; the client retains the context again before it uses it again.
@@ -128,19 +184,23 @@ Outcome reset_primary_context(Executor& session, Command& command) {
 }
 
 Outcome create_context(Executor& session, Command& command) {
-  const auto body = with_device<wire::CreateContext>(session, command);
-  if (!body || !is_context_handle(body->handle)) return bad_body();
-  if (body->device < 0) return CUDA_ERROR_INVALID_DEVICE;
-  if (session.contexts.find(body->handle)) return CUDA_ERROR_INVALID_VALUE;
+  auto body = command.body.get<wire::CreateContext>();
+  const bool green_wanted = (body.flags & wire::kGreenContext) != 0;
+  const uint64_t description = green_wanted ? command.body.get<uint64_t>() : 0;
+  if (!command.body.finished() || !is_context_handle(body.handle)) return bad_body();
+  body.device = session.start.visible.find(body.device).value_or(-1);
+  if (body.device < 0) return CUDA_ERROR_INVALID_DEVICE;
+  if (session.contexts.find(body.handle)) return CUDA_ERROR_INVALID_VALUE;
   if (session.contexts.all().size() >= kMaxContexts) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (green_wanted) return create_green(session, body, description);
   if (!session.api.cuCtxCreate_v2 || !session.api.cuCtxDestroy_v2) return CUDA_ERROR_NOT_SUPPORTED;
   session.contexts.enter(nullptr);
-  Footprints::Coming coming(session.footprints, body->device);
+  Footprints::Coming coming(session.footprints, body.device);
   if (coming.result() != CUDA_SUCCESS) return coming.result();
   CUcontext object = nullptr;
   GreenContext green = nullptr;
-  CUresult result = session.groups_of(body->device) != 0 ? make_green(session, body->device, &green, &object)
-                                                         : session.api.cuCtxCreate_v2(&object, body->flags, body->device);
+  CUresult result = session.groups_of(body.device) != 0 ? make_green(session, body.device, &green, &object)
+                                                         : session.api.cuCtxCreate_v2(&object, body.flags, body.device);
   forget_current();  // creating a context makes it current
   if (result != CUDA_SUCCESS) return result;
   result = coming.measure();
@@ -149,7 +209,7 @@ Outcome create_context(Executor& session, Command& command) {
     forget_current();
     return result;
   }
-  add(session, body->handle, object, body->device, false, green, coming);
+  add(session, body.handle, object, body.device, false, green, coming);
   return CUDA_SUCCESS;
 }
 

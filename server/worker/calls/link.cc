@@ -30,9 +30,9 @@ Outcome create_linker(Executor& session, Command& command) {
   const auto body = command.body.get<wire::CreateLinker>();
   const auto options = read_options(command.body, body.option_count);
   if (!options || !command.body.finished() || cuda::kind_of(body.linker) != Kind::linker) return bad_body();
-  const ContextState* const context = session.enter(command);
+  ContextState* const context = session.enter(command);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  return session.linkers.create(body.linker, *context, *options);
+  return session.linkers.create(body.linker, context->owner(), *options);
 }
 
 Outcome add_link_input(Executor& session, Command& command) {

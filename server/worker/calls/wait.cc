@@ -107,9 +107,12 @@ Outcome synchronize_context(Executor& session, Command& command) {
   ContextState* const context = session.enter(command);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   std::vector<StreamState*> busy;
-  context->for_each_stream([&](StreamState& stream) {
-    if (stream.dirty) busy.push_back(&stream);
-  });
+  for (const auto& [handle, other] : session.contexts.all()) {  // its green contexts too
+    if (other.get() != context && other->root != context) continue;
+    other->for_each_stream([&](StreamState& stream) {
+      if (stream.dirty) busy.push_back(&stream);
+    });
+  }
   // Nothing of this client runs: this returns at once, with the context's error if it has one.
   if (busy.empty()) return completed(session, session.api.cuCtxSynchronize());
   return wait_for(session, command, *context, busy);

@@ -43,9 +43,11 @@ struct Arena {
   template <class T>
   T* make(uint8_t seed) {
     using V = std::remove_const_t<T>;
+    constexpr size_t kAlignment = 128;
     const size_t bytes = sizeof(V) * (kItems + 1) + 64;
-    pieces.push_back(std::make_unique<std::byte[]>(bytes));
+    pieces.push_back(std::make_unique<std::byte[]>(bytes + kAlignment));
     std::byte* memory = pieces.back().get();
+    memory += kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment;
     for (size_t i = 0; i < bytes; ++i) memory[i] = std::byte(seed + i);
     memory[bytes - 1] = std::byte{0};  // texts end
     return reinterpret_cast<T*>(memory);
@@ -75,9 +77,29 @@ constexpr bool kIsInArray = false;
 template <size_t N>
 constexpr bool kIsInArray<role::in_array<N>> = true;
 
+template <size_t N, size_t K>
+constexpr bool kIsInArray<role::in_array_less<N, K>> = true;
+template <class Role>
+constexpr size_t kLess = 0;
+template <size_t N, size_t K>
+constexpr size_t kLess<role::in_array_less<N, K>> = K;
+
+CUlaunchConfig sample_config() {
+  static CUlaunchAttribute attributes[2];
+  attributes[0].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;  // does not travel
+  attributes[1].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  attributes[1].value.clusterDim.x = 2;
+  return {1, 2, 3, 4, 5, 6, 7, nullptr, attributes, 2};
+}
+
 template <class Role, class A>
 A sample(Arena& arena, uint8_t seed) {
-  if constexpr (kIsHandle<Role, A>) {
+  if constexpr (std::is_same_v<Role, role::launch_shape>) {
+    static const CUlaunchConfig config = sample_config();
+    return &config;
+  } else if constexpr (std::is_same_v<Role, role::address>) {
+    return reinterpret_cast<A>(uintptr_t{0x1000} * seed);
+  } else if constexpr (kIsHandle<Role, A>) {
     return handle_from_bits<A>(make_handle(kKind<Role>, 7, seed));
   } else if constexpr (std::is_same_v<Role, role::stream>) {
     return handle_from_bits<A>(make_handle(Kind::stream, 7, seed));
@@ -101,12 +123,16 @@ template <class Role, class A>
 void note(A argument) {
   if constexpr (std::is_same_v<Role, role::c_string>) {
     seen.emplace_back(argument);
-  } else if constexpr (!std::is_pointer_v<A> || kIsHandle<Role, A> || std::is_same_v<Role, role::stream>) {
+  } else if constexpr (std::is_same_v<Role, role::launch_shape>) {
+    seen.emplace_back(reinterpret_cast<const char*>(argument), offsetof(CUlaunchConfig, attrs));
+    const CUlaunchAttribute& last = argument->attrs[argument->numAttrs - 1];
+    seen.emplace_back(reinterpret_cast<const char*>(&last), sizeof last);
+  } else if constexpr (!std::is_pointer_v<A> || std::is_same_v<Role, role::address> || kIsHandle<Role, A> || std::is_same_v<Role, role::stream>) {
     seen.emplace_back(reinterpret_cast<const char*>(&argument), sizeof argument);
   } else if constexpr (std::is_same_v<Role, role::in>) {
     seen.emplace_back(reinterpret_cast<const char*>(argument), sizeof *argument);
   } else if constexpr (kIsInArray<Role>) {
-    seen.emplace_back(reinterpret_cast<const char*>(argument), kItems * sizeof *argument);
+    seen.emplace_back(reinterpret_cast<const char*>(argument), (kItems - kLess<Role>) * sizeof *argument);
   } else {
     seen.emplace_back();  // an output
     std::memset(static_cast<void*>(argument), 0x5a, sizeof *argument);

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "protocol/cuda/fatbin.h"
+#include "protocol/wire/context_flags.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/rows.h"
 #include "tests/server/worker/test_client.h"
@@ -67,7 +68,11 @@ std::vector<Frame> frames(const TestClient& client) {
       {id(Command::retain_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
       {id(Command::release_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
       {id(Command::create_context), bytes_of(wire::CreateContext{make_handle(Kind::context, 1, 9), 0, 0})},
+      {id(Command::create_context), bytes_of(wire::CreateContext{make_handle(Kind::context, 1, 10), 0, wire::kGreenContext}, make_handle(Kind::resource_description, 1, 11))},
       {id(Command::destroy_context), bytes_of(make_handle(Kind::context, 1, 9))},
+      {id(Command::device_resource), bytes_of(wire::DeviceResource{0, 0, 1})},
+      {id(Command::split_resource), bytes_of(wire::SplitResource{1, 2, 0, 1, 0})},
+      {id(Command::describe_resources), bytes_of(wire::DescribeResources{make_handle(Kind::resource_description, 1, 11), 1, 0}, uint64_t{1})},
       {id(Command::map_memory), bytes_of(wire::MapMemory{here + 4 * kPage, kPage, 0, 0})},
       {id(Command::copy_to_device), bytes_of(wire::CopyToDevice{0, here, 4, 4, 2}, uint64_t{1})},
       {id(Command::copy_from_device), bytes_of(wire::CopyFromDevice{0, here, 8, 4, 2})},

@@ -67,9 +67,6 @@ CUresult all_wait_for(Context& context, Event& event) {
 
 }  // namespace gpupool::softgpu::api
 
-CUDA_EXPORT CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
-  return create(context, flags, device);
-}
 CUDA_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
   return create(context, flags, device);
 }
@@ -97,9 +94,6 @@ CUDA_EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuCtxDestroy(CUcontext handle) {
-  return cuCtxDestroy_v2(handle);
-}
 
 CUDA_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle) {
   return call([&] {
@@ -109,9 +103,6 @@ CUDA_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle) {
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuCtxPushCurrent(CUcontext handle) {
-  return cuCtxPushCurrent_v2(handle);
-}
 
 CUDA_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* handle) {
   return call([&] {
@@ -120,9 +111,6 @@ CUDA_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* handle) {
     if (handle != nullptr) *handle = make_handle<CUcontext>(context->handle());
     return CUDA_SUCCESS;
   });
-}
-CUDA_EXPORT CUresult cuCtxPopCurrent(CUcontext* handle) {
-  return cuCtxPopCurrent_v2(handle);
 }
 
 CUDA_EXPORT CUresult cuCtxSetCurrent(CUcontext handle) {

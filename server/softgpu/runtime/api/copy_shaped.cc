@@ -168,35 +168,6 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
   return copy_3d(&box, stream, wait);
 }
 
-CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, bool wait) {
-  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUDA_MEMCPY3D plain{};
-  plain.srcXInBytes = copy->srcXInBytes;
-  plain.srcY = copy->srcY;
-  plain.srcZ = copy->srcZ;
-  plain.srcLOD = copy->srcLOD;
-  plain.srcMemoryType = copy->srcMemoryType;
-  plain.srcHost = copy->srcHost;
-  plain.srcDevice = copy->srcDevice;
-  plain.srcArray = copy->srcArray;
-  plain.srcPitch = copy->srcPitch;
-  plain.srcHeight = copy->srcHeight;
-  plain.dstXInBytes = copy->dstXInBytes;
-  plain.dstY = copy->dstY;
-  plain.dstZ = copy->dstZ;
-  plain.dstLOD = copy->dstLOD;
-  plain.dstMemoryType = copy->dstMemoryType;
-  plain.dstHost = copy->dstHost;
-  plain.dstDevice = copy->dstDevice;
-  plain.dstArray = copy->dstArray;
-  plain.dstPitch = copy->dstPitch;
-  plain.dstHeight = copy->dstHeight;
-  plain.WidthInBytes = copy->WidthInBytes;
-  plain.Height = copy->Height;
-  plain.Depth = copy->Depth;
-  return copy_3d(&plain, stream, wait);
-}
-
 }  // namespace
 
 CUDA_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
@@ -213,10 +184,4 @@ CUDA_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
 }
 CUDA_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
   return copy_3d(copy, stream, false);
-}
-CUDA_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
-  return copy_3d_peer(copy, nullptr, true);
-}
-CUDA_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
-  return copy_3d_peer(copy, stream, false);
 }

@@ -175,6 +175,9 @@ CUDA_EXPORT CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilitie
   return call_on_device(index, [&](Device&) {
     if (capabilities == nullptr || operations == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; ++i) {
+      if (operations[i] < 0 || operations[i] >= CU_ATOMIC_OPERATION_MAX) return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (unsigned i = 0; i < count; ++i) {
       capabilities[i] = CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED |
                         CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64;
     }
@@ -184,9 +187,10 @@ CUDA_EXPORT CUresult cuDeviceGetHostAtomicCapabilities(unsigned int* capabilitie
 CUDA_EXPORT CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
                                                       const CUatomicOperation* operations, unsigned int count,
                                                       CUdevice source, CUdevice destination) {
+  const CUresult there = call_on_device(destination, [](Device&) { return CUDA_SUCCESS; });
+  if (there != CUDA_SUCCESS) return there;
   if (source == destination) return CUDA_ERROR_INVALID_DEVICE;
-  const CUresult result = cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, source);
-  return result != CUDA_SUCCESS ? result : call_on_device(destination, [](Device&) { return CUDA_SUCCESS; });
+  return cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, source);
 }
 #endif
 

@@ -58,9 +58,6 @@ CUDA_EXPORT CUresult cuEventDestroy_v2(CUevent handle) {
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuEventDestroy(CUevent handle) {
-  return cuEventDestroy_v2(handle);
-}
 
 CUDA_EXPORT CUresult cuEventRecordWithFlags(CUevent event_handle, CUstream handle, unsigned int flags) {
   return call_on_stream(handle, [&](Stream& stream) {

@@ -185,3 +185,14 @@ CUDA_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph handle, const CUgraphN
   return cuGraphRemoveDependencies(handle, from, to, count);
 }
 #endif
+
+CUDA_EXPORT CUresult cuGraphRetainUserObject(CUgraph handle, CUuserObject object, unsigned int count, unsigned int flags) {
+  return call_on_graph<Graph>(handle, [&](Graph& graph) {
+    if (flags > CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_INVALID_VALUE;
+    return graph.user_objects.add(object, count, flags == CU_GRAPH_USER_OBJECT_MOVE);
+  });
+}
+
+CUDA_EXPORT CUresult cuGraphReleaseUserObject(CUgraph handle, CUuserObject object, unsigned int count) {
+  return call_on_graph<Graph>(handle, [&](Graph& graph) { return graph.user_objects.remove(object, count); });
+}

@@ -90,9 +90,6 @@ CUDA_EXPORT CUresult cuMemHostRegister_v2(void* pointer, size_t size, unsigned i
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuMemHostRegister(void* pointer, size_t size, unsigned int flags) {
-  return cuMemHostRegister_v2(pointer, size, flags);
-}
 
 CUDA_EXPORT CUresult cuMemHostUnregister(void* pointer) {
   return call_in_context_or([&] { return owner_of(pointer); }, [&](Context& context) {

@@ -75,12 +75,6 @@ CUDA_EXPORT CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
 CUDA_EXPORT CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
   return per_thread(cuMemcpy3DAsync_v2, pCopy, hStream);
 }
-CUDA_EXPORT CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
-  return per_thread(cuMemcpy3DPeerAsync, pCopy, hStream);
-}
-CUDA_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* pCopy) {
-  return per_thread(cuMemcpy3DPeer, pCopy);
-}
 CUDA_EXPORT CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
   return per_thread(cuMemcpy3D_v2, pCopy);
 }
@@ -313,20 +307,7 @@ CUDA_EXPORT CUresult cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext* pCtx, C
 }
 #endif
 #if CUDA_VERSION >= 12080
-CUDA_EXPORT CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
-                                             size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs,
-                                             size_t numAttrs, size_t* failIdx, CUstream hStream) {
-  return per_thread(cuMemcpyBatchAsync, dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx,
-                    hStream);
-}
 CUDA_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice* device) {
   return per_thread(cuStreamGetDevice, hStream, device);
-}
-#endif
-#if CUDA_VERSION >= 13000
-CUDA_EXPORT CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes,
-                                                size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs,
-                                                size_t numAttrs, CUstream hStream) {
-  return per_thread(cuMemcpyBatchAsync_v2, dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
 }
 #endif

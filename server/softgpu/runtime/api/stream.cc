@@ -81,9 +81,6 @@ CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
     return CUDA_SUCCESS;
   });
 }
-CUDA_EXPORT CUresult cuStreamDestroy(CUstream handle) {
-  return cuStreamDestroy_v2(handle);
-}
 
 CUDA_EXPORT CUresult cuStreamQuery(CUstream handle) {
   return call_on_stream(handle, [](Stream& stream) {

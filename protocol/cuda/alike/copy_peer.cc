@@ -1,0 +1,61 @@
+// Copies of boxes between contexts. An address says by itself whose memory it is, so it is an ordinary copy once the contexts exist.
+#include "protocol/cuda/exports.h"
+
+namespace {
+
+// A context counts where the side is memory of a device.
+CUresult check(CUmemorytype type, CUcontext context) {
+  if (type == CU_MEMORYTYPE_ARRAY || type == CU_MEMORYTYPE_HOST) return CUDA_SUCCESS;
+  unsigned version = 0;
+  return context ? cuCtxGetApiVersion(context, &version) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+template <class Run>
+CUresult copy_peer(const CUDA_MEMCPY3D_PEER* copy, Run&& run) {
+  CUcontext current = nullptr;
+  if (const CUresult result = cuCtxGetCurrent(&current); result != CUDA_SUCCESS) return result;
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = check(copy->srcMemoryType, copy->srcContext); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check(copy->dstMemoryType, copy->dstContext); result != CUDA_SUCCESS) return result;
+  CUDA_MEMCPY3D plain{};
+  plain.srcXInBytes = copy->srcXInBytes;
+  plain.srcY = copy->srcY;
+  plain.srcZ = copy->srcZ;
+  plain.srcLOD = copy->srcLOD;
+  plain.srcMemoryType = copy->srcMemoryType;
+  plain.srcHost = copy->srcHost;
+  plain.srcDevice = copy->srcDevice;
+  plain.srcArray = copy->srcArray;
+  plain.srcPitch = copy->srcPitch;
+  plain.srcHeight = copy->srcHeight;
+  plain.dstXInBytes = copy->dstXInBytes;
+  plain.dstY = copy->dstY;
+  plain.dstZ = copy->dstZ;
+  plain.dstLOD = copy->dstLOD;
+  plain.dstMemoryType = copy->dstMemoryType;
+  plain.dstHost = copy->dstHost;
+  plain.dstDevice = copy->dstDevice;
+  plain.dstArray = copy->dstArray;
+  plain.dstPitch = copy->dstPitch;
+  plain.dstHeight = copy->dstHeight;
+  plain.WidthInBytes = copy->WidthInBytes;
+  plain.Height = copy->Height;
+  plain.Depth = copy->Depth;
+  return run(plain);
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
+  return copy_peer(copy, [](const CUDA_MEMCPY3D& plain) { return cuMemcpy3D_v2(&plain); });
+}
+CUDA_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* copy) {
+  return copy_peer(copy, [](const CUDA_MEMCPY3D& plain) { return cuMemcpy3D_v2_ptds(&plain); });
+}
+CUDA_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
+  return copy_peer(copy, [&](const CUDA_MEMCPY3D& plain) { return cuMemcpy3DAsync_v2(&plain, stream); });
+}
+CUDA_EXPORT CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
+  return copy_peer(copy, [&](const CUDA_MEMCPY3D& plain) { return cuMemcpy3DAsync_v2_ptsz(&plain, stream); });
+}

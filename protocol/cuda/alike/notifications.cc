@@ -1,0 +1,60 @@
+// Notifications that a device has for a program: there is one sort, that the process has more memory than its budget. Neither library
+// takes back memory that was given, so a registered callback is kept and never called. And cuProfilerInitialize, which NVIDIA's driver
+// has refused since CUDA 12.
+#include "protocol/cuda/exports.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <vector>
+
+CUDA_EXPORT CUresult cuProfilerInitialize(const char*, const char*, CUoutput_mode) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+#if CUDA_VERSION >= 12040
+namespace {
+
+struct Registered {
+  CUdevice device;
+  CUasyncCallback callback;
+  void* data;
+};
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Registered>> entries;
+};
+Registry& registry() {
+  static Registry* const only = new Registry;
+  return *only;
+}
+
+CUresult check(CUdevice device) {
+  int value = 0;
+  return cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device);
+}
+
+}  // namespace
+
+CUDA_EXPORT CUresult cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback callback, void* data,
+                                                       CUasyncCallbackHandle* handle) {
+  if (const CUresult result = check(device); result != CUDA_SUCCESS) return result;
+  if (!callback || !handle) return CUDA_ERROR_INVALID_VALUE;
+  try {
+    const std::lock_guard lock(registry().mutex);
+    registry().entries.push_back(std::make_unique<Registered>(Registered{device, callback, data}));
+    *handle = reinterpret_cast<CUasyncCallbackHandle>(registry().entries.back().get());
+    return CUDA_SUCCESS;
+  } catch (const std::bad_alloc&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+}
+
+CUDA_EXPORT CUresult cuDeviceUnregisterAsyncNotification(CUdevice device, CUasyncCallbackHandle handle) {
+  if (const CUresult result = check(device); result != CUDA_SUCCESS) return result;
+  const std::lock_guard lock(registry().mutex);
+  const auto gone = std::erase_if(registry().entries, [&](const auto& entry) {
+    return reinterpret_cast<CUasyncCallbackHandle>(entry.get()) == handle && entry->device == device;
+  });
+  return gone != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+#endif
