@@ -87,7 +87,7 @@ TEST_CASE("programs of all kinds run in a partition beside busy ones") {
   const auto other = pool.start_working(3, {"keep_busy", "600000", "300000"});
   scenarios_pass(pool, 1, {"kernels_wait_for_each_other", "kernels_behind_a_wait_for_a_value", "events_order_streams",
                            "host_functions_run_in_order", "stream_memory_operations", "null_stream_waits_for_blocking_streams",
-                           "async_readback", "two_contexts", "reset_and_use_again", "fault_then_reset", "threads_with_streams",
+                           "async_readback", "two_contexts", "green_contexts", "reset_and_use_again", "fault_then_reset", "threads_with_streams",
                            "pinned_memory_is_read_in_stream_order", "synchronous_copies_behind_late_ones", "captured_graph", "graph_by_hand",
                            "graph_memory_nodes"});
 }

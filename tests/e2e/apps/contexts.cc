@@ -44,6 +44,50 @@ int in_child(Body&& body) {
 
 }  // namespace
 
+SCENARIO(green_contexts) {
+  Device device;
+  int multiprocessors = 0;
+  unsigned groups = 1;
+  CUdevResource all{}, part{};
+  CUdevResourceDesc description = nullptr;
+  CUgreenCtx green = nullptr;
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  // As many as the device shows, also where it is a part of one.
+  OK(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device.device));
+  OK(cuDeviceGetDevResource(device.device, &all, CU_DEV_RESOURCE_TYPE_SM));
+  EXPECT(all.sm.smCount == static_cast<unsigned>(multiprocessors));
+  OK(cuDevSmResourceSplitByCount(&part, &groups, &all, nullptr, 0, 1));
+  EXPECT(groups == 1 && part.sm.smCount >= 1 && part.sm.smCount <= all.sm.smCount);
+  OK(cuDevResourceGenerateDesc(&description, &part, 1));
+  OK(cuGreenCtxCreate(&green, description, device.device, CU_GREEN_CTX_DEFAULT_STREAM));
+  OK(cuCtxFromGreenCtx(&context, green));
+  OK(cuCtxSetCurrent(context));
+  use_device();
+  // Memory is the device's, whichever of its contexts is current.
+  CUdeviceptr values = 0;
+  Kernels kernels;
+  OK(cuMemAlloc(&values, 4096));
+  OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+  OK(cuCtxSetCurrent(device.context));
+  OK(kernels.launch("fill", 4, 256, stream, values, 3u, 1024u));
+  OK(cuCtxSynchronize());  // of the primary context: its green ones too
+  EXPECT(cuStreamQuery(stream) == CUDA_SUCCESS);
+  OK(cuStreamDestroy(stream));
+  OK(cuGreenCtxDestroy(green));
+  EXPECT(download<uint32_t>(values, 1024)[1023] == 3 + 1023);
+  OK(kernels.launch("fill", 4, 256, nullptr, values, 4u, 1024u));
+  EXPECT(download<uint32_t>(values, 1024)[1023] == 4 + 1023);
+  // One that is left when the primary context is reset ends with it.
+  OK(cuGreenCtxCreate(&green, description, device.device, CU_GREEN_CTX_DEFAULT_STREAM));
+  OK(cuCtxFromGreenCtx(&context, green));
+  OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+  OK(cuDevicePrimaryCtxReset(device.device));
+  OK(cuDevicePrimaryCtxRetain(&context, device.device));
+  OK(cuCtxSetCurrent(context));
+  use_device();
+}
+
 SCENARIO(reset_and_use_again) {
   Device device;
   CUdeviceptr values = 0;
