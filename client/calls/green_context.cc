@@ -8,7 +8,6 @@
 #include "client/stream.h"
 #include "protocol/cuda/export_tables.h"
 #include "protocol/cuda/exports.h"
-#include "protocol/wire/context_flags.h"
 
 #if CUDA_VERSION >= 12040
 

@@ -31,9 +31,10 @@ struct PrimaryContext {  // retain_, release_, reset_primary_context
 struct CreateContext {
   uint64_t handle;
   int32_t device;
-  uint32_t flags;        // CUctx_flags
-  // A green context: uint64_t, what describe_resources described. It uses what the device's primary context has.
+  uint32_t flags;        // CUctx_flags, and kGreenContext: uint64_t, what describe_resources described, follows
 };
+// Of CreateContext: a green context, which uses what the device's primary context has.
+constexpr uint32_t kGreenContext = 1u << 31;
 // device_resource: the multiprocessors of a device or context; reply: ResourceInfo.
 struct DeviceResource {
   uint64_t context;      // 0: the device's

@@ -158,6 +158,8 @@ void HandleTable::destroy(Kind kind, void* object) {
       if (destroy_array_) destroy_array_(object);
       break;
     case Kind::linker:   // Linkers' own
+    case Kind::green_context:
+    case Kind::resource_description:  // the driver has no call to end one
     case Kind::none:
     case Kind::context:  // Contexts' own
     case Kind::function:

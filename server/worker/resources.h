@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "protocol/cuda/cuda_header.h"
 #include "server/worker/session.h"
 
 namespace gpupool::worker {

@@ -1,4 +1,3 @@
-#include "protocol/wire/context_flags.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {

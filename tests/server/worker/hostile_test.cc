@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "protocol/cuda/fatbin.h"
-#include "protocol/wire/context_flags.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/rows.h"
 #include "tests/server/worker/test_client.h"
