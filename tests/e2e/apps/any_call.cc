@@ -34,9 +34,9 @@ CUresult call(void* function, const Words& words) {
                                              words[8], words[9], words[10], words[11]);
 }
 
-// Addresses that are no device's are the host's to these: they may crash, as any memcpy.
+// Addresses that are no device's are the host's to these: they may crash, as any memcpy. And what is registered is called later.
 bool takes_numbers_for_host_memory(const std::string& name) {
-  return name == "cuMemcpy" || name == "cuMemcpy_ptds" || name == "cuMemcpyAsync" || name == "cuMemcpyAsync_ptsz";
+  return name == "cuLogsRegisterCallback" || name == "cuMemcpy" || name == "cuMemcpy_ptds" || name == "cuMemcpyAsync" || name == "cuMemcpyAsync_ptsz";
 }
 
 }  // namespace
