@@ -127,7 +127,7 @@ def main():
             environments = {
                 "bare": dict(os.environ), "shm": pool.environment(GPUPOOL_TRANSPORT="auto"), "tcp": pool.environment(GPUPOOL_TRANSPORT="tcp")}
             if given.device == "softgpu":
-                environments["bare"].update(LD_LIBRARY_PATH=str(tree / "lib" / "softgpu"), SOFTGPU_INSTANCE=pool.settings["SOFTGPU_INSTANCE"] + "-bare")
+                environments["bare"].update(LD_LIBRARY_PATH=":".join([str(tree / "lib" / "softgpu"), os.environ.get("LD_LIBRARY_PATH", "")]), SOFTGPU_INSTANCE=pool.settings["SOFTGPU_INSTANCE"] + "-bare")
             for name in names:
                 tries = {way: [] for way in ways}
                 for _ in range(given.repeat):
