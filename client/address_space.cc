@@ -81,6 +81,41 @@ std::optional<uint64_t> AddressSpace::take_range(uint64_t bytes, uint64_t alignm
   return std::nullopt;
 }
 
+std::optional<uint64_t> AddressSpace::reserve_host(uint64_t bytes) {
+  const uint64_t size = round_up(bytes, granularity_);
+  if (bytes == 0 || size < bytes) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  for (auto hole = free_.rbegin(); hole != free_.rend(); ++hole) {
+    if (hole->second < size) continue;
+    const uint64_t at = (hole->first + hole->second - size) / granularity_ * granularity_;
+    if (at < hole->first) continue;
+    const auto taken = take_range(size, granularity_, at);
+    if (taken != at) return std::nullopt;
+    host_places_[at] = size;
+    if (at < lowest_host_.load()) lowest_host_ = at;
+    return at;
+  }
+  return std::nullopt;
+}
+
+void AddressSpace::unreserve_host(uint64_t address, uint64_t sequence) {
+  std::lock_guard lock(mutex_);
+  const auto found = host_places_.find(address);
+  if (found == host_places_.end()) return;
+  if (sequence) pending_.push_back({sequence, address, found->second, true});
+  else give_range(address, found->second);
+  host_places_.erase(found);
+  lowest_host_ = host_places_.empty() ? UINT64_MAX : host_places_.begin()->first;
+}
+
+std::optional<uint64_t> AddressSpace::host_place(uint64_t address) const {
+  std::lock_guard lock(mutex_);
+  auto found = host_places_.upper_bound(address);
+  if (found == host_places_.begin()) return std::nullopt;
+  --found;
+  return address - found->first < found->second ? std::optional(found->first) : std::nullopt;
+}
+
 void AddressSpace::give_range(uint64_t address, uint64_t bytes) { insert_free(free_, address, bytes); }
 
 AddressSpace::Slabs::iterator AddressSpace::slab_of(uint64_t address) {
@@ -91,7 +126,7 @@ AddressSpace::Slabs::iterator AddressSpace::slab_of(uint64_t address) {
 }
 
 void AddressSpace::note_room(const Slabs::value_type& slab) {
-  const auto key = std::tuple(slab.second.device, slab.second.context, slab.second.size, slab.first);
+  const auto key = std::tuple(slab.second.device, slab.second.context, slab.second.managed, slab.second.size, slab.first);
   if (slab.second.free.empty() || !slab.second.mapped) roomy_.erase(key);
   else roomy_.insert(key);
 }
@@ -114,9 +149,9 @@ AddressSpace::Slabs::iterator AddressSpace::erase_slab(Slabs::iterator slab) {
 std::optional<uint64_t> AddressSpace::take_block(uint64_t size, const Allocation& about) {
   const uint64_t whole = round_up(size, granularity_);
   const Device* const device = about.device;
-  for (auto key = roomy_.lower_bound({device, about.context, whole, 0}); key != roomy_.end(); ++key) {
-    const auto& [its_device, its_context, its_size, start] = *key;
-    if (its_device != device || its_context != about.context || its_size != whole) break;
+  for (auto key = roomy_.lower_bound({device, about.context, about.managed, whole, 0}); key != roomy_.end(); ++key) {
+    const auto& [its_device, its_context, is_managed, its_size, start] = *key;
+    if (its_device != device || its_context != about.context || is_managed != about.managed || its_size != whole) break;
     auto& slab = *slabs_.find(start);
     auto& free = slab.second.free;
     const auto hole = std::find_if(free.begin(), free.end(), [&](const auto& h) { return h.second >= size; });
@@ -151,6 +186,7 @@ std::optional<AddressSpace::Place> AddressSpace::allocate(uint64_t bytes, uint64
       const auto at = take_range(whole, granularity_, 0);
       if (!at) return std::nullopt;
       Slab slab{whole, about.device, about.context, size, size, {}};
+      slab.managed = about.managed;
       if (whole > size) slab.free[*at + size] = whole - size;
       slabs_.emplace(*at, std::move(slab));
       place = {*at, *at, whole};

@@ -6,6 +6,7 @@
 // everything queued before the free has run (retired). The same range is reserved in this process without memory, so that no host pointer can equal a device
 // address. Any thread.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -28,6 +29,7 @@ struct Allocation {
   Device* device = nullptr;
   uint64_t id = 0;          // CU_POINTER_ATTRIBUTE_BUFFER_ID
   bool foreign = false;     // not minted here: a module's variable
+  bool managed = false;     // the host has it at the same address (mirrors.h): in whole pages of its own
 };
 
 class AddressSpace {
@@ -74,7 +76,19 @@ class AddressSpace {
   // The allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;
   bool in_range(uint64_t address) const { return address - base_ < size_; }
-  bool knows(uint64_t address) const { return in_range(address) || find(address).has_value(); }
+  // Of device memory, that is.
+  bool knows(uint64_t address) const {
+    return in_range(address) ? address < lowest_host_.load(std::memory_order_relaxed) || !host_place(address) : find(address).has_value();
+  }
+
+  // Addresses for host memory that a kernel may be given too: from the end of the range, with nothing mapped on the server.
+  std::optional<uint64_t> reserve_host(uint64_t bytes);
+  // `sequence`: of the command that unmaps what the server has there; 0: it has nothing.
+  void unreserve_host(uint64_t address, uint64_t sequence);
+  // The place that holds the address.
+  std::optional<uint64_t> host_place(uint64_t address) const;
+  bool has_hosts() const { return lowest_host_.load(std::memory_order_relaxed) != UINT64_MAX; }
+  bool may_be_host(uint64_t address) const { return in_range(address) && address >= lowest_host_.load(std::memory_order_relaxed); }
 
   // Addresses without memory for cuMemAddressReserve, and mappings that the program makes in them.
   std::optional<uint64_t> reserve(uint64_t bytes, uint64_t alignment, uint64_t wished);
@@ -94,6 +108,7 @@ class AddressSpace {
     std::map<uint64_t, uint64_t> free;       // address -> size
     bool idle = false;                       // without live blocks, and kept
     bool mapped = false;                     // others may have blocks of it
+    bool managed = false;                    // all of its blocks are
   };
   struct Pending {
     uint64_t sequence;
@@ -120,7 +135,9 @@ class AddressSpace {
   std::map<uint64_t, uint64_t> block_size_;  // live blocks: address -> rounded size
   Slabs slabs_;
   std::map<const Device*, uint64_t> idle_;   // bytes of idle slabs
-  std::set<std::tuple<const Device*, uint64_t, uint64_t, uint64_t>> roomy_;  // device, context, size, address of slabs with holes
+  std::set<std::tuple<const Device*, uint64_t, bool, uint64_t, uint64_t>> roomy_;  // device, context, managed, size, address of slabs with holes
+  std::map<uint64_t, uint64_t> host_places_;
+  std::atomic<uint64_t> lowest_host_{UINT64_MAX};
   std::map<uint64_t, uint64_t> reservations_;
   std::deque<Pending> pending_;
 };

@@ -6,6 +6,8 @@
 #include <system_error>
 #include <thread>
 
+#include "client/mirrors.h"
+
 namespace gpupool::client {
 namespace {
 
@@ -212,8 +214,11 @@ CUresult synchronize_stream(Context& context, CUstream stream) {
 
 CUresult synchronize_context(Context& context) {
   wire::Buffer reply;
-  return context.session->call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {},
-                               reply);
+  const uint64_t touches = context.touches.load();
+  const CUresult result =
+      context.session->call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);
+  if (result == CUDA_SUCCESS && touches != 0) Mirrors::waited(context, touches);
+  return result;
 }
 
 }  // namespace gpupool::client

@@ -46,7 +46,7 @@ void forget_most(const Device& device);
 }  // namespace graph_memory
 
 // client/calls/memory.cc
-CUresult allocate_memory(Context& context, uint64_t bytes, CUdeviceptr* address);
+CUresult allocate_memory(Context& context, uint64_t bytes, CUdeviceptr* address, bool managed = false);
 void free_memory(Context& context, CUdeviceptr address);
 
 }  // namespace gpupool::client

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "client/mirrors.h"
 #include "client/session.h"
 
 namespace gpupool::client {
@@ -51,6 +52,25 @@ bool fits_in_memory(uint64_t bytes, uint64_t shared_already) {
 }
 
 uint64_t bits(const void* address) { return reinterpret_cast<uintptr_t>(address); }
+void* pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
+
+// Pinned memory that the server shares is placed where both sides are likely to have room, so that kernels find it at the same address: apart
+// from where either has its libraries and heap, and from other programs' by chance.
+void* likely_place(uint64_t size) {
+  static std::atomic<uint64_t> next{0x6000'0000'0000ull + (static_cast<uint64_t>(getpid()) % 4096 << 32)};
+  return pointer(next.fetch_add(size, std::memory_order_relaxed));
+}
+
+// The number of the command that does it; 0: a reset has done it.
+uint64_t unmap_on_server(const HostAllocation& gone) {
+  auto* const context = handles().find_as<Context>(Kind::context, gone.context);
+  if (!context || context->epoch.load() != gone.epoch) return 0;
+  const uint64_t granularity = gone.home->addresses().granularity();
+  const uint64_t size = (gone.size + granularity - 1) / granularity * granularity;
+  uint64_t sequence = 0;
+  (void)gone.home->post(wire::Command::free_memory, context, wire::FreeMemory{gone.address, size, wire::kAllStreams}, &sequence);
+  return sequence;
+}
 
 }  // namespace
 
@@ -59,14 +79,55 @@ HostMemory& host_memory() {
   return *only;
 }
 
-void* HostMemory::allocate(uint64_t bytes, unsigned flags, uint64_t context) {
+void* HostMemory::allocate(uint64_t bytes, unsigned flags, Context& context) {
   const uint64_t size = round_to_pages(bytes);
   if (size < bytes) return nullptr;
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // Where a kernel could be given the same address; if there is no room left, anywhere.
+  AddressSpace& addresses = context.session->addresses();
+  const auto place = addresses.reserve_host(size);
+  void* memory = MAP_FAILED;
+  if (place) {
+    memory = mmap(pointer(*place), size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (memory == MAP_FAILED) addresses.unreserve_host(*place, 0);
+  } else {
+    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
   if (memory == MAP_FAILED) return nullptr;
   std::lock_guard lock(mutex_);
-  allocations_[bits(memory)] = {bits(memory), bytes, flags, false, context, next_id_++};
+  HostAllocation& allocation = allocations_[bits(memory)] = {bits(memory), bytes, flags, false, context.handle, next_id_++};
+  allocation.epoch = context.epoch.load();
+  if (place) {
+    allocation.home = context.session;
+    allocation.device = *place;
+  }
   return memory;
+}
+
+CUresult HostMemory::reach(uint64_t address, Context& context) {
+  const auto known = find(address);
+  if (!known || known->reached || !known->home) return CUDA_SUCCESS;
+  if (known->home != context.session) return CUDA_ERROR_NOT_SUPPORTED;  // another server's kernel
+  const std::lock_guard reaching(reaching_);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = allocations_.find(known->address);
+    if (found == allocations_.end() || found->second.reached) return CUDA_SUCCESS;
+    found->second.epoch = context.epoch.load();
+  }
+  const uint64_t granularity = known->home->addresses().granularity();
+  const uint64_t size = (known->size + granularity - 1) / granularity * granularity;
+  wire::Buffer reply;
+  const wire::MapMemory body{known->address, size, context.device->server_ordinal, 0};
+  if (const CUresult result = known->home->call(wire::Command::map_memory, &context, body, reply); reply.size() != sizeof body.address) {
+    return result == CUDA_SUCCESS ? Session::failure() : result;
+  }
+  if (const CUresult result = mirrors().add_pinned(*known->home, context, known->address, known->size); result != CUDA_SUCCESS) return result;
+  const std::lock_guard lock(mutex_);
+  if (const auto found = allocations_.find(known->address); found != allocations_.end()) {
+    found->second.reached = true;
+    found->second.context = context.handle;
+  }
+  return CUDA_SUCCESS;
 }
 
 void* HostMemory::allocate_shared(uint64_t bytes, unsigned flags, Context& context, CUresult* result) {
@@ -78,7 +139,7 @@ void* HostMemory::allocate_shared(uint64_t bytes, unsigned flags, Context& conte
   // Filled at once, as pinned memory is.
   if (ftruncate(file, static_cast<off_t>(size)) == 0 && fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0 &&
       fallocate(file, 0, 0, static_cast<off_t>(size)) == 0) {
-    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+    memory = mmap(likely_place(size), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
   }
   if (memory == MAP_FAILED) {
     close(file);
@@ -91,7 +152,8 @@ void* HostMemory::allocate_shared(uint64_t bytes, unsigned flags, Context& conte
   }
   const uint32_t epoch = context.epoch.load();
   bool taken = false;
-  *result = context.session->share_host_memory(context, file, {id, size}, &taken);
+  uint64_t device = 0;
+  *result = context.session->share_host_memory(context, file, {id, size, bits(memory)}, &taken, &device);
   close(file);
   if (!taken || *result != CUDA_SUCCESS) {
     if (taken) context.session->post(wire::Command::release_host_memory, nullptr, wire::ReleaseHostMemory{id});
@@ -103,24 +165,30 @@ void* HostMemory::allocate_shared(uint64_t bytes, unsigned flags, Context& conte
   HostAllocation& allocation = allocations_[bits(memory)] = {bits(memory), bytes, flags, false, context.handle, id};
   shared_bytes_.fetch_add(size, std::memory_order_relaxed);
   allocation.shared_with = context.session;
+  allocation.device = device;
   allocation.epoch = epoch;
   return memory;
 }
 
 bool HostMemory::free(void* address) {
-  Session* shared_with = nullptr;
-  uint64_t id = 0;
+  HostAllocation gone;
   {
     std::lock_guard lock(mutex_);
     const auto found = allocations_.find(bits(address));
     if (found == allocations_.end() || found->second.registered) return false;
-    munmap(address, round_to_pages(found->second.size));
-    shared_with = found->second.shared_with;
-    if (shared_with) shared_bytes_.fetch_sub(round_to_pages(found->second.size), std::memory_order_relaxed);
-    id = found->second.id;
+    gone = found->second;
+    if (gone.shared_with) shared_bytes_.fetch_sub(round_to_pages(gone.size), std::memory_order_relaxed);
     allocations_.erase(found);
   }
-  if (shared_with) shared_with->post(wire::Command::release_host_memory, nullptr, wire::ReleaseHostMemory{id});
+  const uint64_t size = round_to_pages(gone.size);
+  if (gone.home) {
+    mirrors().remove(gone.address);
+    mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    gone.home->addresses().unreserve_host(gone.address, gone.reached ? unmap_on_server(gone) : 0);
+  } else {
+    munmap(address, size);
+  }
+  if (gone.shared_with) gone.shared_with->post(wire::Command::release_host_memory, nullptr, wire::ReleaseHostMemory{gone.id});
   return true;
 }
 

@@ -25,6 +25,11 @@ struct HostAllocation {
   // What the server maps too (id names it there): copies of this context's streams go straight to and from it.
   Session* shared_with = nullptr;
   uint32_t epoch = 0;       // of the context: a reset has taken it away from the server
+  // Kernels: their address of it, as far as it is known; in the addresses of a session (`home`) it is the program's own, once
+  // the server has memory there (`reached`).
+  uint64_t device = 0;
+  Session* home = nullptr;
+  bool reached = false;
   bool used = false;        // asynchronous copies may be under way
   bool written = false;     // among them such that write it
 };
@@ -32,10 +37,12 @@ struct HostAllocation {
 class HostMemory {
  public:
   // Null when there is no memory.
-  void* allocate(uint64_t bytes, unsigned flags, uint64_t context);
+  void* allocate(uint64_t bytes, unsigned flags, Context& context);
   // The same where the server can map it too. Null as well when it cannot, or an earlier command's error is in *result.
   void* allocate_shared(uint64_t bytes, unsigned flags, Context& context, CUresult* result);
   bool free(void* address);  // false: not the start of an allocation
+  // For reach_host_memory().
+  CUresult reach(uint64_t address, Context& context);
   // False: overlaps pinned memory.
   bool add_registered(void* address, uint64_t bytes, unsigned flags, uint64_t context);
   bool remove_registered(void* address);
@@ -50,11 +57,16 @@ class HostMemory {
 
  private:
   mutable std::mutex mutex_;
+  std::mutex reaching_;
   std::map<uint64_t, HostAllocation> allocations_;
   std::atomic<uint64_t> shared_bytes_{0};
   uint64_t next_id_ = uint64_t{1} << 40;  // apart from the ids of device allocations
 };
 
 HostMemory& host_memory();
+
+// A kernel of the context will be given this address, or one next to it: from now on mirrors.h has the memory, unless the server
+// shares it or kernels have no address for it. Waits once for what is under way.
+CUresult reach_host_memory(uint64_t address, Context& context);  // client/calls/host_memory.cc
 
 }  // namespace gpupool::client

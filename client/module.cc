@@ -1,9 +1,11 @@
 #include "client/module.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
 #include "client/log.h"
+#include "client/mirrors.h"
 #include "protocol/cuda/fatbin.h"
 
 namespace gpupool::client {
@@ -30,6 +32,12 @@ CUresult load_bundle(Session& session, Context* context, Kind kind, uint64_t han
   uint64_t upload = 0;
   result = upload_image(session, bundle, &upload);
   return result == CUDA_SUCCESS ? session.call(command, context, wire::LoadImage{handle, upload}, reply) : result;
+}
+
+// Any of its devices.
+Device* session_device(const Session& session) {
+  const auto found = std::find_if(devices().begin(), devices().end(), [&](const auto& device) { return device->session == &session; });
+  return found == devices().end() ? nullptr : found->get();
 }
 
 }  // namespace
@@ -202,12 +210,12 @@ CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint6
 }
 
 CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_t owner, const char* name,
-                    CUdeviceptr* address, size_t* bytes) {
+                    CUdeviceptr* address, size_t* bytes, bool* managed) {
   auto* code = handles().find_as<Code>(owner_kind, owner);
   if (!code) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = code->come_to(session); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(code->mutex);
-  auto& globals = code->globals[{context->handle, context->epoch.load()}];
+  auto& globals = code->globals[{Session::handle_of(context), context ? context->epoch.load() : 0}];
   auto known = globals.find(name);
   if (known == globals.end()) {
     wire::Buffer reply;
@@ -220,12 +228,17 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
     about.address = info.address;
     about.size = info.size;
     about.context = Session::handle_of(context);
-    about.device = context->device;
+    about.device = context ? context->device : session_device(session);
+    about.managed = info.managed != 0;
     session.addresses().add_foreign(about);
+    if (about.managed) {
+      if (const CUresult made = mirrors().add_variable(session, context, info.address, info.size); made != CUDA_SUCCESS) return made;
+    }
     known = globals.emplace(name, info).first;
   }
   if (address) *address = known->second.address;
   if (bytes) *bytes = known->second.size;
+  if (managed) *managed = known->second.managed != 0;
   return CUDA_SUCCESS;
 }
 

@@ -77,7 +77,9 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
 CUresult function_of_kernel(Session& session, Context* context, uint64_t kernel, uint64_t* function);
 // The names of a module's or library's kernels, in the server's order: from memory, or from the server.
 CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner, const std::vector<std::string>** names);
-CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_t owner, const char* name, CUdeviceptr* address, size_t* bytes);
+// Without a context only managed variables of libraries are found.
+CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_t owner, const char* name, CUdeviceptr* address, size_t* bytes,
+                    bool* managed = nullptr);
 // A file is read whole and loaded from memory; PTX needs its NUL.
 CUresult read_file(const char* path, std::string* content);
 

@@ -182,7 +182,8 @@ CUresult Session::finish_call(Context* context, Waiter& waiter, wire::Buffer& re
   return static_cast<CUresult>(context->late_error.exchange(0));
 }
 
-CUresult Session::share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken) {
+CUresult Session::share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken,
+                                   uint64_t* device) {
   *taken = false;
   if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
   std::lock_guard lock(share_mutex_);
@@ -200,7 +201,10 @@ CUresult Session::share_host_memory(Context& context, int descriptor, const wire
   queue_.flush();
   wire::Buffer reply;
   const CUresult result = finish_call(&context, waiter, reply);
-  *taken = reply.size() == sizeof memory.memory;
+  wire::Reader reader(reply);
+  const auto at = reader.get<wire::SharedHostMemoryAt>();
+  *taken = reader.finished() && at.memory == memory.memory;
+  if (*taken) *device = at.device;
   return result;
 }
 

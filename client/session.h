@@ -57,8 +57,9 @@ class Session {
   // Can the server map this program's memory?
   bool shares_memory() const { return connection_->shares_memory(); }
   // Gives the server a descriptor and the command that is about it. *taken: it has the memory now, whatever the result
-  // (which may be an earlier command's).
-  CUresult share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken);
+  // (which may be an earlier command's). *device: where kernels find it; 0: nowhere.
+  CUresult share_host_memory(Context& context, int descriptor, const wire::ShareHostMemory& memory, bool* taken,
+                             uint64_t* device);
   // Is host memory that the program gave to an asynchronous copy still being read or written?
   bool copies_pending() const { return receiver_.transfers_pending() || links_.reading(); }
   // Held while its server sends to another one or receives from it: a copy each way at a time, on one stream of each, would wait

@@ -1,6 +1,7 @@
 // Contexts: the stack and every question about a context are answered here; what the server has to know is queued.
 #include <algorithm>
 
+#include "client/mirrors.h"
 #include "client/capture.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/export_tables.h"
@@ -100,6 +101,7 @@ CUresult destroy_context(CUcontext given) {
   const CUresult result =
       session->post(wire::Command::destroy_context, nullptr, wire::DestroyContext{handle}, &sequence);
   session->addresses().forget_context(handle, sequence);
+  mirrors().forget_context(*context);
   auto& stack = thread_state().contexts;
   if (!stack.empty() && stack.back() == handle) stack.pop_back();
   handles().retire(handle);
@@ -123,6 +125,7 @@ CUresult reset_primary(Session& session, Context& context) {
   const CUresult result = session.post(wire::Command::reset_primary_context, nullptr,
                                        wire::PrimaryContext{context.handle, context.device->server_ordinal, 0}, &sequence);
   session.addresses().forget_context(context.handle, sequence);
+  mirrors().forget_context(context);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include "client/calls/mapped.h"
 #include "client/capture.h"
 #include "client/host_memory.h"
+#include "client/mirrors.h"
 #include "client/transfer.h"
 #include "protocol/cuda/exports.h"
 
@@ -114,6 +115,16 @@ CUresult check_ends(Box& box, Session& own, bool& between_servers) {
   for (End* end : {&box.from, &box.to}) {
     if (box.height > 1 && end->pitch < box.width) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t span = span_of(box, *end);
+    if (mirrors().any() && span != UINT64_MAX) [[unlikely]] {
+      // What the host and kernels both use is the device's here, whichever the program says.
+      if (const auto both = mirrors().find(end->address); both && span <= both->bytes - (end->address - both->address)) {
+        end->on_device = true;
+        if (!both->managed && both->session != &own) return CUDA_ERROR_NOT_SUPPORTED;
+        if (!both->managed) continue;
+      } else if (!end->on_device && mirrors().touches(end->address, span)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+    }
     Session* const session = end->on_device ? session_of(end->address, &own) : nullptr;
     if (end->on_device ? !session || !is_mapped(*session, end->address, span) : end->address == 0 || span == UINT64_MAX) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -154,12 +165,27 @@ std::optional<CUresult> capture_copy(const Caller& caller, const Box& box, bool 
   });
 }
 
+// What the program has of memory that the device has too.
+CUresult before_copy(const Caller& caller, const Box& box) {
+  for (const End* end : {&box.from, &box.to}) {
+    if (!end->on_device) continue;
+    const bool here = !end->context || end->context->session == caller.session;
+    const CUresult result = mirrors().before_use(here ? *caller.context : *end->context, here ? caller.stream : nullptr, end->address,
+                                                 span_of(box, *end), end == &box.to);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult run(Caller caller, Box box) {
   if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
   if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
   bool between_servers = false;
   if (const CUresult result = check_ends(box, *caller.session, between_servers); result != CUDA_SUCCESS) return result;
   if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]] return *captured;
+  if (mirrors().any()) [[unlikely]] {
+    if (const CUresult result = before_copy(caller, box); result != CUDA_SUCCESS) return result;
+  }
   if (between_servers) return run_between_servers(caller, box);
   if (!box.from.on_device && !box.to.on_device) return host_to_host(caller, box);
   if (box.from.on_device && box.to.on_device) return copy_on_server(*caller.context, caller.stream, box);
@@ -317,6 +343,9 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
       for (Context* const context : {source, target}) {
         const CUresult result = wait ? synchronize_context(*context) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) return result;
+      }
+      if (mirrors().any()) [[unlikely]] {
+        if (const CUresult result = before_copy(caller, line(true, from, true, to, bytes)); result != CUDA_SUCCESS) return result;
       }
       const CUresult result = rows::cuMemcpyPeerAsync::at({caller.session, caller.context},
                                                           {to, to_context, from, from_context, bytes, caller.stream});

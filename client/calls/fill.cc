@@ -1,11 +1,17 @@
 // Fills. To the caller the synchronous ones are asynchronous too for device memory, so each is its ...Async row.
-#include "client/capture.h"
+#include <cstring>
+
+#include "client/calls/host_function.h"
 #include "client/calls/mapped.h"
+#include "client/capture.h"
+#include "client/host_memory.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool::client;
 
 namespace {
+
+void* host_pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
 
 // Before the row is queued: its error would surface later, and the worker sees only whole mappings.
 CUresult check(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t height, uint64_t item, Place& memory) {
@@ -21,22 +27,49 @@ CUresult check(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t hei
     return CUDA_ERROR_INVALID_VALUE;
   }
   memory.session = session_of(address, session);
+  if (!memory.session && host_memory().is_pinned(host_pointer(address), bytes)) {
+    if (const CUresult result = reach_host_memory(address, *context); result != CUDA_SUCCESS) return result;
+    memory = {session, context};
+    return CUDA_SUCCESS;
+  }
   if (!memory.session || !is_mapped(*memory.session, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   memory.context = memory.session == session ? context : context_of(*memory.session, address);
   return memory.context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+// Pinned memory that is not a mirror's: this process's to fill, when the stream gets there.
+CUresult fill_host(Session& session, Context& context, CUstream stream, const CUDA_MEMSET_NODE_PARAMS& params) {
+  return run_in_stream(session, context, stream, [params]() -> uint64_t {
+    for (size_t row = 0; row < params.height; ++row) {
+      auto* const start = static_cast<std::byte*>(host_pointer(params.dst + row * params.pitch));
+      for (size_t i = 0; i < params.width; ++i) std::memcpy(start + i * params.elementSize, &params.value, params.elementSize);
+    }
+    return 0;
+  });
+}
+
 // `arguments`: of the row, but for the stream; `params`: the same as a graph's node.
 template <class Row, class... Arguments>
-CUresult fill(const Place& memory, CUstream stream, const CUDA_MEMSET_NODE_PARAMS& params, Arguments... arguments) {
+CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET_NODE_PARAMS& params, Arguments... arguments) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+  const bool on_host = !session_of(params.dst, session) && !mirrors().find(params.dst);
   const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEMSET, [&](NodeWork& work) {
     work = FillWork{params};
-    return memory.session == session ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+    return memory.session == session && !on_host ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   });
   if (captured) [[unlikely]] return *captured;
+  if (mirrors().any()) [[unlikely]] {
+    const uint64_t bytes = params.height > 1 ? (params.height - 1) * params.pitch + params.width * params.elementSize : params.width * params.elementSize;
+    if (const CUresult result = mirrors().before_use(*memory.context, memory.session == session ? stream : nullptr, params.dst, bytes, true); result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  if (on_host) [[unlikely]] {
+    const CUresult result = fill_host(*session, *context, stream, params);
+    return result == CUDA_SUCCESS && wait ? synchronize_stream(*context, stream) : result;
+  }
   if (memory.session == session) return Row::at({session, context}, {arguments..., stream});
   return run_between(*context, stream, memory.context, nullptr, [memory, arguments...]() -> CUresult {
     CUstream own = nullptr;
@@ -47,22 +80,22 @@ CUresult fill(const Place& memory, CUstream stream, const CUDA_MEMSET_NODE_PARAM
 }
 
 template <class Row, class T>
-CUresult fill_line(CUdeviceptr address, T value, size_t count, CUstream stream) {
+CUresult fill_line(CUdeviceptr address, T value, size_t count, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     Place memory;
     const CUresult result = check(address, 0, count, 1, sizeof(T), memory);
     if (!memory.context || result != CUDA_SUCCESS) return result;
-    return fill<Row>(memory, stream, {address, count * sizeof(T), value, sizeof(T), count, 1}, address, value, count);
+    return fill<Row>(memory, stream, wait, {address, count * sizeof(T), value, sizeof(T), count, 1}, address, value, count);
   });
 }
 
 template <class Row, class T>
-CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_t height, CUstream stream) {
+CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_t height, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     Place memory;
     const CUresult result = check(address, pitch, width, height, sizeof(T), memory);
     if (!memory.context || result != CUDA_SUCCESS) return result;
-    return fill<Row>(memory, stream, {address, pitch, value, sizeof(T), width, height}, address, pitch, value, width, height);
+    return fill<Row>(memory, stream, wait, {address, pitch, value, sizeof(T), width, height}, address, pitch, value, width, height);
   });
 }
 
@@ -78,16 +111,16 @@ CUresult gpupool::client::check_fill(const CUDA_MEMSET_NODE_PARAMS& params, Cont
 
 #define FILL(function, row, type)                                                                   \
   CUDA_EXPORT CUresult function(CUdeviceptr address, type value, size_t count) {                    \
-    return fill_line<rows::row>(address, value, count, nullptr);                                    \
+    return fill_line<rows::row>(address, value, count, nullptr, true);                              \
   }                                                                                                 \
   CUDA_EXPORT CUresult function##_ptds(CUdeviceptr address, type value, size_t count) {             \
-    return fill_line<rows::row>(address, value, count, CU_STREAM_PER_THREAD);                       \
+    return fill_line<rows::row>(address, value, count, CU_STREAM_PER_THREAD, true);                 \
   }                                                                                                 \
   CUDA_EXPORT CUresult row(CUdeviceptr address, type value, size_t count, CUstream stream) {        \
-    return fill_line<rows::row>(address, value, count, stream);                                     \
+    return fill_line<rows::row>(address, value, count, stream, false);                              \
   }                                                                                                 \
   CUDA_EXPORT CUresult row##_ptsz(CUdeviceptr address, type value, size_t count, CUstream stream) { \
-    return fill_line<rows::row>(address, value, count, or_per_thread(stream));                      \
+    return fill_line<rows::row>(address, value, count, or_per_thread(stream), false);               \
   }
 FILL(cuMemsetD8_v2, cuMemsetD8Async, unsigned char)
 FILL(cuMemsetD16_v2, cuMemsetD16Async, unsigned short)
@@ -95,18 +128,18 @@ FILL(cuMemsetD32_v2, cuMemsetD32Async, unsigned int)
 #undef FILL
 
 #define BOX CUdeviceptr address, size_t pitch
-#define FILL_2D(function, row, type)                                                               \
-  CUDA_EXPORT CUresult function(BOX, type value, size_t width, size_t height) {                    \
-    return fill_2d<rows::row>(address, pitch, value, width, height, nullptr);                      \
-  }                                                                                                \
-  CUDA_EXPORT CUresult function##_ptds(BOX, type value, size_t width, size_t height) {             \
-    return fill_2d<rows::row>(address, pitch, value, width, height, CU_STREAM_PER_THREAD);         \
-  }                                                                                                \
-  CUDA_EXPORT CUresult row(BOX, type value, size_t width, size_t height, CUstream stream) {        \
-    return fill_2d<rows::row>(address, pitch, value, width, height, stream);                       \
-  }                                                                                                \
-  CUDA_EXPORT CUresult row##_ptsz(BOX, type value, size_t width, size_t height, CUstream stream) { \
-    return fill_2d<rows::row>(address, pitch, value, width, height, or_per_thread(stream));        \
+#define FILL_2D(function, row, type)                                                                \
+  CUDA_EXPORT CUresult function(BOX, type value, size_t width, size_t height) {                     \
+    return fill_2d<rows::row>(address, pitch, value, width, height, nullptr, true);                 \
+  }                                                                                                 \
+  CUDA_EXPORT CUresult function##_ptds(BOX, type value, size_t width, size_t height) {              \
+    return fill_2d<rows::row>(address, pitch, value, width, height, CU_STREAM_PER_THREAD, true);    \
+  }                                                                                                 \
+  CUDA_EXPORT CUresult row(BOX, type value, size_t width, size_t height, CUstream stream) {         \
+    return fill_2d<rows::row>(address, pitch, value, width, height, stream, false);                 \
+  }                                                                                                 \
+  CUDA_EXPORT CUresult row##_ptsz(BOX, type value, size_t width, size_t height, CUstream stream) {  \
+    return fill_2d<rows::row>(address, pitch, value, width, height, or_per_thread(stream), false);  \
   }
 FILL_2D(cuMemsetD2D8_v2, cuMemsetD2D8Async, unsigned char)
 FILL_2D(cuMemsetD2D16_v2, cuMemsetD2D16Async, unsigned short)

@@ -1,5 +1,6 @@
 // Executable graphs: made, changed, launched (client/graph_exec.h).
 #include "client/graph_exec.h"
+#include "client/mirrors.h"
 
 #include <utility>
 
@@ -131,6 +132,9 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
       graph.launched_in.insert(stream ? cuda::handle_bits(stream) : context->handle);
     }
     const wire::LaunchGraph body{graph.handle, cuda::handle_bits(stream)};
+    CUresult result = CUDA_SUCCESS;
+    const auto lock = mirrors().any() ? mirrors().before_work(*context, stream, &result) : Mirrors::Lock();
+    if (result != CUDA_SUCCESS) return result;
     if (!graph.calls_back) return session.post(wire::Command::launch_graph, context, body);
     std::vector<uint64_t> callbacks;
     {
@@ -138,7 +142,7 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
       callbacks = graph.callbacks();
     }
     host_functions_launched(session, callbacks);
-    const CUresult result = session.post(wire::Command::launch_graph, context, body);
+    result = session.post(wire::Command::launch_graph, context, body);
     if (result != CUDA_SUCCESS) host_functions_launched(session, callbacks, true);
     return result;
   });

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "client/capture.h"
+#include "client/page_faults.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -72,6 +73,7 @@ class HostFunctions {
 
  private:
   void run() {
+    page_faults::this_thread_runs_host_functions();
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [this] { return !ready_.empty(); });

@@ -1,5 +1,5 @@
-// Pinned host memory. Nothing here travels. Kernels cannot reach host memory through the pool yet: its device pointer is
-// refused and the attributes that promise it are hidden (devices.cc).
+// Pinned host memory. Where the server shares it, kernels use it in place; elsewhere it is plain memory of this process until a kernel
+// is to reach it (ADR 0028). What the program registers itself has no address for kernels.
 #include "client/host_memory.h"
 
 #include <algorithm>
@@ -50,8 +50,11 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** memory, size_t bytes, unsigned int fl
     CUresult result = CUDA_SUCCESS;
     *memory = session->shares_memory() ? host_memory().allocate_shared(bytes, flags, *context, &result) : nullptr;
     if (result != CUDA_SUCCESS) return result;
-    if (!*memory) *memory = host_memory().allocate(bytes, flags, context->handle);
-    return *memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!*memory) *memory = host_memory().allocate(bytes, flags, *context);
+    if (!*memory) return CUDA_ERROR_OUT_OF_MEMORY;
+    // What does not fit the device now is tried again when a kernel is given it.
+    if (flags & CU_MEMHOSTALLOC_DEVICEMAP) (void)reach_host_memory(reinterpret_cast<uintptr_t>(*memory), *context);
+    return CUDA_SUCCESS;
   });
 }
 
@@ -81,6 +84,8 @@ CUDA_EXPORT CUresult cuMemHostRegister_v2(void* memory, size_t bytes, unsigned i
   });
 }
 
+CUDA_EXPORT CUresult cuMemHostRegister(void* memory, size_t bytes, unsigned int flags) { return cuMemHostRegister_v2(memory, bytes, flags); }
+
 CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
@@ -92,16 +97,36 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
   });
 }
 
+CUresult gpupool::client::reach_host_memory(uint64_t address, Context& context) {
+  const auto found = host_memory().find(address);
+  if (!found || found->reached || !found->home) return CUDA_SUCCESS;
+  // Copies must not find pages that are elsewhere.
+  await_copies(true);
+  for (const auto& session : sessions()) session->registered().forget(found->id);
+  return host_memory().reach(address, context);
+}
+
 CUDA_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* memory, unsigned int flags) {
-  if (!device || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  const auto found = host_memory().find(reinterpret_cast<uintptr_t>(memory));
-  return found ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* context = nullptr;
+    if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (!device || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t address = reinterpret_cast<uintptr_t>(memory);
+    const auto found = host_memory().find(address);
+    if (!found) return CUDA_ERROR_INVALID_VALUE;
+    Session* const from = found->home ? found->home : found->shared_with;
+    if (found->device == 0 || from != session) return CUDA_ERROR_NOT_SUPPORTED;
+    if (const CUresult result = reach_host_memory(address, *context); result != CUDA_SUCCESS) return result;
+    *device = found->device + (address - found->address);
+    return CUDA_SUCCESS;
+  });
 }
 
 CUDA_EXPORT CUresult cuMemHostGetFlags(unsigned int* flags, void* memory) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   const auto found = host_memory().find(reinterpret_cast<uintptr_t>(memory));
   if (!found) return CUDA_ERROR_INVALID_VALUE;
-  *flags = found->flags;
+  *flags = found->flags | (found->device ? CU_MEMHOSTALLOC_DEVICEMAP : 0u);
   return CUDA_SUCCESS;
 }

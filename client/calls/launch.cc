@@ -1,5 +1,9 @@
 // Launches: checked here, packed into one message, queued. This is the hottest path of the client.
+#include <cstring>
+
 #include "client/capture.h"
+#include "client/host_memory.h"
+#include "client/mirrors.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/launch_check.h"
 
@@ -109,6 +113,17 @@ void write_tail(wire::Writer& writer, const Request& request, const Prepared& pr
   }
 }
 
+// Pinned memory that a kernel is given becomes such as both use.
+CUresult reach_parameters(const std::byte* packed, uint32_t bytes, Session& session, Context& context) {
+  for (uint32_t at = 0; session.addresses().has_hosts() && at + sizeof(uint64_t) <= bytes; at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, packed + at, sizeof word);
+    if (!session.addresses().may_be_host(word)) continue;
+    if (const CUresult result = reach_host_memory(word, context); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult make_work(const Request& request, Context& context, KernelWork* work) {
   Prepared prepared;
   if (const CUresult result = prepare(request, *context.session, context, prepared); result != CUDA_SUCCESS) return result;
@@ -121,7 +136,34 @@ CUresult make_work(const Request& request, Context& context, KernelWork* work) {
   work->lent.clear();
   wire::Writer writer(work->tail);
   write_tail(writer, request, prepared);
+  return reach_parameters(work->tail.data() + request.attribute_count * sizeof(CUlaunchAttribute), prepared.body.parameter_bytes,
+                          *context.session, context);
+}
+
+// The same of parameters that are not packed.
+CUresult reach_parameters(const Request& request, const Prepared& prepared, Session& session, Context& context) {
+  if (prepared.packed) return reach_parameters(static_cast<const std::byte*>(prepared.packed), prepared.body.parameter_bytes, session, context);
+  const auto& parameters = prepared.function->parameters;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto* const bytes = static_cast<const std::byte*>(request.parameters[i]);
+    if (const CUresult result = reach_parameters(bytes, parameters[i].size, session, context); result != CUDA_SUCCESS) return result;
+  }
   return CUDA_SUCCESS;
+}
+
+// A launch where there is memory that the host and kernels both use. The program's parameters may be in it, and pages of it
+// are moved while the command is queued, so they are read first.
+CUresult launch_with_mirrors(const Request& request, const Prepared& prepared, Session& session, Context& context) {
+  wire::Buffer tail;
+  wire::Writer tail_writer(tail);
+  write_tail(tail_writer, request, prepared);
+  CUresult result = CUDA_SUCCESS;
+  const auto lock = mirrors().before_work(context, request.stream, &result);
+  if (result != CUDA_SUCCESS) return result;
+  return session.post(static_cast<uint16_t>(wire::Command::launch), &context, [&](wire::Writer& writer) {
+    writer.put(prepared.body);
+    writer.put_bytes(tail.data(), tail.size());
+  });
 }
 
 CUresult launch(Request request) {
@@ -137,6 +179,10 @@ CUresult launch(Request request) {
     if (captured) [[unlikely]] return *captured;
     Prepared prepared;
     if (const CUresult result = prepare(request, *session, *context, prepared); result != CUDA_SUCCESS) return result;
+    if (session->addresses().has_hosts()) [[unlikely]] {
+      if (const CUresult result = reach_parameters(request, prepared, *session, *context); result != CUDA_SUCCESS) return result;
+    }
+    if (mirrors().any()) [[unlikely]] return launch_with_mirrors(request, prepared, *session, *context);
     return session->post(static_cast<uint16_t>(wire::Command::launch), context, [&](wire::Writer& writer) {
       writer.put(prepared.body);
       write_tail(writer, request, prepared);

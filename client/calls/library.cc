@@ -130,9 +130,23 @@ CUDA_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUl
   });
 }
 
-// Managed memory is not forwarded yet, so no library has managed variables that could be found.
 CUDA_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
-  return CUDA_ERROR_NOT_FOUND;
+  return guarded([&]() -> CUresult {
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    if (!name) return CUDA_ERROR_INVALID_VALUE;
+    const Object* known = handles().find(Kind::library, cuda::handle_bits(library));
+    if (!known) return CUDA_ERROR_INVALID_HANDLE;
+    Context* context = current_context();
+    if (context && !context->active) context = nullptr;  // such variables are there before there is a context
+    bool managed = false;
+    CUdeviceptr at = 0;
+    const CUresult result = get_global(context ? *context->session : *known->session, context, Kind::library,
+                                       cuda::handle_bits(library), name, &at, bytes, &managed);
+    if (result != CUDA_SUCCESS) return result;
+    if (!managed) return CUDA_ERROR_NOT_FOUND;
+    if (address) *address = at;
+    return CUDA_SUCCESS;
+  });
 }
 
 CUDA_EXPORT CUresult cuLibraryGetModule(CUmodule* made, CUlibrary given) {

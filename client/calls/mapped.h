@@ -1,5 +1,6 @@
 // Device addresses with memory behind them, as far as the client knows.
 #pragma once
+#include "client/mirrors.h"
 #include "client/session.h"
 
 namespace gpupool::client {
@@ -8,7 +9,9 @@ namespace gpupool::client {
 inline bool is_mapped(Session& session, uint64_t address, uint64_t bytes) {
   if (bytes == 0) return true;
   if (const auto found = session.addresses().find(address)) return bytes <= found->size - (address - found->address);
-  return session.addresses().is_reserved(address, bytes);
+  if (session.addresses().is_reserved(address, bytes)) return true;
+  const auto both = mirrors().find(address);  // pinned memory that kernels reach
+  return both && both->session == &session && bytes <= both->bytes - (address - both->address);
 }
 
 }  // namespace gpupool::client

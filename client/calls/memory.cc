@@ -7,6 +7,7 @@
 #include "client/graph_memory.h"
 #include "client/idle_memory.h"
 #include "client/host_memory.h"
+#include "client/mirrors.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -61,6 +62,10 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
                                                       : AddressSpace::kMostIdle;
   const auto gone = session.addresses().release(address, most_idle);
   if (!gone || !about) return CUDA_ERROR_INVALID_VALUE;
+  if (about->managed) {
+    mirrors().remove(address);
+    forget_advice(address, about->size);
+  }
   Context* owner = handles().find_as<Context>(Kind::context, about->context);
   if (stream != wire::kAllStreams || !owner) owner = &context;
   if (owner->session != &session) return CUDA_ERROR_INVALID_VALUE;
@@ -72,13 +77,14 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   return result;
 }
 
-CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes) {
+CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes, bool managed = false) {
   if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation about;
   about.context = context.owner().handle;
   about.device = context.device;
-  const auto place = session.addresses().allocate(bytes, kAlignment, about);
+  about.managed = managed;
+  const auto place = session.addresses().allocate(bytes, managed ? HostPages::page() : kAlignment, about);
   if (!place) return CUDA_ERROR_OUT_OF_MEMORY;
   if (place->map_size) {
     bool mapped = false;
@@ -134,8 +140,8 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
 
 }  // namespace
 
-CUresult gpupool::client::allocate_memory(Context& context, uint64_t bytes, CUdeviceptr* address) {
-  return allocate(*context.session, context, address, bytes);
+CUresult gpupool::client::allocate_memory(Context& context, uint64_t bytes, CUdeviceptr* address, bool managed) {
+  return allocate(*context.session, context, address, bytes, managed);
 }
 
 void gpupool::client::free_memory(Context& context, CUdeviceptr address) { (void)release(context, address, wire::kAllStreams); }

@@ -39,9 +39,10 @@ CUresult answer(const Found& found, CUpointer_attribute attribute, CUdeviceptr a
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return give<unsigned>(to, found.device ? CU_MEMORYTYPE_DEVICE : found.host ? CU_MEMORYTYPE_HOST : 0);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      return give<CUdeviceptr>(to, found.device ? address : 0);
+      return give<CUdeviceptr>(to, found.device ? address : found.host && found.host->device ? found.host->device + (address - base) : 0);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (found.device) return CUDA_ERROR_INVALID_VALUE;
+      if (found.device && !found.device->managed) return CUDA_ERROR_INVALID_VALUE;
+      if (found.device) return give<CUdeviceptr>(to, address);
       return give<void*>(to, found.host ? reinterpret_cast<void*>(static_cast<uintptr_t>(address)) : nullptr);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return give<unsigned long long>(to, found.device ? found.device->id : found.host ? found.host->id : 0);
@@ -52,8 +53,9 @@ CUresult answer(const Found& found, CUpointer_attribute attribute, CUdeviceptr a
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       return give<size_t>(to, size);
     case CU_POINTER_ATTRIBUTE_MAPPED:
-      return give<int>(to, found.device.has_value());
+      return give<int>(to, found.device || (found.host && found.host->device));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return give<int>(to, found.device && found.device->managed);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
@@ -103,7 +105,7 @@ CUDA_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
     for (unsigned i = 0; i < count; ++i) {
       if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
       // Here what has no answer is no error.
-      const bool no_host_pointer = found.device && attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER;
+      const bool no_host_pointer = found.device && !found.device->managed && attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER;
       const CUresult result = no_host_pointer ? give<void*>(data[i], nullptr) : answer(found, attributes[i], address, data[i]);
       if (result != CUDA_SUCCESS) return result;
     }

@@ -3,6 +3,7 @@
 
 #include "client/calls/destroy.h"
 #include "client/capture.h"
+#include "client/mirrors.h"
 #include "client/stream.h"
 #include "protocol/cuda/exports.h"
 
@@ -184,6 +185,15 @@ CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* oper
         return CUDA_SUCCESS;
       });
       if (captured) return *captured;
+    }
+    Mirrors::Lock lock;
+    if (mirrors().any()) [[unlikely]] {
+      Session* session = nullptr;
+      Context* context = nullptr;
+      if (CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+      CUresult result = CUDA_SUCCESS;
+      lock = mirrors().before_work(*context, stream, &result);
+      if (result != CUDA_SUCCESS) return result;
     }
     return Row::forward(stream, arguments...);
   });

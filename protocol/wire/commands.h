@@ -251,13 +251,15 @@ struct ParameterInfo {
   uint32_t offset;
   uint32_t size;
 };
-// get_global: name (text) follows. Reply: GlobalInfo.
+// get_global: name (text) follows. Without a context only a library's managed variables are found. Reply: GlobalInfo.
 struct GetGlobal {
   uint64_t owner;       // module or library
 };
 struct GlobalInfo {
   uint64_t address;
   uint64_t size;
+  uint32_t managed;     // 1: the host uses it at the same address
+  uint32_t reserved;
 };
 
 // launch: attribute_count CUlaunchAttribute, then parameter_bytes of packed parameters follow.
@@ -299,10 +301,15 @@ struct ResumeStream {
 
 // share_host_memory: pinned memory of the program that the worker maps too, for the context that the header names. Its
 // descriptor (a memfd of exactly `size` bytes, sealed against shrinking) was sent beside the bytes before. Only where the
-// transport shares memory. Reply: u64 memory, also when its result is an earlier command's error.
+// transport shares memory. Reply: SharedHostMemoryAt, also when its result is an earlier command's error.
 struct ShareHostMemory {
   uint64_t memory;      // minted by the client, apart from handles
   uint64_t size;
+  uint64_t address;     // where the program has it, and kernels should
+};
+struct SharedHostMemoryAt {
+  uint64_t memory;
+  uint64_t device;      // its address for kernels; 0: they cannot use it
 };
 // release_host_memory: no command will name it any more; copies that were queued before still use it.
 struct ReleaseHostMemory {
@@ -463,11 +470,12 @@ GPUPOOL_BODY(ImageName, 72);
 GPUPOOL_BODY(GetFunction, 16);
 GPUPOOL_BODY(KernelFunction, 16);
 GPUPOOL_BODY(FunctionInfo, 72);
-GPUPOOL_BODY(GlobalInfo, 16);
+GPUPOOL_BODY(GlobalInfo, 24);
 GPUPOOL_BODY(Launch, 56);
 GPUPOOL_BODY(HostFunction, 16);
 GPUPOOL_BODY(HostFunctionDone, 16);
-GPUPOOL_BODY(ShareHostMemory, 16);
+GPUPOOL_BODY(ShareHostMemory, 24);
+GPUPOOL_BODY(SharedHostMemoryAt, 16);
 GPUPOOL_BODY(ReleaseHostMemory, 8);
 GPUPOOL_BODY(CopyShared, 72);
 GPUPOOL_BODY(GraphNodes, 16);

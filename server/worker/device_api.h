@@ -15,7 +15,7 @@
   X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister_v2) X(cuMemHostUnregister)                                \
   X(cuMemcpyHtoDAsync_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpy2DAsync_v2)          \
   X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemAddressReserve)                 \
-  X(cuMemAddressFree) X(cuMemGetHandleForAddressRange) X(cuFlushGPUDirectRDMAWrites) X(cuDeviceGetAttribute)          \
+  X(cuMemAddressFree) X(cuPointerGetAttribute) X(cuMemGetHandleForAddressRange) X(cuFlushGPUDirectRDMAWrites) X(cuDeviceGetAttribute)          \
   X(cuModuleLoadDataEx) X(cuModuleUnload) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuFuncGetAttribute)      \
   X(cuLaunchKernel) X(cuLaunchKernelEx) X(cuLaunchCooperativeKernel)                                                \
   X(cuArray3DCreate_v2) X(cuArrayDestroy) X(cuArrayGetPlane) X(cuMipmappedArrayCreate) X(cuMipmappedArrayGetLevel) X(cuMipmappedArrayDestroy) \
@@ -29,7 +29,7 @@
   X(cuGraphExecBatchMemOpNodeSetParams) X(cuGraphNodeSetEnabled) X(cuGraphLaunch) X(cuGraphUpload)
 #if CUDA_VERSION >= 12000
 #define GPUPOOL_DEVICE_CALLS_12_0(X)                                                                                \
-  X(cuLibraryLoadData) X(cuLibraryUnload) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) X(cuKernelGetFunction)        \
+  X(cuLibraryLoadData) X(cuLibraryUnload) X(cuLibraryGetKernel) X(cuLibraryGetGlobal) X(cuLibraryGetManaged) X(cuKernelGetFunction)        \
   X(cuKernelGetAttribute) X(cuGraphAddKernelNode_v2) X(cuGraphExecKernelNodeSetParams_v2) X(cuGraphExecUpdate_v2)
 #else
 #define GPUPOOL_DEVICE_CALLS_12_0(X)

@@ -26,9 +26,23 @@ bool is_safe(int descriptor, uint64_t size) {
          static_cast<uint64_t>(about.st_size) == size && static_cast<uint64_t>(about.st_blocks) * 512 >= size;
 }
 
+// At the wished address if nothing of this process is there, which the client must not be able to replace. The pages are there;
+// having them in the page table too spares the first copy a fault for each.
+void* map(int descriptor, uint64_t size, uint64_t wished) {
+  constexpr uint64_t kLowest = uint64_t{1} << 32, kHighest = uint64_t{1} << 47;
+  void* const place = reinterpret_cast<void*>(static_cast<uintptr_t>(wished));
+  if (wished >= kLowest && wished < kHighest && size <= kHighest - wished && wished % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) == 0) {
+    void* const got = ::mmap(place, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE | MAP_FIXED_NOREPLACE, descriptor, 0);
+    if (got == place) return got;
+    if (got != MAP_FAILED) ::munmap(got, size);  // a kernel older than 4.17 takes the flag for a hint
+  }
+  return ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+}
+
 }  // namespace
 
-CUresult SharedHostMemory::add(ContextState& context, uint64_t id, int descriptor, uint64_t size) {
+CUresult SharedHostMemory::add(ContextState& context, uint64_t id, int descriptor, uint64_t size, uint64_t wished, uint64_t* device) {
+  *device = 0;
   if (!api_.cuMemHostRegister_v2 || !api_.cuMemHostUnregister) return CUDA_ERROR_NOT_SUPPORTED;
   if (size == 0 || !is_safe(descriptor, size)) return CUDA_ERROR_INVALID_VALUE;
   {
@@ -36,13 +50,15 @@ CUresult SharedHostMemory::add(ContextState& context, uint64_t id, int descripto
     if (memories_.contains(id)) return CUDA_ERROR_INVALID_VALUE;
     if (memories_.size() >= kMaxSharedHostMemory || size > byte_limit() - total_) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  // The pages are there; having them in the page table too spares the first copy a fault for each.
-  void* const start = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+  void* const start = map(descriptor, size, wished);
   if (start == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (const CUresult result = api_.cuMemHostRegister_v2(start, size, CU_MEMHOSTREGISTER_PORTABLE); result != CUDA_SUCCESS) {
+  const unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  if (const CUresult result = api_.cuMemHostRegister_v2(start, size, flags); result != CUDA_SUCCESS) {
     ::munmap(start, size);
     return result;
   }
+  CUdeviceptr found = 0;
+  if (api_.cuMemHostGetDevicePointer_v2 && api_.cuMemHostGetDevicePointer_v2(&found, start, 0) == CUDA_SUCCESS) *device = found;
   const std::lock_guard lock(mutex_);
   memories_.emplace(id, Memory{&context, static_cast<std::byte*>(start), size, false});
   total_ += size;

@@ -25,7 +25,8 @@ class SharedHostMemory {
   SharedHostMemory& operator=(const SharedHostMemory&) = delete;
 
   // With `context` current. The descriptor stays the caller's.
-  CUresult add(ContextState& context, uint64_t id, int descriptor, uint64_t size);
+  // `wished`: where kernels should find it, if it is free here; else they find it elsewhere. *device: where; 0: nowhere.
+  CUresult add(ContextState& context, uint64_t id, int descriptor, uint64_t size, uint64_t wished, uint64_t* device);
   // Null: no such memory of this context, or these bytes are not in it.
   std::byte* find(const ContextState& context, uint64_t id, uint64_t offset, uint64_t bytes);
   // Can be found no more; goes when the context's work so far is over.

@@ -1,4 +1,6 @@
 // Kernels and images that go wrong in one client: CUDA's code there, nothing at all elsewhere.
+#include <signal.h>
+
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 
@@ -36,4 +38,24 @@ TEST_CASE("images that cannot run") {
     CHECK(!lines_with(app.output, "frobnicate").empty());
     CHECK(!lines_with(app.output, "99.0").empty());
   }
+}
+
+TEST_CASE("managed memory of a lost server") {
+  Pool pool;
+  Process app({driver_app(), "managed_memory_of_a_lost_server"}, pool.through());
+  REQUIRE(app.await_output("ready"));
+  ::kill(pool.worker_of(app), SIGKILL);
+  ::kill(app.pid(), SIGUSR1);
+  const int status = app.wait(kLongPatience);
+  INFO(app.output());
+  CHECK(status == 128 + SIGBUS);
+  CHECK(!lines_with(app.output(), "gpupool: the program uses managed memory that was on the server, which is lost").empty());
+}
+
+// Where the device is elsewhere a forked child has none of it, as with CUDA.
+TEST_CASE("managed memory and fork") {
+  Pool pool;
+  const Finished app = run_patiently({driver_app(), "managed_memory_and_fork"}, pool.through());
+  INFO(app.output);
+  CHECK(app.status == 0);
 }

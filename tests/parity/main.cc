@@ -20,6 +20,7 @@ constexpr Part kParts[] = {
     {"contexts", contexts, false},
     {"device_memory", device_memory, true},
     {"host_memory", host_memory, true},
+    {"managed_memory", managed_memory, true},
     {"streams", streams, true},
     {"events", events, true},
     {"graphs", graphs, true},

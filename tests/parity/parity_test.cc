@@ -15,12 +15,10 @@ struct Allowed {
 };
 constexpr Allowed kAllowed[] = {
     // What the device has but the client does not forward is not promised to the program.
-    {"attribute 19 ->", "host memory that kernels reach is not forwarded"},
-    {"attribute 83 ->", "managed memory is not forwarded"},
     {"attribute 86 ->", "the host's and the device's atomics are on two machines"},
-    {"attribute 89 ->", "managed memory is not forwarded"},
-    {"attribute 91 ->", "host memory that kernels reach is not forwarded"},
-    {"attribute 101 ->", "managed memory is not forwarded"},
+    {"attribute 89 ->", "host and device do not use managed memory at the same time"},
+    {"attribute 91 ->", "memory that the program registers has no address for kernels"},
+    {"attribute 101 ->", "host and device do not use managed memory at the same time"},
     {"attribute 50 ->", "the PCI domain is the softgpu instance's, and the two sides use two instances"},
     {"cuFuncIsLoaded(&state, fill) =", "in the pool a kernel is loaded when it is looked up"},
     {"pool attribute 5 ->", "the client does not count bytes pool by pool"},
@@ -68,7 +66,7 @@ void expect_parity(Pool& pool, const std::vector<std::string>& program, const En
 TEST_CASE("driver calls give the same directly and through poold") {
   Pool pool;
   for (const char* part :
-       {"before_initialising", "devices", "contexts", "device_memory", "host_memory", "streams", "events", "graphs", "conditional_graphs", "modules",
+       {"before_initialising", "devices", "contexts", "device_memory", "host_memory", "managed_memory", "streams", "events", "graphs", "conditional_graphs", "modules",
         "libraries", "linking", "virtual_memory", "memory_pools", "small_calls", "more_calls", "green_contexts", "arrays", "destroyed_things",
         "without_a_context", "sticky_errors"}) {
     // Every call is waited for, so that its own result comes back from it and not from a later one.

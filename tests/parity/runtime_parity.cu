@@ -294,6 +294,49 @@ static void make_mistakes() {
   (void)cudaGetLastError();
 }
 
+__managed__ int managed_value = 41;
+__managed__ int managed_values[5000] = {1, 2, 3};
+
+__global__ void use_managed(int count) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i == 0) ++managed_value;
+  if (i < count) managed_values[i] += i;
+}
+
+static void use_managed_memory() {
+  constexpr int kCount = 5000;
+  std::printf("managed variables %d %d %d\n", managed_value, managed_values[1], managed_values[3]);
+  managed_value = 50;
+  managed_values[3] = 7;
+  use_managed<<<20, 256>>>(5000);
+  SHOW(cudaDeviceSynchronize());
+  std::printf("managed variables %d %d %d %d\n", managed_value, managed_values[1], managed_values[3], managed_values[4999]);
+  int* values = nullptr;
+  SHOW(cudaMallocManaged(&values, kCount * sizeof(int)));
+  for (int i = 0; i < kCount; ++i) values[i] = i;
+  multiply<<<(kCount + 127) / 128, 128>>>(values, kCount);
+  SHOW(cudaDeviceSynchronize());
+  std::printf("checksum %08x\n", checksum(std::vector<int>(values, values + kCount)));
+  cudaPointerAttributes attributes{};
+  SHOW(cudaPointerGetAttributes(&attributes, values));
+  std::printf("type %d, device %d, its own address %d %d\n", attributes.type, attributes.device, attributes.devicePointer == values,
+              attributes.hostPointer == values);
+  SHOW(cudaMemset(values, 1, 64));
+  SHOW(cudaMemcpy(values + 16, values, 64, cudaMemcpyDefault));
+  SHOW(cudaDeviceSynchronize());
+  std::printf("%x %x\n", values[31], values[32]);
+  SHOW(cudaFree(values));
+  int* mapped = nullptr;
+  int* address = nullptr;
+  SHOW(cudaHostAlloc(&mapped, kCount * sizeof(int), cudaHostAllocMapped));
+  SHOW(cudaHostGetDevicePointer(&address, mapped, 0));
+  for (int i = 0; i < kCount; ++i) mapped[i] = i;
+  multiply<<<(kCount + 127) / 128, 128>>>(address, kCount);
+  SHOW(cudaDeviceSynchronize());
+  std::printf("checksum %08x\n", checksum(std::vector<int>(mapped, mapped + kCount)));
+  SHOW(cudaFreeHost(mapped));
+}
+
 int main() {
   int devices = 0;
   SHOW(cudaGetDeviceCount(&devices));
@@ -303,9 +346,11 @@ int main() {
   copy_shapes();
   use_streams();
   use_graphs();
+  use_managed_memory();
   make_mistakes();
   SHOW(cudaDeviceReset());
   use_symbols();  // with the values of a fresh module
+  use_managed_memory();
   SHOW(cudaDeviceReset());
   print_from_kernels();
   int* nowhere = nullptr;

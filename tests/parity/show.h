@@ -34,6 +34,7 @@ void devices();
 void contexts();
 void device_memory();
 void host_memory();
+void managed_memory();
 void streams();
 void events();
 void graphs();

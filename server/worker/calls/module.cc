@@ -274,11 +274,18 @@ Outcome get_global(Executor& session, Command& command) {
   std::string name;
   if (!with_text(command, body, name)) return bad_body();
   ContextState* const context = session.enter(command);
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   CUdeviceptr address = 0;
   size_t size = 0;
+  bool managed = false;
   CUresult result = CUDA_ERROR_INVALID_HANDLE;
-  if (const auto module = session.table.resolve(Kind::module, body.owner)) {
+  if (!context) {
+    result = CUDA_ERROR_INVALID_CONTEXT;
+#if CUDA_VERSION >= 12000
+    const auto library = session.table.resolve(Kind::library, body.owner);
+    managed = command.header.context == 0 && library && session.api.cuLibraryGetManaged;
+    if (managed) result = session.api.cuLibraryGetManaged(&address, &size, static_cast<CUlibrary>(*library), name.c_str());
+#endif
+  } else if (const auto module = session.table.resolve(Kind::module, body.owner)) {
     result = session.api.cuModuleGetGlobal_v2(&address, &size, static_cast<CUmodule>(*module), name.c_str());
 #if CUDA_VERSION >= 12000
   } else if (const auto library = session.table.resolve(Kind::library, body.owner)) {
@@ -289,7 +296,10 @@ Outcome get_global(Executor& session, Command& command) {
   }
   if (result != CUDA_SUCCESS) return result;
   if (!session.memory.add_variable(body.owner, address, size)) return CUDA_ERROR_OUT_OF_MEMORY;
-  wire::Writer(session.reply_body).put(wire::GlobalInfo{address, size});
+  if (int of_host = 0; !managed && session.api.cuPointerGetAttribute) {
+    managed = session.api.cuPointerGetAttribute(&of_host, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == CUDA_SUCCESS && of_host != 0;
+  }
+  wire::Writer(session.reply_body).put(wire::GlobalInfo{address, size, managed ? 1u : 0u, 0});
   return CUDA_SUCCESS;
 }
 

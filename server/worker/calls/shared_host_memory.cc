@@ -17,11 +17,12 @@ Outcome share_host_memory(Executor& session, Command& command) {
   const auto descriptor = connection.receive_descriptor(transport::Clock::now());
   if (!descriptor) return Outcome::malformed("no descriptor came with it");
   ContextState* const context = session.enter(command);
-  const CUresult result =
-      context ? session.shared_memory.add(*context, body->memory, *descriptor, body->size) : CUDA_ERROR_INVALID_CONTEXT;
+  uint64_t device = 0;
+  const CUresult result = context ? session.shared_memory.add(*context, body->memory, *descriptor, body->size, body->address, &device)
+                                  : CUDA_ERROR_INVALID_CONTEXT;
   ::close(*descriptor);
   // The reply's result may be an earlier command's; its body says that this one was done.
-  if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(body->memory);
+  if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(wire::SharedHostMemoryAt{body->memory, device});
   return result;
 }
 

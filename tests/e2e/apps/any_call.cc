@@ -107,6 +107,10 @@ T make_argument(uint64_t number, std::byte*& scratch) {
     } else {
       return reinterpret_cast<T>(number);
     }
+  } else if constexpr (std::is_class_v<T>) {
+    T made{};
+    std::memcpy(&made, &number, std::min(sizeof made, sizeof number));
+    return made;
   } else {
     return static_cast<T>(number);
   }

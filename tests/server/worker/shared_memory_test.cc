@@ -126,6 +126,33 @@ TEST_CASE("memory that could fail under the device is refused") {
   CHECK(client.share(good, 4) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("kernels find the memory where the program has it if that is free") {
+  Memory memory;
+  Sharing client;
+  void* const free = ::mmap(nullptr, 16 * kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(free != MAP_FAILED);
+  ::munmap(free, 16 * kSize);
+  const uint64_t wished = reinterpret_cast<uintptr_t>(free) + 4 * kSize;  // this process is the worker, too
+  const auto share_at = [&](uint64_t id, uint64_t address) {
+    client.give_descriptor(memory.copy());
+    return client.reply(client.send(Command::share_host_memory, bytes_of(wire::ShareHostMemory{id, kSize, address}), true))
+        .as<wire::SharedHostMemoryAt>();
+  };
+  const auto first = share_at(1, wished);
+  CHECK((first.memory == 1 && first.device == wished));
+  memory.bytes()[9] = std::byte{5};
+  CHECK(*reinterpret_cast<std::byte*>(wished + 9) == std::byte{5});
+  // What is there stays: the memory is somewhere else.
+  std::vector<std::byte> own(kSize, std::byte{8});
+  for (const uint64_t address : {wished, wished - 4096, reinterpret_cast<uintptr_t>(own.data()) / 4096 * 4096, uint64_t{4096}, wished + 1,
+                                 (uint64_t{1} << 47) - 4096, ~uint64_t{0} - 4095}) {
+    const auto other = share_at(address, address);
+    CHECK(other.memory == address);
+    CHECK(other.device != address);
+  }
+  CHECK(own == std::vector<std::byte>(kSize, std::byte{8}));
+}
+
 TEST_CASE("copies stay within the memory and the device's") {
   Memory memory;
   Sharing client;

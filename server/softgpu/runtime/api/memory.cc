@@ -1,4 +1,4 @@
-// Device and managed memory.
+// Device memory. What managed memory has of its own is in managed.cc.
 #include "server/softgpu/runtime/api/memory.h"
 
 #include <algorithm>
@@ -32,27 +32,14 @@ CUresult allocate_device(Context& context, uint64_t size, MemoryKind kind, uint3
 
 }  // namespace gpupool::softgpu::api
 
-namespace {
-
-CUresult allocate(CUdeviceptr* address, size_t size, MemoryKind kind, unsigned flags) {
+CUDA_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size) {
   return call_in_context([&](Context& context) {
     if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
     uint64_t memory = 0;
-    const CUresult result = allocate_device(context, size, kind, flags, &memory);
+    const CUresult result = allocate_device(context, size, MemoryKind::device, 0, &memory);
     if (result == CUDA_SUCCESS) *address = memory;
     return result;
   });
-}
-
-}  // namespace
-
-CUDA_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size) {
-  return allocate(address, size, MemoryKind::device, 0);
-}
-
-CUDA_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t size, unsigned int flags) {
-  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
-  return allocate(address, size, MemoryKind::managed, flags);
 }
 
 CUDA_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
@@ -114,39 +101,3 @@ CUDA_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CU
     return CUDA_SUCCESS;
   });
 }
-
-// Managed memory is in one place: advice and prefetches are checked and then have nothing to do.
-namespace {
-
-CUresult check_managed(CUdeviceptr address, size_t size) {
-  const auto range = runtime().memory().find(address);
-  if (size == 0 || !range || !range->is_managed()) return CUDA_ERROR_INVALID_VALUE;
-  return runtime().memory().accessible(address, size, false) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult prefetch(CUdeviceptr address, size_t size, CUdevice device, CUstream handle) {
-  return call_on_stream(handle, [&](Stream&) {
-    if (device != CU_DEVICE_CPU && runtime().device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-    return check_managed(address, size);
-  });
-}
-
-}  // namespace
-
-CUDA_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t size, CUmem_advise, CUdevice) {
-  return call_in_context([&](Context&) { return check_managed(address, size); });
-}
-CUDA_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, CUdevice device, CUstream stream) {
-  return prefetch(address, size, device, stream);
-}
-#if CUDA_VERSION >= 12020
-CUDA_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise, CUmemLocation) {
-  return call_in_context([&](Context&) { return check_managed(address, size); });
-}
-CUDA_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUmemLocation location,
-                                           unsigned int flags, CUstream stream) {
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return prefetch(address, size, location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU,
-                  stream);
-}
-#endif

@@ -12,6 +12,9 @@ CUresult per_thread(Function function, Arguments... arguments) {
   return function(arguments...);
 }
 
+// For those that treat a null stream as an error.
+CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
 }  // namespace
 
 CUDA_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags) {
@@ -166,7 +169,7 @@ CUDA_EXPORT CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback
 }
 CUDA_EXPORT CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t length,
                                                  unsigned int flags) {
-  return per_thread(cuStreamAttachMemAsync, hStream, dptr, length, flags);
+  return cuStreamAttachMemAsync(or_per_thread(hStream), dptr, length, flags);
 }
 CUDA_EXPORT CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count,
                                              CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
@@ -309,5 +312,22 @@ CUDA_EXPORT CUresult cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext* pCtx, C
 #if CUDA_VERSION >= 12080
 CUDA_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream hStream, CUdevice* device) {
   return per_thread(cuStreamGetDevice, hStream, device);
+}
+#endif
+#if CUDA_VERSION >= 13000
+CUDA_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs,
+                                                  size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
+                                                  CUstream hStream) {
+  return cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, or_per_thread(hStream));
+}
+CUDA_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count, unsigned long long flags,
+                                                 CUstream hStream) {
+  return cuMemDiscardBatchAsync(dptrs, sizes, count, flags, or_per_thread(hStream));
+}
+CUDA_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* sizes, size_t count,
+                                                            CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs,
+                                                            size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
+  return cuMemDiscardAndPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags,
+                                           or_per_thread(hStream));
 }
 #endif

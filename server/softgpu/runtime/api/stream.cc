@@ -207,17 +207,6 @@ CUDA_EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
 }
 #endif
 
-// Managed memory is one memory for host and devices here: there is nothing to attach.
-CUDA_EXPORT CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, size_t,
-                                            unsigned int flags) {
-  return call_on_stream(handle, [&](Stream&) {
-    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    return runtime().memory().find(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  });
-}
-
 CUDA_EXPORT CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
   return call_on_stream(handle, [&](Stream& stream) {
     return value == nullptr ? CUDA_ERROR_INVALID_VALUE : stream.set_attribute(attribute, *value);

@@ -1,0 +1,322 @@
+#include "client/mirrors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "client/call.h"
+#include "client/log.h"
+#include "client/mirror.h"
+#include "client/transfer.h"
+
+namespace gpupool::client {
+namespace {
+
+constexpr uint64_t kSmallestBlock = 64 * 1024;
+constexpr uint64_t kMostBlocks = 4096;           // of one allocation: each may be a mapping of the kernel's, of which a process has 65530
+
+}  // namespace
+
+Mirrors& mirrors() {
+  static Mirrors* const only = new Mirrors;  // never destroyed: programs use the memory in exit handlers
+  return *only;
+}
+
+// --- What there is ---
+
+Mirrors::Mirror* Mirrors::containing(uint64_t address) const {
+  auto found = mirrors_.upper_bound(address);
+  if (found == mirrors_.begin()) return nullptr;
+  Mirror* const mirror = std::prev(found)->second.get();
+  return address < mirror->end ? mirror : nullptr;
+}
+
+HostPages* Mirrors::zone(Session& session) {
+  auto& zone = zones_[&session];
+  if (!zone) zone = HostPages::create(session.addresses().base(), session.addresses().size(), true);
+  return zone.get();
+}
+
+CUresult Mirrors::add(std::unique_ptr<Mirror> mirror, HostPages::Use use, State state) {
+  mirror->block = std::max(kSmallestBlock, std::bit_ceil((mirror->end - mirror->begin) / kMostBlocks));
+  mirror->states.assign((mirror->end - mirror->begin + mirror->block - 1) / mirror->block, state);
+  if (!page_faults::start(serve)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!mirror->pages->show(mirror->begin, mirror->end - mirror->begin, use)) {
+    if (mirror->managed) mirror->pages->hide(mirror->begin, mirror->end - mirror->begin);
+    else mirror->pages->protect(mirror->begin, mirror->end - mirror->begin, HostPages::Use::write);  // still the program's own
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  page_faults::watch(mirror->begin, mirror->end);
+  Mirror& added = *mirror;
+  mirrors_[added.begin] = std::move(mirror);
+  note_host(added);
+  any_ = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult Mirrors::add_managed(Session& session, Context& context, uint64_t address, uint64_t bytes, Attachment attachment) {
+  const std::lock_guard lock(mutex_);
+  auto mirror = std::make_unique<Mirror>();
+  mirror->begin = mirror->address = address;
+  mirror->end = HostPages::up(address + bytes);
+  mirror->pieces = {{address, address + bytes}};
+  mirror->session = &session;
+  mirror->context = context.handle;
+  mirror->attachment = attachment;
+  mirror->pages = zone(session);
+  return mirror->pages ? add(std::move(mirror), HostPages::Use::write, State::fresh) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult Mirrors::add_pinned(Session& session, Context& context, uint64_t address, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (containing(address)) return CUDA_SUCCESS;
+  auto mirror = std::make_unique<Mirror>();
+  mirror->begin = mirror->address = address;
+  mirror->end = HostPages::up(address + bytes);
+  mirror->pieces = {{address, address + bytes}};
+  mirror->managed = false;
+  mirror->session = &session;
+  mirror->context = context.handle;
+  mirror->pages = zone(session);
+  if (!mirror->pages || !page_faults::start(serve)) return CUDA_ERROR_OUT_OF_MEMORY;
+  // A thread that writes meanwhile waits in its fault until the pages have changed places.
+  page_faults::watch(mirror->begin, mirror->end);
+  HostPages& pages = *mirror->pages;
+  if (!pages.protect(mirror->begin, mirror->end - mirror->begin, HostPages::Use::read)) return CUDA_ERROR_OUT_OF_MEMORY;
+  static const std::vector<std::byte> zeros(HostPages::page());
+  for (uint64_t at = mirror->begin; at < mirror->end; at += HostPages::page()) {
+    const void* const here = reinterpret_cast<const void*>(static_cast<uintptr_t>(at));
+    if (std::memcmp(here, zeros.data(), zeros.size()) != 0) std::memcpy(pages.alias(at), here, zeros.size());
+  }
+  return add(std::move(mirror), HostPages::Use::write, State::fresh);
+}
+
+CUresult Mirrors::add_variable(Session& session, Context* context, uint64_t address, uint64_t bytes) {
+  if (bytes == 0) return CUDA_SUCCESS;
+  const Lock lock(mutex_);
+  const uint64_t end = address + bytes;
+  // Several variables may share a page.
+  for (uint64_t at = HostPages::down(address); at < end;) {
+    uint64_t next = at + HostPages::page();
+    if (Mirror* const known = containing(at)) {
+      next = std::min(known->end, HostPages::up(end));
+      const Mirror::Piece piece{std::max(at, address), std::min(next, end)};
+      const bool again = std::any_of(known->pieces.begin(), known->pieces.end(),
+                                     [&](const Mirror::Piece& had) { return had.begin == piece.begin && had.end == piece.end; });
+      const size_t first = known->index(piece.begin), last = known->index(piece.end - 1) + 1;
+      if (context) known->context = context->handle;
+      if (again) {  // in a context that is new: what the program had was another's
+        if (!set(*known, first, last, State::device)) return CUDA_ERROR_OUT_OF_MEMORY;
+        note_host(*known);
+      } else {
+        if (known->session != &session || !known->own_pages) return CUDA_ERROR_NOT_SUPPORTED;
+        // What the program has of its neighbours goes to the device first, so that the block can be brought whole.
+        Context* const owner = context ? context : context_of(*known);
+        if (!owner && known->with_host) return CUDA_ERROR_INVALID_CONTEXT;
+        const CUresult result = known->with_host ? push(*known, *owner, nullptr, first, last, State::device) : CUDA_SUCCESS;
+        if (result != CUDA_SUCCESS) return result;
+        known->pieces.push_back(piece);
+      }
+      at = next;
+      continue;
+    }
+    while (next < end && !containing(next)) next += HostPages::page();
+    auto mirror = std::make_unique<Mirror>();
+    mirror->begin = at;
+    mirror->address = address;
+    mirror->end = next;
+    mirror->pieces = {{std::max(at, address), std::min(next, end)}};
+    mirror->session = &session;
+    mirror->context = context ? context->handle : 0;
+    mirror->own_pages = HostPages::create(at, next - at, false);
+    mirror->pages = mirror->own_pages.get();
+    if (!mirror->pages) {
+      complain("a __managed__ variable has the address 0x%llx on the server, where this program has other memory",
+               static_cast<unsigned long long>(address));
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (const CUresult result = add(std::move(mirror), HostPages::Use::none, State::device); result != CUDA_SUCCESS) return result;
+    at = next;
+  }
+  return CUDA_SUCCESS;
+}
+
+void Mirrors::drop(Map::iterator found) {
+  Mirror& mirror = *found->second;
+  std::erase(with_host_, &mirror);
+  std::erase(of_streams_, &mirror);
+  if (!mirror.own_pages) mirror.pages->hide(mirror.begin, mirror.end - mirror.begin);
+  mirrors_.erase(found);
+}
+
+void Mirrors::remove(uint64_t address) {
+  if (!any()) return;
+  const std::lock_guard lock(mutex_);
+  if (const auto found = mirrors_.find(address); found != mirrors_.end()) drop(found);
+}
+
+void Mirrors::forget_context(const Context& context) {
+  if (!any()) return;
+  const std::lock_guard lock(mutex_);
+  for (auto it = mirrors_.begin(); it != mirrors_.end();) {
+    const auto next = std::next(it);
+    Mirror& mirror = *it->second;
+    // The variables of a library stay where they are.
+    if (mirror.context == context.handle && mirror.own_pages && set(mirror, 0, mirror.states.size(), State::device)) {
+      note_host(mirror);
+    } else if (mirror.context == context.handle) {
+      drop(it);
+    }
+    it = next;
+  }
+  std::erase(contexts_, context.handle);
+}
+
+std::optional<Mirrors::About> Mirrors::find(uint64_t address) const {
+  if (!any()) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  const Mirror* const mirror = containing(address);
+  if (!mirror) return std::nullopt;
+  for (const auto& piece : mirror->pieces) {
+    if (address >= piece.begin && address < piece.end) return About{piece.begin, piece.end - piece.begin, mirror->session, mirror->managed};
+  }
+  return std::nullopt;
+}
+
+bool Mirrors::touches(uint64_t address, uint64_t bytes) const {
+  if (!any() || bytes == 0) return false;
+  const std::lock_guard lock(mutex_);
+  if (containing(address)) return true;
+  const auto next = mirrors_.upper_bound(address);
+  return next != mirrors_.end() && next->first - address < bytes;
+}
+
+// --- Blocks ---
+
+void Mirrors::note_host(Mirror& mirror) {
+  const bool with_host = std::any_of(mirror.states.begin(), mirror.states.end(), [](State state) { return state != State::device; });
+  if (with_host == mirror.with_host) return;
+  mirror.with_host = with_host;
+  if (with_host) with_host_.push_back(&mirror);
+  else std::erase(with_host_, &mirror);
+}
+
+bool Mirrors::set(Mirror& mirror, size_t first, size_t last, State state) {
+  const HostPages::Use use = state == State::device   ? HostPages::Use::none
+                             : state == State::shared ? HostPages::Use::read
+                                                      : HostPages::Use::write;
+  if (!mirror.pages->protect(mirror.at(first), mirror.at(last) - mirror.at(first), use)) return false;
+  std::fill(mirror.states.begin() + static_cast<ptrdiff_t>(first), mirror.states.begin() + static_cast<ptrdiff_t>(last), state);
+  if (state != State::device && !mirror.with_host) {
+    mirror.with_host = true;
+    with_host_.push_back(&mirror);
+  }
+  return true;
+}
+
+Context* Mirrors::context_of(const Mirror& mirror) const {
+  if (auto* const own = handles().find_as<Context>(Kind::context, mirror.context); own && own->active) return own;
+  // A variable that was asked for before there was a context, or after a reset.
+  for (const auto& device : devices()) {
+    if (device->session == mirror.session && device->primary->active) return device->primary;
+  }
+  for (const uint64_t handle : contexts_) {
+    auto* const other = handles().find_as<Context>(Kind::context, handle);
+    if (other && other->session == mirror.session && other->active) return other;
+  }
+  return nullptr;
+}
+
+CUresult Mirrors::send(const Mirror& mirror, Context& context, CUstream stream, uint64_t begin, uint64_t end) {
+  for (const auto& piece : mirror.pieces) {
+    const uint64_t from = std::max(piece.begin, begin), to = std::min(piece.end, end);
+    if (from >= to) continue;
+    const CUresult result = copy_to_device(*mirror.session, context, stream, from, mirror.pages->alias(from),
+                                           make_rows(to - from, 1, to - from, to - from), CopyOrder::before_all, Source::reusable);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// What the program has of these blocks goes to the device, and they get the state, device or shared.
+CUresult Mirrors::push(Mirror& mirror, Context& context, CUstream stream, size_t first, size_t last, State state) {
+  const std::vector<State> before(mirror.states.begin() + static_cast<ptrdiff_t>(first), mirror.states.begin() + static_cast<ptrdiff_t>(last));
+  if (std::all_of(before.begin(), before.end(), [](State had) { return had == State::device; })) return CUDA_SUCCESS;
+  // From here on the program cannot write them.
+  for (size_t at = first; at < last;) {
+    size_t until = at + 1;
+    const bool there = before[at - first] == State::device;
+    while (until < last && (before[until - first] == State::device) == there) ++until;
+    if ((!there || state == State::device) && !set(mirror, at, until, state)) return CUDA_ERROR_OUT_OF_MEMORY;
+    at = until;
+  }
+  CUresult result = CUDA_SUCCESS;
+  for (size_t at = first; at < last && result == CUDA_SUCCESS;) {
+    const State had = before[at - first];
+    size_t until = at + 1;
+    while (until < last && before[until - first] == had) ++until;
+    if (had == State::dirty) result = send(mirror, context, stream, mirror.at(at), mirror.at(until));
+    if (had == State::fresh) {
+      mirror.pages->touched(mirror.at(at), mirror.at(until), [&](uint64_t begin, uint64_t end) {
+        if (result == CUDA_SUCCESS) result = send(mirror, context, stream, begin, end);
+      });
+    }
+    at = until;
+  }
+  if (state == State::device) note_host(mirror);
+  return result;
+}
+
+// --- Before the device ---
+
+Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* result) {
+  Lock lock(mutex_);
+  *result = CUDA_SUCCESS;
+  const uint64_t touch = ++last_touch_;
+  context.touches = touch;
+  if (std::find(contexts_.begin(), contexts_.end(), context.handle) == contexts_.end()) contexts_.push_back(context.handle);
+  const uint64_t handle = cuda::handle_bits(stream);
+  std::erase_if(of_streams_, [](Mirror* mirror) {
+    if (handles().find(Kind::stream, mirror->stream)) return false;
+    mirror->attachment = Attachment::global;  // the stream was destroyed
+    return true;
+  });
+  for (Mirror* const mirror : of_streams_) {
+    if (mirror->stream != handle) continue;
+    if (!is_behind(*mirror)) mirror->touched_by_stream = true;
+    mirror->touch = touch;
+    mirror->touch_context = context.handle;
+    mirror->touch_stream = handle;
+  }
+  if (with_host_.empty()) return lock;
+  bool taken = false;
+  for (Mirror* const mirror : std::vector<Mirror*>(with_host_)) {
+    if (mirror->session != context.session || mirror->attachment == Attachment::host ||
+        (mirror->attachment == Attachment::stream && mirror->stream != handle)) {
+      continue;
+    }
+    taken = true;
+    *result = push(*mirror, context, stream, 0, mirror->states.size(), State::device);
+    if (*result != CUDA_SUCCESS) return lock;
+  }
+  if (taken) page_faults::keep();
+  return lock;
+}
+
+CUresult Mirrors::before_use(Context& context, CUstream stream, uint64_t address, uint64_t bytes, bool write) {
+  if (!any() || bytes == 0) return CUDA_SUCCESS;
+  const Lock lock(mutex_);
+  CUresult result = CUDA_SUCCESS;
+  for_each_part(address, bytes, [&](Mirror& mirror, size_t first, size_t last) {
+    if (result != CUDA_SUCCESS || mirror.session != context.session) return;
+    result = push(mirror, context, stream, first, last, write ? State::device : State::shared);
+    if (!write) return;
+    context.touches = mirror.touch = ++last_touch_;
+    mirror.touched_by_stream = false;
+    mirror.touch_context = context.handle;
+    if (std::find(contexts_.begin(), contexts_.end(), context.handle) == contexts_.end()) contexts_.push_back(context.handle);
+  });
+  return result;
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,158 @@
+// How blocks come to the host: for a fault, or because the program asks.
+#include <algorithm>
+
+#include "client/bridge.h"
+#include "client/call.h"
+#include "client/log.h"
+#include "client/mirror.h"
+#include "client/transfer.h"
+
+namespace gpupool::client {
+namespace {
+
+constexpr uint64_t kMostAhead = 8 * 1024 * 1024;  // bytes brought for one access
+
+using page_faults::Access;
+using page_faults::Answer;
+
+}  // namespace
+
+CUresult Mirrors::fetch(Mirror& mirror, size_t first, size_t last) {
+  Context* const context = context_of(mirror);
+  if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  CUstream own = nullptr;
+  if (const CUresult result = own_stream(*context, &own); result != CUDA_SUCCESS) return result;
+  for (const auto& piece : mirror.pieces) {
+    const uint64_t begin = std::max(piece.begin, mirror.at(first)), end = std::min(piece.end, mirror.at(last));
+    if (begin >= end) continue;
+    const Rows rows = make_rows(end - begin, 1, end - begin, end - begin);
+    const CUresult result = copy_from_device(*mirror.session, *context, own, mirror.pages->alias(begin), begin, rows, true);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+void Mirrors::waited(Context& context, uint64_t before) {
+  uint64_t known = context.waited.load();
+  while (known < before && !context.waited.compare_exchange_weak(known, before)) {
+  }
+}
+
+// May the device still be at it?
+bool Mirrors::is_behind(const Mirror& mirror) const {
+  const auto behind = [](uint64_t handle, uint64_t touch) {
+    const auto* const context = handles().find_as<Context>(Kind::context, handle);
+    return context && context->waited.load() < touch;
+  };
+  if (mirror.attachment != Attachment::global) return mirror.touch != 0 && behind(mirror.touch_context, mirror.touch);
+  return std::any_of(contexts_.begin(), contexts_.end(), [&](uint64_t handle) {
+    const auto* const context = handles().find_as<Context>(Kind::context, handle);
+    return context && context->session == mirror.session && behind(handle, context->touches.load());
+  });
+}
+
+// Without the lock meanwhile, so the mirror may be another afterwards.
+CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
+  const Mirror* const mirror = containing(address);
+  if (!mirror || !is_behind(*mirror)) return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  const auto settle = [&](Context& context, CUresult got) {
+    // An earlier command's error is the next call's to report, not ours.
+    if (got != CUDA_SUCCESS && got != Session::failure() && !is_sticky(got)) context.late_error = got;
+    else if (got != CUDA_SUCCESS) result = got;
+  };
+  auto* const last = handles().find_as<Context>(Kind::context, mirror->touch_context);
+  if (mirror->attachment != Attachment::global && mirror->touched_by_stream && last && handles().find(Kind::stream, mirror->touch_stream)) {
+    const uint64_t touch = mirror->touch, stream = mirror->touch_stream;
+    lock.unlock();
+    settle(*last, synchronize_stream(*last, cuda::handle_from_bits<CUstream>(stream)));
+    lock.lock();
+    if (Mirror* const now = containing(address); now && now->touch == touch) now->touch = 0;
+    return result;
+  }
+  const Session* const session = mirror->session;
+  const std::vector<uint64_t> contexts = contexts_;
+  lock.unlock();
+  for (const uint64_t handle : contexts) {
+    auto* const context = handles().find_as<Context>(Kind::context, handle);
+    if (!context || context->session != session || context->waited.load() >= context->touches.load()) continue;
+    settle(*context, synchronize_context(*context));
+  }
+  lock.lock();
+  return result;
+}
+
+Answer Mirrors::serve(uint64_t address, Access access, bool in_host_function) {
+  try {
+    return mirrors().bring_block(address, access, !in_host_function);
+  } catch (const std::exception& error) {
+    complain("managed memory cannot be brought to the host: %s", error.what());
+    return Answer::lost;
+  }
+}
+
+Answer Mirrors::bring_block(uint64_t address, Access access, bool wait) {
+  Lock lock(mutex_);
+  CUresult result = CUDA_SUCCESS;
+  const Mirror* const there = containing(address);
+  if (!there) return Answer::not_ours;
+  if (wait && there->states[there->index(address)] == State::device) result = wait_for_device(lock, address);
+  Mirror* const mirror = containing(address);
+  if (!mirror) return Answer::not_ours;
+  const size_t index = mirror->index(address);
+  const State state = mirror->states[index];
+  if (state == State::dirty || state == State::fresh) return Answer::served;  // by another thread's fault
+  if (state == State::shared && access == Access::read) return Answer::served;
+  mirror->ahead = index == mirror->next ? std::min(mirror->ahead * 2, std::max<size_t>(1, kMostAhead / mirror->block)) : 1;
+  size_t last = index + 1;
+  while (last < mirror->states.size() && last - index < mirror->ahead && mirror->states[last] == state) ++last;
+  mirror->next = last;
+  if (state == State::device && result == CUDA_SUCCESS) result = fetch(*mirror, index, last);
+  if (result == Session::failure()) {
+    complain("the program uses managed memory that was on the server, which is lost");
+    return Answer::lost;
+  }
+  // After a sticky error the program sees what it had last, and the error at its next call.
+  if (result != CUDA_SUCCESS) {
+    complain("managed memory cannot be brought to the host (error %d): its contents are those of before", static_cast<int>(result));
+  }
+  const bool writes = access == Access::write || state == State::shared;
+  if (set(*mirror, index, last, writes ? State::dirty : State::shared)) return Answer::served;
+  complain("managed memory cannot be brought to the host: the kernel allows no more mappings (vm.max_map_count)");
+  return Answer::lost;
+}
+
+CUresult Mirrors::bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes) {
+  if (const CUresult result = synchronize_stream(context, stream); result != CUDA_SUCCESS) return result;
+  const Lock lock(mutex_);
+  CUresult result = CUDA_SUCCESS;
+  for_each_part(address, bytes, [&](Mirror& mirror, size_t first, size_t last) {
+    for (size_t at = first; at < last && result == CUDA_SUCCESS;) {
+      const State state = mirror.states[at];
+      size_t until = at + 1;
+      while (until < last && mirror.states[until] == state) ++until;
+      if (state == State::device) result = fetch(mirror, at, until);
+      if (state != State::fresh && result == CUDA_SUCCESS && !set(mirror, at, until, State::dirty)) result = CUDA_ERROR_OUT_OF_MEMORY;
+      at = until;
+    }
+  });
+  return result;
+}
+
+CUresult Mirrors::attach(CUstream stream, uint64_t address, Attachment attachment) {
+  Lock lock(mutex_);
+  if (!containing(address)) return CUDA_ERROR_INVALID_VALUE;
+  // From now on less is waited for.
+  if (const CUresult result = wait_for_device(lock, address); result != CUDA_SUCCESS) return result;
+  Mirror* const mirror = containing(address);
+  if (!mirror) return CUDA_ERROR_INVALID_VALUE;
+  std::erase(of_streams_, mirror);
+  mirror->attachment = attachment;
+  mirror->stream = cuda::handle_bits(stream);
+  mirror->touch = 0;
+  mirror->touched_by_stream = false;
+  if (attachment == Attachment::stream) of_streams_.push_back(mirror);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,233 @@
+#include "client/page_faults.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace gpupool::client::page_faults {
+namespace {
+
+using Word = std::atomic<uint32_t>;
+static_assert(sizeof(Word) == sizeof(uint32_t) && Word::is_always_lock_free);
+
+// On the stack of the thread that faulted, which waits.
+struct Request {
+  uint64_t address;
+  Access access;
+  Word answer{0};
+  Request* next = nullptr;
+};
+
+// Who handled the signal before, the latest first. Never freed: a handler may be running.
+struct Former {
+  struct sigaction action;
+  const Former* older;
+};
+
+constexpr int kLanes = 2;  // the host functions' faults, and all others, which may wait for a host function
+constexpr size_t kMostNested = 64;
+
+// No object with a constructor: the handler may run at any time.
+struct State {
+  Serve serve = nullptr;
+  std::atomic<uint64_t> begin{UINT64_MAX}, end{0};
+  std::atomic<const Former*> former{nullptr};
+  std::atomic<pid_t> host_functions{0};
+  std::atomic<bool> forked{false};
+  struct Lane {
+    std::atomic<Request*> requests{nullptr};
+    Word bell{0};
+    std::atomic<pid_t> thread{0};
+  } lanes[kLanes];
+  // Threads that are in a former handler: one that calls ours in turn must not be called again.
+  struct Passing {
+    std::atomic<pid_t> thread{0};
+    std::atomic<uintptr_t> frame{0};
+  } passing[kMostNested];
+};
+constinit State state;
+
+pid_t thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+void futex_wait(Word& word, uint32_t value) { ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0); }
+void futex_wake(Word& word) { ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
+
+Answer ask(State::Lane& lane, uint64_t address, Access access) {
+  Request request{address, access};
+  request.next = lane.requests.load(std::memory_order_relaxed);
+  while (!lane.requests.compare_exchange_weak(request.next, &request, std::memory_order_release, std::memory_order_relaxed)) {
+  }
+  lane.bell.fetch_add(1);
+  futex_wake(lane.bell);
+  uint32_t answer = 0;
+  while ((answer = request.answer.load(std::memory_order_acquire)) == 0) futex_wait(request.answer, 0);
+  return static_cast<Answer>(answer);
+}
+
+void run_lane(int number) {
+  State::Lane& lane = state.lanes[number];
+  lane.thread = thread_id();
+  for (;;) {
+    const uint32_t rung = lane.bell.load();
+    Request* request = lane.requests.exchange(nullptr, std::memory_order_acquire);
+    if (!request) {
+      futex_wait(lane.bell, rung);
+      continue;
+    }
+    while (request) {
+      Request* const next = request->next;  // gone once it is answered
+      const Answer answer = state.serve(request->address, request->access, number == 1);
+      request->answer.store(static_cast<uint32_t>(answer), std::memory_order_release);
+      futex_wake(request->answer);
+      request = next;
+    }
+  }
+}
+
+// What the processor says of the access. Fetching an instruction is nothing that a page could be brought for.
+bool describe(const siginfo_t& info, const void* context, Access* access) {
+#if defined(__x86_64__)
+  const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
+  *access = registers[REG_ERR] & 2 ? Access::write : Access::read;
+  return (registers[REG_ERR] & 16) == 0;
+#elif defined(__aarch64__)
+  *access = Access::unknown;
+  return static_cast<const ucontext_t*>(context)->uc_mcontext.pc != reinterpret_cast<uintptr_t>(info.si_addr);
+#else
+  *access = Access::unknown;
+  return true;
+#endif
+}
+
+void set_default(int signal) {
+  struct sigaction standard {};
+  standard.sa_handler = SIG_DFL;
+  sigaction(signal, &standard, nullptr);
+}
+
+void pass_on(int signal, siginfo_t* info, void* context) {
+  // A former handler that has called this one wants the one before it.
+  const pid_t self = thread_id();
+  const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  const Former* former = state.former.load(std::memory_order_acquire);
+  State::Passing* mine = nullptr;
+  for (auto& passing : state.passing) {
+    if (passing.thread.load(std::memory_order_relaxed) == self) {
+      if (passing.frame.load(std::memory_order_relaxed) > frame) former = former ? former->older : nullptr;
+      else mine = &passing;  // left with a jump
+    }
+  }
+  for (auto& passing : state.passing) {
+    pid_t nobody = 0;
+    if (mine || !passing.thread.compare_exchange_strong(nobody, self)) continue;
+    mine = &passing;
+    break;
+  }
+  if (!former || !mine || former->action.sa_handler == SIG_DFL || former->action.sa_handler == SIG_IGN) {
+    if (mine) mine->thread = 0;
+    set_default(signal);  // the access is tried again and ends the program where it happened
+    if (info->si_code <= 0) raise(signal);
+    return;
+  }
+  mine->frame = frame;
+  const struct sigaction& action = former->action;
+  sigset_t block = action.sa_mask, before;
+  if (action.sa_flags & SA_NODEFER) {
+    sigset_t own;
+    sigemptyset(&own);
+    sigaddset(&own, signal);
+    pthread_sigmask(SIG_UNBLOCK, &own, &before);
+    pthread_sigmask(SIG_BLOCK, &block, nullptr);
+  } else {
+    pthread_sigmask(SIG_BLOCK, &block, &before);
+  }
+  if (action.sa_flags & static_cast<int>(SA_RESETHAND)) set_default(signal);
+  if (action.sa_flags & SA_SIGINFO) action.sa_sigaction(signal, info, context);
+  else action.sa_handler(signal);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  mine->thread = 0;
+}
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  const int error = errno;
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const pid_t self = thread_id();
+  const bool watched = info->si_code > 0 && address >= state.begin.load(std::memory_order_relaxed) &&
+                       address < state.end.load(std::memory_order_relaxed) && !state.forked.load(std::memory_order_relaxed) &&
+                       self != state.lanes[0].thread.load() && self != state.lanes[1].thread.load();
+  Access access = Access::unknown;
+  Answer answer = Answer::not_ours;
+  if (watched && describe(*info, context, &access)) {
+    answer = ask(state.lanes[self == state.host_functions.load() ? 1 : 0], address, access);
+  }
+  if (answer == Answer::lost) raise(SIGBUS);
+  if (answer == Answer::not_ours) pass_on(signal, info, context);
+  errno = error;
+}
+
+// Puts ours first, if it is not.
+void install() {
+  struct sigaction now {};
+  if (sigaction(SIGSEGV, nullptr, &now) != 0 || ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)) return;
+  state.former.store(new Former{now, state.former.load()}, std::memory_order_release);
+  struct sigaction ours {};
+  ours.sa_sigaction = on_fault;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&ours.sa_mask);
+  sigaction(SIGSEGV, &ours, nullptr);
+}
+
+std::mutex& installing() {
+  static std::mutex* const only = new std::mutex;
+  return *only;
+}
+
+}  // namespace
+
+bool start(Serve serve) {
+  const std::lock_guard lock(installing());
+  if (state.serve) return true;
+  state.serve = serve;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool started = true;
+  try {
+    for (int number = 0; number < kLanes; ++number) std::thread(run_lane, number).detach();
+  } catch (const std::system_error&) {
+    started = false;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!started) {
+    state.serve = nullptr;
+    return false;
+  }
+  pthread_atfork(nullptr, nullptr, [] { state.forked = true; });
+  install();
+  return true;
+}
+
+void watch(uint64_t begin, uint64_t end) {
+  const std::lock_guard lock(installing());
+  state.begin = std::min(state.begin.load(), begin);
+  state.end = std::max(state.end.load(), end);
+}
+
+void keep() {
+  const std::lock_guard lock(installing());
+  install();
+}
+
+void this_thread_runs_host_functions() { state.host_functions = thread_id(); }
+
+}  // namespace gpupool::client::page_faults
