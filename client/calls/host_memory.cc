@@ -84,8 +84,6 @@ CUDA_EXPORT CUresult cuMemHostRegister_v2(void* memory, size_t bytes, unsigned i
   });
 }
 
-CUDA_EXPORT CUresult cuMemHostRegister(void* memory, size_t bytes, unsigned int flags) { return cuMemHostRegister_v2(memory, bytes, flags); }
-
 CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
