@@ -93,11 +93,12 @@ Coverage read_coverage(const std::string& library) {
 }
 
 std::string coverage_page(const Coverage& coverage) {
-  size_t works = 0, reasons = 0;
+  size_t works = 0, reasons = 0, missing = 0;
   std::map<std::string, std::string> tables;
   for (const auto& function : coverage.functions) {
     works += function.defined && function.reason.empty();
     reasons += !function.reason.empty();
+    missing += !function.defined && function.reason.empty();
     std::string how = function.reason.empty() ? (function.defined ? function.how : "**missing**") : "no: " + function.reason;
     if (function.defined && !function.missing.empty()) {
       how += "; but not";
@@ -111,7 +112,7 @@ std::string coverage_page(const Coverage& coverage) {
       "What is wrong here is wrong there. The names are those of cuda.h 13.0 without `_v2`, `_ptds`, `_ptsz`: all versions of a function do what is said,\n"
       "or the table names those that do not.\n\n";
   page += "Of " + std::to_string(coverage.functions.size()) + " functions " + std::to_string(works) + " work and " + std::to_string(reasons) +
-          " answer `CUDA_ERROR_NOT_SUPPORTED` for the reason given.\n"
+          " answer `CUDA_ERROR_NOT_SUPPORTED` for the reason given" + (missing != 0 ? "; " + std::to_string(missing) + " do so because they are missing yet" : "") + ".\n"
           "A row is sent as the table says ([life of a call](life-of-a-call.md)); what is by hand is in `client/calls/`.\n";
   for (const auto& [object, rows] : tables) page += "\n## " + object + "\n\n| Function | Since CUDA | Works |\n| --- | --- | --- |\n" + rows;
   return page;

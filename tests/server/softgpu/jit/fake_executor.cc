@@ -109,6 +109,7 @@ uint64_t softgpu_malloc(ThreadContext*, uint64_t bytes) {
   return device_bytes(bytes);
 }
 void softgpu_free(ThreadContext*, uint64_t) {}
+void softgpu_set_condition(ThreadContext*, uint64_t, uint32_t) {}
 uint64_t softgpu_clock64(ThreadContext*) {
   static uint64_t ticks = 0;
   return ticks += 10;
