@@ -39,6 +39,9 @@ bool takes_numbers_for_host_memory(const std::string& name) {
   return name == "cuLogsRegisterCallback" || name == "cuMemcpy" || name == "cuMemcpy_ptds" || name == "cuMemcpyAsync" || name == "cuMemcpyAsync_ptsz";
 }
 
+// They read from memory where to write: they may crash there.
+bool writes_where_memory_says(const std::string& name) { return name == "cuPointerGetAttributes" || name == "cuMemRangeGetAttributes"; }
+
 }  // namespace
 
 // One child after another, each with a session of its own and a few symbols, so that what a call leaves behind
@@ -156,7 +159,7 @@ SCENARIO(any_row) {
   constexpr uint64_t kNumbers[] = {0, 1, 3, 0x7fffffff, 0xffffffff, 0x00007fffdeadbee0, 1ull << 62, ~0ull};
   unsigned crashed = 0;
   for (const Row& row : kRows) {
-    if (takes_numbers_for_host_memory(row.name)) continue;
+    if (takes_numbers_for_host_memory(row.name) || (in_memory && writes_where_memory_says(row.name))) continue;
     std::fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {

@@ -323,7 +323,8 @@ TEST_CASE("structs with host pointers do not reach the driver") {
   const auto ask = [&] { return client.ask("cuMemcpy2DAsync_v2", bytes_of(uint8_t{1}, copy, uint64_t{0})); };
   CHECK(ask() == CUDA_ERROR_NOT_SUPPORTED);
   copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-  CHECK(ask() == CUDA_ERROR_NOT_SUPPORTED);
+  copy.srcArray = reinterpret_cast<CUarray>(&copy);
+  CHECK(ask() == CUDA_ERROR_INVALID_HANDLE);
   copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
   copy.srcDevice = reinterpret_cast<CUdeviceptr>(&copy);
   CHECK(ask() == CUDA_ERROR_INVALID_VALUE);
