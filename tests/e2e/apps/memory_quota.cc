@@ -50,7 +50,8 @@ std::vector<Way> ways() {
              return cuMemCreate(&taken->memory, bytes, &wanted, 0);
            }, [](const Taken& taken) { return cuMemRelease(taken.memory); }},
           {"cuArray3DCreate", [](Taken* taken, size_t bytes) {
-             const CUDA_ARRAY3D_DESCRIPTOR wanted{16384, bytes / 65536, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+             // A granule is 128 rows: with as many the worker reckons (server/worker/arrays.cc).
+             const CUDA_ARRAY3D_DESCRIPTOR wanted{4096, bytes / 16384, 0, CU_AD_FORMAT_FLOAT, 1, 0};
              return cuArray3DCreate(&taken->array, &wanted);
            }, [](const Taken& taken) { return cuArrayDestroy(taken.array); }}};
 }
