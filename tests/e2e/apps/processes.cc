@@ -32,6 +32,33 @@ void compute(const Kernels& kernels, CUstream stream, uint32_t seed) {
   OK(cuMemFree(memory));
 }
 
+// Three threads in the middle of calls, as long as it lives.
+class AtWork {
+ public:
+  AtWork(const Device& device, const Kernels& kernels) {
+    for (uint32_t i = 0; i < 3; ++i) {
+      threads_.emplace_back([this, &device, &kernels, i] {
+        OK(cuCtxSetCurrent(device.context));
+        while (!ended_) compute(kernels, CU_STREAM_PER_THREAD, i + 1);
+      });
+    }
+  }
+  ~AtWork() {
+    ended_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> ended_ = false;
+  std::vector<std::thread> threads_;
+};
+
+int status_of(pid_t child) {
+  int status = 0;
+  EXPECT(waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 int run_self(const std::vector<const char*>& words) {
   std::vector<char*> arguments{const_cast<char*>("driver_app")};
   for (const char* word : words) arguments.push_back(const_cast<char*>(word));
@@ -39,9 +66,7 @@ int run_self(const std::vector<const char*>& words) {
   std::fflush(stdout);
   pid_t child = 0;
   EXPECT(posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments.data(), environ) == 0);
-  int status = 0;
-  EXPECT(waitpid(child, &status, 0) == child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return status_of(child);
 }
 
 }  // namespace
@@ -68,36 +93,19 @@ SCENARIO(exec_after_use) {
 SCENARIO(programs_started_by_one_at_work) {
   Device device;
   Kernels kernels;
-  std::atomic<bool> ended = false;
-  std::vector<std::thread> workers;
-  for (uint32_t i = 0; i < 3; ++i) {
-    workers.emplace_back([&, i] {
-      OK(cuCtxSetCurrent(device.context));
-      while (!ended) compute(kernels, CU_STREAM_PER_THREAD, i + 1);
-    });
-  }
+  const AtWork threads(device, kernels);
   for (int i = 0; i < 3; ++i) EXPECT(run_self({"compute_once"}) == 0);
   std::fflush(stdout);
   const pid_t child = fork();
   if (child == 0) execl("/proc/self/exe", "driver_app", "compute_once", nullptr), _exit(127);
-  int status = 0;
-  EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  ended = true;
-  for (std::thread& worker : workers) worker.join();
+  EXPECT(status_of(child) == 0);
 }
 
 // A child forked while other threads are in the middle of calls is told what CUDA tells it, in every call, and ends.
 SCENARIO(forked_beside_threads_at_work) {
   Device device;
   Kernels kernels;
-  std::atomic<bool> ended = false;
-  std::vector<std::thread> workers;
-  for (uint32_t i = 0; i < 3; ++i) {
-    workers.emplace_back([&, i] {
-      OK(cuCtxSetCurrent(device.context));
-      while (!ended) compute(kernels, CU_STREAM_PER_THREAD, i + 1);
-    });
-  }
+  const AtWork threads(device, kernels);
   std::fflush(stdout);
   for (int i = 0; i < 20; ++i) {
     const pid_t child = fork();
@@ -109,11 +117,8 @@ SCENARIO(forked_beside_threads_at_work) {
                         cuMemAlloc(&memory, 64) == CUDA_ERROR_NOT_INITIALIZED && cuCtxSynchronize() == CUDA_ERROR_NOT_INITIALIZED;
       _exit(told ? 0 : 1);
     }
-    int status = 0;
-    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT(status_of(child) == 0);
   }
-  ended = true;
-  for (std::thread& worker : workers) worker.join();
 }
 
 SCENARIO(many_threads) {
