@@ -1,6 +1,7 @@
 // Conditions of graphs, and the nodes that go by them: kept here like all of a graph (client/graph.h); the handle that a program gives its kernels
 // becomes the device's when the graph is made executable (server/worker/graphs.h).
 #include "client/calls/graph.h"
+#include "protocol/cuda/conditional_check.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -21,21 +22,8 @@ CUDA_EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* ha
   });
 }
 
-namespace {
-
-bool may_be(CUgraphConditionalNodeType type, unsigned size) {
-  switch (static_cast<unsigned>(type)) {
-    case 0: return size == 1 || (size == 2 && CUDA_VERSION >= 12080);  // CU_GRAPH_COND_TYPE_IF
-    case 1: return size == 1;                                          // _WHILE
-    case 2: return CUDA_VERSION >= 12080 && size != 0;                 // _SWITCH
-    default: return false;
-  }
-}
-
-}  // namespace
-
 CUresult gpupool::client::make_conditional_work(const CUDA_CONDITIONAL_NODE_PARAMS& params, ConditionalWork& work) {
-  if (!handles().find(Kind::graph_condition, params.handle) || !may_be(params.type, params.size)) return CUDA_ERROR_INVALID_VALUE;
+  if (!handles().find(Kind::graph_condition, params.handle) || !cuda::may_have_bodies(static_cast<unsigned>(params.type), params.size)) return CUDA_ERROR_INVALID_VALUE;
   if (params.size > wire::kMaxGraphBodies) return CUDA_ERROR_NOT_SUPPORTED;
   work.condition = params.handle;
   work.type = static_cast<uint32_t>(params.type);

@@ -1,4 +1,5 @@
 // Conditions of graphs, and the nodes that go by them (runtime/conditional.h).
+#include "protocol/cuda/conditional_check.h"
 #include "server/softgpu/runtime/api/graph.h"
 
 using namespace gpupool::softgpu;
@@ -9,21 +10,13 @@ namespace {
 
 constexpr unsigned kMostBodies = 1u << 16;
 
-bool may_be(CUgraphConditionalNodeType type, unsigned size) {
-  switch (type) {
-    case CU_GRAPH_COND_TYPE_IF: return size == 1 || (size == 2 && CUDA_VERSION >= 12080);
-    case CU_GRAPH_COND_TYPE_WHILE: return size == 1;
-    default: return static_cast<unsigned>(type) == 2 && CUDA_VERSION >= 12080 && size != 0 && size <= kMostBodies;  // CU_GRAPH_COND_TYPE_SWITCH
-  }
-}
-
 }  // namespace
 
 namespace gpupool::softgpu::api {
 
 CUresult set_conditional(GraphNode& node, CUDA_CONDITIONAL_NODE_PARAMS& params) {
   const Ref<Condition> condition = runtime().handles().find<Condition>(params.handle);
-  if (!condition || !may_be(params.type, params.size)) return CUDA_ERROR_INVALID_VALUE;
+  if (!condition || !gpupool::cuda::may_have_bodies(static_cast<unsigned>(params.type), params.size) || params.size > kMostBodies) return CUDA_ERROR_INVALID_VALUE;
   node.conditional = std::make_unique<Conditional>();
   node.conditional->condition = condition;
   node.conditional->type = static_cast<uint32_t>(params.type);
