@@ -1,13 +1,21 @@
 #include "tests/bench/pool_suite.h"
 
+#include <absl/synchronization/mutex.h>
+
+#include <grpcpp/grpcpp.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
-#include <thread>
+#include <utility>
 
+#include "protocol/control/pool.grpc.pb.h"
 #include "tests/scheduler/service/clients.h"
 #include "tests/scheduler/service/scheduler_process.h"
 
@@ -27,48 +35,103 @@ struct Measured {
   double at(double part) const { return milliseconds[static_cast<size_t>(std::ceil(part * static_cast<double>(milliseconds.size()))) - 1]; }
 };
 
-// So many holders, each of which gets a lease of one GPU and gives it back, over and over again.
-Measured measure(const std::string& address, int holders, double seconds) {
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  for (int i = 0; i < std::min(holders, kConnections); ++i) channels.push_back(connect(address));
-  const auto start = Clock::now();
-  const auto warm = start + std::chrono::milliseconds(500);
-  const auto end = warm + std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6));
-  std::mutex mutex;
-  Measured measured;
-  bool failed = false;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < holders; ++i) {
-    threads.emplace_back([&, channel = channels[static_cast<size_t>(i) % channels.size()]] {
-      std::vector<double> mine;
-      for (auto now = Clock::now(); now < end; now = Clock::now()) {
-        Clock::time_point granted{};
-        Acquisition lease(channel, request_call(1, 1000), "", [&](const pool::AcquireEvent& event) {
-          if (event.has_granted()) granted = Clock::now();
-        });
-        const bool good = lease.granted() != nullptr;
-        lease.release();
-        if (!good || !lease.status().ok()) {
-          const std::lock_guard lock(mutex);
-          failed = true;
-          return;
-        }
-        if (now >= warm) mine.push_back(std::chrono::duration<double, std::milli>(granted - now).count());
-      }
-      const std::lock_guard lock(mutex);
-      measured.milliseconds.insert(measured.milliseconds.end(), mine.begin(), mine.end());
-    });
+// The holders of one measurement: each gets a lease of one GPU and gives it back, over and over again. gRPC's threads alone run them: what is
+// measured is the scheduler, not the waking of threads here.
+class Holders {
+ public:
+  Holders(const std::string& address, int holders, double seconds)
+      : holders_(static_cast<size_t>(holders)),
+        first_(request_call(1, 1000)),
+        warm_(Clock::now() + std::chrono::milliseconds(500)),
+        end_(warm_ + std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6))) {
+    last_.mutable_release();
+    for (int i = 0; i < std::min(holders, kConnections); ++i) stubs_.push_back(pool::Leases::NewStub(connect(address)));
+    for (int i = 0; i < holders; ++i) new Call(*this, *stubs_[static_cast<size_t>(i) % stubs_.size()]);
   }
-  for (std::thread& thread : threads) thread.join();
-  if (failed || measured.milliseconds.empty()) throw std::runtime_error("a lease was not granted, or not given back");
-  std::sort(measured.milliseconds.begin(), measured.milliseconds.end());
-  measured.per_second = static_cast<double>(measured.milliseconds.size()) / seconds;
-  return measured;
-}
+
+  // Waits for all of them.
+  Measured measured(double seconds) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_.size() == holders_; });
+    ended_.clear();  // the last of a channel's calls must not end in a thread of gRPC
+    if (failed_ || took_.empty()) throw std::runtime_error("a lease was not granted, or not given back");
+    std::sort(took_.begin(), took_.end());
+    const auto grants = static_cast<double>(took_.size());
+    return {grants / seconds, std::move(took_)};
+  }
+
+ private:
+  // One lease; the holder's next call follows from its end.
+  class Call : public grpc::ClientBidiReactor<pool::AcquireCall, pool::AcquireEvent> {
+   public:
+    Call(Holders& holders, pool::Leases::Stub& stub) : holders_(holders), stub_(stub), start_(Clock::now()) {
+      stub_.async()->Acquire(&context_, this);
+      AddHold();
+      StartWrite(&holders_.first_);
+      StartRead(&event_);
+      StartCall();
+    }
+
+   private:
+    void OnWriteDone(bool) override { release(); }
+    void OnReadDone(bool good) override {
+      if (!good) return RemoveHold();
+      if (event_.has_granted() && !std::exchange(granted_, true)) {
+        took_ = std::chrono::duration<double, std::milli>(Clock::now() - start_).count();
+        release();
+      }
+      StartRead(&event_);
+    }
+    // Once the request has left and the lease is there, whichever comes last.
+    void release() {
+      if (++steps_ == 2) StartWriteLast(&holders_.last_, {});
+    }
+    void OnDone(const grpc::Status& status) override {
+      const bool good = status.ok() && granted_;
+      if (!holders_.another(good, start_, took_)) return holders_.over(this);
+      new Call(holders_, stub_);
+      delete this;
+    }
+
+    Holders& holders_;
+    pool::Leases::Stub& stub_;
+    const Clock::time_point start_;
+    grpc::ClientContext context_;
+    pool::AcquireEvent event_;
+    bool granted_ = false;
+    double took_ = 0;
+    std::atomic<int> steps_ = 0;
+  };
+
+  bool another(bool good, Clock::time_point start, double took) {
+    const std::lock_guard lock(mutex_);
+    if (!good) failed_ = true;
+    else if (start >= warm_) took_.push_back(took);
+    return !failed_ && Clock::now() < end_;
+  }
+  void over(Call* last) {
+    const std::lock_guard lock(mutex_);
+    ended_.emplace_back(last);
+    changed_.notify_all();
+  }
+
+  const size_t holders_;
+  pool::AcquireCall first_, last_;
+  const Clock::time_point warm_, end_;
+  std::vector<std::unique_ptr<pool::Leases::Stub>> stubs_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<double> took_;
+  std::vector<std::unique_ptr<Call>> ended_;  // each holder's last
+  bool failed_ = false;
+};
+
+Measured measure(const std::string& address, int holders, double seconds) { return Holders(address, holders, seconds).measured(seconds); }
 
 }  // namespace
 
 std::vector<Figure> measure_pool(const PoolSuite& suite) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as pool-scheduler
   Samples samples;
   for (int round = 0; round < suite.rounds; ++round) {
     std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, suite.rounds);
