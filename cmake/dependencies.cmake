@@ -25,17 +25,13 @@ target_link_libraries(asio INTERFACE Threads::Threads)
 # gRPC (libgrpc++-dev, protobuf-compiler-grpc), prometheus-cpp (prometheus-cpp-dev) and nlohmann's JSON
 # (nlohmann-json3-dev): not every release has CMake packages for them.
 find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
-foreach(library grpc++ grpc gpr prometheus-cpp-core)
+foreach(library grpc++ grpc gpr absl_synchronization prometheus-cpp-core)
   find_library(LIBRARY_${library} NAMES ${library} REQUIRED)
 endforeach()
 add_library(grpc INTERFACE)
-target_link_libraries(grpc INTERFACE ${LIBRARY_grpc++} ${LIBRARY_grpc} ${LIBRARY_gpr} Threads::Threads)
+target_link_libraries(grpc INTERFACE ${LIBRARY_grpc++} ${LIBRARY_grpc} ${LIBRARY_gpr} ${LIBRARY_absl_synchronization} Threads::Threads)
 # gRPC's TLS uses the system's libcrypto; what a program has of its own (CRYPTO_STATIC) must not get in between.
 target_link_options(grpc INTERFACE -Wl,--exclude-libs,libcrypto.a)
-find_library(LIBRARY_absl_synchronization NAMES absl_synchronization)  # for its headers' inline functions
-if(LIBRARY_absl_synchronization)
-  target_link_libraries(grpc INTERFACE ${LIBRARY_absl_synchronization})
-endif()
 if(GPUPOOL_SANITIZE MATCHES "thread")
   target_sources(grpc INTERFACE ${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.cc)
 endif()

@@ -1,4 +1,6 @@
 // pool-scheduler: see pool-scheduler --help.
+#include <absl/synchronization/mutex.h>
+
 #include <cstdio>
 #include <exception>
 
@@ -6,6 +8,8 @@
 
 int main(int count, char** words) {
   using namespace gpupool::scheduler;
+  // Distributions build Abseil, which gRPC uses, with its search for deadlocks on: some percent of what a grant takes.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   try {
     const auto parsed = parse_options(count, words);
     if (const auto* early = std::get_if<EarlyExit>(&parsed)) return early->status;
