@@ -165,19 +165,23 @@ CUresult stream_object_state(CUcontext, void*, uint64_t* state) {
 
 using FunctionCallback = void (*)(void* user, CUfunction function, uint64_t);
 
-CUresult enumerate_functions(CUcontext context, CUmodule module, FunctionCallback callback, void* user) {
-  if (callback == nullptr) return CUDA_ERROR_INVALID_VALUE;
+// The answer is how many functions there are, not a result: cuFFT's modules have one, and it takes nothing else for success.
+int enumerate_functions(CUcontext context, CUmodule module, FunctionCallback callback, void* user) {
+  if (callback == nullptr) return 0;
   struct Visit {
     FunctionCallback callback;
     void* user;
-  } visit{callback, user};
-  return hooks().enumerate_functions(
+    int count;
+  } visit{callback, user, 0};
+  const CUresult result = hooks().enumerate_functions(
       context, module,
       [](void* self, CUfunction function) {
-        const Visit& visit = *static_cast<Visit*>(self);
+        Visit& visit = *static_cast<Visit*>(self);
         visit.callback(visit.user, function, 0);
+        ++visit.count;
       },
       &visit);
+  return result == CUDA_SUCCESS ? visit.count : 0;
 }
 
 CUresult two_values(uint64_t*, uint64_t*) {

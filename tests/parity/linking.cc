@@ -132,16 +132,15 @@ void lists() {
   const void* table = nullptr;
   if (SHOW(cuGetExportTable(&table, &tools_module)) == CUDA_SUCCESS) {
     using Visit = void (*)(void*, CUfunction, uint64_t);
-    const auto list = reinterpret_cast<CUresult (*)(CUcontext, CUmodule, Visit, void*)>(static_cast<void* const*>(table)[7]);
+    const auto list = reinterpret_cast<int (*)(CUcontext, CUmodule, Visit, void*)>(static_cast<void* const*>(table)[7]);
     const Visit visit = [](void* count, CUfunction function, uint64_t) {
       ++*static_cast<unsigned*>(count);
       const char* its_name = nullptr;
       SHOW_VALUE(cuFuncGetName(&its_name, function), "%s", its_name);
     };
     unsigned visited = 0;
-    SHOW_VALUE(list(nullptr, module, visit, &visited), "%u", visited);
-    SHOW(list(nullptr, wild<CUmodule>(), visit, &visited));
-    SHOW(list(nullptr, module, nullptr, nullptr));
+    const int listed = list(nullptr, module, visit, &visited);
+    std::printf("%d listed, %u visited; of no module %d, without a visitor %d\n", listed, visited, list(nullptr, wild<CUmodule>(), visit, &visited), list(nullptr, module, nullptr, nullptr));
   }
   CUfunction fill = nullptr;
   SHOW_VALUE(cuModuleGetFunction(&fill, module, "fill"), "%d", [&] {
