@@ -15,28 +15,9 @@ struct Part {
   bool context;  // needs a current one
 };
 constexpr Part kParts[] = {
-    {"before_initialising", before_initialising, false},
-    {"devices", devices, false},
-    {"contexts", contexts, false},
-    {"device_memory", device_memory, true},
-    {"host_memory", host_memory, true},
-    {"managed_memory", managed_memory, true},
-    {"streams", streams, true},
-    {"events", events, true},
-    {"graphs", graphs, true},
-    {"conditional_graphs", conditional_graphs, true},
-    {"modules", modules, true},
-    {"libraries", libraries, true},
-    {"linking", linking, true},
-    {"virtual_memory", virtual_memory, true},
-    {"memory_pools", memory_pools, true},
-    {"small_calls", small_calls, true},
-    {"arrays", arrays, true},
-    {"more_calls", more_calls, true},
-    {"green_contexts", green_contexts, true},
-    {"destroyed_things", destroyed_things, false},
-    {"without_a_context", without_a_context, true},
-    {"sticky_errors", sticky_errors, true},
+#define PART(function, context) {#function, function, context},
+#include "tests/parity/parts.def"
+#undef PART
 };
 
 }  // namespace

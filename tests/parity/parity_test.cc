@@ -65,10 +65,11 @@ void expect_parity(Pool& pool, const std::vector<std::string>& program, const En
 
 TEST_CASE("driver calls give the same directly and through poold") {
   Pool pool;
-  for (const char* part :
-       {"before_initialising", "devices", "contexts", "device_memory", "host_memory", "managed_memory", "streams", "events", "graphs", "conditional_graphs", "modules",
-        "libraries", "linking", "virtual_memory", "memory_pools", "small_calls", "more_calls", "green_contexts", "arrays", "destroyed_things",
-        "without_a_context", "sticky_errors"}) {
+  for (const char* part : {
+#define PART(function, context) #function,
+#include "tests/parity/parts.def"
+#undef PART
+       }) {
     // Every call is waited for, so that its own result comes back from it and not from a later one.
     expect_parity(pool, {DRIVER_PARITY, part}, {{"GPUPOOL_SYNC", "1"}});
   }

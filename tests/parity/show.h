@@ -19,6 +19,11 @@ inline CUresult show(CUresult result, const char* call) {
   return result;
 }
 
+inline CUresult launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared, CUstream stream, void** parameters,
+                void** extra = nullptr) {
+  return cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, extra);
+}
+
 // Handles and addresses that were never given out.
 template <class T>
 T wild(unsigned long long bits = 0x00007fffdeadbee0ull) {
@@ -29,28 +34,9 @@ constexpr CUdeviceptr kWildAddress = 0x00000000deadb000ull;
 constexpr CUdeviceptr kHighAddress = 0xfffffffffffff000ull;
 
 // The parts of the program.
-void before_initialising();
-void devices();
-void contexts();
-void device_memory();
-void host_memory();
-void managed_memory();
-void streams();
-void events();
-void graphs();
-void conditional_graphs();
-void modules();
-void libraries();
-void linking();
-void virtual_memory();
-void memory_pools();
-void small_calls();
-void arrays();
-void more_calls();
-void green_contexts();
-void destroyed_things();
-void without_a_context();
-void sticky_errors();
+#define PART(function, context) void function();
+#include "tests/parity/parts.def"
+#undef PART
 
 }  // namespace parity
 

@@ -1,0 +1,154 @@
+// Functions under their first names, and the launch calls of CUDA 2.
+#define __CUDA_API_VERSION_INTERNAL  // every version under its own name
+#include <cuda.h>
+#include <cudaProfiler.h>
+
+#include <cstdlib>
+
+#include "tests/parity/show.h"
+
+namespace parity {
+
+void first_versions() {
+  unsigned small = 0, other = 0;
+  CUdeviceptr_v1 address = 0;
+  void* host = nullptr;
+  CUcontext context = nullptr, popped = nullptr;
+  CUmodule module = nullptr;
+  char word[8] = {};
+  SHOW_VALUE(cuDeviceTotalMem(&small, 0), "%u", small);
+  SHOW(cuDeviceTotalMem(nullptr, 0));
+  SHOW(cuDeviceTotalMem(&small, 9));
+  SHOW_VALUE(cuMemGetInfo(&small, &other), "%u", other);
+  SHOW(cuMemGetInfo(nullptr, nullptr));
+  SHOW(cuMemAlloc(&address, 4096));
+  SHOW(cuMemAlloc(nullptr, 4096));
+  SHOW(cuMemAlloc(&address, 0));
+  SHOW(cuMemAllocPitch(&address, &small, 100, 10, 4));
+  SHOW(cuMemAllocPitch(&address, nullptr, 100, 10, 4));
+  SHOW(cuMemFree(0));
+  SHOW(cuMemFree(0x1000));
+  SHOW(cuMemGetAddressRange(&address, &small, 0x1000));
+  SHOW(cuMemAllocHost(&host, 4096));
+  SHOW(cuMemFreeHost(host));
+  SHOW(cuMemHostGetDevicePointer(&address, word, 0));
+  SHOW(cuMemcpyHtoD(0x1000, word, 4));
+  SHOW(cuMemcpyDtoH(word, 0x1000, 4));
+  SHOW(cuMemcpyDtoD(0x1000, 0x2000, 4));
+  SHOW(cuMemcpyHtoDAsync(0x1000, word, 4, nullptr));
+  SHOW(cuMemcpyDtoHAsync(word, 0x1000, 4, nullptr));
+  SHOW(cuMemcpyDtoDAsync(0x1000, 0x2000, 4, nullptr));
+  SHOW(cuMemsetD8(0x1000, 0, 4));
+  SHOW(cuMemsetD16(0x1000, 0, 4));
+  SHOW(cuMemsetD32(0x1000, 0, 4));
+  SHOW(cuMemsetD2D8(0x1000, 8, 0, 4, 4));
+  SHOW(cuMemsetD2D16(0x1000, 8, 0, 4, 4));
+  SHOW(cuMemsetD2D32(0x1000, 16, 0, 4, 4));
+  char from[64], to[64] = {};
+  for (int i = 0; i < 64; ++i) from[i] = static_cast<char>(i);
+  CUDA_MEMCPY2D_v1 flat{};
+  flat.srcMemoryType = flat.dstMemoryType = CU_MEMORYTYPE_HOST;
+  flat.srcHost = from, flat.dstHost = to;
+  flat.srcPitch = flat.dstPitch = 8;
+  flat.WidthInBytes = 4, flat.Height = 3;
+  SHOW_VALUE(cuMemcpy2D(&flat), "%d %d", to[9], to[5]);
+  SHOW(cuMemcpy2DUnaligned(&flat));
+  SHOW(cuMemcpy2DAsync(&flat, nullptr));
+  SHOW(cuMemcpy2D(nullptr));
+  CUDA_MEMCPY3D_v1 box{};
+  box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_HOST;
+  box.srcHost = from, box.dstHost = to;
+  box.srcPitch = box.dstPitch = 8, box.srcHeight = box.dstHeight = 2;
+  box.WidthInBytes = 4, box.Height = 2, box.Depth = 2;
+  SHOW_VALUE(cuMemcpy3D(&box), "%d", to[25]);
+  SHOW(cuMemcpy3DAsync(&box, nullptr));
+  SHOW(cuMemcpy3D(nullptr));
+  SHOW(cuModuleLoadData(&module, kernels_ptx));
+  SHOW(cuModuleGetGlobal(&address, &small, module, "counter"));
+  SHOW_VALUE(cuModuleGetGlobal(nullptr, &small, module, "counter"), "%u", small);
+  SHOW(cuModuleGetGlobal(&address, &small, module, "absent"));
+  SHOW(cuModuleUnload(module));
+  SHOW(cuCtxCreate(&context, 0, 0));
+  SHOW(cuCtxCreate(nullptr, 0, 0));
+  SHOW_VALUE(cuCtxPopCurrent(&popped), "%d", popped == context);
+  SHOW(cuCtxPushCurrent(context));
+  SHOW(cuCtxPushCurrent(wild<CUcontext>()));
+  SHOW(cuCtxDestroy(context));
+  SHOW(cuCtxDestroy(context));
+  host = std::aligned_alloc(4096, 4096);
+  SHOW(cuMemHostRegister(host, 4096, 0));
+  SHOW(cuMemHostRegister(nullptr, 4096, 0));
+  SHOW(cuMemHostUnregister(host));
+  std::free(host);
+  SHOW(cuProfilerInitialize(nullptr, nullptr, CU_OUT_CSV));
+}
+
+void old_launches() {
+  CUmodule module = nullptr;
+  CUfunction fill = nullptr;
+  CUstream stream = nullptr;
+  CUdeviceptr out = 0;
+  unsigned seen[100] = {};
+  cuModuleLoadData(&module, kernels_ptx);
+  cuModuleGetFunction(&fill, module, "fill");
+  cuStreamCreate(&stream, 0);
+  cuMemAlloc_v2(&out, sizeof seen);
+  SHOW(cuFuncSetBlockShape(fill, 128, 1, 1));
+  SHOW(cuFuncSetBlockShape(fill, 0, 1, 1));
+  SHOW(cuFuncSetBlockShape(nullptr, 1, 1, 1));
+  SHOW(cuFuncSetSharedSize(fill, 0));
+  SHOW(cuFuncSetSharedSize(wild<CUfunction>(), 0));
+  SHOW(cuLaunch(fill));
+  SHOW(cuParamSetSize(fill, 16));
+  SHOW(cuParamSetSize(fill, 1u << 30));
+  SHOW(cuParamSetv(fill, 0, &out, sizeof out));
+  SHOW(cuParamSetv(fill, 0, nullptr, 8));
+  SHOW(cuParamSetv(fill, -4, &out, 8));
+  SHOW(cuParamSeti(fill, 8, 77));
+  SHOW(cuParamSeti(fill, 12, 100));
+  SHOW(cuParamSeti(fill, 1 << 30, 100));
+  SHOW(cuParamSeti(nullptr, 0, 1));
+  SHOW(cuLaunch(fill));
+  SHOW(cuLaunchGrid(fill, 1, 1));
+  SHOW(cuLaunchGrid(fill, 0, 1));
+  SHOW(cuLaunchGridAsync(fill, 1, 1, stream));
+  SHOW(cuLaunchGridAsync(fill, 1, 1, wild<CUstream>()));
+  SHOW(cuParamSetf(fill, 8, 1.0f));
+  SHOW(cuLaunchGridAsync(fill, 1, 1, stream));
+  SHOW(cuStreamSynchronize(stream));
+  SHOW_VALUE(cuMemcpyDtoH_v2(seen, out, sizeof seen), "%08x %08x", seen[0], seen[99]);
+  unsigned value = 5, count = 100;
+  void* parameters[] = {&out, &value, &count};
+  CUDA_LAUNCH_PARAMS launch{fill, 1, 1, 1, 128, 1, 1, 0, stream, parameters};
+  SHOW(cuLaunchCooperativeKernelMultiDevice(&launch, 1, 0));
+  SHOW(cuLaunchCooperativeKernelMultiDevice(&launch, 0, 0));
+  SHOW(cuLaunchCooperativeKernelMultiDevice(&launch, 7, 0));
+  SHOW(cuLaunchCooperativeKernelMultiDevice(nullptr, 1, 0));
+  SHOW(cuLaunchCooperativeKernelMultiDevice(&launch, 1, 77));
+  launch.hStream = nullptr;
+  SHOW(cuLaunchCooperativeKernelMultiDevice(&launch, 1, 0));
+  SHOW(cuCtxSynchronize());
+  SHOW_VALUE(cuMemcpyDtoH_v2(seen, out, sizeof seen), "%u %u", seen[0], seen[99]);
+  int clusters = -1;
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+  config.blockDimX = 128;
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  attribute.value.clusterDim = {1, 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  SHOW_VALUE(cuOccupancyMaxActiveClusters(&clusters, fill, &config), "%d", clusters);
+  SHOW_VALUE(cuOccupancyMaxPotentialClusterSize(&clusters, fill, &config), "%d", clusters);
+  SHOW(cuOccupancyMaxActiveClusters(nullptr, fill, &config));
+  SHOW(cuOccupancyMaxActiveClusters(&clusters, nullptr, &config));
+  SHOW(cuOccupancyMaxActiveClusters(&clusters, fill, nullptr));
+  SHOW(cuOccupancyMaxPotentialClusterSize(&clusters, wild<CUfunction>(), &config));
+  SHOW(cuOccupancyMaxPotentialClusterSize(&clusters, fill, nullptr));
+  config.blockDimX = 5000;
+  SHOW(cuOccupancyMaxActiveClusters(&clusters, fill, &config));
+  cuMemFree_v2(out);
+  cuModuleUnload(module);
+}
+
+}  // namespace parity

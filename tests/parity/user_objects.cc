@@ -1,0 +1,82 @@
+// Objects of the program that graphs keep alive.
+#define __CUDA_API_VERSION_INTERNAL  // every version under its own name
+#include <cuda.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/parity/show.h"
+
+namespace parity {
+
+namespace {
+
+std::atomic<int> destroyed{0};
+void destroy(void*) { ++destroyed; }
+
+bool becomes(int count) {
+  for (int i = 0; i < 1000 && destroyed != count; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return destroyed == count;
+}
+
+}  // namespace
+
+void user_objects() {
+  CUuserObject object = nullptr, second = nullptr;
+  CUgraph graph = nullptr, clone = nullptr;
+  CUgraphExec exec = nullptr;
+  CUgraphNode node = nullptr;
+  CUstream stream = nullptr, releasing = nullptr;
+  CUdeviceptr word = 0;
+  SHOW(cuUserObjectCreate(&object, nullptr, destroy, 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  SHOW(cuUserObjectCreate(nullptr, nullptr, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  SHOW(cuUserObjectCreate(&second, nullptr, nullptr, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  SHOW(cuUserObjectCreate(&second, nullptr, destroy, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  SHOW(cuUserObjectCreate(&second, nullptr, destroy, 1, 0));
+  SHOW(cuUserObjectRetain(object, 1));
+  SHOW(cuUserObjectRetain(object, 0));
+  SHOW(cuUserObjectRetain(nullptr, 1));
+  SHOW(cuUserObjectRetain(wild<CUuserObject>(), 1));
+  SHOW(cuUserObjectRelease(object, 2));
+  SHOW(cuUserObjectRelease(object, 5));
+  std::printf("destroyed %d\n", destroyed.load());
+  SHOW(cuUserObjectRelease(object, 1));
+  SHOW(cuUserObjectRelease(object, 1));
+  std::printf("destroyed %d\n", destroyed.load());
+  cuGraphCreate(&graph, 0);
+  SHOW(cuUserObjectCreate(&object, nullptr, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  SHOW(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+  SHOW(cuGraphRetainUserObject(graph, object, 1, 0));
+  SHOW(cuGraphReleaseUserObject(graph, object, 1));
+  SHOW(cuGraphReleaseUserObject(graph, object, 5));
+  SHOW(cuGraphRetainUserObject(graph, object, 1, 77));
+  SHOW(cuGraphRetainUserObject(graph, nullptr, 1, 0));
+  SHOW(cuGraphRetainUserObject(nullptr, object, 1, 0));
+  SHOW(cuGraphReleaseUserObject(graph, wild<CUuserObject>(), 1));
+  SHOW(cuGraphClone(&clone, graph));
+  SHOW(cuGraphDestroy(graph));
+  std::printf("destroyed %d\n", destroyed.load());
+  // An executable graph holds it until its launches are through.
+  cuMemAlloc_v2(&word, 64);
+  cuMemsetD8_v2(word, 0, 64);
+  cuCtxSynchronize();
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  cuStreamCreate(&releasing, CU_STREAM_NON_BLOCKING);
+  CUDA_MEMSET_NODE_PARAMS fill{word + 8, 4, 7, 4, 1, 1};
+  CUcontext context = nullptr;
+  cuCtxGetCurrent(&context);
+  SHOW(cuGraphAddMemsetNode(&node, clone, nullptr, 0, &fill, context));
+  SHOW(cuGraphInstantiateWithFlags(&exec, clone, 0));
+  SHOW(cuGraphDestroy(clone));
+  SHOW(cuStreamWaitValue32_v2(stream, word, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  SHOW(cuGraphLaunch(exec, stream));
+  SHOW(cuGraphExecDestroy(exec));
+  std::printf("destroyed %d\n", destroyed.load());
+  SHOW(cuStreamWriteValue32_v2(releasing, word, 1, 0));
+  SHOW(cuStreamSynchronize(stream));
+  std::printf("destroyed in the end %d\n", becomes(2));
+  cuMemFree_v2(word);
+}
+
+}  // namespace parity
