@@ -24,8 +24,6 @@ inline bool names_array(CUmemorytype from, CUmemorytype to) { return from == CU_
 // cuMemcpy3D and the like where an end is an array; `stream` as the program gave it. Between an array and the program's memory
 // the data goes through device memory, a piece at a time, in the order of the stream.
 CUresult copy_array(const CUDA_MEMCPY3D& copy, CUstream stream, bool wait);
-// A box of one slice.
-CUDA_MEMCPY3D boxed(const CUDA_MEMCPY2D& copy);
 // As make_copy() of client/graph.h. CUDA_ERROR_NOT_SUPPORTED: it reaches the program's memory, or other servers.
 CUresult make_array_copy(const CUDA_MEMCPY3D& copy, Context& context, CopyWork* work);
 

@@ -10,6 +10,7 @@
 #include "client/host_memory.h"
 #include "client/mirrors.h"
 #include "client/transfer.h"
+#include "protocol/cuda/box.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -276,7 +277,7 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!copy) return CUDA_ERROR_INVALID_VALUE;
-    if (names_array(copy->srcMemoryType, copy->dstMemoryType)) return copy_array(boxed(*copy), stream, wait);
+    if (names_array(copy->srcMemoryType, copy->dstMemoryType)) return copy_array(cuda::boxed(*copy), stream, wait);
     Box box;
     box.width = copy->WidthInBytes;
     box.height = copy->Height;

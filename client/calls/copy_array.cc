@@ -124,28 +124,6 @@ CUresult through_device(const Place& place, const CUDA_MEMCPY3D& copy, bool up, 
 
 }  // namespace
 
-CUDA_MEMCPY3D boxed(const CUDA_MEMCPY2D& copy) {
-  CUDA_MEMCPY3D box{};
-  box.srcXInBytes = copy.srcXInBytes;
-  box.srcY = copy.srcY;
-  box.srcMemoryType = copy.srcMemoryType;
-  box.srcHost = copy.srcHost;
-  box.srcDevice = copy.srcDevice;
-  box.srcArray = copy.srcArray;
-  box.srcPitch = copy.srcPitch;
-  box.dstXInBytes = copy.dstXInBytes;
-  box.dstY = copy.dstY;
-  box.dstMemoryType = copy.dstMemoryType;
-  box.dstHost = copy.dstHost;
-  box.dstDevice = copy.dstDevice;
-  box.dstArray = copy.dstArray;
-  box.dstPitch = copy.dstPitch;
-  box.WidthInBytes = copy.WidthInBytes;
-  box.Height = copy.Height;
-  box.Depth = 1;
-  return box;
-}
-
 CUresult make_array_copy(const CUDA_MEMCPY3D& asked, Context& context, CopyWork* work) {
   CopyWork made{asked, {}};
   CUDA_MEMCPY3D checked = asked;
@@ -184,63 +162,4 @@ CUresult copy_array(const CUDA_MEMCPY3D& asked, CUstream stream, bool wait) {
   });
 }
 
-namespace {
-
-// What an end of a copy of one row is: its place is given in bytes.
-struct End {
-  CUmemorytype type;
-  const void* host;
-  CUdeviceptr device;
-  CUarray array;
-  size_t offset;
-};
-End in(CUarray array, size_t offset) { return {CU_MEMORYTYPE_ARRAY, nullptr, 0, array, offset}; }
-End at(CUdeviceptr address) { return {CU_MEMORYTYPE_DEVICE, nullptr, address, nullptr, 0}; }
-End at(const void* host) { return {CU_MEMORYTYPE_HOST, host, 0, nullptr, 0}; }
-
-CUresult row(const End& to, const End& from, size_t bytes, CUstream stream, bool wait) {
-  CUDA_MEMCPY3D copy{};
-  copy.srcXInBytes = from.offset;
-  copy.srcMemoryType = from.type;
-  copy.srcHost = from.host;
-  copy.srcDevice = from.device;
-  copy.srcArray = from.array;
-  copy.dstXInBytes = to.offset;
-  copy.dstMemoryType = to.type;
-  copy.dstHost = const_cast<void*>(to.host);
-  copy.dstDevice = to.device;
-  copy.dstArray = to.array;
-  copy.WidthInBytes = bytes;
-  copy.Height = copy.Depth = 1;
-  return copy_array(copy, stream, wait);
-}
-
-}  // namespace
 }  // namespace gpupool::client
-
-using namespace gpupool::client;
-
-// The function of old, today's, and its twin on the per-thread stream.
-#define COPY(name, old_parameters, parameters, to, from)                                                           \
-  CUDA_EXPORT CUresult name old_parameters { return row(to, from, bytes, nullptr, true); }                         \
-  CUDA_EXPORT CUresult name##_v2 parameters { return row(to, from, bytes, nullptr, true); }                        \
-  CUDA_EXPORT CUresult name##_v2_ptds parameters { return row(to, from, bytes, CU_STREAM_PER_THREAD, true); }
-#define ASYNC_COPY(name, old_parameters, parameters, to, from)                                                     \
-  CUDA_EXPORT CUresult name old_parameters { return row(to, from, bytes, stream, false); }                         \
-  CUDA_EXPORT CUresult name##_v2 parameters { return row(to, from, bytes, stream, false); }                        \
-  CUDA_EXPORT CUresult name##_v2_ptsz parameters { return row(to, from, bytes, or_per_thread(stream), false); }
-
-COPY(cuMemcpyHtoA, (CUarray array, unsigned int offset, const void* host, unsigned int bytes),
-     (CUarray array, size_t offset, const void* host, size_t bytes), in(array, offset), at(host))
-COPY(cuMemcpyAtoH, (void* host, CUarray array, unsigned int offset, unsigned int bytes),
-     (void* host, CUarray array, size_t offset, size_t bytes), at(host), in(array, offset))
-COPY(cuMemcpyDtoA, (CUarray array, unsigned int offset, CUdeviceptr_v1 device, unsigned int bytes),
-     (CUarray array, size_t offset, CUdeviceptr device, size_t bytes), in(array, offset), at(CUdeviceptr{device}))
-COPY(cuMemcpyAtoD, (CUdeviceptr_v1 device, CUarray array, unsigned int offset, unsigned int bytes),
-     (CUdeviceptr device, CUarray array, size_t offset, size_t bytes), at(CUdeviceptr{device}), in(array, offset))
-COPY(cuMemcpyAtoA, (CUarray target, unsigned int target_offset, CUarray source, unsigned int source_offset, unsigned int bytes),
-     (CUarray target, size_t target_offset, CUarray source, size_t source_offset, size_t bytes), in(target, target_offset), in(source, source_offset))
-ASYNC_COPY(cuMemcpyHtoAAsync, (CUarray array, unsigned int offset, const void* host, unsigned int bytes, CUstream stream),
-           (CUarray array, size_t offset, const void* host, size_t bytes, CUstream stream), in(array, offset), at(host))
-ASYNC_COPY(cuMemcpyAtoHAsync, (void* host, CUarray array, unsigned int offset, unsigned int bytes, CUstream stream),
-           (void* host, CUarray array, size_t offset, size_t bytes, CUstream stream), at(host), in(array, offset))

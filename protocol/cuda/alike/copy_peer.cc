@@ -1,4 +1,5 @@
 // Copies of boxes between contexts. An address says by itself whose memory it is, so it is an ordinary copy once the contexts exist.
+#include "protocol/cuda/box.h"
 #include "protocol/cuda/exports.h"
 
 namespace {
@@ -19,29 +20,7 @@ CUresult copy_peer(const CUDA_MEMCPY3D_PEER* copy, Run&& run) {
   if (const CUresult result = check(copy->srcMemoryType, copy->srcContext); result != CUDA_SUCCESS) return result;
   if (const CUresult result = check(copy->dstMemoryType, copy->dstContext); result != CUDA_SUCCESS) return result;
   CUDA_MEMCPY3D plain{};
-  plain.srcXInBytes = copy->srcXInBytes;
-  plain.srcY = copy->srcY;
-  plain.srcZ = copy->srcZ;
-  plain.srcLOD = copy->srcLOD;
-  plain.srcMemoryType = copy->srcMemoryType;
-  plain.srcHost = copy->srcHost;
-  plain.srcDevice = copy->srcDevice;
-  plain.srcArray = copy->srcArray;
-  plain.srcPitch = copy->srcPitch;
-  plain.srcHeight = copy->srcHeight;
-  plain.dstXInBytes = copy->dstXInBytes;
-  plain.dstY = copy->dstY;
-  plain.dstZ = copy->dstZ;
-  plain.dstLOD = copy->dstLOD;
-  plain.dstMemoryType = copy->dstMemoryType;
-  plain.dstHost = copy->dstHost;
-  plain.dstDevice = copy->dstDevice;
-  plain.dstArray = copy->dstArray;
-  plain.dstPitch = copy->dstPitch;
-  plain.dstHeight = copy->dstHeight;
-  plain.WidthInBytes = copy->WidthInBytes;
-  plain.Height = copy->Height;
-  plain.Depth = copy->Depth;
+  gpupool::cuda::set_box(plain, *copy);
   return run(plain);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "protocol/cuda/box.h"
 #include "protocol/cuda/exports.h"
 
 namespace {
@@ -26,50 +27,13 @@ CUresult hand_out(CUdeviceptr address, CUdeviceptr_v1* to) {
 
 CUDA_MEMCPY2D widen(const CUDA_MEMCPY2D_v1& copy) {
   CUDA_MEMCPY2D wide{};
-  wide.srcXInBytes = copy.srcXInBytes;
-  wide.srcY = copy.srcY;
-  wide.srcMemoryType = copy.srcMemoryType;
-  wide.srcHost = copy.srcHost;
-  wide.srcDevice = copy.srcDevice;
-  wide.srcArray = copy.srcArray;
-  wide.srcPitch = copy.srcPitch;
-  wide.dstXInBytes = copy.dstXInBytes;
-  wide.dstY = copy.dstY;
-  wide.dstMemoryType = copy.dstMemoryType;
-  wide.dstHost = copy.dstHost;
-  wide.dstDevice = copy.dstDevice;
-  wide.dstArray = copy.dstArray;
-  wide.dstPitch = copy.dstPitch;
-  wide.WidthInBytes = copy.WidthInBytes;
-  wide.Height = copy.Height;
+  gpupool::cuda::set_rectangle(wide, copy);
   return wide;
 }
 
 CUDA_MEMCPY3D widen(const CUDA_MEMCPY3D_v1& copy) {
   CUDA_MEMCPY3D wide{};
-  wide.srcXInBytes = copy.srcXInBytes;
-  wide.srcY = copy.srcY;
-  wide.srcZ = copy.srcZ;
-  wide.srcLOD = copy.srcLOD;
-  wide.srcMemoryType = copy.srcMemoryType;
-  wide.srcHost = copy.srcHost;
-  wide.srcDevice = copy.srcDevice;
-  wide.srcArray = copy.srcArray;
-  wide.srcPitch = copy.srcPitch;
-  wide.srcHeight = copy.srcHeight;
-  wide.dstXInBytes = copy.dstXInBytes;
-  wide.dstY = copy.dstY;
-  wide.dstZ = copy.dstZ;
-  wide.dstLOD = copy.dstLOD;
-  wide.dstMemoryType = copy.dstMemoryType;
-  wide.dstHost = copy.dstHost;
-  wide.dstDevice = copy.dstDevice;
-  wide.dstArray = copy.dstArray;
-  wide.dstPitch = copy.dstPitch;
-  wide.dstHeight = copy.dstHeight;
-  wide.WidthInBytes = copy.WidthInBytes;
-  wide.Height = copy.Height;
-  wide.Depth = copy.Depth;
+  gpupool::cuda::set_box(wide, copy);
   return wide;
 }
 

@@ -1,4 +1,5 @@
 // Copies of rows and boxes (2D, 3D), from and to memory and arrays.
+#include "protocol/cuda/box.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/copy.h"
 #include "server/softgpu/runtime/array.h"
@@ -132,29 +133,6 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
 
 namespace {
 
-// A box of one slice.
-CUDA_MEMCPY3D boxed(const CUDA_MEMCPY2D& copy) {
-  CUDA_MEMCPY3D box{};
-  box.srcXInBytes = copy.srcXInBytes;
-  box.srcY = copy.srcY;
-  box.srcMemoryType = copy.srcMemoryType;
-  box.srcHost = copy.srcHost;
-  box.srcDevice = copy.srcDevice;
-  box.srcArray = copy.srcArray;
-  box.srcPitch = copy.srcPitch;
-  box.dstXInBytes = copy.dstXInBytes;
-  box.dstY = copy.dstY;
-  box.dstMemoryType = copy.dstMemoryType;
-  box.dstHost = copy.dstHost;
-  box.dstDevice = copy.dstDevice;
-  box.dstArray = copy.dstArray;
-  box.dstPitch = copy.dstPitch;
-  box.WidthInBytes = copy.WidthInBytes;
-  box.Height = copy.Height;
-  box.Depth = 1;
-  return box;
-}
-
 CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
   Transfer transfer;
   Side destination, source;
@@ -164,7 +142,7 @@ CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
 
 CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
   if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUDA_MEMCPY3D box = boxed(*copy);
+  const CUDA_MEMCPY3D box = gpupool::cuda::boxed(*copy);
   return copy_3d(&box, stream, wait);
 }
 
