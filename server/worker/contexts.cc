@@ -1,5 +1,6 @@
 #include "server/worker/contexts.h"
 
+#include <algorithm>
 #include <atomic>
 
 namespace gpupool::worker {
@@ -160,6 +161,40 @@ void Contexts::wait_for_barriers(StreamState& stream) {
     }
   }
   stream.ordered = barriers_;
+}
+
+bool Contexts::is_done(StreamState& stream) const {
+  const uint64_t done = stream.progress->done();
+  if (stream.last_use > done) return false;
+  if (&stream != &stream.context->legacy) return true;
+  for (const auto& [object, other] : stream.context->streams) {
+    if (other->last_use > std::max(done, other->progress->done())) return false;
+  }
+  return true;
+}
+
+void Contexts::event_created(CUevent event) {
+  if (current_) current_->owner().recorded[event] = nullptr;
+}
+
+void Contexts::event_recorded(CUevent event, CUstream stream) {
+  StreamState* const state = find_stream(stream);
+  if (!state) return;
+  auto& recorded = state->context->owner().recorded;
+  if (const auto found = recorded.find(event); found != recorded.end()) {
+    found->second = std::make_shared<const Recorded>(Recorded{state->progress, uses_});
+  }
+}
+
+void Contexts::event_untold(CUevent event) {
+  for (const auto& [handle, context] : contexts_) context->recorded.erase(event);
+}
+
+std::shared_ptr<const Recorded> Contexts::recorded(CUevent event) const {
+  for (const auto& [handle, context] : contexts_) {
+    if (const auto found = context->recorded.find(event); found != context->recorded.end()) return found->second;
+  }
+  return nullptr;
 }
 
 CUresult Contexts::enter(ContextState* context) {

@@ -7,9 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "server/worker/device_api.h"
+#include "server/worker/progress.h"
 #include "server/worker/signals.h"
 
 namespace gpupool::worker {
@@ -62,6 +64,9 @@ struct StreamState {
   StagingChunk* slab = nullptr;       // where small copies to the device are staged next
   size_t slab_used = 0;
   uint64_t ordered = 0;               // the last barrier that it is behind
+  uint64_t last_use = 0;              // counts the uses of all streams
+  uint64_t use_before = 0;
+  std::shared_ptr<Progress> progress = std::make_shared<Progress>();
 };
 
 struct ContextState {
@@ -91,6 +96,8 @@ struct ContextState {
     uint64_t charged = 0;             // what it was raised by
   };
   std::unordered_map<int, Limit> limits;  // those that the client has set, by CUlimit
+  // Events that only the client's cuEventRecord records; null: not recorded yet.
+  std::unordered_map<CUevent, std::shared_ptr<const Recorded>> recorded;
 
   // What the objects made in it belong to, but for streams.
   ContextState& owner() { return root ? *root : *this; }
@@ -123,10 +130,23 @@ class Contexts {
   }
   void note_use_unordered(StreamState& stream) {
     stream.dirty = true;
+    stream.use_before = std::exchange(stream.last_use, ++uses_);
     if (stream.used) return;
     stream.used = true;
     stream.context->used.push_back(&stream);
   }
+  // The last use was a question, which gives the stream nothing to do.
+  void take_back_use(StreamState& stream) { stream.last_use = stream.use_before; }
+  uint64_t uses() const { return uses_; }
+  // What the client gave the stream is known to be done, and what the legacy stream has to wait for.
+  bool is_done(StreamState& stream) const;
+  // An event of the current context's, from cuEventCreate on. `recorded` comes before the device hears of it.
+  void event_created(CUevent event);
+  void event_recorded(CUevent event, CUstream stream);
+  // It is destroyed, or something else may record it: what it says is about nobody knows what.
+  void event_untold(CUevent event);
+  // What the event says once it has passed; null: nothing.
+  std::shared_ptr<const Recorded> recorded(CUevent event) const;
   auto& all() { return contexts_; }
 
  private:
@@ -136,6 +156,7 @@ class Contexts {
   std::unordered_map<uint64_t, std::unique_ptr<ContextState>> contexts_;
   ContextState* current_ = nullptr;
   uint64_t barriers_ = 0;  // so many were set
+  uint64_t uses_ = 0;
 };
 
 constexpr size_t kMaxContexts = 256;        // of one client

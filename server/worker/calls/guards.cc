@@ -256,18 +256,43 @@ CUresult destroy_stream(CUstream stream) {
 }
 
 CUresult query_stream(CUstream stream) {
-  const CUresult result = REAL(cuStreamQuery)(stream);
+  CUresult result = REAL(cuStreamQuery)(stream);
+  if (StreamState* const state = t_executor->contexts.find_stream(stream)) {
+    t_executor->contexts.take_back_use(*state);
+    if (result == CUDA_SUCCESS) state->progress->raise(t_executor->contexts.uses());
+    if (result == CUDA_ERROR_NOT_READY && t_executor->contexts.is_done(*state)) result = CUDA_SUCCESS;
+  }
   if (result == CUDA_SUCCESS) t_executor->publish();
   return result;
+}
+
+CUresult create_event(CUevent* event, unsigned flags) {
+  const CUresult result = REAL(cuEventCreate)(event, flags);
+  if (result != CUDA_SUCCESS) return result;
+  t_executor->contexts.event_untold(*event);
+  // Others may record one that processes share.
+  if ((flags & CU_EVENT_INTERPROCESS) == 0) t_executor->contexts.event_created(*event);
+  return result;
+}
+CUresult record_event(CUevent event, CUstream stream) {
+  t_executor->contexts.event_recorded(event, stream);
+  return REAL(cuEventRecord)(event, stream);
+}
+CUresult record_event_with_flags(CUevent event, CUstream stream, unsigned flags) {
+  t_executor->contexts.event_recorded(event, stream);
+  return REAL(cuEventRecordWithFlags)(event, stream, flags);
 }
 
 CUresult query_event(CUevent event) {
   const CUresult result = REAL(cuEventQuery)(event);
-  if (result == CUDA_SUCCESS) t_executor->publish();
+  if (result != CUDA_SUCCESS) return result;
+  if (const auto recorded = t_executor->contexts.recorded(event)) recorded->passed();
+  t_executor->publish();
   return result;
 }
 
 CUresult destroy_event(CUevent event) {
+  t_executor->contexts.event_untold(event);
   return t_executor->events.postpone_destruction(event) ? CUDA_SUCCESS : REAL(cuEventDestroy_v2)(event);
 }
 
@@ -306,6 +331,9 @@ const Wrapper kWrappers[] = {
     WRAP(cuStreamCreateWithPriority, create_stream_with_priority),
     WRAP(cuStreamDestroy_v2, destroy_stream),
     WRAP(cuStreamQuery, query_stream),
+    WRAP(cuEventCreate, create_event),
+    WRAP(cuEventRecord, record_event),
+    WRAP(cuEventRecordWithFlags, record_event_with_flags),
     WRAP(cuEventQuery, query_event),
     WRAP(cuEventDestroy_v2, destroy_event),
     WRAP(cuArray3DCreate_v2, create_array),

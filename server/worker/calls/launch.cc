@@ -55,6 +55,7 @@ CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
       std::memcpy(&handle, &attribute.value, sizeof handle);
       const auto event = session.table.resolve(cuda::Kind::event, handle);
       if (!event) return CUDA_ERROR_INVALID_HANDLE;
+      session.contexts.event_untold(static_cast<CUevent>(*event));
       std::memcpy(&attribute.value, &*event, sizeof(void*));
       return CUDA_SUCCESS;
     }

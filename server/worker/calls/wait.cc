@@ -14,7 +14,12 @@ constexpr std::chrono::microseconds kLook{25};
 
 struct Marks {  // events on the streams that are waited for
   std::shared_ptr<EventPool> pool;
+  uint64_t use = 0;  // the last one before them
   std::vector<CUevent> events;
+  std::vector<std::shared_ptr<Progress>> streams;
+  void done() const {
+    for (const auto& stream : streams) stream->raise(use);
+  }
 };
 
 // True when the mark has been passed or its context has failed; the error is kept.
@@ -46,11 +51,12 @@ Outcome completed(Executor& session, CUresult result) {
 
 // `streams`: of one context, which is current.
 Outcome wait_for(Executor& session, Command& command, ContextState& context, std::span<StreamState* const> streams) {
-  Marks marks{context.events, {}};
+  Marks marks{context.events, session.contexts.uses(), {}, {}};
   CUresult result = CUDA_SUCCESS;
   for (StreamState* const stream : streams) {
     const CUresult state = session.api.cuStreamQuery(stream->stream);
     if (state == CUDA_SUCCESS) {
+      stream->progress->raise(marks.use);
       stream->dirty = false;
       stream->slab_used = 0;  // its small copies are done
       session.fetch_output(*stream);
@@ -61,6 +67,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
       const CUevent event = marks.pool->take();
       result = event ? session.api.cuEventRecord(event, stream->stream) : marks.pool->why_none();
       if (event) marks.events.push_back(event);
+      marks.streams.push_back(stream->progress);
     }
     if (result != CUDA_SUCCESS) break;
   }
@@ -71,6 +78,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
   if (marks.events.empty()) return completed(session, CUDA_SUCCESS);
   if (look(session, marks, result)) {
     if (result == CUDA_SUCCESS) {
+      marks.done();
       for (StreamState* const stream : streams) {
         if (stream->dirty && session.api.cuStreamQuery(stream->stream) == CUDA_SUCCESS) session.fetch_output(*stream);
       }
@@ -86,12 +94,14 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
   const CUresult deferred = session.take_deferred();
   const bool parked = session.waits.submit(object, [&session, marks, sequence, object, deferred] {
     make_current(session.api, object);
-    CUresult result = deferred;
+    CUresult result = CUDA_SUCCESS;
     for (const CUevent event : marks.events) {
       const CUresult state = session.api.cuEventSynchronize(event);
       if (result == CUDA_SUCCESS) result = state;
       marks.pool->give(event);
     }
+    if (result == CUDA_SUCCESS) marks.done();
+    if (deferred != CUDA_SUCCESS) result = deferred;
     session.answer(sequence, result);
     make_current(session.api, nullptr);
   });
@@ -136,6 +146,7 @@ Outcome synchronize_event(Executor& session, Command& command) {
   const auto object = session.table.resolve(cuda::Kind::event, body->event);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
   const auto event = static_cast<CUevent>(*object);
+  const auto recorded = session.contexts.recorded(event);
   const auto stop = std::chrono::steady_clock::now() + kLook;
   CUresult result = CUDA_SUCCESS;
   bool done = false;
@@ -143,6 +154,7 @@ Outcome synchronize_event(Executor& session, Command& command) {
     done = passed(session.api, event, result);
   } while (!done && !session.inbox.has_input() && std::chrono::steady_clock::now() < stop);
   if (done) {
+    if (result == CUDA_SUCCESS && recorded) recorded->passed();
     // Returns at once; it is what makes the driver print.
     if (result == CUDA_SUCCESS && session.output_possible) result = session.api.cuEventSynchronize(event);
     return completed(session, result);
@@ -152,9 +164,13 @@ Outcome synchronize_event(Executor& session, Command& command) {
   const CUcontext current = context->object;
   const CUresult deferred = session.take_deferred();
   session.events.hold(event);
-  const bool parked = session.waits.submit(current, [&session, event, sequence, current, deferred] {
+  // Not there any more once the event is recorded anew, and what has passed may be that.
+  const bool parked = session.waits.submit(current, [&session, event, sequence, current, deferred, weak = std::weak_ptr(recorded)] {
     make_current(session.api, current);
-    CUresult result = session.api.cuEventSynchronize(event);
+    const CUresult result = session.api.cuEventSynchronize(event);
+    if (result == CUDA_SUCCESS) {
+      if (const auto still = weak.lock()) still->passed();
+    }
     session.events.release(event);
     session.answer(sequence, deferred != CUDA_SUCCESS ? deferred : result);
     make_current(session.api, nullptr);

@@ -298,7 +298,10 @@ FakeStream* FakeDriver::stream_locked(CUstream stream) {
 
 void FakeDriver::pump_locked() {
   const auto run = [](FakeStream& stream) {
-    while (!stream.held && !stream.work.empty() && stream.work.front()()) stream.work.pop_front();
+    while ((!stream.held || stream.steps != 0) && !stream.work.empty() && stream.work.front()()) {
+      stream.work.pop_front();
+      stream.steps -= stream.steps != 0;
+    }
   };
   for (auto& stream : streams) {
     if (stream) run(*stream);
@@ -318,6 +321,12 @@ void FakeDriver::hold(int index) {
 void FakeDriver::let_go(int index) {
   const Lock lock(mutex);
   (index < 0 ? *contexts.begin()->second : *streams.at(static_cast<size_t>(index))).held = false;
+  pump_locked();
+}
+
+void FakeDriver::step(int index, int count) {
+  const Lock lock(mutex);
+  (index < 0 ? *contexts.begin()->second : *streams.at(static_cast<size_t>(index))).steps += count;
   pump_locked();
 }
 

@@ -22,6 +22,7 @@ namespace gpupool::worker::test {
 struct FakeStream {
   std::deque<std::function<bool()>> work;  // false: not yet, try again later
   bool held = false;
+  int steps = 0;  // that it may take nevertheless
 };
 
 struct FakeEvent {
@@ -49,6 +50,7 @@ class FakeDriver {
   // The stream made as number `index` (from 0), or the default stream of the current context (-1).
   void hold(int index);
   void let_go(int index);
+  void step(int index, int count);  // of a held one, so many more
   // Until `count` calls of cuEventSynchronize are blocked.
   void await_blocked(int count);
 

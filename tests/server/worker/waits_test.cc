@@ -142,3 +142,113 @@ TEST_CASE("many threads of a client wait at once") {
     CHECK(client.receive().header.sequence == waits[static_cast<size_t>(i)]);
   }
 }
+
+namespace {
+
+void fill(TestClient& client, uint64_t stream) {
+  client.call("cuMemsetD8Async", bytes_of(client.address(0), uint8_t{1}, uint64_t{16}, stream));
+}
+// Puts an event of the worker's behind the work of every stream that had some.
+void free_something(TestClient& client) {
+  client.map(FakeDriver::kGranularity, FakeDriver::kGranularity);
+  client.send(Command::free_memory, bytes_of(wire::FreeMemory{client.address(FakeDriver::kGranularity), FakeDriver::kGranularity, wire::kAllStreams}));
+}
+CUresult query(TestClient& client, uint64_t stream) { return client.ask("cuStreamQuery", bytes_of(stream)); }
+
+// Stream 0 is held with the client's work in it.
+void begin_work(TestClient& client) {
+  client.retain();
+  client.create_stream(0);
+  client.map(0, FakeDriver::kGranularity);
+  client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
+  client.fake.hold(0);
+  fill(client, stream_handle(0));
+}
+
+}  // namespace
+
+TEST_CASE("what has been waited for is done, whatever the worker has put behind it") {
+  TestClient client;
+  begin_work(client);
+  uint64_t wait = 0;
+  int steps = 2;  // the work, and the event of the wait
+  SECTION("a stream") { wait = client.send(Command::synchronize_stream, bytes_of(stream_handle(0)), true); }
+  SECTION("a context") { wait = client.send(Command::synchronize_context, {}, true); }
+  SECTION("an event") {
+    client.record(0, stream_handle(0));
+    wait = client.send(Command::synchronize_event, bytes_of(event_handle(0)), true);
+  }
+  client.fake.await_blocked(1);
+  free_something(client);
+  CHECK(query(client, stream_handle(0)) == CUDA_ERROR_NOT_READY);
+  client.fake.step(0, steps);
+  CHECK(client.result(wait) == CUDA_SUCCESS);
+  CHECK(client.fake.locked([&] { return client.fake.streams[0]->work.size(); }) != 0);
+  CHECK(query(client, stream_handle(0)) == CUDA_SUCCESS);
+  CHECK(query(client, stream_handle(0)) == CUDA_SUCCESS);
+  fill(client, stream_handle(0));
+  CHECK(query(client, stream_handle(0)) == CUDA_ERROR_NOT_READY);
+  client.fake.let_go(0);
+  CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a stream that was seen done stays so") {
+  TestClient client;
+  begin_work(client);
+  client.fake.step(0, 1);
+  CHECK(query(client, stream_handle(0)) == CUDA_SUCCESS);
+  free_something(client);
+  CHECK(query(client, stream_handle(0)) == CUDA_SUCCESS);
+  client.record(0, stream_handle(0));
+  CHECK(query(client, stream_handle(0)) == CUDA_ERROR_NOT_READY);
+  client.fake.step(0, 2);
+  CHECK(client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_SUCCESS);
+  CHECK(query(client, stream_handle(0)) == CUDA_SUCCESS);
+  client.fake.let_go(0);
+}
+
+TEST_CASE("the legacy stream is done when what it had to wait for is") {
+  TestClient client;
+  begin_work(client);
+  client.fake.hold(-1);
+  fill(client, 0);
+  const uint64_t wait = client.send(Command::synchronize_context, {}, true);
+  client.fake.await_blocked(1);
+  free_something(client);
+  client.fake.step(0, 2);
+  client.fake.step(-1, 2);
+  CHECK(client.result(wait) == CUDA_SUCCESS);
+  CHECK(query(client, 0) == CUDA_SUCCESS);
+  fill(client, stream_handle(0));
+  CHECK(query(client, 0) == CUDA_ERROR_NOT_READY);
+  client.fake.let_go(-1);
+  client.fake.let_go(0);
+}
+
+TEST_CASE("an event recorded anew says nothing of the stream that it was recorded on") {
+  TestClient client;
+  begin_work(client);
+  client.create_stream(1);
+  client.record(0, stream_handle(0));
+  SECTION("and waited for then") {
+    client.record(0, stream_handle(1));
+    CHECK(client.ask(Command::synchronize_event, bytes_of(event_handle(0))) == CUDA_SUCCESS);
+  }
+  SECTION("during a wait for it") {
+    const uint64_t wait = client.send(Command::synchronize_event, bytes_of(event_handle(0)), true);
+    client.fake.await_blocked(1);
+    client.record(0, stream_handle(1));
+    CHECK(client.result(wait) == CUDA_SUCCESS);
+  }
+  SECTION("by a graph") {
+    const uint64_t graph = cuda::make_handle(cuda::Kind::graph, 1, 400), executable = cuda::make_handle(cuda::Kind::graph_exec, 1, 401);
+    client.send(Command::graph_nodes, bytes_of(wire::GraphNodes{graph, 1, 0}, wire::GraphNode{wire::GraphNodeKind::event_record, 0, sizeof(wire::GraphEvent), 0, kContext},
+                                               wire::GraphEvent{event_handle(0)}));
+    CHECK(client.ask(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{graph, executable, 0})) == CUDA_SUCCESS);
+    client.fake.step(0, 2);
+    CHECK(client.ask(Command::synchronize_event, bytes_of(event_handle(0))) == CUDA_SUCCESS);
+    fill(client, stream_handle(0));
+  }
+  CHECK(query(client, stream_handle(0)) == CUDA_ERROR_NOT_READY);
+  client.fake.let_go(0);
+}
