@@ -1,4 +1,4 @@
-# Catch2, version 3 (Ubuntu 24.04, Debian 13) or 2 (Debian 12, Ubuntu 22.04); tests include "tests/support/catch.h".
+# Catch2, version 3 (Ubuntu 24.04, Debian 13) or 2 (Debian 12); tests include "tests/support/catch.h".
 find_package(Catch2 3 QUIET)
 if(Catch2_FOUND)
   add_library(test_main ALIAS Catch2::Catch2WithMain)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Usage: scripts/install-dependencies.sh [--no-cuda] [--bundle]
-# Installs what gpupool's build needs and this machine lacks: Debian 12 or newer, Ubuntu 22.04 or newer.
+# Installs what gpupool's build needs and this machine lacks: Debian 12 or newer, Ubuntu 24.04 or newer.
 # Everything comes from the distribution; does nothing, quickly, when nothing is missing. Uses sudo when not root.
 # CUDA is left alone where nvcc is on PATH, in CUDA_HOME or in /usr/local/cuda; otherwise the distribution's own
 # nvidia-cuda-toolkit is installed (several GB; no GPU or driver is needed). --no-cuda skips that. --bundle adds what
