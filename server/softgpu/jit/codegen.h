@@ -219,7 +219,12 @@ class FunctionCodegen {
   void bit_count(Decoded& i);  // popc, clz, brev
   void bfind(Decoded& i);
   void fns(Decoded& i);
+  // A part of a register, or a negative one, that a video instruction reads.
+  llvm::Value* video_operand(Decoded& i, size_t index, Type type, llvm::Type* wide);
+  llvm::Value* clamp(llvm::Value* value, uint32_t bits, bool is_signed);
+  void finish_video(Decoded& i, llvm::Value* value, Type to, bool saturate, std::string_view second);
   void video(Decoded& i);
+  void video_lanes(Decoded& i);
   llvm::Value* shift_left(llvm::Value* value, llvm::Value* amount);
   llvm::Value* shift_right(llvm::Value* value, llvm::Value* amount, bool arithmetic);
 
@@ -227,6 +232,7 @@ class FunctionCodegen {
   struct FloatMode {
     Rounding rounding = Rounding::none;
     bool flush = false, saturate = false, relu = false;
+    bool zero_outside = false;  // .oob
   };
   FloatMode take_float_mode(Decoded& i);
   llvm::Value* directed(uint32_t operation, Rounding rounding, llvm::Value* a, llvm::Value* b = nullptr,
@@ -261,6 +267,7 @@ class FunctionCodegen {
   llvm::Value* integer_to_float(llvm::Value* value, Type to, Type from, Rounding rounding);
 
   bool cvt_narrow(Decoded& i);  // codegen_narrow.cc; false: other formats
+  void cvt_at_random(Decoded& i);
   void cvt_tf32(Decoded& i, FloatMode mode);
   llvm::Value* saturate_half(llvm::Value* half, Type type);
 

@@ -101,6 +101,7 @@ void FunctionCodegen::float_binary(Decoded& i, Type type, FloatMode mode) {
 
 void FunctionCodegen::fma(Decoded& i) {
   FloatMode mode = take_float_mode(i);
+  mode.zero_outside = i.take("oob");
   float_fma(i, i.take("f32x2") ? Type::b64 : i.type(), mode);
 }
 
@@ -109,6 +110,7 @@ void FunctionCodegen::float_fma(Decoded& i, Type type, FloatMode mode) {
   if (factors && *factors != Type::f16 && *factors != Type::bf16) i.fail("types that do not fit");
   i.done(4);
   if (ptx::is_half(type)) return half_fma(i, type, mode);
+  if (mode.zero_outside) i.fail(".oob is for f16");
   auto compute = [&](llvm::Value* a, llvm::Value* b, llvm::Value* c) {
     return is_directed(mode.rounding) ? directed(kFma, mode.rounding, a, b, c)
                                       : intrinsic(llvm::Intrinsic::fma, {a, b, c});
@@ -142,7 +144,7 @@ void FunctionCodegen::float_div(Decoded& i, Type type, FloatMode mode, bool) {
 }
 
 void FunctionCodegen::float_unary(Decoded& i) {
-  i.take("approx");
+  const bool approximate = i.take("approx");
   FloatMode mode = take_float_mode(i);
   Type type = i.type();
   i.done(2);
@@ -173,8 +175,16 @@ void FunctionCodegen::float_unary(Decoded& i) {
     return write(i.operand(0), result, type);
   }
   if (!ptx::is_float(type)) i.fail("expected a floating-point type");
-  llvm::Value* result = evaluate(read_float(i, 1, type, mode.flush));
-  write(i.operand(0), finish_float(result, type, mode), type);
+  // Of f64 they work on the upper words alone.
+  const bool upper = approximate && mode.flush && type == Type::f64;
+  auto cut = [&](llvm::Value* value) {
+    llvm::Value* bits = b_.CreateAnd(b_.CreateBitCast(value, b_.getInt64Ty()), i64(0xFFFFFFFFull << 32));
+    llvm::Value* tiny = b_.CreateIsNull(b_.CreateAnd(bits, i64(0x7FFull << 52)));
+    return b_.CreateBitCast(b_.CreateSelect(tiny, b_.CreateAnd(bits, i64(1ull << 63)), bits), value->getType());
+  };
+  llvm::Value* operand = read_float(i, 1, type, mode.flush);
+  llvm::Value* result = evaluate(upper ? cut(operand) : operand);
+  write(i.operand(0), upper ? cut(result) : finish_float(result, type, mode), type);
 }
 
 // abs and neg, of integers too.

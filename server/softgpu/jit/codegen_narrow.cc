@@ -69,6 +69,46 @@ bool FunctionCodegen::cvt_narrow(Decoded& i) {
   return true;
 }
 
+// cvt.rs: two halves, or four smaller numbers, the first on top; the random bits come with the last operand.
+void FunctionCodegen::cvt_at_random(Decoded& i) {
+  struct Row {
+    std::string_view name;
+    NarrowFormat format;
+    uint32_t count, bits;
+  };
+  static constexpr Row kRows[] = {{"f16x2", NarrowFormat::f16, 2, 16},   {"bf16x2", NarrowFormat::bf16, 2, 16},
+                                  {"e4m3x4", NarrowFormat::e4m3, 4, 8}, {"e5m2x4", NarrowFormat::e5m2, 4, 8},
+                                  {"e2m3x4", NarrowFormat::e2m3, 4, 8}, {"e3m2x4", NarrowFormat::e3m2, 4, 8},
+                                  {"e2m1x4", NarrowFormat::e2m1, 4, 4}};
+  const bool relu = i.take("relu"), finite = i.take("satfinite");
+  const Row* row = nullptr;
+  for (const Row& one : kRows)
+    if (i.take(one.name)) row = &one;
+  if (!row || i.type() != Type::f32) i.fail("types that cannot be converted");
+  i.done(row->count == 2 ? 4 : 3);
+  std::span<const Operand> values(&i.operand(1), 2);
+  if (row->count == 4) values = i.elements(i.operand(1));
+  if (values.size() != row->count) i.fail("expected four numbers");
+  llvm::Value* random = read(i, i.operand_count() - 1, Type::b32);
+  llvm::Type* number = b_.getInt32Ty();
+  auto byte = [&](uint32_t n) { return b_.CreateAnd(b_.CreateLShr(random, 8 * n), i32(0xFF)); };
+  llvm::Value* result = i32(0);
+  for (uint32_t n = 0; n < row->count; ++n) {
+    const bool upper = n < row->count / 2;
+    llvm::Value* own = b_.CreateAnd(b_.CreateLShr(random, upper ? 16 : 0), i32(row->format == NarrowFormat::f16 ? 0x1FFF : 0xFFFF));
+    if (row->format == NarrowFormat::e2m1) own = b_.CreateOr(b_.CreateShl(byte(upper ? 3 : 2), 8), byte(upper ? 1 : 0));
+    llvm::Value* value = read(values[n], Type::f32);
+    if (relu) value = finish_float(value, Type::f32, FloatMode{.relu = true});
+    llvm::Value* bits = call_pure("softgpu_float_to_narrow_at_random", number,
+                                  {value, i32(static_cast<uint32_t>(row->format)), own, i32(row->format == NarrowFormat::f16 ? 13 : 16)});
+    if (finite && row->count == 2)
+      bits = b_.CreateZExt(saturate_half(b_.CreateTrunc(bits, b_.getInt16Ty()), row->format == NarrowFormat::f16 ? Type::f16 : Type::bf16), number);
+    result = b_.CreateOr(b_.CreateShl(result, row->bits), bits);
+  }
+  const Type to = row->bits == 4 ? Type::b16 : Type::b32;
+  write(i.operand(0), b_.CreateTrunc(result, m_.ir_type(to)), to);
+}
+
 void FunctionCodegen::cvt_tf32(Decoded& i, FloatMode mode) {
   const bool saturate = i.take("satfinite");
   i.take("tf32");

@@ -52,6 +52,8 @@ llvm::Value* FunctionCodegen::read(const Operand& operand, Type type) {
   llvm::Type* ir = m_.ir_type(type);
   switch (operand.kind) {
     case Operand::Kind::reg: {
+      if (!operand.part.empty() || operand.is_minus)
+        throw CodegenFailure{"parts of registers, vectors of registers and negative registers are for video instructions alone"};
       if (operand.negated && type != Type::pred) throw CodegenFailure{"only predicates can be negated"};
       llvm::Value* value = read_register(operand.index, type);
       return operand.negated ? b_.CreateNot(value) : value;
@@ -91,6 +93,7 @@ llvm::Value* FunctionCodegen::read_predicate(const Operand& operand) {
 void FunctionCodegen::write(const Operand& operand, llvm::Value* value, Type type) {
   if (operand.kind == Operand::Kind::sink) return;
   if (operand.kind != Operand::Kind::reg) throw CodegenFailure{"the destination is not a register"};
+  if (!operand.part.empty() || operand.is_minus) throw CodegenFailure{"a part of a register is no destination here"};
   Type declared = f_.registers[operand.index].type;
   if ((declared == Type::pred) != (type == Type::pred))
     throw CodegenFailure{type == Type::pred ? "the destination is not a predicate"

@@ -17,7 +17,9 @@ constexpr Shape kShapes[] = {{3, 7, 0x80, 0x7E, 0x7F},
                              {2, 15, 0x80, 0x7B, 0x7F},
                              {3, 1, 0x20, 0x1F, 0},
                              {2, 3, 0x20, 0x1F, 0},
-                             {1, 1, 0x8, 0x7, 0}};
+                             {1, 1, 0x8, 0x7, 0},
+                             {10, 15, 0x8000, 0x7BFF, 0x7FFF},
+                             {7, 127, 0x8000, 0x7F7F, 0x7FFF}};
 constexpr uint32_t kFloatMagnitude = 0x7FFFFFFF, kFloatInfinity = 0x7F800000, kFloatLargest = 0x7F7FFFFF;
 
 uint32_t to_power_of_two(float value, bool up) {
@@ -46,6 +48,25 @@ uint32_t softgpu_float_to_narrow(float value, NarrowFormat format, uint32_t up) 
   const auto field = static_cast<uint32_t>(step + shape.fraction_bits + shape.bias - 1);
   const uint32_t bits = (field << shape.fraction_bits) + units;
   return sign | (bits > shape.largest ? shape.largest : bits);
+}
+
+uint32_t softgpu_float_to_narrow_at_random(float value, NarrowFormat format, uint32_t random, uint32_t random_bits) {
+  const Shape& shape = kShapes[static_cast<size_t>(format)];
+  if (std::isnan(value)) return shape.nan ? shape.nan : shape.largest;
+  const uint32_t sign = std::signbit(value) ? shape.sign : 0;
+  const bool has_infinity = format == NarrowFormat::f16 || format == NarrowFormat::bf16;
+  const uint32_t beyond = sign | (has_infinity ? shape.largest + 1 : shape.largest);
+  const double magnitude = std::fabs(value);
+  if (magnitude == 0) return sign;
+  if (std::isinf(magnitude)) return beyond;
+  int exponent;
+  std::frexp(magnitude, &exponent);
+  const int step = std::max(exponent - 1, 1 - shape.bias) - shape.fraction_bits;
+  const double fraction = std::ldexp(static_cast<double>(random), -static_cast<int>(random_bits));
+  const auto units = static_cast<uint32_t>(std::ldexp(magnitude, -step) + fraction);
+  const auto field = static_cast<uint32_t>(step + shape.fraction_bits + shape.bias - 1);
+  const uint32_t bits = (field << shape.fraction_bits) + units;
+  return bits > shape.largest ? beyond : sign | bits;
 }
 
 float softgpu_narrow_to_float(uint32_t bits, NarrowFormat format) {

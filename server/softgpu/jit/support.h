@@ -8,6 +8,8 @@
 
 namespace gpupool::softgpu {
 
+constexpr uint16_t kOutsideHalf = 0x7EFF;  // the NaN that stands for an element beyond a tensor's edge
+
 // Operations of softgpu_directed_*.
 constexpr uint32_t kAdd = 0, kSubtract = 1, kMultiply = 2, kFma = 3, kDivide = 4, kSquareRoot = 5;
 

@@ -76,6 +76,8 @@ struct Operand {
   uint32_t count = 0;
   int64_t value = 0;
   std::string_view name;
+  std::string_view part;  // of a register, in video instructions: "b0", "h10", ...
+  bool is_minus = false;  // -%r1, likewise
 };
 
 struct Instruction {

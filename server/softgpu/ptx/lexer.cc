@@ -118,6 +118,12 @@ Token Lexer::number() {
   return token;
 }
 
+bool Lexer::at_name() {
+  skip_space();
+  if (at_ >= text_.size() || text_.substr(at_, 7) == "WARP_SZ") return false;
+  return is_letter(text_[at_]) || text_[at_] == '_' || text_[at_] == '$' || text_[at_] == '%';
+}
+
 Token Lexer::next() {
   skip_space();
   if (at_ >= text_.size()) return make(TokenKind::end, text_.size(), text_.size());

@@ -29,6 +29,7 @@ class Lexer {
  public:
   explicit Lexer(std::string_view text) : text_(text) {}
   Token next();
+  bool at_name();    // whether a name of a register comes next
   void skip_line();  // .loc and .file end with their line, not with a semicolon
 
  private:

@@ -32,6 +32,7 @@ Operand Parser::parse_address() {
   address.kind = Operand::Kind::address;
   if (token_.kind == TokenKind::identifier) {
     base = parse_name_operand(expect_identifier());
+    if (!base.part.empty()) fail("a part of a register is no address");
     address.value = base.value;
     base.value = 0;
     if (base.kind == Operand::Kind::reg && token_.is('+')) {
@@ -104,8 +105,10 @@ Operand Parser::parse_name_operand(std::string_view name) {
         break;
     }
     operand.name = name;
-    if (found.kind == Name::Kind::reg && token_.kind == TokenKind::dotted)
-      fail("vector registers are not supported");
+    if (found.kind == Name::Kind::reg && token_.kind == TokenKind::dotted) {
+      operand.part = token_.text;
+      advance();
+    }
   }
   if (operand.kind == Operand::Kind::symbol || operand.kind == Operand::Kind::variable) {
     if (token_.is('+')) {
@@ -149,6 +152,12 @@ Operand Parser::parse_operand() {
     pair.first = push(operand);
     push(second);
     return pair;
+  }
+  if (token_.is('-') && lexer_.at_name()) {
+    advance();
+    Operand operand = parse_name_operand(expect_identifier());
+    operand.is_minus = true;
+    return operand;
   }
   Constant constant = parse_constant();
   Operand operand;

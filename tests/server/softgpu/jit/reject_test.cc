@@ -75,7 +75,7 @@ TEST_CASE("unsupported instructions are named") {
                           "cvt.u32.pred %r0, %p0;",
                           "cvt.e4m3x2.f64 %h0, %e0, %e1;",
                           "cvt.rp.tf32.f32 %r0, %f0;",
-                          "cvt.rs.f16x2.f32 %r0, %f0, %f1, %r1;",
+                          "cvt.rs.f16x2.f64 %r0, %e0, %e1, %r1;", "add.u32 %r0, %r1.b0, %r2;", "add.s32 %r0, -%r1, %r2;", "vadd.u32.u32.u32 %r0, %r1.b4, %r2;",
                           "mma.sync.aligned.m16n8k99.row.col.f32.f16.f16.f32 {%f0}, {%r0}, {%r0}, {%f0};",
                           "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0}, {%r0}, {%r0}, {%f0};",
                           "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0}, {%r0}, {%r0}, {%f0}, %r0, 0;",
