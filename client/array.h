@@ -24,7 +24,8 @@ inline bool names_array(CUmemorytype from, CUmemorytype to) { return from == CU_
 // cuMemcpy3D and the like where an end is an array; `stream` as the program gave it. Between an array and the program's memory
 // the data goes through device memory, a piece at a time, in the order of the stream.
 CUresult copy_array(const CUDA_MEMCPY3D& copy, CUstream stream, bool wait);
-// As make_copy() of client/graph.h. CUDA_ERROR_NOT_SUPPORTED: it reaches the program's memory, or other servers.
+// As make_copy() and copy_now() of client/graph.h. CUDA_ERROR_NOT_SUPPORTED: it reaches other servers.
 CUresult make_array_copy(const CUDA_MEMCPY3D& copy, Context& context, CopyWork* work);
+uint64_t copy_array_now(Context& context, const CUDA_MEMCPY3D& copy);
 
 }  // namespace gpupool::client

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/array.h"
 #include "client/calls/host_function.h"
 
 namespace gpupool::client {
@@ -110,9 +111,10 @@ CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& sessio
       else if (result == CUDA_SUCCESS) result = write_copy(body, copy->box);
     } else {
       result = needs(GraphNodeKind::host);
-      call_back([box = copy->box, handle = node->context, enabled = described.enabled]() -> uint64_t {
+      call_back([box = copy->box, array_copy = copy->array_copy, handle = node->context, enabled = described.enabled]() -> uint64_t {
         Context* const context = find_context(handle);
-        return context && enabled->load() ? copy_now(*context, box) : 0;
+        if (!context || !enabled->load()) return 0;
+        return array_copy ? copy_array_now(*context, *array_copy) : copy_now(*context, box);
       });
     }
   } else if (const auto* const host = std::get_if<HostWork>(&node->work)) {

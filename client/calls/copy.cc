@@ -127,6 +127,8 @@ CUresult check_ends(Box& box, Session& own, bool& between_servers) {
       }
     }
     Session* const session = end->on_device ? session_of(end->address, &own) : nullptr;
+    // Pinned memory is the device's as well.
+    if (end->on_device && !session && span != UINT64_MAX && host_memory().is_pinned(host_pointer(end->address), span)) end->on_device = false;
     if (end->on_device ? !session || !is_mapped(*session, end->address, span) : end->address == 0 || span == UINT64_MAX) {
       return CUDA_ERROR_INVALID_VALUE;
     }

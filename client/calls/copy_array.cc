@@ -5,6 +5,8 @@
 #include "client/bridge.h"
 #include "client/calls/mapped.h"
 #include "client/capture.h"
+#include "client/host_memory.h"
+#include "client/mirrors.h"
 #include "protocol/cuda/array_bytes.h"
 #include "protocol/cuda/exports.h"
 
@@ -22,11 +24,13 @@ struct Side {
   CUmemorytype& type;
   CUdeviceptr& device;
   CUarray& array;
+  const void* host;
   size_t &x, &y, &z, &pitch, &height;
   bool on_host = false;
+  uint64_t span = 0;  // bytes from the address on that may be touched; of memory
 };
-Side source(CUDA_MEMCPY3D& c) { return {c.srcMemoryType, c.srcDevice, c.srcArray, c.srcXInBytes, c.srcY, c.srcZ, c.srcPitch, c.srcHeight}; }
-Side target(CUDA_MEMCPY3D& c) { return {c.dstMemoryType, c.dstDevice, c.dstArray, c.dstXInBytes, c.dstY, c.dstZ, c.dstPitch, c.dstHeight}; }
+Side source(CUDA_MEMCPY3D& c) { return {c.srcMemoryType, c.srcDevice, c.srcArray, c.srcHost, c.srcXInBytes, c.srcY, c.srcZ, c.srcPitch, c.srcHeight}; }
+Side target(CUDA_MEMCPY3D& c) { return {c.dstMemoryType, c.dstDevice, c.dstArray, c.dstHost, c.dstXInBytes, c.dstY, c.dstZ, c.dstPitch, c.dstHeight}; }
 
 CUresult check_array(const Side& side, const CUDA_MEMCPY3D& copy, const Session& session) {
   const auto* const array = handles().find_as<Array>(Kind::array, cuda::handle_bits(side.array));
@@ -47,26 +51,46 @@ CUresult check_memory(Side& side, const CUDA_MEMCPY3D& copy, Session& session) {
   if (side.pitch == 0) side.pitch = side.x + copy.WidthInBytes;
   if (side.height == 0) side.height = side.y + copy.Height;
   if (copy.Height > 1 && side.pitch < side.x + copy.WidthInBytes) return CUDA_ERROR_INVALID_VALUE;
-  side.on_host = side.type == CU_MEMORYTYPE_HOST;
-  if (side.on_host) return CUDA_SUCCESS;
-  if (side.type != CU_MEMORYTYPE_DEVICE && side.type != CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
-  Session* const owner = session_of(side.device, &session);
-  side.on_host = !owner && side.type == CU_MEMORYTYPE_UNIFIED;
-  if (side.on_host || copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return CUDA_SUCCESS;
-  if (!owner) return CUDA_ERROR_INVALID_VALUE;
-  if (owner != &session) return CUDA_ERROR_NOT_SUPPORTED;
-  uint64_t slice = 0, last = 0, span = 0;
-  if (__builtin_mul_overflow(side.pitch, side.height, &slice) || __builtin_mul_overflow(slice, side.z + copy.Depth - 1, &last) ||
-      __builtin_mul_overflow(side.pitch, side.y + copy.Height - 1, &span) || __builtin_add_overflow(span, last, &span) ||
-      __builtin_add_overflow(span, side.x + copy.WidthInBytes, &span) || !is_mapped(session, side.device, span)) {
+  const bool empty = copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0;
+  uint64_t slice = 0, last = 0;
+  if (!empty && (__builtin_mul_overflow(side.pitch, side.height, &slice) || __builtin_mul_overflow(slice, side.z + copy.Depth - 1, &last) ||
+                 __builtin_mul_overflow(side.pitch, side.y + copy.Height - 1, &side.span) || __builtin_add_overflow(side.span, last, &side.span) ||
+                 __builtin_add_overflow(side.span, side.x + copy.WidthInBytes, &side.span))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  side.on_host = side.type == CU_MEMORYTYPE_HOST;
+  const uint64_t address = side.on_host ? reinterpret_cast<uintptr_t>(side.host) : side.device;
+  if (!side.on_host && side.type != CU_MEMORYTYPE_DEVICE && side.type != CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
+  if (mirrors().any() && !empty) [[unlikely]] {
+    // What the host and kernels both use is the device's here, whichever the program says.
+    const auto both = mirrors().find(address);
+    if (both && side.span <= both->bytes - (address - both->address)) {
+      if (both->session != &session) return CUDA_ERROR_NOT_SUPPORTED;
+      side.type = CU_MEMORYTYPE_DEVICE;
+      side.device = address;
+      side.on_host = false;
+      return CUDA_SUCCESS;
+    }
+    if (side.on_host && mirrors().touches(address, side.span)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (side.on_host) return address != 0 || empty ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  Session* const owner = session_of(side.device, &session);
+  if (!owner && host_memory().is_pinned(reinterpret_cast<const void*>(side.device), side.span)) side.type = CU_MEMORYTYPE_UNIFIED;
+  side.on_host = !owner && side.type == CU_MEMORYTYPE_UNIFIED;
+  if (side.on_host || empty) return CUDA_SUCCESS;
+  if (!owner) return CUDA_ERROR_INVALID_VALUE;
+  if (owner != &session) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!is_mapped(session, side.device, side.span)) return CUDA_ERROR_INVALID_VALUE;
   side.type = CU_MEMORYTYPE_DEVICE;
   return CUDA_SUCCESS;
 }
 
+struct Checked {
+  bool from_host = false, to_host = false;
+  uint64_t from_span = 0, to_span = 0;
+};
 // Fills in what was left out.
-CUresult check(CUDA_MEMCPY3D& copy, Session& session, bool* from_host, bool* to_host) {
+CUresult check(CUDA_MEMCPY3D& copy, Session& session, Checked* checked) {
   if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   copy.reserved0 = copy.reserved1 = nullptr;
   Side from = source(copy), to = target(copy);
@@ -74,12 +98,28 @@ CUresult check(CUDA_MEMCPY3D& copy, Session& session, bool* from_host, bool* to_
     const bool array = side->type == CU_MEMORYTYPE_ARRAY;
     if (const CUresult result = array ? check_array(*side, copy, session) : check_memory(*side, copy, session); result != CUDA_SUCCESS) return result;
   }
-  *from_host = from.on_host;
-  *to_host = to.on_host;
+  *checked = {from.on_host, to.on_host, from.span, to.span};
   return CUDA_SUCCESS;
 }
 
+// What the program has of memory that the device has too.
+CUresult before_copy(const Place& place, const CUDA_MEMCPY3D& copy, const Checked& checked, CUstream stream) {
+  CUresult result = CUDA_SUCCESS;
+  if (copy.srcMemoryType == CU_MEMORYTYPE_DEVICE) result = mirrors().before_use(*place.context, stream, copy.srcDevice, checked.from_span, false);
+  if (result == CUDA_SUCCESS && copy.dstMemoryType == CU_MEMORYTYPE_DEVICE) {
+    result = mirrors().before_use(*place.context, stream, copy.dstDevice, checked.to_span, true);
+  }
+  return result;
+}
+
 bool is_empty(const CUDA_MEMCPY3D& copy) { return copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0; }
+
+struct Current {
+  explicit Current(const Context& context) { thread_state().contexts.push_back(context.handle); }
+  ~Current() { thread_state().contexts.pop_back(); }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+};
 
 CUresult allocate(CUdeviceptr* memory, uint64_t* most, uint64_t row, CUstream stream) {
   CUresult result = cuMemAllocAsync(memory, *most, stream);
@@ -90,8 +130,9 @@ CUresult allocate(CUdeviceptr* memory, uint64_t* most, uint64_t row, CUstream st
   return result;
 }
 
-// `up`: from the program's memory to the array.
-CUresult through_device(const Place& place, const CUDA_MEMCPY3D& copy, bool up, CUstream stream) {
+// `up`: from the program's memory to the array. `of_host`: does the half between the program's memory and the device's.
+template <class OfHost>
+CUresult through_device(const Place& place, const CUDA_MEMCPY3D& copy, bool up, CUstream stream, const OfHost& of_host) {
   const uint64_t row = copy.WidthInBytes;
   uint64_t most = std::max(std::min(kPieceBytes, row * copy.Height * copy.Depth), row);
   CUdeviceptr memory = 0;
@@ -114,8 +155,8 @@ CUresult through_device(const Place& place, const CUDA_MEMCPY3D& copy, bool up, 
         middle.height = piece.Height;
       }
       const auto of_array = [&](CUDA_MEMCPY3D& step) { return rows::cuMemcpy3DAsync_v2::at(place, {&step, stream}); };
-      result = up ? cuMemcpy3DAsync_v2(&in, stream) : of_array(in);
-      if (result == CUDA_SUCCESS) result = up ? of_array(out) : cuMemcpy3DAsync_v2(&out, stream);
+      result = up ? of_host(in) : of_array(in);
+      if (result == CUDA_SUCCESS) result = up ? of_array(out) : of_host(out);
     }
   }
   const CUresult freed = cuMemFreeAsync(memory, stream);
@@ -126,12 +167,12 @@ CUresult through_device(const Place& place, const CUDA_MEMCPY3D& copy, bool up, 
 
 CUresult make_array_copy(const CUDA_MEMCPY3D& asked, Context& context, CopyWork* work) {
   CopyWork made{asked, {}};
-  CUDA_MEMCPY3D checked = asked;
-  bool from_host = false, to_host = false;
-  if (const CUresult result = check(checked, *context.session, &from_host, &to_host); result != CUDA_SUCCESS) return result;
-  if (from_host || to_host) return CUDA_ERROR_NOT_SUPPORTED;
-  made.array_copy = checked;
-  made.box.from.on_device = made.box.to.on_device = true;
+  CUDA_MEMCPY3D copy = asked;
+  Checked checked;
+  if (const CUresult result = check(copy, *context.session, &checked); result != CUDA_SUCCESS) return result;
+  made.array_copy = copy;
+  made.box.from.on_device = !checked.from_host;
+  made.box.to.on_device = !checked.to_host;
   made.box.width = asked.WidthInBytes;
   made.box.height = asked.Height;
   made.box.depth = asked.Depth;
@@ -139,13 +180,30 @@ CUresult make_array_copy(const CUDA_MEMCPY3D& asked, Context& context, CopyWork*
   return CUDA_SUCCESS;
 }
 
+uint64_t copy_array_now(Context& context, const CUDA_MEMCPY3D& copy) {
+  CUstream own = nullptr;
+  const bool up = copy.dstMemoryType == CU_MEMORYTYPE_ARRAY;
+  CUresult result = own_stream(context, &own);
+  if (result == CUDA_SUCCESS) {
+    const Current current(context);  // the thread of host functions has none
+    result = through_device({context.session, &context}, copy, up, own, [&](const CUDA_MEMCPY3D& half) {
+      CopyWork work;
+      const CUresult made = make_copy(half, context, &work);
+      if (made == CUDA_SUCCESS) (void)copy_now(context, work.box);
+      return made;
+    });
+  }
+  if (result != CUDA_SUCCESS) context.late_error = result;
+  return cuda::handle_bits(own);
+}
+
 CUresult copy_array(const CUDA_MEMCPY3D& asked, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     Place place;
     if (const CUresult result = ready_with_stream(&place.session, &place.context, stream); result != CUDA_SUCCESS) return result;
     CUDA_MEMCPY3D copy = asked;
-    bool from_host = false, to_host = false;
-    if (const CUresult result = check(copy, *place.session, &from_host, &to_host); result != CUDA_SUCCESS) return result;
+    Checked checked;
+    if (const CUresult result = check(copy, *place.session, &checked); result != CUDA_SUCCESS) return result;
     if (is_empty(copy)) return CUDA_SUCCESS;
     if (capture::any()) [[unlikely]] {
       if (wait) {
@@ -156,8 +214,12 @@ CUresult copy_array(const CUDA_MEMCPY3D& asked, CUstream stream, bool wait) {
         return *captured;
       }
     }
-    const CUresult result = from_host || to_host ? through_device(place, copy, from_host, stream)
-                                                 : rows::cuMemcpy3DAsync_v2::at(place, {&copy, stream});
+    if (mirrors().any()) [[unlikely]] {
+      if (const CUresult result = before_copy(place, copy, checked, stream); result != CUDA_SUCCESS) return result;
+    }
+    const auto of_host = [&](const CUDA_MEMCPY3D& half) { return cuMemcpy3DAsync_v2(&half, stream); };
+    const CUresult result = checked.from_host || checked.to_host ? through_device(place, copy, checked.from_host, stream, of_host)
+                                                                 : rows::cuMemcpy3DAsync_v2::at(place, {&copy, stream});
     return result == CUDA_SUCCESS && wait ? synchronize_stream(*place.context, stream) : result;
   });
 }
