@@ -1,4 +1,5 @@
 // Launches: checked here, packed into one message, queued. This is the hottest path of the client.
+#include <algorithm>
 #include <cstring>
 
 #include "client/capture.h"
@@ -53,9 +54,48 @@ cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
   return limits;
 }
 
+// Can the device refuse what only it knows enough about? Then the program waits for its answer, instead of hearing of it later.
+bool is_doubtful(const Request& request, const Device& device, const Function& function) {
+  constexpr uint32_t kPortable = 8, kMost = 16;  // blocks of a cluster
+  constexpr int kLastAttribute = 16;             // that CUDA 13.0 knows
+  const auto of_function = [&](int id) { return static_cast<uint32_t>(std::max(0, function.attributes[id].load(std::memory_order_relaxed))); };
+  const uint32_t required[3] = {of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT),
+                                of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH)};
+  uint32_t cluster[3] = {required[0], required[1], required[2]};
+  bool cooperative = (request.flags & wire::kLaunchCooperative) != 0;
+  for (uint32_t i = 0; i < request.attribute_count; ++i) {
+    const CUlaunchAttribute& attribute = request.attributes[i];
+    const int id = static_cast<int>(attribute.id);
+    if (id < 0 || id > kLastAttribute) return true;
+    if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = attribute.value.cooperative != 0;
+    if (id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
+    const auto& asked = attribute.value.clusterDim;
+    if (asked.x == 0 || asked.y == 0 || asked.z == 0) return true;
+    if (required[0] != 0 && (asked.x != required[0] || asked.y != required[1] || asked.z != required[2])) return true;
+    cluster[0] = asked.x, cluster[1] = asked.y, cluster[2] = asked.z;
+  }
+  if (cluster[0] == 0 && of_function(CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET) != 0) return true;
+  uint64_t blocks = 1, threads = 1, in_cluster = 1;
+  for (int axis = 0; axis < 3; ++axis) {
+    const uint64_t size = std::max(cluster[axis], 1u);
+    if (size > kMost || request.shape.grid[axis] % size != 0) return true;
+    in_cluster *= size;
+    blocks *= request.shape.grid[axis];
+    threads *= request.shape.block[axis];
+  }
+  if (in_cluster > (of_function(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0 ? kMost : kPortable)) return true;
+  if (!cooperative) return false;
+  const auto of_device = [&](int id) {
+    const auto found = device.attributes.find(id);
+    return found == device.attributes.end() ? 0 : static_cast<uint64_t>(std::max(0, found->second));
+  };
+  return blocks > of_device(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) * (of_device(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) / threads);
+}
+
 // A request that may be launched, as it is sent.
 struct Prepared {
   Function* function = nullptr;
+  bool doubtful = false;
   wire::Launch body{};
   const void* packed = nullptr;  // parameters; null: one by one
 };
@@ -79,6 +119,7 @@ CUresult prepare(const Request& request, Session& session, Context& context, Pre
   }
 
   prepared.function = function;
+  prepared.doubtful = is_doubtful(request, *context.device, *function);
   wire::Launch& body = prepared.body;
   body.function = function->handle;
   body.stream = cuda::handle_bits(request.stream);
@@ -151,6 +192,14 @@ CUresult reach_parameters(const Request& request, const Prepared& prepared, Sess
   return CUDA_SUCCESS;
 }
 
+template <class Write>
+CUresult send(Session& session, Context& context, const Prepared& prepared, Write&& write) {
+  const auto id = static_cast<uint16_t>(wire::Command::launch);
+  if (!prepared.doubtful) [[likely]] return session.post(id, &context, write);
+  wire::Buffer reply;
+  return session.call(id, &context, write, reply);
+}
+
 // A launch where there is memory that the host and kernels both use. The program's parameters may be in it, and pages of it
 // are moved while the command is queued, so they are read first.
 CUresult launch_with_mirrors(const Request& request, const Prepared& prepared, Session& session, Context& context) {
@@ -160,7 +209,7 @@ CUresult launch_with_mirrors(const Request& request, const Prepared& prepared, S
   CUresult result = CUDA_SUCCESS;
   const auto lock = mirrors().before_work(context, request.stream, &result);
   if (result != CUDA_SUCCESS) return result;
-  return session.post(static_cast<uint16_t>(wire::Command::launch), &context, [&](wire::Writer& writer) {
+  return send(session, context, prepared, [&](wire::Writer& writer) {
     writer.put(prepared.body);
     writer.put_bytes(tail.data(), tail.size());
   });
@@ -183,7 +232,7 @@ CUresult launch(Request request) {
       if (const CUresult result = reach_parameters(request, prepared, *session, *context); result != CUDA_SUCCESS) return result;
     }
     if (mirrors().any()) [[unlikely]] return launch_with_mirrors(request, prepared, *session, *context);
-    return session->post(static_cast<uint16_t>(wire::Command::launch), context, [&](wire::Writer& writer) {
+    return send(*session, *context, prepared, [&](wire::Writer& writer) {
       writer.put(prepared.body);
       write_tail(writer, request, prepared);
     });

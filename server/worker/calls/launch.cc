@@ -23,6 +23,7 @@ enum LaunchAttribute : unsigned {
   kPreferredClusterDimension = 11,
   kLaunchCompletionEvent = 12,
   kPreferredSharedMemoryCarveout = 14,
+  kNvlinkCentricScheduling = 16,
 };
 
 }  // namespace
@@ -41,6 +42,7 @@ CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
     case kMemSyncDomain:
     case kPreferredClusterDimension:
     case kPreferredSharedMemoryCarveout:
+    case kNvlinkCentricScheduling:
       return CUDA_SUCCESS;
     case kAccessPolicyWindow: {
       const auto& window = attribute.value.accessPolicyWindow;
