@@ -13,25 +13,31 @@ namespace {
 
 // False: the server does not have the image, or does not keep images at all.
 bool load_by_name(Session& session, Context* context, wire::Command command, uint64_t handle, cuda::ByteSpan bundle,
-                  wire::Buffer& reply, CUresult* result) {
+                  const std::vector<wire::JitOption>& options, wire::Buffer& reply, CUresult* result) {
   const image::Nonce* const nonce = session.image_nonce(bundle.size());
   if (!nonce) return false;
-  struct {
-    wire::LoadImage load;
-    wire::ImageName name;
-  } const body{{handle, 0}, image::name(*nonce, bundle)};
-  *result = session.call(command, context, body, reply);
+  const wire::ImageName name = image::name(*nonce, bundle);
+  *result = session.call(static_cast<uint16_t>(command), context, [&](wire::Writer& writer) {
+    writer.put(wire::LoadImage{handle, 0});
+    writer.put(name);
+    writer.put_bytes(options.data(), options.size() * sizeof(wire::JitOption));
+  }, reply);
   return !reply.empty() || static_cast<int>(*result) != wire::kImageMissing;
 }
 
 // The server's verdict on an image, sent if need be.
-CUresult load_bundle(Session& session, Context* context, Kind kind, uint64_t handle, cuda::ByteSpan bundle, wire::Buffer& reply) {
+CUresult load_bundle(Session& session, Context* context, Kind kind, uint64_t handle, cuda::ByteSpan bundle, const std::vector<wire::JitOption>& options,
+                     wire::Buffer& reply) {
   const auto command = kind == Kind::module ? wire::Command::load_module : wire::Command::load_library;
   CUresult result = CUDA_SUCCESS;
-  if (load_by_name(session, context, command, handle, bundle, reply, &result)) return result;
+  if (load_by_name(session, context, command, handle, bundle, options, reply, &result)) return result;
   uint64_t upload = 0;
   result = upload_image(session, bundle, &upload);
-  return result == CUDA_SUCCESS ? session.call(command, context, wire::LoadImage{handle, upload}, reply) : result;
+  if (result != CUDA_SUCCESS) return result;
+  return session.call(static_cast<uint16_t>(command), context, [&](wire::Writer& writer) {
+    writer.put(wire::LoadImage{handle, upload});
+    writer.put_bytes(options.data(), options.size() * sizeof(wire::JitOption));
+  }, reply);
 }
 
 // Any of its devices.
@@ -87,37 +93,68 @@ JitOptions::JitOptions(unsigned count, CUjit_option* options, void** values) : c
   }
 }
 
+CUresult JitOptions::to_send(std::vector<wire::JitOption>* numeric) const {
+  if (!valid()) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    const auto option = static_cast<uint32_t>(options[i]);
+    if (wire::is_numeric_jit_option(option)) {
+      if (numeric->size() == wire::kMaxJitOptions) return CUDA_ERROR_INVALID_VALUE;
+      numeric->push_back({option, 0, reinterpret_cast<uintptr_t>(values[i])});
+    } else if (option >= CU_JIT_NUM_OPTIONS) {
+      return CUDA_ERROR_INVALID_VALUE;
+    } else if (option < CU_JIT_WALL_TIME || option > CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+void deliver_time(float milliseconds, const JitOptions& jit) {
+  for (unsigned i = 0; i < jit.count; ++i) {
+    if (jit.options[i] == CU_JIT_WALL_TIME) std::memcpy(&jit.values[i], &milliseconds, sizeof milliseconds);
+  }
+}
+
 void deliver_log(const std::string& log, CUresult result, const JitOptions& jit) {
   const bool failed = result != CUDA_SUCCESS;
   const size_t room = failed ? jit.error_room : jit.info_room;
   const size_t length = room ? std::min(log.size(), room - 1) : 0;
-  for (unsigned i = 0; room && i < jit.count; ++i) {
-    if (jit.options[i] == (failed ? CU_JIT_ERROR_LOG_BUFFER : CU_JIT_INFO_LOG_BUFFER) && jit.values[i]) {
-      std::memcpy(jit.values[i], log.data(), length);
-      static_cast<char*>(jit.values[i])[length] = '\0';
+  const auto value = [&](CUjit_option option) -> void** {
+    for (unsigned i = 0; i < jit.count; ++i) {
+      if (jit.options[i] == option) return &jit.values[i];
     }
-    if (jit.options[i] == (failed ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES)) {
-      jit.values[i] = reinterpret_cast<void*>(length);
-    }
+    return nullptr;
+  };
+  void** const buffer = value(failed ? CU_JIT_ERROR_LOG_BUFFER : CU_JIT_INFO_LOG_BUFFER);
+  if (room && buffer && *buffer) {
+    std::memcpy(*buffer, log.data(), length);
+    static_cast<char*>(*buffer)[length] = '\0';
+    *value(failed ? CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES : CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES) = reinterpret_cast<void*>(length);
   }
   if (failed && !log.empty()) complain("the device refused a module: %s", log.c_str());
 }
 
 CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit, uint64_t* handle) {
   if (const CUresult early = session.before_call(context); early != CUDA_SUCCESS) return early;
+  std::vector<wire::JitOption> options;
+  if (const CUresult result = jit.to_send(&options); result != CUDA_SUCCESS) return result;
   cuda::ImageSpans spans;
   if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) return result;
   cuda::Bytes bundle;
   if (const CUresult result = cuda::bundle(spans, bundle); result != CUDA_SUCCESS) return result;
   auto code = std::make_unique<Code>();
   code->context = context ? context->owner().handle : 0;
-  if (kind == Kind::library && sessions().size() > 1) code->bundle.assign(bundle.view().begin(), bundle.view().end());
+  if (kind == Kind::library && sessions().size() > 1) {
+    code->bundle.assign(bundle.view().begin(), bundle.view().end());
+    code->options = options;
+  }
   *handle = session.mint(kind, std::move(code));
   if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   wire::Buffer reply;
-  const CUresult result = load_bundle(session, context, kind, *handle, bundle.view(), reply);
+  const CUresult result = load_bundle(session, context, kind, *handle, bundle.view(), options, reply);
   wire::Reader reader(reply);
   deliver_log(std::string(reader.get_text()), result, jit);
+  if (const auto milliseconds = reader.get<float>(); reader.ok()) deliver_time(milliseconds, jit);
   if (result != CUDA_SUCCESS) handles().retire(*handle);
   return result;
 }
@@ -249,7 +286,7 @@ CUresult Code::come_to(Session& other) {
   std::lock_guard lock(mutex);
   if (elsewhere.load() & bit) return CUDA_SUCCESS;
   wire::Buffer reply;
-  const CUresult result = load_bundle(other, nullptr, Kind::library, handle, bundle, reply);
+  const CUresult result = load_bundle(other, nullptr, Kind::library, handle, bundle, options, reply);
   wire::Reader reader(reply);
   deliver_log(std::string(reader.get_text()), result, {});
   if (result == CUDA_SUCCESS) elsewhere.fetch_or(bit);

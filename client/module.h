@@ -45,7 +45,8 @@ struct Code : Object {  // a module or a library
   // on this side alone and names its library here; what is looked up in it is looked up there.
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> modules;
   uint64_t library = 0;
-  std::vector<std::byte> bundle;       // a library's image, kept where there are servers that may want it yet
+  std::vector<std::byte> bundle;       // a library's image, kept where there are servers that may want it yet,
+  std::vector<wire::JitOption> options;  // and how it is compiled
   std::atomic<uint64_t> elsewhere{0};  // as a function's
 };
 
@@ -57,6 +58,8 @@ struct JitOptions {
   JitOptions() = default;
   JitOptions(unsigned count, CUjit_option* options, void** values);
   bool valid() const { return count == 0 || (count <= wire::kMaxJitOptions && options && values); }
+  // What of them goes to the server. NOT_SUPPORTED: one that is neither a number nor answered here.
+  CUresult to_send(std::vector<wire::JitOption>* numeric) const;
 
   unsigned count = 0;
   CUjit_option* options = nullptr;
@@ -68,6 +71,8 @@ struct JitOptions {
 CUresult upload_image(Session& session, std::span<const std::byte> bytes, uint64_t* upload);
 // What the server's compiler said goes where the program asked for it.
 void deliver_log(const std::string& log, CUresult result, const JitOptions& jit);
+// CU_JIT_WALL_TIME
+void deliver_time(float milliseconds, const JitOptions& jit);
 // Loads an image as a new module or library: named first, and sent, as a bundle of its files, only if the server does not
 // have it. Waits for the server's verdict.
 CUresult load(Session& session, Context* context, Kind kind, const void* image, const JitOptions& jit, uint64_t* handle);

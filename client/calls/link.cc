@@ -30,23 +30,6 @@ CUresult find(CUlinkState state, At* at) {
   return at->context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// What of the program's options goes to the server. NOT_SUPPORTED: one that is neither a number nor answered here.
-CUresult to_send(const JitOptions& given, std::vector<wire::JitOption>* numeric) {
-  if (!given.valid()) return CUDA_ERROR_INVALID_VALUE;
-  for (unsigned i = 0; i < given.count; ++i) {
-    const auto option = static_cast<uint32_t>(given.options[i]);
-    if (wire::is_numeric_jit_option(option)) {
-      if (numeric->size() == wire::kMaxJitOptions) return CUDA_ERROR_INVALID_VALUE;
-      numeric->push_back({option, 0, reinterpret_cast<uintptr_t>(given.values[i])});
-    } else if (option >= CU_JIT_NUM_OPTIONS) {
-      return CUDA_ERROR_INVALID_VALUE;
-    } else if (option < CU_JIT_WALL_TIME || option > CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES) {
-      return CUDA_ERROR_NOT_SUPPORTED;
-    }
-  }
-  return CUDA_SUCCESS;
-}
-
 void put_options(wire::Writer& writer, const std::vector<wire::JitOption>& options) {
   writer.put_bytes(options.data(), options.size() * sizeof(wire::JitOption));
 }
@@ -58,7 +41,7 @@ CUresult create(const JitOptions& options, CUlinkState* state) {
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!state) return CUDA_ERROR_INVALID_VALUE;
     std::vector<wire::JitOption> numeric;
-    if (const CUresult result = to_send(options, &numeric); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = options.to_send(&numeric); result != CUDA_SUCCESS) return result;
     auto linker = std::make_unique<Linker>();
     linker->context = context->owner().handle;
     linker->options = options;
@@ -81,7 +64,7 @@ CUresult add(CUlinkState state, CUjitInputType type, const void* data, size_t si
     if (const CUresult result = find(state, &at); result != CUDA_SUCCESS) return result;
     if (!data || size == 0 || size > cuda::kMaxImageBytes) return CUDA_ERROR_INVALID_VALUE;
     std::vector<wire::JitOption> numeric;
-    if (const CUresult result = to_send(options, &numeric); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = options.to_send(&numeric); result != CUDA_SUCCESS) return result;
     Session& session = *at.linker->session;
     // Text ends at its NUL, which the server puts there again.
     if (type == CU_JIT_INPUT_PTX) size = ::strnlen(static_cast<const char*>(data), size);

@@ -169,9 +169,9 @@ struct UploadPart {
   uint64_t upload;
   uint64_t total;       // whole size, the same in every part
 };
-// load_module, load_library: the image is the upload or, where an ImageName follows, one that the server has by that name
-// (upload is 0 then). Reply: text with the JIT's log (may be empty). An empty body and kImageMissing: the server has no
-// such image, or the proof is wrong; upload the image and load again.
+// load_module, load_library: the image is the upload or, where that is 0, one that the server has by the ImageName that follows. Then
+// JitOptions, as many as there are. Reply: text with the JIT's log (may be empty), and the milliseconds that it took (float). An empty body
+// and kImageMissing: the server has no such image, or the proof is wrong; upload the image and load again.
 struct LoadImage {
   uint64_t handle;      // new module or library
   uint64_t upload;

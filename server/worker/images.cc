@@ -1,6 +1,5 @@
 #include "server/worker/images.h"
 
-#include <array>
 #include <cstring>
 
 namespace gpupool::worker {
@@ -33,7 +32,7 @@ void collect_layouts(const cuda::Image& image, std::unordered_map<std::string, s
 }  // namespace
 
 template <class Load>
-Images::Loaded Images::load(std::span<const std::byte> bytes, Kept& kept, const Admit& admit, Load&& load) {
+Images::Loaded Images::load(std::span<const std::byte> bytes, Options wanted, Kept& kept, const Admit& admit, Load&& load) {
   Loaded loaded;
   cuda::Bundle bundle;
   cuda::Image image;
@@ -43,22 +42,27 @@ Images::Loaded Images::load(std::span<const std::byte> bytes, Kept& kept, const 
   loaded.admitted = loaded.result == CUDA_SUCCESS;
   if (loaded.result != CUDA_SUCCESS) return loaded;
   kept.logs = std::make_unique<Logs>();
-  std::array<CUjit_option, 4> options{CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
-                                      CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-  std::array<void*, 4> values{kept.logs->info, reinterpret_cast<void*>(sizeof kept.logs->info - 1), kept.logs->error,
-                              reinterpret_cast<void*>(sizeof kept.logs->error - 1)};
+  std::vector<CUjit_option> options{CU_JIT_WALL_TIME, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER,
+                                    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  std::vector<void*> values{nullptr, kept.logs->info, reinterpret_cast<void*>(sizeof kept.logs->info - 1), kept.logs->error,
+                            reinterpret_cast<void*>(sizeof kept.logs->error - 1)};
+  for (const wire::JitOption& option : wanted) {
+    options.push_back(static_cast<CUjit_option>(option.option));
+    values.push_back(reinterpret_cast<void*>(static_cast<uintptr_t>(option.value)));
+  }
   loaded.result = load(bundle.loadable(), static_cast<unsigned>(options.size()), options.data(), values.data());
+  std::memcpy(&loaded.milliseconds, &values[0], sizeof loaded.milliseconds);
   loaded.log.assign(kept.logs->error, ::strnlen(kept.logs->error, sizeof kept.logs->error));
   loaded.log.append(kept.logs->info, ::strnlen(kept.logs->info, sizeof kept.logs->info));
   if (loaded.result == CUDA_SUCCESS && !driver_tells_layouts(api_)) collect_layouts(image, kept.layouts);
   return loaded;
 }
 
-Images::Loaded Images::load_module(uint64_t handle, std::span<const std::byte> bundle, const Admit& admit) {
+Images::Loaded Images::load_module(uint64_t handle, std::span<const std::byte> bundle, Options options, const Admit& admit) {
   Kept kept;
   CUmodule module = nullptr;
-  Loaded loaded = load(bundle, kept, admit, [&](const void* image, unsigned count, CUjit_option* options, void** values) {
-    return api_.cuModuleLoadDataEx(&module, image, count, options, values);
+  Loaded loaded = load(bundle, options, kept, admit, [&](const void* image, unsigned count, CUjit_option* names, void** values) {
+    return api_.cuModuleLoadDataEx(&module, image, count, names, values);
   });
   loaded.object = module;
   kept.logs.reset();
@@ -66,13 +70,13 @@ Images::Loaded Images::load_module(uint64_t handle, std::span<const std::byte> b
   return loaded;
 }
 
-Images::Loaded Images::load_library(uint64_t handle, std::span<const std::byte> bundle, const Admit& admit) {
+Images::Loaded Images::load_library(uint64_t handle, std::span<const std::byte> bundle, Options options, const Admit& admit) {
 #if CUDA_VERSION >= 12000
   if (!api_.cuLibraryLoadData) return {.result = CUDA_ERROR_NOT_SUPPORTED};
   Kept kept;
   CUlibrary library = nullptr;
-  Loaded loaded = load(bundle, kept, admit, [&](const void* image, unsigned count, CUjit_option* options, void** values) {
-    return api_.cuLibraryLoadData(&library, image, options, values, count, nullptr, nullptr, 0);
+  Loaded loaded = load(bundle, options, kept, admit, [&](const void* image, unsigned count, CUjit_option* names, void** values) {
+    return api_.cuLibraryLoadData(&library, image, names, values, count, nullptr, nullptr, 0);
   });
   loaded.object = library;
   if (loaded.result == CUDA_SUCCESS) kept_[handle] = std::move(kept);

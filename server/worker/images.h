@@ -12,6 +12,7 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "protocol/cuda/kernel_params.h"
+#include "protocol/wire/commands.h"
 #include "server/worker/device_api.h"
 
 namespace gpupool::worker {
@@ -27,11 +28,13 @@ class Images {
     void* object = nullptr;
     bool admitted = false;
     std::string log;  // what the JIT compiler said
+    float milliseconds = 0;  // that it took
   };
+  using Options = std::span<const wire::JitOption>;  // numeric ones alone
   // Asked when the image is understood, before the driver gets it.
   using Admit = std::function<CUresult(const cuda::Image&)>;
-  Loaded load_module(uint64_t handle, std::span<const std::byte> bundle, const Admit& admit);
-  Loaded load_library(uint64_t handle, std::span<const std::byte> bundle, const Admit& admit);
+  Loaded load_module(uint64_t handle, std::span<const std::byte> bundle, Options options, const Admit& admit);
+  Loaded load_library(uint64_t handle, std::span<const std::byte> bundle, Options options, const Admit& admit);
   // Parameter layout of a kernel by name, where the driver cannot tell it; null: unknown.
   const std::vector<cuda::KernelParam>* layout(uint64_t owner, std::string_view kernel) const;
   void forget(uint64_t handle) { kept_.erase(handle); }
@@ -46,7 +49,7 @@ class Images {
     std::unordered_map<std::string, std::vector<cuda::KernelParam>> layouts;
   };
   template <class Load>
-  Loaded load(std::span<const std::byte> bundle, Kept& kept, const Admit& admit, Load&& load);
+  Loaded load(std::span<const std::byte> bundle, Options options, Kept& kept, const Admit& admit, Load&& load);
 
   const DeviceApi& api_;
   std::unordered_map<uint64_t, Kept> kept_;

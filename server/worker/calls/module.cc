@@ -72,6 +72,7 @@ struct Wanted {
   bool malformed = false;
   wire::LoadImage body{};
   std::optional<wire::ImageName> name;
+  std::vector<wire::JitOption> options;
   std::optional<std::vector<std::byte>> uploaded;
   std::optional<MappedImage> cached;
 
@@ -84,9 +85,14 @@ struct Wanted {
 Wanted take_image(Executor& session, Command& command, Kind kind) {
   Wanted wanted;
   wanted.body = command.body.get<wire::LoadImage>();
-  if (command.body.remaining() != 0) wanted.name = command.body.get<wire::ImageName>();
-  wanted.malformed = !command.body.finished() || cuda::kind_of(wanted.body.handle) != kind ||
-                     (wanted.name && wanted.body.upload != 0);
+  if (wanted.body.upload == 0) wanted.name = command.body.get<wire::ImageName>();
+  const size_t bytes = command.body.remaining(), count = bytes / sizeof(wire::JitOption);
+  wanted.malformed = !command.body.ok() || cuda::kind_of(wanted.body.handle) != kind || count > wire::kMaxJitOptions || bytes % sizeof(wire::JitOption) != 0;
+  if (wanted.malformed) return wanted;
+  wanted.options.resize(count);
+  if (count != 0) std::memcpy(wanted.options.data(), command.body.get_bytes(bytes).data(), bytes);
+  // Others have pointers for values.
+  wanted.malformed = !std::all_of(wanted.options.begin(), wanted.options.end(), [](const auto& option) { return wire::is_numeric_jit_option(option.option); });
   if (wanted.malformed) return wanted;
   if (wanted.name) {
     if (auto cached = session.cached_images.take(*wanted.name)) wanted.cached.emplace(std::move(*cached));
@@ -109,7 +115,9 @@ Outcome finish_load(Executor& session, const Wanted& wanted, Kind kind, const Im
   }
   session.output_possible = true;
   if (session.table.broken()) return Outcome::malformed("a handle that cannot be");
-  wire::Writer(session.reply_body).put_text(loaded.log);
+  wire::Writer writer(session.reply_body);
+  writer.put_text(loaded.log);
+  writer.put(loaded.milliseconds);
   return loaded.result;
 }
 
@@ -139,7 +147,7 @@ Outcome load_module(Executor& session, Command& command) {
   if (!wanted.here()) return not_here(wanted);
   const uint64_t handle = wanted.body.handle;
   return finish_load(session, wanted, Kind::module,
-                     session.images.load_module(handle, wanted.bundle(), [&](const cuda::Image& image) {
+                     session.images.load_module(handle, wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
                        return session.footprints.add_module(handle, image);
                      }));
 }
@@ -152,7 +160,7 @@ Outcome load_library(Executor& session, Command& command) {
   if (!wanted.here()) return not_here(wanted);
   const uint64_t handle = wanted.body.handle;
   return finish_load(session, wanted, Kind::library,
-                     session.images.load_library(handle, wanted.bundle(), [&](const cuda::Image& image) {
+                     session.images.load_library(handle, wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
                        return session.footprints.add_library(handle, image);
                      }));
 }

@@ -145,7 +145,7 @@ TEST_CASE("a module is put together, loaded and looked up") {
   client.retain();
   const Message loaded = client.reply(load(client, kPtx));
   CHECK(loaded.header.result == CUDA_SUCCESS);
-  CHECK(loaded.text().substr(4) == "compiled");
+  CHECK(loaded.text().substr(4, 8) == "compiled");
   CHECK(client.fake.images.at(0) == kPtx);
 
   const Message found = client.reply(
@@ -188,7 +188,7 @@ TEST_CASE("images that are not what they say never reach the driver") {
   CHECK(client.fake.images.empty());
   const Message broken = client.reply(load(client, kPtx + "// broken"));
   CHECK(broken.header.result == CUDA_ERROR_INVALID_PTX);
-  CHECK(broken.text().substr(4) == "compiled");
+  CHECK(broken.text().substr(4, 8) == "compiled");
 }
 
 TEST_CASE("uploads above the limit fail, parts that do not fit end the session") {

@@ -1,7 +1,8 @@
 // The options of cuModuleLoadDataEx, cuLibraryLoadData and cuLink*: only the logs and the wall time mean
-// something here.
+// something here, and those whose values are pointers to more than a log are not supported.
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string>
 
@@ -16,11 +17,24 @@ class JitOptions {
       : count_(count), options_(options), values_(values), info_room_(room(CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES)),
         error_room_(room(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)) {}
 
+  CUresult check() const {
+    if (!valid()) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count_; ++i) {
+      const auto option = static_cast<unsigned>(options_[i]);
+      if (option >= CU_JIT_NUM_OPTIONS) return CUDA_ERROR_INVALID_VALUE;
+      if ((option >= 17 && option <= 19) || (option >= 25 && option <= 28)) return CUDA_ERROR_NOT_SUPPORTED;  // names and addresses of symbols
+    }
+    return CUDA_SUCCESS;
+  }
   bool valid() const { return count_ == 0 || (count_ <= kMost && options_ != nullptr && values_ != nullptr); }
 
   // Fills the program's log buffer of errors, or the other one where there is none.
   void report(const std::string& error) const {
     if (!valid()) return;
+    if (void** const time = value(CU_JIT_WALL_TIME)) {
+      const float milliseconds = std::chrono::duration<float, std::milli>(std::chrono::steady_clock::now() - begin_).count();
+      std::memcpy(time, &milliseconds, sizeof milliseconds);
+    }
     if (!error.empty()) write(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_room_, error);
     else write(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_room_, {});
   }
@@ -52,6 +66,7 @@ class JitOptions {
   // A log's size tells its room first and what was written later, so the room is kept.
   const size_t info_room_;
   const size_t error_room_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace gpupool::softgpu::api

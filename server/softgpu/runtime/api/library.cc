@@ -15,7 +15,8 @@ namespace {
 // No context is needed: all devices are of one compute capability.
 CUresult load(CUlibrary* handle, const void* image, const JitOptions& options) {
   return call([&] {
-    if (handle == nullptr || image == nullptr || !options.valid()) return CUDA_ERROR_INVALID_VALUE;
+    if (handle == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = options.check(); result != CUDA_SUCCESS) return result;
     std::shared_ptr<const Program> program;
     std::string message;
     const CUresult loaded = load_image(image, *runtime().devices().front(), &program, &message);

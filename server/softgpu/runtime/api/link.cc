@@ -56,7 +56,7 @@ CUresult create(unsigned count, CUjit_option* options, void** values, CUlinkStat
   return call_in_context([&](Context& context) {
     if (state == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const Ref<Linker> linker = make_ref<Linker>(count, options, values);
-    if (!linker->options.valid()) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = linker->options.check(); result != CUDA_SUCCESS) return result;
     const uint64_t handle = runtime().handles().add(linker);
     if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     context.root().adopt(handle);
