@@ -206,6 +206,7 @@ void copies() {
   SHOW(cuCtxGetCurrent(&context));
   SHOW(cuGraphCreate(&graph, 0));
   SHOW(cuMemsetD8(device, 5, 1 << 20));
+  SHOW(cuCtxSynchronize());  // the stream does not wait for the fill
   box = {};
   box.srcMemoryType = CU_MEMORYTYPE_DEVICE, box.srcDevice = device, box.WidthInBytes = kWidth * 4, box.Height = kHeight, box.Depth = 1;
   box.srcPitch = kWidth * 4, box.srcHeight = kHeight, to_array(array);
