@@ -36,7 +36,9 @@ bool BlockRun::prepare(Grid& grid) {
   in_loops_ = grid.in_loops;
 
   // The window ends at its guard, so that running over its end faults.
-  const uint64_t needed = round_up(context_.total_shared_bytes, 256);
+  // Programs align what copies swizzle to 1024 bytes, by generic addresses or by shared ones.
+  const uint64_t alignment = context_.total_shared_bytes < 1024 ? 256 : 1024;
+  const uint64_t needed = round_up(context_.total_shared_bytes, alignment);
   if (window_ == 0 || needed > window_bytes_) {
     if (window_ != 0) free_host(window_, window_bytes_ + 2 * kWindowGuard);
     window_bytes_ = std::max<uint64_t>(round_up(needed, page_bytes()), 64 << 10);

@@ -177,13 +177,18 @@ class FunctionCodegen {
   void mbarrier(Decoded& i);
   void cp_mbarrier_arrive(Decoded& i);
   // --- Clusters (codegen_cluster.cc) ---
-  void cp_bulk(Decoded& i);
   void cluster_barrier(Decoded& i);
   void mapa(Decoded& i);
   void getctarank(Decoded& i);
   llvm::Value* cluster_to_generic(llvm::Value* address, llvm::Value* bytes);
   llvm::Value* cluster_rank_of(llvm::Value* generic);
+  // --- Copies of many bytes, tensor maps (codegen_bulk.cc) ---
   llvm::Value* bulk_address(Decoded& i, size_t operand, std::string_view space, llvm::Value* bytes);
+  void cp_bulk(Decoded& i, bool reduces);
+  void cp_bulk_tensor(Decoded& i, bool reduces);
+  llvm::Value* tensor_coordinates(Decoded& i, const Operand& tensor, uint32_t count, llvm::Value*& map);
+  void st_bulk(Decoded& i);
+  void tensormap(Decoded& i);
 
   // --- Integers (codegen_integer.cc, codegen_bits.cc, codegen_video.cc) ---
   void add(Decoded& i);

@@ -38,6 +38,9 @@ llvm::Value* FunctionCodegen::atomic_loop(llvm::Value* pointer, Type type, Atomi
 // atom and red on 128 bits, and on vectors, whose elements are exchanged one by one.
 void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   AtomicOrdering order = AtomicOrdering::Monotonic;
+  // red.async: the bytes are then announced to an mbarrier, but for .mmio.
+  const bool async = !has_result && i.take("async"), announces = async && !i.take("mmio");
+  if (announces && !i.take("mbarrier::complete_tx::bytes")) i.fail("expected .mbarrier::complete_tx::bytes");
   if (i.take("acq_rel"))
     order = AtomicOrdering::AcquireRelease;
   else if (i.take("acquire"))
@@ -47,6 +50,7 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
   i.take("relaxed");
   i.take_any({"cta", "cluster", "gpu", "sys"});
   Space space = take_space(i);
+  if (announces) space = Space::shared_cluster;
   i.take_any({"noftz", "L2::cache_hint"});
   const uint32_t width = i.take("v2") ? 2 : i.take("v4") ? 4 : i.take("v8") ? 8 : 1;
   std::string_view op = i.take_one({"add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas"});
@@ -130,6 +134,10 @@ void FunctionCodegen::atomic(Decoded& i, bool has_result) {
     }
     olds.push_back(old);
   }
+  if (announces) {
+    llvm::Value* barrier = mbarrier_pointer(i, 2, Space::shared_cluster);
+    call_runtime("softgpu_mbarrier_transfer", b_.getInt64Ty(), {barrier, i64(-uint64_t{bytes})});
+  }
   for (uint32_t n = 0; n < width && has_result; ++n)
     write(elements(0)[n], convert_bits(olds[n], m_.ir_type(type), false), type);
 }
@@ -146,8 +154,9 @@ void FunctionCodegen::fence(Decoded& i) {
   i.take("proxy");  // other proxies (async, alias, tensormap) see the same memory here
   i.take_any({"async", "alias", "async.global", "global", "shared::cta", "async::generic", "mbarrier_init",
               "cta", "cluster", "gpu", "sys", "sync_restrict::shared::cta",
-              "sync_restrict::shared::cluster"});
-  i.done(0);
+              "sync_restrict::shared::cluster", "shared::cluster", "tensormap::generic", "async.shared::cta",
+              "async.shared::cluster"});
+  i.done();  // the range that a tensormap fence names does not matter
   b_.CreateFence(weaker ? AtomicOrdering::AcquireRelease : AtomicOrdering::SequentiallyConsistent);
 }
 

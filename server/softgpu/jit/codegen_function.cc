@@ -15,7 +15,7 @@ struct ArchitectureRow {
 };
 // Instructions that belong to one architecture and that PTX for others cannot have.
 constexpr ArchitectureRow kOneArchitecture[] = {
-    {"wgmma", "9.0"}, {"tcgen05", "10.x"}, {"tensormap", "9.0 and later"}, {"multimem", "9.0 and later, linked by switches,"}};
+    {"wgmma", "9.0"}, {"tcgen05", "10.x"}, {"multimem", "9.0 and later, linked by switches,"}};
 
 }  // namespace
 
@@ -318,6 +318,7 @@ FunctionCodegen::Handler FunctionCodegen::find_handler(std::string_view opcode) 
       {"activemask", &F::activemask},
       {"nanosleep", &F::nanosleep},
       {"mbarrier", &F::mbarrier},
+      {"tensormap", &F::tensormap},
       {"mapa", &F::mapa},
       {"getctarank", &F::getctarank},
       {"mma", &F::mma},

@@ -293,7 +293,9 @@ void FunctionCodegen::ld(Decoded& i) {
 }
 
 void FunctionCodegen::st(Decoded& i) {
-  bool async = i.take("async");  // and then the bytes are announced to an mbarrier
+  if (i.take("bulk")) return st_bulk(i);
+  bool async = i.take("async");  // and then the bytes are announced to an mbarrier, but for .mmio
+  if (async && i.peek(1) == "mmio") async = false;
   if (async && !i.take("mbarrier::complete_tx::bytes")) i.fail("expected .mbarrier::complete_tx::bytes");
   bool release = i.take("release"), relaxed = i.take("relaxed"),
        is_volatile = i.take_any({"volatile", "mmio"});

@@ -125,13 +125,16 @@ void FunctionCodegen::mov_vector(Decoded& i, Type type) {
 
 // cp.async: copied at once, so committing and waiting have nothing to do.
 void FunctionCodegen::cp(Decoded& i) {
-  if (!i.take("async")) i.fail("only cp.async is supported");
-  if (i.take("bulk")) return cp_bulk(i);
+  const bool reduces = i.take("reduce");
+  if (!i.take("async")) i.fail("expected .async");
+  if (i.take("bulk")) return cp_bulk(i, reduces);
+  if (reduces) i.fail("expected .bulk");
   if (i.take("mbarrier")) return cp_mbarrier_arrive(i);
   if (i.take_any({"commit_group", "wait_group", "wait_all"})) return i.done();
   i.take_any({"ca", "cg"});
   if (!i.take_one({"shared", "shared::cta"}).size() || !i.take("global"))
     i.fail("only global to shared is supported");
+  const size_t count_of_operands = i.operand_count() - (i.take("L2::cache_hint") ? 1 : 0);  // the policy is the last
   i.take_cache_hints();
   i.done();
   const Operand& size = i.operand(2);
@@ -141,7 +144,7 @@ void FunctionCodegen::cp(Decoded& i) {
   llvm::Type* type = m_.int_type(bytes * 8);
   llvm::Value* to = checked_pointer(i, resolve(i, i.operand(0), Space::shared), bytes, true, false);
   Address from = resolve(i, i.operand(1), Space::global);
-  if (i.operand_count() < 4) {
+  if (count_of_operands < 4) {
     llvm::Value* value =
         b_.CreateAlignedLoad(type, checked_pointer(i, from, bytes, false, false), llvm::Align(1));
     b_.CreateAlignedStore(value, to, llvm::Align(1));

@@ -10,6 +10,7 @@
 #include "server/softgpu/jit/decoded.h"
 #include "server/softgpu/jit/matrix.h"
 #include "server/softgpu/jit/narrow_float.h"
+#include "server/softgpu/jit/tensor.h"
 #include "server/softgpu/memory/address_space.h"
 
 namespace gpupool::softgpu {
@@ -145,7 +146,7 @@ uint32_t softgpu_float_to_half(float value, uint32_t rounding_code) {
   return sign | round_bits(fraction, cut, negative, rounding);
 }
 
-static uint32_t softgpu_float_to_bf16(float value, uint32_t rounding) {
+uint32_t softgpu_float_to_bf16(float value, uint32_t rounding) {
   uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7FFFFFFF;
   if (magnitude > 0x7F800000) return 0x7FFF;
   if (magnitude == 0x7F800000) return bits >> 16;
@@ -244,7 +245,7 @@ static uint64_t softgpu_mbarrier_arrive(uint64_t* barrier, uint32_t count, uint3
   return before;
 }
 
-static uint64_t softgpu_mbarrier_transfer(uint64_t* barrier, uint64_t bytes) {
+uint64_t softgpu_mbarrier_transfer(uint64_t* barrier, uint64_t bytes) {
   uint64_t before = *barrier, under_way = ((before >> 40 & kBytes) + bytes) & kBytes;
   uint64_t after = (before & ~(kBytes << 40)) | under_way << 40;
   // Announcing bytes completes nothing.
@@ -345,6 +346,11 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       SYMBOL(softgpu_mbarrier_transfer),
       SYMBOL(softgpu_bulk_copy),
       SYMBOL(softgpu_bulk_multicast),
+      SYMBOL(softgpu_bulk_reduce),
+      SYMBOL(softgpu_bulk_copy_masked),
+      SYMBOL(softgpu_tensor_load),
+      SYMBOL(softgpu_tensor_store),
+      SYMBOL(softgpu_tensormap_replace),
       SYMBOL(softgpu_cluster_arrive),
       SYMBOL(softgpu_cluster_wait),
       SYMBOL(softgpu_cluster_to_generic),

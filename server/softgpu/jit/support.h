@@ -16,6 +16,9 @@ constexpr uint32_t kAdd = 0, kSubtract = 1, kMultiply = 2, kFma = 3, kDivide = 4
 extern "C" {
 float softgpu_half_to_float(uint32_t half);
 uint32_t softgpu_float_to_half(float value, uint32_t rounding);  // a Rounding
+uint32_t softgpu_float_to_bf16(float value, uint32_t rounding);
+// Announces bytes to an mbarrier or, negative, takes as many off; returns what it was.
+uint64_t softgpu_mbarrier_transfer(uint64_t* barrier, uint64_t bytes);
 }
 
 bool host_converts_half();  // the host converts between f16 and f32 in hardware

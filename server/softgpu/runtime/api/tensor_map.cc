@@ -1,5 +1,6 @@
 // Tensor maps: descriptions of tensors for the copies between global and shared memory that devices of compute capability 9 have.
-// Opaque: softgpu has a layout of its own. Nothing here follows the address.
+// Opaque: softgpu has a layout of its own (jit/tensor.h). Nothing here follows the address.
+#include "server/softgpu/jit/tensor.h"
 #include "server/softgpu/runtime/api/call.h"
 
 #if CUDA_VERSION >= 12000
@@ -11,25 +12,12 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-constexpr unsigned kMaxRank = 5;
+constexpr unsigned kMaxRank = kMaxTensorRank;
 // Names that older headers lack.
 constexpr int kLastType = 15, k16U4Align8 = 13, k16U4Align16 = 14, k16U6Align16 = 15;
 constexpr int kLastSwizzle = 6;
 
-enum class Form : uint8_t { tiled = 1, im2col, im2col_wide };
-
-// What the 128 bytes are.
-struct Layout {
-  uint64_t address;
-  uint64_t strides[kMaxRank - 1];
-  uint32_t sizes[kMaxRank];    // less 1
-  uint8_t element_strides[kMaxRank];
-  Form form;
-  uint8_t type, rank, interleave, swizzle, promotion, fill, mode;
-  int16_t lower[3], upper[3];
-  uint16_t box[kMaxRank];      // tiled; else channels and pixels are the first two
-};
-static_assert(sizeof(Layout) <= sizeof(CUtensorMap));
+static_assert(kTensorMapBytes == sizeof(CUtensorMap));
 
 struct Tensor {
   CUtensorMapDataType type;
@@ -114,8 +102,8 @@ bool fits_swizzle(const Tensor& tensor, uint64_t elements) {
   return inner_bytes(tensor.type, elements) <= span;
 }
 
-Layout lay_out(const Tensor& tensor, Form form) {
-  Layout layout{};
+TensorMap lay_out(const Tensor& tensor, TensorForm form) {
+  TensorMap layout{};
   layout.address = reinterpret_cast<uintptr_t>(tensor.address);
   for (unsigned i = 0; i < tensor.rank; ++i) {
     layout.sizes[i] = static_cast<uint32_t>(tensor.sizes[i] - 1);
@@ -132,7 +120,7 @@ Layout lay_out(const Tensor& tensor, Form form) {
   return layout;
 }
 
-void write(const Layout& layout, CUtensorMap* map) {
+void write(const TensorMap& layout, CUtensorMap* map) {
   *map = {};
   std::memcpy(map, &layout, sizeof layout);
 }
@@ -153,7 +141,7 @@ CUDA_EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataTyp
   return call_in_context([&](Context&) {
     const Tensor tensor{type, rank, address, sizes, strides, element_strides, interleave, swizzle, promotion, fill};
     if (!valid_target(map) || !valid(tensor, 1) || box == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    Layout layout = lay_out(tensor, Form::tiled);
+    TensorMap layout = lay_out(tensor, TensorForm::tiled);
     for (unsigned i = 0; i < rank; ++i) {
       if (box[i] == 0 || box[i] > 256) return CUDA_ERROR_INVALID_VALUE;
       layout.box[i] = static_cast<uint16_t>(box[i]);
@@ -175,7 +163,7 @@ CUDA_EXPORT CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataTy
     if (!valid_target(map) || !valid(tensor, 3) || lower == nullptr || upper == nullptr || !valid_channels(tensor, channels, pixels)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    Layout layout = lay_out(tensor, Form::im2col);
+    TensorMap layout = lay_out(tensor, TensorForm::im2col);
     const int most = rank == 3 ? 1 << 15 : rank == 4 ? 1 << 7 : 1 << 4;
     for (unsigned i = 0; i + 2 < rank; ++i) {
       if (lower[i] < -most || lower[i] >= most || upper[i] < -most || upper[i] >= most) return CUDA_ERROR_INVALID_VALUE;
@@ -192,9 +180,9 @@ CUDA_EXPORT CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataTy
 CUDA_EXPORT CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
   return call_in_context([&](Context&) {
     if (!valid_target(map)) return CUDA_ERROR_INVALID_VALUE;
-    Layout layout;
+    TensorMap layout;
     std::memcpy(&layout, map, sizeof layout);
-    if (layout.form < Form::tiled || layout.form > Form::im2col_wide) return CUDA_ERROR_INVALID_VALUE;
+    if (layout.form < TensorForm::tiled || layout.form > TensorForm::im2col_wide) return CUDA_ERROR_INVALID_VALUE;
     if (!aligned(address, layout.type, static_cast<CUtensorMapInterleave>(layout.interleave))) return CUDA_ERROR_INVALID_VALUE;
     layout.address = reinterpret_cast<uintptr_t>(address);
     write(layout, map);
@@ -215,7 +203,7 @@ CUDA_EXPORT CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDa
         upper > INT16_MAX || swizzle < CU_TENSOR_MAP_SWIZZLE_64B || swizzle > 4 || !valid_channels(tensor, channels, pixels)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    Layout layout = lay_out(tensor, Form::im2col_wide);
+    TensorMap layout = lay_out(tensor, TensorForm::im2col_wide);
     layout.mode = static_cast<uint8_t>(mode);
     layout.lower[0] = static_cast<int16_t>(lower);
     layout.upper[0] = static_cast<int16_t>(upper);
