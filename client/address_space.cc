@@ -299,6 +299,11 @@ void AddressSpace::add_foreign(const Allocation& allocation) {
   entry.id = next_id.fetch_add(1);
 }
 
+void AddressSpace::forget_foreign(uint64_t address) {
+  std::lock_guard lock(mutex_);
+  if (const auto found = allocations_.find(address); found != allocations_.end() && found->second.foreign) allocations_.erase(found);
+}
+
 std::optional<Allocation> AddressSpace::find(uint64_t address) const {
   std::lock_guard lock(mutex_);
   auto found = allocations_.upper_bound(address);

@@ -28,8 +28,10 @@ struct Allocation {
   uint64_t context = 0;
   Device* device = nullptr;
   uint64_t id = 0;          // CU_POINTER_ATTRIBUTE_BUFFER_ID
-  bool foreign = false;     // not minted here: a module's variable
+  bool foreign = false;     // not freed by cuMemFree: a module's variable, mapped memory
   bool managed = false;     // the host has it at the same address (mirrors.h): in whole pages of its own
+  enum class Origin : uint8_t { plain, stream_ordered, shared_pool } origin = Origin::plain;
+  int handle_types = 0;     // of mapped memory: CUmemAllocationHandleType
 };
 
 class AddressSpace {
@@ -69,9 +71,10 @@ class AddressSpace {
   // The server has passed all frees up to this sequence number.
   void retired(uint64_t sequence);
 
-  // Device memory that the driver placed by itself (variables of modules), so that its addresses are known as device
-  // addresses.
+  // Device memory that the driver placed by itself (variables of modules), or that the program has mapped or opened, so that its
+  // addresses are known as device addresses.
   void add_foreign(const Allocation& allocation);
+  void forget_foreign(uint64_t address);
 
   // The allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;

@@ -6,6 +6,7 @@
 
 #include "client/bus_ids.h"
 #include "client/gpu_uuid.h"
+#include "client/session.h"
 #include "protocol/cuda/cuda_header.h"
 
 namespace gpupool::client {
@@ -39,6 +40,8 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
   return ordinals;
 }
 
+constexpr int kIpcEventSupported = 125, kFabricSupported = 128;  // CUDA 12.0, 12.3
+
 // What the worker's device can do but this client does not forward yet is not promised to the program.
 void hide_what_is_not_forwarded(Device& device) {
   for (const int attribute : std::initializer_list<int>{
@@ -46,7 +49,7 @@ void hide_what_is_not_forwarded(Device& device) {
         CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
         CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED,
         CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
         CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 129 /* UNIFIED_FUNCTION_POINTERS */,
         // What protocol/cuda/unsupported.def is about. By number, since older headers lack some.
         112 /* SPARSE_CUDA_ARRAY */, 114 /* TIMELINE_SEMAPHORE_INTEROP */, 121 /* DEFERRED_MAPPING_CUDA_ARRAY */, 124 /* DMA_BUF */,
@@ -55,6 +58,20 @@ void hide_what_is_not_forwarded(Device& device) {
         144 /* HOST_MEMORY_POOLS */, 145 /* HOST_VIRTUAL_MEMORY_MANAGEMENT */, 146 /* HOST_ALLOC_DMA_BUF */}) {
     if (const auto found = device.attributes.find(attribute); found != device.attributes.end()) found->second = 0;
   }
+}
+
+// Handles for other processes are names of the server's, in whatever form (calls/shareable.cc).
+void show_handle_types(Device& device) {
+  auto& attributes = device.attributes;
+  const auto found = attributes.find(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+  const bool shares = found != attributes.end() && found->second != 0 && device.session->server_id() != 0;
+  if (found != attributes.end()) found->second = shares;
+  const auto set = [&](int attribute, int value) {
+    if (const auto known = attributes.find(attribute); known != attributes.end()) known->second = shares ? value : 0;
+  };
+  set(kFabricSupported, 1);
+  set(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, kShareableHandleTypes);
+  if (device.session->server_id() == 0) set(kIpcEventSupported, 0);
 }
 
 }  // namespace
@@ -83,6 +100,7 @@ Devices make_devices(std::vector<OfferedDevice> offered, const char* visible) {
     device->greatest_priority = source.greatest_priority;
     for (const auto& attribute : source.attributes) device->attributes[attribute.id] = attribute.value;
     hide_what_is_not_forwarded(*device);
+    show_handle_types(*device);
     devices.push_back(std::move(device));
   }
   return devices;

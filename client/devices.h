@@ -34,6 +34,10 @@ struct Device {
   std::unordered_map<int, int> attributes;
 };
 
+// CUmemAllocationHandleType: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR and (CUDA 12.3) _FABRIC.
+constexpr int kFabricHandle = 8;
+constexpr int kShareableHandleTypes = 1 | kFabricHandle;
+
 using Devices = std::vector<std::unique_ptr<Device>>;
 
 // Of device memory: the server's word, or CUDA's usual one.

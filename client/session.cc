@@ -110,6 +110,7 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   if (auto upgraded = connection_->upgrade(transport::Side::client, deadline); !upgraded) return upgraded.error();
   driver_version_ = reply->driver_version;
   offered_ = reply->devices;
+  server_id_ = reply->server_id;
   receiver_.set_memory_limited(!offered_.empty() && offered_.front().memory_limited);
   proposed_ = {reply->addresses.base, reply->addresses.size};
   if (reply->image_nonce.size() == image_nonce_.size()) {

@@ -49,6 +49,7 @@ class Session {
     return image_bytes <= largest_image_ ? &image_nonce_ : nullptr;
   }
   int driver_version() const { return driver_version_; }
+  uint64_t server_id() const { return server_id_; }  // 0: a server that shares nothing
   Receiver& receiver() { return receiver_; }
   CommandQueue& queue() { return queue_; }
   BulkLinks& links() { return links_; }
@@ -153,6 +154,7 @@ class Session {
   int driver_version_ = 0;
   image::Nonce image_nonce_{};
   uint64_t largest_image_ = 0;
+  uint64_t server_id_ = 0;
   std::atomic<bool> failed_{false};
   std::mutex closing_;
   std::mutex peer_copy_;

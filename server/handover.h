@@ -6,7 +6,8 @@
 // session, with the client's descriptor and
 // its Hello; bulk, with the descriptor of a further connection of that session; end_session. worker -> poold: turn. Module images go both ways as
 // sealed memory files (sealed_file.h): the worker asks for one by name, poold answers; the worker deposits one, or
-// says that what it got is not what the name says. While the session runs, worker::Control receives what poold
+// says that what it got is not what the name says. What sessions of one tenant share goes from worker to worker through poold, which
+// asks the one for the other and keeps nothing. While the session runs, worker::Control receives what poold
 // sends and WorkerPool::serve what the worker sends. The end of either process ends the other's socket. Both are the same build, so the packet is a
 // plain struct; it is checked all the same, because a worker runs a client's code paths.
 #pragma once
@@ -56,6 +57,9 @@ enum class ControlKind : uint32_t {
   image_missing = 18,
   image_deposit = 19,  // with the file
   image_damaged = 20,
+  share_wanted = 21,  // worker -> poold -> the worker of the session that shares it, answered the same way back by:
+  share_found = 22,   // with a descriptor, where it is memory
+  share_missing = 23,
 };
 
 struct ControlHeader {
@@ -84,6 +88,14 @@ struct ControlHeader {
   uint64_t image_bytes = 0;        // session: of the largest image that poold keeps, 0: none; image_...: of this one
   wire::ImageDigest image_name{};  // this and below: image_...
   uint64_t image_request = 0;      // of a question and its answer
+  uint64_t server_id = 0;          // session: of this poold
+  std::array<uint8_t, 16> share_secret{};  // share_wanted; this and below: share_...
+  uint64_t share_session = 0;              // share_wanted: whose it is
+  uint64_t share_asker = 0;                // the session that wants it: poold's word
+  uint64_t share_request = 0;              // the asker's
+  uint64_t share_types = 0;                // share_found, of memory; `gpu` and `memory_bytes` as well
+  uint64_t share_charge = 0;
+  std::array<char, 64> share_event{};      // share_found, of an event
 };
 static_assert(std::is_trivially_copyable_v<ControlHeader>);
 

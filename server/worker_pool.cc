@@ -1,6 +1,7 @@
 #include "server/worker_pool.h"
 
 #include <signal.h>
+#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,6 +49,8 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),
       stop_timer_(context) {
+  // Without it nothing is shared: 0 is in no name.
+  if (::getrandom(&server_id_, sizeof server_id_, 0) != sizeof server_id_) server_id_ = 0;
   tenants.on_change([this](const Tenant& tenant) {
     if (const auto set = accounts_.set(tenant.name, tenant.quota); !set) {
       log::error("quota_not_set", {{"tenant", tenant.name}, {"reason", set.error().message}});
@@ -153,6 +156,10 @@ bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
   const ControlHeader& header = message.header;
   if (message.payload.empty()) {
     if (header.kind == ControlKind::image_deposit) return take_image(worker, message);
+    if (header.kind == ControlKind::share_found || (message.descriptor < 0 && header.kind == ControlKind::share_missing)) {
+      return give_share(worker, message);
+    }
+    if (message.descriptor < 0 && header.kind == ControlKind::share_wanted) return ask_for_share(worker, header);
     if (message.descriptor < 0 && header.kind == ControlKind::image_wanted) return give_image(worker, header);
     if (message.descriptor < 0 && header.kind == ControlKind::image_damaged && header.image_name == worker.image) {
       images_.drop_damaged(header.image_name, header.image_bytes, worker.session);
@@ -291,6 +298,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   worker.deadline.cancel();
   if (worker.state == Stage::serving) take_last_images(worker);
   worker.control.close();
+  answer_for(worker);
   turns_.remove(worker.session);
   partitions_.release(worker.session);
   const std::string how = worker.ending.empty() ? end_text(wait_status) : worker.ending;

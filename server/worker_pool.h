@@ -159,6 +159,12 @@ class WorkerPool {
       uint64_t allowed = 0;                // bytes that may be in host memory
     };
     Moves moves;
+    // What it wants of another session: whose it is, and its number for the question. In worker_pool_shares.cc.
+    struct ShareAsked {
+      uint64_t session = 0, request = 0;
+      bool operator==(const ShareAsked&) const = default;
+    };
+    ShareAsked share_asked;
   };
   struct Waiting {
     Client client;
@@ -182,6 +188,12 @@ class WorkerPool {
   static uint64_t in_host(const Worker& worker);
   static bool still_wants(const Worker& worker, Clock::time_point now);
   uint64_t host_room() const;
+  // This and the next four are in worker_pool_shares.cc.
+  Worker* serving(uint64_t session);
+  bool share_missing(Worker& asking, uint64_t request);
+  bool ask_for_share(Worker& asking, const ControlHeader& wanted);
+  bool give_share(Worker& owner, const ControlMessage& answer);
+  void answer_for(const Worker& gone);
   bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);
   bool cannot_start() const;
@@ -223,6 +235,7 @@ class WorkerPool {
   std::vector<std::function<void(const SessionView&)>> session_started_;
   uint64_t start_failures_ = 0;
   uint64_t next_session_ = 1;
+  uint64_t server_id_ = 0;  // random: names of what is shared are good for this process only
   uint64_t next_ticket_ = 1;
 };
 

@@ -101,7 +101,8 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
                        .session_number = next_session_,
                        .dead_peer_timeout_ms = settings_.dead_peer_timeout.count(),
                        .oversubscribes = settings_.host_memory_for_idle != 0,
-                       .image_bytes = images_.largest_image()};
+                       .image_bytes = images_.largest_image(),
+                       .server_id = server_id_};
   client.transport.copy(header.transport.data(), header.transport.size() - 1);
   const Tenant* const tenant = tenants_.find(client.tenant);
   if (!client.lease.empty() && (!tenant || tenant->gpus.empty())) {

@@ -1,12 +1,20 @@
 // Events: rows, but for what a capture has to do with them.
 #include "client/calls/destroy.h"
 #include "client/capture.h"
+#include "client/interprocess_events.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
 using namespace gpupool::client;
 
 namespace {
+
+// A record of an event that other processes see is on the server when the call returns.
+CUresult recorded(CUresult result, CUevent event) {
+  if (result != CUDA_SUCCESS || !interprocess_events::contains(event)) [[likely]] return result;
+  const CUresult state = rows::cuEventQuery::forward(event);  // its answer comes after the record
+  return state == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : state;
+}
 
 CUresult record(CUevent event, CUstream stream, unsigned flags) {
   return guarded([&]() -> CUresult {
@@ -18,11 +26,26 @@ CUresult record(CUevent event, CUstream stream, unsigned flags) {
       if (!known) return CUDA_ERROR_INVALID_HANDLE;
       if (const auto captured = capture::record(*context, stream, *known, flags)) return *captured;
     }
-    return flags == 0 ? rows::cuEventRecord::forward(event, stream) : rows::cuEventRecordWithFlags::forward(event, stream, flags);
+    return recorded(flags == 0 ? rows::cuEventRecord::forward(event, stream) : rows::cuEventRecordWithFlags::forward(event, stream, flags), event);
   });
 }
 
 }  // namespace
+
+CUDA_EXPORT CUresult cuEventCreate(CUevent* event, unsigned int flags) {
+  return guarded([&]() -> CUresult {
+    const bool shared = (flags & CU_EVENT_INTERPROCESS) != 0;
+    if (shared) {
+      Session* session = nullptr;
+      Context* context = nullptr;
+      if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+      if ((flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
+    }
+    const CUresult result = rows::cuEventCreate::forward(event, flags);
+    if (result == CUDA_SUCCESS && shared) interprocess_events::add(*event);
+    return result;
+  });
+}
 
 CUDA_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream, 0); }
 CUDA_EXPORT CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, or_per_thread(stream), 0); }
@@ -33,6 +56,7 @@ CUDA_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream,
 
 CUDA_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
   capture::forget_event(event);
+  interprocess_events::remove(event);
   return destroy<rows::cuEventDestroy_v2>(Kind::event, event);
 }
 
@@ -86,7 +110,7 @@ CUDA_EXPORT CUresult cuCtxRecordEvent(CUcontext given, CUevent event) {
     if (known->context != context->owner().handle) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
     capture::forget_event(event);
-    return rows::cuCtxRecordEvent::at({context->session, context}, {cuda::handle_from_bits<CUcontext>(context->handle), event});
+    return recorded(rows::cuCtxRecordEvent::at({context->session, context}, {cuda::handle_from_bits<CUcontext>(context->handle), event}), event);
   });
 }
 

@@ -7,7 +7,9 @@
 #include "client/graph_memory.h"
 #include "client/idle_memory.h"
 #include "client/host_memory.h"
+#include "client/memory_pool.h"
 #include "client/mirrors.h"
+#include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -77,12 +79,14 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   return result;
 }
 
-CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes, bool managed = false) {
+CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes, bool managed = false,
+                  Allocation::Origin origin = Allocation::Origin::plain) {
   if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation about;
   about.context = context.owner().handle;
   about.device = context.device;
+  about.origin = origin;
   about.managed = managed;
   const auto place = session.addresses().allocate(bytes, managed ? HostPages::page() : kAlignment, about);
   if (!place) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -103,7 +107,7 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
   return CUDA_SUCCESS;
 }
 
-CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
+CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, const Pool* pool = nullptr) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
@@ -118,7 +122,8 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
       return result;
     });
     if (captured) [[unlikely]] return *captured;
-    return allocate(*session, *context, address, bytes);
+    const bool shared = pool ? pool->handle_types != 0 : shares_current_pool(*context->device);
+    return allocate(*session, *context, address, bytes, false, shared ? Allocation::Origin::shared_pool : Allocation::Origin::stream_ordered);
   });
 }
 
@@ -130,6 +135,10 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
     const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](NodeWork& work) { return make_free_work(address, work); });
     if (captured) [[unlikely]] return *captured;
     if (const auto of_graph = graph_memory::free(address)) [[unlikely]] return *of_graph;
+    if (is_opened(SharedKind::pool_pointer, address)) [[unlikely]] {  // another process's
+      const CUresult result = cuStreamSynchronize(stream);
+      return result == CUDA_SUCCESS ? close_shared(SharedKind::pool_pointer, address) : result;
+    }
     Session* const owner = session_of(address, session);
     if (!owner || owner == session) return release(*context, address, cuda::handle_bits(stream));
     Context* const other = context_of(*owner, address);
@@ -139,6 +148,10 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
 }
 
 }  // namespace
+
+CUresult gpupool::client::allocate_from(const Pool& pool, CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return allocate_async(address, bytes, stream, &pool);
+}
 
 CUresult gpupool::client::allocate_memory(Context& context, uint64_t bytes, CUdeviceptr* address, bool managed) {
   return allocate(*context.session, context, address, bytes, managed);
@@ -195,6 +208,10 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     if (const auto of_graph = graph_memory::free(address)) [[unlikely]] return *of_graph;
+    if (is_opened(SharedKind::pool_pointer, address)) [[unlikely]] {
+      const CUresult result = cuCtxSynchronize();
+      return result == CUDA_SUCCESS ? close_shared(SharedKind::pool_pointer, address) : result;
+    }
     return release(*context, address, wire::kAllStreams);
   });
 }

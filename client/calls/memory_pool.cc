@@ -1,19 +1,13 @@
 // Memory pools. Stream-ordered allocations come from the session's address space like all others, so a pool is a name with
 // attributes; nothing here travels.
-#include "client/call.h"
+#include "client/memory_pool.h"
+
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
 using namespace gpupool::client;
 
 namespace {
-
-struct Pool : Object {
-  int device = 0;
-  std::mutex mutex;
-  uint64_t release_threshold = 0;
-  int reuse_follow_event = 1, reuse_opportunistic = 1, reuse_internal = 1;
-};
 
 // The default pool of each device, made at first use, and the one that is current.
 struct Pools {
@@ -26,9 +20,10 @@ Pools& pools() {
   return *only;
 }
 
-uint64_t make_pool(const Device& device) {
+uint64_t make_pool(const Device& device, int handle_types = 0) {
   auto pool = std::make_unique<Pool>();
   pool->device = device.ordinal;
+  pool->handle_types = handle_types;
   return device.session->mint(Kind::memory_pool, std::move(pool));
 }
 
@@ -49,6 +44,14 @@ CUresult find(CUmemoryPool given, Pool** pool) {
 }
 
 }  // namespace
+
+bool gpupool::client::shares_current_pool(const Device& device) {
+  std::lock_guard lock(pools().mutex);
+  const auto current = pools().current.find(device.ordinal);
+  if (current == pools().current.end()) return false;
+  const auto* pool = handles().find_as<Pool>(Kind::memory_pool, current->second);
+  return pool && pool->handle_types != 0;
+}
 
 CUDA_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
   return guarded([&]() -> CUresult {
@@ -82,7 +85,7 @@ CUDA_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool given) {
     Pool* pool = nullptr;
     if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
     if (!find_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-    if (pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+    if (pool->device != device || pool->imported_from != 0) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard lock(pools().mutex);
     pools().current[device] = pool->handle;
     return CUDA_SUCCESS;
@@ -94,11 +97,14 @@ CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!pool || !properties) return CUDA_ERROR_INVALID_VALUE;
     if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+    if ((properties->handleTypes & ~kShareableHandleTypes) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
     const Device* device = find_device(properties->location.id);
     if (!device) return CUDA_ERROR_INVALID_DEVICE;
-    const uint64_t handle = make_pool(*device);
+    const auto shares = device->attributes.find(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES);
+    const int offered = shares == device->attributes.end() ? 0 : shares->second;
+    if ((properties->handleTypes & ~offered) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    const uint64_t handle = make_pool(*device, properties->handleTypes);
     if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     *pool = cuda::handle_from_bits<CUmemoryPool>(handle);
     return CUDA_SUCCESS;
@@ -200,8 +206,8 @@ CUDA_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool given, size_t) {
 
 CUDA_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool given, CUstream stream) {
   Pool* pool = nullptr;
-  const CUresult result = find(given, &pool);
-  return result == CUDA_SUCCESS ? cuMemAllocAsync(address, bytes, stream) : result;
+  if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
+  return pool->imported_from == 0 ? allocate_from(*pool, address, bytes, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 CUDA_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
   return cuMemAllocFromPoolAsync(address, bytes, pool, stream ? stream : CU_STREAM_PER_THREAD);

@@ -57,13 +57,14 @@ CUresult answer(const Found& found, CUpointer_attribute attribute, CUdeviceptr a
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return give<int>(to, found.device && found.device->managed);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return give<int>(to, 0);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return give<int>(to, found.device && !found.device->foreign && found.device->origin == Allocation::Origin::plain);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return give<int>(to, found.device ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return give<unsigned long long>(to, 0);
+      return give<unsigned long long>(to, found.device ? static_cast<unsigned>(found.device->handle_types) : 0);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return give<CUmemoryPool>(to, nullptr);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:

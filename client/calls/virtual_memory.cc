@@ -1,31 +1,64 @@
 // Virtual memory management: reservations are cut from the session's range here; memory and mappings are the worker's.
+#include "client/virtual_memory.h"
+
 #include "client/idle_memory.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
 using namespace gpupool::client;
 
-namespace {
+namespace gpupool::client {
 
-struct Memory : Object {
-  CUmemAllocationProp properties{};  // as the program gave them
-  uint64_t size = 0;
-  std::atomic<int> references{1};    // cuMemCreate and cuMemRetainAllocationHandle
-};
-
-// Which memory lies behind which mapped addresses.
-struct Mappings {
-  struct Mapping {
-    uint64_t size;
-    uint64_t memory;
-  };
-  std::mutex mutex;
-  std::map<uint64_t, Mapping> by_address;
-};
 Mappings& mappings() {
   static Mappings* const only = new Mappings;
   return *only;
 }
+
+Memory* find_memory(CUmemGenericAllocationHandle handle) {
+  auto* memory = handles().find_as<Memory>(Kind::memory, handle);
+  const std::lock_guard lock(mappings().mutex);
+  return memory && memory->references > 0 ? memory : nullptr;
+}
+
+CUresult name_of_allocation(Session& session, const Allocation& about, SharedKind kind, wire::SharedName* name) {
+  auto* const context = handles().find_as<Context>(Kind::context, about.context);
+  wire::Buffer reply;
+  const CUresult result = session.call(wire::Command::export_memory, context, wire::ExportMemory{0, about.address}, reply);
+  if (result != CUDA_SUCCESS) return result;
+  *name = wire::Reader(reply).get<wire::SharedName>();
+  name->kind = static_cast<uint32_t>(kind);
+  name->size = about.size;
+  return CUDA_SUCCESS;
+}
+
+CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t flags, CUmemGenericAllocationHandle* handle) {
+  auto made = std::make_unique<Memory>();
+  Memory& memory = *made;
+  const uint64_t minted = session.mint(Kind::memory, std::move(made));
+  if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  wire::Buffer reply;
+  const CUresult result = session.call(wire::Command::import_memory, nullptr, wire::ImportMemory{minted, name, flags, 0}, reply);
+  if (result != CUDA_SUCCESS) {
+    handles().retire(minted);
+    return result;
+  }
+  const auto imported = wire::Reader(reply).get<wire::ImportedMemory>();
+  memory.size = imported.size;
+  memory.properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  memory.properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(imported.handle_types);
+  for (const auto& device : devices()) {
+    if (device->session != &session || device->server_ordinal != imported.device) continue;
+    memory.properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal};
+    *handle = minted;
+    return CUDA_SUCCESS;
+  }
+  (void)rows::cuMemRelease::forward(minted);  // on a device that CUDA_VISIBLE_DEVICES hides
+  return CUDA_ERROR_INVALID_DEVICE;
+}
+
+}  // namespace gpupool::client
+
+namespace {
 
 // The device of a location, which becomes the one that the device's server knows.
 CUresult to_server_location(CUmemLocation* location, const Device** device) {
@@ -90,10 +123,13 @@ CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t si
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!handle || !properties || size == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+    if ((properties->requestedHandleTypes & ~kShareableHandleTypes) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     CUmemAllocationProp on_server = *properties;
     const Device* device = nullptr;
     if (const CUresult result = to_server_location(&on_server.location, &device); result != CUDA_SUCCESS) return result;
+    const auto shares = device->attributes.find(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+    const bool can_share = shares != device->attributes.end() && shares->second != 0;
+    if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE && !can_share) return CUDA_ERROR_NOT_SUPPORTED;
     Session* const session = device->session;
     on_server.win32HandleMetaData = nullptr;
     auto made = std::make_unique<Memory>();
@@ -124,7 +160,11 @@ CUDA_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     auto* memory = handles().find_as<Memory>(Kind::memory, handle);
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
-    if (memory->references.fetch_sub(1) > 1) return CUDA_SUCCESS;
+    {
+      std::lock_guard lock(mappings().mutex);
+      if (memory->references == 0) return CUDA_ERROR_INVALID_VALUE;
+      if (--memory->references != 0 || memory->mapped != 0) return CUDA_SUCCESS;
+    }
     return rows::cuMemRelease::forward(handle);
   });
 }
@@ -133,7 +173,7 @@ CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, C
                               unsigned long long flags) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-    auto* memory = handles().find_as<Memory>(Kind::memory, handle);
+    Memory* const memory = find_memory(handle);
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
     if (size == 0 || offset > memory->size || size > memory->size - offset) return CUDA_ERROR_INVALID_VALUE;
     Session* const session = reserved_by(address, size);
@@ -149,12 +189,21 @@ CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, C
         return CUDA_ERROR_INVALID_VALUE;
       }
       all[address] = {size, handle};
+      ++memory->mapped;
     }
     const CUresult result = rows::cuMemMap::forward(address, size, offset, handle, flags);
     if (result != CUDA_SUCCESS) {
       std::lock_guard lock(mappings().mutex);
       mappings().by_address.erase(address);
+      --memory->mapped;
+      return result;
     }
+    Allocation about;
+    about.address = address;
+    about.size = size;
+    about.device = find_device(memory->properties.location.id);
+    about.handle_types = memory->properties.requestedHandleTypes;
+    session->addresses().add_foreign(about);
     return result;
   });
 }
@@ -166,9 +215,18 @@ CUDA_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
     if (!session) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = rows::cuMemUnmap::at({session}, {address, size});
     if (result != CUDA_SUCCESS) return result;
-    std::lock_guard lock(mappings().mutex);
-    auto& all = mappings().by_address;
-    all.erase(all.lower_bound(address), all.lower_bound(address + size));
+    std::vector<uint64_t> released;  // before, and now mapped nowhere
+    {
+      std::lock_guard lock(mappings().mutex);
+      auto& all = mappings().by_address;
+      for (auto mapping = all.lower_bound(address); mapping != all.end() && mapping->first < address + size;) {
+        session->addresses().forget_foreign(mapping->first);
+        auto* memory = handles().find_as<Memory>(Kind::memory, mapping->second.memory);
+        if (memory && --memory->mapped == 0 && memory->references == 0) released.push_back(mapping->second.memory);
+        mapping = all.erase(mapping);
+      }
+    }
+    for (const uint64_t memory : released) (void)rows::cuMemRelease::forward(memory);
     return result;
   });
 }
@@ -207,7 +265,7 @@ CUDA_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocati
 CUDA_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
                                                             CUmemGenericAllocationHandle handle) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
-  const auto* memory = handles().find_as<Memory>(Kind::memory, handle);
+  const Memory* const memory = find_memory(handle);
   if (!memory || !properties) return CUDA_ERROR_INVALID_VALUE;
   *properties = memory->properties;
   return CUDA_SUCCESS;
@@ -224,8 +282,8 @@ CUDA_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* h
     --found;
     if (address - found->first >= found->second.size) return CUDA_ERROR_INVALID_VALUE;
     auto* memory = handles().find_as<Memory>(Kind::memory, found->second.memory);
-    if (!memory) return CUDA_ERROR_NOT_SUPPORTED;  // released while mapped: its handle cannot be revived yet
-    memory->references.fetch_add(1);
+    if (!memory) return CUDA_ERROR_INVALID_VALUE;
+    ++memory->references;  // also of one that the program had released
     *handle = found->second.memory;
     return CUDA_SUCCESS;
   });

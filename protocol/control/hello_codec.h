@@ -78,6 +78,7 @@ struct HelloReply {
   std::string image_nonce;
   uint64_t largest_image = 0;
   bool takes_compressed = false;
+  uint64_t server_id = 0;
 };
 
 constexpr size_t kMaxDevices = 256;             // a peer is not trusted: more is malformed
@@ -221,6 +222,7 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
       case bytes(13): reply.image_nonce = in.get_bytes(); return true;
       case varint(14): reply.largest_image = in.get_uint64(); return true;
       case varint(15): reply.takes_compressed = in.get_bool(); return true;
+      case varint(16): reply.server_id = in.get_uint64(); return true;
       default: return false;
     }
   });
@@ -308,6 +310,7 @@ inline std::string encode(const HelloReply& reply) {
   fields.text(13, reply.image_nonce);
   fields.u64(14, reply.largest_image);
   fields.boolean(15, reply.takes_compressed);
+  fields.u64(16, reply.server_id);
   return out;
 }
 

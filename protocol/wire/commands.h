@@ -444,6 +444,47 @@ struct SetBorderColor {
   float color[4];
 };
 
+// What one session of a tenant gives others: programs carry it between processes as CUDA's opaque handles, or in a file.
+struct SharedName {
+  uint32_t magic;         // kSharedName
+  uint32_t kind;          // the client's: which of CUDA's handles it is
+  uint64_t server;        // HelloReply.server_id
+  uint64_t session;       // whose it is
+  std::array<uint8_t, 16> secret;
+  uint64_t offset;        // this and the next: of the allocation, in the memory
+  uint64_t size;          // the client's
+  uint64_t reserved;
+};
+constexpr uint32_t kSharedName = 0x52414853;  // "SHAR"
+// export_memory: memory that the client has made (cuMemCreate), or what is mapped at an address by map_memory. Reply: SharedName, with
+// the address's offset; the same until the memory is released. export_event: of an event of several processes. Reply: SharedName.
+struct ExportMemory {
+  uint64_t memory;        // 0: the address counts
+  uint64_t address;
+};
+struct ExportEvent {
+  uint64_t event;
+};
+// import_memory: as cuMemCreate, with the memory that the name stands for. Reply: ImportedMemory. CUDA_ERROR_INVALID_VALUE: nothing
+// of this tenant's has that name now.
+constexpr uint32_t kOfOthersOnly = 1;  // the session's own is refused (CUDA_ERROR_INVALID_CONTEXT)
+struct ImportMemory {
+  uint64_t memory;        // new
+  SharedName name;
+  uint32_t flags;
+  uint32_t reserved;
+};
+struct ImportedMemory {
+  uint64_t size;
+  uint64_t handle_types;  // CUmemAllocationHandleType, as asked for when it was made
+  int32_t device;
+  uint32_t reserved;
+};
+struct ImportEvent {
+  uint64_t event;         // new
+  SharedName name;
+};
+
 #define GPUPOOL_BODY(type, bytes) static_assert(sizeof(type) == (bytes) && std::is_trivially_copyable_v<type>)
 GPUPOOL_BODY(MoveAddresses, 16);
 GPUPOOL_BODY(AddressRange, 16);
@@ -496,6 +537,12 @@ GPUPOOL_BODY(DestroyArray, 8);
 GPUPOOL_BODY(ArrayPart, 24);
 GPUPOOL_BODY(GetReference, 16);
 GPUPOOL_BODY(SetBorderColor, 24);
+GPUPOOL_BODY(SharedName, 64);
+GPUPOOL_BODY(ExportMemory, 16);
+GPUPOOL_BODY(ExportEvent, 8);
+GPUPOOL_BODY(ImportMemory, 80);
+GPUPOOL_BODY(ImportedMemory, 24);
+GPUPOOL_BODY(ImportEvent, 72);
 #undef GPUPOOL_BODY
 
 }  // namespace gpupool::wire

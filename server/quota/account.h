@@ -8,12 +8,14 @@
 #include <atomic>
 #include <cstdint>
 
+#include "server/quota/held_memory.h"
 #include "server/quota/quota.h"
 
 namespace gpupool::quota {
 
 constexpr size_t kMostGpus = 64;                // of one host, as CUDA counts them
 constexpr size_t kMostSessionsOfTenant = 1024;  // at one time
+constexpr uint32_t kMostShared = 4096;          // pieces of memory that several sessions of a tenant have
 
 struct Account {
   // poold's.
@@ -39,6 +41,8 @@ struct Account {
     std::atomic<uint64_t> memory_used[kMostGpus];  // bytes
   };
   Slot sessions[kMostSessionsOfTenant];
+  // What sessions share, apart from what each has for itself: charged once, until the last of them has let go.
+  HeldMemory<kMostSessionsOfTenant, kMostShared> shared;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 

@@ -8,6 +8,7 @@ namespace gpupool::quota {
 
 Accounts::Place::~Place() {
   for (auto& used : (*account_)->sessions[slot_].memory_used) used.store(0, std::memory_order_relaxed);
+  (*account_)->shared.leave_all(slot_);
   MemoryTurn::take_from(**account_, slot_);
   (*taken_)[slot_] = false;
 }

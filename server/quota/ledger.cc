@@ -28,10 +28,7 @@ bool Ledger::reserve(int gpu, uint64_t bytes) {
     // Also without a limit: one may be set while this is decided.
     const MemoryTurn turn(account, slot_, kPatience);
     if (!turn.held()) return false;
-    if (const uint64_t limit = account.memory_limit[gpu].load()) {
-      const uint64_t others = used_by_tenant(gpu);
-      if (others > limit || bytes > limit - others) return false;
-    }
+    if (!fits(gpu, bytes)) return false;
     used = account.sessions[slot_].memory_used[gpu].fetch_add(bytes) + bytes;
   }
   if (page_) {
@@ -41,10 +38,64 @@ bool Ledger::reserve(int gpu, uint64_t bytes) {
   return true;
 }
 
+bool Ledger::fits(int gpu, uint64_t bytes) const {
+  const uint64_t limit = (*account_)->memory_limit[gpu].load();
+  if (limit == 0) return true;
+  const uint64_t used = used_by_tenant(gpu);
+  return used <= limit && bytes <= limit - used;
+}
+
+void Ledger::note_used(int gpu, int64_t bytes) {
+  if (page_) (*page_)->gpus[gpu].memory_used.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+}
+
 void Ledger::release(int gpu, uint64_t bytes) {
   if (!account_ || !known(gpu)) return;
   (*account_)->sessions[slot_].memory_used[gpu].fetch_sub(bytes);
-  if (page_) (*page_)->gpus[gpu].memory_used.fetch_sub(bytes, std::memory_order_relaxed);
+  note_used(gpu, -static_cast<int64_t>(bytes));
+}
+
+bool Ledger::share(int gpu, uint64_t bytes, uint64_t id) {
+  if (!account_ || !known(gpu)) return true;
+  Account& account = **account_;
+  const std::lock_guard lock(mutex_);
+  {
+    // Charged twice for a moment, never less than once.
+    const MemoryTurn turn(account, slot_, kPatience);
+    if (!turn.held() || !account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_)) return false;
+    account.sessions[slot_].memory_used[gpu].fetch_sub(bytes);
+  }
+  holdings_[id] = {1, true};
+  return true;
+}
+
+bool Ledger::join(int gpu, uint64_t bytes, uint64_t id) {
+  if (!account_ || !known(gpu)) return true;
+  Account& account = **account_;
+  const std::lock_guard lock(mutex_);
+  Holding& holding = holdings_[id];
+  if (holding.times == 0) {
+    const MemoryTurn turn(account, slot_, kPatience);
+    bool in = turn.held() && account.shared.join(id, slot_);
+    if (turn.held() && !in) in = holding.shown = fits(gpu, bytes) && account.shared.add(id, static_cast<uint32_t>(gpu), bytes, slot_);
+    if (!in) {
+      holdings_.erase(id);
+      return false;
+    }
+    if (holding.shown) note_used(gpu, static_cast<int64_t>(bytes));
+  }
+  ++holding.times;
+  return true;
+}
+
+void Ledger::leave(int gpu, uint64_t bytes, uint64_t id) {
+  if (!account_ || !known(gpu)) return;
+  const std::lock_guard lock(mutex_);
+  const auto holding = holdings_.find(id);
+  if (holding == holdings_.end() || --holding->second.times != 0) return;
+  (*account_)->shared.leave(id, slot_);
+  if (holding->second.shown) note_used(gpu, -static_cast<int64_t>(bytes));
+  holdings_.erase(holding);
 }
 
 void Ledger::note_in_host(int gpu, int64_t bytes) {
@@ -81,13 +132,14 @@ std::optional<Ledger::Room> Ledger::room(int gpu) const {
 }
 
 uint64_t Ledger::used(int gpu) const {
-  return account_ && known(gpu) ? (*account_)->sessions[slot_].memory_used[gpu].load() : 0;
+  if (!account_ || !known(gpu)) return 0;
+  return (*account_)->sessions[slot_].memory_used[gpu].load() + (*account_)->shared.bytes_of(static_cast<uint32_t>(gpu), slot_);
 }
 
 uint64_t Ledger::used_by_tenant(int gpu) const {
   const Account& account = **account_;
   const uint32_t slots = std::min<uint32_t>(account.slots.load(), kMostSessionsOfTenant);
-  uint64_t sum = 0;
+  uint64_t sum = account.shared.bytes(static_cast<uint32_t>(gpu));
   for (uint32_t slot = 0; slot < slots; ++slot) {
     if (__builtin_add_overflow(sum, account.sessions[slot].memory_used[gpu].load(), &sum)) return UINT64_MAX;
   }

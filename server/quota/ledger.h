@@ -5,7 +5,9 @@
 // device allocates and releases after the device has freed. Any thread. Without an account it counts nothing and refuses
 // nothing.
 #pragma once
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "server/quota/account.h"
@@ -27,6 +29,13 @@ class Ledger {
   // False: the tenant would have more than its limit. Waits for the tenant's other workers for at most two seconds.
   bool reserve(int gpu, uint64_t bytes);
   void release(int gpu, uint64_t bytes);
+  // Memory that other sessions of the tenant may use too, under an id that nobody else has; it is charged to the tenant once,
+  // however many sessions hold it, until the last one has let go. share(): what is reserved is shared from now on; false: too much
+  // is. join(): one more has it; it is reserved anew where nobody has it any more, and false as reserve() says. leave(): as
+  // often as the session has shared and joined it.
+  bool share(int gpu, uint64_t bytes, uint64_t id);
+  bool join(int gpu, uint64_t bytes, uint64_t id);
+  void leave(int gpu, uint64_t bytes, uint64_t id);
   // Of what is reserved, so much more or less (below zero) is in host memory, or could be moved there.
   void note_in_host(int gpu, int64_t bytes);
   void note_movable(int gpu, int64_t bytes);
@@ -43,11 +52,19 @@ class Ledger {
   };
   // As of now; nullopt: no limit.
   std::optional<Room> room(int gpu) const;
-  uint64_t used(int gpu) const;  // by this session
+  uint64_t used(int gpu) const;  // by this session, what it shares included
 
  private:
   uint64_t used_by_tenant(int gpu) const;
+  bool fits(int gpu, uint64_t bytes) const;
+  void note_used(int gpu, int64_t bytes);
 
+  struct Holding {
+    uint32_t times = 0;
+    bool shown = false;  // in the session's page: whoever has made it, and not those who joined
+  };
+  std::mutex mutex_;
+  std::map<uint64_t, Holding> holdings_;  // by id
   const AccountPage account_;
   const UsePage page_;
   const uint32_t slot_;

@@ -1,5 +1,6 @@
 #include "server/worker/device_memory.h"
 
+#include <sys/random.h>
 #include <time.h>
 
 #include <algorithm>
@@ -92,7 +93,53 @@ CUmemAllocationProp DeviceMemory::properties_of(int device) const {
   wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   wanted.allocFlags.gpuDirectRDMACapable = can_be_moved(device) ? 1 : 0;
+  // cuIpcGetMemHandle comes later, and takes any allocation.
+  if (shareable(device)) wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return wanted;
+}
+
+bool DeviceMemory::shareable(int device) const {
+  int yes = 0;
+  return api_.cuMemExportToShareableHandle && api_.cuDeviceGetAttribute &&
+         api_.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) == CUDA_SUCCESS && yes != 0;
+}
+
+CUresult DeviceMemory::share_charge(int device, uint64_t bytes, uint64_t* charge) {
+  if (*charge != 0) return CUDA_SUCCESS;
+  uint64_t id = 0;
+  while (id == 0) {
+    if (::getrandom(&id, sizeof id, 0) != sizeof id) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (!ledger_.share(device, bytes, id)) return CUDA_ERROR_OUT_OF_MEMORY;
+  *charge = id;
+  return CUDA_SUCCESS;
+}
+
+CUresult DeviceMemory::join_charge(int device, uint64_t bytes, uint64_t charge) {
+  const auto stop = std::chrono::steady_clock::now() + kLongestSettle;
+  while (!ledger_.join(device, bytes, charge)) {
+    if (wait_for_free(stop)) continue;
+    ledger_.note_refusal();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult DeviceMemory::share(uint64_t address, Offers::Memory* memory, uint64_t* offset) {
+  auto found = mappings_.upper_bound(address);
+  if (found == mappings_.begin()) return CUDA_ERROR_INVALID_VALUE;
+  --found;
+  Mapping& mapping = found->second;
+  if (address - found->first >= mapping.size) return CUDA_ERROR_INVALID_VALUE;
+  if (!shareable(mapping.device) || mapping.moved) return CUDA_ERROR_NOT_SUPPORTED;
+  if (mapping.charge == 0) {
+    if (const CUresult result = share_charge(mapping.device, mapping.size, &mapping.charge); result != CUDA_SUCCESS) return result;
+    ledger_.note_movable(mapping.device, -static_cast<int64_t>(mapping.size));
+    if (windows_) windows_->drop(found->first, mapping.size);  // the device may put it elsewhere to share it
+  }
+  *memory = {mapping.memory, mapping.size, mapping.device, CU_MEM_HANDLE_TYPE_NONE, mapping.charge};
+  *offset = address - found->first;
+  return CUDA_SUCCESS;
 }
 
 // What is in it may be another tenant's: it is overwritten before the client gets at it.
@@ -204,6 +251,7 @@ void DeviceMemory::unmap(const Piece& piece) {
   if (windows_) windows_->drop(piece.address, piece.mapping.size);
   api_.cuMemUnmap(piece.address, piece.mapping.size);
   api_.cuMemRelease(piece.mapping.memory);
+  if (piece.mapping.charge != 0) return leave_charge(piece.mapping.device, piece.mapping.size, piece.mapping.charge);
   ledger_.note_movable(piece.mapping.device, -static_cast<int64_t>(piece.mapping.size));
   uncharge(piece.mapping.device, piece.mapping.size);
 }
@@ -228,6 +276,7 @@ CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, 
   Free free{sequence, {}};
   for (auto mapping = first; size != 0 && mapping != last; ++mapping) {
     free.pieces.push_back({mapping->first, mapping->second});
+    if (mapping->second.charge != 0) releasing(mapping->second.memory);
     moved_ -= mapping->second.moved != nullptr;
   }
   if (size != 0) mappings_.erase(first, last);
@@ -328,6 +377,7 @@ void DeviceMemory::drop_context(ContextState& context, bool gone) {
       continue;
     }
     moved_ -= mapping->second.moved != nullptr;
+    if (mapping->second.charge != 0) releasing(mapping->second.memory);
     unmap({mapping->first, mapping->second});
     mapping = mappings_.erase(mapping);
   }
@@ -337,7 +387,10 @@ void DeviceMemory::drop_all() {
   const std::lock_guard lock(mutex_);
   for (Group& group : groups_) finish(group);
   groups_.clear();
-  for (const auto& [address, mapping] : mappings_) unmap({address, mapping});
+  for (const auto& [address, mapping] : mappings_) {
+    if (mapping.charge != 0) releasing(mapping.memory);
+    unmap({address, mapping});
+  }
   mappings_.clear();
   moved_ = 0;
   variables_.clear();

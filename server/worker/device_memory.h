@@ -18,6 +18,7 @@
 #include "server/quota/ledger.h"
 #include "server/worker/contexts.h"
 #include "server/worker/device_windows.h"
+#include "server/worker/offers.h"
 #include "server/worker/outbox.h"
 #include "server/worker/scrubber.h"
 
@@ -73,6 +74,19 @@ class DeviceMemory {
   // left. What the client has freed already counts as free: it is waited for, bounded. uncharge(): any thread.
   CUresult charge(int device, uint64_t bytes);
   void uncharge(int device, uint64_t bytes) { ledger_.release(device, bytes); }
+  // The same for memory that other sessions may have too: quota::Ledger. share_charge(): *charge is 0 until it is shared.
+  CUresult share_charge(int device, uint64_t bytes, uint64_t* charge);
+  CUresult join_charge(int device, uint64_t bytes, uint64_t charge);
+  void leave_charge(int device, uint64_t bytes, uint64_t charge) { ledger_.leave(device, bytes, charge); }
+  // Can memory of the device be shared? It has to be made for that.
+  bool shareable(int device) const;
+  // What is mapped there, for other sessions; it does not move to host memory any more.
+  CUresult share(uint64_t address, Offers::Memory* memory, uint64_t* offset);
+  // Called before the session lets go of memory.
+  void on_release(std::function<void(CUmemGenericAllocationHandle)> released) { released_ = std::move(released); }
+  void releasing(CUmemGenericAllocationHandle memory) const {
+    if (released_) released_(memory);
+  }
   // cuMemCreate, which waits as charge() does. The caller has charged it.
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags);
@@ -124,6 +138,7 @@ class DeviceMemory {
     const ContextState* context = nullptr;
     int device = 0;
     std::byte* moved = nullptr;  // in host memory, and there is no device memory
+    uint64_t charge = 0;         // shared
   };
   struct Piece {
     uint64_t address;
@@ -169,6 +184,7 @@ class DeviceMemory {
   size_t moved_ = 0;                      // of them, in host memory
   RoomSource* room_ = nullptr;            // null: a device that is full stays so
   bool cpu_reaches_ = true;               // until a device says no
+  std::function<void(CUmemGenericAllocationHandle)> released_;
   std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner
   std::mutex mutex_;                      // groups_

@@ -63,6 +63,7 @@ Executor::Executor(SessionStart& start)
       shared_memory(api, waits),
       bulk(api, outbox, staging, waits, capture, output_possible),
       links(copies, outbox, start.compression, start.welcome_bulk),
+      offers(api, start.control, start.server_id, start.session_number),
       memory(api, contexts, outbox, ledger, scrubber, remote.memory()),
       moves(*this),
       virtual_memory(api, memory, scrubber),
@@ -93,6 +94,7 @@ Executor::Executor(SessionStart& start)
   });
   table.release_memory_by([this](CUmemGenericAllocationHandle handle) { virtual_memory.release(handle); });
   table.destroy_array_by([this](void* array) { arrays.drop(array); });
+  memory.on_release([this](CUmemGenericAllocationHandle handle) { offers.withdraw(handle); });
   memory.take_range(start.range_base, start.range_size);
   if (!start.direct_memory) memory.stage_always();
 }
@@ -296,6 +298,7 @@ bool Executor::leave(ContextState& context) {
   staging.drop_context(context, false);
   shared_memory.drop_context(context);
   memory.drop_context(context, false);
+  offers.withdraw_events(context);
   graphs.drop(context);
   linkers.drop(context);
   arrays.drop_objects(context);

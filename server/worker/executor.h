@@ -35,6 +35,7 @@
 #include "server/worker/inbox.h"
 #include "server/worker/linkers.h"
 #include "server/worker/memory_moves.h"
+#include "server/worker/offers.h"
 #include "server/worker/outbox.h"
 #include "server/worker/peer.h"
 #include "server/worker/output_capture.h"
@@ -106,6 +107,7 @@ class Executor {
   Bulk bulk;
   BulkCopies copies;
   BulkLinks links;
+  Offers offers;
   DeviceMemory memory;
   MemoryMoves moves;
   VirtualMemory virtual_memory;

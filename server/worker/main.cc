@@ -179,6 +179,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.mutable_addresses()->set_base(range.base);
   reply.mutable_addresses()->set_size(range.size);
   reply.set_worker_pid(::getpid());
+  reply.set_server_id(header.server_id);
   if (can_bulk(library)) {
     // Where client and worker share memory nothing is faster than the one connection.
     reply.set_bulk_connections((*connection)->shares_memory() ? 0 : wire::kMaxBulkConnections);
@@ -212,6 +213,8 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.rdma = rdma;
   start.compression = wished_compression(message.payload);
   start.control = &control;
+  start.server_id = header.server_id;
+  start.session_number = header.session_number;
   start.oversubscribes = header.oversubscribes != 0;
   start.usage = usage;
   start.groups = std::move(groups);

@@ -79,6 +79,7 @@ struct SessionStart {
   Control* control = nullptr;                          // to poold, outlives the session; null: there is none
   image::Nonce image_nonce{};                          // as told in the hello
   uint64_t largest_image = 0;                          // that poold keeps; 0: none
+  uint64_t server_id = 0, session_number = 0;          // of names of what sessions share
   bool oversubscribes = false;                         // device memory may be moved to host memory, and back
   int stop_descriptor = -1;                            // at its end poold shuts down: the client is told, the session ends
 };

@@ -18,19 +18,31 @@ class VirtualMemory {
   CUresult release(CUmemGenericAllocationHandle handle);
   CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
   CUresult unmap(CUdeviceptr address, size_t size);
+  // For other sessions. CUDA_ERROR_INVALID_VALUE: it was not made for that.
+  CUresult share(CUmemGenericAllocationHandle handle, Offers::Memory* memory);
+  // Another session's; the descriptor stays the caller's.
+  CUresult import(int descriptor, const Offers::Memory& memory, CUmemGenericAllocationHandle* handle);
 
  private:
   class Charge {
    public:
-    Charge(DeviceMemory& memory, int device, uint64_t bytes) : memory_(memory), device_(device), bytes_(bytes) {}
-    ~Charge() { memory_.uncharge(device_, bytes_); }
+    // `shared`: quota::Ledger's, or 0.
+    Charge(DeviceMemory& memory, int device, uint64_t bytes, uint64_t handle_types, uint64_t shared = 0)
+        : device(device), bytes(bytes), handle_types(handle_types), shared(shared), memory_(memory) {}
+    ~Charge() {
+      if (shared != 0) memory_.leave_charge(device, bytes, shared);
+      else memory_.uncharge(device, bytes);
+    }
     Charge(const Charge&) = delete;
     Charge& operator=(const Charge&) = delete;
 
+    const int device;
+    const uint64_t bytes;
+    const uint64_t handle_types;  // as the client asked for
+    uint64_t shared;
+
    private:
     DeviceMemory& memory_;
-    const int device_;
-    const uint64_t bytes_;
   };
 
   const DeviceApi& api_;

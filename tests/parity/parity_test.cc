@@ -20,6 +20,8 @@ constexpr Allowed kAllowed[] = {
     {"attribute 91 ->", "memory that the program registers has no address for kernels"},
     {"attribute 101 ->", "host and device do not use managed memory at the same time"},
     {"attribute 50 ->", "the PCI domain is the softgpu instance's, and the two sides use two instances"},
+    {"attribute 119 ->", "only the pool shares memory pools between processes"},
+    {"attribute 128 ->", "only the pool has fabric handles"},
     {"cuFuncIsLoaded(&state, fill) =", "in the pool a kernel is loaded when it is looked up"},
     {"pool attribute 5 ->", "the client does not count bytes pool by pool"},
     {"pool attribute 6 ->", "the client does not count bytes pool by pool"},

@@ -7,7 +7,8 @@
 // memory for bookkeeping.
 //
 // The memory behind a Memory object is private anonymous memory with huge pages as long as it is mapped at one place:
-// the first touch of fresh memory is twice as fast as that of a memfd. Mapping it at a second place moves it to a memfd.
+// the first touch of fresh memory is twice as fast as that of a memfd. Mapping it at a second place, or for a second process, moves it
+// to a memfd.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -54,6 +55,23 @@ class Memory {
 };
 // Zeroed memory without a charge; `released` runs when the last reference goes. SharedDevice::allocate() is the usual way.
 std::shared_ptr<Memory> create_memory(uint64_t size, std::function<void()> released);
+
+// --- Memory of several processes ---
+// What stands behind the memory in its file, for who gets the file: who may believe it is SharedDevice's business.
+struct MemoryLabel {
+  uint64_t magic = 0;
+  uint64_t id = 0;            // random: of this memory, in whatever process; not 0
+  uint64_t device = 0;        // SharedDevice::key()
+  uint64_t size = 0;          // Memory::size()
+  uint64_t handle_types = 0;  // CUmemAllocationHandleType, as asked for
+};
+// A descriptor of the memory, from which import_memory() makes it in another process; the caller's to close, -1: the host
+// refuses. The first time decides about the label, and moves the memory to a file, whose descriptor is *kept as long as the memory
+// is there.
+int export_memory(const std::shared_ptr<Memory>& memory, MemoryLabel label, int* kept = nullptr);
+// Null: it is no such descriptor. The descriptor stays the caller's.
+std::optional<MemoryLabel> read_label(int descriptor);
+std::shared_ptr<Memory> import_memory(int descriptor, std::function<void()> released);
 
 // Memory is full of other things instead of zeroes when it is mapped for the first time, as other devices' is: for tests of
 // those who clear it (SOFTGPU_DIRTY_MEMORY=1). Before the first map_memory().

@@ -1,8 +1,11 @@
 // Memory objects and where they are mapped.
 #include "server/softgpu/memory/mapping.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,6 +39,9 @@ void make_dirty(uint64_t address, uint64_t size, Access access) {
   mprotect(start, size, protection_of(access));
 }
 
+constexpr uint64_t kLabel = 0x4d45'4d4f'5259'5301;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // nobody can take pages away under a mapping
+
 bool page_multiple(uint64_t value) { return value % page_bytes() == 0; }
 
 // The move of a Memory to a memfd in progress, and the last one, for the SIGSEGV handler.
@@ -45,6 +51,9 @@ std::atomic<bool> moving{false};
 class MappedMemory final : public Memory {
  public:
   MappedMemory(uint64_t size, std::function<void()> released) : size_(size), released_(std::move(released)) {}
+  // Another process's; takes over the descriptor.
+  MappedMemory(uint64_t size, std::function<void()> released, int file)
+      : size_(size), released_(std::move(released)), state_(State::shared), file_(file) {}
   ~MappedMemory() override;
   uint64_t size() const override { return size_; }
   uint64_t mapped_size() const { return round_up(size_, page_bytes()); }
@@ -52,6 +61,8 @@ class MappedMemory final : public Memory {
   // All under the table's mutex.
   bool place(uint64_t offset, uint64_t address, uint64_t size, Access access);
   bool leave(uint64_t address, uint64_t size, bool last_reference);
+  bool label(MemoryLabel label);
+  int file() const { return file_; }
 
  private:
   enum class State { fresh, at_home, parked, shared };
@@ -154,9 +165,9 @@ MappedMemory::~MappedMemory() {
 bool MappedMemory::move_to_file() {
   if (state_ == State::shared) return true;
   const uint64_t size = mapped_size();
-  const int file = memfd_create("softgpu", MFD_CLOEXEC);
+  const int file = memfd_create("softgpu", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return false;
-  if (ftruncate(file, static_cast<off_t>(size)) != 0) {
+  if (ftruncate(file, static_cast<off_t>(size + page_bytes())) != 0) {  // a page for the label
     close(file);
     return false;
   }
@@ -195,6 +206,18 @@ bool MappedMemory::move_to_file() {
   file_ = file;
   state_ = State::shared;
   return true;
+}
+
+bool MappedMemory::label(MemoryLabel label) {
+  if (!move_to_file()) return false;
+  if (read_label(file_)) return true;
+  label.magic = kLabel;
+  label.size = size_;
+  while (label.id == 0) {
+    if (getrandom(&label.id, sizeof label.id, 0) != sizeof label.id) return false;
+  }
+  return write_file(file_, reinterpret_cast<const char*>(&label), sizeof label, mapped_size()) &&
+         fcntl(file_, F_ADD_SEALS, kSeals) == 0;
 }
 
 bool MappedMemory::place(uint64_t offset, uint64_t address, uint64_t size, Access access) {
@@ -243,6 +266,34 @@ bool memory_is_dirty() { return dirty; }
 std::shared_ptr<Memory> create_memory(uint64_t size, std::function<void()> released) {
   if (size == 0 || size > kRangeSize || !reserve_range()) return nullptr;
   return std::make_shared<MappedMemory>(size, std::move(released));
+}
+
+int export_memory(const std::shared_ptr<Memory>& memory, MemoryLabel label, int* kept) {
+  const auto mapped = std::dynamic_pointer_cast<MappedMemory>(memory);
+  if (!mapped) return -1;
+  std::lock_guard lock(table().mutex);
+  if (!mapped->label(label)) return -1;
+  if (kept != nullptr) *kept = mapped->file();
+  return fcntl(mapped->file(), F_DUPFD_CLOEXEC, 0);
+}
+
+std::optional<MemoryLabel> read_label(int descriptor) {
+  struct stat info{};
+  if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size < static_cast<off_t>(page_bytes())) return std::nullopt;
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) return std::nullopt;
+  MemoryLabel label;
+  const auto size = static_cast<uint64_t>(info.st_size) - page_bytes();
+  if (pread(descriptor, &label, sizeof label, static_cast<off_t>(size)) != sizeof label) return std::nullopt;
+  const bool good = label.magic == kLabel && label.id != 0 && label.size != 0 && label.size <= size && round_up(label.size, page_bytes()) == size;
+  return good ? std::optional(label) : std::nullopt;
+}
+
+std::shared_ptr<Memory> import_memory(int descriptor, std::function<void()> released) {
+  const auto label = read_label(descriptor);
+  if (!label || label->size > kRangeSize || !reserve_range()) return nullptr;
+  const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  return own < 0 ? nullptr : std::make_shared<MappedMemory>(label->size, std::move(released), own);
 }
 
 bool map_memory(const std::shared_ptr<Memory>& memory, uint64_t offset, uint64_t address, uint64_t size, Access access) {

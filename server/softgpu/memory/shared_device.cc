@@ -3,8 +3,10 @@
 #include <dirent.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -25,6 +27,7 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   bool join(const std::string& path, uint64_t memory_bytes, std::string* error) {
     if (!file_.join(path, memory_bytes, error)) return false;
     turns_ = make_turns(file_);
+    key_ = std::hash<std::string>()(path) | 1;
     return true;
   }
 
@@ -42,17 +45,113 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
       file_.wipe_dead();
       if (!try_charge(size)) return nullptr;
     }
-    auto memory = create_memory(size, [self = shared_from_this(), size] { self->uncharge(size); });
+    const auto charge = std::make_shared<Charge>(shared_from_this(), size);
+    auto memory = create_memory(size, [charge] { charge->end(); });
     if (!memory) uncharge(size);
+    else remember(memory, charge);
     return memory;
+  }
+
+  int export_memory(const std::shared_ptr<Memory>& memory, uint64_t handle_types, int* kept) override {
+    std::shared_ptr<Charge> charge;
+    {
+      std::lock_guard lock(charges_mutex_);
+      const auto known = charges_.find(memory.get());
+      if (known == charges_.end()) return -1;  // another device's
+      charge = known->second.lock();
+    }
+    const int descriptor = softgpu::export_memory(memory, {.device = key(), .handle_types = handle_types}, kept);
+    const auto label = descriptor < 0 ? std::nullopt : read_label(descriptor);
+    if (label && charge && share(*charge, label->id)) return descriptor;
+    if (descriptor >= 0) close(descriptor);
+    return -1;
+  }
+
+  std::shared_ptr<Memory> import_memory(int descriptor, bool* refused) override {
+    *refused = false;
+    const auto label = read_label(descriptor);
+    if (!label || label->device != key() || !file_.mine()) return nullptr;
+    const auto charge = std::make_shared<Charge>(shared_from_this(), label->size);
+    if (!hold(label->id, label->size)) {
+      *refused = true;
+      return nullptr;
+    }
+    charge->id = label->id;
+    auto memory = softgpu::import_memory(descriptor, [charge] { charge->end(); });
+    if (!memory) charge->end();
+    else remember(memory, charge);
+    return memory;
+  }
+
+  std::shared_ptr<SharedEvent> make_event() override {
+    if (!file_.mine()) return nullptr;
+    if (auto event = make_shared_event(file_, shared_from_this())) return event;
+    file_.wipe_dead();
+    return make_shared_event(file_, shared_from_this());
+  }
+  std::shared_ptr<SharedEvent> open_event(const SharedEventName& name) override {
+    return file_.mine() ? open_shared_event(file_, name, shared_from_this()) : nullptr;
   }
 
   DeviceTurns& turns() override { return *turns_; }
   void prepare_to_die() { file_.prepare_to_die(); }
 
  private:
+  // Of one Memory object: for this process alone, or (id not 0) one of those that hold what is shared.
+  struct Charge {
+    Charge(std::shared_ptr<OpenDevice> device, uint64_t size) : device(std::move(device)), size(size) {}
+    void end() {
+      device->forget(memory);
+      if (id != 0) device->let_go(id);
+      else device->uncharge(size);
+    }
+    const std::shared_ptr<OpenDevice> device;
+    const uint64_t size;
+    const Memory* memory = nullptr;
+    std::atomic<uint64_t> id{0};
+  };
+  void remember(const std::shared_ptr<Memory>& memory, const std::shared_ptr<Charge>& charge) {
+    std::lock_guard lock(charges_mutex_);
+    charge->memory = memory.get();
+    charges_[memory.get()] = charge;
+  }
+  void forget(const Memory* memory) {
+    std::lock_guard lock(charges_mutex_);
+    charges_.erase(memory);
+  }
+  bool share(Charge& charge, uint64_t id) {
+    std::lock_guard lock(holdings_mutex_);
+    if (charge.id != 0) return true;
+    const bool added = file_.exclusively([&] {
+      if (!file_.state().shared.add(id, 0, charge.size, file_.slot())) return false;
+      file_.state().slots[file_.slot()].charged -= charge.size;
+      return true;
+    });
+    if (!added) return false;
+    charge.id = id;
+    ++holdings_[id];
+    return true;
+  }
+  bool hold(uint64_t id, uint64_t size) {
+    std::lock_guard lock(holdings_mutex_);
+    const auto join = [&] {
+      if (file_.state().shared.join(id, file_.slot())) return true;
+      const uint64_t used = charged();
+      if (used > total_bytes() || size > total_bytes() - used) return false;
+      return file_.state().shared.add(id, 0, size, file_.slot());
+    };
+    if (!holdings_.contains(id) && !file_.exclusively(join)) return false;
+    ++holdings_[id];
+    return true;
+  }
+  void let_go(uint64_t id) {
+    std::lock_guard lock(holdings_mutex_);
+    if (--holdings_[id] != 0) return;
+    holdings_.erase(id);
+    if (file_.mine()) file_.state().shared.leave(id, file_.slot());
+  }
   uint64_t charged() const {
-    uint64_t sum = 0;
+    uint64_t sum = file_.state().shared.bytes(0);
     for (const auto& slot : file_.state().slots) sum += slot.charged;
     return sum;
   }
@@ -70,6 +169,10 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
 
   mutable SharedFile file_;
   std::unique_ptr<DeviceTurns> turns_;
+  std::mutex holdings_mutex_;
+  std::map<uint64_t, uint32_t> holdings_;  // shared memory: how often this process has it
+  std::mutex charges_mutex_;
+  std::map<const Memory*, std::weak_ptr<Charge>> charges_;
 };
 
 // One object per file and process: a process's record locks on a file end when it closes any descriptor of that file.

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "server/softgpu/memory/address_space.h"
+#include "server/softgpu/memory/shared_event.h"
 
 namespace gpupool::softgpu {
 
@@ -43,6 +44,19 @@ class SharedDevice {
   // itself when destroyed.
   virtual std::shared_ptr<Memory> allocate(uint64_t size) = 0;
   virtual DeviceTurns& turns() = 0;
+
+  // --- For other processes that have this device open ---
+  uint64_t key() const { return key_; }  // the same in all of them, and no other device's
+  // As the functions of these names in address_space.h. Memory of several processes is charged once, until the last of them has let
+  // go of it. import_memory(): *refused: there is not that much left (nobody has it any more), else it is no memory of this device.
+  virtual int export_memory(const std::shared_ptr<Memory>& memory, uint64_t handle_types, int* kept = nullptr) = 0;
+  virtual std::shared_ptr<Memory> import_memory(int descriptor, bool* refused) = 0;
+  // Null: there are too many; (open) there is none of that name.
+  virtual std::shared_ptr<SharedEvent> make_event() = 0;
+  virtual std::shared_ptr<SharedEvent> open_event(const SharedEventName& name) = 0;
+
+ protected:
+  uint64_t key_ = 0;
 };
 
 }  // namespace gpupool::softgpu

@@ -14,7 +14,7 @@ namespace gpupool::softgpu {
 namespace {
 
 constexpr uint64_t kMagic = 0x5550'4754'464f'5301;  // changes with the layout
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 struct flock record(int64_t byte, short type) {
   struct flock lock{};
@@ -147,8 +147,27 @@ void SharedFile::wipe_dead_locked() {
     if (slot.pid == 0 || alive(i)) continue;
     state_->waiting[i / 64] &= ~(uint64_t{1} << (i % 64));
     slot.charged = 0;
+    let_go(i);
     slot.pid = 0;
   }
+}
+
+void SharedFile::let_go(uint32_t slot) {
+  state_->shared.leave_all(slot);
+  state_->events.leave_all(slot);
+}
+
+void SharedFile::hold_event(uint32_t place) {
+  std::lock_guard lock(events_mutex_);
+  ++events_[place];
+  state_->events.places[place].users[slot_ / 64].fetch_or(uint64_t{1} << slot_ % 64);
+}
+
+void SharedFile::drop_event(uint32_t place) {
+  std::lock_guard lock(events_mutex_);
+  if (--events_[place] != 0) return;
+  events_.erase(place);
+  state_->events.leave(place, slot_);
 }
 
 bool SharedFile::mine() const { return getpid() == owner_; }
@@ -167,6 +186,7 @@ void SharedFile::leave() {
     lock_byte(kLifecycleByte);
     state_->waiting[slot_ / 64] &= ~(uint64_t{1} << (slot_ % 64));
     state_->slots[slot_].charged = 0;
+    let_go(slot_);
     state_->slots[slot_].pid = 0;
     if (!anyone_else()) unlink(path_.c_str());
     close(file_);  // drops every lock of this process on the file
@@ -178,6 +198,7 @@ void SharedFile::leave() {
 
 void SharedFile::prepare_to_die() {
   if (state_ == nullptr || !mine() || !lock_byte(kLifecycleByte)) return;
+  let_go(slot_);
   state_->slots[slot_].pid = 0;
   if (!anyone_else()) unlink(path_.c_str());
   unlock_byte(kLifecycleByte);

@@ -8,12 +8,17 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
+
+#include "server/quota/held_memory.h"
+#include "server/softgpu/memory/shared_event.h"
 
 namespace gpupool::softgpu {
 
 constexpr uint32_t kMaxProcesses = 256;  // per device
+constexpr uint32_t kMaxSharedMemories = 1024;
 
 struct alignas(64) ProcessSlot {
   std::atomic<uint64_t> pid;      // for people who look at the file; 0: slot free
@@ -30,6 +35,8 @@ struct SharedState {
   std::atomic<uint32_t> turn;                      // counts changes of the holder
   std::atomic<uint64_t> waiting[kMaxProcesses / 64];  // one bit per slot that waits for the turn
   ProcessSlot slots[kMaxProcesses];
+  quota::HeldMemory<kMaxProcesses, kMaxSharedMemories> shared;  // beside what slots have charged
+  SharedEvents events;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
@@ -57,6 +64,9 @@ class SharedFile {
   // Whether the process that owns (or owned) this slot lives. The caller's own slot counts as living.
   bool alive(uint32_t slot) const;
   void wipe_dead();
+  // This process uses a shared event; once for each object that it has of it.
+  void hold_event(uint32_t place);
+  void drop_event(uint32_t place);
   // Runs `change` while no other process or thread runs one; for decisions about the sum of all slots.
   template <typename F>
   auto exclusively(F change) {
@@ -72,6 +82,7 @@ class SharedFile {
   static constexpr uint32_t kNoSlot = UINT32_MAX;
   bool join_locked(const std::string& path, uint64_t total_bytes, bool* retry, std::string* error);
   void wipe_dead_locked();
+  void let_go(uint32_t slot);
   bool anyone_else() const;
   bool lock_byte(int64_t byte) const;
   void unlock_byte(int64_t byte) const;
@@ -83,6 +94,8 @@ class SharedFile {
   uint32_t slot_ = kNoSlot;
   int owner_ = 0;     // process id
   std::mutex mutex_;  // record locks do not exclude threads of one process
+  std::mutex events_mutex_;
+  std::map<uint32_t, uint32_t> events_;  // held by this process: how often
 };
 
 }  // namespace gpupool::softgpu

@@ -112,8 +112,10 @@ std::optional<int> Device::attribute(CUdevice_attribute attribute) const {
     case 93:   // CAN_USE_64_BIT_STREAM_MEM_OPS_V1
     case 94:   // CAN_USE_STREAM_WAIT_VALUE_NOR_V1
     case 102:  // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    case 103:  // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
     case 122:  // CAN_USE_64_BIT_STREAM_MEM_OPS
     case 123:  // CAN_USE_STREAM_WAIT_VALUE_NOR
+    case 125:  // IPC_EVENT_SUPPORTED
       return 1;
     case 126:  // MEM_SYNC_DOMAIN_COUNT
       return 1;

@@ -131,7 +131,16 @@ CUresult Context::create_stream(unsigned flags, int priority, CUstream* stream) 
 }
 
 CUresult Context::create_event(unsigned flags, CUevent* event) {
-  const Ref<Event> created = make_ref<Event>(Ref<Context>::share(this), flags);
+  std::shared_ptr<SharedEvent> shared;
+  if ((flags & CU_EVENT_INTERPROCESS) != 0) {
+    shared = device_.shared().make_event();
+    if (!shared) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return adopt_event(flags, std::move(shared), event);
+}
+
+CUresult Context::adopt_event(unsigned flags, std::shared_ptr<SharedEvent> shared, CUevent* event) {
+  const Ref<Event> created = make_ref<Event>(Ref<Context>::share(this), flags, std::move(shared));
   const uint64_t handle = runtime().handles().add(created);
   if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   adopt(handle);

@@ -68,6 +68,7 @@ class Context final : public Object {
   // Makes a stream or event known under a handle.
   CUresult create_stream(unsigned flags, int priority, CUstream* stream);
   CUresult create_event(unsigned flags, CUevent* event);
+  CUresult adopt_event(unsigned flags, std::shared_ptr<SharedEvent> shared, CUevent* event);  // another process's
   void destroy_stream(Stream& stream);
   Ref<Stream> legacy_stream();
   Ref<Stream> per_thread_stream();

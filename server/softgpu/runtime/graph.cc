@@ -243,16 +243,17 @@ std::vector<Ref<Op>> GraphExec::make_ops(Context& context, Op& begin, Op& end) c
   ops.reserve(entries_.size());
   for (const Entry& entry : entries_) {
     Ref<Op> op;
-    Ref<EventOp> waited;
+    Ref<Op> waited;
     if (entry.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
-      Ref<EventOp> record = make_ref<EventOp>();
-      if (const Ref<Event> event = runtime().handles().find<Event>(entry.event)) event->set_record(record);
+      const Ref<Event> event = runtime().handles().find<Event>(entry.event);
+      Ref<EventOp> record = event ? event->make_record() : make_ref<EventOp>();
+      if (event) event->set_record(record);
       op = std::move(record);
     } else if (entry.condition) {
       op = make_ref<ConditionalOp>(entry.condition, entry.condition_type, entry.bodies);
     } else {
       if (entry.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
-        if (const Ref<Event> event = runtime().handles().find<Event>(entry.event)) waited = event->record();
+        if (const Ref<Event> event = runtime().handles().find<Event>(entry.event)) waited = event->awaited();
       }
       op = entry.enabled && entry.prototype ? entry.prototype->clone() : Ref<Op>(make_ref<MarkerOp>());
     }

@@ -24,6 +24,7 @@ enum class MemoryKind : uint8_t {
   module_data,     // a module's globals; their segment belongs to the module
   module_managed,  // likewise, __managed__
   mapped,          // cuMemMap
+  opened,          // cuIpcOpenMemHandle
   pinned,          // cuMemHostAlloc
   registered,      // cuMemHostRegister
   array,           // an array's, whose address no program is told

@@ -146,6 +146,14 @@ void Runtime::release(const MemoryRange& range) {
     case MemoryKind::mapped:
       unmap_memory(range.address, range.size);
       break;
+    case MemoryKind::opened: {
+      // All of the memory that it is a part of.
+      const uint64_t start = range.address - range.offset;
+      const auto memory = memory_at(start, nullptr);
+      const uint64_t size = memory ? round_up(memory->size(), page_bytes()) : 0;
+      if (unmap_memory(start, size)) free_addresses(start, size);
+      break;
+    }
     default:
       break;
   }

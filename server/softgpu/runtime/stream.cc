@@ -3,6 +3,7 @@
 #include "protocol/cuda/cuda_header.h"
 #include "server/softgpu/runtime/context.h"
 #include "server/softgpu/runtime/graph.h"
+#include "server/softgpu/runtime/value_ops.h"
 
 namespace gpupool::softgpu {
 
@@ -27,10 +28,12 @@ void Stream::set_capture(Ref<Capture> capture) {
 
 void EventOp::start() {
   completed_at_.store(monotonic_nanoseconds(), std::memory_order_release);
+  tell();
   complete();
 }
 
-Event::Event(Ref<Context> context, unsigned flags) : context_(std::move(context)), flags_(flags) {}
+Event::Event(Ref<Context> context, unsigned flags, std::shared_ptr<SharedEvent> shared)
+    : context_(std::move(context)), flags_(flags), shared_(std::move(shared)) {}
 
 Event::~Event() = default;
 
@@ -45,6 +48,31 @@ bool Event::blocking_sync() const {
 Ref<EventOp> Event::record() const {
   std::lock_guard guard(lock_);
   return record_;
+}
+
+uint64_t Event::foreign() const {
+  if (!shared_) return 0;
+  const uint64_t latest = shared_->latest();
+  const Ref<EventOp> own = record();
+  return own && own->number() == latest ? 0 : latest;
+}
+
+Ref<Op> Event::awaited() const {
+  if (const uint64_t number = foreign()) {
+    if (shared_->passed(number)) return nullptr;
+    const Ref<SharedEventWaitOp> wait = make_ref<SharedEventWaitOp>(shared_, number);
+    wait->set_context(context_.get());
+    wait->submit();
+    return wait;
+  }
+  const Ref<EventOp> own = record();
+  return own && !own->done() ? Ref<Op>(own) : nullptr;
+}
+
+bool Event::pending() const {
+  if (const uint64_t number = foreign()) return !shared_->passed(number);
+  const Ref<EventOp> own = record();
+  return own && !own->done();
 }
 
 void Event::set_record(Ref<EventOp> record) {

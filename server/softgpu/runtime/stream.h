@@ -6,10 +6,12 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/memory/shared_event.h"
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/op.h"
 
@@ -66,28 +68,44 @@ class Stream final : public Object {
   Ref<Capture> capture_;  // guarded by graph_mutex(); set while the stream is being captured
 };
 
-// Records when it completes.
+// Records when it completes. Of a shared event: other processes see it, too.
 class EventOp final : public Op {
  public:
+  explicit EventOp(std::shared_ptr<SharedEvent> shared = nullptr) : shared_(std::move(shared)), number_(shared_ ? shared_->record() : 0) {}
+  ~EventOp() override { tell(); }  // it may never have been queued
+  uint64_t number() const { return number_; }
   // 0 until complete.
   uint64_t completed_at() const { return completed_at_.load(std::memory_order_acquire); }
 
  private:
   void start() override;
+  void skip() override { start(); }
+  void tell() const {
+    if (shared_) shared_->completed(number_);
+  }
+  const std::shared_ptr<SharedEvent> shared_;
+  const uint64_t number_;
   std::atomic<uint64_t> completed_at_{0};  // monotonic nanoseconds
 };
 
 class Event final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::event;
-  Event(Ref<Context> context, unsigned flags);
+  // `shared`: of an event of several processes.
+  Event(Ref<Context> context, unsigned flags, std::shared_ptr<SharedEvent> shared = nullptr);
   ~Event() override;
 
   Context& context() const { return *context_; }
   bool timed() const;          // without CU_EVENT_DISABLE_TIMING
   bool blocking_sync() const;  // CU_EVENT_BLOCKING_SYNC
-  // The latest record, or null when there was none.
+  const std::shared_ptr<SharedEvent>& shared() const { return shared_; }
+  // A record to be queued and then set.
+  Ref<EventOp> make_record() const { return make_ref<EventOp>(shared_); }
+  // The latest record of this process, or null when there was none.
   Ref<EventOp> record() const;
+  // What is complete when the latest record is, whoever made it; null when there is nothing to wait for.
+  Ref<Op> awaited() const;
+  bool pending() const;
   void set_record(Ref<EventOp> record);
 
   // Whether the event was last recorded inside a stream capture.
@@ -100,7 +118,11 @@ class Event final : public Object {
 
  private:
   const Ref<Context> context_;
+  // The number of a record of another process that is the latest; 0: none is.
+  uint64_t foreign() const;
+
   const unsigned flags_;
+  const std::shared_ptr<SharedEvent> shared_;
   mutable SpinLock lock_;  // guards record_
   Ref<EventOp> record_;
   std::atomic<bool> captured_{false};

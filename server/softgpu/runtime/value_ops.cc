@@ -58,8 +58,15 @@ bool ValueWaitOp::poll() {
   return true;
 }
 
-void ValueWaitOp::start() {
-  if (!poll()) runtime().value_waiter().park(Ref<ValueWaitOp>::share(this));
+void PolledOp::start() {
+  if (!poll()) runtime().value_waiter().park(Ref<PolledOp>::share(this));
+}
+
+bool SharedEventWaitOp::poll() {
+  const bool over = context() != nullptr && (context()->failed() || context()->ending());
+  if (!over && !event_->passed(number_)) return false;
+  complete();
+  return true;
 }
 
 class BatchOp::Last final : public Op {
@@ -102,7 +109,7 @@ void ValueWriteOp::start() {
   complete();
 }
 
-void ValueWaiter::park(Ref<ValueWaitOp> op) {
+void ValueWaiter::park(Ref<PolledOp> op) {
   parked_.fetch_add(1, std::memory_order_seq_cst);
   {
     std::lock_guard guard(mutex_);
@@ -122,7 +129,7 @@ void ValueWaiter::kick() {
 }
 
 void ValueWaiter::work() {
-  std::vector<Ref<ValueWaitOp>> parked;
+  std::vector<Ref<PolledOp>> parked;
   uint64_t moved_at = monotonic_nanoseconds();
   uint64_t sleep = kShortestSleep;
   uint32_t seen = kicks_.load(std::memory_order_seq_cst) - 1;  // as if kicked: look at what has arrived
@@ -136,7 +143,7 @@ void ValueWaiter::work() {
                     std::make_move_iterator(arrived_.end()));
       arrived_.clear();
     }
-    const size_t gone = std::erase_if(parked, [](const Ref<ValueWaitOp>& op) { return op->poll(); });
+    const size_t gone = std::erase_if(parked, [](const Ref<PolledOp>& op) { return op->poll(); });
     if (gone != 0) {
       parked_.fetch_sub(static_cast<uint32_t>(gone), std::memory_order_seq_cst);
       moved = true;

@@ -1,4 +1,5 @@
-// Stream memory operations: a stream waits until a word in memory has a value, or writes a word.
+// Stream memory operations: a stream waits until a word in memory has a value, or writes a word. And other waits for what is done
+// elsewhere.
 //
 // Anybody may write the word: another stream, a kernel, or a plain store of the host. So waiting operations
 // are parked with one thread that looks at all their words: busily for a moment after something moved, then
@@ -9,28 +10,49 @@
 #include <mutex>
 #include <vector>
 
+#include "server/softgpu/memory/shared_event.h"
 #include "server/softgpu/runtime/op.h"
 
 namespace gpupool::softgpu {
 
 enum class ValueCondition : uint8_t { at_least, equal, any_bit, any_bit_clear };
 
-class ValueWaitOp final : public Op {
+// Complete when poll() has said so.
+class PolledOp : public Op {
+ protected:
+  void start() override;
+  virtual bool poll() = 0;
+
+ private:
+  friend class ValueWaiter;
+};
+
+class ValueWaitOp final : public PolledOp {
  public:
   ValueWaitOp(uint64_t address, uint64_t value, bool wide, ValueCondition condition)
       : address_(address), value_(value), wide_(wide), condition_(condition) {}
   Ref<Op> clone() const override { return make_ref<ValueWaitOp>(address_, value_, wide_, condition_); }
 
  private:
-  friend class ValueWaiter;
-  void start() override;
   // True when the operation is complete: the condition holds, the memory is gone or the context has failed.
-  bool poll();
+  bool poll() override;
 
   const uint64_t address_;
   const uint64_t value_;
   const bool wide_;  // 64 bits, else 32
   const ValueCondition condition_;
+};
+
+// Another process's record of a shared event.
+class SharedEventWaitOp final : public PolledOp {
+ public:
+  SharedEventWaitOp(std::shared_ptr<SharedEvent> event, uint64_t number) : event_(std::move(event)), number_(number) {}
+
+ private:
+  bool poll() override;
+
+  const std::shared_ptr<SharedEvent> event_;
+  const uint64_t number_;
 };
 
 class ValueWriteOp final : public Op {
@@ -59,7 +81,7 @@ class BatchOp final : public Op {
 
 class ValueWaiter {
  public:
-  void park(Ref<ValueWaitOp> op);
+  void park(Ref<PolledOp> op);
   // Something that a parked operation may wait for has happened.
   void kick();
 
@@ -67,7 +89,7 @@ class ValueWaiter {
   void work();
 
   std::mutex mutex_;  // guards arrived_ and started_
-  std::vector<Ref<ValueWaitOp>> arrived_;
+  std::vector<Ref<PolledOp>> arrived_;
   bool started_ = false;
   std::atomic<uint32_t> parked_{0};  // operations parked or arriving
   std::atomic<uint32_t> kicks_{0};   // futex word: changes with every arrival and kick

@@ -134,9 +134,10 @@ CUresult copy_3d(const CUDA_MEMCPY3D* asked, CUstream stream) {
   return work(stream, copy.WidthInBytes * copy.Height * copy.Depth, [&] { return REAL(cuMemcpy3DAsync_v2)(&copy, stream); });
 }
 
+constexpr int kFabric = 8;  // CU_MEM_HANDLE_TYPE_FABRIC, CUDA 12.3
 bool plain_properties(const CUmemAllocationProp* properties) {
   return properties && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
-         properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE &&
+         (properties->requestedHandleTypes & ~(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | kFabric)) == 0 &&
          properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && !properties->win32HandleMetaData;
 }
 // The place's device becomes the library's number.
@@ -176,6 +177,7 @@ CUresult granularity(size_t* size, const CUmemAllocationProp* properties, CUmemA
   if (!plain_properties(properties)) return CUDA_ERROR_NOT_SUPPORTED;
   CUmemAllocationProp found = *properties;
   if (const CUresult result = find_device(found.location); result != CUDA_SUCCESS) return result;
+  found.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
   return REAL(cuMemGetAllocationGranularity)(size, &found, option);
 }
 CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -293,6 +295,7 @@ CUresult query_event(CUevent event) {
 
 CUresult destroy_event(CUevent event) {
   t_executor->contexts.event_untold(event);
+  t_executor->offers.withdraw(event);
   return t_executor->events.postpone_destruction(event) ? CUDA_SUCCESS : REAL(cuEventDestroy_v2)(event);
 }
 

@@ -229,3 +229,63 @@ TEST_CASE("threads of one worker") {
   for (auto& thread : threads) thread.join();
   CHECK(taken == 100'000 / 7);
 }
+
+TEST_CASE("shared memory is charged once until the last session has let go of it") {
+  Tenant tenant(1000);
+  auto a = tenant.place(), b = tenant.place();
+  auto page = *SharedPage<SessionPage>::create("session");
+  auto first = std::make_unique<Ledger>(tenant.page(), page, a->slot());
+  auto second = std::make_unique<Ledger>(tenant.page(), nullptr, b->slot());
+  const auto free = [&] { return second->room(0)->free; };
+  REQUIRE(first->reserve(0, 600));
+  REQUIRE(first->share(0, 600, 77));
+  CHECK(free() == 400);
+  CHECK(first->used(0) == 600);
+  CHECK((*page)->gpus[0].memory_used == 600);
+  CHECK(second->join(0, 600, 77));
+  CHECK(second->join(0, 600, 77));
+  CHECK(free() == 400);
+  CHECK(second->used(0) == 600);
+  CHECK_FALSE(first->reserve(0, 401));
+  first->leave(0, 600, 77);
+  CHECK(free() == 400);  // the second has it
+  CHECK(first->used(0) == 0);
+  CHECK((*page)->gpus[0].memory_used == 0);
+  second->leave(0, 600, 77);
+  CHECK(free() == 400);  // twice
+  second->leave(0, 600, 77);
+  CHECK(free() == 1000);
+  second->leave(0, 600, 77);
+  CHECK(free() == 1000);
+
+  // What nobody has any more is charged anew, within the limit.
+  CHECK_FALSE(second->join(0, 1001, 78));
+  CHECK(second->join(0, 500, 78));
+  CHECK_FALSE(first->join(0, 501, 79));
+  CHECK(first->join(0, 500, 78));
+  CHECK(free() == 500);
+
+  // poold takes away what a worker that was killed had.
+  second.reset();
+  b.reset();
+  CHECK(first->room(0)->free == 500);
+  b = tenant.place();
+  second = std::make_unique<Ledger>(tenant.page(), nullptr, b->slot());
+  CHECK(second->used(0) == 0);
+  first.reset();
+  a.reset();
+  CHECK(free() == 1000);
+}
+
+TEST_CASE("so much can be shared and no more, and what is given back can be shared again") {
+  Tenant tenant(0);
+  auto place = tenant.place();
+  Ledger ledger(tenant.page(), nullptr, place->slot());
+  REQUIRE(ledger.reserve(0, kMostShared + 1));
+  for (uint64_t id = 1; id <= kMostShared; ++id) REQUIRE(ledger.share(0, 1, id));
+  CHECK_FALSE(ledger.share(0, 1, kMostShared + 1));
+  CHECK(ledger.used(0) == kMostShared + 1);
+  ledger.leave(0, 1, 1000);
+  CHECK(ledger.share(0, 1, kMostShared + 1));
+  CHECK(ledger.used(0) == kMostShared);
+}

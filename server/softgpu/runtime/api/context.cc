@@ -41,7 +41,7 @@ CUresult record_behind_all(Context& context, Event& event) {
   if (&event.context().root() != &context.root()) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = context.check(); result != CUDA_SUCCESS) return result;
   if (context.spoil_captures()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  const Ref<EventOp> op = make_ref<EventOp>();
+  const Ref<EventOp> op = event.make_record();
   const CUresult result = context.enqueue_behind_all(op, false);
   if (result == CUDA_SUCCESS) event.set_record(op);
   return result;
@@ -58,8 +58,8 @@ CUresult all_wait_for(Context& context, Event& event) {
       return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
   }
-  const Ref<EventOp> record = event.record();
-  if (!record || record->done()) return CUDA_SUCCESS;
+  const Ref<Op> record = event.awaited();
+  if (!record) return CUDA_SUCCESS;
   const Ref<MarkerOp> marker = make_ref<MarkerOp>();
   marker->after(*record);
   return context.enqueue_behind_all(marker, true);

@@ -41,11 +41,8 @@ CUDA_EXPORT CUresult cuEventCreate(CUevent* event, unsigned int flags) {
   return call_in_context([&](Context& context) {
     constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     if (event == nullptr || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-    if ((flags & CU_EVENT_INTERPROCESS) != 0) {
-      // Only events without timing can be shared, and sharing itself is not offered.
-      return (flags & CU_EVENT_DISABLE_TIMING) == 0 ? CUDA_ERROR_INVALID_VALUE
-                                                    : context.create_event(flags, event);
-    }
+    // Only events without timing can be shared.
+    if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
     return context.create_event(flags, event);
   });
 }
@@ -74,7 +71,7 @@ CUDA_EXPORT CUresult cuEventRecordWithFlags(CUevent event_handle, CUstream handl
       event->set_capture(capture, capture ? capture->frontier[&stream] : std::vector<GraphNode*>());
       if (capture) return CUDA_SUCCESS;
     }
-    const Ref<EventOp> op = make_ref<EventOp>();
+    const Ref<EventOp> op = event->make_record();
     const CUresult result = stream.context().enqueue(stream, op);
     if (result == CUDA_SUCCESS) event->set_record(op);
     return result;
@@ -87,8 +84,7 @@ CUDA_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
 CUDA_EXPORT CUresult cuEventQuery(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
     if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
-    const Ref<EventOp> record = event.record();
-    if (record && !record->done()) return CUDA_ERROR_NOT_READY;
+    if (event.pending()) return CUDA_ERROR_NOT_READY;
     return event.context().error();
   });
 }
@@ -96,8 +92,7 @@ CUDA_EXPORT CUresult cuEventQuery(CUevent handle) {
 CUDA_EXPORT CUresult cuEventSynchronize(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
     if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
-    const Ref<EventOp> record = event.record();
-    if (record) event.context().wait_for(*record, event.blocking_sync());
+    if (const Ref<Op> record = event.awaited()) event.context().wait_for(*record, event.blocking_sync());
     event.context().write_device_output();
     return event.context().error();
   });

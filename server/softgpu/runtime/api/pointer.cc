@@ -48,7 +48,9 @@ CUresult attribute_of(const MemoryRange& range, CUpointer_attribute attribute, u
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put<unsigned>(data, range.readable ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return put<uint64_t>(data, 0);
+      return put<uint64_t>(data, range.kind == MemoryKind::mapped
+                                     ? static_cast<PhysicalMemory&>(*range.owner).properties.requestedHandleTypes
+                                     : 0);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return put<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:

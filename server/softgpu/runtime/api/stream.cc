@@ -120,8 +120,8 @@ CUDA_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, un
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
       }
     }
-    const Ref<EventOp> record = event->record();
-    if (!record || record->done()) return CUDA_SUCCESS;
+    const Ref<Op> record = event->awaited();
+    if (!record) return CUDA_SUCCESS;
     return stream.context().enqueue(stream, make_ref<MarkerOp>(), record.get());
   });
 }

@@ -66,7 +66,7 @@ CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t si
   return call([&] {
     if (handle == nullptr || size == 0 || !granular(size) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = check_properties(properties); result != CUDA_SUCCESS) return result;
-    if (properties->requestedHandleTypes != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    if ((properties->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     std::shared_ptr<Memory> memory;
     const CUresult result = runtime().device(properties->location.id)->create_physical(size, &memory);
     if (result != CUDA_SUCCESS) return result;
@@ -211,5 +211,47 @@ CUDA_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp*
     if (properties == nullptr || !physical) return CUDA_ERROR_INVALID_VALUE;
     *properties = physical->properties;
     return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                                  unsigned long long flags) {
+  return call([&] {
+    if (shareable == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    const Ref<PhysicalMemory> physical = find_physical(handle);
+    if (!physical || (physical->properties.requestedHandleTypes & type) == 0) return CUDA_ERROR_INVALID_VALUE;
+    SharedDevice& device = runtime().device(physical->properties.location.id)->shared();
+    const int descriptor = device.export_memory(physical->memory, physical->properties.requestedHandleTypes);
+    if (descriptor < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    *static_cast<int*>(shareable) = descriptor;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUDA_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
+                                                    CUmemAllocationHandleType type) {
+  return call([&] {
+    if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    const auto descriptor = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
+    const auto label = read_label(descriptor);
+    if (!label) return CUDA_ERROR_INVALID_VALUE;
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(label->handle_types);
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    bool refused = false;
+    for (const auto& device : runtime().devices()) {
+      std::shared_ptr<Memory> memory = device->shared().import_memory(descriptor, &refused);
+      if (refused) return CUDA_ERROR_OUT_OF_MEMORY;
+      if (!memory) continue;
+      properties.location.id = device->index();
+      const Ref<PhysicalMemory> physical = make_ref<PhysicalMemory>(std::move(memory), properties);
+      physical->handle = runtime().handles().add(physical);
+      if (physical->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+      *handle = physical->handle;
+      return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
   });
 }

@@ -1,0 +1,35 @@
+#include "client/shared_name.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client/log.h"
+
+namespace gpupool::client {
+
+CUresult read_name(const void* bytes, SharedKind kind, wire::SharedName* name, Session** session) {
+  std::memcpy(name, bytes, sizeof *name);
+  if (name->magic != wire::kSharedName || name->kind != static_cast<uint32_t>(kind) || name->server == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& one : sessions()) {
+    if (one->server_id() != name->server) continue;
+    *session = one.get();
+    return CUDA_SUCCESS;
+  }
+  complain("memory or an event of another process is on a server that this process has no session with (or that was started again): "
+           "both must use the same server, and only what is on one server can be shared");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+int write_name_file(const wire::SharedName& name) {
+  const int file = ::memfd_create("gpupool-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) return -1;
+  constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (::pwrite(file, &name, sizeof name, 0) == sizeof name && ::fcntl(file, F_ADD_SEALS, kSeals) == 0) return file;
+  ::close(file);
+  return -1;
+}
+
+bool read_name_file(int descriptor, wire::SharedName* bytes) { return ::pread(descriptor, bytes, sizeof *bytes, 0) == sizeof *bytes; }
+
+}  // namespace gpupool::client

@@ -1,0 +1,143 @@
+#include "server/worker/offers.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+namespace gpupool::worker {
+
+using server::ControlHeader;
+using server::ControlKind;
+
+Offers::Offers(const DeviceApi& api, Control* control, uint64_t server, uint64_t session, std::chrono::milliseconds patience)
+    : api_(api), control_(control), server_(server), session_(session), patience_(patience) {
+  if (!control_) return;
+  control_->handle(ControlKind::share_wanted, [this](server::ControlMessage message) {
+    if (message.descriptor >= 0) ::close(message.descriptor);
+    answer(message.header);
+  });
+  for (const ControlKind kind : {ControlKind::share_found, ControlKind::share_missing}) {
+    control_->handle(kind, [this](server::ControlMessage message) { answered(std::move(message)); });
+  }
+}
+
+Offers::~Offers() {
+  if (!control_) return;
+  for (const ControlKind kind : {ControlKind::share_wanted, ControlKind::share_found, ControlKind::share_missing}) {
+    control_->handle(kind, nullptr);
+  }
+  if (answer_ && answer_->descriptor >= 0) ::close(answer_->descriptor);
+}
+
+Offers::Fetched::~Fetched() {
+  if (descriptor >= 0) ::close(descriptor);
+}
+
+CUresult Offers::add(const Offer& offer, std::map<uint64_t, Secret>& by_object, uint64_t object, wire::SharedName* name) {
+  *name = {.magic = wire::kSharedName, .server = server_, .session = session_};
+  const std::lock_guard lock(offers_mutex_);
+  if (const auto known = by_object.find(object); known != by_object.end()) {
+    name->secret = known->second;
+    return CUDA_SUCCESS;
+  }
+  if (offers_.size() >= kMost) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (::getrandom(name->secret.data(), name->secret.size(), 0) != static_cast<ssize_t>(name->secret.size())) return CUDA_ERROR_OUT_OF_MEMORY;
+  offers_[name->secret] = offer;
+  by_object[object] = name->secret;
+  return CUDA_SUCCESS;
+}
+
+CUresult Offers::offer(const Memory& memory, wire::SharedName* name) { return add({memory, {}}, by_memory_, memory.handle, name); }
+CUresult Offers::offer(const Event& event, wire::SharedName* name) {
+  return add({{}, event}, by_event_, reinterpret_cast<uintptr_t>(event.event), name);
+}
+
+void Offers::withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object) {
+  const std::lock_guard lock(offers_mutex_);
+  if (const auto known = by_object.extract(object)) offers_.erase(known.mapped());
+}
+void Offers::withdraw(CUmemGenericAllocationHandle memory) { withdraw(by_memory_, memory); }
+void Offers::withdraw(CUevent event) { withdraw(by_event_, reinterpret_cast<uintptr_t>(event)); }
+
+void Offers::withdraw_events(const ContextState& context) {
+  const std::lock_guard lock(offers_mutex_);
+  std::erase_if(by_event_, [&](const auto& known) {
+    const auto offer = offers_.find(known.second);
+    if (offer->second.event->context != &context) return false;
+    offers_.erase(offer);
+    return true;
+  });
+}
+
+CUresult Offers::take(const Secret& secret, ControlHeader* header, int* descriptor) {
+  const std::lock_guard lock(offers_mutex_);
+  const auto found = offers_.find(secret);
+  if (found == offers_.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (const auto& event = found->second.event) {
+    static_assert(sizeof header->share_event == sizeof event->handle);
+    std::memcpy(header->share_event.data(), &event->handle, sizeof event->handle);
+    return CUDA_SUCCESS;
+  }
+  const Memory& memory = *found->second.memory;
+  if (!api_.cuMemExportToShareableHandle) return CUDA_ERROR_NOT_SUPPORTED;
+  header->memory_bytes = memory.size;
+  header->gpu = memory.device;
+  header->share_types = memory.handle_types;
+  header->share_charge = memory.charge;
+  return api_.cuMemExportToShareableHandle(descriptor, memory.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+}
+
+// poold has seen to it that who asks is of the same tenant.
+void Offers::answer(const ControlHeader& wanted) {
+  ControlHeader header{.kind = ControlKind::share_found, .share_asker = wanted.share_asker, .share_request = wanted.share_request};
+  int descriptor = -1;
+  if (take(wanted.share_secret, &header, &descriptor) != CUDA_SUCCESS) header.kind = ControlKind::share_missing;
+  (void)control_->send(header, {}, descriptor);  // else poold does not read, and who asks gives up
+  if (descriptor >= 0) ::close(descriptor);
+}
+
+void Offers::answered(server::ControlMessage message) {
+  const std::lock_guard lock(mutex_);
+  if (message.header.share_request != request_ || answer_) {  // nobody waits for it any more
+    if (message.descriptor >= 0) ::close(message.descriptor);
+    return;
+  }
+  answer_ = std::move(message);
+  changed_.notify_one();
+}
+
+CUresult Offers::fetch(const wire::SharedName& name, Fetched* to) {
+  if (name.magic != wire::kSharedName || name.server != server_) return CUDA_ERROR_INVALID_VALUE;
+  ControlHeader header;
+  to->own = name.session == session_;
+  if (to->own) {
+    const CUresult result = take(name.secret, &header, &to->descriptor);
+    if (result != CUDA_SUCCESS) return result;
+  } else {
+    if (!control_) return CUDA_ERROR_INVALID_VALUE;
+    std::unique_lock lock(mutex_);
+    answer_.reset();
+    const auto sent = control_->send({.kind = ControlKind::share_wanted,
+                                      .share_secret = name.secret,
+                                      .share_session = name.session,
+                                      .share_request = ++request_});
+    if (sent) changed_.wait_for(lock, patience_, [this] { return answer_.has_value(); });
+    ++request_;  // what comes later is too late
+    const auto message = std::exchange(answer_, std::nullopt);
+    if (!message) return CUDA_ERROR_MAP_FAILED;
+    header = message->header;
+    to->descriptor = message->descriptor;
+    if (header.kind != ControlKind::share_found) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (to->descriptor >= 0) {
+    if (header.memory_bytes == 0 || header.share_charge == 0) return CUDA_ERROR_INVALID_VALUE;
+    to->memory = Memory{0, header.memory_bytes, header.gpu, header.share_types, header.share_charge};
+  } else {
+    std::memcpy(&to->event.emplace(), header.share_event.data(), sizeof(CUipcEventHandle));
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,689 @@
+// Processes that share device memory and events. A scenario starts its other half, `SCENARIO_other`, with one end of a socket as
+// descriptor 3, over which handles go.
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <ctime>
+#include <fstream>
+
+#include "tests/e2e/apps/scenario.h"
+
+extern char** environ;
+
+using namespace app;
+
+namespace {
+
+constexpr int kOther = 3;
+constexpr unsigned kCount = 5000;
+
+struct Peer {
+  int socket = kOther;
+  pid_t process = -1;
+
+  template <class T>
+  void send(const T& value, int descriptor = -1) const {
+    iovec part{const_cast<T*>(&value), sizeof value};
+    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part, message.msg_iovlen = 1;
+    if (descriptor >= 0) {
+      message.msg_control = space, message.msg_controllen = sizeof space;
+      cmsghdr* const control = CMSG_FIRSTHDR(&message);
+      control->cmsg_level = SOL_SOCKET, control->cmsg_type = SCM_RIGHTS, control->cmsg_len = CMSG_LEN(sizeof(int));
+      std::memcpy(CMSG_DATA(control), &descriptor, sizeof descriptor);
+    }
+    EXPECT(::sendmsg(socket, &message, 0) == static_cast<ssize_t>(sizeof value));
+  }
+  template <class T>
+  T receive(int* descriptor = nullptr) const {
+    T value{};
+    iovec part{&value, sizeof value};
+    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part, message.msg_iovlen = 1;
+    message.msg_control = space, message.msg_controllen = sizeof space;
+    EXPECT(::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == static_cast<ssize_t>(sizeof value));
+    if (descriptor) {
+      const cmsghdr* const control = CMSG_FIRSTHDR(&message);
+      EXPECT(control && control->cmsg_type == SCM_RIGHTS);
+      std::memcpy(descriptor, CMSG_DATA(control), sizeof *descriptor);
+    }
+    return value;
+  }
+  void say(char step) const { send(step); }
+  void await(char step) const { EXPECT(receive<char>() == step); }
+  void ends_well() {
+    int status = -1;
+    EXPECT(::waitpid(process, &status, 0) == process && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+};
+
+// Opens it with a green context current, as what it belongs to is the device's primary one.
+CUevent open_in_green_context(const CUipcEventHandle& handle, Device& device) {
+  CUevent event = nullptr;
+#if CUDA_VERSION >= 12040
+  CUdevResource all{}, part{};
+  CUdevResourceDesc description = nullptr;
+  CUgreenCtx green = nullptr;
+  CUcontext context = nullptr;
+  unsigned groups = 1;
+  OK(cuDeviceGetDevResource(device.device, &all, CU_DEV_RESOURCE_TYPE_SM));
+  OK(cuDevSmResourceSplitByCount(&part, &groups, &all, nullptr, 0, 1));
+  OK(cuDevResourceGenerateDesc(&description, &part, 1));
+  OK(cuGreenCtxCreate(&green, description, device.device, CU_GREEN_CTX_DEFAULT_STREAM));
+  OK(cuCtxFromGreenCtx(&context, green));
+  OK(cuCtxSetCurrent(context));
+#endif
+  OK(cuIpcOpenEventHandle(&event, handle));
+  OK(cuCtxSetCurrent(device.context));
+  return event;
+}
+
+// Before the driver is used: the other half is a program of its own.
+Peer start(const char* scenario) {
+  int ends[2];
+  EXPECT(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], kOther);
+  char program[] = "/proc/self/exe";
+  char* words[] = {program, const_cast<char*>(scenario), nullptr};
+  Peer peer{ends[0]};
+  EXPECT(::posix_spawn(&peer.process, program, &actions, nullptr, words, environ) == 0);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
+  return peer;
+}
+
+unsigned blocks(unsigned count) { return (count + 255) / 256; }
+
+void expect_values(CUdeviceptr from, unsigned first, unsigned count = kCount) {
+  const auto values = download<uint32_t>(from, count);
+  for (uint32_t i = 0; i < count; ++i) EXPECT(values[i] == first + i);
+}
+
+size_t free_bytes() {
+  size_t free = 0, total = 0;
+  OK(cuMemGetInfo(&free, &total));
+  return free;
+}
+
+CUmemAllocationProp shareable(int types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  prop.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
+  return prop;
+}
+constexpr size_t kGranule = 2u << 20;
+
+CUdeviceptr map(CUmemGenericAllocationHandle memory, size_t size) {
+  CUdeviceptr address = 0;
+  OK(cuMemAddressReserve(&address, size, 0, 0, 0));
+  OK(cuMemMap(address, size, 0, memory, 0));
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  OK(cuMemSetAccess(address, size, &access, 1));
+  return address;
+}
+void unmap(CUdeviceptr address, size_t size) {
+  OK(cuMemUnmap(address, size));
+  OK(cuMemAddressFree(address, size));
+}
+
+void pause_briefly() {
+  const timespec pause{0, 5'000'000};
+  ::nanosleep(&pause, nullptr);
+}
+
+// What another process gives back is there soon.
+void await_free(size_t bytes) {
+  for (int i = 0; i < 4000 && free_bytes() < bytes; ++i) pause_briefly();
+  EXPECT(free_bytes() == bytes);
+}
+
+}  // namespace
+
+// --- cuIpc...Mem ---
+
+SCENARIO(interprocess_memory) {
+  Peer other = start("interprocess_memory_other");
+  Device device;
+  Kernels kernels;
+  CUdeviceptr large = 0, small = 0, large_again = 0;
+  OK(cuMemAlloc(&small, 100));
+  OK(cuMemAlloc(&small, kCount * 4));  // not at the beginning of anything
+  OK(cuMemAlloc(&large, 20 << 20));
+  OK(kernels.launch("fill", blocks(kCount), 256, nullptr, small, 7u, kCount));
+  OK(kernels.launch("fill", blocks(kCount), 256, nullptr, large, 100u, kCount));
+  CUipcMemHandle of_small{}, of_large{}, again{};
+  OK(cuIpcGetMemHandle(&of_small, small));
+  OK(cuIpcGetMemHandle(&of_large, large));
+  OK(cuIpcGetMemHandle(&again, large + 4096));  // of the allocation, wherever in it
+  EXPECT(std::memcmp(&again, &of_large, sizeof again) == 0);
+  GIVES(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenMemHandle(&large_again, of_large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(cuCtxSynchronize());
+  expect_values(small, 7);  // as before
+  other.send(of_small);
+  other.send(of_large);
+  other.await('1');
+  expect_values(small, 8);
+  expect_values(large, 105);
+  // Freed here: nobody can open it any more, who has it keeps it.
+  OK(cuMemFree(large));
+  CUdeviceptr next = 0;
+  OK(cuMemAlloc(&next, 20 << 20));
+  OK(cuMemsetD8(next, 0xee, 20 << 20));
+  OK(cuCtxSynchronize());
+  other.say('2');
+  other.await('3');
+  other.send(of_large);
+  other.await('4');
+  other.ends_well();
+  const auto values = download<uint8_t>(next, 4096);
+  for (const uint8_t value : values) EXPECT(value == 0xee);
+  std::printf("memory was shared\n");
+}
+
+SCENARIO(interprocess_memory_other) {
+  const Peer other;
+  Device device;
+  Kernels kernels;
+  const auto of_small = other.receive<CUipcMemHandle>();
+  const auto of_large = other.receive<CUipcMemHandle>();
+  CUdeviceptr small = 0, large = 0, large_again = 0;
+  const size_t before = free_bytes();
+  OK(cuIpcOpenMemHandle(&small, of_small, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(cuIpcOpenMemHandle(&large, of_large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(cuIpcOpenMemHandle(&large_again, of_large, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  EXPECT(large == large_again);
+  EXPECT(free_bytes() == before);  // it counts once
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  OK(cuMemGetAddressRange(&base, &size, large + 1000));
+  EXPECT(base == large && size == 20 << 20);
+  unsigned type = 0;
+  OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, small + 8));
+  EXPECT(type == CU_MEMORYTYPE_DEVICE);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(large));
+  expect_values(small, 7);
+  expect_values(large, 100);
+  OK(kernels.launch("add", blocks(kCount), 256, nullptr, small, 1u, kCount));
+  OK(kernels.launch("add", blocks(kCount), 256, nullptr, large, 5u, kCount));
+  OK(cuCtxSynchronize());
+  other.say('1');
+  other.await('2');
+  expect_values(large, 105);
+  OK(cuIpcCloseMemHandle(small));
+  OK(cuIpcCloseMemHandle(large));
+  expect_values(large, 105);  // opened twice
+  OK(cuIpcCloseMemHandle(large));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcCloseMemHandle(large));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcCloseMemHandle(large + 100));
+  other.say('3');
+  const auto replayed = other.receive<CUipcMemHandle>();
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&large, replayed, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  other.say('4');
+}
+
+// --- cuIpc...Event ---
+
+SCENARIO(interprocess_events) {
+  Peer other = start("interprocess_events_other");
+  Device device;
+  Kernels kernels;
+  CUdeviceptr values = 0, scratch = 0;
+  CUstream stream = nullptr;
+  OK(cuMemAlloc(&values, kCount * 4));
+  OK(cuMemAlloc(&scratch, 4096));
+  OK(cuMemsetD32(values, 0, kCount));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuCtxSynchronize());
+  CUevent event = nullptr, plain = nullptr;
+  OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+  OK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
+  CUipcMemHandle memory{};
+  CUipcEventHandle handle{};
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuIpcGetEventHandle(&handle, plain));
+  OK(cuIpcGetMemHandle(&memory, values));
+  other.send(memory);
+  for (unsigned round = 0; round < 10; ++round) {
+    // Nothing waits for the work here: the other's stream has to.
+    OK(kernels.launch("burn", 1, 32, stream, scratch, 400'000u));
+    OK(kernels.launch("fill", blocks(kCount), 256, stream, values, round, kCount));
+    OK(cuEventRecord(event, stream));
+    if (round == 0) {
+      OK(cuIpcGetEventHandle(&handle, event));
+      other.send(handle);
+    } else {
+      other.say('r');
+    }
+    other.await('a');
+    // And the other way round: it has recorded behind work of its own.
+    OK(cuStreamWaitEvent(stream, event, 0));
+    OK(kernels.launch("add", blocks(kCount), 256, stream, values, 1000u, kCount));
+    OK(cuStreamSynchronize(stream));
+    expect_values(values, round + 100 + 1000);
+    OK(cuEventQuery(event));
+  }
+  other.ends_well();
+  CUevent own = nullptr;
+  GIVES(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenEventHandle(&own, handle));
+  OK(cuEventDestroy(event));
+  std::printf("events were shared\n");
+}
+
+SCENARIO(interprocess_events_other) {
+  const Peer other;
+  Device device;
+  Kernels kernels;
+  CUdeviceptr values = 0, scratch = 0;
+  CUevent event = nullptr, twin = nullptr;
+  CUstream stream = nullptr;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&scratch, 4096));
+  const auto memory = other.receive<CUipcMemHandle>();
+  OK(cuIpcOpenMemHandle(&values, memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  for (unsigned round = 0; round < 10; ++round) {
+    if (round == 0) {
+      const auto handle = other.receive<CUipcEventHandle>();
+      OK(cuIpcOpenEventHandle(&event, handle));
+      twin = open_in_green_context(handle, device);
+      CUipcEventHandle garbage = handle;
+      std::memset(&garbage, 0x5a, sizeof garbage);
+      CUevent none = nullptr;
+      GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenEventHandle(&none, garbage));
+    } else {
+      other.await('r');
+    }
+    if (round % 2 == 0) {
+      OK(cuStreamWaitEvent(stream, event, 0));
+    } else {
+      OK(cuEventSynchronize(event));
+      OK(cuEventQuery(event));
+    }
+    OK(kernels.launch("burn", 1, 32, stream, scratch, 100'000u));
+    OK(kernels.launch("add", blocks(kCount), 256, stream, values, 100u, kCount));
+    OK(cuEventRecord(round % 3 == 0 ? twin : event, stream));
+    other.say('a');
+  }
+  OK(cuStreamSynchronize(stream));
+  OK(cuEventDestroy(twin));
+  OK(cuEventDestroy(event));
+  OK(cuIpcCloseMemHandle(values));
+}
+
+// Who dies with work before a record holds nobody up.
+SCENARIO(interprocess_event_of_the_dead) {
+  Peer other = start("interprocess_event_of_the_dead_other");
+  Device device;
+  const auto handle = other.receive<CUipcEventHandle>();
+  CUevent event = nullptr;
+  OK(cuIpcOpenEventHandle(&event, handle));
+  GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+  CUstream stream = nullptr;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamWaitEvent(stream, event, 0));
+  EXPECT(::kill(other.process, SIGKILL) == 0);
+  OK(cuStreamSynchronize(stream));
+  std::printf("nobody waits for the dead\n");
+}
+
+SCENARIO(interprocess_event_of_the_dead_other) {
+  const Peer other;
+  Device device;
+  Kernels kernels;
+  CUdeviceptr flag = 0;
+  OK(cuMemAlloc(&flag, 4));
+  OK(cuMemsetD32(flag, 0u, 1));
+  CUevent event = nullptr;
+  OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+  OK(kernels.launch("burn_forever", 1, 1, nullptr, flag));
+  OK(cuEventRecord(event, nullptr));
+  CUipcEventHandle handle{};
+  OK(cuIpcGetEventHandle(&handle, event));
+  other.send(handle);
+  (void)other.receive<char>();  // until the end
+}
+
+// --- Descriptors ---
+
+SCENARIO(interprocess_descriptors) {
+  Peer other = start("interprocess_descriptors_other");
+  Device device;
+  Kernels kernels;
+  const CUmemAllocationProp prop = shareable();
+  CUmemGenericAllocationHandle memory = 0, private_one = 0, twin = 0;
+  OK(cuMemCreate(&memory, 2 * kGranule, &prop, 0));
+  CUmemAllocationProp none = prop;
+  none.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  OK(cuMemCreate(&private_one, kGranule, &none, 0));
+  int descriptor = -1;
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemExportToShareableHandle(&descriptor, private_one, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  OK(cuMemRelease(private_one));
+  CUdeviceptr address = map(memory, 2 * kGranule);
+  OK(kernels.launch("fill", blocks(kCount), 256, nullptr, address, 3u, kCount));
+  OK(cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  // In the same process, too: another handle of the same memory.
+  const size_t before = free_bytes();
+  OK(cuMemImportFromShareableHandle(&twin, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
+                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  EXPECT(free_bytes() == before);
+  const CUdeviceptr second = map(twin, 2 * kGranule);
+  expect_values(second, 3);
+  unmap(second, 2 * kGranule);
+  OK(cuMemRelease(twin));
+  OK(cuCtxSynchronize());
+  other.send('d', descriptor);
+  ::close(descriptor);
+  other.await('1');
+  expect_values(address, 13);
+  // A handle that was released comes back from what is mapped.
+  OK(cuMemRelease(memory));
+  CUmemGenericAllocationHandle back = 0;
+  OK(cuMemRetainAllocationHandle(&back, reinterpret_cast<void*>(address + 100)));
+  OK(cuMemExportToShareableHandle(&descriptor, back, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  other.send('e', descriptor);
+  other.await('2');
+  OK(cuMemRelease(back));
+  unmap(address, 2 * kGranule);
+  other.say('3');
+  other.await('4');
+  other.ends_well();
+  OK(cuMemCreate(&memory, 2 * kGranule, &prop, 0));  // and nobody sees what was there
+  address = map(memory, 2 * kGranule);
+  for (const uint32_t value : download<uint32_t>(address, kCount)) EXPECT(value == 0);
+  std::printf("descriptors were shared\n");
+}
+
+SCENARIO(interprocess_descriptors_other) {
+  const Peer other;
+  Device device;
+  Kernels kernels;
+  int descriptor = -1;
+  (void)other.receive<char>(&descriptor);
+  void* const shared = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor));
+  CUmemGenericAllocationHandle memory = 0, again = 0;
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemImportFromShareableHandle(&memory, reinterpret_cast<void*>(intptr_t{kOther}),
+                                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  OK(cuMemImportFromShareableHandle(&memory, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  OK(cuMemImportFromShareableHandle(&again, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  ::close(descriptor);
+  CUmemAllocationProp prop{};
+  OK(cuMemGetAllocationPropertiesFromHandle(&prop, memory));
+  EXPECT(prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && prop.location.id == 0);
+  OK(cuMemRelease(again));
+  const CUdeviceptr address = map(memory, 2 * kGranule);
+  expect_values(address, 3);
+  OK(kernels.launch("add", blocks(kCount), 256, nullptr, address, 10u, kCount));
+  OK(cuCtxSynchronize());
+  other.say('1');
+  (void)other.receive<char>(&descriptor);
+  OK(cuMemImportFromShareableHandle(&again, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
+                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  OK(cuMemRelease(again));
+  ::close(descriptor);
+  other.say('2');
+  other.await('3');
+  expect_values(address, 13);  // its maker has let go of it
+  const size_t before = free_bytes();
+  unmap(address, 2 * kGranule);
+  EXPECT(free_bytes() == before);
+  OK(cuMemRelease(memory));
+  await_free(before + 2 * kGranule);
+  other.say('4');
+}
+
+// --- Fabric handles and memory pools, which softgpu by itself does not offer ---
+
+#if CUDA_VERSION >= 12030
+SCENARIO(interprocess_pools) {
+  Peer other = start("interprocess_pools_other");
+  Device device;
+  Kernels kernels;
+  const CUmemAllocationProp prop = shareable(CU_MEM_HANDLE_TYPE_FABRIC);
+  CUmemGenericAllocationHandle memory = 0;
+  OK(cuMemCreate(&memory, kGranule, &prop, 0));
+  const CUdeviceptr address = map(memory, kGranule);
+  OK(kernels.launch("fill", blocks(kCount), 256, nullptr, address, 9u, kCount));
+  CUmemFabricHandle fabric{};
+  OK(cuMemExportToShareableHandle(&fabric, memory, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemExportToShareableHandle(&fabric, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemoryPool pool = nullptr, standard = nullptr;
+  CUstream stream = nullptr;
+  OK(cuMemPoolCreate(&pool, &props));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr first = 0, second = 0, unshared = 0;
+  OK(cuMemAllocFromPoolAsync(&first, kCount * 4, pool, stream));
+  OK(cuDeviceSetMemPool(0, pool));
+  OK(cuMemAllocAsync(&second, kCount * 4, stream));
+  OK(cuDeviceGetDefaultMemPool(&standard, 0));
+  OK(cuDeviceSetMemPool(0, standard));
+  OK(cuMemAllocAsync(&unshared, kCount * 4, stream));
+  OK(kernels.launch("fill", blocks(kCount), 256, stream, first, 20u, kCount));
+  OK(kernels.launch("fill", blocks(kCount), 256, stream, second, 30u, kCount));
+  OK(cuStreamSynchronize(stream));
+  CUmemPoolPtrExportData pointers[2] = {};
+  CUipcMemHandle legacy{};
+  OK(cuMemPoolExportPointer(&pointers[0], first));
+  OK(cuMemPoolExportPointer(&pointers[1], second));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolExportPointer(&pointers[1], unshared));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&legacy, first));
+  int descriptor = -1;
+  OK(cuMemPoolExportToShareableHandle(&descriptor, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolExportToShareableHandle(&descriptor, standard, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  other.send(fabric, descriptor);
+  other.send(pointers);
+  other.await('1');
+  expect_values(address, 10);
+  expect_values(first, 21);
+  OK(cuMemFreeAsync(first, stream));
+  OK(cuMemPoolDestroy(pool));
+  other.ends_well();
+  std::printf("pools were shared\n");
+}
+
+SCENARIO(interprocess_pools_other) {
+  const Peer other;
+  Device device;
+  Kernels kernels;
+  int descriptor = -1;
+  auto fabric = other.receive<CUmemFabricHandle>(&descriptor);
+  struct Pointers {
+    CUmemPoolPtrExportData data[2];
+  };
+  auto pointers = other.receive<Pointers>();
+  CUmemGenericAllocationHandle memory = 0;
+  OK(cuMemImportFromShareableHandle(&memory, &fabric, CU_MEM_HANDLE_TYPE_FABRIC));
+  const CUdeviceptr address = map(memory, kGranule);
+  expect_values(address, 9);
+  OK(kernels.launch("add", blocks(kCount), 256, nullptr, address, 1u, kCount));
+  CUmemoryPool pool = nullptr, standard = nullptr;
+  OK(cuMemPoolImportFromShareableHandle(&pool, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
+                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  CUdeviceptr first = 0, second = 0, own = 0;
+  OK(cuDeviceGetDefaultMemPool(&standard, 0));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolImportPointer(&first, standard, &pointers.data[0]));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocFromPoolAsync(&own, 100, pool, nullptr));
+  OK(cuMemPoolImportPointer(&first, pool, &pointers.data[0]));
+  OK(cuMemPoolImportPointer(&second, pool, &pointers.data[1]));
+  expect_values(first, 20);
+  expect_values(second, 30);
+  OK(kernels.launch("add", blocks(kCount), 256, nullptr, first, 1u, kCount));
+  OK(cuCtxSynchronize());
+  OK(cuMemFreeAsync(first, nullptr));
+  OK(cuMemFree(second));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(second));
+  other.say('1');
+}
+#endif
+
+// --- Quotas: 8 granules for both ---
+
+SCENARIO(interprocess_survivor) {
+  Peer other = start("interprocess_survivor_other");
+  Device device;
+  other.say('g');
+  const auto handle = other.receive<CUipcMemHandle>();
+  int descriptor = -1;
+  const auto all = other.receive<size_t>(&descriptor);
+  EXPECT(free_bytes() == all - 6 * kGranule);
+  CUdeviceptr opened = 0;
+  CUmemGenericAllocationHandle imported = 0;
+  OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
+                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  EXPECT(free_bytes() == all - 6 * kGranule);
+  EXPECT(::kill(other.process, SIGKILL) == 0 && ::waitpid(other.process, nullptr, 0) == other.process);
+  // One granule was the other's alone. The rest stays, and stays charged.
+  await_free(all - 5 * kGranule);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT(free_bytes() == all - 5 * kGranule);
+    pause_briefly();
+  }
+  for (const uint8_t value : download<uint8_t>(opened, 3 * kGranule)) EXPECT(value == 0x77);
+  CUdeviceptr none = 0;
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&none, all - 4 * kGranule));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
+                                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  OK(cuIpcCloseMemHandle(opened));
+  EXPECT(free_bytes() == all - 2 * kGranule);
+  OK(cuMemRelease(imported));
+  EXPECT(free_bytes() == all);
+  std::printf("memory outlived its maker\n");
+}
+
+SCENARIO(interprocess_survivor_other) {
+  const Peer other;
+  other.await('g');
+  Device device;
+  const size_t all = free_bytes();
+  CUdeviceptr shared = 0, own = 0;
+  OK(cuMemAlloc(&own, kGranule));
+  OK(cuMemAlloc(&shared, 3 * kGranule));
+  OK(cuMemsetD8(shared, 0x77, 3 * kGranule));
+  OK(cuCtxSynchronize());
+  CUipcMemHandle handle{};
+  OK(cuIpcGetMemHandle(&handle, shared));
+  const CUmemAllocationProp prop = shareable();
+  CUmemGenericAllocationHandle memory = 0;
+  OK(cuMemCreate(&memory, 2 * kGranule, &prop, 0));
+  int descriptor = -1;
+  OK(cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  other.send(handle);
+  other.send(all, descriptor);
+  (void)other.receive<char>();  // until the end
+}
+
+// Who has opened memory dies with work on it under way: its maker keeps the memory, and it is free once that lets go.
+SCENARIO(interprocess_visitor) {
+  Peer other = start("interprocess_visitor_other");
+  Device device;
+  const size_t all = free_bytes();
+  CUdeviceptr shared = 0;
+  OK(cuMemAlloc(&shared, 3 * kGranule));
+  OK(cuMemsetD8(shared, 0, 3 * kGranule));
+  OK(cuCtxSynchronize());
+  CUipcMemHandle handle{};
+  OK(cuIpcGetMemHandle(&handle, shared));
+  other.send(handle);
+  other.await('w');
+  EXPECT(::kill(other.process, SIGKILL) == 0 && ::waitpid(other.process, nullptr, 0) == other.process);
+  await_free(all - 3 * kGranule);  // what was the other's own is back
+  for (int i = 0; i < 20; ++i) {
+    EXPECT(free_bytes() == all - 3 * kGranule);
+    pause_briefly();
+  }
+  for (const uint8_t value : download<uint8_t>(shared + kGranule, 2 * kGranule)) EXPECT(value == 0x22);
+  OK(cuIpcGetMemHandle(&handle, shared));
+  OK(cuMemFree(shared));
+  await_free(all);
+  std::printf("memory outlived its visitor\n");
+}
+
+SCENARIO(interprocess_visitor_other) {
+  const Peer other;
+  const auto handle = other.receive<CUipcMemHandle>();
+  Device device;
+  Kernels kernels;
+  CUdeviceptr opened = 0;
+  const size_t before = free_bytes();
+  OK(cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  EXPECT(free_bytes() == before);
+  OK(cuMemsetD8(opened + kGranule, 0x22, 2 * kGranule));
+  OK(cuCtxSynchronize());
+  OK(kernels.launch("burn_forever", 1, 1, nullptr, opened));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(nullptr));
+  other.say('w');
+  (void)other.receive<char>();  // until the end
+}
+
+// --- Tenants ---
+
+// Writes handles to a file (first argument) and keeps what they are of until its input ends.
+SCENARIO(interprocess_offer) {
+  Device device;
+  CUdeviceptr memory = 0;
+  CUevent event = nullptr;
+  OK(cuMemAlloc(&memory, 4096));
+  OK(cuMemsetD8(memory, 0x42, 4096));
+  OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+  OK(cuCtxSynchronize());
+  CUipcMemHandle of_memory{};
+  CUipcEventHandle of_event{};
+  OK(cuIpcGetMemHandle(&of_memory, memory));
+  OK(cuIpcGetEventHandle(&of_event, event));
+  std::ofstream file(arguments.at(0), std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&of_memory), sizeof of_memory);
+  file.write(reinterpret_cast<const char*>(&of_event), sizeof of_event);
+  file.close();
+  std::printf("offered\n");
+  std::fflush(stdout);
+  for (;;) ::pause();
+}
+
+// Opens them: it must work, or (second argument "no") not.
+SCENARIO(interprocess_take) {
+  Device device;
+  CUipcMemHandle of_memory{};
+  CUipcEventHandle of_event{};
+  std::ifstream file(arguments.at(0), std::ios::binary);
+  file.read(reinterpret_cast<char*>(&of_memory), sizeof of_memory);
+  file.read(reinterpret_cast<char*>(&of_event), sizeof of_event);
+  EXPECT(file.good());
+  CUdeviceptr memory = 0;
+  CUevent event = nullptr;
+  if (arguments.at(1) == "no") {
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&memory, of_memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenEventHandle(&event, of_event));
+    return;
+  }
+  // Forged: any bit of the secret, or another session.
+  for (size_t at = 16; at < 40; ++at) {
+    CUipcMemHandle forged = of_memory;
+    reinterpret_cast<char*>(&forged)[at] ^= 1;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&memory, forged, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  }
+  CUipcMemHandle beyond = of_memory;
+  reinterpret_cast<char*>(&beyond)[44] ^= 1;  // the offset
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcOpenMemHandle(&memory, beyond, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  CUipcMemHandle elsewhere = of_memory;
+  reinterpret_cast<char*>(&elsewhere)[8] ^= 1;  // the server
+  GIVES(CUDA_ERROR_NOT_SUPPORTED, cuIpcOpenMemHandle(&memory, elsewhere, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(cuIpcOpenMemHandle(&memory, of_memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(cuIpcOpenEventHandle(&event, of_event));
+  OK(cuEventSynchronize(event));
+  for (const uint8_t value : download<uint8_t>(memory, 4096)) EXPECT(value == 0x42);
+}

@@ -1,0 +1,159 @@
+// What a session offers to others and gets from them. The test plays poold, which is honest, and the other worker, which need not be.
+#include "server/worker/offers.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker;
+using server::ControlKind;
+
+namespace {
+
+int exported = 0;  // how often the driver was asked for a descriptor
+CUresult export_memory(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType, unsigned long long) {
+  ++exported;
+  const int file = ::memfd_create("memory", MFD_CLOEXEC);
+  (void)!::pwrite(file, &handle, sizeof handle, 0);
+  *static_cast<int*>(shareable) = file;
+  return CUDA_SUCCESS;
+}
+
+struct Side {
+  Side() { REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0); }
+  ~Side() {
+    offers.reset();
+    control.reset();
+    for (const int end : ends) ::close(end);
+  }
+  void start(uint64_t session, std::chrono::milliseconds patience = std::chrono::seconds(10)) {
+    control = std::make_unique<Control>(ends[1], nullptr);
+    offers = std::make_unique<Offers>(api, control.get(), 5, session, patience);
+  }
+  server::ControlMessage receive() {
+    const timeval patience{10, 0};
+    ::setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    auto message = server::receive_control(ends[0]);
+    REQUIRE(message);
+    return *message;
+  }
+  void send(const server::ControlMessage& message) {
+    REQUIRE(server::send_control(ends[0], message.header, "", message.descriptor));
+    if (message.descriptor >= 0) ::close(message.descriptor);
+  }
+  DeviceApi api{.cuMemExportToShareableHandle = &export_memory};
+  int ends[2];
+  std::unique_ptr<Control> control;
+  std::unique_ptr<Offers> offers;
+};
+
+const Offers::Memory kMemory{17, 4096, 2, 8, 99};
+
+}  // namespace
+
+TEST_CASE("what one session offers another gets, through poold, until it is withdrawn") {
+  Side owner, taker;
+  owner.start(1);
+  taker.start(2);
+  wire::SharedName name{}, again{};
+  REQUIRE(owner.offers->offer(kMemory, &name) == CUDA_SUCCESS);
+  REQUIRE(owner.offers->offer(kMemory, &again) == CUDA_SUCCESS);
+  CHECK(std::memcmp(&name, &again, sizeof name) == 0);
+  CHECK(name.magic == wire::kSharedName);
+  CHECK(name.server == 5);
+  CHECK(name.session == 1);
+  const auto fetch = [&](Offers::Fetched* to) {
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    std::thread thread([&] { result = taker.offers->fetch(name, to); });
+    auto wanted = taker.receive();
+    CHECK(wanted.header.kind == ControlKind::share_wanted);
+    CHECK(wanted.header.share_session == 1);
+    wanted.header.share_asker = 2;
+    owner.send(wanted);
+    auto answer = owner.receive();
+    CHECK(answer.header.share_asker == 2);
+    taker.send(answer);
+    thread.join();
+    return result;
+  };
+  Offers::Fetched fetched;
+  REQUIRE(fetch(&fetched) == CUDA_SUCCESS);
+  REQUIRE(fetched.memory);
+  CHECK_FALSE(fetched.own);
+  CHECK(fetched.memory->size == 4096);
+  CHECK(fetched.memory->device == 2);
+  CHECK(fetched.memory->handle_types == 8);
+  CHECK(fetched.memory->charge == 99);
+  CUmemGenericAllocationHandle handle = 0;
+  CHECK(::pread(fetched.descriptor, &handle, sizeof handle, 0) == sizeof handle);
+  CHECK(handle == 17);
+  owner.offers->withdraw(CUmemGenericAllocationHandle{17});
+  Offers::Fetched none;
+  CHECK(fetch(&none) == CUDA_ERROR_INVALID_VALUE);
+  CHECK_FALSE(none.memory);
+  REQUIRE(owner.offers->offer(kMemory, &again) == CUDA_SUCCESS);
+  CHECK(again.secret != name.secret);  // of what is new
+  CHECK(fetch(&none) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("a session's own offers need nobody, and a secret that was never given opens nothing") {
+  Side side;
+  side.start(1);
+  wire::SharedName name{};
+  Offers::Event event{reinterpret_cast<CUevent>(0x100), nullptr, {}};
+  event.handle.reserved[3] = 7;
+  REQUIRE(side.offers->offer(event, &name) == CUDA_SUCCESS);
+  Offers::Fetched fetched;
+  REQUIRE(side.offers->fetch(name, &fetched) == CUDA_SUCCESS);
+  CHECK(fetched.own);
+  REQUIRE(fetched.event);
+  CHECK(fetched.event->reserved[3] == 7);
+  const int before = exported;
+  for (size_t byte = 0; byte < name.secret.size(); ++byte) {
+    auto wrong = name;
+    wrong.secret[byte] ^= 0x10;
+    Offers::Fetched none;
+    CHECK(side.offers->fetch(wrong, &none) == CUDA_ERROR_INVALID_VALUE);
+  }
+  auto wrong = name;
+  wrong.server = 6;
+  CHECK(side.offers->fetch(wrong, &fetched) == CUDA_ERROR_INVALID_VALUE);
+  wrong = name;
+  wrong.magic = 0;
+  CHECK(side.offers->fetch(wrong, &fetched) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(exported == before);
+  side.offers->withdraw(event.event);
+  CHECK(side.offers->fetch(name, &fetched) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("who does not answer, or answers something else, is not waited for") {
+  Side taker;
+  taker.start(2, std::chrono::milliseconds(100));
+  const wire::SharedName name{.magic = wire::kSharedName, .server = 5, .session = 1};
+  Offers::Fetched none;
+  CHECK(taker.offers->fetch(name, &none) == CUDA_ERROR_MAP_FAILED);
+  // Late, and what nobody asked for: closed and forgotten.
+  auto wanted = taker.receive();
+  wanted.header.kind = ControlKind::share_found;
+  wanted.descriptor = ::memfd_create("late", MFD_CLOEXEC);
+  taker.send(wanted);
+  CHECK(taker.offers->fetch(name, &none) == CUDA_ERROR_MAP_FAILED);
+  CHECK_FALSE(none.memory);
+  // Memory that says nothing of itself.
+  std::thread thread([&] {
+    auto asked = taker.receive();
+    asked = taker.receive();
+    asked.header.kind = ControlKind::share_found;
+    asked.descriptor = ::memfd_create("empty", MFD_CLOEXEC);
+    taker.send(asked);
+  });
+  CHECK(taker.offers->fetch(name, &none) != CUDA_SUCCESS);
+  thread.join();
+  CHECK_FALSE(none.memory);
+}
