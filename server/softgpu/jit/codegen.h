@@ -179,6 +179,7 @@ class FunctionCodegen {
   // --- Clusters (codegen_cluster.cc) ---
   void cluster_barrier(Decoded& i);
   void mapa(Decoded& i);
+  void clusterlaunchcontrol(Decoded& i);
   void getctarank(Decoded& i);
   llvm::Value* cluster_to_generic(llvm::Value* address, llvm::Value* bytes);
   llvm::Value* cluster_rank_of(llvm::Value* generic);

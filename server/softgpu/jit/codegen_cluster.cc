@@ -46,4 +46,38 @@ void FunctionCodegen::getctarank(Decoded& i) {
   write(i.operand(0), cluster_rank_of(address), Type::u32);
 }
 
+// Blocks that have not started cannot be cancelled here, which the ISA allows; what asks is told so.
+void FunctionCodegen::clusterlaunchcontrol(Decoded& i) {
+  if (i.take("try_cancel")) {
+    const bool in_shared = i.take("shared::cta"), to_all = i.take("multicast::cluster::all");
+    if (!i.take("async") || !i.take("mbarrier::complete_tx::bytes") || !i.take("b128"))
+      i.fail("expected .async, .mbarrier::complete_tx::bytes and .b128");
+    i.done(2);
+    auto address = [&](size_t n) -> llvm::Value* {
+      if (in_shared) return resolve(i, i.operand(n), Space::shared).value;
+      llvm::Value* generic = resolve(i, i.operand(n), Space::generic).value;
+      return call_runtime("softgpu_generic_to_cluster", b_.getInt64Ty(), {thread_, generic});
+    };
+    call_runtime("softgpu_cancel_nothing", b_.getVoidTy(), {thread_, address(0), address(1), i32(to_all)});
+    return;
+  }
+  if (!i.take("query_cancel")) i.fail("expected .try_cancel or .query_cancel");
+  if (i.take("is_canceled")) {
+    if (!i.take("pred") || !i.take("b128")) i.fail("expected .pred.b128");
+    i.done(2);
+    read(i, 1, Type::b128);
+    return write(i.operand(0), b_.getFalse(), Type::pred);
+  }
+  // Which block was cancelled: undefined, where none was.
+  const bool all = i.take("get_first_ctaid");
+  if (!all && i.take_one({"get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z"}).empty()) i.fail("unknown question");
+  if (all && !i.take("v4")) i.fail("expected .v4");
+  if (!i.take("b32") || !i.take("b128")) i.fail("expected .b32.b128");
+  i.done(2);
+  const Operand& target = i.operand(0);
+  if (!all) return write(target, i32(0), Type::b32);
+  if (target.kind != Operand::Kind::vector || target.count != 4) i.fail("expected four registers");
+  for (const Operand& one : i.elements(target)) write(one, i32(0), Type::b32);
+}
+
 }  // namespace gpupool::softgpu

@@ -200,9 +200,17 @@ void FunctionCodegen::call(Decoded& i) {
   }
   if (target.kind != Operand::Kind::reg) i.fail("the target is neither a function nor a register");
   if (!prototype || prototype->kind != Operand::Kind::prototype) i.fail("an indirect call needs a prototype");
-  const ptx::Prototype& shape = f_.prototypes[prototype->index];
-  llvm::FunctionType* type = m_.function_type(shape.results, shape.parameters);
-  llvm::GlobalVariable* table = m_.function_table(shape.results, shape.parameters);
+  const ptx::Prototype& written = f_.prototypes[prototype->index];
+  const auto* results_of = &written.results;
+  const auto* parameters_of = &written.parameters;
+  if (!written.like.empty()) {
+    const Symbol symbol = m_.image.resolve(linked_.file, written.like);
+    if (symbol.kind != Symbol::Kind::function) i.fail("the first of the call's targets is no function");
+    results_of = &m_.image.functions[symbol.index].tree->results;
+    parameters_of = &m_.image.functions[symbol.index].tree->parameters;
+  }
+  llvm::FunctionType* type = m_.function_type(*results_of, *parameters_of);
+  llvm::GlobalVariable* table = m_.function_table(*results_of, *parameters_of);
 
   llvm::Value* address = read(target, Type::u64);
   llvm::Value* distance = b_.CreateSub(address, i64(kFunctionAddressBase));
@@ -219,7 +227,7 @@ void FunctionCodegen::call(Decoded& i) {
   b_.SetInsertPoint(bad);
   fault(FaultKind::invalid_pc, address);
   b_.SetInsertPoint(good);
-  call_function(i, type, callee, shape.results, shape.parameters, results, arguments);
+  call_function(i, type, callee, *results_of, *parameters_of, results, arguments);
 }
 
 }  // namespace gpupool::softgpu

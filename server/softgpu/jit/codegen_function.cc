@@ -320,6 +320,7 @@ FunctionCodegen::Handler FunctionCodegen::find_handler(std::string_view opcode) 
       {"mbarrier", &F::mbarrier},
       {"tensormap", &F::tensormap},
       {"mapa", &F::mapa},
+      {"clusterlaunchcontrol", &F::clusterlaunchcontrol},
       {"getctarank", &F::getctarank},
       {"mma", &F::mma},
       {"wmma", &F::wmma},

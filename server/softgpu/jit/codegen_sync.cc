@@ -1,5 +1,6 @@
 // Barriers and warp operations: calls into the executor, which may switch to other threads of the block.
 #include "server/softgpu/jit/codegen.h"
+#include "server/softgpu/jit/support.h"
 
 namespace gpupool::softgpu {
 
@@ -120,9 +121,16 @@ void FunctionCodegen::shfl(Decoded& i) {
 void FunctionCodegen::redux(Decoded& i) {
   i.take("sync");
   std::string_view op = i.take_one({"add", "min", "max", "and", "or", "xor"});
+  const bool magnitude = i.take("abs"), nan = i.take("NaN");
   Type type = i.type();
   i.done(3);
-  if (op.empty() || ptx::is_float(type) || ptx::bits_of(type) != 32)
+  if (type == Type::f32) {
+    if (op != "min" && op != "max") i.fail("f32 has .min and .max");
+    const uint32_t code = kReduxFloat | (op == "max" ? kReduxMaximum : 0) | (magnitude ? kReduxMagnitude : 0) | (nan ? kReduxNan : 0);
+    return write(i.operand(0), call_runtime("softgpu_redux", b_.getInt32Ty(), {thread_, i32(code), read(i, 1, Type::u32), read(i, 2, Type::u32)}),
+                 Type::u32);
+  }
+  if (op.empty() || ptx::is_float(type) || ptx::bits_of(type) != 32 || magnitude || nan)
     i.fail("expected an operation and a 32-bit type");
   bool is_signed = ptx::is_signed(type);
   uint32_t code = op == "add"   ? 0

@@ -189,6 +189,17 @@ static uint32_t softgpu_fns(uint32_t mask, uint32_t base, int32_t offset) {
   return ~0u;
 }
 
+// Without kReduxNan NaNs lose against numbers.
+static uint32_t redux_floats(uint32_t operation, uint32_t left, uint32_t right) {
+  const float a = std::bit_cast<float>(left), b = std::bit_cast<float>(right);
+  if (std::isnan(a) || std::isnan(b)) {
+    if ((operation & kReduxNan) || (std::isnan(a) && std::isnan(b))) return 0x7FFFFFFF;
+    return std::isnan(a) ? right : left;
+  }
+  if (a == b) return operation & kReduxMaximum ? left & right : left | right;  // -0 is less than +0
+  return (operation & kReduxMaximum ? a > b : a < b) ? left : right;
+}
+
 static uint32_t softgpu_redux(ThreadContext* thread, uint32_t operation, uint32_t value,
                               uint32_t member_mask) {
   uint32_t result = 0;
@@ -197,6 +208,12 @@ static uint32_t softgpu_redux(ThreadContext* thread, uint32_t operation, uint32_
     if (!(member_mask >> lane & 1)) continue;
     uint32_t in_range;
     uint32_t other = softgpu_shuffle(thread, ShuffleMode::index, value, lane, 31, member_mask, &in_range);
+    if (operation & kReduxFloat) {
+      if (operation & kReduxMagnitude) other &= 0x7FFFFFFF;
+      result = first ? redux_floats(operation, other, other) : redux_floats(operation, result, other);
+      first = false;
+      continue;
+    }
     auto a = static_cast<int32_t>(result), b = static_cast<int32_t>(other);
     if (first)
       result = other;
@@ -278,6 +295,23 @@ static void softgpu_bulk_multicast(ThreadContext* thread, uint64_t to, uint64_t 
   }
 }
 
+// clusterlaunchcontrol.try_cancel: every block is started, so the answer (zeros) is always that none was cancelled.
+// Addresses in shared::cluster space, of the thread's own block; to_all: the same place in each block of the cluster.
+static void softgpu_cancel_nothing(ThreadContext* thread, uint64_t answer, uint64_t barrier, uint32_t to_all) {
+  constexpr uint64_t kOffset = (1u << kClusterAddressBits) - 1, kAnswerBytes = 16;
+  const BlockContext& block = *thread->block;
+  const uint64_t blocks = uint64_t{block.cluster_dim[0]} * block.cluster_dim[1] * block.cluster_dim[2];
+  for (uint64_t rank = 0; rank < (to_all ? blocks : 1); ++rank) {
+    const uint64_t window = to_all ? (rank + 1) << kClusterAddressBits : 0;
+    const uint64_t to = softgpu_cluster_to_generic(thread, window | (answer & kOffset), kAnswerBytes);
+    const uint64_t word = softgpu_cluster_to_generic(thread, window | (barrier & kOffset), sizeof(uint64_t));
+    if (to % kAnswerBytes != 0) softgpu_fault(thread, FaultKind::misaligned_address, to);
+    if (word % sizeof(uint64_t) != 0) softgpu_fault(thread, FaultKind::misaligned_address, word);
+    std::memset(reinterpret_cast<void*>(to), 0, kAnswerBytes);
+    softgpu_mbarrier_transfer(reinterpret_cast<uint64_t*>(word), -kAnswerBytes);
+  }
+}
+
 }  // extern "C"
 
 bool host_converts_half() {
@@ -346,6 +380,7 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       SYMBOL(softgpu_mbarrier_transfer),
       SYMBOL(softgpu_bulk_copy),
       SYMBOL(softgpu_bulk_multicast),
+      SYMBOL(softgpu_cancel_nothing),
       SYMBOL(softgpu_bulk_reduce),
       SYMBOL(softgpu_bulk_copy_masked),
       SYMBOL(softgpu_tensor_load),

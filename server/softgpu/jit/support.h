@@ -13,6 +13,9 @@ constexpr uint16_t kOutsideHalf = 0x7EFF;  // the NaN that stands for an element
 // Operations of softgpu_directed_*.
 constexpr uint32_t kAdd = 0, kSubtract = 1, kMultiply = 2, kFma = 3, kDivide = 4, kSquareRoot = 5;
 
+// Operations of softgpu_redux on f32, beside those on integers.
+constexpr uint32_t kReduxFloat = 8, kReduxMaximum = 1, kReduxMagnitude = 2, kReduxNan = 4;
+
 extern "C" {
 float softgpu_half_to_float(uint32_t half);
 uint32_t softgpu_float_to_half(float value, uint32_t rounding);  // a Rounding

@@ -93,6 +93,7 @@ struct Instruction {
 
 struct Prototype {
   std::vector<Variable> results, parameters;
+  std::string_view like;  // .calltargets: the first function, whose shape it is
 };
 
 struct Function {

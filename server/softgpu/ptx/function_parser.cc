@@ -232,8 +232,14 @@ void Parser::parse_prototype(std::string_view name) {
 // What follows "name:": a table of targets, a prototype, or nothing, for a label.
 void Parser::parse_labelled(std::string_view name, uint32_t line) {
   if (accept_dotted("callprototype")) return parse_prototype(name);
-  if (accept_dotted("calltargets"))
-    return skip_statement();  // any function may be called; checked at run time
+  if (accept_dotted("calltargets")) {  // any function of that shape may be called; checked at run time
+    Prototype prototype;
+    prototype.like = expect_identifier();
+    skip_statement();
+    declare(name, {Name::Kind::prototype, static_cast<uint32_t>(function_->prototypes.size())});
+    function_->prototypes.push_back(std::move(prototype));
+    return;
+  }
   if (accept_dotted("branchtargets")) {
     uint32_t list = static_cast<uint32_t>(function_->target_lists.size());
     declare(name, {Name::Kind::targets, list});

@@ -243,7 +243,7 @@ std::string kernel_text(const Form& form, const std::string& name) {
       text += "  st.shared.b" + std::to_string(place.bytes() * 8) + " [shared_bytes+" + std::to_string(place.index) + "], " + value + ";\n";
   }
   if (form.warp) text += "  bar.warp.sync -1;\n";
-  text += "  " + form.code + ";\n";
+  text += "  " + form.code + (form.code.find("; }") + 3 == form.code.size() ? "\n" : ";\n");
   if (form.warp) text += "  bar.warp.sync -1;\n";
   uint32_t slot = 0;
   for (const Place& place : form.after) {
