@@ -79,8 +79,16 @@ CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int va
   Function* function = nullptr;
   if (const CUresult result = find(as_function(kernel), &function); result != CUDA_SUCCESS) return result;
   const CUresult result = rows::cuKernelSetAttribute::forward(attribute, value, kernel, device);
-  if (result == CUDA_SUCCESS && is_known(attribute)) function->attributes[attribute] = value;
-  return result;
+  if (result != CUDA_SUCCESS || !is_known(attribute)) return result;
+  function->attributes[attribute] = value;
+  // The functions that it has in contexts of this device follow: a launch is checked by its function's.
+  std::lock_guard lock(function->mutex);
+  for (const auto& [where, handle] : function->functions) {
+    const auto* const context = handles().find_as<Context>(Kind::context, where.first);
+    auto* const made = handles().find_as<Function>(Kind::function, handle);
+    if (made && context && context->device->ordinal == device) made->attributes[attribute] = value;
+  }
+  return CUDA_SUCCESS;
 }
 #endif
 

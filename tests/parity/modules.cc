@@ -39,6 +39,8 @@ void launches(CUfunction fill, CUfunction nothing) {
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
   SHOW(launch(fill, 1, 128, 0, nullptr, nullptr, extra));
   SHOW(launch(fill, 1, 128, 0, nullptr, parameters, extra));
+  size = sizeof packed - 1;  // within the last one
+  SHOW(launch(fill, 1, 128, 0, nullptr, nullptr, extra));
   size = 4;
   SHOW(launch(fill, 1, 128, 0, nullptr, nullptr, extra));
   void* unknown[] = {wild<void*>(77), &packed, CU_LAUNCH_PARAM_END};
@@ -217,6 +219,7 @@ void libraries() {
   SHOW(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 50'000, kernel, 9));
   SHOW(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NUM_REGS, 5, kernel, 0));
   SHOW_VALUE(cuKernelGetAttribute(&number, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel, 0), "%d", number);
+  SHOW_VALUE(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function), "%d", number);
   SHOW(cuKernelSetCacheConfig(kernel, CU_FUNC_CACHE_PREFER_L1, 0));
   SHOW(cuKernelSetCacheConfig(kernel, CU_FUNC_CACHE_PREFER_L1, 9));
   SHOW_VALUE(cuKernelGetName(&name, kernel), "%s", name);
@@ -228,6 +231,8 @@ void libraries() {
   cuMemAlloc(&out, 4096);
   void* parameters[] = {&out, &value, &count};
   SHOW(launch(function, 1, 128, 0, nullptr, parameters));
+  SHOW(launch(function, 1, 128, 50'000, nullptr, parameters));  // as the kernel was set
+  SHOW(launch(function, 1, 128, 50'001, nullptr, parameters));
   SHOW(launch(reinterpret_cast<CUfunction>(kernel), 1, 128, 0, nullptr, parameters));
   SHOW_VALUE(cuOccupancyMaxActiveBlocksPerMultiprocessor(&number, reinterpret_cast<CUfunction>(kernel), 128, 0), "%d", number);
   SHOW(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, function));
