@@ -150,28 +150,29 @@ class Memory(unittest.TestCase):
             cuda.device_array(2 * total, np.uint8)
 
     def test_mapped_array(self):
-        try:
-            values = cuda.mapped_array(1000, np.int32)
-        except Exception as failure:
-            if "NOT_SUPPORTED" not in str(failure):
-                raise
-            self.skipTest("the pool maps no host memory for kernels")
-        values[:] = 1
-        bump(values)
-        cuda.synchronize()
-        np.testing.assert_array_equal(values, 2)
+        for options in ({}, {"wc": True}, {"portable": True}):
+            values = cuda.mapped_array(1000, np.int32, **options)
+            values[:] = 1
+            bump(values)
+            cuda.synchronize()
+            np.testing.assert_array_equal(values, 2)
 
     def test_managed_array(self):
-        try:
-            values = cuda.managed_array(1000, np.int32)
-        except Exception as failure:
-            if "NOT_SUPPORTED" not in str(failure):
-                raise
-            self.skipTest("the pool has no managed memory")
-        values[:] = 1
-        bump(values)
-        cuda.synchronize()
-        np.testing.assert_array_equal(values, 2)
+        for count in (1000, 300_000):
+            values = cuda.managed_array(count, np.int32)
+            for n in range(3):  # the program and the kernels in turn
+                values[:] = np.arange(count) + n
+                bump(values)
+                cuda.synchronize()
+                np.testing.assert_array_equal(values, np.arange(count) + n + 1)
+
+    def test_managed_array_in_a_stream(self):
+        values, stream = cuda.managed_array(4096, np.float64), cuda.stream()
+        values[:] = 0
+        for _ in range(5):
+            bump(values, 0.5, stream)
+        stream.synchronize()
+        self.assertEqual(values.sum(), 4096 * 2.5)
 
     def test_zz_closed(self):
         values, event, stream = cuda.to_device(np.arange(10)), cuda.event(), cuda.stream()
