@@ -5,9 +5,12 @@
 
 needs what scripts/make-bundle.sh made (or a build folder), python3 with the frameworks, and a GPU; nothing of gpupool's build.
 Each workload (workloads.py) runs in processes of its own, bare and through poold in turn. Writes results.md and results.json.
-Exits non-zero if a workload fails through poold but not on the bare driver, or gives other results.
+Exits with 1 if a workload fails through poold but not on the bare driver, gives other results, or never came to poold; with 2,
+and what is missing, if it cannot begin.
 """
 import argparse
+import ctypes
+import importlib.util
 import json
 import os
 import pathlib
@@ -25,15 +28,52 @@ import workloads  # noqa: E402  (its frameworks are imported by the workloads th
 
 TOLERANCE = 1e-3  # relative, where results are not the same bits: atomics add in any order
 WAYS = ("bare", "shm", "tcp")
+FRAMEWORKS = {"torch": ("PyTorch", "torch"), "jax": ("JAX", "jax[cuda12]"), "cupy": ("CuPy", "cupy-cuda12x[ctk]")}  # with pip's names
+SOFTGPU = {  # so that CuPy runs on it as well (docs/python.md)
+    "SOFTGPU_COMPUTE_CAPABILITY": "12.0", "CUPY_COMPILE_WITH_PTX": "1", "CUPY_ACCELERATORS": ""}
+
+
+class NotReady(Exception):
+    """What is missing on this machine, and what to do about it."""
 
 
 def unpacked(bundle, folder):
     """Where bin/ and lib/ are."""
+    if not bundle.exists():
+        raise NotReady(f"{bundle} does not exist: make it with scripts/make-bundle.sh, or name a build folder")
     if bundle.is_dir():
-        return bundle
-    with tarfile.open(bundle) as archive:
-        archive.extractall(folder)
-    return next(path.parent for path in pathlib.Path(folder).glob("*/bin"))
+        tree = bundle
+    else:
+        try:
+            with tarfile.open(bundle) as archive:
+                archive.extractall(folder)
+        except tarfile.TarError as damaged:
+            raise NotReady(f"{bundle} cannot be unpacked: {damaged}") from damaged
+        tree = next((path.parent for path in pathlib.Path(folder).glob("*/bin")), pathlib.Path(folder))
+    missing = [name for name in ("bin/poold", "bin/poold-worker", "lib/client/libcuda.so.1") if not (tree / name).exists()]
+    if missing:
+        raise NotReady(f"{bundle} has no {', '.join(missing)}: is it gpupool's bundle or build folder, and built?")
+    return tree
+
+
+def check_driver():
+    if "GPUPOOL" in os.environ:
+        raise NotReady("GPUPOOL is set: this would compare the pool with itself; run it without pool-run")
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as missing:
+        raise NotReady(f"NVIDIA's driver library is not to be found ({missing}): is there a GPU, and its driver installed? "
+                       "--device softgpu tries this script without one") from missing
+    result, count = driver.cuInit(0), ctypes.c_int()
+    if result or driver.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
+        raise NotReady(f"NVIDIA's driver finds no GPU (cuInit: error {result}): does nvidia-smi show one?")
+
+
+def say_what_there_is(names):
+    for name, (title, package) in FRAMEWORKS.items():
+        if any(workload.startswith(name) for workload in names):
+            absent = f"not installed, its workloads are skipped: {sys.executable} -m pip install '{package}'"
+            print(f"{title}: {absent if importlib.util.find_spec(name) is None else 'found'}", flush=True)
 
 
 def run(name, quick, environment, seconds):
@@ -45,7 +85,19 @@ def run(name, quick, environment, seconds):
         return {"failed": f"not done after {seconds} s"}
     if done.returncode:
         return {"failed": (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}")[-2000:]}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    try:
+        return json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return {"failed": f"no result in what it printed: {done.stdout[-500:]!r}"}
+
+
+def run_pooled(pool, name, quick, environment, seconds):
+    """As run(), and the workload was seen by poold: another libcuda.so.1 in its place would give the bare driver's results."""
+    before = pool.said().count("session_started")
+    result = run(name, quick, environment, seconds)
+    if "seconds" in result and pool.said().count("session_started") == before:
+        return {"failed": "it never came to poold: another libcuda.so.1 was found before gpupool's"}
+    return result
 
 
 def compared(one, other):
@@ -102,6 +154,49 @@ def table(rows, about):
     return "\n".join(lines) + "\n"
 
 
+def environments_of(pool, tree):
+    """By way of running. What is asked of gpupool by the caller's environment is not for the bare driver."""
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("GPUPOOL")}
+    if pool.device == "softgpu":
+        bare.update(SOFTGPU, SOFTGPU_INSTANCE=pool.settings["SOFTGPU_INSTANCE"] + "-bare",
+                    LD_LIBRARY_PATH=":".join([str(tree / "lib" / "softgpu"), os.environ.get("LD_LIBRARY_PATH", "")]))
+    more = SOFTGPU if pool.device == "softgpu" else {}
+    return {"bare": bare, "shm": pool.environment(GPUPOOL_TRANSPORT="auto", **more), "tcp": pool.environment(GPUPOOL_TRANSPORT="tcp", **more)}
+
+
+def measure(given, names, ways):
+    rows = []
+    if given.device == "nvidia":
+        check_driver()
+    say_what_there_is(names)
+    given.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gpupool-") as scratch:
+        tree = unpacked(given.bundle, scratch)
+        try:
+            pool = pools.Pool(tree / "bin", tree / "lib" / "client", given.device, SOFTGPU if given.device == "softgpu" else None).__enter__()
+        except (RuntimeError, OSError) as failure:
+            raise NotReady(f"poold cannot be started: {failure}") from failure
+        try:
+            environments = environments_of(pool, tree)
+            for name in names:
+                tries = {way: [] for way in ways}
+                for _ in range(given.repeat):
+                    for way in ways:
+                        if tries[way] and "seconds" not in tries[way][-1]:
+                            continue
+                        words = name, given.quick, environments[way], given.seconds
+                        tries[way].append(run(*words) if way == "bare" else run_pooled(pool, *words))
+                rows.append(row_of(name, {way: summarised(tries[way]) for way in ways}))
+                print(f"{name}: {rows[-1]['verdict']}", flush=True)
+                # After each, so that a run which is cut off leaves what it had.
+                about = f"{platform.node()}, {next((r['results']['bare'].get('device') for r in rows if r['results']['bare'].get('device')), 'no device')}, ratio of times: through poold to bare"
+                (given.output / "results.json").write_text(json.dumps(rows, indent=1))
+                (given.output / "results.md").write_text(table(rows, about))
+        finally:
+            pool.__exit__()
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bundle", type=pathlib.Path, required=True, help="what make-bundle.sh made, or a folder with bin/ and lib/")
@@ -118,28 +213,14 @@ def main():
     if given.list:
         print("\n".join(f"{name}: {workloads.WORKLOADS[name].__doc__.strip()}" for name in names))
         return 0
+    if not names:
+        parser.error(f"no workload begins with {given.only}; --list names them")
     ways = [way for way in WAYS if way == "bare" or way in given.ways.split(",")]
-    given.output.mkdir(parents=True, exist_ok=True)
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="gpupool-") as scratch:
-        tree = unpacked(given.bundle, scratch)
-        with pools.Pool(tree / "bin", tree / "lib" / "client", given.device) as pool:
-            environments = {
-                "bare": dict(os.environ), "shm": pool.environment(GPUPOOL_TRANSPORT="auto"), "tcp": pool.environment(GPUPOOL_TRANSPORT="tcp")}
-            if given.device == "softgpu":
-                environments["bare"].update(LD_LIBRARY_PATH=":".join([str(tree / "lib" / "softgpu"), os.environ.get("LD_LIBRARY_PATH", "")]), SOFTGPU_INSTANCE=pool.settings["SOFTGPU_INSTANCE"] + "-bare")
-            for name in names:
-                tries = {way: [] for way in ways}
-                for _ in range(given.repeat):
-                    for way in ways:
-                        if not tries[way] or "seconds" in tries[way][-1]:
-                            tries[way].append(run(name, given.quick, environments[way], given.seconds))
-                rows.append(row_of(name, {way: summarised(tries[way]) for way in ways}))
-                print(f"{name}: {rows[-1]['verdict']}", flush=True)
-                # After each, so that a run which is cut off leaves what it had.
-                about = f"{platform.node()}, {next((r['results']['bare'].get('device') for r in rows if r['results']['bare'].get('device')), 'no device')}, ratio of times: through poold to bare"
-                (given.output / "results.json").write_text(json.dumps(rows, indent=1))
-                (given.output / "results.md").write_text(table(rows, about))
+    try:
+        rows = measure(given, names, ways)
+    except NotReady as reason:
+        print(f"Not ready: {reason}", file=sys.stderr)
+        return 2
     print((given.output / "results.md").read_text())
     compared_ones = [row for row in rows if "same" in row["verdict"] or "within" in row["verdict"]]
     bad = [row["workload"] for row in rows if not row["good"]]
