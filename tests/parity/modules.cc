@@ -41,6 +41,8 @@ void launches(CUfunction fill, CUfunction nothing) {
   SHOW(launch(fill, 1, 128, 0, nullptr, parameters, extra));
   size = sizeof packed - 1;  // within the last one
   SHOW(launch(fill, 1, 128, 0, nullptr, nullptr, extra));
+  size = sizeof packed - 1;  // within the last one
+  SHOW(launch(fill, 1, 128, 0, nullptr, nullptr, extra));
   size = 4;
   SHOW(launch(fill, 1, 128, 0, nullptr, nullptr, extra));
   void* unknown[] = {wild<void*>(77), &packed, CU_LAUNCH_PARAM_END};
