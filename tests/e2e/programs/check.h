@@ -42,6 +42,19 @@ class Random {
   uint32_t state_;
 };
 
+inline std::vector<uint32_t> numbers(size_t count, uint32_t seed, uint32_t below = 0) {
+  Random random(seed);
+  std::vector<uint32_t> values(count);
+  for (auto& value : values) value = below ? random.below(below) : random.next();
+  return values;
+}
+inline std::vector<float> reals(size_t count, uint32_t seed) {
+  Random random(seed);
+  std::vector<float> values(count);
+  for (auto& value : values) value = random.unit() * 2 - 1;
+  return values;
+}
+
 // Device memory that starts as a copy of a vector.
 template <typename T>
 class Device {
