@@ -32,6 +32,7 @@ struct Allocation {
   bool managed = false;     // the host has it at the same address (mirrors.h): in whole pages of its own
   enum class Origin : uint8_t { plain, stream_ordered, shared_pool } origin = Origin::plain;
   int handle_types = 0;     // of mapped memory: CUmemAllocationHandleType
+  uint64_t pool = 0;        // the memory pool that counts it
 };
 
 class AddressSpace {

@@ -14,10 +14,17 @@ struct Pool : Object {
   std::mutex mutex;
   uint64_t release_threshold = 0;
   int reuse_follow_event = 1, reuse_opportunistic = 1, reuse_internal = 1;
+  // Of its allocations that are not freed. What is freed goes back at once, so nothing more is reserved than that, in whole mappings.
+  uint64_t used = 0, used_high = 0, reserved_high = 0;
+  static uint64_t reserved(uint64_t used) { return (used + kReserve - 1) / kReserve * kReserve; }
+  static constexpr uint64_t kReserve = 2u << 20;
+  void count(int64_t bytes);
 };
 
-// May other processes have what is allocated from the pool that is current on the device?
-bool shares_current_pool(const Device& device);
+// The pool that is current on the device; null: none can be made.
+Pool* current_pool(const Device& device);
+// Of memory that a pool counts (Allocation::pool), if the pool is there yet.
+void count_in_pool(uint64_t pool, int64_t bytes);
 // cuMemAllocAsync from this pool.
 CUresult allocate_from(const Pool& pool, CUdeviceptr* address, size_t bytes, CUstream stream);
 

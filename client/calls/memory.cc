@@ -75,21 +75,24 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   const CUresult result = session.post(wire::Command::free_memory, owner,
                                        wire::FreeMemory{gone->address, gone->unmap_size, stream}, &sequence);
   session.addresses().retire_after(*gone, sequence);
+  count_in_pool(about->pool, -static_cast<int64_t>(about->size));
   about->device->free_bytes.fetch_add(static_cast<int64_t>(gone->unmap_size));
   return result;
 }
 
 CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes, bool managed = false,
-                  Allocation::Origin origin = Allocation::Origin::plain) {
+                  const Pool* pool = nullptr) {
   if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation about;
   about.context = context.owner().handle;
   about.device = context.device;
-  about.origin = origin;
+  if (pool) about.origin = pool->handle_types != 0 ? Allocation::Origin::shared_pool : Allocation::Origin::stream_ordered;
+  about.pool = pool ? pool->handle : 0;
   about.managed = managed;
   const auto place = session.addresses().allocate(bytes, managed ? HostPages::page() : kAlignment, about);
   if (!place) return CUDA_ERROR_OUT_OF_MEMORY;
+  count_in_pool(about.pool, static_cast<int64_t>(bytes));
   if (place->map_size) {
     bool mapped = false;
     CUresult result = map(session, context, *place, &mapped);
@@ -97,8 +100,12 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
       result = map(session, context, *place, &mapped);
     }
     if (result != CUDA_SUCCESS) {
-      if (mapped) (void)release(context, place->address, wire::kAllStreams);
-      else session.addresses().abandon(place->address);
+      if (mapped) {
+        (void)release(context, place->address, wire::kAllStreams);
+      } else {
+        session.addresses().abandon(place->address);
+        count_in_pool(about.pool, -static_cast<int64_t>(bytes));
+      }
       return result;
     }
     session.addresses().mapped(*place);
@@ -122,8 +129,8 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, con
       return result;
     });
     if (captured) [[unlikely]] return *captured;
-    const bool shared = pool ? pool->handle_types != 0 : shares_current_pool(*context->device);
-    return allocate(*session, *context, address, bytes, false, shared ? Allocation::Origin::shared_pool : Allocation::Origin::stream_ordered);
+    const Pool* const from = pool ? pool : current_pool(*context->device);
+    return from ? allocate(*session, *context, address, bytes, false, from) : CUDA_ERROR_OUT_OF_MEMORY;
   });
 }
 

@@ -2,6 +2,8 @@
 // attributes; nothing here travels.
 #include "client/memory_pool.h"
 
+#include <algorithm>
+
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -45,12 +47,26 @@ CUresult find(CUmemoryPool given, Pool** pool) {
 
 }  // namespace
 
-bool gpupool::client::shares_current_pool(const Device& device) {
-  std::lock_guard lock(pools().mutex);
-  const auto current = pools().current.find(device.ordinal);
-  if (current == pools().current.end()) return false;
-  const auto* pool = handles().find_as<Pool>(Kind::memory_pool, current->second);
-  return pool && pool->handle_types != 0;
+void Pool::count(int64_t bytes) {
+  std::lock_guard lock(mutex);
+  used += static_cast<uint64_t>(bytes);
+  used_high = std::max(used_high, used);
+  reserved_high = std::max(reserved_high, reserved(used));
+}
+
+Pool* gpupool::client::current_pool(const Device& device) {
+  {
+    std::lock_guard lock(pools().mutex);
+    const auto current = pools().current.find(device.ordinal);
+    auto* const pool = current == pools().current.end() ? nullptr : handles().find_as<Pool>(Kind::memory_pool, current->second);
+    if (pool) return pool;
+  }
+  uint64_t handle = 0;
+  return default_pool(device.ordinal, &handle) == CUDA_SUCCESS ? handles().find_as<Pool>(Kind::memory_pool, handle) : nullptr;
+}
+
+void gpupool::client::count_in_pool(uint64_t pool, int64_t bytes) {
+  if (auto* const counts = pool ? handles().find_as<Pool>(Kind::memory_pool, pool) : nullptr) counts->count(bytes);
 }
 
 CUDA_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
@@ -143,9 +159,14 @@ CUDA_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool given, CUmemPool_attribu
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
       pool->reuse_internal = *static_cast<int*>(value);
       return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:  // high-water marks may only be reset
-      return *static_cast<cuuint64_t*>(value) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:  // high-water marks may only be reset
+      if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+      pool->reserved_high = Pool::reserved(pool->used);
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+      pool->used_high = pool->used;
+      return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -170,10 +191,17 @@ CUDA_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool given, CUmemPool_attribu
       *static_cast<int*>(value) = pool->reuse_internal;
       return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      *static_cast<cuuint64_t*>(value) = Pool::reserved(pool->used);
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      *static_cast<cuuint64_t*>(value) = pool->reserved_high;
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      *static_cast<cuuint64_t*>(value) = pool->used;
+      return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      return CUDA_ERROR_NOT_SUPPORTED;  // pools are not accounted for one by one
+      *static_cast<cuuint64_t*>(value) = pool->used_high;
+      return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }

@@ -111,7 +111,7 @@ def times_sparse(device, sparse, handle, a):
     size = c.c_size_t()
     sparse.cusparseSpGEMM_workEstimation(*words, c.byref(size), None)
     sparse.cusparseSpGEMM_workEstimation(*words, c.byref(size), device.space(size.value))
-    if device.computes and not device.newer:  # it reads what its kernels counted; their PTX has vshr, which softgpu lacks
+    if device.computes:  # it reads what its kernels counted
         sparse.cusparseSpGEMM_compute(*words, c.byref(size), None)
         sparse.cusparseSpGEMM_compute(*words, c.byref(size), device.space(size.value))
         rows, columns, count = i64(), i64(), i64()

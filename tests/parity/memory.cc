@@ -391,7 +391,22 @@ void memory_pools() {
   SHOW(cuMemAllocFromPoolAsync(&address, 4096, wild<CUmemoryPool>(), stream));
   SHOW(cuMemAllocFromPoolAsync(&address, 4096, nullptr, stream));
   SHOW(cuMemAllocFromPoolAsync(&address, 4096, own, stream));
+  SHOW(cuStreamSynchronize(stream));
+  const auto tell = [&](CUmemPool_attribute attribute) {
+    SHOW_VALUE(cuMemPoolGetAttribute(own, attribute, &number), "%llu", static_cast<unsigned long long>(number));
+  };
+  tell(CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+  tell(CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+  cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &number);
+  std::printf("reserved for it: %d\n", number >= 4096);
   SHOW(cuMemFree(address));
+  tell(CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+  tell(CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+  number = 1;
+  SHOW(cuMemPoolSetAttribute(own, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &number));
+  number = 0;
+  SHOW(cuMemPoolSetAttribute(own, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &number));
+  tell(CU_MEMPOOL_ATTR_USED_MEM_HIGH);
   SHOW(cuMemPoolDestroy(own));
   SHOW(cuMemPoolDestroy(own));
   SHOW(cuMemAllocFromPoolAsync(&address, 4096, own, stream));

@@ -23,10 +23,6 @@ constexpr Allowed kAllowed[] = {
     {"attribute 119 ->", "only the pool shares memory pools between processes"},
     {"attribute 128 ->", "only the pool has fabric handles"},
     {"cuFuncIsLoaded(&state, fill) =", "in the pool a kernel is loaded when it is looked up"},
-    {"pool attribute 5 ->", "the client does not count bytes pool by pool"},
-    {"pool attribute 6 ->", "the client does not count bytes pool by pool"},
-    {"pool attribute 7 ->", "the client does not count bytes pool by pool"},
-    {"pool attribute 8 ->", "the client does not count bytes pool by pool"},
 };
 
 std::vector<std::string> lines_of(const std::string& text) {
