@@ -10,7 +10,7 @@ using namespace gpupool::nvml;
 namespace {
 
 enum Clock : unsigned { kGraphics, kSm, kMemory, kVideo };
-constexpr unsigned kP2pNotSupported = 5;
+constexpr unsigned kP2pOk = 0, kP2pNotSupported = 5;
 constexpr unsigned kTopologySystem = 50;  // as far from each other as GPUs of one machine can be
 constexpr unsigned kMostP2pIndexes = 7;
 
@@ -183,11 +183,12 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count
   });
 }
 
-// Memory goes from one GPU to another through the servers, whatever links there are.
+// Whether GPUs of one server reach each other's memory is the driver's to say (cuDeviceCanAccessPeer): who asks here, as NCCL does, asks
+// there, too. From server to server memory goes through the servers, whatever links there are.
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second, unsigned int index, unsigned int* status) {
-  return with_both(first, second, [&](const Device&, const Device&) {
+  return with_both(first, second, [&](const Device& a, const Device& b) {
     if (index >= kMostP2pIndexes) return NVML_ERROR_INVALID_ARGUMENT;
-    return give(std::optional(kP2pNotSupported), status);
+    return give(std::optional(a.server == b.server ? kP2pOk : kP2pNotSupported), status);
   });
 }
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first, nvmlDevice_t second, unsigned int* level) {
