@@ -103,14 +103,27 @@ bool Arrays::destroy(void* array, std::function<void(CUresult)> done) {
   if (found == made_.end()) return false;
   const Made made = found->second;
   const CUcontext context = made.context->object;
+  {
+    const std::lock_guard lock(doomed_mutex_);
+    doomed_[array] = made;
+  }
   const bool begun = waits_.submit(context, [this, array, made, context, done = std::move(done)] {
     make_current(api_, context);
     api_.cuCtxSynchronize();
+    {
+      const std::lock_guard lock(doomed_mutex_);
+      doomed_.erase(array);
+    }
     const CUresult result = destroy_now(array, made);
     done(result);
     make_current(api_, nullptr);
   });
-  if (begun) made_.erase(found);
+  if (begun) {
+    made_.erase(found);
+  } else {
+    const std::lock_guard lock(doomed_mutex_);
+    doomed_.erase(array);
+  }
   return begun;
 }
 
@@ -169,6 +182,15 @@ CUresult Arrays::destroy_surface(CUsurfObject object) {
 }
 
 void Arrays::drop_objects(const ContextState& context) {
+  {
+    const std::lock_guard lock(doomed_mutex_);
+    std::erase_if(doomed_, [&](const auto& doomed) {
+      if (doomed.second.context != &context) return false;
+      (void)destroy_now(doomed.first, doomed.second);
+      return true;
+    });
+  }
+  std::erase_if(references_, [&](const auto& reference) { return reference.second == &context; });
   std::erase_if(objects_, [&](const auto& entry) {
     if (entry.first.first != &context) return false;
     entry.second ? api_.cuSurfObjectDestroy(entry.first.second) : api_.cuTexObjectDestroy(entry.first.second);

@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <mutex>
 #include <unordered_map>
 
 #include "server/worker/device_memory.h"
@@ -35,6 +36,9 @@ class Arrays {
   CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC& resource);
   CUresult destroy_texture(CUtexObject object);
   CUresult destroy_surface(CUsurfObject object);
+  // Texture references of the program's own; false: it is none.
+  void reference_made(CUtexref reference) { references_[reference] = &contexts_.current()->owner(); }
+  bool forget_reference(CUtexref reference) { return references_.erase(reference) != 0; }
   // The context is about to end.
   void drop_objects(const ContextState& context);
 
@@ -56,7 +60,10 @@ class Arrays {
   Scrubber& scrubber_;
   WaitPool& waits_;
   std::unordered_map<void*, Made> made_;
+  std::mutex doomed_mutex_;
+  std::unordered_map<void*, Made> doomed_;  // a wait thread is to destroy them, if it comes to that
   Objects objects_;
+  std::unordered_map<CUtexref, const ContextState*> references_;
 };
 
 }  // namespace gpupool::worker

@@ -64,6 +64,10 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
     if (entry.stream && departing_) departing_(*entry.stream);
     destroy(old_kind, old);
     forget(entry);
+    if (owner != 0 && !find(owner)) {  // it was the owner's place, and the object is gone with it
+      broken_ = true;
+      return;
+    }
   }
   entry.handle = handle;
   entry.object = object;

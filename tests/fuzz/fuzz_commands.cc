@@ -46,7 +46,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // Whatever came, nothing of it is left.
   if (direct.regions() != 0 || direct.misused()) std::abort();
   if (!client.fake.contexts.empty() || !client.fake.events.empty() || !client.fake.pinned.empty() ||
-      !client.fake.physical.empty() || !client.fake.graphs.empty() || !client.fake.executables.empty()) {
+      !client.fake.physical.empty() || !client.fake.graphs.empty() || !client.fake.executables.empty() || !client.fake.arrays.empty() ||
+      !client.fake.textures.empty() || client.fake.misused != 0) {
     std::abort();
   }
   return 0;

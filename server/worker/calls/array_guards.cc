@@ -1,8 +1,8 @@
 // The wrappers (guards.h) of what makes arrays, textures and surfaces, and of copies that name arrays.
 #include "server/worker/calls/array_guards.h"
 
+#include "protocol/cuda/array_bytes.h"
 #include "protocol/cuda/codec.h"
-
 #include "server/worker/executor.h"
 
 namespace gpupool::worker::guards {
@@ -61,15 +61,26 @@ CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC* asked) {
 }
 CUresult destroy_surface(CUsurfObject object) { return t_executor->arrays.destroy_surface(object); }
 
+CUresult create_reference(CUtexref* reference) {
+  if (!reference) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = t_executor->guarded.cuTexRefCreate(reference);
+  if (result == CUDA_SUCCESS) t_executor->arrays.reference_made(*reference);
+  return result;
+}
+// A module's goes with its module.
+CUresult destroy_reference(CUtexref reference) {
+  return t_executor->arrays.forget_reference(reference) ? t_executor->guarded.cuTexRefDestroy(reference) : CUDA_ERROR_INVALID_HANDLE;
+}
 CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes) {
   if (address != 0 && !t_executor->memory.owns(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return t_executor->guarded.cuTexRefSetAddress_v2(offset, reference, address, bytes);
 }
 CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch) {
-  uint64_t bytes = 0;
-  if (!shape || __builtin_mul_overflow(shape->Height, pitch, &bytes) || !t_executor->memory.owns(address, bytes)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!shape) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t bytes = 0, row = 0;
+  const bool sane = !__builtin_mul_overflow(shape->Height, pitch, &bytes) &&
+                    !__builtin_mul_overflow(shape->Width, uint64_t{cuda::texel_bytes(shape->Format, shape->NumChannels)}, &row) && row <= pitch;
+  if (!sane || !t_executor->memory.owns(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return t_executor->guarded.cuTexRefSetAddress2D_v3(reference, shape, address, pitch);
 }
 

@@ -1,6 +1,7 @@
 #include "server/worker/calls/guards.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "server/worker/calls/array_guards.h"
 #include "server/worker/executor.h"
@@ -229,12 +230,47 @@ CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operat
 }
 
 CUresult set_stream_attribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+  // Those of streams; what else there is for launches holds handles.
+  constexpr unsigned kOfStreams = 1u << 1 | 1u << 3 | 1u << 8 | 1u << 9 | 1u << 10;
+  const auto id = static_cast<unsigned>(attribute);
+  if (id >= 32 || (kOfStreams >> id & 1) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (value && attribute == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW) {
     const CUaccessPolicyWindow& window = value->accessPolicyWindow;
     if (window.num_bytes != 0 && !owns(reinterpret_cast<CUdeviceptr>(window.base_ptr), window.num_bytes)) return CUDA_ERROR_INVALID_VALUE;
   }
   return REAL(cuStreamSetAttribute)(stream, attribute, value);
 }
+
+#if CUDA_VERSION >= 12000
+// The driver reads as many as the rank says: the row has made sure of that where there are any.
+bool all_there(cuuint32_t rank, std::initializer_list<const void*> arrays) {
+  return rank != 0 && std::find(arrays.begin(), arrays.end(), nullptr) == arrays.end();
+}
+CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* dim, const cuuint64_t* strides,
+                      const cuuint32_t* box, const cuuint32_t* element_strides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                      CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  if (!all_there(rank, {dim, box, element_strides}) || (rank > 1 && !strides)) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuTensorMapEncodeTiled)(map, type, rank, address, dim, strides, box, element_strides, interleave, swizzle, promotion, fill);
+}
+CUresult encode_im2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* dim, const cuuint64_t* strides,
+                       const int* lower, const int* upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* element_strides,
+                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  if (!all_there(rank, {dim, strides, lower, upper, element_strides})) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuTensorMapEncodeIm2col)(map, type, rank, address, dim, strides, lower, upper, channels, pixels, element_strides, interleave, swizzle,
+                                       promotion, fill);
+}
+#endif
+
+#if CUDA_VERSION >= 12080
+CUresult encode_im2col_wide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* dim, const cuuint64_t* strides,
+                            int lower, int upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* element_strides,
+                            CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
+                            CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  if (!all_there(rank, {dim, strides, element_strides})) return CUDA_ERROR_INVALID_VALUE;
+  return REAL(cuTensorMapEncodeIm2colWide)(map, type, rank, address, dim, strides, lower, upper, channels, pixels, element_strides, interleave, mode,
+                                           swizzle, promotion, fill);
+}
+#endif
 
 bool may_create_stream() {
   return t_executor->start.usage.allows(&quota::Account::streams, t_executor->counters.streams.load(std::memory_order_relaxed));
@@ -330,6 +366,13 @@ const Wrapper kWrappers[] = {
     WRAP(cuStreamWriteValue64_v2, write_value64),
     WRAP(cuStreamBatchMemOp_v2, batch),
     WRAP(cuStreamSetAttribute, set_stream_attribute),
+#if CUDA_VERSION >= 12000
+    WRAP(cuTensorMapEncodeTiled, encode_tiled),
+    WRAP(cuTensorMapEncodeIm2col, encode_im2col),
+#endif
+#if CUDA_VERSION >= 12080
+    WRAP(cuTensorMapEncodeIm2colWide, encode_im2col_wide),
+#endif
     WRAP(cuStreamCreate, create_stream),
     WRAP(cuStreamCreateWithPriority, create_stream_with_priority),
     WRAP(cuStreamDestroy_v2, destroy_stream),
@@ -345,6 +388,8 @@ const Wrapper kWrappers[] = {
     WRAP(cuTexObjectDestroy, destroy_texture),
     WRAP(cuSurfObjectCreate, create_surface),
     WRAP(cuSurfObjectDestroy, destroy_surface),
+    WRAP(cuTexRefCreate, create_reference),
+    WRAP(cuTexRefDestroy, destroy_reference),
     WRAP(cuTexRefSetAddress_v2, bind_memory),
     WRAP(cuTexRefSetAddress2D_v3, bind_rows),
 };
@@ -387,6 +432,8 @@ CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBa
 void Calls::load(const SymbolLookup& symbol) {
 #define GPUPOOL_LOAD(name) name = reinterpret_cast<decltype(name)>(symbol(#name));
   GPUPOOL_GUARDED_CALLS(GPUPOOL_LOAD)
+  GPUPOOL_GUARDED_CALLS_12_0(GPUPOOL_LOAD)
+  GPUPOOL_GUARDED_CALLS_12_8(GPUPOOL_LOAD)
 #undef GPUPOOL_LOAD
 }
 

@@ -17,7 +17,17 @@
   X(cuStreamWriteValue32_v2) X(cuStreamWriteValue64_v2) X(cuStreamBatchMemOp_v2) X(cuEventDestroy_v2)              \
   X(cuEventQuery) X(cuMemGetInfo_v2) X(cuStreamSetAttribute) X(cuArray3DCreate_v2) X(cuMipmappedArrayCreate) X(cuTexObjectCreate)              \
   X(cuTexObjectDestroy) X(cuSurfObjectCreate) X(cuSurfObjectDestroy) X(cuTexRefSetAddress_v2) X(cuTexRefSetAddress2D_v3) \
-  X(cuEventCreate) X(cuEventRecord) X(cuEventRecordWithFlags)
+  X(cuEventCreate) X(cuEventRecord) X(cuEventRecordWithFlags) X(cuTexRefCreate) X(cuTexRefDestroy)
+#if CUDA_VERSION >= 12000
+#define GPUPOOL_GUARDED_CALLS_12_0(X) X(cuTensorMapEncodeTiled) X(cuTensorMapEncodeIm2col)
+#else
+#define GPUPOOL_GUARDED_CALLS_12_0(X)
+#endif
+#if CUDA_VERSION >= 12080
+#define GPUPOOL_GUARDED_CALLS_12_8(X) X(cuTensorMapEncodeIm2colWide)
+#else
+#define GPUPOOL_GUARDED_CALLS_12_8(X)
+#endif
 
 namespace gpupool::worker {
 class DeviceMemory;
@@ -35,6 +45,8 @@ CUresult check_copy(CUDA_MEMCPY3D& copy);
 struct Calls {
 #define GPUPOOL_MEMBER(name) decltype(&::name) name = nullptr;
   GPUPOOL_GUARDED_CALLS(GPUPOOL_MEMBER)
+  GPUPOOL_GUARDED_CALLS_12_0(GPUPOOL_MEMBER)
+  GPUPOOL_GUARDED_CALLS_12_8(GPUPOOL_MEMBER)
 #undef GPUPOOL_MEMBER
   void load(const SymbolLookup& symbol);
   // What a row calls for `name`: the wrapper, where there is one and the function behind it. Null: not guarded.

@@ -279,7 +279,7 @@ void* FakeDriver::symbol(const char* name) const {
   if (!stream_memory_operations && std::string_view(name).find("Value32") != std::string_view::npos) return nullptr;
   const auto found = kSymbols.find(name);
   if (found != kSymbols.end()) return found->second;
-  for (const auto more : {fake_memory_symbol, fake_module_symbol, fake_graph_symbol}) {
+  for (const auto more : {fake_memory_symbol, fake_module_symbol, fake_graph_symbol, fake_array_symbol}) {
     if (void* const function = more(name)) return function;
   }
   return nullptr;

@@ -90,6 +90,10 @@ class FakeDriver {
   std::set<CUmodule> modules;
   std::set<void*> graphs;
   std::set<void*> executables;
+  std::set<void*> arrays;                                     // mipmapped ones and their levels too
+  std::set<void*> references;                                 // texture references, modules' ones too
+  std::set<unsigned long long> textures;                      // and surfaces
+  int misused = 0;                                            // calls that a driver would have crashed in, or read elsewhere
   std::set<uint64_t> fresh;                                   // of them, never mapped
   std::map<uint64_t, size_t> physical;                        // cuMemCreate
   std::map<uint64_t, std::pair<size_t, uint64_t>> mapped;     // address: size, handle
@@ -116,6 +120,7 @@ class FakeDriver {
 void* fake_memory_symbol(std::string_view name);
 void* fake_module_symbol(std::string_view name);
 void* fake_graph_symbol(std::string_view name);
+void* fake_array_symbol(std::string_view name);
 
 // An entry of their tables.
 #define FAKE(name, function) {#name, reinterpret_cast<void*>(static_cast<decltype(&::name)>(&function))}

@@ -61,6 +61,13 @@ std::vector<Frame> frames(const TestClient& client) {
   const uint64_t linker = make_handle(Kind::linker, 1, 500);
   const uint64_t graph = make_handle(Kind::graph, 1, 400), executable = make_handle(Kind::graph_exec, 1, 401);
   const wire::GraphNode fill{wire::GraphNodeKind::fill, 1, sizeof(wire::GraphFill), 0, kContext}, empty{wire::GraphNodeKind::empty, 0, 0, 0, 0};
+  const uint64_t bodies = make_handle(Kind::graph, 1, 402);
+  const uint64_t array = make_handle(Kind::array, 1, 600), mipmapped = make_handle(Kind::mipmapped_array, 1, 601);
+  const uint64_t reference = make_handle(Kind::texture_reference, 1, 603);
+  const CUDA_ARRAY3D_DESCRIPTOR shape{16, 16, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+  CUDA_RESOURCE_DESC resource{};
+  resource.resType = CU_RESOURCE_TYPE_ARRAY;
+  std::memcpy(&resource.res.array.hArray, &array, sizeof array);
   return {
       {id(Command::ping), {}},
       {id(Command::move_addresses), bytes_of(wire::MoveAddresses{0, uint64_t{1} << 20})},
@@ -101,6 +108,31 @@ std::vector<Frame> frames(const TestClient& client) {
       {id(Command::upload_graph), bytes_of(wire::LaunchGraph{executable, 0})},
       {id(Command::update_graph), bytes_of(wire::UpdateGraph{executable, graph})},
       {id(Command::destroy_graph), bytes_of(wire::DestroyGraph{executable})},
+      {id(Command::graph_nodes), bytes_of(wire::GraphNodes{bodies, 2, 0}, wire::GraphNode{wire::GraphNodeKind::condition, 0, sizeof(wire::GraphCondition), 0, kContext},
+                                          wire::GraphCondition{77, 0, 1}, wire::GraphNode{wire::GraphNodeKind::conditional, 1, 24, 0, kContext}, uint32_t{0},
+                                          wire::GraphConditional{77, 0, 1}, make_handle(Kind::graph, 1, 404))},
+      {id(Command::instantiate_graph), bytes_of(wire::InstantiateGraph{bodies, make_handle(Kind::graph_exec, 1, 403), 0})},
+      {row("cuArray3DCreate_v2"), bytes_of(array, uint8_t{1}, shape)},
+      {row("cuMipmappedArrayCreate"), bytes_of(mipmapped, uint8_t{1}, shape, uint32_t{3})},
+      {id(Command::array_part), bytes_of(wire::ArrayPart{make_handle(Kind::array, 1, 602), mipmapped, 1, 0})},
+      {row("cuMemcpy3DAsync_v2"), bytes_of(uint8_t{1}, CUDA_MEMCPY3D{}, uint64_t{0})},
+      {row("cuTexObjectCreate"), bytes_of(uint8_t{1}, uint8_t{1}, resource, uint8_t{1}, CUDA_TEXTURE_DESC{}, uint8_t{1}, CUDA_RESOURCE_VIEW_DESC{})},
+      {row("cuSurfObjectCreate"), bytes_of(uint8_t{1}, uint8_t{1}, resource)},
+      {row("cuTexObjectDestroy"), bytes_of(uint64_t{1})},
+      {row("cuTexRefCreate"), bytes_of(reference)},
+      {row("cuTexRefSetArray"), bytes_of(reference, array, uint32_t{1})},
+      {row("cuTexRefSetAddress_v2"), bytes_of(uint8_t{1}, reference, here, uint64_t{64})},
+      {row("cuTexRefSetAddress2D_v3"), bytes_of(reference, uint8_t{1}, CUDA_ARRAY_DESCRIPTOR{4, 4, CU_AD_FORMAT_FLOAT, 1}, here, uint64_t{64})},
+      {id(Command::get_reference), named(wire::GetReference{make_handle(Kind::texture_reference, 1, 604), kModule}, "texture")},
+      {id(Command::set_border_color), bytes_of(wire::SetBorderColor{reference, {}})},
+      {row("cuTexRefDestroy"), bytes_of(reference)},
+      {id(Command::destroy_array), bytes_of(wire::DestroyArray{mipmapped})},
+      {row("cuStreamSetAttribute"), bytes_of(uint64_t{0}, uint32_t{3}, uint8_t{1}, CUstreamAttrValue{})},
+#if CUDA_VERSION >= 12000
+      {row("cuTensorMapEncodeTiled"), bytes_of(uint8_t{1}, uint32_t{7}, uint32_t{1}, here, uint8_t{1}, uint64_t{1}, uint64_t{4}, uint8_t{1}, uint64_t{0},
+                                               uint8_t{1}, uint64_t{1}, uint32_t{4}, uint8_t{1}, uint64_t{1}, uint32_t{1}, uint32_t{0}, uint32_t{0},
+                                               uint32_t{0}, uint32_t{0})},
+#endif
       {id(Command::kernel_names), bytes_of(wire::GetKernelNames{kModule, 0})},
       {id(Command::create_linker), bytes_of(wire::CreateLinker{linker, 1}, wire::JitOption{CU_JIT_MAX_REGISTERS, 0, 32})},
       {id(Command::add_link_input), named(wire::AddLinkInput{linker, kUpload, CU_JIT_INPUT_PTX, 0}, "input")},
@@ -126,6 +158,9 @@ void check_clean(TestClient& client) {
   CHECK(client.fake.pinned.empty());
   CHECK(client.fake.modules.empty());
   CHECK(client.fake.physical.empty());
+  CHECK(client.fake.arrays.empty());
+  CHECK(client.fake.textures.empty());
+  CHECK(client.fake.misused == 0);
 }
 
 }  // namespace
