@@ -131,6 +131,10 @@ int32_t softgpu_vprintf(ThreadContext*, uint64_t format, uint64_t arguments);
 uint64_t softgpu_malloc(ThreadContext*, uint64_t bytes);
 void softgpu_free(ThreadContext*, uint64_t address);
 void softgpu_set_condition(ThreadContext*, uint64_t handle, uint32_t value);
+// The device runtime's launch: memory for the parameters of the kernel with that address (0: it cannot be launched), and
+// the launch itself, which gives a cudaError_t.
+uint64_t softgpu_launch_buffer(ThreadContext*, uint64_t kernel, const uint32_t* grid, const uint32_t* block, uint32_t shared_bytes);
+uint32_t softgpu_launch_device(ThreadContext*, uint64_t buffer, uint64_t stream);
 uint64_t softgpu_clock64(ThreadContext*);
 uint64_t softgpu_global_timer(ThreadContext*);
 }

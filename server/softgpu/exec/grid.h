@@ -39,6 +39,8 @@ class PackedParameters {
 constexpr size_t kMostMultiprocessors = 1024;
 using Multiprocessors = std::bitset<kMostMultiprocessors>;
 
+class ChildKernels;  // exec/child_launches.h
+
 struct GridRequest {
   KernelCode code;
   std::string_view kernel_name;  // for messages; stays valid until the grid is done
@@ -56,6 +58,7 @@ struct GridRequest {
   // Blocks of a cluster; each divides grid_dim, and the product is at most kMaxClusterBlocks. Zeros: no clusters.
   uint32_t cluster_dim[3] = {0, 0, 0};
   PackedParameters params;
+  const ChildKernels* children = nullptr;  // what its threads may launch; null: nothing. Stays until the grid is done
 };
 
 struct GridResult {

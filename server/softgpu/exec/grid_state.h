@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
+#include "server/softgpu/exec/child_launches.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/exec/recycled.h"
 
@@ -15,6 +17,8 @@ namespace gpupool::softgpu {
 struct Grid : Recycled<Grid> {
   GridRequest request;
   std::function<void(GridResult)> done;
+  std::unique_ptr<ChildLaunches> children;  // null: its threads launch nothing
+  uint32_t depth = 0;          // how many launches by kernels are above it
   BlockContext context{};      // as every block sees it, but for its own index, window and executor
   uint64_t blocks = 0;
   uint64_t params_bytes = 0;

@@ -84,6 +84,10 @@ Pool::~Pool() {
 }
 
 void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
+  submit_at(0, std::move(request), std::move(done));
+}
+
+void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(GridResult)> done) {
   // Programs put signal handlers in place between their calls, not in the middle of many grids: looking costs a system call.
   const bool busy = worker_about_to_claim != nullptr || unfinished_count_.load(std::memory_order_relaxed) != 0;
   if (!busy || submissions_.fetch_add(1, std::memory_order_relaxed) % 64 == 0) keep_fault_handlers();
@@ -91,6 +95,9 @@ void Pool::submit(GridRequest request, std::function<void(GridResult)> done) {
   grid->request = std::move(request);
   grid->done = std::move(done);
   const GridRequest& r = grid->request;
+  constexpr uint32_t kMostDepth = 24;  // as CUDA limits it; what returns from a chain of children returns through all
+  grid->depth = depth;
+  if (r.children != nullptr && depth < kMostDepth) grid->children = std::make_unique<ChildLaunches>();
   BlockContext& context = grid->context;
   std::copy_n(r.grid_dim, 3, context.grid_dim);
   std::copy_n(r.block_dim, 3, context.block_dim);
@@ -280,8 +287,37 @@ void Pool::complete(Grid& grid) {
   }
   auto done = std::move(grid.done);
   result.busy_nanoseconds = busy;
+  std::shared_ptr<ChildLaunches> children = std::move(grid.children);
+  const ChildKernels* const kernels = grid.request.children;
+  const std::shared_ptr<const Multiprocessors> where = grid.request.multiprocessors;
+  const uint32_t depth = grid.depth;
   release(&grid);
+  if (children) return run_children(depth, std::move(children), kernels, where, std::move(result), std::move(done));
   if (done) done(std::move(result));
+}
+
+// The next of what a grid has launched; `result` is the grid's and that of the children until now.
+void Pool::run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children, const ChildKernels* kernels,
+                        std::shared_ptr<const Multiprocessors> where, GridResult result, std::function<void(GridResult)> done) {
+  auto launch = result.fault == FaultKind::none ? children->next() : std::nullopt;
+  if (!launch) {
+    if (done) done(std::move(result));
+    return;
+  }
+  GridRequest request = std::move(launch->request);
+  request.children = kernels;
+  request.multiprocessors = where;
+  if (!kernels->prepare(launch->kernel, request)) {
+    result.fault = FaultKind::illegal_instruction;
+    result.detail = "a kernel launched another in a shape that cannot run";
+    if (done) done(std::move(result));
+    return;
+  }
+  submit_at(depth + 1, std::move(request), [this, depth, children = std::move(children), kernels, where = std::move(where), result = std::move(result),
+                              done = std::move(done)](GridResult child) mutable {
+    child.busy_nanoseconds += result.busy_nanoseconds;
+    run_children(depth, std::move(children), kernels, std::move(where), std::move(child), std::move(done));
+  });
 }
 
 void Pool::release(Grid* grid) {

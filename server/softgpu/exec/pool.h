@@ -91,6 +91,9 @@ class Pool final : public GridExecutor {
 
  private:
   void complete(Grid& grid);
+  void submit_at(uint32_t depth, GridRequest request, std::function<void(GridResult)> done);
+  void run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children, const ChildKernels* kernels,
+                    std::shared_ptr<const Multiprocessors> where, GridResult result, std::function<void(GridResult)> done);
   void wake(const Multiprocessors* where, int most);  // null: anywhere
 
   DeviceTurns* const turns_;

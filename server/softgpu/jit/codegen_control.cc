@@ -169,6 +169,22 @@ void FunctionCodegen::call_builtin(Decoded& i, Builtin builtin, std::span<const 
       expect(2);
       call_runtime("softgpu_set_condition", b_.getVoidTy(), {thread_, value(0, word), value(1, number)});
       return;
+    case Builtin::launch_buffer: {
+      expect(4);
+      auto shape = scalar(Type::b8);  // a dim3
+      shape.is_array = true;
+      shape.size = 12;
+      llvm::Value* address = call_runtime("softgpu_launch_buffer", b_.getInt64Ty(),
+                                          {thread_, value(0, word), value(1, shape), value(2, shape), value(3, number)});
+      if (!results.empty()) store_result(i, results[0], address, word);
+      return;
+    }
+    case Builtin::launch_device: {
+      expect(2);
+      llvm::Value* error = call_runtime("softgpu_launch_device", b_.getInt32Ty(), {thread_, value(0, word), value(1, word)});
+      if (!results.empty()) store_result(i, results[0], error, number);
+      return;
+    }
   }
 }
 

@@ -254,8 +254,6 @@ llvm::Value* FunctionCodegen::linked_address(Symbol symbol, std::string_view nam
       return b_.CreateAdd(block_field(offsetof(BlockContext, module_data), b_.getInt64Ty()),
                           i64(m_.image.data[symbol.index].offset));
     case Symbol::Kind::function:
-      if (m_.image.functions[symbol.index].tree->is_kernel)
-        throw CodegenFailure{"the address of a kernel is not supported"};
       return function_address(symbol.index);
     default:
       throw CodegenFailure{"'" + std::string(name.substr(0, 200)) + "' is undefined"};

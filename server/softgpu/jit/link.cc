@@ -24,6 +24,9 @@ constexpr std::pair<std::string_view, Builtin> kBuiltins[] = {
     {"malloc", Builtin::malloc},
     {"free", Builtin::free},
     {"cudaGraphSetConditional", Builtin::set_condition},
+    {"__cudaCDP2GetParameterBufferV2", Builtin::launch_buffer},
+    {"__cudaCDP2LaunchDeviceV2", Builtin::launch_device},
+    {"__cudaCDP2LaunchDeviceV2_ptsz", Builtin::launch_device},
 };
 
 uint64_t align_up(uint64_t value, uint64_t alignment) {
@@ -209,6 +212,8 @@ class Linker {
                                                         "' is undefined" +
                                                         at(function.file, function.tree->line));
         if (symbol.kind == Symbol::Kind::function) add(symbol.index);
+        if (symbol.kind == Symbol::Kind::builtin && static_cast<Builtin>(symbol.index) == Builtin::launch_device)
+          image_.launches_kernels = true;
       }
       if (function.facts.has_indirect_call && !indirect) {
         indirect = true;

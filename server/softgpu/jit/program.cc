@@ -50,6 +50,14 @@ class LinkedProgram final : public Program {
     auto it = kernel_index_.find(name);
     return it == kernel_index_.end() ? nullptr : &kernels_[it->second];
   }
+  const KernelInfo* kernel_at(uint64_t address) const override {
+    const uint64_t distance = address - kFunctionAddressBase;
+    if (distance % kFunctionAddressStep != 0) return nullptr;
+    for (size_t n = 0; n < kernels_.size(); ++n)
+      if (image_->kernels[n].function == distance / kFunctionAddressStep) return &kernels_[n];
+    return nullptr;
+  }
+  bool launches_kernels() const override { return image_->launches_kernels; }
   const GlobalInfo* find_global(std::string_view name) const override {
     auto it = global_index_.find(name);
     return it == global_index_.end() ? nullptr : &globals_[it->second];

@@ -76,6 +76,9 @@ class Program {
   virtual std::span<const GlobalInfo> globals() const = 0;
   virtual std::span<const ReferenceInfo> references() const = 0;
   virtual const KernelInfo* find_kernel(std::string_view name) const = 0;
+  // The kernel that code of this program knows by that address; null: none.
+  virtual const KernelInfo* kernel_at(uint64_t address) const = 0;
+  virtual bool launches_kernels() const = 0;  // from kernels
   virtual const GlobalInfo* find_global(std::string_view name) const = 0;
   virtual uint64_t data_bytes() const = 0;
   virtual uint64_t data_alignment() const = 0;

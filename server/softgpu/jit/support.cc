@@ -350,6 +350,8 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       SYMBOL(softgpu_malloc),
       SYMBOL(softgpu_free),
       SYMBOL(softgpu_set_condition),
+      SYMBOL(softgpu_launch_buffer),
+      SYMBOL(softgpu_launch_device),
       SYMBOL(softgpu_clock64),
       SYMBOL(softgpu_global_timer),
       SYMBOL(softgpu_texture_fetch),

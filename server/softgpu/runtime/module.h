@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "protocol/cuda/cuda_header.h"
+#include "server/softgpu/exec/child_launches.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/exec/recycled.h"
 #include "server/softgpu/jit/program.h"
@@ -38,7 +39,7 @@ CUresult set_kernel_attribute(const KernelInfo& kernel, FunctionSettings& settin
 int max_dynamic_shared(const KernelInfo& kernel, const FunctionSettings& settings);
 std::array<int, 3> required_cluster(const KernelInfo& kernel, const FunctionSettings& settings);  // zeros: none
 
-class Function final : public Object {
+class Function final : public Object, public ChildKernels {
  public:
   static constexpr HandleKind kKind = HandleKind::function;
   Function(Ref<Context> context, std::shared_ptr<const Program> program, const KernelInfo& kernel,
@@ -51,6 +52,10 @@ class Function final : public Object {
   uint64_t data_address() const { return data_address_; }
   // Machine code; made at the first call.
   CUresult code(KernelCode* code);
+  // The kernels of its program, where some launch others; else null.
+  const ChildKernels* children() const { return program_->launches_kernels() ? this : nullptr; }
+  std::optional<uint32_t> parameter_bytes(uint64_t kernel) const override;
+  bool prepare(uint64_t kernel, GridRequest& request) const override;
   bool loaded() const { return loaded_.load(std::memory_order_acquire); }
   uint64_t handle = 0;  // set once, before the function is shown to anyone
 

@@ -110,6 +110,12 @@ uint64_t softgpu_malloc(ThreadContext*, uint64_t bytes) {
 }
 void softgpu_free(ThreadContext*, uint64_t) {}
 void softgpu_set_condition(ThreadContext*, uint64_t, uint32_t) {}
+uint64_t softgpu_launch_buffer(ThreadContext*, uint64_t, const uint32_t*, const uint32_t*, uint32_t) {
+  return 0;
+}
+uint32_t softgpu_launch_device(ThreadContext*, uint64_t, uint64_t) {
+  return 801;
+}
 uint64_t softgpu_clock64(ThreadContext*) {
   static uint64_t ticks = 0;
   return ticks += 10;

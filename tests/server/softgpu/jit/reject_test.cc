@@ -97,7 +97,6 @@ TEST_CASE("unsupported instructions are named") {
                           "call (%r0), f, (%r1);",
                           "call k, (%d0, %r0);",
                           "call %d0, (%r0);",
-                          "mov.u64 %d0, k;",
                           "bar.frob 0;",
                           "bar.red.popc.u32 %r0, 1;",
                           "barrier.cluster.frob;",
