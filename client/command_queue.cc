@@ -1,5 +1,7 @@
 #include "client/command_queue.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -109,6 +111,7 @@ void CommandQueue::wake_flusher() {
 }
 
 void CommandQueue::run_flusher() {
+  ::pthread_setname_np(::pthread_self(), kThreadName);
   for (;;) {
     flush();
     const auto until = Clock::now() + kLinger;

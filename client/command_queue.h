@@ -20,6 +20,8 @@ namespace gpupool::client {
 
 class CommandQueue {
  public:
+  static constexpr const char* kThreadName = "gpupool-flusher";
+
   struct Hooks {
     std::function<bool(transport::Deadline)> wait_for_room;  // false: no room in time, or the session failed
     std::function<void(Error)> failed;

@@ -179,6 +179,8 @@ CUresult ready() {
   return good ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+Result<std::vector<LeasedServer>> servers_now() { return named_servers(process().servers); }
+
 const std::vector<std::unique_ptr<Session>>& sessions() { return process().sessions; }
 
 const Devices& devices() { return process().devices; }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "client/lease/file.h"
 #include "client/session.h"
 
 namespace gpupool::client {
@@ -15,6 +16,9 @@ CUresult initialise();
 
 // CUDA_SUCCESS, or the code that a driver call returns now.
 CUresult ready();
+
+// All servers, of devices that are not visible too, with their tokens as of now: a lease's are renewed.
+Result<std::vector<LeasedServer>> servers_now();
 
 // One for each server of which a device is visible, in the order of GPUPOOL.
 const std::vector<std::unique_ptr<Session>>& sessions();

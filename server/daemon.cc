@@ -23,6 +23,7 @@
 #include "protocol/transport/shm/address.h"
 #include "server/admin/administration.h"
 #include "server/audit.h"
+#include "server/checkpoints.h"
 #include "server/denials.h"
 #include "server/front_door.h"
 #include "server/install_paths.h"
@@ -148,6 +149,7 @@ class Daemon {
                .max_sessions = options.max_sessions,
                .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
                .host_memory_for_idle = uint64_t{options.host_memory_for_idle_mib} << 20,
+               .host_memory_for_checkpoints = uint64_t{options.host_memory_for_checkpoints_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout,
                .turns = {.overdue = options.turn_limit}},
               tenants_,
@@ -167,7 +169,8 @@ class Daemon {
         administration_(context_, pool_, door_, tenants_, options.pool.configured() ? &agent_ : nullptr),
         monitors_(context_, {},
                   {.describe = [this](const Client& client) { return describe_to_monitor(monitor_sources(), client); },
-                   .look = [this](const Client& client) { return show_to_monitor(monitor_sources(), client); }}) {}
+                   .look = [this](const Client& client) { return show_to_monitor(monitor_sources(), client); }}),
+        checkpoints_(context_, pool_, [this](Client client, const Refusal& refusal) { turn_away(std::move(client), refusal); }) {}
 
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
@@ -270,6 +273,7 @@ class Daemon {
   }
 
   void serve(Client client) {
+    if (client.checkpoint) return checkpoints_.admit(std::move(client));
     if (!client.monitor) return pool_.assign(std::move(client));
     if (!monitors_.admit(client)) turn_away(std::move(client), {control::HelloReply::NO_DEVICE, "there is no GPU to watch"});
   }
@@ -348,6 +352,7 @@ class Daemon {
     agent_.stop();
     leases_.stop();
     monitors_.close();
+    checkpoints_.close();
     administration_.close();
     pool_.stop([this] {
       end_signals_.cancel();
@@ -369,6 +374,7 @@ class Daemon {
   Agent agent_;
   Administration administration_;
   Monitors monitors_;
+  Checkpoints checkpoints_;
   Denials denials_;
   bool stopping_ = false;
   bool port_file_written_ = false;

@@ -157,6 +157,7 @@ void HalfOpen::introduce() {
                 .bulk_token = hello.bulk_token(),
                 .from_peer = hello.from_peer(),
                 .monitor = hello.monitor(),
+                .checkpoint = hello.checkpoint(),
                 .tls = tls_,
                 .address = address_,
                 .host = hello.host(),

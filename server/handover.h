@@ -16,6 +16,7 @@
 #include <string>
 #include <type_traits>
 
+#include "protocol/wire/checkpoint.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/result.h"
 
@@ -60,6 +61,9 @@ enum class ControlKind : uint32_t {
   share_wanted = 21,  // worker -> poold -> the worker of the session that shares it, answered the same way back by:
   share_found = 22,   // with a descriptor, where it is memory
   share_missing = 23,
+  change_state = 24,   // poold -> worker: lock, checkpoint, restore or unlock the session (checkpoint.h), answered by:
+  state_changed = 25,
+  stop_locking = 26,   // poold -> worker: if it is not locked yet; then state_changed says CUDA_ERROR_NOT_READY
 };
 
 struct ControlHeader {
@@ -96,6 +100,9 @@ struct ControlHeader {
   uint64_t share_types = 0;                // share_found, of memory; `gpu` and `memory_bytes` as well
   uint64_t share_charge = 0;
   std::array<char, 64> share_event{};      // share_found, of an event
+  uint64_t state_question = 0;     // this and below: change_state, state_changed, stop_locking; memory_most: bytes that may go to host memory
+  wire::CheckpointAction state_action = wire::CheckpointAction::find;
+  int32_t state_result = 0;        // CUresult
 };
 static_assert(std::is_trivially_copyable_v<ControlHeader>);
 

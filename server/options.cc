@@ -1,5 +1,7 @@
 #include "server/options.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -36,6 +38,7 @@ struct Words {
   unsigned max_sessions = 0;
   unsigned image_cache_mib = 0;
   unsigned host_memory_for_idle_mib = 0;
+  unsigned host_memory_for_checkpoints_mib = 0;
   double hello_timeout = 0;
   double dead_peer_timeout = 0;
   double turn_limit = 0;
@@ -81,6 +84,11 @@ Result<void> set_rdma(std::string_view name, const std::string& text, ServerOpti
   if (!setting->read(text, checked)) return Error{ErrorCode::invalid, "'" + text + "' is not " + setting->values};
   options.rdma_settings[setting->variable] = text;
   return {};
+}
+
+unsigned half_of_host_memory_mib() {
+  const auto pages = static_cast<uint64_t>(std::max(0l, ::sysconf(_SC_PHYS_PAGES))), size = static_cast<uint64_t>(std::max(0l, ::sysconf(_SC_PAGESIZE)));
+  return static_cast<unsigned>(std::min<uint64_t>(kMostHostMemoryMib, (pages * size / 2) >> 20));
 }
 
 std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
@@ -129,6 +137,10 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
                                            "memory quotas may exceed a GPU together: when it is full, memory of sessions that "
                                            "have nothing to do waits in so much host memory; 0: it never leaves the GPU [0]")
                                 ->check(CLI::Range(0u, kMostHostMemoryMib));
+  const auto* checkpoint_memory = app.add_option("--host-memory-for-checkpoints-mib", given.host_memory_for_checkpoints_mib,
+                                                 "host memory that device memory of checkpointed programs may take (cuCheckpointProcess...), "
+                                                 "0: none can be checkpointed [half of the host's]")
+                                      ->check(CLI::Range(0u, kMostHostMemoryMib));
   const auto* hello_timeout = app.add_option("--hello-timeout", given.hello_timeout,
                                              "seconds a new connection has to introduce itself [5]")
                                   ->check(seconds);
@@ -200,6 +212,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (idle->count() > 0) options.idle_workers = given.idle_workers;
   if (sessions->count() > 0) options.max_sessions = given.max_sessions;
   if (host_memory->count() > 0) options.host_memory_for_idle_mib = given.host_memory_for_idle_mib;
+  if (checkpoint_memory->count() > 0) options.host_memory_for_checkpoints_mib = given.host_memory_for_checkpoints_mib;
   if (image_cache->count() > 0) options.image_cache_mib = given.image_cache_mib;
   if (hello_timeout->count() > 0) options.hello_timeout = to_milliseconds(given.hello_timeout);
   if (turn_limit->count() > 0) options.turn_limit = to_milliseconds(given.turn_limit);

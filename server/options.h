@@ -16,6 +16,8 @@
 
 namespace gpupool::server {
 
+unsigned half_of_host_memory_mib();
+
 struct ServerOptions {
   std::vector<transport::Endpoint> listen{{"tcp", "127.0.0.1", 9700}};  // never empty
   bool shared_memory = true;       // beside tcp, for programs of this host
@@ -34,6 +36,7 @@ struct ServerOptions {
   unsigned max_sessions = 64;
   unsigned image_cache_mib = 1024;  // 0: none
   unsigned host_memory_for_idle_mib = 0;  // for device memory of sessions that have nothing to do; 0: it stays where it is
+  unsigned host_memory_for_checkpoints_mib = half_of_host_memory_mib();  // for device memory of sessions that a program has checkpointed; 0: none can be
   std::chrono::milliseconds hello_timeout{5'000};
   std::chrono::milliseconds dead_peer_timeout{15'000};
   std::chrono::milliseconds turn_limit{1'000};  // a turn on a GPU that is not given back is taken so long afterwards

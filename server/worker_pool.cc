@@ -1,5 +1,6 @@
 #include "server/worker_pool.h"
 
+#include <cuda.h>
 #include <signal.h>
 #include <sys/random.h>
 #include <sys/wait.h>
@@ -165,6 +166,7 @@ bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
       images_.drop_damaged(header.image_name, header.image_bytes, worker.session);
       return true;
     }
+    if (message.descriptor < 0 && header.kind == ControlKind::state_changed) return state_changed(worker, header);
     if (message.descriptor < 0 && header.kind == ControlKind::turn) {
       turns_.look_at(worker.session);
       return true;
@@ -299,6 +301,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   if (worker.state == Stage::serving) take_last_images(worker);
   worker.control.close();
   answer_for(worker);
+  if (auto answered = std::exchange(worker.checkpoint.answered, nullptr)) answered(CUDA_ERROR_INVALID_VALUE);
   turns_.remove(worker.session);
   partitions_.release(worker.session);
   const std::string how = worker.ending.empty() ? end_text(wait_status) : worker.ending;

@@ -43,6 +43,7 @@ struct Client {
   std::string bulk_token;  // not empty: a bulk connection of that session
   bool from_peer = false;
   bool monitor = false;    // wants no session: it watches
+  bool checkpoint = false;  // nor this one: it changes others' state
   std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null of others
   std::string tenant = kDefaultTenant;
   std::string lease;  // hexadecimal; empty: it has shown none
@@ -63,6 +64,7 @@ struct SessionView {
   const Client& client;
   const quota::SessionPage& page;  // the worker may write anything into it
   bool ending;                     // end_session() was called
+  wire::ProcessState state;
 };
 
 class WorkerPool {
@@ -81,6 +83,7 @@ class WorkerPool {
     unsigned max_sessions = 64;
     uint64_t image_cache_bytes = 0;
     uint64_t host_memory_for_idle = 0;  // bytes; 0: device memory stays where it is
+    uint64_t host_memory_for_checkpoints = 0;  // bytes; 0: there are none
     std::chrono::milliseconds dead_peer_timeout{};
     std::chrono::milliseconds start_timeout{60'000};  // from exec to ready
     // How long a client waits for a worker; it loses patience itself after 20 s.
@@ -119,6 +122,13 @@ class WorkerPool {
   void end_sessions(const std::string& tenant, const std::string& reason);
   size_t sessions_of(const std::string& tenant) const;  // those that wait included
   bool is_worker(pid_t pid) const { return workers_.contains(pid); }
+  // This and the next two are in worker_pool_checkpoints.cc. The sessions of a process of the client's tenant and lease on the client's own
+  // system.
+  std::vector<wire::ProcessSession> sessions_of_process(const Client& client, int64_t pid) const;
+  // One of them is locked, checkpointed, restored or unlocked; `answered` is called once, perhaps at once. What to give up by; 0: nothing.
+  uint64_t change_state(const Client& client, const wire::CheckpointQuestion& wish, std::function<void(int32_t)> answered);
+  // Of locking, which is answered soon; `nobody_waits`: it is not, and a session that has just been locked is unlocked.
+  void give_up(uint64_t question, bool nobody_waits);
   // Called when a session's worker has ended (why, and whether by a crash), and when one has begun, for this object's whole life.
   void on_session_end(SessionEnded ended) { session_ended_.push_back(std::move(ended)); }
   void on_session_start(std::function<void(const SessionView&)> started) { session_started_.push_back(std::move(started)); }
@@ -165,6 +175,15 @@ class WorkerPool {
       bool operator==(const ShareAsked&) const = default;
     };
     ShareAsked share_asked;
+    // In worker_pool_checkpoints.cc.
+    struct Checkpoint {
+      wire::ProcessState state = wire::ProcessState::running;
+      uint64_t question = 0;  // that is not answered yet; this and the next two are its
+      wire::CheckpointAction action{};
+      std::function<void(int32_t)> answered;  // null: nobody waits
+      uint64_t host_bytes = 0;                 // that its memory may take
+    };
+    Checkpoint checkpoint;
   };
   struct Waiting {
     Client client;
@@ -194,6 +213,12 @@ class WorkerPool {
   bool ask_for_share(Worker& asking, const ControlHeader& wanted);
   bool give_share(Worker& owner, const ControlMessage& answer);
   void answer_for(const Worker& gone);
+  static uint64_t host_memory_left();
+  // This and the next three are in worker_pool_checkpoints.cc.
+  static bool is_of_process(const Worker& worker, const Client& client, int64_t pid);
+  bool order(Worker& worker, wire::CheckpointAction action, uint64_t host_bytes);
+  bool state_changed(Worker& worker, const ControlHeader& answer);
+  uint64_t checkpoint_room() const;
   bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);
   bool cannot_start() const;
@@ -237,6 +262,7 @@ class WorkerPool {
   uint64_t next_session_ = 1;
   uint64_t server_id_ = 0;  // random: names of what is shared are good for this process only
   uint64_t next_ticket_ = 1;
+  uint64_t next_question_ = 1;
 };
 
 }  // namespace gpupool::server

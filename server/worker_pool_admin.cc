@@ -27,7 +27,8 @@ SessionView WorkerPool::view_of(const Worker& worker) {
           .age = Clock::now() - worker.since,
           .client = worker.client,
           .page = **worker.page,
-          .ending = !worker.ending.empty()};
+          .ending = !worker.ending.empty(),
+          .state = worker.checkpoint.state};
 }
 
 void WorkerPool::for_each_session(const std::function<void(const SessionView&)>& visit) const {

@@ -81,6 +81,11 @@ uint64_t WorkerPool::host_room() const {
   return settings_.host_memory_for_idle - std::min(taken, settings_.host_memory_for_idle);
 }
 
+uint64_t WorkerPool::host_memory_left() {
+  const uint64_t available = host_memory_available();
+  return available - std::min(available, kHostReserve);
+}
+
 bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
   const auto now = Clock::now();
   auto& moves = asking.moves;
@@ -99,8 +104,7 @@ bool WorkerPool::make_room(Worker& asking, const ControlHeader& wanted) {
     // Its own place there becomes free: else two could not change places where host memory is full.
     if (use.session == asking.session && wanted.memory_returns != 0) room += use.in_host;
   }
-  const uint64_t available = host_memory_available();
-  room = std::min(room, available - std::min(available, kHostReserve));
+  room = std::min(room, host_memory_left());
   const auto guaranteed = [this, gpu = wanted.gpu](const std::string& name) {
     const Tenant* const tenant = tenants_.find(name);
     return tenant ? tenant->quota.of(static_cast<uint32_t>(gpu)).guaranteed_memory_bytes : 0;

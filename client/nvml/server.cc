@@ -7,7 +7,7 @@
 
 #include "client/identity.h"
 #include "client/log.h"
-#include "protocol/control/hello_exchange.h"
+#include "client/poold_connection.h"
 #include "protocol/cuda/cuda_header.h"
 #include "protocol/wire/commands.h"
 
@@ -41,27 +41,17 @@ Result<std::unique_ptr<Server>> Server::open(const client::Settings& settings, F
 Result<void> Server::connect() {
   const auto found = find_();
   if (!found) return found.error();
-  transport::Endpoint endpoint = found->endpoint;
-  name_ = endpoint.text();
-  if (endpoint.scheme == "rdma") endpoint.scheme = "tcp";  // it begins so, too, and this stays with it
-  transport::Options options;
-  options.connect_timeout = std::min(settings_.connect_timeout, kPatience);
-  options.dead_peer_timeout = settings_.dead_peer_timeout;
-  options.tls = settings_.tls;
-  options.prefer_shared_memory = settings_.shared_memory && settings_.carrier == client::Carrier::automatic;
-  auto connection = transport::connect(endpoint, options);
+  name_ = found->endpoint.text();
+  hello::Hello wish = client::introduction();
+  wish.monitor = true;
+  hello::HelloReply reply;
+  auto connection = client::connect_to_poold(settings_, *found, std::move(wish), kPatience, &reply);
   if (!connection) return connection.error();
-  hello::Hello hello = client::introduction();
-  hello.tenant = settings_.tenant;
-  hello.token = found->token.empty() ? settings_.token : found->token;
-  hello.monitor = true;
-  auto reply = hello::exchange(**connection, hello, Clock::now() + kPatience);
-  if (!reply) return reply.error();
-  if (!devices_.empty() && !same_gpus(devices_, reply->devices)) {
+  if (!devices_.empty() && !same_gpus(devices_, reply.devices)) {
     return Error{ErrorCode::refused, "its GPUs are others than before"};
   }
-  devices_ = std::move(reply->devices);
-  driver_version_ = reply->driver_version;
+  devices_ = std::move(reply.devices);
+  driver_version_ = reply.driver_version;
   connection_ = std::move(*connection);
   return {};
 }

@@ -34,6 +34,7 @@ struct Hello {
   uint32_t rdma = 0;
   bool monitor = false;
   std::string pid_space;
+  bool checkpoint = false;
 };
 
 struct Attribute {
@@ -196,6 +197,7 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case varint(14): hello.rdma = in.get_uint32(); return true;
       case varint(15): hello.monitor = in.get_bool(); return true;
       case bytes(16): hello.pid_space = in.get_bytes(); return true;
+      case varint(17): hello.checkpoint = in.get_bool(); return true;
       default: return false;
     }
   });
@@ -260,6 +262,7 @@ inline std::string encode(const Hello& hello) {
   fields.u32(14, hello.rdma);
   fields.boolean(15, hello.monitor);
   fields.text(16, hello.pid_space);
+  fields.boolean(17, hello.checkpoint);
   return out;
 }
 

@@ -67,6 +67,11 @@ std::string priority_text(Quota::Priority priority) {
   return priority == Quota::LATENCY_CRITICAL ? "latency-critical" : "normal";
 }
 
+std::string state_text(Session::State state) {
+  if (state == Session::LOCKED) return "locked";
+  return state == Session::CHECKPOINTED ? "checkpointed" : "running";
+}
+
 std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_t width) {
   Table table({{"GPU", true}, {"NAME", false, 8}, {"UUID", false, 12, 10}, {"MEMORY", true}, {"USED", true}, {"SESSIONS", true},
                {"MEMORY SOLD", true, 0, 20}, {"COMPUTE SOLD", true, 0, 30}, {"BUSY", true, 0, 40}});
@@ -81,16 +86,16 @@ std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_
 std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& sessions, size_t width) {
   if (sessions.empty()) return "no sessions\n";
   Table table({{"SESSION", true}, {"TENANT", false, 8}, {"PROGRAM", false, 8}, {"HOST", false, 6, 80}, {"PID", true, 0, 70},
-               {"ADDRESS", false, 10, 10}, {"OVER", false, 0, 40}, {"AGE", true, 0, 60}, {"MEMORY", true}, {"PEAK", true, 0, 30}, {"IN HOST", true, 0, 25},
+               {"ADDRESS", false, 10, 10}, {"OVER", false, 0, 40}, {"AGE", true, 0, 60}, {"STATE", false, 0, 27}, {"MEMORY", true}, {"PEAK", true, 0, 30}, {"IN HOST", true, 0, 25},
                {"GPU TIME", true}, {"THROTTLED", true, 0, 90}, {"RECEIVED", true, 0, 20}, {"SENT", true, 0, 20},
                {"CALLS", true, 0, 50}, {"ERRORS", true, 0, 55}});
   for (const Session& session : sessions) {
     const auto& gpus = session.gpus();
     table.add({std::to_string(session.number()) + (session.ending() ? "!" : ""), session.tenant(), session.program(), session.host(),
-               std::to_string(session.pid()), session.address(), session.transport(), age_text(session.started_ms()),
+               std::to_string(session.pid()), session.address(), session.transport(), age_text(session.started_ms()), state_text(session.state()),
                bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_used_bytes(); })),
                bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_peak_bytes(); })),
-               bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_in_host_bytes(); })),
+               bytes_text(sum(gpus, [](const auto& gpu) { return gpu.memory_in_host_bytes() + gpu.memory_checkpointed_bytes(); })),
                seconds_text(sum(gpus, [](const auto& gpu) { return gpu.gpu_nanoseconds(); })),
                seconds_text(sum(gpus, [](const auto& gpu) { return gpu.throttled_nanoseconds(); })),
                bytes_text(session.bytes_from_client()), bytes_text(session.bytes_to_client()), std::to_string(session.calls()),

@@ -17,6 +17,7 @@ std::string count_text(uint32_t count);
 std::string mode_text(Quota::Mode mode);
 std::string priority_text(Quota::Priority priority);
 
+std::string state_text(Session::State state);
 // Tables for a line of `width` characters, 0: any.
 std::string gpus_text(const google::protobuf::RepeatedPtrField<Gpu>& gpus, size_t width);
 std::string sessions_text(const google::protobuf::RepeatedPtrField<Session>& sessions, size_t width);

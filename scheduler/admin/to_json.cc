@@ -21,6 +21,7 @@ Json json_of(const SessionGpu& gpu) {
           {"memory_peak_bytes", gpu.memory_peak_bytes()},
           {"memory_in_host_bytes", gpu.memory_in_host_bytes()},
           {"memory_moved_bytes", gpu.memory_moved_bytes()},
+          {"memory_checkpointed_bytes", gpu.memory_checkpointed_bytes()},
           {"gpu_nanoseconds", gpu.gpu_nanoseconds()},
           {"throttled_nanoseconds", gpu.throttled_nanoseconds()},
           {"launches", gpu.launches()}};
@@ -97,7 +98,8 @@ Json json_of(const Session& session) {
           {"over_quota", session.over_quota()},
           {"streams", session.streams()},
           {"modules", session.modules()},
-          {"ending", session.ending()}};
+          {"ending", session.ending()},
+          {"state", state_text(session.state())}};
 }
 
 Json json_of(const Quota& quota) {

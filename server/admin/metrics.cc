@@ -71,6 +71,8 @@ const Row<admin::SessionGpu> kSessionGpuRows[] = {
     {"session_memory_used_bytes", "Memory that the session has of the GPU, moved or not.", kGauge, VALUE(SessionGpu, m.memory_used_bytes())},
     {"session_memory_peak_bytes", "The most it has had.", kGauge, VALUE(SessionGpu, m.memory_peak_bytes())},
     {"session_memory_in_host_bytes", "Of its memory, what has been moved to host memory.", kGauge, VALUE(SessionGpu, m.memory_in_host_bytes())},
+    {"session_memory_checkpointed_bytes", "In host memory and not in its memory, because it is checkpointed.", kGauge,
+     VALUE(SessionGpu, m.memory_checkpointed_bytes())},
     {"session_memory_moved_bytes_total", "All that went to host memory.", kCounter, VALUE(SessionGpu, m.memory_moved_bytes())},
     {"session_gpu_seconds_total", "Time in which the session used the GPU.", kCounter, VALUE(SessionGpu, seconds(m.gpu_nanoseconds()))},
     {"session_throttled_seconds_total", "Time in which it had work and waited for its turn.", kCounter,
@@ -86,6 +88,7 @@ const Row<admin::Session> kSessionRows[] = {
     {"session_errors_total", "Commands that ended in a CUDA error.", kCounter, VALUE(Session, m.errors())},
     {"session_over_quota_total", "Requests that were refused for a quota.", kCounter, VALUE(Session, m.over_quota())},
     {"session_streams", "Streams that the session has.", kGauge, VALUE(Session, m.streams())},
+    {"session_state", "0: it runs, 1: it is locked, 2: it is checkpointed.", kGauge, VALUE(Session, static_cast<int>(m.state()))},
     {"session_modules", "Modules and libraries that the session has.", kGauge, VALUE(Session, m.modules())},
 };
 

@@ -51,6 +51,7 @@ void fill(const SessionView& view, admin::Session& session) {
     gpu.set_launches(value(used.launches));
     gpu.set_memory_in_host_bytes(value(used.memory_in_host));
     gpu.set_memory_moved_bytes(value(used.memory_moved));
+    gpu.set_memory_checkpointed_bytes(value(used.memory_checkpointed));
   }
   session.set_bytes_from_client(value(page.bytes_from_client));
   session.set_bytes_to_client(value(page.bytes_to_client));
@@ -60,6 +61,7 @@ void fill(const SessionView& view, admin::Session& session) {
   session.set_streams(value(page.streams));
   session.set_modules(value(page.modules));
   session.set_ending(view.ending);
+  session.set_state(static_cast<admin::Session::State>(view.state));
 }
 
 void fill(const Usage& usage, admin::Tenant& tenant) {

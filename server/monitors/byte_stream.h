@@ -1,6 +1,6 @@
 // Exact reads and writes on a client's connection that poold keeps, through TLS where there is some.
 //
-// poold's one thread. One read or write at a time. Handlers keep what they need alive; none is called after close().
+// poold's one thread. One read and one write at a time. Handlers keep what they need alive; none is called after close().
 #pragma once
 #include <asio/posix/stream_descriptor.hpp>
 #include <functional>

@@ -108,6 +108,10 @@ void Ledger::note_movable(int gpu, int64_t bytes) {
   if (page_ && known(gpu)) (*page_)->gpus[gpu].memory_movable.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
 }
 
+void Ledger::note_checkpointed(int gpu, int64_t bytes) {
+  if (page_ && known(gpu)) (*page_)->gpus[gpu].memory_checkpointed.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
+}
+
 uint64_t Ledger::in_host(int gpu) const {
   return page_ && known(gpu) ? (*page_)->gpus[gpu].memory_in_host.load(std::memory_order_relaxed) : 0;
 }

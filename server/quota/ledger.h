@@ -39,6 +39,7 @@ class Ledger {
   // Of what is reserved, so much more or less (below zero) is in host memory, or could be moved there.
   void note_in_host(int gpu, int64_t bytes);
   void note_movable(int gpu, int64_t bytes);
+  void note_checkpointed(int gpu, int64_t bytes);  // not in what is reserved
   uint64_t in_host(int gpu) const;   // this and the next: of this session
   uint64_t resident(int gpu) const;  // on the GPU
   // A request was refused for good: for monitoring.

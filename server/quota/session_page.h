@@ -16,6 +16,7 @@ struct SessionPage {
     std::atomic<uint64_t> memory_in_host;    // bytes of memory_used that have been moved to host memory; now
     std::atomic<uint64_t> memory_moved;      // bytes, all that ever went to host memory
     std::atomic<uint64_t> memory_movable;    // bytes of memory_used that are on the GPU and could be; now
+    std::atomic<uint64_t> memory_checkpointed;  // bytes in host memory that are not in memory_used, because the session is checkpointed
     std::atomic<uint64_t> gpu_nanoseconds;   // device time that was charged
     std::atomic<uint64_t> throttled_nanoseconds;  // work was there and had to wait for its turn
     std::atomic<uint64_t> launches;

@@ -39,6 +39,7 @@ class Arrays {
   // Texture references of the program's own; false: it is none.
   void reference_made(CUtexref reference) { references_[reference] = &contexts_.current()->owner(); }
   bool forget_reference(CUtexref reference) { return references_.erase(reference) != 0; }
+  bool empty() const { return made_.empty(); }
   // The context is about to end.
   void drop_objects(const ContextState& context);
 

@@ -246,7 +246,8 @@ CUresult DeviceMemory::with_room(RoomSource::Wait& wait, const std::function<CUr
 void DeviceMemory::unmap(const Piece& piece) {
   if (piece.mapping.moved) {
     release_host(piece.mapping);
-    return uncharge(piece.mapping.device, piece.mapping.size);
+    if (!checked_out_) uncharge(piece.mapping.device, piece.mapping.size);
+    return;
   }
   if (windows_) windows_->drop(piece.address, piece.mapping.size);
   api_.cuMemUnmap(piece.address, piece.mapping.size);

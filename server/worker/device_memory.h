@@ -101,6 +101,15 @@ class DeviceMemory {
   // All of it, to the same addresses; waits for room. With an error some is still in host memory. *took: without the waiting.
   CUresult move_back(std::chrono::nanoseconds* took);
 
+  // --- Checkpoints, in device_memory_checkpoint.cc ---
+  // Is any of it other sessions' as well? That stays.
+  bool shares() const;
+  // All of it to host memory, at most `most` bytes, and out of the quota; nothing of the session is on the device. With an error all is as it
+  // was.
+  CUresult check_out(uint64_t most);
+  // And back, to the same addresses. CUDA_ERROR_OUT_OF_MEMORY: the quota or the device is full, and all is as it was.
+  CUresult check_in();
+
   // Waits for `events` (already recorded) and for the work that `streams` have, all of `context`; without any, for
   // nothing but earlier frees.
   CUresult free(uint64_t address, uint64_t size, uint64_t sequence, ContextState* context,
@@ -159,6 +168,8 @@ class DeviceMemory {
   std::map<uint64_t, Mapping>::const_iterator mapping_of(uint64_t address) const;
   CUmemAllocationProp properties_of(int device) const;
   bool move_out(uint64_t address, Mapping& mapping);
+  std::byte* copy_to_host(uint64_t address, const Mapping& mapping);
+  bool take_off(uint64_t address, Mapping& mapping, std::byte* host);
   CUresult fill(uint64_t address, const Mapping& mapping);
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags, RoomSource::Wait& wait);
@@ -182,6 +193,7 @@ class DeviceMemory {
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
   size_t moved_ = 0;                      // of them, in host memory
+  bool checked_out_ = false;              // all of them are, and not in the quota
   RoomSource* room_ = nullptr;            // null: a device that is full stays so
   bool cpu_reaches_ = true;               // until a device says no
   std::function<void(CUmemGenericAllocationHandle)> released_;

@@ -21,18 +21,30 @@ uint64_t DeviceMemory::move_out(int device, uint64_t bytes, uint64_t most, uint6
 }
 
 bool DeviceMemory::move_out(uint64_t address, Mapping& mapping) {
+  std::byte* const host = copy_to_host(address, mapping);
+  return host && take_off(address, mapping, host);
+}
+
+// Null: there is no memory, or the copy failed.
+std::byte* DeviceMemory::copy_to_host(uint64_t address, const Mapping& mapping) {
   void* const host = ::mmap(nullptr, mapping.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (host == MAP_FAILED) return false;
+  if (host == MAP_FAILED) return nullptr;
   ::madvise(host, mapping.size, MADV_DONTDUMP);
   ::madvise(host, mapping.size, MADV_HUGEPAGE);
-  const bool copied = scrubber_.copy_out(static_cast<std::byte*>(host), address, mapping.size, mapping.device) == CUDA_SUCCESS;
-  if (copied && windows_) windows_->drop(address, mapping.size);
-  if (!copied || api_.cuMemUnmap(address, mapping.size) != CUDA_SUCCESS) {
+  if (scrubber_.copy_out(static_cast<std::byte*>(host), address, mapping.size, mapping.device) == CUDA_SUCCESS) return static_cast<std::byte*>(host);
+  ::munmap(host, mapping.size);
+  return nullptr;
+}
+
+// Takes over its copy, which goes if the device does not let go of the memory.
+bool DeviceMemory::take_off(uint64_t address, Mapping& mapping, std::byte* host) {
+  if (windows_) windows_->drop(address, mapping.size);
+  if (api_.cuMemUnmap(address, mapping.size) != CUDA_SUCCESS) {
     ::munmap(host, mapping.size);
     return false;
   }
   api_.cuMemRelease(std::exchange(mapping.memory, 0));
-  mapping.moved = static_cast<std::byte*>(host);
+  mapping.moved = host;
   ++moved_;
   ledger_.note_movable(mapping.device, -static_cast<int64_t>(mapping.size));
   ledger_.note_in_host(mapping.device, static_cast<int64_t>(mapping.size));
@@ -74,7 +86,8 @@ CUresult DeviceMemory::fill(uint64_t address, const Mapping& mapping) {
 
 void DeviceMemory::release_host(const Mapping& mapping) {
   ::munmap(mapping.moved, mapping.size);
-  ledger_.note_in_host(mapping.device, -static_cast<int64_t>(mapping.size));
+  if (checked_out_) ledger_.note_checkpointed(mapping.device, -static_cast<int64_t>(mapping.size));
+  else ledger_.note_in_host(mapping.device, -static_cast<int64_t>(mapping.size));
 }
 
 }  // namespace gpupool::worker

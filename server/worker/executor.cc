@@ -66,6 +66,7 @@ Executor::Executor(SessionStart& start)
       offers(api, start.control, start.server_id, start.session_number),
       memory(api, contexts, outbox, ledger, scrubber, remote.memory()),
       moves(*this),
+      checkpoint(*this),
       virtual_memory(api, memory, scrubber),
       arrays(api, contexts, memory, scrubber, waits),
       footprints(api, contexts, memory),
@@ -127,6 +128,7 @@ bool Executor::run() {
     api.cuThreadExchangeStreamCaptureMode(&mode);
   }
   moves.begin();
+  checkpoint.begin();
   while (true) {
     const auto header = inbox.next();
     if (!header) {
@@ -149,7 +151,7 @@ bool Executor::run() {
       }
       command.body = wire::Reader(*body);
     }
-    if (!moves.before_command(header->id)) return false;
+    if (!checkpoint.before_command(header->id) || !moves.before_command(header->id)) return false;
     if (!finish(command, execute(command))) return false;
     compute.tidy();
     at_work_.store(0, std::memory_order_relaxed);
@@ -205,10 +207,12 @@ bool Executor::finish(const Command& command, const Outcome& outcome) {
 std::optional<std::chrono::microseconds> Executor::before_sleep() {
   auto longest = compute.before_sleep();
   if (at_work() == 0) {  // not in the middle of a command
-    at_work_.store(last_sequence_, std::memory_order_relaxed);  // moving memory takes time, in which the client hears of this worker
-    const auto look = moves.before_sleep();
+    // Moving memory takes time, in which the client hears of this worker; so does being locked.
+    at_work_.store(std::max<uint64_t>(last_sequence_, 1), std::memory_order_relaxed);
+    for (const auto look : {moves.before_sleep(), checkpoint.before_sleep()}) {
+      if (look) longest = longest ? std::min(*longest, *look) : *look;
+    }
     at_work_.store(0, std::memory_order_relaxed);
-    if (look) longest = longest ? std::min(*longest, *look) : *look;
   }
   if (!memory.pending()) {
     next_sleep_ = kShortestSleep;
@@ -321,6 +325,7 @@ CUresult Executor::destroy(CUcontext object, bool primary, GreenContext green) {
 }
 
 void Executor::tear_down() {
+  checkpoint.end();
   moves.end();
   compute.stop();
   callbacks.end_all();

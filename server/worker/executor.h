@@ -21,6 +21,7 @@
 #include "server/worker/bulk_links.h"
 #include "server/worker/cached_images.h"
 #include "server/worker/calls/guards.h"
+#include "server/worker/checkpoint.h"
 #include "server/worker/compute_gate.h"
 #include "server/worker/contexts.h"
 #include "server/worker/device_api.h"
@@ -110,6 +111,7 @@ class Executor {
   Offers offers;
   DeviceMemory memory;
   MemoryMoves moves;
+  Checkpoint checkpoint;
   VirtualMemory virtual_memory;
   Arrays arrays;
   Footprints footprints;

@@ -1,5 +1,7 @@
 #include "server/worker/host_callbacks.h"
 
+#include <algorithm>
+
 namespace gpupool::worker {
 
 HostCallbacks::Turn* HostCallbacks::add_state(uint64_t id, const void* context, bool kept) {
@@ -42,6 +44,11 @@ void HostCallbacks::let_go(uint64_t id) {
 void HostCallbacks::remove(uint64_t id) {
   const std::lock_guard lock(mutex_);
   callbacks_.erase(id);
+}
+
+bool HostCallbacks::pending() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(callbacks_.begin(), callbacks_.end(), [](const auto& known) { return !known.second.kept || !known.second.launches.empty(); });
 }
 
 bool HostCallbacks::done(uint64_t id) {

@@ -41,6 +41,8 @@ class HostCallbacks {
   void not_launched(uint64_t id);
   // No more launches; those under way still have theirs.
   void let_go(uint64_t id);
+  // Is the client to answer one that has been launched?
+  bool pending();
   // False: no such callback.
   bool done(uint64_t id);
   // The context is about to be destroyed, which would wait for its callbacks: they are waited for no longer.

@@ -36,7 +36,10 @@ bool touches_memory(uint16_t id) {
   }
 }
 
-// Streams may wait for what these say: the device is not waited for before them.
+int64_t nanoseconds_of(Clock::time_point time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); }
+
+}  // namespace
+
 bool lets_go_on(uint16_t id) {
   using wire::Command;
   switch (static_cast<Command>(id)) {
@@ -48,10 +51,6 @@ bool lets_go_on(uint16_t id) {
       return !touches_memory(id);
   }
 }
-
-int64_t nanoseconds_of(Clock::time_point time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); }
-
-}  // namespace
 
 void MemoryMoves::begin() {
   on_ = session_.start.oversubscribes && session_.start.control != nullptr;

@@ -17,6 +17,9 @@ namespace gpupool::worker {
 
 class Executor;
 
+// Streams may wait for what this command says: the device is not waited for before it.
+bool lets_go_on(uint16_t command);
+
 class MemoryMoves final : public RoomSource {
  public:
   using Clock = std::chrono::steady_clock;
@@ -34,6 +37,8 @@ class MemoryMoves final : public RoomSource {
   // No command is there. How long the executor may sleep at most.
   std::optional<std::chrono::microseconds> before_sleep();
   bool await(Wait& wait) override;
+  // Is anything of the session on the device, or on its way there? Its turn on the GPU is given up.
+  bool has_work();
 
  private:
   struct Order {
@@ -48,7 +53,6 @@ class MemoryMoves final : public RoomSource {
   // True: there is no order any more.
   bool follow(const Order& order);
   void give_way();
-  bool has_work();
   bool bring_back();
   // The memory is not to go again for some time; the longer it took to come back, the longer.
   void stay(std::chrono::nanoseconds took);

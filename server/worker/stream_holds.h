@@ -15,6 +15,7 @@ class StreamHolds {
   CUresult hold(StreamState& stream, uint64_t id);
   // False: no such hold. Makes its context current.
   bool resume(uint64_t id, Contexts& contexts);
+  bool any() const { return !holds_.empty(); }
   // The context, which is current, is about to be destroyed or its session to end: its streams go on.
   void release(const ContextState& context);
 

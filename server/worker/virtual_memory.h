@@ -22,6 +22,7 @@ class VirtualMemory {
   CUresult share(CUmemGenericAllocationHandle handle, Offers::Memory* memory);
   // Another session's; the descriptor stays the caller's.
   CUresult import(int descriptor, const Offers::Memory& memory, CUmemGenericAllocationHandle* handle);
+  bool empty() const { return created_.empty() && mapped_.empty(); }
 
  private:
   class Charge {

@@ -36,6 +36,16 @@ void before_initialising() {
   SHOW(cuGetExportTable(&table, &uuid));
   SHOW(cuGetExportTable(nullptr, &uuid));
   SHOW(cuGetExportTable(&table, nullptr));
+#if CUDA_VERSION >= 12080
+  CUprocessState state{};
+  SHOW(cuCheckpointProcessGetState(1, &state));
+  SHOW(cuCheckpointProcessGetState(1, nullptr));
+  SHOW(cuCheckpointProcessGetRestoreThreadId(1, nullptr));
+  SHOW(cuCheckpointProcessLock(1, nullptr));
+  SHOW(cuCheckpointProcessCheckpoint(1, nullptr));
+  SHOW(cuCheckpointProcessRestore(1, nullptr));
+  SHOW(cuCheckpointProcessUnlock(1, nullptr));
+#endif
   SHOW(cuInit(1));
   SHOW(cuInit(0));
   SHOW(cuInit(0));

@@ -94,6 +94,18 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   }
 
   DeviceTurns& turns() override { return *turns_; }
+
+  void park() override {
+    const std::lock_guard lock(parked_mutex_);
+    parked_ += file_.state().slots[file_.slot()].charged.exchange(0);
+  }
+  bool unpark() override {
+    file_.wipe_dead();
+    const std::lock_guard lock(parked_mutex_);
+    if (parked_ != 0 && !try_charge(parked_)) return false;
+    parked_ = 0;
+    return true;
+  }
   void prepare_to_die() { file_.prepare_to_die(); }
 
  private:
@@ -164,7 +176,10 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     });
   }
   void uncharge(uint64_t size) {
-    if (file_.mine()) file_.state().slots[file_.slot()].charged -= size;
+    if (!file_.mine()) return;
+    const std::lock_guard lock(parked_mutex_);
+    if (parked_ >= size) parked_ -= size;
+    else file_.state().slots[file_.slot()].charged -= size;
   }
 
   mutable SharedFile file_;
@@ -173,6 +188,8 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
   std::map<uint64_t, uint32_t> holdings_;  // shared memory: how often this process has it
   std::mutex charges_mutex_;
   std::map<const Memory*, std::weak_ptr<Charge>> charges_;
+  std::mutex parked_mutex_;
+  uint64_t parked_ = 0;
 };
 
 // One object per file and process: a process's record locks on a file end when it closes any descriptor of that file.

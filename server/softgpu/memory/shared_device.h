@@ -44,6 +44,9 @@ class SharedDevice {
   // itself when destroyed.
   virtual std::shared_ptr<Memory> allocate(uint64_t size) = 0;
   virtual DeviceTurns& turns() = 0;
+  // What this process has charged by itself counts for nothing; and counts again. False: there is not that much left.
+  virtual void park() = 0;
+  virtual bool unpark() = 0;
 
   // --- For other processes that have this device open ---
   uint64_t key() const { return key_; }  // the same in all of them, and no other device's

@@ -345,6 +345,13 @@ bool Context::idle(Stream& stream) {
   return ops.empty();
 }
 
+bool Context::idle() {
+  std::vector<Ref<Op>> ops;
+  std::lock_guard guard(order_mutex_);
+  collect_all(ops);
+  return ops.empty();
+}
+
 void Context::adopt(uint64_t handle) {
   std::lock_guard guard(mutex_);
   children_.insert(handle);

@@ -87,6 +87,7 @@ class Context final : public Object {
   CUresult synchronize();
   CUresult synchronize(Stream& stream);
   bool idle(Stream& stream);
+  bool idle();
   // A call that no capture of the context's streams survives; false: there is none.
   bool spoil_captures();
   // What kernels printed so far, to stdout.

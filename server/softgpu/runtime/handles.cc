@@ -75,4 +75,19 @@ Ref<Object> HandleTable::remove(uint64_t handle, HandleKind kind) {
   return object;
 }
 
+std::vector<Ref<Object>> HandleTable::all(HandleKind kind) {
+  uint32_t used;
+  {
+    std::lock_guard guard(mutex_);
+    used = used_;
+  }
+  std::vector<Ref<Object>> objects;
+  for (uint32_t index = 0; index < used; ++index) {
+    Slot& slot = (*chunks_[index / kChunkSlots].load(std::memory_order_acquire))[index % kChunkSlots];
+    std::lock_guard guard(slot.lock);
+    if (slot.kind == kind) objects.push_back(slot.object);
+  }
+  return objects;
+}
+
 }  // namespace gpupool::softgpu

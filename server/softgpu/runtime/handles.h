@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <vector>
 
 #include "server/softgpu/runtime/object.h"
 #include "server/softgpu/exec/spin_lock.h"
@@ -50,6 +51,9 @@ class HandleTable {
   Ref<Object> find(uint64_t handle, HandleKind kind);
   // As find, and the handle is invalid from now on.
   Ref<Object> remove(uint64_t handle, HandleKind kind);
+
+  // All of a kind that are there now.
+  std::vector<Ref<Object>> all(HandleKind kind);
 
   template <class T>
   uint64_t add(const Ref<T>& object) {

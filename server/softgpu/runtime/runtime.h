@@ -15,6 +15,7 @@
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/host_functions.h"
 #include "server/softgpu/runtime/memory_map.h"
+#include "server/softgpu/runtime/process_state.h"
 #include "server/softgpu/runtime/program_cache.h"
 #include "server/softgpu/runtime/value_ops.h"
 
@@ -40,6 +41,7 @@ class Runtime {
   CopyEngine& copy_engine() { return copy_engine_; }
   HostThread& host_thread() { return host_thread_; }
   ProgramCache& programs() { return programs_; }
+  ProcessState& process_state() { return process_state_; }
   ValueWaiter& value_waiter() { return value_waiter_; }
 
   // Gives back the memory behind a range that was taken out of the map.
@@ -73,6 +75,7 @@ class Runtime {
   HostThread host_thread_;
   ValueWaiter value_waiter_;
   ProgramCache programs_;
+  ProcessState process_state_;
   std::mutex pools_mutex_;
   std::vector<Ref<Object>> pools_;
 };

@@ -26,7 +26,8 @@ hello::Hello sample_hello() {
           .compression = 2,
           .rdma = 1,
           .monitor = true,
-          .pid_space = std::string("boot\0ns", 7)};
+          .pid_space = std::string("boot\0ns", 7),
+          .checkpoint = true};
 }
 
 hello::HelloReply sample_reply() {
@@ -78,6 +79,7 @@ control::Hello to_proto(const hello::Hello& in) {
   out.set_rdma(in.rdma);
   out.set_monitor(in.monitor);
   out.set_pid_space(in.pid_space);
+  out.set_checkpoint(in.checkpoint);
   return out;
 }
 

@@ -164,6 +164,7 @@ uint64_t TestClient::call(const char* name, const wire::Buffer& body, bool wants
   throw std::runtime_error(std::string("no row ") + name);
 }
 
+void TestClient::cut() { ::shutdown(socket_, SHUT_RDWR); }
 void TestClient::hang_up() { ::shutdown(socket_, SHUT_WR); }
 
 Message TestClient::receive() {

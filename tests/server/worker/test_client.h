@@ -80,6 +80,7 @@ class TestClient {
   bool silent(int milliseconds = 30);
   // Exit status; the text of the session's last message in `end_reason`.
   int finish();
+  void cut();  // as if the client's process had died
 
   void retain() { send(wire::Command::retain_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0); }
   void create_stream(uint32_t index);

@@ -1,5 +1,5 @@
-// What every exported function does first and last: checks that cuInit succeeded, finds the current context,
-// turns what is thrown into an error code.
+// What every exported function does first and last: checks that cuInit succeeded, waits while the process is locked, finds the
+// current context, turns what is thrown into an error code.
 //
 // The functions in this folder are the driver API by object. They only check arguments and resolve handles;
 // the work is done by the objects of the folder above.
@@ -18,6 +18,7 @@ namespace gpupool::softgpu::api {
 template <class Body>
 CUresult call(const Body& body) noexcept {
   if (const CUresult state = runtime().state(); state != CUDA_SUCCESS) return state;
+  runtime().process_state().pass();
   try {
     return body();
   } catch (const std::bad_alloc&) {

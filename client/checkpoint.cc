@@ -1,0 +1,124 @@
+#include "client/checkpoint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/identity.h"
+#include "client/log.h"
+#include "client/poold_connection.h"
+#include "protocol/wire/frame.h"
+
+namespace gpupool::client {
+namespace {
+
+using transport::Clock;
+using wire::CheckpointAction;
+using wire::ProcessState;
+
+constexpr std::chrono::milliseconds kPatience{5'000};
+
+CheckpointAction opposite_of(CheckpointAction action) {
+  switch (action) {
+    case CheckpointAction::lock: return CheckpointAction::unlock;
+    case CheckpointAction::checkpoint: return CheckpointAction::restore;
+    case CheckpointAction::restore: return CheckpointAction::checkpoint;
+    default: return CheckpointAction::lock;
+  }
+}
+
+Result<void> receive(transport::Connection& connection, void* to, size_t bytes, transport::Deadline deadline) {
+  return transport::receive_exact(connection, {static_cast<std::byte*>(to), bytes}, deadline);
+}
+
+Result<wire::CheckpointAnswer> exchange(transport::Connection& connection, const wire::CheckpointQuestion& question,
+                                        std::chrono::milliseconds dead_peer_timeout, std::vector<wire::ProcessSession>* sessions) {
+  wire::Preamble preamble{.length = sizeof question};
+  const iovec parts[] = {{&preamble, sizeof preamble}, {const_cast<wire::CheckpointQuestion*>(&question), sizeof question}};
+  if (auto sent = transport::send_all(connection, parts, Clock::now() + dead_peer_timeout); !sent) return sent.error();
+  do {  // signs of life
+    if (auto got = receive(connection, &preamble, sizeof preamble, Clock::now() + dead_peer_timeout); !got) return got.error();
+  } while (preamble.magic == wire::kMagic && preamble.length == 0);
+  wire::CheckpointAnswer answer;
+  if (preamble.magic != wire::kMagic || preamble.length < sizeof answer) return Error{ErrorCode::malformed, "its answer makes no sense"};
+  const auto deadline = Clock::now() + dead_peer_timeout;
+  if (auto got = receive(connection, &answer, sizeof answer, deadline); !got) return got.error();
+  if (answer.sessions > wire::kMostProcessSessions || preamble.length != sizeof answer + answer.sessions * sizeof(wire::ProcessSession)) {
+    return Error{ErrorCode::malformed, "its answer makes no sense"};
+  }
+  sessions->resize(answer.sessions);
+  if (answer.sessions != 0) {
+    if (auto got = receive(connection, sessions->data(), answer.sessions * sizeof(wire::ProcessSession), deadline); !got) return got.error();
+  }
+  return answer;
+}
+
+}  // namespace
+
+CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<LeasedServer>& servers, int pid,
+                                   std::optional<CheckpointedProcess>* found) {
+  CheckpointedProcess process(pid, settings.dead_peer_timeout);
+  for (const LeasedServer& leased : servers) {
+    hello::Hello wish = introduction();
+    wish.checkpoint = true;
+    hello::HelloReply reply;
+    auto connection = connect_to_poold(settings, leased, std::move(wish), kPatience, &reply);
+    Server server{.name = leased.endpoint.text(), .connection = nullptr, .sessions = {}};
+    if (!connection) {
+      complain("cannot ask the server %s about process %d: %s", server.name.c_str(), pid, connection.error().message.c_str());
+      return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    }
+    server.connection = std::move(*connection);
+    std::vector<wire::ProcessSession> sessions;
+    const CUresult asked = process.ask(server, {.action = CheckpointAction::find, .pid = pid}, &sessions);
+    if (asked != CUDA_SUCCESS) return asked;
+    server.sessions = std::move(sessions);
+    if (!server.sessions.empty()) process.servers_.push_back(std::move(server));
+  }
+  if (process.servers_.empty()) return CUDA_ERROR_INVALID_VALUE;
+  found->emplace(std::move(process));
+  return CUDA_SUCCESS;
+}
+
+CUresult CheckpointedProcess::ask(Server& server, const wire::CheckpointQuestion& question, std::vector<wire::ProcessSession>* sessions) const {
+  const auto answer = exchange(*server.connection, question, dead_peer_timeout_, sessions);
+  if (answer) return static_cast<CUresult>(answer->result);
+  complain("lost the server %s that was asked about process %d: %s", server.name.c_str(), pid_, answer.error().message.c_str());
+  return CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
+ProcessState CheckpointedProcess::state() const {
+  ProcessState least = ProcessState::failed;
+  for (const Server& server : servers_) {
+    for (const auto& session : server.sessions) least = std::min(least, session.state);
+  }
+  return least;
+}
+
+CUresult CheckpointedProcess::change(CheckpointAction action, unsigned timeout_ms) {
+  const ProcessState before = wire::state_before(action);
+  const auto stop = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (const Server& server : servers_) {
+    for (const auto& session : server.sessions) {
+      if (session.state != before) return CUDA_ERROR_ILLEGAL_STATE;
+    }
+  }
+  CUresult result = CUDA_SUCCESS;
+  std::vector<wire::ProcessSession> none;
+  std::vector<std::pair<Server*, wire::ProcessSession*>> done;
+  for (Server& server : servers_) {
+    for (auto& session : server.sessions) {
+      if (result != CUDA_SUCCESS) break;
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(stop - Clock::now()).count();
+      const auto patience = timeout_ms == 0 ? 0 : static_cast<uint32_t>(std::max<int64_t>(1, left));
+      result = ask(server, {.action = action, .timeout_ms = patience, .pid = pid_, .session = session.session}, &none);
+      if (result == CUDA_SUCCESS) done.emplace_back(&server, &session);
+    }
+  }
+  for (auto& [server, session] : done) {
+    if (result == CUDA_SUCCESS) session->state = wire::state_after(action);
+    else (void)ask(*server, {.action = opposite_of(action), .timeout_ms = 0, .pid = pid_, .session = session->session}, &none);
+  }
+  return result;
+}
+
+}  // namespace gpupool::client

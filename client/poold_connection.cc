@@ -1,0 +1,28 @@
+#include "client/poold_connection.h"
+
+#include <algorithm>
+
+#include "protocol/control/hello_exchange.h"
+
+namespace gpupool::client {
+
+Result<std::unique_ptr<transport::Connection>> connect_to_poold(const Settings& settings, const LeasedServer& server, hello::Hello wish,
+                                                                std::chrono::milliseconds patience, hello::HelloReply* reply) {
+  transport::Endpoint endpoint = server.endpoint;
+  if (endpoint.scheme == "rdma") endpoint.scheme = "tcp";  // it begins so, too, and this stays with it
+  transport::Options options;
+  options.connect_timeout = std::min(settings.connect_timeout, patience);
+  options.dead_peer_timeout = settings.dead_peer_timeout;
+  options.tls = settings.tls;
+  options.prefer_shared_memory = settings.shared_memory && settings.carrier == Carrier::automatic;
+  auto connection = transport::connect(endpoint, options);
+  if (!connection) return connection.error();
+  wish.tenant = settings.tenant;
+  wish.token = server.token.empty() ? settings.token : server.token;
+  auto answer = hello::exchange(**connection, wish, transport::Clock::now() + patience);
+  if (!answer) return answer.error();
+  *reply = std::move(*answer);
+  return std::move(*connection);
+}
+
+}  // namespace gpupool::client

@@ -1,0 +1,159 @@
+#include "server/checkpoints.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <array>
+#include <asio/steady_timer.hpp>
+#include <cstring>
+#include <string>
+
+#include "protocol/wire/frame.h"
+#include "server/monitors/byte_stream.h"
+#include "server/version.h"
+
+namespace gpupool::server {
+
+// Lives in Checkpoints' list, and in the handlers of its pending operations; drop() ends both. A read is always pending, so that a client
+// that leaves is noticed at once.
+class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
+ public:
+  CheckpointLink(Checkpoints& owner, Client client)
+      : owner_(owner),
+        stream_(owner.context_, std::exchange(client.descriptor, -1), client.tls),
+        timer_(owner.context_),
+        time_out_(owner.context_),
+        client_(std::move(client)) {}
+
+  const std::string& tenant() const { return client_.tenant; }
+
+  void welcome() {
+    control::HelloReply reply;
+    reply.set_protocol_version(wire::kProtocolVersion);
+    reply.set_server_version(kVersion);
+    await_question();
+    answer(reply.SerializeAsString());
+  }
+
+  void drop() {
+    const auto self = shared_from_this();
+    timer_.cancel();
+    time_out_.cancel();
+    stream_.close();
+    owner_.pool_.give_up(std::exchange(question_, 0), true);
+    if (place != owner_.links_.end()) {
+      owner_.links_.erase(place);
+      place = owner_.links_.end();
+    }
+  }
+
+  std::list<std::shared_ptr<CheckpointLink>>::iterator place;  // in the list
+
+ private:
+  void await_question() {
+    stream_.read(std::span(asked_), [self = shared_from_this()](bool asked) { asked && !self->waits_ ? self->take_question() : self->drop(); });
+  }
+
+  void take_question() {
+    wire::Preamble preamble;
+    wire::CheckpointQuestion question;
+    std::memcpy(&preamble, asked_.data(), sizeof preamble);
+    std::memcpy(&question, asked_.data() + sizeof preamble, sizeof question);
+    if (preamble.magic != wire::kMagic || preamble.length != sizeof question || static_cast<uint32_t>(question.action) >= wire::kCheckpointActions) {
+      return drop();
+    }
+    waits_ = true;
+    await_question();
+    if (question.action == wire::CheckpointAction::find) return tell(CUDA_SUCCESS, owner_.pool_.sessions_of_process(client_, question.pid));
+    show_life();
+    const uint64_t asked = owner_.pool_.change_state(client_, question, [weak = weak_from_this()](int32_t result) {
+      if (const auto self = weak.lock()) self->tell(result, {});
+    });
+    if (!waits_) return;  // answered at once
+    question_ = asked;
+    if (question.action != wire::CheckpointAction::lock || question.timeout_ms == 0) return;
+    time_out_.expires_after(std::chrono::milliseconds(question.timeout_ms));
+    time_out_.async_wait([self = shared_from_this(), asked](const asio::error_code& status) {
+      if (!status && self->question_ == asked) self->owner_.pool_.give_up(asked, false);
+    });
+  }
+
+  void tell(int32_t result, const std::vector<wire::ProcessSession>& sessions) {
+    question_ = 0;
+    waits_ = false;
+    time_out_.cancel();
+    const wire::CheckpointAnswer head{.result = result, .sessions = static_cast<uint32_t>(sessions.size())};
+    std::string body(reinterpret_cast<const char*>(&head), sizeof head);
+    body.append(reinterpret_cast<const char*>(sessions.data()), sessions.size() * sizeof sessions[0]);
+    answer(body);
+  }
+
+  // Behind a sign of life that is on its way.
+  void answer(const std::string& body) {
+    const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
+    unsent_.append(reinterpret_cast<const char*>(&preamble), sizeof preamble);
+    unsent_ += body;
+    drop_after(Checkpoints::kPatience);
+    send();
+  }
+
+  void send() {
+    if (!sending_.empty()) return;
+    std::swap(sending_, unsent_);
+    stream_.write(std::as_bytes(std::span(sending_)), [self = shared_from_this()](bool written) {
+      self->sending_.clear();
+      if (!written) return self->drop();
+      if (!self->unsent_.empty()) return self->send();
+      if (!self->waits_) self->drop_after(Checkpoints::kSilence);
+    });
+  }
+
+  void show_life() {
+    timer_.expires_after(Checkpoints::kLifeSign);
+    timer_.async_wait([self = shared_from_this()](const asio::error_code& status) {
+      if (status || !self->waits_) return;
+      const wire::Preamble preamble;
+      // A client that does not read gets no more of them.
+      if (self->unsent_.empty()) self->unsent_.assign(reinterpret_cast<const char*>(&preamble), sizeof preamble);
+      self->send();
+      self->show_life();
+    });
+  }
+
+  void drop_after(std::chrono::milliseconds time) {
+    timer_.expires_after(time);
+    timer_.async_wait([self = shared_from_this()](const asio::error_code& status) {
+      if (!status) self->drop();
+    });
+  }
+
+  Checkpoints& owner_;
+  ByteStream stream_;
+  asio::steady_timer timer_;     // of the connection
+  asio::steady_timer time_out_;  // of the question
+  const Client client_;
+  std::array<std::byte, sizeof(wire::Preamble) + sizeof(wire::CheckpointQuestion)> asked_;
+  std::string sending_, unsent_;
+  uint64_t question_ = 0;  // the pool's number; 0: none, or answered
+  bool waits_ = false;     // it has asked, and gets an answer
+};
+
+Checkpoints::Checkpoints(asio::io_context& context, WorkerPool& pool, Refuse refuse) : context_(context), pool_(pool), refuse_(std::move(refuse)) {}
+
+Checkpoints::~Checkpoints() { close(); }
+
+void Checkpoints::close() {
+  while (!links_.empty()) links_.front()->drop();
+}
+
+void Checkpoints::admit(Client client) {
+  const auto of_tenant = std::count_if(links_.begin(), links_.end(), [&](const auto& link) { return link->tenant() == client.tenant; });
+  if (static_cast<size_t>(of_tenant) >= kMostOfTenant || links_.size() >= kMost) {
+    return refuse_(std::move(client), {control::HelloReply::BUSY, "too many clients ask for checkpoints; try again"});
+  }
+  const auto link = std::make_shared<CheckpointLink>(*this, std::move(client));
+  link->place = links_.insert(links_.end(), link);
+  link->welcome();
+}
+
+}  // namespace gpupool::server

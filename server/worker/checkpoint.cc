@@ -1,0 +1,114 @@
+#include "server/worker/checkpoint.h"
+
+#include <time.h>
+
+#include "server/log/log.h"
+#include "server/worker/executor.h"
+
+namespace gpupool::worker {
+namespace {
+
+using namespace std::chrono_literals;
+using server::ControlHeader;
+using server::ControlKind;
+using wire::CheckpointAction;
+
+constexpr timespec kLookEvery{0, 1'000'000};  // the device does not tell when a stream is done
+constexpr std::chrono::microseconds kLookAtWork{10'000};
+constexpr auto kLookAtClient = 100ms;  // whether it is still there, and at poold's other wishes
+
+}  // namespace
+
+void Checkpoint::begin() {
+  if (!session_.start.control) return;
+  session_.start.control->handle(ControlKind::change_state, [this](const server::ControlMessage& message) {
+    const ControlHeader& said = message.header;
+    {
+      const std::lock_guard lock(mutex_);
+      question_ = {said.state_question, said.state_action, said.memory_most};
+      if (said.state_action == CheckpointAction::lock) wanted_.store(true, std::memory_order_release);
+    }
+    asked_.notify_one();
+    session_.start.connection->interrupt();
+  });
+  // Answered here: the executor may be busy for long.
+  session_.start.control->handle(ControlKind::stop_locking, [this](const server::ControlMessage& message) {
+    const std::lock_guard lock(mutex_);
+    if (!question_ || question_->number != message.header.state_question || question_->action != CheckpointAction::lock) return;
+    answer(CUDA_ERROR_NOT_READY);
+    wanted_.store(false, std::memory_order_release);
+  });
+}
+
+void Checkpoint::end() {
+  if (!session_.start.control) return;
+  for (const ControlKind kind : {ControlKind::change_state, ControlKind::stop_locking}) session_.start.control->handle(kind, nullptr);
+}
+
+// poold asks nothing else before it has the answer. Where it cannot be told it does not read, or is gone.
+void Checkpoint::answer(CUresult result) {
+  ControlHeader header{.kind = ControlKind::state_changed};
+  header.state_question = question_->number;
+  header.state_result = result;
+  question_.reset();
+  if (!session_.start.control->send(header)) session_.outbox.end("poold does not listen");
+}
+
+std::optional<std::chrono::microseconds> Checkpoint::before_sleep() {
+  if (!wanted_.load(std::memory_order_acquire)) return std::nullopt;
+  if (session_.moves.has_work()) return kLookAtWork;
+  stay();
+  return std::chrono::microseconds(0);
+}
+
+bool Checkpoint::hold(uint16_t id) {
+  while (wanted_.load(std::memory_order_acquire)) {
+    if (session_.outbox.over()) return false;
+    if (!session_.moves.has_work()) {
+      stay();
+      break;
+    }
+    // What ends the work may be behind this command: the answer of a host function, of a held stream.
+    if (lets_go_on(id) || session_.callbacks.pending() || session_.holds.any()) break;
+    ::nanosleep(&kLookEvery, nullptr);
+  }
+  return !session_.outbox.over();
+}
+
+void Checkpoint::stay() {
+  std::unique_lock lock(mutex_);
+  if (!wanted_.load(std::memory_order_relaxed) || !question_) return;  // given up
+  answer(CUDA_SUCCESS);
+  while (wanted_.load(std::memory_order_relaxed)) {
+    const bool asked = asked_.wait_for(lock, kLookAtClient, [this] { return question_.has_value(); });
+    if (session_.outbox.over()) return;
+    const auto question = question_;
+    lock.unlock();
+    const CUresult result = asked ? change(*question) : CUDA_SUCCESS;
+    if (!asked) session_.moves.before_sleep();
+    lock.lock();
+    if (!asked) continue;
+    if (question->action == CheckpointAction::unlock) wanted_.store(false, std::memory_order_release);
+    answer(result);
+  }
+}
+
+CUresult Checkpoint::change(const Question& question) {
+  switch (question.action) {
+    case CheckpointAction::checkpoint: return check_out(question.host_bytes);
+    case CheckpointAction::restore: return session_.memory.check_in();
+    case CheckpointAction::unlock: return CUDA_SUCCESS;
+    default: return CUDA_ERROR_ILLEGAL_STATE;
+  }
+}
+
+CUresult Checkpoint::check_out(uint64_t host_bytes) {
+  const char* const fixed = session_.memory.shares() ? "memory that it shares with other programs"
+                            : !session_.virtual_memory.empty() ? "memory of cuMemCreate, or another program's"
+                            : !session_.arrays.empty() ? "arrays" : nullptr;
+  if (!fixed) return session_.memory.check_out(host_bytes);
+  log::warning("session_cannot_be_checkpointed", {{"reason", std::string("it has ") + fixed + ", which cannot leave the GPU"}});
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace gpupool::worker

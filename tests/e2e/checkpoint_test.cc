@@ -1,0 +1,303 @@
+// Programs that are locked, checkpointed, restored and unlocked by others (cuCheckpointProcess...), and do not notice but for the time.
+#include <signal.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/shared_pool.h"
+
+using namespace gpupool::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+// A device of 128 MiB.
+class SmallPool {
+ public:
+  explicit SmallPool(const std::vector<std::string>& options = {}) : pool_(Environment{{"SOFTGPU_MEMORY", "128MiB"}}, options) {}
+  Pool* operator->() { return &pool_; }
+  std::string file(const std::string& name) { return folder_.path() / name; }
+  void touch(const std::string& name) { std::ofstream(file(name)) << "."; }
+  std::unique_ptr<Process> start(std::vector<std::string> scenario, Environment environment = {}) {
+    scenario.insert(scenario.begin(), driver_app());
+    return std::make_unique<Process>(scenario, pool_.through(std::move(environment)));
+  }
+  // What it said of each action.
+  std::string act(const Process& target, const std::string& actions, const std::string& timeout = "0") {
+    return act(target.pid(), actions, pool_.through(), timeout);
+  }
+  static std::string act(pid_t pid, const std::string& actions, const Environment& environment, const std::string& timeout = "0") {
+    const Finished done = run_patiently({driver_app(), "change_state_of", std::to_string(pid), actions, timeout}, environment);
+    CHECK(done.status == 0);
+    std::string said;
+    for (const std::string& line : lines_with(done.output, ": CUDA_")) said += line + "\n";
+    return said;
+  }
+  std::string taken() { return run_patiently({driver_app(), "takes_until_refused"}, pool_.through()).output; }
+  Json session(const Process& program) {
+    const Finished asked = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool_.poold().admin_socket(), "--json", "sessions"});
+    for (const Json& session : Json::parse(asked.output)) {
+      if (session["pid"] == program.pid()) return session;
+    }
+    return {};
+  }
+
+ private:
+  TemporaryFolder folder_;
+  Pool pool_;
+};
+
+bool ends_well(Process& program) {
+  const bool good = program.wait(kLongPatience) == 0 && program.await_end_of_output();
+  UNSCOPED_INFO(program.output());
+  return good && program.output().find("all right") != std::string::npos;
+}
+
+// It goes on computing.
+bool makes_progress(Process& program) {
+  const size_t before = occurrences(program.output(), "round");
+  return program.await_output([&](const std::string& now) { return occurrences(now, "round") > before + 2; });
+}
+
+}  // namespace
+
+TEST_CASE("a program that is checkpointed makes room and computes on when it is restored") {
+  TemporaryFolder folder;
+  const bool by_quota = GENERATE(false, true);
+  SmallPool pool(by_quota ? std::vector<std::string>{"--config", folder.write("poold.toml", "[default_quota]\nmemory = \"104MiB\"\n")}
+                          : std::vector<std::string>{});
+  const auto target = pool.start({"computes_until", pool.file("end"), "10"});
+  REQUIRE(makes_progress(*target));
+  const std::string beside = pool.taken();
+  CHECK(pool.act(*target, "state") == "state: CUDA_SUCCESS, running\n");
+  CHECK(pool.act(*target, "lock") == "lock: CUDA_SUCCESS, locked\n");
+  CHECK(pool.session(*target)["state"] == "locked");
+  const size_t rounds = occurrences(target->output(), "round");
+  CHECK(pool.act(*target, "checkpoint") == "checkpoint: CUDA_SUCCESS, checkpointed\n");
+  const Json checkpointed = pool.session(*target);
+  CHECK(checkpointed["state"] == "checkpointed");
+  CHECK(checkpointed["gpus"][0]["memory_checkpointed_bytes"] >= (80u << 20));
+  CHECK(checkpointed["gpus"][0]["memory_used_bytes"] < (80u << 20));
+  // Ten pieces of 8 MiB more than beside it.
+  const std::string alone = pool.taken();
+  INFO("beside it: " << beside << "alone: " << alone);
+  CHECK(std::atoi(alone.c_str() + 5) == std::atoi(beside.c_str() + 5) + 10);
+  {
+    const auto other = pool.start({"computes_until", pool.file("other_end"), "6"});
+    REQUIRE(makes_progress(*other));
+    CHECK(pool.act(*target, "restore") == "restore: CUDA_ERROR_OUT_OF_MEMORY, checkpointed\n");
+    CHECK(pool.act(*target, "unlock") == "unlock: CUDA_ERROR_ILLEGAL_STATE, checkpointed\n");
+    pool.touch("other_end");
+    CHECK(ends_well(*other));
+  }
+  REQUIRE(eventually([&] { return pool.act(*target, "restore") == "restore: CUDA_SUCCESS, locked\n"; }));
+  CHECK(occurrences(target->output(), "round") <= rounds + 1);  // one may have been on its way to the test
+  CHECK(pool.act(*target, "unlock") == "unlock: CUDA_SUCCESS, running\n");
+  CHECK(pool.session(*target)["state"] == "running");
+  CHECK(makes_progress(*target));
+  CHECK(pool.taken() == beside);
+  pool.touch("end");
+  CHECK(ends_well(*target));
+  CHECK(eventually([&] { return std::atoi(pool.taken().c_str() + 5) >= std::atoi(alone.c_str() + 5); }));  // its code's memory, too
+}
+
+TEST_CASE("a program can be checkpointed again and again") {
+  SmallPool pool;
+  const auto target = pool.start({"computes_until", pool.file("end"), "6"});
+  REQUIRE(makes_progress(*target));
+  for (int i = 0; i < 4; ++i) {
+    CHECK(pool.act(*target, "lock,checkpoint,restore,unlock") ==
+          "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_SUCCESS, checkpointed\n"
+          "restore: CUDA_SUCCESS, locked\nunlock: CUDA_SUCCESS, running\n");
+    CHECK(makes_progress(*target));
+  }
+  pool.touch("end");
+  CHECK(ends_well(*target));
+}
+
+TEST_CASE("a locked program waits for longer than a dead peer may be silent") {
+  SmallPool pool({"--dead-peer-timeout", "1"});
+  const auto target = pool.start({"computes_until", pool.file("end"), "2"}, {{"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "2500"}});
+  REQUIRE(makes_progress(*target));
+  CHECK(pool.act(*target, "lock,checkpoint") == "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_SUCCESS, checkpointed\n");
+  ::usleep(5'000'000);
+  CHECK(pool.act(*target, "restore,unlock") == "restore: CUDA_SUCCESS, locked\nunlock: CUDA_SUCCESS, running\n");
+  CHECK(makes_progress(*target));
+  pool.touch("end");
+  CHECK(ends_well(*target));
+}
+
+TEST_CASE("what is asked in the wrong state is refused") {
+  SmallPool pool;
+  const auto target = pool.start({"computes_until", pool.file("end"), "1"});
+  REQUIRE(makes_progress(*target));
+  CHECK(pool.act(*target, "checkpoint,restore,unlock,lock,lock,restore,checkpoint,checkpoint,unlock,lock,restore,unlock") ==
+        "checkpoint: CUDA_ERROR_ILLEGAL_STATE, running\n"
+        "restore: CUDA_ERROR_ILLEGAL_STATE, running\n"
+        "unlock: CUDA_ERROR_ILLEGAL_STATE, running\n"
+        "lock: CUDA_SUCCESS, locked\n"
+        "lock: CUDA_ERROR_ILLEGAL_STATE, locked\n"
+        "restore: CUDA_ERROR_ILLEGAL_STATE, locked\n"
+        "checkpoint: CUDA_SUCCESS, checkpointed\n"
+        "checkpoint: CUDA_ERROR_ILLEGAL_STATE, checkpointed\n"
+        "unlock: CUDA_ERROR_ILLEGAL_STATE, checkpointed\n"
+        "lock: CUDA_ERROR_ILLEGAL_STATE, checkpointed\n"
+        "restore: CUDA_SUCCESS, locked\n"
+        "unlock: CUDA_SUCCESS, running\n");
+  pool.touch("end");
+  CHECK(ends_well(*target));
+}
+
+TEST_CASE("a target that is killed while it is locked or checkpointed leaves nothing") {
+  SmallPool pool;
+  const std::string all = pool.taken();
+  const std::string actions = GENERATE("lock", "lock,checkpoint");
+  const auto target = pool.start({"computes_until", pool.file("end"), "10"});
+  REQUIRE(makes_progress(*target));
+  pool.act(*target, actions);
+  target->signal(SIGKILL);
+  target->wait();
+  CHECK(eventually([&] { return pool.act(*target, "state") == "state: CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE\n"; }));
+  CHECK(eventually([&] { return pool.taken() == all; }));
+}
+
+TEST_CASE("a session that an administrator ends while it is checkpointed is over") {
+  SmallPool pool;
+  const auto target = pool.start({"computes_until", pool.file("end"), "4"});
+  REQUIRE(makes_progress(*target));
+  pool.act(*target, "lock,checkpoint");
+  const std::string number = std::to_string(pool.session(*target)["number"].get<int>());
+  CHECK(run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "kill", number, "--reason", "enough"}).status == 0);
+  CHECK(target->wait() != 0);
+  CHECK(target->output().find("enough") != std::string::npos);
+}
+
+TEST_CASE("work that is not done in time leaves the program running") {
+  SmallPool pool;
+  const std::string scenario = GENERATE("busy_until", "long_kernel_until");
+  const auto target = pool.start({scenario, pool.file("end" + scenario)});
+  REQUIRE(target->await_output("working"));
+  CHECK(pool.act(*target, "lock", "200") == "lock: CUDA_ERROR_NOT_READY, running\n");
+  CHECK(pool.act(*target, "checkpoint") == "checkpoint: CUDA_ERROR_ILLEGAL_STATE, running\n");
+  pool.touch("end" + scenario);
+  CHECK(ends_well(*target));
+}
+
+TEST_CASE("a lock waits for work that needs the program") {
+  SmallPool pool;
+  const auto target = pool.start({"busy_until", pool.file("end")});
+  REQUIRE(target->await_output("working"));
+  const auto locker = pool.start({"change_state_of", std::to_string(target->pid()), "lock", "0"});
+  REQUIRE(locker->await_output("lock begins"));
+  pool.touch("end");
+  CHECK(locker->wait() == 0);
+  CHECK(locker->await_output("lock: CUDA_SUCCESS, locked\n"));
+  CHECK(pool.act(*target, "unlock") == "unlock: CUDA_SUCCESS, running\n");
+  CHECK(ends_well(*target));
+}
+
+TEST_CASE("a caller that is killed while it waits for a lock takes it back") {
+  SmallPool pool;
+  const auto target = pool.start({"long_kernel_until", pool.file("end")});
+  REQUIRE(target->await_output("working"));
+  const auto locker = pool.start({"change_state_of", std::to_string(target->pid()), "lock", "0"});
+  REQUIRE(locker->await_output("lock begins"));
+  REQUIRE(eventually([&] { return pool.act(*target, "lock", "50") == "lock: CUDA_ERROR_ILLEGAL_STATE, running\n"; }));  // another one is under way
+  locker->signal(SIGKILL);
+  locker->wait();
+  REQUIRE(pool->poold().await_log("action=lock result=600"));
+  CHECK(pool.act(*target, "lock", "50") == "lock: CUDA_ERROR_NOT_READY, running\n");
+  pool.touch("end");
+  CHECK(ends_well(*target));
+}
+
+TEST_CASE("processes without a session and of other tenants cannot be reached") {
+  SharedPool pool({"memory = \"1GiB\"", "memory = \"1GiB\""});
+  TemporaryFolder folder;
+  const std::string end = folder.path() / "end";
+  const auto target = pool.start(1, {"computes_until", end, "1"});
+  REQUIRE(makes_progress(*target));
+  const std::string nobody = "lock: CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE\n";
+  CHECK(SmallPool::act(target->pid(), "lock", pool.of(2)) == nobody);
+  for (const pid_t pid : {::getpid(), 1, 0, -1, 999'999'999}) CHECK(SmallPool::act(pid, "lock", pool.of(1)) == nobody);
+  CHECK(makes_progress(*target));
+  CHECK(SmallPool::act(target->pid(), "lock", pool.of(1)) == "lock: CUDA_SUCCESS, locked\n");
+  CHECK(SmallPool::act(target->pid(), "unlock", pool.of(2)) == "unlock: CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE\n");
+  CHECK(SmallPool::act(target->pid(), "unlock", pool.of(1)) == "unlock: CUDA_SUCCESS, running\n");
+  std::ofstream(end) << ".";
+  CHECK(ends_well(*target));
+}
+
+TEST_CASE("a program checkpoints itself") {
+  Pool pool;
+  for (const Environment& environment : {pool.through(), pool.directly()}) {
+    const Finished app = run_patiently({driver_app(), "checkpoints_itself"}, environment);
+    INFO(app.output);
+    CHECK(app.status == 0);
+  }
+}
+
+TEST_CASE("what cannot leave the GPU is not checkpointed") {
+  SmallPool pool;
+  const std::string what = GENERATE("memory", "array", "shared");
+  const auto target = pool.start({"has_what_stays", what, pool.file(what)});
+  REQUIRE(target->await_output("working"));
+  CHECK(pool.act(*target, "lock,checkpoint,unlock") ==
+        "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_ERROR_NOT_SUPPORTED, locked\nunlock: CUDA_SUCCESS, running\n");
+  CHECK(pool->poold().await_log("session_cannot_be_checkpointed"));
+  pool.touch(what);
+  CHECK(ends_well(*target));
+}
+
+TEST_CASE("host memory for checkpoints is bounded") {
+  const std::string mebibytes = GENERATE("0", "64");
+  SmallPool pool({"--host-memory-for-checkpoints-mib", mebibytes});
+  const auto target = pool.start({"computes_until", pool.file("end"), "10"});
+  REQUIRE(makes_progress(*target));
+  const std::string expected = mebibytes == "0" ? "CUDA_ERROR_NOT_SUPPORTED" : "CUDA_ERROR_OUT_OF_MEMORY";
+  CHECK(pool.act(*target, "lock,checkpoint,unlock") ==
+        "lock: CUDA_SUCCESS, locked\ncheckpoint: " + expected + ", locked\nunlock: CUDA_SUCCESS, running\n");
+  pool.touch("end");
+  CHECK(ends_well(*target));
+}
+
+TEST_CASE("a program of two servers is checkpointed on both or on none") {
+  SmallPool first, second;
+  const Environment both{{"GPUPOOL", first->poold().url() + "," + second->poold().url()}};
+  const auto target = first.start({"computes_until", first.file("end"), "8", "2"}, both);
+  REQUIRE(makes_progress(*target));
+  const auto act = [&](const std::string& actions) { return SmallPool::act(target->pid(), actions, first->through(both)); };
+  const std::string beside = second.taken();
+  CHECK(act("lock,checkpoint") == "lock: CUDA_SUCCESS, locked\ncheckpoint: CUDA_SUCCESS, checkpointed\n");
+  const auto other = second.start({"computes_until", second.file("other_end"), "10"});
+  REQUIRE(makes_progress(*other));
+  CHECK(act("restore") == "restore: CUDA_ERROR_OUT_OF_MEMORY, checkpointed\n");
+  CHECK(first.session(*target)["state"] == "checkpointed");
+  second.touch("other_end");
+  CHECK(ends_well(*other));
+  REQUIRE(eventually([&] { return act("restore") == "restore: CUDA_SUCCESS, locked\n"; }));
+  CHECK(act("unlock") == "unlock: CUDA_SUCCESS, running\n");
+  CHECK(second.taken() == beside);
+  first.touch("end");
+  CHECK(ends_well(*target));
+}
+
+#ifdef CHECKPOINT_EXAMPLE
+TEST_CASE("the example takes a program out and brings it back") {
+  SmallPool pool;
+  const auto target = pool.start({"computes_until", pool.file("end"), "4"});
+  REQUIRE(makes_progress(*target));
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {CHECKPOINT_EXAMPLE, "--pid", std::to_string(target->pid())});
+    return run_patiently(words, pool->through()).output;
+  };
+  CHECK(run({"--get-state"}) == "running\n");
+  CHECK(run({"--toggle"}) == "checkpointed\n");
+  CHECK(run({"--action", "unlock"}).find("checkpoint: unlock: ") == 0);
+  CHECK(run({"--toggle"}) == "running\n");
+  CHECK(run({"--action", "lock", "--timeout", "5000"}) == "locked\n");
+  CHECK(run({"--action", "unlock"}) == "running\n");
+  pool.touch("end");
+  CHECK(ends_well(*target));
+}
+#endif

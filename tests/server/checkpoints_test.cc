@@ -1,0 +1,121 @@
+// A client that asks poold to lock and checkpoint others (protocol/wire/checkpoint.h), well and badly behaved, over real connections.
+#include <cuda.h>
+
+#include "protocol/control/hello_exchange.h"
+#include "protocol/wire/checkpoint.h"
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+using wire::CheckpointAction;
+
+namespace {
+
+const std::string kDevice = FAKE_DEVICE_LIBRARY;
+
+hello::Hello asking(const std::string& pid_space = "here") {
+  hello::Hello hello = test_hello();
+  hello.checkpoint = true;
+  hello.pid_space = pid_space;
+  return hello;
+}
+
+hello::Hello program(int64_t pid) {
+  hello::Hello hello = test_hello();
+  hello.pid = pid;
+  hello.pid_space = "here";
+  return hello;
+}
+
+struct Answer {
+  wire::CheckpointAnswer head;
+  std::vector<wire::ProcessSession> sessions;
+};
+
+void send(transport::Connection& connection, const wire::Preamble& preamble, const wire::CheckpointQuestion& question) {
+  const iovec parts[] = {{const_cast<wire::Preamble*>(&preamble), sizeof preamble}, {const_cast<wire::CheckpointQuestion*>(&question), sizeof question}};
+  REQUIRE(transport::send_all(connection, parts, transport::Clock::now() + kPatience));
+}
+
+Answer ask(transport::Connection& connection, const wire::CheckpointQuestion& question) {
+  const auto deadline = transport::Clock::now() + kPatience;
+  const auto receive = [&](void* to, size_t bytes) { REQUIRE(transport::receive_exact(connection, {static_cast<std::byte*>(to), bytes}, deadline)); };
+  wire::Preamble preamble{.length = sizeof question};
+  send(connection, preamble, question);
+  do receive(&preamble, sizeof preamble);
+  while (preamble.length == 0);
+  Answer answer;
+  receive(&answer.head, sizeof answer.head);
+  answer.sessions.resize(answer.head.sessions);
+  REQUIRE(preamble.length == sizeof answer.head + answer.sessions.size() * sizeof(wire::ProcessSession));
+  if (!answer.sessions.empty()) receive(answer.sessions.data(), answer.sessions.size() * sizeof(wire::ProcessSession));
+  return answer;
+}
+
+}  // namespace
+
+TEST_CASE("sessions are found by their process's number on the same system, and no worker is taken for that") {
+  PooldProcess poold(kDevice, {"--max-sessions", "2"});
+  RawClient one(poold.endpoint()), other(poold.endpoint());
+  one.open(program(71));
+  other.open(program(72));
+  RawClient client(poold.endpoint()), elsewhere(poold.endpoint());
+  CHECK(client.open(asking()).session_id.empty());
+  elsewhere.open(asking("there"));
+  const Answer found = ask(client.connection(), {.pid = 71});
+  CHECK(found.head.result == CUDA_SUCCESS);
+  REQUIRE(found.sessions.size() == 1);
+  CHECK(found.sessions[0].state == wire::ProcessState::running);
+  CHECK(ask(client.connection(), {.pid = 73}).sessions.empty());
+  CHECK(ask(elsewhere.connection(), {.pid = 71}).sessions.empty());
+  const uint64_t session = found.sessions[0].session;
+  for (const auto action : {CheckpointAction::lock, CheckpointAction::checkpoint, CheckpointAction::restore, CheckpointAction::unlock}) {
+    CHECK(ask(elsewhere.connection(), {.action = action, .pid = 71, .session = session}).head.result == CUDA_ERROR_INVALID_VALUE);
+    CHECK(ask(client.connection(), {.action = action, .pid = 72, .session = session}).head.result == CUDA_ERROR_INVALID_VALUE);
+    CHECK(ask(client.connection(), {.action = action, .pid = 71, .session = session + 99}).head.result == CUDA_ERROR_INVALID_VALUE);
+  }
+  for (const auto action : {CheckpointAction::checkpoint, CheckpointAction::restore, CheckpointAction::unlock}) {
+    CHECK(ask(client.connection(), {.action = action, .pid = 71, .session = session}).head.result == CUDA_ERROR_ILLEGAL_STATE);
+  }
+}
+
+TEST_CASE("what is no question ends the connection") {
+  PooldProcess poold(kDevice);
+  const auto ends = [&](const wire::Preamble& preamble, const wire::CheckpointQuestion& question) {
+    RawClient client(poold.endpoint());
+    client.open(asking());
+    send(client.connection(), preamble, question);
+    return client.await_end();
+  };
+  const wire::CheckpointQuestion good{.pid = 1};
+  CHECK(ends({.magic = 1, .length = sizeof good}, good));
+  CHECK(ends({.length = sizeof good - 1}, good));
+  CHECK(ends({.length = 0}, good));
+  CHECK(ends({.length = UINT32_MAX}, good));
+  CHECK(ends({.length = sizeof good}, {.action = static_cast<CheckpointAction>(5), .pid = 1}));
+  CHECK(ends({.length = sizeof good}, {.action = static_cast<CheckpointAction>(UINT32_MAX), .pid = 1}));
+  RawClient silent(poold.endpoint()), next(poold.endpoint());
+  silent.open(asking());
+  next.open(asking());
+  CHECK(ask(next.connection(), good).head.result == CUDA_SUCCESS);
+}
+
+TEST_CASE("one tenant has no more than so many such connections") {
+  PooldProcess poold(kDevice);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 64; ++i) {
+    clients.push_back(std::make_unique<RawClient>(poold.endpoint()));
+    clients.back()->open(asking());
+  }
+  RawClient late(poold.endpoint());
+  late.send_hello(asking());
+  CHECK(late.receive_reply().status == hello::Status::busy);
+  clients.pop_back();
+  CHECK(eventually([&] {
+    RawClient again(poold.endpoint());
+    again.send_hello(asking());
+    return again.receive_reply().status == hello::Status::ok;
+  }));
+}
