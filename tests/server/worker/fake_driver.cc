@@ -273,7 +273,10 @@ FakeDriver::FakeDriver() {
   range_base = base;
 }
 
-FakeDriver::~FakeDriver() { g_driver = nullptr; }
+FakeDriver::~FakeDriver() {
+  for (FakeEvent* const event : events) delete event;  // as contexts take theirs with them
+  g_driver = nullptr;
+}
 
 void* FakeDriver::symbol(const char* name) const {
   if (!stream_memory_operations && std::string_view(name).find("Value32") != std::string_view::npos) return nullptr;
