@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "client/mirrors.h"
+#include "client/shadows.h"
 
 namespace gpupool::client {
 namespace {
@@ -208,17 +209,19 @@ void await_bridges(Context& context) {
 
 CUresult synchronize_stream(Context& context, CUstream stream) {
   wire::Buffer reply;
-  return context.session->call(wire::Command::synchronize_stream, &context,
-                               wire::SynchronizeStream{cuda::handle_bits(stream)}, reply);
+  const uint64_t last = shadows().last_use();
+  const CUresult result = context.session->call(wire::Command::synchronize_stream, &context,
+                                                wire::SynchronizeStream{cuda::handle_bits(stream)}, reply);
+  return result == CUDA_SUCCESS && shadows().any() ? shadows().after_stream(context, stream, last) : result;
 }
 
 CUresult synchronize_context(Context& context) {
   wire::Buffer reply;
-  const uint64_t touches = context.touches.load();
+  const uint64_t touches = context.touches.load(), last = shadows().last_use();
   const CUresult result =
       context.session->call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);
   if (result == CUDA_SUCCESS && touches != 0) Mirrors::waited(context, touches);
-  return result;
+  return result == CUDA_SUCCESS && shadows().any() ? shadows().after_context(context, last) : result;
 }
 
 }  // namespace gpupool::client

@@ -235,6 +235,12 @@ bool HostMemory::remove_registered(void* address) {
   return true;
 }
 
+void HostMemory::set_device(uint64_t address, uint64_t device) {
+  std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(address);
+  if (found != allocations_.end()) found->second.device = device;
+}
+
 std::optional<HostAllocation> HostMemory::find(uint64_t address) const {
   std::lock_guard lock(mutex_);
   auto found = allocations_.upper_bound(address);

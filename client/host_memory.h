@@ -25,8 +25,8 @@ struct HostAllocation {
   // What the server maps too (id names it there): copies of this context's streams go straight to and from it.
   Session* shared_with = nullptr;
   uint32_t epoch = 0;       // of the context: a reset has taken it away from the server
-  // Kernels: their address of it, as far as it is known; in the addresses of a session (`home`) it is the program's own, once
-  // the server has memory there (`reached`).
+  // Kernels: their address of it, as far as it is known. Of registered memory it is that of a copy (shadows.h). In the addresses of a
+  // session (`home`) it is the program's own, once the server has memory there (`reached`).
   uint64_t device = 0;
   Session* home = nullptr;
   bool reached = false;
@@ -46,6 +46,8 @@ class HostMemory {
   // False: overlaps pinned memory.
   bool add_registered(void* address, uint64_t bytes, unsigned flags, uint64_t context);
   bool remove_registered(void* address);
+  // Kernels' address of registered memory (shadows.h); 0: it has none any more.
+  void set_device(uint64_t address, uint64_t device);
   std::optional<HostAllocation> find(uint64_t address) const;
   // The allocation that holds all of these bytes.
   std::optional<HostAllocation> holding(const void* address, uint64_t bytes) const;

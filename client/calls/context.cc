@@ -3,6 +3,8 @@
 
 #include "client/mirrors.h"
 #include "client/capture.h"
+#include "client/host_memory.h"
+#include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/export_tables.h"
 
@@ -44,6 +46,11 @@ namespace {
 CUcontext as_cuda(const Context& context) { return cuda::handle_from_bits<CUcontext>(context.handle); }
 
 // A null context means the current one, where a function takes a context.
+void forget_memory(const Context& context) {
+  mirrors().forget_context(context);
+  for (const uint64_t host : shadows().forget_context(context)) host_memory().set_device(host, 0);
+}
+
 CUresult find_context(CUcontext given, Session** session, Context** context) {
   if (!given) return ready_with_context(session, context);
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
@@ -101,7 +108,7 @@ CUresult destroy_context(CUcontext given) {
   const CUresult result =
       session->post(wire::Command::destroy_context, nullptr, wire::DestroyContext{handle}, &sequence);
   session->addresses().forget_context(handle, sequence);
-  mirrors().forget_context(*context);
+  forget_memory(*context);
   auto& stack = thread_state().contexts;
   if (!stack.empty() && stack.back() == handle) stack.pop_back();
   handles().retire(handle);
@@ -125,7 +132,7 @@ CUresult reset_primary(Session& session, Context& context) {
   const CUresult result = session.post(wire::Command::reset_primary_context, nullptr,
                                        wire::PrimaryContext{context.handle, context.device->server_ordinal, 0}, &sequence);
   session.addresses().forget_context(context.handle, sequence);
-  mirrors().forget_context(context);
+  forget_memory(context);
   return result;
 }
 

@@ -9,6 +9,7 @@
 #include "client/capture.h"
 #include "client/host_memory.h"
 #include "client/mirrors.h"
+#include "client/shadows.h"
 #include "client/transfer.h"
 #include "protocol/cuda/box.h"
 #include "protocol/cuda/exports.h"
@@ -171,10 +172,18 @@ std::optional<CUresult> capture_copy(const Caller& caller, const Box& box, bool 
 // What the program has of memory that the device has too.
 CUresult before_copy(const Caller& caller, const Box& box) {
   for (const End* end : {&box.from, &box.to}) {
-    if (!end->on_device) continue;
+    const uint64_t bytes = span_of(box, *end);
+    if (!end->on_device) {
+      // What kernels have made of it is to be copied.
+      const CUresult result = shadows().is_behind(end->address, bytes) ? synchronize_stream(*caller.context, caller.stream) : CUDA_SUCCESS;
+      if (result != CUDA_SUCCESS) return result;
+      continue;
+    }
     const bool here = !end->context || end->context->session == caller.session;
-    const CUresult result = mirrors().before_use(here ? *caller.context : *end->context, here ? caller.stream : nullptr, end->address,
-                                                 span_of(box, *end), end == &box.to);
+    Context& context = here ? *caller.context : *end->context;
+    const CUstream stream = here ? caller.stream : nullptr;
+    CUresult result = mirrors().before_use(context, stream, end->address, bytes, end == &box.to);
+    if (result == CUDA_SUCCESS && shadows().any()) result = shadows().before_use(context, stream, end->address, bytes);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
@@ -186,7 +195,7 @@ CUresult run(Caller caller, Box box) {
   bool between_servers = false;
   if (const CUresult result = check_ends(box, *caller.session, between_servers); result != CUDA_SUCCESS) return result;
   if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]] return *captured;
-  if (mirrors().any()) [[unlikely]] {
+  if (mirrors().any() || shadows().any()) [[unlikely]] {
     if (const CUresult result = before_copy(caller, box); result != CUDA_SUCCESS) return result;
   }
   if (between_servers) return run_between_servers(caller, box);
@@ -228,7 +237,8 @@ CUresult run(Caller caller, Box box) {
            : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address, rows, wait);
     if (result != CUDA_SUCCESS) return result;
   }
-  return to_the_end ? synchronize_stream(*caller.context, caller.stream) : CUDA_SUCCESS;
+  if (to_the_end) return synchronize_stream(*caller.context, caller.stream);
+  return !up && caller.wait && shadows().any() ? shadows().after_something() : CUDA_SUCCESS;
 }
 
 Box line(bool from_device, uint64_t from, bool to_device, uint64_t to, uint64_t bytes) {
@@ -347,7 +357,7 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
         const CUresult result = wait ? synchronize_context(*context) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) return result;
       }
-      if (mirrors().any()) [[unlikely]] {
+      if (mirrors().any() || shadows().any()) [[unlikely]] {
         if (const CUresult result = before_copy(caller, line(true, from, true, to, bytes)); result != CUDA_SUCCESS) return result;
       }
       const CUresult result = rows::cuMemcpyPeerAsync::at({caller.session, caller.context},

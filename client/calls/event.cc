@@ -2,6 +2,7 @@
 #include "client/calls/destroy.h"
 #include "client/capture.h"
 #include "client/interprocess_events.h"
+#include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -62,8 +63,9 @@ CUDA_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
 
 
 CUDA_EXPORT CUresult cuEventQuery(CUevent event) {
-  const CUresult refused = capture::refuse_event(event);
-  return refused == CUDA_SUCCESS ? rows::cuEventQuery::forward(event) : refused;
+  if (const CUresult refused = capture::refuse_event(event); refused != CUDA_SUCCESS) return refused;
+  const CUresult result = rows::cuEventQuery::forward(event);
+  return result == CUDA_SUCCESS && shadows().any() ? guarded([] { return shadows().after_something(); }) : result;
 }
 
 CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
@@ -78,8 +80,9 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
     go_to(*known, place);
     if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     wire::Buffer reply;
-    return place.session->call(wire::Command::synchronize_event, place.context,
-                               wire::SynchronizeEvent{cuda::handle_bits(event)}, reply);
+    const CUresult result = place.session->call(wire::Command::synchronize_event, place.context,
+                                                wire::SynchronizeEvent{cuda::handle_bits(event)}, reply);
+    return result == CUDA_SUCCESS && shadows().any() ? shadows().after_something() : result;
   });
 }
 

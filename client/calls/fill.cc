@@ -5,6 +5,7 @@
 #include "client/calls/mapped.h"
 #include "client/capture.h"
 #include "client/host_memory.h"
+#include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool::client;
@@ -65,6 +66,10 @@ CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET
     if (const CUresult result = mirrors().before_use(*memory.context, memory.session == session ? stream : nullptr, params.dst, bytes, true); result != CUDA_SUCCESS) {
       return result;
     }
+  }
+  if (shadows().any()) [[unlikely]] {
+    const CUresult result = shadows().before_work(*memory.context, memory.session == session ? stream : nullptr);
+    if (result != CUDA_SUCCESS) return result;
   }
   if (on_host) [[unlikely]] {
     const CUresult result = fill_host(*session, *context, stream, params);

@@ -8,6 +8,7 @@
 #include "client/calls/host_function.h"
 #include "client/capture.h"
 #include "client/graph_memory.h"
+#include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -132,7 +133,8 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
       graph.launched_in.insert(stream ? cuda::handle_bits(stream) : context->handle);
     }
     const wire::LaunchGraph body{graph.handle, cuda::handle_bits(stream)};
-    CUresult result = CUDA_SUCCESS;
+    CUresult result = shadows().any() ? shadows().before_work(*context, stream) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) return result;
     const auto lock = mirrors().any() ? mirrors().before_work(*context, stream, &result) : Mirrors::Lock();
     if (result != CUDA_SUCCESS) return result;
     if (!graph.calls_back) return session.post(wire::Command::launch_graph, context, body);

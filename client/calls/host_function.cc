@@ -7,6 +7,7 @@
 
 #include "client/capture.h"
 #include "client/page_faults.h"
+#include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -86,6 +87,7 @@ class HostFunctions {
       const Function function = found->second;
       if (!function.kept && function.launches == 0) functions_.erase(found);
       lock.unlock();
+      if (function.of_program() && shadows().any()) (void)guarded([] { return shadows().after_something(); });
       if (function.function) function.function(function.user);
       if (function.callback) function.callback(function.stream, CUDA_SUCCESS, function.user);
       if (function.of_program()) --pending_;

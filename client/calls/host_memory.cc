@@ -1,10 +1,12 @@
 // Pinned host memory. Where the server shares it, kernels use it in place; elsewhere it is plain memory of this process until a kernel
-// is to reach it (ADR 0028). What the program registers itself has no address for kernels.
+// is to reach it (ADR 0028). Of what the program registers itself kernels get a copy (client/shadows.h).
 #include "client/host_memory.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "client/capture.h"
+#include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool::client;
@@ -35,6 +37,28 @@ void await_copies(bool used = false) {
 void withdraw(const std::optional<HostAllocation>& allocation, const void* memory) {
   if (!allocation || allocation->address != reinterpret_cast<uintptr_t>(memory)) return;
   for (const auto& session : sessions()) session->registered().forget(allocation->id);
+}
+
+// Kernels' address of registered memory, from when it is first asked for.
+CUresult device_pointer_of_registered(const HostAllocation& registered, uint64_t address, Session& session, Context& context, CUdeviceptr* device) {
+  static std::mutex making;
+  const std::lock_guard lock(making);
+  const auto known = host_memory().find(registered.address);
+  if (!known) return CUDA_ERROR_INVALID_VALUE;
+  CUdeviceptr made = known->device;
+  if (made == 0) {
+    if (const CUresult result = cuMemAlloc_v2(&made, known->size); result != CUDA_SUCCESS) return result;
+    void* const memory = reinterpret_cast<void*>(static_cast<uintptr_t>(known->address));
+    const bool read_only = (known->flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0;
+    if (const CUresult result = shadows().add(context, memory, known->size, read_only, made); result != CUDA_SUCCESS) {
+      cuMemFree_v2(made);
+      return result;
+    }
+    host_memory().set_device(known->address, made);
+  }
+  if (session_of(made, &session) != &session) return CUDA_ERROR_NOT_SUPPORTED;
+  *device = made + (address - known->address);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -88,8 +112,13 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
   return guarded([&]() -> CUresult {
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
-    await_copies();
     const auto allocation = host_memory().find(reinterpret_cast<uintptr_t>(memory));
+    await_copies(allocation && allocation->device);
+    if (shadows().any()) {
+      const CUresult brought = shadows().after_something();
+      if (const CUdeviceptr device = shadows().remove(memory)) cuMemFree_v2(device);
+      if (brought != CUDA_SUCCESS) return brought;
+    }
     if (allocation && allocation->registered) withdraw(allocation, memory);
     return host_memory().remove_registered(memory) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   });
@@ -113,6 +142,7 @@ CUDA_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* mem
     const uint64_t address = reinterpret_cast<uintptr_t>(memory);
     const auto found = host_memory().find(address);
     if (!found) return CUDA_ERROR_INVALID_VALUE;
+    if (found->registered) return device_pointer_of_registered(*found, address, *session, *context, device);
     Session* const from = found->home ? found->home : found->shared_with;
     if (found->device == 0 || from != session) return CUDA_ERROR_NOT_SUPPORTED;
     if (const CUresult result = reach_host_memory(address, *context); result != CUDA_SUCCESS) return result;

@@ -5,6 +5,7 @@
 #include "client/capture.h"
 #include "client/host_memory.h"
 #include "client/mirrors.h"
+#include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/launch_check.h"
 
@@ -230,6 +231,9 @@ CUresult launch(Request request) {
     if (const CUresult result = prepare(request, *session, *context, prepared); result != CUDA_SUCCESS) return result;
     if (session->addresses().has_hosts()) [[unlikely]] {
       if (const CUresult result = reach_parameters(request, prepared, *session, *context); result != CUDA_SUCCESS) return result;
+    }
+    if (shadows().any()) [[unlikely]] {
+      if (const CUresult result = shadows().before_work(*context, request.stream); result != CUDA_SUCCESS) return result;
     }
     if (mirrors().any()) [[unlikely]] return launch_with_mirrors(request, prepared, *session, *context);
     return send(*session, *context, prepared, [&](wire::Writer& writer) {

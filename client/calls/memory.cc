@@ -9,6 +9,7 @@
 #include "client/host_memory.h"
 #include "client/memory_pool.h"
 #include "client/mirrors.h"
+#include "client/shadows.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
 
@@ -55,6 +56,7 @@ CUresult map(Session& session, Context& context, const AddressSpace::Place& plac
 CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   if (const CUresult result = context.session->before_call(&context); result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_SUCCESS;
+  if (shadows().any() && shadows().host_of(address)) [[unlikely]] return CUDA_ERROR_INVALID_VALUE;  // it goes with what it stands for
   Session* owning = session_of(address, context.session);
   if (!owning) return CUDA_ERROR_INVALID_VALUE;
   Session& session = *owning;

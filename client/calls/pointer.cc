@@ -1,6 +1,7 @@
 // Questions about addresses, answered from the client's own books.
 #include "client/call.h"
 #include "client/host_memory.h"
+#include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -20,8 +21,10 @@ struct Found {
   explicit operator bool() const { return device || host; }
 };
 
-Found find(CUdeviceptr address) {
+// Kernels' address of registered memory is as good as the program's.
+Found find(CUdeviceptr& address) {
   Found found;
+  if (shadows().any()) [[unlikely]] address = shadows().host_of(address).value_or(address);
   if (Session* session = session_of(address, current_session())) found.device = session->addresses().find(address);
   if (!found.device) found.host = host_memory().find(address);
   return found;

@@ -4,6 +4,7 @@
 #include "client/calls/destroy.h"
 #include "client/capture.h"
 #include "client/mirrors.h"
+#include "client/shadows.h"
 #include "client/stream.h"
 #include "protocol/cuda/exports.h"
 
@@ -187,11 +188,12 @@ CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* oper
       if (captured) return *captured;
     }
     Mirrors::Lock lock;
-    if (mirrors().any()) [[unlikely]] {
+    if (mirrors().any() || shadows().any()) [[unlikely]] {
       Session* session = nullptr;
       Context* context = nullptr;
       if (CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
-      CUresult result = CUDA_SUCCESS;
+      CUresult result = shadows().before_work(*context, stream);
+      if (result != CUDA_SUCCESS) return result;
       lock = mirrors().before_work(*context, stream, &result);
       if (result != CUDA_SUCCESS) return result;
     }
@@ -222,7 +224,10 @@ CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   return destroy<rows::cuStreamDestroy_v2>(Kind::stream, stream);
 }
 
-CUDA_EXPORT CUresult cuStreamQuery(CUstream stream) { return unless_captured<rows::cuStreamQuery>(stream, stream); }
+CUDA_EXPORT CUresult cuStreamQuery(CUstream stream) {
+  const CUresult result = unless_captured<rows::cuStreamQuery>(stream, stream);
+  return result == CUDA_SUCCESS && shadows().any() ? guarded([] { return shadows().after_something(); }) : result;
+}
 CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(or_per_thread(stream)); }
 
 // The first versions do the same.

@@ -233,6 +233,12 @@ void host_memory() {
   SHOW(cuMemHostRegister(own.data(), own.size(), CU_MEMHOSTREGISTER_PORTABLE));
   SHOW(cuMemHostRegister(own.data(), own.size(), 0));
   SHOW(cuMemHostRegister(own.data() + 8192, 4096, 0));
+  SHOW(cuMemHostGetDevicePointer(&device, own.data(), 0));
+  SHOW(cuMemsetD8(device, 3, 10));
+  SHOW(cuMemsetD8(device + own.size() - 4, 3, 5));
+  SHOW(cuCtxSynchronize());
+  SHOW_VALUE(cuMemHostGetFlags(&flags, own.data()), "%u, %d %d", flags, own[9], own[10]);
+  SHOW(cuMemHostGetDevicePointer(&device, own.data() + own.size(), 0));
   SHOW(cuMemFreeHost(own.data()));
   SHOW(cuMemHostUnregister(nullptr));
   SHOW(cuMemHostUnregister(own.data() + 4096));
