@@ -220,14 +220,15 @@ void Session::abandon() {
 }
 
 void Session::fail(const Error& error) {
-  if (connection_->direct_memory()) {
-    // Before anybody hears of it: the server must not write any more what is then the program's again.
+  {
     const std::lock_guard lock(closing_);
-    connection_->close();
+    if (!why_) why_ = error.message;  // who fails because it was closed here has less to say
+    // Before anybody hears of it: the server must not write any more what is then the program's again.
+    if (connection_->direct_memory()) connection_->close();
   }
   if (failed_.exchange(true, std::memory_order_acq_rel)) return;
   complain("lost the server %s: %s; CUDA calls on its devices fail from now on", settings_.server.c_str(),
-           error.message.c_str());
+           why_->c_str());
   receiver_.fail();
   connection_->close();
   links_.fail();

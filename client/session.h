@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "client/address_space.h"
@@ -157,6 +158,7 @@ class Session {
   uint64_t server_id_ = 0;
   std::atomic<bool> failed_{false};
   std::mutex closing_;
+  std::optional<std::string> why_;  // it failed; set under closing_, once
   std::mutex peer_copy_;
   std::atomic<bool> reaches_peers_{true};
   void (*host_callback_)(Session&, uint64_t) = nullptr;
