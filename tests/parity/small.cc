@@ -162,6 +162,7 @@ void context_events() {
   SHOW(cuCtxSetCurrent(context));
   SHOW(cuEventSynchronize(event));
   SHOW_VALUE(cuMemcpyDtoH_v2(&value, word + 4, sizeof value), "%u", value);
+  SHOW(cuStreamSynchronize(later));
   SHOW_VALUE(cuMemcpyDtoH_v2(&value, word + 8, sizeof value), "%u", value);
   SHOW(cuCtxRecordEvent(nullptr, event));
   SHOW(cuCtxWaitEvent(nullptr, event));
