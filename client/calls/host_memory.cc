@@ -114,13 +114,10 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
     if (!memory) return CUDA_ERROR_INVALID_VALUE;
     const auto allocation = host_memory().find(reinterpret_cast<uintptr_t>(memory));
     await_copies(allocation && allocation->device);
-    if (shadows().any()) {
-      const CUresult brought = shadows().after_something();
-      if (const CUdeviceptr device = shadows().remove(memory)) cuMemFree_v2(device);
-      if (brought != CUDA_SUCCESS) return brought;
-    }
+    const CUresult brought = shadows().any() ? shadows().after_something() : CUDA_SUCCESS;
+    if (const CUdeviceptr device = shadows().any() ? shadows().remove(memory) : 0) cuMemFree_v2(device);
     if (allocation && allocation->registered) withdraw(allocation, memory);
-    return host_memory().remove_registered(memory) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    return host_memory().remove_registered(memory) ? brought : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   });
 }
 
