@@ -88,16 +88,7 @@ CUresult Shadows::push(Shadow& shadow, Context& context, CUstream stream) {
   });
 }
 
-CUresult Shadows::before_work(Context& context, CUstream stream) {
-  const std::lock_guard lock(mutex_);
-  for (auto& [host, shadow] : shadows_) {
-    if (shadow.session != context.session) continue;
-    if (const CUresult result = push(shadow, context, stream); result != CUDA_SUCCESS) return result;
-    ++last_use_;
-    shadow.used_by(context, stream);
-  }
-  return CUDA_SUCCESS;
-}
+CUresult Shadows::before_work(Context& context, CUstream stream) { return before_use(context, stream, 0, UINT64_MAX); }
 
 CUresult Shadows::before_use(Context& context, CUstream stream, uint64_t address, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
