@@ -34,7 +34,7 @@ struct Pool {
     ledger.token(lease);
   }
   void log(int second, const std::string& what) {
-    char time[16];
+    char time[24];
     std::snprintf(time, sizeof time, "%02d.000Z", 5 + second);
     ledger.log_line("n", R"({"time":"2026-01-02T03:04:)" + std::string(time) + "\"," + what + "}");
   }

@@ -25,12 +25,12 @@ void* library() {
 }
 
 template <class Function>
-Function* symbol(const char* name, Function*) {
+Function symbol(const char* name) {
   void* const found = dlsym(library(), name);
   if (!found) fail(__FILE__, __LINE__, std::string("no ") + name);
-  return reinterpret_cast<Function*>(found);
+  return reinterpret_cast<Function>(found);
 }
-#define NVML(name) symbol(#name, &::name)
+#define NVML(name) symbol<decltype(&::name)>(#name)
 
 void answers(nvmlReturn_t result, nvmlReturn_t expected, int line, const char* call) {
   if (result != expected) fail(__FILE__, line, std::string(call) + " gives " + std::to_string(result));
