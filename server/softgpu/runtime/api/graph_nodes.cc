@@ -7,60 +7,6 @@
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
-namespace gpupool::softgpu::api {
-
-CUresult make_kernel_op(const CUDA_KERNEL_NODE_PARAMS_v1* kernel, uint64_t handle, Ref<Op>* op) {
-  const Ref<Context> context = current_context();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  const LaunchShape shape{{kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ},
-                          {kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ},
-                          kernel->sharedMemBytes,
-                          false};
-  return make_launch(*context, handle, shape, kernel->kernelParams, kernel->extra, op);
-}
-
-CUresult make_copy_op(const CUDA_MEMCPY3D* copy, Ref<Op>* op) {
-  Transfer transfer;
-  Side destination, source;
-  CUresult result = describe_copy(copy, &transfer, &destination, &source);
-  if (result == CUDA_SUCCESS) result = check_transfer(transfer, destination, source);
-  if (result == CUDA_SUCCESS) *op = make_ref<TransferOp>(transfer);
-  return result;
-}
-
-CUresult make_fill_op(const CUDA_MEMSET_NODE_PARAMS* fill, Ref<Op>* op) {
-  if (fill == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t element = fill->elementSize;
-  if ((element != 1 && element != 2 && element != 4) || fill->dst % element != 0)
-    return CUDA_ERROR_INVALID_VALUE;
-  uint64_t bytes;
-  if (__builtin_mul_overflow(fill->width * element, std::max<uint64_t>(fill->height, 1), &bytes) ||
-      fill->width > SIZE_MAX / 4 || (fill->height > 1 && fill->pitch > SIZE_MAX / fill->height)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  Transfer transfer = Transfer::fill(fill->dst, fill->value, fill->elementSize, fill->width);
-  transfer.height = std::max<uint64_t>(fill->height, 1);
-  transfer.destination_pitch = fill->pitch;
-  const CUresult result = check_transfer(transfer, Side::device, Side::device);
-  if (result == CUDA_SUCCESS) *op = make_ref<TransferOp>(transfer);
-  return result;
-}
-
-CUresult make_host_op(const CUDA_HOST_NODE_PARAMS* host, Ref<Op>* op) {
-  if (host == nullptr || host->fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *op = make_ref<HostFunctionOp>(host->fn, host->userData);
-  return CUDA_SUCCESS;
-}
-
-Ref<Op> with_cooperation(const Ref<Op>& kernel, bool cooperative) {
-  const auto& grid = static_cast<const GridOp&>(*kernel);
-  GridRequest request = grid.request();
-  request.cooperative = cooperative;
-  return make_ref<GridOp>(Ref<Function>::share(const_cast<Function*>(&grid.function())), std::move(request), grid.kernel());
-}
-
-}  // namespace gpupool::softgpu::api
-
 namespace {
 
 // Adds a node to the graph; `fill` sets it up and may refuse.
