@@ -8,6 +8,7 @@
 
 #include "client/mirrors.h"
 #include "client/shadows.h"
+#include "protocol/wire/commands.h"
 
 namespace gpupool::client {
 namespace {

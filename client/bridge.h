@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "client/call.h"
+#include "protocol/wire/commands.h"
 
 namespace gpupool::client {
 

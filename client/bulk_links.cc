@@ -7,6 +7,7 @@
 
 #include "client/log.h"
 #include "protocol/control/hello_exchange.h"
+#include "protocol/wire/copies.h"
 #include "protocol/wire/rows.h"
 
 namespace gpupool::client {

@@ -18,7 +18,7 @@
 #include "client/receiver.h"
 #include "protocol/compression/pieces.h"
 #include "protocol/transport/transport.h"
-#include "protocol/wire/commands.h"
+#include "protocol/wire/frame.h"
 
 namespace gpupool::client {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "client/transfer.h"
+#include "protocol/wire/copies.h"
 
 namespace gpupool::client {
 

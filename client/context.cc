@@ -4,6 +4,7 @@
 
 #include "client/call.h"
 #include "client/session.h"
+#include "protocol/wire/commands.h"
 
 namespace gpupool::client {
 namespace {

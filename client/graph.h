@@ -12,6 +12,7 @@
 #include "client/module.h"
 #include "client/server_copy.h"
 #include "protocol/cuda/user_objects.h"
+#include "protocol/wire/commands.h"
 
 namespace gpupool::client {
 

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "client/graph.h"
+#include "protocol/wire/graphs.h"
 
 namespace gpupool::client {
 

@@ -11,6 +11,8 @@
 
 #include "client/mirrors.h"
 #include "client/session.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 
 namespace gpupool::client {
 namespace {

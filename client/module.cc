@@ -7,6 +7,8 @@
 #include "client/log.h"
 #include "client/mirrors.h"
 #include "protocol/cuda/fatbin.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/images.h"
 
 namespace gpupool::client {
 namespace {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/call.h"
+#include "protocol/wire/images.h"
 
 namespace gpupool::client {
 

@@ -3,6 +3,7 @@
 
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/sharing.h"
 
 namespace gpupool::client {
 namespace {

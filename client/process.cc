@@ -16,6 +16,7 @@
 #include "client/log.h"
 #include "client/trace.h"
 #include "protocol/cuda/driver_log.h"
+#include "protocol/wire/commands.h"
 
 namespace gpupool::client {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "client/trace.h"
-#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "protocol/wire/reader.h"
 #include "protocol/wire/rows.h"
 

@@ -20,7 +20,7 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "protocol/transport/transport.h"
-#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/writer.h"
 

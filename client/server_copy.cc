@@ -5,6 +5,7 @@
 
 #include "client/bulk_parts.h"
 #include "client/transfer.h"
+#include "protocol/wire/copies.h"
 
 namespace gpupool::client {
 namespace {

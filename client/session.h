@@ -21,6 +21,7 @@
 #include "client/settings.h"
 #include "protocol/image/name.h"
 #include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 
 namespace gpupool::client {
 

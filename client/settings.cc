@@ -10,7 +10,7 @@
 
 #include "client/log.h"
 #include "protocol/transport/rdma_options.h"
-#include "protocol/wire/commands.h"
+#include "protocol/wire/frame.h"
 
 namespace gpupool::client {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "client/call.h"
-#include "protocol/wire/commands.h"
+#include "protocol/wire/sharing.h"
 
 namespace gpupool::client {
 

@@ -6,6 +6,7 @@
 
 #include "client/bulk_parts.h"
 #include "client/host_memory.h"
+#include "protocol/wire/copies.h"
 
 namespace gpupool::client {
 namespace {

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "client/shared_name.h"
+#include "protocol/wire/sharing.h"
 
 namespace gpupool::client {
 

@@ -17,7 +17,7 @@
 #include <type_traits>
 
 #include "protocol/wire/checkpoint.h"
-#include "protocol/wire/commands.h"
+#include "protocol/wire/images.h"
 #include "protocol/wire/result.h"
 
 namespace gpupool::server {

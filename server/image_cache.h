@@ -9,7 +9,7 @@
 #include <map>
 #include <utility>
 
-#include "protocol/wire/commands.h"
+#include "protocol/wire/images.h"
 #include "protocol/wire/result.h"
 
 namespace gpupool::server {

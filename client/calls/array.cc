@@ -6,6 +6,7 @@
 #include "client/calls/destroy.h"
 #include "client/idle_memory.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/commands.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

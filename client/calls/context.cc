@@ -7,6 +7,7 @@
 #include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/export_tables.h"
+#include "protocol/wire/commands.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

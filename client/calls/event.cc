@@ -4,6 +4,7 @@
 #include "client/interprocess_events.h"
 #include "client/shadows.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/commands.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

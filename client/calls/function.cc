@@ -1,6 +1,7 @@
 // Functions and kernels: attributes and parameters, answered from what the look-up brought.
 #include "client/module.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/images.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

@@ -3,6 +3,7 @@
 #include "client/calls/graph.h"
 #include "protocol/cuda/conditional_check.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/graphs.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

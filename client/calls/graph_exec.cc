@@ -10,6 +10,7 @@
 #include "client/graph_memory.h"
 #include "client/shadows.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/graphs.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

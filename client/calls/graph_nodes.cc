@@ -5,6 +5,7 @@
 
 #include "client/calls/graph.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/commands.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

@@ -8,6 +8,7 @@
 #include "client/stream.h"
 #include "protocol/cuda/export_tables.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/commands.h"
 
 #if CUDA_VERSION >= 12040
 

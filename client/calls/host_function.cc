@@ -9,6 +9,7 @@
 #include "client/page_faults.h"
 #include "client/shadows.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/commands.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

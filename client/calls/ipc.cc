@@ -7,6 +7,7 @@
 #include "client/interprocess_events.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/sharing.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

@@ -8,6 +8,7 @@
 #include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/launch_check.h"
+#include "protocol/wire/commands.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

@@ -2,6 +2,7 @@
 #include "client/module.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/fatbin.h"
+#include "protocol/wire/images.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

@@ -12,6 +12,7 @@
 #include "client/shadows.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/commands.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

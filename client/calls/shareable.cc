@@ -5,6 +5,7 @@
 #include "client/memory_pool.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/sharing.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

@@ -7,6 +7,7 @@
 #include "client/array.h"
 #include "client/module.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/commands.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

@@ -3,6 +3,7 @@
 
 #include "client/idle_memory.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/wire/sharing.h"
 
 using namespace gpupool;
 using namespace gpupool::client;

@@ -9,7 +9,7 @@
 #include "client/log.h"
 #include "client/poold_connection.h"
 #include "protocol/cuda/cuda_header.h"
-#include "protocol/wire/commands.h"
+#include "protocol/wire/frame.h"
 
 namespace gpupool::nvml {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <span>
 
-#include "protocol/wire/commands.h"
+#include "protocol/wire/images.h"
 
 namespace gpupool::image {
 

@@ -5,7 +5,9 @@
 // header followed by `length` bytes.
 #pragma once
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace gpupool::wire {
 
@@ -81,5 +83,9 @@ enum class Command : uint16_t {
 #include "protocol/wire/commands.def"
 #undef COMMAND
 };
+
+// What a body must be to travel as it lies in memory.
+template <typename T, size_t bytes>
+inline constexpr bool kIsBody = sizeof(T) == bytes && std::is_trivially_copyable_v<T>;
 
 }  // namespace gpupool::wire

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 
 namespace gpupool::worker {
 

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "server/worker/contexts.h"
 #include "server/worker/signals.h"
 #include "server/worker/staging.h"

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "protocol/image/name.h"
+#include "protocol/wire/images.h"
 #include "server/worker/control.h"
 
 namespace gpupool::worker {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/wire/commands.h"
+#include "protocol/wire/frame.h"
 #include "protocol/wire/reader.h"
 #include "protocol/wire/writer.h"
 #include "server/worker/arrays.h"

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "protocol/wire/graphs.h"
 #include "server/worker/executor.h"
 #include "server/worker/graph_work.h"
 #include "server/worker/graphs.h"

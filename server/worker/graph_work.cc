@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "protocol/wire/commands.h"
 #include "server/worker/calls/launch.h"
 #include "server/worker/executor.h"
 

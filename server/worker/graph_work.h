@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "protocol/wire/commands.h"
+#include "protocol/wire/graphs.h"
 #include "protocol/wire/reader.h"
 #include "server/worker/contexts.h"
 

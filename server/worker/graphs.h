@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "protocol/wire/commands.h"
+#include "protocol/wire/graphs.h"
 #include "protocol/wire/reader.h"
 #include "server/worker/compute_lane.h"
 #include "server/worker/contexts.h"

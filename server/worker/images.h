@@ -12,7 +12,7 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "protocol/cuda/kernel_params.h"
-#include "protocol/wire/commands.h"
+#include "protocol/wire/images.h"
 #include "server/worker/device_api.h"
 
 namespace gpupool::worker {

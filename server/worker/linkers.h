@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "protocol/wire/commands.h"
+#include "protocol/wire/images.h"
 #include "server/worker/contexts.h"
 #include "server/worker/device_api.h"
 #include "server/worker/images.h"

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <optional>
 
-#include "protocol/wire/commands.h"
+#include "protocol/wire/sharing.h"
 #include "server/worker/control.h"
 #include "server/worker/device_api.h"
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <thread>
 
-#include "protocol/wire/commands.h"
+#include "protocol/wire/images.h"
 
 namespace gpupool::worker {
 namespace {

@@ -1,5 +1,6 @@
 #include "server/worker/outgoing_copy.h"
 
+#include "protocol/wire/copies.h"
 #include "server/worker/bulk_links.h"
 #include "server/worker/executor.h"
 #include "server/worker/peer.h"

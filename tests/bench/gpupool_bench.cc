@@ -10,7 +10,6 @@
 #include <fstream>
 #include <thread>
 
-#include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
 #include "scheduler/sim/svg_plot.h"
 #include "tests/bench/baselines.h"

@@ -5,6 +5,8 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "protocol/cuda/handles.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/raw_client.h"

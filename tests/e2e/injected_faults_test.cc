@@ -5,6 +5,8 @@
 #include <random>
 
 #include "protocol/cuda/handles.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/raw_client.h"

@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "protocol/cuda/handles.h"
+#include "protocol/wire/commands.h"
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/raw_client.h"

@@ -1,5 +1,6 @@
 // Programs that show a lease: they see its GPUs and no others, within its limits.
 #include "protocol/cuda/handles.h"
+#include "protocol/wire/commands.h"
 #include "tests/e2e/shared_pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/etcd.h"

@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "protocol/cuda/handles.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "tests/e2e/pool.h"
 #include "tests/rdma/pair.h"
 #include "tests/support/raw_client.h"

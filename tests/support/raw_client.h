@@ -8,7 +8,6 @@
 
 #include "protocol/control/hello_codec.h"
 #include "protocol/transport/transport.h"
-#include "protocol/wire/commands.h"
 #include "protocol/wire/frame.h"
 
 namespace gpupool::testing {

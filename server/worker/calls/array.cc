@@ -1,4 +1,5 @@
 // Arrays' ends and parts, and texture references.
+#include "protocol/wire/commands.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {

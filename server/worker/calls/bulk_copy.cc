@@ -1,4 +1,5 @@
 // Copies whose data goes by the bulk connections, or straight from and to the client's memory. The command says what and where; nothing here waits for the data.
+#include "protocol/wire/copies.h"
 #include "server/worker/calls/commands.h"
 #include "server/worker/calls/copy_ranges.h"
 #include "server/worker/incoming_copy.h"

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "protocol/wire/copies.h"
 #include "protocol/wire/rows.h"
 #include "server/worker/calls/commands.h"
 #include "server/worker/calls/copy_ranges.h"

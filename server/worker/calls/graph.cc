@@ -1,4 +1,5 @@
 // Graphs: described, made executable, changed, launched (graphs.h).
+#include "protocol/wire/graphs.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {

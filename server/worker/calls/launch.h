@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 
+#include "protocol/wire/commands.h"
 #include "server/worker/executor.h"
 
 namespace gpupool::worker::commands {

@@ -1,4 +1,5 @@
 // Linking (linkers.h).
+#include "protocol/wire/images.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {

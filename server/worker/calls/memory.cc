@@ -1,3 +1,4 @@
+#include "protocol/wire/commands.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <optional>
 
+#include "protocol/wire/images.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {

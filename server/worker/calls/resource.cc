@@ -1,4 +1,5 @@
 // Resources of devices, for green contexts (resources.h).
+#include "protocol/wire/commands.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {

@@ -1,6 +1,7 @@
 // Copies straight between the device and memory that the client's program shares with this process.
 #include <unistd.h>
 
+#include "protocol/wire/copies.h"
 #include "protocol/wire/rows.h"
 #include "server/worker/bandwidth.h"
 #include "server/worker/calls/commands.h"

@@ -1,6 +1,7 @@
 // Memory and events that the client shares with other processes of its tenant.
 #include <algorithm>
 
+#include "protocol/wire/sharing.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <span>
 
+#include "protocol/wire/commands.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {

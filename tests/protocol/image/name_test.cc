@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "protocol/wire/images.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;

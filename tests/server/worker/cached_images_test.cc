@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "protocol/cuda/fatbin.h"
+#include "protocol/wire/images.h"
 #include "server/handover.h"
 #include "server/sealed_file.h"
 #include "tests/server/worker/test_client.h"

@@ -1,4 +1,7 @@
 // What commands do, one by one: rows, handles, deferred errors, modules, launches, host functions, contexts.
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
+#include "protocol/wire/images.h"
 #include "tests/server/worker/test_client.h"
 
 #include <cstdio>

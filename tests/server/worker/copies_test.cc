@@ -1,4 +1,6 @@
 // Copies in both directions, the order between their data and answers, device memory and its way back.
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "tests/server/worker/test_client.h"
 
 #include <cstring>

@@ -1,4 +1,6 @@
 // Copies straight from and to memory that the client has registered, by a DirectMemory that does what the test says.
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "tests/server/worker/test_client.h"
 
 #include <cstring>

@@ -1,4 +1,6 @@
 // Graphs in the worker: what a client describes is built, checked and executed; what it should not is refused; nothing is left.
+#include "protocol/wire/commands.h"
+#include "protocol/wire/graphs.h"
 #include "server/worker/graphs.h"
 
 #include <cstring>

@@ -3,6 +3,9 @@
 #include <cstring>
 
 #include "protocol/cuda/fatbin.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/graphs.h"
+#include "protocol/wire/images.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"
 

@@ -2,6 +2,10 @@
 #include <cstring>
 
 #include "protocol/cuda/fatbin.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
+#include "protocol/wire/graphs.h"
+#include "protocol/wire/images.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/rows.h"
 #include "tests/server/worker/test_client.h"

@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "server/quota/accounts.h"
 #include "server/quota/turn_word.h"
 #include "tests/server/worker/test_client.h"

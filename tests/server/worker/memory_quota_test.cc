@@ -1,5 +1,7 @@
 // Whatever takes device memory asks the tenant's account first and gives back what it had.
 #include "protocol/cuda/fatbin.h"
+#include "protocol/wire/commands.h"
+#include "protocol/wire/images.h"
 #include "server/quota/accounts.h"
 #include "tests/server/worker/test_client.h"
 #include "tests/support/catch.h"

@@ -1,4 +1,5 @@
 // What a session offers to others and gets from them. The test plays poold, which is honest, and the other worker, which need not be.
+#include "protocol/wire/sharing.h"
 #include "server/worker/offers.h"
 
 #include <fcntl.h>

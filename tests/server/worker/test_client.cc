@@ -12,6 +12,7 @@
 
 #include "protocol/cuda/fatbin.h"
 #include "protocol/transport/transport.h"
+#include "protocol/wire/copies.h"
 #include "server/worker/rows.h"
 #include "server/worker/session.h"
 

@@ -1,4 +1,6 @@
 // Waits are answered when the device is there, out of order, while the session goes on.
+#include "protocol/wire/commands.h"
+#include "protocol/wire/graphs.h"
 #include "tests/server/worker/test_client.h"
 
 #include "tests/support/catch.h"
