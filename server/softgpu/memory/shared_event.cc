@@ -1,7 +1,6 @@
 #include "server/softgpu/memory/shared_event.h"
 
 #include <sys/random.h>
-#include <unistd.h>
 
 #include "server/softgpu/memory/shared_file.h"
 
@@ -19,10 +18,14 @@ class OpenEvent final : public SharedEvent {
 
   SharedEventName name() const override { return {index_, {place().id[0].load(), place().id[1].load()}}; }
 
+  // Whose the record is stands there before anybody sees its number: what is left of an earlier one may be a dead process's.
   uint64_t record() override {
-    const uint64_t number = place().recorded.fetch_add(1) + 1;
-    mark(number).recorder.store(static_cast<uint64_t>(::getpid()) << 16 | file_.slot());
-    return number;
+    return file_.exclusively([this] {
+      const uint64_t number = place().recorded.load() + 1;
+      mark(number).recorder = file_.self();
+      place().recorded = number;
+      return number;
+    });
   }
 
   void completed(uint64_t number) override {
@@ -36,10 +39,7 @@ class OpenEvent final : public SharedEvent {
 
   bool passed(uint64_t number) const override {
     if (number == 0 || mark(number).completed.load() >= number) return true;
-    const uint64_t recorder = mark(number).recorder.load();
-    const auto slot = static_cast<uint32_t>(recorder & 0xffff);
-    if (recorder == 0 || slot >= kMaxProcesses || slot == file_.slot()) return false;
-    return file_.state().slots[slot].pid.load() != recorder >> 16 || !file_.alive(slot);
+    return !file_.alive_still(mark(number).recorder.load());
   }
 
  private:

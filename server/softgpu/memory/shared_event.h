@@ -35,7 +35,7 @@ struct SharedEvents {
   static constexpr uint32_t kMarks = 16;  // records under way that are told apart
   struct Mark {
     std::atomic<uint64_t> completed;  // the highest number
-    std::atomic<uint64_t> recorder;   // of the last: process id << 16 | slot
+    std::atomic<uint64_t> recorder;   // of the last: SharedFile::self()
   };
   struct Place {
     std::atomic<uint64_t> users[4];  // a bit per slot; none: free

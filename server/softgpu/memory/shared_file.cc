@@ -14,7 +14,7 @@ namespace gpupool::softgpu {
 namespace {
 
 constexpr uint64_t kMagic = 0x5550'4754'464f'5301;  // changes with the layout
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 struct flock record(int64_t byte, short type) {
   struct flock lock{};
@@ -52,6 +52,11 @@ bool SharedFile::locked_elsewhere(int64_t byte) const {
 }
 
 bool SharedFile::alive(uint32_t slot) const { return slot == slot_ || locked_elsewhere(kFirstSlotByte + slot); }
+
+bool SharedFile::alive_still(uint64_t process) const {
+  const auto slot = static_cast<uint32_t>(process & 0xffff);
+  return slot < kMaxProcesses && state_->slots[slot].owners == process >> 16 && alive(slot);
+}
 
 bool SharedFile::join(const std::string& path, uint64_t total_bytes, std::string* error) {
   path_ = path;
@@ -125,6 +130,7 @@ bool SharedFile::join_locked(const std::string& path, uint64_t total_bytes, bool
     if (!lock_byte(kFirstSlotByte + i)) break;
     slot_ = i;
     state_->slots[i].charged = 0;
+    ++state_->slots[i].owners;
     state_->slots[i].pid = static_cast<uint64_t>(owner_);
     return true;
   }

@@ -24,6 +24,7 @@ struct alignas(64) ProcessSlot {
   std::atomic<uint64_t> pid;      // for people who look at the file; 0: slot free
   std::atomic<uint64_t> charged;  // bytes
   std::atomic<uint32_t> wake;     // futex: counts the turns handed to this process
+  std::atomic<uint32_t> owners;   // counts the processes that have had it
 };
 
 struct SharedState {
@@ -63,6 +64,9 @@ class SharedFile {
   uint32_t slot() const { return slot_; }
   // Whether the process that owns (or owned) this slot lives. The caller's own slot counts as living.
   bool alive(uint32_t slot) const;
+  // This process, among all that have been or will be in the file; and whether the one of that name lives.
+  uint64_t self() const { return uint64_t{state_->slots[slot_].owners} << 16 | slot_; }
+  bool alive_still(uint64_t process) const;
   void wipe_dead();
   // This process uses a shared event; once for each object that it has of it.
   void hold_event(uint32_t place);

@@ -65,6 +65,10 @@ class Child {
     wait();
   }
   void signal(int number) { kill(pid_, number); }
+  void stop() {  // until SIGCONT; it stands still when this returns
+    kill(pid_, SIGSTOP);
+    waitpid(pid_, nullptr, WUNTRACED);
+  }
 
  private:
   int pid_ = -1, in_ = -1, out_ = -1;

@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "server/softgpu/memory/shared_device.h"
 #include "tests/server/softgpu/memory/child.h"
@@ -186,4 +188,72 @@ TEST_CASE("an event of two processes: each waits for the other's records, and no
   event.reset();
   CHECK(device->free_bytes() == kTotal);  // whoever looks takes the dead one's part away
   CHECK(device->open_event(name) == nullptr);
+}
+
+TEST_CASE("a record is never taken for a dead process's, wherever its own stands still") {
+  constexpr int kRounds = 40, kEvents = 64, kRecords = SharedEvents::kMarks;
+  Instance instance;
+  auto device = SharedDevice::open(0, kTotal);
+  std::vector<std::shared_ptr<SharedEvent>> events;
+  for (int i = 0; i < kEvents; ++i) events.push_back(device->make_event());
+  const auto open_all = [&] {
+    auto mine = SharedDevice::open(0, kTotal);
+    std::vector<std::shared_ptr<SharedEvent>> opened;
+    for (const auto& event : events) opened.push_back(mine->open_event(event->name()));
+    return opened;
+  };
+  const auto record_all = [](const auto& opened) {
+    for (const auto& event : opened) {
+      for (int i = 0; i < kRecords; ++i) event->record();
+    }
+  };
+  Child living([&](Child::Side& parent) {
+    const auto opened = open_all();
+    while (parent.hear() == 'r') {
+      record_all(opened);
+      parent.tell('d');
+    }
+    return 0;
+  });
+  for (int round = 0; round < kRounds; ++round) {
+    Child dead([&](Child::Side& parent) {
+      record_all(open_all());
+      parent.tell('d');
+      parent.hear();
+      return 0;
+    });
+    REQUIRE(dead.hear() == 'd');
+    dead.kill_now();
+    std::vector<uint64_t> before;
+    for (const auto& event : events) before.push_back(event->latest());
+    living.tell('r');
+    while (events[static_cast<size_t>(round)]->latest() == before[static_cast<size_t>(round)]) std::this_thread::yield();
+    living.stop();
+    for (size_t i = 0; i < events.size(); ++i) {
+      const uint64_t latest = events[i]->latest();
+      CHECK(events[i]->passed(latest) == (latest == before[i]));
+    }
+    living.signal(SIGCONT);
+    REQUIRE(living.hear() == 'd');
+  }
+}
+
+TEST_CASE("who takes a dead process's place does not take its records along") {
+  Instance instance;
+  auto device = SharedDevice::open(0, kTotal);
+  const auto event = device->make_event();
+  const auto opened = [&] { return SharedDevice::open(0, kTotal)->open_event(event->name()); };
+  {
+    Child dead([&](Child::Side& parent) {
+      const auto mine = opened();
+      parent.tell(mine->record() == 1 ? 'd' : 'x');
+      parent.hear();
+      return 0;
+    });
+    REQUIRE(dead.hear() == 'd');
+    CHECK_FALSE(event->passed(1));
+  }
+  Child next([&](Child::Side&) { return opened()->passed(1) ? 0 : 1; });
+  CHECK(next.wait() == 0);
+  CHECK(event->passed(1));
 }
