@@ -11,9 +11,11 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 
+#include "client/lease/file.h"
 #include "client/lease/helper.h"
 #include "client/run/version.h"
 #include "protocol/transport/transport.h"
@@ -56,6 +58,11 @@ constexpr const char* kHelp =
     "GPUPOOL_TRANSPORT says what carries a session with a tcp:// server: auto (the default:\n"
     "shared memory on this host, RDMA where both sides have it, else TCP), tcp, or rdma (or\n"
     "fail); GPUPOOL_RDMA_DEVICE and others say how, GPUPOOL_LOG=debug what it became.\n"
+    "\n"
+    "For NCCL it sets NCCL_SHM_DISABLE=1 (GPUs of another host do not share this one's\n"
+    "memory) and, where all GPUs are one server's, NCCL_P2P_LEVEL=SYS (they reach each\n"
+    "other, though this host has no PCIe that would show it) and NCCL_HOSTID (those of\n"
+    "another server are another host's). What you have set yourself stays.\n"
     "\n"
     "The exit status is PROGRAM's; 127: it was not found, 126: it cannot be executed,\n"
     "125: gpupool's client library is missing, or the pool gives no GPU, 2: wrong usage.\n";
@@ -155,6 +162,23 @@ bool prepend(const char* variable, const std::string& value) {
   return ::setenv(variable, all.c_str(), 1) == 0;
 }
 
+// What NCCL cannot find out on this host: no GPU maps this host's shared memory, and the GPUs of one server reach each other's memory.
+// Between processes whose GPUs are different servers' it must not try that: as far as it can see they are on one host, so each server
+// is made one. A process with GPUs of several servers is left to what NCCL makes of them.
+bool advise_nccl(const std::string& server) {
+  const auto set = [](const char* name, const std::string& value) { return ::setenv(name, value.c_str(), 0) == 0; };
+  if (!set("NCCL_SHM_DISABLE", "1")) return false;
+  const auto servers = gpupool::client::named_servers(server);
+  if (!servers || servers->size() != 1) return true;
+  std::string host;  // as NCCL itself names it
+  for (const char* file : {"/proc/sys/kernel/hostname", "/proc/sys/kernel/random/boot_id"}) {
+    std::string line;
+    std::getline(std::ifstream(file), line);
+    host += line + "-";
+  }
+  return set("NCCL_P2P_LEVEL", "SYS") && set("NCCL_HOSTID", host + servers->front().endpoint.text());
+}
+
 int run(char** words) {
   Arguments arguments;
   if (const int status = parse(words, arguments); status >= 0) return status;
@@ -198,7 +222,7 @@ int run(char** words) {
     if (!lease) return fail(lease.error().code == gpupool::ErrorCode::invalid ? kExitUsage : kExitBroken, lease.error().message);
     arguments.server = "lease:" + *lease;
   }
-  if (::setenv("GPUPOOL", arguments.server.c_str(), 1) != 0 ||
+  if (::setenv("GPUPOOL", arguments.server.c_str(), 1) != 0 || !advise_nccl(arguments.server) ||
       !prepend("LD_LIBRARY_PATH", library.parent_path().string()) ||
       (arguments.stats && ::setenv("GPUPOOL_STATS", "1", 1) != 0) ||
       (arguments.preload && !prepend("LD_PRELOAD", library.string()))) {

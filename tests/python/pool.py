@@ -1,9 +1,9 @@
 """A poold of one's own, and programs that run on it. Needs nothing but Python's standard library.
 
-    pool.py [--device softgpu] [--set NAME=VALUE ...] [--python FOLDER] BUILD COMMAND...
+    pool.py [--device softgpu] [--set NAME=VALUE ...] [--python FOLDER] [--pool-run] BUILD COMMAND...
 
 starts BUILD's poold, runs COMMAND on it with the client library in the place of NVIDIA's driver, and ends with COMMAND's
-status. With --python COMMAND is a program for the virtual environment FOLDER (tests/support/make_python.sh); where that
+status. With --pool-run BUILD's pool-run starts COMMAND. With --python COMMAND is a program for the virtual environment FOLDER (tests/support/make_python.sh); where that
 could not be made the status is 77.
 """
 import argparse
@@ -80,6 +80,7 @@ def main():
     parser.add_argument("--device", default="softgpu")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="for poold and for COMMAND")
     parser.add_argument("--python", metavar="FOLDER")
+    parser.add_argument("--pool-run", action="store_true")
     parser.add_argument("build")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
@@ -90,6 +91,8 @@ def main():
             print("skipped: its Python packages are not to be had")
             return 77
         command = [pathlib.Path(given.python, "bin", "python"), *command]
+    if given.pool_run:
+        command = [build / "bin" / "pool-run", "--", *command]
     with Pool(build / "bin", build / "lib" / "client", given.device, settings) as pool:
         status = subprocess.run(command, env=pool.environment(**settings)).returncode
         if status:

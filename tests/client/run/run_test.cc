@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/support/catch.h"
@@ -69,6 +70,23 @@ TEST_CASE("with --preload the library is preloaded too, in front of others") {
   CHECK(has(shown.output, "|" + pool.library()));
   shown = pool.run({"--preload", "--server", "tcp://h:5", "sh", "-c", kShow}, {{"LD_PRELOAD", STAND_IN}});
   CHECK(has(shown.output, "|" + pool.library() + ":" + STAND_IN));
+}
+
+TEST_CASE("NCCL hears what it cannot find out, unless the user has said otherwise") {
+  const Installation pool;
+  for (const char* name : {"NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_HOSTID"}) ::unsetenv(name);
+  const auto told = [&](const std::string& server, const Environment& more) {
+    return pool.run({"--server", server, "sh", "-c", "echo \"${NCCL_SHM_DISABLE-none}|${NCCL_P2P_LEVEL-none}|${NCCL_HOSTID-none}\""}, more).output;
+  };
+  const std::string here = told("tcp://h:5", {}), there = told("tcp://i:5", {});
+  CHECK(here.starts_with("1|SYS|"));
+  CHECK(here.ends_with("-tcp://h:5\n"));
+  CHECK(here == told("tcp://h:5", {}));
+  CHECK(here != there);  // no two servers are one host
+  CHECK(told("tcp://h:5,tcp://i:5", {}) == "1|none|none\n");
+  CHECK(told("tcp://h:5", {{"NCCL_SHM_DISABLE", "0"}, {"NCCL_P2P_LEVEL", "LOC"}, {"NCCL_HOSTID", "x"}}) == "0|LOC|x\n");
+  const std::string lease = pool.folder().write("lease", "gpupool lease 1\ntcp://h:5 token\n");
+  CHECK(told("lease:" + lease, {}) == here);
 }
 
 TEST_CASE("the program's arguments, exit status and signals are its own") {
