@@ -163,14 +163,31 @@ void Contexts::wait_for_barriers(StreamState& stream) {
   stream.ordered = barriers_;
 }
 
-bool Contexts::is_done(StreamState& stream) const {
-  const uint64_t done = stream.progress->done();
-  if (stream.last_use > done) return false;
-  if (&stream != &stream.context->legacy) return true;
+bool Contexts::is_blocking(StreamState& stream) const {
+  unsigned flags = CU_STREAM_NON_BLOCKING;
+  if (!stream.blocking && api_.cuStreamGetFlags && api_.cuStreamGetFlags(stream.stream, &flags) != CUDA_SUCCESS) return false;
+  if (!stream.blocking) stream.blocking = (flags & CU_STREAM_NON_BLOCKING) == 0;
+  return *stream.blocking;
+}
+
+void Contexts::seen_idle(StreamState& stream) {
+  stream.progress->raise(uses_);
+  if (&stream != &stream.context->legacy) return;
+  // So is what it has to wait for, unless something of the worker's own stands there.
   for (const auto& [object, other] : stream.context->streams) {
-    if (other->last_use > std::max(done, other->progress->done())) return false;
+    if (other->last_use > other->progress->done() && api_.cuStreamQuery(object) == CUDA_SUCCESS) other->progress->raise(uses_);
   }
-  return true;
+}
+
+bool Contexts::is_done(StreamState& stream) const {
+  ContextState& context = *stream.context;
+  const uint64_t awaited = context.legacy.progress->awaited();
+  const auto over = [&](StreamState& one) {
+    return one.last_use <= one.progress->done() || (one.last_use <= awaited && is_blocking(one));
+  };
+  if (&stream != &context.legacy) return over(stream);
+  if (stream.last_use > stream.progress->done()) return false;
+  return std::all_of(context.streams.begin(), context.streams.end(), [&](auto& other) { return over(*other.second) || !is_blocking(*other.second); });
 }
 
 void Contexts::event_created(CUevent event) {

@@ -6,6 +6,7 @@
 #pragma once
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -63,6 +64,7 @@ struct StreamState {
   std::shared_ptr<ComputeLane> compute;  // made with the first work for the device
   StagingChunk* slab = nullptr;       // where small copies to the device are staged next
   size_t slab_used = 0;
+  std::optional<bool> blocking;       // the legacy stream and this one wait for each other's work; once it was asked
   uint64_t ordered = 0;               // the last barrier that it is behind
   uint64_t last_use = 0;              // counts the uses of all streams
   uint64_t use_before = 0;
@@ -138,6 +140,8 @@ class Contexts {
   // The last use was a question, which gives the stream nothing to do.
   void take_back_use(StreamState& stream) { stream.last_use = stream.use_before; }
   uint64_t uses() const { return uses_; }
+  // The device says that the stream is idle.
+  void seen_idle(StreamState& stream);
   // What the client gave the stream is known to be done, and what the legacy stream has to wait for.
   bool is_done(StreamState& stream) const;
   // An event of the current context's, from cuEventCreate on. `recorded` comes before the device hears of it.
@@ -151,6 +155,7 @@ class Contexts {
 
  private:
   void wait_for_barriers(StreamState& stream);
+  bool is_blocking(StreamState& stream) const;
 
   const DeviceApi& api_;
   std::unordered_map<uint64_t, std::unique_ptr<ContextState>> contexts_;

@@ -9,7 +9,7 @@
   X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuDevicePrimaryCtxRetain)           \
   X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuDevicePrimaryCtxSetFlags_v2)                    \
   X(cuThreadExchangeStreamCaptureMode) X(cuStreamIsCapturing) X(cuCtxGetLimit) X(cuCtxSetLimit) X(cuMemGetInfo_v2) X(cuMemsetD8Async)                                                                                   \
-  X(cuStreamQuery) X(cuStreamSynchronize) X(cuStreamCreate) X(cuStreamDestroy_v2) X(cuStreamWaitEvent)              \
+  X(cuStreamQuery) X(cuStreamGetFlags) X(cuStreamSynchronize) X(cuStreamCreate) X(cuStreamDestroy_v2) X(cuStreamWaitEvent)              \
   X(cuLaunchHostFunc) X(cuStreamWaitValue32_v2) X(cuStreamWriteValue32_v2) X(cuMemHostGetDevicePointer_v2)          \
   X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
   X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister_v2) X(cuMemHostUnregister)                                \

@@ -297,7 +297,7 @@ CUresult query_stream(CUstream stream) {
   CUresult result = REAL(cuStreamQuery)(stream);
   if (StreamState* const state = t_executor->contexts.find_stream(stream)) {
     t_executor->contexts.take_back_use(*state);
-    if (result == CUDA_SUCCESS) state->progress->raise(t_executor->contexts.uses());
+    if (result == CUDA_SUCCESS) t_executor->contexts.seen_idle(*state);
     if (result == CUDA_ERROR_NOT_READY && t_executor->contexts.is_done(*state)) result = CUDA_SUCCESS;
   }
   if (result == CUDA_SUCCESS) t_executor->publish();

@@ -19,7 +19,7 @@ struct Marks {  // events on the streams that are waited for
   std::vector<CUevent> events;
   std::vector<std::shared_ptr<Progress>> streams;
   void done() const {
-    for (const auto& stream : streams) stream->raise(use);
+    for (const auto& stream : streams) stream->passed(use);
   }
 };
 
@@ -57,7 +57,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
   for (StreamState* const stream : streams) {
     const CUresult state = session.api.cuStreamQuery(stream->stream);
     if (state == CUDA_SUCCESS) {
-      stream->progress->raise(marks.use);
+      session.contexts.seen_idle(*stream);
       stream->dirty = false;
       stream->slab_used = 0;  // its small copies are done
       session.fetch_output(*stream);

@@ -87,10 +87,11 @@ CUresult get_cache(CUfunc_cache* config) {
   return t_current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-CUresult create_stream(CUstream* stream, unsigned, int) {
+CUresult create_stream(CUstream* stream, unsigned flags, int) {
   const Lock lock(driver().mutex);
   if (driver().sticky != CUDA_SUCCESS) return driver().sticky;
   driver().streams.push_back(std::make_unique<FakeStream>());
+  driver().streams.back()->flags = flags;
   *stream = reinterpret_cast<CUstream>(driver().streams.back().get());
   driver().changed.notify_all();
   return CUDA_SUCCESS;
@@ -105,6 +106,13 @@ CUresult destroy_stream(CUstream stream) {
     return CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_HANDLE;
+}
+CUresult stream_flags(CUstream stream, unsigned* flags) {
+  const Lock lock(driver().mutex);
+  const FakeStream* const state = driver().stream_locked(stream);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  *flags = state->flags;
+  return CUDA_SUCCESS;
 }
 CUresult query_stream(CUstream stream) {
   const Lock lock(driver().mutex);
@@ -248,6 +256,7 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuStreamCreateWithPriority, create_stream),
     FAKE(cuStreamDestroy_v2, destroy_stream),
     FAKE(cuStreamQuery, query_stream),
+    FAKE(cuStreamGetFlags, stream_flags),
     FAKE(cuStreamSynchronize, synchronize_stream),
     FAKE(cuLaunchHostFunc, host_function),
     FAKE(cuStreamWaitEvent, wait_event),

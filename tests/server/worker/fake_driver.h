@@ -23,6 +23,7 @@ struct FakeStream {
   std::deque<std::function<bool()>> work;  // false: not yet, try again later
   bool held = false;
   int steps = 0;  // that it may take nevertheless
+  unsigned flags = 0;
 };
 
 struct FakeEvent {

@@ -214,8 +214,8 @@ int TestClient::finish() {
   return session_.get();
 }
 
-void TestClient::create_stream(uint32_t index) {
-  call("cuStreamCreateWithPriority", bytes_of(stream_handle(index), uint32_t{1}, int32_t{0}));
+void TestClient::create_stream(uint32_t index, uint32_t flags) {
+  call("cuStreamCreateWithPriority", bytes_of(stream_handle(index), flags, int32_t{0}));
 }
 
 void TestClient::record(uint32_t event, uint64_t stream) { call("cuEventRecord", bytes_of(event_handle(event), stream)); }

@@ -83,7 +83,7 @@ class TestClient {
   void cut();  // as if the client's process had died
 
   void retain() { send(wire::Command::retain_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0); }
-  void create_stream(uint32_t index);
+  void create_stream(uint32_t index, uint32_t flags = CU_STREAM_NON_BLOCKING);
   void record(uint32_t event, uint64_t stream);
   uint64_t address(uint64_t offset) const { return fake.range_base + offset; }
   void map(uint64_t offset, uint64_t size) {

@@ -158,9 +158,9 @@ void free_something(TestClient& client) {
 CUresult query(TestClient& client, uint64_t stream) { return client.ask("cuStreamQuery", bytes_of(stream)); }
 
 // Stream 0 is held with the client's work in it.
-void begin_work(TestClient& client) {
+void begin_work(TestClient& client, uint32_t flags = CU_STREAM_NON_BLOCKING) {
   client.retain();
-  client.create_stream(0);
+  client.create_stream(0, flags);
   client.map(0, FakeDriver::kGranularity);
   client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
   client.fake.hold(0);
@@ -209,9 +209,50 @@ TEST_CASE("a stream that was seen done stays so") {
   client.fake.let_go(0);
 }
 
+TEST_CASE("what has been waited for with the legacy stream is every blocking stream's work") {
+  TestClient client;
+  const uint32_t flags = GENERATE(0u, uint32_t{CU_STREAM_NON_BLOCKING});
+  begin_work(client, flags);
+  client.fake.hold(-1);
+  fill(client, 0);
+  uint64_t wait = 0;
+  SECTION("the stream") { wait = client.send(Command::synchronize_stream, bytes_of(uint64_t{0}), true); }
+  SECTION("an event") {
+    client.record(0, 0);
+    wait = client.send(Command::synchronize_event, bytes_of(event_handle(0)), true);
+  }
+  client.fake.await_blocked(1);
+  free_something(client);
+  CHECK(query(client, stream_handle(0)) == CUDA_ERROR_NOT_READY);
+  client.fake.step(0, 1);
+  client.fake.step(-1, 2);
+  CHECK(client.result(wait) == CUDA_SUCCESS);
+  CHECK(client.fake.locked([&] { return client.fake.streams[0]->work.size(); }) != 0);  // the event of the free
+  CHECK(query(client, stream_handle(0)) == (flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY));
+  CHECK(query(client, 0) == CUDA_SUCCESS);
+  fill(client, stream_handle(0));
+  CHECK(query(client, stream_handle(0)) == CUDA_ERROR_NOT_READY);
+  CHECK(query(client, 0) == (flags == 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS));
+  client.fake.let_go(0);
+  client.fake.let_go(-1);
+}
+
+TEST_CASE("a legacy stream that was seen idle tells of the blocking streams") {
+  TestClient client;
+  begin_work(client, 0);
+  CUresult seen = CUDA_SUCCESS;
+  client.fake.step(0, 1);
+  SECTION("when it was waited for") { seen = client.ask(Command::synchronize_stream, bytes_of(uint64_t{0})); }
+  SECTION("when it was asked") { seen = query(client, 0); }
+  CHECK(seen == CUDA_SUCCESS);
+  free_something(client);
+  CHECK(query(client, stream_handle(0)) == CUDA_SUCCESS);
+  client.fake.let_go(0);
+}
+
 TEST_CASE("the legacy stream is done when what it had to wait for is") {
   TestClient client;
-  begin_work(client);
+  begin_work(client, 0);
   client.fake.hold(-1);
   fill(client, 0);
   const uint64_t wait = client.send(Command::synchronize_context, {}, true);
