@@ -1,7 +1,5 @@
 #include "server/softgpu/runtime/machine_code.h"
 
-#include <elf.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -10,6 +8,7 @@
 #include <string_view>
 
 #include "protocol/cuda/kernel_params.h"
+#include "server/softgpu/runtime/elf_file.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -22,33 +21,9 @@ bool is_identifier(std::string_view name) {
   });
 }
 
-class Elf {
- public:
-  explicit Elf(cuda::ByteSpan bytes) : bytes_(bytes) {}
-
-  template <class T>
-  bool read(uint64_t offset, T* value) const {
-    if (offset > bytes_.size() || bytes_.size() - offset < sizeof(T)) return false;
-    std::memcpy(value, bytes_.data() + offset, sizeof(T));
-    return true;
-  }
-  bool section(uint64_t index, Elf64_Shdr* found) const {
-    Elf64_Ehdr header;
-    return read(0, &header) && index < header.e_shnum && read(header.e_shoff + index * sizeof(Elf64_Shdr), found);
-  }
-  std::string_view text(const Elf64_Shdr& strings, uint64_t at) const {
-    if (strings.sh_offset > bytes_.size() || strings.sh_size > bytes_.size() - strings.sh_offset || at >= strings.sh_size) return {};
-    const std::string_view rest(reinterpret_cast<const char*>(bytes_.data()) + strings.sh_offset + at, strings.sh_size - at);
-    return rest.substr(0, rest.find('\0'));
-  }
-
- private:
-  cuda::ByteSpan bytes_;
-};
-
 // The variables of a cubin, which are symbols of its data.
 std::string variables_of(cuda::ByteSpan cubin, const std::set<std::string_view>& taken) {
-  const Elf elf(cubin);
+  const ElfFile elf(cubin);
   std::string ptx;
   std::set<std::string_view> known = taken;
   uint64_t left = kMostVariableBytes;

@@ -6,12 +6,15 @@
 #include "protocol/cuda/linked_cubin.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/jit_options.h"
+#include "server/softgpu/runtime/host_object.h"
 #include "server/softgpu/runtime/image.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
 namespace {
+
+using gpupool::cuda::ByteSpan;
 
 class Linker final : public Object {
  public:
@@ -24,6 +27,19 @@ class Linker final : public Object {
   std::string image;
 };
 
+CUresult add_image(Linker& linker, const Device& device, ByteSpan bytes) {
+  gpupool::cuda::ImageSpans spans;
+  spans.image = bytes;
+  std::string message;
+  std::vector<std::string> texts;
+  const CUresult result = unpack_image(spans, device, &texts, &message);
+  linker.options.report(message);
+  if (result != CUDA_SUCCESS) return result;
+  if (linker.texts.size() + texts.size() > gpupool::cuda::kMaxLinkedTexts) return CUDA_ERROR_INVALID_VALUE;
+  std::move(texts.begin(), texts.end(), std::back_inserter(linker.texts));
+  return CUDA_SUCCESS;
+}
+
 CUresult add(Linker& linker, const Device& device, CUjitInputType type, const void* data, size_t size) {
   std::lock_guard guard(linker.mutex);
   switch (type) {
@@ -33,20 +49,20 @@ CUresult add(Linker& linker, const Device& device, CUjitInputType type, const vo
       linker.texts.emplace_back(text, strnlen(text, size));
       return CUDA_SUCCESS;
     }
-    case CU_JIT_INPUT_FATBINARY:
     case CU_JIT_INPUT_OBJECT:
-    case CU_JIT_INPUT_CUBIN: {
-      gpupool::cuda::ImageSpans spans;
-      spans.image = {static_cast<const std::byte*>(data), size};
-      std::string message;
-      std::vector<std::string> texts;
-      const CUresult result = unpack_image(spans, device, &texts, &message);
-      linker.options.report(message);
-      if (result != CUDA_SUCCESS) return result;
-      if (linker.texts.size() + texts.size() > gpupool::cuda::kMaxLinkedTexts) return CUDA_ERROR_INVALID_VALUE;
-      std::move(texts.begin(), texts.end(), std::back_inserter(linker.texts));
+    case CU_JIT_INPUT_LIBRARY: {
+      const ByteSpan bytes{static_cast<const std::byte*>(data), size};
+      const auto parts = fat_binaries_of(bytes);
+      if (parts.empty() && !is_archive(bytes)) return add_image(linker, device, bytes);
+      // What has no PTX may not be needed, as NVIDIA's device runtime is not; if it is, the missing names are told in the end.
+      for (const ByteSpan part : parts)
+        if (const CUresult result = add_image(linker, device, part); result != CUDA_SUCCESS && result != CUDA_ERROR_NO_BINARY_FOR_GPU)
+          return result;
       return CUDA_SUCCESS;
     }
+    case CU_JIT_INPUT_FATBINARY:
+    case CU_JIT_INPUT_CUBIN:
+      return add_image(linker, device, {static_cast<const std::byte*>(data), size});
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }

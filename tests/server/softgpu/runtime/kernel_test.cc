@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -244,28 +246,25 @@ TEST_CASE_METHOD(ContextFixture, "images that cannot run say why") {
   CHECK(cuModuleLoad(&module, "/nonexistent/file.ptx") == CUDA_ERROR_FILE_NOT_FOUND);
 }
 
-TEST_CASE_METHOD(ContextFixture, "the linker joins PTX files") {
-  const char* caller =
-      ".version 7.0\n.target sm_70\n.address_size 64\n"
-      ".extern .func (.param .b32 r) twice(.param .b32 x);\n"
-      ".visible .entry run(.param .u64 out) {\n"
-      "  .reg .b32 %r<3>; .reg .b64 %d<2>;\n"
-      "  ld.param.u64 %d1, [out];\n"
-      "  mov.u32 %r1, 21;\n"
-      "  { .param .b32 a; .param .b32 b; st.param.b32 [a], %r1; call.uni (b), twice, (a); ld.param.b32 %r2, "
-      "[b]; }\n"
-      "  st.global.u32 [%d1], %r2;\n  ret;\n}\n";
-  const char* callee =
-      ".version 7.0\n.target sm_70\n.address_size 64\n"
-      ".visible .func (.param .b32 r) twice(.param .b32 x) {\n"
-      "  .reg .b32 %r<3>;\n  ld.param.b32 %r1, [x];\n  add.u32 %r2, %r1, %r1;\n  st.param.b32 [r], %r2;\n  "
-      "ret;\n}\n";
+namespace {
+
+const char* const kCaller =
+    ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".extern .func (.param .b32 r) twice(.param .b32 x);\n"
+    ".visible .entry run(.param .u64 out) {\n"
+    "  .reg .b32 %r<3>; .reg .b64 %d<2>;\n"
+    "  ld.param.u64 %d1, [out];\n"
+    "  mov.u32 %r1, 21;\n"
+    "  { .param .b32 a; .param .b32 b; st.param.b32 [a], %r1; call.uni (b), twice, (a); ld.param.b32 %r2, "
+    "[b]; }\n"
+    "  st.global.u32 [%d1], %r2;\n  ret;\n}\n";
+
+// Links what run() of kCaller lacks, and runs it.
+int run_with(CUjitInputType type, const void* library, size_t bytes) {
   CUlinkState state = nullptr;
   REQUIRE_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
-  REQUIRE_OK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, const_cast<char*>(caller), std::strlen(caller) + 1,
-                              "caller", 0, nullptr, nullptr));
-  REQUIRE_OK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, const_cast<char*>(callee), std::strlen(callee) + 1,
-                              "callee", 0, nullptr, nullptr));
+  REQUIRE_OK(cuLinkAddData_v2(state, CU_JIT_INPUT_PTX, const_cast<char*>(kCaller), std::strlen(kCaller) + 1, "caller", 0, nullptr, nullptr));
+  REQUIRE_OK(cuLinkAddData_v2(state, type, const_cast<void*>(library), bytes, "library", 0, nullptr, nullptr));
   void* image = nullptr;
   size_t size = 0;
   REQUIRE_OK(cuLinkComplete(state, &image, &size));
@@ -279,5 +278,42 @@ TEST_CASE_METHOD(ContextFixture, "the linker joins PTX files") {
   REQUIRE_OK(cuMemAlloc_v2(&out, 4));
   void* parameters[] = {&out};
   REQUIRE_OK(cuLaunchKernel(run, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
-  CHECK(read_int(out) == 42);
+  return read_int(out);
 }
+
+}  // namespace
+
+TEST_CASE_METHOD(ContextFixture, "the linker joins PTX files") {
+  const char* callee =
+      ".version 7.0\n.target sm_70\n.address_size 64\n"
+      ".visible .func (.param .b32 r) twice(.param .b32 x) {\n"
+      "  .reg .b32 %r<3>;\n  ld.param.b32 %r1, [x];\n  add.u32 %r2, %r1, %r1;\n  st.param.b32 [r], %r2;\n  "
+      "ret;\n}\n";
+  CHECK(run_with(CU_JIT_INPUT_PTX, callee, std::strlen(callee) + 1) == 42);
+}
+
+#ifdef LINKED_FOLDER
+// Object files and archives as nvcc makes them, and an archive without code for this device.
+TEST_CASE_METHOD(ContextFixture, "the linker takes object files and archives") {
+  const auto bytes_of = [](const std::string& name) {
+    std::ifstream file(LINKED_FOLDER "/" + name, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string object = bytes_of("twice.o"), archive = bytes_of("libtwice.a"), newer = bytes_of("libnewer.a");
+  REQUIRE(newer.size() > 100);
+  CHECK(run_with(CU_JIT_INPUT_OBJECT, object.data(), object.size()) == 42);
+  CHECK(run_with(CU_JIT_INPUT_LIBRARY, archive.data(), archive.size()) == 42);
+  CUlinkState state = nullptr;
+  REQUIRE_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
+  const auto add = [&](std::string library, CUjitInputType type) {
+    return cuLinkAddData_v2(state, type, library.data(), library.size(), "library", 0, nullptr, nullptr);
+  };
+  CHECK(add(newer, CU_JIT_INPUT_LIBRARY) == CUDA_SUCCESS);
+  CHECK(add(kCaller, CU_JIT_INPUT_PTX) == CUDA_SUCCESS);
+  void* image = nullptr;
+  CHECK(cuLinkComplete(state, &image, nullptr) == CUDA_ERROR_INVALID_IMAGE);  // twice() is missing
+  CHECK(add("garbage", CU_JIT_INPUT_LIBRARY) == CUDA_ERROR_INVALID_IMAGE);
+  for (size_t length = 8; length < archive.size(); length += 97) add(archive.substr(0, length), CU_JIT_INPUT_LIBRARY);  // crashes nothing
+  CHECK(cuLinkDestroy(state) == CUDA_SUCCESS);
+}
+#endif

@@ -1,0 +1,2 @@
+// For the linker: a device function in an object file and in archives.
+extern "C" __device__ int twice(int x) { return x + x; }
