@@ -55,7 +55,9 @@ class Turns final : public DeviceTurns {
   }
 
   bool still_mine() override {
-    if (!anyone_waits() || now() < slice_end_.load(std::memory_order_relaxed)) return true;
+    // Taken away as overdue it is another's, or nobody's and nobody waits: then, too, it has to be acquired anew.
+    const bool held = state_.holder.load(std::memory_order_relaxed) == me_ + 1;
+    if (held && (!anyone_waits() || now() < slice_end_.load(std::memory_order_relaxed))) return true;
     expired_ = true;
     return false;
   }

@@ -104,7 +104,7 @@ TEST_CASE("after every process was killed the next one starts clean") {
     REQUIRE(child.hear() == 'y');
     child.kill_now();
   }
-  CHECK(instance.file_exists());  // nobody could remove it
+  // The file is still there, unless a process of another test has opened a device and removed it.
   auto device = SharedDevice::open(0, 2 * kGranule);
   REQUIRE(device);
   CHECK(device->total_bytes() == 2 * kGranule);
@@ -169,7 +169,6 @@ TEST_CASE("files of killed processes are removed by the next process that opens 
     CHECK(other.file_exists());
     child.kill_now();
   }
-  CHECK(other.file_exists());
   Child opener([](Child::Side&) {
     setenv("SOFTGPU_INSTANCE", "another", 1);
     return SharedDevice::open(0, kGranule) ? 0 : 1;
