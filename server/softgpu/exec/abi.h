@@ -57,7 +57,8 @@ struct ThreadContext {
   uint32_t warp;            // %warpid
   uint32_t linear_tid;
   BlockContext* block;
-  void* executor;           // private to exec/
+  uint32_t runtime_error;   // the device runtime's last error; generated code that uses it starts with 0
+  uint32_t reserved0;
 };
 
 static_assert(offsetof(BlockContext, shared_base) == 48 && sizeof(BlockContext) == 128);
@@ -131,10 +132,7 @@ int32_t softgpu_vprintf(ThreadContext*, uint64_t format, uint64_t arguments);
 uint64_t softgpu_malloc(ThreadContext*, uint64_t bytes);
 void softgpu_free(ThreadContext*, uint64_t address);
 void softgpu_set_condition(ThreadContext*, uint64_t handle, uint32_t value);
-// The device runtime's launch: memory for the parameters of the kernel with that address (0: it cannot be launched), and
-// the launch itself, which gives a cudaError_t.
-uint64_t softgpu_launch_buffer(ThreadContext*, uint64_t kernel, const uint32_t* grid, const uint32_t* block, uint32_t shared_bytes);
-uint32_t softgpu_launch_device(ThreadContext*, uint64_t buffer, uint64_t stream);
+// The device runtime's functions (cudaLaunchDeviceV2, ...): exec/device_runtime.h.
 uint64_t softgpu_clock64(ThreadContext*);
 uint64_t softgpu_global_timer(ThreadContext*);
 }

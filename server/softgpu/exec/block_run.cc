@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "server/softgpu/exec/device_runtime.h"
 #include "server/softgpu/memory/address_space.h"
 
 namespace gpupool::softgpu {
@@ -76,7 +77,6 @@ bool BlockRun::prepare(Grid& grid) {
       thread.warp = i / kWarpSize;
       thread.linear_tid = i;
       thread.block = &context_;
-      thread.executor = nullptr;
       slots_[i].fiber = nullptr;
       slots_[i].cluster_ticket = 0;
     }
@@ -373,6 +373,11 @@ std::string BlockRun::describe_fault() const {
   }
   if (!fault_text_.empty()) line += ": " + fault_text_;
   return line;
+}
+
+DeviceRuntime device_runtime_of(const ThreadContext* thread) {
+  const Grid& grid = BlockRun::of(thread).grid();
+  return {grid.children.get(), grid.request.services};
 }
 
 }  // namespace gpupool::softgpu

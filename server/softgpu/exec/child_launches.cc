@@ -5,14 +5,28 @@
 #include <new>
 #include <utility>
 
-#include "server/softgpu/exec/block_run.h"
-#include "server/softgpu/exec/grid_state.h"
+#include "server/softgpu/exec/abi.h"
 
 namespace gpupool::softgpu {
 namespace {
 
-constexpr uint32_t kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kTooManyPending = 69, kNotSupported = 801;  // cudaError_t
-constexpr uint64_t kTailStream = 3;  // cudaStreamTailLaunch
+constexpr uint64_t kTailStream = 3, kLastOwnStream = 4;  // cudaStreamTailLaunch, cudaStreamFireAndForget
+constexpr uint64_t kFirstHandle = 0x1000;                // the lowest bit is the Kind
+constexpr size_t kMostHandles = 65536;
+constexpr uint64_t kMostParameterBytes = 32764;
+
+void set_shape(GridRequest& request, const ChildLaunches::Shape& shape) {
+  std::copy_n(shape.grid, 3, request.grid_dim);
+  std::copy_n(shape.block, 3, request.block_dim);
+  request.dynamic_shared_bytes = shape.shared_bytes;
+}
+
+RuntimeError check(const KernelServices& services, uint64_t kernel, const GridRequest& request, uint32_t* parameter_bytes) {
+  const auto bytes = services.parameter_bytes(kernel);
+  if (!bytes) return RuntimeError::invalid_function;
+  *parameter_bytes = *bytes;
+  return services.fits(kernel, request) ? RuntimeError::success : RuntimeError::invalid_configuration;
+}
 
 }  // namespace
 
@@ -20,38 +34,82 @@ ChildLaunches::~ChildLaunches() {
   for (const auto& [address, launch] : buffers_) softgpu_free(nullptr, address);
 }
 
-uint64_t ChildLaunches::buffer(const ChildKernels& kernels, uint64_t kernel, const uint32_t* grid, const uint32_t* block,
-                               uint32_t shared_bytes) try {
-  const auto bytes = kernels.parameter_bytes(kernel);
-  if (!bytes) return 0;
+RuntimeError ChildLaunches::buffer(uint64_t bytes, uint64_t* address) try {
+  *address = 0;
+  if (bytes > kMostParameterBytes) return RuntimeError::invalid_value;
   const std::lock_guard lock(mutex_);
-  if (buffers_.size() + launched_.size() + tail_.size() >= kMost) return 0;
-  const uint64_t address = softgpu_malloc(nullptr, std::max(*bytes, 1u));
-  if (address == 0) return 0;
-  Launch& launch = buffers_[address];
-  launch.kernel = kernel;
-  launch.request.params.resize(*bytes);
-  std::copy_n(grid, 3, launch.request.grid_dim);
-  std::copy_n(block, 3, launch.request.block_dim);
-  launch.request.dynamic_shared_bytes = shared_bytes;
-  return address;
+  if (full()) return RuntimeError::too_many_pending;
+  Launch launch;
+  launch.request.params.resize(bytes);
+  const uint64_t memory = softgpu_malloc(nullptr, std::max<uint64_t>(bytes, 1));
+  if (memory == 0) return RuntimeError::out_of_memory;
+  buffers_.emplace(memory, std::move(launch));
+  *address = memory;
+  return RuntimeError::success;
 } catch (const std::bad_alloc&) {
-  return 0;
+  return RuntimeError::out_of_memory;
 }
 
-uint32_t ChildLaunches::launch(uint64_t buffer, uint64_t stream) try {
-  if (buffer == 0) return kTooManyPending;
+RuntimeError ChildLaunches::buffer(const KernelServices& services, uint64_t kernel, const Shape& shape, uint64_t* address) {
+  *address = 0;
+  GridRequest request;
+  set_shape(request, shape);
+  uint32_t bytes = 0;
+  if (const RuntimeError error = check(services, kernel, request, &bytes); error != RuntimeError::success) return error;
+  if (const RuntimeError error = buffer(bytes, address); error != RuntimeError::success) return error;
   const std::lock_guard lock(mutex_);
-  const auto found = buffers_.find(buffer);
-  if (found == buffers_.end()) return kInvalidValue;
+  Launch& launch = buffers_[*address];
+  launch.kernel = kernel;
+  set_shape(launch.request, shape);
+  return RuntimeError::success;
+}
+
+RuntimeError ChildLaunches::put(Launch launch, uint64_t stream) {
+  (stream == kTailStream ? tail_ : launched_).push_back(std::move(launch));
+  return RuntimeError::success;
+}
+
+RuntimeError ChildLaunches::launch(uint64_t address, uint64_t stream) try {
+  const std::lock_guard lock(mutex_);
+  if (!knows_locked(Kind::stream, stream)) return RuntimeError::invalid_handle;
+  const auto found = buffers_.find(address);
+  if (found == buffers_.end() || found->second.kernel == 0) return RuntimeError::invalid_value;
   GridRequest& request = found->second.request;
-  std::memcpy(request.params.data(), reinterpret_cast<const void*>(buffer), request.params.size());
-  (stream == kTailStream ? tail_ : launched_).push_back(std::move(found->second));
+  std::memcpy(request.params.data(), reinterpret_cast<const void*>(address), request.params.size());
+  put(std::move(found->second), stream);
   buffers_.erase(found);
-  softgpu_free(nullptr, buffer);
-  return kSuccess;
+  softgpu_free(nullptr, address);
+  return RuntimeError::success;
 } catch (const std::bad_alloc&) {
-  return kOutOfMemory;
+  return RuntimeError::out_of_memory;
+}
+
+RuntimeError ChildLaunches::launch(const KernelServices& services, uint64_t kernel, const Shape& shape, uint64_t address,
+                                   uint64_t stream) try {
+  GridRequest request;
+  set_shape(request, shape);
+  uint32_t bytes = 0;
+  if (const RuntimeError error = check(services, kernel, request, &bytes); error != RuntimeError::success) return error;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = buffers_.find(address);
+    if (found == buffers_.end() || found->second.request.params.size() < bytes) return RuntimeError::invalid_value;
+    found->second.kernel = kernel;
+    found->second.request.params.resize(bytes);
+    set_shape(found->second.request, shape);
+  }
+  return launch(address, stream);
+} catch (const std::bad_alloc&) {
+  return RuntimeError::out_of_memory;
+}
+
+RuntimeError ChildLaunches::launch(GridRequest request, uint64_t stream) try {
+  const std::lock_guard lock(mutex_);
+  if (!knows_locked(Kind::stream, stream)) return RuntimeError::invalid_handle;
+  if (full()) return RuntimeError::too_many_pending;
+  return put({0, std::move(request)}, stream);
+} catch (const std::bad_alloc&) {
+  return RuntimeError::out_of_memory;
 }
 
 std::optional<ChildLaunches::Launch> ChildLaunches::next() {
@@ -63,16 +121,30 @@ std::optional<ChildLaunches::Launch> ChildLaunches::next() {
   return launch;
 }
 
-extern "C" uint64_t softgpu_launch_buffer(ThreadContext* thread, uint64_t kernel, const uint32_t* grid, const uint32_t* block,
-                                          uint32_t shared_bytes) {
-  Grid& parent = BlockRun::of(thread).grid();
-  if (!parent.children) return 0;
-  return parent.children->buffer(*parent.request.children, kernel, grid, block, shared_bytes);
+RuntimeError ChildLaunches::create(Kind kind, uint64_t* handle) try {
+  const std::lock_guard lock(mutex_);
+  if (handles_.size() >= kMostHandles) return RuntimeError::out_of_memory;
+  *handle = kFirstHandle + 2 * ++last_handle_ + static_cast<uint64_t>(kind);
+  handles_.insert(*handle);
+  return RuntimeError::success;
+} catch (const std::bad_alloc&) {
+  return RuntimeError::out_of_memory;
 }
 
-extern "C" uint32_t softgpu_launch_device(ThreadContext* thread, uint64_t buffer, uint64_t stream) {
-  Grid& parent = BlockRun::of(thread).grid();
-  return parent.children ? parent.children->launch(buffer, stream) : kNotSupported;
+RuntimeError ChildLaunches::destroy(Kind kind, uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  const bool known = handle % 2 == static_cast<uint64_t>(kind) && handles_.erase(handle) != 0;
+  return known ? RuntimeError::success : RuntimeError::invalid_handle;
+}
+
+bool ChildLaunches::knows_locked(Kind kind, uint64_t handle) const {
+  if (kind == Kind::stream && handle <= kLastOwnStream) return true;
+  return handle % 2 == static_cast<uint64_t>(kind) && handles_.contains(handle);
+}
+
+bool ChildLaunches::knows(Kind kind, uint64_t handle) {
+  const std::lock_guard lock(mutex_);
+  return knows_locked(kind, handle);
 }
 
 }  // namespace gpupool::softgpu

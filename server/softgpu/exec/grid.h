@@ -39,7 +39,7 @@ class PackedParameters {
 constexpr size_t kMostMultiprocessors = 1024;
 using Multiprocessors = std::bitset<kMostMultiprocessors>;
 
-class ChildKernels;  // exec/child_launches.h
+class KernelServices;  // exec/kernel_services.h
 
 struct GridRequest {
   KernelCode code;
@@ -58,7 +58,7 @@ struct GridRequest {
   // Blocks of a cluster; each divides grid_dim, and the product is at most kMaxClusterBlocks. Zeros: no clusters.
   uint32_t cluster_dim[3] = {0, 0, 0};
   PackedParameters params;
-  const ChildKernels* children = nullptr;  // what its threads may launch; null: nothing. Stays until the grid is done
+  const KernelServices* services = nullptr;  // null: no thread calls the device runtime. Stays until the grid is done
 };
 
 struct GridResult {

@@ -17,7 +17,7 @@ namespace gpupool::softgpu {
 struct Grid : Recycled<Grid> {
   GridRequest request;
   std::function<void(GridResult)> done;
-  std::unique_ptr<ChildLaunches> children;  // null: its threads launch nothing
+  std::unique_ptr<ChildLaunches> children;  // null: its threads cannot start anything
   uint32_t depth = 0;          // how many launches by kernels are above it
   BlockContext context{};      // as every block sees it, but for its own index, window and executor
   uint64_t blocks = 0;

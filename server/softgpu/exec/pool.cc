@@ -97,7 +97,7 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   const GridRequest& r = grid->request;
   constexpr uint32_t kMostDepth = 24;  // as CUDA limits it; what returns from a chain of children returns through all
   grid->depth = depth;
-  if (r.children != nullptr && depth < kMostDepth) grid->children = std::make_unique<ChildLaunches>();
+  if (r.services != nullptr && depth < kMostDepth) grid->children = std::make_unique<ChildLaunches>();
   BlockContext& context = grid->context;
   std::copy_n(r.grid_dim, 3, context.grid_dim);
   std::copy_n(r.block_dim, 3, context.block_dim);
@@ -288,16 +288,16 @@ void Pool::complete(Grid& grid) {
   auto done = std::move(grid.done);
   result.busy_nanoseconds = busy;
   std::shared_ptr<ChildLaunches> children = std::move(grid.children);
-  const ChildKernels* const kernels = grid.request.children;
+  const KernelServices* const services = grid.request.services;
   const std::shared_ptr<const Multiprocessors> where = grid.request.multiprocessors;
   const uint32_t depth = grid.depth;
   release(&grid);
-  if (children) return run_children(depth, std::move(children), kernels, where, std::move(result), std::move(done));
+  if (children) return run_children(depth, std::move(children), services, where, std::move(result), std::move(done));
   if (done) done(std::move(result));
 }
 
 // The next of what a grid has launched; `result` is the grid's and that of the children until now.
-void Pool::run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children, const ChildKernels* kernels,
+void Pool::run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children, const KernelServices* services,
                         std::shared_ptr<const Multiprocessors> where, GridResult result, std::function<void(GridResult)> done) {
   auto launch = result.fault == FaultKind::none ? children->next() : std::nullopt;
   if (!launch) {
@@ -305,18 +305,18 @@ void Pool::run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children,
     return;
   }
   GridRequest request = std::move(launch->request);
-  request.children = kernels;
   request.multiprocessors = where;
-  if (!kernels->prepare(launch->kernel, request)) {
+  if (launch->kernel != 0) request.services = services;
+  if (launch->kernel != 0 && !services->prepare(launch->kernel, request)) {
     result.fault = FaultKind::illegal_instruction;
-    result.detail = "a kernel launched another in a shape that cannot run";
+    result.detail = "a kernel launched another whose code cannot be made";
     if (done) done(std::move(result));
     return;
   }
-  submit_at(depth + 1, std::move(request), [this, depth, children = std::move(children), kernels, where = std::move(where), result = std::move(result),
-                              done = std::move(done)](GridResult child) mutable {
+  submit_at(depth + 1, std::move(request), [this, depth, children = std::move(children), services, where = std::move(where),
+                                            result = std::move(result), done = std::move(done)](GridResult child) mutable {
     child.busy_nanoseconds += result.busy_nanoseconds;
-    run_children(depth, std::move(children), kernels, std::move(where), std::move(child), std::move(done));
+    run_children(depth, std::move(children), services, std::move(where), std::move(child), std::move(done));
   });
 }
 

@@ -92,7 +92,7 @@ class Pool final : public GridExecutor {
  private:
   void complete(Grid& grid);
   void submit_at(uint32_t depth, GridRequest request, std::function<void(GridResult)> done);
-  void run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children, const ChildKernels* kernels,
+  void run_children(uint32_t depth, std::shared_ptr<ChildLaunches> children, const KernelServices* services,
                     std::shared_ptr<const Multiprocessors> where, GridResult result, std::function<void(GridResult)> done);
   void wake(const Multiprocessors* where, int most);  // null: anywhere
 

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "server/softgpu/jit/builtins.h"
 #include "server/softgpu/jit/decoded.h"
 #include "server/softgpu/jit/link.h"
 #include "server/softgpu/jit/matrix.h"
@@ -121,8 +122,7 @@ class FunctionCodegen {
   llvm::Value* thread_field(uint32_t offset, uint64_t limit = 0);
   llvm::Value* dimension_range(llvm::LoadInst* load, uint64_t low, uint64_t high);
   llvm::AllocaInst* temporary(llvm::Type* type);
-  llvm::Value* call_runtime(const char* name, llvm::Type* result,
-                            std::initializer_list<llvm::Value*> arguments);
+  llvm::Value* call_runtime(const char* name, llvm::Type* result, llvm::ArrayRef<llvm::Value*> arguments);
   llvm::Value* call_pure(const char* name, llvm::Type* result, std::initializer_list<llvm::Value*> arguments);
   llvm::Value* intrinsic(llvm::Intrinsic::ID id, std::initializer_list<llvm::Value*> arguments);
   llvm::Value* select_min(llvm::Value* a, llvm::Value* b, bool is_signed);
@@ -136,7 +136,7 @@ class FunctionCodegen {
   void trap(Decoded& i);
   void call(Decoded& i);
   void nothing(Decoded& i);
-  void call_builtin(Decoded& i, Builtin builtin, std::span<const Operand> results,
+  void call_builtin(Decoded& i, const Builtin& builtin, std::span<const Operand> results,
                     std::span<const Operand> arguments);
   void call_function(Decoded& i, llvm::FunctionType* type, llvm::Value* callee,
                      const std::vector<ptx::Variable>& results, const std::vector<ptx::Variable>& parameters,

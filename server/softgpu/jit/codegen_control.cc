@@ -130,61 +130,25 @@ void FunctionCodegen::call_function(Decoded& i, llvm::FunctionType* type, llvm::
   if (!result_operands.empty() && !in_memory) store_result(i, result_operands[0], result, results[0]);
 }
 
-void FunctionCodegen::call_builtin(Decoded& i, Builtin builtin, std::span<const Operand> results,
+void FunctionCodegen::call_builtin(Decoded& i, const Builtin& builtin, std::span<const Operand> results,
                                    std::span<const Operand> arguments) {
-  auto number = scalar(Type::u32), word = scalar(Type::u64);
-  auto expect = [&](size_t count) {
-    if (arguments.size() != count) i.fail("wrong number of arguments");
+  auto variable = [](const Builtin::Value& value) {
+    auto made = scalar(value.is_struct ? Type::b8 : value.bytes == 8 ? Type::u64 : Type::u32);
+    made.is_array = value.is_struct;
+    made.size = value.bytes;
+    return made;
   };
-  auto value = [&](size_t n, const ptx::Variable& type) { return argument(i, arguments[n], type); };
-  switch (builtin) {
-    case Builtin::vprintf: {
-      expect(2);
-      llvm::Value* count =
-          call_runtime("softgpu_vprintf", b_.getInt32Ty(), {thread_, value(0, word), value(1, word)});
-      if (!results.empty()) store_result(i, results[0], count, number);
-      return;
-    }
-    case Builtin::assertfail: {
-      expect(5);
-      auto* call = llvm::cast<llvm::CallInst>(call_runtime(
-          "softgpu_assertfail", b_.getVoidTy(),
-          {thread_, value(0, word), value(1, word), value(2, number), value(3, word), value(4, word)}));
-      call->getCalledFunction()->addFnAttr(llvm::Attribute::Cold);
-      call->getCalledFunction()->addFnAttr(llvm::Attribute::NoReturn);
-      b_.CreateUnreachable();
-      return;
-    }
-    case Builtin::malloc: {
-      expect(1);
-      llvm::Value* address = call_runtime("softgpu_malloc", b_.getInt64Ty(), {thread_, value(0, word)});
-      if (!results.empty()) store_result(i, results[0], address, word);
-      return;
-    }
-    case Builtin::free:
-      expect(1);
-      call_runtime("softgpu_free", b_.getVoidTy(), {thread_, value(0, word)});
-      return;
-    case Builtin::set_condition:
-      expect(2);
-      call_runtime("softgpu_set_condition", b_.getVoidTy(), {thread_, value(0, word), value(1, number)});
-      return;
-    case Builtin::launch_buffer: {
-      expect(4);
-      auto shape = scalar(Type::b8);  // a dim3
-      shape.is_array = true;
-      shape.size = 12;
-      llvm::Value* address = call_runtime("softgpu_launch_buffer", b_.getInt64Ty(),
-                                          {thread_, value(0, word), value(1, shape), value(2, shape), value(3, number)});
-      if (!results.empty()) store_result(i, results[0], address, word);
-      return;
-    }
-    case Builtin::launch_device: {
-      expect(2);
-      llvm::Value* error = call_runtime("softgpu_launch_device", b_.getInt32Ty(), {thread_, value(0, word), value(1, word)});
-      if (!results.empty()) store_result(i, results[0], error, number);
-      return;
-    }
+  if (arguments.size() != builtin.arguments.size()) i.fail("wrong number of arguments");
+  std::vector<llvm::Value*> values{thread_};
+  for (size_t n = 0; n < arguments.size(); ++n) values.push_back(argument(i, arguments[n], variable(builtin.arguments[n])));
+  llvm::Type* type = builtin.result.bytes == 0 ? b_.getVoidTy() : static_cast<llvm::Type*>(b_.getIntNTy(builtin.result.bytes * 8));
+  auto* call = llvm::cast<llvm::CallInst>(call_runtime(builtin.symbol, type, values));
+  if (!builtin.returns) {
+    call->getCalledFunction()->addFnAttr(llvm::Attribute::Cold);
+    call->getCalledFunction()->addFnAttr(llvm::Attribute::NoReturn);
+    b_.CreateUnreachable();
+  } else if (builtin.result.bytes != 0 && !results.empty()) {
+    store_result(i, results[0], call, variable(builtin.result));
   }
 }
 
@@ -205,7 +169,7 @@ void FunctionCodegen::call(Decoded& i) {
   if (target.kind == Operand::Kind::symbol) {
     Symbol symbol = m_.image.resolve(linked_.file, target.name);
     if (symbol.kind == Symbol::Kind::builtin)
-      return call_builtin(i, static_cast<Builtin>(symbol.index), results, arguments);
+      return call_builtin(i, builtins()[symbol.index], results, arguments);
     if (symbol.kind != Symbol::Kind::function) i.fail("the function is undefined");
     const ptx::Function& callee = *m_.image.functions[symbol.index].tree;
     if (callee.is_kernel) i.fail("a kernel cannot be called");

@@ -147,7 +147,12 @@ void ModuleCodegen::generate_entries() {
     load->setMetadata(llvm::LLVMContext::MD_range, llvm::MDNode::get(context, below));
     tid[d] = load;
   }
+  auto forget_error = [&](llvm::Value* of) {
+    if (image.uses_device_runtime)
+      b.CreateStore(b.getInt32(0), b.CreateConstGEP1_64(b.getInt8Ty(), of, offsetof(ThreadContext, runtime_error)));
+  };
   if (kernel->info.synchronises) {
+    forget_error(thread);
     b.CreateCall(kernel_body, {thread, block, tid[0], tid[1], tid[2]});
     b.CreateRetVoid();
     return;
@@ -204,6 +209,7 @@ void ModuleCodegen::generate_entries() {
   store(b.CreateAnd(linear, b.getInt32(kWarpSize - 1)), offsetof(ThreadContext, lane));
   store(b.CreateLShr(linear, b.getInt32(5)), offsetof(ThreadContext, warp));
   store(linear, offsetof(ThreadContext, linear_tid));
+  forget_error(thread);
   b.CreateCall(kernel_body, {thread, block, at[0], at[1], at[2]});
   b.CreateBr(ends[0]);
   for (int d = 0; d < 3; ++d) {

@@ -269,8 +269,7 @@ llvm::Value* FunctionCodegen::symbol_address(const Operand& operand) {
 
 // --- Calls into the runtime ---
 
-llvm::Value* FunctionCodegen::call_runtime(const char* name, llvm::Type* result,
-                                           std::initializer_list<llvm::Value*> arguments) {
+llvm::Value* FunctionCodegen::call_runtime(const char* name, llvm::Type* result, llvm::ArrayRef<llvm::Value*> arguments) {
   llvm::Function* callee = m_.module.getFunction(name);
   if (!callee) {
     std::vector<llvm::Type*> types;
@@ -279,7 +278,7 @@ llvm::Value* FunctionCodegen::call_runtime(const char* name, llvm::Type* result,
                                     llvm::Function::ExternalLinkage, name, m_.module);
     callee->addFnAttr(llvm::Attribute::NoUnwind);
   }
-  return b_.CreateCall(callee, std::vector<llvm::Value*>(arguments));
+  return b_.CreateCall(callee, arguments);
 }
 
 // A function of its arguments alone: LLVM may drop, merge and move such calls.

@@ -13,6 +13,7 @@
 
 #include <mutex>
 
+#include "server/softgpu/jit/builtins.h"
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/support.h"
 
@@ -115,6 +116,8 @@ std::variant<std::unique_ptr<Engine>, std::string> Engine::create(bool optimise)
   llvm::orc::SymbolMap symbols;
   for (const RuntimeSymbol& symbol : runtime_symbols())
     symbols[state->jit->mangleAndIntern(symbol.name)] = symbol_at(symbol.address);
+  for (const Builtin& builtin : builtins())
+    symbols[state->jit->mangleAndIntern(builtin.symbol)] = symbol_at(builtin.address);
   if (auto error = state->runtime->define(llvm::orc::absoluteSymbols(std::move(symbols))))
     return text_of(std::move(error));
   return std::unique_ptr<Engine>(new Engine(std::move(state)));

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "server/softgpu/jit/builtins.h"
+
 namespace gpupool::softgpu {
 namespace {
 
@@ -17,17 +19,6 @@ constexpr uint64_t kMaxLocalBytes = 512 * 1024;   // per thread, as CUDA limits 
 constexpr uint64_t kMaxParameterBytes = 32764;    // PTX ISA 8.1 and later
 constexpr uint64_t kMaxReached = 10'000'000;      // functions reached by kernels, summed over the kernels
 constexpr uint32_t kDynamicSharedAlignment = 16;
-
-constexpr std::pair<std::string_view, Builtin> kBuiltins[] = {
-    {"vprintf", Builtin::vprintf},
-    {"__assertfail", Builtin::assertfail},
-    {"malloc", Builtin::malloc},
-    {"free", Builtin::free},
-    {"cudaGraphSetConditional", Builtin::set_condition},
-    {"__cudaCDP2GetParameterBufferV2", Builtin::launch_buffer},
-    {"__cudaCDP2LaunchDeviceV2", Builtin::launch_device},
-    {"__cudaCDP2LaunchDeviceV2_ptsz", Builtin::launch_device},
-};
 
 uint64_t align_up(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
@@ -99,8 +90,16 @@ class Linker {
     return true;
   }
 
+  // NVIDIA's device runtime, where it comes as PTX, rests on NVIDIA's firmware: softgpu's own functions take its place.
+  static bool is_device_runtime(const ptx::File& file) {
+    return std::any_of(file.functions.begin(), file.functions.end(), [](const ptx::Function& f) {
+      return f.has_body && f.linkage == Linkage::visible && is_of_device_runtime(f.name) && find_builtin(f.name);
+    });
+  }
+
   void add_symbols(uint32_t index) {
     const ptx::File& file = image_.files[index];
+    if (is_device_runtime(file)) return;
     // A declaration may carry the linkage that the definition leaves out.
     std::unordered_map<std::string_view, Linkage> declared;
     for (const ptx::Function& f : file.functions)
@@ -208,12 +207,12 @@ class Linker {
       for (std::string_view name : function.facts.callees) {
         Symbol symbol = image_.resolve(function.file, name);
         if (symbol.kind == Symbol::Kind::undefined)
-          fail(CompileErrorCode::unresolved_symbol, "function '" + std::string(name.substr(0, 200)) +
-                                                        "' is undefined" +
-                                                        at(function.file, function.tree->line));
+          fail(CompileErrorCode::unresolved_symbol,
+               (is_of_device_runtime(name) ? "the device runtime's " + std::string(name.substr(0, 200)) + " is not there"
+                                           : "function '" + std::string(name.substr(0, 200)) + "' is undefined") +
+                   at(function.file, function.tree->line));
         if (symbol.kind == Symbol::Kind::function) add(symbol.index);
-        if (symbol.kind == Symbol::Kind::builtin && static_cast<Builtin>(symbol.index) == Builtin::launch_device)
-          image_.launches_kernels = true;
+        if (symbol.kind == Symbol::Kind::builtin) image_.uses_device_runtime |= is_of_device_runtime(builtins()[symbol.index].name);
       }
       if (function.facts.has_indirect_call && !indirect) {
         indirect = true;
@@ -328,9 +327,8 @@ Symbol Image::resolve(uint32_t file, std::string_view name) const {
     if (alias == aliases_.end()) break;
     name = alias->second;
   }
-  for (const auto& [builtin, value] : kBuiltins)
-    if (builtin == name) return {Symbol::Kind::builtin, static_cast<uint32_t>(value)};
-  return {};
+  const auto builtin = find_builtin(name);
+  return builtin ? Symbol{Symbol::Kind::builtin, *builtin} : Symbol{};
 }
 
 std::optional<uint64_t> Image::address_of(uint32_t file, std::string_view name, uint64_t address) const {

@@ -24,13 +24,10 @@ namespace gpupool::softgpu {
 constexpr uint64_t kFunctionAddressBase = 0x0F00'0000'0000'0000;
 constexpr uint64_t kFunctionAddressStep = 16;
 
-// Functions the device runtime provides; softgpu_* in exec/abi.h implement them.
-enum class Builtin : uint32_t { vprintf, assertfail, malloc, free, set_condition, launch_buffer, launch_device };
-
 struct Symbol {
   enum class Kind : uint8_t { undefined, function, data, shared, builtin };
   Kind kind = Kind::undefined;
-  uint32_t index = 0;
+  uint32_t index = 0;  // of a builtin: among builtins()
 };
 
 struct LinkedFunction {
@@ -76,7 +73,7 @@ class Image {
   std::vector<LinkedKernel> kernels;
   uint64_t data_bytes = 0;
   uint64_t data_alignment = 256;
-  bool launches_kernels = false;  // some function calls launch_device
+  bool uses_device_runtime = false;  // a kernel reaches a call of it
 
   Symbol resolve(uint32_t file, std::string_view name) const;
   // The value of a pointer to a symbol for data segments that lie at `address`; nothing for undefined names.

@@ -57,7 +57,7 @@ class LinkedProgram final : public Program {
       if (image_->kernels[n].function == distance / kFunctionAddressStep) return &kernels_[n];
     return nullptr;
   }
-  bool launches_kernels() const override { return image_->launches_kernels; }
+  bool uses_device_runtime() const override { return image_->uses_device_runtime; }
   const GlobalInfo* find_global(std::string_view name) const override {
     auto it = global_index_.find(name);
     return it == global_index_.end() ? nullptr : &globals_[it->second];

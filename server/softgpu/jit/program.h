@@ -78,7 +78,7 @@ class Program {
   virtual const KernelInfo* find_kernel(std::string_view name) const = 0;
   // The kernel that code of this program knows by that address; null: none.
   virtual const KernelInfo* kernel_at(uint64_t address) const = 0;
-  virtual bool launches_kernels() const = 0;  // from kernels
+  virtual bool uses_device_runtime() const = 0;  // some kernel calls it (exec/device_runtime.h)
   virtual const GlobalInfo* find_global(std::string_view name) const = 0;
   virtual uint64_t data_bytes() const = 0;
   virtual uint64_t data_alignment() const = 0;

@@ -5,6 +5,14 @@
 #include "server/softgpu/runtime/module.h"
 
 namespace gpupool::softgpu {
+namespace {
+
+int round_up(int value, int multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+
+}  // namespace
 
 int max_dynamic_shared(const KernelInfo& kernel, const FunctionSettings& settings) {
   const int chosen = settings.max_dynamic_shared.load(std::memory_order_relaxed);
@@ -17,6 +25,19 @@ std::array<int, 3> required_cluster(const KernelInfo& kernel, const FunctionSett
   std::array<int, 3> size;
   for (size_t d = 0; d < 3; ++d) size[d] = static_cast<int>(kernel.required_cluster[d]);
   return size;
+}
+
+int blocks_per_multiprocessor(const KernelInfo& kernel, const FunctionSettings& settings, int block_size,
+                              size_t dynamic_shared) {
+  if (block_size > static_cast<int>(kernel.max_threads)) return 0;
+  if (dynamic_shared > static_cast<size_t>(max_dynamic_shared(kernel, settings))) return 0;
+  const int threads = round_up(block_size, static_cast<int>(kWarpSize));
+  int blocks = std::min(limits::kBlocksPerMultiprocessor, limits::kThreadsPerMultiprocessor / threads);
+  const int registers = round_up(static_cast<int>(std::max(kernel.registers, 1u)), 8) * threads;
+  blocks = std::min(blocks, limits::kRegisters / registers);
+  const int shared = round_up(static_cast<int>(kernel.static_shared_bytes + dynamic_shared), 128) +
+                     limits::kReservedSharedPerBlock;
+  return std::min(blocks, limits::kSharedPerMultiprocessor / shared);
 }
 
 CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& settings,

@@ -181,33 +181,6 @@ void Module::unload() {
   if (owns_data_) remove_globals(*program_, context_->device(), data_address_);
 }
 
-std::optional<uint32_t> Function::parameter_bytes(uint64_t kernel) const {
-  const KernelInfo* const info = program_->kernel_at(kernel);
-  return info == nullptr ? std::nullopt : std::optional(info->parameter_bytes);
-}
-
-bool Function::prepare(uint64_t kernel, GridRequest& request) const {
-  const KernelInfo* const info = program_->kernel_at(kernel);
-  if (info == nullptr || info->needs_cluster || info->blocks_are_clusters) return false;
-  const uint64_t threads = uint64_t{request.block_dim[0]} * request.block_dim[1] * request.block_dim[2];
-  const auto most_shared = static_cast<uint32_t>(max_dynamic_shared(*info, FunctionSettings()));
-  if (threads == 0 || threads > info->max_threads || request.dynamic_shared_bytes > most_shared) return false;
-  for (size_t d = 0; d < 3; ++d) {
-    if (request.grid_dim[d] == 0 || request.grid_dim[d] > (d == 0 ? INT32_MAX : 65535)) return false;
-    if (info->required_block[0] != 0 && info->required_block[d] != request.block_dim[d]) return false;
-    request.cluster_dim[d] = info->required_cluster[d];
-  }
-  auto code = program_->code(*info);
-  if (!std::holds_alternative<KernelCode>(code)) return false;
-  request.code = std::get<KernelCode>(code);
-  request.kernel_name = info->name;
-  request.static_shared_bytes = info->static_shared_bytes;
-  request.local_bytes = info->local_bytes;
-  request.stack_bytes = context_->stack_bytes();
-  request.module_data = data_address_;
-  return true;
-}
-
 void GridOp::start() {
   // A bare pointer with a reference of its own: small enough for std::function to hold without an allocation.
   add_reference();

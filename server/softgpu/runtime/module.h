@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "protocol/cuda/cuda_header.h"
-#include "server/softgpu/exec/child_launches.h"
 #include "server/softgpu/exec/grid.h"
+#include "server/softgpu/exec/kernel_services.h"
 #include "server/softgpu/exec/recycled.h"
 #include "server/softgpu/jit/program.h"
 #include "server/softgpu/runtime/context.h"
@@ -38,8 +38,10 @@ CUresult set_kernel_attribute(const KernelInfo& kernel, FunctionSettings& settin
                               CUfunction_attribute attribute, int value);
 int max_dynamic_shared(const KernelInfo& kernel, const FunctionSettings& settings);
 std::array<int, 3> required_cluster(const KernelInfo& kernel, const FunctionSettings& settings);  // zeros: none
+// How many blocks of this shape a multiprocessor holds at once, by the limits that the device reports.
+int blocks_per_multiprocessor(const KernelInfo& kernel, const FunctionSettings& settings, int block_size, size_t dynamic_shared);
 
-class Function final : public Object, public ChildKernels {
+class Function final : public Object, public KernelServices {
  public:
   static constexpr HandleKind kKind = HandleKind::function;
   Function(Ref<Context> context, std::shared_ptr<const Program> program, const KernelInfo& kernel,
@@ -52,10 +54,18 @@ class Function final : public Object, public ChildKernels {
   uint64_t data_address() const { return data_address_; }
   // Machine code; made at the first call.
   CUresult code(KernelCode* code);
-  // The kernels of its program, where some launch others; else null.
-  const ChildKernels* children() const { return program_->launches_kernels() ? this : nullptr; }
+  // For the device runtime, where its program calls it; else null.
+  const KernelServices* services() const { return program_->uses_device_runtime() ? this : nullptr; }
   std::optional<uint32_t> parameter_bytes(uint64_t kernel) const override;
+  bool fits(uint64_t kernel, const GridRequest& request) const override;
   bool prepare(uint64_t kernel, GridRequest& request) const override;
+  std::optional<int> kernel_attribute(uint64_t kernel, int attribute) const override;
+  std::optional<int> blocks_per_multiprocessor(uint64_t kernel, int threads, uint64_t dynamic_shared) const override;
+  int device() const override;
+  int device_count() const override;
+  std::optional<int> device_attribute(int device, int attribute) const override;
+  std::optional<uint64_t> limit(int limit) const override;
+  int version() const override;
   bool loaded() const { return loaded_.load(std::memory_order_acquire); }
   uint64_t handle = 0;  // set once, before the function is shown to anyone
 

@@ -20,24 +20,6 @@ CUresult call_on_function(CUfunction handle, const Body& body) noexcept {
   });
 }
 
-int round_up(int value, int multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-// How many blocks of this shape a multiprocessor holds at once, by the limits that the device reports.
-int blocks_per_multiprocessor(const KernelInfo& kernel, const FunctionSettings& settings, int block_size,
-                              size_t dynamic_shared) {
-  if (block_size > static_cast<int>(kernel.max_threads)) return 0;
-  if (dynamic_shared > static_cast<size_t>(max_dynamic_shared(kernel, settings))) return 0;
-  const int threads = round_up(block_size, static_cast<int>(kWarpSize));
-  int blocks = std::min(limits::kBlocksPerMultiprocessor, limits::kThreadsPerMultiprocessor / threads);
-  const int registers = round_up(static_cast<int>(std::max(kernel.registers, 1u)), 8) * threads;
-  blocks = std::min(blocks, limits::kRegisters / registers);
-  const int shared = round_up(static_cast<int>(kernel.static_shared_bytes + dynamic_shared), 128) +
-                     limits::kReservedSharedPerBlock;
-  return std::min(blocks, limits::kSharedPerMultiprocessor / shared);
-}
-
 // Of the current context, which may have some of the device's only.
 int current_multiprocessors() { return current_context()->multiprocessor_count(); }
 

@@ -134,7 +134,7 @@ CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape
   request.local_bytes = kernel.local_bytes;
   request.stack_bytes = context.stack_bytes();
   request.module_data = function->data_address();
-  request.children = function->children();
+  request.services = function->services();
   request.cooperative = shape.cooperative;
   request.multiprocessors = context.multiprocessors();
   const uint64_t kernel_handle = function->handle == handle ? 0 : handle;

@@ -4,6 +4,7 @@
 
 #include <csetjmp>
 
+#include "server/softgpu/exec/device_runtime.h"
 #include "tests/support/catch.h"
 
 namespace gpupool::softgpu {
@@ -110,12 +111,6 @@ uint64_t softgpu_malloc(ThreadContext*, uint64_t bytes) {
 }
 void softgpu_free(ThreadContext*, uint64_t) {}
 void softgpu_set_condition(ThreadContext*, uint64_t, uint32_t) {}
-uint64_t softgpu_launch_buffer(ThreadContext*, uint64_t, const uint32_t*, const uint32_t*, uint32_t) {
-  return 0;
-}
-uint32_t softgpu_launch_device(ThreadContext*, uint64_t, uint64_t) {
-  return 801;
-}
 uint64_t softgpu_clock64(ThreadContext*) {
   static uint64_t ticks = 0;
   return ticks += 10;
@@ -124,6 +119,8 @@ uint64_t softgpu_global_timer(ThreadContext*) {
   return 0x1122334455667788;
 }
 }
+
+DeviceRuntime device_runtime_of(const ThreadContext*) { return {}; }
 
 std::string printed() {
   return std::exchange(running.printed, {});

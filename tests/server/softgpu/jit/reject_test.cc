@@ -170,6 +170,22 @@ TEST_CASE("malformed text is refused") {
   }
 }
 
+TEST_CASE("the device runtime's functions are there, or missed by name") {
+  const auto calls = [](const std::string& name) {
+    return ".extern .func (.param .b32 r) " + name + "();\n.visible .entry k() { { .param .b32 r; call.uni (r), " + name + ", (); } ret; }\n";
+  };
+  for (const std::string name : {"cudaGetLastError", "__cudaCDP2GetLastError"}) CHECK(compile_error(kHead + calls(name)) == "");
+  CHECK(compile_error(kHead + calls("cudaDeviceSynchronize")).find("the device runtime's cudaDeviceSynchronize is not there") == 0);
+  CHECK(compile_error(kHead + calls("GetLastError")).find("function 'GetLastError' is undefined") == 0);
+  // NVIDIA's own, where it comes as PTX, calls firmware: not taken.
+  const std::string library = kHead +
+      ".extern .func (.param .b32 r) __cuda_syscall_error();\n"
+      ".visible .func (.param .b32 r) cudaGetLastError() { { .param .b32 s; call.uni (s), __cuda_syscall_error, (); } ret; }\n";
+  const std::string program = kHead + calls("cudaGetLastError");
+  const std::string_view texts[] = {program, library};
+  CHECK(std::holds_alternative<std::shared_ptr<const Program>>(compile(texts, {})));
+}
+
 TEST_CASE("nesting and counts are limited") {
   auto repeat = [](const std::string& text, int count) {
     std::string all;
