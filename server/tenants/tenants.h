@@ -60,9 +60,9 @@ class Tenants {
   void find_gpus(Tenant& tenant) const;
 
   const Without without_;
-  std::map<std::string, Tenant> tenants_;            // by name
-  std::map<std::string, quota::Quota> configured_;   // what set_quota() has changed since, as it was
   std::vector<std::string> gpus_;                    // UUIDs; none: not known yet
+  std::map<std::string, quota::Quota> configured_;   // what set_quota() has changed since, as it was
+  std::map<std::string, Tenant> tenants_;            // by name; after what by_name() reads
   std::vector<Changed> listeners_;
   std::vector<std::function<void(const std::string&)>> removal_listeners_;
 };
