@@ -335,7 +335,7 @@ CUDA_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode handle, const CU
 
 CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
   return on_node_of(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) -> CUresult {
-    if (!value) return CUDA_ERROR_INVALID_VALUE;
+    if (!value || id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;  // of launches only
     auto& kernel = std::get<KernelWork>(node.work);
     auto attributes = kernel.attributes();
     std::erase_if(attributes, [&](const CUlaunchAttribute& known) { return known.id == id; });

@@ -50,7 +50,7 @@ SCENARIO(captured_graph) {
   GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch(exec, s.one));
 }
 
-SCENARIO(captured_cooperative_kernel) {
+SCENARIO(captured_launch_attributes) {
   Device device;
   Kernels kernels;
   Streams s;
@@ -58,15 +58,17 @@ SCENARIO(captured_cooperative_kernel) {
   void* parameters[] = {&s.a, &value, &count};
   OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   OK(cuLaunchCooperativeKernel(kernels.function("add"), 4, 1, 1, 256, 1, 1, 0, s.one, parameters));
-  CUlaunchAttribute attribute{};
-  attribute.id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+  CUlaunchAttribute attributes[2] = {};
+  attributes[0].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+  attributes[1].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;  // libraries launch so; no node has it
+  attributes[1].value.programmaticStreamSerializationAllowed = 1;
   CUlaunchConfig config{};
   config.gridDimX = 4;
   config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
   config.blockDimX = 256;
   config.hStream = s.one;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   OK(cuLaunchKernelEx(&config, kernels.function("add"), parameters, nullptr));
   const CUgraph graph = end_capture(s.one);
   CUgraphNode nodes[2] = {};
@@ -77,6 +79,7 @@ SCENARIO(captured_cooperative_kernel) {
   EXPECT(cooperative.cooperative == 1);
   OK(cuGraphKernelNodeGetAttribute(nodes[1], CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative));
   EXPECT(cooperative.cooperative == 0);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeSetAttribute(nodes[1], attributes[1].id, &attributes[1].value));
   run(executable(graph), s.one, 5);
   EXPECT(download<unsigned>(s.a, kCount)[999] == 30);
 }

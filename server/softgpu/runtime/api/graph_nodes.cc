@@ -295,7 +295,7 @@ CUDA_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle,
 CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id,
                                                    const CUkernelNodeAttrValue* value) {
   return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
-    if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (value == nullptr || id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;  // of launches only
     CUlaunchAttribute attribute{};
     attribute.id = id;
     attribute.value = *value;
