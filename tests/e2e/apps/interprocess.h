@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <ctime>
 
 #include "tests/e2e/apps/scenario.h"
 
@@ -81,5 +82,31 @@ inline void expect_values(CUdeviceptr from, unsigned first, unsigned count = kCo
   const auto values = download<uint32_t>(from, count);
   for (uint32_t i = 0; i < count; ++i) EXPECT(values[i] == first + i);
 }
+
+inline size_t free_bytes() {
+  size_t free = 0, total = 0;
+  OK(cuMemGetInfo(&free, &total));
+  return free;
+}
+
+inline void pause_briefly() {
+  const timespec pause{0, 5'000'000};
+  ::nanosleep(&pause, nullptr);
+}
+
+// What another process gives back is there soon.
+inline void await_free(size_t bytes) {
+  for (int i = 0; i < 4000 && free_bytes() < bytes; ++i) pause_briefly();
+  EXPECT(free_bytes() == bytes);
+}
+
+inline CUmemAllocationProp shareable(int types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  prop.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
+  return prop;
+}
+constexpr size_t kGranule = 2u << 20;
 
 }  // namespace app
