@@ -40,9 +40,12 @@ TEST_CASE("images that cannot run") {
   }
 }
 
+// These programs are to die as they would without a sanitizer.
+static const Environment kPlainDeaths{{"ASAN_OPTIONS", "handle_segv=0:handle_sigbus=0:detect_leaks=0"}, {"TSAN_OPTIONS", "handle_segv=0:handle_sigbus=0"}};
+
 TEST_CASE("managed memory of a lost server") {
   Pool pool;
-  Process app({driver_app(), "managed_memory_of_a_lost_server"}, pool.through());
+  Process app({driver_app(), "managed_memory_of_a_lost_server"}, pool.through(kPlainDeaths));
   REQUIRE(app.await_output("ready"));
   ::kill(pool.worker_of(app), SIGKILL);
   ::kill(app.pid(), SIGUSR1);
@@ -55,7 +58,7 @@ TEST_CASE("managed memory of a lost server") {
 // Where the device is elsewhere a forked child has none of it, as with CUDA.
 TEST_CASE("managed memory and fork") {
   Pool pool;
-  const Finished app = run_patiently({driver_app(), "managed_memory_and_fork"}, pool.through());
+  const Finished app = run_patiently({driver_app(), "managed_memory_and_fork"}, pool.through(kPlainDeaths));
   INFO(app.output);
   CHECK(app.status == 0);
 }
