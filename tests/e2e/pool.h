@@ -17,7 +17,7 @@ std::string driver_app();
 std::string client_folder();
 std::string softgpu_folder();
 
-constexpr std::chrono::milliseconds kLongPatience{120'000};  // for programs that compute, on a busy machine
+constexpr std::chrono::milliseconds kLongPatience{240'000};  // for programs that compute, on a busy machine
 
 // One poold on a softgpu that nobody else uses.
 class Pool {

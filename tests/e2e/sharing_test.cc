@@ -36,7 +36,7 @@ TEST_CASE("two busy programs get about their shares") {
   const auto large = pool.start_working(2, {"keep_busy", "4000", kKernel});
   const auto small = pool.start_working(1, {"keep_busy", "3000", kKernel});
   const double few = done(*small);
-  CHECK(done(*large) > 4 * few);
+  CHECK(done(*large) > 2.5 * few);  // equal shares: 1.3, as it runs longer
 }
 
 TEST_CASE("graphs that wait for their program take turns with a busy one") {
