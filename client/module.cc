@@ -200,15 +200,20 @@ CUresult function_of_kernel(Session& session, Context* context, uint64_t given, 
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = kernel->come_to(session); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(kernel->mutex);
-  uint64_t& handle = kernel->functions[{context->handle, context->epoch.load()}];
+  Context& owner = context->owner();
+  uint64_t& handle = kernel->functions[{owner.handle, owner.epoch.load()}];
   if (handle == 0 || !handles().find(Kind::function, handle)) {
     auto function = std::make_unique<Function>();
     function->name = kernel->name;
     function->owner = kernel->owner;
-    function->context = context->handle;
+    function->context = owner.handle;
+    function->kernel = kernel->handle;
     function->parameters = kernel->parameters;
     function->parameter_bytes = kernel->parameter_bytes;
     for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function->attributes[i] = kernel->attributes[i].load();
+    for (const auto& [where, value] : kernel->set_for) {
+      if (where.first == owner.device->ordinal) function->attributes[where.second] = value;
+    }
     handle = session.mint(Kind::function, std::move(function));
     const CUresult result =
         session.post(wire::Command::kernel_function, context, wire::KernelFunction{handle, kernel->handle});
@@ -220,6 +225,14 @@ CUresult function_of_kernel(Session& session, Context* context, uint64_t given, 
   }
   *made = handle;
   return CUDA_SUCCESS;
+}
+
+CUresult go_to_function(Session* session, Context* context, Function** function) {
+  if (!context || !(*function)->varies.load(std::memory_order_acquire)) [[likely]] return CUDA_SUCCESS;
+  uint64_t handle = 0;
+  if (const CUresult result = function_of_kernel(*session, context, (*function)->handle, &handle); result != CUDA_SUCCESS) return result;
+  *function = handles().find_as<Function>(Kind::function, handle);
+  return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner, const std::vector<std::string>** names) {

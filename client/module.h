@@ -21,9 +21,17 @@ struct Function : Object {
   std::vector<wire::ParameterInfo> parameters;
   uint32_t parameter_bytes = 0;
   std::atomic<int> attributes[wire::kFunctionAttributes] = {};
+  // Functions of kernels: a bit for each attribute that was set of the function itself (cuFuncSetAttribute). That holds, however
+  // its kernel is set later.
+  std::atomic<uint32_t> own{0};
+  uint64_t kernel = 0;  // whose function it is
+  static_assert(wire::kFunctionAttributes <= 32);
   // Kernels: their function per context and its epoch (cuKernelGetFunction).
   std::mutex mutex;
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> functions;
+  // Kernels: what was set for one of several devices; under mutex.
+  std::map<std::pair<CUdevice, int>, int> set_for;
+  std::atomic<bool> varies{false};  // Kernels: not all contexts' functions have the attributes above
   std::atomic<uint64_t> elsewhere{0};  // other sessions that know it, by Session::index()
   // What was set for the launch calls of CUDA 2 (calls/launch_old.cc); under mutex.
   struct OldLaunch {
@@ -81,6 +89,8 @@ CUresult load(Session& session, Context* context, Kind kind, const void* image, 
 CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind, uint64_t owner, const char* name, uint64_t* handle);
 // The function of a library's kernel in a context.
 CUresult function_of_kernel(Session& session, Context* context, uint64_t kernel, uint64_t* function);
+// Where a kernel stands for its function in the context (null: none is current) and that has attributes of its own, the function.
+CUresult go_to_function(Session* session, Context* context, Function** function);
 // The names of a module's or library's kernels, in the server's order: from memory, or from the server.
 CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint64_t owner, const std::vector<std::string>** names);
 // Without a context only managed variables of libraries are found.

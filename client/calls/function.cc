@@ -42,16 +42,26 @@ CUDA_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribu
   Function* function = nullptr;
   if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
   if (!value || !is_known(attribute)) return CUDA_ERROR_INVALID_VALUE;
-  *value = function->attributes[attribute].load();
-  return CUDA_SUCCESS;
+  return guarded([&]() -> CUresult {
+    if (const CUresult result = go_to_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;
+    *value = function->attributes[attribute].load();
+    return CUDA_SUCCESS;
+  });
 }
 
 CUDA_EXPORT CUresult cuFuncSetAttribute(CUfunction given, CUfunction_attribute attribute, int value) {
   Function* function = nullptr;
   if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
-  const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value);
-  if (result == CUDA_SUCCESS && is_known(attribute)) function->attributes[attribute] = value;
-  return result;
+  if (const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value); result != CUDA_SUCCESS) return result;
+  if (!is_known(attribute)) return CUDA_SUCCESS;
+  return guarded([&]() -> CUresult {
+    const bool is_kernel = cuda::kind_of(function->handle) == Kind::kernel;  // it stands for its function in the current context
+    if (auto* const kernel = is_kernel ? function : handles().find_as<Function>(Kind::kernel, function->kernel)) kernel->varies = true;
+    if (const CUresult result = go_to_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;
+    function->own |= 1u << attribute;
+    function->attributes[attribute] = value;
+    return CUDA_SUCCESS;
+  });
 }
 
 CUDA_EXPORT CUresult cuFuncGetModule(CUmodule* module, CUfunction given) {
@@ -73,7 +83,11 @@ CUDA_EXPORT CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attri
   if (!find_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   // The look-up described the kernel on one device; devices of one kind agree, others are asked.
   if (devices().size() > 1) return rows::cuKernelGetAttribute::forward(value, attribute, kernel, device);
-  return cuFuncGetAttribute(value, attribute, as_function(kernel));
+  Function* function = nullptr;
+  if (const CUresult result = find(as_function(kernel), &function); result != CUDA_SUCCESS) return result;
+  if (!value || !is_known(attribute)) return CUDA_ERROR_INVALID_VALUE;
+  *value = function->attributes[attribute].load();  // not what was set of its functions
+  return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
@@ -81,15 +95,20 @@ CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int va
   if (const CUresult result = find(as_function(kernel), &function); result != CUDA_SUCCESS) return result;
   const CUresult result = rows::cuKernelSetAttribute::forward(attribute, value, kernel, device);
   if (result != CUDA_SUCCESS || !is_known(attribute)) return result;
-  function->attributes[attribute] = value;
-  // The functions that it has in contexts of this device follow: a launch is checked by its function's.
-  std::lock_guard lock(function->mutex);
-  for (const auto& [where, handle] : function->functions) {
-    const auto* const context = handles().find_as<Context>(Kind::context, where.first);
-    auto* const made = handles().find_as<Function>(Kind::function, handle);
-    if (made && context && context->device->ordinal == device) made->attributes[attribute] = value;
-  }
-  return CUDA_SUCCESS;
+  return guarded([&]() -> CUresult {
+    std::lock_guard lock(function->mutex);
+    if (devices().size() > 1) function->set_for[{device, attribute}] = value, function->varies = true;
+    else function->attributes[attribute] = value;
+    // The functions that it has in contexts of this device follow, but where they have a value of their own: a launch is checked by
+    // its function's.
+    for (const auto& [where, handle] : function->functions) {
+      const auto* const context = handles().find_as<Context>(Kind::context, where.first);
+      auto* const made = handles().find_as<Function>(Kind::function, handle);
+      if (!made || !context || context->device->ordinal != device || made->own.load() >> attribute & 1) continue;
+      made->attributes[attribute] = value;
+    }
+    return CUDA_SUCCESS;
+  });
 }
 #endif
 

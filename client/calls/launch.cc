@@ -106,7 +106,9 @@ CUresult prepare(const Request& request, Session& session, Context& context, Pre
   Function* const function = find_function(request.function);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult result = function->come_to(session); result != CUDA_SUCCESS) return result;
-  const auto limits = limits_of(*context.device, *function);
+  Function* settings = function;
+  if (const CUresult result = go_to_function(&session, &context, &settings); result != CUDA_SUCCESS) return result;
+  const auto limits = limits_of(*context.device, *settings);
   if (const CUresult result = cuda::check_launch(request.shape, limits); result != CUDA_SUCCESS) return result;
   if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
 
@@ -121,7 +123,7 @@ CUresult prepare(const Request& request, Session& session, Context& context, Pre
   }
 
   prepared.function = function;
-  prepared.doubtful = is_doubtful(request, *context.device, *function);
+  prepared.doubtful = is_doubtful(request, *context.device, *settings);
   wire::Launch& body = prepared.body;
   body.function = function->handle;
   body.stream = cuda::handle_bits(request.stream);

@@ -238,6 +238,23 @@ void libraries() {
   SHOW(launch(reinterpret_cast<CUfunction>(kernel), 1, 128, 0, nullptr, parameters));
   SHOW_VALUE(cuOccupancyMaxActiveBlocksPerMultiprocessor(&number, reinterpret_cast<CUfunction>(kernel), 128, 0), "%d", number);
   SHOW(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, function));
+  // What is set of a function, by its own handle or its kernel's, holds however the kernel is set afterwards.
+  constexpr auto shared = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+  const auto as_function = reinterpret_cast<CUfunction>(kernel);
+  for (const CUfunction set : {function, as_function}) {
+    SHOW(cuFuncSetAttribute(set, shared, set == function ? 70'000 : 80'000));
+    SHOW(cuKernelSetAttribute(shared, 55'000, kernel, 0));
+    SHOW_VALUE(cuFuncGetAttribute(&number, shared, function), "%d", number);
+    SHOW_VALUE(cuFuncGetAttribute(&number, shared, as_function), "%d", number);
+    SHOW_VALUE(cuKernelGetAttribute(&number, shared, kernel, 0), "%d", number);
+    for (const CUfunction launched : {function, as_function}) {
+      SHOW(launch(launched, 1, 128, 70'000, nullptr, parameters));
+      SHOW(launch(launched, 1, 128, 80'000, nullptr, parameters));
+      SHOW(launch(launched, 1, 128, 80'001, nullptr, parameters));
+    }
+  }
+  SHOW(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 30, kernel, 0));
+  SHOW_VALUE(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, function), "%d", number);
   SHOW(cuCtxSynchronize());
   SHOW(cuLibraryUnload(nullptr));
   SHOW(cuLibraryUnload(wild<CUlibrary>()));

@@ -15,13 +15,15 @@ int round_up(int value, int multiple) {
 }  // namespace
 
 int max_dynamic_shared(const KernelInfo& kernel, const FunctionSettings& settings) {
-  const int chosen = settings.max_dynamic_shared.load(std::memory_order_relaxed);
-  if (chosen >= 0) return chosen;
-  return std::max(limits::kSharedPerBlock - static_cast<int>(kernel.static_shared_bytes), 0);
+  const int beside_static = std::max(limits::kSharedPerBlock - static_cast<int>(kernel.static_shared_bytes), 0);
+  return settings.get(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, beside_static);
 }
 
 std::array<int, 3> required_cluster(const KernelInfo& kernel, const FunctionSettings& settings) {
-  if (kernel.required_cluster[0] == 0) return {settings.cluster_width, settings.cluster_height, settings.cluster_depth};
+  if (kernel.required_cluster[0] == 0) {
+    return {settings.get(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 0), settings.get(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT, 0),
+            settings.get(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH, 0)};
+  }
   std::array<int, 3> size;
   for (size_t d = 0; d < 3; ++d) size[d] = static_cast<int>(kernel.required_cluster[d]);
   return size;
@@ -69,7 +71,7 @@ CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& sett
       *value = max_dynamic_shared(kernel, settings);
       break;
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-      *value = settings.carveout;
+      *value = settings.get(attribute, -1);
       break;
     case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
       *value = kernel.needs_cluster || kernel.required_cluster[0] != 0;
@@ -84,10 +86,8 @@ CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& sett
       *value = required_cluster(kernel, settings)[2];
       break;
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
-      *value = settings.non_portable_cluster;
-      break;
     case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-      *value = settings.cluster_policy;
+      *value = settings.get(attribute, 0);
       break;
     default:
       return CUDA_ERROR_INVALID_VALUE;
@@ -102,36 +102,25 @@ CUresult set_kernel_attribute(const KernelInfo& kernel, FunctionSettings& settin
       if (value < 0 || value > limits::kSharedPerBlockOptIn - static_cast<int>(kernel.static_shared_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
       }
-      settings.max_dynamic_shared = value;
       break;
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
       if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
-      settings.carveout = value;
       break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
-      if (kernel.required_cluster[0] != 0) return CUDA_ERROR_NOT_PERMITTED;
-      if (value < 0) return CUDA_ERROR_INVALID_VALUE;
-      settings.cluster_width = value;
-      break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
-      if (kernel.required_cluster[0] != 0) return CUDA_ERROR_NOT_PERMITTED;
-      if (value < 0) return CUDA_ERROR_INVALID_VALUE;
-      settings.cluster_height = value;
-      break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
       if (kernel.required_cluster[0] != 0) return CUDA_ERROR_NOT_PERMITTED;
       if (value < 0) return CUDA_ERROR_INVALID_VALUE;
-      settings.cluster_depth = value;
       break;
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
-      settings.non_portable_cluster = value != 0;
+      value = value != 0;
       break;
     case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-      settings.cluster_policy = value;
       break;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
+  settings.set(attribute, value);
   return CUDA_SUCCESS;
 }
 

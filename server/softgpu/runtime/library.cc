@@ -50,7 +50,7 @@ std::shared_ptr<FunctionSettings> Library::settings_of(void* user, const KernelI
   const auto& request = *static_cast<SettingsRequest*>(user);
   const auto it = request.library->kernels_.find(info.name);
   return it == request.library->kernels_.end() ? std::make_shared<FunctionSettings>()
-                                               : it->second->shared_settings(request.device);
+                                               : std::make_shared<FunctionSettings>(it->second->shared_settings(request.device));
 }
 
 CUresult Library::module(Context& current, Ref<Module>* module) {

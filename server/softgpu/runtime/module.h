@@ -4,6 +4,7 @@
 // still refer to the code. Functions keep the code alive, not the data. Thread-safe.
 #pragma once
 #include <atomic>
+#include <climits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,13 +23,24 @@
 
 namespace gpupool::softgpu {
 
-// What a program may change about a kernel.
-struct FunctionSettings {
-  std::atomic<int> max_dynamic_shared{-1};  // bytes; -1: what fits beside static shared memory in 48 KiB
-  std::atomic<int> carveout{-1};            // percent
-  std::atomic<int> cluster_width{0}, cluster_height{0}, cluster_depth{0};
-  std::atomic<int> non_portable_cluster{0};
-  std::atomic<int> cluster_policy{0};
+// What a program has set of a kernel's attributes. A library kernel has settings per device, and its function in a context has
+// some on top: what is set of the function (cuFuncSetAttribute) holds, however the kernel is set later (cuKernelSetAttribute).
+class FunctionSettings {
+ public:
+  explicit FunctionSettings(std::shared_ptr<const FunctionSettings> of_kernel = nullptr) : of_kernel_(std::move(of_kernel)) {
+    for (auto& value : values_) value = kUnset;
+  }
+  void set(int attribute, int value) { values_[attribute] = value; }
+  int get(int attribute, int otherwise) const {
+    const int value = values_[attribute].load(std::memory_order_relaxed);
+    if (value != kUnset) return value;
+    return of_kernel_ ? of_kernel_->get(attribute, otherwise) : otherwise;
+  }
+
+ private:
+  static constexpr int kUnset = INT_MIN;
+  const std::shared_ptr<const FunctionSettings> of_kernel_;
+  std::atomic<int> values_[CU_FUNC_ATTRIBUTE_MAX];
 };
 
 // Attributes of a kernel, shared by functions and library kernels.

@@ -170,7 +170,8 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction ha
                                                         const CUlaunchConfig* config) {
   return call_on_function(handle, [&](Function& function) {
     if (size == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *size = function.settings().non_portable_cluster != 0 ? static_cast<int>(kMaxClusterBlocks) : 8;
+    const bool any = function.settings().get(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 0) != 0;
+    *size = any ? static_cast<int>(kMaxClusterBlocks) : 8;
     return CUDA_SUCCESS;
   });
 }

@@ -101,7 +101,7 @@ CUresult choose_cluster(const Function& function, const uint32_t (&cluster)[3], 
     request->cluster_dim[d] = size;
     blocks *= size;
   }
-  const uint64_t most = function.settings().non_portable_cluster != 0 ? kMaxClusterBlocks : kPortableBlocks;
+  const uint64_t most = function.settings().get(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 0) != 0 ? kMaxClusterBlocks : kPortableBlocks;
   return blocks <= most ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
 }
 

@@ -228,6 +228,44 @@ TEST_CASE("a library serves every context and outlives their reset") {
   CHECK(cuKernelGetName(&name, kernel) == CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_CASE_METHOD(ContextFixture, "what is set of a function holds, however its kernel is set") {
+  constexpr auto kShared = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  CUfunction function = nullptr;
+  REQUIRE_OK(cuLibraryLoadData(&library, kKernels, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  REQUIRE_OK(cuLibraryGetKernel(&kernel, library, "count"));
+  REQUIRE_OK(cuKernelGetFunction(&function, kernel));
+  const auto launches = [&](CUfunction f, unsigned shared) {
+    return cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, shared, nullptr, nullptr, nullptr) == CUDA_SUCCESS;
+  };
+  int value = 0;
+  REQUIRE_OK(cuKernelSetAttribute(kShared, 60 << 10, kernel, 0));
+  REQUIRE_OK(cuFuncGetAttribute(&value, kShared, function));
+  CHECK(value == 60 << 10);  // the kernel's, as long as the function has none
+  for (const auto set : {function, reinterpret_cast<CUfunction>(kernel)}) {
+    const int wanted = set == function ? 70 << 10 : 80 << 10;
+    REQUIRE_OK(cuFuncSetAttribute(set, kShared, wanted));
+    REQUIRE_OK(cuKernelSetAttribute(kShared, 50 << 10, kernel, 0));
+    REQUIRE_OK(cuFuncGetAttribute(&value, kShared, function));
+    CHECK(value == wanted);
+    REQUIRE_OK(cuKernelGetAttribute(&value, kShared, kernel, 0));
+    CHECK(value == 50 << 10);
+    for (const auto launched : {function, reinterpret_cast<CUfunction>(kernel)}) {
+      CHECK(launches(launched, static_cast<unsigned>(wanted)));
+      CHECK_FALSE(launches(launched, static_cast<unsigned>(wanted) + 1));
+    }
+  }
+  // Attributes do not stand for each other, and another device's function is not touched.
+  REQUIRE_OK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 30, kernel, 0));
+  REQUIRE_OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, function));
+  CHECK(value == 30);
+  REQUIRE_OK(cuKernelGetAttribute(&value, kShared, kernel, 1));
+  CHECK(value == 48 << 10);
+  REQUIRE_OK(cuCtxSynchronize());
+  REQUIRE_OK(cuLibraryUnload(library));
+}
+
 TEST_CASE_METHOD(ContextFixture, "images that cannot run say why") {
   CUmodule module = nullptr;
   char log[512] = "untouched";
