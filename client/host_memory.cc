@@ -5,10 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 
+#include "client/host_pages.h"
 #include "client/mirrors.h"
 #include "client/session.h"
 #include "protocol/wire/commands.h"
@@ -23,9 +27,9 @@ uint64_t round_to_pages(uint64_t bytes) {
 }
 
 // The number behind `name` in a file of the kernel's; what is not there, or no number ("max"), sets no limit.
-uint64_t number_in(const char* file, const char* name) {
+uint64_t number_in(const std::string& file, const char* name) {
   uint64_t value = UINT64_MAX;
-  std::FILE* const text = std::fopen(file, "re");
+  std::FILE* const text = std::fopen(file.c_str(), "re");
   if (!text) return value;
   char line[128];
   while (std::fgets(line, sizeof line, text)) {
@@ -36,21 +40,53 @@ uint64_t number_in(const char* file, const char* name) {
   return value;
 }
 
-// What the machine, and the group of processes that this one is in (a container), have left. Memory that is filled at once
+// What is left to the groups of processes that this one is in (a container, a service), one in the other.
+uint64_t left_to_groups() {
+  uint64_t left = UINT64_MAX;
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // number:controllers:path
+    const size_t at = line.find(":/");
+    const bool second = line.starts_with("0::");  // of the second version, which has all controllers
+    if (at == std::string::npos || !(second || line.substr(0, at).ends_with(":memory"))) continue;
+    const std::string root = second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const char* const limit_file = second ? "/memory.max" : "/memory.limit_in_bytes";
+    const char* const usage_file = second ? "/memory.current" : "/memory.usage_in_bytes";
+    for (std::string path = line.substr(at + 1); true; path.resize(path.rfind('/'))) {
+      const uint64_t limit = number_in(root + path + limit_file, ""), usage = number_in(root + path + usage_file, "");
+      if (limit != UINT64_MAX && usage != UINT64_MAX) left = std::min(left, limit > usage ? limit - usage : 0);
+      if (path.empty()) break;
+    }
+  }
+  return left;
+}
+
+// What the machine, and the groups that this process is in, have left. Memory that is filled at once
 // must not take what everybody lives on: what does not fit here stays ordinary memory, filled as it is used.
 bool fits_in_memory(uint64_t bytes, uint64_t shared_already) {
   static const uint64_t most = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) / 4 * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes > most || shared_already > most - bytes) return false;
   uint64_t free = number_in("/proc/meminfo", "MemAvailable:");
   if (free != UINT64_MAX) free *= 1024;
-  constexpr const char* kGroups[][2] = {
-      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-      {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-  for (const auto& [limit_file, usage_file] : kGroups) {
-    const uint64_t limit = number_in(limit_file, ""), usage = number_in(usage_file, "");
-    if (limit != UINT64_MAX && usage != UINT64_MAX) free = std::min(free, limit > usage ? limit - usage : 0);
+  return bytes <= std::min(free, left_to_groups()) / 2;
+}
+
+// Takes the memory of all of it, as pinned memory is there from the start; looks again and again whether there is enough for the rest,
+// since other programs may be at the same. In small parts, because the kernel gives up a part when a signal comes.
+bool fill(int file, uint64_t size, uint64_t shared_already) {
+  constexpr uint64_t kPart = 4u << 20, kLookEvery = 16 * kPart;
+  constexpr int kTries = 10;
+  int tries = 0;
+  for (uint64_t done = 0; done < size;) {
+    if (done % kLookEvery == 0 && !fits_in_memory(size - done, shared_already + done)) return false;
+    const uint64_t part = std::min(kPart, size - done);
+    if (fallocate(file, 0, static_cast<off_t>(done), static_cast<off_t>(part)) == 0) {
+      done += part;
+      tries = 0;
+    } else if (errno != EINTR || ++tries == kTries) {
+      return false;
+    }
   }
-  return bytes <= free / 2;
+  return true;
 }
 
 uint64_t bits(const void* address) { return reinterpret_cast<uintptr_t>(address); }
@@ -84,17 +120,17 @@ HostMemory& host_memory() {
 void* HostMemory::allocate(uint64_t bytes, unsigned flags, Context& context) {
   const uint64_t size = round_to_pages(bytes);
   if (size < bytes) return nullptr;
-  // Where a kernel could be given the same address; if there is no room left, anywhere.
-  AddressSpace& addresses = context.session->addresses();
-  const auto place = addresses.reserve_host(size);
-  void* memory = MAP_FAILED;
-  if (place) {
-    memory = mmap(pointer(*place), size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (memory == MAP_FAILED) addresses.unreserve_host(*place, 0);
-  } else {
-    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  }
+  // Moved, when it is there, to where a kernel could be given the same address; if there is no room left, it stays. Kernels before 6.12 that
+  // refuse memory for a fixed address have taken away what was there, and something else of the program's could come to be there.
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
+  AddressSpace& addresses = context.session->addresses();
+  auto place = addresses.reserve_host(size);
+  if (place && mremap(memory, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, pointer(*place)) == MAP_FAILED) {
+    addresses.unreserve_host(*place, 0);
+    place.reset();
+  }
+  if (place) memory = pointer(*place);
   std::lock_guard lock(mutex_);
   HostAllocation& allocation = allocations_[bits(memory)] = {bits(memory), bytes, flags, false, context.handle, next_id_++};
   allocation.epoch = context.epoch.load();
@@ -134,13 +170,13 @@ CUresult HostMemory::reach(uint64_t address, Context& context) {
 
 void* HostMemory::allocate_shared(uint64_t bytes, unsigned flags, Context& context, CUresult* result) {
   const uint64_t size = round_to_pages(bytes);
-  if (size < bytes || !fits_in_memory(size, shared_bytes_.load(std::memory_order_relaxed))) return nullptr;
+  const uint64_t shared_already = shared_bytes_.load(std::memory_order_relaxed);
+  if (size < bytes || !HostPages::may_have_file(size) || !fits_in_memory(size, shared_already)) return nullptr;
   const int file = memfd_create("gpupool-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return nullptr;
   void* memory = MAP_FAILED;
-  // Filled at once, as pinned memory is.
   if (ftruncate(file, static_cast<off_t>(size)) == 0 && fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0 &&
-      fallocate(file, 0, 0, static_cast<off_t>(size)) == 0) {
+      fill(file, size, shared_already)) {
     memory = mmap(likely_place(size), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
   }
   if (memory == MAP_FAILED) {

@@ -31,10 +31,13 @@ uint64_t HostPages::page() {
   return bytes;
 }
 
-std::unique_ptr<HostPages> HostPages::create(uint64_t base, uint64_t size, bool taken) {
-  // To make a file longer than the limit would end the program.
+bool HostPages::may_have_file(uint64_t size) {
   rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < size) return nullptr;
+  return getrlimit(RLIMIT_FSIZE, &limit) == 0 && size <= limit.rlim_cur;
+}
+
+std::unique_ptr<HostPages> HostPages::create(uint64_t base, uint64_t size, bool taken) {
+  if (!may_have_file(size)) return nullptr;
   if (!taken && !reserve(base, size)) return nullptr;
   const int file = memfd_create("gpupool-managed", MFD_CLOEXEC);
   void* alias = MAP_FAILED;

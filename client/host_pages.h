@@ -23,6 +23,9 @@ class HostPages {
   HostPages(const HostPages&) = delete;
   HostPages& operator=(const HostPages&) = delete;
 
+  // To make a file longer than the limit would end the program (SIGXFSZ).
+  static bool may_have_file(uint64_t size);
+
   static uint64_t page();
   static uint64_t down(uint64_t address) { return address / page() * page(); }
   static uint64_t up(uint64_t address) { return down(address + page() - 1); }

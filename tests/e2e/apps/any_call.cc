@@ -183,7 +183,7 @@ SCENARIO(any_row) {
     EXPECT(waitpid(child, &status, 0) == child);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
     ++crashed;
-    std::printf("%s crashed\n", row.name);
+    std::printf("%s crashed: %s %d\n", row.name, WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
   }
   std::printf("%zu rows, %u crashed\n", std::size(kRows), crashed);
 }

@@ -1,4 +1,8 @@
 // As many streams or modules as there are to be had.
+#include <sys/resource.h>
+
+#include <cstring>
+
 #include "tests/e2e/apps/scenario.h"
 
 using namespace app;
@@ -37,4 +41,24 @@ SCENARIO(many_modules) {
   std::printf("%zu of %d modules, then %s\n", modules.size(), wanted, name_of(refused));
   OK(cuModuleUnload(modules.back()));
   OK(cuModuleLoadData(&modules.back(), ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry last()\n{\n ret;\n}\n"));
+}
+
+// Pinned memory that the server shares is a file, which must not be longer than the program's files may be.
+SCENARIO(pinned_memory_with_short_files) {
+  Device device;
+  const rlimit limit{1 << 20, 1 << 20};
+  EXPECT(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  constexpr size_t kBytes = 8 << 20;
+  unsigned char* memory = nullptr;
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&memory), kBytes));
+  CUdeviceptr there = 0;
+  OK(cuMemAlloc(&there, kBytes));
+  std::memset(memory, 5, kBytes);
+  OK(cuMemcpyHtoD(there, memory, kBytes));
+  std::memset(memory, 0, kBytes);
+  OK(cuMemcpyDtoHAsync(memory, there, kBytes, nullptr));
+  OK(cuStreamSynchronize(nullptr));
+  EXPECT(memory[0] == 5 && memory[kBytes - 1] == 5);
+  OK(cuMemFreeHost(memory));
+  OK(cuMemFree(there));
 }
