@@ -5,9 +5,7 @@
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
-#include "server/quota/accounts.h"
-#include "server/quota/turn_word.h"
-#include "tests/server/worker/test_client.h"
+#include "tests/server/worker/pooled_session.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -19,44 +17,8 @@ using wire::Command;
 
 namespace {
 
-constexpr uint64_t kPage = FakeDriver::kGranularity;
-
-// A session that has four mappings of a page, full of a pattern, and does nothing.
-struct Session {
-  explicit Session(testing::FakeDirectMemory* direct = nullptr) {
-    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-    const timeval patience{10, 0};
-    ::setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    control = std::make_unique<Control>(ends[1], nullptr);
-    place = std::move(*accounts.take("t"));
-    page = *quota::SharedPage<quota::SessionPage>::create("session");
-    (*page)->turns[0] = quota::TurnWord::of({.state = quota::Arbiter::Turn::State::open}, 1).word;
-    client.emplace(false, control.get(), 0, false, direct, direct == nullptr, Usage{page, *accounts.of("t"), place->slot()}, [](FakeDriver& fake) {
-      fake.zeroes_memory = false;  // so that what is not brought back is not there
-    });
-    client->retain();
-    client->create_stream(0);
-    client->create_stream(1);
-    for (uint64_t i = 0; i < 4; ++i) {
-      client->map(i * kPage, kPage);
-      REQUIRE(client->result(client->copy_in(0, i * kPage, content(i), true)) == CUDA_SUCCESS);
-    }
-    REQUIRE(client->ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
-  }
-  ~Session() {
-    client.reset();
-    control.reset();
-    for (const int end : ends) ::close(end);
-  }
-  std::vector<std::byte> content(uint64_t i) { return pattern(kPage, static_cast<unsigned>(i) + 1); }
-  bool intact() {
-    for (uint64_t i = 0; i < 4; ++i) {
-      if (client->data(client->copy_out(stream_handle(0), i * kPage, kPage)) != content(i)) return false;
-    }
-    return true;
-  }
-  quota::SessionPage::Gpu& gpu() { return (*page)->gpus[0]; }
-  uint64_t charged() { return (**accounts.of("t"))->sessions[place->slot()].memory_used[0]; }
+struct Session : PooledSession {
+  explicit Session(testing::FakeDirectMemory* direct = nullptr) : PooledSession(direct, direct == nullptr) {}
 
   void order(uint64_t bytes, uint64_t most, uint64_t keep, bool at_once) {
     ControlHeader header{.kind = ControlKind::move_out};
@@ -64,15 +26,14 @@ struct Session {
     header.memory_most = most;
     header.memory_keep = keep;
     header.memory_at_once = at_once;
-    REQUIRE(server::send_control(ends[0], header, "", -1));
+    say(header);
   }
   // The next message of this kind; turns on the GPU are nobody's matter here.
   ControlHeader told(ControlKind kind) {
     while (true) {
-      const auto message = server::receive_control(ends[0]);
-      REQUIRE(message);
-      if (message->header.kind == kind) return message->header;
-      REQUIRE((message->header.kind == ControlKind::turn || message->header.kind == ControlKind::room_wanted));
+      const ControlHeader said = hear();
+      if (said.kind == kind) return said;
+      REQUIRE((said.kind == ControlKind::turn || said.kind == ControlKind::room_wanted));
     }
   }
   uint64_t moved() { return told(ControlKind::moved_out).memory_bytes; }
@@ -85,28 +46,11 @@ struct Session {
     order(bytes, UINT64_MAX, 0, at_once);
     return moved();
   }
-  // Others take what the device has left, but for this.
-  void leave_free(uint64_t bytes) {
-    client->fake.locked([&] { others = FakeDriver::kMemory - client->fake.memory_used - bytes, client->fake.memory_used += others; });
-  }
-  void others_go() {
-    client->fake.locked([&] { client->fake.memory_used -= std::exchange(others, 0); });
-  }
-  uint64_t own() { return client->fake.used() - others; }
-
   // The session has executed what it was sent.
   void settle() {
     client->send(Command::ping, {});
     REQUIRE(client->receive().header.kind == wire::MessageKind::pong);
   }
-
-  int ends[2];
-  quota::Accounts accounts;
-  std::unique_ptr<Control> control;
-  std::unique_ptr<quota::Accounts::Place> place;
-  std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
-  std::optional<TestClient> client;
-  uint64_t others = 0;
 };
 
 wire::Buffer fill_body(Session& session, uint64_t stream, unsigned char value, uint64_t bytes = 16) {
