@@ -31,6 +31,12 @@ constexpr uint32_t texel_bytes(CUarray_format format, unsigned channels) {
   return channels == 1 || channels == 2 || channels == 4 ? bytes * channels : 0;
 }
 
+// Of all texels, one after the other, in a place where the array's size has been checked.
+constexpr uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+  const uint64_t rows = uint64_t{shape.Height == 0 ? 1 : shape.Height} * (shape.Depth == 0 ? 1 : shape.Depth);
+  return rows * shape.Width * texel_bytes(shape.Format, shape.NumChannels);
+}
+
 // Block-compressed, planar and packed YUV formats: known, but not offered.
 constexpr bool is_compound(CUarray_format format) {
   const int number = static_cast<int>(format);

@@ -13,11 +13,13 @@ constexpr size_t kMostTexels = size_t{1} << 28;  // along an axis; above what an
 
 size_t aligned(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
+bool is_layered(const CUDA_ARRAY3D_DESCRIPTOR& shape) { return (shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0; }
+
 // Larger than what devices lay out: rows of 64 bytes in blocks of up to 128 rows and 32 slices.
 uint64_t layout_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level) {
   const auto halve = [level](size_t size) { return std::max<size_t>(size >> std::min(level, 63u), 1); };
   const auto blocks = [](size_t size, size_t most) { return aligned(size, std::min(std::bit_ceil(size), most)); };
-  const bool layered = (shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+  const bool layered = is_layered(shape);
   const uint64_t row = aligned(halve(shape.Width) * cuda::texel_bytes(shape.Format, shape.NumChannels), 64);
   const uint64_t rows = shape.Height == 0 ? 1 : blocks(halve(shape.Height), 128);
   const uint64_t slices = layered ? shape.Depth : shape.Depth == 0 ? 1 : blocks(halve(shape.Depth), 32);
@@ -35,65 +37,96 @@ CUresult check(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
 
 }  // namespace
 
-template <class Create>
-CUresult Arrays::charged(uint64_t bytes, const Create& create) {
-  ContextState* const context = contexts_.current();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_count, uint64_t bytes, void** array) {
+  if (!contexts_.current()) return CUDA_ERROR_INVALID_CONTEXT;
   if (made_.size() >= kMaxArrays) return CUDA_ERROR_OUT_OF_MEMORY;
-  bytes = aligned(bytes, 64u << 10);  // devices give no less
-  if (const CUresult result = memory_.charge(context->device, bytes); result != CUDA_SUCCESS) return result;
-  void* array = nullptr;
-  bool mipmapped = false;
-  const CUresult result = create(*context, bytes, &array, &mipmapped);
-  if (result != CUDA_SUCCESS) memory_.uncharge(context->device, bytes);
-  else made_[array] = {context, bytes, mipmapped};
+  // Devices give no less at a time.
+  Made made{&contexts_.current()->owner(), aligned(bytes, 64u << 10), shape, level_count};
+  const int device = made.context->device;
+  if (const CUresult result = memory_.charge(device, made.charged); result != CUDA_SUCCESS) return result;
+  CUresult result = make(made, array);
+  if (result == CUDA_SUCCESS) {
+    result = for_each_part(*array, made, [&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& of_part) {
+      return scrubber_.clear(part, of_part, device);
+    });
+    if (result != CUDA_SUCCESS) unmake(*array, made);
+  }
+  if (result == CUDA_SUCCESS) made_[*array] = std::move(made);
+  else memory_.uncharge(device, made.charged);
   return result;
 }
 
 CUresult Arrays::create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
   if (!api_.cuArray3DCreate_v2 || !api_.cuArrayDestroy) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult result = check(shape); result != CUDA_SUCCESS) return result;
-  return charged(layout_bytes(shape, 0), [&](ContextState& context, uint64_t bytes, void** made, bool*) {
-    CUresult result = memory_.with_room(context.device, bytes, [&] { return api_.cuArray3DCreate_v2(array, &shape); });
-    if (result != CUDA_SUCCESS) return result;
-    result = scrubber_.clear(*array, shape, context.device);
-    if (result != CUDA_SUCCESS) api_.cuArrayDestroy(*array);
-    *made = *array;
-    return result;
-  });
+  void* made = nullptr;
+  const CUresult result = create(shape, 0, layout_bytes(shape, 0), &made);
+  if (result == CUDA_SUCCESS) *array = static_cast<CUarray>(made);
+  return result;
 }
 
 CUresult Arrays::create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned levels) {
   if (!api_.cuMipmappedArrayCreate || !api_.cuMipmappedArrayDestroy || !api_.cuMipmappedArrayGetLevel) return CUDA_ERROR_NOT_SUPPORTED;
   if (const CUresult result = check(shape); result != CUDA_SUCCESS) return result;
-  const bool layered = (shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
-  const size_t longest = std::max({shape.Width, shape.Height, layered ? size_t{1} : shape.Depth});
+  const size_t longest = std::max({shape.Width, shape.Height, is_layered(shape) ? size_t{1} : shape.Depth});
   levels = std::clamp(levels, 1u, static_cast<unsigned>(std::bit_width(longest)));  // as the driver does
   uint64_t bytes = 0;
   for (unsigned level = 0; level < levels; ++level) bytes += layout_bytes(shape, level);
-  return charged(bytes, [&](ContextState& context, uint64_t all, void** made, bool* mipmapped) {
-    CUresult result = memory_.with_room(context.device, all, [&] { return api_.cuMipmappedArrayCreate(array, &shape, levels); });
-    if (result != CUDA_SUCCESS) return result;
-    for (unsigned level = 0; level < levels && result == CUDA_SUCCESS; ++level) {
-      const auto halve = [level](size_t size) { return size == 0 ? 0 : std::max<size_t>(size >> level, 1); };
-      CUDA_ARRAY3D_DESCRIPTOR smaller = shape;
-      smaller.Width = halve(shape.Width);
-      smaller.Height = halve(shape.Height);
-      if (!layered) smaller.Depth = halve(shape.Depth);
-      CUarray part = nullptr;
-      result = api_.cuMipmappedArrayGetLevel(&part, *array, level);
-      if (result == CUDA_SUCCESS) result = scrubber_.clear(part, smaller, context.device);
-    }
-    if (result != CUDA_SUCCESS) api_.cuMipmappedArrayDestroy(*array);
-    *made = *array;
-    *mipmapped = true;
+  void* made = nullptr;
+  const CUresult result = create(shape, levels, bytes, &made);
+  if (result == CUDA_SUCCESS) *array = static_cast<CUmipmappedArray>(made);
+  return result;
+}
+
+CUresult Arrays::make(Made& made, void** array) {
+  if (made.level_count == 0) {
+    CUarray plain = nullptr;
+    const CUresult result = memory_.with_room(made.context->device, made.charged, [&] { return api_.cuArray3DCreate_v2(&plain, &made.shape); });
+    *array = plain;
     return result;
-  });
+  }
+  CUmipmappedArray mipmapped = nullptr;
+  CUresult result = memory_.with_room(made.context->device, made.charged,
+                                      [&] { return api_.cuMipmappedArrayCreate(&mipmapped, &made.shape, made.level_count); });
+  if (result != CUDA_SUCCESS) return result;
+  made.levels.assign(made.level_count, nullptr);
+  for (unsigned level = 0; level < made.level_count && result == CUDA_SUCCESS; ++level) {
+    result = api_.cuMipmappedArrayGetLevel(&made.levels[level], mipmapped, level);
+  }
+  if (result != CUDA_SUCCESS) api_.cuMipmappedArrayDestroy(mipmapped);
+  *array = mipmapped;
+  return result;
+}
+
+CUresult Arrays::for_each_part(void* array, const Made& made, const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit) {
+  if (made.level_count == 0) return visit(static_cast<CUarray>(array), made.shape);
+  CUresult result = CUDA_SUCCESS;
+  for (unsigned level = 0; level < made.level_count && result == CUDA_SUCCESS; ++level) {
+    const auto halve = [level](size_t size) { return size == 0 ? 0 : std::max<size_t>(size >> level, 1); };
+    CUDA_ARRAY3D_DESCRIPTOR smaller = made.shape;
+    smaller.Width = halve(made.shape.Width);
+    smaller.Height = halve(made.shape.Height);
+    if (!is_layered(made.shape)) smaller.Depth = halve(made.shape.Depth);
+    result = visit(made.levels[level], smaller);
+  }
+  return result;
+}
+
+CUresult Arrays::level(CUarray* part, CUmipmappedArray whole, unsigned number) const {
+  const auto found = made_.find(whole);
+  if (found == made_.end() || number >= found->second.levels.size()) return CUDA_ERROR_INVALID_VALUE;
+  *part = found->second.levels[number];
+  return CUDA_SUCCESS;
+}
+
+CUresult Arrays::unmake(void* array, const Made& made) {
+  return made.level_count != 0 ? api_.cuMipmappedArrayDestroy(static_cast<CUmipmappedArray>(array))
+                               : api_.cuArrayDestroy(static_cast<CUarray>(array));
 }
 
 CUresult Arrays::destroy_now(void* array, const Made& made) {
-  const CUresult result = made.mipmapped ? api_.cuMipmappedArrayDestroy(static_cast<CUmipmappedArray>(array))
-                                         : api_.cuArrayDestroy(static_cast<CUarray>(array));
+  if (made.away) return CUDA_SUCCESS;
+  const CUresult result = unmake(array, made);
   memory_.uncharge(made.context->device, made.charged);
   return result;
 }
@@ -148,37 +181,45 @@ CUresult Arrays::create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC& r
     bytes -= res.pitch2D.pitchInBytes - used;
   }
   if ((linear || rows) && !memory_.owns(linear ? res.linear.devPtr : res.pitch2D.devPtr, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  const ContextState* const context = contexts_.current();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (objects_.size() >= kMaxTextures) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = api_.cuTexObjectCreate(object, &resource, texture, view);
-  if (result == CUDA_SUCCESS) objects_[{context, *object}] = false;
-  return result;
+  Description description{resource, *texture, {}};
+  if (view) description.view = *view;
+  return create_object(std::move(description), false, object);
 }
 
 CUresult Arrays::create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC& resource) {
   if (!api_.cuSurfObjectCreate || !api_.cuSurfObjectDestroy) return CUDA_ERROR_NOT_SUPPORTED;
   if (resource.resType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
-  const ContextState* const context = contexts_.current();
+  return create_object({resource, {}, {}}, true, object);
+}
+
+CUresult Arrays::create_object(Description description, bool surface, unsigned long long* number) {
+  ContextState* const context = contexts_.current();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   if (objects_.size() >= kMaxTextures) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = api_.cuSurfObjectCreate(object, &resource);
-  if (result == CUDA_SUCCESS) objects_[{context, *object}] = true;
+  const CUresult result = make_object(description, surface, number);
+  if (result != CUDA_SUCCESS) return result;
+  const CUresourcetype kind = description.resource.resType;
+  Object& made = objects_[{context, surface, *number}];
+  const bool of_array = kind == CU_RESOURCE_TYPE_ARRAY || kind == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+  if (of_array) made.of_array = std::make_shared<Description>(std::move(description));
   return result;
 }
 
-CUresult Arrays::destroy_texture(CUtexObject object) {
-  const auto found = objects_.find({contexts_.current(), object});
-  if (found == objects_.end() || found->second) return CUDA_ERROR_INVALID_VALUE;
-  objects_.erase(found);
-  return api_.cuTexObjectDestroy(object);
+CUresult Arrays::make_object(const Description& description, bool surface, unsigned long long* number) {
+  return surface ? api_.cuSurfObjectCreate(number, &description.resource)
+                 : api_.cuTexObjectCreate(number, &description.resource, &description.texture, description.view ? &*description.view : nullptr);
 }
 
-CUresult Arrays::destroy_surface(CUsurfObject object) {
-  const auto found = objects_.find({contexts_.current(), object});
-  if (found == objects_.end() || !found->second) return CUDA_ERROR_INVALID_VALUE;
-  objects_.erase(found);
-  return api_.cuSurfObjectDestroy(object);
+CUresult Arrays::destroy_object(bool surface, unsigned long long number) {
+  return surface ? api_.cuSurfObjectDestroy(number) : api_.cuTexObjectDestroy(number);
+}
+
+CUresult Arrays::forget_object(bool surface, unsigned long long number) {
+  return objects_.erase({contexts_.current(), surface, number}) != 0 ? destroy_object(surface, number) : CUDA_ERROR_INVALID_VALUE;
+}
+
+void Arrays::bound(void* array) {
+  for (auto& [whole, made] : made_) made.bound |= whole == array || std::find(made.levels.begin(), made.levels.end(), array) != made.levels.end();
 }
 
 void Arrays::drop_objects(const ContextState& context) {
@@ -192,8 +233,9 @@ void Arrays::drop_objects(const ContextState& context) {
   }
   std::erase_if(references_, [&](const auto& reference) { return reference.second == &context; });
   std::erase_if(objects_, [&](const auto& entry) {
-    if (entry.first.first != &context) return false;
-    entry.second ? api_.cuSurfObjectDestroy(entry.first.second) : api_.cuTexObjectDestroy(entry.first.second);
+    const auto& [where, surface, number] = entry.first;
+    if (where != &context) return false;
+    if (!entry.second.away) (void)destroy_object(surface, number);
     return true;
   });
 }

@@ -2,6 +2,8 @@
 
 #include <time.h>
 
+#include <utility>
+
 #include "server/log/log.h"
 #include "server/worker/executor.h"
 
@@ -15,6 +17,7 @@ using wire::CheckpointAction;
 
 constexpr timespec kLookEvery{0, 1'000'000};  // the device does not tell when a stream is done
 constexpr std::chrono::microseconds kLookAtWork{10'000};
+constexpr const char* kShared = "memory that it shares with other programs, or has from them";
 constexpr auto kLookAtClient = 100ms;  // whether it is still there, and at poold's other wishes
 
 }  // namespace
@@ -96,19 +99,28 @@ void Checkpoint::stay() {
 CUresult Checkpoint::change(const Question& question) {
   switch (question.action) {
     case CheckpointAction::checkpoint: return check_out(question.host_bytes);
-    case CheckpointAction::restore: return session_.memory.check_in();
+    case CheckpointAction::restore: return session_.checkpoint_image.check_in();
     case CheckpointAction::unlock: return CUDA_SUCCESS;
     default: return CUDA_ERROR_ILLEGAL_STATE;
   }
 }
 
 CUresult Checkpoint::check_out(uint64_t host_bytes) {
-  const char* const fixed = session_.memory.shares() ? "memory that it shares with other programs"
-                            : !session_.virtual_memory.empty() ? "memory of cuMemCreate, or another program's"
-                            : !session_.arrays.empty() ? "arrays" : nullptr;
-  if (!fixed) return session_.memory.check_out(host_bytes);
-  log::warning("session_cannot_be_checkpointed", {{"reason", std::string("it has ") + fixed + ", which cannot leave the GPU"}});
-  return CUDA_ERROR_NOT_SUPPORTED;
+  const char* stays = session_.virtual_memory.shares() ? kShared
+                      : session_.graphs.names_array() ? "a graph that copies from or to an array" : session_.arrays.stays();
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  if (!stays) {
+    CheckpointImage::Pieces pieces;
+    session_.arrays.add_pieces(pieces, session_.table);
+    session_.virtual_memory.add_pieces(pieces);
+    session_.memory.add_pieces(pieces);
+    result = session_.checkpoint_image.check_out(std::move(pieces), host_bytes);
+    if (result == CUDA_ERROR_NOT_PERMITTED) stays = kShared, result = CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (!stays) return result;
+  const std::string reason = std::string("it has ") + stays + ": that cannot leave the GPU, and must be given up before";
+  log::warning("session_cannot_be_checkpointed", {{"reason", reason}});
+  return result;
 }
 
 }  // namespace gpupool::worker

@@ -11,6 +11,7 @@ const char* DeviceApi::load(const SymbolLookup& symbol) {
 #undef GPUPOOL_LOAD
   const auto zeroes = reinterpret_cast<int (*)()>(symbol("softgpu_zeroes_memory"));
   zeroes_memory = zeroes && zeroes() != 0;
+  wish_texture = reinterpret_cast<decltype(wish_texture)>(symbol("softgpu_wish_texture"));
   // These are called without asking first; every other one is checked where it is used.
 #define GPUPOOL_NEED(name) \
   if (!name) return #name;

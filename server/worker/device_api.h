@@ -60,6 +60,8 @@ struct DeviceApi {
 
   // Memory that the device gives is zeroed by itself (softgpu says so).
   bool zeroes_memory = false;
+  // The thread's next texture or surface gets this number, where it can; null: the device has no such function (softgpu has).
+  void (*wish_texture)(unsigned long long number) = nullptr;
 
   // The name of a function that no session can do without and that is missing; null when all are there.
   const char* load(const SymbolLookup& symbol);

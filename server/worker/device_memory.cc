@@ -244,10 +244,10 @@ CUresult DeviceMemory::with_room(RoomSource::Wait& wait, const std::function<CUr
 }
 
 void DeviceMemory::unmap(const Piece& piece) {
+  if (piece.mapping.away) return;
   if (piece.mapping.moved) {
     release_host(piece.mapping);
-    if (!checked_out_) uncharge(piece.mapping.device, piece.mapping.size);
-    return;
+    return uncharge(piece.mapping.device, piece.mapping.size);
   }
   if (windows_) windows_->drop(piece.address, piece.mapping.size);
   api_.cuMemUnmap(piece.address, piece.mapping.size);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/quota/ledger.h"
+#include "server/worker/checkpoint_image.h"
 #include "server/worker/contexts.h"
 #include "server/worker/device_windows.h"
 #include "server/worker/offers.h"
@@ -82,11 +83,9 @@ class DeviceMemory {
   bool shareable(int device) const;
   // What is mapped there, for other sessions; it does not move to host memory any more.
   CUresult share(uint64_t address, Offers::Memory* memory, uint64_t* offset);
-  // Called before the session lets go of memory.
-  void on_release(std::function<void(CUmemGenericAllocationHandle)> released) { released_ = std::move(released); }
-  void releasing(CUmemGenericAllocationHandle memory) const {
-    if (released_) released_(memory);
-  }
+  // Called before the session lets go of memory; true: others may have it.
+  void on_release(std::function<bool(CUmemGenericAllocationHandle)> released) { released_ = std::move(released); }
+  bool releasing(CUmemGenericAllocationHandle memory) const { return released_ && released_(memory); }
   // cuMemCreate, which waits as charge() does. The caller has charged it.
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags);
@@ -102,13 +101,7 @@ class DeviceMemory {
   CUresult move_back(std::chrono::nanoseconds* took);
 
   // --- Checkpoints, in device_memory_checkpoint.cc ---
-  // Is any of it other sessions' as well? That stays.
-  bool shares() const;
-  // All of it to host memory, at most `most` bytes, and out of the quota; nothing of the session is on the device. With an error all is as it
-  // was.
-  CUresult check_out(uint64_t most);
-  // And back, to the same addresses. CUDA_ERROR_OUT_OF_MEMORY: the quota or the device is full, and all is as it was.
-  CUresult check_in();
+  void add_pieces(CheckpointImage::Pieces& pieces);
 
   // Waits for `events` (already recorded) and for the work that `streams` have, all of `context`; without any, for
   // nothing but earlier frees.
@@ -148,7 +141,9 @@ class DeviceMemory {
     int device = 0;
     std::byte* moved = nullptr;  // in host memory, and there is no device memory
     uint64_t charge = 0;         // shared
+    bool away = false;           // in a checkpoint
   };
+  class Leaving;
   struct Piece {
     uint64_t address;
     Mapping mapping;
@@ -170,7 +165,7 @@ class DeviceMemory {
   bool move_out(uint64_t address, Mapping& mapping);
   std::byte* copy_to_host(uint64_t address, const Mapping& mapping);
   bool take_off(uint64_t address, Mapping& mapping, std::byte* host);
-  CUresult fill(uint64_t address, const Mapping& mapping);
+  CUresult fill(uint64_t address, const Mapping& mapping, const std::byte* from);
   CUresult create(CUmemGenericAllocationHandle* memory, uint64_t size, const CUmemAllocationProp& properties,
                   unsigned long long flags, RoomSource::Wait& wait);
   CUresult with_room(RoomSource::Wait& wait, const std::function<CUresult()>& attempt);
@@ -193,10 +188,9 @@ class DeviceMemory {
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
   size_t moved_ = 0;                      // of them, in host memory
-  bool checked_out_ = false;              // all of them are, and not in the quota
   RoomSource* room_ = nullptr;            // null: a device that is full stays so
   bool cpu_reaches_ = true;               // until a device says no
-  std::function<void(CUmemGenericAllocationHandle)> released_;
+  std::function<bool(CUmemGenericAllocationHandle)> released_;
   std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner
   std::mutex mutex_;                      // groups_

@@ -1,9 +1,8 @@
 // Oversubscription: an idle session's device memory lies in host memory until the session goes on.
-#include <sys/mman.h>
-
 #include <utility>
 
 #include "server/worker/device_memory.h"
+#include "server/worker/host_pages.h"
 
 namespace gpupool::worker {
 
@@ -11,7 +10,7 @@ uint64_t DeviceMemory::move_out(int device, uint64_t bytes, uint64_t most, uint6
   uint64_t moved = 0;
   for (auto& [address, mapping] : mappings_) {
     if (moved >= bytes) break;
-    if (mapping.device != device || mapping.moved || mapping.charge != 0 || mapping.size > most - moved) continue;
+    if (mapping.device != device || mapping.moved || mapping.away || mapping.charge != 0 || mapping.size > most - moved) continue;
     const uint64_t resident = ledger_.resident(device);
     if (resident < keep || mapping.size > resident - keep) continue;
     if (!move_out(address, mapping)) break;
@@ -27,12 +26,10 @@ bool DeviceMemory::move_out(uint64_t address, Mapping& mapping) {
 
 // Null: there is no memory, or the copy failed.
 std::byte* DeviceMemory::copy_to_host(uint64_t address, const Mapping& mapping) {
-  void* const host = ::mmap(nullptr, mapping.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (host == MAP_FAILED) return nullptr;
-  ::madvise(host, mapping.size, MADV_DONTDUMP);
-  ::madvise(host, mapping.size, MADV_HUGEPAGE);
-  if (scrubber_.copy_out(static_cast<std::byte*>(host), address, mapping.size, mapping.device) == CUDA_SUCCESS) return static_cast<std::byte*>(host);
-  ::munmap(host, mapping.size);
+  std::byte* const host = take_host_pages(mapping.size);
+  if (!host) return nullptr;
+  if (scrubber_.copy_out(host, address, mapping.size, mapping.device) == CUDA_SUCCESS) return host;
+  release_host_pages(host, mapping.size);
   return nullptr;
 }
 
@@ -40,7 +37,7 @@ std::byte* DeviceMemory::copy_to_host(uint64_t address, const Mapping& mapping) 
 bool DeviceMemory::take_off(uint64_t address, Mapping& mapping, std::byte* host) {
   if (windows_) windows_->drop(address, mapping.size);
   if (api_.cuMemUnmap(address, mapping.size) != CUDA_SUCCESS) {
-    ::munmap(host, mapping.size);
+    release_host_pages(host, mapping.size);
     return false;
   }
   api_.cuMemRelease(std::exchange(mapping.memory, 0));
@@ -61,7 +58,7 @@ CUresult DeviceMemory::move_back(std::chrono::nanoseconds* took) {
       CUresult result = create(&mapping.memory, mapping.size, properties_of(mapping.device), 0, wait);
       if (result != CUDA_SUCCESS) return result;
       const auto start = std::chrono::steady_clock::now();
-      result = fill(address, mapping);
+      result = fill(address, mapping, mapping.moved);
       *took += std::chrono::steady_clock::now() - start;
       if (result != CUDA_SUCCESS) {
         api_.cuMemRelease(std::exchange(mapping.memory, 0));
@@ -76,18 +73,17 @@ CUresult DeviceMemory::move_back(std::chrono::nanoseconds* took) {
   return CUDA_SUCCESS;
 }
 
-CUresult DeviceMemory::fill(uint64_t address, const Mapping& mapping) {
+CUresult DeviceMemory::fill(uint64_t address, const Mapping& mapping, const std::byte* from) {
   CUresult result = map_at(address, mapping);
   if (result != CUDA_SUCCESS) return result;
-  result = scrubber_.copy_in(address, mapping.moved, mapping.size, mapping.device);
+  result = scrubber_.copy_in(address, from, mapping.size, mapping.device);
   if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, mapping.size);
   return result;
 }
 
 void DeviceMemory::release_host(const Mapping& mapping) {
-  ::munmap(mapping.moved, mapping.size);
-  if (checked_out_) ledger_.note_checkpointed(mapping.device, -static_cast<int64_t>(mapping.size));
-  else ledger_.note_in_host(mapping.device, -static_cast<int64_t>(mapping.size));
+  release_host_pages(mapping.moved, mapping.size);
+  ledger_.note_in_host(mapping.device, -static_cast<int64_t>(mapping.size));
 }
 
 }  // namespace gpupool::worker

@@ -64,6 +64,7 @@ Executor::Executor(SessionStart& start)
       bulk(api, outbox, staging, waits, capture, output_possible),
       links(copies, outbox, start.compression, start.welcome_bulk),
       offers(api, start.control, start.server_id, start.session_number),
+      checkpoint_image(ledger, offers, outbox),
       memory(api, contexts, outbox, ledger, scrubber, remote.memory()),
       moves(*this),
       checkpoint(*this),
@@ -95,7 +96,7 @@ Executor::Executor(SessionStart& start)
   });
   table.release_memory_by([this](CUmemGenericAllocationHandle handle) { virtual_memory.release(handle); });
   table.destroy_array_by([this](void* array) { arrays.drop(array); });
-  memory.on_release([this](CUmemGenericAllocationHandle handle) { offers.withdraw(handle); });
+  memory.on_release([this](CUmemGenericAllocationHandle handle) { return offers.withdraw(handle); });
   memory.take_range(start.range_base, start.range_size);
   if (!start.direct_memory) memory.stage_always();
 }
@@ -352,7 +353,9 @@ void Executor::tear_down() {
   }
   graphs.clear();
   table.destroy_all();
+  virtual_memory.drop_all();
   memory.drop_all();
+  checkpoint_image.drop();
   for (auto& [handle, context] : contexts.all()) {
     contexts.enter(context.get());
     for (const CUevent event : context->departed) context->events->give(event);

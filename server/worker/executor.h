@@ -22,6 +22,7 @@
 #include "server/worker/cached_images.h"
 #include "server/worker/calls/guards.h"
 #include "server/worker/checkpoint.h"
+#include "server/worker/checkpoint_image.h"
 #include "server/worker/compute_gate.h"
 #include "server/worker/contexts.h"
 #include "server/worker/device_api.h"
@@ -109,6 +110,7 @@ class Executor {
   BulkCopies copies;
   BulkLinks links;
   Offers offers;
+  CheckpointImage checkpoint_image;
   DeviceMemory memory;
   MemoryMoves moves;
   Checkpoint checkpoint;

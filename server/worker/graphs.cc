@@ -75,7 +75,7 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
 
 CUresult Graphs::add_node(Graph& graph, const NodeWork& work, std::span<const uint32_t> numbers) {
   const DeviceApi& api = session_.api;
-  Node node{.kind = work.kind, .context = work.context};
+  Node node{.kind = work.kind, .context = work.context, .names_array = work.names_array()};
   std::vector<CUgraphNode> before;
   for (const uint32_t number : numbers) before.push_back(graph.nodes[number].object);
   const CUgraphNode* const first = before.data();
@@ -219,6 +219,7 @@ CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result
     for (size_t i = 0; i < target->nodes.size() && i < graph->nodes.size(); ++i) {
       std::swap(target->nodes[i].event, graph->nodes[i].event);
       std::swap(target->nodes[i].callback, graph->nodes[i].callback);
+      target->nodes[i].names_array = graph->nodes[i].names_array;
       if (target->nodes[i].callback != 0 && target->nodes[i].only) session_.callbacks.only(target->nodes[i].callback);
     }
   }
@@ -243,7 +244,7 @@ std::optional<CUresult> Graphs::set(const wire::SetGraphNode& head, wire::Reader
 CUresult Graphs::change_node(Graph& graph, Node& node, const NodeWork& work) {
   const DeviceApi& api = session_.api;
   const CUcontext context = work.context ? work.context->object : nullptr;
-  Node after{.object = node.object, .kind = node.kind, .context = work.context};
+  Node after{.object = node.object, .kind = node.kind, .context = work.context, .names_array = work.names_array()};
   const auto call = [&](auto function, auto... more) {
     return function ? function(graph.executable, node.object, more...) : CUDA_ERROR_NOT_SUPPORTED;
   };
@@ -351,6 +352,16 @@ void Graphs::drop(const ContextState& context) {
     if (uses) ending.push_back(handle);
   }
   for (const uint64_t handle : ending) destroy(handle);
+}
+
+bool Graphs::names_array() const {
+  return std::any_of(graphs_.begin(), graphs_.end(), [](const auto& known) {
+    const auto has_one = [](const Graph& graph) {
+      return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.names_array; });
+    };
+    const Graph& graph = *known.second;
+    return has_one(graph) || std::any_of(graph.inner.begin(), graph.inner.end(), [&](const Owner& body) { return has_one(*body); });
+  });
 }
 
 void Graphs::clear() {

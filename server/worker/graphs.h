@@ -48,6 +48,8 @@ class Graphs {
   void drop(const ContextState& context);
   void clear();
   size_t size() const { return graphs_.size(); }
+  // The device has an array's address in it, which nobody can change.
+  bool names_array() const;
 
  private:
   struct Node {
@@ -56,6 +58,7 @@ class Graphs {
     ContextState* context = nullptr;
     CUevent event = nullptr;         // held
     uint64_t callback = 0;           // kept
+    bool names_array = false;
     bool only = false;               // everything else of the graph is before it or behind it
   };
   struct Graph {

@@ -130,6 +130,16 @@ uint64_t HandleTable::owner_of(uint64_t handle) const {
   return entry ? entry->owner : 0;
 }
 
+void HandleTable::replace(Kind kind, const std::unordered_map<void*, void*>& objects) {
+  for (auto& page : pages_) {
+    if (!page) continue;
+    for (Entry& entry : *page) {
+      if (entry.handle == 0 || cuda::kind_of(entry.handle) != kind) continue;
+      if (const auto found = objects.find(entry.object); found != objects.end()) entry.object = found->second;
+    }
+  }
+}
+
 void HandleTable::destroy(Kind kind, void* object) {
   switch (kind) {
     case Kind::stream: api_.cuStreamDestroy_v2(static_cast<CUstream>(object)); break;

@@ -50,6 +50,8 @@ class HandleTable {
   // `owner`: the module or library that the object vanishes with; 0: none.
   void bind_owned(Kind kind, uint64_t handle, void* object, uint64_t owner);
   uint64_t owner_of(uint64_t handle) const;
+  // Handles of this kind that stand for one of these objects stand for another one from now on.
+  void replace(Kind kind, const std::unordered_map<void*, void*>& objects);
   // Destroys every object that was made in a context, users before what they use.
   void drop_context(const ContextState& context) { destroy_where(&context); }
   // Destroys every object that is left (contexts stay).

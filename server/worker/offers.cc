@@ -49,17 +49,18 @@ CUresult Offers::add(const Offer& offer, std::map<uint64_t, Secret>& by_object, 
   return CUDA_SUCCESS;
 }
 
-CUresult Offers::offer(const Memory& memory, wire::SharedName* name) { return add({memory, {}}, by_memory_, memory.handle, name); }
+CUresult Offers::offer(const Memory& memory, wire::SharedName* name) { return add({.memory = memory}, by_memory_, memory.handle, name); }
 CUresult Offers::offer(const Event& event, wire::SharedName* name) {
-  return add({{}, event}, by_event_, reinterpret_cast<uintptr_t>(event.event), name);
+  return add({.event = event}, by_event_, reinterpret_cast<uintptr_t>(event.event), name);
 }
 
-void Offers::withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object) {
+bool Offers::withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object) {
   const std::lock_guard lock(offers_mutex_);
-  if (const auto known = by_object.extract(object)) offers_.erase(known.mapped());
+  const auto known = by_object.extract(object);
+  return known && offers_.extract(known.mapped()).mapped().fetched;
 }
-void Offers::withdraw(CUmemGenericAllocationHandle memory) { withdraw(by_memory_, memory); }
-void Offers::withdraw(CUevent event) { withdraw(by_event_, reinterpret_cast<uintptr_t>(event)); }
+bool Offers::withdraw(CUmemGenericAllocationHandle memory) { return withdraw(by_memory_, memory); }
+void Offers::withdraw(CUevent event) { (void)withdraw(by_event_, reinterpret_cast<uintptr_t>(event)); }
 
 void Offers::withdraw_events(const ContextState& context) {
   const std::lock_guard lock(offers_mutex_);
@@ -71,10 +72,35 @@ void Offers::withdraw_events(const ContextState& context) {
   });
 }
 
+std::optional<Offers::Held> Offers::hold(CUmemGenericAllocationHandle memory) {
+  const std::lock_guard lock(offers_mutex_);
+  const auto known = by_memory_.find(memory);
+  if (known == by_memory_.end()) return Held();
+  Offer& offer = offers_.at(known->second);
+  if (offer.fetched) return std::nullopt;
+  offer.held = true;
+  return by_memory_.extract(known);
+}
+
+void Offers::renew(Held held, CUmemGenericAllocationHandle now) {
+  if (!held) return;
+  const std::lock_guard lock(offers_mutex_);
+  Offer& offer = offers_.at(held.mapped());
+  offer.memory->handle = held.key() = now;
+  offer.held = false;
+  by_memory_.insert(std::move(held));
+}
+
+void Offers::forget(Held held) {
+  if (!held) return;
+  const std::lock_guard lock(offers_mutex_);
+  offers_.erase(held.mapped());
+}
+
 CUresult Offers::take(const Secret& secret, ControlHeader* header, int* descriptor) {
   const std::lock_guard lock(offers_mutex_);
   const auto found = offers_.find(secret);
-  if (found == offers_.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (found == offers_.end() || found->second.held) return CUDA_ERROR_INVALID_VALUE;
   if (const auto& event = found->second.event) {
     static_assert(sizeof header->share_event == sizeof event->handle);
     std::memcpy(header->share_event.data(), &event->handle, sizeof event->handle);
@@ -86,6 +112,7 @@ CUresult Offers::take(const Secret& secret, ControlHeader* header, int* descript
   header->gpu = memory.device;
   header->share_types = memory.handle_types;
   header->share_charge = memory.charge;
+  found->second.fetched = true;
   return api_.cuMemExportToShareableHandle(descriptor, memory.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 

@@ -49,10 +49,16 @@ class Offers {
   // The same name each time, until withdraw(). CUDA_ERROR_OUT_OF_MEMORY: too many.
   CUresult offer(const Memory& memory, wire::SharedName* name);
   CUresult offer(const Event& event, wire::SharedName* name);
-  // From now on nobody gets it; who has it keeps it. Before the driver is told to release it.
-  void withdraw(CUmemGenericAllocationHandle memory);
+  // From now on nobody gets it; who has it keeps it. Before the driver is told to release it. True: somebody has it, or may have.
+  bool withdraw(CUmemGenericAllocationHandle memory);
   void withdraw(CUevent event);
   void withdraw_events(const ContextState& context);
+  // For a checkpoint: nobody gets it until renew(), where the driver knows it by another handle, and the client by the same name. nullopt:
+  // somebody has got it already.
+  using Held = std::map<uint64_t, std::array<uint8_t, 16>>::node_type;  // empty: it is not offered
+  std::optional<Held> hold(CUmemGenericAllocationHandle memory);
+  void renew(Held held, CUmemGenericAllocationHandle now);
+  void forget(Held held);
 
   struct Fetched {
     ~Fetched();
@@ -73,10 +79,11 @@ class Offers {
   struct Offer {
     std::optional<Memory> memory;
     std::optional<Event> event;
+    bool fetched = false, held = false;
   };
 
   CUresult add(const Offer& offer, std::map<uint64_t, Secret>& by_object, uint64_t object, wire::SharedName* name);
-  void withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object);
+  bool withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object);
   CUresult take(const Secret& secret, server::ControlHeader* header, int* descriptor);
   void answer(const server::ControlHeader& wanted);
   void answered(server::ControlMessage message);

@@ -23,6 +23,14 @@ class Visit {
   const CUresult result_;
 };
 
+CUDA_MEMCPY3D whole(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+  CUDA_MEMCPY3D copy{};
+  copy.WidthInBytes = shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels);
+  copy.Height = std::max<size_t>(shape.Height, 1);
+  copy.Depth = std::max<size_t>(shape.Depth, 1);
+  return copy;
+}
+
 }  // namespace
 
 template <class Work>
@@ -104,8 +112,37 @@ CUresult Scrubber::copy_in(CUdeviceptr to, const std::byte* from, uint64_t size,
   return run(device, [&](CUstream stream) { return api_.cuMemcpyHtoDAsync_v2(to, from, size, stream); });
 }
 
+CUresult Scrubber::copy_out(std::byte* to, CUarray from, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device) {
+  if (!api_.cuMemcpy3DAsync_v2) return CUDA_ERROR_NOT_SUPPORTED;
+  CUDA_MEMCPY3D copy = whole(shape);
+  copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+  copy.srcArray = from;
+  copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+  copy.dstHost = to;
+  copy.dstPitch = copy.WidthInBytes;
+  copy.dstHeight = copy.Height;
+  return run(device, [&](CUstream stream) { return api_.cuMemcpy3DAsync_v2(&copy, stream); });
+}
+
+CUresult Scrubber::copy_in(CUarray to, const std::byte* from, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device) {
+  if (!api_.cuMemcpy3DAsync_v2) return CUDA_ERROR_NOT_SUPPORTED;
+  CUDA_MEMCPY3D copy = whole(shape);
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = from;
+  copy.srcPitch = copy.WidthInBytes;
+  copy.srcHeight = copy.Height;
+  copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+  copy.dstArray = to;
+  return run(device, [&](CUstream stream) { return api_.cuMemcpy3DAsync_v2(&copy, stream); });
+}
+
 CUresult Scrubber::clear_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location) {
   if (api_.zeroes_memory) return CUDA_SUCCESS;
+  return visit_unmapped(memory, size, location, [&](CUdeviceptr place) { return clear(place, size, location.id); });
+}
+
+CUresult Scrubber::visit_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location,
+                                  const std::function<CUresult(CUdeviceptr)>& visit) {
   if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree || !api_.cuMemMap || !api_.cuMemUnmap || !api_.cuMemSetAccess) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -116,7 +153,7 @@ CUresult Scrubber::clear_unmapped(CUmemGenericAllocationHandle memory, uint64_t 
   if (result == CUDA_SUCCESS) {
     const CUmemAccessDesc access{location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     result = api_.cuMemSetAccess(place, size, &access, 1);
-    if (result == CUDA_SUCCESS) result = clear(place, size, location.id);
+    if (result == CUDA_SUCCESS) result = visit(place);
     api_.cuMemUnmap(place, size);
   }
   api_.cuMemAddressFree(place, size);

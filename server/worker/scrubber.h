@@ -5,6 +5,8 @@
 // It waits until that is done, on a stream of its own, so that no work of the client can come before it or has to be ordered
 // behind it.
 #pragma once
+#include <functional>
+
 #include "server/worker/contexts.h"
 
 namespace gpupool::worker {
@@ -17,10 +19,16 @@ class Scrubber {
   CUresult clear(CUdeviceptr address, uint64_t size, int device);
   // Mapped nowhere yet.
   CUresult clear_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location);
+  // Mapped somewhere for as long as `visit` takes, which gets the address.
+  CUresult visit_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location,
+                          const std::function<CUresult(CUdeviceptr)>& visit);
   CUresult clear(CUarray array, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device);
   // Between device memory that is mapped there and ordinary memory.
   CUresult copy_out(std::byte* to, CUdeviceptr from, uint64_t size, int device);
   CUresult copy_in(CUdeviceptr to, const std::byte* from, uint64_t size, int device);
+  // Between an array, of the current context, and cuda::array_bytes() of ordinary memory.
+  CUresult copy_out(std::byte* to, CUarray from, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device);
+  CUresult copy_in(CUarray to, const std::byte* from, const CUDA_ARRAY3D_DESCRIPTOR& shape, int device);
   // The context is about to be destroyed.
   void leave(ContextState& context);
 

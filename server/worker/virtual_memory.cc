@@ -1,43 +1,56 @@
 #include "server/worker/virtual_memory.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace gpupool::worker {
+
+VirtualMemory::Allocation::~Allocation() {
+  if (away) return;
+  if (handle != 0) api_.cuMemRelease(handle);
+  if (shared != 0) memory_.leave_charge(device, bytes, shared);
+  else memory_.uncharge(device, bytes);
+}
+
+CUmemGenericAllocationHandle VirtualMemory::add(std::shared_ptr<Allocation> allocation) {
+  created_[++last_] = std::move(allocation);
+  return last_;
+}
 
 CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp& properties,
                                unsigned long long flags) {
+  if (!api_.cuMemRelease) return CUDA_ERROR_NOT_SUPPORTED;
   const int device = properties.location.id;
   if (const CUresult result = memory_.charge(device, size); result != CUDA_SUCCESS) return result;
-  auto charge = std::make_shared<Charge>(memory_, device, size, properties.requestedHandleTypes);
+  auto made = std::make_shared<Allocation>(api_, memory_, device, size, properties.requestedHandleTypes);
+  made->properties = properties;
+  made->flags = flags;
   // Whatever kind of handle the client wants, workers pass it on as a descriptor.
-  CUmemAllocationProp on_device = properties;
   if (properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
     if (!memory_.shareable(device)) return CUDA_ERROR_NOT_SUPPORTED;
-    on_device.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    made->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   }
-  CUresult result = memory_.create(handle, size, on_device, flags);
-  if (result != CUDA_SUCCESS) return result;
-  result = scrubber_.clear_unmapped(*handle, size, properties.location);
-  if (result != CUDA_SUCCESS) {
-    api_.cuMemRelease(*handle);
-    return result;
-  }
-  created_[*handle] = std::move(charge);
-  return CUDA_SUCCESS;
+  CUresult result = memory_.create(&made->handle, size, made->properties, flags);
+  if (result == CUDA_SUCCESS) result = scrubber_.clear_unmapped(made->handle, size, properties.location);
+  if (result == CUDA_SUCCESS) *handle = add(std::move(made));
+  return result;
 }
 
 CUresult VirtualMemory::release(CUmemGenericAllocationHandle handle) {
-  if (!api_.cuMemRelease) return CUDA_ERROR_NOT_SUPPORTED;
-  memory_.releasing(handle);
-  const CUresult result = api_.cuMemRelease(handle);
-  if (result == CUDA_SUCCESS) created_.erase(handle);
-  return result;
+  const auto known = created_.find(handle);
+  if (known == created_.end()) return CUDA_ERROR_INVALID_VALUE;
+  Allocation& allocation = *known->second;
+  if (allocation.shared != 0 && !allocation.away) allocation.of_others |= memory_.releasing(allocation.handle);
+  created_.erase(known);
+  return CUDA_SUCCESS;
 }
 
 CUresult VirtualMemory::map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                             unsigned long long flags) {
   const auto known = created_.find(handle);
   if (known == created_.end()) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = api_.cuMemMap(address, size, offset, handle, flags);
-  if (result == CUDA_SUCCESS) mapped_[address] = known->second;
+  const CUresult result = api_.cuMemMap(address, size, offset, known->second->handle, flags);
+  if (result == CUDA_SUCCESS) mapped_[address] = {known->second, size, offset, {}};
   return result;
 }
 
@@ -47,12 +60,38 @@ CUresult VirtualMemory::unmap(CUdeviceptr address, size_t size) {
   return result;
 }
 
+CUresult VirtualMemory::set_access(CUdeviceptr address, size_t size, const std::vector<CUmemAccessDesc>& access) {
+  if (!api_.cuMemSetAccess) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = api_.cuMemSetAccess(address, size, access.data(), access.size());
+  if (result != CUDA_SUCCESS) return result;
+  for (auto mapping = mapped_.lower_bound(address); mapping != mapped_.end() && mapping->first - address < size; ++mapping) {
+    auto& known = mapping->second.access;
+    for (const CUmemAccessDesc& one : access) {
+      const auto same = std::find_if(known.begin(), known.end(), [&](const CUmemAccessDesc& other) {
+        return other.location.type == one.location.type && other.location.id == one.location.id;
+      });
+      if (same != known.end()) same->flags = one.flags;
+      else known.push_back(one);
+    }
+  }
+  return result;
+}
+
+CUresult VirtualMemory::map_at(CUdeviceptr address, const Mapping& mapping) {
+  CUresult result = api_.cuMemMap(address, mapping.size, mapping.offset, mapping.allocation->handle, 0);
+  if (result != CUDA_SUCCESS || mapping.access.empty()) return result;
+  result = api_.cuMemSetAccess(address, mapping.size, mapping.access.data(), mapping.access.size());
+  if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, mapping.size);
+  return result;
+}
+
 CUresult VirtualMemory::share(CUmemGenericAllocationHandle handle, Offers::Memory* memory) {
   const auto known = created_.find(handle);
   if (known == created_.end() || known->second->handle_types == CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_INVALID_VALUE;
-  Charge& charge = *known->second;
-  if (const CUresult result = memory_.share_charge(charge.device, charge.bytes, &charge.shared); result != CUDA_SUCCESS) return result;
-  *memory = {handle, charge.bytes, charge.device, charge.handle_types, charge.shared};
+  Allocation& allocation = *known->second;
+  const CUresult result = memory_.share_charge(allocation.device, allocation.bytes, &allocation.shared);
+  if (result != CUDA_SUCCESS) return result;
+  *memory = {allocation.handle, allocation.bytes, allocation.device, allocation.handle_types, allocation.shared};
   return CUDA_SUCCESS;
 }
 
@@ -60,11 +99,90 @@ CUresult VirtualMemory::import(int descriptor, const Offers::Memory& memory, CUm
   if (!api_.cuMemImportFromShareableHandle || !api_.cuMemRelease) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult charged = memory_.join_charge(memory.device, memory.size, memory.charge);
   if (charged != CUDA_SUCCESS) return charged;
-  auto charge = std::make_shared<Charge>(memory_, memory.device, memory.size, memory.handle_types, memory.charge);
-  const CUresult result = api_.cuMemImportFromShareableHandle(handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
+  auto imported = std::make_shared<Allocation>(api_, memory_, memory.device, memory.size, memory.handle_types, memory.charge);
+  imported->of_others = true;
+  const CUresult result = api_.cuMemImportFromShareableHandle(&imported->handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
                                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (result == CUDA_SUCCESS) created_[*handle] = std::move(charge);
+  if (result == CUDA_SUCCESS) *handle = add(std::move(imported));
   return result;
+}
+
+void VirtualMemory::drop_all() {
+  for (const auto& [address, mapping] : mapped_) {
+    if (!mapping.allocation->away) api_.cuMemUnmap(address, mapping.size);
+  }
+  mapped_.clear();
+}
+
+bool VirtualMemory::shares() const {
+  return std::any_of(created_.begin(), created_.end(), [](const auto& known) { return known.second->of_others; }) ||
+         std::any_of(mapped_.begin(), mapped_.end(), [](const auto& known) { return known.second.allocation->of_others; });
+}
+
+// --- Checkpoints ---
+
+// An allocation with its mappings. Its contents are read and written where it is mapped for that moment only: the client's mappings may be
+// of a part of it, without access, or none.
+class VirtualMemory::Leaving final : public CheckpointImage::Piece {
+ public:
+  Leaving(VirtualMemory& memory, std::shared_ptr<Allocation> allocation)
+      : Piece(allocation->device, allocation->bytes, allocation->bytes), memory_(memory), allocation_(std::move(allocation)) {}
+  void add(CUdeviceptr address, const Mapping& mapping) {
+    mappings_.emplace_back(address, &mapping);
+    mapped_ = mappings_.size();
+  }
+
+  CUresult copy_out(std::byte* to) override {
+    return memory_.scrubber_.visit_unmapped(allocation_->handle, bytes, allocation_->properties.location,
+                                            [&](CUdeviceptr place) { return memory_.scrubber_.copy_out(to, place, bytes, device); });
+  }
+  CUresult take_off() override {
+    allocation_->away = true;
+    for (; mapped_ > 0; --mapped_) {
+      const auto& [address, mapping] = mappings_[mapped_ - 1];
+      if (const CUresult result = memory_.api_.cuMemUnmap(address, mapping->size); result != CUDA_SUCCESS) return result;
+    }
+    if (allocation_->handle != 0) memory_.api_.cuMemRelease(std::exchange(allocation_->handle, 0));
+    return CUDA_SUCCESS;
+  }
+  CUresult bring_back(const std::byte* from) override {
+    if (allocation_->handle == 0) {
+      CUresult result = memory_.memory_.create(&allocation_->handle, bytes, allocation_->properties, allocation_->flags);
+      if (result != CUDA_SUCCESS) return result;
+      result = memory_.scrubber_.visit_unmapped(allocation_->handle, bytes, allocation_->properties.location,
+                                                [&](CUdeviceptr place) { return memory_.scrubber_.copy_in(place, from, bytes, device); });
+      if (result != CUDA_SUCCESS) return result;
+    }
+    for (; mapped_ < mappings_.size(); ++mapped_) {
+      const auto& [address, mapping] = mappings_[mapped_];
+      if (const CUresult result = memory_.map_at(address, *mapping); result != CUDA_SUCCESS) return result;
+    }
+    return CUDA_SUCCESS;
+  }
+  void is_back() override { allocation_->away = false; }
+  CUmemGenericAllocationHandle handle() const override { return allocation_->handle; }
+  uint64_t* shared() override { return &allocation_->shared; }
+
+ private:
+  VirtualMemory& memory_;
+  const std::shared_ptr<Allocation> allocation_;
+  std::vector<std::pair<CUdeviceptr, const Mapping*>> mappings_;
+  size_t mapped_ = 0;  // so many of them are
+};
+
+void VirtualMemory::add_pieces(CheckpointImage::Pieces& pieces) {
+  std::map<const Allocation*, Leaving*> known;
+  const auto piece_of = [&](const std::shared_ptr<Allocation>& allocation) -> Leaving& {
+    Leaving*& piece = known[allocation.get()];
+    if (!piece) {
+      auto made = std::make_unique<Leaving>(*this, allocation);
+      piece = made.get();
+      pieces.push_back(std::move(made));
+    }
+    return *piece;
+  };
+  for (const auto& [handle, allocation] : created_) piece_of(allocation);
+  for (const auto& [address, mapping] : mapped_) piece_of(mapping.allocation).add(address, mapping);
 }
 
 }  // namespace gpupool::worker

@@ -1,9 +1,11 @@
-// Memory that the client makes and maps by itself (cuMemCreate, cuMemMap): charged from its creation until its handle is
-// released and it is mapped nowhere any more, as the device keeps it. The executor's thread.
+// Memory that the client makes and maps by itself (cuMemCreate, cuMemMap). It stays, and stays charged, until its handle is released and it
+// is mapped nowhere any more. Handles are numbers of the session's own, since a checkpoint makes the driver's anew. The executor's thread.
 #pragma once
 #include <map>
 #include <memory>
+#include <vector>
 
+#include "server/worker/checkpoint_image.h"
 #include "server/worker/device_memory.h"
 #include "server/worker/scrubber.h"
 
@@ -18,39 +20,56 @@ class VirtualMemory {
   CUresult release(CUmemGenericAllocationHandle handle);
   CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
   CUresult unmap(CUdeviceptr address, size_t size);
+  CUresult set_access(CUdeviceptr address, size_t size, const std::vector<CUmemAccessDesc>& access);
   // For other sessions. CUDA_ERROR_INVALID_VALUE: it was not made for that.
   CUresult share(CUmemGenericAllocationHandle handle, Offers::Memory* memory);
   // Another session's; the descriptor stays the caller's.
   CUresult import(int descriptor, const Offers::Memory& memory, CUmemGenericAllocationHandle* handle);
-  bool empty() const { return created_.empty() && mapped_.empty(); }
+  // Handles have been released.
+  void drop_all();
+  // Is any of it other sessions' as well, as far as is known here? That stays at a checkpoint.
+  bool shares() const;
+  void add_pieces(CheckpointImage::Pieces& pieces);
 
  private:
-  class Charge {
-   public:
-    // `shared`: quota::Ledger's, or 0.
-    Charge(DeviceMemory& memory, int device, uint64_t bytes, uint64_t handle_types, uint64_t shared = 0)
-        : device(device), bytes(bytes), handle_types(handle_types), shared(shared), memory_(memory) {}
-    ~Charge() {
-      if (shared != 0) memory_.leave_charge(device, bytes, shared);
-      else memory_.uncharge(device, bytes);
-    }
-    Charge(const Charge&) = delete;
-    Charge& operator=(const Charge&) = delete;
+  // Of the device, and of the quota.
+  struct Allocation {
+    Allocation(const DeviceApi& api, DeviceMemory& memory, int device, uint64_t bytes, uint64_t handle_types, uint64_t shared = 0)
+        : device(device), bytes(bytes), handle_types(handle_types), shared(shared), api_(api), memory_(memory) {}
+    ~Allocation();
+    Allocation(const Allocation&) = delete;
+    Allocation& operator=(const Allocation&) = delete;
 
     const int device;
     const uint64_t bytes;
-    const uint64_t handle_types;  // as the client asked for
-    uint64_t shared;
+    const uint64_t handle_types;      // as the client asked for
+    CUmemAllocationProp properties{};  // what it is made with
+    unsigned long long flags = 0;
+    CUmemGenericAllocationHandle handle = 0;  // the driver's
+    uint64_t shared;        // quota::Ledger's, or 0
+    bool of_others = false;  // it was imported, or others may have imported it and it is offered no longer
+    bool away = false;      // in a checkpoint
 
    private:
+    const DeviceApi& api_;
     DeviceMemory& memory_;
   };
+  struct Mapping {
+    std::shared_ptr<Allocation> allocation;
+    uint64_t size = 0, offset = 0;
+    std::vector<CUmemAccessDesc> access;  // one of each place
+  };
+  class Leaving;
+
+  CUresult map_at(CUdeviceptr address, const Mapping& mapping);
+  CUmemGenericAllocationHandle add(std::shared_ptr<Allocation> allocation);
 
   const DeviceApi& api_;
   DeviceMemory& memory_;
   Scrubber& scrubber_;
-  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Charge>> created_;  // and not released
-  std::map<CUdeviceptr, std::shared_ptr<Charge>> mapped_;
+  CUmemGenericAllocationHandle last_ = 0;
+  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Allocation>> created_;  // and not released
+  std::map<CUdeviceptr, Mapping> mapped_;
 };
 
 }  // namespace gpupool::worker

@@ -52,6 +52,8 @@ struct TextureState {
 
 // The value for kernels; 0: there are 65536 already.
 uint64_t add_texture(const TextureState& state);
+// The thread's next one gets this value, which has been another's, unless that place is taken again.
+void wish_texture(uint64_t handle);
 bool remove_texture(uint64_t handle);
 // Null: no such texture (or surface).
 const TextureState* find_texture(uint64_t handle, bool surface);

@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "server/softgpu/exec/texture.h"
 #include "server/softgpu/memory/address_space.h"
@@ -31,6 +32,8 @@ struct Table {
   std::deque<uint32_t> free;
 };
 
+thread_local uint64_t wished = 0;
+
 Table& table() {
   static Table* const only = new Table;  // never destroyed: programs call the driver from exit handlers
   return *only;
@@ -45,23 +48,29 @@ Slot* slot_of(uint64_t handle) {
 
 }  // namespace
 
+void wish_texture(uint64_t handle) { wished = handle; }
+
 uint64_t add_texture(const TextureState& state) {
   Table& all = table();
   const std::lock_guard guard(all.mutex);
-  uint32_t index;
-  if (all.free.size() >= kRest || (all.used == kSlots && !all.free.empty())) {
-    index = all.free.front();
-    all.free.pop_front();
-  } else {
-    if (all.used == kSlots) return 0;
-    if (all.used % kChunkSlots == 0) all.chunks[all.used / kChunkSlots].store(new Chunk, std::memory_order_release);
-    index = all.used++;
+  uint64_t handle = std::exchange(wished, 0);
+  Slot* slot = slot_of(handle);
+  if (!slot || std::erase(all.free, static_cast<uint32_t>(handle)) == 0) {
+    uint32_t index;
+    if (all.free.size() >= kRest || (all.used == kSlots && !all.free.empty())) {
+      index = all.free.front();
+      all.free.pop_front();
+    } else {
+      if (all.used == kSlots) return 0;
+      if (all.used % kChunkSlots == 0) all.chunks[all.used / kChunkSlots].store(new Chunk, std::memory_order_release);
+      index = all.used++;
+    }
+    slot = &(*all.chunks[index / kChunkSlots].load(std::memory_order_relaxed))[index % kChunkSlots];
+    slot->generation = (slot->generation + 1) % kGenerations;
+    handle = kTag | uint64_t{slot->generation} << 32 | index;
   }
-  Slot& slot = (*all.chunks[index / kChunkSlots].load(std::memory_order_relaxed))[index % kChunkSlots];
-  slot.generation = (slot.generation + 1) % kGenerations;
-  slot.state = state;
-  const uint64_t handle = kTag | uint64_t{slot.generation} << 32 | index;
-  slot.handle.store(handle, std::memory_order_release);
+  slot->state = state;
+  slot->handle.store(handle, std::memory_order_release);
   return handle;
 }
 

@@ -34,9 +34,7 @@ Outcome array_part(Executor& session, Command& command) {
   CUarray part = nullptr;
   CUresult result = CUDA_ERROR_INVALID_HANDLE;
   if (const auto levels = session.table.resolve(Kind::mipmapped_array, body->whole)) {
-    result = session.api.cuMipmappedArrayGetLevel
-                 ? session.api.cuMipmappedArrayGetLevel(&part, static_cast<CUmipmappedArray>(*levels), body->number)
-                 : CUDA_ERROR_NOT_SUPPORTED;
+    result = session.arrays.level(&part, static_cast<CUmipmappedArray>(*levels), body->number);
   } else if (const auto planes = session.table.resolve(Kind::array, body->whole)) {
     result = session.api.cuArrayGetPlane ? session.api.cuArrayGetPlane(&part, static_cast<CUarray>(*planes), body->number)
                                          : CUDA_ERROR_NOT_SUPPORTED;

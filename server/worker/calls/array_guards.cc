@@ -71,6 +71,19 @@ CUresult create_reference(CUtexref* reference) {
 CUresult destroy_reference(CUtexref reference) {
   return t_executor->arrays.forget_reference(reference) ? t_executor->guarded.cuTexRefDestroy(reference) : CUDA_ERROR_INVALID_HANDLE;
 }
+template <class Bind, class Reference, class Array>
+CUresult bind(Bind bind, Reference reference, Array array, unsigned flags) {
+  const CUresult result = bind(reference, array, flags);
+  if (result == CUDA_SUCCESS) t_executor->arrays.bound(array);
+  return result;
+}
+CUresult bind_array(CUtexref reference, CUarray array, unsigned flags) { return bind(t_executor->guarded.cuTexRefSetArray, reference, array, flags); }
+CUresult bind_mipmapped_array(CUtexref reference, CUmipmappedArray array, unsigned flags) {
+  return bind(t_executor->guarded.cuTexRefSetMipmappedArray, reference, array, flags);
+}
+CUresult bind_surface(CUsurfref reference, CUarray array, unsigned flags) {
+  return bind(t_executor->guarded.cuSurfRefSetArray, reference, array, flags);
+}
 CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes) {
   if (address != 0 && !t_executor->memory.owns(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return t_executor->guarded.cuTexRefSetAddress_v2(offset, reference, address, bytes);

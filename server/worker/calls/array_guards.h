@@ -13,6 +13,9 @@ CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC* resource
 CUresult destroy_surface(CUsurfObject object);
 CUresult create_reference(CUtexref* reference);
 CUresult destroy_reference(CUtexref reference);
+CUresult bind_array(CUtexref reference, CUarray array, unsigned flags);
+CUresult bind_mipmapped_array(CUtexref reference, CUmipmappedArray array, unsigned flags);
+CUresult bind_surface(CUsurfref reference, CUarray array, unsigned flags);
 CUresult bind_memory(size_t* offset, CUtexref reference, CUdeviceptr address, size_t bytes);
 CUresult bind_rows(CUtexref reference, const CUDA_ARRAY_DESCRIPTOR* shape, CUdeviceptr address, size_t pitch);
 

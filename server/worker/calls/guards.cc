@@ -197,7 +197,7 @@ CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* acc
   for (CUmemAccessDesc& one : found) {
     if (const CUresult result = find_device(one.location); result != CUDA_SUCCESS) return result;
   }
-  return REAL(cuMemSetAccess)(address, size, found.data(), count);
+  return t_executor->virtual_memory.set_access(address, size, found);
 }
 CUresult get_access(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   if (!t_executor->memory.in_range(address, 1)) return CUDA_ERROR_INVALID_VALUE;
@@ -390,6 +390,9 @@ const Wrapper kWrappers[] = {
     WRAP(cuSurfObjectDestroy, destroy_surface),
     WRAP(cuTexRefCreate, create_reference),
     WRAP(cuTexRefDestroy, destroy_reference),
+    WRAP(cuTexRefSetArray, bind_array),
+    WRAP(cuTexRefSetMipmappedArray, bind_mipmapped_array),
+    WRAP(cuSurfRefSetArray, bind_surface),
     WRAP(cuTexRefSetAddress_v2, bind_memory),
     WRAP(cuTexRefSetAddress2D_v3, bind_rows),
 };

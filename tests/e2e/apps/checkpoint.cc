@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -179,29 +180,150 @@ SCENARIO(checkpoints_itself) {
   for (unsigned i = 0; i < kCount; ++i) EXPECT(values[i] == 10 + i);
 }
 
-// ["memory", "array" or "shared", file]: has what cannot leave the GPU, until the file is there.
-SCENARIO(has_what_stays) {
+namespace {
+
+template <class T>
+void write_to(const std::string& path, const T& value) {
+  std::ofstream(path + ".new").write(reinterpret_cast<const char*>(&value), sizeof value);
+  EXPECT(std::rename((path + ".new").c_str(), path.c_str()) == 0);
+}
+
+CUmemAllocationProp on_device(CUmemAllocationHandleType types) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  properties.requestedHandleTypes = types;
+  return properties;
+}
+
+void map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle memory, CUmemAccess_flags flags) {
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, flags};
+  OK(cuMemMap(address, size, offset, memory, 0));
+  OK(cuMemSetAccess(address, size, &access, 1));
+}
+
+}  // namespace
+
+// [file]: computes until the file is there on memory that it maps by itself and on an array, and has offered some to others, who do not take
+// it: FILE.name.
+SCENARIO(computes_on_all_kinds_until) {
   Device device;
-  if (arguments.at(0) == "array") {
-    CUarray array = nullptr;
-    CUDA_ARRAY_DESCRIPTOR shape{64, 64, CU_AD_FORMAT_FLOAT, 1};
-    OK(cuArrayCreate(&array, &shape));
-  } else if (arguments[0] == "shared") {
-    CUdeviceptr memory = 0;
-    CUipcMemHandle name{};
-    OK(cuMemAlloc(&memory, kPiece));
-    OK(cuIpcGetMemHandle(&name, memory));
-  } else {
-    CUmemGenericAllocationHandle handle = 0;
-    CUmemAllocationProp properties{};
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    OK(cuMemCreate(&handle, kPiece, &properties, 0));
+  Kernels kernels;
+  constexpr unsigned kCount = kPiece / 4, kBlocks = kCount / 256, kWidth = 256, kTexels = kWidth * 64;
+  // Mapped as a whole and its second half once more, to be read; and one that is mapped only in the end.
+  CUmemGenericAllocationHandle memory = 0, aside = 0;
+  const CUmemAllocationProp shareable = on_device(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), plain = on_device(CU_MEM_HANDLE_TYPE_NONE);
+  OK(cuMemCreate(&memory, 2 * kPiece, &shareable, 0));
+  OK(cuMemCreate(&aside, kPiece, &plain, 0));
+  CUdeviceptr range = 0;
+  OK(cuMemAddressReserve(&range, 4 * kPiece, 0, 0, 0));
+  map(range, 2 * kPiece, 0, memory, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  map(range + 2 * kPiece, kPiece, kPiece, memory, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  map(range + 3 * kPiece, kPiece, 0, aside, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  OK(kernels.launch("fill", 2 * kBlocks, 256, nullptr, range, 7u, 2 * kCount));
+  OK(kernels.launch("fill", kBlocks, 256, nullptr, range + 3 * kPiece, 9u, kCount));
+  OK(cuCtxSynchronize());
+  OK(cuMemUnmap(range + 3 * kPiece, kPiece));
+  int descriptor = -1;
+  OK(cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  CUdeviceptr offered = 0;
+  CUipcMemHandle name{};
+  OK(cuMemAlloc(&offered, kPiece));
+  OK(kernels.launch("fill", kBlocks, 256, nullptr, offered, 11u, kCount));
+  OK(cuIpcGetMemHandle(&name, offered));
+
+  CUarray array = nullptr;
+  const CUDA_ARRAY3D_DESCRIPTOR shape{kWidth, kTexels / kWidth, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1, CUDA_ARRAY3D_SURFACE_LDST};
+  OK(cuArray3DCreate(&array, &shape));
+  CUDA_RESOURCE_DESC resource{};
+  resource.resType = CU_RESOURCE_TYPE_ARRAY;
+  resource.res.array.hArray = array;
+  CUDA_TEXTURE_DESC reading{};
+  reading.flags = CU_TRSF_READ_AS_INTEGER;
+  CUsurfObject surface = 0;
+  CUtexObject texture = 0;
+  OK(cuSurfObjectCreate(&surface, &resource));
+  OK(cuTexObjectCreate(&texture, &resource, &reading, nullptr));
+  OK(kernels.launch("add_to_surface", kTexels / 256, 256, nullptr, surface, 5u, kWidth, kTexels));
+  OK(cuCtxSynchronize());
+  write_to(arguments.at(0) + ".name", name);
+
+  unsigned rounds = 0;
+  for (bool last = false; !last; ++rounds) {
+    last = is_there(arguments.at(0));
+    OK(kernels.launch("add", 2 * kBlocks, 256, nullptr, range, 3u, 2 * kCount));
+    OK(kernels.launch("add_to_surface", kTexels / 256, 256, nullptr, surface, 2u, kWidth, kTexels));
+    OK(cuCtxSynchronize());
+    std::printf("round %u\n", rounds);
+    std::fflush(stdout);
   }
+  const auto once = download<uint32_t>(range, 2 * kCount), again = download<uint32_t>(range + 2 * kPiece, kCount);
+  for (unsigned i = 0; i < 2 * kCount; ++i) EXPECT(once[i] == 7 + i + 3 * rounds);
+  EXPECT(std::equal(again.begin(), again.end(), once.begin() + kCount));
+  const CUmemLocation place{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  unsigned long long flags = 0;
+  OK(cuMemGetAccess(&flags, &place, range));
+  EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  OK(cuMemGetAccess(&flags, &place, range + 2 * kPiece));
+  EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READ);
+  map(range + 3 * kPiece, kPiece, 0, aside, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  EXPECT(download<uint32_t>(range + 3 * kPiece, kCount)[kCount - 1] == 9 + kCount - 1);
+  OK(kernels.launch("read_texture", kTexels / 256, 256, nullptr, texture, range, kWidth, kTexels));
+  const auto texels = download<uint32_t>(range, kTexels);
+  for (const uint32_t texel : texels) EXPECT(texel == 5 + 2 * rounds);
+  std::vector<uint32_t> row(kWidth);
+  OK(cuMemcpyAtoH(row.data(), array, 0, kWidth * 4));
+  EXPECT(row[kWidth - 1] == 5 + 2 * rounds);
+  OK(cuTexObjectDestroy(texture));
+  OK(cuSurfObjectDestroy(surface));
+  OK(cuArrayDestroy(array));
+  OK(cuMemUnmap(range, 4 * kPiece));
+  OK(cuMemRelease(memory));
+  OK(cuMemRelease(aside));
+  OK(cuMemFree(offered));
+  std::printf("all right\n");
+}
+
+// [file of a name, file]: takes what another program offers, and has it until the second file is there.
+SCENARIO(takes_what_is_offered) {
+  Device device;
+  CUipcMemHandle name{};
+  std::ifstream(arguments.at(0)).read(reinterpret_cast<char*>(&name), sizeof name);
+  CUdeviceptr memory = 0;
+  OK(cuIpcOpenMemHandle(&memory, name, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  EXPECT(download<uint32_t>(memory, kPiece / 4)[1000] == 1011);
+  std::printf("working\n");
+  std::fflush(stdout);
+  while (arguments.size() > 1 && !is_there(arguments[1])) ::usleep(1000);
+  OK(cuIpcCloseMemHandle(memory));
+  std::printf("all right\n");
+}
+
+// [file]: a graph of its copies from an array, until the file is there.
+SCENARIO(has_graph_of_array_until) {
+  Device device;
+  CUarray array = nullptr;
+  const CUDA_ARRAY_DESCRIPTOR shape{64, 64, CU_AD_FORMAT_FLOAT, 1};
+  OK(cuArrayCreate(&array, &shape));
+  CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+  copy.srcArray = array;
+  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  OK(cuMemAlloc(&copy.dstDevice, 64 * 64 * 4));
+  copy.dstPitch = copy.WidthInBytes = 64 * 4;
+  copy.dstHeight = copy.Height = 64;
+  copy.Depth = 1;
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUgraphExec executable = nullptr;
+  OK(cuGraphCreate(&graph, 0));
+  OK(cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &copy, device.context));
+  OK(cuGraphInstantiate(&executable, graph, 0));
   OK(cuCtxSynchronize());
   std::printf("working\n");
   std::fflush(stdout);
-  while (!is_there(arguments.at(1))) ::usleep(1000);
+  while (!is_there(arguments.at(0))) ::usleep(1000);
+  OK(cuGraphLaunch(executable, nullptr));
   OK(cuCtxSynchronize());
   std::printf("all right\n");
 }

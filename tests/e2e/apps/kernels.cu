@@ -17,6 +17,19 @@ __global__ void add(unsigned* values, unsigned value, unsigned count) {
   if (i < count) values[i] += value;
 }
 
+// An array's texels, of rows of `width`.
+__global__ void add_to_surface(unsigned long long surface, unsigned value, unsigned width, unsigned count) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  unsigned texel;
+  surf2Dread(&texel, surface, static_cast<int>(i % width * 4), static_cast<int>(i / width));
+  surf2Dwrite(texel + value, surface, static_cast<int>(i % width * 4), static_cast<int>(i / width));
+}
+__global__ void read_texture(unsigned long long texture, unsigned* out, unsigned width, unsigned count) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = tex2D<unsigned>(texture, static_cast<float>(i % width), static_cast<float>(i / width));
+}
+
 // out[i] = table[i % 16] + counter; also counts its threads in `counter`.
 __global__ void use_symbols(unsigned* out, unsigned count) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;

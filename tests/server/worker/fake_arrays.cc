@@ -1,5 +1,6 @@
 // The fake driver's arrays, textures, attributes of streams, tensor maps and resources: nothing but what is alive, and a count of
 // what a driver that checks nothing would have crashed on.
+#include <cstring>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
@@ -15,6 +16,7 @@ using Lock = std::unique_lock<std::mutex>;
 
 struct FakeArray {
   CUDA_ARRAY3D_DESCRIPTOR shape{};
+  std::vector<std::byte> texels{};  // of one level
   std::vector<std::unique_ptr<FakeArray>> levels;
 };
 
@@ -32,20 +34,36 @@ FakeArray* find(Object array) {
   return driver().arrays.contains(array) ? reinterpret_cast<FakeArray*>(array) : nullptr;
 }
 
+size_t row_of(const CUDA_ARRAY3D_DESCRIPTOR& shape) { return shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels); }
+
+// Its memory is the device's.
+CUresult take_texels(FakeArray& array) {
+  const uint64_t bytes = cuda::array_bytes(array.shape);
+  if (bytes > FakeDriver::kMemory - driver().memory_used) return CUDA_ERROR_OUT_OF_MEMORY;
+  array.texels.assign(bytes, driver().zeroes_memory ? std::byte{} : FakeDriver::kDirt);
+  driver().memory_used += bytes;
+  driver().arrays.insert(&array);
+  return CUDA_SUCCESS;
+}
+void drop_texels(FakeArray& array) {
+  driver().memory_used -= array.texels.size();
+  driver().arrays.erase(&array);
+}
 CUresult create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
   const Lock lock(driver().mutex);
-  const uint64_t bytes = shape->Width * std::max<size_t>(shape->Height, 1) * cuda::texel_bytes(shape->Format, shape->NumChannels);
-  if (bytes == 0 || bytes > FakeDriver::kMemory || shape->Depth > 1000) return CUDA_ERROR_OUT_OF_MEMORY;
-  auto* const made = new FakeArray{*shape, {}};
-  driver().arrays.insert(made);
-  *array = reinterpret_cast<CUarray>(made);
-  return CUDA_SUCCESS;
+  if (row_of(*shape) == 0 || row_of(*shape) * std::max<size_t>(shape->Height, 1) > FakeDriver::kMemory || shape->Depth > 1000) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  auto made = std::make_unique<FakeArray>(FakeArray{*shape});
+  const CUresult result = take_texels(*made);
+  if (result == CUDA_SUCCESS) *array = reinterpret_cast<CUarray>(made.release());
+  return result;
 }
 CUresult destroy(CUarray array) {
   const Lock lock(driver().mutex);
   FakeArray* const known = find(array);
   if (!known) return misuse();
-  driver().arrays.erase(known);
+  drop_texels(*known);
   delete known;
   return CUDA_SUCCESS;
 }
@@ -55,8 +73,12 @@ CUresult create_levels(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* s
   const Lock lock(driver().mutex);
   FakeArray& made = *find(whole);
   for (unsigned i = 0; i < levels; ++i) {
-    made.levels.push_back(std::make_unique<FakeArray>(FakeArray{*shape, {}}));
-    driver().arrays.insert(made.levels.back().get());
+    const auto smaller = [i](size_t size) { return size == 0 ? 0 : std::max<size_t>(size >> i, 1); };
+    made.levels.push_back(std::make_unique<FakeArray>(FakeArray{*shape}));
+    CUDA_ARRAY3D_DESCRIPTOR& level = made.levels.back()->shape;
+    level.Width = smaller(level.Width);
+    level.Height = smaller(level.Height);
+    (void)take_texels(*made.levels.back());
   }
   *array = reinterpret_cast<CUmipmappedArray>(whole);
   return CUDA_SUCCESS;
@@ -66,7 +88,7 @@ CUresult destroy_levels(CUmipmappedArray array) {
     const Lock lock(driver().mutex);
     FakeArray* const known = find(array);
     if (!known) return misuse();
-    for (const auto& level : known->levels) driver().arrays.erase(level.get());
+    for (const auto& level : known->levels) drop_texels(*level);
   }
   return destroy(reinterpret_cast<CUarray>(array));
 }
@@ -99,10 +121,18 @@ bool is_there(const CUDA_RESOURCE_DESC& resource) {
     default: return false;
   }
 }
+void* array_of(const CUDA_RESOURCE_DESC& resource) {
+  return resource.resType == CU_RESOURCE_TYPE_ARRAY             ? resource.res.array.hArray
+         : resource.resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY ? static_cast<void*>(resource.res.mipmap.hMipmappedArray)
+                                                                : nullptr;
+}
 CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC*, const CUDA_RESOURCE_VIEW_DESC*) {
   const Lock lock(driver().mutex);
   if (!is_there(*resource)) return misuse();
-  driver().textures.insert(*object = driver().next_handle++);
+  constexpr unsigned long long kFirst = 0x7e0000;
+  *object = driver().numbers_come_again ? kFirst : kFirst + driver().next_handle++;
+  while (driver().textures.contains(*object)) ++*object;
+  driver().textures[*object] = array_of(*resource);
   return CUDA_SUCCESS;
 }
 CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC* resource) { return create_texture(object, resource, nullptr, nullptr); }
@@ -111,18 +141,47 @@ CUresult destroy_texture(CUtexObject object) {
   return driver().textures.erase(object) == 1 ? CUDA_SUCCESS : misuse();
 }
 
-bool end_is_there(CUmemorytype type, CUarray array, CUdeviceptr device, uint64_t span) {
-  if (type == CU_MEMORYTYPE_ARRAY) return find(array);
-  return type == CU_MEMORYTYPE_DEVICE && belongs(device, span);
+// One end of a copy: where its first byte is, and how far rows and slices are apart. Null: there is nothing to be read or written.
+struct End {
+  std::byte* at = nullptr;
+  size_t pitch = 0, slice = 0;
+};
+bool find_end(CUmemorytype type, CUarray array, uint64_t address, size_t x, size_t y, size_t z, size_t pitch, size_t height, const CUDA_MEMCPY3D& c,
+              End* end) {
+  if (type == CU_MEMORYTYPE_ARRAY) {
+    FakeArray* const known = find(array);
+    if (!known) return false;
+    end->pitch = row_of(known->shape);
+    end->slice = end->pitch * std::max<size_t>(known->shape.Height, 1);
+    const bool fits = x + c.WidthInBytes <= end->pitch && (y + c.Height) * end->pitch <= end->slice &&
+                      (z + c.Depth) * end->slice <= known->texels.size();
+    if (fits) end->at = known->texels.data() + z * end->slice + y * end->pitch + x;
+    return true;
+  }
+  const uint64_t first = (z * height + y) * pitch + x, span = ((z + c.Depth - 1) * height + y + c.Height - 1) * pitch + x + c.WidthInBytes;
+  end->pitch = pitch;
+  end->slice = pitch * height;
+  if (type == CU_MEMORYTYPE_HOST || is_mapped(address, span)) end->at = reinterpret_cast<std::byte*>(address + first);
+  return type == CU_MEMORYTYPE_HOST ? address != 0 : type == CU_MEMORYTYPE_DEVICE && belongs(address, span);
 }
+// Between host memory, which only the worker itself names, and arrays; and whatever the client names.
 CUresult copy(const CUDA_MEMCPY3D* c, CUstream) {
   const Lock lock(driver().mutex);
-  const auto span = [&](size_t x, size_t y, size_t z, size_t pitch, size_t height) {
-    return ((z + c->Depth - 1) * height + y + c->Height - 1) * pitch + x + c->WidthInBytes;
-  };
-  const bool there = end_is_there(c->srcMemoryType, c->srcArray, c->srcDevice, span(c->srcXInBytes, c->srcY, c->srcZ, c->srcPitch, c->srcHeight)) &&
-                     end_is_there(c->dstMemoryType, c->dstArray, c->dstDevice, span(c->dstXInBytes, c->dstY, c->dstZ, c->dstPitch, c->dstHeight));
-  return there && !c->srcHost && !c->dstHost && !c->reserved0 && !c->reserved1 ? CUDA_SUCCESS : misuse();
+  const bool from_host = c->srcMemoryType == CU_MEMORYTYPE_HOST, to_host = c->dstMemoryType == CU_MEMORYTYPE_HOST;
+  if ((from_host && c->dstMemoryType != CU_MEMORYTYPE_ARRAY) || (to_host && c->srcMemoryType != CU_MEMORYTYPE_ARRAY)) return misuse();
+  if (from_host != (c->srcHost != nullptr) || to_host != (c->dstHost != nullptr) || c->reserved0 || c->reserved1) return misuse();
+  End from, to;
+  const uint64_t source = from_host ? reinterpret_cast<uint64_t>(c->srcHost) : c->srcDevice;
+  const uint64_t target = to_host ? reinterpret_cast<uint64_t>(c->dstHost) : c->dstDevice;
+  if (!find_end(c->srcMemoryType, c->srcArray, source, c->srcXInBytes, c->srcY, c->srcZ, c->srcPitch, c->srcHeight, *c, &from) ||
+      !find_end(c->dstMemoryType, c->dstArray, target, c->dstXInBytes, c->dstY, c->dstZ, c->dstPitch, c->dstHeight, *c, &to)) {
+    return misuse();
+  }
+  for (size_t row = 0; from.at && to.at && row < c->Height * c->Depth; ++row) {
+    const size_t y = row % c->Height, z = row / c->Height;
+    std::memcpy(to.at + z * to.slice + y * to.pitch, from.at + z * from.slice + y * from.pitch, c->WidthInBytes);
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult create_reference(CUtexref* reference) {

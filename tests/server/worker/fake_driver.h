@@ -93,11 +93,23 @@ class FakeDriver {
   std::set<void*> executables;
   std::set<void*> arrays;                                     // mipmapped ones and their levels too
   std::set<void*> references;                                 // texture references, modules' ones too
-  std::set<unsigned long long> textures;                      // and surfaces
+  std::map<unsigned long long, void*> textures;               // and surfaces; the array, or null
+  bool numbers_come_again = true;                             // of textures and surfaces
   int misused = 0;                                            // calls that a driver would have crashed in, or read elsewhere
-  std::set<uint64_t> fresh;                                   // of them, never mapped
-  std::map<uint64_t, size_t> physical;                        // cuMemCreate
-  std::map<uint64_t, std::pair<size_t, uint64_t>> mapped;     // address: size, handle
+  struct Physical {
+    size_t size;
+    int file;
+    int uses = 1;  // its handle, and mappings
+    bool released = false;
+  };
+  std::map<uint64_t, Physical> physical;                      // cuMemCreate
+  struct Mapping {
+    size_t size;
+    uint64_t handle;
+    std::map<int, int> access;                                // of devices: CUmemAccess_flags
+  };
+  std::map<uint64_t, Mapping> mapped;                         // by address
+  uint64_t stuck = 0;                                         // what is mapped there cannot be unmapped
   std::vector<FakeLaunch> launches;
   std::map<std::string, std::string> functions;               // interned names
   std::vector<std::string> images;                            // what cuModuleLoadDataEx saw, as text
@@ -128,6 +140,7 @@ void* fake_array_symbol(std::string_view name);
 
 // Behind what the stream has to do.
 CUresult enqueue(CUstream stream, std::function<bool()> work);
+bool is_mapped(uint64_t address, size_t size);  // with the mutex held: by one mapping, which the device may read or write
 CUcontext current_context();  // of this thread
 
 // The one that exists.

@@ -1,8 +1,10 @@
 // Memory of the fake driver: host memory, mappings, copies and fills.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <new>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 
@@ -38,12 +40,6 @@ CUresult host_register(void* memory, size_t, unsigned) {
 CUresult host_unregister(void* memory) {
   const Lock lock(driver().mutex);
   return driver().registered.erase(memory) != 0 ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-}
-bool is_mapped(uint64_t address, size_t size) {
-  auto place = driver().mapped.upper_bound(address);
-  if (place == driver().mapped.begin()) return false;
-  --place;
-  return address + size <= place->first + place->second.first;
 }
 CUresult copy_bytes(void* to, const void* from, uint64_t checked, size_t size, CUstream stream) {
   {
@@ -86,42 +82,62 @@ CUresult fill(CUdeviceptr to, unsigned char value, size_t size, CUstream stream)
   });
 }
 
+// It stays until its handle is released and it is mapped nowhere, as CUDA says.
+void let_go(uint64_t handle) {
+  const auto known = driver().physical.find(handle);
+  if (--known->second.uses != 0) return;
+  driver().memory_used -= known->second.size;
+  ::close(known->second.file);
+  driver().physical.erase(known);
+}
 CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp*, unsigned long long) {
   const Lock lock(driver().mutex);
   if (driver().memory_used + size > FakeDriver::kMemory) return CUDA_ERROR_OUT_OF_MEMORY;
+  const int file = ::memfd_create("physical", MFD_CLOEXEC);
+  if (::ftruncate(file, static_cast<off_t>(size)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::vector<std::byte> dirt(driver().zeroes_memory ? 0 : size, FakeDriver::kDirt);
+  if (::pwrite(file, dirt.data(), dirt.size(), 0) != static_cast<ssize_t>(dirt.size())) return CUDA_ERROR_OUT_OF_MEMORY;
   driver().memory_used += size;
   *handle = driver().next_handle++;
-  driver().physical[*handle] = size;
-  driver().fresh.insert(*handle);
+  driver().physical[*handle] = {size, file};
   return CUDA_SUCCESS;
 }
 CUresult release_memory(CUmemGenericAllocationHandle handle) {
   const Lock lock(driver().mutex);
   const auto known = driver().physical.find(handle);
-  if (known == driver().physical.end()) return CUDA_ERROR_INVALID_VALUE;
-  driver().memory_used -= known->second;
-  driver().physical.erase(known);
+  if (known == driver().physical.end() || known->second.released) return CUDA_ERROR_INVALID_VALUE;
+  known->second.released = true;
+  let_go(handle);
   return CUDA_SUCCESS;
 }
-CUresult map_memory(CUdeviceptr address, size_t size, size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
+CUresult map_memory(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long) {
   const Lock lock(driver().mutex);
-  if (!driver().physical.contains(handle) || is_mapped(address, 1)) return CUDA_ERROR_INVALID_VALUE;
-  ::mprotect(reinterpret_cast<void*>(address), size, PROT_READ | PROT_WRITE);
-  driver().mapped[address] = {size, handle};
-  if (!driver().zeroes_memory && driver().fresh.erase(handle) != 0) {
-    std::memset(reinterpret_cast<void*>(address), static_cast<int>(FakeDriver::kDirt), size);
-  }
+  const auto known = driver().physical.find(handle);
+  if (known == driver().physical.end() || known->second.released || driver().mapped.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (offset > known->second.size || size > known->second.size - offset) return CUDA_ERROR_INVALID_VALUE;
+  ::mmap(reinterpret_cast<void*>(address), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, known->second.file, static_cast<off_t>(offset));
+  driver().mapped[address] = {size, handle, {}};
+  ++known->second.uses;
   return CUDA_SUCCESS;
 }
 CUresult unmap_memory(CUdeviceptr address, size_t size) {
   const Lock lock(driver().mutex);
   const auto known = driver().mapped.find(address);
-  if (known == driver().mapped.end() || known->second.first != size) return CUDA_ERROR_INVALID_VALUE;
+  if (known == driver().mapped.end() || known->second.size != size || address == driver().stuck) return CUDA_ERROR_INVALID_VALUE;
+  let_go(known->second.handle);
   driver().mapped.erase(known);
-  ::mprotect(reinterpret_cast<void*>(address), size, PROT_NONE);
+  ::mmap(reinterpret_cast<void*>(address), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   return CUDA_SUCCESS;
 }
-CUresult set_access(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) { return CUDA_SUCCESS; }
+CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* access, size_t count) {
+  const Lock lock(driver().mutex);
+  const auto known = driver().mapped.find(address);
+  if (known == driver().mapped.end() || known->second.size != size) return CUDA_ERROR_INVALID_VALUE;
+  for (const CUmemAccessDesc& one : std::span(access, count)) {
+    if (one.location.type == CU_MEM_LOCATION_TYPE_DEVICE) known->second.access[one.location.id] = one.flags;
+  }
+  return CUDA_SUCCESS;
+}
 CUresult reserve(CUdeviceptr* address, size_t size, size_t, CUdeviceptr wished, unsigned long long) {
   // Aligned to the granularity, as a driver does it; what sticks out is never given back.
   void* const got = ::mmap(reinterpret_cast<void*>(wished), size + FakeDriver::kGranularity, PROT_NONE,
@@ -166,6 +182,13 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
 };
 
 }  // namespace
+
+bool is_mapped(uint64_t address, size_t size) {
+  auto place = driver().mapped.upper_bound(address);
+  if (place == driver().mapped.begin()) return false;
+  --place;
+  return address + size <= place->first + place->second.size && place->second.access[0] != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
 
 void* fake_memory_symbol(std::string_view name) {
   const auto found = kSymbols.find(name);

@@ -214,6 +214,9 @@ TEST_CASE("memory is zero when a client gets it") {
   CHECK(tenant.create(kMemory, 2) == CUDA_SUCCESS);
   const uint64_t at = tenant.client->address(20 * kPage);
   CHECK(tenant.client->ask("cuMemMap", bytes_of(at, uint64_t{2 * kPage}, uint64_t{0}, kMemory, uint64_t{0})) == CUDA_SUCCESS);
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
+  const auto allow = bytes_of(at, uint64_t{2 * kPage}, uint8_t{1}, uint64_t{1}, access, uint64_t{1});
+  CHECK(tenant.client->ask("cuMemSetAccess", allow) == CUDA_SUCCESS);
   for (const uint64_t offset : {uint64_t{0}, 20 * kPage}) {
     const auto bytes = tenant.client->data(tenant.client->copy_out(0, offset, 2 * kPage));
     CHECK(std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; }));

@@ -58,6 +58,36 @@ const Offers::Memory kMemory{17, 4096, 2, 8, 99};
 
 }  // namespace
 
+TEST_CASE("what nobody has fetched can be held, and has another handle then under the same name") {
+  Side owner;
+  owner.start(1);
+  wire::SharedName name{}, other{}, after{};
+  constexpr Offers::Memory kOther{18, 4096, 2, 8, 100};
+  REQUIRE(owner.offers->offer(kMemory, &name) == CUDA_SUCCESS);
+  REQUIRE(owner.offers->offer(kOther, &other) == CUDA_SUCCESS);
+  auto held = owner.offers->hold(17), held_too = owner.offers->hold(18), not_offered = owner.offers->hold(19);
+  REQUIRE((held && held_too && not_offered));
+  CHECK_FALSE(*not_offered);
+  Offers::Fetched none;
+  CHECK(owner.offers->fetch(name, &none) == CUDA_ERROR_INVALID_VALUE);
+  // The driver gives the one the handle that the other had.
+  owner.offers->renew(std::move(*held), 18);
+  owner.offers->renew(std::move(*held_too), 20);
+  owner.offers->renew(std::move(*not_offered), 21);
+  for (const auto& [asked, expected] : {std::pair(name, 18u), {other, 20u}}) {
+    Offers::Fetched fetched;
+    REQUIRE(owner.offers->fetch(asked, &fetched) == CUDA_SUCCESS);
+    CUmemGenericAllocationHandle handle = 0;
+    CHECK(::pread(fetched.descriptor, &handle, sizeof handle, 0) == sizeof handle);
+    CHECK(handle == expected);
+  }
+  CHECK(owner.offers->offer({18, 4096, 2, 8, 99}, &after) == CUDA_SUCCESS);
+  CHECK(std::memcmp(&name, &after, sizeof name) == 0);
+  CHECK_FALSE(owner.offers->hold(18));  // fetched
+  CHECK(owner.offers->withdraw(CUmemGenericAllocationHandle{18}));
+  CHECK_FALSE(owner.offers->withdraw(CUmemGenericAllocationHandle{18}));
+}
+
 TEST_CASE("what one session offers another gets, through poold, until it is withdrawn") {
   Side owner, taker;
   owner.start(1);

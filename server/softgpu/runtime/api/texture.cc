@@ -30,6 +30,8 @@ CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_
     return result;
   });
 }
+// Not of CUDA: the number of the thread's next object, for poold's workers, which make objects again that a checkpoint took.
+CUDA_EXPORT void softgpu_wish_texture(unsigned long long object) { wish_texture(object); }
 CUDA_EXPORT CUresult cuTexObjectDestroy(CUtexObject object) {
   return call_in_context([&](Context&) { return TextureObject::destroy(object, false); });
 }

@@ -5,6 +5,8 @@
 
 #include "tests/server/softgpu/runtime/fixture.h"
 
+extern "C" void softgpu_wish_texture(unsigned long long object);
+
 namespace {
 
 // What nvcc does not write any more, or not in every form: references, questions, reductions, formatted stores.
@@ -295,4 +297,30 @@ TEST_CASE_METHOD(ContextFixture, "memory of arrays is the device's, and comes ba
   CUarray huge = nullptr;
   const CUDA_ARRAY3D_DESCRIPTOR wanted{16384, 16384, 16384, CU_AD_FORMAT_FLOAT, 4, 0};
   CHECK(cuArray3DCreate_v2(&huge, &wanted) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE_METHOD(ContextFixture, "a texture has the number that was wished for, where nothing else has it") {
+  CUDA_RESOURCE_DESC resource{};
+  resource.resType = CU_RESOURCE_TYPE_ARRAY;
+  resource.res.array.hArray = make_array(8, 8, CU_AD_FORMAT_FLOAT, 1);
+  const CUDA_TEXTURE_DESC reading{};
+  const auto make = [&] {
+    CUtexObject made = 0;
+    REQUIRE_OK(cuTexObjectCreate(&made, &resource, &reading, nullptr));
+    return made;
+  };
+  const CUtexObject first = make();
+  softgpu_wish_texture(first);
+  const CUtexObject second = make();
+  CHECK(second != first);
+  REQUIRE_OK(cuTexObjectDestroy(first));
+  CHECK(make() != first);
+  softgpu_wish_texture(first);
+  CHECK(make() == first);
+  CUDA_RESOURCE_DESC found{};
+  CHECK(cuTexObjectGetResourceDesc(&found, first) == CUDA_SUCCESS);
+  for (const unsigned long long wild : {0ull, 1ull, ~0ull, first + (1ull << 32), first | 0xffff}) {
+    softgpu_wish_texture(wild);
+    CHECK(make() != wild);
+  }
 }

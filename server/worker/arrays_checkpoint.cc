@@ -1,0 +1,227 @@
+// Arrays leave the device at a checkpoint and are made anew. The driver knows the new ones by other pointers: the session's handles then
+// stand for these, and texture and surface objects are made again, under the numbers that kernels know them by.
+#include <algorithm>
+#include <utility>
+
+#include "protocol/cuda/array_bytes.h"
+#include "server/worker/arrays.h"
+
+namespace gpupool::worker {
+namespace {
+
+// The array that an object is on.
+void* array_of(const CUDA_RESOURCE_DESC& resource) {
+  return resource.resType == CU_RESOURCE_TYPE_ARRAY ? static_cast<void*>(resource.res.array.hArray) : resource.res.mipmap.hMipmappedArray;
+}
+void name_array(CUDA_RESOURCE_DESC& resource, void* array) {
+  if (resource.resType == CU_RESOURCE_TYPE_ARRAY) resource.res.array.hArray = static_cast<CUarray>(array);
+  else resource.res.mipmap.hMipmappedArray = static_cast<CUmipmappedArray>(array);
+}
+
+// The session's context is another one within a scope.
+class Within {
+ public:
+  Within(Contexts& contexts, ContextState* context) : contexts_(contexts), before_(contexts.current()) { contexts_.enter(context); }
+  ~Within() { contexts_.enter(before_); }
+
+ private:
+  Contexts& contexts_;
+  ContextState* const before_;
+};
+
+}  // namespace
+
+class Arrays::LeavingArray final : public CheckpointImage::Piece {
+ public:
+  LeavingArray(Arrays& arrays, void* array, const Made& made, uint64_t bytes)
+      : Piece(made.context->device, bytes, made.charged), arrays_(arrays), before_(array), now_(array), made_(made) {}
+
+  CUresult copy_out(std::byte* to) override {
+    return each([&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+      return arrays_.scrubber_.copy_out(std::exchange(to, to + cuda::array_bytes(shape)), part, shape, device);
+    });
+  }
+  CUresult take_off() override {
+    if (!now_) return CUDA_SUCCESS;
+    arrays_.made_.at(before_).away = true;
+    const Within within(arrays_.contexts_, made_.context);
+    const CUresult result = arrays_.unmake(now_, made_);
+    if (result == CUDA_SUCCESS) now_ = nullptr;
+    return result;
+  }
+  CUresult bring_back(const std::byte* from) override {
+    if (now_) return CUDA_SUCCESS;
+    const Within within(arrays_.contexts_, made_.context);
+    CUresult result = arrays_.make(made_, &now_);
+    if (result != CUDA_SUCCESS) return now_ = nullptr, result;
+    return each([&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
+      return arrays_.scrubber_.copy_in(part, std::exchange(from, from + cuda::array_bytes(shape)), shape, device);
+    });
+  }
+  void is_back() override { arrays_.made_.at(before_).away = false; }
+
+  // What others know by the one pointer has the other now; the array and its levels.
+  void rename(std::unordered_map<void*, void*>* wholes, std::unordered_map<void*, void*>* parts) {
+    const Made& before = arrays_.made_.at(before_);
+    (*(made_.level_count == 0 ? parts : wholes))[before_] = now_;
+    for (unsigned level = 0; level < made_.level_count; ++level) (*parts)[before.levels[level]] = made_.levels[level];
+  }
+  void renamed(std::unordered_map<void*, Made>* into) {
+    made_.away = true;  // until is_back()
+    before_ = now_;
+    (*into)[now_] = made_;
+  }
+
+ private:
+  CUresult each(const std::function<CUresult(CUarray, const CUDA_ARRAY3D_DESCRIPTOR&)>& visit) {
+    const Within within(arrays_.contexts_, made_.context);
+    return arrays_.for_each_part(now_, made_, visit);
+  }
+
+  Arrays& arrays_;
+  void* before_;  // in Arrays::made_
+  void* now_;     // null: on no device
+  Made made_;
+};
+
+// Leaves before the arrays do, and is back after them.
+class Arrays::LeavingNames final : public CheckpointImage::Piece {
+ public:
+  LeavingNames(Arrays& arrays, HandleTable& table) : Piece(0, 0, 0), arrays_(arrays), table_(table) {}
+  void add(LeavingArray* array) { leaving_.push_back(array); }
+  // Objects in the order in which they are to be made again.
+  void add(Objects::value_type& object) { objects_.push_back(&object); }
+
+  CUresult copy_out(std::byte*) override { return CUDA_SUCCESS; }
+  CUresult take_off() override {
+    for (size_t i = objects_.size(); i-- > 0;) {
+      auto& [key, object] = *objects_[i];
+      if (object.away) continue;
+      const auto& [context, surface, number] = key;
+      const Within within(arrays_.contexts_, context);
+      if (const CUresult result = arrays_.destroy_object(surface, number); result != CUDA_SUCCESS) return result;
+      object.away = true;
+    }
+    return CUDA_SUCCESS;
+  }
+  CUresult bring_back(const std::byte*) override {
+    rename();
+    for (Objects::value_type* const known : objects_) {
+      auto& [key, object] = *known;
+      if (!object.away) continue;
+      const auto& [context, surface, number] = key;
+      const Within within(arrays_.contexts_, context);
+      const CUresult result = arrays_.make_object_again(*object.of_array, surface, number);
+      if (result != CUDA_SUCCESS) return result;
+      object.away = false;
+    }
+    return CUDA_SUCCESS;
+  }
+
+ private:
+  void rename() {
+    std::unordered_map<void*, void*> wholes, parts;
+    for (LeavingArray* const array : leaving_) array->rename(&wholes, &parts);
+    std::unordered_map<void*, Made> made;
+    for (LeavingArray* const array : leaving_) array->renamed(&made);
+    std::swap(arrays_.made_, made);
+    table_.replace(cuda::Kind::mipmapped_array, wholes);
+    table_.replace(cuda::Kind::array, parts);
+    for (Objects::value_type* const known : objects_) {
+      CUDA_RESOURCE_DESC& resource = known->second.of_array->resource;
+      const auto& names = resource.resType == CU_RESOURCE_TYPE_ARRAY ? parts : wholes;
+      name_array(resource, names.at(array_of(resource)));
+    }
+  }
+
+  Arrays& arrays_;
+  HandleTable& table_;
+  std::vector<LeavingArray*> leaving_;
+  std::vector<Objects::value_type*> objects_;
+};
+
+void Arrays::add_pieces(CheckpointImage::Pieces& pieces, HandleTable& table) {
+  if (made_.empty()) return;
+  auto names = std::make_unique<LeavingNames>(*this, table);
+  LeavingNames& all = *names;
+  pieces.push_back(std::move(names));
+  for (auto& [array, made] : made_) {
+    uint64_t bytes = 0;
+    (void)for_each_part(array, made, [&](CUarray, const CUDA_ARRAY3D_DESCRIPTOR& shape) { return bytes += cuda::array_bytes(shape), CUDA_SUCCESS; });
+    auto leaving = std::make_unique<LeavingArray>(*this, array, made, bytes);
+    all.add(leaving.get());
+    pieces.push_back(std::move(leaving));
+  }
+  const auto there = all_parts();
+  for (auto& entry : objects_) {
+    if (entry.second.of_array && there.contains(array_of(entry.second.of_array->resource))) all.add(entry);
+  }
+}
+
+// What objects may be on: others are on arrays that have been destroyed.
+std::unordered_set<const void*> Arrays::all_parts() const {
+  std::unordered_set<const void*> all;
+  for (const auto& [array, made] : made_) {
+    all.insert(array);
+    all.insert(made.levels.begin(), made.levels.end());
+  }
+  return all;
+}
+
+// Drivers give the lowest number that is free, or the one that was given back last: others that come first are kept until it is there.
+CUresult Arrays::make_object_again(const Description& description, bool surface, unsigned long long number) {
+  std::vector<unsigned long long> others;
+  CUresult result = CUDA_SUCCESS;
+  while (result == CUDA_SUCCESS) {
+    if (api_.wish_texture) api_.wish_texture(number);
+    unsigned long long got = 0;
+    result = make_object(description, surface, &got);
+    if (result != CUDA_SUCCESS || got == number) break;
+    others.push_back(got);
+    if (others.size() > kMaxTextures) result = CUDA_ERROR_NOT_SUPPORTED;
+  }
+  for (; !others.empty(); others.pop_back()) (void)destroy_object(surface, others.back());
+  return result;
+}
+
+// Tried with two more, so that nothing is lost if they do not.
+bool Arrays::number_comes_again(const Description& description, bool surface) {
+  unsigned long long first[2] = {}, again[2] = {};
+  const auto destroy = [&](const unsigned long long (&numbers)[2]) {  // the higher one first, as take_off() does
+    for (const int i : {1, 0}) {
+      if (numbers[i] != 0) (void)destroy_object(surface, numbers[i]);
+    }
+  };
+  bool same = make_object(description, surface, &first[0]) == CUDA_SUCCESS && make_object(description, surface, &first[1]) == CUDA_SUCCESS;
+  if (first[0] > first[1]) std::swap(first[0], first[1]);
+  destroy(first);
+  for (int i = 0; i < 2 && same; ++i) {
+    if (api_.wish_texture) api_.wish_texture(first[i]);
+    same = make_object(description, surface, &again[i]) == CUDA_SUCCESS && again[i] == first[i];
+  }
+  destroy(again);
+  return same;
+}
+
+// With one of each context.
+bool Arrays::numbers_come_again() {
+  const auto there = all_parts();
+  std::pair<ContextState*, bool> tried{};
+  return std::all_of(objects_.begin(), objects_.end(), [&](const auto& known) {
+    const auto& [context, surface, number] = known.first;
+    const auto& description = known.second.of_array;
+    if (!description || tried == std::pair(context, surface) || !there.contains(array_of(description->resource))) return true;
+    tried = {context, surface};
+    const Within within(contexts_, context);
+    return number_comes_again(*description, surface);
+  });
+}
+
+const char* Arrays::stays() {
+  if (std::any_of(made_.begin(), made_.end(), [](const auto& known) { return known.second.bound; })) {
+    return "an array that a texture or surface reference names (cuTexRefSetArray)";
+  }
+  return numbers_come_again() ? nullptr : "textures or surfaces on arrays which the driver would not make again under the numbers that kernels know";
+}
+
+}  // namespace gpupool::worker
