@@ -102,7 +102,7 @@ TEST_CASE("a quota that changes is seen by who runs") {
   CHECK(app.wait(kLongPatience) == 0);
 }
 
-TEST_CASE("memory is zero when a program gets it, also where the device does not see to it") {
+TEST_CASE("memory is zero when a program gets it even where the device does not see to it") {
   Pool clean;
   CHECK(run_patiently({driver_app(), "memory_is_zero"}, clean.through()).status == 0);
   Pool dirty(Environment{{"SOFTGPU_DIRTY_MEMORY", "1"}});

@@ -146,7 +146,7 @@ TEST_CASE("rdma that is asked for on a machine without a device fails and says s
   }
 }
 
-TEST_CASE("the log tells what carries the session, and why it is not rdma") {
+TEST_CASE("the log tells what carries the session and why it is not rdma") {
   if (transport::has_rdma_device()) return;
   Pool pool;
   const auto carrier = [&](const Environment& more) {
@@ -162,7 +162,7 @@ TEST_CASE("the log tells what carries the session, and why it is not rdma") {
   CHECK(carrier({{"GPUPOOL_TRANSPORT", "tcp"}}) == "tcp");
 }
 
-TEST_CASE("a wrong setting is named, and counts as not set") {
+TEST_CASE("a wrong setting is named and counts as not set") {
   Pool pool;
   const Finished app = run_to_end({driver_app(), "initialise"},
                                   pool.through({{"GPUPOOL_TRANSPORT", "pigeon"}, {"GPUPOOL_RDMA_MTU", "1500"},

@@ -55,7 +55,7 @@ class SecurePool {
 
 }  // namespace
 
-TEST_CASE("programs give the same results over tls, large copies included") {
+TEST_CASE("programs give the same results over tls with large copies too") {
   SecurePool secure;
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{{"copies"}, {"threads_with_streams"}, {"pinned_memory_both_ways"}, {"bandwidth", "16777216", "random"}}) {
     std::vector<std::string> command{driver_app()};
@@ -82,7 +82,7 @@ TEST_CASE("programs use the devices of two servers over tls as those of one") {
   }
 }
 
-TEST_CASE("pool-run takes a file with the token, and who has none or trusts nobody is told what to do") {
+TEST_CASE("pool-run takes a file with the token and who has none or trusts nobody is told what to do") {
   SecurePool secure;
   Environment environment = secure.environment();
   environment.erase("GPUPOOL_TOKEN_FILE");

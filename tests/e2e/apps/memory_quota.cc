@@ -236,8 +236,8 @@ SCENARIO(memory_is_zero) {
         std::vector<uint8_t> read(whole, 1);
         CUDA_MEMCPY2D copy{};
         copy.srcMemoryType = CU_MEMORYTYPE_ARRAY, copy.srcArray = taken.array;
-        copy.dstMemoryType = CU_MEMORYTYPE_HOST, copy.dstHost = read.data(), copy.dstPitch = 4096;
-        copy.WidthInBytes = 4096, copy.Height = whole / 4096;
+        copy.dstMemoryType = CU_MEMORYTYPE_HOST, copy.dstHost = read.data(), copy.dstPitch = 16384;
+        copy.WidthInBytes = 16384, copy.Height = whole / 16384;
         OK(cuMemcpy2D(&copy));
         EXPECT(std::all_of(read.begin(), read.end(), [](uint8_t byte) { return byte == 0; }));
         OK(way.give(taken));
