@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "server/worker/calls/array_guards.h"
+#include "server/worker/calls/stream_guards.h"
 #include "server/worker/executor.h"
 
 namespace gpupool::worker::guards {
@@ -207,40 +208,6 @@ CUresult get_access(unsigned long long* flags, const CUmemLocation* location, CU
   return REAL(cuMemGetAccess)(flags, &found, address);
 }
 
-CUresult wait_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuStreamWaitValue32_v2)(stream, address, value, flags);
-}
-CUresult wait_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuStreamWaitValue64_v2)(stream, address, value, flags);
-}
-CUresult write_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuStreamWriteValue32_v2)(stream, address, value, flags);
-}
-CUresult write_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
-  return REAL(cuStreamWriteValue64_v2)(stream, address, value, flags);
-}
-CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
-  if (!operations) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = check_operations(t_executor->memory, {operations, count});
-  return result != CUDA_SUCCESS ? result : REAL(cuStreamBatchMemOp_v2)(stream, count, operations, flags);
-}
-
-CUresult set_stream_attribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
-  // Those of streams; what else there is for launches holds handles.
-  constexpr unsigned kOfStreams = 1u << 1 | 1u << 3 | 1u << 8 | 1u << 9 | 1u << 10;
-  const auto id = static_cast<unsigned>(attribute);
-  if (id >= 32 || (kOfStreams >> id & 1) == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (value && attribute == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW) {
-    const CUaccessPolicyWindow& window = value->accessPolicyWindow;
-    if (window.num_bytes != 0 && !owns(reinterpret_cast<CUdeviceptr>(window.base_ptr), window.num_bytes)) return CUDA_ERROR_INVALID_VALUE;
-  }
-  return REAL(cuStreamSetAttribute)(stream, attribute, value);
-}
-
 #if CUDA_VERSION >= 12000
 // The driver reads as many as the rank says: the row has made sure of that where there are any.
 bool all_there(cuuint32_t rank, std::initializer_list<const void*> arrays) {
@@ -271,69 +238,6 @@ CUresult encode_im2col_wide(CUtensorMap* map, CUtensorMapDataType type, cuuint32
                                            swizzle, promotion, fill);
 }
 #endif
-
-bool may_create_stream() {
-  return t_executor->start.usage.allows(&quota::Account::streams, t_executor->counters.streams.load(std::memory_order_relaxed));
-}
-CUresult create_stream(CUstream* stream, unsigned flags) {
-  return may_create_stream() ? REAL(cuStreamCreate)(stream, flags) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-CUresult create_stream_with_priority(CUstream* stream, unsigned flags, int priority) {
-  return may_create_stream() ? REAL(cuStreamCreateWithPriority)(stream, flags, priority) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult destroy_stream(CUstream stream) {
-  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  for (auto& [handle, context] : t_executor->contexts.all()) {
-    if (const auto found = context->streams.find(stream); found != context->streams.end()) {
-      t_executor->departing(*found->second);
-      break;
-    }
-  }
-  return REAL(cuStreamDestroy_v2)(stream);
-}
-
-CUresult query_stream(CUstream stream) {
-  CUresult result = REAL(cuStreamQuery)(stream);
-  if (StreamState* const state = t_executor->contexts.find_stream(stream)) {
-    t_executor->contexts.take_back_use(*state);
-    if (result == CUDA_SUCCESS) t_executor->contexts.seen_idle(*state);
-    if (result == CUDA_ERROR_NOT_READY && t_executor->contexts.is_done(*state)) result = CUDA_SUCCESS;
-  }
-  if (result == CUDA_SUCCESS) t_executor->publish();
-  return result;
-}
-
-CUresult create_event(CUevent* event, unsigned flags) {
-  const CUresult result = REAL(cuEventCreate)(event, flags);
-  if (result != CUDA_SUCCESS) return result;
-  t_executor->contexts.event_untold(*event);
-  // Others may record one that processes share.
-  if ((flags & CU_EVENT_INTERPROCESS) == 0) t_executor->contexts.event_created(*event);
-  return result;
-}
-CUresult record_event(CUevent event, CUstream stream) {
-  t_executor->contexts.event_recorded(event, stream);
-  return REAL(cuEventRecord)(event, stream);
-}
-CUresult record_event_with_flags(CUevent event, CUstream stream, unsigned flags) {
-  t_executor->contexts.event_recorded(event, stream);
-  return REAL(cuEventRecordWithFlags)(event, stream, flags);
-}
-
-CUresult query_event(CUevent event) {
-  const CUresult result = REAL(cuEventQuery)(event);
-  if (result != CUDA_SUCCESS) return result;
-  if (const auto recorded = t_executor->contexts.recorded(event)) recorded->passed();
-  t_executor->publish();
-  return result;
-}
-
-CUresult destroy_event(CUevent event) {
-  t_executor->contexts.event_untold(event);
-  t_executor->offers.withdraw(event);
-  return t_executor->events.postpone_destruction(event) ? CUDA_SUCCESS : REAL(cuEventDestroy_v2)(event);
-}
 
 struct Wrapper {
   std::string_view name;
@@ -409,27 +313,6 @@ CUresult check_copy(CUDA_MEMCPY3D& copy) {
   if (result != CUDA_SUCCESS) return result;
   return check_end({copy.dstMemoryType, &host, copy.dstDevice, copy.dstArray, copy.dstPitch,
                     copy.dstHeight ? copy.dstHeight : copy.Height, copy.dstXInBytes, copy.dstY, copy.dstZ}, copy, copy.Depth);
-}
-
-CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBatchMemOpParams> operations) {
-  for (const CUstreamBatchMemOpParams& operation : operations) {
-    switch (operation.operation) {
-      case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-      case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-        if (!memory.owns(operation.waitValue.address, 4)) return CUDA_ERROR_INVALID_VALUE;
-        break;
-      case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-      case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-        if (!memory.owns(operation.waitValue.address, 8)) return CUDA_ERROR_INVALID_VALUE;
-        break;
-      case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-      case CU_STREAM_MEM_OP_BARRIER:
-        break;
-      default:
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-  }
-  return CUDA_SUCCESS;
 }
 
 void Calls::load(const SymbolLookup& symbol) {
