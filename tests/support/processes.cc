@@ -86,6 +86,7 @@ Process::Process(const std::vector<std::string>& words, const Environment& envir
   ::posix_spawn_file_actions_destroy(&actions);
   ::close(ends[1]);
   output_pipe_ = ends[0];
+  ::fcntl(output_pipe_, F_SETFL, O_NONBLOCK);
   if (error != 0) {
     ::close(output_pipe_);
     fail("starting " + words.front(), error);
@@ -105,16 +106,24 @@ Process::~Process() {
 }
 
 void Process::collect() {
+  do {
+    pollfd pipe{output_pipe_, POLLIN, 0};
+    ::poll(&pipe, 1, -1);
+  } while (take_output());
+}
+
+bool Process::take_output() {
   char buffer[16 * 1024];
-  while (true) {
+  const std::lock_guard lock(mutex_);
+  while (!output_ended_) {
     const ssize_t received = ::read(output_pipe_, buffer, sizeof buffer);
     if (received < 0 && errno == EINTR) continue;
-    const std::lock_guard lock(mutex_);
+    if (received < 0 && errno == EAGAIN) break;
     if (received > 0) output_.append(buffer, static_cast<size_t>(received));
     output_ended_ = received <= 0;
-    changed_.notify_all();
-    if (output_ended_) return;
   }
+  changed_.notify_all();
+  return !output_ended_;
 }
 
 void Process::signal(int number) const {
@@ -127,6 +136,7 @@ int Process::wait(std::chrono::milliseconds patience) {
   int status = 0;
   ::waitpid(pid_, &status, 0);
   reaped_ = true;
+  take_output();
   status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   return status_;
 }

@@ -43,7 +43,7 @@ class Process {
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_; }
   void signal(int number) const;
-  // Exit status, or 128 + signal; -1 when it did not end in time.
+  // Exit status, or 128 + signal; -1 when it did not end in time. output() has then all that it wrote.
   int wait(std::chrono::milliseconds patience = kPatience);
   std::string output() const;
   // Waits until the output so far satisfies `enough`; false when it never did.
@@ -55,6 +55,7 @@ class Process {
 
  private:
   void collect();
+  bool take_output();  // what there is; false: nobody is left to write
 
   pid_t pid_ = -1;
   int pidfd_ = -1;
