@@ -18,6 +18,11 @@ namespace {
 constexpr size_t kPiece = size_t{8} << 20;
 
 bool is_there(const std::string& file) { return ::access(file.c_str(), F_OK) == 0; }
+// For four minutes, since the test that was to make it may be gone.
+void await_file(const std::string& file) {
+  for (int i = 0; i < 240'000 && !is_there(file); ++i) ::usleep(1000);
+  EXPECT(is_there(file));
+}
 
 const char* text_of(CUprocessState state) {
   constexpr const char* kTexts[] = {"running", "locked", "checkpointed", "failed"};
@@ -107,9 +112,7 @@ SCENARIO(busy_until) {
   OK(cuMemAlloc(&memory, 4096));
   static std::string file;
   file = arguments.at(0);
-  OK(cuLaunchHostFunc(nullptr, [](void*) {
-    while (!is_there(file)) ::usleep(1000);
-  }, nullptr));
+  OK(cuLaunchHostFunc(nullptr, [](void*) { await_file(file); }, nullptr));
   OK(kernels.launch("fill", 1, 256, nullptr, memory, 5u, 256u));
   std::printf("working\n");
   std::fflush(stdout);
@@ -132,7 +135,7 @@ SCENARIO(long_kernel_until) {
   OK(cuStreamQuery(other));
   std::printf("working\n");
   std::fflush(stdout);
-  while (!is_there(arguments.at(0))) ::usleep(1000);
+  await_file(arguments.at(0));
   OK(cuMemsetD8Async(flag, 1, kPiece, other));
   OK(cuStreamSynchronize(stream));
   std::printf("all right\n");
@@ -294,7 +297,7 @@ SCENARIO(takes_what_is_offered) {
   EXPECT(download<uint32_t>(memory, kPiece / 4)[1000] == 1011);
   std::printf("working\n");
   std::fflush(stdout);
-  while (arguments.size() > 1 && !is_there(arguments[1])) ::usleep(1000);
+  if (arguments.size() > 1) await_file(arguments[1]);
   OK(cuIpcCloseMemHandle(memory));
   std::printf("all right\n");
 }
@@ -322,7 +325,7 @@ SCENARIO(has_graph_of_array_until) {
   OK(cuCtxSynchronize());
   std::printf("working\n");
   std::fflush(stdout);
-  while (!is_there(arguments.at(0))) ::usleep(1000);
+  await_file(arguments.at(0));
   OK(cuGraphLaunch(executable, nullptr));
   OK(cuCtxSynchronize());
   std::printf("all right\n");
