@@ -1,6 +1,7 @@
 #!/bin/sh
 # Usage: make_python.sh FOLDER PIP_ARGUMENT...
-# Makes FOLDER a virtual environment with what pip is told to install, once. Status 77, with the reason, where that cannot be.
+# Makes FOLDER a virtual environment with what pip is told to install, once. Status 77, with the reason, where that cannot be:
+# pip is given PIP_SECONDS (60), and NEEDS_GIB, if set, must be free on FOLDER's disk.
 set -u
 folder=$1
 shift
@@ -12,6 +13,8 @@ flock 9
 wanted=$(for word in "$@"; do if [ -f "$word" ]; then cat "$word"; else echo "$word"; fi; done)
 [ "$(cat "$folder/done" 2>/dev/null)" = "$wanted" ] && exit 0
 rm -rf "$folder"
+free=$(($(df -Pk "$(dirname "$folder")" | awk 'NR == 2 { print $4 }') / 1048576))
+[ "$free" -ge "${NEEDS_GIB:-0}" ] || skip "needs $NEEDS_GIB GiB of disk, of which $free are free"
 python3 -m venv "$folder" >/dev/null 2>&1 || skip "python3 has no venv (package python3-venv)"
 timeout "${PIP_SECONDS:-60}" "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 1 "$@" >"$folder/pip.log" 2>&1 ||
   skip "not to be had from PyPI: $* ($(tail -n 1 "$folder/pip.log"))"

@@ -15,10 +15,14 @@
 
 namespace gpupool::testing {
 
-// Beside this program (an installed bundle), or where the build puts programs.
+std::string moved_path(const std::string& path, const std::string& otherwise) {
+  const auto moved = std::filesystem::read_symlink("/proc/self/exe").parent_path() / path;
+  return std::filesystem::exists(moved) ? moved.lexically_normal().string() : otherwise;
+}
+
+// Beside this program (an installed bundle, or another test), in the build folder that this program is in, or where the build put programs.
 std::string program_path(const std::string& name) {
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
-  return std::filesystem::exists(beside) ? beside.string() : std::string(GPUPOOL_PROGRAMS) + "/" + name;
+  return moved_path(name, moved_path("../bin/" + name, std::string(GPUPOOL_PROGRAMS) + "/" + name));
 }
 
 namespace {

@@ -14,6 +14,8 @@ constexpr size_t kIdleWorkers = 2;  // poold's default
 inline const std::vector<std::string> kTellsOfWorkers{"--log-level", "debug"};
 
 std::string program_path(const std::string& name);  // build/<preset>/bin/NAME
+// A path from this program's folder on, where it exists: of a build folder that was moved to another machine. Else the second one.
+std::string moved_path(const std::string& path, const std::string& otherwise);
 
 class PooldProcess {
  public:

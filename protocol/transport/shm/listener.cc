@@ -71,7 +71,7 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options
   const int made = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return failure(errno);
   int error = bind_to(made, *address);
-  // Who may connect is said by the folder's permissions, as on loopback by the machine's: there is no authentication yet.
+  // The folder's permissions decide who may connect; poold authenticates sessions, as those over TCP.
   if (error == 0 && address->bytes.sun_path[0] != '\0') ::chmod(address->bytes.sun_path, 0666);
   if (error == 0 && ::listen(made, kBacklog) != 0) error = errno;
   const int wake = error == 0 ? ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;

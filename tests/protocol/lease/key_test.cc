@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/contains.h"
 
 using namespace gpupool::lease;
 
@@ -90,16 +91,16 @@ TEST_CASE("a key file that will not do says why", "[lease]") {
   const Folder folder;
   const auto key = SigningKey::make();
   REQUIRE(key);
-  CHECK_THAT(PublicKey::read(folder.path + "/none").error().message, Catch::Matchers::Contains("No such file"));
-  CHECK_THAT(PublicKey::read(folder.write("text", "hello\n")).error().message, Catch::Matchers::Contains("no Ed25519 key"));
+  CHECK_THAT(PublicKey::read(folder.path + "/none").error().message, Catch::Matchers::ContainsSubstring("No such file"));
+  CHECK_THAT(PublicKey::read(folder.write("text", "hello\n")).error().message, Catch::Matchers::ContainsSubstring("no Ed25519 key"));
   CHECK_FALSE(SigningKey::read(folder.write("public", key->public_key().pem())));
   REQUIRE(key->write(folder.path + "/open"));
   ::chmod((folder.path + "/open").c_str(), 0640);
-  CHECK_THAT(SigningKey::read(folder.path + "/open").error().message, Catch::Matchers::Contains("chmod 600"));
+  CHECK_THAT(SigningKey::read(folder.path + "/open").error().message, Catch::Matchers::ContainsSubstring("chmod 600"));
   // A key, of another kind.
   const std::string rsa = folder.path + "/ec.pem";
   if (std::system(("openssl ecparam -name prime256v1 -genkey -noout -out " + rsa + " 2>/dev/null").c_str()) == 0) {
     ::chmod(rsa.c_str(), 0600);
-    CHECK_THAT(SigningKey::read(rsa).error().message, Catch::Matchers::Contains("no Ed25519"));
+    CHECK_THAT(SigningKey::read(rsa).error().message, Catch::Matchers::ContainsSubstring("no Ed25519"));
   }
 }

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "tests/support/catch.h"
+#include "tests/support/contains.h"
 
 using namespace gpupool::lease;
 using std::chrono::milliseconds;
@@ -74,24 +75,24 @@ TEST_CASE("a token carries its lease", "[lease]") {
 
 TEST_CASE("a token is valid on its node, in its time, with a known key", "[lease]") {
   const std::string token = *make_token(a_lease(), key());
-  CHECK_THAT(why(token, kNow, "gpu-2"), Catch::Matchers::Contains("'gpu-1'"));
+  CHECK_THAT(why(token, kNow, "gpu-2"), Catch::Matchers::ContainsSubstring("'gpu-1'"));
   CHECK(check(token, kNow + kMinute + kClockSkew));
-  CHECK_THAT(why(token, kNow + kMinute + kClockSkew + milliseconds(1)), Catch::Matchers::Contains("expired 30 s ago"));
+  CHECK_THAT(why(token, kNow + kMinute + kClockSkew + milliseconds(1)), Catch::Matchers::ContainsSubstring("expired 30 s ago"));
   CHECK(check(token, kNow - kClockSkew));
-  CHECK_THAT(why(token, kNow - kClockSkew - milliseconds(1)), Catch::Matchers::Contains("from the future"));
+  CHECK_THAT(why(token, kNow - kClockSkew - milliseconds(1)), Catch::Matchers::ContainsSubstring("from the future"));
   CHECK_FALSE(check(token, milliseconds(0)));
 
   const auto other = SigningKey::make();
   REQUIRE(other);
-  CHECK_THAT(why(sign_anything(a_lease(), *other)), Catch::Matchers::Contains("does not know"));
+  CHECK_THAT(why(sign_anything(a_lease(), *other)), Catch::Matchers::ContainsSubstring("does not know"));
   // With the name of a key that is known.
   SignedLease forged;
   forged.set_lease(a_lease().SerializeAsString());
   forged.set_signature(other->sign("gpupool lease 1\n" + forged.lease()));
   forged.set_key_id(key().public_key().id());
-  CHECK_THAT(why(encode_token(forged)), Catch::Matchers::Contains("forged or was altered"));
+  CHECK_THAT(why(encode_token(forged)), Catch::Matchers::ContainsSubstring("forged or was altered"));
   forged.set_signature(key().sign(forged.lease()));  // signed as something else than a lease
-  CHECK_THAT(why(encode_token(forged)), Catch::Matchers::Contains("forged or was altered"));
+  CHECK_THAT(why(encode_token(forged)), Catch::Matchers::ContainsSubstring("forged or was altered"));
   CHECK_FALSE(check_lease(token, {}, "gpu-1", kNow));
   const PublicKey both[] = {other->public_key(), key().public_key()};
   CHECK(check_lease(token, both, "gpu-1", kNow));
@@ -104,7 +105,7 @@ TEST_CASE("an altered token is refused", "[lease]") {
   lease.mutable_shares(0)->set_compute_milli(1000);
   SignedLease altered = *parsed;
   altered.set_lease(lease.SerializeAsString());
-  CHECK_THAT(why(encode_token(altered)), Catch::Matchers::Contains("forged or was altered"));
+  CHECK_THAT(why(encode_token(altered)), Catch::Matchers::ContainsSubstring("forged or was altered"));
   const std::string token = *make_token(a_lease(), key());
   for (size_t at = kTokenPrefix.size(); at < token.size(); ++at) {
     std::string other = token;
@@ -119,37 +120,37 @@ TEST_CASE("a token that is cut anywhere, or longer, is refused", "[lease]") {
   CHECK_FALSE(check(token + "A"));
   CHECK_FALSE(check(token + "AAAA"));
   CHECK_FALSE(check(token + "\n"));
-  CHECK_THAT(why(std::string(kTokenPrefix) + std::string(kMostTokenBytes, 'A')), Catch::Matchers::Contains("too long"));
-  CHECK_THAT(why("secret"), Catch::Matchers::Contains("does not begin"));
-  CHECK_THAT(why("lease:"), Catch::Matchers::Contains("damaged"));
+  CHECK_THAT(why(std::string(kTokenPrefix) + std::string(kMostTokenBytes, 'A')), Catch::Matchers::ContainsSubstring("too long"));
+  CHECK_THAT(why("secret"), Catch::Matchers::ContainsSubstring("does not begin"));
+  CHECK_THAT(why("lease:"), Catch::Matchers::ContainsSubstring("damaged"));
 }
 
 TEST_CASE("a lease that makes no sense is refused although it is signed", "[lease]") {
-  using Catch::Matchers::Contains;
+  using Catch::Matchers::ContainsSubstring;
   CHECK(why([](Lease&) {}).empty());
   CHECK(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(1); }).empty());
   CHECK(why([](Lease& lease) { lease.mutable_shares(0)->set_memory_bytes(0); }).empty());
-  CHECK_THAT(why([](Lease& lease) { lease.set_id("short"); }), Contains("no id"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_boot("short"); }), Contains("no poold"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_id("short"); }), ContainsSubstring("no id"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_boot("short"); }), ContainsSubstring("no poold"));
   CHECK(why([](Lease& lease) { lease.set_boot("0123456789abcdef"); }).empty());
-  CHECK_THAT(why([](Lease& lease) { lease.set_tenant("a/b"); }), Contains("tenant"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_tenant(""); }), Contains("tenant"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_node(""); }), Contains("node"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(lease.issued_ms()); }), Contains("times"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(INT64_MAX); }), Contains("times"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(lease.issued_ms() + kLongestLife.count() + 1); }), Contains("more than a day"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_issued_ms(-1); }), Contains("times"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_mode(static_cast<Mode>(7)); }), Contains("mode"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_priority(static_cast<Priority>(7)); }), Contains("priority"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_to_host_bytes_per_second(UINT64_MAX); }), Contains("bandwidth"));
-  CHECK_THAT(why([](Lease& lease) { lease.set_sessions(UINT32_MAX); }), Contains("sessions"));
-  CHECK_THAT(why([](Lease& lease) { lease.clear_shares(); }), Contains("no share"));
-  CHECK_THAT(why([](Lease& lease) { *lease.add_shares() = lease.shares(0); }), Contains("twice"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(0); }), Contains("1 to 1000"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(1001); }), Contains("1 to 1000"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_memory_bytes(UINT64_MAX); }), Contains("memory"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("GPU-00112233-4455-6677-8899-aabbccddeefg"); }), Contains("no UUID"));
-  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("0"); }), Contains("no UUID"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_tenant("a/b"); }), ContainsSubstring("tenant"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_tenant(""); }), ContainsSubstring("tenant"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_node(""); }), ContainsSubstring("node"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(lease.issued_ms()); }), ContainsSubstring("times"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(INT64_MAX); }), ContainsSubstring("times"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_expires_ms(lease.issued_ms() + kLongestLife.count() + 1); }), ContainsSubstring("more than a day"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_issued_ms(-1); }), ContainsSubstring("times"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_mode(static_cast<Mode>(7)); }), ContainsSubstring("mode"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_priority(static_cast<Priority>(7)); }), ContainsSubstring("priority"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_to_host_bytes_per_second(UINT64_MAX); }), ContainsSubstring("bandwidth"));
+  CHECK_THAT(why([](Lease& lease) { lease.set_sessions(UINT32_MAX); }), ContainsSubstring("sessions"));
+  CHECK_THAT(why([](Lease& lease) { lease.clear_shares(); }), ContainsSubstring("no share"));
+  CHECK_THAT(why([](Lease& lease) { *lease.add_shares() = lease.shares(0); }), ContainsSubstring("twice"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(0); }), ContainsSubstring("1 to 1000"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_compute_milli(1001); }), ContainsSubstring("1 to 1000"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_memory_bytes(UINT64_MAX); }), ContainsSubstring("memory"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("GPU-00112233-4455-6677-8899-aabbccddeefg"); }), ContainsSubstring("no UUID"));
+  CHECK_THAT(why([](Lease& lease) { lease.mutable_shares(0)->set_gpu_uuid("0"); }), ContainsSubstring("no UUID"));
 }
 
 TEST_CASE("a lease of as many GPUs as one may have fits, and one more does not", "[lease]") {
@@ -163,7 +164,7 @@ TEST_CASE("a lease of as many GPUs as one may have fits, and one more does not",
     share.set_compute_milli(1000);
     share.set_memory_bytes(uint64_t{80} << 30);
   }
-  CHECK_THAT(why(sign_anything(lease)), Catch::Matchers::Contains("more than 64"));
+  CHECK_THAT(why(sign_anything(lease)), Catch::Matchers::ContainsSubstring("more than 64"));
   lease.mutable_shares()->RemoveLast();
   CHECK(check(sign_anything(lease)));
 }

@@ -9,7 +9,9 @@
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
@@ -81,6 +83,17 @@ inline Deadline in(milliseconds time) {
   return Clock::now() + time;
 }
 constexpr milliseconds kLong{20'000};  // nothing here takes that long unless it hangs
+
+// Waits until a thread of this process is blocked in the kernel, or kLong has passed.
+inline void wait_until_asleep(pid_t thread) {
+  const auto deadline = Clock::now() + kLong;
+  while (Clock::now() < deadline) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (const size_t name_ends = text.rfind(") "); name_ends != std::string::npos && text[name_ends + 2] == 'S') return;
+    std::this_thread::yield();
+  }
+}
 
 // What poold does between accepting a tls connection and handing it to a worker. The caller's connection is gone.
 inline Result<std::unique_ptr<Connection>> hand_over_tls(Connection& accepted, Options options, const testing::Authority::Files& files) {

@@ -41,8 +41,8 @@ TEST_CASE("a listener tells its address, accepts in time, and its end ends accep
   CHECK(::poll(&polled, 1, 10'000) == 1);
   CHECK((*listener)->accept(in(kLong)));
 
-  std::thread closer([&] {
-    std::this_thread::sleep_for(milliseconds(30));
+  std::thread closer([&, waiting = ::gettid()] {
+    wait_until_asleep(waiting);
     (*listener)->close();
   });
   const auto closed = (*listener)->accept(std::nullopt);
@@ -105,8 +105,8 @@ TEST_CASE("an interrupt ends one wait, the present one or the next") {
   CHECK(is(pair.client->wait(true, false, in(milliseconds(50))), Ready::none));
   CHECK(Clock::now() - start >= milliseconds(50));
 
-  std::thread other([&] {
-    std::this_thread::sleep_for(milliseconds(30));
+  std::thread other([&, waiting = ::gettid()] {
+    wait_until_asleep(waiting);
     pair.client->interrupt();
   });
   CHECK(is(pair.client->wait(true, false, std::nullopt), Ready::none));
@@ -168,8 +168,8 @@ TEST_CASE("last words can be read although the peer closed with our data unread"
 TEST_CASE("a connection closed here wakes its own waits and refuses its own calls") {
   const auto backend = GENERATE(from_range(backends()));
   const Pair pair = make_pair(backend);
-  std::thread closer([&] {
-    std::this_thread::sleep_for(milliseconds(30));
+  std::thread closer([&, waiting = ::gettid()] {
+    wait_until_asleep(waiting);
     pair.client->close();
   });
   std::byte byte{};

@@ -14,6 +14,7 @@
 #include "protocol/transport/shm/ring.h"
 #include "tests/protocol/transport/contract.h"
 #include "tests/support/processes.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool;
 using namespace gpupool::transport;
@@ -318,7 +319,7 @@ TEST_CASE("a path that is too long, or names no socket, is refused with the reas
 }
 
 TEST_CASE("an abstract name that another user has taken is not trusted") {
-  if (::geteuid() != 0) return;  // only root can play another user
+  if (::geteuid() != 0) return gpupool::testing::report_skip("only root can act as another user");
   auto tcp = listen({"tcp", "127.0.0.1", 0}, {});
   REQUIRE(tcp);
   const uint16_t port = (*tcp)->endpoint().port;
