@@ -10,6 +10,8 @@
 #   kernels.cu is `extern const char kernels_ptx[]`. LABELS makes it a ctest entry that runs it as it is.
 #   ARCH: PTX for this architecture alone instead of nvcc's default, which has machine code beside it.
 #
+# GPUPOOL_NVCC_RELEASE: the toolkit's version, for example 12.4.
+#
 # GPUPOOL_CUDA_PROGRAMS_FROM: another build folder whose programs are linked to instead of being built again
 # (what nvcc makes does not depend on the preset).
 include_guard(GLOBAL)
@@ -54,6 +56,11 @@ function(_find_working_nvcc)
                   "them are left out. Installing an older g++ helps. Its last words:\n${log}")
 endfunction()
 _find_working_nvcc()
+if(GPUPOOL_HAVE_NVCC)
+  execute_process(COMMAND ${NVCC} --version OUTPUT_VARIABLE _nvcc_version)
+  string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" _nvcc_version "${_nvcc_version}")
+  set(GPUPOOL_NVCC_RELEASE ${CMAKE_MATCH_1} CACHE INTERNAL "")
+endif()
 
 # One object per source and set of flags, however many programs of the folder use it.
 function(_cuda_object object source key)

@@ -11,7 +11,29 @@ find_path(CUDA_INCLUDE_DIR cuda.h
   PATHS /usr/local/cuda /usr/include /usr/lib/cuda REQUIRED)
 find_program(NVCC nvcc HINTS ${CUDA_HOME} $ENV{CUDA_HOME} ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 add_library(cuda_headers INTERFACE)
-target_include_directories(cuda_headers SYSTEM INTERFACE ${CUDA_INCLUDE_DIR})
+# The client exports what the cuda.h that it is built with declares. So that programs of CUDA 13 find their functions, a tree that
+# finds an older toolkit takes cuda.h of 13.0 from NVIDIA's Python package; nvcc keeps its own.
+set(GPUPOOL_CUDA_HEADERS "" CACHE PATH "Folder of the cuda.h to build with, in place of the toolkit's")
+set(_newest_headers 13.0.88)
+file(STRINGS ${CUDA_INCLUDE_DIR}/cuda.h _cuda_version REGEX "^#define CUDA_VERSION [0-9]+")
+string(REGEX REPLACE "[^0-9]" "" _cuda_version "${_cuda_version}")
+if(_cuda_version LESS 13000 AND NOT GPUPOOL_CUDA_HEADERS)
+  set(_headers ${CMAKE_SOURCE_DIR}/build/cuda-headers/${_newest_headers})
+  execute_process(COMMAND ${CMAKE_SOURCE_DIR}/scripts/fetch-cuda-headers.sh ${_newest_headers} ${_headers} RESULT_VARIABLE _status)
+  if(_status EQUAL 0)
+    set(GPUPOOL_CUDA_HEADERS ${_headers}/include CACHE PATH "" FORCE)
+  else()
+    message(WARNING "cuda.h is of version ${_cuda_version}, and that of CUDA ${_newest_headers} cannot be had: programs that were built with a "
+                    "newer CUDA than this toolkit will not work with the client library of this build")
+    set(GPUPOOL_OLD_CUDA_HEADERS ON)
+  endif()
+endif()
+set(CUDA_HEADERS_DIR ${CUDA_INCLUDE_DIR})
+if(GPUPOOL_CUDA_HEADERS)
+  set(CUDA_HEADERS_DIR ${GPUPOOL_CUDA_HEADERS})
+  target_compile_options(cuda_headers INTERFACE "SHELL:-idirafter ${CUDA_INCLUDE_DIR}")  # cudaProfiler.h, which the package leaves out
+endif()
+target_include_directories(cuda_headers SYSTEM INTERFACE ${CUDA_HEADERS_DIR})
 
 # Header-only Asio (Debian: libasio-dev).
 find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)
@@ -75,4 +97,4 @@ if(NOT LLVM_DIR)
   endforeach()
 endif()
 find_package(LLVM REQUIRED CONFIG)
-message(STATUS "LLVM ${LLVM_PACKAGE_VERSION}, CUDA headers in ${CUDA_INCLUDE_DIR}, nvcc ${NVCC}")
+message(STATUS "LLVM ${LLVM_PACKAGE_VERSION}, CUDA headers in ${CUDA_HEADERS_DIR}, nvcc ${NVCC}")
