@@ -304,6 +304,11 @@ void AddressSpace::forget_foreign(uint64_t address) {
   if (const auto found = allocations_.find(address); found != allocations_.end() && found->second.foreign) allocations_.erase(found);
 }
 
+void AddressSpace::set_sync_memops(uint64_t address, bool on) {
+  std::lock_guard lock(mutex_);
+  if (const auto found = allocations_.find(address); found != allocations_.end()) found->second.sync_memops = on;
+}
+
 std::optional<Allocation> AddressSpace::find(uint64_t address) const {
   std::lock_guard lock(mutex_);
   auto found = allocations_.upper_bound(address);

@@ -33,6 +33,8 @@ struct Allocation {
   enum class Origin : uint8_t { plain, stream_ordered, shared_pool } origin = Origin::plain;
   int handle_types = 0;     // of mapped memory: CUmemAllocationHandleType
   uint64_t pool = 0;        // the memory pool that counts it
+  bool sync_memops = false; // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+  bool decompressable = false;  // the program asked for memory that the device's decompression engine reaches
 };
 
 class AddressSpace {
@@ -79,6 +81,7 @@ class AddressSpace {
 
   // The allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;
+  void set_sync_memops(uint64_t address, bool on);  // of the allocation that starts there
   bool in_range(uint64_t address) const { return address - base_ < size_; }
   // Of device memory, that is.
   bool knows(uint64_t address) const {

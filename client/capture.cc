@@ -215,10 +215,13 @@ void forget_stream(CUstream stream) {
   const std::lock_guard lock(graph_mutex());
   const auto capture = of(stream);
   if (!capture) return;
-  capture->invalid = true;
-  if (capture->origin == cuda::handle_bits(stream)) end(*capture);  // nobody can end it any more
-  else captures().streams.erase(cuda::handle_bits(stream));
-  count();
+  if (capture->origin == cuda::handle_bits(stream)) {
+    capture->invalid = true;
+    end(*capture);  // its origin is destroyed, so no call can end it
+  } else {
+    captures().streams.erase(cuda::handle_bits(stream));  // its frontier stays: what it did must still be joined
+    count();
+  }
 }
 
 CUresult begin(CUstream stream, std::shared_ptr<Graph> graph, std::vector<GraphNode*> nodes, CUstreamCaptureMode mode, bool own_graph) {

@@ -44,6 +44,7 @@ struct Context : Object {
   int bridges = 0;                   // work between servers that uses this context (bridge.cc)
   std::mutex mutex;                  // guards retains and the step to on_server
   int retains = 0;                   // cuDevicePrimaryCtxRetain
+  std::atomic<int> attached{0};      // cuCtxAttach without cuCtxDetach
   std::atomic<uint32_t> epoch{0};    // raised by reset: streams of before are gone
   uint64_t copy_stream = 0;          // for copies inside host functions; made at first use, under mutex
   uint32_t copy_stream_epoch = 0;

@@ -53,8 +53,13 @@ void hide_what_is_not_forwarded(Device& device) {
         CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH, 129 /* UNIFIED_FUNCTION_POINTERS */,
         // What protocol/cuda/unsupported.def is about. By number, since older headers lack some.
         112 /* SPARSE_CUDA_ARRAY */, 114 /* TIMELINE_SEMAPHORE_INTEROP */, 121 /* DEFERRED_MAPPING_CUDA_ARRAY */, 124 /* DMA_BUF */,
-        132 /* MULTICAST */, 135 /* D3D12_CIG */, 136 /* MEM_DECOMPRESS_ALGORITHM_MASK */, 137 /* MEM_DECOMPRESS_MAXIMUM_LENGTH */,
-        138 /* VULKAN_CIG */, 141 /* HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT */, 142 /* HOST_NUMA_MEMORY_POOLS */, 143 /* HOST_NUMA_MULTINODE_IPC */,
+#if CUDA_VERSION < 12010
+        132 /* MULTICAST */,
+#endif
+#if CUDA_VERSION < 12080
+        136 /* MEM_DECOMPRESS_ALGORITHM_MASK */, 137 /* MEM_DECOMPRESS_MAXIMUM_LENGTH */,
+#endif
+        135 /* D3D12_CIG */, 138 /* VULKAN_CIG */, 141 /* HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT */, 142 /* HOST_NUMA_MEMORY_POOLS */, 143 /* HOST_NUMA_MULTINODE_IPC */,
         144 /* HOST_MEMORY_POOLS */, 145 /* HOST_VIRTUAL_MEMORY_MANAGEMENT */, 146 /* HOST_ALLOC_DMA_BUF */}) {
     if (const auto found = device.attributes.find(attribute); found != device.attributes.end()) found->second = 0;
   }
@@ -72,6 +77,15 @@ void show_handle_types(Device& device) {
   set(kFabricSupported, 1);
   set(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, kShareableHandleTypes);
   if (device.session->server_id() == 0) set(kIpcEventSupported, 0);
+}
+
+// A multicast object is one server's. A program that finds the attribute on devices of several would make one for all of them.
+void hide_multicast_across_servers(Devices& devices) {
+  const bool one_server = std::all_of(devices.begin(), devices.end(), [&](const auto& device) { return device->session == devices.front()->session; });
+  for (const auto& device : devices) {
+    const auto found = device->attributes.find(kMulticastSupported);
+    if (!one_server && found != device->attributes.end()) found->second = 0;
+  }
 }
 
 }  // namespace
@@ -103,6 +117,7 @@ Devices make_devices(std::vector<OfferedDevice> offered, const char* visible) {
     show_handle_types(*device);
     devices.push_back(std::move(device));
   }
+  hide_multicast_across_servers(devices);
   return devices;
 }
 

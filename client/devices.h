@@ -38,6 +38,8 @@ struct Device {
 constexpr int kFabricHandle = 8;
 constexpr int kShareableHandleTypes = 1 | kFabricHandle;
 
+constexpr int kMulticastSupported = 132;  // the attribute of CUDA 12.1
+
 using Devices = std::vector<std::unique_ptr<Device>>;
 
 // Of device memory: the server's word, or CUDA's usual one.

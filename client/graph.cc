@@ -94,7 +94,6 @@ std::shared_ptr<Graph> Graph::clone() const {
       child->graph = child->graph->clone();
       if (!child->graph || publish(child->graph) == 0) return nullptr;
     }
-    if (auto* const kernel = std::get_if<KernelWork>(&work)) kernel->lent.clear();
     GraphNode* const twin = copy->add(node->type, node->context, std::move(work), {});
     if (!twin) return nullptr;
     twin->original = node->handle;

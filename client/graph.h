@@ -11,6 +11,7 @@
 
 #include "client/module.h"
 #include "client/server_copy.h"
+#include "protocol/cuda/graph_memory.h"
 #include "protocol/cuda/user_objects.h"
 #include "protocol/wire/commands.h"
 
@@ -19,12 +20,10 @@ namespace gpupool::client {
 std::mutex& graph_mutex();
 
 class Graph;
-struct GraphMemory;  // graph_memory.h
 
 struct KernelWork {
   wire::Launch launch{};       // without a stream
   wire::Buffer tail;           // attributes, then parameters
-  std::vector<void*> lent;     // by cuGraphKernelNodeGetParams: where each parameter is in `tail`
   std::vector<CUlaunchAttribute> attributes() const;
   void set_attributes(const std::vector<CUlaunchAttribute>& attributes);
 };
@@ -52,10 +51,10 @@ struct OperationsWork {
 };
 struct AllocWork {
   CUDA_MEM_ALLOC_NODE_PARAMS params{};
-  std::shared_ptr<GraphMemory> memory;
+  cuda::graph_memory::Shared memory;
 };
 struct FreeWork {
-  std::shared_ptr<GraphMemory> memory;
+  cuda::graph_memory::Shared memory;
 };
 struct ConditionalWork {
   uint64_t condition = 0;
@@ -74,6 +73,12 @@ struct GraphCondition {
   bool at_launch = false;  // every launch begins with the initial value
 };
 
+// Parameter copies, and the array of their addresses, that cuGraphKernelNodeGetParams lends to the program.
+struct LentParameters {
+  std::vector<std::byte> values;
+  std::vector<void*> addresses;
+};
+
 struct GraphNode {
   Graph* graph = nullptr;  // null: removed
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
@@ -81,6 +86,7 @@ struct GraphNode {
   uint64_t context = 0;
   uint64_t original = 0;   // handle of the node that this one was cloned from
   NodeWork work;
+  std::vector<std::unique_ptr<LentParameters>> lent;  // one for each kernel layout; programs go on using them after they set parameters
   std::vector<GraphNode*> dependencies;
   std::vector<GraphNode*> dependents;
 };

@@ -32,7 +32,7 @@ struct GraphExec : Object {
   bool calls_back = false;
   std::vector<Node> nodes;
   std::unordered_map<uint64_t, uint32_t> numbers;  // of the program's nodes
-  std::vector<std::shared_ptr<GraphMemory>> allocated, freed;
+  std::vector<cuda::graph_memory::Shared> allocated, freed;
   // Those of the graph that it was made of, where there are any; given up when the launches are through.
   std::shared_ptr<cuda::UserReferences> user_objects;
   std::set<uint64_t> launched_in;  // streams, then; under graph_mutex()
@@ -52,7 +52,7 @@ struct GraphDescription {
 
   Context* context = nullptr;  // of its session
   std::vector<GraphExec::Node> nodes;
-  std::vector<std::shared_ptr<GraphMemory>> allocated, freed;
+  std::vector<cuda::graph_memory::Shared> allocated, freed;
   std::shared_ptr<cuda::UserReferences> user_objects;  // null: none
 
  private:

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "client/call.h"
+#include "client/capture.h"
 #include "client/log.h"
 #include "client/mirror.h"
 #include "client/transfer.h"
@@ -281,9 +282,12 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
     mirror->attachment = Attachment::global;  // the stream was destroyed
     return true;
   });
+  // The null stream waits for blocking streams, so programs use their memory in it too.
+  const auto may_use = [&](const Mirror& mirror) { return mirror.stream == handle || (handle == 0 && is_blocking(mirror.stream)); };
   for (Mirror* const mirror : of_streams_) {
-    if (mirror->stream != handle) continue;
-    if (!is_behind(*mirror)) mirror->touched_by_stream = true;
+    if (!may_use(*mirror)) continue;
+    if (mirror->stream != handle) mirror->touched_by_stream = false;
+    else if (!is_behind(*mirror)) mirror->touched_by_stream = true;
     mirror->touch = touch;
     mirror->touch_context = context.handle;
     mirror->touch_stream = handle;
@@ -292,7 +296,7 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
   bool taken = false;
   for (Mirror* const mirror : std::vector<Mirror*>(with_host_)) {
     if (mirror->session != context.session || mirror->attachment == Attachment::host ||
-        (mirror->attachment == Attachment::stream && mirror->stream != handle)) {
+        (mirror->attachment == Attachment::stream && !may_use(*mirror))) {
       continue;
     }
     taken = true;

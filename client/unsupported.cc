@@ -1,4 +1,5 @@
-// What the library does not have says so: once per function, with the reason of protocol/cuda/unsupported.def.
+// A function that the library does not have says so when it is called: once, with the reason of protocol/cuda/unsupported.def, or that it is newer
+// than the library. Functions of graphics APIs say nothing: programs have other ways where they fail, and use them by themselves.
 #include <atomic>
 #include <iterator>
 #include <string_view>
@@ -8,8 +9,12 @@
 
 namespace {
 
-constexpr const char* kSymbols[] = {
-#define CUDA_SYMBOL(name, version) #name,
+struct Symbol {
+  const char* name;
+  int version;
+};
+constexpr Symbol kSymbols[] = {
+#define CUDA_SYMBOL(name, version) {#name, version},
 #include "protocol/cuda/symbols.def"
 #undef CUDA_SYMBOL
 };
@@ -25,14 +30,21 @@ constexpr Reason kReasons[] = {
 };
 
 std::atomic<bool> told[std::size(kReasons)];
+std::atomic<bool> told_newer[std::size(kSymbols)];
 
 }  // namespace
 
 extern "C" CUresult gpupool_cuda_unsupported(uint32_t symbol) {
-  const std::string_view function = gpupool::cuda::base_name(kSymbols[symbol]);
+  using gpupool::client::complain;
+  const auto& [name, version] = kSymbols[symbol];
+  if (version > CUDA_VERSION && !told_newer[symbol].exchange(true)) {
+    complain("%s is not supported: it came with CUDA %d.%d, and this library has the functions up to CUDA %d.%d", name, version / 1000,
+             version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+  }
+  const std::string_view function = gpupool::cuda::base_name(name);
   for (size_t i = 0; i < std::size(kReasons); ++i) {
     if (kReasons[i].function != function || told[i].exchange(true)) continue;
-    gpupool::client::complain("%s is not supported: %s", kSymbols[symbol], kReasons[i].text);
+    complain("%s is not supported: %s", name, kReasons[i].text);
   }
   return CUDA_ERROR_NOT_SUPPORTED;
 }

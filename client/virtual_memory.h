@@ -13,6 +13,7 @@ namespace gpupool::client {
 struct Memory : Object {
   CUmemAllocationProp properties{};  // as the program gave them
   uint64_t size = 0;
+  bool multicast = false;            // a multicast object (calls/multicast.cc)
   int references = 1;                // this and the next under mappings().mutex: cuMemCreate, cuMemRetainAllocationHandle
   int mapped = 0;                    // times
 };

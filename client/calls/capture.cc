@@ -64,8 +64,9 @@ bool is_joined(const Capture& capture) {
 CUresult end(CUstream given, CUgraph* graph) {
   return on_stream(given, [&](Context&, CUstream stream) -> CUresult {
     const auto capture = capture::of(stream);
-    if (!graph) return CUDA_ERROR_INVALID_VALUE;
-    *graph = nullptr;
+    // Whoever captured into a graph has it already (cuStreamBeginCaptureToGraph); a null graph is believed to be an error otherwise.
+    if (!graph && (!capture || capture->own_graph)) return CUDA_ERROR_INVALID_VALUE;
+    if (graph) *graph = nullptr;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->origin != cuda::handle_bits(stream)) {
       capture->invalid = true;
@@ -77,7 +78,7 @@ CUresult end(CUstream given, CUgraph* graph) {
     const bool whole = is_joined(*capture);
     capture::end(*capture);
     if (!capture->invalid && whole) {
-      *graph = graph_handle(*capture->graph);
+      if (graph) *graph = graph_handle(*capture->graph);
       return CUDA_SUCCESS;
     }
     if (capture->own_graph) handles().retire(capture->graph->handle);

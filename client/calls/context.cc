@@ -233,11 +233,30 @@ CUDA_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
 }
 
 CUDA_EXPORT CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
-  if (!context || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return cuCtxGetCurrent(context);
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* current = nullptr;
+    if (const CUresult result = ready_with_context(&session, &current); result != CUDA_SUCCESS) return result;
+    if (!context || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    ++current->attached;
+    *context = as_cuda(*current);
+    return CUDA_SUCCESS;
+  });
 }
 
-CUDA_EXPORT CUresult cuCtxDetach(CUcontext context) { return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
+// The last use is cuCtxCreate's own; a primary context has none. As documented, the context must be current.
+CUDA_EXPORT CUresult cuCtxDetach(CUcontext given) {
+  return guarded([&]() -> CUresult {
+    Session* session = nullptr;
+    Context* current = nullptr;
+    if (const CUresult result = ready_with_context(&session, &current); result != CUDA_SUCCESS) return result;
+    if (given != as_cuda(*current)) return CUDA_ERROR_INVALID_CONTEXT;
+    for (int uses = current->attached; uses > 0;) {
+      if (current->attached.compare_exchange_weak(uses, uses - 1)) return CUDA_SUCCESS;
+    }
+    return destroy_context(given);
+  });
+}
 
 CUDA_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext given) {
   return guarded([&] {

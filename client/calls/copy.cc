@@ -8,6 +8,8 @@
 #include "client/calls/mapped.h"
 #include "client/capture.h"
 #include "client/host_memory.h"
+#include "client/log.h"
+#include "client/mapped_range.h"
 #include "client/mirrors.h"
 #include "client/shadows.h"
 #include "client/transfer.h"
@@ -388,7 +390,25 @@ CUresult gpupool::client::make_copy(const CUDA_MEMCPY3D& params, Context& contex
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// The memory may be gone since the node was made.
+bool is_there(const End& end, const Box& box) {
+  if (end.on_device || box.width == 0 || box.height == 0 || box.depth == 0) return true;
+  const uint64_t bytes = (box.depth - 1) * end.slice + (box.height - 1) * end.pitch + box.width;
+  if (is_mapped(end.address, bytes)) return true;
+  complain("a graph copies %llu bytes of the program's memory at %p, which is not there any more: the copy was left out",
+           static_cast<unsigned long long>(bytes), reinterpret_cast<void*>(static_cast<uintptr_t>(end.address)));
+  return false;
+}
+
+}  // namespace
+
 uint64_t gpupool::client::copy_now(Context& context, const Box& box) {
+  if (!is_there(box.from, box) || !is_there(box.to, box)) {
+    context.late_error = CUDA_ERROR_INVALID_VALUE;
+    return 0;
+  }
   if (!box.from.on_device && !box.to.on_device) {
     move_rows(box);
     return 0;

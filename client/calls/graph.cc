@@ -11,9 +11,10 @@ using namespace gpupool::client;
 
 namespace {
 
-// CUDA's way to hand out a list: without a buffer the count is asked for; a longer buffer is filled with zeros.
+// CUDA's way to hand out a list: without a buffer the count is asked for; a longer buffer is filled with zeros. NVIDIA's driver refuses a
+// buffer without room for an entry.
 CUresult give_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
-  if (!count) return CUDA_ERROR_INVALID_VALUE;
+  if (!count || (out && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (out) {
     for (size_t i = 0; i < *count; ++i) out[i] = i < nodes.size() ? node_handle(*nodes[i]) : nullptr;
     *count = std::min(*count, nodes.size());
@@ -28,7 +29,7 @@ CUresult give_edges(const Graph& graph, CUgraphNode* from, CUgraphNode* to, size
   for (const auto& node : graph.nodes) {
     for (GraphNode* const dependent : node->dependents) edges.emplace_back(node.get(), dependent);
   }
-  if (!count || (from == nullptr) != (to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (!count || (from == nullptr) != (to == nullptr) || (from && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (!from) {
     *count = edges.size();
     return CUDA_SUCCESS;

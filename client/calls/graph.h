@@ -28,15 +28,18 @@ CUresult on_node(CUgraphNode handle, Body&& body) noexcept {
 }
 
 #if CUDA_VERSION >= 12030
-// Only edges that say no more than "before" are forwarded. A count is looked at before what it counts.
+// Every edge becomes a full dependency. A programmatic edge lets a kernel begin before the one ahead has ended, but does not
+// require it to, so a full dependency is correct for it. A count is looked at before what it counts.
 inline CUresult check_edges(CUgraph handle, const CUgraphEdgeData* edges, size_t count) {
   return on_graph(handle, [&](Graph& graph) -> CUresult {
     if (!edges) return CUDA_SUCCESS;
     if (count > graph.nodes.size() * graph.nodes.size()) return CUDA_ERROR_INVALID_VALUE;
-    const bool plain = std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
-      return edge.from_port == CU_GRAPH_KERNEL_NODE_PORT_DEFAULT && edge.to_port == 0 && edge.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT;
+    const bool known = std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
+      const bool full = edge.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT && edge.from_port == CU_GRAPH_KERNEL_NODE_PORT_DEFAULT;
+      const bool programmatic = edge.type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC && edge.from_port == CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC;
+      return edge.to_port == 0 && (full || programmatic);
     });
-    return plain ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+    return known ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   });
 }
 #endif

@@ -34,15 +34,18 @@ CUresult read_result(const wire::Buffer& reply, wire::GraphResult* result) {
   return CUDA_SUCCESS;
 }
 
-CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNode* blamed, CUgraphInstantiateResult* outcome) {
-  constexpr uint64_t kKnown = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
-                              CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+// CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD and _DEVICE_LAUNCH, which cuda.h has since CUDA 12.0.
+constexpr uint64_t kUpload = 2, kDeviceLaunch = 4;
+
+// Sets *outcome, if it is not null, to a value of CUgraphInstantiateResult.
+CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNode* blamed, uint32_t* outcome) {
+  constexpr uint64_t kKnown = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | kUpload | kDeviceLaunch | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* current = nullptr;
     if (const CUresult result = ready_with_context(&session, &current); result != CUDA_SUCCESS) return result;
     if (!out || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    if ((flags & kDeviceLaunch) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     GraphDescription description;
     {
       const std::lock_guard lock(graph_mutex());
@@ -57,7 +60,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNo
     GraphExec& exec = *made;
     const uint64_t executable = session->mint(Kind::graph_exec, std::move(made));
     if (executable == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    wire::GraphResult answer{CUDA_GRAPH_INSTANTIATE_ERROR, wire::kNoGraphNode};
+    wire::GraphResult answer{wire::kGraphInstantiateError, wire::kNoGraphNode};
     wire::Buffer reply;
     CUresult result = description.send(number);
     if (result == CUDA_SUCCESS) {
@@ -65,8 +68,8 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, uint64_t flags, CUgraphNo
       (void)read_result(reply, &answer);
     }
     if (blamed) *blamed = node_of(description, answer.node);
-    if (outcome) *outcome = static_cast<CUgraphInstantiateResult>(answer.result);
-    if (answer.result != CUDA_GRAPH_INSTANTIATE_SUCCESS) {
+    if (outcome) *outcome = answer.result;
+    if (answer.result != wire::kGraphInstantiated) {
       handles().retire(executable);
       return result != CUDA_SUCCESS ? result : Session::failure();
     }
@@ -324,9 +327,10 @@ CUDA_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUg
 CUDA_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   params->hErrNode_out = nullptr;
-  params->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
-  CUresult result = instantiate(exec, graph, params->flags, &params->hErrNode_out, &params->result_out);
-  if (result == CUDA_SUCCESS && (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0) result = upload(*exec, params->hUploadStream);
+  uint32_t outcome = CUDA_GRAPH_INSTANTIATE_ERROR;
+  CUresult result = instantiate(exec, graph, params->flags, &params->hErrNode_out, &outcome);
+  params->result_out = static_cast<CUgraphInstantiateResult>(outcome);
+  if (result == CUDA_SUCCESS && (params->flags & kUpload) != 0) result = upload(*exec, params->hUploadStream);
   return result;
 }
 CUDA_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {

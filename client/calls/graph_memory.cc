@@ -1,4 +1,4 @@
-// Memory nodes of graphs, and what a device says of their memory (client/graph_memory.h).
+// Memory nodes of graphs (client/graph_memory.h).
 #include "client/graph_memory.h"
 
 #include "client/calls/graph.h"
@@ -35,18 +35,6 @@ CUresult make_free_work(CUdeviceptr address, NodeWork& work) {
 
 }  // namespace gpupool::client
 
-namespace {
-
-const Device* device_of(CUdevice ordinal, CUresult* result) {
-  *result = ready();
-  if (*result != CUDA_SUCCESS) return nullptr;
-  const Device* const device = find_device(ordinal);
-  if (!device) *result = CUDA_ERROR_INVALID_DEVICE;
-  return device;
-}
-
-}  // namespace
-
 CUDA_EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   return on_node(handle, [&](GraphNode& node) -> CUresult {
     const auto* const alloc = std::get_if<AllocWork>(&node.work);
@@ -63,40 +51,4 @@ CUDA_EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr
     *address = free->memory->address;
     return CUDA_SUCCESS;
   });
-}
-
-CUDA_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void* value) {
-  CUresult result = CUDA_SUCCESS;
-  const Device* const device = device_of(ordinal, &result);
-  if (!device) return result;
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
-  const auto use = graph_memory::use(*device);
-  switch (attribute) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
-      *static_cast<cuuint64_t*>(value) = use.current;
-      return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-      *static_cast<cuuint64_t*>(value) = use.most;
-      return CUDA_SUCCESS;
-  }
-  return CUDA_ERROR_INVALID_VALUE;
-}
-
-CUDA_EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void* value) {
-  CUresult result = CUDA_SUCCESS;
-  const Device* const device = device_of(ordinal, &result);
-  if (!device) return result;
-  const bool high = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
-  if (!value || !high || *static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
-  graph_memory::forget_most(*device);
-  return CUDA_SUCCESS;
-}
-
-// What no graph needs any more has gone back at once: there is nothing to trim.
-CUDA_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
-  CUresult result = CUDA_SUCCESS;
-  (void)device_of(ordinal, &result);
-  return result;
 }

@@ -1,10 +1,12 @@
 // Nodes of graphs: making them, reading and changing what they do. What a node says is checked as the call is that does the same
 // at once.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "client/calls/graph.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/cuda/launch_check.h"
 #include "protocol/wire/commands.h"
 
 using namespace gpupool;
@@ -123,9 +125,33 @@ CUresult set(CUgraphNode handle, CUgraphNodeType type, Make&& make) {
   });
 }
 
+// The parameters as the node has them now. The addresses stay the same as long as the node's kernels have parameters of the same sizes.
+void** lend_parameters(GraphNode& node, const KernelWork& kernel, const Function* function) {
+  const size_t count = function ? function->parameters.size() : 0;
+  const auto same_layout = [&](const auto& lent) {
+    return lent->values.size() == kernel.launch.parameter_bytes && lent->addresses.size() == count;
+  };
+  auto found = std::find_if(node.lent.begin(), node.lent.end(), same_layout);
+  if (found == node.lent.end()) {
+    node.lent.push_back(std::make_unique<LentParameters>());
+    found = node.lent.end() - 1;
+    (*found)->values.resize(kernel.launch.parameter_bytes);
+    (*found)->addresses.resize(count);
+  }
+  LentParameters& lent = **found;
+  const auto first = kernel.tail.begin() + static_cast<ptrdiff_t>(kernel.launch.attribute_count * sizeof(CUlaunchAttribute));
+  std::copy_n(first, lent.values.size(), lent.values.begin());
+  for (size_t i = 0; i < count; ++i) {
+    const auto& parameter = function->parameters[i];
+    const bool there = parameter.offset + parameter.size <= lent.values.size();
+    lent.addresses[i] = there ? lent.values.data() + parameter.offset : nullptr;
+  }
+  return lent.addresses.data();
+}
+
 template <class Params>
 void get_kernel(GraphNode& node, Params* params) {
-  auto& kernel = std::get<KernelWork>(node.work);
+  const auto& kernel = std::get<KernelWork>(node.work);
   params->func = cuda::handle_from_bits<CUfunction>(kernel.launch.function);
   params->gridDimX = kernel.launch.grid[0];
   params->gridDimY = kernel.launch.grid[1];
@@ -134,14 +160,7 @@ void get_kernel(GraphNode& node, Params* params) {
   params->blockDimY = kernel.launch.block[1];
   params->blockDimZ = kernel.launch.block[2];
   params->sharedMemBytes = kernel.launch.shared_bytes;
-  kernel.lent.clear();
-  std::byte* const first = kernel.tail.data() + kernel.launch.attribute_count * sizeof(CUlaunchAttribute);
-  if (const Function* const function = find_function(params->func)) {
-    for (const auto& parameter : function->parameters) {
-      if (parameter.offset + parameter.size <= kernel.launch.parameter_bytes) kernel.lent.push_back(first + parameter.offset);
-    }
-  }
-  params->kernelParams = kernel.lent.data();
+  params->kernelParams = lend_parameters(node, kernel, find_function(params->func));
   params->extra = nullptr;
 }
 
@@ -274,6 +293,8 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERN
     params->kern = nullptr;
     if (cuda::kind_of(cuda::handle_bits(params->func)) == Kind::kernel) {
       params->kern = reinterpret_cast<CUkernel>(std::exchange(params->func, nullptr));
+    } else if (const Function* const function = find_function(params->func)) {
+      params->kern = cuda::handle_from_bits<CUkernel>(function->kernel);  // by it cudart finds the program's name of the kernel
     }
     params->ctx = cuda::handle_from_bits<CUcontext>(node.context);
     return CUDA_SUCCESS;
@@ -335,7 +356,8 @@ CUDA_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode handle, const CU
 
 CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
   return on_node_of(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) -> CUresult {
-    if (!value || id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;  // of launches only
+    if (!value || !cuda::is_launch_attribute(id)) return CUDA_ERROR_INVALID_VALUE;
+    if (id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;  // of launches only
     auto& kernel = std::get<KernelWork>(node.work);
     auto attributes = kernel.attributes();
     std::erase_if(attributes, [&](const CUlaunchAttribute& known) { return known.id == id; });

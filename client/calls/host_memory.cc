@@ -117,7 +117,9 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* memory) {
     const CUresult brought = shadows().any() ? shadows().after_something() : CUDA_SUCCESS;
     if (const CUdeviceptr device = shadows().any() ? shadows().remove(memory) : 0) cuMemFree_v2(device);
     if (allocation && allocation->registered) withdraw(allocation, memory);
-    return host_memory().remove_registered(memory) ? brought : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if (host_memory().remove_registered(memory)) return brought;
+    // Pinned memory and the middle of registered memory are known, but not as what was registered.
+    return allocation ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   });
 }
 

@@ -1,8 +1,11 @@
 // Start-up: cuInit, versions, names of errors, symbol look-up and export tables. Nothing here travels.
+#include <atomic>
 #include <cstdio>
 
 #include "client/call.h"
+#include "client/driver_version.h"
 #include "client/trace.h"
+#include "protocol/cuda/driver_version.h"
 #include "protocol/cuda/errors.h"
 #include "protocol/cuda/export_tables.h"
 #include "protocol/cuda/exports.h"
@@ -15,12 +18,24 @@ CUDA_EXPORT const char gpupool_client_version[] = GPUPOOL_VERSION;
 
 namespace {
 
-// Until the server is known, the newest that this build knows; then what the servers' drivers all have, if that is older.
+// The setting. Else, until the server is known, the newest whose promises are kept; then what the servers' drivers all have, if that is older.
 int driver_version() {
-  if (ready() != CUDA_SUCCESS) return CUDA_VERSION;
-  int version = CUDA_VERSION;
+  if (const auto setting = driver_version_setting()) return *setting;
+  int version = cuda::kPromisedVersion;
+  if (ready() != CUDA_SUCCESS) return version;
   for (const auto& session : sessions()) version = std::min(version, session->driver_version());
   return version;
+}
+
+// The versions that cuDriverGetVersion told last, in this thread and in any. Runtimes ask before cuInit, when the servers' versions are not known
+// yet; their validity check is about the version that they were told.
+thread_local int told_here = 0;
+std::atomic<int> told_anywhere{0};
+
+int told_version() {
+  if (told_here != 0) return told_here;
+  const int told = told_anywhere.load(std::memory_order_relaxed);
+  return told != 0 ? told : driver_version();
 }
 
 CUresult device_identity(CUdevice ordinal, cuda::DeviceIdentity* identity) {
@@ -81,7 +96,7 @@ constexpr cuda::DriverHooks kHooks = {
     .enumerate_functions = enumerate_functions,
     .load_module = [](CUmodule* module, const void* image) { return cuModuleLoadData(module, image); },
     .stream_object = nullptr,
-    .driver_version = [](int* version) { return *version = driver_version(), CUDA_SUCCESS; },
+    .driver_version = [](int* version) { return *version = told_version(), CUDA_SUCCESS; },
     .device_count = [](int* count) { return cuDeviceGetCount(count); },
     .device_identity = device_identity,
 };
@@ -95,7 +110,8 @@ CUDA_EXPORT CUresult cuInit(unsigned int flags) {
 
 CUDA_EXPORT CUresult cuDriverGetVersion(int* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = driver_version();
+  *version = told_here = driver_version();
+  told_anywhere.store(*version, std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
 

@@ -51,6 +51,8 @@ cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
     limits.max_block[axis] = of_device(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + axis, limits.max_block[axis]);
     limits.max_grid[axis] = of_device(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + axis, limits.max_grid[axis]);
   }
+  limits.registers_per_block = of_device(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, limits.registers_per_block);
+  limits.function_registers = of_function(CU_FUNC_ATTRIBUTE_NUM_REGS, 0);
   limits.function_max_threads = of_function(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, limits.max_threads_per_block);
   limits.max_dynamic_shared_bytes = of_function(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 48 * 1024);
   return limits;
@@ -59,7 +61,6 @@ cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
 // Can the device refuse what only it knows enough about? Then the program waits for its answer, instead of hearing of it later.
 bool is_doubtful(const Request& request, const Device& device, const Function& function) {
   constexpr uint32_t kPortable = 8, kMost = 16;  // blocks of a cluster
-  constexpr int kLastAttribute = 16;             // that CUDA 13.0 knows
   const auto of_function = [&](int id) { return static_cast<uint32_t>(std::max(0, function.attributes[id].load(std::memory_order_relaxed))); };
   const uint32_t required[3] = {of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT),
                                 of_function(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH)};
@@ -68,7 +69,6 @@ bool is_doubtful(const Request& request, const Device& device, const Function& f
   for (uint32_t i = 0; i < request.attribute_count; ++i) {
     const CUlaunchAttribute& attribute = request.attributes[i];
     const int id = static_cast<int>(attribute.id);
-    if (id < 0 || id > kLastAttribute) return true;
     if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = attribute.value.cooperative != 0;
     if (id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) continue;
     const auto& asked = attribute.value.clusterDim;
@@ -111,6 +111,9 @@ CUresult prepare(const Request& request, Session& session, Context& context, Pre
   const auto limits = limits_of(*context.device, *settings);
   if (const CUresult result = cuda::check_launch(request.shape, limits); result != CUDA_SUCCESS) return result;
   if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
+  for (uint32_t i = 0; i < request.attribute_count; ++i) {
+    if (!cuda::is_launch_attribute(request.attributes[i].id)) return CUDA_ERROR_INVALID_VALUE;
+  }
 
   size_t packed_bytes = 0;
   if (request.extra) {
@@ -178,7 +181,6 @@ CUresult make_work(const Request& request, Context& context, KernelWork* work) {
   work->launch = prepared.body;
   work->launch.stream = 0;
   work->tail.clear();
-  work->lent.clear();
   wire::Writer writer(work->tail);
   write_tail(writer, request, prepared);
   return reach_parameters(work->tail.data() + request.attribute_count * sizeof(CUlaunchAttribute), prepared.body.parameter_bytes,

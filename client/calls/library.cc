@@ -157,6 +157,16 @@ CUDA_EXPORT CUresult cuLibraryGetModule(CUmodule* made, CUlibrary given) {
     if (!made) return CUDA_ERROR_INVALID_VALUE;
     auto* library = handles().find_as<Code>(Kind::library, cuda::handle_bits(given));
     if (!library) return CUDA_ERROR_INVALID_HANDLE;
+    // A library without code for the device has no module. Only a look-up tells, so the first call in a context makes one.
+    bool asked = false;
+    {
+      std::lock_guard lock(library->mutex);
+      asked = library->modules.contains({context->handle, context->epoch.load()});
+    }
+    uint64_t nothing = 0;
+    if (!asked && look_up(*session, context, Kind::library, Kind::kernel, library->handle, "", &nothing) == CUDA_ERROR_NO_BINARY_FOR_GPU) {
+      return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
     std::lock_guard lock(library->mutex);
     uint64_t& handle = library->modules[{context->handle, context->epoch.load()}];
     if (handle == 0) {

@@ -63,12 +63,12 @@ CUresult add(CUlinkState state, CUjitInputType type, const void* data, size_t si
   return guarded([&]() -> CUresult {
     At at;
     if (const CUresult result = find(state, &at); result != CUDA_SUCCESS) return result;
+    // Text ends at its NUL, which the server puts there again.
+    if (data && type == CU_JIT_INPUT_PTX) size = ::strnlen(static_cast<const char*>(data), size);
     if (!data || size == 0 || size > cuda::kMaxImageBytes) return CUDA_ERROR_INVALID_VALUE;
     std::vector<wire::JitOption> numeric;
     if (const CUresult result = options.to_send(&numeric); result != CUDA_SUCCESS) return result;
     Session& session = *at.linker->session;
-    // Text ends at its NUL, which the server puts there again.
-    if (type == CU_JIT_INPUT_PTX) size = ::strnlen(static_cast<const char*>(data), size);
     uint64_t upload = 0;
     CUresult result = upload_image(session, {static_cast<const std::byte*>(data), size}, &upload);
     if (result != CUDA_SUCCESS) return result;

@@ -84,7 +84,7 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
 }
 
 CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes, bool managed = false,
-                  const Pool* pool = nullptr) {
+                  Pool* pool = nullptr) {
   if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation about;
@@ -93,9 +93,12 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
   if (pool) about.origin = pool->handle_types != 0 ? Allocation::Origin::shared_pool : Allocation::Origin::stream_ordered;
   about.pool = pool ? pool->handle : 0;
   about.managed = managed;
+  if (pool && !pool->count_within_limit(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto place = session.addresses().allocate(bytes, managed ? HostPages::page() : kAlignment, about);
-  if (!place) return CUDA_ERROR_OUT_OF_MEMORY;
-  count_in_pool(about.pool, static_cast<int64_t>(bytes));
+  if (!place) {
+    count_in_pool(about.pool, -static_cast<int64_t>(bytes));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   if (place->map_size) {
     bool mapped = false;
     CUresult result = map(session, context, *place, &mapped);
@@ -117,7 +120,7 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
   return CUDA_SUCCESS;
 }
 
-CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, const Pool* pool = nullptr) {
+CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, Pool* pool = nullptr) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
@@ -132,7 +135,7 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, con
       return result;
     });
     if (captured) [[unlikely]] return *captured;
-    const Pool* const from = pool ? pool : current_pool(*context->device);
+    Pool* const from = pool ? pool : current_pool(*context->device);
     return from ? allocate(*session, *context, address, bytes, false, from) : CUDA_ERROR_OUT_OF_MEMORY;
   });
 }
@@ -159,7 +162,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
 
 }  // namespace
 
-CUresult gpupool::client::allocate_from(const Pool& pool, CUdeviceptr* address, size_t bytes, CUstream stream) {
+CUresult gpupool::client::allocate_from(Pool& pool, CUdeviceptr* address, size_t bytes, CUstream stream) {
   return allocate_async(address, bytes, stream, &pool);
 }
 
@@ -211,7 +214,8 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready(); result != CUDA_SUCCESS || address == 0) return result;
+    if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
+    if (address == 0) return capture::refuse_unsafe();
     Session* const owner = session_of(address, current_session());
     const auto about = owner ? owner->addresses().find(address) : std::nullopt;
     const BorrowedContext borrowed(about ? about->context : 0);

@@ -22,8 +22,9 @@ Pools& pools() {
   return *only;
 }
 
-uint64_t make_pool(const Device& device, int handle_types = 0) {
+uint64_t make_pool(const Device& device, int handle_types = 0, uint64_t max_size = 0) {
   auto pool = std::make_unique<Pool>();
+  pool->max_size = max_size;
   pool->device = device.ordinal;
   pool->handle_types = handle_types;
   return device.session->mint(Kind::memory_pool, std::move(pool));
@@ -39,6 +40,10 @@ CUresult default_pool(int ordinal, uint64_t* handle) {
   return pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+bool is_access(CUmemAccess_flags flags) {
+  return flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || flags == CU_MEM_ACCESS_FLAGS_PROT_READ || flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
 CUresult find(CUmemoryPool given, Pool** pool) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   *pool = handles().find_as<Pool>(Kind::memory_pool, cuda::handle_bits(given));
@@ -52,6 +57,15 @@ void Pool::count(int64_t bytes) {
   used += static_cast<uint64_t>(bytes);
   used_high = std::max(used_high, used);
   reserved_high = std::max(reserved_high, reserved(used));
+}
+
+bool Pool::count_within_limit(uint64_t bytes) {
+  {
+    std::lock_guard lock(mutex);
+    if (max_size != 0 && (bytes > max_size || used > max_size - bytes)) return false;
+  }
+  count(static_cast<int64_t>(bytes));
+  return true;
 }
 
 Pool* gpupool::client::current_pool(const Device& device) {
@@ -120,7 +134,12 @@ CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
     const auto shares = device->attributes.find(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES);
     const int offered = shares == device->attributes.end() ? 0 : shares->second;
     if ((properties->handleTypes & ~offered) != 0) return CUDA_ERROR_NOT_SUPPORTED;
-    const uint64_t handle = make_pool(*device, properties->handleTypes);
+#if CUDA_VERSION >= 12030
+    const uint64_t max_size = properties->maxSize;
+#else
+    const uint64_t max_size = 0;
+#endif
+    const uint64_t handle = make_pool(*device, properties->handleTypes, max_size);
     if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     *pool = cuda::handle_from_bits<CUmemoryPool>(handle);
     return CUDA_SUCCESS;
@@ -210,11 +229,19 @@ CUDA_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool given, CUmemPool_attribu
 CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool given, const CUmemAccessDesc* map, size_t count) {
   Pool* pool = nullptr;
   if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
+  if (!map && count != 0) return CUDA_ERROR_INVALID_VALUE;
+  const Device* const own = find_device(pool->device);
   for (size_t i = 0; i < count; ++i) {
-    if (!map || map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-    if (map[i].location.id != pool->device) return CUDA_ERROR_NOT_SUPPORTED;
-    if (map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
+    const auto& [place, flags] = map[i];
+    if (place.type != CU_MEM_LOCATION_TYPE_DEVICE || !is_access(flags)) return CUDA_ERROR_INVALID_VALUE;
+    const Device* const device = find_device(place.id);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    // A device cannot be shut out of its own pool. The documentation names no error; NVIDIA's driver is believed to give this one.
+    if (device == own && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_DEVICE;
+    if (device->session != own->session && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   }
+  const std::lock_guard lock(pool->mutex);
+  for (size_t i = 0; i < count; ++i) pool->access[map[i].location.id] = map[i].flags;
   return CUDA_SUCCESS;
 }
 
@@ -222,7 +249,11 @@ CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool g
   Pool* pool = nullptr;
   if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
   if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-  *flags = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  if (!find_device(location->id)) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(pool->mutex);
+  const auto found = pool->access.find(location->id);
+  const auto otherwise = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  *flags = found == pool->access.end() ? otherwise : found->second;
   return CUDA_SUCCESS;
 }
 

@@ -60,16 +60,17 @@ CUresult answer(const Found& found, CUpointer_attribute attribute, CUdeviceptr a
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return give<int>(to, found.device && found.device->managed);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return give<int>(to, found.device && found.device->sync_memops);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return give<int>(to, 0);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return give<int>(to, found.device && !found.device->foreign && found.device->origin == Allocation::Origin::plain);
+      return give<int>(to, found.device && !found.device->foreign && !found.device->managed && found.device->origin == Allocation::Origin::plain);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return give<int>(to, found.device ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
+      return give<int>(to, found.device || (found.host && found.host->device) ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return give<unsigned long long>(to, found.device ? static_cast<unsigned>(found.device->handle_types) : 0);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return give<CUmemoryPool>(to, nullptr);
+      return give(to, cuda::handle_from_bits<CUmemoryPool>(found.device ? found.device->pool : 0));
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
       return CUDA_ERROR_NOT_SUPPORTED;
 #if CUDA_VERSION >= 12000
@@ -78,11 +79,11 @@ CUresult answer(const Found& found, CUpointer_attribute attribute, CUdeviceptr a
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return give<CUdeviceptr>(to, base);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-      return give<unsigned long long>(to, found.device ? found.device->id : 0);
+      return give<unsigned long long>(to, found.device ? found.device->id : found.host ? found.host->id : 0);
 #endif
 #if CUDA_VERSION >= 12080
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-      return give<int>(to, 0);
+      return give<int>(to, found.device && found.device->decompressable);
 #endif
     default:
       return CUDA_ERROR_INVALID_VALUE;
@@ -122,6 +123,9 @@ CUDA_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribut
     if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
     if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
     // Synchronous copies are always complete, or on their way in order, when they return.
-    return find(address).device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const auto found = find(address).device;
+    if (!found) return CUDA_ERROR_INVALID_VALUE;
+    session_of(address, current_session())->addresses().set_sync_memops(found->address, *static_cast<const unsigned*>(value) != 0);
+    return CUDA_SUCCESS;
   });
 }

@@ -64,6 +64,7 @@ CUresult destroy(unsigned long long object, bool surface, const Destroy& forward
   return guarded([&]() -> CUresult {
     Place place;
     if (const CUresult result = ready_with_context(&place.session, &place.context); result != CUDA_SUCCESS) return result;
+    if (object == 0) return CUDA_SUCCESS;  // as NVIDIA's driver is believed to do: programs destroy what they never made
     {
       const std::lock_guard lock(textures().mutex);
       const auto known = textures().all.find({place.context->handle, object});

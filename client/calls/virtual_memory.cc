@@ -47,8 +47,9 @@ CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t 
   memory.size = imported.size;
   memory.properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   memory.properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(imported.handle_types);
+  memory.multicast = imported.device == wire::kOfNoDevice;
   for (const auto& device : devices()) {
-    if (device->session != &session || device->server_ordinal != imported.device) continue;
+    if (device->session != &session || (!memory.multicast && device->server_ordinal != imported.device)) continue;
     memory.properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal};
     *handle = minted;
     return CUDA_SUCCESS;
@@ -60,6 +61,8 @@ CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t 
 }  // namespace gpupool::client
 
 namespace {
+
+constexpr unsigned kUsageHwDecompress = 2;  // CU_MEM_CREATE_USAGE_HW_DECOMPRESS, CUDA 12.6
 
 // The device of a location, which becomes the one that the device's server knows.
 CUresult to_server_location(CUmemLocation* location, const Device** device) {
@@ -204,6 +207,7 @@ CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, C
     about.size = size;
     about.device = find_device(memory->properties.location.id);
     about.handle_types = memory->properties.requestedHandleTypes;
+    about.decompressable = (memory->properties.allocFlags.usage & kUsageHwDecompress) != 0;
     session->addresses().add_foreign(about);
     return result;
   });

@@ -33,8 +33,8 @@ nvmlReturn_t attribute(nvmlDevice_t device, int id, Out* out) {
 template <class Out, class Read>
 nvmlReturn_t sensor(nvmlDevice_t device, Out* out, Read read) {
   return library().with_device(device, [&](const Device& known) {
-    const monitor::State* const state = known.server->look();
-    if (!state) return NVML_ERROR_GPU_IS_LOST;
+    const monitor::State* const state = known.source->look();
+    if (!state) return known.source->unavailable();
     const auto& sensors = state->gpus[known.place].sensors;
     return give(sensors ? read(*sensors) : decltype(read(*sensors))(), out);
   });
@@ -170,8 +170,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsign
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
   return library().with_device(device, [&](const Device& known) {
     if (!values || count <= 0) return NVML_ERROR_INVALID_ARGUMENT;
-    const monitor::State* const state = known.server->look();
-    if (!state) return NVML_ERROR_GPU_IS_LOST;
+    const monitor::State* const state = known.source->look();
+    if (!state) return known.source->unavailable();
     using std::chrono::microseconds;
     const auto now = std::chrono::duration_cast<microseconds>(std::chrono::system_clock::now().time_since_epoch());
     for (int i = 0; i < count; ++i) {
@@ -188,7 +188,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second, unsigned int index, unsigned int* status) {
   return with_both(first, second, [&](const Device& a, const Device& b) {
     if (index >= kMostP2pIndexes) return NVML_ERROR_INVALID_ARGUMENT;
-    return give(std::optional(a.server == b.server ? kP2pOk : kP2pNotSupported), status);
+    return give(std::optional(a.source == b.source ? kP2pOk : kP2pNotSupported), status);
   });
 }
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first, nvmlDevice_t second, unsigned int* level) {

@@ -1,17 +1,15 @@
 #include "client/nvml/library.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "client/bus_ids.h"
 #include "client/log.h"
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/driver_version.h"
 
 namespace gpupool::nvml {
 namespace {
@@ -20,20 +18,6 @@ constexpr uintptr_t kFirstHandle = 0x67700010;  // then every 16th
 constexpr uintptr_t kHandleStep = 16;
 
 std::atomic<Library*> current{nullptr};
-
-// What GPUPOOL says. A program that asks a pool for GPUs does so through libcuda.so.1; nothing is asked for only to be looked at.
-std::string servers_of_program() {
-  const char* const text = std::getenv("GPUPOOL");
-  if (!text || std::strncmp(text, "pool://", 7) != 0) return text ? text : "";
-  void* const cuda = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (!cuda) return "";
-  using Servers = size_t (*)(char*, size_t);
-  const auto servers = reinterpret_cast<Servers>(::dlsym(cuda, "gpupool_client_servers"));
-  char known[8192] = "";
-  if (servers && servers(known, sizeof known) >= sizeof known) known[0] = '\0';
-  ::dlclose(cuda);
-  return known;
-}
 
 }  // namespace
 
@@ -57,7 +41,7 @@ Library& Library::get() {
     own->users_ = parents->users_;
     own->may_be_empty_ = parents->may_be_empty_;
     own->complained_ = parents->complained_;
-    for (const auto& server : parents->servers_) server->abandon();
+    for (const auto& source : parents->sources_) source->abandon();
     current.store(own);
   });
   return *fresh.release();
@@ -90,35 +74,21 @@ nvmlReturn_t Library::ensure_open() {
 }
 
 nvmlReturn_t Library::open() {
-  const std::string text = servers_of_program();
-  const auto fail = [&](const std::string& why) {
+  auto opened = open_sources(may_be_empty_);
+  if (!opened) {
     close();
-    if (!std::exchange(complained_, true)) client::complain("NVML: %s", why.c_str());
+    if (!std::exchange(complained_, true)) client::complain("NVML: %s", opened.error().message.c_str());
     return NVML_ERROR_DRIVER_NOT_LOADED;
-  };
-  if (text.empty() && may_be_empty_) return open_ = true, NVML_SUCCESS;
-  if (text.empty()) return fail("no server is named: set GPUPOOL=tcp://HOST:PORT, or start the program with pool-run");
-  const auto named = client::named_servers(text);
-  if (!named) return fail(named.error().message);
-  const client::Settings settings = client::settings_from_environment();
-  for (size_t at = 0; at < named->size(); ++at) {
-    auto server = Server::open(settings, [text, at]() -> Result<client::LeasedServer> {
-      auto now = client::named_servers(text);
-      if (!now) return now.error();
-      if (at >= now->size()) return Error{ErrorCode::refused, "the lease has another server now"};
-      return std::move((*now)[at]);
-    });
-    if (!server) return fail("cannot use the server " + named->at(at).endpoint.text() + ": " + server.error().message);
-    servers_.push_back(std::move(*server));
   }
+  sources_ = std::move(*opened);
   std::vector<hello::Device*> described;
-  for (const auto& server : servers_) {
-    for (size_t place = 0; place < server->devices().size(); ++place) {
+  for (const auto& source : sources_) {
+    for (size_t place = 0; place < source->devices().size(); ++place) {
       auto device = std::make_unique<Device>();
       device->index = static_cast<unsigned>(devices_.size());
-      device->server = server.get();
+      device->source = source.get();
       device->place = place;
-      device->description = server->devices()[place];
+      device->description = source->devices()[place];
       device->description.uuid.resize(16);
       described.push_back(&device->description);
       devices_.push_back(std::move(device));
@@ -134,7 +104,7 @@ nvmlReturn_t Library::open() {
 
 void Library::close() {
   devices_.clear();
-  servers_.clear();
+  sources_.clear();
   open_ = false;
 }
 
@@ -149,8 +119,9 @@ Device* Library::find(nvmlDevice_t handle) const {
 }
 
 int Library::driver_version() const {
-  int version = CUDA_VERSION;
-  for (const auto& server : servers_) version = std::min(version, server->driver_version());
+  if (sources_.empty()) return cuda::kPromisedVersion;
+  int version = sources_.front()->driver_version();
+  for (const auto& source : sources_) version = std::min(version, source->driver_version());
   return version;
 }
 

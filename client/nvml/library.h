@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/nvml/nvml.h"
-#include "client/nvml/server.h"
+#include "client/nvml/source.h"
 
 #define NVML_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -17,8 +17,8 @@ namespace gpupool::nvml {
 
 struct Device {
   unsigned index = 0;
-  Server* server = nullptr;
-  size_t place = 0;             // among its server's
+  Source* source = nullptr;
+  size_t place = 0;             // among its source's
   hello::Device description;    // with the PCI address that CUDA shows, too
   unsigned domain = 0, bus = 0, slot = 0;
   int attribute(int id, int otherwise = -1) const;  // a CUdevice_attribute
@@ -54,7 +54,7 @@ class Library {
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
   static nvmlDevice_t handle_of(const Device& device);
   Device* find(nvmlDevice_t handle) const;
-  int driver_version() const;  // of all servers, as cuDriverGetVersion says it
+  int driver_version() const;  // that all sources have, as cuDriverGetVersion says it
 
  private:
   nvmlReturn_t open();
@@ -66,7 +66,7 @@ class Library {
   bool open_ = false;
   bool may_be_empty_ = false;
   bool complained_ = false;
-  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<std::unique_ptr<Source>> sources_;
   std::vector<std::unique_ptr<Device>> devices_;
 };
 

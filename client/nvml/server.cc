@@ -5,10 +5,11 @@
 
 #include <algorithm>
 
+#include "client/driver_version.h"
 #include "client/identity.h"
 #include "client/log.h"
 #include "client/poold_connection.h"
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/driver_version.h"
 #include "protocol/wire/frame.h"
 
 namespace gpupool::nvml {
@@ -51,7 +52,7 @@ Result<void> Server::connect() {
     return Error{ErrorCode::refused, "its GPUs are others than before"};
   }
   devices_ = std::move(reply.devices);
-  driver_version_ = reply.driver_version;
+  driver_version_ = client::driver_version_setting().value_or(std::min(cuda::kPromisedVersion, reply.driver_version));
   connection_ = std::move(*connection);
   return {};
 }

@@ -12,13 +12,13 @@
 #include <string>
 
 #include "client/lease/file.h"
+#include "client/nvml/source.h"
 #include "client/settings.h"
-#include "protocol/control/monitor_codec.h"
 #include "protocol/transport/transport.h"
 
 namespace gpupool::nvml {
 
-class Server {
+class Server final : public Source {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kPatience{5'000};
@@ -28,21 +28,13 @@ class Server {
   static Result<std::unique_ptr<Server>> open(const client::Settings& settings, Find find);
 
   const std::string& name() const { return name_; }
-  const std::vector<hello::Device>& devices() const { return devices_; }
-  int driver_version() const { return driver_version_; }
-  // Not older than a moment; null: the server is lost.
-  const monitor::State* look();
-
-  // What its GPUs did between two looks, the later one just now.
-  struct Window {
-    const monitor::State* before = nullptr;
-    const monitor::State* now = nullptr;
-    std::chrono::milliseconds missing{};  // nothing to compare with: look again after this time
-  };
-  Window window();
-
-  // In a forked child: closes its copy of the connection, which stays open in the parent. Takes no lock.
-  void abandon();
+  const std::vector<hello::Device>& devices() const override { return devices_; }
+  int driver_version() const override { return driver_version_; }
+  const monitor::State* look() override;  // null: the server is lost
+  nvmlReturn_t unavailable() const override { return NVML_ERROR_GPU_IS_LOST; }
+  Window window() override;
+  // Closes the child's copy of the connection, which stays open in the parent.
+  void abandon() override;
 
  private:
   Server(const client::Settings& settings, Find find) : settings_(settings), find_(std::move(find)) {}

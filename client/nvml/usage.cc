@@ -19,8 +19,8 @@ constexpr unsigned kCompute = 0, kEveryMode = 3;
 template <class Answer>
 nvmlReturn_t with_state(nvmlDevice_t handle, Answer answer) {
   return Library::get().with_device(handle, [&](const Device& device) {
-    const monitor::State* const state = device.server->look();
-    return state ? answer(device, *state) : NVML_ERROR_GPU_IS_LOST;
+    const monitor::State* const state = device.source->look();
+    return state ? answer(device, *state) : device.source->unavailable();
   });
 }
 
@@ -68,7 +68,7 @@ nvmlReturn_t no_processes(nvmlDevice_t handle, unsigned* count) {
 }
 
 // Percent of the time between two looks.
-unsigned percent(uint64_t before, uint64_t now, const Server::Window& window) {
+unsigned percent(uint64_t before, uint64_t now, const Source::Window& window) {
   const int64_t time = window.now->taken_ns - window.before->taken_ns;
   const uint64_t used = now > before ? now - before : 0;
   return time <= 0 ? 0 : static_cast<unsigned>(std::min<uint64_t>(100, (100 * used + static_cast<uint64_t>(time) / 2) / static_cast<uint64_t>(time)));
@@ -82,8 +82,8 @@ nvmlReturn_t with_window(nvmlDevice_t handle, Answer answer) {
   for (int tries = 0; tries < kMostTries; ++tries) {
     std::chrono::milliseconds missing{};
     const nvmlReturn_t result = Library::get().with_device(handle, [&](const Device& device) {
-      const Server::Window window = device.server->window();
-      if (!window.now) return NVML_ERROR_GPU_IS_LOST;
+      const Source::Window window = device.source->window();
+      if (!window.now) return device.source->unavailable();
       missing = window.missing;
       return window.before ? answer(device, window) : NVML_SUCCESS;
     });
@@ -104,7 +104,7 @@ uint64_t time_of(const monitor::State& state, uint64_t session, size_t gpu) {
 }
 
 // Those that used the GPU in the window.
-std::map<unsigned, unsigned> busy_processes(const Device& device, const Server::Window& window) {
+std::map<unsigned, unsigned> busy_processes(const Device& device, const Source::Window& window) {
   std::map<unsigned, unsigned> busy;
   for (const auto& session : window.now->sessions) {
     if (session.pid <= 0 || session.pid > INT32_MAX) continue;
@@ -192,7 +192,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devi
 // How much of the time the memory was read or written nobody measures here: 0.
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* utilization) {
   if (!utilization) return with_window(device, [](auto&, auto&) { return NVML_ERROR_INVALID_ARGUMENT; });
-  return with_window(device, [&](const Device& known, const Server::Window& window) {
+  return with_window(device, [&](const Device& known, const Source::Window& window) {
     *utilization = {.gpu = percent(window.before->gpus[known.place].gpu_nanoseconds, window.now->gpus[known.place].gpu_nanoseconds, window), .memory = 0};
     return NVML_SUCCESS;
   });
@@ -200,7 +200,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvml
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t* samples, unsigned int* count,
                                                          unsigned long long) {
-  return with_window(device, [&](const Device& known, const Server::Window& window) {
+  return with_window(device, [&](const Device& known, const Source::Window& window) {
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
     const auto busy = busy_processes(known, window);
     if (busy.empty()) return NVML_ERROR_NOT_FOUND;
@@ -211,7 +211,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nv
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t* info) {
-  return with_window(device, [&](const Device& known, const Server::Window& window) {
+  return with_window(device, [&](const Device& known, const Source::Window& window) {
     if (!info) return NVML_ERROR_INVALID_ARGUMENT;
     if (info->version != NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_t, 1)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     const auto busy = busy_processes(known, window);

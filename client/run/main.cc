@@ -63,6 +63,8 @@ constexpr const char* kHelp =
     "memory) and, where all GPUs are one server's, NCCL_P2P_LEVEL=SYS (they reach each\n"
     "other, though this host has no PCIe that would show it) and NCCL_HOSTID (those of\n"
     "another server are another host's). What you have set yourself stays.\n"
+    "For JAX it puts a plugin into PYTHONPATH: without it JAX uses the CPU on a machine\n"
+    "that has no device file of an NVIDIA GPU.\n"
     "\n"
     "The exit status is PROGRAM's; 127: it was not found, 126: it cannot be executed,\n"
     "125: gpupool's client library is missing, or the pool gives no GPU, 2: wrong usage.\n";
@@ -179,6 +181,13 @@ bool advise_nccl(const std::string& server) {
   return set("NCCL_P2P_LEVEL", "SYS") && set("NCCL_HOSTID", host + servers->front().endpoint.text());
 }
 
+// JAX ignores its CUDA backend on a machine without device files of NVIDIA's; a plugin of its own kind corrects that (client/python/).
+bool advise_jax(const fs::path& client_folder) {
+  std::error_code status;
+  const fs::path modules = client_folder / "python";
+  return !fs::is_directory(modules, status) || prepend("PYTHONPATH", modules.string());
+}
+
 int run(char** words) {
   Arguments arguments;
   if (const int status = parse(words, arguments); status >= 0) return status;
@@ -223,7 +232,7 @@ int run(char** words) {
     arguments.server = "lease:" + *lease;
   }
   if (::setenv("GPUPOOL", arguments.server.c_str(), 1) != 0 || !advise_nccl(arguments.server) ||
-      !prepend("LD_LIBRARY_PATH", library.parent_path().string()) ||
+      !advise_jax(library.parent_path()) || !prepend("LD_LIBRARY_PATH", library.parent_path().string()) ||
       (arguments.stats && ::setenv("GPUPOOL_STATS", "1", 1) != 0) ||
       (arguments.preload && !prepend("LD_PRELOAD", library.string()))) {
     return fail(kExitBroken, "out of memory");

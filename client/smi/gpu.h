@@ -1,5 +1,6 @@
 // What pool-smi shows of one GPU: read at one time, then printed as a table, as CSV or as JSON.
 #pragma once
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

@@ -89,12 +89,18 @@ CUresult load_fat_binary(CUmodule* module, const void* wrapper, const void*, con
   return hooks().load_module(module, wrapper);
 }
 
+// Runtimes from CUDA 13.1 on call this once, after cuInit, without arguments, and fail to start with the error
+// that it returns.
+CUresult accept_runtime() {
+  return CUDA_SUCCESS;
+}
+
 CUresult current_context(CUcontext* context) {
   return context == nullptr ? CUDA_ERROR_INVALID_VALUE : hooks().current_context(context);
 }
 
 // Which callbacks a profiler wants: none. One array for the runtime's functions, indexed by CUPTI's callback
-// ids (523 of them in CUDA 13.0), one for its resources.
+// ids (CUDA 13.5's runtime wants 567), one for its resources.
 constinit uint32_t runtime_callbacks[1024] = {};
 constinit uint32_t resource_callbacks[64] = {};
 
@@ -191,7 +197,9 @@ CUresult two_values(uint64_t*, uint64_t*) {
 CUresult integrity_check(uint32_t version, uint64_t seconds, uint64_t result[2]);
 
 struct Tables {
-  Table cudart_interface{{{2, entry(&primary_context_without_retain)}, {6, entry(&load_fat_binary)}}};
+  Table cudart_interface{{{2, entry(&primary_context_without_retain)},
+                          {6, entry(&load_fat_binary)},
+                          {12, entry(&accept_runtime)}}};
   Table tools_runtime_callback_hooks{
       {{2, entry(&runtime_callback_array)}, {6, entry(&resource_callback_array)}}};
   Table tools_tls{{{2, entry(&current_context)}}};

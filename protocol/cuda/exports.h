@@ -38,7 +38,11 @@ inline CUresult get_proc_address_v2(const char* name, void** address, int cuda_v
   if (name == nullptr || address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *address = nullptr;
   if (flags > kPerThreadDefaultStream || cuda_version > driver_version) return CUDA_ERROR_INVALID_VALUE;
-  const SymbolMatch match = find_symbol(name, cuda_version, flags);
+  SymbolMatch match = find_symbol(name, cuda_version, flags);
+  // A driver does not know functions that are newer than itself.
+  if (match.status == SymbolStatus::version_not_sufficient && find_symbol(name, driver_version, flags).status != SymbolStatus::found) {
+    match.status = SymbolStatus::not_found;
+  }
   if (match.status == SymbolStatus::found) *address = symbol_address(match.symbol);
   if (status != nullptr) *status = static_cast<int>(match.status);
   return CUDA_SUCCESS;

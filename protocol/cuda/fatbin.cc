@@ -231,6 +231,11 @@ uint64_t image_extent(const void* image) {
   return size == kMaxImageBytes ? 0 : size + 1;
 }
 
+bool is_fat_binary(const void* image) {
+  const auto* const bytes = static_cast<const std::byte*>(image);
+  return starts_with(bytes, kWrapperMagic) || starts_with(bytes, kContainerMagic);
+}
+
 CUresult locate_image(const void* image, ImageSpans& spans) {
   spans = {};
   if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;

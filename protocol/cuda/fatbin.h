@@ -42,7 +42,10 @@ struct ImageSpans {
 // and with its NUL. 0: no such image (a wrapper counts as none, since its parts lie elsewhere).
 uint64_t image_extent(const void* image);
 
-// The same, also following a wrapper's pointers. The pointer is the program's own: a wrong one faults, as
+// A wrapper or a container, which may have code for several devices; not a cubin or PTX.
+bool is_fat_binary(const void* image);
+
+// As image_extent(), also following a wrapper's pointers. The pointer is the program's own: a wrong one faults, as
 // with any driver.
 CUresult locate_image(const void* image, ImageSpans& spans);
 

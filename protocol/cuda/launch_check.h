@@ -1,6 +1,6 @@
 // What a launch may ask for, checked alike by the client library (before anything is queued) and by softgpu.
-// Pure; any thread. Codes as documented for cuLaunchKernel; which one NVIDIA's driver prefers where several fit has to be
-// seen on a GPU.
+// Pure; any thread. Codes as documented for cuLaunchKernel. More threads than a kernel's launch bounds is CUDA_ERROR_INVALID_VALUE, more
+// than its registers allow is CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, as programs report of NVIDIA's driver; not seen on a GPU here.
 #pragma once
 #include <cstdint>
 
@@ -18,9 +18,14 @@ struct LaunchLimits {
   uint32_t max_threads_per_block = 1024;  // of the device
   uint32_t max_block[3] = {1024, 1024, 64};
   uint32_t max_grid[3] = {0x7fffffff, 65535, 65535};
+  uint32_t registers_per_block = 65536;  // of the device
+  uint32_t function_registers = 0;       // CU_FUNC_ATTRIBUTE_NUM_REGS, of each thread
   uint32_t function_max_threads = 1024;  // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
   uint64_t max_dynamic_shared_bytes = 48 * 1024;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 };
+
+// CU_LAUNCH_ATTRIBUTE_...: those that CUDA 13.0 knows. NVIDIA's driver is believed to refuse others as CUDA_ERROR_INVALID_VALUE.
+inline bool is_launch_attribute(CUlaunchAttributeID id) { return static_cast<unsigned>(id) <= 16; }
 
 inline CUresult check_launch(const LaunchShape& shape, const LaunchLimits& limits) {
   uint64_t threads = 1;
@@ -30,7 +35,9 @@ inline CUresult check_launch(const LaunchShape& shape, const LaunchLimits& limit
     threads *= shape.block[axis];
   }
   if (threads > limits.max_threads_per_block) return CUDA_ERROR_INVALID_VALUE;
-  if (threads > limits.function_max_threads) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  if (threads > limits.function_max_threads) {
+    return threads * limits.function_registers > limits.registers_per_block ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES : CUDA_ERROR_INVALID_VALUE;
+  }
   if (shape.dynamic_shared_bytes > limits.max_dynamic_shared_bytes) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }

@@ -80,6 +80,9 @@ struct UpdateGraph {
   uint64_t graph;
 };
 constexpr uint32_t kNoGraphNode = ~0u;
+// GraphResult::result of instantiate_graph: values of CUgraphInstantiateResult, which cuda.h has since CUDA 12.0.
+constexpr uint32_t kGraphInstantiated = 0;
+constexpr uint32_t kGraphInstantiateError = 1;
 struct GraphResult {
   uint32_t result;        // CUgraphInstantiateResult or CUgraphExecUpdateResult
   uint32_t node;          // that is to blame

@@ -40,9 +40,10 @@ struct ImportMemory {
 struct ImportedMemory {
   uint64_t size;
   uint64_t handle_types;  // CUmemAllocationHandleType, as asked for when it was made
-  int32_t device;
+  int32_t device;         // kOfNoDevice: a multicast object
   uint32_t reserved;
 };
+constexpr int32_t kOfNoDevice = -1;
 struct ImportEvent {
   uint64_t event;         // new
   SharedName name;

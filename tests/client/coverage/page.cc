@@ -5,6 +5,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "protocol/cuda/cuda_header.h"  // rows depend on its version
 #include "protocol/cuda/version_map.h"
 #include "tests/protocol/cuda/elf_exports.h"
 
@@ -16,6 +17,7 @@ struct Symbol {
   int version;
 };
 constexpr Symbol kSymbols[] = {
+#define GPUPOOL_WITHOUT_LATER_SYMBOLS  // the page is about the version whose promises are kept
 #define CUDA_SYMBOL(name, version) {#name, version},
 #include "protocol/cuda/symbols.def"
 #undef CUDA_SYMBOL
@@ -37,9 +39,21 @@ constexpr Named kRows[] = {
 #undef CUDA_CALL_QUIET
 #undef CUDA_BY_HAND
 };
-constexpr Named kReasons[] = {
-#define CUDA_UNSUPPORTED(function, reason) {#function, reason},
+struct Limit {
+  const char* name;
+  State state;
+  const char* reason;
+};
+constexpr Limit kLimits[] = {
+#define CUDA_PARTLY(function, missing) {#function, State::partly, missing},
+#define CUDA_NO_EFFECT(function, reason) {#function, State::no_effect, reason},
+#define CUDA_REFUSED(function, reason) {#function, State::refused, reason},
+#define CUDA_UNSUPPORTED(function, reason) {#function, State::unsupported, reason},
+#include "protocol/cuda/limits.def"
 #include "protocol/cuda/unsupported.def"
+#undef CUDA_PARTLY
+#undef CUDA_NO_EFFECT
+#undef CUDA_REFUSED
 #undef CUDA_UNSUPPORTED
 };
 
@@ -62,59 +76,108 @@ std::string object_of(const std::string& name) {
 
 std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
 
+const char* word_of(State state) {
+  switch (state) {
+    case State::works: return "yes";
+    case State::partly: return "in part";
+    case State::no_effect: return "no effect";
+    case State::refused:
+    case State::unsupported: return "no";
+  }
+  return "";
+}
+
+// What stands in the last two columns.
+std::string row_text(const Coverage::Function& function) {
+  std::string text = std::string(word_of(function.state)) + " | " + function.reason;
+  if (function.state == State::works) text += function.how;
+  if (function.defined && !function.missing.empty()) {
+    text += "; but not";
+    for (const std::string& name : function.missing) text += " `" + name + "`";
+  }
+  return text;
+}
+
+constexpr char kHead[] =
+    "# Driver functions\n\n"
+    "Made from `protocol/cuda/calls.def`, `symbols.def`, `limits.def`, `unsupported.def` and the built client library:\n"
+    "`cmake --build --preset ci --target coverage`. What is wrong here is wrong there. The names are those of cuda.h 13.0 without `_v2`, `_ptds`,\n"
+    "`_ptsz`: all versions of a function do what is said, or the table names those that do not.\n\n"
+    "| Works | Meaning |\n| --- | --- |\n"
+    "| yes | It does what NVIDIA's driver does. tests/parity calls it on a device directly and through the pool and compares, or [untested.def](../tests/parity/untested.def) says what does; the last column says how it is sent ([life of a call](life-of-a-call.md)) |\n"
+    "| in part | The same, but for what the last column says |\n"
+    "| no effect | It checks its arguments and succeeds; nothing follows from it |\n"
+    "| no | It answers `CUDA_ERROR_NOT_SUPPORTED`, or fails as it does where a device lacks what it is about |\n\n"
+    "For all functions: GPUs of several servers do not share streams, graphs, arrays and mappings, and their kernels do not reach one another's memory\n"
+    "([ADR 0009](adr/0009-several-servers.md)).\n\n";
+
 }  // namespace
+
+std::vector<DeclaredFunction> declared_functions() {
+  std::map<std::string, DeclaredFunction> functions;
+  std::map<std::string, int> first;
+  for (const Symbol& symbol : kSymbols) {
+    const std::string base(cuda::base_name(symbol.name));
+    functions[base].name = base;
+    const auto [at, is_new] = first.try_emplace(base, symbol.version);
+    if (!is_new) at->second = std::min(at->second, symbol.version);
+  }
+  const auto find = [&](const char* table, std::string_view name) -> DeclaredFunction& {
+    const auto found = functions.find(std::string(cuda::base_name(name)));
+    if (found == functions.end()) throw std::runtime_error(std::string(table) + " names a function that there is not: " + std::string(name));
+    return found->second;
+  };
+  for (const Named& row : kRows) {
+    DeclaredFunction& function = find("calls.def", row.name);
+    function.how = row.text;
+    function.state = State::works;
+  }
+  for (const Limit& limit : kLimits) {
+    DeclaredFunction& function = find("limits.def or unsupported.def", limit.name);
+    if (!function.reason.empty()) function.mistakes.push_back("it is in two tables, or twice in one");
+    if ((limit.state == State::unsupported) != function.how.empty()) {
+      function.mistakes.push_back(function.how.empty() ? "limits.def has it, and calls.def does not" : "calls.def and unsupported.def have it");
+    }
+    function.state = limit.state;
+    function.reason = limit.reason;
+  }
+  std::vector<DeclaredFunction> all;
+  for (auto& [base, function] : functions) {
+    function.since = version_text(first[base]);
+    if (function.how.empty() && function.reason.empty()) function.mistakes.push_back("no table has it");
+    all.push_back(std::move(function));
+  }
+  return all;
+}
 
 Coverage read_coverage(const std::string& library) {
   const std::set<std::string> defined = elf_exports(library, Stubs::left_out);
   if (defined.empty()) throw std::runtime_error(library + " exports nothing");
-  std::map<std::string, Coverage::Function> functions;
-  std::map<std::string, int> first;
-  for (const Symbol& symbol : kSymbols) {
-    const std::string base(cuda::base_name(symbol.name));
-    Coverage::Function& function = functions[base];
-    function.name = base;
-    if (const auto [at, is_new] = first.try_emplace(base, symbol.version); !is_new) at->second = std::min(at->second, symbol.version);
-    if (defined.contains(symbol.name)) function.defined = true;
-    else function.missing.push_back(symbol.name);
-  }
-  for (auto& [base, function] : functions) {
-    function.since = version_text(first[base]);
-    if (function.defined) function.how = "by hand";
-  }
-  for (const Named& row : kRows) functions.at(std::string(cuda::base_name(row.name))).how = row.text;
-  for (const Named& row : kReasons) {
-    const auto found = functions.find(row.name);
-    if (found == functions.end()) throw std::runtime_error(std::string("unsupported.def names a function that there is not: ") + row.name);
-    found->second.reason = row.text;
-  }
   Coverage coverage;
-  for (auto& [base, function] : functions) coverage.functions.push_back(std::move(function));
+  for (DeclaredFunction& declared : declared_functions()) {
+    Coverage::Function function{std::move(declared), {}, false};
+    for (const Symbol& symbol : kSymbols) {
+      if (cuda::base_name(symbol.name) != function.name) continue;
+      if (defined.contains(symbol.name)) function.defined = true;
+      else function.missing.push_back(symbol.name);
+    }
+    coverage.functions.push_back(std::move(function));
+  }
   return coverage;
 }
 
 std::string coverage_page(const Coverage& coverage) {
-  size_t works = 0, reasons = 0, missing = 0;
+  std::map<State, size_t> count;
   std::map<std::string, std::string> tables;
   for (const auto& function : coverage.functions) {
-    works += function.defined && function.reason.empty();
-    reasons += !function.reason.empty();
-    missing += !function.defined && function.reason.empty();
-    std::string how = function.reason.empty() ? (function.defined ? function.how : "**missing**") : "no: " + function.reason;
-    if (function.defined && !function.missing.empty()) {
-      how += "; but not";
-      for (const std::string& name : function.missing) how += " `" + name + "`";
-    }
-    tables[object_of(function.name)] += "| `" + function.name + "` | " + function.since + " | " + how + " |\n";
+    ++count[function.state];
+    tables[object_of(function.name)] += "| `" + function.name + "` | " + function.since + " | " + row_text(function) + " |\n";
   }
-  std::string page =
-      "# Driver functions\n\n"
-      "Made from `protocol/cuda/calls.def`, `symbols.def`, `unsupported.def` and the built client library: `cmake --build --preset ci --target coverage`.\n"
-      "What is wrong here is wrong there. The names are those of cuda.h 13.0 without `_v2`, `_ptds`, `_ptsz`: all versions of a function do what is said,\n"
-      "or the table names those that do not.\n\n";
-  page += "Of " + std::to_string(coverage.functions.size()) + " functions " + std::to_string(works) + " work and " + std::to_string(reasons) +
-          " answer `CUDA_ERROR_NOT_SUPPORTED` for the reason given" + (missing != 0 ? "; " + std::to_string(missing) + " do so because they are missing yet" : "") + ".\n"
-          "A row is sent as the table says ([life of a call](life-of-a-call.md)); what is by hand is in `client/calls/`.\n";
-  for (const auto& [object, rows] : tables) page += "\n## " + object + "\n\n| Function | Since CUDA | Works |\n| --- | --- | --- |\n" + rows;
+  std::string page = kHead;
+  page += "Of " + std::to_string(coverage.functions.size()) + " functions " + std::to_string(count[State::works]) + " work, " +
+          std::to_string(count[State::partly]) + " work in part, " + std::to_string(count[State::no_effect]) + " are accepted without effect, and " +
+          std::to_string(count[State::refused] + count[State::unsupported]) + " are not supported.\n";
+  for (const auto& [object, rows] : tables) page += "\n## " + object + "\n\n| Function | Since CUDA | Works | |\n| --- | --- | --- | --- |\n" + rows;
   return page;
 }
 

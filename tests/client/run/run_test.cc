@@ -8,6 +8,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/processes.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool::testing;
 namespace fs = std::filesystem;
@@ -62,8 +63,7 @@ TEST_CASE("the program gets the server and the client library by its environment
 
 TEST_CASE("with --preload the library is preloaded too, in front of others") {
 #ifdef GPUPOOL_ASAN
-  SUCCEED("skipped: a shell without AddressSanitizer cannot preload a library with it");
-  return;
+  return report_skip("a shell without AddressSanitizer cannot preload a library with it");
 #endif
   const Installation pool;
   Finished shown = pool.run({"--preload", "--server", "tcp://h:5", "sh", "-c", kShow});
@@ -87,6 +87,17 @@ TEST_CASE("NCCL hears what it cannot find out, unless the user has said otherwis
   CHECK(told("tcp://h:5", {{"NCCL_SHM_DISABLE", "0"}, {"NCCL_P2P_LEVEL", "LOC"}, {"NCCL_HOSTID", "x"}}) == "0|LOC|x\n");
   const std::string lease = pool.folder().write("lease", "gpupool lease 1\ntcp://h:5 token\n");
   CHECK(told("lease:" + lease, {}) == here);
+}
+
+TEST_CASE("puts the plugin for JAX into PYTHONPATH, before the user's folders") {
+  const Installation pool;
+  ::unsetenv("PYTHONPATH");
+  const auto path = [&](const Environment& more) { return pool.run({"--server", "tcp://h:5", "sh", "-c", "echo \"${PYTHONPATH-none}\""}, more).output; };
+  CHECK(path({}) == "none\n");  // this installation has no plugin
+  const std::string modules = fs::path(pool.library()).parent_path() / "python";
+  fs::create_directories(modules + "/jax_plugins/gpupool");
+  CHECK(path({}) == modules + "\n");
+  CHECK(path({{"PYTHONPATH", "/mine"}}) == modules + ":/mine\n");
 }
 
 TEST_CASE("the program's arguments, exit status and signals are its own") {

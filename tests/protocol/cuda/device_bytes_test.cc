@@ -5,6 +5,7 @@
 
 #include "tests/protocol/cuda/images.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 namespace cuda = gpupool::cuda;
 
@@ -45,10 +46,7 @@ TEST_CASE("nothing outside a cubin is read for its size") {
 }
 
 TEST_CASE("a cubin's sections count, and cut or damaged ones do no harm") {
-  if (!images::have_compiled()) {
-    WARN("no nvcc: nothing to read");
-    return;
-  }
+  if (!images::have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   const images::Buffer cubin = images::compiled("kernels.cubin");
   const uint64_t whole = cuda::device_bytes(cuda::CodeKind::elf, cubin);
   CHECK(whole > 100);

@@ -121,9 +121,11 @@ TEST_CASE("the runtime's own tables") {
   CHECK(module == reinterpret_cast<CUmodule>(0x3001));
   CHECK(load(&module, nullptr) == CUDA_ERROR_INVALID_VALUE);
   CHECK(load(nullptr, image) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(call(cudart, 12) == CUDA_SUCCESS);  // CUDA 13.1 and newer start with it
+  CHECK(call(cudart, 13) == CUDA_ERROR_NOT_SUPPORTED);
 
   const auto* callbacks = table("a094798c-2e74-2e74-93f2-0800200c0a66");
-  for (const auto& [slot, least] : {std::pair<size_t, size_t>{2, 523}, {6, 14}}) {
+  for (const auto& [slot, least] : {std::pair<size_t, size_t>{2, 567}, {6, 14}}) {
     uint32_t* enabled = nullptr;
     size_t count = 0;
     CHECK(call<uint32_t**, size_t*>(callbacks, slot, &enabled, &count) == CUDA_SUCCESS);

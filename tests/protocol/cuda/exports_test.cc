@@ -52,8 +52,14 @@ TEST_CASE("cuGetProcAddress answers with the library's own symbols") {
     void* address = nullptr;
     int status = -1;
     REQUIRE(driver.get_v2(name.c_str(), &address, 13000, 0, &status) == 0);
-    REQUIRE(status == 0);
     const auto match = cuda::find_symbol(name, 13000, 0);
+    if (match.status == cuda::SymbolStatus::version_not_sufficient) {  // the driver is of 13.0
+      INFO(name);
+      CHECK(status == 1);
+      CHECK(address == nullptr);
+      continue;
+    }
+    REQUIRE(status == 0);
     CHECK(address == dlsym(driver.library, cuda::symbol_name(match.symbol)));
   }
   void* address = nullptr;

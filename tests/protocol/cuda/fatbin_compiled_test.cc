@@ -11,6 +11,7 @@
 #include "protocol/cuda/kernel_params.h"
 #include "tests/protocol/cuda/images.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 namespace cuda = gpupool::cuda;
 using namespace images;
@@ -84,10 +85,7 @@ bool read_all(cuda::ByteSpan bytes) {
 }  // namespace
 
 TEST_CASE("nvcc's images give their entries") {
-  if (!have_compiled()) {
-    WARN("no nvcc: nothing to read");
-    return;
-  }
+  if (!have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   for (const auto& [name, expected] : kExpected) {
     Buffer bytes = compiled(name);
     INFO(name);
@@ -121,7 +119,7 @@ TEST_CASE("nvcc's images give their entries") {
 }
 
 TEST_CASE("nvcc's flags and options arrive") {
-  if (!have_compiled()) return;
+  if (!have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   const auto ptx_of = [](const std::string& name, const Buffer& bytes) {
     std::vector<cuda::ImageEntry> entries;
     REQUIRE(cuda::parse_image(bytes, entries) == CUDA_SUCCESS);

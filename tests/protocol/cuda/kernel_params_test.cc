@@ -4,6 +4,7 @@
 
 #include "tests/protocol/cuda/images.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 namespace cuda = gpupool::cuda;
 using cuda::KernelParam;
@@ -39,10 +40,7 @@ struct StringMaker<KernelParam> {
 }  // namespace Catch
 
 TEST_CASE("the layouts of nvcc's kernels, from cubin and PTX alike") {
-  if (!images::have_compiled()) {
-    WARN("no nvcc: nothing to read");
-    return;
-  }
+  if (!images::have_compiled()) return gpupool::testing::report_skip("built without nvcc, so there are no compiled images");
   for (const char* name : {"kernels.cubin", "kernels.ptx", "large.cubin", "large.ptx"}) {
     INFO(name);
     const images::Buffer code = images::compiled(name);

@@ -10,6 +10,7 @@
 #include "protocol/cuda/version_map.h"
 #include "tests/protocol/cuda/elf_exports.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 namespace cuda = gpupool::cuda;
 
@@ -78,7 +79,7 @@ TEST_CASE("every export of the toolkit's stub library is a row of symbols.def") 
     CHECK(missing_from_rows(exports) == std::set<std::string>{});
     return;
   }
-  WARN("no stub libcuda.so beside " << include << "; only cuda.h was compared");
+  gpupool::testing::report_skip("no stub libcuda.so beside " + include.string() + ": its exports are not compared");
 }
 
 TEST_CASE("the rows' versions are those of the PFN_ types") {

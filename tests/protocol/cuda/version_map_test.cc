@@ -3,6 +3,7 @@
 #include <fstream>
 #include <string>
 
+#include "protocol/cuda/driver_version.h"
 #include "tests/support/catch.h"
 
 namespace cuda = gpupool::cuda;
@@ -73,4 +74,25 @@ TEST_CASE("names and numbers of symbols belong together") {
   CHECK(cuda::symbol_by_name("cuNothing") == cuda::symbol_count());
   CHECK(std::string(cuda::symbol_name(cuda::symbol_count())) == "");
   CHECK(cuda::newest_symbol_version() >= 13000);
+}
+
+TEST_CASE("functions that came after CUDA 13.0 do not stand in for each other's versions") {
+  CHECK(resolve("cuGraphAddNode", 13030, 0) == "cuGraphAddNode_v2");
+  CHECK(resolve("cuGraphAddNode", 13040, 0) == "cuGraphAddNode_v3");
+  CHECK(resolve("cuLaunchHostFunc", 13000, 2) == "cuLaunchHostFunc_ptsz");
+  CHECK(resolve("cuLaunchHostFunc", 13010, 2) == "cuLaunchHostFunc_v2_ptsz");
+  CHECK(resolve("cuFuncGetParamCount", 13010, 0) == "VERSION_NOT_SUFFICIENT");
+  CHECK(resolve("cuFuncGetParamCount", 13020, 0) == "cuFuncGetParamCount");
+  CHECK(resolve("cuGraphicsGLRegisterBuffer", 3000, 0) == "cuGraphicsGLRegisterBuffer");
+}
+
+TEST_CASE("a driver version is a setting") {
+  CHECK(cuda::parse_driver_version("13.4") == 13040);
+  CHECK(cuda::parse_driver_version("11.7") == 11070);
+  CHECK(cuda::parse_driver_version("13.5") == cuda::newest_symbol_version());
+  for (const char* wrong : {"", "13", "13.", ".4", "13.40", "13.4x", "13.4.1", " 13.4", "-13.4", "11.6", "13.6", "99.9", "4294967309.4"}) {
+    INFO(wrong);
+    CHECK(cuda::parse_driver_version(wrong) == std::nullopt);
+  }
+  CHECK(std::string(cuda::driver_version_wanted()) == "a CUDA version from 11.7 to 13.5");
 }

@@ -1,0 +1,20 @@
+"""Lets JAX use its CUDA backend on a machine that has no GPU of its own.
+
+JAX leaves the CUDA backend out, without a word, where neither /dev/nvidia0 nor another of NVIDIA's device files exists,
+as on a machine whose GPUs are gpupool's. pool-run puts the folder above jax_plugins in PYTHONPATH; JAX imports every
+module in the namespace package jax_plugins and calls initialize() before it looks for these files. The CUDA backend
+itself then asks the driver, which is gpupool's, and fails with its own message where there is no GPU.
+"""
+import os
+
+
+def initialize():
+    if "GPUPOOL" not in os.environ:
+        return
+    try:
+        from jax._src.hardware_utils import _NVIDIA_GPU_DEVICES as device_files
+        device_files.append(os.devnull)
+    except (ImportError, AttributeError) as changed:
+        import warnings
+        warnings.warn(f"gpupool cannot tell this version of JAX that there is a GPU ({changed}), so it may use the CPU; "
+                      "see gpupool's docs/python.md")

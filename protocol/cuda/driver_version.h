@@ -1,0 +1,22 @@
+// The CUDA version that a driver library reports (cuDriverGetVersion), and the setting for it. Pure functions, any thread.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "protocol/cuda/cuda_header.h"
+
+namespace gpupool::cuda {
+
+// The newest version whose promises the libraries keep: every function of its cuda.h is there (docs/coverage.md).
+constexpr int kPromisedVersion = CUDA_VERSION;
+
+constexpr int kOldestDriverVersion = 11070;
+
+// "13.4": 13040. Nothing where the text is no version from kOldestDriverVersion to the newest of symbols.def.
+std::optional<int> parse_driver_version(std::string_view text);
+
+// For messages about a wrong setting: "a CUDA version from 11.7 to 13.5".
+const char* driver_version_wanted();
+
+}  // namespace gpupool::cuda

@@ -1,0 +1,106 @@
+#include "protocol/cuda/graph_memory.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+namespace gpupool::cuda {
+namespace {
+
+struct Use {
+  uint64_t current = 0;
+  uint64_t most = 0;  // since it was last set to 0
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::map<uint64_t, std::weak_ptr<GraphMemory>> known;   // by address
+  std::map<uint64_t, graph_memory::Shared> live;          // a launch has left it to the program
+  std::map<CUdevice, Use> use;                            // bytes
+};
+Registry& registry() {
+  static Registry* const only = new Registry;
+  return *only;
+}
+constinit std::atomic<size_t> count{0};  // of what is known
+
+}  // namespace
+
+void GraphMemory::forget() const {
+  const std::lock_guard lock(registry().mutex);
+  registry().known.erase(address);
+  registry().use[device].current -= bytes;
+  count.store(registry().known.size());
+}
+
+namespace graph_memory {
+
+void add(const Shared& memory) {
+  const std::lock_guard lock(registry().mutex);
+  registry().known[memory->address] = memory;
+  Use& use = registry().use[memory->device];
+  use.current += memory->bytes;
+  use.most = std::max(use.most, use.current);
+  count.store(registry().known.size());
+}
+
+Shared find(uint64_t address) {
+  if (count.load() == 0) return nullptr;
+  const std::lock_guard lock(registry().mutex);
+  const auto found = registry().known.find(address);
+  return found == registry().known.end() ? nullptr : found->second.lock();
+}
+
+CUresult launch(const std::vector<Shared>& allocated, const std::vector<Shared>& freed, bool again) {
+  std::vector<Shared> gone;  // ends without the lock
+  const std::lock_guard lock(registry().mutex);
+  auto& live = registry().live;
+  for (const Shared& memory : allocated) {
+    if (!again && live.contains(memory->address)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (const Shared& memory : allocated) live[memory->address] = memory;
+  for (const Shared& memory : freed) {
+    if (auto node = live.extract(memory->address)) gone.push_back(std::move(node.mapped()));
+  }
+  return CUDA_SUCCESS;
+}
+
+std::optional<CUresult> free(uint64_t address, Shared* gone) {
+  if (count.load() == 0) return std::nullopt;
+  const std::lock_guard lock(registry().mutex);
+  if (!registry().known.contains(address)) return std::nullopt;
+  auto node = registry().live.extract(address);
+  if (!node) return CUDA_ERROR_INVALID_VALUE;
+  *gone = std::move(node.mapped());
+  return CUDA_SUCCESS;
+}
+
+CUresult attribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(registry().mutex);
+  const Use& use = registry().use[device];
+  switch (attribute) {
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
+      *static_cast<cuuint64_t*>(value) = use.current;
+      return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+      *static_cast<cuuint64_t*>(value) = use.most;
+      return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult set_attribute(CUdevice device, CUgraphMem_attribute attribute, const void* value) {
+  const bool high = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+  if (!value || !high || *static_cast<const cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::lock_guard lock(registry().mutex);
+  Use& use = registry().use[device];
+  use.most = use.current;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace graph_memory
+}  // namespace gpupool::cuda

@@ -1,0 +1,273 @@
+// Device addresses out of a session's range: who shares a mapping, and when an address is used again.
+#include "client/address_space.h"
+
+#include <sys/mman.h>
+
+#include <memory>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool::client;
+
+namespace {
+
+constexpr uint64_t kGranule = 2u << 20;
+constexpr uint64_t kRange = 64 * kGranule;
+constexpr uint64_t kLarge = 20u << 20;  // too large for a slab
+
+Device* device(uintptr_t number) { return reinterpret_cast<Device*>(number * 64); }  // never looked into
+Allocation about(uintptr_t number = 1, uint64_t context = 1, bool managed = false) {
+  Allocation allocation;
+  allocation.device = device(number);
+  allocation.context = context;
+  allocation.managed = managed;
+  return allocation;
+}
+
+uint64_t free_range() {
+  void* const there = mmap(nullptr, kRange + kGranule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(there != MAP_FAILED);
+  munmap(there, kRange + kGranule);
+  return (reinterpret_cast<uintptr_t>(there) + kGranule - 1) / kGranule * kGranule;
+}
+
+struct Space : AddressSpace {
+  Space() { REQUIRE(adopt(free_range(), kRange, kGranule)); }
+  ~Space() { munmap(reinterpret_cast<void*>(static_cast<uintptr_t>(base())), size()); }
+  // As cuMemAlloc does it where the mapping succeeds.
+  Place take(uint64_t bytes, const Allocation& whose = about()) {
+    const auto place = allocate(bytes, 1, whose);
+    REQUIRE(place);
+    if (place->map_size != 0) mapped(*place);
+    return *place;
+  }
+  // As cuMemFree does it: the free is the command of this number.
+  Release give(uint64_t address, uint64_t sequence, uint64_t most_idle = kMostIdle) {
+    const auto gone = release(address, most_idle);
+    REQUIRE(gone);
+    retire_after(*gone, sequence);
+    return *gone;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("address space: refuses a range that the process uses") {
+  Space first;
+  AddressSpace second;
+  CHECK_FALSE(AddressSpace::is_free(first.base(), kGranule));
+  CHECK_FALSE(second.adopt(first.base(), kRange, kGranule));
+}
+
+TEST_CASE("address space: small allocations share one mapping") {
+  Space space;
+  const auto a = space.take(1), b = space.take(513), c = space.take(512);
+  CHECK(a.map_address == a.address);
+  CHECK(a.map_size == kGranule);
+  CHECK(b.map_size == 0);
+  CHECK(b.address == a.address + 512);
+  CHECK(c.address == b.address + 1024);
+}
+
+TEST_CASE("address space: a mapping that is not there yet is not shared") {
+  Space space;
+  const auto first = space.allocate(1, 1, about());
+  REQUIRE(first);
+  const auto second = space.allocate(1, 1, about());
+  REQUIRE(second);
+  CHECK(second->map_size == kGranule);
+  CHECK(second->map_address != first->map_address);
+  space.give(first->address, 1);
+  space.retired(1);
+  const auto third = space.allocate(1, 1, about());
+  REQUIRE(third);
+  CHECK(third->map_size == kGranule);
+}
+
+TEST_CASE("address space: devices, contexts and managed memory have mappings of their own") {
+  Space space;
+  space.take(1);
+  CHECK(space.take(1, about(2)).map_size == kGranule);
+  CHECK(space.take(1, about(1, 2)).map_size == kGranule);
+  CHECK(space.take(1, about(1, 1, true)).map_size == kGranule);
+  CHECK(space.take(1).map_size == 0);
+}
+
+TEST_CASE("address space: a large allocation has a mapping of its own, in whole granules") {
+  Space space;
+  const auto place = space.take(kLarge + 1);
+  CHECK(place.map_address == place.address);
+  CHECK(place.map_size == kLarge + kGranule);
+  CHECK(place.address % kGranule == 0);
+}
+
+TEST_CASE("address space: honours an alignment") {
+  Space space;
+  space.take(1);
+  for (const uint64_t alignment : {uint64_t{4096}, 4 * kGranule}) {
+    const auto place = space.allocate(kLarge, alignment, about());
+    REQUIRE(place);
+    CHECK(place->address % alignment == 0);
+  }
+}
+
+TEST_CASE("address space: an address is used again once the server has passed the free, not before") {
+  Space space;
+  space.take(512);
+  const auto freed = space.take(512);
+  space.give(freed.address, 7);
+  CHECK_FALSE(space.find(freed.address));
+  space.retired(6);
+  CHECK(space.take(512).address != freed.address);
+  space.retired(7);
+  CHECK(space.take(512).address == freed.address);
+}
+
+TEST_CASE("address space: the last block of a mapping takes it along where nothing may stay idle") {
+  Space space;
+  const auto a = space.take(512), b = space.take(512);
+  CHECK(space.give(a.address, 1, 0).unmap_size == 0);
+  const auto last = space.give(b.address, 2, 0);
+  CHECK(last.address == a.map_address);
+  CHECK(last.unmap_size == kGranule);
+  CHECK(space.take(512).map_size == kGranule);
+}
+
+TEST_CASE("address space: empty mappings stay for the next small allocation, up to a limit") {
+  Space space;
+  const auto a = space.take(kGranule), b = space.take(kGranule);
+  CHECK(space.give(a.address, 1, kGranule).unmap_size == 0);
+  CHECK(space.idle_bytes(device(1)) == kGranule);
+  CHECK(space.give(b.address, 2, kGranule).unmap_size == kGranule);
+  space.retired(2);
+  const auto again = space.take(kGranule);
+  CHECK(again.address == a.address);
+  CHECK(again.map_size == 0);
+  CHECK(space.idle_bytes(device(1)) == 0);
+}
+
+TEST_CASE("address space: idle mappings can be taken back, those of one device") {
+  Space space;
+  const auto one = space.take(1), other = space.take(1, about(2)), used = space.take(kGranule);
+  space.give(one.address, 1);
+  space.give(other.address, 2);
+  const auto idle = space.take_idle(device(1));
+  REQUIRE(idle.size() == 1);
+  CHECK(idle[0].address == one.map_address);
+  CHECK(idle[0].unmap_size == kGranule);
+  CHECK(space.idle_bytes(device(1)) == 0);
+  CHECK(space.idle_bytes(device(2)) == kGranule);
+  CHECK(space.find(used.address));
+}
+
+TEST_CASE("address space: an allocation that could not be mapped leaves nothing behind") {
+  Space space;
+  for (const uint64_t bytes : {uint64_t{1}, kLarge}) {
+    const auto failed = space.allocate(bytes, 1, about());
+    REQUIRE(failed);
+    space.abandon(failed->address);
+    CHECK_FALSE(space.find(failed->address));
+    const auto next = space.allocate(bytes, 1, about());
+    REQUIRE(next);
+    CHECK(next->address == failed->address);
+    CHECK(next->map_size == failed->map_size);
+    space.abandon(next->address);
+  }
+}
+
+TEST_CASE("address space: a full range gives nothing, and all of it once everything is freed in any order") {
+  Space space;
+  std::vector<uint64_t> taken;
+  while (const auto place = space.allocate(kLarge, 1, about())) taken.push_back(place->address);
+  CHECK(taken.size() == kRange / kLarge);
+  CHECK_FALSE(space.allocate(kRange, 1, about()));
+  for (const size_t i : {1, 0, 5, 3, 4, 2}) space.give(taken[i], 1);
+  space.retired(1);
+  CHECK(space.allocate(kRange, 1, about()));
+}
+
+TEST_CASE("address space: finds what contains an address, and nothing behind its end") {
+  Space space;
+  const auto place = space.take(700);
+  const auto found = space.find(place.address + 699);
+  REQUIRE(found);
+  CHECK(found->address == place.address);
+  CHECK(found->size == 700);
+  CHECK(found->device == device(1));
+  CHECK_FALSE(space.find(place.address + 700));
+  CHECK_FALSE(space.find(place.address - 1));
+  CHECK(space.find(space.take(1).address)->id != found->id);
+}
+
+TEST_CASE("address space: only the start of a live allocation can be freed, once") {
+  Space space;
+  const auto place = space.take(kLarge);
+  CHECK_FALSE(space.release(place.address + 512));
+  CHECK(space.release(place.address));
+  CHECK_FALSE(space.release(place.address));
+}
+
+TEST_CASE("address space: memory that the driver has placed is known and cannot be freed") {
+  Space space;
+  Allocation variable = about();
+  variable.address = 0x1000;
+  variable.size = 64;
+  space.add_foreign(variable);
+  CHECK(space.knows(0x103f));
+  CHECK_FALSE(space.knows(0x1040));
+  CHECK_FALSE(space.release(0x1000));
+  space.forget_foreign(0x1000);
+  CHECK_FALSE(space.knows(0x1000));
+}
+
+TEST_CASE("address space: a reservation is where it was wished, if it is free there") {
+  Space space;
+  const uint64_t wished = space.base() + 8 * kGranule;
+  CHECK(space.reserve(2 * kGranule, 0, wished) == wished);
+  const auto other = space.reserve(kGranule, 0, wished + kGranule);
+  REQUIRE(other);
+  CHECK((*other < wished || *other >= wished + 2 * kGranule));
+  CHECK(space.is_reserved(wished + 1, 2 * kGranule - 1));
+  CHECK_FALSE(space.is_reserved(wished + 1, 2 * kGranule));
+  CHECK_FALSE(space.unreserve(wished, kGranule));
+  CHECK_FALSE(space.unreserve(wished + kGranule, kGranule));
+  CHECK(space.unreserve(wished, 2 * kGranule));
+  CHECK_FALSE(space.is_reserved(wished, 1));
+  CHECK(space.reserve(2 * kGranule, 0, wished) == wished);
+}
+
+TEST_CASE("address space: host memory has addresses from the end of the range, which are no device memory") {
+  Space space;
+  CHECK_FALSE(space.has_hosts());
+  const uint64_t end = space.base() + kRange;
+  CHECK(space.reserve_host(kGranule + 1) == end - 2 * kGranule);
+  CHECK(space.has_hosts());
+  CHECK(space.host_place(end - 1) == end - 2 * kGranule);
+  CHECK_FALSE(space.host_place(end - 2 * kGranule - 1));
+  CHECK_FALSE(space.knows(end - 1));
+  CHECK(space.knows(end - 2 * kGranule - 1));
+  CHECK_FALSE(space.reserve_host(kRange));
+  SECTION("nothing was mapped there: free at once") {
+    space.unreserve_host(end - 2 * kGranule, 0);
+    CHECK(space.reserve_host(kGranule) == end - kGranule);
+  }
+  SECTION("something was: free when the server has unmapped it") {
+    space.unreserve_host(end - 2 * kGranule, 9);
+    CHECK(space.reserve_host(kGranule) == end - 3 * kGranule);
+    space.retired(9);
+    CHECK(space.reserve_host(kGranule) == end - kGranule);
+  }
+}
+
+TEST_CASE("address space: a context's allocations go with it, and their addresses once the server has passed that") {
+  Space space;
+  const auto small = space.take(1), large = space.take(kLarge), other = space.take(1, about(1, 2));
+  space.forget_context(1, 5);
+  CHECK_FALSE(space.find(small.address));
+  CHECK_FALSE(space.find(large.address));
+  CHECK(space.find(other.address));
+  CHECK(space.take(kLarge).address != large.address);
+  CHECK(space.take(1).map_address != small.map_address);
+  space.retired(5);
+  CHECK(space.take(kLarge).address == small.map_address);  // with what was behind it one hole
+}

@@ -1,0 +1,96 @@
+// Which devices a program sees, in which order, and what of them it is told.
+#include "client/devices.h"
+
+#include <string>
+
+#include "protocol/cuda/cuda_header.h"
+#include "tests/client/fake_device.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+using gpupool::client::test::no_session;
+
+namespace {
+
+// Four devices of two servers. The uuid of number n is 16 times its digit.
+std::vector<OfferedDevice> offered() {
+  std::vector<OfferedDevice> devices(4);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    devices[i].session = &no_session(i / 2);
+    devices[i].server_ordinal = static_cast<int>(i % 2);
+    devices[i].description.name = "device " + std::to_string(i);
+    devices[i].description.uuid = std::string(16, static_cast<char>(i * 0x11));
+    devices[i].description.pci_bus_id = "0000:0" + std::to_string(1 + i % 2) + ":00.0";
+  }
+  return devices;
+}
+
+std::string seen(const char* visible) {
+  std::string names;
+  for (const auto& device : make_devices(offered(), visible)) {
+    CHECK(device->ordinal == static_cast<int>(names.size()));
+    names += device->name.back();
+  }
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("devices: those of all servers are numbered through") {
+  const Devices devices = make_devices(offered(), nullptr);
+  REQUIRE(devices.size() == 4);
+  CHECK(seen(nullptr) == "0123");
+  CHECK(devices[3]->session == &no_session(1));
+  CHECK(devices[3]->server_ordinal == 1);
+}
+
+TEST_CASE("devices: CUDA_VISIBLE_DEVICES chooses and orders them") {
+  CHECK(seen("2") == "2");
+  CHECK(seen("3,0, 1") == "301");
+  CHECK(seen("GPU-22222222-2222-2222-2222-222222222222,0") == "20");
+  CHECK(seen("GPU-33") == "3");
+}
+
+TEST_CASE("devices: CUDA_VISIBLE_DEVICES ends at the first entry that names no device, or one for the second time") {
+  CHECK(seen("").empty());
+  CHECK(seen("-1").empty());
+  CHECK(seen("4,0").empty());
+  CHECK(seen("1,x,2") == "1");
+  CHECK(seen("1,,2") == "1");
+  CHECK(seen("1,2,1,3") == "12");
+  CHECK(seen("GPU-44,0").empty());
+}
+
+TEST_CASE("devices: PCI addresses of several servers differ, in their domain, which the attribute says too") {
+  auto all = offered();
+  all[2].description.attributes.push_back({CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0});
+  const Devices devices = make_devices(all, nullptr);
+  CHECK(devices[0]->pci_bus_id == "0000:01:00.0");
+  CHECK(devices[1]->pci_bus_id == "0000:02:00.0");
+  CHECK(devices[2]->pci_bus_id == "0001:01:00.0");
+  CHECK(devices[3]->pci_bus_id == "0001:02:00.0");
+  CHECK(devices[2]->attributes.at(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) == 1);
+  CHECK(make_devices(offered(), "2")[0]->pci_bus_id == "0001:01:00.0");  // whichever of them are visible
+}
+
+TEST_CASE("devices: what the client does not forward is not promised") {
+  auto all = offered();
+  all[0].description.attributes = {{CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 1}, {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32}};
+  const Devices devices = make_devices(all, nullptr);
+  CHECK(devices[0]->attributes.at(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS) == 0);
+  CHECK(devices[0]->attributes.at(CU_DEVICE_ATTRIBUTE_WARP_SIZE) == 32);
+}
+
+TEST_CASE("devices: memory is not promised to be shareable where the server shares nothing") {
+  auto all = offered();
+  all[0].description.attributes = {{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1}};
+  CHECK(make_devices(all, nullptr)[0]->attributes.at(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 0);
+}
+
+TEST_CASE("devices: memory comes in granules of 2 MiB where the server does not say") {
+  hello::Device described;
+  CHECK(granularity_of(described) == 2u << 20);
+  described.granularity = 64 << 10;
+  CHECK(granularity_of(described) == 64u << 10);
+}

@@ -1,0 +1,180 @@
+// Memory that host code and kernels use at the same address: which block is where, and what moves when. With real pages and faults, and a
+// device that copies at once. The memory is a module's variable of three pages.
+#include "client/mirrors.h"
+
+#include <sys/mman.h>
+
+#include "tests/client/fake_device.h"
+#include "tests/support/catch.h"
+
+namespace gpupool::client {
+bool is_blocking(uint64_t) { return true; }  // client/calls/stream.cc
+}  // namespace gpupool::client
+
+using namespace gpupool;
+using namespace gpupool::client;
+using gpupool::client::test::fake_device;
+using gpupool::client::test::make_context;
+using gpupool::client::test::no_session;
+
+namespace {
+
+const CUstream kStream = cuda::handle_from_bits<CUstream>(cuda::make_handle(Kind::stream, 1, 1));
+
+struct Variable {
+  Variable() : context(make_context()), bytes(3 * HostPages::page()) {
+    void* const there = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(there != MAP_FAILED);
+    munmap(there, bytes);
+    address = reinterpret_cast<uintptr_t>(there);
+    test::reset(address, bytes);
+    std::fill(fake_device().memory.begin(), fake_device().memory.end(), std::byte{'d'});
+    REQUIRE(mirrors().add_variable(no_session(), &context, address, bytes) == CUDA_SUCCESS);
+    page_faults::keep();  // each test case puts a handler of its own in the place of what was there
+  }
+  ~Variable() {
+    mirrors().forget_context(context);  // else the next test would wait for this one's work
+    mirrors().remove(address);
+  }
+
+  volatile char& operator[](uint64_t offset) const { return *reinterpret_cast<volatile char*>(static_cast<uintptr_t>(address + offset)); }
+  char device(uint64_t offset) const { return static_cast<char>(fake_device().at(address + offset)); }
+  // Work of the program's that may use the memory; it writes this, if anything.
+  void work(char written = 0) {
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    const auto lock = mirrors().before_work(context, kStream, &result);
+    CHECK(result == CUDA_SUCCESS);
+    if (written) fake_device().at(address) = static_cast<std::byte>(written);
+  }
+
+  Context& context;
+  const uint64_t bytes;
+  uint64_t address = 0;
+};
+
+}  // namespace
+
+TEST_CASE("mirrored memory: the first access fetches it from the device, once") {
+  Variable variable;
+  CHECK(fake_device().copies.empty());
+  CHECK(variable[0] == 'd');
+  CHECK(variable[variable.bytes - 1] == 'd');
+  CHECK(fake_device().fetched() == 1);
+  CHECK(fake_device().copies[0].bytes == variable.bytes);
+}
+
+TEST_CASE("mirrored memory: what the program has written is sent before the next work, once") {
+  Variable variable;
+  variable[5000] = 'p';
+  CHECK(variable.device(5000) == 'd');
+  variable.work();
+  CHECK(variable.device(5000) == 'p');
+  CHECK(variable.device(4999) == 'd');
+  const size_t sent = fake_device().sent();
+  CHECK(sent > 0);
+  variable.work();
+  CHECK(fake_device().sent() == sent);
+}
+
+TEST_CASE("mirrored memory: what was only read is not sent") {
+  Variable variable;
+  CHECK(variable[0] == 'd');
+  variable.work();
+  CHECK(fake_device().sent() == 0);
+}
+
+TEST_CASE("mirrored memory: after work the program waits for it, and sees what it has written") {
+  Variable variable;
+  CHECK(variable[0] == 'd');
+  variable.work('k');
+  CHECK(fake_device().waits == 0);
+  CHECK(variable[0] == 'k');
+  CHECK(fake_device().waits == 1);
+  variable[1] = 'p';  // nothing is at work any more
+  CHECK(fake_device().waits == 1);
+}
+
+TEST_CASE("mirrored memory: work that was waited for is not waited for again") {
+  Variable variable;
+  variable.work('k');
+  Mirrors::waited(variable.context, variable.context.touches.load());
+  CHECK(variable[0] == 'k');
+  CHECK(fake_device().waits == 0);
+}
+
+TEST_CASE("mirrored memory: a copy that reads it leaves it readable without another fetch") {
+  Variable variable;
+  variable[0] = 'p';
+  const size_t fetched = fake_device().fetched();
+  CHECK(mirrors().before_use(variable.context, kStream, variable.address, 1, false) == CUDA_SUCCESS);
+  CHECK(variable.device(0) == 'p');
+  CHECK(variable[0] == 'p');
+  CHECK(fake_device().fetched() == fetched);
+  variable[0] = 'q';
+  variable.work();
+  CHECK(variable.device(0) == 'q');
+}
+
+TEST_CASE("mirrored memory: a copy that writes it takes it to the device") {
+  Variable variable;
+  variable[1] = 'p';
+  CHECK(mirrors().before_use(variable.context, kStream, variable.address, 1, true) == CUDA_SUCCESS);
+  CHECK(variable.device(1) == 'p');
+  fake_device().at(variable.address) = std::byte{'c'};
+  CHECK(variable[0] == 'c');
+  CHECK(variable[1] == 'p');
+}
+
+TEST_CASE("mirrored memory: work of another server leaves it where it is") {
+  Variable variable;
+  variable[0] = 'p';
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  { const auto lock = mirrors().before_work(make_context(1), kStream, &result); }
+  CHECK(result == CUDA_SUCCESS);
+  CHECK(variable.device(0) == 'd');
+}
+
+TEST_CASE("mirrored memory: brought to the host it can be written without a fault, and is sent") {
+  Variable variable;
+  variable.work('k');
+  CHECK(mirrors().bring(variable.context, kStream, variable.address, variable.bytes) == CUDA_SUCCESS);
+  CHECK(fake_device().waits == 1);
+  CHECK(variable[0] == 'k');
+  variable[0] = 'p';
+  CHECK(fake_device().fetched() == 1);
+  variable.work();
+  CHECK(variable.device(0) == 'p');
+}
+
+TEST_CASE("mirrored memory: is known by its addresses, and by no others") {
+  Variable variable;
+  const auto found = mirrors().find(variable.address + variable.bytes - 1);
+  REQUIRE(found);
+  CHECK(found->address == variable.address);
+  CHECK(found->bytes == variable.bytes);
+  CHECK(found->session == &no_session());
+  CHECK(found->managed);
+  CHECK_FALSE(mirrors().find(variable.address + variable.bytes));
+  CHECK(mirrors().touches(variable.address - 1, 2));
+  CHECK_FALSE(mirrors().touches(variable.address - 1, 1));
+  CHECK_FALSE(mirrors().touches(variable.address + variable.bytes, 1));
+  mirrors().remove(variable.address);
+  CHECK_FALSE(mirrors().find(variable.address));
+}
+
+TEST_CASE("mirrored memory: a reset context's variable has the new one's contents, not what the program wrote") {
+  Variable variable;
+  variable[0] = 'p';
+  mirrors().forget_context(variable.context);
+  std::fill(fake_device().memory.begin(), fake_device().memory.end(), std::byte{'n'});
+  CHECK(variable[0] == 'n');
+}
+
+TEST_CASE("mirrored memory: an error of the copy to the device is the work's") {
+  Variable variable;
+  variable[0] = 'p';
+  fake_device().result = CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = CUDA_SUCCESS;
+  { const auto lock = mirrors().before_work(variable.context, kStream, &result); }
+  CHECK(result == CUDA_ERROR_OUT_OF_MEMORY);
+}

@@ -1,0 +1,307 @@
+// The receiving half of a session: messages reach who waits for them, data its place, and every wait ends when the session does.
+#include "client/receiver.h"
+
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include "tests/client/memory_connection.h"
+#include "tests/support/catch.h"
+#include "tests/support/processes.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+using gpupool::client::test::MemoryConnection;
+using gpupool::testing::eventually;
+using std::chrono::milliseconds;
+using wire::MessageKind;
+
+namespace {
+
+constexpr milliseconds kNever{60'000};
+
+// A receiver and what it told. Never destroyed, as in a program: its background thread may be at it.
+struct Line {
+  MemoryConnection connection;
+  mutable std::mutex mutex;
+  std::vector<uint64_t> callbacks, retired;
+  std::vector<Error> failures;
+  std::atomic<int> pings{0};
+  Receiver receiver;
+
+  static Line& make(milliseconds dead_peer_timeout = kNever) { return *(new Line(dead_peer_timeout)); }
+  void message(MessageKind kind, uint64_t sequence, const std::string& body = "", CUresult result = CUDA_SUCCESS, uint64_t freed = 0,
+               uint16_t flags = 0) {
+    wire::MessageHeader header;
+    header.length = static_cast<uint32_t>(body.size());
+    header.kind = kind;
+    header.flags = flags;
+    header.result = result;
+    header.sequence = sequence;
+    header.retired = freed;
+    std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+    bytes += body;
+    connection.feed_bytes(std::as_bytes(std::span(bytes)));
+  }
+  void data(uint64_t sequence, uint64_t offset, const std::string& bytes) {
+    wire::DeviceData head{};
+    head.offset = offset;
+    message(MessageKind::device_data, sequence, std::string(reinterpret_cast<const char*>(&head), sizeof head) + bytes);
+  }
+  size_t failed() const {
+    const std::lock_guard lock(mutex);
+    return failures.size();
+  }
+
+ private:
+  explicit Line(milliseconds dead_peer_timeout)
+      : receiver(connection, dead_peer_timeout,
+                 {.ping = [this] { ++pings; },
+                  .host_callback = [this](uint64_t callback) { const std::lock_guard lock(mutex); callbacks.push_back(callback); },
+                  .retired = [this](uint64_t sequence) { const std::lock_guard lock(mutex); retired.push_back(sequence); },
+                  .failed = [this](Error error) { const std::lock_guard lock(mutex); failures.push_back(std::move(error)); }}) {}
+};
+
+struct Awaited : Waiter {
+  Awaited(Line& line, uint64_t number) {
+    sequence = number;
+    line.receiver.expect(*this);
+  }
+  std::string text() const { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
+};
+
+std::string text_of(const std::vector<std::byte>& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+}  // namespace
+
+TEST_CASE("receiver: a reply reaches its waiter with result and body, whatever came before it") {
+  Line& line = Line::make();
+  Awaited first(line, 1), second(line, 2);
+  line.message(MessageKind::reply, 2, "two", CUDA_ERROR_INVALID_VALUE);
+  line.message(MessageKind::pong, 0);
+  line.message(MessageKind::reply, 1, "one");
+  line.message(MessageKind::reply, 99, "nobody's");
+  CHECK(line.receiver.wait(first));
+  CHECK(first.text() == "one");
+  CHECK(first.result == CUDA_SUCCESS);
+  CHECK(second.done);
+  CHECK(line.receiver.wait(second));
+  CHECK(second.text() == "two");
+  CHECK(second.result == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("receiver: messages may come byte by byte, and be larger than its buffer") {
+  Line& line = Line::make();
+  line.connection.receive_at_most(GENERATE(size_t{1}, size_t{1000}, MemoryConnection::kUnlimited));
+  Awaited small(line, 1), large(line, 2), last(line, 3);
+  const std::string body(300'000, 'L');
+  line.message(MessageKind::reply, 1, "small");
+  line.message(MessageKind::reply, 2, body);
+  line.message(MessageKind::reply, 3, "last");
+  CHECK(line.receiver.wait(last));
+  CHECK(small.text() == "small");
+  CHECK(large.text() == body);
+  CHECK(last.text() == "last");
+}
+
+TEST_CASE("receiver: threads that wait at once each get their own reply") {
+  Line& line = Line::make();
+  constexpr uint64_t kThreads = 8;
+  std::atomic<int> right{0};
+  std::vector<std::unique_ptr<Awaited>> waiters;
+  std::vector<std::thread> threads;
+  for (uint64_t i = 1; i <= kThreads; ++i) {
+    waiters.push_back(std::make_unique<Awaited>(line, i));
+    threads.emplace_back([&, i, waiter = waiters.back().get()] {
+      if (line.receiver.wait(*waiter) && waiter->text() == std::to_string(i)) ++right;
+    });
+  }
+  for (uint64_t i = kThreads; i > 0; --i) line.message(MessageKind::reply, i, std::to_string(i));
+  for (auto& thread : threads) thread.join();
+  CHECK(right == kThreads);
+}
+
+TEST_CASE("receiver: data of a copy goes to its rows and nowhere else") {
+  Line& line = Line::make();
+  line.connection.receive_at_most(GENERATE(size_t{5}, MemoryConnection::kUnlimited));
+  std::vector<std::byte> memory(3 * 10, std::byte{'.'});
+  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = 10, .width = 4, .rows = 3});
+  Awaited waiter(line, 7);
+  line.data(7, 6, "CDefgh");
+  line.data(7, 0, "1234AB");
+  line.message(MessageKind::reply, 7);
+  CHECK(line.receiver.wait(waiter));
+  CHECK(text_of(memory) == "1234......ABCD......efgh......");
+}
+
+TEST_CASE("receiver: large data goes straight to its place") {
+  Line& line = Line::make();
+  std::string bytes(200'000, 0);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 + i / 256);
+  std::vector<std::byte> memory(bytes.size());
+  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = bytes.size(), .width = bytes.size(), .rows = 1});
+  Awaited waiter(line, 7);
+  line.data(7, 0, bytes);
+  line.message(MessageKind::reply, 7);
+  CHECK(line.receiver.wait(waiter));
+  CHECK(text_of(memory) == bytes);
+}
+
+TEST_CASE("receiver: data outside of a copy ends the session and writes nothing") {
+  Line& line = Line::make();
+  std::vector<std::byte> memory(16, std::byte{'.'});
+  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = 8, .width = 8, .rows = 1});
+  Awaited waiter(line, 7);
+  SECTION("behind its end") { line.data(7, 4, "12345"); }
+  SECTION("from an offset that wraps around") { line.data(7, ~uint64_t{0} - 1, "1234"); }
+  SECTION("of no copy") { line.data(8, 0, "1234"); }
+  CHECK_FALSE(line.receiver.wait(waiter));
+  REQUIRE(line.failed() == 1);
+  CHECK(line.failures[0].code == ErrorCode::malformed);
+  CHECK(text_of(memory) == std::string(16, '.'));
+}
+
+TEST_CASE("receiver: messages that make no sense end the session") {
+  Line& line = Line::make();
+  Awaited waiter(line, 1);
+  SECTION("an unknown kind") { line.message(static_cast<MessageKind>(99), 1); }
+  SECTION("a body above the limit") {
+    wire::MessageHeader header;
+    header.length = wire::kMaxBodyBytes + 1;
+    line.connection.feed(header);
+  }
+  SECTION("a callback without its number") { line.message(MessageKind::host_callback, 0, "1234"); }
+  CHECK_FALSE(line.receiver.wait(waiter));
+  REQUIRE(line.failed() == 1);
+  CHECK(line.failures[0].code == ErrorCode::malformed);
+}
+
+TEST_CASE("receiver: the server's last words say why the session is over, and every wait ends") {
+  Line& line = Line::make();
+  Awaited first(line, 1), second(line, 2);
+  std::vector<CUresult> heard;
+  line.receiver.expect(3, [&](CUresult result) { heard.push_back(result); });
+  line.message(MessageKind::end, 0, "killed by an administrator");
+  CHECK_FALSE(line.receiver.wait(first));
+  CHECK_FALSE(line.receiver.wait(second));
+  REQUIRE(line.failed() == 1);
+  CHECK(line.failures[0].code == ErrorCode::refused);
+  CHECK(line.failures[0].message == "the server ended the session: killed by an administrator");
+  CHECK(eventually([&] { return heard == std::vector{CUDA_ERROR_DEVICE_UNAVAILABLE}; }));
+  Awaited late(line, 4);
+  CHECK_FALSE(line.receiver.wait(late));
+  line.receiver.expect(5, [&](CUresult result) { heard.push_back(result); });
+  CHECK(heard.size() == 2);
+}
+
+TEST_CASE("receiver: asks a silent server for a sign of life, and gives it up after the time that is set") {
+  Line& line = Line::make(milliseconds(300));
+  Awaited waiter(line, 1);
+  const auto start = transport::Clock::now();
+  CHECK_FALSE(line.receiver.wait(waiter));
+  CHECK(transport::Clock::now() - start >= milliseconds(300));
+  CHECK(line.pings > 0);
+  REQUIRE(line.failed() == 1);
+  CHECK(line.failures[0].code == ErrorCode::lost);
+  CHECK(line.failures[0].message.find("GPUPOOL_DEAD_PEER_TIMEOUT_MS") != std::string::npos);
+}
+
+TEST_CASE("receiver: a reply that nobody waits for is handled in the background") {
+  Line& line = Line::make();
+  std::atomic<int> heard{-1};
+  line.receiver.expect(3, [&](CUresult result) { heard = result; });
+  line.message(MessageKind::reply, 3, "", CUDA_ERROR_NOT_READY);
+  CHECK(eventually([&] { return heard == CUDA_ERROR_NOT_READY; }));
+}
+
+TEST_CASE("receiver: a copy without a waiter arrives in the background, and is awaited until then") {
+  Line& line = Line::make();
+  std::vector<std::byte> memory(8, std::byte{'.'});
+  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = 8, .width = 8, .rows = 1, .background = true});
+  CHECK(line.receiver.transfers_pending());
+  CHECK(line.receiver.awaits_data_in(memory.data() + 7, 1));
+  CHECK_FALSE(line.receiver.awaits_data_in(memory.data() + 8, 1));
+  line.data(7, 0, "12345678");
+  line.message(MessageKind::reply, 7);
+  CHECK(eventually([&] { return !line.receiver.transfers_pending(); }));
+  CHECK(text_of(memory) == "12345678");
+}
+
+TEST_CASE("receiver: host functions are called while somebody is interested") {
+  Line& line = Line::make();
+  line.receiver.add_interest();
+  const uint64_t callback = 42;
+  line.message(MessageKind::host_callback, 0, std::string(reinterpret_cast<const char*>(&callback), sizeof callback));
+  CHECK(eventually([&] { const std::lock_guard lock(line.mutex); return line.callbacks == std::vector<uint64_t>{42}; }));
+  line.receiver.drop_interest();
+}
+
+TEST_CASE("receiver: every message tells which frees are over, and whether memory is limited") {
+  Line& line = Line::make();
+  Awaited first(line, 1);
+  line.message(MessageKind::reply, 1, "", CUDA_SUCCESS, 12, wire::kMemoryLimited);
+  CHECK(line.receiver.wait(first));
+  CHECK(line.retired == std::vector<uint64_t>{12});
+  CHECK(line.receiver.memory_limited());
+  Awaited second(line, 2);
+  line.message(MessageKind::reply, 2);
+  CHECK(line.receiver.wait(second));
+  CHECK(line.retired.size() == 1);
+  CHECK_FALSE(line.receiver.memory_limited());
+}
+
+TEST_CASE("receiver: pieces of a bulk copy begin where pieces do, once each, and not without a copy") {
+  Line& line = Line::make();
+  const uint64_t bytes = wire::kBulkChunkBytes + 100, piece = wire::bulk_piece_bytes(bytes, 1);
+  std::vector<std::byte> memory(bytes);
+  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = bytes, .width = bytes, .rows = 1, .bulk = true, .missing = bytes});
+  CHECK_FALSE(line.receiver.begin_piece(8, 0));
+  CHECK_FALSE(line.receiver.begin_piece(7, 1));
+  CHECK_FALSE(line.receiver.begin_piece(7, bytes));
+  for (uint64_t at = 0; at < bytes; at += piece) {
+    const auto transfer = line.receiver.begin_piece(7, at);
+    REQUIRE(transfer);
+    CHECK(transfer->piece_at(at) == std::min(piece, bytes - at));
+    line.receiver.end_piece(7, transfer->piece_at(at));
+  }
+  CHECK_FALSE(line.receiver.begin_piece(7, 0));  // all of it is there
+}
+
+TEST_CASE("receiver: the reply to a bulk copy is passed on when all of its pieces are there") {
+  Line& line = Line::make();
+  const uint64_t bytes = 2 * wire::kBulkChunkBytes, piece = wire::bulk_piece_bytes(bytes, 1);
+  std::vector<std::byte> memory(bytes);
+  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = bytes, .width = bytes, .rows = 1, .bulk = true, .missing = bytes});
+  Awaited waiter(line, 7);
+  line.message(MessageKind::reply, 7);
+  std::atomic<uint64_t> there{0};
+  std::thread links([&] {
+    for (uint64_t at = 0; at < bytes && line.receiver.begin_piece(7, at); at += piece) {
+      std::this_thread::yield();
+      there += piece;
+      line.receiver.end_piece(7, piece);
+    }
+  });
+  CHECK(line.receiver.wait(waiter));
+  CHECK(there == bytes);
+  links.join();
+}
+
+TEST_CASE("receiver: a failed session's waits end when nothing is written any more") {
+  Line& line = Line::make();
+  std::vector<std::byte> memory(100);
+  line.receiver.expect_transfer(7, {.destination = memory.data(), .pitch = 100, .width = 100, .rows = 1, .bulk = true, .missing = 100});
+  Awaited waiter(line, 7);
+  REQUIRE(line.receiver.begin_piece(7, 0));
+  line.message(MessageKind::end, 0, "over");
+  std::atomic<bool> over{false}, good{true};
+  std::thread waiting([&] {
+    good = line.receiver.wait(waiter);
+    over = true;
+  });
+  line.receiver.await_failure(transport::Clock::now() + kNever);
+  CHECK_FALSE(eventually([&] { return over.load(); }, milliseconds(50)));
+  line.receiver.end_piece(7, 100);
+  waiting.join();
+  CHECK_FALSE(good);
+}

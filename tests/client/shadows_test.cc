@@ -1,0 +1,183 @@
+// Registered memory with a copy on the device: what is sent before work, what is fetched after it, byte by byte.
+#include "client/shadows.h"
+
+#include <string>
+
+#include "tests/client/fake_device.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::client;
+using gpupool::client::test::fake_device;
+using gpupool::client::test::make_context;
+
+namespace {
+
+constexpr uint64_t kDevice = 0x7000000000;
+const CUstream kStream = cuda::handle_from_bits<CUstream>(cuda::make_handle(Kind::stream, 1, 1));
+const CUstream kOther = cuda::handle_from_bits<CUstream>(cuda::make_handle(Kind::stream, 1, 2));
+
+// 16 KiB of the program's, of which the device has a copy.
+struct Registered {
+  explicit Registered(bool read_only = false) : host(16384, std::byte{'.'}), context(make_context()) {
+    test::reset(kDevice, host.size());
+    REQUIRE(shadows.add(context, host.data(), host.size(), read_only, kDevice) == CUDA_SUCCESS);
+    fake_device().copies.clear();
+  }
+  char device(size_t at) { return static_cast<char>(fake_device().at(kDevice + at)); }
+  void device_writes(size_t at, char value) { fake_device().at(kDevice + at) = static_cast<std::byte>(value); }
+  void program_writes(size_t at, char value) { host[at] = static_cast<std::byte>(value); }
+  char program(size_t at) const { return static_cast<char>(host[at]); }
+  void work(CUstream stream = kStream) { CHECK(shadows.before_work(context, stream) == CUDA_SUCCESS); }
+  void wait(CUstream stream = kStream) { CHECK(shadows.after_stream(context, stream, shadows.last_use()) == CUDA_SUCCESS); }
+
+  std::vector<std::byte> host;
+  Context& context;
+  Shadows shadows;
+};
+
+}  // namespace
+
+TEST_CASE("registered copies: the device gets what the program has when the copy is made") {
+  Registered memory;
+  CHECK(memory.shadows.any());
+  CHECK(memory.device(0) == '.');
+  CHECK(memory.device(16383) == '.');
+}
+
+TEST_CASE("registered copies: before work the device gets what the program has changed, and nothing else") {
+  Registered memory;
+  memory.work();
+  CHECK(fake_device().copies.empty());
+  memory.wait();
+  fake_device().copies.clear();
+  memory.program_writes(100, 'a');
+  memory.program_writes(12'000, 'b');
+  memory.work();
+  CHECK(memory.device(100) == 'a');
+  CHECK(memory.device(12'000) == 'b');
+  REQUIRE(fake_device().sent() == 2);
+  CHECK(fake_device().copies[0].bytes == 1);
+  CHECK(fake_device().copies[0].order == CopyOrder::before_all);
+}
+
+TEST_CASE("registered copies: changes near each other are sent together") {
+  Registered memory;
+  memory.program_writes(100, 'a');
+  memory.program_writes(200, 'b');
+  memory.work();
+  REQUIRE(fake_device().sent() == 1);
+  CHECK(fake_device().copies[0].at == kDevice + 100);
+  CHECK(fake_device().copies[0].bytes == 101);
+}
+
+TEST_CASE("registered copies: while work may be writing, no byte but the program's own is sent") {
+  Registered memory;
+  memory.work();  // may be writing from now on
+  memory.device_writes(150, 'D');
+  memory.program_writes(100, 'a');
+  memory.program_writes(200, 'b');
+  memory.work();
+  CHECK(fake_device().sent() == 2);
+  CHECK(memory.device(150) == 'D');
+}
+
+TEST_CASE("registered copies: after a wait the program has what the device has written, and keeps its own") {
+  Registered memory;
+  memory.work();
+  CHECK(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+  memory.device_writes(10, 'D');
+  memory.program_writes(11, 'p');
+  memory.wait();
+  CHECK(memory.program(10) == 'D');
+  CHECK(memory.program(11) == 'p');
+  CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 16384));
+  memory.work();
+  CHECK(memory.device(11) == 'p');
+}
+
+TEST_CASE("registered copies: a wait for one stream leaves those behind that others may be writing") {
+  Registered memory;
+  memory.work(kStream);
+  memory.work(kOther);
+  memory.wait(kStream);
+  CHECK(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+  memory.wait(kOther);
+  CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+}
+
+TEST_CASE("registered copies: a wait that began before the last work does not cover it") {
+  Registered memory;
+  memory.work();
+  const uint64_t before = memory.shadows.last_use();
+  memory.work();
+  CHECK(memory.shadows.after_stream(memory.context, kStream, before) == CUDA_SUCCESS);
+  CHECK(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+  CHECK(memory.shadows.after_context(memory.context, memory.shadows.last_use()) == CUDA_SUCCESS);
+  CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+}
+
+TEST_CASE("registered copies: nothing is fetched where nothing was used") {
+  Registered memory;
+  memory.wait();
+  CHECK(fake_device().fetched() == 0);
+}
+
+TEST_CASE("registered copies: memory that the device only reads is never fetched") {
+  Registered memory(true);
+  memory.work();
+  CHECK_FALSE(memory.shadows.is_behind(reinterpret_cast<uintptr_t>(memory.host.data()), 1));
+  memory.wait();
+  CHECK(fake_device().fetched() == 0);
+}
+
+TEST_CASE("registered copies: a copy elsewhere on the device does not concern them") {
+  Registered memory;
+  memory.program_writes(0, 'a');
+  CHECK(memory.shadows.before_use(memory.context, kStream, kDevice + 16384, 100) == CUDA_SUCCESS);
+  CHECK(memory.device(0) == '.');
+  CHECK(memory.shadows.before_use(memory.context, kStream, kDevice + 16383, 100) == CUDA_SUCCESS);
+  CHECK(memory.device(0) == 'a');
+}
+
+TEST_CASE("registered copies: work of another server does not concern them") {
+  Registered memory;
+  memory.program_writes(0, 'a');
+  CHECK(memory.shadows.before_work(make_context(1), kStream) == CUDA_SUCCESS);
+  CHECK(memory.device(0) == '.');
+}
+
+TEST_CASE("registered copies: device addresses lead to the program's") {
+  Registered memory;
+  const auto host = reinterpret_cast<uintptr_t>(memory.host.data());
+  CHECK(memory.shadows.host_of(kDevice + 16383) == host + 16383);
+  CHECK_FALSE(memory.shadows.host_of(kDevice + 16384));
+  CHECK_FALSE(memory.shadows.host_of(kDevice - 1));
+}
+
+TEST_CASE("registered copies: go when they are removed, or with their context") {
+  Registered memory;
+  SECTION("removed") {
+    CHECK(memory.shadows.remove(memory.host.data() + 1) == 0);
+    CHECK(memory.shadows.remove(memory.host.data()) == kDevice);
+    CHECK(memory.shadows.remove(memory.host.data()) == 0);
+  }
+  SECTION("with their context") {
+    CHECK(memory.shadows.forget_context(make_context()).empty());
+    CHECK(memory.shadows.forget_context(memory.context) == std::vector<uint64_t>{reinterpret_cast<uintptr_t>(memory.host.data())});
+  }
+  CHECK_FALSE(memory.shadows.any());
+  memory.program_writes(0, 'a');
+  memory.work();
+  CHECK(memory.device(0) == '.');
+}
+
+TEST_CASE("registered copies: an error of the copy is the caller's") {
+  Registered memory;
+  memory.program_writes(0, 'a');
+  fake_device().result = CUDA_ERROR_OUT_OF_MEMORY;
+  CHECK(memory.shadows.before_work(memory.context, kStream) == CUDA_ERROR_OUT_OF_MEMORY);
+  std::vector<std::byte> more(10);
+  CHECK(memory.shadows.add(memory.context, more.data(), more.size(), false, kDevice + 4096) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(memory.shadows.remove(more.data()) == 0);
+}

@@ -1,0 +1,12 @@
+// For tests of single files of the client: nothing is traced.
+#include "client/trace.h"
+
+namespace gpupool::client::trace {
+
+std::atomic<bool> enabled{false};
+void count_call(uint16_t, size_t, std::chrono::nanoseconds) {}
+void count_round_trip(uint16_t, size_t, std::chrono::nanoseconds) {}
+void count_sent(uint16_t, size_t) {}
+void count_received(uint16_t, size_t) {}
+
+}  // namespace gpupool::client::trace
