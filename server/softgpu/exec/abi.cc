@@ -76,6 +76,8 @@ uint32_t softgpu_active_mask(ThreadContext* thread) {
   return BlockRun::of(thread).active_mask(thread, reinterpret_cast<uintptr_t>(__builtin_return_address(0)));
 }
 
+void softgpu_converge(ThreadContext* thread, uint32_t point) { BlockRun::of(thread).converge(thread, point); }
+
 void softgpu_cluster_arrive(ThreadContext* thread) { BlockRun::of(thread).cluster_arrive(thread); }
 
 void softgpu_cluster_wait(ThreadContext* thread) { BlockRun::of(thread).cluster_wait(thread); }

@@ -81,7 +81,8 @@ enum class BarrierReduction : uint32_t { none, popc, conjunction, disjunction };
 
 extern "C" {
 // --- Synchronisation (may switch fibers) ---
-// In a loop run only softgpu_yield and softgpu_active_mask may be called; the others end the grid with a fault.
+// In a loop run only softgpu_yield, softgpu_active_mask and softgpu_converge may be called; the others end the grid with a
+// fault.
 // bar.sync / barrier.sync / bar.red: thread_count 0 means all threads of the block. Returns the reduction's result.
 uint32_t softgpu_barrier(ThreadContext*, uint32_t barrier, uint32_t thread_count, BarrierReduction, uint32_t predicate);
 void softgpu_barrier_arrive(ThreadContext*, uint32_t barrier, uint32_t thread_count);
@@ -92,11 +93,15 @@ uint32_t softgpu_shuffle(ThreadContext*, ShuffleMode, uint32_t value, uint32_t b
 uint32_t softgpu_vote(ThreadContext*, VoteMode, uint32_t predicate, uint32_t member_mask);
 uint32_t softgpu_match_any(ThreadContext*, uint64_t value, uint32_t member_mask);
 uint32_t softgpu_match_all(ThreadContext*, uint64_t value, uint32_t member_mask, uint32_t* all_equal);
-// The lanes that are at this call now. The threads of a warp do not run in lock step here, so the thread waits until no
+// The lanes that are at this call now. The threads of a warp run one after another here, so the thread waits until no
 // other thread of its warp can go on by itself (each waits for others, spins, or has ended); lanes that then wait at the
 // same call (same return address) get one common mask. That is what a converged warp sees on a GPU, and it makes
 // "mask = activemask; shfl(mask, ...)" work. Kernels that use it need fibers: in a loop run it is the thread's own lane.
 uint32_t softgpu_active_mask(ThreadContext*);
+// A point at which the lanes of a warp that runs in lock step would be together (docs/adr/0033). The thread waits until no
+// other lane of its warp can go on by itself; then the lanes at the lowest `point` go on. Points are numbered in the order
+// in which code reaches them; those of a called function come before those of its callers. Returns at once in a loop run.
+void softgpu_converge(ThreadContext*, uint32_t point);
 // All lanes of the mask meet, and the last to arrive calls `function` with what each brought (null: a lane that is not
 // there). Lanes that call with other functions meet apart.
 using WarpFunction = void (*)(void* const* data_of_lanes);
@@ -127,6 +132,7 @@ void softgpu_check_access(ThreadContext*, uint64_t address, uint32_t bytes, uint
 
 // --- Device-side library ---
 int32_t softgpu_vprintf(ThreadContext*, uint64_t format, uint64_t arguments);
+// Ends the thread; the grid ends with a fault when the block's other threads have run as far as they can.
 [[noreturn]] void softgpu_assertfail(ThreadContext*, uint64_t message, uint64_t file, uint32_t line, uint64_t function,
                                      uint64_t char_size);
 uint64_t softgpu_malloc(ThreadContext*, uint64_t bytes);

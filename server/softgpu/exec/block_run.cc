@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <utility>
 
 #include "server/softgpu/exec/device_runtime.h"
@@ -110,6 +109,8 @@ void BlockRun::place_in_grid(uint64_t index) {
 bool BlockRun::begin(Grid& grid, uint64_t index, std::shared_ptr<Cluster> cluster) {
   fault_ = FaultKind::none;
   fault_text_.clear();
+  assertion_failed_ = false;
+  rest_of_loop_ = 0;
   current_ = nullptr;
   grid_ = &grid;
   if (grid_id_ != grid.context.grid_id) {
@@ -150,7 +151,7 @@ SliceEnd BlockRun::run() {
     if (grid_->aborted.load(std::memory_order_relaxed)) {
       end_ = SliceEnd::aborted;
     } else {
-      switch_stacks(pool_stack_, *loop_fiber_);
+      run_loops();
     }
   } else if (ThreadSlot* next = pick(); next != nullptr) {
     StackContext& stack = stack_of(next);
@@ -219,14 +220,20 @@ ThreadSlot* BlockRun::pick() {
     if (ready_.empty() && ++idle_picks_ > 2 * yielded_count_ + 4) {
       idle_picks_ = 0;
       end_ = SliceEnd::idle;
+      if (assertion_failed_) set_fault(FaultKind::assertion, 0);
       return nullptr;
     }
     ThreadSlot* slot = yielded_.pop();
     --yielded_count_;
-    ++warp_of(&slot->context).going;
+    Warp& warp = warp_of(&slot->context);
+    const uint32_t lane = 1u << slot->context.lane;
+    if ((warp.spinning & lane) != 0) ++warp.going;
+    warp.spinning &= ~lane;
     return slot;
   }
-  if (live_ == 0) {
+  if (assertion_failed_) {
+    set_fault(FaultKind::assertion, 0);
+  } else if (live_ == 0) {
     end_ = SliceEnd::finished;
   } else if (!cluster_waiting_.empty() && !cluster_->stuck()) {
     end_ = SliceEnd::idle;
@@ -298,7 +305,7 @@ void BlockRun::retire_thread(ThreadSlot* slot) {
   warp.ended |= 1u << slot->context.lane;
   while (const uint32_t lanes = warp.group_count != 0 ? warp.complete_one() : 0) wake_lanes(index, lanes, nullptr);
   --warp.going;
-  answer_active_masks(warp, index);
+  settle(warp, index);
   if (cluster_) {
     cluster_->thread_ends(has_arrived(*slot));
     slot->cluster_ticket = 0;
@@ -321,15 +328,11 @@ void BlockRun::wake_lanes(uint32_t warp, uint32_t lanes, const ThreadSlot* excep
   }
 }
 
-void BlockRun::end_with_fault(FaultKind kind, uint64_t address) {
-  set_fault(kind, address);
-  leave_stack(running_fiber(), pool_stack_);
-}
-
 void BlockRun::yield(ThreadContext* thread) {
   if (in_loops_) {
     if (++loop_yields_ % 16 != 0) return;
     end_ = grid_->aborted.load(std::memory_order_relaxed) ? SliceEnd::aborted : SliceEnd::idle;
+    if (assertion_failed_) set_fault(FaultKind::assertion, 0);
     switch_stacks(*loop_fiber_, pool_stack_);
     return;
   }
@@ -337,42 +340,23 @@ void BlockRun::yield(ThreadContext* thread) {
   yielded_.push(slot);
   ++yielded_count_;
   const uint32_t index = thread->linear_tid / kWarpSize;
-  --warps_[index].going;
-  answer_active_masks(warps_[index], index);
+  Warp& warp = warps_[index];
+  const uint32_t lane = 1u << thread->lane;
+  if ((warp.resumed & lane) != 0) {
+    // It may be on its way to the next point of convergence in this loop: the others wait for it once more.
+    warp.resumed &= ~lane;
+    warp.yielded = true;
+  } else {
+    warp.spinning |= lane;
+    --warp.going;
+    settle(warp, index);
+  }
   suspend(slot);
 }
 
 char* BlockRun::text_buffer() {
   if (!text_) text_ = std::make_unique_for_overwrite<char[]>(kTextBytes);
   return text_.get();
-}
-
-std::string BlockRun::describe_fault() const {
-  if (fault_ == FaultKind::assertion) return fault_text_;
-  static constexpr const char* kNames[] = {
-      "no fault",        "illegal address", "misaligned address", "address of the wrong space", "illegal instruction",
-      "call through a bad pointer", "stack overflow",  "trap",    "assertion",                  "deadlock",
-      "cancelled"};
-  const ThreadContext& thread = in_loops_ || current_ == nullptr ? scratch_ : current_->context;
-  char place[192];
-  std::snprintf(place, sizeof place, ", block (%u,%u,%u), thread (%u,%u,%u): %s", context_.block_idx[0],
-                context_.block_idx[1], context_.block_idx[2], thread.tid[0], thread.tid[1], thread.tid[2],
-                kNames[static_cast<uint32_t>(fault_)]);
-  std::string line = "kernel " + std::string(grid_->request.kernel_name) + place;
-  switch (fault_) {
-    case FaultKind::illegal_address:
-    case FaultKind::misaligned_address:
-    case FaultKind::invalid_address_space:
-    case FaultKind::invalid_pc:
-    case FaultKind::hardware_stack:
-      std::snprintf(place, sizeof place, " 0x%llx", static_cast<unsigned long long>(fault_address_));
-      line += place;
-      break;
-    case FaultKind::deadlock: line += ": every thread that is left waits for others"; break;
-    default: break;
-  }
-  if (!fault_text_.empty()) line += ": " + fault_text_;
-  return line;
 }
 
 DeviceRuntime device_runtime_of(const ThreadContext* thread) {

@@ -89,6 +89,7 @@ class BlockRun {
     end_ = SliceEnd::faulted;
   }
   void set_fault_text(std::string text) { fault_text_ = std::move(text); }
+  bool assertion_failed() const { return assertion_failed_; }
   // A buffer for text that a thread builds without switching; fibers have no stack for it.
   static constexpr uint32_t kTextBytes = 64 << 10;
   char* text_buffer();
@@ -101,6 +102,9 @@ class BlockRun {
   Warp& warp_of(const ThreadContext* thread) { return warps_[thread->linear_tid / kWarpSize]; }
   [[noreturn]] void end_with_fault(FaultKind kind, uint64_t address);
   [[noreturn]] void exit_thread(ThreadContext* thread);
+  // Stops the thread. The block goes on until its other threads have ended, failed, too, or wait, and faults then, so that
+  // each thread that fails has said so.
+  [[noreturn]] void fail_assertion(ThreadContext* thread);
   void yield(ThreadContext* thread);
   uint32_t barrier(ThreadContext* thread, uint32_t id, uint32_t count, BarrierReduction reduction, uint32_t predicate);
   void barrier_arrive(uint32_t id, uint32_t count);
@@ -108,6 +112,7 @@ class BlockRun {
   void collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, uint32_t members,
                   WarpFunction function = nullptr);
   uint32_t active_mask(ThreadContext* thread, uintptr_t call_site);
+  void converge(ThreadContext* thread, uint32_t point);
   void cluster_arrive(ThreadContext* thread);
   void cluster_wait(ThreadContext* thread);
   uint64_t cluster_window(uint32_t rank);  // 0: there is no such block
@@ -120,6 +125,8 @@ class BlockRun {
  private:
   static void thread_main();
   static void loop_main();
+  static void rest_of_loop_main();
+  void run_loops();
   ThreadSlot* pick();
   StackContext& stack_of(ThreadSlot* next);
   void suspend(ThreadSlot* me);
@@ -127,8 +134,9 @@ class BlockRun {
   void retire_thread(ThreadSlot* slot);
   void wake(ThreadSlot* slot);
   void wake_lanes(uint32_t warp, uint32_t lanes, const ThreadSlot* except);
-  // When no lane of the warp can go on by itself: the lanes in softgpu_active_mask learn who waits with them.
-  void answer_active_masks(Warp& warp, uint32_t index);
+  // When no lane of the warp can go on by itself: releases lanes in softgpu_converge; when there are none, the lanes in
+  // softgpu_active_mask learn who waits with them.
+  void settle(Warp& warp, uint32_t index);
   bool complete(const Barrier& barrier) const;
   void release(Barrier& barrier);
   bool prepare(Grid& grid);
@@ -162,6 +170,8 @@ class BlockRun {
   Fiber* loop_fiber_ = nullptr;
   ThreadContext scratch_{};
   uint32_t loop_yields_ = 0;
+  bool assertion_failed_ = false;
+  uint32_t rest_of_loop_ = 0;     // the first thread that has not run, when an assertion left the loops; 0: none did
 
   uint64_t window_ = 0, window_bytes_ = 0;
   FaultKind fault_ = FaultKind::none;

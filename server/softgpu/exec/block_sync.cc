@@ -46,7 +46,7 @@ uint32_t BlockRun::barrier(ThreadContext* thread, uint32_t id, uint32_t count, B
   const uint32_t index = thread->linear_tid / kWarpSize;
   --warps_[index].going;
   if (complete(barrier)) release(barrier);
-  answer_active_masks(warps_[index], index);
+  settle(warps_[index], index);
   suspend(slot);
   return slot->result;
 }
@@ -72,7 +72,7 @@ void BlockRun::collective(ThreadContext* thread, Warp::Kind kind, uint8_t mode, 
     return;
   }
   --warp.going;
-  answer_active_masks(warp, index);
+  settle(warp, index);
   suspend(slot);
 }
 
@@ -84,13 +84,30 @@ uint32_t BlockRun::active_mask(ThreadContext* thread, uintptr_t call_site) {
   warp.asking_mask |= 1u << lane;
   warp.call_site[lane] = call_site;
   --warp.going;
-  answer_active_masks(warp, index);
+  settle(warp, index);
   suspend(reinterpret_cast<ThreadSlot*>(thread));
   return warp.result[lane];
 }
 
-void BlockRun::answer_active_masks(Warp& warp, uint32_t index) {
-  if (warp.going != 0 || warp.asking_mask == 0) return;
+void BlockRun::converge(ThreadContext* thread, uint32_t point) {
+  if (in_loops_) return;
+  const uint32_t index = thread->linear_tid / kWarpSize;
+  Warp& warp = warps_[index];
+  if (warp.going == 1 && warp.converging == 0) return;  // no other lane could join
+  warp.converging |= 1u << thread->lane;
+  warp.point[thread->lane] = point;
+  --warp.going;
+  settle(warp, index);
+  suspend(reinterpret_cast<ThreadSlot*>(thread));
+}
+
+void BlockRun::settle(Warp& warp, uint32_t index) {
+  if (warp.going != 0) return;
+  if (warp.converging != 0) {
+    wake_lanes(index, warp.take_converged(), nullptr);
+    return;
+  }
+  if (warp.asking_mask == 0) return;
   const uint32_t asking = std::exchange(warp.asking_mask, 0);
   for (uint32_t rest = asking; rest != 0; rest &= rest - 1) {
     const auto lane = static_cast<uint32_t>(std::countr_zero(rest));

@@ -86,7 +86,7 @@ void BlockRun::cluster_wait(ThreadContext* thread) {
     cluster_waiting_.push(slot);
     const uint32_t index = thread->linear_tid / kWarpSize;
     --warps_[index].going;
-    answer_active_masks(warps_[index], index);
+    settle(warps_[index], index);
     suspend(slot);
   }
   slot->cluster_ticket = 0;

@@ -115,9 +115,9 @@ void softgpu_assertfail(ThreadContext* thread, uint64_t message, uint64_t file, 
                        message_text + "` failed.\n";
     assert_fifo().append(text.data(), text.size());
     text.pop_back();
-    block.set_fault_text(std::move(text));
+    if (!block.assertion_failed()) block.set_fault_text(std::move(text));
   }
-  block.end_with_fault(FaultKind::assertion, 0);
+  block.fail_assertion(thread);
 }
 
 }  // extern "C"

@@ -62,7 +62,9 @@ struct Sampler {
   Axis axis(float coordinate, uint32_t size, uint32_t number, int32_t offset) const {
     float x = tame(coordinate);
     if (t.normalized && !integers) {
+      // Before they are multiplied, or large coordinates would lose the bits that count.
       if (mode(number) == AddressMode::wrap) x -= std::floor(x);
+      if (mode(number) == AddressMode::mirror) x -= 2 * std::floor(x / 2);
       x = tame(x * static_cast<float>(size));
     }
     Axis axis;

@@ -5,6 +5,11 @@
 namespace gpupool::softgpu {
 namespace {
 
+// Lanes at a later point may be what the lanes at earlier ones spin for, so their wait is bounded: by so many releases of
+// other lanes, of which each counts more when a lane has yielded in a loop.
+constexpr uint32_t kMostOvertaken = 1 << 16;
+constexpr uint32_t kYieldedWeight = 1 << 10;
+
 template <typename F>
 void for_each_lane(uint32_t lanes, F f) {
   for (; lanes != 0; lanes &= lanes - 1) f(static_cast<uint32_t>(std::countr_zero(lanes)));
@@ -24,6 +29,23 @@ uint32_t Warp::arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members, 
   groups[group_count] = {members, 1u << lane, kind, mode, function};
   const uint32_t index = group_count++;
   return (members & ~(1u << lane) & ~ended) == 0 ? finish(index) : 0;
+}
+
+uint32_t Warp::take_converged() {
+  uint32_t earliest = UINT32_MAX, lanes = 0;
+  for_each_lane(converging, [&](uint32_t lane) {
+    if (point[lane] < earliest) earliest = point[lane], lanes = 0;
+    if (point[lane] == earliest) lanes |= 1u << lane;
+  });
+  overtaken = lanes == converging ? 0 : overtaken + (yielded ? kYieldedWeight : 1);
+  if (overtaken >= kMostOvertaken) {
+    lanes = converging;
+    overtaken = 0;
+  }
+  yielded = false;
+  converging &= ~lanes;
+  resumed |= lanes;
+  return lanes;
 }
 
 uint32_t Warp::complete_one() {

@@ -23,6 +23,11 @@ struct Warp {
   uint32_t ended = 0;           // lanes that left or never were
   uint32_t going = 0;           // how many lanes run or could run now
   uint32_t asking_mask = 0;     // lanes that wait in softgpu_active_mask
+  uint32_t converging = 0;      // lanes that wait in softgpu_converge
+  uint32_t resumed = 0;         // lanes that left softgpu_converge and have not yielded since
+  uint32_t spinning = 0;        // lanes that yielded and do not count as going
+  bool yielded = false;         // a resumed lane has yielded since the last release
+  uint32_t overtaken = 0;       // how long lanes at a later point have waited for lanes at earlier ones
   uint32_t group_count = 0;
   Group groups[kWarpSize];
 
@@ -32,13 +37,19 @@ struct Warp {
   uint32_t result[kWarpSize];
   uint32_t flag[kWarpSize];     // in_range, all_equal
   uintptr_t call_site[kWarpSize];
+  uint32_t point[kWarpSize];    // where a converging lane waits
 
   void reset(uint32_t lanes) {
     ended = lanes == kWarpSize ? 0 : ~((1u << lanes) - 1);
     going = lanes;
     asking_mask = 0;
+    converging = resumed = spinning = overtaken = 0;
+    yielded = false;
     group_count = 0;
   }
+  // Called when no lane is going and some are converging: takes the lanes that may go on out of `converging`. These are the
+  // lanes at the earliest point, so that a lane that left a branch or loop early waits for the rest of its warp.
+  uint32_t take_converged();
   // Adds the lane. Returns the lanes whose results are ready (this one among them), or 0 when it has to wait.
   uint32_t arrive(uint32_t lane, Kind kind, uint8_t mode, uint32_t members, WarpFunction function = nullptr);
   // Called after `ended` grew: returns the lanes of one group that became complete by it, 0 when there is none.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "server/softgpu/jit/convergence.h"
+#include "server/softgpu/jit/definitions.h"
 #include "server/softgpu/jit/spin.h"
 
 namespace gpupool::softgpu {
@@ -15,24 +17,6 @@ using ptx::Operand;
 bool has(const Function& f, const Instruction& i, std::string_view word) {
   auto modifiers = f.modifiers(i);
   return std::find(modifiers.begin(), modifiers.end(), word) != modifiers.end();
-}
-
-// Calls visit(register) for everything the instruction may write. Reading the first operand as the
-// destination is right or, for instructions without one, merely careful.
-template <typename Visit>
-void for_each_definition(const Function& f, const Instruction& i, Visit visit) {
-  auto operands = f.operands(i);
-  if (operands.empty()) return;
-  const Operand& first = operands[0];
-  if (first.kind == Operand::Kind::reg) visit(first.index);
-  if (first.kind == Operand::Kind::pair || first.kind == Operand::Kind::vector ||
-      first.kind == Operand::Kind::list)
-    for (const Operand& element : f.elements(first)) {
-      if (element.kind == Operand::Kind::reg) visit(element.index);
-      if (element.kind == Operand::Kind::vector)
-        for (const Operand& inner : f.elements(element))
-          if (inner.kind == Operand::Kind::reg) visit(inner.index);
-    }
 }
 
 bool is_synchronising(const Instruction& i) {
@@ -107,7 +91,7 @@ void find_bases(const Function& f, FunctionFacts& facts) {
 
 }  // namespace
 
-FunctionFacts analyse(const Function& f) {
+FunctionFacts analyse(const Function& f, bool converge_warps) {
   FunctionFacts facts;
   facts.definitions.assign(f.registers.size(), 0);
   facts.based_on.assign(f.registers.size(), kNoVariable);
@@ -121,11 +105,14 @@ FunctionFacts analyse(const Function& f) {
     if (is_synchronising(i)) facts.synchronises = true;
     if (i.opcode == "exit") facts.has_exit = true;
   }
+  facts.live_registers = live_registers(f);
   find_symbols(f, facts);
   find_bases(f, facts);
   facts.yields = find_waiting_branches(f, facts.definitions);
   facts.has_yields = std::find(facts.yields.begin(), facts.yields.end(), true) != facts.yields.end();
   if (facts.has_yields) facts.synchronises = true;
+  if (converge_warps) facts.converges = find_convergence_points(f, facts.definitions, facts.synchronises);
+  if (!facts.converges.empty()) facts.synchronises = true;
   return facts;
 }
 

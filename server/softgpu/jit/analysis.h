@@ -18,10 +18,12 @@ struct FunctionFacts {
   std::vector<uint32_t> based_on;     // per register: index of the variable it points into, or kNoVariable
   std::vector<bool> flushed;          // per register: every definition flushes subnormals (.ftz)
   std::vector<bool> yields;  // per instruction: a branch back in a loop that may wait for another thread
+  std::vector<bool> converges;  // per instruction: the lanes of a warp meet before it (convergence.h); empty: nowhere
   bool has_yields = false;
   bool synchronises = false;  // barriers, warp operations, waiting loops
   bool has_exit = false;
   bool has_indirect_call = false;
+  uint32_t live_registers = 0;
   bool uses_reserved_shared = false;      // %reserved_smem_offset_*
   std::vector<std::string_view> callees;  // direct calls
   std::vector<std::string_view>
@@ -29,6 +31,10 @@ struct FunctionFacts {
   std::vector<uint32_t> used_variables;  // function-scope variables that instructions refer to
 };
 
-FunctionFacts analyse(const ptx::Function& function);
+// `converge_warps`: look for code that relies on the lock step of warps.
+FunctionFacts analyse(const ptx::Function& function, bool converge_warps);
+
+// registers.cc: how many 32-bit registers hold values at once.
+uint32_t live_registers(const ptx::Function& function);
 
 }  // namespace gpupool::softgpu

@@ -50,6 +50,8 @@ class ModuleCodegen {
   llvm::Type* int_type(uint32_t bits) { return llvm::IntegerType::get(context, bits); }
   llvm::Type* ir_type(Type type);
   uint32_t shared_offset(uint32_t variable) const;
+  // Numbers grow along the code of a function, and from called functions to those that call them.
+  uint32_t convergence_point(const LinkedFunction& function, uint32_t instruction) const;
   uint32_t static_shared_bytes() const { return kernel ? kernel->info.static_shared_bytes : 0; }
 
   const Image& image;
@@ -356,6 +358,12 @@ class FunctionCodegen {
   std::map<std::tuple<uint32_t, uint64_t, Type>, llvm::Value*>
       parameters_;  // kernel parameters already loaded
   std::vector<llvm::BasicBlock*> label_blocks_;
+  struct Temporaries {
+    std::vector<llvm::AllocaInst*> memory;
+    size_t used = 0;                     // so many of them by `instruction`
+    uint32_t instruction = UINT32_MAX;
+  };
+  std::unordered_map<llvm::Type*, Temporaries> temporaries_;
   llvm::Value* parameter_base_ = nullptr;
   uint32_t index_ = 0;  // of the instruction being translated
 };

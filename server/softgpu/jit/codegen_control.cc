@@ -119,7 +119,7 @@ void FunctionCodegen::call_function(Decoded& i, llvm::FunctionType* type, llvm::
   bool in_memory = !results.empty() && is_aggregate(results[0]);
   if (in_memory) {
     if (result_operands.empty()) {
-      values.push_back(entry_.CreateAlloca(llvm::ArrayType::get(b_.getInt8Ty(), results[0].size)));
+      values.push_back(temporary(llvm::ArrayType::get(b_.getInt8Ty(), results[0].size)));
     } else {
       ptx::Variable whole = results[0];
       values.push_back(argument(i, result_operands[0], whole));

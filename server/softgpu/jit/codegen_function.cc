@@ -40,8 +40,13 @@ void FunctionCodegen::start_block(llvm::BasicBlock* block) {
   b_.SetInsertPoint(block);
 }
 
+// Memory that holds something during the current instruction only. Instructions share it: a loop that is unrolled into
+// thousands of matrix products must not have thousands of arrays in its frame.
 llvm::AllocaInst* FunctionCodegen::temporary(llvm::Type* type) {
-  return entry_.CreateAlloca(type);
+  Temporaries& own = temporaries_[type];
+  if (own.instruction != index_) own = {std::move(own.memory), 0, index_};
+  if (own.used == own.memory.size()) own.memory.push_back(entry_.CreateAlloca(type));
+  return own.memory[own.used++];
 }
 
 void FunctionCodegen::run() {
@@ -53,8 +58,7 @@ void FunctionCodegen::run() {
   try {
     prepare_arguments();
   } catch (const CodegenFailure& failure) {
-    throw CodegenFailure{failure.message + " (" + std::string(f_.name.substr(0, 200)) + ", " +
-                         m_.image.where(linked_.file, f_.line) + ")"};
+    throw CodegenFailure{failure.message + " (" + m_.image.where(linked_, f_.line) + ")"};
   }
   prepare_blocks();
   std::vector<llvm::BasicBlock*> block_at(f_.code.size() + 1);
@@ -161,6 +165,8 @@ void FunctionCodegen::generate_instruction(uint32_t index) {
   const ptx::Instruction& instruction = f_.code[index];
   Decoded decoded(f_, instruction);
   try {
+    if (!facts_.converges.empty() && facts_.converges[index])
+      call_runtime("softgpu_converge", b_.getVoidTy(), {thread_, i32(m_.convergence_point(linked_, index))});
     if (!instruction.is_predicated || instruction.opcode == "bra") return dispatch(decoded);
     auto* yes = new_block("guarded");
     auto* after = new_block("after");
@@ -173,8 +179,7 @@ void FunctionCodegen::generate_instruction(uint32_t index) {
     for (char& c : text)
       if (static_cast<unsigned char>(c) < ' ' || static_cast<unsigned char>(c) > '~') c = ' ';
     throw CodegenFailure{"unsupported instruction '" + text + "': " + failure.message + " (" +
-                         (f_.is_kernel ? "kernel " : "function ") + std::string(f_.name.substr(0, 200)) + ", " +
-                         m_.image.where(linked_.file, instruction.line) + ")"};
+                         m_.image.where(linked_, instruction.line) + ")"};
   }
 }
 

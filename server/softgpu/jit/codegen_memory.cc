@@ -34,7 +34,7 @@ Space FunctionCodegen::take_space(Decoded& i) {
 // --- Addresses ---
 
 FunctionCodegen::Address FunctionCodegen::resolve(Decoded& i, const Operand& operand, Space space) {
-  if (operand.kind != Operand::Kind::address) i.fail("expected an address in brackets");
+  if (operand.kind != Operand::Kind::address && !operand.is_element) i.fail("expected an address in brackets");
   if (space == Space::shared_cluster) {
     Address own = resolve(i, operand, Space::shared);
     if (own.kind != Address::Kind::shared || llvm::isa<llvm::ConstantInt>(own.value)) return own;
@@ -42,7 +42,7 @@ FunctionCodegen::Address FunctionCodegen::resolve(Decoded& i, const Operand& ope
     generic.value = cluster_to_generic(own.value, i32(1));
     return generic;
   }
-  const Operand& base = f_.base(operand);
+  const Operand& base = operand.is_element ? operand : f_.base(operand);
   Address address;
   auto offset = static_cast<uint64_t>(operand.value);
   auto shared = [&](llvm::Value* value) {

@@ -3,6 +3,11 @@
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
 
+#include <atomic>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
 #include "server/softgpu/jit/codegen.h"
 
 namespace gpupool::softgpu {
@@ -46,6 +51,16 @@ uint32_t ModuleCodegen::shared_offset(uint32_t variable) const {
   return it == kernel->shared_offsets.end() ? 0 : it->second;
 }
 
+uint32_t ModuleCodegen::convergence_point(const LinkedFunction& function, uint32_t instruction) const {
+  if (!kernel) return 0;
+  uint32_t number = instruction;
+  for (auto it = kernel->functions.rbegin(); it != kernel->functions.rend(); ++it) {
+    if (&image.functions[*it] == &function) break;
+    number += static_cast<uint32_t>(image.functions[*it].tree->code.size());
+  }
+  return number;
+}
+
 llvm::FunctionType* ModuleCodegen::function_type(const std::vector<ptx::Variable>& results,
                                                  const std::vector<ptx::Variable>& parameters) {
   if (results.size() > 1) throw CodegenFailure{"functions with several results are not supported"};
@@ -67,6 +82,9 @@ llvm::Function* ModuleCodegen::function(uint32_t index) {
   auto [it, fresh] = functions_.emplace(index, nullptr);
   if (!fresh) return it->second;
   const ptx::Function& tree = *image.functions[index].tree;
+  if (tree.results.size() > 1)
+    throw CodegenFailure{"functions with several results are not supported (" +
+                         image.where(image.functions[index], tree.line) + ")"};
   it->second = llvm::Function::Create(function_type(tree.results, tree.parameters),
                                       llvm::Function::InternalLinkage, "f" + std::to_string(index), module);
   add_common_attributes(it->second);
@@ -239,30 +257,74 @@ std::optional<CompileError> generate_kernel(const Image& image, const LinkedKern
   return std::nullopt;
 }
 
-std::optional<CompileError> check_functions(const Image& image) {
-  llvm::LLVMContext context;
-  llvm::Module module("check", context);
-  ModuleCodegen codegen(image, nullptr, module);
-  for (uint32_t index = 0; index < image.functions.size(); ++index) {
-    const LinkedFunction& linked = image.functions[index];
-    try {
-      codegen.generate_function(index);
-    } catch (const CodegenFailure& failure) {
-      return CompileError{CompileErrorCode::invalid_ptx, failure.message};
-    }
-    llvm::Function* function = linked.tree->is_kernel ? codegen.body(index) : codegen.function(index);
-    std::string problem;
-    llvm::raw_string_ostream stream(problem);
-    if (llvm::verifyFunction(*function, &stream)) {
-      stream.flush();
-      return CompileError{CompileErrorCode::internal, "wrong code for function " +
-                                                          std::string(linked.tree->name) + ": " +
-                                                          problem.substr(0, problem.find('\n'))};
-    }
-    function->deleteBody();
-    function->setLinkage(llvm::GlobalValue::InternalLinkage);
+namespace {
+
+std::optional<CompileError> check_function(ModuleCodegen& codegen, uint32_t index) {
+  const LinkedFunction& linked = codegen.image.functions[index];
+  try {
+    codegen.generate_function(index);
+  } catch (const CodegenFailure& failure) {
+    return CompileError{CompileErrorCode::invalid_ptx, failure.message};
   }
+  llvm::Function* function = linked.tree->is_kernel ? codegen.body(index) : codegen.function(index);
+  std::string problem;
+  llvm::raw_string_ostream stream(problem);
+  if (llvm::verifyFunction(*function, &stream)) {
+    stream.flush();
+    return CompileError{CompileErrorCode::internal, "wrong code for function " + std::string(linked.tree->name) + ": " +
+                                                        problem.substr(0, problem.find('\n'))};
+  }
+  function->deleteBody();
+  function->setLinkage(llvm::GlobalValue::InternalLinkage);
   return std::nullopt;
+}
+
+// Several threads take functions in turn; the error of the first function in the text is the one that is told.
+class Checks {
+ public:
+  explicit Checks(const Image& image) : image_(image), first_bad_(static_cast<uint32_t>(image.functions.size())) {}
+
+  void work() {
+    llvm::LLVMContext context;
+    llvm::Module module("check", context);
+    ModuleCodegen codegen(image_, nullptr, module);
+    for (;;) {
+      const uint32_t index = next_.fetch_add(1);
+      if (index >= first_bad_.load()) return;
+      auto error = check_function(codegen, index);
+      if (!error) continue;
+      std::lock_guard guard(mutex_);
+      if (index < first_bad_.load()) {
+        first_bad_.store(index);
+        error_ = std::move(error);
+      }
+      return;  // this module has half a function in it
+    }
+  }
+  std::optional<CompileError> error() { return std::move(error_); }
+
+ private:
+  const Image& image_;
+  std::atomic<uint32_t> next_{0};
+  std::atomic<uint32_t> first_bad_;
+  std::mutex mutex_;  // guards error_
+  std::optional<CompileError> error_;
+};
+
+}  // namespace
+
+std::optional<CompileError> check_functions(const Image& image) {
+  constexpr size_t kWorthAThread = 32;  // functions
+  Checks checks(image);
+  const size_t most = std::min<size_t>(std::thread::hardware_concurrency(), image.functions.size() / kWorthAThread);
+  std::vector<std::thread> others;
+  try {
+    while (others.size() + 1 < most) others.emplace_back([&] { checks.work(); });
+  } catch (const std::system_error&) {  // no more threads: the work is done by those that there are
+  }
+  checks.work();
+  for (std::thread& other : others) other.join();
+  return checks.error();
 }
 
 }  // namespace gpupool::softgpu

@@ -60,7 +60,7 @@ void FunctionCodegen::prepare_saved_stacks() {
   if (saved_stacks_) return;
   for (const ptx::Instruction& one : f_.code) saved_stack_count_ += one.opcode == "stacksave";
   auto* type = llvm::ArrayType::get(llvm::PointerType::get(m_.context, 0), std::max(saved_stack_count_, 1u));
-  saved_stacks_ = temporary(type);
+  saved_stacks_ = entry_.CreateAlloca(type);
   entry_.CreateStore(llvm::Constant::getNullValue(type), saved_stacks_);
 }
 

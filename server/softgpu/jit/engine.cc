@@ -1,10 +1,10 @@
 #include "server/softgpu/jit/engine.h"
 
 #include <llvm/Config/llvm-config.h>
+#include <llvm/ExecutionEngine/Orc/CompileUtils.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/ExecutionEngine/Orc/RTDyldObjectLinkingLayer.h>
 #include <llvm/ExecutionEngine/SectionMemoryManager.h>
-#include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/Passes/PassBuilder.h>
@@ -123,20 +123,21 @@ std::variant<std::unique_ptr<Engine>, std::string> Engine::create(bool optimise)
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
-std::variant<KernelCode, std::string> Engine::compile(const std::string& name,
-                                                      std::unique_ptr<llvm::LLVMContext> context,
-                                                      std::unique_ptr<llvm::Module> module) {
-  module->setDataLayout(state_->jit->getDataLayout());
-  module->setTargetTriple(state_->machine->getTargetTriple().str());
-  bool has_loop = module->getFunction(kLoopEntryName) != nullptr;
-  if (llvm::verifyModule(*module)) return std::string("the generated code is malformed");
-  state_->run_passes(*module);
-  auto& session = state_->jit->getExecutionSession();
-  llvm::orc::JITDylib& library = session.createBareJITDylib(name);
+std::variant<std::vector<char>, std::string> Engine::compile(llvm::Module& module) {
+  module.setDataLayout(state_->jit->getDataLayout());
+  module.setTargetTriple(state_->machine->getTargetTriple().str());
+  if (llvm::verifyModule(module)) return std::string("the generated code is malformed");
+  state_->run_passes(module);
+  auto object = llvm::orc::SimpleCompiler(*state_->machine)(module);
+  if (!object) return text_of(object.takeError());
+  return std::vector<char>((*object)->getBufferStart(), (*object)->getBufferEnd());
+}
+
+std::variant<KernelCode, std::string> Engine::load(const std::string& name, std::span<const char> object, bool has_loop) {
+  llvm::orc::JITDylib& library = state_->jit->getExecutionSession().createBareJITDylib(name);
   library.addToLinkOrder(*state_->runtime);
-  if (auto error = state_->jit->addIRModule(
-          library, llvm::orc::ThreadSafeModule(std::move(module), std::move(context))))
-    return text_of(std::move(error));
+  auto copy = llvm::MemoryBuffer::getMemBufferCopy(llvm::StringRef(object.data(), object.size()), name);
+  if (auto error = state_->jit->addObjectFile(library, std::move(copy))) return text_of(std::move(error));
   KernelCode code;
   auto thread_entry = state_->jit->lookup(library, kThreadEntryName);
   if (!thread_entry) return text_of(thread_entry.takeError());

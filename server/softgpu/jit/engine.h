@@ -1,14 +1,15 @@
-// Turns one LLVM module into machine code. Owns the LLJIT of one Program; not thread-safe, Program locks
-// around it.
+// Turns LLVM modules into object files, and object files into machine code that can run. Owns the LLJIT of one Program; not
+// thread-safe, Program locks around it.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "server/softgpu/exec/abi.h"
 
 namespace llvm {
-class LLVMContext;
 class Module;
 }  // namespace llvm
 
@@ -19,10 +20,10 @@ class Engine {
   static std::variant<std::unique_ptr<Engine>, std::string> create(bool optimise);
   ~Engine();
 
-  // `name` must be new. Takes the module and its context. Returns the entries or LLVM's complaint.
-  std::variant<KernelCode, std::string> compile(const std::string& name,
-                                                std::unique_ptr<llvm::LLVMContext> context,
-                                                std::unique_ptr<llvm::Module> module);
+  // An object file, which any process with this processor may load; or LLVM's complaint.
+  std::variant<std::vector<char>, std::string> compile(llvm::Module& module);
+  // `name` must be new. Returns the entries (`has_loop`: of both kinds) or LLVM's complaint.
+  std::variant<KernelCode, std::string> load(const std::string& name, std::span<const char> object, bool has_loop);
 
  private:
   struct State;

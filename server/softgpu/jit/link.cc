@@ -19,9 +19,22 @@ constexpr uint64_t kMaxLocalBytes = 512 * 1024;   // per thread, as CUDA limits 
 constexpr uint64_t kMaxParameterBytes = 32764;    // PTX ISA 8.1 and later
 constexpr uint64_t kMaxReached = 10'000'000;      // functions reached by kernels, summed over the kernels
 constexpr uint32_t kDynamicSharedAlignment = 16;
+constexpr uint64_t kMostRegisters = 255;          // of a thread
+constexpr uint64_t kRegistersPerBlock = 64 * 1024;
+constexpr uint64_t kRegistersBeside = 6;          // addresses and counters of ptxas's own
 
 uint64_t align_up(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) & ~(alignment - 1);
+}
+std::string name_for_message(std::string_view function, bool is_kernel) {
+  return (is_kernel ? "kernel " : "function ") + std::string(function.substr(0, 200));
+}
+// The line of the first call.
+uint32_t line_of_call(const ptx::Function& f, std::string_view callee) {
+  for (const ptx::Instruction& i : f.code)
+    for (const ptx::Operand& operand : f.operands(i))
+      if (i.opcode == "call" && operand.kind == ptx::Operand::Kind::symbol && operand.name == callee) return i.line;
+  return f.line;
 }
 bool is_static_storage(Space space) {
   return space == Space::global || space == Space::constant || space == Space::shared;
@@ -51,12 +64,16 @@ class Linker {
     throw CompileError{code, std::move(message)};
   }
   std::string at(uint32_t file, uint32_t line) { return " (" + image_.where(file, line) + ")"; }
+  std::string at(const LinkedFunction& function, uint32_t line) { return " (" + image_.where(function, line) + ")"; }
 
   void parse_file(uint32_t index) {
     auto result = ptx::parse(image_.texts[index]);
     image_.files.emplace_back();
     if (auto* error = std::get_if<ptx::SyntaxError>(&result))
-      fail(CompileErrorCode::invalid_ptx, error->message + at(index, error->line));
+      fail(CompileErrorCode::invalid_ptx,
+           error->message + " (" +
+               (error->function.empty() ? "" : name_for_message(error->function, error->in_kernel) + ", ") +
+               image_.where(index, error->line) + ")");
     ptx::File& file = image_.files.back() = std::move(std::get<ptx::File>(result));
     if (file.version_major > kNewestVersionMajor)
       fail(CompileErrorCode::unsupported_ptx_version, "PTX version " + std::to_string(file.version_major) +
@@ -115,7 +132,7 @@ class Linker {
       LinkedFunction function;
       function.tree = &f;
       function.file = index;
-      function.facts = analyse(f);
+      function.facts = analyse(f, options_.converge_warps);
       image_.functions.push_back(std::move(function));
     }
     for (const ptx::Variable& v : file.variables) {
@@ -154,7 +171,7 @@ class Linker {
         local_bytes += align_up(v.size, v.alignment);
         if (v.size > kMaxLocalBytes || local_bytes > kMaxLocalBytes * 2)
           fail(CompileErrorCode::invalid_ptx,
-               "'" + std::string(v.name) + "' makes local memory too large" + at(function.file, v.line));
+               "'" + std::string(v.name) + "' makes local memory too large" + at(function, v.line));
       }
     }
   }
@@ -210,7 +227,7 @@ class Linker {
           fail(CompileErrorCode::unresolved_symbol,
                (is_of_device_runtime(name) ? "the device runtime's " + std::string(name.substr(0, 200)) + " is not there"
                                            : "function '" + std::string(name.substr(0, 200)) + "' is undefined") +
-                   at(function.file, function.tree->line));
+                   at(function, line_of_call(*function.tree, name)));
         if (symbol.kind == Symbol::Kind::function) add(symbol.index);
         if (symbol.kind == Symbol::Kind::builtin) image_.uses_device_runtime |= is_of_device_runtime(builtins()[symbol.index].name);
       }
@@ -222,12 +239,13 @@ class Linker {
     }
   }
 
-  void place_shared(LinkedKernel& kernel) {
+  // Of this kind, each once, in order, by the kernel and all that it calls.
+  std::vector<uint32_t> variables_used(const LinkedKernel& kernel, Symbol::Kind kind) {
     std::vector<uint32_t> used;
     for (uint32_t index : kernel.functions) {
       const LinkedFunction& function = image_.functions[index];
       auto add = [&](Symbol symbol) {
-        if (symbol.kind == Symbol::Kind::shared) used.push_back(symbol.index);
+        if (symbol.kind == kind) used.push_back(symbol.index);
       };
       for (std::string_view name : function.facts.referenced) add(image_.resolve(function.file, name));
       for (uint32_t variable : function.facts.used_variables)
@@ -235,6 +253,20 @@ class Linker {
     }
     std::sort(used.begin(), used.end());
     used.erase(std::unique(used.begin(), used.end()), used.end());
+    return used;
+  }
+
+  void count_constants(LinkedKernel& kernel) {
+    uint64_t bytes = 0;
+    for (const uint32_t index : variables_used(kernel, Symbol::Kind::data)) {
+      const ptx::Variable& variable = *image_.data[index].tree;
+      if (variable.space == Space::constant) bytes = align_up(bytes, variable.alignment) + variable.size;
+    }
+    kernel.info.constant_bytes = static_cast<uint32_t>(std::min<uint64_t>(bytes, UINT32_MAX));
+  }
+
+  void place_shared(LinkedKernel& kernel) {
+    const std::vector<uint32_t> used = variables_used(kernel, Symbol::Kind::shared);
     uint64_t offset = 0;
     bool dynamic = false;
     uint64_t dynamic_alignment = kDynamicSharedAlignment;
@@ -249,7 +281,8 @@ class Linker {
       kernel.shared_offsets[index] = static_cast<uint32_t>(offset);
       offset += variable.size;
       if (offset > kMaxSharedBytes)
-        fail(CompileErrorCode::invalid_ptx, "kernel " + kernel.info.name + " uses too much shared memory");
+        fail(CompileErrorCode::invalid_ptx,
+             "too much shared memory" + at(image_.functions[kernel.function], image_.functions[kernel.function].tree->line));
     }
     for (uint32_t index : kernel.functions)
       if (image_.functions[index].facts.uses_reserved_shared && !kernel.reserved_shared) {
@@ -267,7 +300,7 @@ class Linker {
     for (const ptx::Variable& v : f.parameters) {
       offset = align_up(offset, v.alignment);
       if (v.size > kMaxParameterBytes || offset + v.size > kMaxParameterBytes)
-        fail(CompileErrorCode::invalid_ptx, "kernel " + kernel.info.name + " has too many parameters");
+        fail(CompileErrorCode::invalid_ptx, "too many parameters" + at(image_.functions[kernel.function], v.line));
       kernel.info.parameters.push_back(
           {static_cast<uint32_t>(offset), static_cast<uint32_t>(v.size), v.alignment});
       offset += v.size;
@@ -280,21 +313,22 @@ class Linker {
     LinkedKernel kernel;
     kernel.function = index;
     kernel.info.name = f.name;
+    kernel.info.ptx_target = image_.files[image_.functions[index].file].target;
     collect_functions(kernel);
     place_shared(kernel);
+    count_constants(kernel);
     place_parameters(kernel, f);
     uint64_t local = 0, registers = 0;
     for (uint32_t reached : kernel.functions) {
       const LinkedFunction& function = image_.functions[reached];
       for (const ptx::Variable& v : function.tree->variables)
         if (v.space == Space::local) local += align_up(v.size, v.alignment);
-      registers = std::max<uint64_t>(registers, function.tree->registers.size());
+      registers = std::max<uint64_t>(registers, function.facts.live_registers);
       // `exit` in a called function leaves through the executor, which needs a fiber to leave.
       kernel.info.synchronises |=
           function.facts.synchronises || (reached != index && function.facts.has_exit);
     }
     kernel.info.local_bytes = static_cast<uint32_t>(std::min<uint64_t>(local, UINT32_MAX));
-    kernel.info.registers = static_cast<uint32_t>(std::min<uint64_t>(16 + registers / 8, 128));
     uint64_t threads = uint64_t{f.max_block[0]} * f.max_block[1] * f.max_block[2];
     if (f.max_block[0] && threads < kMaxThreadsPerBlock)
       kernel.info.max_threads = static_cast<uint32_t>(threads);
@@ -305,7 +339,17 @@ class Linker {
     uint64_t required = uint64_t{f.required_block[0]} * f.required_block[1] * f.required_block[2];
     if (f.required_block[0] && required <= kMaxThreadsPerBlock)
       kernel.info.max_threads = static_cast<uint32_t>(required);
+    estimate_registers(kernel, f, registers);
     image_.kernels.push_back(std::move(kernel));
+  }
+
+  // As ptxas would allot them: no more than a block of the size that is promised may have, else what a thread may have.
+  void estimate_registers(LinkedKernel& kernel, const ptx::Function& f, uint64_t live) {
+    uint64_t most = kMostRegisters;
+    if (f.max_block[0] || f.required_block[0])
+      most = std::clamp<uint64_t>(kRegistersPerBlock / std::max(kernel.info.max_threads, 1u) / 8 * 8, 16, most);
+    if (f.max_registers) most = std::min<uint64_t>(most, f.max_registers);
+    kernel.info.registers = static_cast<uint32_t>(std::clamp<uint64_t>(live + kRegistersBeside, 1, std::max<uint64_t>(most, 1)));
   }
 
   Image& image_;
@@ -313,6 +357,10 @@ class Linker {
   std::unordered_map<std::string_view, bool> weak_;
   uint64_t reached_ = 0;
 };
+
+std::string Image::where(const LinkedFunction& function, uint32_t line) const {
+  return name_for_message(function.tree->name, function.tree->is_kernel) + ", " + where(function.file, line);
+}
 
 std::string Image::where(uint32_t file, uint32_t line) const {
   std::string text = "line " + std::to_string(line);

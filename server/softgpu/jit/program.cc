@@ -5,6 +5,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "server/softgpu/jit/code_key.h"
 #include "server/softgpu/jit/codegen.h"
 #include "server/softgpu/jit/engine.h"
 #include "server/softgpu/jit/link.h"
@@ -23,8 +24,8 @@ CompileError one_line(CompileError error) {
 
 class LinkedProgram final : public Program {
  public:
-  LinkedProgram(std::shared_ptr<const Image> image, bool optimise)
-      : image_(std::move(image)), optimise_(optimise) {
+  LinkedProgram(std::shared_ptr<const Image> image, bool optimise, std::shared_ptr<CodeFile> code_file, const CodeKey& key)
+      : image_(std::move(image)), optimise_(optimise), code_file_(std::move(code_file)), key_(key) {
     for (const LinkedKernel& kernel : image_->kernels) {
       kernel_index_.emplace(image_->functions[kernel.function].tree->name,
                             kernels_.size());  // of several with one name the first is found
@@ -41,6 +42,7 @@ class LinkedProgram final : public Program {
                           data.tree->space == ptx::Space::constant, data.tree->is_managed});
     }
     code_.resize(kernels_.size());
+    was_kept_.resize(kernels_.size());
   }
 
   std::span<const KernelInfo> kernels() const override { return kernels_; }
@@ -83,18 +85,39 @@ class LinkedProgram final : public Program {
       if (auto* problem = std::get_if<std::string>(&engine)) return fail(std::move(*problem));
       engine_ = std::move(std::get<std::unique_ptr<Engine>>(engine));
     }
-    auto context = std::make_unique<llvm::LLVMContext>();
-    std::string name = "kernel" + std::to_string(index);
-    auto module = std::make_unique<llvm::Module>(name, *context);
-    if (auto error = generate_kernel(*image_, image_->kernels[index], *module)) return one_line(*error);
-    auto code = engine_->compile(name, std::move(context), std::move(module));
+    const std::string name = "kernel" + std::to_string(index);
+    const bool has_loop = !info.synchronises;
+    const CodeKey key = code_file_ ? key_within(key_, "kernel", index) : CodeKey{};
+    if (code_file_) {
+      if (const auto kept = code_file_->find(key)) {
+        const auto code = engine_->load(name + "-kept", *kept, has_loop);
+        if (const auto* good = std::get_if<KernelCode>(&code)) {
+          was_kept_[index] = true;
+          return code_[index] = *good;
+        }
+      }
+    }
+    llvm::LLVMContext context;
+    llvm::Module module(name, context);
+    if (auto error = generate_kernel(*image_, image_->kernels[index], module)) return one_line(*error);
+    auto object = engine_->compile(module);
+    if (auto* problem = std::get_if<std::string>(&object)) return fail(std::move(*problem));
+    auto code = engine_->load(name, std::get<std::vector<char>>(object), has_loop);
     if (auto* problem = std::get_if<std::string>(&code)) return fail(std::move(*problem));
+    if (code_file_) code_file_->add(key, std::get<std::vector<char>>(object));
     return code_[index] = std::get<KernelCode>(code);
+  }
+
+  bool was_kept(const KernelInfo& info) const override {
+    std::lock_guard lock(mutex_);
+    return was_kept_[static_cast<size_t>(&info - kernels_.data())];
   }
 
  private:
   std::shared_ptr<const Image> image_;
   bool optimise_;
+  std::shared_ptr<CodeFile> code_file_;  // null: none
+  CodeKey key_;                          // of this program there
   std::vector<KernelInfo> kernels_;
   std::vector<GlobalInfo> globals_;
   std::vector<ReferenceInfo> references_;
@@ -102,6 +125,7 @@ class LinkedProgram final : public Program {
   mutable std::mutex mutex_;                                                  // guards what follows
   mutable std::unique_ptr<Engine> engine_;
   mutable std::vector<KernelCode> code_;
+  mutable std::vector<bool> was_kept_;
 };
 
 }  // namespace
@@ -111,8 +135,14 @@ std::variant<std::shared_ptr<const Program>, CompileError> compile(
   auto image = link(ptx_texts, options);
   if (auto* error = std::get_if<CompileError>(&image)) return one_line(std::move(*error));
   auto& linked = std::get<std::shared_ptr<const Image>>(image);
-  if (auto error = check_functions(*linked)) return one_line(std::move(*error));
-  return std::shared_ptr<const Program>(std::make_shared<LinkedProgram>(linked, options.optimise));
+  const auto key = options.code_file ? key_of_program(ptx_texts, options) : std::nullopt;
+  const CodeKey checked = key ? key_within(*key, "checked") : CodeKey{};
+  if (!key || !options.code_file->find(checked)) {
+    if (auto error = check_functions(*linked)) return one_line(std::move(*error));
+    if (key) options.code_file->add(checked, {});
+  }
+  return std::shared_ptr<const Program>(std::make_shared<LinkedProgram>(
+      linked, options.optimise, key ? options.code_file : nullptr, key.value_or(CodeKey{})));
 }
 
 }  // namespace gpupool::softgpu

@@ -28,6 +28,8 @@ struct KernelInfo {
   std::vector<KernelParameter> parameters;
   uint32_t parameter_bytes = 0;
   uint32_t static_shared_bytes = 0;
+  uint32_t constant_bytes = 0;                  // of the .const variables that it uses
+  uint32_t ptx_target = 0;                      // .target of the PTX that has the kernel: major * 10 + minor
   uint32_t local_bytes = 0;                     // per thread, as CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES reports it
   uint32_t registers = 0;                       // an estimate, for occupancy; at least 1
   uint32_t max_threads = kMaxThreadsPerBlock;   // .maxntid, else 1024
@@ -64,9 +66,13 @@ struct CompileError {
   std::string message;  // one line: what, the instruction's text, the file's index and line
 };
 
+class CodeFile;
+
 struct CompileOptions {
   uint32_t compute_capability = 90;  // of the device, e.g. 90 for 9.0: a newer .target is refused
   bool optimise = true;
+  bool converge_warps = true;  // code that relies on the lock step of warps gets it (docs/adr/0033)
+  std::shared_ptr<CodeFile> code_file = nullptr;  // of earlier processes; null: none
 };
 
 class Program {
@@ -87,6 +93,8 @@ class Program {
   virtual void write_data(std::span<std::byte> image, uint64_t address) const = 0;
   // Machine code of a kernel; compiled at first use, which may take milliseconds. Thread-safe.
   virtual std::variant<KernelCode, CompileError> code(const KernelInfo& kernel) const = 0;
+  // True: the code came from CompileOptions::code_file.
+  virtual bool was_kept(const KernelInfo& kernel) const = 0;
 };
 
 // Parses, checks, links and prepares one or several PTX texts (several: the parts of an -rdc=true image). Everything that

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/softgpu/jit/flow_graph.h"
+
 namespace gpupool::softgpu {
 namespace {
 
@@ -11,61 +13,6 @@ using ptx::Operand;
 
 // Beyond this much work (huge generated functions) every branch back yields instead.
 constexpr uint64_t kMaxWork = 20'000'000;
-
-struct Block {
-  uint32_t begin = 0, end = 0;
-  std::vector<uint32_t> successors, predecessors;
-};
-
-struct Graph {
-  std::vector<Block> blocks;
-  std::vector<uint32_t> block_of;  // per instruction
-};
-
-void add_targets(const Function& f, const Instruction& i, std::vector<uint32_t>& labels) {
-  for (const Operand& operand : f.operands(i)) {
-    if (operand.kind == Operand::Kind::label) labels.push_back(operand.index);
-    if (operand.kind == Operand::Kind::targets)
-      for (uint32_t label : f.target_lists[operand.index]) labels.push_back(label);
-  }
-}
-
-bool ends_block(std::string_view op) {
-  return op == "bra" || op == "brx" || op == "ret" || op == "exit" || op == "trap";
-}
-
-Graph build_graph(const Function& f) {
-  Graph graph;
-  uint32_t count = static_cast<uint32_t>(f.code.size());
-  std::vector<bool> leader(count + 1, false);
-  leader[0] = true;
-  for (uint32_t position : f.labels) leader[position] = true;
-  for (uint32_t i = 0; i < count; ++i)
-    if (ends_block(f.code[i].opcode)) leader[i + 1] = true;
-  graph.block_of.resize(count + 1);
-  for (uint32_t i = 0; i < count; ++i) {
-    if (leader[i]) graph.blocks.push_back({i, i, {}, {}});
-    graph.block_of[i] = static_cast<uint32_t>(graph.blocks.size() - 1);
-    graph.blocks.back().end = i + 1;
-  }
-  std::vector<uint32_t> labels;
-  for (uint32_t b = 0; b < graph.blocks.size(); ++b) {
-    Block& block = graph.blocks[b];
-    const Instruction& last = f.code[block.end - 1];
-    labels.clear();
-    if (last.opcode == "bra" || last.opcode == "brx") add_targets(f, last, labels);
-    for (uint32_t label : labels)
-      if (f.labels[label] < count) block.successors.push_back(graph.block_of[f.labels[label]]);
-    if ((!ends_block(last.opcode) || last.is_predicated) && b + 1 < graph.blocks.size())
-      block.successors.push_back(b + 1);
-    std::sort(block.successors.begin(), block.successors.end());
-    block.successors.erase(std::unique(block.successors.begin(), block.successors.end()),
-                           block.successors.end());
-  }
-  for (uint32_t b = 0; b < graph.blocks.size(); ++b)
-    for (uint32_t s : graph.blocks[b].successors) graph.blocks[s].predecessors.push_back(b);
-  return graph;
-}
 
 class Classifier {
  public:
@@ -116,7 +63,7 @@ struct Loop {
 };
 
 // The blocks that reach `tail` without passing `head`.
-std::vector<uint32_t> loop_body(const Graph& graph, uint32_t tail, uint32_t head, uint64_t& work) {
+std::vector<uint32_t> loop_body(const FlowGraph& graph, uint32_t tail, uint32_t head, uint64_t& work) {
   std::vector<bool> seen(graph.blocks.size(), false);
   std::vector<uint32_t> body{head}, stack;
   seen[head] = true;
@@ -164,7 +111,7 @@ std::vector<bool> find_waiting_branches(const Function& f, const std::vector<uin
     if (classifier.is_candidate(f.code[i], values)) candidates.push_back(i);
   if (candidates.empty()) return yields;
 
-  Graph graph = build_graph(f);
+  FlowGraph graph = build_flow_graph(f);
   std::vector<Loop> loops;
   uint64_t work = 0;
   for (uint32_t b = 0; b < graph.blocks.size(); ++b)

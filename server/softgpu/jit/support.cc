@@ -341,6 +341,7 @@ std::span<const RuntimeSymbol> runtime_symbols() {
       SYMBOL(softgpu_match_any),
       SYMBOL(softgpu_match_all),
       SYMBOL(softgpu_active_mask),
+      SYMBOL(softgpu_converge),
       SYMBOL(softgpu_yield),
       SYMBOL(softgpu_exit),
       SYMBOL(softgpu_check_access),

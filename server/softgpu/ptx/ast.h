@@ -78,6 +78,7 @@ struct Operand {
   std::string_view name;
   std::string_view part;  // of a register, in video instructions: "b0", "h10", ...
   bool is_minus = false;  // -%r1, likewise
+  bool is_element = false;  // variable or symbol: array[3]; value has the bytes before that element
 };
 
 struct Instruction {
@@ -107,6 +108,7 @@ struct Function {
       parameters;                       // declarations; also the first of `variables` when there is a body
   std::array<uint32_t, 3> max_block{};  // .maxntid, zeros when absent
   std::array<uint32_t, 3> required_block{};  // .reqntid
+  uint32_t max_registers = 0;                // .maxnreg, 0 when absent
   std::array<uint32_t, 3> required_cluster{};  // .reqnctapercluster
   bool needs_cluster = false;                // .explicitcluster
   bool blocks_are_clusters = false;

@@ -43,7 +43,9 @@ void Parser::parse_performance_directives(Function& function) {
       triple(function.max_block);
     else if (accept_dotted("reqntid"))
       triple(function.required_block);
-    else if (accept_dotted("minnctapersm") || accept_dotted("maxnctapersm") || accept_dotted("maxnreg") ||
+    else if (accept_dotted("maxnreg"))
+      function.max_registers = static_cast<uint32_t>(expect_integer(UINT32_MAX));
+    else if (accept_dotted("minnctapersm") || accept_dotted("maxnctapersm") ||
              accept_dotted("maxclusterrank") || accept_dotted("abi_preserve") ||
              accept_dotted("abi_preserve_control"))
       expect_integer(UINT32_MAX);
@@ -76,7 +78,8 @@ Function Parser::parse_function(Linkage linkage, bool is_kernel) {
   }
   if (token_.is('(')) parse_parameters(function.results, true);
   function.line = token_.line;
-  function.name = expect_identifier();
+  function.name = function_name_ = expect_identifier();
+  in_kernel_ = is_kernel;
   if (token_.is('(')) parse_parameters(function.parameters, !is_kernel);
   parse_performance_directives(function);
   if (accept(';')) return function;

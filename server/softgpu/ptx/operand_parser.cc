@@ -111,7 +111,9 @@ Operand Parser::parse_name_operand(std::string_view name) {
     }
   }
   if (operand.kind == Operand::Kind::symbol || operand.kind == Operand::Kind::variable) {
-    if (token_.is('+')) {
+    if (token_.is('[')) {
+      parse_element(operand);
+    } else if (token_.is('+')) {
       advance();
       operand.value = static_cast<int64_t>(integer_constant());
     } else if (token_.is('-')) {
@@ -119,6 +121,26 @@ Operand Parser::parse_name_operand(std::string_view name) {
     }
   }
   return operand;
+}
+
+// array[3]: elements are counted, whatever dimensions or vectors the declaration has.
+void Parser::parse_element(Operand& array) {
+  const std::string shown_name = "'" + std::string(array.name.substr(0, 200)) + "'";
+  uint32_t element_bytes = 0;
+  if (array.kind == Operand::Kind::variable) {
+    const Variable& variable = function_->variables[array.index];
+    if (variable.is_array) element_bytes = bytes_of(variable.type);
+  } else if (const auto found = module_arrays_.find(array.name); found != module_arrays_.end()) {
+    element_bytes = found->second;
+  }
+  if (element_bytes == 0) fail(shown_name + " is not an array declared before its use");
+  expect('[');
+  if (token_.kind == TokenKind::identifier && token_.text != "WARP_SZ") {
+    fail("the element of " + shown_name + " must be a constant; compute its address in a register");
+  }
+  array.value = static_cast<int64_t>(integer_constant() * element_bytes);
+  array.is_element = true;
+  expect(']');
 }
 
 Operand Parser::parse_operand() {

@@ -26,7 +26,7 @@ void Parser::fail(std::string message) const {
   fail(std::move(message), token_.line);
 }
 void Parser::fail(std::string message, uint32_t line) const {
-  throw SyntaxError{std::move(message), line};
+  throw SyntaxError{std::move(message), line, std::string(function_name_), in_kernel_};
 }
 
 std::string Parser::shown() const {
@@ -146,6 +146,7 @@ Linkage Parser::parse_linkage() {
 File Parser::parse_file() {
   File file;
   while (token_.kind != TokenKind::end) {
+    function_name_ = {};
     if (skip_debug_directive() || accept(';')) continue;
     if (token_.kind != TokenKind::dotted) fail("expected a directive before " + shown());
     if (accept_dotted("version")) {
@@ -178,7 +179,12 @@ File Parser::parse_file() {
     } else if (auto space = token_.kind == TokenKind::dotted ? find_space(token_.text) : std::nullopt;
                space && *space != Space::param && *space != Space::local) {
       advance();
+      const size_t before = file.variables.size();
       parse_declarations(file.variables, linkage, *space);
+      for (size_t i = before; i < file.variables.size(); ++i) {
+        const Variable& variable = file.variables[i];
+        if (variable.is_array) module_arrays_.emplace(variable.name, bytes_of(variable.type));
+      }
     } else {
       fail("unknown directive " + shown());
     }

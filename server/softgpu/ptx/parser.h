@@ -11,6 +11,8 @@ namespace gpupool::softgpu::ptx {
 struct SyntaxError {
   std::string message;  // one line, without position
   uint32_t line = 0;
+  std::string function;  // that has the line; empty: none
+  bool in_kernel = false;
 };
 
 // Accepts any bytes; memory and time are linear in the text. The tree's string_views point into `text`.

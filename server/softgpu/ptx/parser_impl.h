@@ -83,6 +83,7 @@ class Parser {
   void parse_instruction();
   Operand parse_operand();
   Operand parse_name_operand(std::string_view name);
+  void parse_element(Operand& array);
   Operand parse_address();
   Operand parse_fetch(Operand base, int64_t offset);
   Operand parse_group(char close, Operand::Kind kind);
@@ -101,6 +102,9 @@ class Parser {
   Token token_;
   size_t previous_end_ = 0;  // where the last consumed token ended
   Function* function_ = nullptr;
+  std::unordered_map<std::string_view, uint32_t> module_arrays_;  // outside of functions -> bytes of an element
+  std::string_view function_name_;                                // being parsed, for messages; empty: none
+  bool in_kernel_ = false;
   std::vector<Scope> scopes_;
   std::vector<Fixup> fixups_;
   uint32_t scope_ = 0;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "protocol/cuda/driver_version.h"
 #include "server/softgpu/memory/address_space.h"
 
 namespace gpupool::softgpu {
@@ -85,6 +86,9 @@ std::variant<Config, std::string> read_config() {
     config.capability_major = static_cast<int>(*major);
     config.capability_minor = static_cast<int>(*minor);
   }
+  if (const auto text = variable("SOFTGPU_DRIVER_VERSION"); !text.empty() && !cuda::parse_driver_version(text)) {
+    return complaint("SOFTGPU_DRIVER_VERSION", text, cuda::driver_version_wanted());
+  }
   if (const auto text = variable("SOFTGPU_THREADS"); !text.empty()) {
     const auto count = parse_number(text, rest);
     if (!count || !rest.empty() || *count == 0 || *count > kMaxThreads) {
@@ -92,8 +96,20 @@ std::variant<Config, std::string> read_config() {
     }
     config.threads = static_cast<unsigned>(*count);
   }
+  if (const auto text = variable("SOFTGPU_CACHE_SIZE"); !text.empty()) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes || *bytes < kMinCacheBytes) {
+      return complaint("SOFTGPU_CACHE_SIZE", text, "bytes, or a number with KiB, MiB or GiB, at least 1MiB");
+    }
+    config.cache_bytes = *bytes;
+  }
+  config.cache = std::string(variable("SOFTGPU_CACHE"));
   config.instance = std::string(variable("SOFTGPU_INSTANCE"));
   config.log = variable("SOFTGPU_LOG") == "1";
+  if (const auto text = variable("SOFTGPU_CONVERGED_WARPS"); !text.empty()) {
+    if (text != "0" && text != "1") return complaint("SOFTGPU_CONVERGED_WARPS", text, "0 or 1");
+    config.converge_warps = text == "1";
+  }
   config.dirty_memory = variable("SOFTGPU_DIRTY_MEMORY") == "1";
   return config;
 }

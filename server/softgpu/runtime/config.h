@@ -15,11 +15,15 @@ struct Config {
   unsigned threads = 0;       // SOFTGPU_THREADS, per device and process; 0: one per core
   std::string instance;  // SOFTGPU_INSTANCE
   bool log = false;      // SOFTGPU_LOG=1
+  bool converge_warps = true;  // SOFTGPU_CONVERGED_WARPS=0: no lock step for code that relies on it
+  std::string cache;           // SOFTGPU_CACHE: a folder, "off", or "fd:N"; empty: the user's cache folder
+  uint64_t cache_bytes = 512ull << 20;  // SOFTGPU_CACHE_SIZE
   bool dirty_memory = false;  // SOFTGPU_DIRTY_MEMORY=1: new memory is full of garbage
 };
 
 constexpr int kMaxDevices = 64;
 constexpr unsigned kMaxThreads = 1024;
+constexpr uint64_t kMinCacheBytes = 1ull << 20;
 constexpr uint64_t kMinMemoryBytes = 16ull << 20;
 
 // Reads the environment; a value that makes no sense gives one line naming the variable.

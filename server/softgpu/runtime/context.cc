@@ -236,6 +236,8 @@ CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also) {
     std::lock_guard guard(graph_mutex());
     if (const Ref<Capture> capture = stream.capture()) return capture->add_op(stream, op);
   }
+  // The null stream would wait for what is captured.
+  if (stream.legacy() && spoil_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   op->set_context(this);
   if (also != nullptr) op->after(*also);
   const CUresult result = order(stream, *op, op);
@@ -244,6 +246,7 @@ CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also) {
 }
 
 CUresult Context::enqueue_span(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end) {
+  if (stream.legacy() && spoil_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   begin->set_context(this);
   return order(stream, *begin, end);
 }
@@ -269,6 +272,17 @@ CUresult Context::enqueue_behind_all(const Ref<Op>& op, bool barrier) {
   return CUDA_SUCCESS;
 }
 
+void Context::run_when_done(const Ref<Op>& op) {
+  {
+    std::lock_guard guard(order_mutex_);
+    std::vector<Ref<Op>> ops;
+    collect_all(ops);
+    for (const Ref<Op>& other : ops) op->after(*other);
+    if (!ops.empty()) orphans_.push_back({op, false});
+  }
+  op->submit();
+}
+
 void Context::push_last(Stream& stream, std::vector<Ref<Op>>& ops) {
   if (!stream.last_) return;
   if (stream.last_->done()) {
@@ -278,12 +292,13 @@ void Context::push_last(Stream& stream, std::vector<Ref<Op>>& ops) {
   }
 }
 
-bool Context::spoil_captures() {
+bool Context::spoil_captures(bool blocking_only) {
+  if (captures_in_progress.load(std::memory_order_relaxed) == 0) [[likely]] return false;
   std::vector<Ref<Stream>> capturing;
   {
     std::lock_guard guard(order_mutex_);
     for (const Ref<Stream>& stream : streams_) {
-      if (stream->capturing()) capturing.push_back(stream);
+      if (stream->capturing() && (stream->blocking() || !blocking_only)) capturing.push_back(stream);
     }
   }
   if (capturing.empty()) return false;

@@ -44,6 +44,7 @@ class Context final : public Object {
   uint64_t handle() const { return handle_; }
   void set_handle(uint64_t handle) { handle_ = handle; }
   uint64_t id() const { return id_; }
+  std::atomic<int> attached{0};  // cuCtxAttach without cuCtxDetach
 
   // --- Life ---
   void activate();
@@ -83,13 +84,15 @@ class Context final : public Object {
   // Queues it behind everything that the context has queued (cuCtxRecordEvent); later work waits for it if
   // `barrier`.
   CUresult enqueue_behind_all(const Ref<Op>& op, bool barrier);
+  // Runs it when everything that the context has queued is done. Other work does not wait for it, but synchronize() does.
+  void run_when_done(const Ref<Op>& op);
   // Waits; writes out device printf text; returns the context's error.
   CUresult synchronize();
   CUresult synchronize(Stream& stream);
   bool idle(Stream& stream);
   bool idle();
   // A call that no capture of the context's streams survives; false: there is none.
-  bool spoil_captures();
+  bool spoil_captures(bool blocking_only = false);
   // What kernels printed so far, to stdout.
   static void write_device_output();
   static void write_assertions();  // to stderr

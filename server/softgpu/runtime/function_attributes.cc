@@ -36,7 +36,7 @@ int blocks_per_multiprocessor(const KernelInfo& kernel, const FunctionSettings& 
   const int threads = round_up(block_size, static_cast<int>(kWarpSize));
   int blocks = std::min(limits::kBlocksPerMultiprocessor, limits::kThreadsPerMultiprocessor / threads);
   const int registers = round_up(static_cast<int>(std::max(kernel.registers, 1u)), 8) * threads;
-  blocks = std::min(blocks, limits::kRegisters / registers);
+  blocks = std::min(blocks, std::max(limits::kRegisters / registers, 1));  // an estimate must not keep a kernel from running
   const int shared = round_up(static_cast<int>(kernel.static_shared_bytes + dynamic_shared), 128) +
                      limits::kReservedSharedPerBlock;
   return std::min(blocks, limits::kSharedPerMultiprocessor / shared);
@@ -52,7 +52,7 @@ CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& sett
       *value = static_cast<int>(kernel.static_shared_bytes);
       break;
     case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
-      *value = 0;
+      *value = static_cast<int>(kernel.constant_bytes);
       break;
     case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
       *value = static_cast<int>(kernel.local_bytes);
@@ -60,7 +60,9 @@ CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& sett
     case CU_FUNC_ATTRIBUTE_NUM_REGS:
       *value = static_cast<int>(std::max(kernel.registers, 1u));
       break;
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:  // CUB and Thrust choose their policy by it
+      *value = static_cast<int>(kernel.ptx_target);
+      break;
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
       *value = static_cast<int>(compute_capability);
       break;

@@ -3,11 +3,8 @@
 #include <algorithm>
 
 #include "server/softgpu/runtime/context.h"
-#include "server/softgpu/runtime/copy_engine.h"
-#include "server/softgpu/runtime/host_functions.h"
 #include "server/softgpu/runtime/module.h"
 #include "server/softgpu/runtime/runtime.h"
-#include "server/softgpu/runtime/value_ops.h"
 
 namespace gpupool::softgpu {
 
@@ -42,6 +39,7 @@ void Graph::remove(GraphNode& node) {
   for (GraphNode* other : std::vector<GraphNode*>(node.dependencies)) disconnect(*other, node);
   for (GraphNode* other : std::vector<GraphNode*>(node.dependents)) disconnect(node, *other);
   node.graph = nullptr;
+  node.memory.reset();
   runtime().handles().remove<GraphNode>(node.handle);
   const auto it =
       std::find_if(nodes.begin(), nodes.end(), [&](const auto& other) { return other.get() == &node; });
@@ -59,6 +57,10 @@ void Graph::clear() {
   while (!nodes.empty()) remove(*Ref<GraphNode>(nodes.back()));
   for (const auto& [condition, object] : conditions) runtime().handles().remove<Condition>(condition);
   conditions.clear();
+}
+
+bool Graph::has_memory() const {
+  return std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node->memory != nullptr; });
 }
 
 bool Graph::has_conditions() const {
@@ -150,11 +152,15 @@ void GraphExec::hold(const Graph& graph) {
   user_objects->add_all(graph.user_objects);
   for (const Ref<GraphNode>& node : graph.nodes) {
     if (node->child) hold(*node->child);
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) allocated.push_back(node->memory);
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) freed.push_back(node->memory);
   }
 }
 
 CUresult GraphExec::build(const Graph& graph) {
   user_objects = std::make_shared<cuda::UserReferences>();
+  allocated.clear();
+  freed.clear();
   hold(graph);
   std::vector<uint32_t> leaves;
   if (!append(graph, {}, &leaves)) return CUDA_ERROR_INVALID_VALUE;
@@ -210,6 +216,8 @@ CUresult GraphExec::update(const Graph& graph, uint64_t* mismatch) {
   }
   assigned_at_launch_ = other.assigned_at_launch_;
   user_objects = other.user_objects;
+  allocated = other.allocated;
+  freed = other.freed;
   return CUDA_SUCCESS;
 }
 
@@ -225,15 +233,18 @@ namespace {
 // The last of a launch: what the graph holds references to may go when it is done.
 class LaunchEnd final : public Op {
  public:
-  explicit LaunchEnd(std::shared_ptr<cuda::UserReferences> held) : held_(std::move(held)) {}
+  LaunchEnd(std::shared_ptr<cuda::UserReferences> held, std::vector<cuda::graph_memory::Shared> memory)
+      : held_(std::move(held)), memory_(std::move(memory)) {}
 
  private:
   void start() override {
     held_.reset();
+    memory_.clear();
     complete();
   }
   void skip() override { start(); }
   std::shared_ptr<cuda::UserReferences> held_;
+  std::vector<cuda::graph_memory::Shared> memory_;
 };
 
 }  // namespace
@@ -289,7 +300,13 @@ CUresult GraphExec::launch(Stream& stream) {
   std::lock_guard guard(mutex);
   Context& context = stream.context();
   const Ref<Op> begin = assigned_at_launch_.empty() ? Ref<Op>(make_ref<MarkerOp>()) : Ref<Op>(make_ref<AssignOp>(assigned_at_launch_));
-  const Ref<Op> end = make_ref<LaunchEnd>(user_objects);
+  std::vector<cuda::graph_memory::Shared> used(allocated);
+  used.insert(used.end(), freed.begin(), freed.end());
+  if (!used.empty()) {
+    const bool again = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+    if (const CUresult result = cuda::graph_memory::launch(allocated, freed, again); result != CUDA_SUCCESS) return result;
+  }
+  const Ref<Op> end = make_ref<LaunchEnd>(user_objects, std::move(used));
   const std::vector<Ref<Op>> ops = make_ops(context, *begin, *end);
   end->set_context(&context);
   if (last_) begin->after(*last_);
@@ -299,78 +316,6 @@ CUresult GraphExec::launch(Stream& stream) {
   end->submit();
   begin->submit();
   return CUDA_SUCCESS;
-}
-
-// --- Capture ---
-
-CUresult Capture::add_op(const Stream& stream, const Ref<Op>& op) {
-  if (invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  if (!op->clone()) {
-    invalid = true;
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  }
-  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-  if (dynamic_cast<GridOp*>(op.get()) != nullptr) {
-    type = CU_GRAPH_NODE_TYPE_KERNEL;
-  } else if (const auto* transfer = dynamic_cast<TransferOp*>(op.get())) {
-    type = transfer->transfer().is_fill() ? CU_GRAPH_NODE_TYPE_MEMSET : CU_GRAPH_NODE_TYPE_MEMCPY;
-  } else if (dynamic_cast<HostFunctionOp*>(op.get()) != nullptr) {
-    type = CU_GRAPH_NODE_TYPE_HOST;
-  } else if (dynamic_cast<BatchOp*>(op.get()) != nullptr || dynamic_cast<ValueWaitOp*>(op.get()) != nullptr ||
-             dynamic_cast<ValueWriteOp*>(op.get()) != nullptr) {
-    type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-  }
-  const Ref<GraphNode> node = graph->add(type, frontier[&stream]);
-  node->prototype = op;
-  if (const auto* transfer = dynamic_cast<TransferOp*>(op.get()))
-    describe_transfer(transfer->transfer(), *node);
-  frontier[&stream] = {node.get()};
-  return CUDA_SUCCESS;
-}
-
-void Capture::add_node(const Stream& stream, CUgraphNodeType type, uint64_t event) {
-  const Ref<GraphNode> node = graph->add(type, frontier[&stream]);
-  node->event = event;
-  frontier[&stream] = {node.get()};
-}
-
-void Capture::join(const Ref<Stream>& stream, const std::vector<GraphNode*>& nodes) {
-  if (frontier.find(stream.get()) == frontier.end()) {
-    streams.push_back(stream);
-    stream->set_capture(Ref<Capture>::share(this));
-  }
-  std::vector<GraphNode*>& known = frontier[stream.get()];
-  for (GraphNode* node : nodes) {
-    if (std::find(known.begin(), known.end(), node) == known.end()) known.push_back(node);
-  }
-}
-
-void Capture::end() {
-  ended = true;
-  for (const Ref<Stream>& member : std::exchange(streams, {})) member->set_capture(nullptr);
-}
-
-void describe_transfer(const Transfer& transfer, GraphNode& node) {
-  if (transfer.is_fill()) {
-    node.fill.dst = transfer.destination;
-    node.fill.pitch = transfer.destination_pitch;
-    node.fill.value = transfer.fill_value;
-    node.fill.elementSize = transfer.fill_width;
-    node.fill.width = transfer.width / transfer.fill_width;
-    node.fill.height = transfer.height;
-    return;
-  }
-  node.copy.srcMemoryType = node.copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
-  node.copy.srcDevice = transfer.source;
-  node.copy.dstDevice = transfer.destination;
-  node.copy.srcPitch = transfer.source_pitch;
-  node.copy.dstPitch = transfer.destination_pitch;
-  node.copy.srcHeight = transfer.source_pitch == 0 ? 0 : transfer.source_slice / transfer.source_pitch;
-  node.copy.dstHeight =
-      transfer.destination_pitch == 0 ? 0 : transfer.destination_slice / transfer.destination_pitch;
-  node.copy.WidthInBytes = transfer.width;
-  node.copy.Height = transfer.height;
-  node.copy.Depth = transfer.depth;
 }
 
 }  // namespace gpupool::softgpu

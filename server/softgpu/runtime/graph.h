@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/graph_memory.h"
 #include "protocol/cuda/user_objects.h"
 #include "server/softgpu/runtime/conditional.h"
 #include "server/softgpu/runtime/handles.h"
@@ -40,7 +41,15 @@ class GraphNode final : public Object {
   CUDA_MEMCPY3D copy{};  // as given, of copies
   CUDA_MEMSET_NODE_PARAMS fill{};
   std::vector<CUstreamBatchMemOpParams> batch;
-  std::vector<void*> parameters;  // lent by cuGraphKernelNodeGetParams
+  cuda::graph_memory::Shared memory;  // of memory nodes
+  CUDA_MEM_ALLOC_NODE_PARAMS alloc{};
+  // Parameter lists that cuGraphKernelNodeGetParams lends to the program, one per kernel layout. They stay valid after SetParams, because
+  // programs go on using them.
+  struct LentParameters {
+    std::vector<std::byte> values;
+    std::vector<void*> addresses;
+  };
+  std::vector<std::unique_ptr<LentParameters>> lent;
   uint64_t original = 0;          // handle of the node that this one was cloned from
   std::vector<GraphNode*> dependencies;
   std::vector<GraphNode*> dependents;
@@ -58,8 +67,9 @@ class Graph final : public Object {
   Ref<Graph> clone() const;
   // Nodes before those that depend on them; empty for a graph with a cycle (or without nodes).
   std::vector<GraphNode*> in_order() const;
-  // Such a graph can be neither cloned nor another one's child.
+  // Such graphs can be neither cloned nor another one's child.
   bool has_conditions() const;
+  bool has_memory() const;
 
   uint64_t handle = 0;
   std::vector<Ref<GraphNode>> nodes;
@@ -101,6 +111,7 @@ class GraphExec final : public Object {
   std::mutex mutex;
   // Of the graph that it was made from; launches in flight hold them too.
   std::shared_ptr<cuda::UserReferences> user_objects;
+  std::vector<cuda::graph_memory::Shared> allocated, freed;
 
  private:
   bool append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves);
@@ -117,16 +128,26 @@ class GraphExec final : public Object {
 // Fills in what cuGraphMemcpyNodeGetParams and cuGraphMemsetNodeGetParams answer.
 void describe_transfer(const Transfer& transfer, GraphNode& node);
 
+// Is any stream captured?
+inline constinit std::atomic<int> captures_in_progress{0};
+// cuThreadExchangeStreamCaptureMode, of the calling thread.
+CUstreamCaptureMode& thread_capture_mode();
+// A call that CUDA counts among the unsafe ones: may this thread make it now? Without graph_mutex() held.
+CUresult refuse_unsafe();
+
 // A capture in progress, shared by the streams that take part in it.
 class Capture final : public Object {
  public:
-  Capture(Ref<Graph> graph, CUstreamCaptureMode mode, uint64_t id, const Stream* origin)
-      : graph(std::move(graph)), mode(mode), id(id), origin(origin), thread(std::this_thread::get_id()) {}
+  Capture(Ref<Graph> graph, CUstreamCaptureMode mode, uint64_t id, const Stream* origin, bool own_graph)
+      : graph(std::move(graph)), mode(mode), id(id), origin(origin), own_graph(own_graph), thread(std::this_thread::get_id()) {
+    enlist();
+  }
 
   const Ref<Graph> graph;
   const CUstreamCaptureMode mode;
   const uint64_t id;
   const Stream* const origin;
+  const bool own_graph;  // made for it
   const std::thread::id thread;
   // With graph_mutex() held:
   bool invalid = false;
@@ -136,10 +157,17 @@ class Capture final : public Object {
 
   CUresult add_op(const Stream& stream, const Ref<Op>& op);
   // An event node or an edge set in place of an operation.
-  void add_node(const Stream& stream, CUgraphNodeType type, uint64_t event);
+  Ref<GraphNode> add_node(const Stream& stream, CUgraphNodeType type, uint64_t event);
   // The stream takes part from now on, behind the nodes.
   void join(const Ref<Stream>& stream, const std::vector<GraphNode*>& nodes);
+  // The stream is destroyed. Without its first stream nobody can end the capture any more; of another one the work must still be joined.
+  void leave(Stream& stream);
   void end();
+
+ private:
+  ~Capture() override { strike(); }
+  void enlist();
+  void strike();
 };
 
 }  // namespace gpupool::softgpu

@@ -1,5 +1,6 @@
 #include "server/softgpu/runtime/image.h"
 
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -29,6 +30,11 @@ CUresult code_of(CompileErrorCode code) {
   return CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
 }
 
+long milliseconds_since(std::chrono::steady_clock::time_point begin) {
+  return static_cast<long>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin).count());
+}
+
 // PTX in the place of machine code that is not to be executed; empty where there is no code for the device at all.
 std::string skipped(const cuda::Image& image, const Device& device) {
   const cuda::ImageEntry* const cubin = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
@@ -38,7 +44,7 @@ std::string skipped(const cuda::Image& image, const Device& device) {
   std::call_once(said, [] {
     fputs("softgpu: SOFTGPU_SKIP_MACHINE_CODE=1: kernels of which there is machine code DO NOTHING here; what they should compute is missing\n", stderr);
   });
-  return without_machine_code(bytes.view());
+  return without_machine_code(bytes.view(), cubin->arch);
 }
 
 }  // namespace
@@ -47,9 +53,18 @@ CUresult load_texts(std::span<const std::string_view> texts, const Device& devic
                     std::shared_ptr<const Program>* program, std::string* message) {
   CompileOptions options;
   options.compute_capability = device.compute_capability();
+  options.converge_warps = runtime().config().converge_warps;
+  options.code_file = runtime().code_file();
+  const auto begin = std::chrono::steady_clock::now();
   auto outcome = runtime().programs().get(texts, options);
   if (auto* compiled = std::get_if<std::shared_ptr<const Program>>(&outcome)) {
     *program = std::move(*compiled);
+    if (runtime().config().log) {
+      size_t bytes = 0;
+      for (const std::string_view text : texts) bytes += text.size();
+      runtime().log("module of " + std::to_string(bytes) + " bytes of PTX with " + std::to_string((*program)->kernels().size()) +
+                    " kernels loaded in " + std::to_string(milliseconds_since(begin)) + " ms");
+    }
     return CUDA_SUCCESS;
   }
   const CompileError& error = std::get<CompileError>(outcome);

@@ -19,7 +19,7 @@ CUresult Library::create(std::shared_ptr<const Program> program, Ref<Library>* l
   Ref<Library> made = Ref<Library>::adopt(new Library(std::move(program)));
   made->handle_ = runtime().handles().add(made);
   bool full = made->handle_ == 0;
-  for (const KernelInfo& info : made->program_->kernels()) {
+  for (const KernelInfo& info : made->has_code() ? made->program_->kernels() : std::span<const KernelInfo>()) {
     Ref<Kernel> kernel = make_ref<Kernel>(made, info, runtime().devices().size());
     kernel->handle = runtime().handles().add(kernel);
     full = full || kernel->handle == 0;
@@ -31,6 +31,12 @@ CUresult Library::create(std::shared_ptr<const Program> program, Ref<Library>* l
   }
   *library = std::move(made);
   return CUDA_SUCCESS;
+}
+
+CUresult find_library(uint64_t handle, Ref<Library>* library) {
+  *library = runtime().handles().find<Library>(handle);
+  if (!*library) return CUDA_ERROR_INVALID_HANDLE;
+  return (*library)->has_code() ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
 Ref<Kernel> Library::kernel(std::string_view name) {
@@ -143,6 +149,7 @@ CUresult Kernel::function(Context& current, Ref<Function>* function) {
   if (const CUresult result = library_->module(context, &module); result != CUDA_SUCCESS) return result;
   Ref<Function> found = module->function(info_.name);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
+  found->library_kernel.store(handle, std::memory_order_relaxed);
   Ref<Function> before;  // dropped outside the lock
   {
     std::lock_guard guard(lock_);

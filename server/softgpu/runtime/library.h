@@ -2,6 +2,7 @@
 //
 // A library becomes a module in each context that uses it, at the first use; a context's reset takes that
 // instance away and the next use makes a new one, while the library's and kernels' handles stay. Thread-safe.
+// A library of a fat binary without code for the devices has a handle and nothing else: find_library() fails for it.
 #pragma once
 #include <map>
 #include <memory>
@@ -19,9 +20,12 @@ class Kernel;
 class Library final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::library;
+  // Without a program (null): a library of an image that has no code for the devices.
   static CUresult create(std::shared_ptr<const Program> program, Ref<Library>* library);
 
   uint64_t handle() const { return handle_; }
+  bool has_code() const { return program_ != nullptr; }
+  // These need code.
   const Program& program() const { return *program_; }
   Ref<Kernel> kernel(std::string_view name);
   std::vector<Ref<Kernel>> kernels();
@@ -49,6 +53,9 @@ class Library final : public Object {
   // address through every reset. Other contexts have globals of their own, managed ones included.
   uint64_t managed_data_ = 0;
 };
+
+// The library of a handle, for all that needs its code: INVALID_HANDLE, NO_BINARY_FOR_GPU.
+CUresult find_library(uint64_t handle, Ref<Library>* library);
 
 class Kernel final : public Object {
  public:

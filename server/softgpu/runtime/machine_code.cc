@@ -52,7 +52,7 @@ bool skips_machine_code() {
   return skips;
 }
 
-std::string without_machine_code(cuda::ByteSpan cubin) {
+std::string without_machine_code(cuda::ByteSpan cubin, uint32_t arch) {
   std::vector<cuda::KernelLayout> kernels;
   if (cuda::kernels_of_cubin(cubin, kernels) != CUDA_SUCCESS) return {};
   std::string entries;
@@ -69,7 +69,7 @@ std::string without_machine_code(cuda::ByteSpan cubin) {
     }
     entries += ") { ret; }\n";
   }
-  return ".version 8.0\n.target sm_50\n.address_size 64\n" + variables_of(cubin, names) + entries;
+  return ".version 8.0\n.target sm_" + std::to_string(arch) + "\n.address_size 64\n" + variables_of(cubin, names) + entries;
 }
 
 }  // namespace gpupool::softgpu

@@ -13,6 +13,6 @@ bool skips_machine_code();
 
 // PTX with the cubin's kernels, of the same parameters and without bodies, and its variables, all zero. Empty: not a cubin.
 // The bytes may be hostile.
-std::string without_machine_code(cuda::ByteSpan cubin);
+std::string without_machine_code(cuda::ByteSpan cubin, uint32_t arch);
 
 }  // namespace gpupool::softgpu

@@ -98,6 +98,18 @@ void MemoryPool::trim_to_threshold() {
   trim(keep);
 }
 
+void MemoryPool::set_access(int device, CUmemAccess_flags flags) {
+  std::lock_guard guard(mutex_);
+  access_[device] = flags;
+}
+
+CUmemAccess_flags MemoryPool::access(int device) const {
+  if (device == device_.index()) return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  std::lock_guard guard(mutex_);
+  const auto found = access_.find(device);
+  return found == access_.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE : found->second;
+}
+
 CUresult MemoryPool::attribute(CUmemPool_attribute attribute, void* value) const {
   std::lock_guard guard(mutex_);
   const auto put_int = [&](int number) { *static_cast<int*>(value) = number; };

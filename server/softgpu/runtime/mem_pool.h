@@ -37,6 +37,10 @@ class MemoryPool final : public Object {
   // As trim with the release threshold; cheap when there is nothing to do.
   void trim_to_threshold();
 
+  // What another device may do with its memory: kept and given back. Every device reaches all memory here.
+  void set_access(int device, CUmemAccess_flags flags);
+  CUmemAccess_flags access(int device) const;
+
   CUresult attribute(CUmemPool_attribute attribute, void* value) const;
   CUresult set_attribute(CUmemPool_attribute attribute, const void* value);
 
@@ -50,6 +54,7 @@ class MemoryPool final : public Object {
   std::multimap<uint64_t, uint64_t> free_;  // size -> address
   uint64_t used_bytes_ = 0, used_high_ = 0;
   uint64_t reserved_bytes_ = 0, reserved_high_ = 0;
+  std::map<int, CUmemAccess_flags> access_;  // by device
   uint64_t threshold_ = 0;
   int reuse_event_ = 1, reuse_opportunistic_ = 1, reuse_internal_ = 1;
 };

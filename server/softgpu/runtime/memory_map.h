@@ -28,6 +28,7 @@ enum class MemoryKind : uint8_t {
   pinned,          // cuMemHostAlloc
   registered,      // cuMemHostRegister
   array,           // an array's, whose address no program is told
+  graph,           // of a graph's memory node (graph_memory.h)
 };
 
 struct MemoryRange {
@@ -42,6 +43,7 @@ struct MemoryRange {
   uint64_t offset = 0;   // of a mapping in its physical memory
   bool readable = true;
   bool writable = true;
+  bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
   bool freeing = false;  // cuMemFreeAsync is on its way
 
   bool is_host() const { return kind == MemoryKind::pinned || kind == MemoryKind::registered; }

@@ -1,6 +1,7 @@
 #include "server/softgpu/runtime/module.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "protocol/cuda/driver_log.h"
 #include "server/softgpu/memory/address_space.h"
@@ -46,6 +47,7 @@ CUresult Function::code(KernelCode* code) {
   if (!loaded()) {
     std::lock_guard guard(code_mutex_);
     if (!loaded()) {
+      const auto begin = std::chrono::steady_clock::now();
       auto made = program_->code(kernel_);
       if (const CompileError* error = std::get_if<CompileError>(&made)) {
         fprintf(stderr, "softgpu: %s\n", error->message.c_str());
@@ -54,6 +56,11 @@ CUresult Function::code(KernelCode* code) {
       }
       code_ = std::get<KernelCode>(made);
       loaded_.store(true, std::memory_order_release);
+      if (runtime().config().log) {
+        const auto took = std::chrono::steady_clock::now() - begin;
+        runtime().log("kernel " + kernel_.name + (program_->was_kept(kernel_) ? " loaded from the cache in " : " compiled in ") +
+                      std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()) + " ms");
+      }
     }
   }
   *code = code_;

@@ -80,6 +80,7 @@ class Function final : public Object, public KernelServices {
   int version() const override;
   bool loaded() const { return loaded_.load(std::memory_order_acquire); }
   uint64_t handle = 0;  // set once, before the function is shown to anyone
+  std::atomic<uint64_t> library_kernel{0};  // handle of the library's kernel that it is the function of; 0: none was asked for it
 
   // The parameters of the functions of old (cuParamSet*, cuFuncSetBlockShape).
   struct OldLaunch {

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "server/softgpu/memory/address_space.h"
+#include "server/softgpu/runtime/code_folder.h"
 #include "server/softgpu/runtime/device.h"
 
 namespace gpupool::softgpu {
@@ -89,6 +90,20 @@ CUresult Runtime::initialise(unsigned flags) {
   return init_result_;
 }
 
+namespace {
+
+// The first process that uses an instance says how much memory its devices have.
+void warn_of_other_memory(const Config& config, int ordinal, uint64_t bytes) {
+  const char* const wished = std::getenv("SOFTGPU_MEMORY");
+  if (wished == nullptr || *wished == '\0' || bytes == config.memory_bytes) return;
+  fprintf(stderr,
+          "softgpu: SOFTGPU_MEMORY=%s: ignored, device %d of instance \"%s\" is in use by another process and has %llu MiB; "
+          "set SOFTGPU_INSTANCE to another name for devices of this process's own\n",
+          wished, ordinal, config.instance.empty() ? "default" : config.instance.c_str(), static_cast<unsigned long long>(bytes >> 20));
+}
+
+}  // namespace
+
 CUresult Runtime::open_devices() {
   auto config = read_config();
   if (const std::string* complaint = std::get_if<std::string>(&config)) {
@@ -111,6 +126,7 @@ CUresult Runtime::open_devices() {
       devices_.clear();
       return CUDA_ERROR_OPERATING_SYSTEM;
     }
+    warn_of_other_memory(config_, ordinal, shared->total_bytes());
     devices_.push_back(
         std::make_unique<Device>(config_, static_cast<int>(devices_.size()), ordinal, std::move(shared)));
   }
@@ -138,6 +154,7 @@ void Runtime::release(const MemoryRange& range) {
     case MemoryKind::device:
     case MemoryKind::managed:
     case MemoryKind::array:
+    case MemoryKind::graph:
       if (Device* owner = device(range.device)) owner->heap().free(range.address);
       break;
     case MemoryKind::pinned:
@@ -191,6 +208,19 @@ bool Runtime::empty_pools(Device& device) {
     if (&memory_pool.device() == &device) freed |= memory_pool.trim(0);
   }
   return freed;
+}
+
+std::shared_ptr<CodeFile> Runtime::code_file() {
+  std::call_once(code_file_opened_, [this] {
+    CodeFolder folder = open_code_folder(config_.cache, config_.cache_bytes);
+    if (!folder.problem.empty()) {
+      const std::string line = "compiled code is not kept: " + folder.problem;
+      if (config_.cache.empty()) log(line);
+      else fprintf(stderr, "softgpu: SOFTGPU_CACHE: %s\n", line.c_str());
+    }
+    code_file_ = std::move(folder.file);
+  });
+  return code_file_;
 }
 
 void Runtime::log(const std::string& line) const {

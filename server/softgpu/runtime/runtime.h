@@ -41,6 +41,8 @@ class Runtime {
   CopyEngine& copy_engine() { return copy_engine_; }
   HostThread& host_thread() { return host_thread_; }
   ProgramCache& programs() { return programs_; }
+  // Opened at the first call; null: nothing is kept.
+  std::shared_ptr<CodeFile> code_file();
   ProcessState& process_state() { return process_state_; }
   ValueWaiter& value_waiter() { return value_waiter_; }
 
@@ -75,6 +77,8 @@ class Runtime {
   HostThread host_thread_;
   ValueWaiter value_waiter_;
   ProgramCache programs_;
+  std::once_flag code_file_opened_;
+  std::shared_ptr<CodeFile> code_file_;
   ProcessState process_state_;
   std::mutex pools_mutex_;
   std::vector<Ref<Object>> pools_;

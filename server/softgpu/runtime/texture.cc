@@ -23,6 +23,20 @@ Known& known() {
   return *only;
 }
 
+// Drops a destroyed object once the kernels that may name it have ended.
+class DropOp final : public Op {
+ public:
+  explicit DropOp(Ref<TextureObject> object) : object_(std::move(object)) {}
+
+ private:
+  void start() override {
+    object_ = nullptr;
+    complete();
+  }
+  void skip() override { start(); }
+  Ref<TextureObject> object_;
+};
+
 // The uncompressed formats of CUresourceViewFormat.
 std::optional<TexelFormat> view_format(CUresourceViewFormat format) {
   const int place = static_cast<int>(format) - 1;
@@ -64,7 +78,6 @@ CUresult make_of(const CUDA_RESOURCE_DESC& resource, bool surface, TextureState*
     case CU_RESOURCE_TYPE_ARRAY: {
       const Ref<Array> array = runtime().handles().find<Array>(reinterpret_cast<uint64_t>(res.array.hArray));
       if (!array) return CUDA_ERROR_INVALID_HANDLE;
-      if (surface && (array->shape().Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0) return CUDA_ERROR_INVALID_VALUE;
       if (surface && array->format().bits == 10) return CUDA_ERROR_INVALID_VALUE;
       made_of(*array, state);
       return CUDA_SUCCESS;
@@ -212,9 +225,11 @@ Ref<TextureObject> TextureObject::find(uint64_t value, bool surface) {
 }
 
 CUresult TextureObject::destroy(uint64_t value, bool surface) {
+  if (value == 0) return CUDA_SUCCESS;  // as NVIDIA's driver is believed to do: programs destroy what they never made
   const Ref<TextureObject> object = find(value, surface);
   if (!object || !runtime().handles().remove<TextureObject>(object->handle_)) return CUDA_ERROR_INVALID_VALUE;
   object->context_->disown(object->handle_);
+  object->context_->run_when_done(make_ref<DropOp>(object));
   return CUDA_SUCCESS;
 }
 

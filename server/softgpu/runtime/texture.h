@@ -1,7 +1,8 @@
 // Texture and surface objects, and what textures are made of.
 //
 // An object is an entry of the executor's table (exec/texture.h) and what the program said of it. It goes with its context, or
-// when it is destroyed; kernels that still name it then fault. Immutable; any thread.
+// when it is destroyed and all work that was queued before is done; kernels that name it afterwards fault. Immutable; any
+// thread.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -11,7 +11,6 @@ using namespace gpupool::softgpu::api;
 namespace {
 
 std::atomic<uint64_t> next_capture{1};
-thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 // Whether everything that the capture's other streams did is before the nodes.
 bool joined(const Capture& capture, const std::vector<GraphNode*>& ends) {
@@ -32,10 +31,10 @@ bool joined(const Capture& capture, const std::vector<GraphNode*>& ends) {
 }
 
 CUresult begin(Stream& stream, Ref<Graph> graph, std::vector<GraphNode*> dependencies,
-               CUstreamCaptureMode mode) {
+               CUstreamCaptureMode mode, bool own_graph) {
   if (stream.legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream.capture()) return CUDA_ERROR_ILLEGAL_STATE;
-  const Ref<Capture> capture = make_ref<Capture>(std::move(graph), mode, next_capture.fetch_add(1), &stream);
+  const Ref<Capture> capture = make_ref<Capture>(std::move(graph), mode, next_capture.fetch_add(1), &stream, own_graph);
   capture->frontier[&stream] = std::move(dependencies);
   capture->streams.push_back(Ref<Stream>::share(&stream));
   stream.set_capture(capture);
@@ -107,7 +106,7 @@ CUDA_EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMod
     const Ref<Graph> graph = make_ref<Graph>();
     graph->handle = runtime().handles().add(graph);
     if (graph->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = begin(stream, graph, {}, mode);
+    const CUresult result = begin(stream, graph, {}, mode, true);
     if (result != CUDA_SUCCESS) runtime().handles().remove<Graph>(graph->handle);
     return result;
   });
@@ -126,7 +125,7 @@ CUDA_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_
     if (!graph || !valid_mode(mode)) return CUDA_ERROR_INVALID_VALUE;
     std::vector<GraphNode*> nodes;
     const CUresult result = find_nodes(*graph, dependencies, count, &nodes);
-    return result != CUDA_SUCCESS ? result : begin(stream, graph, std::move(nodes), mode);
+    return result != CUDA_SUCCESS ? result : begin(stream, graph, std::move(nodes), mode, false);
   });
 }
 #endif
@@ -135,8 +134,9 @@ CUDA_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   return call_on_stream(handle, [&](Stream& stream) {
     std::lock_guard guard(graph_mutex());
     const Ref<Capture> capture = stream.capture();
-    if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *graph = nullptr;
+    // Whoever captured into a graph has it already (cuStreamBeginCaptureToGraph).
+    if (graph == nullptr && (!capture || capture->own_graph)) return CUDA_ERROR_INVALID_VALUE;
+    if (graph != nullptr) *graph = nullptr;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (capture->origin != &stream) {
       capture->invalid = true;
@@ -148,11 +148,13 @@ CUDA_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
     const bool whole = joined(*capture, capture->frontier[&stream]);
     capture->end();
     if (capture->invalid || !whole) {
-      runtime().handles().remove<Graph>(capture->graph->handle);
-      capture->graph->clear();
+      if (capture->own_graph) {
+        runtime().handles().remove<Graph>(capture->graph->handle);
+        capture->graph->clear();
+      }
       return capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     }
-    *graph = make_handle<CUgraph>(capture->graph->handle);
+    if (graph != nullptr) *graph = make_handle<CUgraph>(capture->graph->handle);
     return CUDA_SUCCESS;
   });
 }
@@ -189,7 +191,7 @@ CUDA_EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphN
 CUDA_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return call([&] {
     if (mode == nullptr || !valid_mode(*mode)) return CUDA_ERROR_INVALID_VALUE;
-    std::swap(*mode, thread_mode);
+    std::swap(*mode, thread_capture_mode());
     return CUDA_SUCCESS;
   });
 }

@@ -284,16 +284,24 @@ CUDA_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer) {
   });
 }
 
-// The reference count of old contexts: attaching is a synonym of making sure that there is one.
+// The use count of old contexts.
 CUDA_EXPORT CUresult cuCtxAttach(CUcontext* handle, unsigned int flags) {
   return call_about_context([&](Context& context) {
     if (handle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    ++context.attached;
     *handle = make_handle<CUcontext>(context.handle());
     return CUDA_SUCCESS;
   });
 }
+// The last use is cuCtxCreate's own; a primary context has none. As documented, the context must be current.
 CUDA_EXPORT CUresult cuCtxDetach(CUcontext handle) {
-  return cuCtxDestroy_v2(handle);
+  return call_about_context([&](Context& context) {
+    if (handle_value(handle) != context.handle()) return CUDA_ERROR_INVALID_CONTEXT;
+    for (int uses = context.attached; uses > 0;) {
+      if (context.attached.compare_exchange_weak(uses, uses - 1)) return CUDA_SUCCESS;
+    }
+    return cuCtxDestroy_v2(handle);
+  });
 }
 
 #if CUDA_VERSION >= 12050

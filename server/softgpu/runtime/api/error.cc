@@ -3,6 +3,8 @@
 #include "server/softgpu/runtime/api/call.h"
 
 using namespace gpupool;
+using namespace gpupool::softgpu;
+using namespace gpupool::softgpu::api;
 
 namespace {
 
@@ -21,9 +23,10 @@ CUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
   return answer(cuda::error_description(static_cast<int>(error)), text);
 }
 
+// There is no profiler to tell.
 CUDA_EXPORT CUresult cuProfilerStart() {
-  return CUDA_SUCCESS;
+  return call_in_context([](Context&) { return CUDA_SUCCESS; });
 }
 CUDA_EXPORT CUresult cuProfilerStop() {
-  return CUDA_SUCCESS;
+  return call_in_context([](Context&) { return CUDA_SUCCESS; });
 }

@@ -8,9 +8,10 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-// CUDA's way to hand out a list: with no buffer the count is asked for; a longer buffer is filled with zeros.
+// CUDA's way to hand out a list: with no buffer the count is asked for; a longer buffer is filled with zeros. NVIDIA's driver refuses a
+// buffer without room for an entry.
 CUresult give_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
-  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (count == nullptr || (out != nullptr && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (out != nullptr) {
     for (size_t i = 0; i < *count; ++i) {
       out[i] = i < nodes.size() ? make_handle<CUgraphNode>(nodes[i]->handle) : nullptr;
@@ -28,6 +29,7 @@ CUresult give_edges(const Graph& graph, CUgraphNode* from, CUgraphNode* to, size
     for (GraphNode* dependent : node->dependents) edges.emplace_back(node.get(), dependent);
   }
   if (count == nullptr || (from == nullptr) != (to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  if (from != nullptr && *count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (from == nullptr) {
     *count = edges.size();
     return CUDA_SUCCESS;
@@ -83,7 +85,7 @@ CUDA_EXPORT CUresult cuGraphDestroyNode(CUgraphNode handle) {
 CUDA_EXPORT CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
   return call_on_graph<Graph>(handle, [&](Graph& graph) {
     if (clone == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (graph.has_conditions()) return CUDA_ERROR_NOT_SUPPORTED;
+    if (graph.has_conditions() || graph.has_memory()) return CUDA_ERROR_NOT_SUPPORTED;
     const Ref<Graph> copy = graph.clone();
     copy->handle = runtime().handles().add(copy);
     if (copy->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -33,6 +33,9 @@ CUresult make_host_op(const CUDA_HOST_NODE_PARAMS* host, Ref<Op>* op);
 // Makes the bodies.
 CUresult set_conditional(GraphNode& node, CUDA_CONDITIONAL_NODE_PARAMS& params);
 #endif
+// api/graph_memory.cc. The first allocates.
+CUresult set_alloc(GraphNode& node, CUDA_MEM_ALLOC_NODE_PARAMS* params, Context* context);
+CUresult set_free(GraphNode& node, CUdeviceptr address);
 CUresult make_batch_op(const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch, Ref<Op>* op);
 
 }  // namespace gpupool::softgpu::api

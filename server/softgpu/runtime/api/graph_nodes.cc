@@ -1,4 +1,6 @@
 // Nodes of graphs: making them, reading and changing their parameters.
+#include <algorithm>
+
 #include "server/softgpu/runtime/api/copy.h"
 #include "server/softgpu/runtime/api/graph.h"
 #include "server/softgpu/runtime/api/launch.h"
@@ -74,10 +76,28 @@ CUresult set_event(GraphNode& node, CUevent event) {
 CUresult set_child(GraphNode& node, CUgraph handle) {
   const Ref<Graph> child = find<Graph>(handle);
   if (!child || child.get() == node.graph) return CUDA_ERROR_INVALID_VALUE;
-  if (child->has_conditions()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (child->has_conditions() || child->has_memory()) return CUDA_ERROR_NOT_SUPPORTED;
   node.child = child->clone();
   node.child->handle = runtime().handles().add(node.child);
   return CUDA_SUCCESS;
+}
+
+// The parameters as the node has them now. The addresses stay the same as long as the node's kernels have parameters of the same sizes.
+void** lend_parameters(GraphNode& node, const GridRequest& request, const std::vector<KernelParameter>& parameters) {
+  const auto same_layout = [&](const auto& lent) {
+    return lent->values.size() == request.params.size() && lent->addresses.size() == parameters.size();
+  };
+  auto found = std::find_if(node.lent.begin(), node.lent.end(), same_layout);
+  if (found == node.lent.end()) {
+    node.lent.push_back(std::make_unique<GraphNode::LentParameters>());
+    found = node.lent.end() - 1;
+    (*found)->values.resize(request.params.size());
+    (*found)->addresses.resize(parameters.size());
+  }
+  GraphNode::LentParameters& lent = **found;
+  std::copy_n(request.params.data(), lent.values.size(), lent.values.begin());
+  for (size_t i = 0; i < parameters.size(); ++i) lent.addresses[i] = lent.values.data() + parameters[i].offset;
+  return lent.addresses.data();
 }
 
 template <class Params>
@@ -92,11 +112,7 @@ void get_kernel(GraphNode& node, Params* params) {
   params->blockDimY = request.block_dim[1];
   params->blockDimZ = request.block_dim[2];
   params->sharedMemBytes = request.dynamic_shared_bytes;
-  node.parameters.clear();
-  for (const KernelParameter& parameter : op.function().kernel().parameters) {
-    node.parameters.push_back(const_cast<std::byte*>(request.params.data() + parameter.offset));
-  }
-  params->kernelParams = node.parameters.data();
+  params->kernelParams = lend_parameters(node, request, op.function().kernel().parameters);
   params->extra = nullptr;
 }
 
@@ -145,6 +161,13 @@ CUDA_EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph,
                                              const CUgraphNode* dependencies, size_t count, CUevent event) {
   return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_WAIT_EVENT,
                   [&](GraphNode& made) { return set_event(made, event); });
+}
+CUDA_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                            CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](GraphNode& made) { return set_alloc(made, params, current_context().get()); });
+}
+CUDA_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
+  return add_node(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](GraphNode& made) { return set_free(made, address); });
 }
 
 CUDA_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
@@ -276,6 +299,8 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERN
     const auto& grid = static_cast<const GridOp&>(*node.prototype);
     params->kern = make_handle<CUkernel>(grid.kernel());
     if (params->kern != nullptr) params->func = nullptr;
+    // By it cudart finds the program's name of the kernel.
+    else params->kern = make_handle<CUkernel>(grid.function().library_kernel.load(std::memory_order_relaxed));
     params->ctx = make_handle<CUcontext>(grid.function().context().handle());
     return CUDA_SUCCESS;
   });
@@ -373,6 +398,15 @@ CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgr
         return set_event(made, params->eventRecord.event);
       case CU_GRAPH_NODE_TYPE_EMPTY:
         return CUDA_SUCCESS;
+      case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+        auto& alloc = params->alloc;
+        CUDA_MEM_ALLOC_NODE_PARAMS first{alloc.poolProps, alloc.accessDescs, alloc.accessDescCount, alloc.bytesize, 0};
+        const CUresult result = set_alloc(made, &first, current_context().get());
+        if (result == CUDA_SUCCESS) alloc.dptr = first.dptr;
+        return result;
+      }
+      case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return set_free(made, params->free.dptr);
 #if CUDA_VERSION >= 12030
       case CU_GRAPH_NODE_TYPE_CONDITIONAL:
         return set_conditional(made, params->conditional);

@@ -1,6 +1,7 @@
 // Pinned and registered host memory.
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/api/owner_call.h"
+#include "server/softgpu/runtime/graph.h"
 
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
@@ -17,6 +18,7 @@ uint64_t address_of(const void* pointer) {
 
 CUDA_EXPORT CUresult cuMemHostAlloc(void** pointer, size_t size, unsigned int flags) {
   return call_in_context([&](Context& context) {
+    if (const CUresult refused = refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     constexpr unsigned kKnown =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
     if (pointer == nullptr || size == 0 || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -96,9 +98,9 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* pointer) {
     if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const auto registered = [](const MemoryRange& range) { return range.kind == MemoryKind::registered; };
     const auto range = runtime().memory().find(address_of(pointer));
-    if (!range || range->address != address_of(pointer) || !registered(*range)) {
-      return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    }
+    if (!range) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    // Pinned memory and the middle of registered memory are known, but not as what was registered.
+    if (range->address != address_of(pointer) || !registered(*range)) return CUDA_ERROR_INVALID_VALUE;
     context.root().synchronize();
     const auto taken = runtime().memory().take(address_of(pointer), registered);
     if (!taken) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;

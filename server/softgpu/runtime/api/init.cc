@@ -1,16 +1,11 @@
 // cuInit, versions, cuGetProcAddress and error texts.
-#include "protocol/cuda/version_map.h"
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/identity.h"
 
 using namespace gpupool;
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
-
-namespace {
-// What the header was made for; old headers still serve newer runtimes, which check this number.
-constexpr int kDriverVersion = CUDA_VERSION;
-}  // namespace
 
 CUDA_EXPORT CUresult cuInit(unsigned int flags) {
   try {
@@ -25,19 +20,19 @@ CUDA_EXPORT int softgpu_zeroes_memory() { return memory_is_dirty() ? 0 : 1; }
 
 CUDA_EXPORT CUresult cuDriverGetVersion(int* version) {
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *version = kDriverVersion;
+  *version = driver_version();
   return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT CUresult cuGetProcAddress(const char* name, void** address, int version, cuuint64_t flags) {
-  return cuda::get_proc_address_v1(name, address, version, flags, kDriverVersion);
+  return cuda::get_proc_address_v1(name, address, version, flags, driver_version());
 }
 
 #if CUDA_VERSION >= 12000
 CUDA_EXPORT CUresult cuGetProcAddress_v2(const char* name, void** address, int version, cuuint64_t flags,
                                          CUdriverProcAddressQueryResult* status) {
   int answer = 0;
-  const CUresult result = cuda::get_proc_address_v2(name, address, version, flags, &answer, kDriverVersion);
+  const CUresult result = cuda::get_proc_address_v2(name, address, version, flags, &answer, driver_version());
   if (status != nullptr && result == CUDA_SUCCESS)
     *status = static_cast<CUdriverProcAddressQueryResult>(answer);
   return result;

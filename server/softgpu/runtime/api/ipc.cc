@@ -187,8 +187,9 @@ CUDA_EXPORT CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle bytes
     const Handle handle = get(bytes);
     if (handle.magic != kEvent) return CUDA_ERROR_INVALID_VALUE;
     if (handle.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
-    if (handle.device != context.device().shared().key()) return CUDA_ERROR_INVALID_VALUE;
-    auto shared = context.device().shared().open_event(handle.event);
+    Device* const device = device_of(handle.device);  // any one: a program opens the events of its peers' devices
+    if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    auto shared = device->shared().open_event(handle.event);
     if (!shared) return CUDA_ERROR_INVALID_VALUE;
     return context.adopt_event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, std::move(shared), event);
   });

@@ -4,30 +4,30 @@
 #include <algorithm>
 #include <cstring>
 
+#include "protocol/cuda/launch_check.h"
 #include "server/softgpu/runtime/api/call.h"
 
+using namespace gpupool;
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
 namespace {
 
-bool fits(const LaunchShape& shape, const KernelInfo& kernel, const FunctionSettings& settings) {
-  const auto within = [](uint32_t value, int most) {
-    return value != 0 && value <= static_cast<uint32_t>(most);
-  };
-  if (!within(shape.grid[0], limits::kMaxGridX) || !within(shape.grid[1], limits::kMaxGridY) ||
-      !within(shape.grid[2], limits::kMaxGridZ) || !within(shape.block[0], limits::kMaxBlockX) ||
-      !within(shape.block[1], limits::kMaxBlockY) || !within(shape.block[2], limits::kMaxBlockZ)) {
-    return false;
-  }
-  const uint64_t threads = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
-  if (threads > kernel.max_threads) return false;
+CUresult check_shape(const LaunchShape& shape, const KernelInfo& kernel, const FunctionSettings& settings) {
+  const cuda::LaunchShape asked{{shape.grid[0], shape.grid[1], shape.grid[2]}, {shape.block[0], shape.block[1], shape.block[2]}, shape.shared_bytes};
+  cuda::LaunchLimits most;
+  most.max_threads_per_block = kMaxThreadsPerBlock;
+  most.max_block[0] = limits::kMaxBlockX, most.max_block[1] = limits::kMaxBlockY, most.max_block[2] = limits::kMaxBlockZ;
+  most.max_grid[0] = limits::kMaxGridX, most.max_grid[1] = limits::kMaxGridY, most.max_grid[2] = limits::kMaxGridZ;
+  most.registers_per_block = limits::kRegisters;
+  most.function_registers = kernel.registers;
+  most.function_max_threads = kernel.max_threads;
+  most.max_dynamic_shared_bytes = static_cast<uint64_t>(max_dynamic_shared(kernel, settings));
+  if (const CUresult result = cuda::check_launch(asked, most); result != CUDA_SUCCESS) return result;
   const auto& required = kernel.required_block;
-  if (required[0] != 0 && (shape.block[0] != required[0] || shape.block[1] != std::max(required[1], 1u) ||
-                           shape.block[2] != std::max(required[2], 1u))) {
-    return false;
-  }
-  return shape.shared_bytes <= static_cast<uint32_t>(max_dynamic_shared(kernel, settings));
+  const bool fits = required[0] == 0 || (shape.block[0] == required[0] && shape.block[1] == std::max(required[1], 1u) &&
+                                         shape.block[2] == std::max(required[2], 1u));
+  return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 // One buffer with all parameters: CU_LAUNCH_PARAM_BUFFER_POINTER, its size, CU_LAUNCH_PARAM_END.
@@ -112,7 +112,7 @@ CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape
     return result;
   if (&function->context() != &context.root()) return CUDA_ERROR_INVALID_HANDLE;
   const KernelInfo& kernel = function->kernel();
-  if (!fits(shape, kernel, function->settings())) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = check_shape(shape, kernel, function->settings()); result != CUDA_SUCCESS) return result;
   if (parameters != nullptr && extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (shape.cooperative && !fits_at_once(shape, context))
     return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
@@ -161,8 +161,8 @@ CUresult read_launch_attributes(const CUlaunchAttribute* attributes, unsigned co
       case 12:  // LAUNCH_COMPLETION_EVENT
         return CUDA_ERROR_NOT_SUPPORTED;
       default:
-        // Hints: priorities, cache windows, serialisation that may be relaxed. CUDA 13.0 knows them up to 16.
-        if (static_cast<int>(attributes[i].id) < 0 || static_cast<int>(attributes[i].id) > 16) return CUDA_ERROR_NOT_SUPPORTED;
+        // Hints: priorities, cache windows, serialisation that may be relaxed.
+        if (!cuda::is_launch_attribute(attributes[i].id)) return CUDA_ERROR_INVALID_VALUE;
         break;
     }
   }

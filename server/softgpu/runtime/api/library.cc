@@ -20,8 +20,12 @@ CUresult load(CUlibrary* handle, const void* image, const JitOptions& options) {
     std::shared_ptr<const Program> program;
     std::string message;
     const CUresult loaded = load_image(image, *runtime().devices().front(), &program, &message);
+    // Loading a fat binary succeeds whatever code it has; calls that need the code fail. CUDA 12's runtimes load a fat binary once,
+    // and look kernels up in it even if that failed.
+    const bool deferred = loaded == CUDA_ERROR_NO_BINARY_FOR_GPU && gpupool::cuda::is_fat_binary(image);
+    if (deferred) message.clear();
     options.report(message);
-    if (loaded != CUDA_SUCCESS) return loaded;
+    if (loaded != CUDA_SUCCESS && !deferred) return loaded;
     Ref<Library> library;
     const CUresult result = Library::create(std::move(program), &library);
     if (result == CUDA_SUCCESS) *handle = make_handle<CUlibrary>(library->handle());
@@ -69,8 +73,8 @@ CUDA_EXPORT CUresult cuLibraryUnload(CUlibrary handle) {
 CUDA_EXPORT CUresult cuLibraryGetKernel(CUkernel* handle, CUlibrary library_handle, const char* name) {
   return call([&] {
     if (handle == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const Ref<Library> library = find<Library>(library_handle);
-    if (!library) return CUDA_ERROR_INVALID_HANDLE;
+    Ref<Library> library;
+    if (const CUresult result = find_library(handle_value(library_handle), &library); result != CUDA_SUCCESS) return result;
     const Ref<Kernel> kernel = library->kernel(name);
     if (!kernel) return CUDA_ERROR_NOT_FOUND;
     *handle = make_handle<CUkernel>(kernel->handle);
@@ -81,8 +85,8 @@ CUDA_EXPORT CUresult cuLibraryGetKernel(CUkernel* handle, CUlibrary library_hand
 CUDA_EXPORT CUresult cuLibraryGetModule(CUmodule* handle, CUlibrary library_handle) {
   return call_in_context([&](Context& context) {
     if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const Ref<Library> library = find<Library>(library_handle);
-    if (!library) return CUDA_ERROR_INVALID_HANDLE;
+    Ref<Library> library;
+    if (const CUresult result = find_library(handle_value(library_handle), &library); result != CUDA_SUCCESS) return result;
     Ref<Module> module;
     const CUresult result = library->module(context, &module);
     if (result == CUDA_SUCCESS) *handle = make_handle<CUmodule>(module->handle());
@@ -94,8 +98,8 @@ CUDA_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* size, CUli
                                         const char* name) {
   return call_in_context([&](Context& context) {
     if (name == nullptr || (address == nullptr && size == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-    const Ref<Library> library = find<Library>(handle);
-    if (!library) return CUDA_ERROR_INVALID_HANDLE;
+    Ref<Library> library;
+    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS) return result;
     Ref<Module> module;
     if (const CUresult result = library->module(context, &module); result != CUDA_SUCCESS) return result;
     uint64_t found = 0, bytes = 0;
@@ -111,8 +115,8 @@ CUDA_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* size, CUl
                                          const char* name) {
   return call([&] {
     if (name == nullptr || (address == nullptr && size == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-    const Ref<Library> library = find<Library>(handle);
-    if (!library) return CUDA_ERROR_INVALID_HANDLE;
+    Ref<Library> library;
+    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS) return result;
     uint64_t found = 0, bytes = 0;
     const CUresult result = library->managed(name, &found, &bytes);
     if (result != CUDA_SUCCESS) return result;
@@ -183,9 +187,9 @@ CUDA_EXPORT CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t*
 
 CUDA_EXPORT CUresult cuLibraryGetKernelCount(unsigned int* count, CUlibrary handle) {
   return call([&] {
-    const Ref<Library> library = find<Library>(handle);
     if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    if (!library) return CUDA_ERROR_INVALID_HANDLE;
+    Ref<Library> library;
+    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS) return result;
     *count = static_cast<unsigned>(library->program().kernels().size());
     return CUDA_SUCCESS;
   });
@@ -193,9 +197,9 @@ CUDA_EXPORT CUresult cuLibraryGetKernelCount(unsigned int* count, CUlibrary hand
 
 CUDA_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count, CUlibrary handle) {
   return call([&] {
-    const Ref<Library> library = find<Library>(handle);
     if (kernels == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (!library) return CUDA_ERROR_INVALID_HANDLE;
+    Ref<Library> library;
+    if (const CUresult result = find_library(handle_value(handle), &library); result != CUDA_SUCCESS) return result;
     const std::vector<Ref<Kernel>> all = library->kernels();
     for (unsigned i = 0; i < count && i < all.size(); ++i) kernels[i] = make_handle<CUkernel>(all[i]->handle);
     return CUDA_SUCCESS;

@@ -45,8 +45,7 @@ CUresult add(Linker& linker, const Device& device, CUjitInputType type, const vo
   switch (type) {
     case CU_JIT_INPUT_PTX: {
       if (linker.texts.size() >= gpupool::cuda::kMaxLinkedTexts) return CUDA_ERROR_INVALID_VALUE;
-      const auto* text = static_cast<const char*>(data);
-      linker.texts.emplace_back(text, strnlen(text, size));
+      linker.texts.emplace_back(static_cast<const char*>(data), size);
       return CUDA_SUCCESS;
     }
     case CU_JIT_INPUT_OBJECT:
@@ -85,6 +84,7 @@ CUresult add_data(CUlinkState state, CUjitInputType type, const void* data, size
   return call_in_context([&](Context& context) {
     const Ref<Linker> linker = find<Linker>(state);
     if (!linker) return CUDA_ERROR_INVALID_HANDLE;
+    if (data && type == CU_JIT_INPUT_PTX) size = strnlen(static_cast<const char*>(data), size);
     if (data == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
     return add(*linker, context.device(), type, data, size);
   });
@@ -94,7 +94,7 @@ CUresult add_file(CUlinkState state, CUjitInputType type, const char* path) {
   return call([&] {
     std::string content;
     const CUresult result = read_file(path, &content);
-    return result != CUDA_SUCCESS ? result : add_data(state, type, content.c_str(), content.size() + 1);
+    return result != CUDA_SUCCESS ? result : add_data(state, type, content.data(), content.size());
   });
 }
 

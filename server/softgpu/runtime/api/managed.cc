@@ -4,6 +4,7 @@
 #include "protocol/cuda/managed.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/memory.h"
+#include "server/softgpu/runtime/graph.h"
 #include "server/softgpu/runtime/stream.h"
 
 using namespace gpupool;
@@ -89,6 +90,7 @@ CUresult run_batch(const Batch& batch, const CUmemLocation* places, const size_t
 
 CUDA_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t size, unsigned int flags) {
   return call_in_context([&](Context& context) {
+    if (const CUresult refused = refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
     if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
     uint64_t memory = 0;

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 
+#include "protocol/cuda/graph_memory.h"
 #include "server/softgpu/runtime/api/owner_call.h"
+#include "server/softgpu/runtime/graph.h"
 
+using namespace gpupool;
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
@@ -34,6 +37,7 @@ CUresult allocate_device(Context& context, uint64_t size, MemoryKind kind, uint3
 
 CUDA_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size) {
   return call_in_context([&](Context& context) {
+    if (const CUresult refused = refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
     if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
     uint64_t memory = 0;
     const CUresult result = allocate_device(context, size, MemoryKind::device, 0, &memory);
@@ -57,12 +61,20 @@ CUDA_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, siz
 }
 
 CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
-  if (address == 0) return runtime().state();
+  if (address == 0) return call([] { return refuse_unsafe(); });
   const auto owner_of = [&] {
     const auto range = runtime().memory().find(address);
     return range ? runtime().handles().find<Context>(range->context) : Ref<Context>();
   };
   return call_in_context_or(owner_of, [&](Context& current) {
+    if (const CUresult refused = refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
+    cuda::graph_memory::Shared gone;
+    if (const auto of_graph = cuda::graph_memory::free(address, &gone)) {
+      if (*of_graph != CUDA_SUCCESS) return *of_graph;
+      current.synchronize();
+      if (const Ref<Context> owner = owner_of(); owner && owner.get() != &current) owner->synchronize();
+      return current.error();
+    }
     const auto range = runtime().memory().find(address);
     const auto freeable = [](const MemoryRange& candidate) {
       return !candidate.freeing &&

@@ -1,13 +1,43 @@
 // Stream-ordered allocation and its pools.
-#include "server/softgpu/runtime/api/call.h"
+#include <optional>
 
+#include "server/softgpu/runtime/api/graph.h"
+#include "server/softgpu/runtime/graph_memory.h"
+
+using namespace gpupool;
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
 namespace {
 
+// While the stream is captured: adds a memory node that `set` fills in. nullopt: it is not captured.
+template <class Set>
+std::optional<CUresult> capture_node(Stream& stream, CUgraphNodeType type, const Set& set) {
+  if (!stream.capturing()) return std::nullopt;
+  std::lock_guard guard(graph_mutex());
+  const Ref<Capture> capture = stream.capture();
+  if (!capture) return std::nullopt;
+  if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  const Ref<GraphNode> made = make_ref<GraphNode>(*capture->graph, type);
+  if (const CUresult result = set(*made); result != CUDA_SUCCESS) return result;
+  const Ref<GraphNode> node = capture->add_node(stream, type, 0);
+  node->memory = made->memory;
+  node->alloc = made->alloc;
+  return CUDA_SUCCESS;
+}
+
 CUresult allocate_from(Stream& stream, const Ref<MemoryPool>& pool, CUdeviceptr* address, size_t size) {
   if (address == nullptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto captured = capture_node(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](GraphNode& node) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params{};
+    params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, stream.context().device().index()};
+    params.bytesize = size;
+    const CUresult result = set_alloc(node, &params, &stream.context());
+    if (result == CUDA_SUCCESS) *address = params.dptr;
+    return result;
+  });
+  if (captured) return *captured;
   auto memory = pool->allocate(size);
   if (!memory) {
     // Frees that are still queued may bring enough.
@@ -39,6 +69,10 @@ CUresult call_on_pool(CUmemoryPool handle, const Body& body) noexcept {
   });
 }
 
+bool is_access(CUmemAccess_flags flags) {
+  return flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || flags == CU_MEM_ACCESS_FLAGS_PROT_READ || flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
 }  // namespace
 
 CUDA_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t size, CUstream handle) {
@@ -57,7 +91,13 @@ CUDA_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t size, 
 
 CUDA_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   return call_on_stream(handle, [&](Stream& stream) {
+    const auto captured = capture_node(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](GraphNode& node) { return set_free(node, address); });
+    if (captured) return *captured;
     if (address == 0) return CUDA_SUCCESS;
+    cuda::graph_memory::Shared gone;
+    if (const auto of_graph = cuda::graph_memory::free(address, &gone)) {
+      return *of_graph == CUDA_SUCCESS ? stream.context().enqueue(stream, make_ref<HoldOp>(std::move(gone))) : *of_graph;
+    }
     // Marked at once, so that freeing twice is noticed though the memory itself stays until the stream gets
     // there.
     bool freeing = false;
@@ -126,30 +166,30 @@ CUDA_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attrib
   });
 }
 
-// Memory of a pool can be reached from every device here.
 CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t count) {
   return call_on_pool(handle, [&](MemoryPool& pool) {
     if (map == nullptr && count != 0) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; ++i) {
-      if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+      if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !is_access(map[i].flags)) return CUDA_ERROR_INVALID_VALUE;
       if (runtime().device(map[i].location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
       // A device cannot be shut out of its own pool.
       if (map[i].location.id == pool.device().index() && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
         return CUDA_ERROR_INVALID_DEVICE;
       }
     }
+    for (size_t i = 0; i < count; ++i) pool.set_access(map[i].location.id, map[i].flags);
     return CUDA_SUCCESS;
   });
 }
 
 CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle,
                                         CUmemLocation* location) {
-  return call_on_pool(handle, [&](MemoryPool&) {
+  return call_on_pool(handle, [&](MemoryPool& pool) {
     if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (runtime().device(location->id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-    *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    *flags = pool.access(location->id);
     return CUDA_SUCCESS;
   });
 }

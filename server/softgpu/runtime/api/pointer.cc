@@ -32,7 +32,7 @@ CUresult attribute_of(const MemoryRange& range, CUpointer_attribute attribute, u
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
       return CUDA_ERROR_NOT_SUPPORTED;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return put<unsigned>(data, 0);
+      return put<unsigned>(data, range.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return put<unsigned long long>(data, range.id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -134,6 +134,10 @@ CUDA_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribut
   return call([&] {
     // Copies are synchronous with regard to the host whenever they could be, so there is nothing to switch.
     if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
-    return runtime().memory().find(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const auto range = runtime().memory().find(address);
+    if (!range) return CUDA_ERROR_INVALID_VALUE;
+    const bool on = *static_cast<const unsigned*>(value) != 0;
+    runtime().memory().change(range->address, range->size, [&](MemoryRange& found) { found.sync_memops = on; });
+    return CUDA_SUCCESS;
   });
 }

@@ -72,10 +72,7 @@ CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capturing()) {
       std::lock_guard guard(graph_mutex());
-      if (const Ref<Capture> capture = stream->capture()) {
-        capture->invalid = true;
-        capture->end();
-      }
+      if (const Ref<Capture> capture = stream->capture()) capture->leave(*stream);
     }
     stream->context().destroy_stream(*stream);
     return CUDA_SUCCESS;

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 
+#include "server/softgpu/exec/block_run.h"
 #include "tests/server/softgpu/exec/run_grid.h"
 
 using namespace softgpu_test;
@@ -72,6 +73,15 @@ void assert_kernel(ThreadContext* t) {
   if (t->tid[0] == 2 && t->block->block_idx[0] == 1) {
     softgpu_assertfail(t, text(strings), text(strings + 32), 42, text(strings + 64), 1);
   }
+}
+
+// Every third thread of block 1 fails; the others go on to a barrier or, in loops, to their ends.
+void several_asserts_kernel(ThreadContext* t) {
+  const auto text = [](const char* s) { return reinterpret_cast<uint64_t>(s); };
+  auto* strings = reinterpret_cast<char*>(params<Params>(t).address);
+  if (t->linear_tid % 3 == 2) softgpu_assertfail(t, text(strings), text(strings + 32), 7, text(strings + 64), 1);
+  params<Params>(t).after->fetch_add(1);
+  if (!BlockRun::of(t).in_loops()) softgpu_barrier(t, 0, 0, BarrierReduction::none, 0);
 }
 
 void spin_for_ever_kernel(ThreadContext* t) {
@@ -203,6 +213,32 @@ TEST_CASE("a failed assertion prints what CUDA prints") {
   CHECK(take_assert_output().empty());
   CHECK(run(assert_kernel, 3, 4, Params{64, nullptr}).fault == FaultKind::assertion);  // unreadable strings
   take_assert_output();
+}
+
+TEST_CASE("each thread of a block that fails an assertion prints its line") {
+  const bool loops = GENERATE(false, true);
+  Buffer<char> strings(100);
+  std::strcpy(strings.data(), "x > 0");
+  std::strcpy(strings.data() + 32, "a.cu");
+  std::strcpy(strings.data() + 64, "void f(int)");
+  Buffer<std::atomic<uint32_t>> after(1);
+  take_assert_output();
+  const Params p{strings.address(), after.data()};
+  auto r = request(several_asserts_kernel, 1, 1, p);
+  if (loops) r.code.loop_entry = in_loops<several_asserts_kernel>;
+  r.block_dim[0] = 40;
+  r.block_dim[1] = 2;
+  const GridResult result = run(executor(), std::move(r));
+  CHECK(result.fault == FaultKind::assertion);
+  std::string expected;
+  for (int tid = 2; tid < 80; tid += 3) {
+    expected += "a.cu:7: void f(int): block: [0,0,0], thread: [" + std::to_string(tid % 40) + "," + std::to_string(tid / 40) +
+                ",0] Assertion `x > 0` failed.\n";
+  }
+  CHECK(take_assert_output() == expected);
+  CHECK(result.detail + "\n" == expected.substr(0, expected.find('\n') + 1));
+  CHECK(after[0] == 54);
+  check_fine();
 }
 
 TEST_CASE("a thousand faults leave nothing behind") {

@@ -8,6 +8,7 @@
 #include "tests/server/softgpu/exec/run_grid.h"
 #include "tests/server/softgpu/memory/child.h"
 #include "tests/server/softgpu/memory/instance.h"
+#include "tests/support/processes.h"
 
 using namespace softgpu_test;
 
@@ -91,7 +92,8 @@ TEST_CASE("two processes that keep a device busy both get on with their work") {
   }
   for (auto& child : children) REQUIRE(child->hear() == 'r');
   for (auto& child : children) child->tell('g');
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  constexpr uint64_t kBusy = 500'000'000;  // nanoseconds of the device
+  CHECK(gpupool::testing::eventually([&] { return board->busy[0] + board->busy[1] > kBusy; }));
   board->stop = true;
   for (auto& child : children) CHECK(child->wait() == 0);
   const auto a = static_cast<double>(board->busy[0]), b = static_cast<double>(board->busy[1]);

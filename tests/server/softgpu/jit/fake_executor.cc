@@ -79,6 +79,7 @@ uint64_t softgpu_map_to_rank(ThreadContext*, uint64_t generic, uint32_t) {
 uint32_t softgpu_active_mask(ThreadContext* thread) {
   return 1u << thread->lane;
 }
+void softgpu_converge(ThreadContext*, uint32_t) {}
 void softgpu_yield(ThreadContext*) {
   if (++running.result.yields > 1000) longjmp(running.leave_grid, 1);
 }

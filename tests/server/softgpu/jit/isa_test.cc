@@ -118,34 +118,41 @@ std::string escaped(std::string text) {
 std::string page() {
   std::stringstream out;
   out << "# PTX on softgpu\n\n"
-         "softgpu, the device without a GPU, compiles PTX (docs/adr/0007, 0027). This page is made from the table of instruction forms in\n"
+         "softgpu, the device without a GPU, compiles PTX (docs/adr/0007, 0027; how warps run: 0033). This page is made from the table of instruction forms in\n"
          "`tests/server/softgpu/jit/isa/`, and a test keeps both alike (`UPDATE_PAGES=1 build/ci/tests/softgpu_jit_isa_test` writes\n"
-         "it). Every form counted under\n"
-         "\"run\" is compiled and run in that test against a computed result; where NVIDIA's `ptxas` is installed it must accept\n"
-         "each one. A form that is refused is so when its module is loaded: the load fails with `CUDA_ERROR_INVALID_PTX`, and the log names\n"
-         "the instruction, the kernel, the line and the reason. What stands here in neither way is refused, too.\n";
-  size_t run = 0, refused = 0, instructions = 0;
+         "it). Every form counted under \"run\" is compiled and run in that test against a computed result. A form under \"compiled\" is\n"
+         "compiled to machine code there and not run: it needs a texture, a surface or a tensor map, which other tests have, or\n"
+         "gives nothing that differs. Where NVIDIA's `ptxas` is installed it must accept each form, but for those that only older versions\n"
+         "of it take. A form that is refused is so when its module is loaded: the load fails with `CUDA_ERROR_INVALID_PTX`, and the log\n"
+         "names the instruction, the kernel, the line and the reason. What stands here in no way is refused, too.\n";
+  size_t run = 0, compiled = 0, old = 0, refused = 0, instructions = 0, never_run = 0;
   std::stringstream tables;
   for (const std::string& path : isa::section_files()) {
     const isa::Section section = isa::read_section(path);
-    tables << "\n## " << section.title << "\n\n| Instruction | Forms run | Refused |\n|---|---:|---|\n";
+    tables << "\n## " << section.title << "\n\n| Instruction | Forms run | Compiled | Refused |\n|---|---:|---:|---|\n";
     for (const isa::Instruction& instruction : section.instructions) {
-      size_t here = 0;
+      size_t run_here = 0, compiled_here = 0;
       std::string no;
       for (const isa::Row& row : instruction.rows) {
         if (row.refused.empty()) {
-          here += row.forms.size();
+          for (const isa::Form& form : row.forms) {
+            ++(form.compiles ? compiled_here : run_here);
+            old += form.old;
+          }
           continue;
         }
         ++refused;
         no += (no.empty() ? "" : "<br>") + ("`" + escaped(row.code) + "`: " + escaped(row.refused));
       }
-      run += here;
+      run += run_here;
+      compiled += compiled_here;
+      never_run += run_here == 0 && compiled_here != 0;
       ++instructions;
-      tables << "| `" << instruction.name << "` | " << here << " | " << no << " |\n";
+      tables << "| `" << instruction.name << "` | " << run_here << " | " << compiled_here << " | " << no << " |\n";
     }
   }
-  out << "\n" << instructions << " instructions, " << run << " forms that run, " << refused << " kinds of forms that are refused.\n" << tables.str();
+  out << "\n" << instructions << " instructions. Forms: " << run << " run, " << compiled << " compiled (all forms of " << never_run
+      << " instructions), " << old << " of both unknown to today's ptxas, " << refused << " kinds refused.\n" << tables.str();
   return out.str();
 }
 

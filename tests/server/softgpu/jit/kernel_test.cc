@@ -4,13 +4,16 @@
 #include <condition_variable>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <sstream>
 
 #include "server/softgpu/exec/grid.h"
+#include "server/softgpu/jit/analysis.h"
 #include "server/softgpu/jit/program.h"
 #include "server/softgpu/memory/address_space.h"
+#include "server/softgpu/ptx/parser.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool::softgpu;
@@ -34,16 +37,20 @@ T* device(const std::vector<T>& values) {
   return memory;
 }
 
+std::string text_of(const std::string& variant) {
+  std::ifstream file(std::string(KERNEL_FOLDER) + "/kernels_" + variant + ".ptx");
+  REQUIRE(file);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
 class Module {
  public:
-  explicit Module(const std::string& variant) {
-    std::ifstream file(std::string(KERNEL_FOLDER) + "/kernels_" + variant + ".ptx");
-    REQUIRE(file);
-    std::stringstream text;
-    text << file.rdbuf();
-    std::string content = text.str();
+  explicit Module(const std::string& variant, CompileOptions options = {}) {
+    std::string content = text_of(variant);
     std::string_view view = content;
-    auto result = compile({&view, 1}, {});
+    auto result = compile({&view, 1}, options);
     if (auto* error = std::get_if<CompileError>(&result)) FAIL(error->message);
     program_ = std::get<std::shared_ptr<const Program>>(result);
     data_ = device_bytes(program_->data_bytes() + 1);
@@ -255,6 +262,36 @@ void run_all(const std::string& variant) {
   }
 }
 
+// How many points of convergence the analysis finds in each kernel.
+std::map<std::string, long> points_of(const std::string& variant) {
+  const std::string text = text_of(variant);
+  auto file = ptx::parse(text);
+  REQUIRE(std::holds_alternative<ptx::File>(file));
+  std::map<std::string, long> points;
+  for (const ptx::Function& function : std::get<ptx::File>(file).functions) {
+    if (!function.has_body) continue;
+    const FunctionFacts facts = analyse(function, true);
+    points[std::string(function.name)] = std::count(facts.converges.begin(), facts.converges.end(), true);
+  }
+  return points;
+}
+
+void run_lock_step(const std::string& variant) {
+  Module module(variant);
+  std::vector<int> values(512);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int>(i * 7919 % 101);
+  auto* sums = device(std::vector<int>(4));
+  CHECK_RUNS(module.launch("warp_sum", {4, 1, 1}, {128, 1, 1}, 0, device(values), sums));
+  for (int b = 0; b < 4; ++b) CHECK(sums[b] == std::accumulate(values.begin() + b * 128, values.begin() + b * 128 + 128, 0));
+
+  auto* scanned = device(values);
+  CHECK_RUNS(module.launch("warp_scan", {1, 1, 1}, {128, 1, 1}, 512, scanned, 5));
+  for (int t = 0; t < 128; ++t) {
+    const auto first = values.begin() + t / 32 * 32;
+    CHECK(scanned[t] == std::accumulate(first, values.begin() + t + 1, 0) + 1000 * std::accumulate(values.begin() + t, first + 32, 0));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("kernels as nvcc compiles them by default") {
@@ -268,4 +305,41 @@ TEST_CASE("kernels compiled as relocatable code (-rdc=true)") {
 }
 TEST_CASE("kernels compiled with -use_fast_math") {
   run_all("fast");
+}
+
+TEST_CASE("warp-synchronous code computes what it does on a GPU") {
+  for (const char* variant : {"plain", "fast", "debug"}) {
+    INFO(variant);
+    run_lock_step(variant);
+  }
+  // Without volatile, in optimised code.
+  Module module("plain");
+  std::vector<float> values(32);
+  std::iota(values.begin(), values.end(), 1.0f);
+  auto* numbers = device(values);
+  CHECK_RUNS(module.launch("butterfly", {1, 1, 1}, {32, 1, 1}, 0, numbers));
+  for (int t = 0; t < 32; ++t) CHECK(numbers[t] == 528 + 32);
+  CompileOptions serial;
+  serial.converge_warps = false;
+  auto* wrong = device(values);
+  CHECK_RUNS(Module("plain", serial).launch("butterfly", {1, 1, 1}, {32, 1, 1}, 0, wrong));
+  CHECK_FALSE(std::equal(wrong, wrong + 32, numbers));
+  auto* handed = device(std::vector<int>(128));
+  CHECK_RUNS(module.launch("hand_out", {1, 1, 1}, {128, 1, 1}, 0, handed));
+  for (int t = 0; t < 128; ++t) CHECK(handed[t] == 7 + t / 32);
+}
+
+TEST_CASE("kernels without communication inside a warp have no points of convergence") {
+  auto points = points_of("plain");
+  for (const char* none : {"vector_add", "multiply", "reduce", "scan", "groups", "own_columns", "own_rows", "counters"}) {
+    INFO(none);
+    CHECK(points.at(none) == 0);
+  }
+  for (const char* some : {"warp_sum", "warp_scan", "butterfly", "hand_out"}) {
+    INFO(some);
+    CHECK(points.at(some) > 0);
+  }
+  Module module("plain");
+  CHECK_FALSE(module.synchronises("own_columns"));  // plain loops
+  CHECK_FALSE(module.synchronises("counters"));
 }

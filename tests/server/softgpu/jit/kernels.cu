@@ -181,3 +181,93 @@ extern "C" __global__ void modular_power(const unsigned* base, unsigned exponent
   }
   out[i] = result;
 }
+
+// --- Code that relies on the lock step of warps, written before there was __syncwarp ---
+
+// The last warp of a reduction, unrolled.
+extern "C" __global__ void warp_sum(const int* values, int* sums) {
+  __shared__ volatile int s[128];
+  const int t = threadIdx.x;
+  s[t] = values[blockIdx.x * 128 + t];
+  __syncthreads();
+  if (t < 64) s[t] += s[t + 64];
+  __syncthreads();
+  if (t < 32) {
+    s[t] += s[t + 32];
+    s[t] += s[t + 16];
+    s[t] += s[t + 8];
+    s[t] += s[t + 4];
+    s[t] += s[t + 2];
+    s[t] += s[t + 1];
+  }
+  if (t == 0) sums[blockIdx.x] = s[0];
+}
+
+// A scan in a loop, from the low lanes to the high ones and back: in one of these directions lanes that run one after
+// another go wrong.
+extern "C" __global__ void warp_scan(int* values, int steps) {
+  extern __shared__ volatile int window[];
+  const int t = threadIdx.x, lane = t & 31;
+  window[t] = values[t];
+  for (int i = 0, d = 1; i < steps; ++i, d *= 2)
+    if (lane >= d) window[t] += window[t - d];
+  const int up = window[t];
+  window[t] = values[t];
+  for (int i = 0, d = 1; i < steps; ++i, d *= 2)
+    if (lane + d < 32) window[t] += window[t + d];
+  values[t] = up + 1000 * window[t];
+}
+
+// A butterfly in place: all lanes load before any stores. There are barriers between the steps, and none within.
+extern "C" __global__ void butterfly(float* values) {
+  __shared__ float3 s[32];
+  const int t = threadIdx.x;
+  s[t] = make_float3(values[t], 1, 2);
+  __syncwarp();
+  for (int d = 16; d > 0; d /= 2) {
+    s[t].x += s[t ^ d].x;
+    s[t].y += s[t ^ d].y;
+    __syncwarp();
+  }
+  values[t] = s[t].x + s[t].y;
+}
+
+// One lane of each warp hands out a number, and not the first one.
+extern "C" __global__ void hand_out(int* values) {
+  __shared__ int s[4];
+  const int t = threadIdx.x, warp = t / 32;
+  __syncthreads();
+  if (t % 32 == 31) s[warp] = 7 + warp;
+  values[t] = *(volatile int*)&s[warp];
+  __syncthreads();
+}
+
+// --- Code that looks a little like it and must keep its speed ---
+
+extern "C" __global__ void own_columns(int* values, int n) {
+  __shared__ int s[128 * 8];
+  const int t = threadIdx.x;
+  for (int i = 0; i < n; ++i) s[t + i * 128] = values[i * 128 + t];
+  int sum = 0;
+  for (int i = 0; i < n; ++i) {
+    sum += s[t + ((i * 5) & 7) * 128];
+    s[t + i * 128] = sum;
+  }
+  values[t] = sum;
+}
+
+extern "C" __global__ void own_rows(int* values) {
+  __shared__ int s[64 * 9];
+  const int t = threadIdx.x;
+  for (int i = 0; i < 8; ++i) s[t * 9 + i] = values[i * 64 + t];
+  for (int i = 1; i < 8; ++i) s[t * 9 + i] += s[t * 9 + i - 1];
+  values[t] = s[t * 9 + 7];
+}
+
+extern "C" __global__ void counters(const unsigned* values, int n, unsigned* out) {
+  __shared__ unsigned char s[64 * 64];
+  const int t = threadIdx.x;
+  for (int i = 0; i < 64; ++i) s[t + i * 64] = 0;
+  for (int i = 0; i < n; ++i) s[t + (values[i] & 63) * 64]++;
+  out[t] = s[t + 64 * (t & 63)];
+}

@@ -133,6 +133,24 @@ TEST_CASE("unsupported instructions are named") {
   }
 }
 
+TEST_CASE("each refusal of a function's content names the function and the line") {
+  const std::string head = ".version 8.0\n.target sm_75\n.address_size 64\n";  // three lines
+  struct Row {
+    std::string text, where;
+  };
+  for (const Row& row : {Row{".entry first() { ret; }\n.entry second() {\n  mov.u32 1 2;\n}", "(kernel second, line 6)"},
+                         Row{".entry first() { ret; }\n.entry second() {\n  frobnicate;\n}", "(kernel second, line 6)"},
+                         Row{".func helper() {\n  add.u32 1;\n}", "(function helper, line 5)"},
+                         Row{".entry k() {\n\n  call nowhere;\n}", "(kernel k, line 6)"},
+                         Row{".entry k()\n{\n  .local .b8 x[99999999];\n}", "(kernel k, line 6)"},
+                         Row{".entry k(\n  .param .b8 p[99999]) { ret; }", "(kernel k, line 5)"},
+                         Row{".shared .b8 x[999999];\n.entry k() { .reg .b32 %r; mov.u32 %r, x; ret; }", "(kernel k, line 5)"},
+                         Row{".func (.param .b32 a, .param .b32 b) f() { ret; }", "(function f, line 4)"}}) {
+    INFO(row.text);
+    CHECK(compile_error(head + row.text).find(row.where) != std::string::npos);
+  }
+}
+
 TEST_CASE("malformed text is refused") {
   for (std::string bad :
        {"",

@@ -134,6 +134,20 @@ int number(uint32_t x, uint32_t y, uint32_t salt) { return static_cast<int>((x *
 
 }  // namespace
 
+TEST_CASE("an unrolled loop over matrix products fits on a thread's stack, however long it is") {
+  constexpr int kProducts = 600;  // arrays of 128 bytes each, more than the 64 KiB of a stack in all
+  std::string body = "mov.b32 %r0, 0x3C003C00;\n";  // 1.0, 1.0
+  for (int n = 8; n < 16; ++n) body += "mov.b32 %r" + std::to_string(n) + ", 0;\n";
+  const std::string ones = "{%r0, %r0, %r0, %r0, %r0, %r0, %r0, %r0}", sums = registers(8, 8);
+  for (int n = 0; n < kProducts; ++n)
+    body += "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 " + sums + ", " + ones + ", " + ones + ", " + sums + ";\n";
+  body += "mul.wide.u32 %x, %lane, 4; add.u64 %x, %x, %p; st.global.b32 [%x], %r15;";
+  std::vector<uint32_t> memory(32);
+  const GridResult result = run(kernel(body), memory);
+  CHECK(result.fault == FaultKind::none);
+  for (const uint32_t sum : memory) CHECK(std::bit_cast<float>(sum) == 16.0f * kProducts);
+}
+
 TEST_CASE("products of matrices") {
   for (const Product& product : products()) {
     const uint32_t a = product.m * product.k * product.bits / 1024, b = product.k * product.n * product.bits / 1024,

@@ -91,7 +91,11 @@ void streams_and_graphs() {
   fill<<<40, 256, 0, stream>>>(memory, 2, kCount);
   OK(cudaMemcpyAsync(pinned, memory, kCount * sizeof(int), cudaMemcpyDeviceToHost, stream));
   OK(cudaStreamEndCapture(stream, &graph));
+  #if CUDART_VERSION >= 12000
   OK(cudaGraphInstantiate(&exec, graph, 0));
+#else
+  OK(cudaGraphInstantiate(&exec, graph, nullptr, nullptr, 0));
+#endif
   OK(cudaGraphLaunch(exec, stream));
   OK(cudaStreamSynchronize(stream));
   CHECK(pinned[0] == 2);

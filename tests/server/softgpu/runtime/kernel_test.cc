@@ -7,6 +7,7 @@
 
 #include "tests/server/softgpu/runtime/fixture.h"
 #include "tests/server/softgpu/runtime/kernels.h"
+#include "tests/support/skip.h"
 
 namespace {
 
@@ -94,6 +95,78 @@ TEST_CASE_METHOD(KernelFixture, "launches that cannot be are refused") {
   CHECK(launch(function("bounded"), 1, 65, {}) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE_OK(launch(function("bounded"), 1, 64, {}));
   REQUIRE_OK(cuCtxSynchronize());
+}
+
+TEST_CASE_METHOD(KernelFixture, "a kernel's PTX version is its .target, its binary version the device's") {
+  int major = 0, minor = 0;
+  REQUIRE_OK(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
+  REQUIRE_OK(cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
+  for (const int target : {50, 75}) {
+    const std::string text = ".version 8.0\n.target sm_" + std::to_string(target) + "\n.address_size 64\n.visible .entry k() { ret; }\n";
+    CUmodule older = nullptr;
+    CUfunction kernel = nullptr;
+    REQUIRE_OK(cuModuleLoadData(&older, text.c_str()));
+    REQUIRE_OK(cuModuleGetFunction(&kernel, older, "k"));
+    int version = 0;
+    REQUIRE_OK(cuFuncGetAttribute(&version, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel));
+    CHECK(version == target);
+    REQUIRE_OK(cuFuncGetAttribute(&version, CU_FUNC_ATTRIBUTE_BINARY_VERSION, kernel));
+    CHECK(version == major * 10 + minor);
+    REQUIRE_OK(cuModuleUnload(older));
+  }
+}
+
+TEST_CASE_METHOD(KernelFixture, "a kernel's registers are what holds values at once, within what the PTX allows") {
+  // 40 double sums over a loop: 80 words at least.
+  std::string sums, start, loop, end;
+  for (int n = 0; n < 40; ++n) {
+    const std::string reg = "%e" + std::to_string(n);
+    start += "mov.f64 " + reg + ", 0d3FF0000000000000;\n";
+    loop += "add.f64 " + reg + ", " + reg + ", %x;\n";
+    end += "st.global.f64 [%p], " + reg + ";\n";
+  }
+  const auto registers = [&](const std::string& directives, const std::string& body) {
+    const std::string text = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p, .param .u32 n) " + directives +
+                             " {\n.reg .b64 %p; .reg .f64 %x, %e<40>; .reg .b32 %n, %unused<500>; .reg .pred %q;\n" + body + "ret; }\n";
+    CUmodule one = nullptr;
+    CUfunction kernel = nullptr;
+    REQUIRE_OK(cuModuleLoadData(&one, text.c_str()));
+    REQUIRE_OK(cuModuleGetFunction(&kernel, one, "k"));
+    int value = 0;
+    REQUIRE_OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel));
+    int blocks = 0;
+    REQUIRE_OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 64, 0));
+    CHECK(blocks > 0);
+    REQUIRE_OK(cuModuleUnload(one));
+    return value;
+  };
+  const std::string many = "ld.param.u64 %p, [p]; ld.param.u32 %n, [n]; mov.f64 %x, 0d3FF0000000000000;\n" + start + "L:\n" + loop +
+                           "sub.u32 %n, %n, 1; setp.ne.u32 %q, %n, 0; @%q bra L;\n" + end;
+  CHECK(registers("", many) > 80);
+  CHECK(registers("", many) <= 255);
+  CHECK(registers(".maxnreg 57", many) == 57);
+  CHECK(registers(".maxntid 1024, 1, 1", many) == 64);
+  CHECK(registers("", "") < 16);
+}
+
+TEST_CASE_METHOD(KernelFixture, "a kernel's constant memory is what it and its callees use of it") {
+  const char* const text =
+      ".version 8.0\n.target sm_75\n.address_size 64\n.const .align 4 .b32 a[25];\n.const .align 8 .b64 b[3];\n.const .b8 unused[999];\n"
+      ".func f(.param .b32 x) { .reg .b32 %r; ld.const.u32 %r, [a]; ret; }\n"
+      ".visible .entry both() { .reg .b64 %d; ld.const.u64 %d, [b]; { .param .b32 x; st.param.b32 [x], 1; call f, (x); } ret; }\n"
+      ".visible .entry none() { ret; }\n";
+  CUmodule constants = nullptr;
+  REQUIRE_OK(cuModuleLoadData(&constants, text));
+  const auto bytes = [&](const char* name) {
+    CUfunction kernel = nullptr;
+    int value = -1;
+    REQUIRE_OK(cuModuleGetFunction(&kernel, constants, name));
+    REQUIRE_OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES, kernel));
+    return value;
+  };
+  CHECK(bytes("both") == 104 + 24);
+  CHECK(bytes("none") == 0);
+  REQUIRE_OK(cuModuleUnload(constants));
 }
 
 TEST_CASE_METHOD(KernelFixture, "globals, functions and their attributes") {
@@ -228,6 +301,47 @@ TEST_CASE("a library serves every context and outlives their reset") {
   CHECK(cuKernelGetName(&name, kernel) == CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_CASE_METHOD(ContextFixture, "loads a fat binary without code for the device and refuses each use of it") {
+  // A container with one entry: PTX for compute capability 12.0.
+  const std::string text = ".version 8.7\n.target sm_120\n.address_size 64\n.visible .entry add() { ret; }\n";
+  struct {
+    uint32_t magic = 0xBA55ED50;
+    uint16_t version = 1, header_bytes = 16;
+    uint64_t bytes = 0;
+    uint16_t kind = 1, entry_version = 0x101;
+    uint32_t entry_header_bytes = 64;
+    uint64_t payload_bytes = 128;
+    uint32_t compressed_bytes = 0, options_offset = 0;
+    uint16_t minor = 7, major = 8;
+    uint32_t arch = 120, name_offset = 0, name_bytes = 0;
+    uint64_t flags = 0x11, unused = 0, uncompressed_bytes = 0;
+    char payload[128] = {};
+  } image;
+  REQUIRE(text.size() < sizeof image.payload);
+  std::memcpy(image.payload, text.data(), text.size());
+  image.bytes = sizeof image - 16;
+
+  CUlibrary library = nullptr;
+  REQUIRE_OK(cuLibraryLoadData(&library, &image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUkernel kernel = nullptr;
+  CUmodule module = nullptr;
+  CUdeviceptr address = 0;
+  size_t size = 0;
+  unsigned count = 0;
+  for (int again = 0; again < 2; ++again) {
+    CHECK(cuLibraryGetKernel(&kernel, library, "add") == CUDA_ERROR_NO_BINARY_FOR_GPU);
+    CHECK(cuLibraryGetModule(&module, library) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+    CHECK(cuLibraryGetGlobal(&address, &size, library, "counter") == CUDA_ERROR_NO_BINARY_FOR_GPU);
+    CHECK(cuLibraryGetManaged(&address, &size, library, "counter") == CUDA_ERROR_NO_BINARY_FOR_GPU);
+    CHECK(cuLibraryGetKernelCount(&count, library) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+    CHECK(cuLibraryEnumerateKernels(&kernel, 1, library) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  }
+  REQUIRE_OK(cuLibraryUnload(library));
+  CHECK(cuLibraryGetKernel(&kernel, library, "add") == CUDA_ERROR_INVALID_HANDLE);
+  // Modules are for the current device, so loading fails.
+  CHECK(cuModuleLoadData(&module, &image) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+}
+
 TEST_CASE_METHOD(ContextFixture, "what is set of a function holds, however its kernel is set") {
   constexpr auto kShared = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
   CUlibrary library = nullptr;
@@ -331,27 +445,37 @@ TEST_CASE_METHOD(ContextFixture, "the linker joins PTX files") {
 }
 
 #ifdef LINKED_FOLDER
-// Object files and archives as nvcc makes them, and an archive without code for this device.
+// Files as nvcc makes them.
+std::string linked_file(const std::string& name) {
+  std::ifstream file(LINKED_FOLDER "/" + name, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+CUresult add_to_link(CUlinkState state, std::string data, CUjitInputType type) {
+  return cuLinkAddData_v2(state, type, data.data(), data.size(), "data", 0, nullptr, nullptr);
+}
+
 TEST_CASE_METHOD(ContextFixture, "the linker takes object files and archives") {
-  const auto bytes_of = [](const std::string& name) {
-    std::ifstream file(LINKED_FOLDER "/" + name, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  const std::string object = bytes_of("twice.o"), archive = bytes_of("libtwice.a"), newer = bytes_of("libnewer.a");
-  REQUIRE(newer.size() > 100);
+  const std::string object = linked_file("twice.o"), archive = linked_file("libtwice.a");
   CHECK(run_with(CU_JIT_INPUT_OBJECT, object.data(), object.size()) == 42);
   CHECK(run_with(CU_JIT_INPUT_LIBRARY, archive.data(), archive.size()) == 42);
   CUlinkState state = nullptr;
   REQUIRE_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
-  const auto add = [&](std::string library, CUjitInputType type) {
-    return cuLinkAddData_v2(state, type, library.data(), library.size(), "library", 0, nullptr, nullptr);
-  };
-  CHECK(add(newer, CU_JIT_INPUT_LIBRARY) == CUDA_SUCCESS);
-  CHECK(add(kCaller, CU_JIT_INPUT_PTX) == CUDA_SUCCESS);
+  CHECK(add_to_link(state, "garbage", CU_JIT_INPUT_LIBRARY) == CUDA_ERROR_INVALID_IMAGE);
+  for (size_t length = 8; length < archive.size(); length += 97) {
+    add_to_link(state, archive.substr(0, length), CU_JIT_INPUT_LIBRARY);  // crashes nothing
+  }
+  CHECK(cuLinkDestroy(state) == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(ContextFixture, "linking against an archive without code for this device fails") {
+  const std::string newer = linked_file("libnewer.a");
+  if (newer.empty()) return gpupool::testing::report_skip("the toolkit knows no architecture that is newer than the test's device");
+  CUlinkState state = nullptr;
+  REQUIRE_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
+  CHECK(add_to_link(state, newer, CU_JIT_INPUT_LIBRARY) == CUDA_SUCCESS);
+  CHECK(add_to_link(state, kCaller, CU_JIT_INPUT_PTX) == CUDA_SUCCESS);
   void* image = nullptr;
   CHECK(cuLinkComplete(state, &image, nullptr) == CUDA_ERROR_INVALID_IMAGE);  // twice() is missing
-  CHECK(add("garbage", CU_JIT_INPUT_LIBRARY) == CUDA_ERROR_INVALID_IMAGE);
-  for (size_t length = 8; length < archive.size(); length += 97) add(archive.substr(0, length), CU_JIT_INPUT_LIBRARY);  // crashes nothing
   CHECK(cuLinkDestroy(state) == CUDA_SUCCESS);
 }
 #endif

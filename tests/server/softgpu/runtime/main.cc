@@ -11,6 +11,7 @@ struct Configure {
     setenv("SOFTGPU_MEMORY", "256MiB", 1);
     setenv("SOFTGPU_THREADS", "3", 1);
     setenv("SOFTGPU_INSTANCE", ("test-" + std::to_string(getpid())).c_str(), 1);
+    setenv("SOFTGPU_CACHE", "off", 1);
     unsetenv("CUDA_VISIBLE_DEVICES");
     unsetenv("SOFTGPU_COMPUTE_CAPABILITY");
   }

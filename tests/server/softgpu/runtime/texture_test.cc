@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -277,6 +278,63 @@ TEST_CASE_METHOD(TextureFixture, "offsets, texel numbers and halves") {
   CHECK(cuArrayDestroy(array) == CUDA_ERROR_INVALID_HANDLE);
   CUtexObject handle = reinterpret_cast<uint64_t>(array);
   CHECK(run("edges", {&out, &handle, &x}) == CUDA_ERROR_ILLEGAL_ADDRESS);  // an array is no texture
+}
+
+TEST_CASE_METHOD(TextureFixture, "mirrored coordinates keep their precision however large they are") {
+  const CUarray array = make_array(3, 3, CU_AD_FORMAT_FLOAT, 1);
+  std::vector<float> values(9);
+  for (int i = 0; i < 9; ++i) values[i] = static_cast<float>(i);
+  fill(array, values, 3, 3);
+  const CUDA_RESOURCE_DESC resource = of(array);
+  CUDA_TEXTURE_DESC how{};
+  how.flags = CU_TRSF_NORMALIZED_COORDINATES;
+  for (CUaddress_mode& mode : how.addressMode) mode = CU_TR_ADDRESS_MODE_MIRROR;
+  CUtexObject object = 0;
+  REQUIRE_OK(cuTexObjectCreate(&object, &resource, &how, nullptr));
+  const auto at = [&](float x) {
+    REQUIRE_OK(run("edges", {&out, &object, &x}));
+    return results<float>(1)[0];
+  };
+  // Three times 7000000.5 is no float.
+  for (const float x : {0.5f, 7000000.5f}) CHECK(at(x) == 5);   // row 1, and column 1 with an offset of 1
+  for (const float x : {-0.5f, -7000000.5f}) CHECK(at(x) == 3);  // in a mirrored period the offset leads to column 0
+}
+
+TEST_CASE_METHOD(TextureFixture, "destroyed textures and surfaces serve the kernels that were launched before") {
+  const CUarray array = make_array(4, 4, CU_AD_FORMAT_FLOAT, 1), 
+                board = make_array(4, 1, static_cast<CUarray_format>(0xc8), 4, CUDA_ARRAY3D_SURFACE_LDST);  // SNORM_INT8X4
+  std::vector<float> values(16, 6);
+  fill(array, values, 4, 4);
+  const CUDA_RESOURCE_DESC picture = of(array), canvas = of(board);
+  const CUDA_TEXTURE_DESC how{};
+  CUtexObject texture = 0;
+  CUsurfObject surface = 0;
+  REQUIRE_OK(cuTexObjectCreate(&texture, &picture, &how, nullptr));
+  REQUIRE_OK(cuSurfObjectCreate(&surface, &canvas));
+  CUstream stream = nullptr;
+  REQUIRE_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  std::promise<void> gate;
+  REQUIRE_OK(cuLaunchHostFunc(stream, [](void* waits) { static_cast<std::promise<void>*>(waits)->get_future().wait(); }, &gate));
+  float x = 1.5f;
+  const auto launch = [&](const char* name, std::vector<void*> parameters) {
+    CUfunction function = nullptr;
+    REQUIRE_OK(cuModuleGetFunction(&function, module, name));
+    REQUIRE_OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.data(), nullptr));
+  };
+  launch("edges", {&out, &texture, &x});
+  launch("paint", {&surface});
+  REQUIRE_OK(cuTexObjectDestroy(texture));
+  REQUIRE_OK(cuSurfObjectDestroy(surface));
+  CUDA_RESOURCE_DESC found{};
+  CHECK(cuTexObjectGetResourceDesc(&found, texture) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuSurfObjectDestroy(surface) == CUDA_ERROR_INVALID_VALUE);
+  gate.set_value();
+  REQUIRE_OK(cuCtxSynchronize());
+  CHECK(results<float>(1)[0] == 6);
+  std::vector<uint32_t> texels(4);
+  fill(board, texels, 4, 1, false);
+  CHECK(texels[1] == 0x7f81407f);
+  CHECK(run("edges", {&out, &texture, &x}) == CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 TEST_CASE_METHOD(ContextFixture, "memory of arrays is the device's, and comes back") {

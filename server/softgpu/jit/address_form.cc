@@ -1,0 +1,324 @@
+#include "server/softgpu/jit/address_form.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <numeric>
+
+#include "server/softgpu/jit/definitions.h"
+
+namespace gpupool::softgpu {
+namespace {
+
+using ptx::Function;
+using ptx::Instruction;
+using ptx::Operand;
+
+constexpr int64_t kWarpLanes = 32;
+constexpr size_t kMostTerms = 8;
+constexpr size_t kMostDefinitions = 4;
+constexpr uint32_t kMostDepth = 1000;
+constexpr uint32_t kMostSteps = 1'000'000;
+constexpr int64_t kMostCoefficient = int64_t{1} << 40;
+
+bool has(const Function& f, const Instruction& i, std::string_view word) {
+  auto modifiers = f.modifiers(i);
+  return std::find(modifiers.begin(), modifiers.end(), word) != modifiers.end();
+}
+
+bool is_integer_instruction(const Function& f, const Instruction& i) {
+  bool integer = false;
+  for (std::string_view word : f.modifiers(i)) {
+    if (auto type = ptx::find_type(word)) {
+      if (ptx::is_float(*type) || *type == ptx::Type::pred) return false;
+      integer = true;
+    }
+  }
+  return integer;
+}
+
+AddressForm number(int64_t value) {
+  AddressForm form;
+  form.constant = value;
+  return form;
+}
+
+AddressForm unknown(uint32_t which, int64_t coefficient = 1) {
+  AddressForm form;
+  form.terms.push_back({which, coefficient});
+  return form;
+}
+
+bool is_number(const AddressForm& form) { return form.variable.empty() && form.terms.empty(); }
+
+// a + factor * b; nothing when that has no form.
+std::optional<AddressForm> combine(const AddressForm& a, const AddressForm& b, int64_t factor) {
+  if (!b.variable.empty() && (!a.variable.empty() || factor != 1)) return std::nullopt;
+  if (std::abs(factor) > kMostCoefficient) return std::nullopt;
+  AddressForm sum = a;
+  if (!b.variable.empty()) sum.variable = b.variable;
+  int64_t product;
+  if (__builtin_mul_overflow(b.constant, factor, &product) ||
+      __builtin_add_overflow(sum.constant, product, &sum.constant))
+    return std::nullopt;
+  for (const AddressForm::Term& term : b.terms) {
+    if (__builtin_mul_overflow(term.coefficient, factor, &product) || std::abs(product) > kMostCoefficient)
+      return std::nullopt;
+    auto at = std::lower_bound(sum.terms.begin(), sum.terms.end(), term.unknown,
+                               [](const AddressForm::Term& t, uint32_t u) { return t.unknown < u; });
+    if (at == sum.terms.end() || at->unknown != term.unknown)
+      sum.terms.insert(at, {term.unknown, product});
+    else
+      at->coefficient += product;
+  }
+  std::erase_if(sum.terms, [](const AddressForm::Term& term) { return term.coefficient == 0; });
+  if (sum.terms.size() > kMostTerms) return std::nullopt;
+  return sum;
+}
+
+// The form of a special register, as a function of the lane.
+Variation variation_of_special(std::string_view name) {
+  constexpr std::string_view kByLane[] = {"%tid", "%laneid", "%lanemask", "%clock", "%globaltimer"};
+  for (std::string_view prefix : kByLane)
+    if (name.substr(0, prefix.size()) == prefix) return Variation::by_lane;
+  return Variation::uniform;
+}
+
+}  // namespace
+
+int64_t AddressForm::coefficient_of(uint32_t which) const {
+  for (const Term& term : terms)
+    if (term.unknown == which) return term.coefficient;
+  return 0;
+}
+
+AddressForms::AddressForms(const Function& f, const std::vector<uint32_t>& definition_counts)
+    : f_(f),
+      definitions_(f.registers.size()),
+      variation_(f.registers.size(), Variation::uniform),
+      warp_uniform_(f.registers.size(), false),
+      forms_(f.registers.size()),
+      visiting_(f.registers.size(), false) {
+  for (uint32_t i = 0; i < f.code.size(); ++i)
+    for_each_definition(f, f.code[i], [&](uint32_t reg) {
+      if (definition_counts[reg] <= kMostDefinitions) definitions_[reg].push_back(i);
+    });
+  find_variations();
+}
+
+// The most that any operand varies; a load is as uniform as its address is.
+Variation AddressForms::variation_of(const Instruction& i) const {
+  if (i.opcode == "atom" || i.opcode == "call" || i.opcode == "shfl") return Variation::by_data;
+  Variation most = Variation::uniform;
+  auto see = [&](const Operand& operand) {
+    if (operand.kind == Operand::Kind::reg) most = std::max(most, variation_[operand.index]);
+    if (operand.kind == Operand::Kind::special) most = std::max(most, variation_of_special(operand.name));
+  };
+  auto operands = f_.operands(i);
+  const bool loads = i.opcode == "ld" || i.opcode == "ldu";
+  for (size_t n = 1; n < operands.size(); ++n) {
+    see(operands[n]);
+    if (operands[n].kind == Operand::Kind::address)
+      see(f_.base(operands[n]));
+    else
+      for (const Operand& element : f_.elements(operands[n])) see(element);
+  }
+  if (loads && has(f_, i, "param")) return f_.is_kernel ? Variation::uniform : Variation::by_lane;
+  if (loads && (most != Variation::uniform || has(f_, i, "local"))) return Variation::by_data;
+  return most;
+}
+
+void AddressForms::find_variations() {
+  for (uint32_t v = 0; v < f_.variables.size() && !f_.is_kernel; ++v)
+    if (f_.variables[v].space == ptx::Space::reg) variation_[f_.variables[v].reg] = Variation::by_lane;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Instruction& i : f_.code) {
+      const Variation variation = variation_of(i);
+      for_each_definition(f_, i, [&](uint32_t reg) {
+        changed |= variation_[reg] < variation;
+        variation_[reg] = std::max(variation_[reg], variation);
+      });
+    }
+  }
+}
+
+AddressForm AddressForms::of_operand(const Operand& operand) {
+  switch (operand.kind) {
+    case Operand::Kind::reg: return of_register(operand.index);
+    case Operand::Kind::integer: return number(operand.value);
+    case Operand::Kind::variable:
+    case Operand::Kind::symbol: {
+      AddressForm form = number(operand.value);
+      form.variable = operand.kind == Operand::Kind::symbol ? operand.name : f_.variables[operand.index].name;
+      return form;
+    }
+    default: return {};
+  }
+}
+
+AddressForm AddressForms::of_address(const Operand& address) {
+  const AddressForm base = of_operand(f_.base(address));
+  return combine(base, number(address.value), 1).value_or(base);
+}
+
+AddressForm AddressForms::of_register(uint32_t reg) {
+  if (forms_[reg]) return *forms_[reg];
+  if (visiting_[reg]) return unknown(reg);
+  // Forms in terms of a register that is being visited are not kept, so there may be very many to find.
+  if (depth_ >= kMostDepth || ++steps_ > kMostSteps) exhausted_ = true;
+  if (exhausted_) return unknown(reg);
+  visiting_[reg] = true;
+  ++depth_;
+  std::optional<AddressForm> form;
+  const auto& definitions = definitions_[reg];
+  if (definitions.size() == 1 && !f_.code[definitions[0]].is_predicated)
+    form = of_instruction(f_.code[definitions[0]], reg);
+  else if (definitions.size() == 2)
+    form = of_induction(reg);
+  --depth_;
+  visiting_[reg] = false;
+  AddressForm result = form.value_or(unknown(reg));
+  // In terms of a register whose own form is being found, its unknown would mean another thing than it will afterwards.
+  for (const AddressForm::Term& term : result.terms)
+    if (term.unknown != reg && term.unknown != kLaneUnknown && visiting_[term.unknown]) return result;
+  forms_[reg] = result;
+  return result;
+}
+
+// A register that starts with some value and to which a constant is added again and again: its start plus a multiple of
+// the constant. Lanes that run in lock step have added it equally often.
+std::optional<AddressForm> AddressForms::of_induction(uint32_t reg) {
+  for (size_t step = 0; step < 2; ++step) {
+    const Instruction& adds = f_.code[definitions_[reg][step]];
+    const Instruction& starts = f_.code[definitions_[reg][1 - step]];
+    if (adds.is_predicated || starts.is_predicated) continue;
+    const auto added = of_instruction(adds, reg);  // in terms of the register itself, which is being visited
+    if (!added || !added->variable.empty() || added->terms != std::vector<AddressForm::Term>{{reg, 1}}) continue;
+    const auto start = of_instruction(starts, reg);
+    if (!start || start->coefficient_of(reg) != 0 || added->constant == 0) continue;
+    warp_uniform_[reg] = true;
+    return combine(*start, unknown(reg, added->constant), 1);
+  }
+  return std::nullopt;
+}
+
+std::optional<AddressForm> AddressForms::of_instruction(const Instruction& i, uint32_t target) {
+  auto operands = f_.operands(i);
+  if (operands.size() < 2 || operands[0].kind != Operand::Kind::reg || !is_integer_instruction(f_, i)) return std::nullopt;
+  const std::string_view op = i.opcode;
+  if (op == "mov" && operands[1].kind == Operand::Kind::special) {
+    const bool lane = operands[1].name == "%laneid" || (operands[1].name == "%tid" && operands[1].component == 'x');
+    return unknown(lane ? kLaneUnknown : target);
+  }
+  if (op == "mov" || op == "cvt" || op == "cvta") {
+    if (operands[1].kind == Operand::Kind::vector) return std::nullopt;
+    return of_operand(operands[1]);
+  }
+  if (operands.size() < 3) return std::nullopt;
+  const AddressForm a = of_operand(operands[1]), b = of_operand(operands[2]);
+  if (op == "add") return combine(a, b, 1);
+  if (op == "sub") return combine(a, b, -1);
+  if (op == "shl" && is_number(b) && b.constant >= 0 && b.constant < 32) return combine({}, a, int64_t{1} << b.constant);
+  if ((op == "mul" || op == "mad") && !has(f_, i, "hi")) {
+    const AddressForm base = op == "mad" && operands.size() > 3 ? of_operand(operands[3]) : AddressForm{};
+    if (is_number(b)) return combine(base, a, b.constant);
+    if (is_number(a)) return combine(base, b, a.constant);
+    return combine(base, unknown(target), 1);
+  }
+  return of_bits(i, target);
+}
+
+// tid & 31 counts lanes as tid does, tid >> 5 is the same in all lanes of a warp, and x & 0xff0 is a multiple of 16.
+std::optional<AddressForm> AddressForms::of_bits(const Instruction& i, uint32_t target) {
+  auto operands = f_.operands(i);
+  const AddressForm a = of_operand(operands[1]), b = of_operand(operands[2]);
+  if (!is_number(b) || b.constant <= 0) return std::nullopt;
+  const bool of_lane = a == unknown(kLaneUnknown);
+  // nvcc compiles a division by 32 to an addition of a uniform value and a shift.
+  const bool uniform_but_lane = std::all_of(a.terms.begin(), a.terms.end(), [&](const AddressForm::Term& term) {
+    return term == AddressForm::Term{kLaneUnknown, 1} || variation(term.unknown) == Variation::uniform;
+  });
+  if (i.opcode == "shr" && uniform_but_lane && b.constant >= 5 && b.constant < 32) warp_uniform_[target] = true;
+  if (i.opcode != "and") return std::nullopt;
+  const auto mask = static_cast<uint64_t>(b.constant);
+  const int64_t multiple = int64_t{1} << std::countr_zero(mask);
+  if (of_lane && mask == 31) {
+    warp_uniform_[target] = true;  // the unknown stands for -(tid / 32) here
+    return combine(a, unknown(target, 32), 1);
+  }
+  if (of_lane && multiple >= 32) warp_uniform_[target] = true;
+  return unknown(target, multiple);
+}
+
+namespace {
+
+struct Difference {
+  int64_t constant = 0;
+  int64_t multiple = 0;  // plus any multiple of it; 0: none
+  bool between_lanes = false;  // and that even for lanes of one number
+  bool by_data = false;
+
+  void add_any(int64_t coefficient) { multiple = std::gcd(multiple, coefficient); }
+  // Do accesses of these sizes overlap when their addresses are this and `more` apart?
+  bool overlaps(int64_t more, uint32_t a_bytes, uint32_t b_bytes) const {
+    int64_t apart = constant + more;
+    if (multiple == 0) return apart < int64_t{a_bytes} && -apart < int64_t{b_bytes};
+    apart = (apart % multiple + multiple) % multiple;
+    return apart < int64_t{a_bytes} || multiple - apart < int64_t{b_bytes};
+  }
+};
+
+// Distance from a's address to b's, without the part that depends on the lane.
+Difference difference_of(const AddressForms& forms, const AddressForm& a, const AddressForm& b, bool later,
+                         const std::vector<bool>& changes) {
+  Difference difference;
+  difference.constant = b.constant - a.constant;
+  if (a.variable != b.variable) difference.add_any(1);
+  auto see = [&](uint32_t unknown) {
+    if (unknown == kLaneUnknown) return;
+    const int64_t in_a = a.coefficient_of(unknown), in_b = b.coefficient_of(unknown);
+    const Variation variation = forms.variation(unknown);
+    if (variation == Variation::uniform && !(later && changes[unknown])) return difference.add_any(in_b - in_a);
+    difference.add_any(in_a);
+    difference.add_any(in_b);
+    difference.between_lanes |= variation != Variation::uniform;
+    difference.by_data |= variation == Variation::by_data;
+  };
+  for (const AddressForm::Term& term : a.terms) see(term.unknown);
+  for (const AddressForm::Term& term : b.terms) see(term.unknown);
+  return difference;
+}
+
+}  // namespace
+
+Relation relation(const AddressForms& forms, const SharedAccess& a, const SharedAccess& b, bool later,
+                  const std::vector<bool>& changes) {
+  if (!a.form.variable.empty() && !b.form.variable.empty() && a.form.variable != b.form.variable) return Relation::apart;
+  const int64_t a_lane = a.form.coefficient_of(kLaneUnknown), b_lane = b.form.coefficient_of(kLaneUnknown);
+  Difference difference = difference_of(forms, a.form, b.form, later, changes);
+  const bool varies = a_lane != 0 || b_lane != 0 || difference.between_lanes;
+  if (!later && a.form == b.form) return varies ? Relation::apart : Relation::same_uniform;
+  const Relation meet = difference.multiple == 0 ? Relation::certain
+                        : difference.by_data     ? Relation::by_data
+                                                 : Relation::likely;
+  if (!varies) {
+    if (!difference.overlaps(0, a.bytes, b.bytes)) return Relation::apart;
+    return difference.multiple == 0 ? Relation::same_uniform : meet;
+  }
+  if (a_lane == b_lane) {
+    const bool same_lane = difference.between_lanes || a_lane == 0;
+    for (int64_t d = 1 - int64_t{kWarpLanes}; d < kWarpLanes; ++d)
+      if ((d != 0 || same_lane) && difference.overlaps(a_lane * d, a.bytes, b.bytes)) return meet;
+    return Relation::apart;
+  }
+  // The number of the warp's first lane no longer cancels out.
+  const Relation likely = difference.by_data ? Relation::by_data : Relation::likely;
+  difference.add_any(kWarpLanes * (b_lane - a_lane));
+  for (int64_t of_a = 0; of_a < kWarpLanes; ++of_a)
+    for (int64_t of_b = 0; of_b < kWarpLanes; ++of_b)
+      if (of_a != of_b && difference.overlaps(b_lane * of_b - a_lane * of_a, a.bytes, b.bytes)) return likely;
+  return Relation::apart;
+}
+
+}  // namespace gpupool::softgpu

@@ -1,0 +1,88 @@
+#include "server/softgpu/runtime/code_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+namespace gpupool::softgpu {
+namespace {
+
+constexpr const char* kFileName = "code-1";  // the number is the format's
+
+CodeFolder failed(const std::string& what, int error) {
+  return {nullptr, what + ": " + std::generic_category().message(error)};
+}
+
+std::string default_folder() {
+  if (const char* const cache = ::secure_getenv("XDG_CACHE_HOME"); cache != nullptr && cache[0] == '/')
+    return std::string(cache) + "/gpupool/softgpu";
+  if (const char* const home = ::secure_getenv("HOME"); home != nullptr && home[0] == '/')
+    return std::string(home) + "/.cache/gpupool/softgpu";
+  return {};
+}
+
+// Empty, or why others could write there.
+std::string open_to_others(const struct stat& status) {
+  if (status.st_uid != ::geteuid()) return "belongs to another user";
+  if ((status.st_mode & 077) != 0) return "is open to other users; its mode must be 0700";
+  return {};
+}
+
+CodeFolder open_in(const std::string& folder, uint64_t limit) {
+  const std::filesystem::path path(folder);
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return failed("cannot make " + folder, errno);
+  const int directory = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (directory < 0) return failed("cannot open " + folder, errno);
+  struct stat status {};
+  std::string problem = ::fstat(directory, &status) == 0 ? open_to_others(status) : "cannot be looked at";
+  const int file = problem.empty() ? ::openat(directory, kFileName, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+  const int failure = errno;
+  ::close(directory);
+  if (!problem.empty()) return {nullptr, folder + " " + problem};
+  if (file < 0) return failed("cannot open " + folder + '/' + kFileName, failure);
+  problem = ::fstat(file, &status) != 0     ? "cannot be looked at"
+            : !S_ISREG(status.st_mode)      ? "is not a file"
+            : status.st_nlink != 1          ? "has several names"
+                                            : open_to_others(status);
+  if (!problem.empty()) {
+    ::close(file);
+    return {nullptr, folder + '/' + kFileName + ' ' + problem};
+  }
+  return {std::make_shared<CodeFile>(file, limit), {}};
+}
+
+// A memory file of fixed size that whoever started this process has made for it.
+CodeFolder open_given(std::string_view number) {
+  int given = -1;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), given);
+  if (error != std::errc() || end != number.data() + number.size() || given < 0) return {nullptr, "fd: expected a number"};
+  const int file = ::fcntl(given, F_DUPFD_CLOEXEC, 0);
+  struct stat status {};
+  if (file < 0 || ::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (file >= 0) ::close(file);
+    return {};  // whoever reserved the number has put no file there
+  }
+  return {std::make_shared<CodeFile>(file, static_cast<uint64_t>(status.st_size)), {}};
+}
+
+}  // namespace
+
+CodeFolder open_code_folder(const std::string& where, uint64_t limit) {
+  if (where == "off") return {};
+  if (where.starts_with("fd:")) return open_given(std::string_view(where).substr(3));
+  const std::string folder = where.empty() ? default_folder() : where;
+  if (folder.empty()) return {nullptr, "neither XDG_CACHE_HOME nor HOME names a folder"};
+  if (folder[0] != '/') return {nullptr, folder + " is not an absolute path"};
+  return open_in(folder, limit);
+}
+
+}  // namespace gpupool::softgpu

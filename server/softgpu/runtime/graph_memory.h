@@ -1,0 +1,25 @@
+// The device memory of a graph's memory node (protocol/cuda/graph_memory.h): allocated when the node is made, at the address that the node
+// gives; freed when no graph, launch in flight or program can use it any more, or with its context. Thread-safe.
+#pragma once
+#include "protocol/cuda/graph_memory.h"
+#include "server/softgpu/runtime/op.h"
+
+namespace gpupool::softgpu {
+
+class Context;
+
+// In the context's device. CUDA_ERROR_OUT_OF_MEMORY: there is no room.
+CUresult allocate_graph_memory(Context& context, uint64_t bytes, cuda::graph_memory::Shared* memory);
+
+// Keeps memory until the stream gets there.
+class HoldOp final : public Op {
+ public:
+  explicit HoldOp(cuda::graph_memory::Shared memory) : memory_(std::move(memory)) {}
+
+ private:
+  void start() override;
+  void skip() override { start(); }
+  cuda::graph_memory::Shared memory_;
+};
+
+}  // namespace gpupool::softgpu
