@@ -58,6 +58,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
   if (key == "idle-workers") return to_count(node, 1, kMostIdleWorkers, options.idle_workers);
   if (key == "max-sessions") return to_count(node, 1, kMostSessions, options.max_sessions);
   if (key == "image-cache-mib") return to_count(node, 0, kMostImageCacheMib, options.image_cache_mib);
+  if (key == "code-cache-mib") return to_count(node, 0, kMostCodeCacheMib, options.code_cache_mib);
   if (key == "host-memory-for-idle-mib") return to_count(node, 0, kMostHostMemoryMib, options.host_memory_for_idle_mib);
   if (key == "host-memory-for-checkpoints-mib") return to_count(node, 0, kMostHostMemoryMib, options.host_memory_for_checkpoints_mib);
   if (key == "hello-timeout") return to_seconds(node, options.hello_timeout);

@@ -7,7 +7,6 @@ namespace {
 
 constexpr double kMostAnswers = 10;  // at once
 constexpr double kAnswersPerSecond = 1;
-constexpr size_t kMostAddresses = 4096;
 
 }  // namespace
 

@@ -14,6 +14,9 @@ class Denials {
   // True: within bounds, so it is answered and logged. `address` may have a port, which does not count.
   bool note(const std::string& address, Clock::time_point now = Clock::now());
 
+  static constexpr size_t kMostAddresses = 4096;
+  size_t addresses() const { return by_address_.size(); }
+
  private:
   struct Allowance {
     double answers;

@@ -37,6 +37,7 @@ struct Words {
   unsigned idle_workers = 0;
   unsigned max_sessions = 0;
   unsigned image_cache_mib = 0;
+  unsigned code_cache_mib = 0;
   unsigned host_memory_for_idle_mib = 0;
   unsigned host_memory_for_checkpoints_mib = 0;
   double hello_timeout = 0;
@@ -133,6 +134,10 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
                                            "memory for module images that clients load again, 0 for none "
                                            "[1024]")
                                 ->check(CLI::Range(0u, kMostImageCacheMib));
+  const auto* code_cache = app.add_option("--code-cache-mib", given.code_cache_mib,
+                                          "memory for machine code that softgpu has compiled, so that a tenant's later programs "
+                                          "need not wait for it, at most 64 for each tenant; 0 for none [512]")
+                               ->check(CLI::Range(0u, kMostCodeCacheMib));
   const auto* host_memory = app.add_option("--host-memory-for-idle-mib", given.host_memory_for_idle_mib,
                                            "memory quotas may exceed a GPU together: when it is full, memory of sessions that "
                                            "have nothing to do waits in so much host memory; 0: it never leaves the GPU [0]")
@@ -172,7 +177,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* format =
       app.add_option("--log-format", given.log_format, std::string("one of ") + kLogFormats + " [text]");
   const auto* insecure = app.add_flag("--insecure", given.insecure,
-                                      "listen beyond loopback although there is no authentication yet");
+                                      "listen beyond loopback without TLS or without credentials of tenants: everyone on that network is trusted");
   const PoolWords pool(app);
   try {
     app.parse(count, words);
@@ -213,6 +218,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (sessions->count() > 0) options.max_sessions = given.max_sessions;
   if (host_memory->count() > 0) options.host_memory_for_idle_mib = given.host_memory_for_idle_mib;
   if (checkpoint_memory->count() > 0) options.host_memory_for_checkpoints_mib = given.host_memory_for_checkpoints_mib;
+  if (code_cache->count() > 0) options.code_cache_mib = given.code_cache_mib;
   if (image_cache->count() > 0) options.image_cache_mib = given.image_cache_mib;
   if (hello_timeout->count() > 0) options.hello_timeout = to_milliseconds(given.hello_timeout);
   if (turn_limit->count() > 0) options.turn_limit = to_milliseconds(given.turn_limit);

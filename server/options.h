@@ -35,6 +35,7 @@ struct ServerOptions {
   unsigned idle_workers = 2;
   unsigned max_sessions = 64;
   unsigned image_cache_mib = 1024;  // 0: none
+  unsigned code_cache_mib = 512;    // 0: none
   unsigned host_memory_for_idle_mib = 0;  // for device memory of sessions that have nothing to do; 0: it stays where it is
   unsigned host_memory_for_checkpoints_mib = half_of_host_memory_mib();  // for device memory of sessions that a program has checkpointed; 0: none can be
   std::chrono::milliseconds hello_timeout{5'000};
@@ -45,7 +46,7 @@ struct ServerOptions {
   std::string worker_user = "nobody";  // when poold is root; empty: workers stay root
   bool sandbox = true;                 // workers are confined (server/worker/sandbox.h)
   std::string peers;                   // Networks that workers may open connections to; never empty after parse_options()
-  bool insecure = false;  // listen beyond loopback although there is no authentication
+  bool insecure = false;  // listen beyond loopback without TLS or without tenants' credentials
 };
 
 struct EarlyExit {  // --help, --version, or a mistake whose text has been printed
@@ -59,6 +60,7 @@ constexpr int kExitUsage = 2;
 constexpr unsigned kMostIdleWorkers = 256;
 constexpr unsigned kMostSessions = 65'536;
 constexpr unsigned kMostImageCacheMib = 1u << 20;
+constexpr unsigned kMostCodeCacheMib = 1u << 20;
 constexpr unsigned kMostHostMemoryMib = 1u << 26;
 
 std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words);

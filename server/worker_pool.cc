@@ -46,6 +46,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       refuse_(std::move(refuse)),
       tenants_(tenants),
       images_(settings_.image_cache_bytes),
+      code_(settings_.code_cache_bytes),
       turns_(context, tenants, settings_.turns),
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),

@@ -29,6 +29,7 @@
 #include "server/quota/memory_moves.h"
 #include "server/quota/partitions.h"
 #include "server/refusal.h"
+#include "server/tenant_code.h"
 #include "server/tenants/tenants.h"
 #include "server/worker_process.h"
 
@@ -82,6 +83,7 @@ class WorkerPool {
     unsigned idle_workers = 2;
     unsigned max_sessions = 64;
     uint64_t image_cache_bytes = 0;
+    uint64_t code_cache_bytes = 0;  // for softgpu's machine code
     uint64_t host_memory_for_idle = 0;  // bytes; 0: device memory stays where it is
     uint64_t host_memory_for_checkpoints = 0;  // bytes; 0: there are none
     std::chrono::milliseconds dead_peer_timeout{};
@@ -239,6 +241,7 @@ class WorkerPool {
   const Refuse refuse_;
   Tenants& tenants_;
   ImageCache images_;
+  TenantCode code_;
   quota::Accounts accounts_;
   quota::Partitions partitions_;
   std::map<std::string, quota::Partitions::Wish> partitioned_;  // as partitions_ knows it

@@ -150,6 +150,8 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
                            {.kind = ControlKind::account, .account_slot = worker.place->slot()},
                            std::string(reinterpret_cast<const char*>(groups->data()), groups->size() * sizeof(quota::Groups)),
                            worker.place->descriptor());
+  const int code = code_.file_of(client.tenant);
+  if (sent && code >= 0) sent = send_control(worker.control.native_handle(), {.kind = ControlKind::code}, {}, code);
   if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
   if (!sent) {  // it has just died: reap() reports it
     worker.failure = "it ended while it waited for a client: " + sent.error().message;

@@ -106,7 +106,8 @@ CUresult Checkpoint::change(const Question& question) {
 }
 
 CUresult Checkpoint::check_out(uint64_t host_bytes) {
-  const char* stays = session_.virtual_memory.shares() ? kShared
+  const char* stays = session_.virtual_memory.has_multicasts() ? "a multicast object"
+                      : session_.virtual_memory.shares() ? kShared
                       : session_.graphs.names_array() ? "a graph that copies from or to an array" : session_.arrays.stays();
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
   if (!stays) {

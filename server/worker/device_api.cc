@@ -6,6 +6,7 @@ const char* DeviceApi::load(const SymbolLookup& symbol) {
 #define GPUPOOL_LOAD(name) name = reinterpret_cast<decltype(name)>(symbol(#name));
   GPUPOOL_DEVICE_CALLS(GPUPOOL_LOAD)
   GPUPOOL_DEVICE_CALLS_12_0(GPUPOOL_LOAD)
+  GPUPOOL_DEVICE_CALLS_12_1(GPUPOOL_LOAD)
   GPUPOOL_DEVICE_CALLS_12_3(GPUPOOL_LOAD)
   GPUPOOL_DEVICE_CALLS_12_4(GPUPOOL_LOAD)
 #undef GPUPOOL_LOAD

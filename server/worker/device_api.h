@@ -35,6 +35,11 @@
 #else
 #define GPUPOOL_DEVICE_CALLS_12_0(X)
 #endif
+#if CUDA_VERSION >= 12010
+#define GPUPOOL_DEVICE_CALLS_12_1(X) X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastUnbind)
+#else
+#define GPUPOOL_DEVICE_CALLS_12_1(X)
+#endif
 #if CUDA_VERSION >= 12030
 #define GPUPOOL_DEVICE_CALLS_12_3(X) X(cuGraphConditionalHandleCreate) X(cuGraphAddNode_v2)
 #else
@@ -54,6 +59,7 @@ struct DeviceApi {
 #define GPUPOOL_MEMBER(name) decltype(&::name) name = nullptr;
   GPUPOOL_DEVICE_CALLS(GPUPOOL_MEMBER)
   GPUPOOL_DEVICE_CALLS_12_0(GPUPOOL_MEMBER)
+  GPUPOOL_DEVICE_CALLS_12_1(GPUPOOL_MEMBER)
   GPUPOOL_DEVICE_CALLS_12_3(GPUPOOL_MEMBER)
   GPUPOOL_DEVICE_CALLS_12_4(GPUPOOL_MEMBER)
 #undef GPUPOOL_MEMBER

@@ -92,7 +92,7 @@ Executor::Executor(SessionStart& start)
   table.on_code_gone([this](uint64_t handle) {
     images.forget(handle);
     memory.forget_variables(handle);
-    footprints.forget_image(handle);
+    if (!postponed_unloads.keep_charge_of(handle)) footprints.forget_image(handle);
   });
   table.release_memory_by([this](CUmemGenericAllocationHandle handle) { virtual_memory.release(handle); });
   table.destroy_array_by([this](void* array) { arrays.drop(array); });
@@ -161,7 +161,15 @@ bool Executor::run() {
   }
 }
 
+void Executor::unload_postponed() {
+  if (callbacks.pending() || holds.any()) return;
+  ContextState* const before = contexts.current();
+  postponed_unloads.run_all([this](CUcontext context) { make_current(api, context); }, [this](uint64_t handle) { footprints.forget_image(handle); });
+  if (before) make_current(api, before->object);
+}
+
 Outcome Executor::execute(Command& command) {
+  if (!postponed_unloads.empty()) unload_postponed();
   reply_body.clear();
   if (reply_body.capacity() > kKeptReplyBytes) reply_body.shrink_to_fit();
   const uint16_t id = command.header.id;
@@ -294,6 +302,7 @@ bool Executor::leave(ContextState& context) {
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
   if (!waits.drain(context.object, deadline) || !copies.drain(context.object, deadline)) return false;
   api.cuCtxSynchronize();
+  postponed_unloads.run_those_of(context.object, [this](uint64_t handle) { footprints.forget_image(handle); });
   publish();
   bulk.drop_context(context);
   for (const CUevent event : context.departed) context.events->give(event);

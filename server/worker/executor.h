@@ -30,6 +30,7 @@
 #include "server/worker/device_partition.h"
 #include "server/worker/event_guard.h"
 #include "server/worker/footprints.h"
+#include "server/worker/postponed_unloads.h"
 #include "server/worker/graphs.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/host_callbacks.h"
@@ -117,6 +118,7 @@ class Executor {
   VirtualMemory virtual_memory;
   Arrays arrays;
   Footprints footprints;
+  PostponedUnloads postponed_unloads;
   HostCallbacks callbacks;
   Graphs graphs;
   StreamHolds holds;
@@ -162,6 +164,7 @@ class Executor {
  private:
   Outcome execute(Command& command);
   Outcome execute_row(Command& command);
+  void unload_postponed();
   bool finish(const Command& command, const Outcome& outcome);
   std::optional<std::chrono::microseconds> before_sleep();
 

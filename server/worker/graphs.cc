@@ -177,7 +177,7 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
   const DeviceApi& api = session_.api;
   const Owner graph = take(body.graph);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  result = {CUDA_GRAPH_INSTANTIATE_ERROR, graph->wrong_node};
+  result = {wire::kGraphInstantiateError, graph->wrong_node};
   CUresult outcome = graph->wrong;
   if (outcome == CUDA_SUCCESS && graphs_.contains(body.executable)) outcome = CUDA_ERROR_INVALID_HANDLE;
   if (outcome == CUDA_SUCCESS && (!api.cuGraphInstantiateWithFlags || !api.cuGraphLaunch || !api.cuGraphExecDestroy)) outcome = CUDA_ERROR_NOT_SUPPORTED;
@@ -190,7 +190,7 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
     return outcome;
   }
   find_lonely(*graph);
-  result = {CUDA_GRAPH_INSTANTIATE_SUCCESS, wire::kNoGraphNode};
+  result = {wire::kGraphInstantiated, wire::kNoGraphNode};
   graphs_[body.executable] = std::make_unique<Graph>(std::move(*graph));
   return CUDA_SUCCESS;
 }

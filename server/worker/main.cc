@@ -95,6 +95,15 @@ void close_inherited() {
   for (int descriptor = kFirst; descriptor < 4096; ++descriptor) ::close(descriptor);  // Linux before 5.9
 }
 
+// softgpu keeps what it compiles in a file that poold gives once the tenant is known; before, the number must not become
+// another file's. Never in a folder: all tenants' workers could write there.
+bool reserve_code_descriptor() {
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  const bool reserved = nothing == server::kCodeDescriptor || ::dup3(nothing, server::kCodeDescriptor, O_CLOEXEC) >= 0;
+  if (nothing != server::kCodeDescriptor && nothing >= 0) ::close(nothing);
+  return reserved && ::setenv("SOFTGPU_CACHE", ("fd:" + std::to_string(server::kCodeDescriptor)).c_str(), 1) == 0;
+}
+
 // The session ends itself when poold shuts down. Where it cannot (its thread is inside the driver), the
 // process ends: nobody would supervise it or account for it any more.
 void poold_is_gone() {
@@ -312,6 +321,11 @@ int run(const Arguments& arguments) {
   std::vector<quota::Groups> groups(message->payload.size() / sizeof(quota::Groups));
   if (!groups.empty()) std::memcpy(groups.data(), message->payload.data(), groups.size() * sizeof(quota::Groups));
   message = server::receive_control(server::kControlDescriptor);
+  if (message && message->header.kind == server::ControlKind::code) {
+    ::dup3(message->descriptor, server::kCodeDescriptor, O_CLOEXEC);
+    ::close(message->descriptor);
+    message = server::receive_control(server::kControlDescriptor);
+  }
   if (!message) return server::kWorkerControlBroken;
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
@@ -334,6 +348,7 @@ int main(int count, char** words) {
   for (const int descriptor : {server::kControlDescriptor, server::kLogDescriptor, server::kSessionPageDescriptor}) {
     ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   }
+  if (!worker::reserve_code_descriptor()) return server::kWorkerUsage;
   log::start(server::kLogDescriptor, arguments.level, arguments.format, "worker");
   // _exit: the device library's own exit handlers may wait for a client's endless kernel.
   ::_exit(worker::run(arguments));

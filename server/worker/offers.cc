@@ -159,8 +159,9 @@ CUresult Offers::fetch(const wire::SharedName& name, Fetched* to) {
     if (header.kind != ControlKind::share_found) return CUDA_ERROR_INVALID_VALUE;
   }
   if (to->descriptor >= 0) {
-    if (header.memory_bytes == 0 || header.share_charge == 0) return CUDA_ERROR_INVALID_VALUE;
-    to->memory = Memory{0, header.memory_bytes, header.gpu, header.share_types, header.share_charge};
+    const Memory told{0, header.memory_bytes, header.gpu, header.share_types, header.share_charge};
+    if (told.size == 0 || (told.charge == 0) != told.is_multicast()) return CUDA_ERROR_INVALID_VALUE;
+    to->memory = told;
   } else {
     std::memcpy(&to->event.emplace(), header.share_event.data(), sizeof(CUipcEventHandle));
   }

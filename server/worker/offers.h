@@ -29,9 +29,11 @@ class Offers {
   struct Memory {
     CUmemGenericAllocationHandle handle = 0;
     uint64_t size = 0;
-    int device = 0;
+    int device = 0;             // kOfNone: a multicast object, which has no memory of its own
     uint64_t handle_types = 0;  // as its client asked for
-    uint64_t charge = 0;        // quota::Ledger::share()
+    uint64_t charge = 0;        // quota::Ledger::share(); 0 for a multicast object
+    static constexpr int kOfNone = -1;
+    bool is_multicast() const { return device == kOfNone; }
   };
   struct Event {
     CUevent event = nullptr;

@@ -7,6 +7,14 @@ namespace gpupool::worker {
 
 VirtualMemory::Allocation::~Allocation() {
   if (away) return;
+#if CUDA_VERSION >= 12010
+  for (const Bound& one : bound) api_.cuMulticastUnbind(handle, one.memory->device, one.offset, one.size);
+#endif
+  if (is_multicast()) {
+    if (handle != 0) api_.cuMemRelease(handle);
+    if (multicasts) --*multicasts;
+    return;
+  }
   if (handle != 0) api_.cuMemRelease(handle);
   if (shared != 0) memory_.leave_charge(device, bytes, shared);
   else memory_.uncharge(device, bytes);
@@ -40,7 +48,7 @@ CUresult VirtualMemory::release(CUmemGenericAllocationHandle handle) {
   const auto known = created_.find(handle);
   if (known == created_.end()) return CUDA_ERROR_INVALID_VALUE;
   Allocation& allocation = *known->second;
-  if (allocation.shared != 0 && !allocation.away) allocation.of_others |= memory_.releasing(allocation.handle);
+  if ((allocation.shared != 0 || allocation.is_multicast()) && !allocation.away) allocation.of_others |= memory_.releasing(allocation.handle);
   created_.erase(known);
   return CUDA_SUCCESS;
 }
@@ -89,7 +97,7 @@ CUresult VirtualMemory::share(CUmemGenericAllocationHandle handle, Offers::Memor
   const auto known = created_.find(handle);
   if (known == created_.end() || known->second->handle_types == CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_INVALID_VALUE;
   Allocation& allocation = *known->second;
-  const CUresult result = memory_.share_charge(allocation.device, allocation.bytes, &allocation.shared);
+  const CUresult result = allocation.is_multicast() ? CUDA_SUCCESS : memory_.share_charge(allocation.device, allocation.bytes, &allocation.shared);
   if (result != CUDA_SUCCESS) return result;
   *memory = {allocation.handle, allocation.bytes, allocation.device, allocation.handle_types, allocation.shared};
   return CUDA_SUCCESS;
@@ -97,10 +105,15 @@ CUresult VirtualMemory::share(CUmemGenericAllocationHandle handle, Offers::Memor
 
 CUresult VirtualMemory::import(int descriptor, const Offers::Memory& memory, CUmemGenericAllocationHandle* handle) {
   if (!api_.cuMemImportFromShareableHandle || !api_.cuMemRelease) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult charged = memory_.join_charge(memory.device, memory.size, memory.charge);
+  if (memory.is_multicast() && multicasts_ >= kMaxMulticasts) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult charged = memory.is_multicast() ? CUDA_SUCCESS : memory_.join_charge(memory.device, memory.size, memory.charge);
   if (charged != CUDA_SUCCESS) return charged;
   auto imported = std::make_shared<Allocation>(api_, memory_, memory.device, memory.size, memory.handle_types, memory.charge);
   imported->of_others = true;
+  if (memory.is_multicast()) {
+    imported->multicasts = &multicasts_;
+    ++multicasts_;
+  }
   const CUresult result = api_.cuMemImportFromShareableHandle(&imported->handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
                                                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result == CUDA_SUCCESS) *handle = add(std::move(imported));

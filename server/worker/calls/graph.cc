@@ -35,7 +35,7 @@ Outcome instantiate_graph(Executor& session, Command& command) {
   const auto body = only<wire::InstantiateGraph>(command);
   if (!body) return bad_body();
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
-  wire::GraphResult result{CUDA_GRAPH_INSTANTIATE_ERROR, wire::kNoGraphNode};
+  wire::GraphResult result{wire::kGraphInstantiateError, wire::kNoGraphNode};
   const CUresult outcome = session.graphs.instantiate(*body, result);
   return with_result(session, outcome, result);
 }

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "server/worker/calls/array_guards.h"
+#include "server/worker/calls/multicast_guards.h"
 #include "server/worker/calls/stream_guards.h"
 #include "server/worker/executor.h"
 
@@ -25,6 +26,23 @@ bool owns_rows(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t row
 bool owns_items(CUdeviceptr address, uint64_t count, uint64_t item) {
   return count <= ~uint64_t{0} / item && owns(address, count * item);
 }
+
+// See postponed_unloads.h.
+template <class F>
+CUresult unload(CUcontext context, F unload) {
+  Executor& session = *t_executor;
+  if (session.postponed_unloads.full() || (!session.callbacks.pending() && !session.holds.any())) return unload();
+  session.postponed_unloads.add(context, [unload] { (void)unload(); });
+  return CUDA_SUCCESS;
+}
+CUresult unload_module(CUmodule module) {
+  return unload(t_executor->contexts.current()->object, [module, real = REAL(cuModuleUnload)] { return real(module); });
+}
+#if CUDA_VERSION >= 12000
+CUresult unload_library(CUlibrary library) {
+  return unload(nullptr, [library, real = REAL(cuLibraryUnload)] { return real(library); });
+}
+#endif
 
 // What the device itself fills or copies counts as its work, as kernels do.
 template <class F>
@@ -237,6 +255,20 @@ CUresult encode_im2col_wide(CUtensorMap* map, CUtensorMapDataType type, cuuint32
   return REAL(cuTensorMapEncodeIm2colWide)(map, type, rank, address, dim, strides, lower, upper, channels, pixels, element_strides, interleave, mode,
                                            swizzle, promotion, fill);
 }
+
+// The engine writes as many bytes as the input holds, into the address space of this session's contexts, as a kernel might.
+CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned flags, size_t* failed, CUstream stream) {
+  if (!operations) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t bytes = 0;
+  for (const CUmemDecompressParams& one : std::span(operations, count)) {
+    const auto at = [](const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); };
+    if (!owns(at(one.src), one.srcNumBytes) || !owns(at(one.dst), std::max<uint64_t>(one.dstNumBytes, 1)) || !owns(at(one.dstActBytes), sizeof *one.dstActBytes)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    bytes += one.srcNumBytes + one.dstNumBytes;  // each lies in the session's memory, so that the sum is far from an overflow
+  }
+  return work(stream, bytes, [&] { return REAL(cuMemBatchDecompressAsync)(operations, count, flags, failed, stream); });
+}
 #endif
 
 struct Wrapper {
@@ -270,12 +302,23 @@ const Wrapper kWrappers[] = {
     WRAP(cuStreamWriteValue64_v2, write_value64),
     WRAP(cuStreamBatchMemOp_v2, batch),
     WRAP(cuStreamSetAttribute, set_stream_attribute),
+    WRAP(cuModuleUnload, unload_module),
 #if CUDA_VERSION >= 12000
+    WRAP(cuLibraryUnload, unload_library),
     WRAP(cuTensorMapEncodeTiled, encode_tiled),
     WRAP(cuTensorMapEncodeIm2col, encode_im2col),
 #endif
 #if CUDA_VERSION >= 12080
     WRAP(cuTensorMapEncodeIm2colWide, encode_im2col_wide),
+    WRAP(cuMemBatchDecompressAsync, decompress),
+#endif
+#if CUDA_VERSION >= 12010
+    WRAP(cuMulticastCreate, create_multicast),
+    WRAP(cuMulticastAddDevice, add_multicast_device),
+    WRAP(cuMulticastBindMem, bind_multicast_memory),
+    WRAP(cuMulticastBindAddr, bind_multicast_address),
+    WRAP(cuMulticastUnbind, unbind_multicast),
+    WRAP(cuMulticastGetGranularity, multicast_granularity),
 #endif
     WRAP(cuStreamCreate, create_stream),
     WRAP(cuStreamCreateWithPriority, create_stream_with_priority),
@@ -319,6 +362,7 @@ void Calls::load(const SymbolLookup& symbol) {
 #define GPUPOOL_LOAD(name) name = reinterpret_cast<decltype(name)>(symbol(#name));
   GPUPOOL_GUARDED_CALLS(GPUPOOL_LOAD)
   GPUPOOL_GUARDED_CALLS_12_0(GPUPOOL_LOAD)
+  GPUPOOL_GUARDED_CALLS_12_1(GPUPOOL_LOAD)
   GPUPOOL_GUARDED_CALLS_12_8(GPUPOOL_LOAD)
 #undef GPUPOOL_LOAD
 }

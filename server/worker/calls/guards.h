@@ -18,14 +18,21 @@
   X(cuEventQuery) X(cuMemGetInfo_v2) X(cuStreamSetAttribute) X(cuArray3DCreate_v2) X(cuMipmappedArrayCreate) X(cuTexObjectCreate)              \
   X(cuTexObjectDestroy) X(cuSurfObjectCreate) X(cuSurfObjectDestroy) X(cuTexRefSetAddress_v2) X(cuTexRefSetAddress2D_v3) \
   X(cuEventCreate) X(cuEventRecord) X(cuEventRecordWithFlags) X(cuTexRefCreate) X(cuTexRefDestroy)           \
-  X(cuTexRefSetArray) X(cuTexRefSetMipmappedArray) X(cuSurfRefSetArray)
+  X(cuTexRefSetArray) X(cuTexRefSetMipmappedArray) X(cuSurfRefSetArray) X(cuModuleUnload)
 #if CUDA_VERSION >= 12000
-#define GPUPOOL_GUARDED_CALLS_12_0(X) X(cuTensorMapEncodeTiled) X(cuTensorMapEncodeIm2col)
+#define GPUPOOL_GUARDED_CALLS_12_0(X) X(cuTensorMapEncodeTiled) X(cuTensorMapEncodeIm2col) X(cuLibraryUnload)
 #else
 #define GPUPOOL_GUARDED_CALLS_12_0(X)
 #endif
+#if CUDA_VERSION >= 12010
+#define GPUPOOL_GUARDED_CALLS_12_1(X)                                                                              \
+  X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindAddr) X(cuMulticastUnbind)   \
+  X(cuMulticastGetGranularity)
+#else
+#define GPUPOOL_GUARDED_CALLS_12_1(X)
+#endif
 #if CUDA_VERSION >= 12080
-#define GPUPOOL_GUARDED_CALLS_12_8(X) X(cuTensorMapEncodeIm2colWide)
+#define GPUPOOL_GUARDED_CALLS_12_8(X) X(cuTensorMapEncodeIm2colWide) X(cuMemBatchDecompressAsync)
 #else
 #define GPUPOOL_GUARDED_CALLS_12_8(X)
 #endif
@@ -47,6 +54,7 @@ struct Calls {
 #define GPUPOOL_MEMBER(name) decltype(&::name) name = nullptr;
   GPUPOOL_GUARDED_CALLS(GPUPOOL_MEMBER)
   GPUPOOL_GUARDED_CALLS_12_0(GPUPOOL_MEMBER)
+  GPUPOOL_GUARDED_CALLS_12_1(GPUPOOL_MEMBER)
   GPUPOOL_GUARDED_CALLS_12_8(GPUPOOL_MEMBER)
 #undef GPUPOOL_MEMBER
   void load(const SymbolLookup& symbol);

@@ -45,13 +45,14 @@ Outcome import_memory(Executor& session, Command& command) {
   if (fetched.own && (body->flags & wire::kOfOthersOnly) != 0) return CUDA_ERROR_INVALID_CONTEXT;
   const auto& visible = session.start.visible.ordinals();
   const auto device = std::find(visible.begin(), visible.end(), fetched.memory->device);
-  if (device == visible.end()) return CUDA_ERROR_INVALID_DEVICE;
+  if (device == visible.end() && !fetched.memory->is_multicast()) return CUDA_ERROR_INVALID_DEVICE;
   CUmemGenericAllocationHandle handle = 0;
   result = session.virtual_memory.import(fetched.descriptor, *fetched.memory, &handle);
   if (result != CUDA_SUCCESS) return result;
   session.table.bind(cuda::Kind::memory, body->memory, reinterpret_cast<void*>(static_cast<uintptr_t>(handle)));
   wire::Writer(session.reply_body)
-      .put(wire::ImportedMemory{fetched.memory->size, fetched.memory->handle_types, static_cast<int32_t>(device - visible.begin()), 0});
+      .put(wire::ImportedMemory{fetched.memory->size, fetched.memory->handle_types,
+                                fetched.memory->is_multicast() ? wire::kOfNoDevice : static_cast<int32_t>(device - visible.begin()), 0});
   return CUDA_SUCCESS;
 }
 

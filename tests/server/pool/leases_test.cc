@@ -4,11 +4,12 @@
 
 #include "server/tenants/authenticate.h"
 #include "tests/support/catch.h"
+#include "tests/support/contains.h"
 #include "tests/support/lease_maker.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
-using Catch::Matchers::Contains;
+using Catch::Matchers::ContainsSubstring;
 using server::Leases;
 using server::Tenants;
 using std::chrono::milliseconds;
@@ -138,22 +139,22 @@ TEST_CASE("two leases of one tenant that begin alike are two tenants", "[leases]
 
 TEST_CASE("what is no lease for this node is refused", "[leases]") {
   Node node;
-  CHECK_THAT(node.admit_token("lease:AAAA"), Contains("damaged"));
-  CHECK_THAT(node.admit(LeaseMaker("gpu-2").lease({gpu(0)})), Contains("'gpu-2'"));
+  CHECK_THAT(node.admit_token("lease:AAAA"), ContainsSubstring("damaged"));
+  CHECK_THAT(node.admit(LeaseMaker("gpu-2").lease({gpu(0)})), ContainsSubstring("'gpu-2'"));
   LeaseMaker stranger;
-  CHECK_THAT(node.admit_token(stranger.token(stranger.lease({gpu(0)}))), Contains("does not know"));
-  CHECK_THAT(node.admit(node.maker.lease({gpu(4)})), Contains("does not have"));
+  CHECK_THAT(node.admit_token(stranger.token(stranger.lease({gpu(0)}))), ContainsSubstring("does not know"));
+  CHECK_THAT(node.admit(node.maker.lease({gpu(4)})), ContainsSubstring("does not have"));
   lease::Lease booted = node.maker.lease({gpu(0)});
   booted.set_boot(kBoot);
   CHECK(node.admit(booted) == "physics/02787878");
   booted.set_boot(std::string(lease::kBootBytes, 'a'));
-  CHECK_THAT(node.admit(booted), Contains("started again"));
+  CHECK_THAT(node.admit(booted), ContainsSubstring("started again"));
   node.session_ends("physics/02787878");
   lease::Lease old = node.maker.lease({gpu(0)});
   node.now += kTenMinutes + lease::kClockSkew + milliseconds(1000);
-  CHECK_THAT(node.admit(old), Contains("expired"));
+  CHECK_THAT(node.admit(old), ContainsSubstring("expired"));
   node.leases.use_keys({});
-  CHECK_THAT(node.admit(node.maker.lease({gpu(0)})), Contains("serves no leases"));
+  CHECK_THAT(node.admit(node.maker.lease({gpu(0)})), ContainsSubstring("serves no leases"));
   CHECK(node.tenants.all().size() == 1);
 }
 
@@ -166,12 +167,12 @@ TEST_CASE("of a renewed lease the older tokens are refused", "[leases]") {
   lease.mutable_shares(0)->set_compute_milli(700);
   CHECK(node.admit(lease) == name);
   CHECK(node.tenants.find(name)->quota.each.compute_milli == 700);
-  CHECK_THAT(node.admit(first), Contains("renewed"));
+  CHECK_THAT(node.admit(first), ContainsSubstring("renewed"));
   CHECK(node.admit(lease) == name);
   CHECK(node.report().at(lease.id()).serial() == 2);
   lease.set_serial(3);
   lease.mutable_shares(0)->set_gpu_uuid(gpu(1));
-  CHECK_THAT(node.admit(lease), Contains("other GPUs"));
+  CHECK_THAT(node.admit(lease), ContainsSubstring("other GPUs"));
 }
 
 TEST_CASE("a lease that was ended takes no new session, and is told of when its last one has gone", "[leases]") {
@@ -181,7 +182,7 @@ TEST_CASE("a lease that was ended takes no new session, and is told of when its 
   node.admit(lease);
   CHECK(node.report().at(lease.id()).sessions() == 2);
   node.leases.end(lease.id(), "preempted", milliseconds(0));
-  CHECK_THAT(node.admit(lease), Contains("has ended: preempted"));
+  CHECK_THAT(node.admit(lease), ContainsSubstring("has ended: preempted"));
   CHECK(eventually([&] {
     node.run();
     return node.ended.contains(name);
@@ -200,10 +201,10 @@ TEST_CASE("a lease that was ended takes no new session, and is told of when its 
   CHECK(report.at(other.id()).sessions() == 1);
   CHECK_FALSE(node.report().contains(lease.id()));  // once
 
-  CHECK_THAT(node.admit(lease), Contains("has ended"));
+  CHECK_THAT(node.admit(lease), ContainsSubstring("has ended"));
   lease::Lease renewed = lease;
   renewed.set_serial(9);
-  CHECK_THAT(node.admit(renewed), Contains("has ended"));
+  CHECK_THAT(node.admit(renewed), ContainsSubstring("has ended"));
   // The order is repeated when the answer was lost.
   node.leases.end(lease.id(), "preempted", milliseconds(0));
   node.run();
@@ -217,7 +218,7 @@ TEST_CASE("sessions have the grace that the order gives, and a shorter one count
   const std::string name = node.admit(lease);
   node.leases.end(lease.id(), "maintenance", milliseconds(3'600'000));
   node.run();
-  CHECK_THAT(node.admit(lease), Contains("has ended"));
+  CHECK_THAT(node.admit(lease), ContainsSubstring("has ended"));
   CHECK(node.ended.empty());
   node.leases.end(lease.id(), "now", milliseconds(1));
   node.leases.end(lease.id(), "now", milliseconds(3'600'000));
@@ -236,7 +237,7 @@ TEST_CASE("a lease that nobody has shown can be ended", "[leases]") {
   node.run();
   CHECK(node.told == 1);
   CHECK(node.report().at(lease.id()).sessions() == 0);
-  CHECK_THAT(node.admit(lease), Contains("has ended"));
+  CHECK_THAT(node.admit(lease), ContainsSubstring("has ended"));
 }
 
 TEST_CASE("time ends no running session, and forgets a lease that has none", "[leases]") {

@@ -1,6 +1,4 @@
 // A session is locked, checkpointed, restored and unlocked when poold says so. The test plays poold.
-#include <unistd.h>
-
 #include "protocol/wire/commands.h"
 #include "tests/server/worker/checkpointed_session.h"
 #include "tests/support/catch.h"
@@ -36,7 +34,7 @@ TEST_CASE("no command is executed while the session is locked") {
   CHECK(session.change(CheckpointAction::lock) == CUDA_SUCCESS);
   const uint64_t calls = (*session.page)->calls;
   session.client->send(Command::ping, {});
-  ::usleep(50'000);
+  CHECK(session.client->silent());
   CHECK((*session.page)->calls == calls);
   CHECK(session.change(CheckpointAction::checkpoint) == CUDA_SUCCESS);
   CHECK(session.change(CheckpointAction::restore) == CUDA_SUCCESS);
@@ -90,7 +88,7 @@ TEST_CASE("a lock that waits is given up when poold says so, and one that is the
   client->send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 5}));
   CHECK(client->receive().header.kind == wire::MessageKind::host_callback);
   session.order(CheckpointAction::lock);
-  ::usleep(30'000);
+  CHECK(session.silent());  // it waits for the stream
   session.stop_locking();
   CHECK(session.answer() == CUDA_ERROR_NOT_READY);
   session.order(CheckpointAction::lock);

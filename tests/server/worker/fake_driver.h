@@ -109,6 +109,17 @@ class FakeDriver {
     std::map<int, int> access;                                // of devices: CUmemAccess_flags
   };
   std::map<uint64_t, Mapping> mapped;                         // by address
+  struct Multicast {
+    size_t size;
+    std::set<int> devices;
+    struct Bound {
+      uint64_t memory;
+      size_t offset, size;
+    };
+    std::vector<Bound> bound;
+  };
+  std::map<uint64_t, Multicast> multicasts;                   // cuMulticastCreate
+  std::vector<std::pair<uint64_t, uint64_t>> decompressed;    // source and target of each operation
   uint64_t stuck = 0;                                         // what is mapped there cannot be unmapped
   std::vector<FakeLaunch> launches;
   std::map<std::string, std::string> functions;               // interned names

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <span>
@@ -104,6 +105,11 @@ CUresult create_memory(CUmemGenericAllocationHandle* handle, size_t size, const 
 }
 CUresult release_memory(CUmemGenericAllocationHandle handle) {
   const Lock lock(driver().mutex);
+  if (const auto object = driver().multicasts.find(handle); object != driver().multicasts.end()) {
+    if (!object->second.bound.empty()) ++driver().misused;  // what it holds of memory would not be told to anybody
+    driver().multicasts.erase(object);
+    return CUDA_SUCCESS;
+  }
   const auto known = driver().physical.find(handle);
   if (known == driver().physical.end() || known->second.released) return CUDA_ERROR_INVALID_VALUE;
   known->second.released = true;
@@ -152,6 +158,80 @@ CUresult free_range(CUdeviceptr address, size_t size) {
   return CUDA_SUCCESS;
 }
 
+#if CUDA_VERSION >= 12010
+// A driver that believes what it is told of offsets and sizes: what it should not have been told is counted.
+bool check(bool good) {
+  if (!good) ++driver().misused;
+  return good;
+}
+CUresult create_multicast(CUmemGenericAllocationHandle* handle, const CUmulticastObjectProp* properties) {
+  const Lock lock(driver().mutex);
+  if (!check(properties->handleTypes <= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && properties->flags == 0)) return CUDA_ERROR_INVALID_VALUE;
+  *handle = driver().next_handle++;
+  driver().multicasts[*handle] = {properties->size, {}, {}};
+  return CUDA_SUCCESS;
+}
+CUresult add_multicast_device(CUmemGenericAllocationHandle handle, CUdevice device) {
+  const Lock lock(driver().mutex);
+  const auto known = driver().multicasts.find(handle);
+  if (!check(known != driver().multicasts.end() && device == 0)) return CUDA_ERROR_INVALID_VALUE;
+  return known->second.devices.insert(device).second ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult bind_multicast(CUmemGenericAllocationHandle handle, size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+                        unsigned long long) {
+  const Lock lock(driver().mutex);
+  const auto known = driver().multicasts.find(handle);
+  const auto bound = driver().physical.find(memory);
+  if (!check(known != driver().multicasts.end() && bound != driver().physical.end())) return CUDA_ERROR_INVALID_VALUE;
+  const bool inside = offset + size <= known->second.size && memory_offset + size <= bound->second.size && offset + size >= size && memory_offset + size >= size;
+  if (!check(inside)) return CUDA_ERROR_INVALID_VALUE;
+  if (known->second.devices.empty()) return CUDA_ERROR_INVALID_DEVICE;
+  known->second.bound.push_back({memory, offset, size});
+  ++bound->second.uses;
+  return CUDA_SUCCESS;
+}
+CUresult unbind_multicast(CUmemGenericAllocationHandle handle, CUdevice, size_t offset, size_t size) {
+  const Lock lock(driver().mutex);
+  const auto known = driver().multicasts.find(handle);
+  if (!check(known != driver().multicasts.end())) return CUDA_ERROR_INVALID_VALUE;
+  auto& all = known->second.bound;
+  const auto bound = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.offset == offset && one.size == size; });
+  if (!check(bound != all.end())) return CUDA_ERROR_INVALID_VALUE;
+  let_go(bound->memory);
+  all.erase(bound);
+  return CUDA_SUCCESS;
+}
+CUresult bind_address(CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long) {
+  const Lock lock(driver().mutex);
+  check(false);  // by the memory behind the address, which the worker keeps as long as it is bound
+  return CUDA_ERROR_INVALID_VALUE;
+}
+CUresult multicast_granularity(size_t* granularity, const CUmulticastObjectProp* properties, CUmulticastGranularity_flags) {
+  const Lock lock(driver().mutex);
+  *granularity = FakeDriver::kGranularity;
+  return check(properties->handleTypes <= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+#endif
+
+#if CUDA_VERSION >= 12080
+CUresult decompress(CUmemDecompressParams* operations, size_t count, unsigned, size_t*, CUstream) {
+  const Lock lock(driver().mutex);
+  for (const CUmemDecompressParams& one : std::span(operations, count)) {
+    const auto from = reinterpret_cast<uint64_t>(one.src), to = reinterpret_cast<uint64_t>(one.dst), written = reinterpret_cast<uint64_t>(one.dstActBytes);
+    const uint64_t most = std::max<uint64_t>(one.dstNumBytes, 1);
+    // In the session's range the device sees for itself whether memory is there.
+    const auto belongs = [](uint64_t address, uint64_t size) {
+      const uint64_t offset = address - driver().range_base;
+      return offset <= driver().range_size && size <= driver().range_size - offset;
+    };
+    if (!check(belongs(from, one.srcNumBytes) && belongs(to, most) && belongs(written, 4))) return CUDA_ERROR_INVALID_VALUE;
+    if (!is_mapped(from, one.srcNumBytes) || !is_mapped(to, most) || !is_mapped(written, 4)) return CUDA_ERROR_INVALID_VALUE;
+    driver().decompressed.emplace_back(from, to);
+  }
+  return CUDA_SUCCESS;
+}
+#endif
+
 int zeroes_memory() { return driver().zeroes_memory; }
 CUresult memory_info(size_t* free, size_t* total) {
   const Lock lock(driver().mutex);
@@ -179,6 +259,17 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuMemAddressReserve, reserve),
     FAKE(cuMemAddressFree, free_range),
     FAKE(cuMemHostGetDevicePointer_v2, device_pointer),
+#if CUDA_VERSION >= 12010
+    FAKE(cuMulticastCreate, create_multicast),
+    FAKE(cuMulticastAddDevice, add_multicast_device),
+    FAKE(cuMulticastBindMem, bind_multicast),
+    FAKE(cuMulticastBindAddr, bind_address),
+    FAKE(cuMulticastUnbind, unbind_multicast),
+    FAKE(cuMulticastGetGranularity, multicast_granularity),
+#endif
+#if CUDA_VERSION >= 12080
+    FAKE(cuMemBatchDecompressAsync, decompress),
+#endif
 };
 
 }  // namespace

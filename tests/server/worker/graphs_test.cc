@@ -136,7 +136,7 @@ TEST_CASE_METHOD(Fixture, "what is wrong with a node is told by the command that
     describe(kGraph, Nodes().add(NodeKind::empty, {}, {}, 0).add(kind, body, {0}, context).add(NodeKind::empty, {}, {0, 1}, 0));
     wire::GraphResult result{};
     CHECK(instantiate(kGraph, &result) == expected);
-    CHECK(result.result == CUDA_GRAPH_INSTANTIATE_ERROR);
+    CHECK(result.result == wire::kGraphInstantiateError);
     CHECK(result.node == 1);
   };
   is_refused(fill(client.fake.range_size - 4, 16, 1), NodeKind::fill, CUDA_ERROR_INVALID_VALUE);

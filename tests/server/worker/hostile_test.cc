@@ -243,7 +243,7 @@ TEST_CASE("a connection cut at any byte ends the session") {
       writer.put_bytes(frame.body.data(), frame.body.size());
     }
   }
-  for (size_t cut = 0; cut < stream.size(); cut += 1 + cut % 7) {
+  for (size_t cut = 0; cut < stream.size(); ++cut) {
     TestClient client;
     begin(client);
     wire::Buffer part(stream.begin(), stream.begin() + static_cast<ptrdiff_t>(cut));

@@ -5,8 +5,10 @@
 
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
+#include "server/quota/memory_moves.h"
 #include "tests/server/worker/pooled_session.h"
 #include "tests/support/catch.h"
+#include "tests/support/processes.h"
 
 using namespace gpupool;
 using namespace gpupool::worker;
@@ -37,14 +39,16 @@ struct Session : PooledSession {
     }
   }
   uint64_t moved() { return told(ControlKind::moved_out).memory_bytes; }
-  bool silent(int milliseconds = 50) {
-    ::usleep(static_cast<useconds_t>(milliseconds) * 1000);
-    char byte = 0;
-    return ::recv(ends[0], &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0;
-  }
   uint64_t move(uint64_t bytes, bool at_once = true) {
     order(bytes, UINT64_MAX, 0, at_once);
     return moved();
+  }
+  // Waits until the session has had no command for so long that poold may call it idle.
+  bool idles() {
+    return testing::eventually([&] {
+      const std::chrono::nanoseconds since((*page)->idle_since.load());
+      return since.count() != 0 && std::chrono::steady_clock::now().time_since_epoch() - since >= quota::kIdleAfter;
+    });
   }
   // The session has executed what it was sent.
   void settle() {
@@ -62,7 +66,7 @@ wire::Buffer fill_body(Session& session, uint64_t stream, unsigned char value, u
 TEST_CASE("an idle session's memory goes and is back before the next call, and its quota stays charged") {
   Session session;
   CHECK(session.gpu().memory_movable == 4 * kPage);
-  ::usleep(30'000);
+  REQUIRE(session.idles());
   CHECK(session.move(2 * kPage, false) == 2 * kPage);
   CHECK(session.own() == 2 * kPage);
   CHECK(session.gpu().memory_in_host == 2 * kPage);
@@ -114,8 +118,7 @@ TEST_CASE("memory that is freed while it is in host memory is gone from there an
   Session session;
   REQUIRE(session.move(4 * kPage) == 4 * kPage);
   session.client->send(Command::free_memory, bytes_of(wire::FreeMemory{session.client->address(0), 3 * kPage, wire::kAllStreams}));
-  for (int i = 0; i < 1000 && session.charged() != kPage; ++i) ::usleep(1000);
-  CHECK(session.charged() == kPage);
+  CHECK(testing::eventually([&] { return session.charged() == kPage; }));
   CHECK(session.gpu().memory_in_host == kPage);
   CHECK(session.own() == 0);
   CHECK(session.client->data(session.client->copy_out(stream_handle(0), 3 * kPage, kPage)) == session.content(3));
@@ -127,7 +130,7 @@ TEST_CASE("a session with work on the device is not moved before that is done") 
   client.fake.hold(0);
   client.call("cuMemsetD8Async", fill_body(session, stream_handle(0), 7));
   session.settle();
-  ::usleep(30'000);
+  REQUIRE(session.idles());  // it is the work on the device that keeps it from being moved
   session.order(4 * kPage, UINT64_MAX, 0, false);
   CHECK(session.moved() == 0);
   session.order(4 * kPage, UINT64_MAX, 0, true);
@@ -173,7 +176,7 @@ TEST_CASE("a stream that waits for the client, and what a destroyed stream had, 
     client.call("cuStreamDestroy_v2", bytes_of(stream_handle(1)));
     session.settle();
     client.fake.let_go(0);
-    ::usleep(30'000);
+    REQUIRE(session.idles());
     CHECK(session.move(4 * kPage, false) == 0);
   }
 }

@@ -1,5 +1,6 @@
 #include "tests/server/worker/pooled_session.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -53,6 +54,11 @@ void PooledSession::others_go() {
 }
 
 void PooledSession::say(const server::ControlHeader& header) { REQUIRE(server::send_control(ends[0], header, "", -1)); }
+
+bool PooledSession::silent(int milliseconds) {
+  pollfd polled{ends[0], POLLIN, 0};
+  return ::poll(&polled, 1, milliseconds) == 0;
+}
 
 server::ControlHeader PooledSession::hear() {
   const auto message = server::receive_control(ends[0]);

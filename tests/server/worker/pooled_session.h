@@ -27,6 +27,8 @@ struct PooledSession {
   // As poold.
   void say(const server::ControlHeader& header);
   server::ControlHeader hear();
+  // True if poold is told nothing for a moment.
+  bool silent(int milliseconds = 50);
 
   int ends[2];
   quota::Accounts accounts;

@@ -21,6 +21,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -62,10 +63,7 @@ bool has_landlock() { return ::syscall(SYS_landlock_create_ruleset, nullptr, 0, 
 }  // namespace
 
 TEST_CASE("a process of root becomes another user for good") {
-  if (::geteuid() != 0) {
-    WARN("skipped: this test does not run as root");
-    return;
-  }
+  if (::geteuid() != 0) return gpupool::testing::report_skip("only root becomes another user");
   CHECK(in_child([](Checks& check) {
           check(sandbox::drop_user("nobody").ok());
           check(::getuid() == 65534 && ::geteuid() == 65534 && ::getgid() == 65534);
@@ -80,10 +78,7 @@ TEST_CASE("a process of root becomes another user for good") {
 }
 
 TEST_CASE("a user that is not there is told") {
-  if (::geteuid() != 0) {
-    WARN("skipped: this test does not run as root");
-    return;
-  }
+  if (::geteuid() != 0) return gpupool::testing::report_skip("only root becomes another user");
   CHECK(in_child([](Checks& check) {
           const auto dropped = sandbox::drop_user("no-such-user");
           check(!dropped.ok() && dropped.error().message.find("--worker-user") != std::string::npos);
@@ -92,10 +87,7 @@ TEST_CASE("a user that is not there is told") {
 }
 
 TEST_CASE("a worker's files are libraries, devices and its own library's folder") {
-  if (!has_landlock()) {
-    WARN("skipped: this kernel has no Landlock");
-    return;
-  }
+  if (!has_landlock()) return gpupool::testing::report_skip("this kernel has no Landlock");
   const TemporaryFolder kept, other;
   const std::string readable = kept.write("library", "x"), secret = other.write("secret", "x");
   CHECK(in_child([&](Checks& check) {
@@ -118,7 +110,9 @@ TEST_CASE("a worker's files are libraries, devices and its own library's folder"
 }
 
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
-TEST_CASE("system calls") { WARN("skipped: the sanitizers' run-time calls what a worker must not"); }
+TEST_CASE("a worker starts no process, reaches into none, and changes nothing of the machine") {
+  gpupool::testing::report_skip("the sanitizers' run-time needs system calls that a worker may not make");
+}
 #else
 TEST_CASE("a worker starts no process, reaches into none, and changes nothing of the machine") {
   const pid_t parent = ::getpid();

@@ -1,0 +1,42 @@
+// Modules and libraries that the client has unloaded while work waits for the client.
+//
+// Unloading may wait for all work that could use the code. Where that work waits for the client in turn (the end of a host function, a
+// stream that is held), only the executor can end the wait, so it must not block in the driver: the unloading is postponed until nothing
+// waits for the client any more. The code stays charged to the quota until it is unloaded. Executor's thread only.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "protocol/cuda/cuda_header.h"
+
+namespace gpupool::worker {
+
+class PostponedUnloads {
+ public:
+  static constexpr size_t kMost = 4096;  // further ones block the executor, and so this session alone
+
+  using Unload = std::function<void()>;
+
+  bool empty() const { return waiting_.empty(); }
+  bool full() const { return waiting_.size() >= kMost; }
+  // `context`: whose current context `unload` needs; null: any.
+  void add(CUcontext context, Unload unload) { waiting_.push_back({context, std::move(unload)}); }
+  // The handle of what was added last has been destroyed. False: nothing was postponed for it, so its charge ends now.
+  bool keep_charge_of(uint64_t handle);
+  // Unloads all; `uncharge` is called with each handle.
+  void run_all(const std::function<void(CUcontext)>& enter, const std::function<void(uint64_t)>& uncharge);
+  // Unloads what belongs to a context that is idle and about to be destroyed. The context is current.
+  void run_those_of(CUcontext context, const std::function<void(uint64_t)>& uncharge);
+
+ private:
+  struct Waiting {
+    CUcontext context;
+    Unload unload;
+    uint64_t handle = 0;  // 0: not destroyed yet
+  };
+  std::vector<Waiting> waiting_;
+};
+
+}  // namespace gpupool::worker

@@ -1,0 +1,53 @@
+// The files in which poold keeps tenants' compiled code: whose they are, and that they are bounded.
+#include "server/tenant_code.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/catch.h"
+
+using gpupool::server::TenantCode;
+
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+ino_t inode(int file) {
+  struct stat status {};
+  REQUIRE(::fstat(file, &status) == 0);
+  return status.st_ino;
+}
+
+}  // namespace
+
+TEST_CASE("each tenant has a file of its own, always the same") {
+  TenantCode code(512 * kMiB);
+  const ino_t first = inode(code.file_of("a"));
+  CHECK(inode(code.file_of("b")) != first);
+  CHECK(inode(code.file_of("a")) == first);
+}
+
+TEST_CASE("a tenant's file can be neither enlarged nor cut") {
+  TenantCode code(512 * kMiB);
+  const int file = code.file_of("a");
+  CHECK(::ftruncate(file, 65 * kMiB) != 0);
+  CHECK(::ftruncate(file, 1) != 0);
+  char byte = 'x';
+  CHECK(::pwrite(file, &byte, 1, 64 * kMiB) == -1);
+  CHECK(::pwrite(file, &byte, 1, 64 * kMiB - 1) == 1);
+  CHECK(::fcntl(file, F_ADD_SEALS, F_SEAL_WRITE) != 0);  // one session cannot take it from the others
+}
+
+TEST_CASE("files are as many as the capacity allows; the tenant that was away longest loses its own") {
+  TenantCode code(128 * kMiB);
+  char byte = 'x';
+  for (const char* const tenant : {"a", "b"}) REQUIRE(::pwrite(code.file_of(tenant), &byte, 1, 0) == 1);
+  code.file_of("a");
+  code.file_of("c");
+  const auto has = [&](const char* tenant) { return ::pread(code.file_of(tenant), &byte, 1, 0) == 1 && byte == 'x'; };
+  CHECK(has("a"));
+  CHECK_FALSE(has("b"));
+  CHECK(TenantCode(0).file_of("a") == -1);
+  CHECK(TenantCode(kMiB).file_of("a") >= 0);
+}
