@@ -6,15 +6,18 @@ using namespace gpupool::testing;
 
 namespace {
 
+constexpr std::chrono::minutes kHundredsOfSessions{14};
+
 void calls_everything(const std::vector<std::string>& scenario) {
   Pool pool;
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
-  const Finished app = run_patiently(words, pool.through());
-  INFO(app.output);
-  CHECK(app.status == 0);
-  CHECK(app.output.find(", 0 crashed") != std::string::npos);
-  CHECK(lines_with(app.output, "gpupool: lost the server").empty());
+  Process app(words, pool.through());
+  const int status = app.wait(kHundredsOfSessions);
+  INFO(app.output());
+  CHECK(status == 0);
+  CHECK(app.output().find(", 0 crashed") != std::string::npos);
+  CHECK(lines_with(app.output(), "gpupool: lost the server").empty());
   CHECK(pool.poold().log().find("killed by signal") == std::string::npos);
   CHECK(run_patiently({driver_app(), "short_life"}, pool.through()).status == 0);
 }

@@ -1,5 +1,6 @@
 // Module images travel to a server once: counted between client and poold.
 #include "tests/e2e/pool.h"
+#include "tests/e2e/shared_pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/proxy.h"
 
@@ -40,6 +41,23 @@ TEST_CASE("the second process of a program uploads nothing") {
   CHECK(second.round_trips == first.round_trips - 1);  // it is told at once, with the load's result
   CHECK(pool.poold().await_log("image_cache_miss"));
   CHECK(pool.poold().await_log("image_cache_hit"));
+}
+
+TEST_CASE("a session uses what softgpu compiled for its tenant and for no other") {
+  SharedPool pool({"", ""}, {{"SOFTGPU_LOG", "1"}});
+  // What softgpu says of the program's kernel, which it does on the program's standard error.
+  const auto first_word = [&](size_t tenant) {
+    const auto app = pool.start(tenant, {"reset_and_use_again"});
+    CHECK(app->wait(kLongPatience) == 0);
+    app->await_end_of_output();
+    INFO(app->output());
+    const auto said = lines_with(app->output(), "softgpu: kernel ");
+    REQUIRE(!said.empty());
+    return said.front();
+  };
+  CHECK(first_word(1).find(" compiled in ") != std::string::npos);
+  CHECK(first_word(1).find(" loaded from the cache in ") != std::string::npos);
+  CHECK(first_word(2).find(" compiled in ") != std::string::npos);
 }
 
 TEST_CASE("several contexts of a process share one upload") {

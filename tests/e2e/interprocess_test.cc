@@ -29,6 +29,9 @@ void passes_through_poold(const std::string& scenario, const std::vector<std::st
 TEST_CASE("interprocess memory") { passes_both_ways("interprocess_memory"); }
 TEST_CASE("interprocess memory where the device gives garbage") { passes_both_ways("interprocess_memory", {{"SOFTGPU_DIRTY_MEMORY", "1"}}); }
 TEST_CASE("interprocess events") { passes_both_ways("interprocess_events"); }
+TEST_CASE("interprocess events of two devices") {
+  passes_both_ways("interprocess_events_of_two_devices", {{"SOFTGPU_DEVICES", "2"}});
+}
 TEST_CASE("an event of a process that was killed") { passes_both_ways("interprocess_event_of_the_dead"); }
 TEST_CASE("interprocess descriptors") { passes_both_ways("interprocess_descriptors"); }
 TEST_CASE("interprocess pools and fabric handles") { passes_through_poold("interprocess_pools"); }

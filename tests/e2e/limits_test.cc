@@ -28,16 +28,16 @@ double rate_in(const std::string& output, const std::string& way) {
 
 }  // namespace
 
-// Whatever the machine does, more than the quota must not get through; that it is not much less is the benchmark's to show.
+// Quotas that any machine can move, so that it is the quota that holds the copies back.
 TEST_CASE("bandwidth is limited in each direction") {
-  LimitedPool pool("bandwidth_to_device = \"40MB/s\"\nbandwidth_to_host = \"25MB/s\"");
+  LimitedPool pool("bandwidth_to_device = \"12MB/s\"\nbandwidth_to_host = \"8MB/s\"");
   const Finished app = run_patiently({driver_app(), "bandwidth", "16777216", "random"}, pool->through());
   INFO(app.output);
   REQUIRE(app.status == 0);
-  CHECK(rate_in(app.output, "to the device ") > 1);
-  CHECK(rate_in(app.output, "to the device ") < 42);
-  CHECK(rate_in(app.output, "from the device ") > 1);
-  CHECK(rate_in(app.output, "from the device ") < 27);
+  CHECK(rate_in(app.output, "to the device ") > 0.75 * 12);
+  CHECK(rate_in(app.output, "to the device ") < 1.05 * 12);
+  CHECK(rate_in(app.output, "from the device ") > 0.75 * 8);
+  CHECK(rate_in(app.output, "from the device ") < 1.05 * 8);
 }
 
 TEST_CASE("two programs of a tenant share its bandwidth") {

@@ -29,12 +29,18 @@ bool transport_is(std::string_view name) {
 bool over_shared_memory() { return transport_is("shm"); }
 bool over_rdma() { return transport_is("rdma"); }
 
+std::string test_device() {
+  const char* const device = std::getenv("GPUPOOL_TEST_DEVICE");
+  return device && *device ? device : "softgpu";
+}
+bool on_softgpu() { return test_device() == "softgpu"; }
+
 std::string driver_app() { return E2E_DRIVER_APP; }
-std::string client_folder() { return E2E_CLIENT_FOLDER; }
-std::string softgpu_folder() { return E2E_SOFTGPU_FOLDER; }
+std::string client_folder() { return moved_path("../lib/client", E2E_CLIENT_FOLDER); }
+std::string softgpu_folder() { return moved_path("../lib/softgpu", E2E_SOFTGPU_FOLDER); }
 
 Pool::Pool(Environment softgpu, const std::vector<std::string>& options)
-    : softgpu_(with_instance(std::move(softgpu))), poold_("softgpu", options, softgpu_) {}
+    : softgpu_(with_instance(std::move(softgpu))), poold_(test_device(), options, softgpu_) {}
 
 Pool::~Pool() {
   poold_.stop();
@@ -56,6 +62,11 @@ Environment Pool::through(Environment more) const {
 }
 
 Environment Pool::directly(Environment more) const {
+  if (!on_softgpu()) {
+    // NVIDIA's library is where the dynamic linker looks by itself.
+    if (test_device() != "nvidia") more.emplace("LD_LIBRARY_PATH", std::filesystem::path(test_device()).parent_path().string());
+    return more;
+  }
   more.emplace("LD_LIBRARY_PATH", softgpu_folder());
   for (const auto& [name, value] : softgpu_) more.emplace(name, value);
   more["SOFTGPU_INSTANCE"] += "-direct";

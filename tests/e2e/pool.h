@@ -1,4 +1,4 @@
-// poold on softgpu for end-to-end tests, and the environments in which a program runs on it, or on softgpu directly.
+// poold on a device for end-to-end tests, and the environments in which a program runs through it, or on the device directly.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,6 +12,11 @@ namespace gpupool::testing {
 bool over_shared_memory();
 bool over_rdma();
 
+// GPUPOOL_TEST_DEVICE, as in poold's --device: softgpu (the default), nvidia, or the path of a device library. Only tests/parity is meant to
+// pass on other devices than softgpu.
+std::string test_device();
+bool on_softgpu();
+
 // Where programs of the tree are: driver_app, the examples, the libraries.
 std::string driver_app();
 std::string client_folder();
@@ -19,10 +24,10 @@ std::string softgpu_folder();
 
 constexpr std::chrono::milliseconds kLongPatience{240'000};  // for programs that compute, on a busy machine
 
-// One poold on a softgpu that nobody else uses.
+// One poold on the test's device; a softgpu is one that nobody else uses.
 class Pool {
  public:
-  // `softgpu`: SOFTGPU_* for the device, on both ways to it.
+  // `softgpu`: SOFTGPU_* for the device, on both ways to it; other devices ignore them.
   explicit Pool(Environment softgpu = {}, const std::vector<std::string>& options = {});
 
   // Ends poold as its users do; what killed workers have left goes too (else the next softgpu's start removes it).
@@ -32,7 +37,7 @@ class Pool {
   const std::string& instance() const { return softgpu_.at("SOFTGPU_INSTANCE"); }
   // The worker that serves a program (which was started directly, not by a launcher).
   pid_t worker_of(const Process& program) const;
-  // The environment of a program that runs through poold, and of one that runs on a softgpu of its own.
+  // The environment of a program that runs through poold, and of one that runs on the device directly (on a softgpu of its own).
   Environment through(Environment more = {}) const;
   Environment directly(Environment more = {}) const;
 

@@ -1,4 +1,6 @@
 // Every scenario of driver_app passes on softgpu directly and through poold, and prints the same.
+#include <signal.h>
+
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 
@@ -21,7 +23,7 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
   CHECK(pooled.output == direct.output);
 }
 
-// What softgpu by itself does not offer.
+// What ends a program on softgpu directly.
 void passes_through_poold(const std::vector<std::string>& scenario) {
   Pool pool;
   std::vector<std::string> words{driver_app()};
@@ -58,6 +60,7 @@ PASSES(events_order_streams)
 PASSES(events_tell_progress)
 PASSES(null_stream_waits_for_blocking_streams)
 PASSES(host_functions_run_in_order)
+PASSES(unload_behind_a_host_function)
 PASSES(pinned_memory_is_read_in_stream_order)
 PASSES(async_readback)
 PASSES(pinned_memory_both_ways)
@@ -72,10 +75,13 @@ PASSES(captured_launch_attributes)
 PASSES(graph_with_host_memory)
 PASSES(graph_host_functions_in_order)
 PASSES(graphs_beside_each_other)
+PASSES(graph_with_programmatic_edges)
 PASSES(graph_by_hand)
 PASSES(graph_update)
 PASSES(graph_events)
 PASSES(graph_stream_memory_operations)
+PASSES(graph_memory_nodes)
+PASSES(calls_beside_a_capture)
 PASSES(captures_that_fail)
 PASSES(virtual_memory)
 PASSES(managed_memory)
@@ -84,6 +90,7 @@ PASSES(managed_large_arrays)
 PASSES(managed_small_objects)
 PASSES(managed_memory_in_threads)
 PASSES(managed_memory_of_streams)
+PASSES(managed_memory_of_a_stream_in_the_null_stream)
 PASSES(managed_memory_and_signal_handlers)
 PASSES(managed_memory_in_system_calls)
 PASSES(registered_memory)
@@ -118,11 +125,28 @@ PASSES(trap)
 PASSES(assertion)
 PASSES(fault_then_reset)
 
-TEST_CASE("memory nodes of graphs") { passes_through_poold({"graph_memory_nodes"}); }
-TEST_CASE("calls beside a capture") { passes_through_poold({"calls_beside_a_capture"}); }
+TEST_CASE("a graph that copies memory that is gone fails and the session goes on") {
+  passes_through_poold({"graph_copies_memory_that_is_gone"});
+}
 TEST_CASE("graphs with large copies") {
   passes_both_ways({"graph_with_host_memory", "large"});
   passes_both_ways({"graph_with_host_memory", "large"}, {{"GPUPOOL_STAGING", "always"}}, {{"GPUPOOL_BULK_CONNECTIONS", "0"}});
+}
+
+TEST_CASE("softgpu says that SOFTGPU_MEMORY is ignored where its instance is in use") {
+  Pool pool;
+  Process working({driver_app(), "keep_busy_with_graphs", "600000", "1000"}, pool.directly());
+  REQUIRE(working.await_output("working", kLongPatience));
+  const auto complaints = [&](const Environment& environment) {
+    const Finished finished = run_patiently({driver_app(), "symbols"}, pool.directly(environment));
+    INFO(finished.output);
+    CHECK(finished.status == 0);
+    return lines_with(finished.output, "SOFTGPU_MEMORY=").size();
+  };
+  CHECK(complaints({}) == 0);
+  CHECK(complaints({{"SOFTGPU_MEMORY", "128MiB"}}) == 1);
+  working.signal(SIGKILL);
+  working.wait();
 }
 
 TEST_CASE("large copies that are compressed") {

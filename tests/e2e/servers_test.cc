@@ -12,6 +12,7 @@
 #include "tests/support/proxy.h"
 #include "tests/support/catch.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/skip.h"
 #include "tests/support/slow_link.h"
 
 using namespace gpupool;
@@ -132,7 +133,7 @@ TEST_CASE("nobody listens") {
 }
 
 TEST_CASE("rdma that is asked for on a machine without a device fails and says so") {
-  if (transport::has_rdma_device()) return;
+  if (transport::has_rdma_device()) return report_skip("this machine has an RDMA device");
   Pool pool;
   const std::string tcp = pool.poold().url();
   for (const auto& [server, wish] : {std::pair{tcp, "rdma"}, std::pair{"rdma" + tcp.substr(3), "auto"}}) {
@@ -147,7 +148,7 @@ TEST_CASE("rdma that is asked for on a machine without a device fails and says s
 }
 
 TEST_CASE("the log tells what carries the session and why it is not rdma") {
-  if (transport::has_rdma_device()) return;
+  if (transport::has_rdma_device()) return report_skip("this machine has an RDMA device");
   Pool pool;
   const auto carrier = [&](const Environment& more) {
     const Finished app = run_to_end({driver_app(), "initialise"}, pool.through(with({{"GPUPOOL_LOG", "debug"}}, more)));

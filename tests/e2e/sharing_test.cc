@@ -1,9 +1,11 @@
-// Programs that share a GPU: turns are taken, given back and taken away, and nobody waits for what cannot come. Shares are
-// looked at coarsely here; gpupool-bench --suite sharing measures them.
+// Programs that share a GPU: turns are taken, given back and taken away, and no program waits for work that cannot come. Shares are
+// those of the time in poold's books, not of the clock or of what programs got done; gpupool-bench --suite sharing counts kernels.
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <vector>
 
 #include "tests/e2e/shared_pool.h"
 
@@ -13,6 +15,55 @@ using namespace gpupool::testing;
 namespace {
 
 const std::string kForever = "600000", kKernel = "300000", kLongKernel = "3000000";
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+Finished ask_poold(SharedPool& pool, std::vector<std::string> words) {
+  words.insert(words.begin(), {program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket()});
+  const Finished finished = run_to_end(words);
+  INFO(finished.output);
+  REQUIRE(finished.status == 0);
+  return finished;
+}
+
+// What poold's books say of each tenant so far, in seconds: how long its work had to wait for its turn, and what it used.
+struct Books {
+  struct Entry {
+    double throttled, used;
+  };
+  Clock::time_point asked, answered;
+  std::vector<Entry> tenants;
+  double used() const {
+    return std::accumulate(tenants.begin(), tenants.end(), 0.0, [](double sum, const Entry& entry) { return sum + entry.used; });
+  }
+};
+Books read_books(SharedPool& pool) {
+  Books books;
+  books.asked = Clock::now();
+  const auto rows = nlohmann::json::parse(ask_poold(pool, {"--json", "tenants"}).output);
+  books.answered = Clock::now();
+  for (const auto& row : rows) books.tenants.push_back({double(row["throttled_nanoseconds"]) * 1e-9, double(row["gpu_nanoseconds"]) * 1e-9});
+  return books;
+}
+
+// Parts of the time that passed while so many seconds of GPU time were used.
+struct Parts {
+  std::vector<double> granted;  // for each tenant: in which it had the turn. The tenants have work all the time, so it is what they did not wait
+  double used = 0;              // of all tenants: in which the GPU did their work; less than granted where the host is busy
+};
+Parts parts_during(SharedPool& pool, double used) {
+  const Books before = read_books(pool);
+  Books after;
+  REQUIRE(eventually([&] { return (after = read_books(pool)).used() >= before.used() + used; }, kLongPatience));
+  const double passed = Seconds((after.asked - before.asked) + (after.answered - before.answered)).count() / 2;
+  Parts parts;
+  for (size_t i = 0; i < after.tenants.size(); ++i) {
+    parts.granted.push_back(1 - (after.tenants[i].throttled - before.tenants[i].throttled) / passed);
+  }
+  parts.used = (after.used() - before.used()) / passed;
+  UNSCOPED_INFO("in " << passed << " s: granted " << parts.granted[0] << ", used " << parts.used);
+  return parts;
+}
 
 }  // namespace
 
@@ -31,12 +82,14 @@ TEST_CASE("programs with every kind of wait go on behind a hard limit") {
                            "pinned_memory_is_read_in_stream_order", "synchronous_copies_behind_late_ones", "threads_with_streams"});
 }
 
-TEST_CASE("two busy programs get about their shares") {
+TEST_CASE("two busy programs get their shares of the GPU's time") {
   SharedPool pool({"compute = 10", "compute = 90"});
-  const auto large = pool.start_working(2, {"keep_busy", "4000", kKernel});
-  const auto small = pool.start_working(1, {"keep_busy", "3000", kKernel});
-  const double few = done(*small);
-  CHECK(done(*large) > 2.5 * few);  // equal shares: 1.3, as it runs longer
+  const auto large = pool.start_working(2, {"keep_busy", kForever, kLongKernel});
+  const auto small = pool.start_working(1, {"keep_busy", kForever, kLongKernel});
+  const Parts parts = parts_during(pool, 4);
+  const double part = parts.granted[0] / (parts.granted[0] + parts.granted[1]);
+  CHECK(part > 0.02);  // on a busy host the small one is late for its turns, which the large one then has
+  CHECK(part < 0.15);
 }
 
 TEST_CASE("graphs that wait for their program take turns with a busy one") {
@@ -49,13 +102,12 @@ TEST_CASE("graphs that wait for their program take turns with a busy one") {
 
 TEST_CASE("a hard limit holds and its end is felt at once") {
   SharedPool pool({"compute = 5\nmode = \"hard\""});
-  const auto limited = pool.start_working(1, {"keep_busy", "2500", kKernel});
-  const double few = done(*limited);
-  const Finished changed = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "quota", "set", "t1", "compute=100", "mode=elastic"});
-  INFO(changed.output);
-  REQUIRE(changed.status == 0);
-  const auto free = pool.start_working(1, {"keep_busy", "2500", kKernel});
-  CHECK(done(*free) > 3 * few);
+  const auto program = pool.start_working(1, {"keep_busy", kForever, kLongKernel});
+  const Parts limited = parts_during(pool, 0.25);
+  CHECK(limited.used < 0.055);
+  CHECK(limited.granted[0] < 0.07);
+  ask_poold(pool, {"quota", "set", "t1", "compute=100", "mode=elastic"});
+  CHECK(parts_during(pool, 2).granted[0] > 0.9);
 }
 
 TEST_CASE("a hard limit of one GPU alone holds there and is lifted while a program works") {
@@ -63,17 +115,25 @@ TEST_CASE("a hard limit of one GPU alone holds there and is lifted while a progr
   const auto work_on = [&](const char* device) {
     Environment environment = pool.of(1);
     environment["CUDA_VISIBLE_DEVICES"] = device;
-    auto process = std::make_unique<Process>(std::vector<std::string>{driver_app(), "keep_busy", "2500", kKernel}, environment);
+    auto process = std::make_unique<Process>(std::vector<std::string>{driver_app(), "keep_busy", kForever, kLongKernel}, environment);
     REQUIRE(process->await_output("working", kLongPatience));
     return process;
   };
-  const double few = done(*work_on("1")), many = done(*work_on("0"));
-  CHECK(many > 3 * few);
-  const auto lifted = work_on("1");
-  const Finished changed = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "quota", "set", "t1", "--gpu", "1", "default"});
-  INFO(changed.output);
-  REQUIRE(changed.status == 0);
-  CHECK(done(*lifted) > 3 * few);
+  {
+    const auto program = work_on("0");
+    const Parts there = parts_during(pool, 2);
+    CHECK(there.granted[0] > 0.5);
+    CHECK(there.used < 0.85);
+  }
+  REQUIRE(pool->poold().await_log("session_ended"));  // until then its last kernel counts
+  const auto program = work_on("1");
+  const Parts limited = parts_during(pool, 0.25);
+  CHECK(limited.used < 0.06);
+  CHECK(limited.granted[0] < 0.075);
+  ask_poold(pool, {"quota", "set", "t1", "--gpu", "1", "default"});
+  const Parts lifted = parts_during(pool, 2);
+  CHECK(lifted.granted[0] > 0.5);
+  CHECK(lifted.used < 0.85);
 }
 
 TEST_CASE("a limit that is lifted lets go of a program that waits for its turn") {
@@ -81,7 +141,7 @@ TEST_CASE("a limit that is lifted lets go of a program that waits for its turn")
   const auto limited = pool.start(1, {"keep_busy", kForever, kLongKernel});
   REQUIRE(limited->await_output("working", kLongPatience));
   // Each kernel is worth a second and more of its share: it waits now.
-  CHECK(run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool->poold().admin_socket(), "quota", "set", "t1", "compute=100", "mode=elastic"}).status == 0);
+  ask_poold(pool, {"quota", "set", "t1", "compute=100", "mode=elastic"});
   const auto start = std::chrono::steady_clock::now();
   const auto other = pool.start(1, {"keep_busy", "300", kKernel});
   CHECK(done(*other) > 0);

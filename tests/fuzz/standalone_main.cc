@@ -1,5 +1,6 @@
 // Runs a fuzz target (LLVMFuzzerTestOneInput) for a bounded time where libFuzzer is not there: mutates the seeds of one
-// folder with a fixed random sequence. The input under test is kept in a file, so that a crash leaves it behind.
+// folder at random, without looking at coverage. Each run has another random seed and prints it; --seed repeats one. The input
+// under test is kept in a file, so that a crash leaves it behind.
 //
 //   fuzz_x [--seconds N] [--seed N] SEED_FOLDER [INPUT...]     with INPUTs: runs just those, to repeat a crash
 #include <algorithm>
@@ -94,7 +95,7 @@ class Mutator {
 
 int main(int argc, char** argv) {
   long seconds = 10;
-  uint64_t seed = 1;
+  uint64_t seed = std::random_device()();
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -111,6 +112,9 @@ int main(int argc, char** argv) {
     LLVMFuzzerTestOneInput(input.data(), input.size());
   }
   if (words.size() > 1) return 0;
+
+  std::printf("--seed %llu\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);  // before a crash
 
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(words[0])) {

@@ -271,6 +271,16 @@ void textures() {
   SHOW(cuSurfObjectCreate(nullptr, &resource));
   SHOW(cuSurfObjectDestroy(texture));
   SHOW(cuSurfObjectDestroy(surface));
+  // Programs destroy what they never made, and make surfaces of arrays that were not made for them (bindlessTexture of NVIDIA's samples).
+  REQUIRE(CUDA_SUCCESS, cuTexObjectDestroy(0));
+  REQUIRE(CUDA_SUCCESS, cuSurfObjectDestroy(0));
+  CUDA_ARRAY3D_DESCRIPTOR without = wanted;
+  without.Flags = 0;
+  CUDA_RESOURCE_DESC of_plain = resource;
+  REQUIRE(CUDA_SUCCESS, cuArray3DCreate(&of_plain.res.array.hArray, &without));
+  REQUIRE(CUDA_SUCCESS, cuSurfObjectCreate(&surface, &of_plain));
+  REQUIRE(CUDA_SUCCESS, cuSurfObjectDestroy(surface));
+  REQUIRE(CUDA_SUCCESS, cuArrayDestroy(of_plain.res.array.hArray));
   const auto changed = [&](const char* what, auto&& change) {
     CUDA_RESOURCE_DESC r = resource;
     CUDA_TEXTURE_DESC t = reading;

@@ -1,4 +1,6 @@
 // Start-up, devices and contexts.
+#include <cudaProfiler.h>
+
 #include "tests/parity/show.h"
 
 namespace parity {
@@ -17,6 +19,8 @@ void before_initialising() {
   SHOW(cuMemFree(0));
   SHOW(cuStreamSynchronize(nullptr));
   SHOW(cuDevicePrimaryCtxRetain(&context, 0));
+  REQUIRE(CUDA_ERROR_NOT_INITIALIZED, cuProfilerStart());
+  REQUIRE(CUDA_ERROR_NOT_INITIALIZED, cuProfilerStop());
   SHOW_VALUE(cuDriverGetVersion(&number), "%d", number);
   SHOW(cuDriverGetVersion(nullptr));
   SHOW_VALUE(cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &text), "%s", text);
@@ -140,6 +144,7 @@ void contexts() {
   SHOW(cuDevicePrimaryCtxReset(9));
   SHOW(cuDevicePrimaryCtxReset(0));
   // Nothing is current.
+  REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuProfilerStart());
   SHOW_VALUE(cuCtxGetCurrent(&current), "%d", current != nullptr);
   SHOW(cuCtxGetCurrent(nullptr));
   SHOW(cuCtxGetDevice(&device));
@@ -246,6 +251,35 @@ void contexts() {
   SHOW(cuDevicePrimaryCtxRelease(0));
   SHOW(cuCtxSynchronize());
   SHOW(cuDevicePrimaryCtxRelease(0));
+}
+
+// The use count of cuCtxAttach and cuCtxDetach: the last detach destroys the context, which must be current.
+void attached_contexts() {
+  CUcontext context = nullptr, attached = nullptr, other = nullptr, current = nullptr, primary = nullptr;
+  cuInit(0);
+  REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxAttach(&attached, 0));
+  REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(nullptr));
+  cuDevicePrimaryCtxRetain(&primary, 0);
+  CREATE(&other, 0, 0);
+  CREATE(&context, 0, 0);
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuCtxAttach(nullptr, 0));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuCtxAttach(&attached, 1));
+  REQUIRE(CUDA_SUCCESS, cuCtxAttach(&attached, 0));
+  std::printf("attached to the current context: %d\n", attached == context);
+  REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(other));
+  REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(wild<CUcontext>()));
+  REQUIRE(CUDA_SUCCESS, cuCtxDetach(context));
+  REQUIRE(CUDA_SUCCESS, cuCtxSynchronize());
+  REQUIRE(CUDA_SUCCESS, cuCtxDetach(context));
+  REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(context));
+  SHOW_VALUE(cuCtxGetCurrent(&current), "%d", current == other);
+  REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxSetCurrent(context));
+  // A primary context ends when it is released.
+  cuCtxSetCurrent(primary);
+  REQUIRE(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach(primary));
+  REQUIRE(CUDA_SUCCESS, cuCtxAttach(&attached, 0));
+  REQUIRE(CUDA_SUCCESS, cuCtxDetach(primary));
+  REQUIRE(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
 }  // namespace parity

@@ -1,4 +1,5 @@
 // Launches that the device refuses for what it knows of kernels: clusters, cooperative grids, attributes.
+#include <initializer_list>
 #include <vector>
 
 #include "tests/parity/show.h"
@@ -13,6 +14,7 @@ const char kClusters[] = R"(
 .visible .entry plain(.param .u64 out) { ret; }
 .visible .entry pairs(.param .u64 out) .explicitcluster .reqnctapercluster 2, 1, 1 { ret; }
 .visible .entry counted(.param .u64 out) .explicitcluster .reqnctapercluster 2, 1, 1 .blocksareclusters .reqntid 32, 1, 1 { ret; }
+.visible .entry bounded(.param .u64 out) .maxntid 64, 1, 1 { ret; }
 .visible .entry any(.param .u64 out) .explicitcluster { ret; }
 )";
 
@@ -76,6 +78,10 @@ void clusters() {
     attribute.id = static_cast<CUlaunchAttributeID>(id);
     std::printf("attribute %d: %s\n", id, name_of(launch_with(plain, {attribute}, 1)));
   }
+  for (const int id : {-1, 17, 99}) {
+    attribute.id = static_cast<CUlaunchAttributeID>(id);
+    REQUIRE(CUDA_ERROR_INVALID_VALUE, launch_with(plain, {attribute}, 1));
+  }
   SHOW(cuCtxSynchronize());
   SHOW(cuModuleUnload(module));
 }
@@ -99,10 +105,57 @@ void cooperative() {
   SHOW(cuModuleUnload(module));
 }
 
+// What a graph's nodes are told is checked as a launch is.
+void unknown_attributes_in_graphs() {
+  CUmodule module = nullptr;
+  CUfunction plain = nullptr;
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  size_t count = 1;
+  cuModuleLoadData(&module, kClusters);
+  cuModuleGetFunction(&plain, module, "plain");
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  CUlaunchAttribute attribute{};
+  attribute.id = static_cast<CUlaunchAttributeID>(99);
+  CUdeviceptr out = 0;
+  void* parameters[] = {&out};
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.hStream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuLaunchKernelEx(&config, plain, parameters, nullptr));
+  config.numAttrs = 0;
+  REQUIRE(CUDA_SUCCESS, cuLaunchKernelEx(&config, plain, parameters, nullptr));
+  REQUIRE(CUDA_SUCCESS, cuStreamEndCapture(stream, &graph));
+  REQUIRE(CUDA_SUCCESS, cuGraphGetNodes(graph, &node, &count));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeSetAttribute(node, attribute.id, &attribute.value));
+  cuGraphDestroy(graph);
+  cuModuleUnload(module);
+}
+
+// Launch bounds are a limit like the grid's shape; running out of registers is another.
+void beyond_launch_bounds() {
+  CUmodule module = nullptr;
+  CUfunction bounded = nullptr;
+  CUdeviceptr out = 0;
+  void* parameters[] = {&out};
+  cuModuleLoadData(&module, kClusters);
+  cuModuleGetFunction(&bounded, module, "bounded");
+  REQUIRE(CUDA_SUCCESS, launch(bounded, 1, 64, 0, nullptr, parameters));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, launch(bounded, 1, 65, 0, nullptr, parameters));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, launch(bounded, 1, 1024, 0, nullptr, parameters));
+  cuModuleUnload(module);
+}
+
 }  // namespace
 
 void refused_launches() {
   clusters();
+  unknown_attributes_in_graphs();
+  beyond_launch_bounds();
   cooperative();
 }
 

@@ -1,5 +1,6 @@
 // What a module and a library have, by list; and joining code at run time.
 #include <cstring>
+#include <initializer_list>
 
 #include "tests/parity/show.h"
 
@@ -63,6 +64,10 @@ void linker() {
   SHOW(cuLinkAddData(state, CU_JIT_INPUT_FATBINARY, const_cast<char*>("garbage"), 8, nullptr, 0, nullptr, nullptr));
   SHOW(cuLinkAddFile(state, CU_JIT_INPUT_PTX, "/no/such/file", 0, nullptr, nullptr));
   SHOW(cuLinkAddFile(state, CU_JIT_INPUT_PTX, nullptr, 0, nullptr, nullptr));
+  for (const CUjitInputType type : {CU_JIT_INPUT_PTX, CU_JIT_INPUT_CUBIN, CU_JIT_INPUT_FATBINARY, CU_JIT_INPUT_OBJECT}) {
+    REQUIRE(CUDA_ERROR_INVALID_VALUE, cuLinkAddFile(state, type, "/dev/null", 0, nullptr, nullptr));
+  }
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, add(state, ""));
   SHOW(cuLinkComplete(state, &image, &size));
   SHOW(add(state, kCaller));
   SHOW_VALUE(cuLinkComplete(state, &image, &size), "%d", size > 0);  // twice() is missing

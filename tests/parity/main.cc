@@ -1,5 +1,5 @@
 // A long list of driver calls with good and bad arguments. Prints every result; parity_test.cc runs it on softgpu
-// directly and through poold and compares.
+// directly and through poold and compares. --devices prints how many devices there are.
 #include <cstdlib>
 #include <cstring>
 
@@ -15,14 +15,22 @@ struct Part {
   bool context;  // needs a current one
 };
 constexpr Part kParts[] = {
-#define PART(function, context) {#function, function, context},
+#define PART(function, context, ...) {#function, function, context},
+#define PART_OF_POOL PART
 #include "tests/parity/parts.def"
 #undef PART
+#undef PART_OF_POOL
 };
 
 }  // namespace
 
 int main(int count, char** words) {
+  if (count == 2 && std::strcmp(words[1], "--devices") == 0) {
+    int devices = 0;
+    if (cuInit(0) || cuDeviceGetCount(&devices)) return EXIT_FAILURE;
+    std::printf("%d\n", devices);
+    return EXIT_SUCCESS;
+  }
   for (const Part& part : kParts) {
     if (count != 2 || std::strcmp(words[1], part.name)) continue;
     if (part.context) {
@@ -32,6 +40,6 @@ int main(int count, char** words) {
     part.run();
     return EXIT_SUCCESS;
   }
-  std::fprintf(stderr, "usage: %s PART\n", words[0]);
+  std::fprintf(stderr, "usage: %s PART | --devices\n", words[0]);
   return 2;
 }

@@ -155,15 +155,7 @@ void managed_memory() {
   CUdeviceptr base = 0;
   size_t size = 0;
   SHOW_VALUE(cuMemGetAddressRange(&base, &size, address + 5000), "%llu %zu", base - address, size);
-  for (int attribute = 0; attribute < 25; ++attribute) {
-    unsigned long long value = 0;
-    const CUresult result = cuPointerGetAttribute(&value, static_cast<CUpointer_attribute>(attribute), address + 100);
-    const bool place = attribute == CU_POINTER_ATTRIBUTE_DEVICE_POINTER || attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER;
-    const bool number = attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE || attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ||
-                        attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE || attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED;
-    std::printf("managed pointer attribute %d -> %s %lld\n", attribute, name_of(result),
-                place ? static_cast<long long>(value - address) : number ? static_cast<long long>(value) : 0);
-  }
+  show_pointer_attributes("managed", address + 100);
   advice(address, kBytes);
   prefetches(address, kBytes, stream);
   attachment(address, kBytes, stream);

@@ -62,19 +62,21 @@ void boxes(CUdeviceptr address, void* host) {
 }
 
 void pointers(CUdeviceptr address, void* host) {
-  unsigned long long value = 0;
-  for (int attribute = 0; attribute < 25; ++attribute) {
-    for (const CUdeviceptr of : {address + 100, reinterpret_cast<CUdeviceptr>(host), kWildAddress, CUdeviceptr{0}}) {
-      value = 0;
-      const CUresult result = cuPointerGetAttribute(&value, static_cast<CUpointer_attribute>(attribute), of);
-      // Addresses and ids are different in every run.
-      const bool comparable = attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE || attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ||
-                              attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE || attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED;
-      std::printf("pointer attribute %d of %s -> %s %lld\n", attribute,
-                  of == address + 100 ? "device" : of == kWildAddress ? "wild" : of ? "host" : "null", name_of(result),
-                  comparable ? static_cast<long long>(value) : 0);
-    }
-  }
+  show_pointer_attributes("device", address + 100);
+  show_pointer_attributes("host", reinterpret_cast<CUdeviceptr>(host));
+  show_pointer_attributes("wild", kWildAddress);
+  show_pointer_attributes("null", 0);
+  void* pinned = nullptr;
+  cuMemHostAlloc(&pinned, 1 << 16, 0);
+  show_pointer_attributes("pinned", reinterpret_cast<CUdeviceptr>(pinned) + 100);
+  cuMemFreeHost(pinned);
+  unsigned long long ids[3] = {};
+  CUdeviceptr other = 0;
+  cuMemAlloc(&other, 4096);
+  const CUdeviceptr places[] = {address, address + 100, other};
+  for (int i = 0; i < 3; ++i) SHOW(cuPointerGetAttribute(&ids[i], CU_POINTER_ATTRIBUTE_BUFFER_ID, places[i]));
+  std::printf("one buffer's id: %d, another's: %d\n", ids[0] == ids[1], ids[0] == ids[2]);
+  cuMemFree(other);
   SHOW(cuPointerGetAttribute(nullptr, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
   CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   unsigned type = 9;
@@ -241,9 +243,13 @@ void host_memory() {
   SHOW(cuMemHostGetDevicePointer(&device, own.data() + own.size(), 0));
   SHOW(cuMemFreeHost(own.data()));
   SHOW(cuMemHostUnregister(nullptr));
-  SHOW(cuMemHostUnregister(own.data() + 4096));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuMemHostUnregister(own.data() + 4096));
+  void* pinned = nullptr;
+  REQUIRE(CUDA_SUCCESS, cuMemAllocHost(&pinned, 64));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuMemHostUnregister(pinned));
+  REQUIRE(CUDA_SUCCESS, cuMemFreeHost(pinned));
   SHOW(cuMemHostUnregister(own.data()));
-  SHOW(cuMemHostUnregister(own.data()));
+  REQUIRE(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(own.data()));
 }
 
 void virtual_memory() {

@@ -24,6 +24,34 @@ static cudaError_t show(cudaError_t result, const char* call) {
 }
 #define SHOW(call) show((call), #call)
 
+// CUDA 12 changed the parameters of two functions.
+static cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t graph) {
+#if CUDART_VERSION >= 12000
+  return cudaGraphInstantiate(exec, graph, 0);
+#else
+  return cudaGraphInstantiate(exec, graph, nullptr, nullptr, 0);
+#endif
+}
+static cudaError_t update(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResult* outcome) {
+#if CUDART_VERSION >= 12000
+  cudaGraphExecUpdateResultInfo info{};
+  const cudaError_t result = cudaGraphExecUpdate(exec, graph, &info);
+  *outcome = info.result;
+  return result;
+#else
+  cudaGraphNode_t node = nullptr;
+  return cudaGraphExecUpdate(exec, graph, &node, outcome);
+#endif
+}
+
+// Where both sides could be wrong alike.
+static void require(bool holds, const char* what) {
+  if (holds) return;
+  std::printf("must hold: %s\n", what);
+  std::exit(EXIT_FAILURE);
+}
+#define REQUIRE(condition) require((condition), #condition)
+
 static unsigned checksum(const std::vector<int>& values) {
   unsigned sum = 0;
   for (const int value : values) sum = sum * 31 + static_cast<unsigned>(value);
@@ -171,7 +199,7 @@ static void use_graphs() {
   SHOW(cudaStreamEndCapture(stream, &graph));
   SHOW(cudaGraphGetNodes(graph, nullptr, &count));
   std::printf("%zu nodes\n", count);
-  SHOW(cudaGraphInstantiate(&exec, graph, 0));
+  SHOW(instantiate(&exec, graph));
   for (int round = 1; round <= 3; ++round) {
     up.assign(kCount, round);
     SHOW(cudaGraphLaunch(exec, stream));
@@ -202,9 +230,9 @@ static void use_graphs() {
     std::printf("%d %d, %08x\n", pinned[99], pinned[100], checksum({pinned, pinned + kCount}));
   }
   SHOW(cudaGraphClone(&clone, graph));
-  cudaGraphExecUpdateResultInfo info{};
-  SHOW(cudaGraphExecUpdate(exec, clone, &info));
-  std::printf("update %d\n", info.result);
+  cudaGraphExecUpdateResult outcome{};
+  SHOW(update(exec, clone, &outcome));
+  std::printf("update %d\n", outcome);
   SHOW(cudaGraphLaunch(exec, stream));
   SHOW(cudaStreamSynchronize(stream));
   std::printf("calls %d, %08x\n", calls, checksum({pinned, pinned + kCount}));
@@ -226,21 +254,33 @@ static void use_graphs() {
   kernel.blockDim = dim3(128);
   kernel.kernelParams = parameters;
   SHOW(cudaGraphAddKernelNode(&work, made, &clear, 1, &kernel));
+  cudaKernelNodeParams told{};
+  REQUIRE(SHOW(cudaGraphKernelNodeGetParams(work, &told)) == cudaSuccess);
+  REQUIRE(told.func == kernel.func && told.blockDim.x == kernel.blockDim.x);
+  REQUIRE(SHOW(cudaGraphKernelNodeSetParams(work, &told)) == cudaSuccess);
   SHOW(cudaGraphAddMemcpyNode1D(&out, made, &work, 1, pinned, values, kCount * sizeof(int), cudaMemcpyDeviceToHost));
   cudaHostNodeParams call{count_up, &calls};
   SHOW(cudaGraphAddHostNode(&host, made, &out, 1, &call));
   SHOW(cudaGraphAddChildGraphNode(&child, made, &host, 1, graph));
-  SHOW(cudaGraphExecUpdate(exec, made, &info));
-  std::printf("update %d\n", info.result);
+  SHOW(update(exec, made, &outcome));
+  std::printf("update %d\n", outcome);
   (void)cudaGetLastError();
   SHOW(cudaGraphExecDestroy(exec));
-  SHOW(cudaGraphInstantiate(&exec, made, 0));
+  SHOW(instantiate(&exec, made));
   SHOW(cudaGraphLaunch(exec, stream));
   SHOW(cudaStreamSynchronize(stream));
   std::printf("calls %d, %08x\n", calls, checksum({pinned, pinned + kCount}));
   SHOW(cudaGraphExecDestroy(exec));
   for (const cudaGraph_t gone : {graph, made, clone}) SHOW(cudaGraphDestroy(gone));
   // What must not be.
+  for (const cudaStreamCaptureMode mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+    const bool unsafe = mode == cudaStreamCaptureModeThreadLocal;
+    SHOW(cudaStreamBeginCapture(stream, mode));
+    REQUIRE(SHOW(cudaFree(nullptr)) == (unsafe ? cudaErrorStreamCaptureUnsupported : cudaSuccess));
+    REQUIRE(SHOW(cudaStreamEndCapture(stream, &graph)) == (unsafe ? cudaErrorStreamCaptureInvalidated : cudaSuccess));
+    SHOW(cudaGetLastError());
+    if (graph != nullptr) SHOW(cudaGraphDestroy(graph));
+  }
   SHOW(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
   SHOW(cudaStreamSynchronize(stream));
   SHOW(cudaStreamEndCapture(stream, &graph));

@@ -1,8 +1,14 @@
 // For programs that print what each driver call gave, so that two runs can be compared.
 #pragma once
 #include <cuda.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 extern const char kernels_ptx[];  // tests/e2e/apps/kernels.cu
 
@@ -19,6 +25,14 @@ inline CUresult show(CUresult result, const char* call) {
   return result;
 }
 
+// The same, where both sides could give the same wrong result: ends the program if it is not the expected one.
+inline void require(CUresult result, CUresult expected, const char* call) {
+  if (show(result, call) == expected) return;
+  std::printf("%s must give %s\n", call, name_of(expected));
+  std::fflush(stdout);
+  std::_Exit(EXIT_FAILURE);
+}
+
 inline CUresult launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared, CUstream stream, void** parameters,
                 void** extra = nullptr) {
   return cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, extra);
@@ -33,14 +47,66 @@ T wild(unsigned long long bits = 0x00007fffdeadbee0ull) {
 constexpr CUdeviceptr kWildAddress = 0x00000000deadb000ull;
 constexpr CUdeviceptr kHighAddress = 0xfffffffffffff000ull;
 
+// A path that no other program uses, in the folder for such files; the caller removes the file.
+inline std::string temporary_file(const char* name) {
+  const char* const folder = std::getenv("TMPDIR");
+  return std::string(folder ? folder : "/tmp") + "/driver_parity-" + std::to_string(getpid()) + "-" + name;
+}
+inline std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// All that cuPointerGetAttribute says of a place: addresses as distances from the place, handles and ids by what they are equal to.
+inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
+  CUcontext current = nullptr;
+  cuCtxGetCurrent(&current);
+  for (int attribute = 0; attribute < 25; ++attribute) {
+    unsigned long long value = 0;
+    const CUresult result = cuPointerGetAttribute(&value, static_cast<CUpointer_attribute>(attribute), of);
+    std::printf("pointer attribute %d of %s -> %s", attribute, what, name_of(result));
+    if (result != CUDA_SUCCESS) {
+      std::printf("\n");
+      continue;
+    }
+    switch (attribute) {
+      case CU_POINTER_ATTRIBUTE_CONTEXT:
+        std::printf(" %s\n", value == reinterpret_cast<uintptr_t>(current) ? "the current one" : value == 0 ? "none" : "another");
+        break;
+      case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        if (value == 0) std::printf(" null\n");
+        else std::printf(" %lld\n", static_cast<long long>(value - of));
+        break;
+      case 18:  // MAPPING_SIZE
+        std::printf(" %s\n", value != 0 ? "some" : "none");  // as large as the device maps
+        break;
+      case 19:  // MAPPING_BASE_ADDR
+        std::printf(" %s\n", value == 0 ? "null" : value <= of ? "not behind it" : "behind it");
+        break;
+      case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      case 20:  // MEMORY_BLOCK_ID
+        std::printf(" %s\n", value != 0 ? "some" : "none");
+        break;
+      default:
+        std::printf(" %lld\n", static_cast<long long>(value));
+    }
+  }
+}
+
 // The parts of the program.
-#define PART(function, context) void function();
+#define PART(function, ...) void function();
+#define PART_OF_POOL PART
 #include "tests/parity/parts.def"
 #undef PART
+#undef PART_OF_POOL
 
 }  // namespace parity
 
 #define SHOW(call) ::parity::show((call), #call)
+#define REQUIRE(expected, call) ::parity::require((call), (expected), #call)
 // With a value that the call wrote; only where it succeeded.
 #define SHOW_VALUE(call, format, ...)                                                       \
   do {                                                                                      \

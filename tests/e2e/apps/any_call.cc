@@ -39,19 +39,22 @@ bool takes_numbers_for_host_memory(const std::string& name) {
   return name == "cuLogsRegisterCallback" || name == "cuMemcpy" || name == "cuMemcpy_ptds" || name == "cuMemcpyAsync" || name == "cuMemcpyAsync_ptsz";
 }
 
+void tell_crash(const char* name, int status) {
+  std::printf("%s crashed: %s %d\n", name, WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+
 // They read from memory where to write: they may crash there.
 bool writes_where_memory_says(const std::string& name) { return name == "cuPointerGetAttributes" || name == "cuMemRangeGetAttributes"; }
 
 }  // namespace
 
-// One child after another, each with a session of its own and a few symbols, so that what a call leaves behind
-// (contexts, sticky errors) does not hide the next one. Arguments: "nothing" (zeros), "scratch" (a writable block of zeros
-// for every argument).
+// Each symbol in a child and a session of its own, so that what a call leaves behind (contexts, sticky errors) does not hide
+// the next one. Arguments: "nothing" (zeros), "scratch" (a writable block of zeros for every argument).
 SCENARIO(any_call) {
   const std::string kind = arguments.at(0);
-  constexpr size_t kPerChild = 40;
   unsigned crashed = 0, called = 0;
-  for (size_t first = 0; first < std::size(kSymbols); first += kPerChild) {
+  for (const char* const symbol : kSymbols) {
+    if (takes_numbers_for_host_memory(symbol)) continue;
     std::fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
@@ -60,18 +63,13 @@ SCENARIO(any_call) {
       constexpr size_t kScratch = 1 << 20;
       void* scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       EXPECT(scratch != MAP_FAILED);
-      for (size_t i = first; i < std::min(first + kPerChild, std::size(kSymbols)); ++i) {
-        void* function = dlsym(RTLD_DEFAULT, kSymbols[i]);
-        EXPECT(function != nullptr);
-        if (takes_numbers_for_host_memory(kSymbols[i])) continue;
-        Words words = {};
-        for (size_t w = 0; w < std::size(words); ++w) {
-          if (kind == "scratch") words[w] = reinterpret_cast<uint64_t>(scratch) + w * 65536;
-        }
-        std::memset(scratch, 0, kScratch);
-        dprintf(STDERR_FILENO, "%s\n", kSymbols[i]);
-        (void)call(function, words);
+      void* function = dlsym(RTLD_DEFAULT, symbol);
+      EXPECT(function != nullptr);
+      Words words = {};
+      for (size_t w = 0; w < std::size(words); ++w) {
+        if (kind == "scratch") words[w] = reinterpret_cast<uint64_t>(scratch) + w * 65536;
       }
+      (void)call(function, words);
       // The session is as alive as before, or ended in an error: it has not taken the server along.
       (void)cuCtxSynchronize();
       std::_Exit(0);
@@ -79,9 +77,11 @@ SCENARIO(any_call) {
     int status = 0;
     EXPECT(waitpid(child, &status, 0) == child);
     called += 1;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++crashed;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    ++crashed;
+    tell_crash(symbol, status);
   }
-  std::printf("%s: %u groups, %u crashed\n", kind.c_str(), called, crashed);
+  std::printf("%s: %u symbols, %u crashed\n", kind.c_str(), called, crashed);
 }
 
 // --- The calls that are served, with arguments made by type ---
@@ -183,7 +183,7 @@ SCENARIO(any_row) {
     EXPECT(waitpid(child, &status, 0) == child);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
     ++crashed;
-    std::printf("%s crashed: %s %d\n", row.name, WIFSIGNALED(status) ? "signal" : "status", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    tell_crash(row.name, status);
   }
   std::printf("%zu rows, %u crashed\n", std::size(kRows), crashed);
 }

@@ -20,7 +20,7 @@ void timed(const char* what, size_t bytes, Copy&& copy) {
   const auto start = std::chrono::steady_clock::now();
   copy();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  std::fprintf(stderr, "%s %.0f MB/s\n", what, static_cast<double>(bytes) / took.count() / 1e6);
+  std::fprintf(stderr, "%s %.2f MB/s\n", what, static_cast<double>(bytes) / took.count() / 1e6);
 }
 
 }  // namespace

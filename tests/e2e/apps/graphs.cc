@@ -1,4 +1,6 @@
 // CUDA graphs, as frameworks use them: captured, with host memory and host functions in them.
+#include <sys/mman.h>
+
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -270,4 +272,37 @@ SCENARIO(keep_busy_with_graphs) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(std::stoul(arguments.at(0)));
   while (std::chrono::steady_clock::now() < end) run(exec, s.one, 4);
   std::printf("done %d\n", calls.load());
+}
+
+// The node was made while the memory was there; a copy from or to memory that is gone fails, and nothing else does.
+SCENARIO(graph_copies_memory_that_is_gone) {
+  Device device;
+  CUstream stream = nullptr;
+  CUdeviceptr words = 0;
+  constexpr size_t kBytes = 1u << 20;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&words, kBytes));
+  for (const bool up : {true, false}) {
+    void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(memory != MAP_FAILED);
+    std::memset(memory, 7, kBytes);
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    if (up) OK(cuMemcpyHtoDAsync(words, memory, kBytes, stream));
+    else OK(cuMemcpyDtoHAsync(memory, words, kBytes, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    EXPECT(::munmap(static_cast<char*>(memory) + kBytes / 2, kBytes / 2) == 0);
+    OK(cuGraphLaunch(exec, stream));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamSynchronize(stream));
+    OK(cuStreamSynchronize(stream));
+    EXPECT(download<uint8_t>(words, 4)[3] == 7);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    EXPECT(::munmap(memory, kBytes / 2) == 0);
+  }
+  std::printf("the session goes on\n");
 }

@@ -289,3 +289,37 @@ SCENARIO(calls_beside_a_capture) {
   OK(cuGraphDestroy(end_capture(s.one)));
   OK(cuCtxSynchronize());
 }
+
+// XLA connects the kernels of its command buffers by programmatic edges.
+SCENARIO(graph_with_programmatic_edges) {
+#if CUDA_VERSION >= 12030
+  Device device;
+  Kernels kernels;
+  Streams s;
+  CUgraph graph = nullptr;
+  CUgraphNode before = nullptr;
+  OK(cuGraphCreate(&graph, 0));
+  unsigned amount = 1, count = kCount;
+  void* parameters[] = {&s.a, &amount, &count};
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_KERNEL;
+  params.kernel.func = kernels.function("add");
+  params.kernel.gridDimX = 4;
+  params.kernel.blockDimX = 256;
+  params.kernel.gridDimY = params.kernel.gridDimZ = params.kernel.blockDimY = params.kernel.blockDimZ = 1;
+  params.kernel.kernelParams = parameters;
+  CUgraphEdgeData edge{};
+  edge.type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
+  edge.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC;
+  for (amount = 1; amount <= 8; ++amount) {
+    CUgraphNode node = nullptr;
+    OK(cuGraphAddNode_v2(&node, graph, before ? &before : nullptr, before ? &edge : nullptr, before ? 1 : 0, &params));
+    before = node;
+  }
+  EXPECT(node_count(graph) == 8);
+  const CUgraphExec exec = executable(graph);
+  run(exec, s.one, 2);
+  EXPECT(download<unsigned>(s.a, kCount) == std::vector<unsigned>(kCount, 2 * 36));
+  OK(cuGraphExecDestroy(exec));
+#endif
+}

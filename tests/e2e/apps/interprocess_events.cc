@@ -149,3 +149,54 @@ SCENARIO(interprocess_event_of_the_dead_other) {
   other.send(handle);
   (void)other.receive<char>();  // until the end
 }
+
+// A process on one device opens the events of processes on other devices, with its own device current.
+SCENARIO(interprocess_events_of_two_devices) {
+  Peer other = start("interprocess_events_of_two_devices_other");
+  for (int ordinal = 0; ordinal < 2; ++ordinal) {
+    Device device(ordinal);
+    Kernels kernels;
+    CUdeviceptr values = 0, scratch = 0;
+    CUevent event = nullptr;
+    OK(cuMemAlloc(&values, kCount * 4));
+    OK(cuMemAlloc(&scratch, 4096));
+    OK(cuMemsetD32(values, 0, kCount));
+    OK(cuCtxSynchronize());
+    OK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    OK(kernels.launch("burn", 1, 32, nullptr, scratch, 400'000u));
+    OK(kernels.launch("fill", blocks(kCount), 256, nullptr, values, static_cast<unsigned>(ordinal), kCount));
+    OK(cuEventRecord(event, nullptr));
+    CUipcMemHandle memory{};
+    CUipcEventHandle handle{};
+    OK(cuIpcGetMemHandle(&memory, values));
+    OK(cuIpcGetEventHandle(&handle, event));
+    other.send(memory);
+    other.send(handle);
+    other.await('d');
+  }
+  other.ends_well();
+  std::printf("events of two devices were shared\n");
+}
+
+SCENARIO(interprocess_events_of_two_devices_other) {
+  const Peer other;
+  Device device(0);
+  for (unsigned ordinal = 0; ordinal < 2; ++ordinal) {
+    CUdeviceptr values = 0;
+    CUevent event = nullptr;
+    CUstream stream = nullptr;
+    const auto memory = other.receive<CUipcMemHandle>();
+    const auto handle = other.receive<CUipcEventHandle>();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuIpcOpenMemHandle(&values, memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    OK(cuIpcOpenEventHandle(&event, handle));
+    OK(cuStreamWaitEvent(stream, event, 0));
+    std::vector<uint32_t> seen(kCount);
+    OK(cuMemcpyDtoHAsync(seen.data(), values, kCount * 4, stream));
+    OK(cuStreamSynchronize(stream));
+    for (uint32_t i = 0; i < kCount; ++i) EXPECT(seen[i] == ordinal + i);
+    OK(cuEventDestroy(event));
+    OK(cuIpcCloseMemHandle(values));
+    other.say('d');
+  }
+}

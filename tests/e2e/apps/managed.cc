@@ -214,6 +214,26 @@ SCENARIO(managed_memory_of_streams) {
   EXPECT(counts_from(one, kCount, 2) && counts_from(two, kCount, 4));
 }
 
+// The null stream waits for the stream that memory is attached to, and its kernels use that memory.
+SCENARIO(managed_memory_of_a_stream_in_the_null_stream) {
+  const Device device;
+  const Kernels kernels;
+  CUstream stream = nullptr;
+  OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+  constexpr size_t kCount = 50'000;
+  unsigned* const values = managed(kCount, CU_MEM_ATTACH_GLOBAL);
+  OK(cuStreamAttachMemAsync(stream, on_device(values), 0, CU_MEM_ATTACH_SINGLE));
+  OK(cuStreamSynchronize(stream));
+  for (unsigned round = 0; round < 3; ++round) {
+    std::iota(values, values + kCount, round);
+    add(kernels, values, 1, kCount);
+    add(kernels, values, 1, kCount, stream);
+    add(kernels, values, 1, kCount);
+    OK(cuCtxSynchronize());
+    EXPECT(counts_from(values, kCount, round + 3));
+  }
+}
+
 namespace {
 sigjmp_buf back;
 char* forbidden = nullptr;

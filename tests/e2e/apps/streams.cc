@@ -141,6 +141,26 @@ SCENARIO(pinned_memory_is_read_in_stream_order) {
   OK(cuStreamDestroy(stream));
 }
 
+// Unloading waits for what is queued, and what is queued waits for this program: other threads' calls go on meanwhile.
+SCENARIO(unload_behind_a_host_function) {
+  Device device;
+  for (int round = 0; round < 10; ++round) {
+    Kernels kernels;
+    Gate gate;
+    gate.put_into(nullptr);
+    std::thread unloads([&] {
+      OK(cuCtxSetCurrent(device.context));
+      OK(cuModuleUnload(kernels.module));
+      OK(cuCtxSynchronize());
+    });
+    // Enough calls for the other thread to get as far as the unloading.
+    size_t free = 0, total = 0;
+    for (int call = 0; call < 100; ++call) OK(cuMemGetInfo(&free, &total));
+    gate.let_go();
+    unloads.join();
+  }
+}
+
 SCENARIO(host_functions_run_in_order) {
   Device device;
   Kernels kernels;

@@ -28,6 +28,17 @@ SCENARIO(virtual_memory) {
   unsigned long long flags = 0;
   OK(cuMemGetAccess(&flags, &access.location, range));
   EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  // One copy or fill may span several mappings: PyTorch's expandable segments consist of such.
+  const CUdeviceptr across = range + granularity / 2;
+  std::vector<uint32_t> given(granularity / 4);
+  for (uint32_t i = 0; i < given.size(); ++i) given[i] = 7 * i;
+  OK(cuMemcpyHtoD(across, given.data(), granularity));
+  EXPECT(download<uint32_t>(across, given.size()) == given);
+  OK(cuMemcpyDtoD(across + granularity, across, granularity));
+  EXPECT(download<uint32_t>(across + granularity, given.size()) == given);
+  OK(cuMemsetD32(across, 5, granularity / 4));
+  EXPECT(download<uint32_t>(across, given.size()) == std::vector<uint32_t>(given.size(), 5));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(across, given.data(), 4 * granularity));  // beyond the reservation
   const unsigned count = static_cast<unsigned>(2 * granularity / 4);
   OK(kernels.launch("fill", (count + 255) / 256, 256, nullptr, range, 3u, count));
   const auto twin = download<uint32_t>(range + 2 * granularity, granularity / 4);

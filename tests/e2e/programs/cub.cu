@@ -85,13 +85,22 @@ void reduce() {
     return cub::DeviceReduce::Reduce(scratch, bytes, in.get(), out.get(), kCount, Larger(), 0u);
   });
   CHECK(out.read()[0] == *std::max_element(host.begin(), host.end()));
+  const auto least = std::min_element(host.begin(), host.end());
+#if CUDART_VERSION >= 13000
   Device<int64_t> place(1);
   with_scratch([&](void* scratch, size_t& bytes) {
     return cub::DeviceReduce::ArgMin(scratch, bytes, in.get(), out.get(), place.get(), int64_t{kCount});
   });
-  const auto least = std::min_element(host.begin(), host.end());
   CHECK(place.read()[0] == least - host.begin());
   CHECK(out.read()[0] == *least);
+#else  // CUB 2 and older write index and value as a pair
+  Device<cub::KeyValuePair<int, uint32_t>> pair(1);
+  with_scratch([&](void* scratch, size_t& bytes) {
+    return cub::DeviceReduce::ArgMin(scratch, bytes, in.get(), pair.get(), kCount);
+  });
+  CHECK(pair.read()[0].key == least - host.begin());
+  CHECK(pair.read()[0].value == *least);
+#endif
 }
 
 void segmented_reduce() {

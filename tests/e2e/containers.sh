@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# A program in network, process, IPC, mount and host-name namespaces of its own, as in a container, uses a poold outside of
+# them over a folder that both see (README, "Share one GPU between local containers").
+#
+#     tests/e2e/containers.sh POOLD CLIENT_FOLDER PROGRAM ARGUMENTS...
+set -euo pipefail
+poold=$1 client=$2
+shift 2
+namespaces=(unshare --net --pid --ipc --mount --uts --fork --mount-proc)
+[[ $(id -u) == 0 ]] || namespaces+=(--user --map-root-user)
+if ! "${namespaces[@]}" true 2>/dev/null; then
+  echo "skipped: this machine gives no namespaces (unshare)"
+  exit 77
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$poold" --device softgpu --listen "shm://$folder/pool.sock" --admin-socket none > "$folder/log" 2>&1 &
+server=$!
+trap 'kill "$server" 2>/dev/null || true; wait "$server" || true; rm -rf "$folder"' EXIT
+until [[ -S $folder/pool.sock ]]; do
+  kill -0 "$server" 2>/dev/null || { cat "$folder/log"; exit 1; }
+  sleep 0.05
+done
+
+# Nothing but the folder connects the two: there is not even a loopback in the program's network.
+status=0
+GPUPOOL="shm://$folder/pool.sock" LD_LIBRARY_PATH="$client" "${namespaces[@]}" "$@" || status=$?
+[[ $status == 0 ]] || cat "$folder/log"
+exit "$status"

@@ -1,0 +1,63 @@
+#include "tests/parity/effects.h"
+
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "protocol/cuda/version_map.h"
+#include "tests/client/coverage/page.h"
+#include "tests/support/catch.h"
+
+namespace gpupool::testing {
+namespace {
+
+struct Untested {
+  const char* function;
+  const char* file;
+  const char* reason;
+};
+constexpr Untested kUntested[] = {
+#define UNTESTED(function, file, reason) {#function, file, reason},
+#include "tests/parity/untested.def"
+#undef UNTESTED
+};
+constexpr size_t kMostUntested = 15;  // never more than there are
+
+bool names(const char* file, const char* function) {
+  std::ifstream in(std::string(SOURCE_FOLDER) + "/" + file);
+  return std::string(std::istreambuf_iterator<char>(in), {}).find(function) != std::string::npos;
+}
+
+}  // namespace
+
+void add_successes(const std::vector<std::string>& lines, std::set<std::string>& succeeded) {
+  for (const std::string& line : lines) {
+    if (line.starts_with("cu") && line.ends_with(" -> CUDA_SUCCESS")) succeeded.emplace(cuda::base_name(line.substr(0, line.find('('))));
+  }
+}
+
+void expect_effects(const std::set<std::string>& succeeded) {
+  std::map<std::string, const Untested*> untested;
+  for (const Untested& known : kUntested) untested[known.function] = &known;
+  CHECK(untested.size() <= kMostUntested);
+  for (const DeclaredFunction& function : declared_functions()) {
+    const bool fails = function.state == State::refused || function.state == State::unsupported;
+    const auto listed = untested.find(function.name);
+    INFO(function.name);
+    if (fails) {
+      CHECK(!succeeded.contains(function.name));  // declared as what always fails
+      CHECK(listed == untested.end());
+      continue;
+    }
+    if (listed == untested.end()) {
+      CHECK(succeeded.contains(function.name));  // by SHOW or SHOW_VALUE in a part of tests/parity
+      continue;
+    }
+    CHECK(!succeeded.contains(function.name));  // take it out of untested.def
+    CHECK(names(listed->second->file, listed->second->function));
+    untested.erase(listed);
+  }
+  for (const auto& [name, known] : untested) CHECK("untested.def names what there is not: " == name);
+}
+
+}  // namespace gpupool::testing
