@@ -40,6 +40,11 @@ std::string text_of(const Demand& demand) {
   return text;
 }
 
+std::string name_of(lease::Priority priority) {
+  if (priority == lease::BEST_EFFORT) return "best-effort";
+  return priority == lease::LATENCY_CRITICAL ? "latency-critical" : "normal";
+}
+
 // GPUs for which `good` holds, with what the host of each node has (`host`) beside: on the best node, or on all.
 template <class Host, class Good>
 uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Host host, Good good) {
@@ -61,14 +66,19 @@ HostAmount all_of_host(const Node& node) { return node.host.total; }
 std::optional<std::string> Core::never_allowed(const pool::Request& request, const Tenant& tenant) const {
   const pool::TenantQuota& quota = tenant.quota;
   const uint64_t milli = uint64_t{request.gpus()} * request.compute_milli();
-  const auto more_than = [&](const std::string& what) { return "this is more than tenant '" + tenant.name + "' may ever have: " + what; };
+  const auto exceeds = [&](const std::string& asked, const std::string& limit) {
+    return "the request for " + asked + " exceeds the quota of tenant '" + tenant.name + "' (" + limit + "): ask for less, or have the quota raised";
+  };
   if (quota.compute_milli() != 0 && milli > quota.compute_milli()) {
-    return more_than(std::to_string(quota.compute_milli()) + " thousandths of GPUs");
+    return exceeds(std::to_string(milli) + " thousandths of a GPU", "compute_milli " + std::to_string(quota.compute_milli()));
   }
   if (quota.memory_bytes() != 0 && uint64_t{request.gpus()} * (request.memory_bytes() >> 12) > quota.memory_bytes() >> 12) {
-    return more_than(std::to_string(quota.memory_bytes() >> 20) + " MiB of GPUs");
+    return exceeds(std::to_string(request.gpus() * (request.memory_bytes() >> 20)) + " MiB of GPU memory",
+                   "memory " + std::to_string(quota.memory_bytes() >> 20) + " MiB");
   }
-  if (request.priority() > quota.highest_priority()) return more_than("a lower priority");
+  if (request.priority() > quota.highest_priority()) {
+    return exceeds("priority " + name_of(request.priority()), "highest_priority " + name_of(quota.highest_priority()));
+  }
   return std::nullopt;
 }
 

@@ -89,7 +89,7 @@ class Daemon {
         end_signals_(context_, SIGTERM, SIGINT),
         reload_signal_(context_, SIGHUP),
         history_timer_(context_),
-        engine_(context_, std::move(store), std::move(key), options.callers, options.audit_file),
+        engine_(context_, std::move(store), std::move(key), options.callers, options.audit_file, options.return_time),
         leases_(engine_),
         nodes_(engine_),
         admin_(engine_) {}

@@ -18,7 +18,6 @@ constexpr auto kTickEvery = 200ms;
 constexpr auto kCampaignPatience = 1s;
 constexpr auto kPauseAfterFailure = 1s;
 constexpr std::chrono::milliseconds kFirstWords{10'000};
-constexpr Time kReturn = 1'500;  // for those who waited with the leader before to come back (client/holder/holder.cc)
 constexpr const char* kNoMore = "this scheduler does not lead any more";
 
 Time wall_clock() {
@@ -43,7 +42,8 @@ grpc::Status status_of(const Refusal& refusal) {
 
 }  // namespace
 
-Engine::Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::SigningKey key, Callers callers, std::string audit_file)
+Engine::Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::SigningKey key, Callers callers, std::string audit_file,
+               std::chrono::milliseconds return_time)
     : context_(context),
       ticks_(context),
       store_(std::move(store)),
@@ -51,6 +51,7 @@ Engine::Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::S
       seals_(key_),
       callers_(std::move(callers)),
       audit_(std::move(audit_file)),
+      return_time_(return_time),
       steady_start_(std::chrono::steady_clock::now()),
       wall_start_(wall_clock()) {}
 
@@ -92,7 +93,7 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
   core_ = std::move(core);
   term_ = *term;
   told_failure_ = false;
-  may_grant_ = term_ > 1 ? now() + kReturn : 0;
+  may_grant_ = term_ > 1 ? now() + return_time_.count() : 0;
   log::info("leads", {{"term", term_}, {"store", store_->describe()}, {"leases", core_->view_pool().leases()}, {"nodes", core_->view_pool().nodes()}});
   flush();
 }

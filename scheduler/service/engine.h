@@ -29,7 +29,9 @@ class NodeStream;
 
 class Engine {
  public:
-  Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::SigningKey key, Callers callers, std::string audit_file);
+  // `return_time`: how long a new leader grants nothing, so that those who waited with the one before it come back first.
+  Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::SigningKey key, Callers callers, std::string audit_file,
+         std::chrono::milliseconds return_time);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -91,6 +93,7 @@ class Engine {
   const Seals seals_;
   Callers callers_;
   server::AuditFile audit_;
+  const std::chrono::milliseconds return_time_;
   std::string address_;
   const std::chrono::steady_clock::time_point steady_start_;
   const Time wall_start_;

@@ -57,6 +57,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, Options& opt
   if (key == "audit-file") return to_text(node, options.audit_file);
   if (key == "tls") return to_tls(node, "client_ca", options.tls);
   if (key == "store_tls") return to_tls(node, "ca", options.store_tls);
+  if (key == "return-time") return to_seconds(node, options.return_time);
   if (key == "log-level") return to_level(node, options.log_level);
   if (key == "log-format") return to_format(node, options.log_format);
   if (key == "insecure") return to_flag(node, options.insecure);
@@ -89,6 +90,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
   Options given;
   std::string level, format;
   bool make_token = false, public_key = false;
+  double return_seconds = 0;
   CLI::App app(kAbout, "pool-scheduler");
   app.footer(kNotes);
   app.set_version_flag("--version", std::string("pool-scheduler ") + server::kVersion);
@@ -108,6 +110,8 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
   app.add_option("--tls-key", given.tls.key, "its private key (PEM)");
   app.add_option("--tls-client-ca", given.tls.ca, "authorities of the callers' certificates (PEM): those without one are refused");
   app.add_option("--audit-file", given.audit_file, "append a line of JSON for each lease's grant and end, and what operators do");
+  app.add_option("--return-time", return_seconds, "seconds in which a new leader grants nothing, so that those who waited with the one before it come back first [1.5]")
+      ->check(CLI::Range(0.0, 3600.0));
   app.add_option("--config", given.config_file, "TOML file with the same keys, and tenants, nodes and operators; the command line wins. "
                                                 "SIGHUP has these three read again");
   app.add_option("--log-level", level, std::string("one of ") + kLogLevels + " [info]");
@@ -140,6 +144,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
                                        {"--audit-file", &given.audit_file, &options.audit_file}}) {
     if (app.count(name) > 0) *to = *from;
   }
+  if (app.count("--return-time") > 0) options.return_time = std::chrono::milliseconds(static_cast<int64_t>(return_seconds * 1000));
   if (app.count("--insecure") > 0) options.insecure = true;
   if (!level.empty() && !log::parse(level, options.log_level)) return mistake("--log-level: '" + level + "' is not one of " + kLogLevels);
   if (!format.empty() && !log::parse(format, options.log_format)) return mistake("--log-format: '" + format + "' is not one of " + kLogFormats);

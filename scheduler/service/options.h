@@ -1,5 +1,6 @@
 // pool-scheduler's settings: from the command line, and from a TOML file for what the command line does not say.
 #pragma once
+#include <chrono>
 #include <string>
 #include <variant>
 
@@ -19,6 +20,7 @@ struct Options {
   transport::TlsOptions store_tls;  // this side's, for etcds://
   std::string key;        // file
   std::string metrics;    // HOST:PORT; empty: none
+  std::chrono::milliseconds return_time{1'500};  // that a new leader leaves those who waited with the one before it to come back (client/holder/holder.cc)
   transport::TlsOptions tls;
   std::string audit_file;
   std::string config_file;

@@ -1,6 +1,7 @@
 #include "scheduler/store/etcd/address.h"
 
 #include <charconv>
+#include <cstdint>
 
 namespace gpupool::scheduler::etcd {
 namespace {

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <thread>
 
+#include "server/log/log.h"
+
 namespace gpupool::scheduler::etcd {
 namespace {
 
@@ -99,7 +101,7 @@ void Client::leave(size_t place, const std::shared_ptr<Member>& failed) {
   if (current_ == place) current_ = (place + 1) % members_.size();
 }
 
-grpc::Status Client::attempt(Clock::time_point until, const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call) {
+grpc::Status Client::attempt(const char* name, Clock::time_point until, const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call) {
   grpc::Status status(grpc::StatusCode::DEADLINE_EXCEEDED, "no time is left");
   for (size_t failed = 0;;) {
     const auto left = until - Clock::now();
@@ -112,27 +114,28 @@ grpc::Status Client::attempt(Clock::time_point until, const std::function<grpc::
     status = call(*member, context);
     if (!is_worth_another(status.error_code())) return status;
     status = grpc::Status(status.error_code(), addresses_[place] + ": " + status.error_message());
+    log::debug("store_attempt_failed", {{"call", name}, {"reason", status.error_message()}});
     leave(place, member);
     if (++failed % addresses_.size() == 0) std::this_thread::sleep_for(std::min<Clock::duration>(kPauseAfterAll, std::max<Clock::duration>(0s, until - Clock::now())));
   }
 }
 
 grpc::Status Client::range(const RangeRequest& request, RangeResponse& reply, Clock::time_point until) {
-  return attempt(until, [&](Member& member, grpc::ClientContext& context) { return member.entries->Range(&context, request, &reply); });
+  return attempt("range", until, [&](Member& member, grpc::ClientContext& context) { return member.entries->Range(&context, request, &reply); });
 }
 
 grpc::Status Client::transact(const TxnRequest& request, TxnResponse& reply, Clock::time_point until) {
-  return attempt(until, [&](Member& member, grpc::ClientContext& context) { return member.entries->Txn(&context, request, &reply); });
+  return attempt("transact", until, [&](Member& member, grpc::ClientContext& context) { return member.entries->Txn(&context, request, &reply); });
 }
 
 grpc::Status Client::grant(const LeaseGrantRequest& request, LeaseGrantResponse& reply, Clock::time_point until) {
-  return attempt(until, [&](Member& member, grpc::ClientContext& context) { return member.leases->LeaseGrant(&context, request, &reply); });
+  return attempt("grant", until, [&](Member& member, grpc::ClientContext& context) { return member.leases->LeaseGrant(&context, request, &reply); });
 }
 
 grpc::Status Client::revoke(int64_t lease, Clock::time_point until) {
   LeaseRevokeRequest request;
   request.set_id(lease);
-  return attempt(until, [&](Member& member, grpc::ClientContext& context) {
+  return attempt("revoke", until, [&](Member& member, grpc::ClientContext& context) {
     LeaseRevokeResponse reply;
     return member.leases->LeaseRevoke(&context, request, &reply);
   });
@@ -141,7 +144,7 @@ grpc::Status Client::revoke(int64_t lease, Clock::time_point until) {
 grpc::Status Client::keep_alive(int64_t lease, LeaseKeepAliveResponse& reply, Clock::time_point& sent, Clock::time_point until) {
   LeaseKeepAliveRequest request;
   request.set_id(lease);
-  return attempt(until, [&](Member& member, grpc::ClientContext& context) -> grpc::Status {
+  return attempt("keep_alive", until, [&](Member& member, grpc::ClientContext& context) -> grpc::Status {
     sent = Clock::now();
     const auto stream = member.leases->LeaseKeepAlive(&context);
     const bool answered = stream->Write(request) && stream->Read(&reply);

@@ -52,7 +52,8 @@ class Client {
   std::pair<std::shared_ptr<Member>, size_t> current() const;
   // The next call goes to the next member. A channel that has failed makes no progress while nobody waits for it: a new one is made.
   void leave(size_t place, const std::shared_ptr<Member>& failed);
-  grpc::Status attempt(Clock::time_point until, const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call);
+  // `name` of the call, for the log.
+  grpc::Status attempt(const char* name, Clock::time_point until, const std::function<grpc::Status(Member&, grpc::ClientContext&)>& call);
 
   const std::vector<std::string> addresses_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;

@@ -194,11 +194,17 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
   SECTION("never") {
     quota.set_compute_milli(1500);
     configure();
-    CHECK(pool.told<Refusal>(pool.request(ask(2)))->kind == Refusal::Kind::invalid);
+    const auto refusal = pool.told<Refusal>(pool.request(ask(2)));
+    REQUIRE(refusal);
+    CHECK(refusal->kind == Refusal::Kind::invalid);
+    CHECK(refusal->reason == "the request for 2000 thousandths of a GPU exceeds the quota of tenant 'a' (compute_milli 1500): ask for less, or have the quota raised");
   }
   SECTION("memory") {
     quota.set_memory_bytes(20 * kGiB);
     configure();
+    const auto refusal = pool.told<Refusal>(pool.request(ask(1, 500, 21 * kGiB)));
+    REQUIRE(refusal);
+    CHECK(refusal->reason == "the request for 21504 MiB of GPU memory exceeds the quota of tenant 'a' (memory 20480 MiB): ask for less, or have the quota raised");
     CHECK(pool.grant(pool.request(ask(1, 500, 12 * kGiB))));
     CHECK(!pool.grant(pool.request(ask(1, 500, 9 * kGiB))));
   }
@@ -219,7 +225,9 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
   SECTION("priority") {
     quota.set_highest_priority(lease::BEST_EFFORT);
     configure();
-    CHECK(pool.told<Refusal>(pool.request(ask(1, 10))));
+    const auto refusal = pool.told<Refusal>(pool.request(ask(1, 10)));
+    REQUIRE(refusal);
+    CHECK(refusal->reason == "the request for priority normal exceeds the quota of tenant 'a' (highest_priority best-effort): ask for less, or have the quota raised");
     CHECK(pool.grant(pool.request(with(ask(1, 10), lease::BEST_EFFORT))));
   }
 }

@@ -1,11 +1,15 @@
 // What only the store in etcd can meet: members that die, a leader that was asleep, answers that are lost.
 #include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <sstream>
 #include <thread>
 
 #include "scheduler/store/store.h"
+#include "server/log/log.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/support/etcd.h"
@@ -22,6 +26,31 @@ std::unique_ptr<Store> open(const EtcdCluster& etcd, const transport::TlsOptions
   auto store = open_store(etcd.store(), tls);
   REQUIRE(store);
   return std::move(*store);
+}
+
+// What this process logs, for the life of this object.
+class Log {
+ public:
+  Log() : file_(::memfd_create("log", MFD_CLOEXEC)) { log::start(file_, log::Level::debug, log::Format::text, "test"); }
+  ~Log() {
+    log::start(STDERR_FILENO, log::Level::off, log::Format::text, "test");
+    ::close(file_);
+  }
+  std::string text() const {
+    std::string text(static_cast<size_t>(::lseek(file_, 0, SEEK_END)), '\0');
+    return ::pread(file_, text.data(), text.size(), 0) < 0 ? "" : text;
+  }
+
+ private:
+  const int file_;
+};
+
+// Has etcd heard from the leader just now? Its lease of 3 seconds then has more than 2 left.
+bool has_fresh_lead(const EtcdCluster& etcd) {
+  std::istringstream listed(etcd.etcdctl({"lease", "list"}));  // "found 1 leases", then its name
+  std::string lease;
+  while (listed >> lease) {}
+  return etcd.etcdctl({"lease", "timetolive", lease}).find("remaining(2s)") != std::string::npos;
 }
 
 // Until it leads, whatever etcd is at.
@@ -69,19 +98,22 @@ TEST_CASE("a leader whose key is gone writes nothing though its time is not over
 
 TEST_CASE("a write is done once, also when its answer is lost") {
   EtcdCluster etcd;
+  const Log log;
   const auto store = open(etcd);
   const uint64_t term = lead(*store, "one");
+  const auto failed = [&] { return occurrences(log.text(), "store_attempt_failed call=transact"); };
   for (int i = 0; i < 3; ++i) {
+    const size_t before = failed();
     etcd.pause();  // it gets what is sent meanwhile, also what has been given up
     Result<void> written = Error{};
     std::thread writer([&] { written = store->write({{"a", std::to_string(i)}}, term); });
-    std::this_thread::sleep_for(1200ms);  // the first attempt is over
+    CHECK(eventually([&] { return failed() > before; }));
     etcd.resume();
     writer.join();
     CHECK(written);
     REQUIRE(store->write({{"b", std::to_string(i)}}, term));
     CHECK(*store->all("") == std::vector<Entry>{{"a", std::to_string(i)}, {"b", std::to_string(i)}});
-    std::this_thread::sleep_for(1500ms);  // its lead is extended
+    CHECK(eventually([&] { return has_fresh_lead(etcd); }));
   }
 }
 
