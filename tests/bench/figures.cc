@@ -1,6 +1,7 @@
 #include "tests/bench/figures.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <stdexcept>
@@ -15,6 +16,9 @@ std::string number(const char* format, double value) {
   std::snprintf(text, sizeof text, format, value);
   return text;
 }
+
+// Three digits, and whole numbers as they are.
+std::string readable(double value) { return number(std::abs(value) >= 100 ? "%.0f" : "%.3g", value); }
 
 std::string wanted(const Target& target) {
   switch (target.kind) {
@@ -59,6 +63,14 @@ double Samples::median(const std::string& name) const { return bench::median(of(
 
 double Samples::most(const std::string& name) const { return *std::max_element(of(name).begin(), of(name).end()); }
 
+std::vector<std::string> Samples::names(const std::string& prefix) const {
+  std::vector<std::string> found;
+  for (const auto& [name, values] : values_) {
+    if (name.starts_with(prefix)) found.push_back(name);
+  }
+  return found;
+}
+
 void print_table(const std::vector<Figure>& figures) {
   std::printf("%-28s %-6s %12s %-10s %12s  %-26s %8s %-12s %s\n", "figure", "via", "value", "unit", "baseline", "of",
               "ratio", "target", "reached");
@@ -85,6 +97,19 @@ void write_json(const std::string& path, const std::vector<Figure>& figures, con
     separator = ",\n  ";
   }
   out << "\n]}\n";
+  if (!out.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+void write_markdown(const std::string& path, const std::vector<Figure>& figures) {
+  std::ofstream out(path);
+  out << "| figure | via | value | beside it | ratio | target | reached |\n|---|---|---|---|---|---|---|\n";
+  for (const Figure& f : figures) {
+    const bool compared = f.baseline_value != 0;
+    const std::string baseline = compared ? f.baseline + ": " + readable(f.baseline_value) + " " + f.unit : f.baseline;
+    const std::string reached = f.target.kind == Kind::none ? "" : f.reached() ? "yes" : "**no**";
+    out << "| `" << f.name << "` | " << f.transport << " | " << readable(f.value) << " " << f.unit << " | " << baseline << " | "
+        << (compared ? number("%.2f", f.ratio()) : "") << " | " << wanted(f.target) << " | " << reached << " |\n";
+  }
   if (!out.flush()) throw std::runtime_error("cannot write " + path);
 }
 

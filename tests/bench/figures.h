@@ -34,6 +34,7 @@ class Samples {
   // Throws when there is no sample of that name: a figure must not be missing silently.
   double median(const std::string& name) const;
   double most(const std::string& name) const;
+  std::vector<std::string> names(const std::string& prefix) const;  // all that begin with it
 
  private:
   const std::vector<double>& of(const std::string& name) const;
@@ -45,5 +46,6 @@ double median(std::vector<double> values);
 void print_table(const std::vector<Figure>& figures);  // on stdout
 // `hardware`: what it was measured on, empty for none.
 void write_json(const std::string& path, const std::vector<Figure>& figures, const std::string& hardware = "");
+void write_markdown(const std::string& path, const std::vector<Figure>& figures);  // the table as docs/performance.md has it
 
 }  // namespace gpupool::bench

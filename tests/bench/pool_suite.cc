@@ -141,17 +141,25 @@ std::vector<Figure> measure_pool(const PoolSuite& suite) {
     const Measured alone = measure(scheduler.address(), 1, suite.seconds);
     samples.add("alone_p50", alone.at(0.5));
     samples.add("alone_p99", alone.at(0.99));
-    const Measured many = measure(scheduler.address(), suite.holders, suite.seconds);
-    samples.add("per_second", many.per_second);
-    samples.add("p50", many.at(0.5));
-    samples.add("p99", many.at(0.99));
+    for (const int holders : suite.holders) {
+      const Measured many = measure(scheduler.address(), holders, suite.seconds);
+      const std::string suffix = std::to_string(holders);
+      samples.add("per_second_" + suffix, many.per_second);
+      samples.add("p50_" + suffix, many.at(0.5));
+      samples.add("p99_" + suffix, many.at(0.99));
+    }
   }
-  const std::string beside = std::to_string(suite.holders) + " holders at once";
-  return {{"lease_grants", "grpc", samples.median("per_second"), "per second", beside, 0, {Kind::value_at_least, 2000}},
-          {"lease_grant_p50", "grpc", samples.median("p50"), "ms", beside, 0},
-          {"lease_grant_p99", "grpc", samples.median("p99"), "ms", beside, 0, {Kind::value_at_most, 10}},
-          {"lease_grant_alone_p50", "grpc", samples.median("alone_p50"), "ms", "one holder", 0},
-          {"lease_grant_alone_p99", "grpc", samples.median("alone_p99"), "ms", "one holder", 0, {Kind::value_at_most, 10}}};
+  std::vector<Figure> figures;
+  for (const int holders : suite.holders) {
+    const std::string count = std::to_string(holders), beside = count + " holders at once";
+    const std::string of = holders == suite.holders.front() ? "" : "_" + count + "_holders";
+    figures.push_back({"lease_grants" + of, "grpc", samples.median("per_second_" + count), "per second", beside, 0, {Kind::value_at_least, 2000}});
+    figures.push_back({"lease_grant_p50" + of, "grpc", samples.median("p50_" + count), "ms", beside, 0});
+    figures.push_back({"lease_grant_p99" + of, "grpc", samples.median("p99_" + count), "ms", beside, 0, {Kind::value_at_most, 10}});
+  }
+  figures.push_back({"lease_grant_alone_p50", "grpc", samples.median("alone_p50"), "ms", "one holder", 0});
+  figures.push_back({"lease_grant_alone_p99", "grpc", samples.median("alone_p99"), "ms", "one holder", 0, {Kind::value_at_most, 10}});
+  return figures;
 }
 
 }  // namespace gpupool::bench

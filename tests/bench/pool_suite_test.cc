@@ -1,4 +1,4 @@
-// The pool suite itself: every figure is there. No speed is asserted: machines differ.
+// The pool suite itself: every figure is there and figures that depend on each other agree. No speed is asserted: machines differ.
 #include "tests/bench/quick_run.h"
 
 using namespace gpupool::testing;
@@ -6,11 +6,13 @@ using namespace gpupool::testing;
 TEST_CASE("a quick run of the pool suite has every figure") {
   const QuickRun run = quick_run({"--suite", "pool"}, std::chrono::minutes(4));
   INFO(run.output);
-  for (const std::string name : {"lease_grants", "lease_grant_p50", "lease_grant_p99", "lease_grant_alone_p50", "lease_grant_alone_p99", "failover_leader_p50", "failover_leader_most",
+  for (const std::string name : {"lease_grants", "lease_grant_p50", "lease_grant_p99", "lease_grants_32_holders", "lease_grant_p50_32_holders", "lease_grant_p99_32_holders", "lease_grant_alone_p50", "lease_grant_alone_p99", "failover_leader_p50", "failover_leader_most",
                                  "failover_grant_p50", "failover_grant_most", "failover_leases", "failover_programs"}) {
     INFO(name);
-    CHECK(run.json.find("{\"name\": \"" + name + "\", \"transport\": \"grpc\", \"value\": ") != std::string::npos);
+    CHECK(run.value(name, "grpc") > 0);
   }
+  for (const std::string name : {"lease_grant_", "lease_grant_alone_"}) CHECK(run.value(name + "p50", "grpc") <= run.value(name + "p99", "grpc"));
+  for (const std::string name : {"failover_leader_", "failover_grant_"}) CHECK(run.value(name + "p50", "grpc") <= run.value(name + "most", "grpc"));
   // These are asserted: no machine is too slow for them.
   for (const std::string name : {"failover_leases_lost", "failover_double_grants", "failover_program_errors"}) {
     INFO(name);

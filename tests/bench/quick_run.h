@@ -1,5 +1,6 @@
 // A quick run of gpupool-bench, for tests that look at what it reports.
 #pragma once
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -12,6 +13,17 @@ namespace gpupool::testing {
 
 struct QuickRun {
   std::string json, output;
+
+  // Of the first figure of this name and transport. Fails the test if there is none.
+  double value(const std::string& name, const std::string& transport = "tcp", const std::string& key = "value") const {
+    const std::string begin = "{\"name\": \"" + name + "\", \"transport\": \"" + transport + "\"";
+    INFO(begin);
+    const size_t at = json.find(begin);
+    REQUIRE(at != std::string::npos);
+    const size_t place = json.find("\"" + key + "\": ", at);
+    REQUIRE(place < json.find('\n', at));
+    return std::strtod(json.c_str() + place + key.size() + 4, nullptr);
+  }
 };
 
 // Fails the test if the run does.

@@ -4,6 +4,7 @@
 //                                                     seconds from BEGIN on (CLOCK_MONOTONIC, in seconds), and before it
 //     gpupool-bench-sharer short LOOPS BEGIN SECONDS  launches a kernel each 10 ms and waits for it: how long that takes
 //     gpupool-bench-sharer late LOOPS BEGIN SECONDS   begins to keep the device busy at BEGIN
+//     gpupool-bench-sharer to_device|to_host LOOPS BEGIN SECONDS    copies pinned memory: MB/s in the window
 //     gpupool-bench-sharer calibrate MICROSECONDS     LOOPS for a kernel of this length
 //
 // WAY: plain, wide (16 blocks), ex (cuLaunchKernelEx), cooperative, library (a kernel of a CUlibrary, as cuBLAS and the like have them), fill (a
@@ -152,6 +153,28 @@ void short_kernels(Work& work, double begin, double seconds) {
   report("p99_us", times[std::min(times.size() - 1, times.size() * 99 / 100)]);
 }
 
+// One copy after another; counted are those that end in the window.
+void copy_memory(Work& work, bool to_device, double begin, double seconds) {
+  constexpr size_t kPiece = 256 << 10;
+  CUdeviceptr there = 0;
+  void* here = nullptr;
+  CHECK(cuMemAlloc(&there, kPiece));
+  CHECK(cuMemAllocHost(&here, kPiece));
+  uint32_t state = 1;
+  for (size_t i = 0; i < kPiece / sizeof state; ++i) {  // nothing that could be compressed
+    state = state * 1664525 + 1013904223;
+    static_cast<uint32_t*>(here)[i] = state ^ state >> 16;
+  }
+  CHECK(cuMemcpyHtoD(there, here, kPiece));
+  double bytes = 0;
+  for (double time = now(); time < begin + seconds; time = now()) {
+    if (time >= begin) bytes += kPiece;
+    CHECK(to_device ? cuMemcpyHtoDAsync(there, here, kPiece, work.stream) : cuMemcpyDtoHAsync(here, there, kPiece, work.stream));
+    CHECK(cuStreamSynchronize(work.stream));
+  }
+  report("MBps", bytes / seconds / 1e6);
+}
+
 // All that is to be had, in granules, held until everybody has taken theirs.
 void take_memory(double begin, double seconds) {
   double taken = 0;
@@ -215,6 +238,7 @@ int main(int argc, char** argv) {
   CHECK(cuStreamSynchronize(work.stream));
   const double begin = std::atof(argv[3]), seconds = std::atof(argv[4]);
   if (way == "short") short_kernels(work, begin, seconds);
+  else if (way == "to_device" || way == "to_host") copy_memory(work, way == "to_device", begin, seconds);
   else if (way == "late") keep_busy(work, "plain", begin, seconds, true);
   else keep_busy(work, way, begin, seconds, false);
   return 0;

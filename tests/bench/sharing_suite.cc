@@ -26,6 +26,7 @@ using Values = std::map<std::string, double>;
 constexpr double kLead = 2.5;  // seconds for programs to start
 constexpr size_t kGranule = 2u << 20, kQuotaGranules = 301;
 constexpr size_t kRacers = 32;
+constexpr double kBandwidth = 50;  // MB/s of the tenant's: what any machine moves
 const char* const kWays[] = {"plain", "ex", "cooperative", "library", "fill", "graph"};
 
 double now() {
@@ -92,7 +93,9 @@ class Suite {
 
   void round() {
     for (const Part& part : kParts) {
-      if (chosen(part.name)) (this->*part.measure)();
+      if (!chosen(part.name)) continue;
+      std::fprintf(stderr, "gpupool-bench: part %s\n", part.name);
+      (this->*part.measure)();
     }
   }
   std::vector<Figure> figures();
@@ -102,9 +105,14 @@ class Suite {
     const char* name;
     void (Suite::*measure)();
   };
-  static const Part kParts[8];
+  static const Part kParts[9];
   bool chosen(const std::string& part) const {
     return suite_.only.empty() || std::find(suite_.only.begin(), suite_.only.end(), part) != suite_.only.end();
+  }
+  // Keeps one measured value for the medians, and shows it at once: the whole suite takes a quarter of an hour.
+  void note(const std::string& name, double value) {
+    std::fprintf(stderr, "gpupool-bench: %s %.6g\n", name.c_str(), value);
+    samples_.add(name, value);
   }
   static std::string sharer() { return program("gpupool-bench-sharer"); }
   // From `begin` seconds after the start of the measurements on.
@@ -128,7 +136,7 @@ class Suite {
         const auto done = shared.run(std::vector(weights.size(), busy(way, begin)));
         double all = 0;
         for (const Values& one : done) all += one.at("done");
-        for (size_t i = 0; i < weights.size(); ++i) samples_.add(name_of(weights, way) + std::to_string(i), 100 * done[i].at("done") / all);
+        for (size_t i = 0; i < weights.size(); ++i) note(name_of(weights, way) + std::to_string(i), 100 * done[i].at("done") / all);
       }
     }
   }
@@ -140,7 +148,7 @@ class Suite {
   void hard() {
     const Shared unlimited(suite_, {"compute = 100"}), limited(suite_, {"compute = 20\nmode = \"hard\""});
     const double before = alone(unlimited), rate = alone(limited), after = alone(unlimited);
-    samples_.add("hard", 100 * rate / ((before + after) / 2));
+    note("hard", 100 * rate / ((before + after) / 2));
   }
   // One has the GPU to itself while the other, which it belongs to for the most part, is idle; until that one begins.
   void elastic() {
@@ -149,10 +157,10 @@ class Suite {
     const double idle = suite_.seconds / 2;
     const auto done = shared.run({busy("plain", begin, 0, idle), busy("late", begin, idle + 0.5, idle / 2)});
     const double after = alone(shared);
-    samples_.add("lent", 100 * done[0].at("rate") / ((before + after) / 2));
+    note("lent", 100 * done[0].at("rate") / ((before + after) / 2));
     for (int i = 0; i < 5; ++i) {  // taken back while the other is busy
       const double start = now() + kLead;
-      samples_.add("taken_back", shared.run({busy("plain", start, 0, 1.5), busy("late", start, 0.7, 0.5)})[1].at("first_ms") - suite_.kernel_us / 1000);
+      note("taken_back", shared.run({busy("plain", start, 0, 1.5), busy("late", start, 0.7, 0.5)})[1].at("first_ms") - suite_.kernel_us / 1000);
     }
   }
   void two() {
@@ -160,7 +168,7 @@ class Suite {
     const double before = alone(shared), begin = now() + kLead;
     const auto done = shared.run({busy("plain", begin), busy("plain", begin)});
     const double after = alone(shared);
-    samples_.add("two", (done[0].at("rate") + done[1].at("rate")) / ((before + after) / 2));
+    note("two", (done[0].at("rate") + done[1].at("rate")) / ((before + after) / 2));
   }
   // Kernels of many blocks on a device of two multiprocessors, whose threads are programs' as well as the cores are.
   void partitions() {
@@ -171,18 +179,31 @@ class Suite {
     const double before = wide(whole), alone = wide(halves), begin = now() + kLead;
     const auto done = halves.run({busy("wide", begin), busy("wide", begin)});
     const double after = wide(whole);
-    samples_.add("partition_alone", 100 * alone / ((before + after) / 2));
-    for (const Values& one : done) samples_.add("partition_beside", 100 * one.at("rate") / alone);
+    note("partition_alone", 100 * alone / ((before + after) / 2));
+    for (const Values& one : done) note("partition_beside", 100 * one.at("rate") / alone);
+  }
+  // One program with all of its tenant's bandwidth, and two that share it, each way.
+  void bandwidth() {
+    const std::string quota = "\"" + text(kBandwidth, "%.0f") + "MB/s\"";
+    const Shared shared(suite_, {"bandwidth_to_device = " + quota + "\nbandwidth_to_host = " + quota});
+    for (const std::string way : {"to_device", "to_host"}) {
+      for (const size_t programs : {1, 2}) {
+        const double begin = now() + kLead;
+        double sum = 0;
+        for (const Values& one : shared.run(std::vector(programs, busy(way, begin)))) sum += one.at("MBps");
+        samples_.add("bandwidth_" + way + std::to_string(programs), 100 * sum / kBandwidth);
+      }
+    }
   }
   void priorities() {
     const Shared shared(suite_, {"priority = \"latency-critical\"", "priority = \"best-effort\""});
     const double first = now() + kLead / 2;
-    samples_.add("short_alone", shared.run({busy("short", first)})[0].at("p99_us"));
+    note("short_alone", shared.run({busy("short", first)})[0].at("p99_us"));
     const double begin = now() + kLead;
     const auto done = shared.run({busy("short", begin), busy("plain", begin)});
-    samples_.add("short_beside", done[0].at("p99_us"));
-    samples_.add("short_median", done[0].at("p50_us"));
-    samples_.add("best_effort", done[1].at("rate"));
+    note("short_beside", done[0].at("p99_us"));
+    note("short_median", done[0].at("p50_us"));
+    note("best_effort", done[1].at("rate"));
   }
   // The same programs, on a poold whose workers do not measure.
   void accounting() {
@@ -190,8 +211,8 @@ class Suite {
     const std::vector<std::string> step{program("gpupool-bench-step"), suite_.quick ? "5" : "60"}, calls{program("gpupool-bench-workload"), "calls"};
     for (int i = 0; i < (suite_.quick ? 1 : 5); ++i) {  // in turns, since the machine's speed changes
       for (const auto& [name, shared] : {std::pair{"on", &on}, std::pair{"off", &off}}) {
-        samples_.add(std::string("step_") + name, shared->run({step})[0].at("step_us"));
-        samples_.add(std::string("launch_") + name, shared->run({calls})[0].at("launch_total_us"));
+        note(std::string("step_") + name, shared->run({step})[0].at("step_us"));
+        note(std::string("launch_") + name, shared->run({calls})[0].at("launch_total_us"));
       }
     }
   }
@@ -208,8 +229,8 @@ class Suite {
     }
     if (late != 0) throw std::runtime_error("the machine is too busy for the race for memory: not all programs took part in it");
     const double quota = kQuotaGranules * kGranule;
-    samples_.add("memory_over", std::max(0.0, taken - quota));
-    samples_.add("memory_left", std::max(0.0, quota - taken));
+    note("memory_over", std::max(0.0, taken - quota));
+    note("memory_left", std::max(0.0, quota - taken));
   }
 
   const SharingSuite suite_;
@@ -220,7 +241,7 @@ class Suite {
 const Suite::Part Suite::kParts[] = {
     {"shares", &Suite::shares}, {"hard", &Suite::hard},         {"elastic", &Suite::elastic}, {"two", &Suite::two},
     {"priorities", &Suite::priorities}, {"accounting", &Suite::accounting}, {"memory", &Suite::memory},
-    {"partitions", &Suite::partitions},
+    {"partitions", &Suite::partitions}, {"bandwidth", &Suite::bandwidth},
 };
 
 std::vector<Figure> Suite::figures() {
@@ -254,6 +275,14 @@ std::vector<Figure> Suite::figures() {
   if (chosen("memory")) {
     figures.push_back({"memory_over_quota_32_clients", "tcp", samples_.most("memory_over"), "bytes", "", 0, {Kind::value_at_most, 0}});
     figures.push_back({"memory_left_unused_32_clients", "tcp", samples_.most("memory_left"), "bytes", "", 0, {Kind::value_at_most, 0}});
+  }
+  for (const std::string& way : chosen("bandwidth") ? std::vector<std::string>{"to_device", "to_host"} : std::vector<std::string>{}) {
+    for (const std::string programs : {"1", "2"}) {
+      const std::string name = "bandwidth_" + way + "_" + programs + (programs == "1" ? "_program" : "_programs");
+      const double percent = samples_.median("bandwidth_" + way + programs);
+      figures.push_back({name, "tcp", percent, "%", "of the tenant's", 0, {Kind::value_at_least, 95}});
+      figures.push_back({name, "tcp", percent, "%", "of the tenant's", 0, {Kind::value_at_most, 105}});
+    }
   }
   if (chosen("priorities")) {
     const double alone = samples_.median("short_alone");

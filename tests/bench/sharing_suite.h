@@ -14,7 +14,7 @@ struct SharingSuite {
   double seconds = 10;        // of each measurement
   double kernel_us = 1000;
   bool quick = false;         // of the shares, only two
-  std::vector<std::string> only;  // parts: shares, hard, elastic, two, priorities, accounting, memory, partitions; empty: all
+  std::vector<std::string> only;  // parts: shares, hard, elastic, two, priorities, accounting, memory, partitions, bandwidth; empty: all
 };
 
 std::vector<Figure> measure_sharing(const SharingSuite& suite);

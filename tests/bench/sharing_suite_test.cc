@@ -1,18 +1,46 @@
-// The sharing suite itself: every figure is there. No speed is asserted: machines differ.
+// The sharing suite itself. Half a second on a busy machine says little of shares and speeds (tests/e2e/sharing_test.cc takes shares from poold's
+// books), so of these only what is wrong on any machine is looked for: a limit that does not hold, a figure that was not measured.
 #include "tests/bench/quick_run.h"
 
 using namespace gpupool::testing;
 
-TEST_CASE("a quick run of the sharing suite has every figure") {
+namespace {
+
+void check_between(const QuickRun& run, const std::string& name, double least, double most) {
+  INFO(name);
+  const double value = run.value(name);
+  CHECK(value >= least);
+  CHECK(value <= most);
+}
+
+}  // namespace
+
+TEST_CASE("a quick run of the sharing suite has every figure, and its limits and quotas hold") {
   const QuickRun run = quick_run({"--suite", "sharing"}, std::chrono::minutes(8));
-  const std::string& text = run.json;
   INFO(run.output);
-  for (const std::string name : {"share_10_90_plain", "share_10_90_ex", "share_10_90_cooperative", "share_10_90_library", "share_10_20_30_40_fill", "share_10_90_graph",
-                                 "hard_20_alone", "elastic_lent", "elastic_taken_back", "two_clients_throughput", "latency_critical_p99",
-                                 "accounting_step", "accounting_empty_launch", "memory_over_quota_32_clients", "memory_left_unused_32_clients",
-                                 "partition_50_alone", "partition_50_beside_another"}) {
-    INFO(name);
-    CHECK(text.find("{\"name\": \"" + name + "\", \"transport\": \"tcp\", \"value\": ") != std::string::npos);
+  for (const std::string way : {"plain", "ex", "cooperative", "library", "fill", "graph"}) {
+    check_between(run, "share_10_90_" + way, 0, 90);  // points off
+    check_between(run, "share_10_20_30_40_" + way, 0, 90);
   }
-  CHECK(text.find("\"hard_20_alone\", \"transport\": \"tcp\", \"value\": 0,") == std::string::npos);
+  check_between(run, "hard_20_alone", 0, 75);  // per cent; 100 without a limit
+  for (const char* const way : {"to_device", "to_host"}) {
+    check_between(run, std::string("bandwidth_") + way + "_1_program", 5, 110);
+    check_between(run, std::string("bandwidth_") + way + "_2_programs", 5, 115);  // each may have 20 ms of it at once
+  }
+  check_between(run, "memory_over_quota_32_clients", 0, 0);
+  check_between(run, "memory_left_unused_32_clients", 0, 0);
+  for (const char* const figure : {"elastic_lent", "two_clients_throughput", "partition_50_alone", "partition_50_beside_another", "accounting_step",
+                                   "accounting_empty_launch"}) {
+    INFO(figure);
+    CHECK(run.value(figure) > 0);
+  }
+  run.value("elastic_taken_back");  // may be less than a kernel
+  CHECK(run.value("latency_critical_p99") >= run.value("latency_critical_p50"));
+  CHECK(run.value("latency_critical_p50") > 0);
+  CHECK(run.value("best_effort_beside_it") > 0);
+  // Values are shown as they come: a whole run takes a quarter of an hour.
+  const size_t first = run.output.find("gpupool-bench: share_10_90_plain0 "), last = run.output.find("gpupool-bench: part partitions");
+  CHECK(first != std::string::npos);
+  CHECK(last != std::string::npos);
+  CHECK(first < last);
 }

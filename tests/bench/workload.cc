@@ -33,7 +33,8 @@ void null_call(CUstream stream) {
   report("null_call_us", middle(times));
 }
 
-// In bursts that the batch holds: what the calling thread pays; then in one long row: how many get done per second.
+// The calling thread's time per launch, in bursts that one batch of the client holds (2,000) and in rows that exceed
+// every batch (`many`); and launches per second until the device is done.
 void launches(CUstream stream, int many) {
   CUmodule module = nullptr;
   CUfunction function = nullptr;
@@ -50,13 +51,11 @@ void launches(CUstream stream, int many) {
     CHECK(cuStreamSynchronize(stream));
     return microseconds(begin) / number;
   };
-  std::vector<double> queued(15), whole;
+  std::vector<double> queued(15), queued_long(5), whole;
   for (double& each : queued) time(2000, &each);
-  for (int round = 0; round < 5; ++round) {
-    double ignored = 0;
-    whole.push_back(time(many, &ignored));
-  }
+  for (double& each : queued_long) whole.push_back(time(many, &each));
   report("launch_client_us", middle(queued));
+  report("launch_client_long_us", middle(queued_long));
   report("launch_total_us", middle(whole));
   CHECK(cuModuleUnload(module));
 }
@@ -73,8 +72,9 @@ void allocations() {
   report("alloc_free_us", middle(times));
 }
 
-// 4 KiB asynchronous copies to the device: what one costs its thread while the link keeps up (in bursts, the thread being
-// idle in between), and the bandwidth of many in a row until all have arrived.
+// 4 KiB asynchronous copies to the device: the calling thread's time per copy in bursts that one batch of the client
+// holds (256 KiB) and in rows that exceed every batch and socket buffer (64 MiB), and the rows' bandwidth until all have
+// arrived.
 void small_copies(CUstream stream) {
   constexpr size_t kBytes = 4096, kPlaces = 1024;
   CUdeviceptr device = 0;
@@ -89,7 +89,7 @@ void small_copies(CUstream stream) {
     }
   };
   copies(kPlaces);
-  std::vector<double> each, rates;
+  std::vector<double> each, each_long, rates;
   for (int round = 0; round < 100; ++round) {
     CHECK(cuStreamSynchronize(stream));
     constexpr size_t kBurst = 64;
@@ -102,18 +102,21 @@ void small_copies(CUstream stream) {
     constexpr size_t kMany = 16 * kPlaces;
     const auto begin = Clock::now();
     copies(kMany);
+    each_long.push_back(microseconds(begin) / kMany);
     CHECK(cuStreamSynchronize(stream));
     rates.push_back(kMany * kBytes * 1e-3 / microseconds(begin));
   }
   report("small_h2d_client_us", middle(each));
+  report("small_h2d_client_long_us", middle(each_long));
   report("small_h2d_GBps", middle(rates));
   CHECK(cuMemFreeHost(host));
   CHECK(cuMemFree(device));
 }
 
-// GB/s of synchronous copies, with the data known to have arrived.
-void bandwidth(const char* kind, CUdeviceptr device, void* host, size_t bytes, int rounds) {
-  std::vector<double> up, down;
+// GB/s of synchronous copies, with the data known to have arrived. In turns with them, one memcpy of the same bytes from
+// the same memory: the speed of memory differs from second to second on a shared machine.
+void bandwidth(const char* kind, CUdeviceptr device, void* host, void* other, size_t bytes, int rounds) {
+  std::vector<double> up, down, within;
   for (int i = 0; i < rounds + 1; ++i) {
     auto begin = Clock::now();
     CHECK(cuMemcpyHtoD(device, host, bytes));
@@ -122,18 +125,24 @@ void bandwidth(const char* kind, CUdeviceptr device, void* host, size_t bytes, i
     begin = Clock::now();
     CHECK(cuMemcpyDtoH(host, device, bytes));
     const double down_time = microseconds(begin);
+    begin = Clock::now();
+    std::memcpy(other, host, bytes);
+    asm volatile("" : : "r"(other) : "memory");
+    const double within_time = microseconds(begin);
     if (i == 0) continue;  // the first touches the memory
     up.push_back(up_time);
     down.push_back(down_time);
+    within.push_back(within_time);
   }
   const auto name = [&](const char* way) { return std::string(way) + "_" + kind + "_" + std::to_string(bytes); };
   report(name("h2d").c_str(), static_cast<double>(bytes) * 1e-3 / middle(up));
   report(name("d2h").c_str(), static_cast<double>(bytes) * 1e-3 / middle(down));
+  report(name("memcpy").c_str(), static_cast<double>(bytes) * 1e-3 / middle(within));
 }
 
-void all_sizes(const char* kind, CUdeviceptr device, void* host, size_t largest) {
+void all_sizes(const char* kind, CUdeviceptr device, void* host, void* other, size_t largest) {
   for (size_t bytes = 4096; bytes <= largest; bytes *= 4) {
-    bandwidth(kind, device, host, bytes, bytes <= (1u << 20) ? 100 : bytes <= (16u << 20) ? 20 : 5);
+    bandwidth(kind, device, host, other, bytes, bytes <= (1u << 20) ? 100 : bytes <= (16u << 20) ? 20 : 5);
   }
 }
 
@@ -169,10 +178,11 @@ void copies(size_t largest) {
   CHECK(cuMemAlloc(&device, largest));
   CHECK(cuMemHostAlloc(&pinned, largest, 0));
   std::memset(pinned, 1, largest);
-  all_sizes("pinned", device, pinned, largest);
+  std::vector<char> other(largest, 1);
+  all_sizes("pinned", device, pinned, other.data(), largest);
   CHECK(cuMemFreeHost(pinned));
   std::vector<char> pageable(largest, 1);
-  all_sizes("pageable", device, pageable.data(), largest);
+  all_sizes("pageable", device, pageable.data(), other.data(), largest);
   CHECK(cuMemFree(device));
 }
 

@@ -1,0 +1,114 @@
+// The programs that gpupool-bench --suite mechanisms measures, on the driver API alone.
+//
+//     gpupool-bench-mechanisms allocations COUNT              COUNT mappings of 32 MiB, none freed; then 4 KiB in turns
+//     gpupool-bench-mechanisms copies repetitive|random MIB   pinned memory to the device and back
+//     gpupool-bench-mechanisms image MIB                      loads a module of so much generated PTX
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "tests/bench/program.h"
+
+namespace {
+
+using namespace gpupool::bench;
+
+double allocation_us(size_t bytes, CUdeviceptr* memory) {
+  const auto begin = Clock::now();
+  CHECK(cuMemAlloc(memory, bytes));
+  return microseconds(begin);
+}
+
+// An allocation of 32 MiB is a mapping of its own, and as it is not freed the next one is fresh as well. The device has
+// caught up before each, since an allocation is queued where no quota holds.
+void allocations(size_t count) {
+  constexpr size_t kFresh = size_t{32} << 20, kSmall = 4096;
+  std::vector<double> fresh, small;
+  for (size_t i = 0; i < count; ++i) {
+    CUdeviceptr memory = 0;
+    fresh.push_back(allocation_us(kFresh, &memory));
+    CHECK(cuCtxSynchronize());
+  }
+  for (int i = 0; i < 2000; ++i) {
+    CUdeviceptr memory = 0;
+    const double taken = allocation_us(kSmall, &memory);
+    const auto begin = Clock::now();
+    CHECK(cuMemFree(memory));
+    small.push_back(taken + microseconds(begin));
+  }
+  report("fresh_us", middle(fresh));
+  report("small_us", middle(small));
+}
+
+// "repetitive": every other 16 bytes are one letter and the rest one of four, so that half of it can be saved.
+void fill(char* data, size_t bytes, bool repetitive) {
+  std::mt19937 random(5);
+  for (size_t i = 0; i < bytes; ++i) {
+    const auto next = static_cast<unsigned>(random());
+    if (!repetitive) data[i] = static_cast<char>(next);
+    else data[i] = i / 16 % 2 != 0 ? 'a' : "acgt"[next & 3];
+  }
+}
+
+void copies(bool repetitive, size_t bytes, CUstream stream) {
+  CUdeviceptr device = 0;
+  void* pinned = nullptr;
+  CHECK(cuMemAlloc(&device, bytes));
+  CHECK(cuMemHostAlloc(&pinned, bytes, 0));
+  fill(static_cast<char*>(pinned), bytes, repetitive);
+  for (int i = 0; i < 20; ++i) {  // the bulk connections open meanwhile
+    CHECK(cuMemcpyHtoDAsync(device, pinned, std::min<size_t>(bytes, 256 << 10), stream));
+    CHECK(cuStreamSynchronize(stream));
+  }
+  std::vector<double> up, down;
+  for (int i = 0; i < 3; ++i) {
+    auto begin = Clock::now();
+    CHECK(cuMemcpyHtoDAsync(device, pinned, bytes, stream));
+    CHECK(cuStreamSynchronize(stream));
+    up.push_back(microseconds(begin));
+    begin = Clock::now();
+    CHECK(cuMemcpyDtoHAsync(pinned, device, bytes, stream));
+    CHECK(cuStreamSynchronize(stream));
+    down.push_back(microseconds(begin));
+  }
+  report("h2d_MBps", static_cast<double>(bytes) / middle(up));
+  report("d2h_MBps", static_cast<double>(bytes) / middle(down));
+  CHECK(cuMemFreeHost(pinned));
+  CHECK(cuMemFree(device));
+}
+
+std::string generated_ptx(size_t bytes) {
+  std::string ptx = ".version 7.0\n.target sm_50\n.address_size 64\n";
+  for (int kernel = 0; ptx.size() < bytes; ++kernel) {
+    ptx += ".visible .entry kernel" + std::to_string(kernel) + "(.param .u32 n) {\n .reg .b32 %r<3>;\n ld.param.u32 %r1, [n];\n";
+    for (int i = 0; i < 400; ++i) ptx += " add.u32 %r1, %r1, " + std::to_string(kernel * 400 + i) + ";\n";
+    ptx += " ret;\n}\n";
+  }
+  return ptx;
+}
+
+void image(size_t bytes) {
+  const std::string ptx = generated_ptx(bytes);
+  CUmodule module = nullptr;
+  const auto begin = Clock::now();
+  CHECK(cuModuleLoadData(&module, ptx.c_str()));
+  report("load_ms", microseconds(begin) * 1e-3);
+  CHECK(cuModuleUnload(module));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  const size_t number = argc > 2 ? std::strtoull(argv[argc - 1], nullptr, 10) : 0;
+  if (number == 0 || (what != "allocations" && what != "copies" && what != "image")) {
+    std::fprintf(stderr, "usage: gpupool-bench-mechanisms allocations COUNT | copies repetitive|random MIB | image MIB\n");
+    return 2;
+  }
+  const CUstream stream = start_cuda();
+  if (what == "allocations") allocations(number);
+  else if (what == "copies") copies(std::string(argv[2]) == "repetitive", number << 20, stream);
+  else image(number << 20);
+  CHECK(cuStreamDestroy(stream));
+  return 0;
+}
