@@ -2,6 +2,7 @@
 """PyTorch, JAX and CuPy through poold and on the bare driver of this machine: the same results, and the ratio of times.
 
     tests/gpu/run.py --bundle gpupool-0.1.0-x86_64.tar.gz
+    tests/gpu/run.py --bundle build/release --parity      # tests/parity: driver calls, bare and through poold, line by line
 
 needs what scripts/make-bundle.sh made (or a build folder), python3 with the frameworks, and a GPU; nothing of gpupool's build.
 Each workload (workloads.py) runs in processes of its own, bare and through poold in turn. Writes results.md and results.json.
@@ -164,6 +165,30 @@ def environments_of(pool, tree):
     return {"bare": bare, "shm": pool.environment(GPUPOOL_TRANSPORT="auto", **more), "tcp": pool.environment(GPUPOOL_TRANSPORT="tcp", **more)}
 
 
+def compare_calls(given, ways):
+    """tests/parity on this device; the number of ways that failed."""
+    program = given.bundle / "tests" / "parity_test"
+    if not program.exists() or not (given.bundle / "tests" / "driver_parity").exists():
+        raise NotReady(f"{given.bundle} has no tests/parity_test and tests/driver_parity: --parity needs a build folder with tests")
+    if given.device == "nvidia":
+        check_driver()
+    given.output.mkdir(parents=True, exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUPOOL")}
+    failed = 0
+    for way in ways:
+        settings = {**environment, "GPUPOOL_TEST_DEVICE": given.device, "GPUPOOL_TEST_TRANSPORT": way}
+        report = given.output / f"parity-{way}.txt"
+        with report.open("w") as output:
+            try:
+                status = subprocess.run([program, "driver calls*"], env=settings, stdout=output, stderr=subprocess.STDOUT,
+                                        timeout=given.seconds).returncode
+            except subprocess.TimeoutExpired:
+                status = f"not done after {given.seconds} s"
+        failed += status != 0
+        print(f"parity, {way}: {'the same' if status == 0 else f'DIFFERENT ({status}), see {report}'}", flush=True)
+    return failed
+
+
 def measure(given, names, ways):
     rows = []
     if given.device == "nvidia":
@@ -207,6 +232,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="small sizes: does it work at all?")
     parser.add_argument("--seconds", type=int, default=600, help="for one run")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("."))
+    parser.add_argument("--parity", action="store_true", help="only tests/parity, of a build folder with tests")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
     names = [name for name in workloads.WORKLOADS if any(name.startswith(start) for start in given.only.split(","))]
@@ -217,6 +243,8 @@ def main():
         parser.error(f"no workload begins with {given.only}; --list names them")
     ways = [way for way in WAYS if way == "bare" or way in given.ways.split(",")]
     try:
+        if given.parity:
+            return 1 if compare_calls(given, ways[1:]) else 0
         rows = measure(given, names, ways)
     except NotReady as reason:
         print(f"Not ready: {reason}", file=sys.stderr)

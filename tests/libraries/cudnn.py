@@ -34,14 +34,14 @@ def image(dnn, *shape):
 def activations(device, dnn, handle, tensor):
     values = numbers(COUNT)
     x, y, dy, dx = device.floats(values), device.space(4 * COUNT), device.floats([1] * COUNT), device.space(4 * COUNT)
+    slopes = (lambda y: y * (1 - y), lambda y: float(y > 0), lambda y: 1 - y * y)  # in terms of the result
     for mode, function in ((0, lambda v: 1 / (1 + math.exp(-v))), (1, lambda v: max(0, v)), (2, math.tanh)):
         activation = dnn.make("cudnnCreateActivationDescriptor")
         dnn.cudnnSetActivationDescriptor(activation, mode, 0, c.c_double(0))
         dnn.cudnnActivationForward(handle, activation, ONE, tensor, x, ZERO, tensor, y)
         device.expect(y, map_(function, values))
         dnn.cudnnActivationBackward(handle, activation, ONE, tensor, y, tensor, dy, tensor, x, ZERO, tensor, dx)
-        if mode == 2:
-            device.expect(dx, map_(lambda v: 1 - math.tanh(v) ** 2, values))
+        device.expect(dx, map_(slopes[mode], map_(function, values)))
         dnn.cudnnDestroyActivationDescriptor(activation)
 
 
@@ -77,19 +77,32 @@ def softmax(device, dnn, handle, tensor):
         first = n // (CHANNELS * plane) * CHANNELS * plane + n % plane
         wanted.append(math.exp(values[n]) / sum(math.exp(values[first + k * plane]) for k in range(CHANNELS)))
     device.expect(y, wanted)
-    dnn.cudnnSoftmaxBackward(handle, 1, 1, ONE, tensor, y, tensor, x, ZERO, tensor, device.space(4 * COUNT))
+    dx = device.space(4 * COUNT)
+    dnn.cudnnSoftmaxBackward(handle, 1, 1, ONE, tensor, y, tensor, x, ZERO, tensor, dx)
+    sums_of = {}
+    for n in range(COUNT):
+        key = n // (CHANNELS * plane), n % plane
+        sums_of[key] = sums_of.get(key, 0) + wanted[n] * values[n]
+    device.expect(dx, [wanted[n] * (values[n] - sums_of[n // (CHANNELS * plane), n % plane]) for n in range(COUNT)])
 
 
 def pooling(device, dnn, handle, tensor):
     values = numbers(COUNT)
     window, out = dnn.make("cudnnCreatePoolingDescriptor"), image(dnn, BATCH, CHANNELS, HIGH // 2, WIDE // 2)
     dnn.cudnnSetPooling2dDescriptor(window, 0, 0, 2, 2, 0, 0, 2, 2)
-    x, y, dx = device.floats(values), device.space(COUNT), device.space(4 * COUNT)
+    x, y, dx = device.floats(values), device.space(COUNT), device.floats([9] * COUNT)
     dnn.cudnnPoolingForward(handle, window, ONE, tensor, x, ZERO, out, y)
-    wanted = [max(values[plane + row * WIDE + column + step] for step in (0, 1, WIDE, WIDE + 1))
-              for plane in range(0, COUNT, HIGH * WIDE) for row in range(0, HIGH, 2) for column in range(0, WIDE, 2)]
+    windows = [[plane + row * WIDE + column + step for step in (0, 1, WIDE, WIDE + 1)]
+               for plane in range(0, COUNT, HIGH * WIDE) for row in range(0, HIGH, 2) for column in range(0, WIDE, 2)]
+    wanted = [max(values[at] for at in places) for places in windows]
     device.expect(y, wanted)
-    dnn.cudnnPoolingBackward(handle, window, ONE, out, y, out, y, tensor, x, ZERO, tensor, dx)
+    dy = numbers(len(wanted), 3)
+    dnn.cudnnPoolingBackward(handle, window, ONE, out, y, out, device.floats(dy), tensor, x, ZERO, tensor, dx)
+    got = device.read(dx, COUNT)
+    # Of several largest values of a window the library may take any.
+    for places, most, slope in zip(windows, wanted, dy):
+        device.same([sum(got[at] for at in places)], [slope])
+        device.same([got[at] for at in places if values[at] != most], [0 for at in places if values[at] != most])
     dnn.cudnnDestroyPoolingDescriptor(window)
     dnn.cudnnDestroyTensorDescriptor(out)
 
@@ -113,13 +126,25 @@ def convolution(device, dnn, handle, tensor):
     def tap(out, into, row, column):
         return weights[((out * CHANNELS + into) * 3 + row) * 3 + column]
 
-    device.expect(y, [sum(at(n, k, i + r - 1, j + s - 1) * tap(channel, k, r, s) for k in range(CHANNELS) for r in range(3) for s in range(3))
-                      for n in range(BATCH) for channel in range(CHANNELS) for i in range(HIGH) for j in range(WIDE)], 1e-3)
+    taps = [(r, s) for r in range(3) for s in range(3)]
+    points = [(i, j) for i in range(HIGH) for j in range(WIDE)]
+    product = [sum(at(n, k, i + r - 1, j + s - 1) * tap(channel, k, r, s) for k in range(CHANNELS) for r, s in taps)
+               for n in range(BATCH) for channel in range(CHANNELS) for i, j in points]
+    device.expect(y, product, 1e-3)
+
+    def slope(n, channel, row, column):
+        return product[((n * CHANNELS + channel) * HIGH + row) * WIDE + column] if 0 <= row < HIGH and 0 <= column < WIDE else 0
+
+    y = device.floats(product)
     dx, dw = device.space(4 * COUNT), device.space(4 * len(weights))
     dnn.cudnnGetConvolutionBackwardDataWorkspaceSize(handle, filters, tensor, how, tensor, 1, c.byref(size))
     dnn.cudnnConvolutionBackwardData(handle, ONE, filters, w, tensor, y, how, 1, device.space(size.value), size, ZERO, tensor, dx)
     dnn.cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, tensor, tensor, how, filters, 1, c.byref(size))
     dnn.cudnnConvolutionBackwardFilter(handle, ONE, tensor, x, tensor, y, how, 1, device.space(size.value), size, ZERO, filters, dw)
+    device.expect(dx, [sum(slope(n, channel, i - r + 1, j - s + 1) * tap(channel, k, r, s) for channel in range(CHANNELS) for r, s in taps)
+                       for n in range(BATCH) for k in range(CHANNELS) for i, j in points], 1e-3)
+    device.expect(dw, [sum(slope(n, channel, i, j) * at(n, k, i + r - 1, j + s - 1) for n in range(BATCH) for i, j in points)
+                       for channel in range(CHANNELS) for k in range(CHANNELS) for r, s in taps], 1e-3)
     dnn.cudnnDestroyConvolutionDescriptor(how)
     dnn.cudnnDestroyFilterDescriptor(filters)
 
@@ -132,13 +157,33 @@ def normalisation(device, dnn, handle, tensor):
     mean, variance, saved_mean, saved_variance = (device.floats([0] * CHANNELS) for _ in range(4))
     epsilon = c.c_double(1e-5)
     dnn.cudnnBatchNormalizationForwardTraining(handle, 1, ONE, ZERO, tensor, x, tensor, y, few, ones, zeros, c.c_double(1), mean, variance, epsilon, saved_mean, saved_variance)
-    plane, means = HIGH * WIDE, []
-    for k in range(CHANNELS):
-        means.append(sum(value for n, value in enumerate(values) if n // plane % CHANNELS == k) / (BATCH * plane))
+    plane, each = HIGH * WIDE, BATCH * HIGH * WIDE
+
+    def channel_of(n):
+        return n // plane % CHANNELS
+
+    def mean_of(numbers_of_all, k):
+        return sum(value for n, value in enumerate(numbers_of_all) if channel_of(n) == k) / each
+
+    means = [mean_of(values, k) for k in range(CHANNELS)]
+    variances = [mean_of([(value - means[k]) ** 2 for value in values], k) for k in range(CHANNELS)]
+    deviations = [math.sqrt(one + epsilon.value) for one in variances]
+    normal = [(value - means[channel_of(n)]) / deviations[channel_of(n)] for n, value in enumerate(values)]
     device.expect(mean, means, 1e-3)
+    device.expect(variance, [one * each / (each - 1) for one in variances], 1e-3)  # the running one is unbiased
+    device.expect(y, normal, 1e-3)
+    mean, variance = device.floats(means), device.floats(variances)
+    y = device.floats([9] * COUNT)
     dnn.cudnnBatchNormalizationForwardInference(handle, 1, ONE, ZERO, tensor, x, tensor, y, few, ones, zeros, mean, variance, epsilon)
-    scale, shift = device.space(4 * CHANNELS), device.space(4 * CHANNELS)
-    dnn.cudnnBatchNormalizationBackward(handle, 1, ONE, ZERO, ONE, ZERO, tensor, x, tensor, x, tensor, y, few, ones, scale, shift, epsilon, saved_mean, saved_variance)
+    device.expect(y, normal, 1e-3)
+    slopes, scale, shift = numbers(COUNT, 3), device.space(4 * CHANNELS), device.space(4 * CHANNELS)
+    dnn.cudnnBatchNormalizationBackward(handle, 1, ONE, ZERO, ONE, ZERO, tensor, x, tensor, device.floats(slopes), tensor, y, few, ones, scale, shift, epsilon, saved_mean, saved_variance)
+    shifts = [mean_of(slopes, k) * each for k in range(CHANNELS)]
+    scales = [mean_of([a * b for a, b in zip(slopes, normal)], k) * each for k in range(CHANNELS)]
+    device.expect(shift, shifts, 1e-3)
+    device.expect(scale, scales, 1e-3)
+    device.expect(y, [(slope - (shifts[k] + normal[n] * scales[k]) / each) / deviations[k]
+                      for n, slope in enumerate(slopes) for k in [channel_of(n)]], 1e-3)
     dnn.cudnnDestroyTensorDescriptor(few)
 
 

@@ -4,6 +4,8 @@ import unittest
 import cupy as cp
 import numpy as np
 
+import cases
+
 TYPES = (np.uint8, np.int32, np.float16, np.float64, np.complex64)  # each makes dozens of kernels
 
 
@@ -187,4 +189,4 @@ class Arrays(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    cases.main()

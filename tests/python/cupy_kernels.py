@@ -7,6 +7,8 @@ import cupy as cp
 import numpy as np
 from cupyx import jit
 
+import cases
+
 SOURCE = r"""
 extern "C" {
 __constant__ float factors[4];
@@ -293,4 +295,4 @@ class Memory(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    cases.main()

@@ -7,6 +7,8 @@ import unittest
 import cupy as cp
 import numpy as np
 
+import cases
+
 runtime = cp.cuda.runtime
 spawn = multiprocessing.get_context("spawn")
 PATIENCE = 120  # seconds
@@ -129,4 +131,4 @@ class Processes(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    cases.main()

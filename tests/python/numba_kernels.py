@@ -8,6 +8,8 @@ from numba import cuda, float32, float64, guvectorize, int32, vectorize
 from numba.core.errors import NumbaPerformanceWarning
 from numba.cuda import random as device_random
 
+import cases
+
 warnings.simplefilter("ignore", NumbaPerformanceWarning)
 THREADS = 128
 WIDTH = 32
@@ -370,4 +372,4 @@ class Kernels(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    cases.main()

@@ -8,6 +8,8 @@ import numpy as np
 from numba import cuda
 from numba.core.errors import NumbaPerformanceWarning
 
+import cases
+
 warnings.simplefilter("ignore", NumbaPerformanceWarning)
 
 
@@ -182,4 +184,4 @@ class Memory(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    cases.main()

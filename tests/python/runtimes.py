@@ -1,15 +1,23 @@
-"""NVIDIA's runtimes of older CUDA versions, from PyPI, used as a program that nvcc built would use them.
+"""Every CUDA runtime of PyPI, used as a program that nvcc built would use it.
 
-    runtimes.py FOLDER VERSION...
+    runtimes.py FOLDER LIST
 
-takes each version's libcudart.so into FOLDER (once) and runs a program on it. Status 77 where there is none to be had.
+LIST has lines PACKAGE==VERSION; those of nvidia-cuda-runtime* are tested. Each one's libcudart is downloaded into FOLDER once and a program
+runs on it, in a process of its own. Ends with status 77 where PyPI is out of reach.
 """
 import ctypes as c
+import fcntl
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
+import zipfile
+
+DOWNLOAD_SECONDS = 120
+RUN_SECONDS = 120
 
 COUNT = 4096
 PTX = rb"""
@@ -43,8 +51,10 @@ DONE:
   ret;
 }
 """ + b"\0"
+NEWER_PTX = PTX.replace(b".version 6.5", b".version 8.7").replace(b"sm_50", b"sm_120")  # than softgpu's device
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3
 NOT_READY, INVALID_VALUE, MEMORY_ALLOCATION, INVALID_CONFIGURATION = 600, 1, 2, 9
+INVALID_DEVICE_FUNCTION, NO_KERNEL_IMAGE = 98, 209
 
 
 class Dim(c.Structure):
@@ -55,9 +65,9 @@ class Wrapper(c.Structure):  # what nvcc puts around a fat binary
     _fields_ = [("magic", c.c_uint), ("version", c.c_uint), ("data", c.c_void_p), ("list", c.c_void_p)]
 
 
-def fat_binary(ptx):
+def fat_binary(ptx, capability=50):
     payload = ptx + b"\0" * (-len(ptx) % 8)
-    entry = struct.pack("<HHIQIIHHIIIQQQ", 1, 0x101, 64, len(payload), 0, 0, 5, 6, 50, 0, 0, 0x11, 0, 0)
+    entry = struct.pack("<HHIQIIHHIIIQQQ", 1, 0x101, 64, len(payload), 0, 0, 5, 6, capability, 0, 0, 0x11, 0, 0)
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry) + len(payload)) + entry + payload
 
 
@@ -79,13 +89,13 @@ class Runtime:
 
     def expect(self, wanted, name, *words):
         result = getattr(self.library, name)(*words)
-        assert result == wanted, f"{name}: {result}, expected {wanted}"
+        assert result in wanted, f"{name}: {result}, expected {wanted}"
         self.library.cudaGetLastError()
 
 
-def registered_kernel(cuda):
+def registered_kernel(cuda, image):
     """As the constructor does that nvcc puts into programs. Returns what stands for the kernel, and what must live on."""
-    data = c.create_string_buffer(fat_binary(PTX))
+    data = c.create_string_buffer(image)
     wrapper = Wrapper(0x466243B1, 1, c.addressof(data), None)
     stub, variable = c.create_string_buffer(16), c.create_string_buffer(4)
     library = cuda.library
@@ -97,14 +107,19 @@ def registered_kernel(cuda):
     return c.byref(stub), c.byref(variable), (data, wrapper, stub, variable)
 
 
-def program(path, version):
+def program(path, version, told):
+    """`told`: the driver version that the runtime must see; 0: any."""
     cuda = Runtime(path)
-    kernel, variable, _kept = registered_kernel(cuda)
+    kernel, variable, _kept = registered_kernel(cuda, fat_binary(PTX))
+    missing, _, _kept_too = registered_kernel(cuda, fat_binary(NEWER_PTX, 120))
     number = c.c_int()
     cuda.cudaRuntimeGetVersion(c.byref(number))
     assert number.value // 10 == version[0] * 100 + version[1], number.value
     cuda.cudaGetDeviceCount(c.byref(number))
     assert number.value >= 1
+    if told:
+        cuda.cudaDriverGetVersion(c.byref(number))
+        assert number.value == told, number.value
     cuda.cudaDeviceGetAttribute(c.byref(number), 10, 0)
     assert number.value == 32  # the warp's size
 
@@ -196,10 +211,22 @@ def program(path, version):
         assert set(back) == {34}
         cuda.cudaLibraryUnload(library)
 
+    # A kernel without code for the device, each time anew; others go on.
+    attributes = c.create_string_buffer(1024)
+    wanted = [NO_KERNEL_IMAGE] if version[0] > 11 else [NO_KERNEL_IMAGE, INVALID_DEVICE_FUNCTION]
+    words = (c.c_void_p * 3)(*(c.cast(c.pointer(word), c.c_void_p) for word in (values, c.c_uint(1), c.c_uint(COUNT))))
+    for _ in range(3):
+        cuda.expect(wanted, "cudaFuncGetAttributes", attributes, missing)
+    for _ in range(2):
+        cuda.expect([NO_KERNEL_IMAGE], "cudaLaunchKernel", missing, Dim(1, 1, 1), Dim(1, 1, 1), words, c.c_size_t(0), None)
+    cuda.cudaFuncGetAttributes(attributes, kernel)
+    cuda.cudaDeviceSynchronize()
+
     # Mistakes.
-    cuda.expect(MEMORY_ALLOCATION, "cudaMalloc", c.byref(passing), c.c_size_t(1 << 46))
-    cuda.expect(INVALID_VALUE, "cudaMalloc", None, size)
-    cuda.expect(INVALID_CONFIGURATION, "cudaLaunchKernel", kernel, Dim(1, 1, 1), Dim(0, 1, 1), words if loaded else None, c.c_size_t(0), None)
+    cuda.expect([MEMORY_ALLOCATION], "cudaMalloc", c.byref(passing), c.c_size_t(1 << 46))
+    cuda.expect([INVALID_VALUE], "cudaMalloc", None, size)
+    # CUDA 13's runtimes pass the driver's error on as it is.
+    cuda.expect([INVALID_CONFIGURATION] if version[0] < 13 else [INVALID_CONFIGURATION, INVALID_VALUE], "cudaLaunchKernel", kernel, Dim(1, 1, 1), Dim(0, 1, 1), words, c.c_size_t(0), None)
 
     for event in (begin, end):
         cuda.cudaEventDestroy(event)
@@ -209,32 +236,63 @@ def program(path, version):
     cuda.cudaFree(values)
     cuda.cudaFree(other)
     cuda.cudaDeviceReset()
-    print(f"cudart {'.'.join(map(str, version))}: works{', with cudaLibraryLoadData' if loaded else ''}")
+    print(f"cudart {sys.argv[3]}: works{', with cudaLibraryLoadData' if loaded else ''}")
 
 
-def take(folder, version):
-    """The path of the version's library; None where it cannot be had."""
+def listed(path):
+    """The (package, version) pairs of the runtimes in the list."""
+    lines = (line.split("#")[0].strip() for line in pathlib.Path(path).read_text().splitlines())
+    return [tuple(line.split("==")) for line in lines if line.startswith("nvidia-cuda-runtime")]
+
+
+def download(folder, package, version):
+    """The path of the version's libcudart; None where it cannot be had. Of the package only the library is kept."""
     target = pathlib.Path(folder, version)
-    if not list(target.glob("nvidia/cuda_runtime/lib/libcudart.so.*")):
-        major = version.split(".")[0]
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--no-deps",
-               "--target", target, f"nvidia-cuda-runtime-cu{major}=={version}"]
-        if subprocess.run(pip, timeout=300).returncode:
-            return None
-    return next(target.glob("nvidia/cuda_runtime/lib/libcudart.so.*"))
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1", "--no-deps",
+                   "--only-binary=:all:", "--dest", temporary, f"{package}=={version}"]
+            try:
+                if subprocess.run(pip, timeout=DOWNLOAD_SECONDS).returncode:
+                    return None
+            except subprocess.TimeoutExpired:
+                return None
+            made = pathlib.Path(temporary, "made")
+            made.mkdir()
+            with zipfile.ZipFile(next(pathlib.Path(temporary).glob("*.whl"))) as wheel:
+                name = next(name for name in wheel.namelist() if "/lib/libcudart.so." in name)
+                with wheel.open(name) as packed, open(made / pathlib.Path(name).name, "wb") as library:
+                    shutil.copyfileobj(packed, library)
+            made.rename(target)
+    return next(target.glob("libcudart.so.*"))
+
+
+def run(path, version):
+    """True where the program on this runtime succeeds; two runtimes in one process are another matter."""
+    try:
+        return subprocess.run([sys.executable, __file__, "--run", path, version], timeout=RUN_SECONDS).returncode == 0
+    except subprocess.TimeoutExpired:
+        print(f"cudart {version}: not done after {RUN_SECONDS} seconds")
+        return False
 
 
 def main():
     if sys.argv[1] == "--run":
-        program(sys.argv[2], [int(part) for part in sys.argv[3].split(".")[:2]])
+        program(sys.argv[2], [int(part) for part in sys.argv[3].split(".")[:2]], int(sys.argv[4]) if len(sys.argv) > 4 else 0)
         return 0
-    folder, *versions = sys.argv[1:]
-    libraries = {version: take(folder, version) for version in versions}
-    if None in libraries.values():
-        print("skipped: not to be had from PyPI:", *(version for version, path in libraries.items() if not path))
-        return 77
-    # Each in a process of its own: two runtimes in one are another matter.
-    failed = [version for version, path in libraries.items() if subprocess.run([sys.executable, __file__, "--run", path, version]).returncode]
+    folder, releases = sys.argv[1:]
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    libraries = {}
+    with open(pathlib.Path(folder, "lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for package, version in listed(releases):
+            libraries[version] = download(folder, package, version)
+            if libraries[version] is None:
+                print(f"skipped: {package} {version} is not to be had from PyPI")
+                return 77
+    assert libraries, f"no runtimes in {releases}"
+    failed = [version for version, path in libraries.items() if not run(path, version)]
+    print(len(libraries) - len(failed), "of", len(libraries), "runtimes work")
     if failed:
         print("failed:", *failed)
     return 1 if failed else 0

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# check-new-releases.sh [LIST]: does PyPI have a CUDA runtime, NCCL or cuDNN that the tests do not know?
+# Asks pip (network) for the versions of each package in LIST (default: tests/python/releases.txt) and prints each version that is newer than
+# the package's oldest row and has no row. Meant to be run by a timer. Ends with 0: nothing new; 1: something is; 2: pip could not tell.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+[[ ${1:-} != -h && ${1:-} != --help ]] || { usage; exit 0; }
+
+list=${1:-$root/tests/python/releases.txt}
+rows=$(sed -nE 's/^([a-z0-9-]+)==([^ #]+).*/\1 \2/p' "$list")
+[[ -n $rows ]] || die "no rows in $list"
+
+mapfile -t packages < <(cut -d' ' -f1 <<<"$rows" | sort -u)
+
+new=0
+for package in "${packages[@]}"; do
+  known=$(awk -v package="$package" '$1 == package { print $2 }' <<<"$rows" | sort -V)
+  if ! answer=$(python3 -m pip index versions --disable-pip-version-check "$package" 2>/dev/null); then
+    printf 'cannot ask pip for the versions of %s\n' "$package" >&2
+    exit 2
+  fi
+  available=$(sed -nE 's/^Available versions: //p' <<<"$answer" | tr -d ' ' | tr ',' '\n')
+  if [[ -z $available ]]; then
+    printf 'pip names no versions of %s\n' "$package" >&2
+    exit 2
+  fi
+  oldest=$(head -n 1 <<<"$known")
+  while read -r version; do
+    grep -qxF "$version" <<<"$known" && continue
+    [[ $(printf '%s\n%s\n' "$oldest" "$version" | sort -V | head -n 1) == "$oldest" ]] || continue
+    printf '%s==%s\n' "$package" "$version"
+    new=1
+  done <<<"$available"
+done
+((new == 0)) || note "new on PyPI: add a row to ${list#"$root"/} for each, and run the tests (python.runtimes, libraries)" >&2
+exit $new
