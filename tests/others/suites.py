@@ -1,0 +1,112 @@
+"""The suites of other projects: how to find, build and run the programs of each in a checkout. One row of SUITES each."""
+import os
+import pathlib
+import re
+import subprocess
+
+
+class Program:
+    """One program of a suite. `build` is a list of commands, or the reason why the program is left out."""
+
+    def __init__(self, name, command, folder, build=(), settings=None):
+        self.name, self.command, self.folder, self.build, self.settings = name, command, folder, build, settings or {}
+
+
+# --- NVIDIA's cuda-samples: each sample is compiled by one nvcc command, with PTX only ---
+
+NEEDS = {"OpenGL": "needs a display", "GLUT": "needs a display", "EGL": "needs a display", "Vulkan": "needs a display", "MPI": "needs MPI"}
+LIBRARIES = "cublas cublasLt cufft curand cusolver cusparse nvrtc nvjpeg nppc nppial nppicc nppidei nppif nppig nppim nppist nppisu nppitc cudadevrt".split()
+
+
+def compile_sample(source, checkout, target):
+    cmake = (source / "CMakeLists.txt").read_text(errors="replace")
+    for package, reason in NEEDS.items():
+        if re.search(rf"find_package\({package}\b", cmake):
+            return reason
+    if re.search(r"-cubin|-ptx|\.fatbin|add_library", cmake):
+        return "has parts that are built by rules of its own"
+    named = re.search(r"add_executable\(\s*\S+\s+([^)]*)\)", cmake)
+    files = [str(source / word) for word in named[1].split()] if named else []
+    if not files or not all(pathlib.Path(file).exists() for file in files):
+        return "its CMakeLists.txt names no program, or files that are not there"
+    words = ["nvcc", "-std=c++17", "--extended-lambda", "-arch=compute_90", "-code=compute_90", "-Wno-deprecated-gpu-targets",
+             "-I", str(checkout / "Common"), "-o", str(target), *files]
+    if "CUDA_SEPARABLE_COMPILATION ON" in cmake:
+        words.append("-rdc=true")
+    words += [f"-l{name}" for name in LIBRARIES if re.search(rf"\b(CUDA::)?{name}\b|{name}_LIBRARY", cmake)]
+    if "cuda_driver" in cmake or "CUDA_DRIVER" in cmake:
+        words.append("-lcuda")
+    if "OpenMP" in cmake:
+        words += ["-Xcompiler", "-fopenmp"]
+    return [words]
+
+
+def cuda_samples(checkout, scratch, _python):
+    for cmake in sorted(checkout.glob("Samples/*/*/CMakeLists.txt")):
+        source = cmake.parent
+        name = f"{source.parent.name}.{source.name}"
+        target = scratch / name
+        yield Program(name, [str(target)], source, compile_sample(source, checkout, target))
+
+
+# --- Suites in Python: a program is a module of tests, run with the interpreter that is given ---
+
+def modules(pattern, runner, settings=None, installed=True):
+    """`installed`: the tests are a part of the installed package, or need it, which the checkout's own folder must not hide."""
+    def find(checkout, scratch, python):
+        for path in sorted(checkout.glob(pattern)):
+            relative = path.relative_to(checkout).with_suffix("")
+            yield Program(".".join(relative.parts), [python, *runner(path, relative)], scratch if installed else checkout, settings=settings)
+    return find
+
+
+def numba_module(_path, relative):
+    name = ".".join(relative.parts)
+    return ["-m", "numba.runtests", name[name.index("numba.cuda."):]]
+
+
+# --- ggml: its operators, one program each, compared with its CPU back end ---
+
+OPERATORS = ("ADD MUL DIV SCALE CPY CONT NORM RMS_NORM SOFT_MAX ROPE GET_ROWS SUM_ROWS ARGSORT IM2COL CONCAT UPSCALE PAD CLAMP SIN SQR "
+             "MUL_MAT MUL_MAT_ID FLASH_ATTN_EXT SSM_CONV CROSS_ENTROPY_LOSS").split()
+
+
+def ggml(checkout, scratch, _python):
+    build = scratch / "build"
+    make = [["cmake", "-S", str(checkout), "-B", str(build), "-DGGML_CUDA=ON", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CUDA_ARCHITECTURES=90-virtual"],
+            ["cmake", "--build", str(build), "-j", "2", "--target", "test-backend-ops"]]
+    for operator in OPERATORS:
+        yield Program(operator, [str(build / "bin" / "test-backend-ops"), "test", "-b", "CUDA0", "-o", operator], checkout, make)
+
+
+PTX = {"CUPY_COMPILE_WITH_PTX": "1", "CUPY_ACCELERATORS": ""}
+# The device for which CuPy and Warp have PTX of what they bring compiled.
+CAPABILITIES = {"cupy": "12.0", "warp": "12.0"}
+SUITES = {
+    "cuda-samples": cuda_samples,
+    "numba-cuda": modules("numba_cuda/numba/cuda/tests/cud[ad]*/test_*.py", numba_module),
+    "cupy": modules("tests/cupy_tests/*/test_*.py", lambda path, _: ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(path)], PTX),
+    "warp": modules("warp/tests/**/test_*.py", lambda _, relative: ["-m", ".".join(relative.parts)], {"WARP_CACHE_PATH": "warp-cache", "GPUPOOL_DRIVER_VERSION": "13.4", "SOFTGPU_DRIVER_VERSION": "13.4"}),
+    "tinygrad": modules("test/backend/test_*.py", lambda _, relative: ["-m", "unittest", ".".join(relative.parts)], {"DEV": "CUDA"},
+                        installed=False),
+    "ggml": ggml,
+}
+
+
+def built(program, log, seconds):
+    """"" when the program is built, else why not."""
+    for words in program.build:
+        with open(log, "a") as out:
+            try:
+                # A build of the same target by two programs at once is serialised by the caller.
+                status = subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, timeout=seconds, cwd=program.folder).returncode
+            except (subprocess.TimeoutExpired, OSError) as failure:
+                return f"cannot be built: {failure}"[:200]
+        if status:
+            return f"cannot be built, see {log}"
+    return ""
+
+
+def checkout_of(folder, name):
+    path = pathlib.Path(folder, name)
+    return path.resolve() if path.is_dir() and os.listdir(path) else None

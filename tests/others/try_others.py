@@ -1,0 +1,170 @@
+"""Runs the test suites of other projects through poold and directly on softgpu (suites.py says how), and compares.
+
+scripts/try-others.sh has the usage. Each program runs once in each way, with a limit of time; its logs stay in FOLDER/results/SUITE.
+"""
+import argparse
+import concurrent.futures
+import fnmatch
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "python"))
+import pool as pools  # noqa: E402
+import suites  # noqa: E402
+
+WAYS = ("direct", "pool")
+WAIVED = {"cuda-samples": 2}  # exit status by which a program says that it cannot run here
+BUILD_SECONDS = 3600
+
+
+def expectations(suite):
+    """[(pattern of names, way or both, reason)] from SUITE.txt: `NAME WAY REASON` a line, # begins a comment."""
+    rows = []
+    path = HERE / "expectations" / f"{suite}.txt"
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if line.strip() and not line.startswith("#"):
+            pattern, way, reason = line.split(None, 2)
+            if way not in (*WAYS, "both", "build"):
+                raise SystemExit(f"{path}: '{way}' is neither direct, pool, both nor build")
+            rows.append((pattern, way, reason))
+    return rows
+
+
+def reason_for(rows, name, way):
+    return next((reason for pattern, wanted, reason in rows if fnmatch.fnmatchcase(name, pattern) and (wanted == way or wanted == "both" and way in WAYS)), "")
+
+
+def outcome(command, folder, environment, log, seconds, waived):
+    """"passed", "waived", or how it failed. The process group ends with the program."""
+    with open(log, "w") as out:
+        try:
+            process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                       start_new_session=True)
+        except OSError as failure:
+            return f"does not start: {failure}"
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+    if status is None:
+        return f"not done after {seconds} s"
+    return "passed" if status == 0 else "waived" if status == waived else f"status {status}"
+
+
+class Run:
+    def __init__(self, given, suite, checkout, pool, build):
+        self.given, self.suite, self.checkout, self.pool, self.build = given, suite, checkout, pool, build
+        self.results = pathlib.Path(given.folder, "results", suite).resolve()
+        self.results.mkdir(parents=True, exist_ok=True)
+        self.building = threading.Lock()
+
+    def environment(self, program, way, number):
+        settings = {**program.settings, "PYTHONDONTWRITEBYTECODE": "1"}
+        for name in [name for name in settings if name.endswith("_PATH")]:
+            settings[name] = str(self.results / settings[name])
+        if way == "pool":
+            return self.pool.environment(**settings)
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("GPUPOOL")}
+        return {**clean, **self.pool.settings, **settings, "SOFTGPU_INSTANCE": f"{self.pool.settings['SOFTGPU_INSTANCE']}-{number}",
+                "LD_LIBRARY_PATH": ":".join(filter(None, [str(self.build / "lib" / "softgpu"), os.environ.get("LD_LIBRARY_PATH")]))}
+
+    def program(self, number, program):
+        """{way: outcome} of one program; "build" instead where it cannot be built."""
+        if isinstance(program.build, str):
+            return program.name, {"build": f"left out: {program.build}"}
+        with self.building:
+            failure = suites.built(program, self.results / f"{program.name}.build.log", BUILD_SECONDS)
+        if failure:
+            return program.name, {"build": failure}
+        results = {}
+        for way in WAYS:
+            log = self.results / f"{program.name}.{way}.log"
+            results[way] = outcome(program.command, program.folder, self.environment(program, way, number), log, self.given.seconds,
+                                   WAIVED.get(self.suite))
+        return program.name, results
+
+    def all(self):
+        chosen = [program for program in suites.SUITES[self.suite](self.checkout, self.results, self.given.python)
+                  if fnmatch.fnmatchcase(program.name, self.given.only)]
+        results, begin = {}, time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(self.given.jobs) as workers:
+            waiting = [workers.submit(self.program, number, program) for number, program in enumerate(chosen)]
+            for done, future in enumerate(concurrent.futures.as_completed(waiting), 1):
+                name, results[name] = future.result()
+                said = ", ".join(f"{way}: {result}" for way, result in results[name].items())
+                print(f"{self.suite} {done}/{len(chosen)} {time.monotonic() - begin:.0f} s {name}: {said}", flush=True)
+        return results
+
+
+def judged(suite, results):
+    """(counts, new failures, expectations that are met no longer)"""
+    rows = expectations(suite)
+    counts, new, used = {}, [], set()
+    for name, ways in sorted(results.items()):
+        for way, result in ways.items():
+            reason = reason_for(rows, name, way)
+            kind = result.split(":")[0] if result in ("passed", "waived") or result.startswith("left out") else "expected" if reason else "new"
+            counts[way, kind] = counts.get((way, kind), 0) + 1
+            if kind == "new":
+                new.append((name, way, result))
+            elif kind == "expected":
+                used.add(reason)
+    unused = [row for row in rows if row[2] not in used and any(fnmatch.fnmatchcase(name, row[0]) for name in results)]
+    return counts, new, unused
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--suite", choices=suites.SUITES)
+    parser.add_argument("--only", default="*", metavar="PATTERN")
+    parser.add_argument("--build", type=pathlib.Path, default=HERE.parents[1] / "build" / "release")
+    parser.add_argument("--python", type=os.path.abspath, default=sys.executable)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=60, help="for one run of a program")
+    parser.add_argument("--list", action="store_true")
+    given = parser.parse_args()
+    build = given.build.resolve()
+    names = [given.suite] if given.suite else list(suites.SUITES)
+    found = {name: checkout for name in names if (checkout := suites.checkout_of(given.folder, name))}
+    if not found:
+        parser.error(f"{given.folder} has no checkout named {', '.join(names)}")
+    if given.list:
+        for name, checkout in found.items():
+            print("\n".join(f"{name} {program.name}" for program in suites.SUITES[name](checkout, given.folder, given.python)))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that poold ends, too
+    failed = False
+    for name, checkout in found.items():
+        shutil.rmtree(given.folder / "results" / name, ignore_errors=True)
+        settings = {"SOFTGPU_COMPUTE_CAPABILITY": suites.CAPABILITIES.get(name, "9.0"), "SOFTGPU_MEMORY": "2GiB"}
+        with pools.Pool(build / "bin", build / "lib" / "client", settings=settings) as pool:
+            results = Run(given, name, checkout, pool, build).all()
+            alive = pool.process.poll() is None
+        counts, new, unused = judged(name, results)
+        print(f"\n{name}: " + ", ".join(f"{way} {kind} {count}" for (way, kind), count in sorted(counts.items())))
+        for program, way, result in new:
+            print(f"  new failure  {program:40} {way:6} {result}")
+        for pattern, way, reason in unused:
+            print(f"  no failure   {pattern:40} {way:6} but expected: {reason}")
+        if not alive:
+            print("  new failure  poold ended")
+        failed = failed or bool(new) or not alive
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""try_others.py on a suite that was made up: `try_others_test.py BUILD`. Its programs need no CUDA, and fail in known ways."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).with_name("try_others.py")
+PROGRAMS = {
+    "passes": "pass",
+    "fails": "self.fail()",
+    "fails_in_pool": "self.assertNotIn('GPUPOOL', os.environ)",
+    "never_ends": "threading.Event().wait()",
+}
+
+
+class Script(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        tests = self.folder / "tinygrad" / "test" / "backend"
+        tests.mkdir(parents=True)
+        for package in (tests, tests.parent):  # Python's own package "test" would be found first
+            (package / "__init__.py").touch()
+        for name, body in PROGRAMS.items():
+            (tests / f"test_{name}.py").write_text(
+                f"import os, threading, unittest\nclass T(unittest.TestCase):\n  def test(self):\n    {body}\n")
+
+    def run_script(self, *words):
+        return subprocess.run([sys.executable, SCRIPT, self.folder, "--build", BUILD, *words], capture_output=True, text=True, timeout=300)
+
+    def test_new_failures_are_named(self):
+        done = self.run_script("--seconds", "15")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        new = {tuple(line.split()[2:4]) for line in done.stdout.splitlines() if line.startswith("  new failure")}
+        self.assertEqual({(name.removeprefix("test.backend.test_"), way) for name, way in new},
+                         {("fails", "direct"), ("fails", "pool"), ("fails_in_pool", "pool"), ("never_ends", "direct"), ("never_ends", "pool")})
+
+    def test_a_chosen_program_that_passes(self):
+        done = self.run_script("--only", "*test_passes")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("direct passed 1, pool passed 1", done.stdout)
+
+    def test_a_folder_without_checkouts(self):
+        done = self.run_script("--suite", "ggml")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no checkout named ggml", done.stderr)
+
+
+if __name__ == "__main__":
+    BUILD = sys.argv.pop(1)
+    unittest.main()
