@@ -27,6 +27,20 @@ quietly() {
   fi
 }
 
+# Reads lines 'PERCENT TEXT' and shows them: rewrites one line on a terminal, else prints one for each tenth of the work.
+show_progress() {
+  local percent text next=0
+  while read -r percent text; do
+    if [[ -t 1 ]]; then
+      printf '\r    %3d %%  %s\e[K' "$percent" "$text"
+    elif ((percent >= next)); then
+      note "$(printf '%3d %%  %s' "$percent" "$text")"
+      next=$((percent / 10 * 10 + 10))
+    fi
+  done
+  [[ ! -t 1 ]] || printf '\r\e[K'
+}
+
 # Starts poold on a free loopback port: start_poold BUILD_FOLDER WORK_FOLDER [OPTIONS...]
 # Sets poold_pid and poold_port; stop_poold ends it.
 start_poold() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Usage: scripts/demo.sh [--no-install]
-# Shows gpupool at work on this machine, with no GPU: installs what is missing, builds the release preset, and then
+# Usage: scripts/demo.sh [--preset NAME] [--no-install]
+# Shows gpupool at work on this machine, with no GPU: installs what is missing, builds a preset (release if none is named)
+# without its tests, and then
 #   1. starts poold on softgpu (a CUDA device on the CPU), runs every CUDA example through the client library, and shows
 #      that the program itself holds no device;
 #   2. makes a pool of two GPU hosts with a scheduler, in which programs of three tenants get their GPUs by lease.
@@ -13,21 +14,25 @@ source "$root/scripts/demo/one_gpu.sh"
 # shellcheck source=scripts/demo/pool.sh
 source "$root/scripts/demo/pool.sh"
 
-install=yes
+preset=release install=yes
 while (($#)); do
   case $1 in
     -h | --help) usage && exit ;;
+    --preset)
+      [[ -n ${2:-} ]] || die "--preset needs a name"
+      preset=$2 && shift
+      ;;
     --no-install) install=no ;;
     *) die "unknown option '$1'; try --help" ;;
   esac
   shift
 done
 
-build=$root/build/release
+build=$root/build/$preset
 output=$root/build/demo
-[[ $install == no ]] || "$root/scripts/install-dependencies.sh"
-"$root/scripts/build.sh" release --no-tests
-[[ -x $build/examples/vector_add ]] || die "the examples were not built: is there an nvcc? See $build/configure.log"
+[[ $install == no ]] || "$root/scripts/install-dependencies.sh" --no-tests
+"$root/scripts/build.sh" "$preset" --no-tests
+[[ -x $build/examples/vector_add ]] || die "the examples were not built: is there an nvcc? See build/$preset/configure.log"
 rm -rf "$output"
 mkdir -p "$output"
 cd "$output"
@@ -40,4 +45,10 @@ mkdir pool
 cd pool
 say "2. a pool of two GPU hosts"
 show_pool
-say "${green}all of it is as it should be$plain; pictures and logs are in build/demo"
+say "${green}both parts passed$plain in ${SECONDS} s; pictures and logs are in build/demo"
+say "what to try next"
+note "your own program:    nvcc program.cu -o program
+    start a server:      build/$preset/bin/poold --listen tcp://127.0.0.1:9700 --device softgpu
+    run the program:     build/$preset/bin/pool-run --server tcp://127.0.0.1:9700 -- ./program
+    what it may use:     build/$preset/bin/pool-run --server tcp://127.0.0.1:9700 -- build/$preset/bin/pool-smi
+    tenants and quotas:  docs/operations.md      Python, PyTorch:  docs/python.md      all tests:  scripts/test.sh"

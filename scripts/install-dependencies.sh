@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Usage: scripts/install-dependencies.sh [--no-cuda] [--bundle]
-# Installs what gpupool's build needs and this machine lacks: Debian 12 or newer, Ubuntu 24.04 or newer.
+# Usage: scripts/install-dependencies.sh [--no-tests] [--no-cuda] [--bundle]
+# Installs the packages that gpupool's build and tests need and this machine lacks. For Debian 12 or newer; Ubuntu 24.04 or newer is
+# expected to work, and was not tried.
 # Everything comes from the distribution; does nothing, quickly, when nothing is missing. Uses sudo when not root.
+# --no-tests leaves out the packages that only the tests need (etcd, QEMU, perftest, ...).
 # CUDA is left alone where nvcc is on PATH, in CUDA_HOME or in /usr/local/cuda; otherwise the distribution's own
 # nvidia-cuda-toolkit is installed (several GB; no GPU or driver is needed). --no-cuda skips that. --bundle adds what
 # scripts/make-bundle.sh needs.
@@ -10,10 +12,11 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export DEBIAN_FRONTEND=noninteractive
 
-want_cuda=yes want_bundle=no
+want_tests=yes want_cuda=yes want_bundle=no
 while (($#)); do
   case $1 in
     -h | --help) usage && exit ;;
+    --no-tests) want_tests=no ;;
     --no-cuda) want_cuda=no ;;
     --bundle) want_bundle=yes ;;
     *) die "unknown option '$1'; try --help" ;;
@@ -47,7 +50,14 @@ installable() { [[ $(apt-cache policy "$1" 2>/dev/null) == *"Candidate: "[!\(]* 
 
 install() {
   say "installing $*"
-  as_root apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 "$@" >/dev/null
+  note "$(as_root apt-get install --no-install-recommends --assume-no "$@" 2>/dev/null | grep '^Need to get' || true)"
+  # apt-get's status lines are KIND:PACKAGE:PERCENT:TEXT. A shell of root's opens descriptor 3 for them, because sudo would close it.
+  as_root sh -c 'apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 -o APT::Status-Fd=3 "$@" 3>&1 >/dev/null' sh "$@" |
+    sed -unE 's/^(dl|pm)status:[^:]*:([0-9]+)[0-9.]*:(.*)/\1 \2 \3/p' |
+    { while read -r kind percent text; do
+      # Downloading is counted from 0 to 100, and then installing again.
+      if [[ $kind == dl ]]; then echo "$((percent / 2)) $text"; else echo "$((50 + percent / 2)) $text"; fi
+    done; } | show_progress
 }
 
 # The oldest LLVM that will do is the one closest to what the project is developed with.
@@ -59,9 +69,14 @@ oldest_llvm() {
   die "this release has no LLVM from 15 to 19"
 }
 
-have_nvcc() {
-  command -v nvcc >/dev/null || compgen -G '/usr/local/cuda*/bin/nvcc' >/dev/null ||
-    [[ -x ${CUDA_HOME:-/none}/bin/nvcc ]]
+# Where cmake looks for it (cmake/dependencies.cmake).
+find_nvcc() { command -v nvcc "${CUDA_HOME:-/none}/bin/nvcc" /usr/local/cuda/bin/nvcc | head -n 1; }
+have_nvcc() { [[ -n $(find_nvcc) ]]; }
+# Whether the toolkit's cuda.h is of CUDA 13.0 or newer; else cmake fetches that header with Python (cmake/dependencies.cmake).
+has_new_headers() {
+  local release
+  release=$("$(find_nvcc)" --version 2>/dev/null | sed -nE 's/.*release ([0-9]+)\..*/\1/p') || return
+  ((${release:-0} >= 13))
 }
 
 # Debian keeps NVIDIA's toolkit in non-free, Ubuntu in multiverse; neither is always enabled.
@@ -110,18 +125,19 @@ need grpc_cpp_plugin protobuf-compiler-grpc
 need /usr/include/prometheus/registry.h prometheus-cpp-dev
 need /usr/include/nlohmann/json.hpp nlohmann-json3-dev
 need /usr/include/sqlite3.h libsqlite3-dev
-need '/usr/*bin/ip' iproute2  # tests/chaos
 need /usr/include/seccomp.h libseccomp-dev
 need /usr/include/infiniband/verbs.h libibverbs-dev  # headers only: the libraries are loaded when wanted
 need /usr/include/rdma/rdma_cma.h librdmacm-dev
-need '/usr/include/catch2/catch*.hpp' catch2
-# Of Debian's own python3; one from elsewhere brings what a virtual environment needs.
-python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
-need etcd etcd-server  # this and the next: for tests of several schedulers
-need etcdctl etcd-client
 need '/usr/lib/llvm-1[5-9]/lib/cmake/llvm/LLVMConfig.cmake' llvm
-if [[ $(uname -m) == x86_64 ]]; then  # the guest with Soft-RoCE devices, tests/softroce/
-  need qemu-system-x86_64 qemu-system-x86
+need_python() { python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv); }
+need_for_tests() {
+  need '/usr/include/catch2/catch*.hpp' catch2
+  need '/usr/*bin/ip' iproute2  # tests/chaos
+  need_python
+  need etcd etcd-server  # this and the next: for tests of several schedulers
+  need etcdctl etcd-client
+  [[ $(uname -m) == x86_64 ]] || return 0
+  need qemu-system-x86_64 qemu-system-x86  # from here on: the guest with Soft-RoCE devices, tests/softroce/
   need /usr/share/doc/busybox-static/copyright busybox-static
   need '/usr/*bin/rdma' iproute2
   need '/usr/*bin/depmod' kmod
@@ -129,7 +145,8 @@ if [[ $(uname -m) == x86_64 ]]; then  # the guest with Soft-RoCE devices, tests/
   need ib_send_lat perftest
   need xz xz-utils
   need zstd zstd
-fi
+}
+if [[ $want_tests == yes ]]; then need_for_tests; elif ! has_new_headers; then need_python; fi
 if [[ $want_bundle == yes ]]; then need patchelf patchelf; fi
 
 if ((${#missing[@]})); then

@@ -32,11 +32,13 @@ trap 'stop_poold; rm -rf "$scratch"' EXIT
 tree=$scratch/$name
 
 say "collecting $name"
-mkdir -p "$tree"/{bin,lib/client,lib/softgpu,examples}
+mkdir -p "$tree"/{bin,lib/client,lib/softgpu,examples/tools}
 cp -a "$build"/lib/client/*.so* "$tree/lib/client/"
+(cd "$root/client" && cp --parents python/jax_plugins/gpupool/*.py "$tree/lib/client/")
 cp -a "$build"/lib/softgpu/*.so* "$tree/lib/softgpu/"
 find "$build/bin" -maxdepth 1 -type f -executable -exec cp -t "$tree/bin" {} +
 find "$build/examples" -maxdepth 1 -type f -executable ! -name '*-shared' -exec cp -t "$tree/examples" {} +
+find "$build/examples/tools" -maxdepth 1 -type f -executable -exec cp -t "$tree/examples/tools" {} +
 cp "$root"/{README.md,CHANGELOG.md,LICENSE} "$tree/"
 cp -r "$root/docs" "$tree/"
 cp -r "$root"/examples/{monitoring,systemd} "$tree/examples/"
@@ -59,7 +61,7 @@ strip_and_point() { # FILE RUNPATH
   for file in "$tree"/lib/*.so*; do strip_and_point "$file" '$ORIGIN'; done
   find "$tree/lib/softgpu" -type f -print0 | while IFS= read -r -d '' file; do strip_and_point "$file" '$ORIGIN/..'; done
 }
-find "$tree/lib/client" -type f -exec strip --strip-unneeded {} + -exec patchelf --remove-rpath {} +
+find "$tree/lib/client" -type f -name '*.so*' -exec strip --strip-unneeded {} + -exec patchelf --remove-rpath {} +
 
 mkdir -p "$folder"
 tar -C "$scratch" --owner=0 --group=0 --sort=name -czf "$folder/$name.tar.gz" "$name"
