@@ -1,0 +1,51 @@
+# Fails when README.md, CONTRIBUTING.md or a page of docs/ quotes a row of the driver API's tables that is not in them
+# exactly so (but for spaces), or names a file or folder of the tree that does not exist.
+#
+#     cmake -D SOURCE=<repository> -P tests/docs/quotes.cmake
+cmake_minimum_required(VERSION 3.22)
+
+set(tops "client|protocol|rdma|server|scheduler|common|tests|examples|cmake|scripts|docs")
+
+# As one text with one space between the words, since a page may break a row into lines.
+file(GLOB_RECURSE tables "${SOURCE}/protocol/*.def")
+set(rows "")
+foreach(table IN LISTS tables)
+  file(READ "${table}" content)
+  string(REGEX REPLACE "[ \n]+" " " content "${content}")
+  string(APPEND rows "${content}")
+endforeach()
+
+file(GLOB_RECURSE pages "${SOURCE}/docs/*.md")
+set(faults "")
+set(quotes 0)
+foreach(page IN LISTS pages ITEMS "${SOURCE}/README.md" "${SOURCE}/CONTRIBUTING.md")
+  file(READ "${page}" content)
+  file(RELATIVE_PATH name "${SOURCE}" "${page}")
+  string(REGEX REPLACE "[][;]" " " content "${content}")  # would end or join the elements of a list
+
+  string(REGEX MATCHALL "CUDA_CALL[A-Z_]*\\(0x[^)]*\\)" quoted "${content}")
+  foreach(row IN LISTS quoted)
+    math(EXPR quotes "${quotes} + 1")
+    string(REGEX REPLACE "[ \n]+" " " row "${row}")
+    string(FIND "${rows}" "${row}" at)
+    if(at EQUAL -1)
+      string(APPEND faults "\n  ${name}: no row ${row} in protocol/")
+    endif()
+  endforeach()
+
+  string(REGEX MATCHALL "`(${tops})/[A-Za-z0-9_./-]+`" paths "${content}")
+  foreach(path IN LISTS paths)
+    string(REPLACE "`" "" path "${path}")
+    if(NOT path MATCHES "/FOLDER/" AND NOT EXISTS "${SOURCE}/${path}")
+      string(APPEND faults "\n  ${name}: no ${path}")
+    endif()
+  endforeach()
+endforeach()
+
+if(quotes EQUAL 0)
+  string(APPEND faults "\n  no page quotes a row: this test looks for the wrong text")
+endif()
+if(faults)
+  message(FATAL_ERROR "The documentation disagrees with the tree:${faults}")
+endif()
+message(STATUS "${quotes} quoted rows and all named paths exist")
