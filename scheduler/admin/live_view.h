@@ -38,6 +38,8 @@ class TopSignals {
   TopSignals& operator=(const TopSignals&) = delete;
   int descriptor() const { return descriptor_; }
   int next() const;
+  // Whether one other than SIGWINCH has come. Does not wait.
+  bool ends() const;
 
  private:
   int descriptor_;

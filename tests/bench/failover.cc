@@ -76,7 +76,7 @@ class Cluster {
 
  private:
   TemporaryFolder folder_;
-  EtcdCluster etcd_;
+  EtcdCluster etcd_{{.on_disk = true}};
   std::vector<std::unique_ptr<SchedulerProcess>> schedulers_;
   std::vector<std::unique_ptr<PooldProcess>> poolds_;
 };

@@ -12,6 +12,14 @@ namespace {
 
 constexpr int kTries = 5;  // somebody may take a port before etcd does
 constexpr const char* kReady = "ready to serve client requests";
+constexpr uintmax_t kMemberBytes = 256 << 20;  // etcd reserves 64 MiB for each of its logs
+
+std::filesystem::path folder_for(const EtcdCluster::Options& options) {
+  std::error_code error;
+  const auto space = std::filesystem::space("/dev/shm", error);
+  const bool in_memory = !options.on_disk && !error && space.available > options.members * kMemberBytes;
+  return in_memory ? "/dev/shm" : std::filesystem::temp_directory_path();
+}
 
 }  // namespace
 
@@ -27,7 +35,7 @@ int free_port(const std::string& host) {
   return ntohs(address.sin_port);
 }
 
-EtcdCluster::EtcdCluster(const Options& options) : options_(options), members_(options.members) {
+EtcdCluster::EtcdCluster(const Options& options) : options_(options), folder_(folder_for(options)), members_(options.members) {
   for (int left = kTries; !try_start(); --left) {
     if (left == 1) throw std::runtime_error("etcd did not come up (packages etcd-server, etcd-client):\n" + members_[0].process->output());
   }

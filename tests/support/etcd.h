@@ -17,6 +17,9 @@ class EtcdCluster {
     std::string certificate, key, ca;   // ca: of the clients' certificates
     std::string host = "127.0.0.1";     // where all listen
     std::vector<std::string> launcher;  // words before "etcd": ip netns exec NAME
+    // Data on the disk of temporary files, for measurements. Otherwise in memory where there is room, so that what other programs
+    // write to the disk does not make members miss each other's heartbeats.
+    bool on_disk = false;
   };
   EtcdCluster() : EtcdCluster(Options{}) {}
   explicit EtcdCluster(const Options& options);
@@ -43,7 +46,7 @@ class EtcdCluster {
   bool try_start();
 
   const Options options_;
-  TemporaryFolder folder_;
+  const TemporaryFolder folder_;
   std::vector<Member> members_;
 };
 

@@ -42,8 +42,8 @@ bool readable_within(int descriptor, std::chrono::milliseconds patience) {
 
 }  // namespace
 
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (fs::temp_directory_path() / "gpupool-test-XXXXXX").string();
+TemporaryFolder::TemporaryFolder(const fs::path& parent) {
+  std::string name = (parent / "gpupool-test-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) fail("mkdtemp", errno);
   path_ = name;
 }

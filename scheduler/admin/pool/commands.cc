@@ -177,14 +177,15 @@ Exit PoolCommands::why(const std::string& id) {
 }
 
 Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
-  bool open = false;
+  bool open = false, opened_once = false, said = false;
   const LiveView<pool::PoolSnapshot> view{.who = "the scheduler",
                                           .open =
                                               [&](grpc::ClientContext& context) {
                                                 pool::PoolWatchRequest request;
                                                 request.set_interval_ms(static_cast<uint32_t>(options.interval.count()));
                                                 scheduler_.call(&Stub::GetPolicy, pool::GetPolicyRequest());  // finds the leader
-                                                open = true;
+                                                open = opened_once = true;
+                                                said = false;
                                                 scheduler_.show_token(context);
                                                 return scheduler_.stub().Watch(&context, request);
                                               },
@@ -197,8 +198,12 @@ Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
       run_live(view, signals, options);
       return kExitGood;
     } catch (const Failure& failure) {
-      // The next leader goes on with it.
-      if (!open || failure.status != kExitUnreachable || !scheduler_.has_several()) throw;
+      // The next leader goes on with it, whenever there is one.
+      if (!opened_once || failure.status != kExitUnreachable || !scheduler_.has_several()) throw;
+      if (open) continue;
+      if (!said) std::fprintf(stderr, "pool-admin: %s; trying again until a scheduler leads\n", failure.what());
+      said = true;
+      if (signals.ends()) return kExitGood;
     }
   }
 }
