@@ -24,6 +24,14 @@ bool transport_is(std::string_view name) {
   return transport && transport == name;
 }
 
+// RDMA connections live through pauses of 7 s (4.096 us times 2^18, seven times): a busy machine stops the guest for that long.
+constexpr const char* kRdmaTimeout = "18";
+
+std::vector<std::string> with_rdma_timeout(std::vector<std::string> options) {
+  if (over_rdma()) options.insert(options.end(), {"--rdma-timeout", kRdmaTimeout});
+  return options;
+}
+
 }  // namespace
 
 bool over_shared_memory() { return transport_is("shm"); }
@@ -40,7 +48,7 @@ std::string client_folder() { return moved_path("../lib/client", E2E_CLIENT_FOLD
 std::string softgpu_folder() { return moved_path("../lib/softgpu", E2E_SOFTGPU_FOLDER); }
 
 Pool::Pool(Environment softgpu, const std::vector<std::string>& options)
-    : softgpu_(with_instance(std::move(softgpu))), poold_(test_device(), options, softgpu_) {}
+    : softgpu_(with_instance(std::move(softgpu))), poold_(test_device(), with_rdma_timeout(options), softgpu_) {}
 
 Pool::~Pool() {
   poold_.stop();
@@ -57,6 +65,7 @@ pid_t Pool::worker_of(const Process& program) const {
 Environment Pool::through(Environment more) const {
   more.emplace("LD_LIBRARY_PATH", client_folder());
   more.emplace("GPUPOOL", poold_.url());
+  more.emplace("GPUPOOL_RDMA_TIMEOUT", kRdmaTimeout);
   more.emplace("GPUPOOL_TRANSPORT", over_shared_memory() ? "auto" : over_rdma() ? "rdma" : "tcp");
   return more;
 }

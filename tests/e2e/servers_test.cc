@@ -24,6 +24,9 @@ namespace {
 // Well above the timeouts that these tests set, well below the defaults.
 constexpr milliseconds kSoon{20'000};
 const Environment kImpatient{{"GPUPOOL_CONNECT_TIMEOUT_MS", "700"}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "900"}};
+// For servers that are to be found before they are lost. The guest that has RDMA is slow.
+const std::string kStillAlive = over_rdma() ? "5000" : "2500";
+const Environment kPatient{{"GPUPOOL_CONNECT_TIMEOUT_MS", kStillAlive}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", kStillAlive}};
 
 Environment with(Environment environment, const Environment& more) {
   for (const auto& [name, value] : more) environment[name] = value;
@@ -90,7 +93,7 @@ void expect_no_device(const std::string& server, const std::string& reason) {
 void expect_loss(Pool& pool, const std::string& activity, const std::function<void(pid_t worker)>& happens,
                  const std::string& reason, const Environment& more = {}) {
   INFO("while it does " << activity);
-  const Environment environment = with(pool.through(kImpatient), more);
+  const Environment environment = with(pool.through(kPatient), more);
   Process app({driver_app(), "until_it_fails", activity}, environment);
   REQUIRE(app.await_output("working"));
   happens(pool.worker_of(app));
@@ -300,7 +303,7 @@ TEST_CASE("the connection is cut in the middle of a message") {
   for (const uint64_t more : {1, 31, 33, 100'000, 1'000'003, 5'000'001}) {
     Proxy proxy(pool.poold().endpoint(), hello_bytes + more);
     const Finished app = run_to_end({driver_app(), "until_it_fails", "read"},
-                                    with(pool.through(), with(kImpatient, {{"GPUPOOL", proxy.url()}})));
+                                    with(pool.through(), with(kPatient, {{"GPUPOOL", proxy.url()}})));
     INFO("cut after " << more << " bytes: " << app.output);
     const auto lines = lines_with(app.output, "gpupool:");
     REQUIRE(lines.size() == 1);

@@ -58,7 +58,7 @@ TEST_CASE("a peer that is killed is noticed by a reader, by a writer and by dire
   INFO("doing " << doing);
   Options options;
   options.rdma.use = RdmaOptions::Use::always;
-  options.rdma.timeout_exponent = 14;
+  options.rdma.timeout_exponent = 17;  // 3.8 s with all repetitions
   auto listener = listen({"rdma", kNear, 0}, options);
   REQUIRE(listener);
   std::vector<std::byte> memory(4 << 20);
