@@ -7,7 +7,7 @@ import concurrent.futures
 import fnmatch
 import os
 import pathlib
-import shutil
+import re
 import signal
 import subprocess
 import sys
@@ -37,12 +37,22 @@ def expectations(suite):
     return rows
 
 
-def reason_for(rows, name, way):
-    return next((reason for pattern, wanted, reason in rows if fnmatch.fnmatchcase(name, pattern) and (wanted == way or wanted == "both" and way in WAYS)), "")
+def row_for(rows, name, way):
+    return next((row for row in rows if fnmatch.fnmatchcase(name, row[0]) and (row[1] == way or row[1] == "both" and way in WAYS)), None)
+
+
+def skipped_all(log):
+    """Whether unittest's or pytest's summary, the last lines of the log, says that no test ran to its end."""
+    text = log.read_text(errors="replace")
+    if ran := re.search(r"^Ran (\d+) tests? in .*\n\n(?:OK|NO TESTS RAN)(?: \((.*)\))?\s*\Z", text, re.MULTILINE):
+        skipped = re.search(r"skipped=(\d+)", ran[2] or "")
+        return int(ran[1]) == (int(skipped[1]) if skipped else 0)
+    last = text.rstrip().rpartition("\n")[2]
+    return re.search(r"\bin [\d.]+s", last) is not None and re.search(r"\d+ (passed|failed|error|xfailed|xpassed)", last) is None
 
 
 def outcome(command, folder, environment, log, seconds, waived):
-    """"passed", "waived", or how it failed. The process group ends with the program."""
+    """"passed", "waived", "skipped" where all of its tests were, or how it failed. The process group ends with the program."""
     with open(log, "w") as out:
         try:
             process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -61,7 +71,9 @@ def outcome(command, folder, environment, log, seconds, waived):
             process.wait()
     if status is None:
         return f"not done after {seconds} s"
-    return "passed" if status == 0 else "waived" if status == waived else f"status {status}"
+    if status == 0:
+        return "skipped" if skipped_all(log) else "passed"
+    return "waived" if status == waived else f"status {status}"
 
 
 class Run:
@@ -85,8 +97,10 @@ class Run:
         """{way: outcome} of one program; "build" instead where it cannot be built."""
         if isinstance(program.build, str):
             return program.name, {"build": f"left out: {program.build}"}
+        log = self.results / f"{program.name}.build.log"
+        log.unlink(missing_ok=True)
         with self.building:
-            failure = suites.built(program, self.results / f"{program.name}.build.log", BUILD_SECONDS)
+            failure = suites.built(program, log, BUILD_SECONDS)
         if failure:
             return program.name, {"build": failure}
         results = {}
@@ -115,14 +129,14 @@ def judged(suite, results):
     counts, new, used = {}, [], set()
     for name, ways in sorted(results.items()):
         for way, result in ways.items():
-            reason = reason_for(rows, name, way)
-            kind = result.split(":")[0] if result in ("passed", "waived") or result.startswith("left out") else "expected" if reason else "new"
+            row = row_for(rows, name, way)
+            kind = result.split(":")[0] if result in ("passed", "waived", "skipped") or result.startswith("left out") else "expected" if row else "new"
             counts[way, kind] = counts.get((way, kind), 0) + 1
             if kind == "new":
                 new.append((name, way, result))
             elif kind == "expected":
-                used.add(reason)
-    unused = [row for row in rows if row[2] not in used and any(fnmatch.fnmatchcase(name, row[0]) for name in results)]
+                used.add(row)
+    unused = [row for row in rows if row not in used and any(fnmatch.fnmatchcase(name, row[0]) for name in results)]
     return counts, new, unused
 
 
@@ -149,7 +163,6 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that poold ends, too
     failed = False
     for name, checkout in found.items():
-        shutil.rmtree(given.folder / "results" / name, ignore_errors=True)
         settings = {"SOFTGPU_COMPUTE_CAPABILITY": suites.CAPABILITIES.get(name, "9.0"), "SOFTGPU_MEMORY": "2GiB"}
         with pools.Pool(build / "bin", build / "lib" / "client", settings=settings) as pool:
             results = Run(given, name, checkout, pool, build).all()

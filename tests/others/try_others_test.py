@@ -11,6 +11,7 @@ PROGRAMS = {
     "fails": "self.fail()",
     "fails_in_pool": "self.assertNotIn('GPUPOOL', os.environ)",
     "never_ends": "threading.Event().wait()",
+    "skips_all": "self.skipTest('never')",
 }
 
 
@@ -41,6 +42,12 @@ class Script(unittest.TestCase):
         done = self.run_script("--only", "*test_passes")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("direct passed 1, pool passed 1", done.stdout)
+
+    def test_a_program_that_skips_all_of_its_tests_has_not_passed(self):
+        done = self.run_script("--only", "*test_skips_all")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("direct skipped 1, pool skipped 1", done.stdout)
+        self.assertNotIn("passed", done.stdout)
 
     def test_a_folder_without_checkouts(self):
         done = self.run_script("--suite", "ggml")
