@@ -5,6 +5,7 @@ scripts/try-others.sh has the usage. Each program runs once in each way, with a 
 import argparse
 import concurrent.futures
 import fnmatch
+import math
 import os
 import pathlib
 import re
@@ -22,6 +23,7 @@ import suites  # noqa: E402
 WAYS = ("direct", "pool")
 WAIVED = {"cuda-samples": 2}  # exit status by which a program says that it cannot run here
 BUILD_SECONDS = 3600
+LEAST_SECONDS, NOTABLE_RATIO = 0.1, 1.3  # of the comparison of times
 
 
 def expectations(suite):
@@ -82,6 +84,7 @@ class Run:
         self.results = pathlib.Path(given.folder, "results", suite).resolve()
         self.results.mkdir(parents=True, exist_ok=True)
         self.building = threading.Lock()
+        self.seconds = {}  # {(program, way): how long it ran}
 
     def environment(self, program, way, number):
         settings = {**program.settings, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -105,9 +108,10 @@ class Run:
             return program.name, {"build": failure}
         results = {}
         for way in WAYS:
-            log = self.results / f"{program.name}.{way}.log"
+            begin, log = time.monotonic(), self.results / f"{program.name}.{way}.log"
             results[way] = outcome(program.command, program.folder, self.environment(program, way, number), log, self.given.seconds,
                                    WAIVED.get(self.suite))
+            self.seconds[program.name, way] = time.monotonic() - begin
         return program.name, results
 
     def all(self):
@@ -140,6 +144,19 @@ def judged(suite, results):
     return counts, new, unused
 
 
+def print_ratios(results, seconds):
+    """How much longer the pool takes. Meant for --jobs 1 on an idle machine."""
+    ratios = {name: seconds[name, "pool"] / seconds[name, "direct"] for name, ways in results.items()
+              if ways.get("direct") == ways.get("pool") == "passed" and seconds[name, "direct"] > LEAST_SECONDS}
+    if not ratios:
+        return
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    print(f"  time, pool to direct: geometric mean {mean:.2f} of the {len(ratios)} programs that take over {LEAST_SECONDS} s directly")
+    for name, ratio in sorted(ratios.items(), key=lambda row: -row[1]):
+        if ratio > NOTABLE_RATIO:
+            print(f"    {ratio:5.2f} {name} {seconds[name, 'direct']:.2f} s directly")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
@@ -165,7 +182,8 @@ def main():
     for name, checkout in found.items():
         settings = {"SOFTGPU_COMPUTE_CAPABILITY": suites.CAPABILITIES.get(name, "9.0"), "SOFTGPU_MEMORY": "2GiB"}
         with pools.Pool(build / "bin", build / "lib" / "client", settings=settings) as pool:
-            results = Run(given, name, checkout, pool, build).all()
+            run = Run(given, name, checkout, pool, build)
+            results = run.all()
             alive = pool.process.poll() is None
         counts, new, unused = judged(name, results)
         print(f"\n{name}: " + ", ".join(f"{way} {kind} {count}" for (way, kind), count in sorted(counts.items())))
@@ -173,6 +191,7 @@ def main():
             print(f"  new failure  {program:40} {way:6} {result}")
         for pattern, way, reason in unused:
             print(f"  no failure   {pattern:40} {way:6} but expected: {reason}")
+        print_ratios(results, run.seconds)
         if not alive:
             print("  new failure  poold ended")
         failed = failed or bool(new) or not alive

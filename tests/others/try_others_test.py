@@ -7,7 +7,7 @@ import unittest
 
 SCRIPT = pathlib.Path(__file__).with_name("try_others.py")
 PROGRAMS = {
-    "passes": "pass",
+    "passes": "threading.Event().wait(3 if 'GPUPOOL' in os.environ else 0.2)",
     "fails": "self.fail()",
     "fails_in_pool": "self.assertNotIn('GPUPOOL', os.environ)",
     "never_ends": "threading.Event().wait()",
@@ -42,6 +42,8 @@ class Script(unittest.TestCase):
         done = self.run_script("--only", "*test_passes")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("direct passed 1, pool passed 1", done.stdout)
+        self.assertRegex(done.stdout, r"geometric mean \d+\.\d+ of the 1 programs")
+        self.assertRegex(done.stdout, r"\d\.\d+ test.backend.test_passes")
 
     def test_a_program_that_skips_all_of_its_tests_has_not_passed(self):
         done = self.run_script("--only", "*test_skips_all")
