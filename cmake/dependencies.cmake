@@ -52,8 +52,8 @@ foreach(library grpc++ grpc gpr absl_synchronization prometheus-cpp-core)
 endforeach()
 add_library(grpc INTERFACE)
 target_link_libraries(grpc INTERFACE ${LIBRARY_grpc++} ${LIBRARY_grpc} ${LIBRARY_gpr} ${LIBRARY_absl_synchronization} Threads::Threads)
-# gRPC's TLS uses the system's libcrypto; what a program has of its own (CRYPTO_STATIC) must not get in between.
-target_link_options(grpc INTERFACE -Wl,--exclude-libs,libcrypto.a)
+# gRPC uses the system's libcrypto and zlib; what a program has of its own (CRYPTO_STATIC) must not get in between.
+target_link_options(grpc INTERFACE -Wl,--exclude-libs,libcrypto.a:libz.a:libzstd.a)
 if(GPUPOOL_SANITIZE MATCHES "thread")
   target_sources(grpc INTERFACE ${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.cc)
 endif()
@@ -84,7 +84,9 @@ find_path(ZSTD_INCLUDE_DIR zstd.h REQUIRED)
 find_library(LZ4_STATIC NAMES liblz4.a REQUIRED)
 find_library(ZSTD_STATIC NAMES libzstd.a REQUIRED)
 # OpenSSL's SHA-256 names module images, in the client too.
-find_library(CRYPTO_STATIC NAMES libcrypto.a REQUIRED)
+find_library(CRYPTO_ARCHIVE NAMES libcrypto.a REQUIRED)
+find_library(ZLIB_STATIC NAMES libz.a REQUIRED)
+set(CRYPTO_STATIC ${CRYPTO_ARCHIVE} ${ZSTD_STATIC} ${ZLIB_STATIC})  # libcrypto of OpenSSL 3.5 needs both (libcrypto.pc, Libs.private)
 
 # LLVM 15 or newer (opaque pointers), newest first: the code generator of softgpu.
 set(GPUPOOL_LLVM_VERSIONS 19 18 17 16 15)

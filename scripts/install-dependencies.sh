@@ -118,6 +118,7 @@ need '/usr/include/boost/context/fiber.hpp' libboost-context-dev
 need "/usr/lib/$multiarch/libboost_context.*" libboost-context-dev
 need /usr/include/lz4.h liblz4-dev
 need /usr/include/zstd.h libzstd-dev
+need /usr/include/zlib.h zlib1g-dev
 need /usr/include/openssl/ssl.h libssl-dev
 need openssl openssl
 need /usr/include/grpcpp/grpcpp.h libgrpc++-dev
