@@ -92,7 +92,7 @@ int run(int count, char** words) {
   CLI::App* const set = command(*quota, "set", "change it now, until poold reads its configuration again",
                                 [&](PooldClient& poold) { return set_quota(poold, json, tenant, gpu, changes); });
   set->add_option("TENANT", tenant)->required();
-  set->add_option("KEY=VALUE", changes, "see below")->required();
+  set->add_option("SETTING", changes, "KEY=VALUE, see below")->required();
   set->add_option("--gpu", gpu, "of this GPU alone (number or UUID): memory, guaranteed-memory, compute; `default`: as of each");
 
   std::vector<std::string> sessions;

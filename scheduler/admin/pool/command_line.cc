@@ -84,14 +84,14 @@ int run_for_pool(int count, char** words) {
   command(*quota, "show", "of one tenant, or of all", [&](PoolCommands& pool) { return pool.quotas(tenant); })->add_option("TENANT", tenant);
   CLI::App* const set = command(*quota, "set", "change and store it; it wins over the configuration", [&](PoolCommands& pool) { return pool.set_quota(tenant, changes); });
   set->add_option("TENANT", tenant)->required();
-  set->add_option("KEY=VALUE", changes, "see below")->required();
+  set->add_option("SETTING", changes, "KEY=VALUE, see below")->required();
   command(*quota, "clear", "back to the configuration", [&](PoolCommands& pool) { return pool.clear_quota(tenant); })->add_option("TENANT", tenant)->required();
 
   CLI::App* const policy = app.add_subcommand("policy", "how leases are placed, and the pool's times");
   policy->require_subcommand(1);
   command(*policy, "show", "all of it", [](PoolCommands& pool) { return pool.policy(); });
   command(*policy, "set", "change and store it", [&](PoolCommands& pool) { return pool.set_policy(changes); })
-      ->add_option("KEY=VALUE", changes, "see below")
+      ->add_option("SETTING", changes, "KEY=VALUE, see below")
       ->required();
 
   CLI::App* const end = command(app, "evict", "end leases", [&](PoolCommands& pool) { return pool.evict(leases, reason, grace); });
