@@ -90,9 +90,8 @@ Executor::Executor(SessionStart& start)
       inbox(*start.connection, counters.bytes_from_client, [this] { return before_sleep(); }) {
   table.on_stream_departing([this](StreamState& stream) { departing(stream); });
   table.on_code_gone([this](uint64_t handle) {
-    images.forget(handle);
     memory.forget_variables(handle);
-    if (!postponed_unloads.keep_charge_of(handle)) footprints.forget_image(handle);
+    if (!postponed_unloads.keep_charge_of(handle)) forget_code(handle);
   });
   table.release_memory_by([this](CUmemGenericAllocationHandle handle) { virtual_memory.release(handle); });
   table.destroy_array_by([this](void* array) { arrays.drop(array); });
@@ -161,10 +160,15 @@ bool Executor::run() {
   }
 }
 
+void Executor::forget_code(uint64_t handle) {
+  images.forget(handle);
+  footprints.forget_image(handle);
+}
+
 void Executor::unload_postponed() {
   if (callbacks.pending() || holds.any()) return;
   ContextState* const before = contexts.current();
-  postponed_unloads.run_all([this](CUcontext context) { make_current(api, context); }, [this](uint64_t handle) { footprints.forget_image(handle); });
+  postponed_unloads.run_all([this](CUcontext context) { make_current(api, context); }, [this](uint64_t handle) { forget_code(handle); });
   if (before) make_current(api, before->object);
 }
 
@@ -302,7 +306,7 @@ bool Executor::leave(ContextState& context) {
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
   if (!waits.drain(context.object, deadline) || !copies.drain(context.object, deadline)) return false;
   api.cuCtxSynchronize();
-  postponed_unloads.run_those_of(context.object, [this](uint64_t handle) { footprints.forget_image(handle); });
+  postponed_unloads.run_those_of(context.object, [this](uint64_t handle) { forget_code(handle); });
   publish();
   bulk.drop_context(context);
   for (const CUevent event : context.departed) context.events->give(event);

@@ -165,6 +165,8 @@ class Executor {
   Outcome execute(Command& command);
   Outcome execute_row(Command& command);
   void unload_postponed();
+  // What is kept of a module or library until the device has unloaded it.
+  void forget_code(uint64_t handle);
   bool finish(const Command& command, const Outcome& outcome);
   std::optional<std::chrono::microseconds> before_sleep();
 

@@ -29,7 +29,9 @@ std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
   // The driver takes a CUkernel where it expects a CUfunction, and cudart relies on it.
   if (actual != kind && !(kind == Kind::function && actual == Kind::kernel)) return std::nullopt;
   const Entry* const entry = find(handle);
-  return entry ? std::optional(entry->object) : std::nullopt;
+  if (!entry) return std::nullopt;
+  resolved_in_ = entry->context;
+  return entry->object;
 }
 
 StreamState* HandleTable::find_stream(uint64_t handle) {

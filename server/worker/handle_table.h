@@ -32,6 +32,8 @@ class HandleTable {
 
   // --- codec.h's Table ---
   std::optional<void*> resolve(Kind kind, uint64_t handle);
+  // The context of the object that resolve() found last; null: it belongs to none.
+  const ContextState* resolved_in() const { return resolved_in_; }
   void bind(Kind kind, uint64_t handle, void* object) { bind_owned(kind, handle, object, 0); }
   void unbind(uint64_t handle);
   std::optional<CUstream> stream(uint64_t handle) {
@@ -97,6 +99,7 @@ class HandleTable {
   std::function<void(uint64_t)> code_gone_;
   std::function<void(CUmemGenericAllocationHandle)> release_memory_;
   std::function<void(void*)> destroy_array_;
+  const ContextState* resolved_in_ = nullptr;
   size_t size_ = 0;
   bool broken_ = false;
 };

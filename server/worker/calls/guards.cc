@@ -36,7 +36,8 @@ CUresult unload(CUcontext context, F unload) {
   return CUDA_SUCCESS;
 }
 CUresult unload_module(CUmodule module) {
-  return unload(t_executor->contexts.current()->object, [module, real = REAL(cuModuleUnload)] { return real(module); });
+  const ContextState* const context = t_executor->table.resolved_in();  // of the module, whichever context is current
+  return unload(context ? context->object : nullptr, [module, real = REAL(cuModuleUnload)] { return real(module); });
 }
 #if CUDA_VERSION >= 12000
 CUresult unload_library(CUlibrary library) {

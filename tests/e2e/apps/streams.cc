@@ -161,6 +161,27 @@ SCENARIO(unload_behind_a_host_function) {
   }
 }
 
+// The thread that unloads has another context current, and destroys it at once.
+SCENARIO(unload_behind_a_host_function_in_another_context) {
+  Device device;
+  for (int round = 0; round < 3; ++round) {
+    Kernels kernels;
+    Gate gate;
+    gate.put_into(nullptr);
+    std::thread unloads([&] {
+      CUcontext other = nullptr;
+      OK(cuCtxCreate(&other, nullptr, 0, device.device));
+      OK(cuModuleUnload(kernels.module));
+      OK(cuCtxDestroy(other));
+    });
+    size_t free = 0, total = 0;
+    for (int call = 0; call < 100; ++call) OK(cuMemGetInfo(&free, &total));
+    gate.let_go();
+    unloads.join();
+    OK(cuCtxSynchronize());
+  }
+}
+
 SCENARIO(host_functions_run_in_order) {
   Device device;
   Kernels kernels;
