@@ -282,8 +282,13 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
     mirror->attachment = Attachment::global;  // the stream was destroyed
     return true;
   });
-  // The null stream waits for blocking streams, so programs use their memory in it too.
-  const auto may_use = [&](const Mirror& mirror) { return mirror.stream == handle || (handle == 0 && is_blocking(mirror.stream)); };
+  // The null stream waits for blocking streams of its context, so programs use their memory in it too.
+  const auto may_use = [&](const Mirror& mirror) {
+    if (mirror.stream == handle) return true;
+    if (handle != 0) return false;
+    const Object* const its_stream = handles().find(Kind::stream, mirror.stream);
+    return its_stream && its_stream->context == context.handle && is_blocking(mirror.stream);
+  };
   for (Mirror* const mirror : of_streams_) {
     if (!may_use(*mirror)) continue;
     if (mirror->stream != handle) mirror->touched_by_stream = false;
