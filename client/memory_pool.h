@@ -22,6 +22,7 @@ struct Pool : Object {
   static uint64_t reserved(uint64_t used) { return (used + kReserve - 1) / kReserve * kReserve; }
   static constexpr uint64_t kReserve = 2u << 20;
   void count(int64_t bytes);
+  void count_locked(int64_t bytes);         // with the mutex held
   bool count_within_limit(uint64_t bytes);  // false: the pool may not grow so far, and nothing was counted
 };
 

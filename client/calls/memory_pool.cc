@@ -54,17 +54,19 @@ CUresult find(CUmemoryPool given, Pool** pool) {
 
 void Pool::count(int64_t bytes) {
   std::lock_guard lock(mutex);
+  count_locked(bytes);
+}
+
+void Pool::count_locked(int64_t bytes) {
   used += static_cast<uint64_t>(bytes);
   used_high = std::max(used_high, used);
   reserved_high = std::max(reserved_high, reserved(used));
 }
 
 bool Pool::count_within_limit(uint64_t bytes) {
-  {
-    std::lock_guard lock(mutex);
-    if (max_size != 0 && (bytes > max_size || used > max_size - bytes)) return false;
-  }
-  count(static_cast<int64_t>(bytes));
+  std::lock_guard lock(mutex);
+  if (max_size != 0 && (bytes > max_size || used > max_size - bytes)) return false;
+  count_locked(static_cast<int64_t>(bytes));
   return true;
 }
 
