@@ -6,14 +6,11 @@ namespace {
 class NodeMemory final : public cuda::GraphMemory {
  public:
   NodeMemory(uint64_t address, uint64_t bytes, const Context& context)
-      : GraphMemory(address, bytes, context.device->ordinal), context_(context.handle) {}
+      : GraphMemory(address, bytes, context.device->ordinal, context.handle) {}
   ~NodeMemory() override {
-    forget();
-    if (auto* const owner = handles().find_as<Context>(Kind::context, context_)) free_memory(*owner, address);
+    if (!forget()) return;
+    if (auto* const owner = handles().find_as<Context>(Kind::context, context)) free_memory(*owner, address);
   }
-
- private:
-  const uint64_t context_;
 };
 
 }  // namespace

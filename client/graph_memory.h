@@ -8,8 +8,9 @@ namespace gpupool::client {
 
 namespace graph_memory {
 
+using cuda::graph_memory::check_launch;
+using cuda::graph_memory::commit_launch;
 using cuda::graph_memory::find;
-using cuda::graph_memory::launch;
 using cuda::graph_memory::Shared;
 
 // In the context's device.

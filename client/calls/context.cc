@@ -3,6 +3,7 @@
 
 #include "client/mirrors.h"
 #include "client/capture.h"
+#include "client/graph_memory.h"
 #include "client/host_memory.h"
 #include "client/shadows.h"
 #include "protocol/cuda/exports.h"
@@ -108,6 +109,7 @@ CUresult destroy_context(CUcontext given) {
   const uint64_t handle = context->handle;
   const CUresult result =
       session->post(wire::Command::destroy_context, nullptr, wire::DestroyContext{handle}, &sequence);
+  cuda::graph_memory::forget_context(handle);
   session->addresses().forget_context(handle, sequence);
   forget_memory(*context);
   auto& stack = thread_state().contexts;
@@ -132,6 +134,7 @@ CUresult reset_primary(Session& session, Context& context) {
   uint64_t sequence = 0;
   const CUresult result = session.post(wire::Command::reset_primary_context, nullptr,
                                        wire::PrimaryContext{context.handle, context.device->server_ordinal, 0}, &sequence);
+  cuda::graph_memory::forget_context(context.handle);
   session.addresses().forget_context(context.handle, sequence);
   forget_memory(context);
   return result;

@@ -128,9 +128,10 @@ CUresult on_stream(CUgraphExec handle, CUstream stream, Body&& body) noexcept {
 
 CUresult launch(CUgraphExec handle, CUstream stream) {
   return on_stream(handle, stream, [&](GraphExec& graph, Session& session, Context* context) -> CUresult {
-    if (!graph.allocated.empty() || !graph.freed.empty()) {
+    const bool has_memory = !graph.allocated.empty() || !graph.freed.empty();
+    if (has_memory) {
       const bool again = (graph.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
-      if (const CUresult result = graph_memory::launch(graph.allocated, graph.freed, again); result != CUDA_SUCCESS) return result;
+      if (const CUresult refused = graph_memory::check_launch(graph.allocated, again); refused != CUDA_SUCCESS) return refused;
     }
     if (graph.user_objects) {
       const std::lock_guard lock(graph_mutex());
@@ -141,7 +142,11 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
     if (result != CUDA_SUCCESS) return result;
     const auto lock = mirrors().any() ? mirrors().before_work(*context, stream, &result) : Mirrors::Lock();
     if (result != CUDA_SUCCESS) return result;
-    if (!graph.calls_back) return session.post(wire::Command::launch_graph, context, body);
+    if (!graph.calls_back) {
+      result = session.post(wire::Command::launch_graph, context, body);
+      if (has_memory && result == CUDA_SUCCESS) graph_memory::commit_launch(graph.allocated, graph.freed);
+      return result;
+    }
     std::vector<uint64_t> callbacks;
     {
       const std::lock_guard lock(graph_mutex());
@@ -150,6 +155,7 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
     host_functions_launched(session, callbacks);
     result = session.post(wire::Command::launch_graph, context, body);
     if (result != CUDA_SUCCESS) host_functions_launched(session, callbacks, true);
+    else if (has_memory) graph_memory::commit_launch(graph.allocated, graph.freed);
     return result;
   });
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace gpupool::cuda {
 namespace {
@@ -15,7 +16,11 @@ struct Use {
 
 struct Registry {
   std::mutex mutex;
-  std::map<uint64_t, std::weak_ptr<GraphMemory>> known;   // by address
+  struct Known {
+    const GraphMemory* memory;
+    std::weak_ptr<GraphMemory> shared;
+  };
+  std::map<uint64_t, Known> known;                        // by address
   std::map<uint64_t, graph_memory::Shared> live;          // a launch has left it to the program
   std::map<CUdevice, Use> use;                            // bytes
 };
@@ -25,20 +30,31 @@ Registry& registry() {
 }
 constinit std::atomic<size_t> count{0};  // of what is known
 
-}  // namespace
-
-void GraphMemory::forget() const {
-  const std::lock_guard lock(registry().mutex);
+// With the lock held.
+bool knows(const GraphMemory& memory) {
+  const auto found = registry().known.find(memory.address);
+  return found != registry().known.end() && found->second.memory == &memory;
+}
+void forget_locked(uint64_t address, uint64_t bytes, CUdevice device) {
   registry().known.erase(address);
   registry().use[device].current -= bytes;
   count.store(registry().known.size());
+}
+
+}  // namespace
+
+bool GraphMemory::forget() const {
+  const std::lock_guard lock(registry().mutex);
+  const bool known = knows(*this);
+  if (known) forget_locked(address, bytes, device);
+  return known;
 }
 
 namespace graph_memory {
 
 void add(const Shared& memory) {
   const std::lock_guard lock(registry().mutex);
-  registry().known[memory->address] = memory;
+  registry().known[memory->address] = {memory.get(), memory};
   Use& use = registry().use[memory->device];
   use.current += memory->bytes;
   use.most = std::max(use.most, use.current);
@@ -49,21 +65,45 @@ Shared find(uint64_t address) {
   if (count.load() == 0) return nullptr;
   const std::lock_guard lock(registry().mutex);
   const auto found = registry().known.find(address);
-  return found == registry().known.end() ? nullptr : found->second.lock();
+  return found == registry().known.end() ? nullptr : found->second.shared.lock();
 }
 
-CUresult launch(const std::vector<Shared>& allocated, const std::vector<Shared>& freed, bool again) {
+CUresult check_launch(const std::vector<Shared>& allocated, bool again) {
+  const std::lock_guard lock(registry().mutex);
+  for (const Shared& memory : allocated) {
+    if (!knows(*memory) || (!again && registry().live.contains(memory->address))) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+void commit_launch(const std::vector<Shared>& allocated, const std::vector<Shared>& freed) {
   std::vector<Shared> gone;  // ends without the lock
   const std::lock_guard lock(registry().mutex);
   auto& live = registry().live;
   for (const Shared& memory : allocated) {
-    if (!again && live.contains(memory->address)) return CUDA_ERROR_INVALID_VALUE;
+    if (knows(*memory)) gone.push_back(std::exchange(live[memory->address], memory));
   }
-  for (const Shared& memory : allocated) live[memory->address] = memory;
   for (const Shared& memory : freed) {
     if (auto node = live.extract(memory->address)) gone.push_back(std::move(node.mapped()));
   }
-  return CUDA_SUCCESS;
+}
+
+void forget_context(uint64_t context) {
+  if (count.load() == 0) return;
+  std::vector<Shared> gone;  // ends without the lock
+  const std::lock_guard lock(registry().mutex);
+  std::erase_if(registry().live, [&](auto& one) {
+    if (one.second->context != context) return false;
+    gone.push_back(std::move(one.second));
+    return true;
+  });
+  std::erase_if(registry().known, [&](const auto& one) {
+    const GraphMemory& memory = *one.second.memory;
+    if (memory.context != context) return false;
+    registry().use[memory.device].current -= memory.bytes;
+    return true;
+  });
+  count.store(registry().known.size());
 }
 
 std::optional<CUresult> free(uint64_t address, Shared* gone) {

@@ -14,7 +14,8 @@ namespace gpupool::cuda {
 
 class GraphMemory {
  public:
-  GraphMemory(uint64_t address, uint64_t bytes, CUdevice device) : address(address), bytes(bytes), device(device) {}
+  // `context`: any number that tells it from other contexts that are alive; the memory goes with it.
+  GraphMemory(uint64_t address, uint64_t bytes, CUdevice device, uint64_t context) : address(address), bytes(bytes), device(device), context(context) {}
   virtual ~GraphMemory() = default;
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;
@@ -22,10 +23,12 @@ class GraphMemory {
   const uint64_t address;
   const uint64_t bytes;
   const CUdevice device;
+  const uint64_t context;
 
  protected:
-  // A derived class calls it before it frees the memory, whose address may then be another's at once.
-  void forget() const;
+  // A derived class calls it before it frees the memory, whose address may then be another's at once. False: its context was destroyed
+  // and took the memory along, so it must not be freed.
+  bool forget() const;
 };
 
 namespace graph_memory {
@@ -36,8 +39,12 @@ void add(const Shared& memory);
 // Null: no memory node's.
 Shared find(uint64_t address);
 // A launch leaves the program what its graph allocates and does not free, and frees what others have left. CUDA_ERROR_INVALID_VALUE: the program has
-// some of it still. `again`: then it is the same as if it had freed it.
-CUresult launch(const std::vector<Shared>& allocated, const std::vector<Shared>& freed, bool again);
+// some of it still, but for `again`, with which that is as if it had freed it; or a context that is gone took some of it along.
+CUresult check_launch(const std::vector<Shared>& allocated, bool again);
+// Once the launch is in its stream.
+void commit_launch(const std::vector<Shared>& allocated, const std::vector<Shared>& freed);
+// A context is being destroyed or reset, before its addresses can be another's: its memory is no graph's and no program's any more.
+void forget_context(uint64_t context);
 // cuMemFree and cuMemFreeAsync. nullopt: it is no memory node's. *gone: work that is queued may still use it.
 std::optional<CUresult> free(uint64_t address, Shared* gone);
 

@@ -89,6 +89,36 @@ void captured(CUstream stream) {
   show_use();
 }
 
+// A destroyed context takes the memory along, whatever the program still has of the graph.
+void goes_with_its_context() {
+  constexpr size_t kBytes = 1 << 20;
+  CUcontext before = nullptr, other = nullptr;
+  CUdevice device = 0;
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  CUdeviceptr words = 0, later[4] = {};
+  cuCtxGetCurrent(&before);
+  cuCtxGetDevice(&device);
+  REQUIRE(CUDA_SUCCESS, cuCtxCreate(&other, nullptr, 0, device));
+  cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+  REQUIRE(CUDA_SUCCESS, cuMemAllocAsync(&words, kBytes, stream));
+  REQUIRE(CUDA_SUCCESS, cuStreamEndCapture(stream, &graph));
+  REQUIRE(CUDA_SUCCESS, cuGraphInstantiate(&exec, graph, 0));
+  REQUIRE(CUDA_SUCCESS, cuGraphLaunch(exec, stream));
+  REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(stream));
+  REQUIRE(CUDA_SUCCESS, cuCtxDestroy(other));
+  REQUIRE(CUDA_SUCCESS, cuCtxSetCurrent(before));
+  for (CUdeviceptr& address : later) REQUIRE(CUDA_SUCCESS, cuMemAlloc(&address, kBytes));
+  cuGraphDestroy(graph);
+  for (const CUdeviceptr address : later) {
+    REQUIRE(CUDA_SUCCESS, cuMemsetD8(address, 9, kBytes));
+    REQUIRE(CUDA_SUCCESS, cuMemFree(address));
+  }
+  show_use();
+}
+
 // CUDA's bodies have no memory nodes.
 void in_a_conditional_body(CUstream stream) {
   CUgraph graph = nullptr;
@@ -160,6 +190,7 @@ void graph_memory() {
   REQUIRE(CUDA_SUCCESS, cuDeviceGraphMemTrim(0));
   REQUIRE(CUDA_ERROR_INVALID_DEVICE, cuDeviceGraphMemTrim(9));
   show_use();
+  goes_with_its_context();
   in_a_conditional_body(stream);
   drawing(add, words);
 }

@@ -304,13 +304,14 @@ CUresult GraphExec::launch(Stream& stream) {
   used.insert(used.end(), freed.begin(), freed.end());
   if (!used.empty()) {
     const bool again = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
-    if (const CUresult result = cuda::graph_memory::launch(allocated, freed, again); result != CUDA_SUCCESS) return result;
+    if (const CUresult refused = cuda::graph_memory::check_launch(allocated, again); refused != CUDA_SUCCESS) return refused;
   }
   const Ref<Op> end = make_ref<LaunchEnd>(user_objects, std::move(used));
   const std::vector<Ref<Op>> ops = make_ops(context, *begin, *end);
   end->set_context(&context);
   if (last_) begin->after(*last_);
   if (const CUresult result = context.enqueue_span(stream, begin, end); result != CUDA_SUCCESS) return result;
+  cuda::graph_memory::commit_launch(allocated, freed);
   last_ = end;
   for (const Ref<Op>& op : ops) op->submit();
   end->submit();

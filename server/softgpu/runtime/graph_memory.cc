@@ -9,9 +9,10 @@ namespace {
 
 class NodeMemory final : public cuda::GraphMemory {
  public:
-  NodeMemory(uint64_t address, uint64_t bytes, CUdevice device, uint64_t id) : GraphMemory(address, bytes, device), id_(id) {}
+  NodeMemory(uint64_t address, uint64_t bytes, CUdevice device, uint64_t context, uint64_t id)
+      : GraphMemory(address, bytes, device, context), id_(id) {}
   ~NodeMemory() override {
-    forget();
+    if (!forget()) return;
     // The context may have taken it along, and the address be another's.
     const auto range = runtime().memory().take(address, [&](const MemoryRange& found) { return found.id == id_; });
     if (range) runtime().release(*range);
@@ -38,7 +39,7 @@ CUresult allocate_graph_memory(Context& context, uint64_t bytes, cuda::graph_mem
     return CUDA_ERROR_UNKNOWN;
   }
   const auto added = runtime().memory().find(*address);
-  *memory = std::make_shared<NodeMemory>(*address, bytes, device.index(), added ? added->id : 0);
+  *memory = std::make_shared<NodeMemory>(*address, bytes, device.index(), range.context, added ? added->id : 0);
   cuda::graph_memory::add(*memory);
   return CUDA_SUCCESS;
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "protocol/cuda/graph_memory.h"
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/code_folder.h"
 #include "server/softgpu/runtime/device.h"
@@ -177,6 +178,7 @@ void Runtime::release(const MemoryRange& range) {
 }
 
 void Runtime::free_context_memory(Context& context) {
+  cuda::graph_memory::forget_context(context.handle());
   for (const MemoryRange& range : memory_.take_context(context.handle())) release(range);
   trim_pools(context.device());
 }
