@@ -38,8 +38,8 @@ class TopSignals {
   TopSignals& operator=(const TopSignals&) = delete;
   int descriptor() const { return descriptor_; }
   int next() const;
-  // Whether one other than SIGWINCH has come. Does not wait.
-  bool ends() const;
+  // Whether one other than SIGWINCH comes within this time.
+  bool ends(std::chrono::milliseconds patience) const;
 
  private:
   int descriptor_;

@@ -13,6 +13,8 @@
 namespace gpupool::admin {
 namespace {
 
+constexpr std::chrono::milliseconds kBetweenTries{200};  // of top, to find the scheduler that leads
+
 using Stub = pool::PoolAdmin::Stub;
 using pool::Json;
 using pool::json_list;
@@ -200,10 +202,9 @@ Exit PoolCommands::top(const TopSignals& signals, const TopOptions& options) {
     } catch (const Failure& failure) {
       // The next leader goes on with it, whenever there is one.
       if (!opened_once || failure.status != kExitUnreachable || !scheduler_.has_several()) throw;
-      if (open) continue;
-      if (!said) std::fprintf(stderr, "pool-admin: %s; trying again until a scheduler leads\n", failure.what());
-      said = true;
-      if (signals.ends()) return kExitGood;
+      if (!open && !said) std::fprintf(stderr, "pool-admin: %s; trying again until a scheduler leads\n", failure.what());
+      said = said || !open;
+      if (signals.ends(kBetweenTries)) return kExitGood;
     }
   }
 }
