@@ -21,7 +21,7 @@ if(_cuda_version LESS 13000 AND NOT GPUPOOL_CUDA_HEADERS)
   set(_headers ${CMAKE_SOURCE_DIR}/build/cuda-headers/${_newest_headers})
   execute_process(COMMAND ${CMAKE_SOURCE_DIR}/scripts/fetch-cuda-headers.sh ${_newest_headers} ${_headers} RESULT_VARIABLE _status)
   if(_status EQUAL 0)
-    set(GPUPOOL_CUDA_HEADERS ${_headers}/include CACHE PATH "" FORCE)
+    set(GPUPOOL_CUDA_HEADERS ${_headers}/include)  # not in the cache: looked for each time
   else()
     message(WARNING "cuda.h is of version ${_cuda_version}, and that of CUDA ${_newest_headers} cannot be had: programs that were built with a "
                     "newer CUDA than this toolkit will not work with the client library of this build")

@@ -9,7 +9,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 version=${1:?names no version; try --help} folder=${2:?names no folder; try --help}
 [[ ! -f $folder/include/cuda.h ]] || exit 0
 
-scratch=$(mktemp -d)
+mkdir -p "$(dirname "$folder")"
+scratch=$(mktemp -d "$(dirname "$folder")/.fetch.XXXXXX")  # on FOLDER's file system, so that the last step is one rename
 trap 'rm -rf "$scratch"' EXIT
 python=python3
 if ! python3 -m pip --version >/dev/null 2>&1; then
@@ -37,6 +38,5 @@ for wheel in glob.glob(wheels + "/*.whl"):
                 out.write(source.read())
 PYTHON
 [[ -f $scratch/headers/include/cuda.h ]] || die "$package $version has no cuda.h"
-mkdir -p "$(dirname "$folder")"
 # All or nothing, also beside another one that fetches the same; whoever is second finds the folder there.
 mv -T "$scratch/headers" "$folder" 2>/dev/null || [[ -f $folder/include/cuda.h ]] || die "cannot write $folder"
