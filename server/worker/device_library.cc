@@ -17,8 +17,10 @@ Error unusable(const std::string& path, const std::string& why) {
 Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& path, const std::function<Result<void>()>& between) {
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    const char* why = ::dlerror();
-    return unusable(path, why != nullptr ? why : "unknown error");
+    const char* const error = ::dlerror();
+    std::string why = error != nullptr ? error : "unknown error";
+    if (path == "libcuda.so.1") why += "; install NVIDIA's driver, or try poold with --device softgpu";
+    return unusable(path, why);
   }
   if (::dlsym(handle, kClientMarker) != nullptr) {
     return unusable(
