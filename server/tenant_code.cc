@@ -31,7 +31,9 @@ TenantCode::~TenantCode() {
 
 int TenantCode::file_of(const std::string& tenant) {
   if (most_ == 0) return -1;
-  const auto found = std::find_if(files_.begin(), files_.end(), [&](const auto& one) { return one.first == tenant; });
+  const std::string owner = tenant.substr(0, tenant.find('/') + 1);  // "TENANT/", which is no tenant's name; empty: no lease
+  const std::string& name = owner.empty() ? tenant : owner;
+  const auto found = std::find_if(files_.begin(), files_.end(), [&](const auto& one) { return one.first == name; });
   if (found != files_.end()) {
     files_.splice(files_.begin(), files_, found);
     return files_.front().second;
@@ -42,7 +44,7 @@ int TenantCode::file_of(const std::string& tenant) {
     ::close(files_.back().second);
     files_.pop_back();
   }
-  files_.emplace_front(tenant, file);
+  files_.emplace_front(name, file);
   return file;
 }
 

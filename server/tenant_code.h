@@ -21,6 +21,8 @@ class TenantCode {
   TenantCode(const TenantCode&) = delete;
   TenantCode& operator=(const TenantCode&) = delete;
 
+  // `tenant`: a tenant's name, or TENANT/LEASE of a session by lease (pool/leases.h). All leases of a tenant share a file, which a tenant of
+  // that name in poold's own configuration does not: it may be somebody else.
   // The tenant's file, which stays this object's until the next call; -1: none. Where there is no room for another one, the
   // tenant's that began no session for longest goes; sessions that have it keep it.
   int file_of(const std::string& tenant);

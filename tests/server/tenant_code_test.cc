@@ -28,6 +28,14 @@ TEST_CASE("each tenant has a file of its own, always the same") {
   CHECK(inode(code.file_of("a")) == first);
 }
 
+TEST_CASE("the leases of a tenant share a file, which no tenant of that name has") {
+  TenantCode code(512 * kMiB);
+  const ino_t first = inode(code.file_of("a/0123"));
+  CHECK(inode(code.file_of("a/4567")) == first);
+  CHECK(inode(code.file_of("a")) != first);
+  CHECK(inode(code.file_of("b/0123")) != first);
+}
+
 TEST_CASE("a tenant's file can be neither enlarged nor cut") {
   TenantCode code(512 * kMiB);
   const int file = code.file_of("a");
