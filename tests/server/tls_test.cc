@@ -74,7 +74,7 @@ TEST_CASE("a client refuses a server that it cannot be sure of, and says what to
                         {good, {}, "GPUPOOL_TLS_CA"},
                         {authority.sign("127.0.0.1", "DNS:gpu.example"), trusting(authority), "for another name than '127.0.0.1'"},
                         {authority.sign("127.0.0.1"), trusting(authority), "for another name than '127.0.0.1'"},
-                        {authority.sign("server", kNames, -1), trusting(authority), "expired"},
+                        {authority.sign("server", kNames, 0), trusting(authority), "expired"},
                         {good, {.ca = "/nowhere/ca.pem", .certificate = {}, .key = {}, .secret = {}}, "'/nowhere/ca.pem' cannot be used"},
                         {good, {.ca = {}, .certificate = good.certificate, .key = {}, .secret = {}}, "go together"},
                         {good, {.ca = {}, .certificate = good.certificate, .key = authority.sign("x").key, .secret = {}}, "private key"}};
@@ -113,7 +113,7 @@ TEST_CASE("a client's certificate says which tenant it is") {
   CHECK(has(failure(at(poold), trusting(servers)), "GPUPOOL_TLS_CERT"));
   CHECK(has(failure(at(poold), trusting(servers, clients.sign("team-c"))), "gives no access"));
   CHECK(has(failure(at(poold), trusting(servers, strangers.sign("team-a"))), "does not accept this client's certificate"));
-  const std::string why = failure(at(poold), trusting(servers, clients.sign("team-a", "", -1)));
+  const std::string why = failure(at(poold), trusting(servers, clients.sign("team-a", "", 0)));
   INFO(why << poold.log());
   CHECK(has(why, "does not accept this client's certificate"));
 }

@@ -14,7 +14,7 @@ class Authority {
     std::string certificate;
     std::string key;
   };
-  // `names` as in subjectAltName, e.g. "IP:127.0.0.1,DNS:localhost"; empty: none. `days` may be negative: expired.
+  // `names` as in subjectAltName, e.g. "IP:127.0.0.1,DNS:localhost"; empty: none. `days` 0: expired at once.
   Files sign(const std::string& common_name, const std::string& names = "", int days = 2) const;
   std::string certificate() const { return folder_.path() / "authority.pem"; }
 

@@ -9,7 +9,7 @@ namespace {
 constexpr uint64_t kMaxAllocation = 512 * 1024;  // local memory of a thread, as CUDA limits it
 
 llvm::Function* stack_intrinsic(llvm::Module& module, llvm::Intrinsic::ID id) {
-#if LLVM_VERSION_MAJOR >= 17
+#if LLVM_VERSION_MAJOR >= 18
   return llvm::Intrinsic::getDeclaration(&module, id, {llvm::PointerType::get(module.getContext(), 0)});
 #else
   return llvm::Intrinsic::getDeclaration(&module, id);
