@@ -52,7 +52,8 @@ void questions() {
   CHECK(got.error == cudaSuccess);
   CHECK(std::memcmp(got.attributes, expected.attributes, sizeof got.attributes) == 0);
   CHECK(std::memcmp(got.limits, expected.limits, sizeof got.limits) == 0);
-  CHECK(got.device == expected.device && got.count == expected.count && got.version == expected.version);
+  CHECK(got.device == expected.device && got.count == expected.count);
+  CHECK(got.version == expected.version || CUDART_VERSION < 13000);  // softgpu's device runtime is that of CUDA 13.0
   CHECK(got.blocks == expected.blocks && got.blocks > 0);
   CHECK(got.kernel.sharedSizeBytes == 1200 && got.kernel.maxThreadsPerBlock == 512);
   CHECK(got.kernel.numRegs == expected.kernel.numRegs && got.kernel.binaryVersion == expected.kernel.binaryVersion);

@@ -90,7 +90,8 @@ TEST_CASE("nvcc's images give their entries") {
     Buffer bytes = compiled(name);
     INFO(name);
     if (bytes.empty()) {
-      CHECK(CUDA_VERSION < 13000);  // CUDA 13's nvcc knows all of them
+      CHECK(NVCC_MAJOR < 13);  // CUDA 13's nvcc knows all of them
+      gpupool::testing::report_skip("nvcc is too old for " + std::string(name));
       continue;
     }
     bytes.push_back(std::byte{0});
@@ -135,6 +136,7 @@ TEST_CASE("nvcc's flags and options arrive") {
   CHECK(ptx_of("options", options).options.find("-maxrregcount=32") != std::string_view::npos);
   CHECK(ptx_of("options", options).name.find("kernels.cu") != std::string_view::npos);
   const Buffer debug = compiled("debug.fatbin");
+  if (debug.empty()) return gpupool::testing::report_skip("nvcc is too old for debug.fatbin");
   CHECK(ptx_of("debug", debug).debug);
   CHECK(ptx_of("debug", debug).options.find("-g") != std::string_view::npos);
   const Buffer plain = compiled("plain.fatbin");
