@@ -23,7 +23,10 @@ class Library:
         self.library = c.CDLL(paths[0], mode=c.RTLD_GLOBAL)
 
     def __getattr__(self, name):
-        function = getattr(self.library, name)
+        try:
+            function = getattr(self.library, name)
+        except AttributeError as missing:
+            raise Missing(str(missing)) from missing  # an older toolkit's
 
         def call(*words):
             status = function(*words)

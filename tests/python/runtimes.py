@@ -7,6 +7,7 @@ runs on it, in a process of its own. Ends with status 77 where PyPI is out of re
 """
 import ctypes as c
 import fcntl
+import importlib.util
 import pathlib
 import shutil
 import struct
@@ -245,17 +246,27 @@ def listed(path):
     return [tuple(line.split("==")) for line in lines if line.startswith("nvidia-cuda-runtime")]
 
 
+def python_with_pip(folder):
+    """This interpreter, or where it has no pip, as on Debian, one of a virtual environment in the folder."""
+    if importlib.util.find_spec("pip"):
+        return sys.executable
+    environment = pathlib.Path(folder, "pip")
+    if not (environment / "bin" / "pip").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", environment], stdout=subprocess.DEVNULL)
+    return environment / "bin" / "python3"
+
+
 def download(folder, package, version):
     """The path of the version's libcudart; None where it cannot be had. Of the package only the library is kept."""
     target = pathlib.Path(folder, version)
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1", "--no-deps",
+            pip = [python_with_pip(folder), "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1", "--no-deps",
                    "--only-binary=:all:", "--dest", temporary, f"{package}=={version}"]
             try:
                 if subprocess.run(pip, timeout=DOWNLOAD_SECONDS).returncode:
                     return None
-            except subprocess.TimeoutExpired:
+            except (subprocess.TimeoutExpired, OSError):
                 return None
             made = pathlib.Path(temporary, "made")
             made.mkdir()
