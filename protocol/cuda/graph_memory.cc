@@ -35,19 +35,16 @@ bool knows(const GraphMemory& memory) {
   const auto found = registry().known.find(memory.address);
   return found != registry().known.end() && found->second.memory == &memory;
 }
-void forget_locked(uint64_t address, uint64_t bytes, CUdevice device) {
-  registry().known.erase(address);
-  registry().use[device].current -= bytes;
-  count.store(registry().known.size());
-}
 
 }  // namespace
 
 bool GraphMemory::forget() const {
   const std::lock_guard lock(registry().mutex);
-  const bool known = knows(*this);
-  if (known) forget_locked(address, bytes, device);
-  return known;
+  if (!knows(*this)) return false;
+  registry().known.erase(address);
+  registry().use[device].current -= bytes;
+  count.store(registry().known.size());
+  return true;
 }
 
 namespace graph_memory {
