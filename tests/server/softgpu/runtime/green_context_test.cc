@@ -26,6 +26,8 @@ constexpr char kBusy[] = R"(
   mov.u32 %r2, 1;
 again:
   mad.lo.s32 %r2, %r2, 1664525, 1013904223;
+  shr.u32 %r3, %r2, 15;  // steps that no compiler folds into one
+  xor.b32 %r2, %r2, %r3;
   add.u32 %r1, %r1, 1;
   setp.lt.u32 %p1, %r1, 100000;
   @%p1 bra again;
