@@ -32,12 +32,15 @@ enum class FaultKind : uint32_t {
   cancelled,            // the executor was destroyed before the grid had run: nobody is left to be told
 };
 
+// Shared memory is given to a block in units of this many bytes on compute capability 8.0 and newer (PTX ISA, %total_smem_size).
+constexpr uint32_t kSharedAllocationUnit = 128;
+
 struct BlockContext {
   uint32_t grid_dim[3];     // %nctaid
   uint32_t block_dim[3];    // %ntid
   uint32_t block_idx[3];    // %ctaid
   uint32_t dynamic_shared_bytes;
-  uint32_t total_shared_bytes;  // static + dynamic: the size of the shared window
+  uint32_t total_shared_bytes;  // size of the shared window: static + dynamic, in whole allocation units (%total_smem_size)
   uint32_t reserved0;
   uint64_t shared_base;     // generic address of the shared window
   uint64_t params;          // generic address of the packed kernel parameters

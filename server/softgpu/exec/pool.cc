@@ -102,7 +102,7 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
   std::copy_n(r.grid_dim, 3, context.grid_dim);
   std::copy_n(r.block_dim, 3, context.block_dim);
   context.dynamic_shared_bytes = r.dynamic_shared_bytes;
-  context.total_shared_bytes = r.static_shared_bytes + r.dynamic_shared_bytes;
+  context.total_shared_bytes = static_cast<uint32_t>(round_up(uint64_t{r.static_shared_bytes} + r.dynamic_shared_bytes, kSharedAllocationUnit));
   context.module_data = r.module_data;
   grid->blocks = uint64_t{r.grid_dim[0]} * r.grid_dim[1] * r.grid_dim[2];
   const uint64_t threads = uint64_t{r.block_dim[0]} * r.block_dim[1] * r.block_dim[2];

@@ -37,7 +37,7 @@ int blocks_per_multiprocessor(const KernelInfo& kernel, const FunctionSettings& 
   int blocks = std::min(limits::kBlocksPerMultiprocessor, limits::kThreadsPerMultiprocessor / threads);
   const int registers = round_up(static_cast<int>(std::max(kernel.registers, 1u)), 8) * threads;
   blocks = std::min(blocks, std::max(limits::kRegisters / registers, 1));  // an estimate must not keep a kernel from running
-  const int shared = round_up(static_cast<int>(kernel.static_shared_bytes + dynamic_shared), 128) +
+  const int shared = round_up(static_cast<int>(kernel.static_shared_bytes + dynamic_shared), static_cast<int>(kSharedAllocationUnit)) +
                      limits::kReservedSharedPerBlock;
   return std::min(blocks, limits::kSharedPerMultiprocessor / shared);
 }

@@ -32,6 +32,11 @@ void shared_kernel(ThreadContext* t) {
   if (words[other] == other) params<CountParams>(t).hits[t->linear_tid].fetch_add(1);
 }
 
+void store_last_byte_of_shared_memory(ThreadContext* t) {
+  const uint64_t size = t->block->total_shared_bytes;
+  if (size != 0) *reinterpret_cast<volatile char*>(t->block->shared_base + size - 1) = 1;
+}
+
 void deep_kernel(ThreadContext* t) {
   volatile char frame[200 << 10];
   frame[0] = 1;
@@ -83,6 +88,21 @@ TEST_CASE("the shared window has the size that was asked for, and is one per blo
     REQUIRE(run(executor(), std::move(r)).fault == FaultKind::none);
   }
   for (size_t i = 0; i < hits.size(); ++i) REQUIRE(hits[i] == 200);
+}
+
+TEST_CASE("shared memory is given in whole allocation units") {
+  Buffer<std::atomic<uint32_t>> size(1);
+  const auto kernel = [](ThreadContext* t) {
+    store_last_byte_of_shared_memory(t);
+    params<std::atomic<uint32_t>*>(t)->store(t->block->total_shared_bytes);
+  };
+  for (const auto& [bytes, given] : {std::pair{0u, 0u}, {4u, 128u}, {128u, 128u}, {129u, 256u}}) {
+    auto r = request(kernel, 1, 1, size.data());
+    r.static_shared_bytes = bytes / 2;
+    r.dynamic_shared_bytes = bytes - bytes / 2;
+    CHECK(run(executor(), std::move(r)).fault == FaultKind::none);
+    CHECK(size[0] == given);
+  }
 }
 
 TEST_CASE("a kernel with much local memory gets larger stacks") {
