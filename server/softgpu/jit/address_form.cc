@@ -104,10 +104,20 @@ AddressForms::AddressForms(const Function& f, const std::vector<uint32_t>& defin
       if (definition_counts[reg] <= kMostDefinitions) definitions_[reg].push_back(i);
     });
   find_variations();
+  find_uniform_comparisons();
+}
+
+// A vote or reduction gives all lanes of one member mask one value.
+bool AddressForms::is_agreed(const Instruction& i) const {
+  if (i.opcode != "vote" && i.opcode != "redux") return false;
+  const Operand& members = f_.operands(i).back();
+  return members.kind == Operand::Kind::integer || (members.kind == Operand::Kind::reg && variation_[members.index] == Variation::uniform);
 }
 
 // The most that any operand varies; a load is as uniform as its address is.
 Variation AddressForms::variation_of(const Instruction& i) const {
+  if (is_agreed(i)) return Variation::uniform;
+  if (i.opcode == "elect") return Variation::by_lane;
   if (i.opcode == "atom" || i.opcode == "call" || i.opcode == "shfl") return Variation::by_data;
   Variation most = Variation::uniform;
   auto see = [&](const Operand& operand) {
@@ -140,6 +150,19 @@ void AddressForms::find_variations() {
         variation_[reg] = std::max(variation_[reg], variation);
       });
     }
+  }
+}
+
+// Lanes of one warp agree whether tid.x lies below a multiple of 32.
+void AddressForms::find_uniform_comparisons() {
+  for (const Instruction& i : f_.code) {
+    const auto operands = f_.operands(i);
+    if (i.opcode != "setp" || operands.size() != 3 || operands[0].kind != Operand::Kind::reg || definitions_[operands[0].index].size() != 1) continue;
+    const bool below = has(f_, i, "lt") || has(f_, i, "ge") || has(f_, i, "lo") || has(f_, i, "hs");
+    const bool up_to = has(f_, i, "le") || has(f_, i, "gt") || has(f_, i, "ls") || has(f_, i, "hi");
+    const AddressForm bound = of_operand(operands[2]);
+    if ((!below && !up_to) || !is_number(bound) || of_operand(operands[1]) != unknown(kLaneUnknown)) continue;
+    if ((bound.constant + up_to) % kWarpLanes == 0) warp_uniform_[operands[0].index] = true;
   }
 }
 

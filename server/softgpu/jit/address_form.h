@@ -48,7 +48,9 @@ class AddressForms {
 
  private:
   Variation variation_of(const ptx::Instruction& instruction) const;
+  bool is_agreed(const ptx::Instruction& instruction) const;
   void find_variations();
+  void find_uniform_comparisons();
   AddressForm of_register(uint32_t reg);
   AddressForm of_operand(const ptx::Operand& operand);
   std::optional<AddressForm> of_instruction(const ptx::Instruction& instruction, uint32_t target);

@@ -99,6 +99,7 @@ class Finder {
   void find_accesses();
   void find_changes(const std::vector<uint32_t>& definitions);
   void find_divergence();
+  void find_partial_blocks();
   std::pair<uint32_t, uint32_t> bypassed(uint32_t from, uint32_t to) const;
   void flow();
   bool add_points(uint32_t block);
@@ -118,6 +119,7 @@ class Finder {
   std::vector<Bits> of_block_;       // per block: its accesses
   std::vector<bool> diverges_;       // per block: lanes of a warp may leave it for different blocks
   std::vector<bool> diverged_target_;  // per block: it is such a one
+  std::vector<bool> partial_;          // per block: some lanes of a warp may be in it without the others
   std::vector<bool> meeting_, points_;
   std::vector<Pending> at_start_;    // per block
   bool found_exchange_ = false;      // a lane may load what another has stored
@@ -183,12 +185,13 @@ bool Finder::conflicts(uint32_t earlier, uint32_t now, bool stale) const {
     case Relation::by_data: return is_volatile;
     case Relation::same_uniform: break;
   }
-  // One lane that works alone does both under one condition; data that it hands out is read under another.
+  // One lane that works alone does both under one condition, which the others do not fulfil; data that it hands out is read under another.
   const Instruction &first = f_.code[a.instruction], &second = f_.code[b.instruction];
+  const bool all_lanes = !partial_[a.block] && (!first.is_predicated || forms_.variation(first.predicate) == Variation::uniform);
   const bool one_condition = a.block == b.block && first.is_predicated == second.is_predicated &&
                              (!first.is_predicated || (first.predicate == second.predicate &&
                                                        first.predicate_negated == second.predicate_negated));
-  return !one_condition && (is_volatile || synchronises_);
+  return (all_lanes || !one_condition) && (is_volatile || synchronises_);
 }
 
 bool Finder::must_converge(const Pending& pending, uint32_t now) {
@@ -254,6 +257,24 @@ void Finder::find_divergence() {
     if (graph_.blocks[b].successors.size() < 2) continue;
     diverges_[b] = last.opcode == "brx" || (last.is_predicated && forms_.variation(last.predicate) != Variation::uniform);
     for (uint32_t s : graph_.blocks[b].successors) diverged_target_[s] = diverged_target_[s] || diverges_[b];
+  }
+  find_partial_blocks();
+}
+
+// Behind a branch at which lanes part, the blocks up to its last target, and up to where the blocks before that target jump to (`else`).
+// Lanes that leave a loop early leave its blocks to the others.
+void Finder::find_partial_blocks() {
+  partial_.assign(graph_.blocks.size(), false);
+  for (uint32_t b = 0; b < graph_.blocks.size(); ++b) {
+    if (!diverges_[b]) continue;
+    const auto& targets = graph_.blocks[b].successors;  // they are sorted
+    for (uint32_t inside = targets.front(); inside <= b; ++inside) partial_[inside] = true;
+    uint32_t end = targets.back();
+    for (uint32_t inside = b + 1; inside < end; ++inside) {
+      partial_[inside] = true;
+      const auto& next = graph_.blocks[inside].successors;
+      if (inside < targets.back() && !next.empty()) end = std::max(end, next.back());
+    }
   }
 }
 

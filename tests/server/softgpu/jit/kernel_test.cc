@@ -327,6 +327,10 @@ TEST_CASE("warp-synchronous code computes what it does on a GPU") {
   auto* handed = device(std::vector<int>(128));
   CHECK_RUNS(module.launch("hand_out", {1, 1, 1}, {128, 1, 1}, 0, handed));
   for (int t = 0; t < 128; ++t) CHECK(handed[t] == 7 + t / 32);
+  for (int t = 0; t < 32; ++t) values[t] = static_cast<float>(t * 13 % 32);
+  auto* order = device(std::vector<int>(32));
+  CHECK_RUNS(module.launch("sort_by_votes", {1, 1, 1}, {32, 1, 1}, 0, device(values), order));
+  for (int t = 0; t < 32; ++t) CHECK(values[order[t]] == t);
 }
 
 TEST_CASE("kernels without communication inside a warp have no points of convergence") {
@@ -335,7 +339,7 @@ TEST_CASE("kernels without communication inside a warp have no points of converg
     INFO(none);
     CHECK(points.at(none) == 0);
   }
-  for (const char* some : {"warp_sum", "warp_scan", "butterfly", "hand_out"}) {
+  for (const char* some : {"warp_sum", "warp_scan", "butterfly", "hand_out", "sort_by_votes"}) {
     INFO(some);
     CHECK(points.at(some) > 0);
   }
