@@ -204,7 +204,8 @@ def tridiagonal(device, sparse, handle, _):
     device.expect(words[6], [1] * count)
 
 
-def captured(device, sparse, handle, a):
+def captured(device, sparse, handle, _):
+    a = Sparse(device, sparse)  # cuSPARSE 12.4 prepares the buffer of a matrix's first product, and reads it in later ones
     x, y = numbers(COLUMNS, 3), device.floats([0] * ROWS)
     left, right = vector(sparse, device.floats(x), COLUMNS), vector(sparse, y, ROWS)
     words = (handle, N, ONE, a.csr, left, ONE, right, R_32F, 0)
@@ -213,6 +214,7 @@ def captured(device, sparse, handle, a):
     device.expect(y, [3 * value for value in a.times(x)])
     sparse.cusparseDestroyDnVec(left)
     sparse.cusparseDestroyDnVec(right)
+    a.close()
 
 
 def wrong(device, sparse, handle, a):
