@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "client/log.h"
 #include "client/mirrors.h"
@@ -40,6 +41,13 @@ CUresult load_bundle(Session& session, Context* context, Kind kind, uint64_t han
     writer.put(wire::LoadImage{handle, upload});
     writer.put_bytes(options.data(), options.size() * sizeof(wire::JitOption));
   }, reply);
+}
+
+// A device loads a fat binary without code for it as a library, and refuses the calls that need the code: complains at the first.
+CUresult explain_no_code(Code& code, CUresult result) {
+  if (result != CUDA_ERROR_NO_BINARY_FOR_GPU) return result;
+  if (const std::string why = std::exchange(code.log, {}); !why.empty()) complain("the device refused a module: %s", why.c_str());
+  return result;
 }
 
 // Any of its devices.
@@ -144,18 +152,20 @@ CUresult load(Session& session, Context* context, Kind kind, const void* image, 
   if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) return result;
   cuda::Bytes bundle;
   if (const CUresult result = cuda::bundle(spans, bundle); result != CUDA_SUCCESS) return result;
-  auto code = std::make_unique<Code>();
+  auto made = std::make_unique<Code>();
+  Code* const code = made.get();
   code->context = context ? context->owner().handle : 0;
   if (kind == Kind::library && sessions().size() > 1) {
     code->bundle.assign(bundle.view().begin(), bundle.view().end());
     code->options = options;
   }
-  *handle = session.mint(kind, std::move(code));
+  *handle = session.mint(kind, std::move(made));
   if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   wire::Buffer reply;
   const CUresult result = load_bundle(session, context, kind, *handle, bundle.view(), options, reply);
   wire::Reader reader(reply);
-  deliver_log(std::string(reader.get_text()), result, jit);
+  code->log = reader.get_text();
+  deliver_log(code->log, result, jit);
   if (const auto milliseconds = reader.get<float>(); reader.ok()) deliver_time(milliseconds, jit);
   if (result != CUDA_SUCCESS) handles().retire(*handle);
   return result;
@@ -188,7 +198,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
   }
   if (result != CUDA_SUCCESS) {
     handles().retire(*handle);
-    return result;
+    return explain_no_code(*code, result);
   }
   code->functions.emplace(name, *handle);
   return CUDA_SUCCESS;
@@ -244,7 +254,7 @@ CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint6
   for (uint64_t count = 0; !code->names;) {
     wire::Buffer reply;
     const CUresult result = session.call(wire::Command::kernel_names, context, wire::GetKernelNames{owner, all.size()}, reply);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) return explain_no_code(*code, result);
     wire::Reader reader(reply);
     count = reader.get<wire::KernelNames>().count;
     const auto bytes = reader.get_bytes(reader.remaining());
@@ -272,7 +282,7 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
   if (known == globals.end()) {
     wire::Buffer reply;
     const CUresult result = session.call(wire::Command::get_global, context, name, reply, wire::GetGlobal{owner});
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) return explain_no_code(*code, result);
     wire::Reader reader(reply);
     const auto info = reader.get<wire::GlobalInfo>();
     if (!reader.finished()) return Session::failure();
@@ -303,7 +313,8 @@ CUresult Code::come_to(Session& other) {
   wire::Buffer reply;
   const CUresult result = load_bundle(other, nullptr, Kind::library, handle, bundle, options, reply);
   wire::Reader reader(reply);
-  deliver_log(std::string(reader.get_text()), result, {});
+  log = reader.get_text();
+  deliver_log(log, result, {});
   if (result == CUDA_SUCCESS) elsewhere.fetch_or(bit);
   return result;
 }

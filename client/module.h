@@ -57,6 +57,8 @@ struct Code : Object {  // a module or a library
   std::vector<std::byte> bundle;       // a library's image, kept where there are servers that may want it yet,
   std::vector<wire::JitOption> options;  // and how it is compiled
   std::atomic<uint64_t> elsewhere{0};  // as a function's
+  // A library's log: the reason why the device holds no code of it, if calls that need its code fail. Under mutex.
+  std::string log;
 };
 
 // A function, or a kernel where CUDA takes one for the other; null: neither.

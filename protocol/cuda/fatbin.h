@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -93,6 +94,8 @@ struct CodeSelection {
 CUresult select_code(const Image& image, const CodeTarget& target, CodeSelection& selection);
 // The same within one list: nullptr where nothing fits.
 const ImageEntry* select_entry(const std::vector<ImageEntry>& entries, const CodeTarget& target);
+// One line for the user when nothing fits: the architectures in the image, what the device needs, how to compile.
+std::string why_nothing_fits(const Image& image, const CodeTarget& target);
 
 // Bytes with an owner where they had to be made, without one where they were there already.
 class Bytes {

@@ -6,6 +6,8 @@
 #include <climits>
 #include <cstring>
 #include <new>
+#include <set>
+#include <utility>
 
 #include "protocol/cuda/fatbin.h"
 #include "protocol/cuda/fatbin_format.h"
@@ -31,6 +33,25 @@ bool runs_on(const ImageEntry& entry, const CodeTarget& target) {
 int rank(const ImageEntry& entry) {
   return (entry.kind == CodeKind::elf ? 1 << 20 : 0) + static_cast<int>(std::min(entry.arch, 9999u)) * 4 +
          (entry.exact_arch ? 2 : 0) + (entry.family_arch ? 1 : 0);
+}
+
+// The architectures of an image's code of one kind, as "sm_80, sm_90a"; empty: no such code.
+std::string architectures(const Image& image, CodeKind kind) {
+  constexpr size_t kMostBytes = 200;
+  std::set<std::pair<uint32_t, std::string>> found;
+  const auto collect = [&](const std::vector<ImageEntry>& entries) {
+    for (const ImageEntry& entry : entries) {
+      if (entry.kind == kind) found.emplace(entry.arch, entry.exact_arch ? "a" : entry.family_arch ? "f" : "");
+    }
+  };
+  collect(image.entries);
+  for (const std::vector<ImageEntry>& file : image.linked) collect(file);
+  std::string text;
+  for (const auto& [arch, suffix] : found) {
+    if (text.size() > kMostBytes) return text + ", ...";
+    text += (text.empty() ? "" : ", ") + std::string(kind == CodeKind::ptx ? "compute_" : "sm_") + std::to_string(arch) + suffix;
+  }
+  return text;
 }
 
 }  // namespace
@@ -63,6 +84,16 @@ CUresult select_code(const Image& image, const CodeTarget& target, CodeSelection
   if (best == nullptr) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   selection.entries.push_back(best);
   return CUDA_SUCCESS;
+}
+
+std::string why_nothing_fits(const Image& image, const CodeTarget& target) {
+  const std::string code = architectures(image, CodeKind::elf), ptx = architectures(image, CodeKind::ptx);
+  const std::string capability = std::to_string(target.major) + "." + std::to_string(target.minor);
+  const std::string arch = std::to_string(target.major * 10 + target.minor);
+  return "the image holds " + (code.empty() ? "no machine code" : "machine code for " + code) + " and " +
+         (ptx.empty() ? "no PTX" : "PTX for " + ptx) + "; the device, of compute capability " + capability + ", needs PTX for compute_" + arch +
+         " or older" + (target.ptx_only ? "" : ", or machine code for sm_" + arch) + ": compile with -gencode arch=compute_" + arch +
+         ",code=compute_" + arch;
 }
 
 Bytes Bytes::allocate(uint64_t size) {

@@ -13,6 +13,18 @@ bool driver_tells_layouts(const DeviceApi& api) {
 #endif
 }
 
+// Empty: the image has code for the device.
+std::string why_no_code(const DeviceApi& api, CUdevice device, const cuda::Image& image) {
+  cuda::CodeTarget target;
+  cuda::CodeSelection selection;
+  if (!api.cuDeviceGetAttribute ||
+      api.cuDeviceGetAttribute(&target.major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) != CUDA_SUCCESS ||
+      api.cuDeviceGetAttribute(&target.minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) != CUDA_SUCCESS) {
+    return {};
+  }
+  return cuda::select_code(image, target, selection) == CUDA_ERROR_NO_BINARY_FOR_GPU ? cuda::why_nothing_fits(image, target) : "";
+}
+
 void collect_layouts(const cuda::Image& image, std::unordered_map<std::string, std::vector<cuda::KernelParam>>& layouts) {
   const auto collect = [&](const std::vector<cuda::ImageEntry>& entries) {
     for (const cuda::ImageEntry& entry : entries) {
@@ -32,7 +44,7 @@ void collect_layouts(const cuda::Image& image, std::unordered_map<std::string, s
 }  // namespace
 
 template <class Load>
-Images::Loaded Images::load(std::span<const std::byte> bytes, Options wanted, Kept& kept, const Admit& admit, Load&& load) {
+Images::Loaded Images::load(CUdevice device, std::span<const std::byte> bytes, Options wanted, Kept& kept, const Admit& admit, Load&& load) {
   Loaded loaded;
   cuda::Bundle bundle;
   cuda::Image image;
@@ -54,14 +66,18 @@ Images::Loaded Images::load(std::span<const std::byte> bytes, Options wanted, Ke
   std::memcpy(&loaded.milliseconds, &values[0], sizeof loaded.milliseconds);
   loaded.log.assign(kept.logs->error, ::strnlen(kept.logs->error, sizeof kept.logs->error));
   loaded.log.append(kept.logs->info, ::strnlen(kept.logs->info, sizeof kept.logs->info));
+  // A library may load without code for the device; calls that need the code fail later.
+  if (loaded.log.empty() && (loaded.result == CUDA_SUCCESS || loaded.result == CUDA_ERROR_NO_BINARY_FOR_GPU)) {
+    loaded.log = why_no_code(api_, device, image);
+  }
   if (loaded.result == CUDA_SUCCESS && !driver_tells_layouts(api_)) collect_layouts(image, kept.layouts);
   return loaded;
 }
 
-Images::Loaded Images::load_module(uint64_t handle, std::span<const std::byte> bundle, Options options, const Admit& admit) {
+Images::Loaded Images::load_module(uint64_t handle, CUdevice device, std::span<const std::byte> bundle, Options options, const Admit& admit) {
   Kept kept;
   CUmodule module = nullptr;
-  Loaded loaded = load(bundle, options, kept, admit, [&](const void* image, unsigned count, CUjit_option* names, void** values) {
+  Loaded loaded = load(device, bundle, options, kept, admit, [&](const void* image, unsigned count, CUjit_option* names, void** values) {
     return api_.cuModuleLoadDataEx(&module, image, count, names, values);
   });
   loaded.object = module;
@@ -70,12 +86,12 @@ Images::Loaded Images::load_module(uint64_t handle, std::span<const std::byte> b
   return loaded;
 }
 
-Images::Loaded Images::load_library(uint64_t handle, std::span<const std::byte> bundle, Options options, const Admit& admit) {
+Images::Loaded Images::load_library(uint64_t handle, CUdevice device, std::span<const std::byte> bundle, Options options, const Admit& admit) {
 #if CUDA_VERSION >= 12000
   if (!api_.cuLibraryLoadData) return {.result = CUDA_ERROR_NOT_SUPPORTED};
   Kept kept;
   CUlibrary library = nullptr;
-  Loaded loaded = load(bundle, options, kept, admit, [&](const void* image, unsigned count, CUjit_option* names, void** values) {
+  Loaded loaded = load(device, bundle, options, kept, admit, [&](const void* image, unsigned count, CUjit_option* names, void** values) {
     return api_.cuLibraryLoadData(&library, image, names, values, count, nullptr, nullptr, 0);
   });
   loaded.object = library;

@@ -27,14 +27,15 @@ class Images {
     CUresult result = CUDA_SUCCESS;
     void* object = nullptr;
     bool admitted = false;
-    std::string log;  // what the JIT compiler said
+    std::string log;  // of the JIT compiler; where the driver says nothing of an image without code for the device, the reason
     float milliseconds = 0;  // that it took
   };
   using Options = std::span<const wire::JitOption>;  // numeric ones alone
   // Asked when the image is understood, before the driver gets it.
   using Admit = std::function<CUresult(const cuda::Image&)>;
-  Loaded load_module(uint64_t handle, std::span<const std::byte> bundle, Options options, const Admit& admit);
-  Loaded load_library(uint64_t handle, std::span<const std::byte> bundle, Options options, const Admit& admit);
+  // `device`: the current context's.
+  Loaded load_module(uint64_t handle, CUdevice device, std::span<const std::byte> bundle, Options options, const Admit& admit);
+  Loaded load_library(uint64_t handle, CUdevice device, std::span<const std::byte> bundle, Options options, const Admit& admit);
   // Parameter layout of a kernel by name, where the driver cannot tell it; null: unknown.
   const std::vector<cuda::KernelParam>* layout(uint64_t owner, std::string_view kernel) const;
   void forget(uint64_t handle) { kept_.erase(handle); }
@@ -49,7 +50,7 @@ class Images {
     std::unordered_map<std::string, std::vector<cuda::KernelParam>> layouts;
   };
   template <class Load>
-  Loaded load(std::span<const std::byte> bundle, Options options, Kept& kept, const Admit& admit, Load&& load);
+  Loaded load(CUdevice device, std::span<const std::byte> bundle, Options options, Kept& kept, const Admit& admit, Load&& load);
 
   const DeviceApi& api_;
   std::unordered_map<uint64_t, Kept> kept_;

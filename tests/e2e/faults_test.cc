@@ -34,9 +34,24 @@ TEST_CASE("images that cannot run") {
     CHECK(app.output.find("version: CUDA_ERROR_UNSUPPORTED_PTX_VERSION") != std::string::npos);
     CHECK(app.output.find("instruction: CUDA_ERROR_INVALID_PTX") != std::string::npos);
     CHECK(app.output.find("unfinished: CUDA_ERROR_INVALID_PTX") != std::string::npos);
-    // The program's user sees which instruction it was.
-    CHECK(!lines_with(app.output, "frobnicate").empty());
-    CHECK(!lines_with(app.output, "99.0").empty());
+    // The program's user sees which instruction it was, and sees it once: by softgpu itself, which leaves it to the program's log
+    // where there is one, or by the client.
+    const bool direct = environment == pool.directly();
+    CHECK(lines_with(app.output, "frobnicate").size() == (direct ? 1 : 2));
+    CHECK(lines_with(app.output, "99.0").size() == 1);
+    CHECK(lines_with(app.output, direct ? "gpupool: " : "softgpu: ").empty());
+  }
+}
+
+TEST_CASE("an image without code for the device is refused with one line that says what it holds and what the device needs") {
+  Pool pool;
+  for (const Environment& environment : {pool.directly(), pool.through()}) {
+    const Finished app = run_patiently({driver_app(), "library_without_code"}, environment);
+    INFO(app.output);
+    CHECK(app.status == 0);
+    const auto said = lines_with(app.output, "the image holds machine code for sm_70 and no PTX; the device, of compute capability ");
+    CHECK(said.size() == 2);  // the module, and the library at its first use
+    for (const auto& line : said) CHECK(line.find("compile with -gencode arch=compute_") != std::string::npos);
   }
 }
 

@@ -7,7 +7,6 @@
 #include <mutex>
 
 #include "protocol/cuda/linked_cubin.h"
-#include "protocol/cuda/driver_log.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/machine_code.h"
 #include "server/softgpu/runtime/program_cache.h"
@@ -69,8 +68,6 @@ CUresult load_texts(std::span<const std::string_view> texts, const Device& devic
   }
   const CompileError& error = std::get<CompileError>(outcome);
   *message = error.message;
-  fprintf(stderr, "softgpu: %s\n", error.message.c_str());
-  cuda::log_for_program(cuda::Severity::error, error.message);
   return code_of(error.code);
 }
 
@@ -95,18 +92,17 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
       return CUDA_SUCCESS;
     }
   }
+  const cuda::CodeTarget target{device.capability_major(), device.capability_minor(), true};
   cuda::CodeSelection selection;
   if (result == CUDA_SUCCESS && image.linked.empty() && image.entries.size() == 1 &&
       image.entries[0].kind == cuda::CodeKind::ptx && image.entries[0].record.empty()) {
     // Bare PTX: there is nothing to choose, so the compiler says what is wrong with it.
     selection.entries.push_back(&image.entries[0]);
   } else if (result == CUDA_SUCCESS) {
-    const cuda::CodeTarget target{device.capability_major(), device.capability_minor(), true};
     result = cuda::select_code(image, target, selection);
   }
   if (result != CUDA_SUCCESS) {
-    *message = result == CUDA_ERROR_NO_BINARY_FOR_GPU ? "the image holds no PTX that this device can run"
-                                                      : "the image is not device code";
+    *message = result == CUDA_ERROR_NO_BINARY_FOR_GPU ? cuda::why_nothing_fits(image, target) : "the image is not device code";
     return result;
   }
   for (const cuda::ImageEntry* entry : selection.entries) {
@@ -124,10 +120,7 @@ CUresult load_image(const cuda::ImageSpans& spans, const Device& device,
                     std::shared_ptr<const Program>* program, std::string* message) {
   std::vector<std::string> texts;
   const CUresult result = unpack_image(spans, device, &texts, message);
-  if (result != CUDA_SUCCESS) {
-    runtime().log("module not loaded: " + *message);
-    return result;
-  }
+  if (result != CUDA_SUCCESS) return result;
   const std::vector<std::string_view> views(texts.begin(), texts.end());
   return load_texts(views, device, program, message);
 }

@@ -14,8 +14,8 @@ namespace gpupool::softgpu {
 
 class Device;
 
-// Picks what the device can run, unpacks and compiles it. Failures are CUDA's codes; `message` then says why
-// in one line, which has also gone to stderr when it is about PTX that cannot run.
+// Picks what the device can run, unpacks and compiles it. Failures are CUDA's codes; `message` then says why in one line, for
+// JitOptions to report.
 CUresult load_image(const void* image, const Device& device, std::shared_ptr<const Program>* program,
                     std::string* message);
 CUresult load_image(const cuda::ImageSpans& spans, const Device& device,

@@ -1,7 +1,9 @@
 #include "server/softgpu/runtime/library.h"
 
 #include <algorithm>
+#include <cstdio>
 
+#include "protocol/cuda/driver_log.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/runtime.h"
 
@@ -15,8 +17,9 @@ struct SettingsRequest {
 
 }  // namespace
 
-CUresult Library::create(std::shared_ptr<const Program> program, Ref<Library>* library) {
+CUresult Library::create(std::shared_ptr<const Program> program, std::string why_no_code, Ref<Library>* library) {
   Ref<Library> made = Ref<Library>::adopt(new Library(std::move(program)));
+  made->why_no_code_ = std::move(why_no_code);
   made->handle_ = runtime().handles().add(made);
   bool full = made->handle_ == 0;
   for (const KernelInfo& info : made->has_code() ? made->program_->kernels() : std::span<const KernelInfo>()) {
@@ -36,7 +39,17 @@ CUresult Library::create(std::shared_ptr<const Program> program, Ref<Library>* l
 CUresult find_library(uint64_t handle, Ref<Library>* library) {
   *library = runtime().handles().find<Library>(handle);
   if (!*library) return CUDA_ERROR_INVALID_HANDLE;
-  return (*library)->has_code() ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
+  if ((*library)->has_code()) return CUDA_SUCCESS;
+  (*library)->report_no_code();
+  return CUDA_ERROR_NO_BINARY_FOR_GPU;
+}
+
+void Library::report_no_code() {
+  std::lock_guard guard(mutex_);
+  const std::string why = std::exchange(why_no_code_, {});
+  if (why.empty()) return;
+  std::fprintf(stderr, "softgpu: %s\n", why.c_str());
+  cuda::log_for_program(cuda::Severity::error, why);
 }
 
 Ref<Kernel> Library::kernel(std::string_view name) {

@@ -20,11 +20,13 @@ class Kernel;
 class Library final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::library;
-  // Without a program (null): a library of an image that has no code for the devices.
-  static CUresult create(std::shared_ptr<const Program> program, Ref<Library>* library);
+  // Without a program (null): a library of an image that has no code for the devices. why_no_code is printed at the first use.
+  static CUresult create(std::shared_ptr<const Program> program, std::string why_no_code, Ref<Library>* library);
 
   uint64_t handle() const { return handle_; }
   bool has_code() const { return program_ != nullptr; }
+  // Prints, once, why there is no code.
+  void report_no_code();
   // These need code.
   const Program& program() const { return *program_; }
   Ref<Kernel> kernel(std::string_view name);
@@ -42,6 +44,7 @@ class Library final : public Object {
   const std::shared_ptr<const Program> program_;
   uint64_t handle_ = 0;
   std::mutex mutex_;
+  std::string why_no_code_;  // empty: nothing left to report
   std::map<std::string, Ref<Kernel>, std::less<>> kernels_;
   struct Instance {
     uint64_t epoch;

@@ -148,7 +148,7 @@ Outcome load_module(Executor& session, Command& command) {
   if (!wanted.here()) return not_here(wanted);
   const uint64_t handle = wanted.body.handle;
   return finish_load(session, wanted, Kind::module,
-                     session.images.load_module(handle, wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
+                     session.images.load_module(handle, device_of(session), wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
                        return session.footprints.add_module(handle, image);
                      }));
 }
@@ -161,7 +161,7 @@ Outcome load_library(Executor& session, Command& command) {
   if (!wanted.here()) return not_here(wanted);
   const uint64_t handle = wanted.body.handle;
   return finish_load(session, wanted, Kind::library,
-                     session.images.load_library(handle, wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
+                     session.images.load_library(handle, device_of(session), wanted.bundle(), wanted.options, [&](const cuda::Image& image) {
                        return session.footprints.add_library(handle, image);
                      }));
 }

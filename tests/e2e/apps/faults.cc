@@ -1,4 +1,5 @@
 // Kernels that go wrong, images that cannot be run.
+#include "protocol/cuda/fatbin_format.h"
 #include "tests/e2e/apps/scenario.h"
 
 using namespace app;
@@ -70,6 +71,25 @@ SCENARIO(bystander) {
     OK(kernels.launch("fill", 4, 256, nullptr, values, round, 1024u));
     EXPECT(download<uint32_t>(values, 1024)[1023] == round + 1023);
   }
+}
+
+// A fat binary with machine code for another device alone.
+SCENARIO(library_without_code) {
+  Device device;
+  namespace format = gpupool::cuda::fatbin_format;
+  struct {
+    format::ContainerHeader head{format::kContainerMagic, 1, sizeof head, sizeof entry + sizeof payload};
+    format::EntryHeader entry{.kind = format::kKindElf, .version = 0x101, .header_size = sizeof entry, .padded_payload = sizeof payload, .arch = 70, .flags = 0x11};
+    char payload[8] = {};
+  } image;
+  CUmodule module = nullptr;
+  GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadData(&module, &image));
+#if CUDA_VERSION >= 12000
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  OK(cuLibraryLoadData(&library, &image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  for (int again = 0; again < 2; ++again) GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuLibraryGetKernel(&kernel, library, "k"));
+#endif
 }
 
 SCENARIO(images_that_cannot_run) {

@@ -152,6 +152,23 @@ TEST_CASE("a wrapper leads to its container, and in version 2 to the files to li
   CHECK(std::equal(again.linked[1].begin(), again.linked[1].end(), second.begin(), second.end()));
 }
 
+TEST_CASE("an image without code for the device is described with what the device needs") {
+  const auto why = [](const std::vector<Part>& parts, const cuda::CodeTarget& target) {
+    const Buffer bytes = container(parts);
+    return cuda::why_nothing_fits({parsed(bytes), {}}, target);
+  };
+  const Part cubin{format::kKindElf, 80, 0x11, "x", ""};
+  CHECK(why({cubin, {format::kKindElf, 90, 0x11 | format::kFlagExactArch, "x", ""}, cubin}, {9, 0, true}) ==
+        "the image holds machine code for sm_80, sm_90a and no PTX; the device, of compute capability 9.0, needs PTX for compute_90 or older: "
+        "compile with -gencode arch=compute_90,code=compute_90");
+  CHECK(why({{format::kKindPtx, 120, 0x11, kPtx, ""}}, {8, 6, false}) ==
+        "the image holds no machine code and PTX for compute_120; the device, of compute capability 8.6, needs PTX for compute_86 or older, or "
+        "machine code for sm_86: compile with -gencode arch=compute_86,code=compute_86");
+  std::vector<Part> many;
+  for (uint32_t arch = 100; arch < 1000; ++arch) many.push_back({format::kKindElf, arch, 0x11, "x", ""});
+  CHECK(why(many, {9, 0, true}).size() < 600);  // it must fit a line on stderr
+}
+
 TEST_CASE("the best entry is the newest cubin that runs, else the newest PTX that compiles") {
   const auto elf = [](uint32_t arch, uint64_t flags = 0) {
     return Part{format::kKindElf, arch, 0x11 | flags, "x", ""};

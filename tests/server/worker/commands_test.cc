@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "protocol/cuda/fatbin.h"
+#include "protocol/cuda/fatbin_format.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -23,10 +24,10 @@ constexpr uint64_t kModule = make_handle(Kind::module, 1, 300);
 constexpr uint64_t kFunction = make_handle(Kind::function, 1, 301);
 constexpr uint64_t kUpload = make_handle(Kind::upload, 1, 302);
 
-// A bundle around PTX text.
-wire::Buffer bundle(const std::string& ptx) {
+// A bundle around PTX text, or around a fat binary.
+wire::Buffer bundle(const std::string& content) {
   cuda::ImageSpans spans;
-  spans.image = std::as_bytes(std::span(ptx.c_str(), ptx.size() + 1));
+  spans.image = std::as_bytes(std::span(content.c_str(), content.size() + (content.starts_with('.') ? 1 : 0)));
   cuda::Bytes bytes;
   REQUIRE(cuda::bundle(spans, bytes) == CUDA_SUCCESS);
   return {bytes.view().begin(), bytes.view().end()};
@@ -192,6 +193,19 @@ TEST_CASE("images that are not what they say never reach the driver") {
   const Message broken = client.reply(load(client, kPtx + "// broken"));
   CHECK(broken.header.result == CUDA_ERROR_INVALID_PTX);
   CHECK(broken.text().substr(4, 8) == "compiled");
+}
+
+TEST_CASE("an image without code for the device is refused with the reason where the driver gives none") {
+  TestClient client;
+  client.retain();
+  namespace format = cuda::fatbin_format;
+  format::EntryHeader entry{.kind = format::kKindElf, .version = 0x101, .header_size = sizeof entry, .padded_payload = 8, .arch = 80, .flags = 0x11};
+  const format::ContainerHeader head{format::kContainerMagic, 1, sizeof head, sizeof entry + 8};
+  std::string image(reinterpret_cast<const char*>(&head), sizeof head);
+  image.append(reinterpret_cast<const char*>(&entry), sizeof entry).append(8, 'x');
+  const Message refused = client.reply(load(client, image));
+  CHECK(refused.header.result == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  CHECK(refused.text().find("machine code for sm_80 and no PTX; the device, of compute capability 9.0, needs") != std::string::npos);
 }
 
 TEST_CASE("uploads above the limit fail, parts that do not fit end the session") {

@@ -3,10 +3,12 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <string>
 
 #include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/driver_log.h"
 
 namespace gpupool::softgpu::api {
 
@@ -28,15 +30,17 @@ class JitOptions {
   }
   bool valid() const { return count_ == 0 || (count_ <= kMost && options_ != nullptr && values_ != nullptr); }
 
-  // Fills the program's log buffer of errors, or the other one where there is none.
-  void report(const std::string& error) const {
-    if (!valid()) return;
-    if (void** const time = value(CU_JIT_WALL_TIME)) {
-      const float milliseconds = std::chrono::duration<float, std::milli>(std::chrono::steady_clock::now() - begin_).count();
-      std::memcpy(time, &milliseconds, sizeof milliseconds);
-    }
-    if (!error.empty()) write(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_room_, error);
-    else write(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_room_, {});
+  // Tells the program why a call failed: in its error log or, if it gave none, on stderr.
+  void report_failure(const std::string& why) const {
+    put_time();
+    if (why.empty()) return;
+    cuda::log_for_program(cuda::Severity::error, why);
+    if (!write(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_room_, why)) std::fprintf(stderr, "softgpu: %s\n", why.c_str());
+  }
+  // Writes the info log of a call that succeeded; false: the program gave no buffer for it.
+  bool report_success(const std::string& note = {}) const {
+    put_time();
+    return write(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_room_, note);
   }
 
  private:
@@ -50,14 +54,20 @@ class JitOptions {
     void** const size = valid() ? value(size_option) : nullptr;
     return size == nullptr ? 0 : static_cast<size_t>(reinterpret_cast<uintptr_t>(*size));
   }
-  void write(CUjit_option buffer_option, CUjit_option size_option, size_t room, const std::string& text) const {
+  void put_time() const {
+    void** const time = valid() ? value(CU_JIT_WALL_TIME) : nullptr;
+    const float milliseconds = std::chrono::duration<float, std::milli>(std::chrono::steady_clock::now() - begin_).count();
+    if (time != nullptr) std::memcpy(time, &milliseconds, sizeof milliseconds);
+  }
+  bool write(CUjit_option buffer_option, CUjit_option size_option, size_t room, const std::string& text) const {
     void** buffer = value(buffer_option);
     void** size = value(size_option);
-    if (buffer == nullptr || *buffer == nullptr || room == 0) return;
+    if (buffer == nullptr || *buffer == nullptr || room == 0) return false;
     const size_t length = std::min(text.size(), room - 1);
     std::memcpy(*buffer, text.data(), length);
     static_cast<char*>(*buffer)[length] = '\0';
     *size = reinterpret_cast<void*>(static_cast<uintptr_t>(length));
+    return true;
   }
 
   const unsigned count_;

@@ -23,11 +23,14 @@ CUresult load(CUlibrary* handle, const void* image, const JitOptions& options) {
     // Loading a fat binary succeeds whatever code it has; calls that need the code fail. CUDA 12's runtimes load a fat binary once,
     // and look kernels up in it even if that failed.
     const bool deferred = loaded == CUDA_ERROR_NO_BINARY_FOR_GPU && gpupool::cuda::is_fat_binary(image);
-    if (deferred) message.clear();
-    options.report(message);
-    if (loaded != CUDA_SUCCESS && !deferred) return loaded;
+    if (loaded != CUDA_SUCCESS && !deferred) {
+      options.report_failure(message);
+      return loaded;
+    }
+    // The reason why there is no code goes to the info log; a program without one finds it on stderr when a call needs the code.
+    if (options.report_success(message)) message.clear();
     Ref<Library> library;
-    const CUresult result = Library::create(std::move(program), &library);
+    const CUresult result = Library::create(std::move(program), std::move(message), &library);
     if (result == CUDA_SUCCESS) *handle = make_handle<CUlibrary>(library->handle());
     return result;
   });

@@ -27,14 +27,20 @@ class Linker final : public Object {
   std::string image;
 };
 
-CUresult add_image(Linker& linker, const Device& device, ByteSpan bytes) {
+// A part of an archive may lack code for the device, as NVIDIA's device runtime does: if that code is needed, the missing names are
+// reported in the end.
+CUresult add_image(Linker& linker, const Device& device, ByteSpan bytes, bool may_lack_code = false) {
   gpupool::cuda::ImageSpans spans;
   spans.image = bytes;
   std::string message;
   std::vector<std::string> texts;
   const CUresult result = unpack_image(spans, device, &texts, &message);
-  linker.options.report(message);
-  if (result != CUDA_SUCCESS) return result;
+  if (may_lack_code && result == CUDA_ERROR_NO_BINARY_FOR_GPU) return CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) {
+    linker.options.report_failure(message);
+    return result;
+  }
+  linker.options.report_success();
   if (linker.texts.size() + texts.size() > gpupool::cuda::kMaxLinkedTexts) return CUDA_ERROR_INVALID_VALUE;
   std::move(texts.begin(), texts.end(), std::back_inserter(linker.texts));
   return CUDA_SUCCESS;
@@ -53,10 +59,8 @@ CUresult add(Linker& linker, const Device& device, CUjitInputType type, const vo
       const ByteSpan bytes{static_cast<const std::byte*>(data), size};
       const auto parts = fat_binaries_of(bytes);
       if (parts.empty() && !is_archive(bytes)) return add_image(linker, device, bytes);
-      // What has no PTX may not be needed, as NVIDIA's device runtime is not; if it is, the missing names are told in the end.
       for (const ByteSpan part : parts)
-        if (const CUresult result = add_image(linker, device, part); result != CUDA_SUCCESS && result != CUDA_ERROR_NO_BINARY_FOR_GPU)
-          return result;
+        if (const CUresult result = add_image(linker, device, part, true); result != CUDA_SUCCESS) return result;
       return CUDA_SUCCESS;
     }
     case CU_JIT_INPUT_FATBINARY:
@@ -138,8 +142,11 @@ CUDA_EXPORT CUresult cuLinkComplete(CUlinkState state, void** image, size_t* siz
     std::shared_ptr<const Program> program;
     std::string message;
     const CUresult result = load_texts(views, context.device(), &program, &message);
-    linker->options.report(message);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) {
+      linker->options.report_failure(message);
+      return result;
+    }
+    linker->options.report_success();
     const Device& device = context.device();
     linker->image = gpupool::cuda::make_linked_cubin(
         linker->texts, static_cast<uint32_t>(10 * device.capability_major() + device.capability_minor()));

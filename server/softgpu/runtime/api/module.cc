@@ -20,8 +20,11 @@ CUresult load(CUmodule* handle, const void* image, const JitOptions& options) {
     std::shared_ptr<const Program> program;
     std::string message;
     const CUresult loaded = load_image(image, context.device(), &program, &message);
-    options.report(message);
-    if (loaded != CUDA_SUCCESS) return loaded;
+    if (loaded != CUDA_SUCCESS) {
+      options.report_failure(message);
+      return loaded;
+    }
+    options.report_success();
     Ref<Module> module;
     const CUresult result =
         Module::create(Ref<Context>::share(&context.root()), std::move(program), 0, nullptr, nullptr, &module);

@@ -321,8 +321,13 @@ TEST_CASE_METHOD(ContextFixture, "loads a fat binary without code for the device
   std::memcpy(image.payload, text.data(), text.size());
   image.bytes = sizeof image - 16;
 
+  const std::string why = "the image holds no machine code and PTX for compute_120; the device, of compute capability ";
+  char log[512] = "";
+  CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
   CUlibrary library = nullptr;
-  REQUIRE_OK(cuLibraryLoadData(&library, &image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  REQUIRE_OK(cuLibraryLoadData(&library, &image, options, values, 2, nullptr, nullptr, 0));
+  CHECK(std::string(log).starts_with(why));
   CUkernel kernel = nullptr;
   CUmodule module = nullptr;
   CUdeviceptr address = 0;
@@ -339,7 +344,12 @@ TEST_CASE_METHOD(ContextFixture, "loads a fat binary without code for the device
   REQUIRE_OK(cuLibraryUnload(library));
   CHECK(cuLibraryGetKernel(&kernel, library, "add") == CUDA_ERROR_INVALID_HANDLE);
   // Modules are for the current device, so loading fails.
-  CHECK(cuModuleLoadData(&module, &image) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  options[0] = CU_JIT_ERROR_LOG_BUFFER;
+  options[1] = CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES;
+  values[1] = reinterpret_cast<void*>(sizeof log);
+  log[0] = '\0';
+  CHECK(cuModuleLoadDataEx(&module, &image, 2, options, values) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  CHECK(std::string(log).starts_with(why));
 }
 
 TEST_CASE_METHOD(ContextFixture, "what is set of a function holds, however its kernel is set") {
