@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 
+#include "protocol/control/priority.h"
 #include "server/tenants/units.h"
 
 namespace gpupool::holder {
@@ -76,16 +77,6 @@ Read word(const std::function<void(pool::Request&, const std::string&)>& set) {
   };
 }
 
-template <class T>
-Read choice(const std::map<std::string, T>& choices, void (pool::Request::*set)(T)) {
-  return [choices, set](const std::string& text, PoolAddress& out) {
-    const auto found = choices.find(text);
-    if (found == choices.end()) return false;
-    (out.request.*set)(found->second);
-    return true;
-  };
-}
-
 const std::map<std::string, Key>& keys() {
   static const std::map<std::string, Key> all{
       {"gpus", {"a number from 1 to 1024", [](const std::string& text, PoolAddress& out) {
@@ -110,9 +101,15 @@ const std::map<std::string, Key>& keys() {
                   return true;
                 }}},
       {"host-memory", {"a size, like 8GiB", size(&pool::Request::set_host_memory_bytes)}},
-      {"mode", {"elastic or hard", choice<lease::Mode>({{"elastic", lease::ELASTIC}, {"hard", lease::HARD}}, &pool::Request::set_mode)}},
-      {"priority", {"low, normal or high", choice<lease::Priority>({{"low", lease::BEST_EFFORT}, {"normal", lease::NORMAL}, {"high", lease::LATENCY_CRITICAL}, {"best-effort", lease::BEST_EFFORT}, {"latency-critical", lease::LATENCY_CRITICAL}},
-                                                                   &pool::Request::set_priority)}},
+      {"mode", {"elastic or hard", [](const std::string& text, PoolAddress& out) {
+                  out.request.set_mode(text == "hard" ? lease::HARD : lease::ELASTIC);
+                  return text == "hard" || text == "elastic";
+                }}},
+      {"priority", {pool::kPriorityNames, [](const std::string& text, PoolAddress& out) {
+                      const auto named = pool::parse_priority(text);
+                      if (named) out.request.set_priority(*named);
+                      return named.has_value();
+                    }}},
       {"near", {"a label", word([](pool::Request& out, const std::string& text) { out.add_near(text); }), true}},
       {"apart", {"a label", word([](pool::Request& out, const std::string& text) { out.add_apart_from(text); }), true}},
       {"label", {"a label", word([](pool::Request& out, const std::string& text) { out.add_labels(text); }), true}},

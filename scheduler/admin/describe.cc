@@ -5,7 +5,6 @@
 #include <cstdio>
 
 #include "scheduler/admin/table.h"
-#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 namespace {
@@ -34,14 +33,6 @@ uint64_t sum(const Gpus& gpus, Value value) {
 }
 
 }  // namespace
-
-std::string bytes_text(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  size_t unit = 0;
-  double value = static_cast<double>(bytes);
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return format(unit == 0 || value >= 100 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-}
 
 std::string duration_text(milliseconds time) {
   const long long seconds = time.count() / 1000;

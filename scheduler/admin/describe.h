@@ -4,10 +4,11 @@
 #include <string>
 
 #include "protocol/control/admin.pb.h"
+#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 
-std::string bytes_text(uint64_t bytes);                       // "1.5 GiB"
+using server::bytes_text;
 std::string duration_text(std::chrono::milliseconds time);    // "2h 05m"
 std::string seconds_text(uint64_t nanoseconds);               // "12.3 s"
 // What is not limited, 0, is "-".

@@ -3,10 +3,17 @@
 // How long a lease lasts nobody knows. So what keeps a large request from waiting for ever behind small ones is a reservation: the first
 // that finds no place (the head) gets certain GPUs, those that are free or will be soonest, and only what it does not need of
 // them is given to those behind it. It stays the head until it is served or a higher priority has one.
+#include "protocol/control/priority.h"
 #include "scheduler/core/core.h"
+#include "server/tenants/units.h"
 
 namespace gpupool::scheduler {
 namespace {
+
+using server::bytes_text;
+using server::gpus_text;
+using server::milli_text;
+using server::size_text;
 
 // What has to happen before there is room.
 enum Wait { none, endings, preemption, leases, never };
@@ -26,23 +33,17 @@ struct Candidate {
 };
 
 std::string text_of(const Demand& demand) {
-  std::string text = std::to_string(demand.gpus) + (demand.gpus == 1 ? " GPU" : " GPUs");
-  if (demand.milli < kWholeGpu) text += " (" + std::to_string(demand.milli) + " thousandths of each)";
-  if (demand.memory > 0) text += " with " + std::to_string(demand.memory >> 20) + " MiB";
+  std::string text = gpus_text(uint64_t{demand.gpus} * kWholeGpu);
+  if (demand.milli < kWholeGpu) text = server::percent_text(demand.milli) + (demand.gpus == 1 ? " % of " : " % of each of ") + text;
+  if (demand.memory > 0) text += " with " + size_text(demand.memory);
   if (!demand.models.empty()) {
     text += " of model ";
     for (const std::string& model : demand.models) text += (model == *demand.models.begin() ? "" : " or ") + model;
   }
   if (demand.gpus > 1 && demand.one_host) text += " on one host";
-  if (demand.host.cpu_milli > 0 || demand.host.memory > 0) {
-    text += " with " + std::to_string(demand.host.cpu_milli) + " thousandths of a CPU and " + std::to_string(demand.host.memory >> 20) + " MiB beside";
-  }
+  if (demand.host.cpu_milli > 0) text += " and " + milli_text(demand.host.cpu_milli) + " CPUs";
+  if (demand.host.memory > 0) text += " and " + size_text(demand.host.memory) + " of host memory";
   return text;
-}
-
-std::string name_of(lease::Priority priority) {
-  if (priority == lease::BEST_EFFORT) return "best-effort";
-  return priority == lease::LATENCY_CRITICAL ? "latency-critical" : "normal";
 }
 
 // GPUs for which `good` holds, with what the host of each node has (`host`) beside: on the best node, or on all.
@@ -66,18 +67,17 @@ HostAmount all_of_host(const Node& node) { return node.host.total; }
 std::optional<std::string> Core::never_allowed(const pool::Request& request, const Tenant& tenant) const {
   const pool::TenantQuota& quota = tenant.quota;
   const uint64_t milli = uint64_t{request.gpus()} * request.compute_milli();
+  // The limits are written as in `pool-admin quota set`, the request as in pool-run's options.
   const auto exceeds = [&](const std::string& asked, const std::string& limit) {
-    return "the request for " + asked + " exceeds the quota of tenant '" + tenant.name + "' (" + limit + "): ask for less, or have the quota raised";
+    return "the request for " + asked + " exceeds the quota of tenant '" + tenant.name + "', " + limit + ": ask for less, or have the quota raised";
   };
-  if (quota.compute_milli() != 0 && milli > quota.compute_milli()) {
-    return exceeds(std::to_string(milli) + " thousandths of a GPU", "compute_milli " + std::to_string(quota.compute_milli()));
-  }
+  if (quota.compute_milli() != 0 && milli > quota.compute_milli()) return exceeds(gpus_text(milli), "gpus=" + milli_text(quota.compute_milli()));
   if (quota.memory_bytes() != 0 && uint64_t{request.gpus()} * (request.memory_bytes() >> 12) > quota.memory_bytes() >> 12) {
-    return exceeds(std::to_string(request.gpus() * (request.memory_bytes() >> 20)) + " MiB of GPU memory",
-                   "memory " + std::to_string(quota.memory_bytes() >> 20) + " MiB");
+    return exceeds((request.gpus() == 1 ? "" : std::to_string(request.gpus()) + " x ") + size_text(request.memory_bytes()) + " of GPU memory",
+                   "memory=" + size_text(quota.memory_bytes()));
   }
   if (request.priority() > quota.highest_priority()) {
-    return exceeds("priority " + name_of(request.priority()), "highest_priority " + name_of(quota.highest_priority()));
+    return exceeds(std::string("priority ") + pool::text_of(request.priority()), std::string("highest-priority=") + pool::text_of(quota.highest_priority()));
   }
   return std::nullopt;
 }
@@ -317,11 +317,11 @@ std::string Core::explain(const Waiter& waiter) const {
     const pool::TenantQuota& quota = whose.quota;
     std::string text = "waits until tenant '" + whose.name + "' has less: " + std::to_string(whose.leases);
     if (quota.leases() != 0) text += " of " + std::to_string(quota.leases());
-    text += " leases, " + std::to_string(whose.milli);
-    if (quota.compute_milli() != 0) text += " of " + std::to_string(quota.compute_milli());
-    text += " thousandths of GPUs, " + std::to_string(whose.memory >> 20);
-    if (quota.memory_bytes() != 0) text += " of " + std::to_string(quota.memory_bytes() >> 20);
-    return text + " MiB";
+    text += " leases, ";
+    text += quota.compute_milli() == 0 ? gpus_text(whose.milli) : milli_text(whose.milli) + " of " + gpus_text(quota.compute_milli());
+    text += ", " + bytes_text(whose.memory);
+    if (quota.memory_bytes() != 0) text += " of " + bytes_text(quota.memory_bytes());
+    return text + " of GPU memory";
   }
   Demand demand(waiter.request);
   relate(waiter, demand);

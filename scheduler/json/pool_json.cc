@@ -77,11 +77,6 @@ Json json_of(const PoolCounters& counters) {
 
 }  // namespace
 
-const char* text_of(lease::Priority priority) {
-  if (priority == lease::BEST_EFFORT) return "low";
-  return priority == lease::LATENCY_CRITICAL ? "high" : "normal";
-}
-
 const char* text_of(lease::Mode mode) { return mode == lease::HARD ? "hard" : "elastic"; }
 
 const char* text_of(NodeState::Condition condition) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "protocol/control/pool_admin.pb.h"
+#include "protocol/control/priority.h"
 
 namespace gpupool::pool {
 
@@ -26,8 +27,7 @@ Json json_list(const Messages& messages) {
   return list;
 }
 
-// As users write them.
-const char* text_of(lease::Priority priority);  // "low", "normal", "high"
+// As users write them; a priority: protocol/control/priority.h.
 const char* text_of(lease::Mode mode);          // "elastic", "hard"
 const char* text_of(NodeState::Condition condition);
 const char* text_of(Ended::Why why);

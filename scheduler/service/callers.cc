@@ -1,9 +1,11 @@
 #include "scheduler/service/callers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
+#include "protocol/control/priority.h"
 #include "protocol/lease/token.h"
 #include "server/tenants/token.h"
 #include "server/tenants/units.h"
@@ -35,7 +37,12 @@ Result<void> read_limit(const std::string& key, const toml::node& node, pool::Te
   };
   constexpr uint64_t kMost32 = std::numeric_limits<uint32_t>::max(), kMost64 = std::numeric_limits<uint64_t>::max();
   if (key == "compute_milli") return set([&](uint64_t n) { quota.set_compute_milli(n); }, kMost64);
-  if (key == "gpus") return set([&](uint64_t n) { quota.set_compute_milli(n * kWholeGpu); }, kMost32);
+  if (key == "gpus") {
+    const auto number = node.is_number() ? node.value<double>() : std::nullopt;
+    if (!number || !(*number >= 0 && *number <= 1e9)) return wrong("must be a number of GPUs, like 2 or 0.5");
+    quota.set_compute_milli(static_cast<uint64_t>(std::llround(*number * kWholeGpu)));
+    return {};
+  }
   if (key == "memory") return set([&](uint64_t n) { quota.set_memory_bytes(n); }, kMost64, server::parse_size);
   if (key == "leases") return set([&](uint64_t n) { quota.set_leases(static_cast<uint32_t>(n)); }, kMost32);
   if (key == "waiting") return set([&](uint64_t n) { quota.set_waiting(static_cast<uint32_t>(n)); }, kMost32);
@@ -44,14 +51,12 @@ Result<void> read_limit(const std::string& key, const toml::node& node, pool::Te
   if (key == "bandwidth_to_device") return set([&](uint64_t n) { quota.set_to_device_bytes_per_second(n); }, kMost64, server::parse_rate);
   if (key == "bandwidth_to_host") return set([&](uint64_t n) { quota.set_to_host_bytes_per_second(n); }, kMost64, server::parse_rate);
   if (key == "highest_priority") {
-    const std::string name = node.value_exact<std::string>().value_or("");
-    if (name == "low" || name == "best-effort") quota.set_highest_priority(lease::BEST_EFFORT);
-    else if (name == "normal") quota.set_highest_priority(lease::NORMAL);
-    else if (name == "high" || name == "latency-critical") quota.set_highest_priority(lease::LATENCY_CRITICAL);
-    else return wrong("must be low, normal or high");
+    const auto named = pool::parse_priority(node.value_exact<std::string>().value_or(""));
+    if (!named) return wrong(std::string("must be ") + pool::kPriorityNames);
+    quota.set_highest_priority(*named);
     return {};
   }
-  return wrong("unknown key; a quota has gpus, compute_milli, memory, leases, waiting, weight, highest_priority, sessions, "
+  return wrong("unknown key; a quota has gpus, compute_milli (thousandths of a GPU), memory, leases, waiting, weight, highest_priority, sessions, "
                "bandwidth_to_device, bandwidth_to_host");
 }
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
 
 #include "server/quota/quota.h"
 
@@ -84,6 +87,34 @@ Result<uint32_t> parse_compute(std::string_view text) {
 
 std::string percent_text(uint64_t milli) {
   return std::to_string(milli / 10) + (milli % 10 == 0 ? "" : "." + std::to_string(milli % 10));
+}
+
+Result<uint64_t> parse_gpus(std::string_view text) {
+  double number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size() || !(number >= 0 && number <= 1e9)) {
+    return not_one(text, "number of GPUs", "2 or 0.5");
+  }
+  return static_cast<uint64_t>(std::llround(number * quota::kWholeGpu));
+}
+
+std::string milli_text(uint64_t milli) {
+  std::string text = std::to_string(milli / 1000);
+  if (milli % 1000 == 0) return text;
+  text += "." + std::to_string(1000 + milli % 1000).substr(1);
+  return text.substr(0, text.find_last_not_of('0') + 1);
+}
+
+std::string gpus_text(uint64_t milli) { return milli_text(milli) + (milli <= quota::kWholeGpu ? " GPU" : " GPUs"); }
+
+std::string bytes_text(uint64_t bytes) {
+  constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  size_t unit = 0;
+  double value = static_cast<double>(bytes);
+  for (; value >= 1024 && unit + 1 < std::size(kNames); ++unit) value /= 1024;
+  char text[64];
+  std::snprintf(text, sizeof text, unit == 0 || value >= 100 ? "%.0f %s" : "%.1f %s", value, kNames[unit]);
+  return text;
 }
 
 std::string size_text(uint64_t bytes) {

@@ -1,4 +1,5 @@
-// Sizes, rates and parts of a GPU as people write them: "8GiB", "1.5GB", "4096", "1GB/s", "12.5".
+// Sizes, rates and parts of GPUs as people write them: "8GiB", "1.5GB", "4096", "1GB/s", "12.5". For poold, pool-scheduler, pool-run and
+// pool-admin.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,5 +18,10 @@ std::string size_text(uint64_t bytes);
 // Percent with at most one digit behind the point, from 0.1 to 100; as thousandths.
 Result<uint32_t> parse_compute(std::string_view text);
 std::string percent_text(uint64_t milli);  // "25", "12.5"
+// A number of GPUs up to 10^9, as thousandths of one.
+Result<uint64_t> parse_gpus(std::string_view text);
+std::string milli_text(uint64_t milli);  // thousandths as a number of wholes: "2", "0.5"
+std::string gpus_text(uint64_t milli);   // "2 GPUs", "0.5 GPU"
+std::string bytes_text(uint64_t bytes);  // rounded: "1.5 GiB", "16.0 EiB"
 
 }  // namespace gpupool::server

@@ -70,13 +70,6 @@ std::string state_of(const pool::LeaseState& lease, int64_t now_ms) {
 
 }  // namespace
 
-std::string gpus_of(uint64_t compute_milli) {
-  std::string text = format("%.3f", static_cast<double>(compute_milli) / 1000);
-  while (text.ends_with('0')) text.pop_back();
-  if (text.ends_with('.')) text.pop_back();
-  return text;
-}
-
 std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, size_t width) {
   if (nodes.empty()) return "no nodes\n";
   Table table({{"NODE", false, 8}, {"STATE"}, {"GPUS", true}, {"LEASED", true}, {"MEMORY", true, 0, 60}, {"LEASED", true, 0, 60}, {"LEASES", true},

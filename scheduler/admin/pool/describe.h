@@ -3,6 +3,7 @@
 #include <string>
 
 #include "protocol/control/pool_admin.pb.h"
+#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 
@@ -20,6 +21,6 @@ std::string pool_text(const pool::PoolState& state, int64_t now_ms);
 std::string picture_of(const pool::PoolSnapshot& now, const pool::PoolSnapshot* before, size_t width);
 
 // "0.5", "2": thousandths of GPUs.
-std::string gpus_of(uint64_t compute_milli);
+inline std::string gpus_of(uint64_t compute_milli) { return server::milli_text(compute_milli); }
 
 }  // namespace gpupool::admin

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "protocol/control/priority.h"
 #include "server/tenants/units.h"
 
 namespace gpupool::admin {
@@ -50,20 +51,16 @@ Read<T> number(void (T::*set)(uint32_t), double unit = 1) {
 }
 
 Result<void> gpus(const std::string& value, TenantQuota& out) {
-  double read = 0;
-  const auto parsed = std::from_chars(value.data(), value.data() + value.size(), read);
-  if (value != kUnlimited && (value.empty() || parsed.ptr != value.data() + value.size() || !(read >= 0 && read <= 1e9))) {
-    return wrong("'" + value + "' is no number of GPUs, like 2 or 0.5");
-  }
-  out.set_compute_milli(value == kUnlimited ? 0 : static_cast<uint64_t>(std::llround(read * 1000)));
+  const auto milli = value == kUnlimited ? Result<uint64_t>(0) : server::parse_gpus(value);
+  if (!milli) return milli.error();
+  out.set_compute_milli(*milli);
   return {};
 }
 
 Result<void> priority(const std::string& value, TenantQuota& out) {
-  if (value == "low" || value == "best-effort") out.set_highest_priority(lease::BEST_EFFORT);
-  else if (value == "normal") out.set_highest_priority(lease::NORMAL);
-  else if (value == "high" || value == "latency-critical") out.set_highest_priority(lease::LATENCY_CRITICAL);
-  else return wrong("'" + value + "' is not one of low, normal, high");
+  const auto named = pool::parse_priority(value);
+  if (!named) return wrong("'" + value + "' is not " + pool::kPriorityNames);
+  out.set_highest_priority(*named);
   return {};
 }
 

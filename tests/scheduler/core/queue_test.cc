@@ -197,16 +197,20 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
     const auto refusal = pool.told<Refusal>(pool.request(ask(2)));
     REQUIRE(refusal);
     CHECK(refusal->kind == Refusal::Kind::invalid);
-    CHECK(refusal->reason == "the request for 2000 thousandths of a GPU exceeds the quota of tenant 'a' (compute_milli 1500): ask for less, or have the quota raised");
+    CHECK(refusal->reason == "the request for 2 GPUs exceeds the quota of tenant 'a', gpus=1.5: ask for less, or have the quota raised");
   }
   SECTION("memory") {
     quota.set_memory_bytes(20 * kGiB);
     configure();
     const auto refusal = pool.told<Refusal>(pool.request(ask(1, 500, 21 * kGiB)));
     REQUIRE(refusal);
-    CHECK(refusal->reason == "the request for 21504 MiB of GPU memory exceeds the quota of tenant 'a' (memory 20480 MiB): ask for less, or have the quota raised");
+    CHECK(refusal->reason == "the request for 21GiB of GPU memory exceeds the quota of tenant 'a', memory=20GiB: ask for less, or have the quota raised");
+    CHECK(pool.told<Refusal>(pool.request(ask(3, 500, 7 * kGiB)))->reason.starts_with("the request for 3 x 7GiB of GPU memory exceeds"));
     CHECK(pool.grant(pool.request(ask(1, 500, 12 * kGiB))));
-    CHECK(!pool.grant(pool.request(ask(1, 500, 9 * kGiB))));
+    const Stream waits = pool.request(ask(1, 500, 9 * kGiB));
+    CHECK(!pool.grant(waits));
+    pool.pass(1000);
+    CHECK(pool.told<QueuePlace>(waits)->why == "waits until tenant 'a' has less: 1 leases, 0.5 GPU, 12.0 GiB of 20.0 GiB of GPU memory");
   }
   SECTION("leases") {
     quota.set_leases(1);
@@ -227,7 +231,7 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
     configure();
     const auto refusal = pool.told<Refusal>(pool.request(ask(1, 10)));
     REQUIRE(refusal);
-    CHECK(refusal->reason == "the request for priority normal exceeds the quota of tenant 'a' (highest_priority best-effort): ask for less, or have the quota raised");
+    CHECK(refusal->reason == "the request for priority normal exceeds the quota of tenant 'a', highest-priority=low: ask for less, or have the quota raised");
     CHECK(pool.grant(pool.request(with(ask(1, 10), lease::BEST_EFFORT))));
   }
 }

@@ -2,6 +2,9 @@
 
 #include "tests/support/catch.h"
 
+using gpupool::server::gpus_text;
+using gpupool::server::milli_text;
+using gpupool::server::parse_gpus;
 using gpupool::server::parse_rate;
 using gpupool::server::parse_size;
 using gpupool::server::size_text;
@@ -35,6 +38,21 @@ TEST_CASE("sizes are read exactly") {
   CHECK(*parse_rate("100") == 100);
   CHECK_FALSE(parse_rate("1GB/min"));
   CHECK_FALSE(parse_rate("/s"));
+}
+
+TEST_CASE("numbers of GPUs are read and written as wholes") {
+  CHECK(*parse_gpus("2") == 2000);
+  CHECK(*parse_gpus("0.125") == 125);
+  for (const char* const text : {"", "-1", "x", "2 GPUs", "nan", "1e10"}) {
+    INFO(text);
+    CHECK_FALSE(parse_gpus(text));
+  }
+  CHECK(milli_text(0) == "0");
+  CHECK(milli_text(1010) == "1.01");
+  CHECK(gpus_text(500) == "0.5 GPU");
+  CHECK(gpus_text(1000) == "1 GPU");
+  CHECK(gpus_text(1500) == "1.5 GPUs");
+  CHECK(gpus_text(2000) == "2 GPUs");
 }
 
 TEST_CASE("what size_text says is read as the same size") {
