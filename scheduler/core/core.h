@@ -109,9 +109,13 @@ class Core {
   // Decisions (schedule.cc).
   bool fits_quota(const Tenant& tenant, const Demand& demand) const;
   std::optional<std::string> never_allowed(const pool::Request& request, const Tenant& tenant) const;
+  std::optional<std::string> why_never_places(const Demand& demand) const;  // null: it can be placed, sooner or later
   const std::optional<std::string>& never_places(const Demand& demand, const std::string& shape);
   void refuse_impossible();
-  bool settled(Time now) const { return now >= started_ + 5 * int64_t{policy_.heartbeat_ms()}; }
+  // Nodes register only once they hear of this scheduler, so a request that fits no known node is not refused before. The store does not
+  // shorten this: a node may have been added while no scheduler ran.
+  int64_t settling_ms() const { return 5 * int64_t{policy_.heartbeat_ms()}; }
+  bool settled(Time now) const { return now >= started_ + settling_ms(); }
   void relate(const Waiter& waiter, Demand& demand) const;
   bool try_to_grant(Waiter& waiter, Time now);
   bool reserve(Waiter& waiter, Time now);

@@ -62,6 +62,27 @@ uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Host host, Good go
 
 HostAmount all_of_host(const Node& node) { return node.host.total; }
 
+// "4 GPUs on 2 hosts: 3 x H100 79.6 GiB, 1 x L4 22.5 GiB": the kinds with the most GPUs, which --model names.
+std::string contents_of(const Nodes& nodes) {
+  constexpr size_t kMostKinds = 4;
+  std::map<std::string, uint32_t> counts;
+  uint32_t gpus = 0, hosts = 0;
+  for (const auto& [name, node] : nodes) {
+    if (!node.lie.empty() || node.gpus.empty()) continue;
+    ++hosts;
+    for (const Gpu& gpu : node.gpus) ++gpus, ++counts[gpu.model + " " + bytes_text(gpu.book.total.memory)];
+  }
+  if (gpus == 0) return "no GPUs: start poold with --pool-scheduler on a GPU host";
+  std::vector<std::pair<std::string, uint32_t>> kinds(counts.begin(), counts.end());
+  std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text = gpus_text(uint64_t{gpus} * kWholeGpu) + " on " + std::to_string(hosts) + (hosts == 1 ? " host" : " hosts");
+  for (size_t i = 0; i < std::min(kinds.size(), kMostKinds); ++i) {
+    text += (i == 0 ? ": " : ", ") + std::to_string(kinds[i].second) + " x " + kinds[i].first;
+  }
+  if (kinds.size() > kMostKinds) text += " and " + std::to_string(kinds.size() - kMostKinds) + " more kinds";
+  return text;
+}
+
 }  // namespace
 
 std::optional<std::string> Core::never_allowed(const pool::Request& request, const Tenant& tenant) const {
@@ -82,18 +103,20 @@ std::optional<std::string> Core::never_allowed(const pool::Request& request, con
   return std::nullopt;
 }
 
+std::optional<std::string> Core::why_never_places(const Demand& demand) const {
+  const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
+    return node.lie.empty() && demand.of(gpu).within(gpu.book.total);
+  });
+  if (could >= demand.gpus) return std::nullopt;
+  const std::string most = could == 0 ? "no GPU fits" : could == 1 ? "at most 1 GPU fits" : "at most " + std::to_string(could) + " GPUs fit";
+  return "cannot place " + text_of(demand) + ": " + most + "; the pool has " + contents_of(nodes_);
+}
+
 const std::optional<std::string>& Core::never_places(const Demand& demand, const std::string& shape) {
   const auto known = never_.find(shape);
   if (known != never_.end()) return known->second;
   if (never_.size() >= 4096) never_.clear();
-  const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
-    return node.lie.empty() && demand.of(gpu).within(gpu.book.total);
-  });
-  std::optional<std::string> why;
-  if (could < demand.gpus) {
-    why = "the pool has nowhere " + text_of(demand) + (could == 0 ? "" : ", at most " + std::to_string(could));
-  }
-  return never_[shape] = std::move(why);
+  return never_[shape] = why_never_places(demand);
 }
 
 void Core::refuse_impossible() {
@@ -324,6 +347,12 @@ std::string Core::explain(const Waiter& waiter) const {
     return text + " of GPU memory";
   }
   Demand demand(waiter.request);
+  if (!settled_) {
+    if (const auto never = why_never_places(demand)) {
+      return *never + "; the scheduler has just started and waits " + std::to_string(settling_ms() / 1000) +
+             " s for more nodes to register before it refuses the request";
+    }
+  }
   relate(waiter, demand);
   const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
     return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(gpu.book.total);

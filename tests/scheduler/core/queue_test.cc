@@ -259,14 +259,18 @@ TEST_CASE("what can never be had is refused at once with the reason, when the no
   TestPool pool;
   const Stream early = pool.request(ask(3));
   CHECK(!pool.told<Refusal>(early));
+  pool.pass(1000);
+  REQUIRE(pool.told<QueuePlace>(early));
+  CHECK(pool.told<QueuePlace>(early)->why == "cannot place 3 GPUs: no GPU fits; the pool has no GPUs: start poold with --pool-scheduler on a GPU host; the scheduler "
+                                             "has just started and waits 10 s for more nodes to register before it refuses the request");
   const Stream node = pool.attend(1, 1, 2);
   for (int i = 0; i < 11; ++i) pool.pass(1000), pool.report(node);
   REQUIRE(pool.told<Refusal>(early));
   CHECK(pool.told<Refusal>(early)->kind == Refusal::Kind::invalid);
-  CHECK(pool.told<Refusal>(early)->reason == "the pool has nowhere 3 GPUs, at most 2");
+  CHECK(pool.told<Refusal>(early)->reason == "cannot place 3 GPUs: at most 2 GPUs fit; the pool has 2 GPUs on 1 host: 2 x A100 16.0 GiB");
   pool::Request model = ask(1);
   model.add_models("B200");
-  CHECK(pool.told<Refusal>(pool.request(model))->reason == "the pool has nowhere 1 GPU of model B200");
+  CHECK(pool.told<Refusal>(pool.request(model))->reason == "cannot place 1 GPU of model B200: no GPU fits; the pool has 2 GPUs on 1 host: 2 x A100 16.0 GiB");
   CHECK(pool.told<Refusal>(pool.request(ask(1, 10, 17 * kGiB))));
   CHECK(pool.told<Refusal>(pool.request(ask(0))));
   CHECK(pool.told<Refusal>(pool.request(ask(1, 1001))));
@@ -277,6 +281,14 @@ TEST_CASE("what can never be had is refused at once with the reason, when the no
   REQUIRE(pool.core->undrain("n1", pool.now));
   pool.settle();
   CHECK(pool.grant(waits));
+}
+
+TEST_CASE("a refusal lists the most frequent kinds of GPUs that the pool has") {
+  TestPool pool;
+  for (uint64_t node = 1; node <= 6; ++node) pool.attend(node, node, node == 3 ? 2 : 1, node * kGiB);
+  pool.pass(11'000);
+  CHECK(pool.told<Refusal>(pool.request(ask(8)))->reason ==
+        "cannot place 8 GPUs: at most 7 GPUs fit; the pool has 7 GPUs on 6 hosts: 2 x A100 3.0 GiB, 1 x A100 1.0 GiB, 1 x A100 2.0 GiB, 1 x A100 4.0 GiB and 2 more kinds");
 }
 
 TEST_CASE("apart from each other, and near") {

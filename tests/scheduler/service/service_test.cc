@@ -137,7 +137,7 @@ TEST_CASE("what makes no sense is refused with the reason") {
   // Refused when the nodes have had ten seconds to come.
   const auto impossible = Acquisition(channel, request_call(2, 1000)).status();
   CHECK(impossible.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
-  CHECK(impossible.error_message() == "the pool has nowhere 2 GPUs, at most 1");
+  CHECK(impossible.error_message() == "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x pretended 16.0 GiB");
 }
 
 TEST_CASE("tokens say who calls, and each kind may do its own only") {
