@@ -120,6 +120,7 @@ const std::map<std::string, Key>& keys() {
 }
 
 Result<Scheduler> parse_scheduler(const std::string& text) {
+  if (text.find("://") != std::string::npos) return wrong("'" + text + "' is no HOST:PORT of a scheduler: write it without " + text.substr(0, text.find("://") + 3));
   Scheduler scheduler;
   const size_t bracket = text.rfind(']');
   const size_t colon = text.find(':', bracket == std::string::npos ? 0 : bracket);

@@ -4,6 +4,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "protocol/control/connect_failure.h"
+
 namespace gpupool::holder {
 namespace {
 
@@ -48,6 +50,14 @@ std::optional<size_t> leader_of(const grpc::ClientContext& context, std::vector<
   const auto place = static_cast<size_t>(known - schedulers.begin());
   if (known == schedulers.end()) schedulers.push_back(parsed->schedulers[0]);
   return place;
+}
+
+std::string failure_text(const Scheduler& scheduler, const grpc::Status& status) {
+  const std::string why = pool::connect_failure(status.error_message());
+  if (why.empty()) return "the scheduler " + scheduler.text() + ": " + status.error_message();
+  return "no pool-scheduler answers at " + scheduler.text() + " (" + why + "): check " +
+         (why.starts_with("TLS") ? "that pool-scheduler has TLS there, and that GPUPOOL_TLS_CA names the authority of its certificate"
+                                 : "the host and the port, and that pool-scheduler runs there");
 }
 
 }  // namespace gpupool::holder

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "client/holder/address.h"
@@ -17,5 +18,8 @@ std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Sc
 // After a call has failed: the place in `schedulers` of the one that leads, which is added where it is new; none where the call
 // says nothing about it.
 std::optional<size_t> leader_of(const grpc::ClientContext& context, std::vector<Scheduler>& schedulers);
+
+// Why a call failed, for a user: what the scheduler says or, if none answered, what to check.
+std::string failure_text(const Scheduler& scheduler, const grpc::Status& status);
 
 }  // namespace gpupool::holder

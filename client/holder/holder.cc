@@ -68,16 +68,16 @@ Result<void> Holder::run() {
     // A lease whose stream was cut just now is given back on a new one; if that fails it ends by itself.
     if (stopping && !farewell) farewell = Clock::now() + kFarewell;
     if (stopping && (lease_.lease().empty() || status.ok() || Clock::now() > *farewell)) return {};
-    if (is_final(status.error_code())) return Error{ErrorCode::refused, "the scheduler " + scheduler.text() + " says: " + status.error_message()};
+    if (is_final(status.error_code())) return Error{ErrorCode::refused, failure_text(scheduler, status)};
     if (!ever_heard_ && Clock::now() - start > settings_.patience) {
-      return Error{ErrorCode::unavailable, "no scheduler can be reached; the last one tried, " + scheduler.text() + ": " + status.error_message()};
+      return Error{ErrorCode::unavailable, "no scheduler can be reached: " + failure_text(scheduler, status)};
     }
     if (heard_) between = kFirstPause;
     if (!redirected_ && (!status.ok() || !heard_)) ++next_;
     followed = redirected_ && !followed;  // at once, but not in a circle
     if (followed) continue;
     if (std::exchange(last_told_, "cut") != "cut") {
-      told_((heard_ ? "lost the scheduler " : "cannot reach the scheduler ") + scheduler.text() + ": " + status.error_message() +
+      told_((heard_ ? "lost the scheduler " + scheduler.text() + ": " + status.error_message() : failure_text(scheduler, status)) +
             (lease_.lease().empty() ? "; trying again" : "; what runs goes on, trying again"));
     }
     if (stopping) std::this_thread::sleep_for(kFirstPause);

@@ -70,6 +70,9 @@ Result<std::vector<LeasedServer>> named_servers(const std::string& text) {
   constexpr std::string_view kLease = "lease:";
   if (text.starts_with(kLease)) return read_lease_file(text.substr(kLease.size()));
   auto endpoints = transport::Endpoint::parse_list(text);
+  if (!endpoints && !transport::Endpoint::has_transport(text)) {
+    return Error{ErrorCode::invalid, endpoints.error().message + ", or for a pool as pool://SCHEDULER:PORT"};
+  }
   if (!endpoints) return endpoints.error();
   std::vector<LeasedServer> servers;
   for (auto& endpoint : *endpoints) servers.push_back({std::move(endpoint), ""});

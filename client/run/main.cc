@@ -202,8 +202,8 @@ int run(char** words) {
     return fail(kExitUsage, "--" + arguments.wishes.substr(0, arguments.wishes.find('=')) + " asks a pool; name its scheduler with --server pool://HOST:PORT, not '" +
                                 arguments.server + "'");
   }
-  if (const auto endpoints = gpupool::transport::Endpoint::parse_list(arguments.server); !pool && !arguments.server.starts_with("lease:") && !endpoints) {
-    return fail(kExitUsage, endpoints.error().message);
+  if (!pool && !arguments.server.starts_with("lease:")) {
+    if (const auto servers = gpupool::client::named_servers(arguments.server); !servers) return fail(kExitUsage, servers.error().message);
   }
 
   if (!arguments.token_file.empty() && ::access(arguments.token_file.c_str(), R_OK) != 0) {

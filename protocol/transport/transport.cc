@@ -55,9 +55,15 @@ std::string Endpoint::text() const {
   return scheme + "://" + (brackets ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
+bool Endpoint::has_transport(const std::string& text) {
+  return std::any_of(std::begin(kBackends), std::end(kBackends),
+                     [&](const Backend& backend) { return text.starts_with(std::string(backend.scheme) + "://"); });
+}
+
 Result<Endpoint> Endpoint::parse(const std::string& text) {
   const size_t colon = text.find("://");
   if (colon == std::string::npos || colon == 0) return bad_endpoint(text, "the transport is missing");
+  if (!has_transport(text)) return bad_endpoint(text, "there is no transport " + text.substr(0, colon + 3));
   Endpoint endpoint;
   endpoint.scheme = text.substr(0, colon);
   std::string rest = text.substr(colon + 3);

@@ -30,7 +30,9 @@ struct Endpoint {
   std::string host;
   uint16_t port = 0;
   std::string text() const;
+  // ErrorCode::invalid: what is wrong, and the forms that there are.
   static Result<Endpoint> parse(const std::string& text);
+  static bool has_transport(const std::string& text);  // it begins with the scheme of one that this build has, and ://
   // Several with commas between them, none twice.
   static Result<std::vector<Endpoint>> parse_list(const std::string& text);
 };

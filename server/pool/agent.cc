@@ -9,6 +9,7 @@
 #include <iterator>
 #include <mutex>
 
+#include "protocol/control/connect_failure.h"
 #include "protocol/transport/transport.h"
 #include "server/admin/printable.h"
 #include "server/log/log.h"
@@ -271,9 +272,11 @@ void Agent::ended(const grpc::Status& status, const std::string& leader) {
     if (!std::exchange(followed_, true)) return connect();  // at once, but not in a circle
   }
   followed_ = false;
-  const std::string why = status.ok()                                                   ? "it has ended the stream"
+  const std::string unconnected = pool::connect_failure(status.error_message());
+  const std::string why = status.ok()                                          ? "it has ended the stream"
                           : status.error_code() == grpc::StatusCode::CANCELLED ? "it did not answer in time"
-                                                                                        : bounded(status.error_message());
+                          : !unconnected.empty() ? "no pool-scheduler answers there (" + bounded(unconnected) + ")"
+                                                 : bounded(status.error_message());
   away(address_ + ": " + (why.empty() ? "no reason given" : why));
 }
 

@@ -61,7 +61,7 @@ void PoolClient::check(const grpc::Status& status) const {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       throw Failure(kExitUnreachable, "the scheduler " + where + " does not answer");
     default:
-      throw Failure(kExitUnreachable, "the scheduler " + where + " cannot be reached: " + status.error_message());
+      throw Failure(kExitUnreachable, holder::failure_text(settings_.address.schedulers[current_], status));
   }
 }
 

@@ -65,6 +65,7 @@ TEST_CASE("what makes no sense is named") {
     const std::string text = query, name = text.substr(0, text.find('='));
     CHECK(has(refusal("pool://a?" + text), text.find('%') == std::string::npos ? name : "hexadecimal"));
   }
+  CHECK(has(refusal("pool://http://a:1"), "write it without http://"));
   CHECK(has(refusal("pool://a?colour=red"), "'colour'"));
   CHECK(has(refusal("pool://a?colour=red"), "host-memory"));
 }

@@ -132,6 +132,13 @@ TEST_CASE("wrong usage ends with status 2 and says what is missing") {
   const Finished bad = pool.run({"--server", "h:5", "true"});
   CHECK(bad.status == 2);
   CHECK(has(bad.output, "'h:5'"));
+  for (const std::string server : {"h:5", "http://h:5", "pigeon://h:5", "tcp://h:5,http://i:5"}) {
+    const Finished refused = pool.run({"--server", server, "true"});
+    INFO(refused.output);
+    CHECK(refused.status == 2);
+    CHECK(has(refused.output, "write it as tcp://HOST:PORT"));
+    CHECK(has(refused.output, "pool://SCHEDULER:PORT") == !server.starts_with("tcp://"));
+  }
   CHECK(pool.run({"--server", "tcp://h:5,tcp://i:5", "true"}).status == 0);
   const Finished twice = pool.run({"--server", "tcp://h:5,tcp://i:5,tcp://h:5", "true"});
   CHECK(twice.status == 2);

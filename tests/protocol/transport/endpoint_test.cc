@@ -39,7 +39,7 @@ TEST_CASE("a bad address is refused with its text and the right form") {
                "tcp://h:", "tcp://h:x", "tcp://h:1x", "tcp://h:-1", "tcp://h:65536", "tcp://h:99999999999",
                "tcp://::1:5", "tcp://[::1", "tcp://[::1]", "tcp://[::1]5", "tcp://[]:5", "tcp://h :5",
                "tcp://a/b:5", "rdma://", "rdma://h", "rdma://@h", "rdma:///h", "tcp://h\n:5", "tcp://h: 5", "shm://", "shm://@",
-               "shm:///", "shm://pool.sock", "shm:///a b", "shm:///a\n", "shm://h:5");
+               "shm:///", "shm://pool.sock", "shm:///a b", "shm:///a\n", "shm://h:5", "http://h:80", "pool://h:1");
   const auto endpoint = Endpoint::parse(text);
   REQUIRE_FALSE(endpoint);
   CHECK(endpoint.error().code == ErrorCode::invalid);
