@@ -238,8 +238,10 @@ int run_daemon(const Options& options) {
   ::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
   log::start(STDERR_FILENO, options.log_level, options.log_format, "pool-scheduler");
-  auto key = load_key(options.key);
+  bool made = false;
+  auto key = load_key(options.key, made);
   if (!key) return fail(key.error().message);
+  if (made) log::info("key_made", {{"file", options.key}, {"note", "poolds need its public key: pool-scheduler --key FILE --print-public-key"}});
   auto store = open_store(options.store, options.store_tls);
   if (!store) return fail(store.error().message);
   Daemon daemon(options, std::move(*store), std::move(*key));

@@ -36,8 +36,13 @@ EarlyExit print(const std::string& text) {
 
 EarlyExit print_public_key(const std::string& path) {
   if (path.empty()) return mistake("--print-public-key: say which with --key");
-  const auto key = load_key(path);
-  return key ? print(key->public_key().pem()) : failure(key.error().message);
+  bool made = false;
+  const auto key = load_key(path, made);
+  if (!key) return failure(key.error().message);
+  if (made) {
+    std::fprintf(stderr, "pool-scheduler: made a new key, since there was no file '%s'; start pool-scheduler with --key and this file\n", path.c_str());
+  }
+  return print(key->public_key().pem());
 }
 
 EarlyExit print_token() {
@@ -78,12 +83,13 @@ Result<void> read_config(const std::string& path, Options& options) {
   return {};
 }
 
-Result<lease::SigningKey> load_key(const std::string& path) {
-  if (::access(path.c_str(), F_OK) == 0) return lease::SigningKey::read(path);
-  auto made = lease::SigningKey::make();
-  if (!made) return made;
-  if (const auto written = made->write(path); !written) return written.error();
-  return made;
+Result<lease::SigningKey> load_key(const std::string& path, bool& made) {
+  made = ::access(path.c_str(), F_OK) != 0;
+  if (!made) return lease::SigningKey::read(path);
+  auto key = lease::SigningKey::make();
+  if (!key) return key;
+  if (const auto written = key->write(path); !written) return written.error();
+  return key;
 }
 
 std::variant<Options, EarlyExit> parse_options(int count, char** words) {
@@ -103,7 +109,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
   app.add_option("--store-certificate", given.store_tls.certificate, "the certificate that etcd is shown, if it wants one (PEM)");
   app.add_option("--store-key", given.store_tls.key, "its private key (PEM)");
   app.add_option("--key", given.key, "file with the private key that signs leases (PEM, Ed25519); made where there is none");
-  app.add_flag("--print-public-key", public_key, "print the public key for poold's configuration, and exit");
+  app.add_flag("--print-public-key", public_key, "print the public key for poold's configuration (of a new key where --key names no file), and exit");
   app.add_flag("--make-token", make_token, "print a new token and its hash for the configuration, and exit");
   app.add_option("--metrics", given.metrics, "HOST:PORT where /metrics (Prometheus), /healthz and /readyz are answered over HTTP");
   app.add_option("--tls-certificate", given.tls.certificate, "the scheduler's certificate and its chain (PEM)");
