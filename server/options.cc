@@ -8,6 +8,7 @@
 
 #include "protocol/transport/rdma_options.h"
 #include "server/networks.h"
+#include "server/settings/command_line.h"
 #include "server/settings/toml_values.h"
 #include "server/tenants/token.h"
 #include "server/version.h"
@@ -183,7 +184,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return EarlyExit{app.exit(error)};
-    return mistake(std::string(error.what()) + "; see poold --help");
+    return mistake(describe_mistake(app, error) + "; see poold --help");
   }
 
   if (given.make_token) return print_token();

@@ -12,6 +12,7 @@
 
 #include "client/run/version.h"
 #include "client/smi/print.h"
+#include "server/settings/command_line.h"
 
 namespace {
 
@@ -116,7 +117,8 @@ int main(int count, char** words) {
   try {
     app.parse(count, words);
   } catch (const CLI::ParseError& wrong) {
-    return app.exit(wrong) == 0 ? 0 : kExitUsage;
+    if (wrong.get_exit_code() == 0) return app.exit(wrong);
+    return fail(kExitUsage, gpupool::settings::describe_mistake(app, wrong) + "; see pool-smi --help");
   }
   if (help_fields) {
     for (const Field& field : fields()) std::printf("%s\n", field.name);

@@ -12,6 +12,7 @@
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/command_line.h"
 #include "scheduler/admin/top.h"
+#include "server/settings/command_line.h"
 #include "server/version.h"
 
 namespace {
@@ -127,12 +128,10 @@ int run(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    if (const auto unknown = app.remaining(); !unknown.empty() && app.get_subcommands().empty()) {
-      return fail(kExitUsage, "there is no command '" + unknown[0] + "'; see pool-admin --help");
-    }
-    if (quota->parsed() && quota->get_subcommands().empty()) return fail(kExitUsage, "quota show, or quota set?");
-    if (app.get_subcommands().empty()) return fail(kExitUsage, std::string(error.what()) + "; commands: " + names_of(app));
-    return fail(kExitUsage, std::string(error.what()) + "; see pool-admin --help");
+    const bool known_words = app.remaining(true).empty();
+    if (known_words && quota->parsed() && quota->get_subcommands().empty()) return fail(kExitUsage, "quota show, or quota set?");
+    if (known_words && app.get_subcommands().empty()) return fail(kExitUsage, std::string(error.what()) + "; commands: " + names_of(app));
+    return fail(kExitUsage, gpupool::settings::describe_mistake(app, error) + "; see pool-admin --help");
   }
   if (completion->parsed()) return std::fputs(completion_script(shell).c_str(), stdout), kExitGood;
   if (top_command->parsed()) top_signals.emplace();  // before gRPC has threads

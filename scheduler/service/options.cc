@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "server/settings/command_line.h"
 #include "server/settings/toml_values.h"
 #include "server/tenants/token.h"
 #include "server/version.h"
@@ -127,7 +128,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return EarlyExit{app.exit(error)};
-    return mistake(std::string(error.what()) + "; see pool-scheduler --help");
+    return mistake(describe_mistake(app, error) + "; see pool-scheduler --help");
   }
   if (make_token) return print_token();
   Options options;

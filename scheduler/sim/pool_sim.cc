@@ -6,6 +6,7 @@
 
 #include "scheduler/sim/report.h"
 #include "scheduler/sim/synthetic.h"
+#include "server/settings/command_line.h"
 #include "server/version.h"
 
 namespace {
@@ -108,7 +109,7 @@ int run(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    return fail(kUsage, std::string(error.what()) + "; see pool-sim --help");
+    return fail(kUsage, settings::describe_mistake(app, error) + "; see pool-sim --help");
   }
   if (options.nodes.empty() && options.synthetic == 0) return fail(kUsage, "--nodes FILE, or --synthetic NODES?");
   if (options.tasks.empty() && options.synthetic == 0) return fail(kUsage, "--tasks FILE is missing");

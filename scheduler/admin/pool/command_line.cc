@@ -7,6 +7,7 @@
 #include "client/settings.h"
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/commands.h"
+#include "server/settings/command_line.h"
 #include "server/version.h"
 
 namespace gpupool::admin {
@@ -121,7 +122,7 @@ int run_for_pool(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    throw Failure(kExitUsage, std::string(error.what()) + "; see pool-admin --scheduler HOST:PORT --help");
+    throw Failure(kExitUsage, settings::describe_mistake(app, error) + "; see pool-admin --scheduler HOST:PORT --help");
   }
   if (live->parsed()) signals.emplace();  // before gRPC has threads
   PoolClient scheduler(settings_of(where, token_file));

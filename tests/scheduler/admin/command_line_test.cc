@@ -55,6 +55,7 @@ TEST_CASE("wrong words end pool-admin with status 2 and are named") {
   const auto wrong = GENERATE(
       Case{{}, "tenants"}, Case{{"bogus"}, "bogus"}, Case{{"gpus", "extra"}, "extra"}, Case{{"--nonsense", "gpus"}, "--nonsense"},
       Case{{"quota"}, "show"}, Case{{"quota", "set"}, "TENANT"}, Case{{"quota", "set", "default"}, "SETTING"}, Case{{"kill"}, "SESSION"},
+      Case{{"kill", "--resaon", "x"}, "unknown option '--resaon'"}, Case{{"quota", "set", "--unknown"}, "unknown option '--unknown'"},
       Case{{"kill", "x"}, "'x'"}, Case{{"kill", "99999999999999999999"}, "'99999999999999999999'"}, Case{{"kill", "-1"}, "-1"}, Case{{"top", "--interval", "0.01"}, "--interval"},
       Case{{"top", "--count", "x"}, "--count"}, Case{{"--poold", "name", "gpus"}, "'name'"}, Case{{"--poold", "0", "gpus"}, "'0'"},
       Case{{"--poold", "unix:", "gpus"}, "unix:PATH"});

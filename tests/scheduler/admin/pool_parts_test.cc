@@ -141,6 +141,9 @@ TEST_CASE("pool-admin says which words are wrong, and whom it cannot reach") {
   };
   CHECK(pool_admin({"--help"}).status == 0);
   CHECK(pool_admin({}).status == 2);
+  CHECK(has(pool_admin({"bogus"}).output, "there is no command 'bogus'"));
+  CHECK(has(pool_admin({"--unknown"}).output, "unknown option '--unknown'"));
+  CHECK(has(pool_admin({"evict", "--unknown"}).output, "unknown option '--unknown'"));
   CHECK(pool_admin({"bogus"}).status == 2);
   CHECK(pool_admin({"drain"}).status == 2);
   CHECK(pool_admin({"quota", "set", "team", "gpus=x"}).status == 2);

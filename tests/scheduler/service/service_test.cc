@@ -276,7 +276,9 @@ TEST_CASE("it starts, says what is wrong, and ends as it should") {
   CHECK(run_to_end({program, "--version"}).output.starts_with("pool-scheduler "));
   CHECK(run_to_end({program, "--help"}).status == 0);
   CHECK(run_to_end({program}).status == 2);
-  CHECK(run_to_end({program, "--nonsense"}).status == 2);
+  const Finished unknown = run_to_end({program, "--nonsense"});
+  CHECK(unknown.status == 2);
+  CHECK(unknown.output == "pool-scheduler: unknown option '--nonsense'; see pool-scheduler --help\n");
   const Finished printed = run_to_end({program, "--key", key, "--print-public-key"});
   CHECK(printed.output.starts_with("pool-scheduler: made a new key, since there was no file '" + key + "'"));
   struct stat info{};

@@ -1,0 +1,21 @@
+// What the programs' command lines have in common. Header only: it needs CLI11 alone.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace gpupool::settings {
+
+// What is wrong with the words, for a user. An option or a word that nothing takes is named before what is missing: it may be a misspelling
+// of that.
+inline std::string describe_mistake(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining(true);
+  if (unknown.empty()) return error.what();
+  const auto option = std::find_if(unknown.begin(), unknown.end(), [](const std::string& word) { return word.starts_with("-"); });
+  if (option != unknown.end()) return "unknown option '" + *option + "'";
+  const bool is_command = app.get_subcommands().empty() && !app.get_subcommands(nullptr).empty();
+  return (is_command ? "there is no command '" : "unexpected argument '") + unknown.front() + "'";
+}
+
+}  // namespace gpupool::settings
