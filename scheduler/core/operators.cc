@@ -4,6 +4,7 @@
 #include "protocol/lease/token.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/records.h"
+#include "scheduler/placement/policy.h"
 
 namespace gpupool::scheduler {
 namespace {
@@ -128,7 +129,7 @@ Result<pool::Policy> Core::set_policy(const pool::Policy& changes, Time) {
   pool::Policy wanted = policy_;
   wanted.MergeFrom(changes);
   if (wanted.node_lost_ms() < 2 * wanted.heartbeat_ms()) return Error{ErrorCode::invalid, "node_lost_ms must be at least two heartbeats"};
-  if (!placer_->set_policy(wanted.placement())) return Error{ErrorCode::invalid, "unknown placement '" + wanted.placement() + "'"};
+  if (!placer_->set_policy(wanted.placement())) return Error{ErrorCode::invalid, "unknown placement '" + wanted.placement() + "'; there are " + placement::policy_names()};
   policy_ = wanted;
   effects_.writes.push_back({kPolicyKey, policy_.SerializeAsString()});
   note("policy_set", {{"placement", policy_.placement()}});

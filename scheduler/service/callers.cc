@@ -7,13 +7,14 @@
 
 #include "protocol/control/priority.h"
 #include "protocol/lease/token.h"
+#include "server/settings/toml_values.h"
 #include "server/tenants/token.h"
 #include "server/tenants/units.h"
 
 namespace gpupool::scheduler {
 namespace {
 
-Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
+using settings::wrong;
 
 constexpr const char* kRoleNames[] = {"tenant", "node", "operator"};
 
@@ -79,11 +80,9 @@ struct Entry {
   pool::TenantQuota quota;
 };
 
-Result<Entry> read_entry(const toml::node& node, bool has_quota) {
-  const toml::table* const table = node.as_table();
-  if (!table) return wrong("must be a table");
+Result<Entry> read_entry(const toml::table& table, bool has_quota) {
   Entry entry;
-  for (const auto& [key, value] : *table) {
+  for (const auto& [key, value] : table) {
     if (key.str() == "name") {
       entry.name = value.value_exact<std::string>().value_or("");
     } else if (key.str() == "tokens") {
@@ -115,20 +114,18 @@ Result<Callers> Callers::read(const toml::table& file) {
   std::set<std::pair<Role, std::string>> names;
   for (const Role role : {Role::tenant, Role::node, Role::operator_}) {
     const std::string kind = kRoleNames[static_cast<int>(role)];
-    const toml::node* const configured = file.get(kind);
-    if (!configured) continue;
-    const toml::array* const list = configured->as_array();
-    if (!list) return wrong(kind + ": must be an array of tables; write [[" + kind + "]]");
-    for (const toml::node& node : *list) {
-      auto entry = read_entry(node, role == Role::tenant);
-      if (!entry) return wrong(kind + ": " + entry.error().message);
-      if (!names.insert({role, entry->name}).second) return wrong(kind + " '" + entry->name + "' is there twice");
+    const auto read = settings::for_each_table(file, kind, [&](const toml::table& table) -> Result<void> {
+      auto entry = read_entry(table, role == Role::tenant);
+      if (!entry) return entry.error();
+      if (!names.insert({role, entry->name}).second) return wrong("this name is there twice");
       if (entry->tokens.empty()) without_token = kind + " '" + entry->name + "'";
       for (const auto& token : entry->tokens) {
-        if (!callers.by_token_.insert({token, {role, entry->name}}).second) return wrong(kind + " '" + entry->name + "': somebody else has the same token");
+        if (!callers.by_token_.insert({token, {role, entry->name}}).second) return wrong("tokens: somebody else has the same token");
       }
       if (role == Role::tenant) tenants.push_back({entry->name, std::move(entry->quota)});
-    }
+      return {};
+    });
+    if (!read) return read.error();
   }
   if (callers.has_tokens() && !without_token.empty()) return wrong(without_token + " has no token, while others have");
   if (!tenants.empty() || callers.has_tokens()) callers.tenants_ = std::move(tenants);

@@ -52,7 +52,7 @@ struct ListenAddress {
 Result<ListenAddress> resolve(asio::io_context& context, const std::string& listen) {
   const auto wrong = [&](const std::string& why) { return Error{ErrorCode::invalid, "cannot listen on '" + listen + "': " + why}; };
   const size_t colon = listen.rfind(':');
-  if (colon == listen.npos || colon == 0) return wrong("it is not HOST:PORT");
+  if (colon == listen.npos || colon == 0 || listen.find("://") != listen.npos) return wrong("it is not HOST:PORT, like 127.0.0.1:9800");
   std::string host = listen.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   asio::error_code status;

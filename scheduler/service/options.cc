@@ -67,6 +67,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, Options& opt
   if (key == "log-level") return to_level(node, options.log_level);
   if (key == "log-format") return to_format(node, options.log_format);
   if (key == "insecure") return to_flag(node, options.insecure);
+  if (key == "policy") return wrong("is no key of this file; `pool-admin policy set KEY=VALUE` changes the policy, and the store keeps it");
   return wrong("unknown key; the keys are those of pool-scheduler --help, without the dashes, and tls, store_tls, tenant, node, operator");
 }
 
@@ -158,6 +159,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
   if (public_key) return print_public_key(options.key);
   if (options.key.empty()) return mistake("say with --key in which file the key that signs leases is, or is to be");
   if (options.store.empty()) return mistake("say with --store where leases are kept, for example --store sqlite:/var/lib/gpupool/pool.db");
+  if (options.address.find("://") != options.address.npos) return mistake("--address: '" + options.address + "' is not HOST:PORT, like sched-1:9800");
   if (options.tls.certificate.empty() != options.tls.key.empty()) return mistake("--tls-certificate and --tls-key belong together");
   if (options.store_tls.certificate.empty() != options.store_tls.key.empty()) return mistake("--store-certificate and --store-key belong together");
   return options;

@@ -135,7 +135,9 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& context
   uint16_t port = 0;
   const char* const end = address.data() + address.size();
   const auto number = colon == address.npos ? std::from_chars_result{} : std::from_chars(address.data() + colon + 1, end, port);
-  if (colon == address.npos || colon == 0 || number.ec != std::errc() || number.ptr != end) return failure("it is not HOST:PORT");
+  if (colon == address.npos || colon == 0 || number.ec != std::errc() || number.ptr != end || address.find("://") != address.npos) {
+    return failure("it is not HOST:PORT, like 127.0.0.1:9701");
+  }
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   asio::error_code status;

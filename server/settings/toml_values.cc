@@ -89,6 +89,23 @@ Result<void> for_each_key(const toml::node& node, const std::function<Result<voi
   return {};
 }
 
+Result<void> for_each_table(const toml::table& file, const std::string& key, const std::function<Result<void>(const toml::table& table)>& read) {
+  const toml::node* const node = file.get(key);
+  if (!node) return {};
+  const Error shape = wrong(key + ": must be an array of tables; write [[" + key + "]]" + (node->is_table() ? ", not [" + key + "]" : ""));
+  const toml::array* const list = node->as_array();
+  if (!list) return shape;
+  for (const toml::node& entry : *list) {
+    const toml::table* const table = entry.as_table();
+    if (!table) return shape;
+    const auto done = read(*table);
+    if (done) continue;
+    const auto name = (*table)["name"].value_exact<std::string>();
+    return wrong(key + (name ? " '" + *name + "'" : " at line " + std::to_string(entry.source().begin.line)) + ": " + done.error().message);
+  }
+  return {};
+}
+
 Result<void> for_each_entry(const toml::node& node, const std::function<Result<void>(const toml::node&)>& read) {
   const toml::array* const list = node.as_array();
   if (!list) return wrong("must be an array");

@@ -61,6 +61,8 @@ Result<void> to_choice(const toml::node& node, const std::pair<std::string_view,
 
 // Every key of a table; what is wrong with one is said behind its name.
 Result<void> for_each_key(const toml::node& node, const std::function<Result<void>(std::string_view key, const toml::node& value)>& read);
+// Every [[key]] of a file; what is wrong with one is said behind its name, or its line where it has no name.
+Result<void> for_each_table(const toml::table& file, const std::string& key, const std::function<Result<void>(const toml::table& table)>& read);
 // Every entry of an array.
 Result<void> for_each_entry(const toml::node& node, const std::function<Result<void>(const toml::node&)>& read);
 

@@ -214,10 +214,10 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
   const auto shows = [](const Tenant& tenant) { return tenant.has_credentials(); };
   const bool any_shows = std::any_of(tenants.begin(), tenants.end(), shows);
   for (const Tenant& tenant : tenants) {
-    if (!is_name(tenant.name)) {
-      return wrong("name: must be 1 to " + std::to_string(kLongestName) + " letters, digits, '-', '_' or '.'");
-    }
     const std::string place = "tenant '" + tenant.name + "': ";
+    if (!is_name(tenant.name)) {
+      return wrong(place + "name: must be 1 to " + std::to_string(kLongestName) + " letters, digits, '-', '_' or '.'");
+    }
     if (!names.insert(tenant.name).second) return wrong(place + "there are two of that name");
     if (auto checked = check_share(tenant.quota.each); !checked) return wrong(place + "quota." + checked.error().message);
     for (const auto& [gpu, limits] : tenant.quota.gpus) {

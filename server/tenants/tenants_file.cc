@@ -34,7 +34,7 @@ Result<void> to_compute(const toml::node& node, uint32_t& out) {
     if (written.ec == std::errc()) end = written.ptr;
   }
   const auto milli = parse_compute({text, end});
-  if (!milli) return milli.error();
+  if (!milli) return node.is_string() ? wrong(milli.error().message + ", without quotes") : milli.error();
   out = *milli;
   return {};
 }
@@ -128,17 +128,15 @@ Result<void> read_key(std::string_view key, const toml::node& node, Tenant& tena
   return wrong("unknown key; a tenant has name, tokens, certificates, users, quota, gpu");
 }
 
-Result<Tenant> read_tenant(const toml::node& node, const quota::Quota& usual) {
-  const toml::table* const table = node.as_table();
-  if (!table) return wrong("tenant: must be a table; write [[tenant]]");
+Result<Tenant> read_tenant(const toml::table& table, const quota::Quota& usual) {
   Tenant tenant;
   tenant.quota = usual;
-  const auto name = (*table)["name"].value_exact<std::string>();
-  if (!name) return wrong("tenant: name: must be a string");
+  const auto name = table["name"].value_exact<std::string>();
+  if (!name) return wrong("name: must be a string");
   tenant.name = *name;
-  for (const auto& [key, value] : *table) {
+  for (const auto& [key, value] : table) {
     if (auto read = read_key(key.str(), value, tenant); !read) {
-      return wrong("tenant '" + *name + "': " + std::string(key.str()) + ((key.str() == "quota" || key.str() == "gpu") && value.is_table() ? "." : ": ") + read.error().message);
+      return wrong(std::string(key.str()) + ((key.str() == "quota" || key.str() == "gpu") && value.is_table() ? "." : ": ") + read.error().message);
     }
   }
   return tenant;
@@ -153,16 +151,13 @@ Result<std::vector<Tenant>> read_tenants(const toml::table& file) {
     if (auto read = read_quota(*default_quota, usual); !read) return wrong("default_quota." + read.error().message);
   }
   std::vector<Tenant> tenants;
-  const toml::node* const configured = file.get("tenant");
-  if (configured) {
-    const toml::array* const list = configured->as_array();
-    if (!list) return wrong("tenant: must be an array of tables; write [[tenant]]");
-    for (const toml::node& entry : *list) {
-      auto tenant = read_tenant(entry, usual);
-      if (!tenant) return tenant.error();
-      tenants.push_back(std::move(*tenant));
-    }
-  }
+  const auto read = for_each_table(file, "tenant", [&](const toml::table& table) -> Result<void> {
+    auto tenant = read_tenant(table, usual);
+    if (!tenant) return tenant.error();
+    tenants.push_back(std::move(*tenant));
+    return {};
+  });
+  if (!read) return read.error();
   if (tenants.empty() && default_quota) {
     tenants.emplace_back();
     tenants.back().name = kDefaultTenant;

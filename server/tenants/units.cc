@@ -80,7 +80,7 @@ Result<uint32_t> parse_compute(std::string_view text) {
                     (rest.empty() || (rest.starts_with('.') && (rest.remove_prefix(1), take_number(rest, tenths, digits)) && digits == 1 && rest.empty()));
   const uint64_t milli = 10 * whole + tenths;
   if (!good || milli < 1 || milli > quota::kWholeGpu) {
-    return Error{ErrorCode::invalid, "must be percent from 0.1 to 100, in steps of 0.1"};
+    return Error{ErrorCode::invalid, "must be percent from 0.1 to 100, in steps of 0.1: a number like 25 or 12.5"};
   }
   return static_cast<uint32_t>(milli);
 }

@@ -15,7 +15,7 @@ Result<uint64_t> parse_rate(std::string_view text);  // bytes per second
 // The shortest of them that says exactly this: "8GiB", "1500MB", "4097".
 std::string size_text(uint64_t bytes);
 
-// Percent with at most one digit behind the point, from 0.1 to 100; as thousandths.
+// Percent of a GPU with at most one digit behind the point, from 0.1 to 100; as thousandths.
 Result<uint32_t> parse_compute(std::string_view text);
 std::string percent_text(uint64_t milli);  // "25", "12.5"
 // A number of GPUs up to 10^9, as thousandths of one.

@@ -303,6 +303,27 @@ TEST_CASE("it starts, says what is wrong, and ends as it should") {
   CHECK(holder.status().error_code() == grpc::StatusCode::UNAVAILABLE);
 }
 
+TEST_CASE("a mistake in the configuration is named with its tenant and the right form") {
+  const std::pair<std::string, std::string> mistakes[] = {
+      {"[tenant]\nname = 'a'", "tenant: must be an array of tables; write [[tenant]], not [tenant]"},
+      {"[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\nquota = { gpus = 'x' }", "tenant 'b': quota.gpus: must be a number of GPUs, like 2 or 0.5"},
+      {"[[tenant]]\nname = 'b'\nquota = { highest_priority = 'urgent' }", "tenant 'b': quota.highest_priority: must be low, normal or high"},
+      {"[[tenant]]\nquota = { gpus = 0.5 }", "tenant at line 1: name: must be 1 to 64"},
+      {"[[node]]\nname = 'n'\ntokens = 'x'", "node 'n': tokens: must be an array"},
+      {"policy = 'spread'", "policy: is no key of this file; `pool-admin policy set"},
+      {"listen = 'tcp://127.0.0.1:0'", "cannot listen on 'tcp://127.0.0.1:0': it is not HOST:PORT, like 127.0.0.1:9800"},
+      {"address = 'tcp://127.0.0.1:9800'", "--address: 'tcp://127.0.0.1:9800' is not HOST:PORT"},
+  };
+  TemporaryFolder folder;
+  const std::string key = folder.path() / "key.pem", store = "sqlite:" + (folder.path() / "pool.db").string();
+  for (const auto& [text, said] : mistakes) {
+    const Finished refused = run_to_end({program_path("pool-scheduler"), "--key", key, "--store", store, "--config", folder.write("pool.toml", text + "\n")});
+    INFO(text << "\n" << refused.output);
+    CHECK(refused.status != 0);
+    CHECK(refused.output.find(said) != std::string::npos);
+  }
+}
+
 TEST_CASE("a second scheduler with the same store waits, and says who leads") {
   SchedulerProcess scheduler;
   PretendedPoolds poolds(scheduler.address(), 1, 1);

@@ -146,7 +146,7 @@ TEST_CASE("who holds connections open keeps nobody out") {
 
 TEST_CASE("an address that cannot be listened on is an error that names it") {
   asio::io_context context;
-  for (const std::string address : {"", "9701", ":9701", "127.0.0.1:", "127.0.0.1:99999", "256.0.0.1:0", "nowhere.invalid:0"}) {
+  for (const std::string address : {"", "9701", ":9701", "127.0.0.1:", "127.0.0.1:99999", "256.0.0.1:0", "nowhere.invalid:0", "http://127.0.0.1:0"}) {
     const auto made = HttpServer::listen(context, address, [](const std::string&) { return HttpResponse(); });
     REQUIRE_FALSE(made);
     CHECK(made.error().message.find("'" + address + "'") != std::string::npos);

@@ -86,9 +86,10 @@ TEST_CASE("without tenants the default quota is the default tenant's") {
 TEST_CASE("every mistake names its key and says what is right") {
   const std::pair<std::string, std::string> mistakes[] = {
       {"tenant = 3", "tenant: must be an array of tables; write [[tenant]]"},
-      {"[tenant]\nname = 'a'", "write [[tenant]]"},
-      {"[[tenant]]\ntokens = []", "tenant: name: must be a string"},
-      {"[[tenant]]\nname = 'a b'", "name: must be 1 to 64 letters"},
+      {"[tenant]\nname = 'a'", "write [[tenant]], not [tenant]"},
+      {"tenant = ['a']", "tenant: must be an array of tables; write [[tenant]]"},
+      {"\n\n[[tenant]]\ntokens = []", "tenant at line 3: name: must be a string"},
+      {"[[tenant]]\nname = 'a b'", "tenant 'a b': name: must be 1 to 64 letters"},
       {"[[tenant]]\nname = 'a'\ntoken = 'x'", "tenant 'a': token: unknown key; a tenant has name, tokens"},
       {"[[tenant]]\nname = 'a'\ntokens = 'x'", "tenant 'a': tokens: must be an array"},
       {"[[tenant]]\nname = 'a'\ntokens = ['x']", "tenant 'a': tokens: must be \"sha256:\" and 64"},
@@ -103,7 +104,7 @@ TEST_CASE("every mistake names its key and says what is right") {
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 0", "tenant 'a': quota.compute: must be percent from 0.1 to 100, in steps of 0.1"},
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 101", "quota.compute: must be percent"},
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 12.25", "quota.compute: must be percent"},
-      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = '5'", "quota.compute: must be percent"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = '5'", "quota.compute: must be percent from 0.1 to 100, in steps of 0.1: a number like 25 or 12.5, without quotes"},
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = 1e-300", "quota.compute: must be percent"},
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\ncompute = nan", "quota.compute: must be percent"},
       {"[[tenant]]\nname = 'a'\ngpu = 1", "tenant 'a': gpu: must be a table"},
