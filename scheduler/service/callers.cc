@@ -18,6 +18,15 @@ using settings::wrong;
 
 constexpr const char* kRoleNames[] = {"tenant", "node", "operator"};
 
+std::string of_role(Role role) { return std::string(role == Role::operator_ ? "an " : "a ") + kRoleNames[static_cast<int>(role)] + "'s"; }
+
+// What a caller who must have the role is told to do.
+std::string token_needed(Role role) {
+  constexpr const char* kOptions[] = {"pool-run --token-file, GPUPOOL_TOKEN_FILE", "poold --pool-token-file", "pool-admin --token-file, GPUPOOL_TOKEN_FILE"};
+  return "show " + of_role(role) + " token (" + kOptions[static_cast<int>(role)] + "); pool-scheduler --make-token makes one, whose hash belongs into [[" +
+         kRoleNames[static_cast<int>(role)] + "]] of the scheduler's configuration";
+}
+
 Result<uint64_t> to_number(const toml::node& node, Result<uint64_t> (*parse)(std::string_view)) {
   if (const auto number = node.value_exact<int64_t>()) {
     if (*number < 0) return wrong("must not be negative");
@@ -133,15 +142,10 @@ Result<Callers> Callers::read(const toml::table& file) {
 }
 
 Result<const Caller*> Callers::find(const std::string& token, Role role) const {
-  if (token.size() < server::kShortestToken) {
-    return Error{ErrorCode::refused, token.empty() ? "this scheduler wants to know who you are: show a token (GPUPOOL_TOKEN_FILE)" : "what you show gives no access here"};
-  }
-  const auto found = by_token_.find(server::hash_token(token));
-  if (found == by_token_.end()) return Error{ErrorCode::refused, "what you show gives no access here; check GPUPOOL_TOKEN_FILE"};
-  if (found->second.role != role) {
-    return Error{ErrorCode::invalid, std::string("this token is a") + (found->second.role == Role::operator_ ? "n " : " ") +
-                                         kRoleNames[static_cast<int>(found->second.role)] + "'s"};
-  }
+  if (token.empty()) return Error{ErrorCode::refused, "this scheduler wants to know who you are: " + token_needed(role)};
+  const auto found = token.size() < server::kShortestToken ? by_token_.end() : by_token_.find(server::hash_token(token));
+  if (found == by_token_.end()) return Error{ErrorCode::refused, "what you show gives no access here: " + token_needed(role)};
+  if (found->second.role != role) return Error{ErrorCode::invalid, "this token is " + of_role(found->second.role) + ": " + token_needed(role)};
   return &found->second;
 }
 
@@ -154,7 +158,9 @@ Result<std::string> Callers::tenant(const std::string& token, const std::string&
   }
   const auto caller = find(token, Role::tenant);
   if (!caller) return caller.error();
-  if (!name.empty() && name != (*caller)->name) return Error{ErrorCode::invalid, "this token is not tenant '" + name + "''s"};
+  if (!name.empty() && name != (*caller)->name) {
+    return Error{ErrorCode::invalid, "this token belongs to tenant '" + (*caller)->name + "', not to '" + name + "': show the other token, or leave the tenant out"};
+  }
   return (*caller)->name;
 }
 
@@ -162,7 +168,10 @@ Result<std::string> Callers::node(const std::string& token, const std::string& n
   if (!has_tokens()) return name;
   const auto caller = find(token, Role::node);
   if (!caller) return caller.error();
-  if (name != (*caller)->name) return Error{ErrorCode::invalid, "this token is not node '" + name + "''s"};
+  if (name != (*caller)->name) {
+    return Error{ErrorCode::invalid, "this token belongs to node '" + (*caller)->name + "', not to '" + name + "': give poold the other token (--pool-token-file) or the "
+                                     "other name (--pool-name)"};
+  }
   return name;
 }
 

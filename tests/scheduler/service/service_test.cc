@@ -147,11 +147,14 @@ TEST_CASE("tokens say who calls, and each kind may do its own only") {
   const auto channel = connect(scheduler.address());
   CHECK(Acquisition(channel, request_call(1, 1000)).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
   CHECK(Acquisition(channel, request_call(1, 1000), std::string(64, 'x')).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
-  CHECK(Acquisition(channel, request_call(1, 1000), kNodeToken).status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
+  const grpc::Status of_node = Acquisition(channel, request_call(1, 1000), kNodeToken).status();
+  CHECK(of_node.error_code() == grpc::StatusCode::PERMISSION_DENIED);
+  CHECK(of_node.error_message() == "this token is a node's: show a tenant's token (pool-run --token-file, GPUPOOL_TOKEN_FILE); pool-scheduler --make-token makes one, whose "
+                                   "hash belongs into [[tenant]] of the scheduler's configuration");
   CHECK(Acquisition(channel, request_call(5, 1000), kTenantToken).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);  // its quota
   PretendedPoold wrong(connect(scheduler.address()), {"n1", 1, 1, kNodeToken});
   wrong.beat();
-  CHECK(eventually([&] { return wrong.last_error() == "this token is not node 'n1''s"; }));
+  CHECK(eventually([&] { return wrong.last_error().starts_with("this token belongs to node 'n0', not to 'n1': "); }));
   PretendedPoold right(connect(scheduler.address()), {"n0", 0, 1, kNodeToken});
   right.beat();
   CHECK(eventually([&] { return right.attends(); }));
