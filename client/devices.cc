@@ -6,11 +6,20 @@
 
 #include "client/bus_ids.h"
 #include "client/gpu_uuid.h"
+#include "client/log.h"
 #include "client/session.h"
 #include "protocol/cuda/cuda_header.h"
 
 namespace gpupool::client {
 namespace {
+
+// Entries that hide devices on purpose ("", "-1", a word) are no mistake.
+void explain_missing(const char* visible, const std::string& entry, size_t devices) {
+  const bool names_device = entry.starts_with("GPU-") || entry.starts_with("MIG-") || (!entry.empty() && entry[0] >= '0' && entry[0] <= '9');
+  if (!names_device) return;
+  complain("CUDA_VISIBLE_DEVICES=%.200s: there is no device '%.50s', the servers have %zu (numbered from 0); this entry and all after it are ignored, as with CUDA",
+           visible, entry.c_str(), devices);
+}
 
 std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, const char* visible) {
   std::vector<int> ordinals;
@@ -33,6 +42,7 @@ std::vector<int> visible_ordinals(const std::vector<OfferedDevice>& devices, con
       const long value = std::strtol(entry.c_str(), &end, 10);
       if (end != entry.c_str() && value >= 0 && value < static_cast<long>(devices.size())) ordinal = static_cast<int>(value);
     }
+    if (ordinal < 0) explain_missing(visible, entry, devices.size());
     if (ordinal < 0 || std::count(ordinals.begin(), ordinals.end(), ordinal)) break;
     ordinals.push_back(ordinal);
     at = comma + 1;

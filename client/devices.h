@@ -52,7 +52,7 @@ struct OfferedDevice {
 };
 
 // `visible`: the value of CUDA_VISIBLE_DEVICES, null when it is not set. As with CUDA, the list ends at the first entry that
-// names no device.
+// names no device; complains if the entry was meant to.
 Devices make_devices(std::vector<OfferedDevice> offered, const char* visible);
 
 }  // namespace gpupool::client

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "client/log.h"
 #include "protocol/cuda/cuda_header.h"
 #include "tests/client/fake_device.h"
 #include "tests/support/catch.h"
@@ -60,6 +61,20 @@ TEST_CASE("devices: CUDA_VISIBLE_DEVICES ends at the first entry that names no d
   CHECK(seen("1,,2") == "1");
   CHECK(seen("1,2,1,3") == "12");
   CHECK(seen("GPU-44,0").empty());
+}
+
+TEST_CASE("devices: an entry of CUDA_VISIBLE_DEVICES that names no device is reported, unless it hides devices on purpose") {
+  static std::string said;
+  complaint_listener = [](const char* text, size_t length) { said += std::string(text, length) + "\n"; };
+  CHECK(seen("0,4,1,9") == "0");
+  CHECK(said == "CUDA_VISIBLE_DEVICES=0,4,1,9: there is no device '4', the servers have 4 (numbered from 0); this entry and all after it are ignored, as with CUDA\n");
+  said.clear();
+  CHECK(seen("GPU-44").empty());
+  CHECK(said.find("no device 'GPU-44'") != std::string::npos);
+  said.clear();
+  for (const char* const good : {"", "-1", "0,-1", "NoDevFiles", "3,2", "1,1"}) seen(good);
+  CHECK(said.empty());
+  complaint_listener = nullptr;
 }
 
 TEST_CASE("devices: PCI addresses of several servers differ, in their domain, which the attribute says too") {
