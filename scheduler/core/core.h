@@ -33,6 +33,8 @@ class Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
+  // Once, before anything else: the id of the key that leases are signed with. Nodes that do not have it are fenced.
+  void sign_with(std::string key_id) { key_id_ = std::move(key_id); }
   // Once, before anything else: all that is stored. An error names the key that makes no sense.
   Result<void> restore(const std::vector<std::pair<std::string, std::string>>& stored, Time now);
   void configure(const std::vector<ConfiguredTenant>& tenants, Time now);  // at first, and whenever it is another
@@ -135,6 +137,7 @@ class Core {
   }
 
   const MakeId make_id_;
+  std::string key_id_;  // empty: nodes' keys are not compared
   const Time started_;
   Time awake_;  // it was so last
   pool::Policy policy_ = default_policy();

@@ -75,6 +75,7 @@ struct Node {
   std::string not_ready_because;
   int64_t clock_ahead = 0;
   std::string lie;        // why nothing that it says is believed; until it is another process, or an operator trusts it
+  bool foreign_key = false;  // its poold lacks the key that leases are signed with
   Time flapping_until = 0;
   std::deque<Time> attended;
   bool was_open = false;   // as the placer knows it
@@ -88,6 +89,10 @@ struct Node {
   std::string fence() const {
     if (!lie.empty()) return lie;
     if (removed()) return "an operator has removed it; restart its poold";
+    if (foreign_key) {
+      return "its poold lacks this scheduler's public key: put what pool-scheduler --print-public-key prints into a file that [pool] public_keys "
+             "(--pool-public-key) names, then send poold SIGHUP";
+    }
     if (flapping_until > 0) return "it came and went too often within a minute";
     if (!strangers.empty()) return "sessions run there with a lease that is over or was never granted";
     return "";

@@ -66,6 +66,8 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
   if (std::exchange(node.lost, false)) note("node_back", {{"node", node.name()}});
   node.ready = report.ready();
   node.not_ready_because = report.not_ready_because();
+  const auto& keys = report.key_ids();
+  node.foreign_key = !key_id_.empty() && !keys.empty() && std::find(keys.begin(), keys.end(), key_id_) == keys.end();
   const int64_t ahead = report.now_ms() - now;
   const bool skewed = std::abs(ahead) > kClockTolerance;
   if (skewed && std::abs(node.clock_ahead) <= kClockTolerance) {

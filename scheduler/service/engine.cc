@@ -88,6 +88,7 @@ void Engine::lead(Result<uint64_t> term, Result<std::vector<Entry>> entries) {
     return campaign();
   }
   auto core = std::make_unique<Core>(random_id, [](Nodes&) { return std::make_unique<LibraryPlacer>(); }, now());
+  core->sign_with(key_.public_key().id());
   if (const auto restored = core->restore(*entries, now()); !restored) return step_down(restored.error().message);
   core->configure(callers_.tenants(), now());
   core_ = std::move(core);

@@ -159,6 +159,7 @@ void Leases::report(pool::NodeReport& out) {
     if (const size_t sessions = host_.sessions(entry.tenant); sessions != 0) add(id, sessions, entry.serial);
   }
   for (const auto& [id, serial] : std::exchange(to_report_, {})) add(id, 0, serial);
+  for (const lease::PublicKey& key : keys_) out.add_key_ids(key.id());
 }
 
 void Leases::stop() {

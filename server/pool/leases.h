@@ -51,7 +51,7 @@ class Leases {
   void end(const std::string& id, const std::string& reason, std::chrono::milliseconds grace);
   // Some session has ended.
   void settle_soon();
-  // Those with a session, and those that have ended since the last report.
+  // Those with a session, those that have ended since the last report, and the keys that leases are checked with.
   void report(pool::NodeReport& out);
   size_t count() const { return entries_.size(); }
   // `changed` is called when there is something to report at once. For this object's whole life.

@@ -162,6 +162,29 @@ TEST_CASE("a node that comes and goes is fenced until it has been calm for a min
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
+TEST_CASE("a node that checks leases with other keys alone is fenced until it has the scheduler's") {
+  TestPool pool;
+  pool.core->sign_with("this-key");
+  const Stream node = pool.attend(1, 1, 1);
+  CHECK(condition(pool) == pool::NodeState::OPEN);  // an older poold does not say
+  const auto report = [&](const std::vector<std::string>& keys) {
+    pool::NodeReport report;
+    report.set_ready(true);
+    report.set_now_ms(pool.now);
+    for (const std::string& key : keys) report.add_key_ids(key);
+    pool.core->report(node, report, pool.now);
+    pool.settle();
+  };
+  report({"old-key1", "old-key2"});
+  CHECK(condition(pool) == pool::NodeState::FENCED);
+  CHECK(pool.core->view_node("n1")->because().starts_with("its poold lacks this scheduler's public key: "));
+  const Stream waits = pool.request(ask(1));
+  CHECK(!pool.grant(waits));
+  report({"old-key1", "this-key"});
+  CHECK(condition(pool) == pool::NodeState::OPEN);
+  CHECK(pool.grant(waits));
+}
+
 TEST_CASE("sessions of a lease that was never granted fence a node, and are ordered to end") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);

@@ -77,8 +77,9 @@ TEST_CASE("poold tells the scheduler who it is and what it has") {
   REQUIRE(inventory.addresses_size() == 1);
   CHECK(inventory.addresses(0) == "tls://gpu-1:9700");
   CHECK(scheduler.await([](const pool::NodeReport& report) {
-    return !report.has_inventory() && report.ready() && report.gpus_size() == 2 && report.now_ms() > 0;
+    return !report.has_inventory() && report.ready() && report.gpus_size() == 2 && report.now_ms() > 0 && report.key_ids_size() == 1;
   }));
+  CHECK(scheduler.await([&](const pool::NodeReport& report) { return report.key_ids(0) == maker.public_key().id(); }));
   CHECK(poold.await_log("scheduler_attends"));
   CHECK(has(health(poold), "attended by " + scheduler.address()));
   CHECK(poold.stop() == 0);
