@@ -110,8 +110,6 @@ class Core {
 
   // Decisions (schedule.cc).
   bool fits_quota(const Tenant& tenant, const Demand& demand) const;
-  std::optional<std::string> never_allowed(const pool::Request& request, const Tenant& tenant) const;
-  std::optional<std::string> why_never_places(const Demand& demand) const;  // null: it can be placed, sooner or later
   const std::optional<std::string>& never_places(const Demand& demand, const std::string& shape);
   void refuse_impossible();
   // Nodes register only once they hear of this scheduler, so a request that fits no known node is not refused before. The store does not
@@ -125,8 +123,12 @@ class Core {
   uint64_t memory_for(const Demand& demand) const;
   void preempt(const Demand& demand, const Waiter& for_whom, Time now);
   void tell_places(Time now);
-  std::string explain(const Waiter& waiter) const;
   std::vector<std::pair<Stream, uint32_t>> places() const;
+
+  // Texts (explain.cc).
+  std::optional<std::string> never_allowed(const pool::Request& request, const Tenant& tenant) const;
+  std::optional<std::string> why_never_places(const Demand& demand) const;  // null: it can be placed, sooner or later
+  std::string explain(const Waiter& waiter) const;
 
   // Restore (restore.cc).
   Result<void> restore_node(const std::string& value, Time now);

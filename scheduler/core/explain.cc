@@ -1,0 +1,137 @@
+// What the core tells users of requests that wait, or that can never be granted: what is asked for, what there is, and why.
+#include "protocol/control/priority.h"
+#include "scheduler/core/core.h"
+#include "server/tenants/units.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+using server::bytes_text;
+using server::gpus_text;
+using server::milli_text;
+using server::size_text;
+
+std::string text_of(const Demand& demand) {
+  std::string text = gpus_text(uint64_t{demand.gpus} * kWholeGpu);
+  if (demand.milli < kWholeGpu) text = server::percent_text(demand.milli) + (demand.gpus == 1 ? " % of " : " % of each of ") + text;
+  if (demand.memory > 0) text += " with " + size_text(demand.memory) + (demand.gpus == 1 ? "" : " each");
+  if (!demand.models.empty()) {
+    text += " of model ";
+    for (const std::string& model : demand.models) text += (model == *demand.models.begin() ? "" : " or ") + model;
+  }
+  if (demand.gpus > 1 && demand.one_host) text += " on one host";
+  if (demand.host.cpu_milli > 0) text += " and " + milli_text(demand.host.cpu_milli) + " CPUs";
+  if (demand.host.memory > 0) text += " and " + size_text(demand.host.memory) + " of host memory";
+  return text;
+}
+
+// GPUs for which `good` holds, with what the host of each node has (`host`) beside: on the best node, or on all.
+template <class Host, class Good>
+uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Host host, Good good) {
+  uint32_t most = 0, sum = 0;
+  for (const auto& [name, node] : nodes) {
+    uint32_t here = 0;
+    for (const Gpu& gpu : node.gpus) here += demand.suits(gpu) && good(node, gpu);
+    here = demand.gpus_beside(host(node), here);
+    most = std::max(most, here);
+    sum += here;
+  }
+  return demand.one_host && demand.gpus > 1 ? most : sum;
+}
+
+HostAmount all_of_host(const Node& node) { return node.host.total; }
+
+// "4 GPUs on 2 hosts: 3 x H100 79.6 GiB, 1 x L4 22.5 GiB": the kinds with the most GPUs, which --model names.
+std::string contents_of(const Nodes& nodes) {
+  constexpr size_t kMostKinds = 4;
+  std::map<std::string, uint32_t> counts;
+  uint32_t gpus = 0, hosts = 0;
+  for (const auto& [name, node] : nodes) {
+    if (!node.lie.empty() || node.gpus.empty()) continue;
+    ++hosts;
+    for (const Gpu& gpu : node.gpus) ++gpus, ++counts[gpu.model + " " + bytes_text(gpu.book.total.memory)];
+  }
+  if (gpus == 0) return "no GPUs: start poold with --pool-scheduler on a GPU host";
+  std::vector<std::pair<std::string, uint32_t>> kinds(counts.begin(), counts.end());
+  std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text = gpus_text(uint64_t{gpus} * kWholeGpu) + " on " + std::to_string(hosts) + (hosts == 1 ? " host" : " hosts");
+  for (size_t i = 0; i < std::min(kinds.size(), kMostKinds); ++i) {
+    text += (i == 0 ? ": " : ", ") + std::to_string(kinds[i].second) + " x " + kinds[i].first;
+  }
+  if (kinds.size() > kMostKinds) text += " and " + std::to_string(kinds.size() - kMostKinds) + " more kinds";
+  return text;
+}
+
+}  // namespace
+
+std::optional<std::string> Core::never_allowed(const pool::Request& request, const Tenant& tenant) const {
+  const pool::TenantQuota& quota = tenant.quota;
+  const uint64_t milli = uint64_t{request.gpus()} * request.compute_milli();
+  // The limits are written as in `pool-admin quota set`, the request as in pool-run's options.
+  const auto exceeds = [&](const std::string& asked, const std::string& limit) {
+    return "the request for " + asked + " exceeds the quota of tenant '" + tenant.name + "', " + limit + ": ask for less, or have the quota raised";
+  };
+  if (quota.compute_milli() != 0 && milli > quota.compute_milli()) return exceeds(gpus_text(milli), "gpus=" + milli_text(quota.compute_milli()));
+  if (quota.memory_bytes() != 0 && uint64_t{request.gpus()} * (request.memory_bytes() >> 12) > quota.memory_bytes() >> 12) {
+    return exceeds((request.gpus() == 1 ? "" : std::to_string(request.gpus()) + " x ") + size_text(request.memory_bytes()) + " of GPU memory",
+                   "memory=" + size_text(quota.memory_bytes()));
+  }
+  if (request.priority() > quota.highest_priority()) {
+    return exceeds(std::string("priority ") + pool::text_of(request.priority()), std::string("highest-priority=") + pool::text_of(quota.highest_priority()));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> Core::why_never_places(const Demand& demand) const {
+  const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
+    return node.lie.empty() && demand.of(gpu).within(gpu.book.total);
+  });
+  if (could >= demand.gpus) return std::nullopt;
+  const std::string most = could == 0 ? "no GPU fits" : could == 1 ? "at most 1 GPU fits" : "at most " + std::to_string(could) + " GPUs fit";
+  return "cannot place " + text_of(demand) + ": " + most + "; the pool has " + contents_of(nodes_);
+}
+
+std::string Core::explain(const Waiter& waiter) const {
+  const Tenant& whose = tenants_.at(waiter.tenant);
+  if (waiter.over_quota) {
+    const pool::TenantQuota& quota = whose.quota;
+    std::string text = "waits until tenant '" + whose.name + "' has less: " + std::to_string(whose.leases);
+    if (quota.leases() != 0) text += " of " + std::to_string(quota.leases());
+    text += " leases, ";
+    text += quota.compute_milli() == 0 ? gpus_text(whose.milli) : milli_text(whose.milli) + " of " + gpus_text(quota.compute_milli());
+    text += ", " + bytes_text(whose.memory);
+    if (quota.memory_bytes() != 0) text += " of " + bytes_text(quota.memory_bytes());
+    return text + " of GPU memory";
+  }
+  Demand demand(waiter.request);
+  if (!settled_) {
+    if (const auto never = why_never_places(demand)) {
+      return *never + "; the scheduler has just started and waits " + std::to_string((settling_ms() + 999) / 1000) +
+             " s for more nodes to register before it refuses the request";
+    }
+  }
+  relate(waiter, demand);
+  const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
+    return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(gpu.book.total);
+  });
+  std::string text = "waits for " + text_of(demand);
+  if (could < demand.gpus) {
+    const uint32_t known = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu&) { return !node.forgotten(); });
+    return text + ": " + std::to_string(could) + " can be leased now, " + std::to_string(known - could) + " are drained, silent, fenced or not beside what it must be apart from";
+  }
+  const bool head = waiter.stream == head_;
+  const auto left = [&](const auto& book) { return head ? less(book.total, book.used) : book.spare(); };
+  const uint32_t free = count_gpus(
+      nodes_, demand, [&](const Node& node) { return left(node.host); },
+      [&](const Node& node, const Gpu& gpu) { return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(left(gpu.book)); });
+  text += ": " + std::to_string(free) + " of " + std::to_string(could) + " that would do " + (free == 1 ? "is" : "are") + " free";
+  if (head) {
+    std::set<std::string> nodes;
+    for (const Spot& spot : reservation_) nodes.insert(spot.node->name());
+    text += "; it is the next, and " + std::to_string(reservation_.size()) + " are kept for it on " + *nodes.begin();
+    if (nodes.size() > 1) text += " and " + std::to_string(nodes.size() - 1) + " more";
+  }
+  return text;
+}
+
+}  // namespace gpupool::scheduler
