@@ -18,6 +18,14 @@ NEEDS = {"OpenGL": "needs a display", "GLUT": "needs a display", "EGL": "needs a
 LIBRARIES = "cublas cublasLt cufft curand cusolver cusparse nvrtc nvjpeg nppc nppial nppicc nppidei nppif nppig nppim nppist nppisu nppitc cudadevrt".split()
 
 
+# Smaller problems for samples that take them as options: softgpu is a CPU.
+REDUCED = {
+    "matrixMul": ["-wA=128", "-hA=128", "-wB=128", "-hB=128"],
+    "eigenvalues": ["--matrix-size=256", "--iters-timing=1"],
+    "radixSortThrust": ["-n=65536", "-iterations=2"],
+}
+
+
 def compile_sample(source, checkout, target):
     cmake = (source / "CMakeLists.txt").read_text(errors="replace")
     for package, reason in NEEDS.items():
@@ -46,7 +54,7 @@ def cuda_samples(checkout, scratch, _python):
         source = cmake.parent
         name = f"{source.parent.name}.{source.name}"
         target = scratch / name
-        yield Program(name, [str(target)], source, compile_sample(source, checkout, target))
+        yield Program(name, [str(target), *REDUCED.get(source.name, [])], source, compile_sample(source, checkout, target))
 
 
 # --- Suites in Python: a program is a module of tests, run with the interpreter that is given ---
