@@ -148,11 +148,16 @@ CUDA_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr s
   return copy_async(destination, Side::device, source, Side::device, bytes, stream);
 }
 
+// CUDA serialises it with all work of the three contexts, in streams that do not block as well.
 CUDA_EXPORT CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
                                   CUcontext source_context, size_t bytes) {
-  return call([&] {
-    const CUresult result = check_peers(destination_context, source_context);
-    return result != CUDA_SUCCESS ? result : cuMemcpyDtoD_v2(destination, source, bytes);
+  return call_in_context([&](Context& current) {
+    CUresult result = check_peers(destination_context, source_context);
+    if (result == CUDA_SUCCESS) result = find<Context>(destination_context)->synchronize();
+    if (result == CUDA_SUCCESS) result = find<Context>(source_context)->synchronize();
+    if (result == CUDA_SUCCESS) result = current.synchronize();
+    if (result == CUDA_SUCCESS) result = cuMemcpyDtoD_v2(destination, source, bytes);
+    return result == CUDA_SUCCESS ? current.synchronize() : result;
   });
 }
 CUDA_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext destination_context,

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <thread>
 
 #include "tests/server/softgpu/runtime/fixture.h"
@@ -106,5 +107,30 @@ TEST_CASE_METHOD(ContextFixture, "limits, settings and peers") {
   CHECK(byte == 0x5a);
   REQUIRE_OK(cuCtxDisablePeerAccess(peer));
   CHECK(cuCtxDisablePeerAccess(peer) == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  REQUIRE_OK(cuCtxDestroy_v2(peer));
+}
+
+TEST_CASE_METHOD(ContextFixture, "cuMemcpyPeer waits for streams that do not block") {
+  CUcontext peer = nullptr;
+  REQUIRE_OK(cuCtxCreate_v2(&peer, 0, 1));
+  CUdeviceptr there = 0, here = 0;
+  REQUIRE_OK(cuMemAlloc_v2(&there, 4096));
+  REQUIRE_OK(cuCtxPopCurrent_v2(nullptr));
+  REQUIRE_OK(cuMemAlloc_v2(&here, 4096));
+  CUstream stream = nullptr;
+  REQUIRE_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  REQUIRE_OK(cuMemsetD8_v2(here, 0x11, 4096));
+  std::atomic<bool> copying = false;
+  const auto wait_until_copying = [](void* flag) {
+    while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+    for (int look = 0; look < 20'000; ++look) std::this_thread::yield();  // a copy that does not wait would be done by now
+  };
+  REQUIRE_OK(cuLaunchHostFunc(stream, wait_until_copying, &copying));
+  REQUIRE_OK(cuMemsetD8Async(here, 0x5a, 4096, stream));
+  copying = true;
+  REQUIRE_OK(cuMemcpyPeer(there, peer, here, context, 4096));
+  unsigned char byte = 0;
+  REQUIRE_OK(cuMemcpyDtoH_v2(&byte, there + 4095, 1));
+  CHECK(byte == 0x5a);
   REQUIRE_OK(cuCtxDestroy_v2(peer));
 }
