@@ -13,10 +13,11 @@
 namespace gpupool::client {
 namespace {
 
-// Entries that hide devices on purpose ("", "-1", a word) are no mistake.
+// Entries that hide devices on purpose are no mistake.
 void explain_missing(const char* visible, const std::string& entry, size_t devices) {
-  const bool names_device = entry.starts_with("GPU-") || entry.starts_with("MIG-") || (!entry.empty() && entry[0] >= '0' && entry[0] <= '9');
-  if (!names_device) return;
+  for (const char* const hides : {"", "-1", "NoDevFiles", "none", "void"}) {
+    if (entry == hides) return;
+  }
   complain("CUDA_VISIBLE_DEVICES=%.200s: there is no device '%.50s', the servers have %zu (numbered from 0); this entry and all after it are ignored, as with CUDA",
            visible, entry.c_str(), devices);
 }

@@ -25,6 +25,7 @@
 #include "server/gpu_turns.h"
 #include "server/handover.h"
 #include "server/image_cache.h"
+#include "server/log/log.h"
 #include "server/quota/accounts.h"
 #include "server/quota/memory_moves.h"
 #include "server/quota/partitions.h"
@@ -119,8 +120,8 @@ class WorkerPool {
   unsigned max_sessions() const { return settings_.max_sessions; }
   void for_each_session(const std::function<void(const SessionView&)>& visit) const;
   // Its client hears the reason, which says by whom. ErrorCode::unavailable: there is no such session.
-  Result<void> end_session(uint64_t session, const std::string& reason);
-  // All of a tenant's, those that wait for a worker too.
+  Result<void> end_session(uint64_t session, const std::string& reason, log::Level level = log::Level::warning);
+  // All of a tenant whose lease has ended, those that wait for a worker too. No warning: programs that end give their lease back.
   void end_sessions(const std::string& tenant, const std::string& reason);
   size_t sessions_of(const std::string& tenant) const;  // those that wait included
   bool is_worker(pid_t pid) const { return workers_.contains(pid); }

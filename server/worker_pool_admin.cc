@@ -37,12 +37,12 @@ void WorkerPool::for_each_session(const std::function<void(const SessionView&)>&
   }
 }
 
-Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason) {
+Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason, log::Level level) {
   for (const auto& [pid, worker] : workers_) {
     if (worker->state != Stage::serving || worker->session != session) continue;
     if (!worker->ending.empty()) return {};
     worker->ending = reason.empty() ? "no reason given" : reason;
-    log::warning("session_killed", {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
+    log::write(level, "session_killed", {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
     const auto told = send_control(worker->control.native_handle(), {.kind = ControlKind::end_session},
                                    worker->ending, -1);
     worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));
@@ -60,7 +60,7 @@ void WorkerPool::end_sessions(const std::string& tenant, const std::string& reas
   for (const auto& [pid, worker] : workers_) {
     if (worker->state == Stage::serving && worker->client.tenant == tenant) running.push_back(worker->session);
   }
-  for (const uint64_t session : running) (void)end_session(session, reason);
+  for (const uint64_t session : running) (void)end_session(session, reason, log::Level::info);
   std::vector<Client> refused;
   for (auto at = waiting_.begin(); at != waiting_.end();) {
     const bool its = at->client.tenant == tenant;

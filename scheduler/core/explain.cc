@@ -69,7 +69,7 @@ std::optional<std::string> Core::never_allowed(const pool::Request& request, con
   const uint64_t milli = uint64_t{request.gpus()} * request.compute_milli();
   // The limits are written as in `pool-admin quota set`, the request as in pool-run's options.
   const auto exceeds = [&](const std::string& asked, const std::string& limit) {
-    return "the request for " + asked + " exceeds the quota of tenant '" + tenant.name + "', " + limit + ": ask for less, or have the quota raised";
+    return "the request for " + asked + " exceeds the quota of tenant '" + tenant.name + "', " + limit + ": ask for less (--gpus, --compute, --memory, --priority), or have the quota raised";
   };
   if (quota.compute_milli() != 0 && milli > quota.compute_milli()) return exceeds(gpus_text(milli), "gpus=" + milli_text(quota.compute_milli()));
   if (quota.memory_bytes() != 0 && uint64_t{request.gpus()} * (request.memory_bytes() >> 12) > quota.memory_bytes() >> 12) {
@@ -87,6 +87,13 @@ std::optional<std::string> Core::why_never_places(const Demand& demand) const {
     return node.lie.empty() && demand.of(gpu).within(gpu.book.total);
   });
   if (could >= demand.gpus) return std::nullopt;
+  if (demand.host.cpu_milli > 0 || demand.host.memory > 0) {
+    Demand alone = demand;
+    alone.host = {};
+    if (!why_never_places(alone)) {
+      return "cannot place " + text_of(demand) + ": the hosts with such GPUs do not offer that (poold --pool-cpu-milli, --pool-host-memory)";
+    }
+  }
   const std::string most = could == 0 ? "no GPU fits" : could == 1 ? "at most 1 GPU fits" : "at most " + std::to_string(could) + " GPUs fit";
   return "cannot place " + text_of(demand) + ": " + most + "; the pool has " + contents_of(nodes_);
 }

@@ -24,7 +24,7 @@ void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
   if (const auto wrong = check_inventory(inventory)) return refuse_node(Refusal::Kind::invalid, "the inventory: " + *wrong);
   Node& node = nodes_[inventory.node()];
   const bool same_process = node.boot() == inventory.boot();
-  if (node.stream != 0 && !same_process && !node.silent) return refuse_node(Refusal::Kind::busy, "another poold is there as node '" + node.name() + "'");
+  if (node.stream != 0 && !same_process && !node.silent) return refuse_node(Refusal::Kind::busy, "another poold is there as node '" + node.name() + "'; two hosts need two names (--pool-name)");
   if (node.stream != 0) {
     effects_.nodes.push_back({node.stream, {}, Refusal{Refusal::Kind::busy, "this poold has opened another connection"}});
     node_streams_.erase(node.stream);
@@ -40,7 +40,7 @@ void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
     take_inventory(node, inventory);
     node.lie.clear();
     for (const Gpu& gpu : node.gpus) {
-      if (gpu_owner_[gpu.uuid] != node.name()) node.lie = "its GPU " + gpu.uuid + " is node '" + gpu_owner_[gpu.uuid] + "''s already";
+      if (gpu_owner_[gpu.uuid] != node.name()) node.lie = "its GPU " + gpu.uuid + " is node '" + gpu_owner_[gpu.uuid] + "''s already; on softgpu, give each poold a SOFTGPU_INSTANCE of its own";
     }
     if (!node.removed()) node.removed_boot.clear();
     dirty_nodes_.insert(node.name());

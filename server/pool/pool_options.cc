@@ -92,7 +92,10 @@ Result<void> read_pool(const toml::node& node, PoolOptions& options) {
 }
 
 Result<void> check_pool(PoolOptions& options) {
-  if (!options.configured()) return {};
+  if (!options.configured()) {
+    const bool asked = !options.name.empty() || !options.token_file.empty() || !options.addresses.empty() || !options.ca.empty() || options.insecure;
+    return asked ? wrong("[pool] schedulers: missing; without them and public_keys this host is in no pool") : Result<void>();
+  }
   if (options.public_keys.empty()) return wrong("[pool] public_keys: without the key that leases are signed with none can be served");
   if (options.name.empty()) options.name = this_host();
   if (!lease::is_name(options.name)) {

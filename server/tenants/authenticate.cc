@@ -50,7 +50,7 @@ Result<const Tenant*> by_wish(const Tenants& tenants, const std::string& wish) {
 
 Result<const Tenant*> authenticate(const Tenants& tenants, const Credentials& shown) {
   if (tenants.serves_anybody()) return by_wish(tenants, shown.tenant);
-  if (!tenants.has_credentials()) return refused("this server serves leases of its pool alone: start the program with pool-run");
+  if (!tenants.has_credentials()) return refused("this server serves leases of its pool alone: name the pool's scheduler (pool-run --server pool://HOST:PORT)");
   const bool token_fits = shown.token.size() >= kShortestToken;
   const TokenHash hash = hash_token(shown.token);
   // A token says the most, then a certificate, then being on this host: a program may have them all, for different tenants.

@@ -72,6 +72,9 @@ TEST_CASE("devices: an entry of CUDA_VISIBLE_DEVICES that names no device is rep
   CHECK(seen("GPU-44").empty());
   CHECK(said.find("no device 'GPU-44'") != std::string::npos);
   said.clear();
+  CHECK(seen("all").empty());
+  CHECK(said.find("no device 'all'") != std::string::npos);
+  said.clear();
   for (const char* const good : {"", "-1", "0,-1", "NoDevFiles", "3,2", "1,1"}) seen(good);
   CHECK(said.empty());
   complaint_listener = nullptr;

@@ -197,14 +197,14 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
     const auto refusal = pool.told<Refusal>(pool.request(ask(2)));
     REQUIRE(refusal);
     CHECK(refusal->kind == Refusal::Kind::invalid);
-    CHECK(refusal->reason == "the request for 2 GPUs exceeds the quota of tenant 'a', gpus=1.5: ask for less, or have the quota raised");
+    CHECK(refusal->reason == "the request for 2 GPUs exceeds the quota of tenant 'a', gpus=1.5: ask for less (--gpus, --compute, --memory, --priority), or have the quota raised");
   }
   SECTION("memory") {
     quota.set_memory_bytes(20 * kGiB);
     configure();
     const auto refusal = pool.told<Refusal>(pool.request(ask(1, 500, 21 * kGiB)));
     REQUIRE(refusal);
-    CHECK(refusal->reason == "the request for 21GiB of GPU memory exceeds the quota of tenant 'a', memory=20GiB: ask for less, or have the quota raised");
+    CHECK(refusal->reason == "the request for 21GiB of GPU memory exceeds the quota of tenant 'a', memory=20GiB: ask for less (--gpus, --compute, --memory, --priority), or have the quota raised");
     CHECK(pool.told<Refusal>(pool.request(ask(3, 500, 7 * kGiB)))->reason.starts_with("the request for 3 x 7GiB of GPU memory exceeds"));
     CHECK(pool.grant(pool.request(ask(1, 500, 12 * kGiB))));
     const Stream waits = pool.request(ask(1, 500, 9 * kGiB));
@@ -231,7 +231,7 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
     configure();
     const auto refusal = pool.told<Refusal>(pool.request(ask(1, 10)));
     REQUIRE(refusal);
-    CHECK(refusal->reason == "the request for priority normal exceeds the quota of tenant 'a', highest-priority=low: ask for less, or have the quota raised");
+    CHECK(refusal->reason == "the request for priority normal exceeds the quota of tenant 'a', highest-priority=low: ask for less (--gpus, --compute, --memory, --priority), or have the quota raised");
     CHECK(pool.grant(pool.request(with(ask(1, 10), lease::BEST_EFFORT))));
   }
 }
@@ -272,6 +272,10 @@ TEST_CASE("what can never be had is refused at once with the reason, when the no
   model.add_models("B200");
   CHECK(pool.told<Refusal>(pool.request(model))->reason == "cannot place 1 GPU of model B200: no GPU fits; the pool has 2 GPUs on 1 host: 2 x A100 16.0 GiB");
   CHECK(pool.told<Refusal>(pool.request(ask(1, 10, 17 * kGiB))));
+  pool::Request processors = ask(1);
+  processors.set_cpu_milli(17'000);
+  CHECK(pool.told<Refusal>(pool.request(processors))->reason ==
+        "cannot place 1 GPU and 17 CPUs: the hosts with such GPUs do not offer that (poold --pool-cpu-milli, --pool-host-memory)");
   CHECK(pool.told<Refusal>(pool.request(ask(0))));
   CHECK(pool.told<Refusal>(pool.request(ask(1, 1001))));
   // What is only taken, or drained, is waited for.
