@@ -29,7 +29,8 @@ run_examples() {
 # Which of these processes holds the device? Stop a program halfway and look at it.
 device_libraries='softgpu|libLLVM|libnvidia'
 mapped_libraries() { grep -oE '/[^ ]+\.so[.0-9]*$' "/proc/$1/maps" | sort -u; }
-# connections LOCAL REMOTE PIDS...: who of PIDS has a socket from LOCAL to REMOTE ('' is any), as "pid local-address".
+# connections LOCAL REMOTE PIDS...: who of PIDS has a socket from LOCAL to REMOTE ('' is any), as "pid local-address". It may print several
+# lines: read all of them, since a reader that stops after the first one makes it fail with a broken pipe.
 connections() {
   local local_address=$1 remote=$2 pid address inode
   shift 2
@@ -42,7 +43,7 @@ connections() {
 }
 
 who_holds_the_device() {
-  local libraries app_address worker library
+  local libraries found app_address worker library
   say "who holds the device while fractal runs?"
   GPUPOOL=$server GPUPOOL_SHM=0 LD_LIBRARY_PATH=$build/lib/client "$build/examples/fractal" --width 1600 --height 1200 \
     --output "$PWD/fractal-large.ppm" >fractal-large.log 2>&1 &
@@ -52,7 +53,9 @@ who_holds_the_device() {
 
   libraries=$(mapped_libraries "$app_pid")
   note "program $app_pid: CUDA driver library $(grep libcuda.so <<<"$libraries")"
-  read -r _ app_address < <(connections '' "$poold_address" "$app_pid")
+  found=$(connections '' "$poold_address" "$app_pid")
+  [[ -n $found ]] || die "the program has no connection to poold: $(<fractal-large.log)"
+  read -r _ app_address <<<"$found"
   note "program $app_pid: a connection from port $((16#${app_address#*:})) to poold's port $poold_port"
   if grep -qE "$device_libraries" <<<"$libraries" || ! grep -q "$build/lib/client/libcuda.so" <<<"$libraries"; then
     note "${red}the program itself has loaded a device:$plain" "$(grep -E "$device_libraries" <<<"$libraries")"
@@ -61,9 +64,10 @@ who_holds_the_device() {
     note "program $app_pid: no softgpu, no LLVM, no NVIDIA driver in it"
   fi
   # shellcheck disable=SC2046  # one word per process
-  read -r worker _ < <(connections "$poold_address" "$app_address" $(cat "/proc/$poold_pid"/task/*/children)) || true
+  found=$(connections "$poold_address" "$app_address" $(cat "/proc/$poold_pid"/task/*/children))
+  read -r worker _ <<<"$found"
   library=''
-  [[ -z ${worker:-} ]] || library=$(mapped_libraries "$worker" | sed -n '/softgpu/p')
+  [[ -z $worker ]] || library=$(mapped_libraries "$worker" | sed -n '/softgpu/p')
   if [[ -n $library ]]; then
     note "worker  $worker: has the other end of it, and the device: ${library%%$'\n'*}"
   else
