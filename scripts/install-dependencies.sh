@@ -25,13 +25,13 @@ while (($#)); do
 done
 
 missing=()
-# need THING PACKAGE: THING is a command, or the path (with wildcards) of a file that the package brings.
+# need THING PACKAGE: THING is a command, or the path (with wildcards) of a file that the package brings. Several things may be of one package.
 need() {
   case $1 in
     /*) compgen -G "$1" >/dev/null && return ;;
     *) command -v "$1" >/dev/null && return ;;
   esac
-  missing+=("$2")
+  [[ " ${missing[*]} " == *" $2 "* ]] || missing+=("$2")
 }
 
 as_root() {
