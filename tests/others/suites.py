@@ -15,7 +15,7 @@ class Program:
 # --- NVIDIA's cuda-samples: each sample is compiled by one nvcc command, with PTX only ---
 
 NEEDS = {"OpenGL": "needs a display", "GLUT": "needs a display", "EGL": "needs a display", "Vulkan": "needs a display", "MPI": "needs MPI"}
-LIBRARIES = "cublas cublasLt cufft curand cusolver cusparse nvrtc nvjpeg nppc nppial nppicc nppidei nppif nppig nppim nppist nppisu nppitc cudadevrt".split()
+LIBRARIES = "cublas cublasLt cufft curand cusolver cusparse nvrtc nvJitLink nvjpeg nppc nppial nppicc nppidei nppif nppig nppim nppist nppisu nppitc cudadevrt".split()
 
 
 # Smaller problems for samples that take them as options: softgpu is a CPU.
@@ -38,10 +38,13 @@ def compile_sample(source, checkout, target):
     if not files or not all(pathlib.Path(file).exists() for file in files):
         return "its CMakeLists.txt names no program, or files that are not there"
     words = ["nvcc", "-std=c++17", "--extended-lambda", "-arch=compute_90", "-code=compute_90", "-Wno-deprecated-gpu-targets",
-             "-I", str(checkout / "Common"), "-o", str(target), *files]
+             "-I", str(checkout / "Common"), "-I", str(source / "inc"), "-o", str(target), *files]
     if "CUDA_SEPARABLE_COMPILATION ON" in cmake:
         words.append("-rdc=true")
-    words += [f"-l{name}" for name in LIBRARIES if re.search(rf"\b(CUDA::)?{name}\b|{name}_LIBRARY", cmake)]
+    named = [name for name in LIBRARIES if re.search(rf"\b(CUDA::)?{name}\b|{name}_LIBRARY", cmake)]
+    words += [f"-l{name}" for name in named]
+    if "cusolver" in named:
+        words += ["-lcusparse", "-lcublas"]  # which CMake's CUDA::cusolver brings along
     if "cuda_driver" in cmake or "CUDA_DRIVER" in cmake:
         words.append("-lcuda")
     if "OpenMP" in cmake:
@@ -88,8 +91,8 @@ def ggml(checkout, scratch, _python):
 
 
 PTX = {"CUPY_COMPILE_WITH_PTX": "1", "CUPY_ACCELERATORS": ""}
-# The device for which CuPy and Warp have PTX of what they bring compiled.
-CAPABILITIES = {"cupy": "12.0", "warp": "12.0"}
+# The device for which CuPy, Warp and CUDA's libraries (in samples) have PTX of what they bring compiled.
+CAPABILITIES = {"cuda-samples": "13.0", "cupy": "12.0", "warp": "12.0"}
 SUITES = {
     "cuda-samples": cuda_samples,
     "numba-cuda": modules("numba_cuda/numba/cuda/tests/cud[ad]*/test_*.py", numba_module),
