@@ -1,4 +1,4 @@
-// What the core tells users of requests that wait, or that can never be granted: what is asked for, what there is, and why.
+// Texts for users whose requests wait or can never be granted: the request, the contents of the pool, and the reason.
 #include "protocol/control/priority.h"
 #include "scheduler/core/core.h"
 #include "server/tenants/units.h"

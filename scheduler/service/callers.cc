@@ -20,7 +20,7 @@ constexpr const char* kRoleNames[] = {"tenant", "node", "operator"};
 
 std::string of_role(Role role) { return std::string(role == Role::operator_ ? "an " : "a ") + kRoleNames[static_cast<int>(role)] + "'s"; }
 
-// What a caller who must have the role is told to do.
+// Advice for a caller that lacks the role.
 std::string token_needed(Role role) {
   constexpr const char* kOptions[] = {"pool-run --token-file, GPUPOOL_TOKEN_FILE", "poold --pool-token-file", "pool-admin --token-file, GPUPOOL_TOKEN_FILE"};
   return "show " + of_role(role) + " token (" + kOptions[static_cast<int>(role)] + "); pool-scheduler --make-token makes one, whose hash belongs into [[" +

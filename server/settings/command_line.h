@@ -1,4 +1,4 @@
-// What the programs' command lines have in common. Header only: it needs CLI11 alone.
+// Shared by the command lines of all programs. Header only: it needs CLI11 alone.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -7,8 +7,7 @@
 
 namespace gpupool::settings {
 
-// What is wrong with the words, for a user. An option or a word that nothing takes is named before what is missing: it may be a misspelling
-// of that.
+// Describes a mistake on a command line to its user. Names an unknown option or word before a missing one: it may be a misspelling of it.
 inline std::string describe_mistake(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (unknown.empty()) return error.what();
