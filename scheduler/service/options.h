@@ -42,7 +42,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words);
 // Overwrites what the file names.
 Result<void> read_config(const std::string& path, Options& options);
 
-// The key in the file; where there is none, a new one is made and written (`made`).
+// Reads the signing key from the file. If there is no file, makes a key, writes it there, and sets `made`.
 Result<lease::SigningKey> load_key(const std::string& path, bool& made);
 
 }  // namespace gpupool::scheduler
