@@ -9,6 +9,7 @@
 
 #include "client/process.h"
 #include "protocol/cuda/codec.h"
+#include "protocol/cuda/exports.h"
 
 namespace gpupool::client {
 
@@ -43,9 +44,6 @@ CUresult create_stream(Context& context, unsigned flags, int priority, CUstream*
 CUresult context_of_stream(CUstream stream, Context** context);
 // A stream of the client's own in the context, that waits for no other.
 CUresult own_stream(Context& context, CUstream* stream);
-
-// The null stream of a function's _ptsz or _ptds twin.
-inline CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 // Where a call goes: to a session, and there to a context.
 struct Place {

@@ -90,13 +90,12 @@ bool fill(int file, uint64_t size, uint64_t shared_already) {
 }
 
 uint64_t bits(const void* address) { return reinterpret_cast<uintptr_t>(address); }
-void* pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
 
 // Pinned memory that the server shares is placed where both sides are likely to have room, so that kernels find it at the same address: apart
 // from where either has its libraries and heap, and from other programs' by chance.
 void* likely_place(uint64_t size) {
   static std::atomic<uint64_t> next{0x6000'0000'0000ull + (static_cast<uint64_t>(getpid()) % 4096 << 32)};
-  return pointer(next.fetch_add(size, std::memory_order_relaxed));
+  return host_pointer(next.fetch_add(size, std::memory_order_relaxed));
 }
 
 // The number of the command that does it; 0: a reset has done it.
@@ -126,11 +125,11 @@ void* HostMemory::allocate(uint64_t bytes, unsigned flags, Context& context) {
   if (memory == MAP_FAILED) return nullptr;
   AddressSpace& addresses = context.session->addresses();
   auto place = addresses.reserve_host(size);
-  if (place && mremap(memory, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, pointer(*place)) == MAP_FAILED) {
+  if (place && mremap(memory, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, host_pointer(*place)) == MAP_FAILED) {
     addresses.unreserve_host(*place, 0);
     place.reset();
   }
-  if (place) memory = pointer(*place);
+  if (place) memory = host_pointer(*place);
   std::lock_guard lock(mutex_);
   HostAllocation& allocation = allocations_[bits(memory)] = {bits(memory), bytes, flags, false, context.handle, next_id_++};
   allocation.epoch = context.epoch.load();

@@ -15,6 +15,9 @@ namespace gpupool::client {
 class Session;
 struct Context;
 
+// An address of this process, which the protocol writes as a number.
+inline void* host_pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
+
 struct HostAllocation {
   uint64_t address = 0;
   uint64_t size = 0;

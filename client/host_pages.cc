@@ -7,10 +7,10 @@
 
 #include <algorithm>
 
+#include "client/host_memory.h"
+
 namespace gpupool::client {
 namespace {
-
-void* pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
 
 int protection(HostPages::Use use) {
   return use == HostPages::Use::none ? PROT_NONE : use == HostPages::Use::read ? PROT_READ : PROT_READ | PROT_WRITE;
@@ -18,8 +18,8 @@ int protection(HostPages::Use use) {
 
 // Before anything else of this process can come to be there.
 bool reserve(uint64_t base, uint64_t size) {
-  void* const got = mmap(pointer(base), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  if (got == pointer(base)) return true;
+  void* const got = mmap(host_pointer(base), size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if (got == host_pointer(base)) return true;
   if (got != MAP_FAILED) munmap(got, size);  // a kernel older than 4.17 takes the flag for a hint
   return false;
 }
@@ -46,7 +46,7 @@ std::unique_ptr<HostPages> HostPages::create(uint64_t base, uint64_t size, bool 
   }
   if (alias == MAP_FAILED) {
     if (file >= 0) close(file);
-    if (!taken) munmap(pointer(base), size);
+    if (!taken) munmap(host_pointer(base), size);
     return nullptr;
   }
   madvise(alias, size, MADV_DONTFORK);
@@ -56,19 +56,19 @@ std::unique_ptr<HostPages> HostPages::create(uint64_t base, uint64_t size, bool 
 HostPages::~HostPages() {
   munmap(alias_, size_);
   close(file_);
-  if (owned_) munmap(pointer(base_), size_);
+  if (owned_) munmap(host_pointer(base_), size_);
 }
 
 bool HostPages::show(uint64_t address, uint64_t bytes, Use use) {
   const void* const got =
-      mmap(pointer(address), bytes, protection(use), MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_, static_cast<off_t>(address - base_));
-  return got != MAP_FAILED && madvise(pointer(address), bytes, MADV_DONTFORK) == 0;
+      mmap(host_pointer(address), bytes, protection(use), MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_, static_cast<off_t>(address - base_));
+  return got != MAP_FAILED && madvise(host_pointer(address), bytes, MADV_DONTFORK) == 0;
 }
 
-bool HostPages::protect(uint64_t address, uint64_t bytes, Use use) { return mprotect(pointer(address), bytes, protection(use)) == 0; }
+bool HostPages::protect(uint64_t address, uint64_t bytes, Use use) { return mprotect(host_pointer(address), bytes, protection(use)) == 0; }
 
 void HostPages::hide(uint64_t address, uint64_t bytes) {
-  mmap(pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  mmap(host_pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   (void)fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(address - base_), static_cast<off_t>(bytes));
 }
 

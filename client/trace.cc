@@ -108,7 +108,7 @@ int open_output() {
   for (size_t at = path.find("%p"); at != std::string::npos; at = path.find("%p", at)) {
     path.replace(at, 2, std::to_string(getpid()));
   }
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   return descriptor >= 0 ? descriptor : dup(STDERR_FILENO);
 }
 

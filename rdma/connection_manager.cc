@@ -43,7 +43,7 @@ struct Calls {
 };
 
 // Null: not installed, or too old.
-const Calls* load() {
+const Calls* load_calls() {
   static Calls found;
   void* const library = ::dlopen("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return nullptr;
@@ -56,7 +56,7 @@ const Calls* load() {
 }
 
 const Calls* calls() {
-  static const Calls* const loaded = load();
+  static const Calls* const loaded = load_calls();
   return loaded;
 }
 

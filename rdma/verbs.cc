@@ -8,7 +8,7 @@
 namespace gpupool::transport::rdma {
 namespace {
 
-Result<const Verbs*> load() {
+Result<const Verbs*> load_library() {
   static Verbs found;
   // Never closed: its own threads and exit handlers may still need it.
   void* const library = ::dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -29,7 +29,7 @@ Error verb_failure(const char* doing, int error) {
 }
 
 Result<const Verbs*> load_verbs() {
-  static const auto* const loaded = new Result<const Verbs*>(load());  // programs use the library from exit handlers, too
+  static const auto* const loaded = new Result<const Verbs*>(load_library());  // programs use the library from exit handlers, too
   return *loaded;
 }
 

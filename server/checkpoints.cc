@@ -1,13 +1,12 @@
 #include "server/checkpoints.h"
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <array>
 #include <asio/steady_timer.hpp>
 #include <cstring>
 #include <string>
 
+#include "protocol/cuda/cuda_header.h"
 #include "protocol/wire/frame.h"
 #include "server/monitors/byte_stream.h"
 #include "server/version.h"

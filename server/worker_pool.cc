@@ -1,6 +1,5 @@
 #include "server/worker_pool.h"
 
-#include <cuda.h>
 #include <signal.h>
 #include <sys/random.h>
 #include <sys/wait.h>
@@ -11,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "protocol/cuda/cuda_header.h"
 #include "server/log/log.h"
 
 namespace gpupool::server {

@@ -1,10 +1,10 @@
 // Sessions that are locked and checkpointed because another client of their tenant says so (server/checkpoints.h). What it says of
 // itself and of a process's number is believed: by lying it reaches other sessions of its own tenant and lease, and no others.
-#include <cuda.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "protocol/cuda/cuda_header.h"
 #include "server/log/log.h"
 #include "server/worker_pool.h"
 

@@ -21,7 +21,6 @@ using namespace gpupool::client;
 
 namespace {
 
-void* host_pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
 bool is_device(uint64_t address) { return session_of(address, current_session()) != nullptr; }

@@ -12,10 +12,8 @@ using namespace gpupool::client;
 
 namespace {
 
-void* host_pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
-
 // Before the row is queued: its error would surface later, and the worker sees only whole mappings.
-CUresult check(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t height, uint64_t item, Place& memory) {
+CUresult find_memory(CUdeviceptr address, uint64_t pitch, uint64_t width, uint64_t height, uint64_t item, Place& memory) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
@@ -85,7 +83,7 @@ template <class Row, class T>
 CUresult fill_line(CUdeviceptr address, T value, size_t count, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     Place memory;
-    const CUresult result = check(address, 0, count, 1, sizeof(T), memory);
+    const CUresult result = find_memory(address, 0, count, 1, sizeof(T), memory);
     if (!memory.context || result != CUDA_SUCCESS) return result;
     return fill<Row>(memory, stream, wait, {address, count * sizeof(T), value, sizeof(T), count, 1}, address, value, count);
   });
@@ -95,7 +93,7 @@ template <class Row, class T>
 CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_t height, CUstream stream, bool wait) {
   return guarded([&]() -> CUresult {
     Place memory;
-    const CUresult result = check(address, pitch, width, height, sizeof(T), memory);
+    const CUresult result = find_memory(address, pitch, width, height, sizeof(T), memory);
     if (!memory.context || result != CUDA_SUCCESS) return result;
     return fill<Row>(memory, stream, wait, {address, pitch, value, sizeof(T), width, height}, address, pitch, value, width, height);
   });
@@ -106,7 +104,7 @@ CUresult fill_2d(CUdeviceptr address, size_t pitch, T value, size_t width, size_
 CUresult gpupool::client::check_fill(const CUDA_MEMSET_NODE_PARAMS& params, Context& context) {
   if ((params.elementSize != 1 && params.elementSize != 2 && params.elementSize != 4)) return CUDA_ERROR_INVALID_VALUE;
   Place memory;
-  const CUresult result = check(params.dst, params.pitch, params.width, params.height, params.elementSize, memory);
+  const CUresult result = find_memory(params.dst, params.pitch, params.width, params.height, params.elementSize, memory);
   if (result != CUDA_SUCCESS) return result;
   return !memory.session || memory.session == context.session ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }

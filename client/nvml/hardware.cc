@@ -14,8 +14,6 @@ constexpr unsigned kP2pOk = 0, kP2pNotSupported = 5;
 constexpr unsigned kTopologySystem = 50;  // as far from each other as GPUs of one machine can be
 constexpr unsigned kMostP2pIndexes = 7;
 
-Library& library() { return Library::get(); }
-
 template <class Value, class Out>
 nvmlReturn_t constant(nvmlDevice_t device, Value value, Out* out) {
   return library().with_device(device, [&](const Device&) { return give(std::optional(value), out); });

@@ -13,8 +13,6 @@ using namespace gpupool::nvml;
 
 namespace {
 
-Library& library() { return Library::get(); }
-
 template <class Is>
 nvmlReturn_t find(nvmlDevice_t* handle, Is is) {
   return library().with_library([&](const Library& open) {

@@ -70,6 +70,8 @@ class Library {
   std::vector<std::unique_ptr<Device>> devices_;
 };
 
+inline Library& library() { return Library::get(); }
+
 // As NVML does: all of it or nothing.
 nvmlReturn_t copy_text(const std::string& text, char* to, unsigned size);
 // The value where it is known.

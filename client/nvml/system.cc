@@ -10,8 +10,6 @@ using namespace gpupool::nvml;
 
 namespace {
 
-Library& library() { return Library::get(); }
-
 nvmlReturn_t initialise(bool may_be_empty) {
   try {
     return library().initialise(may_be_empty);

@@ -23,6 +23,9 @@ extern const int32_t gpupool_cuda_symbol_offsets[] __attribute__((visibility("hi
 __attribute__((visibility("hidden"))) CUresult gpupool_cuda_unsupported(uint32_t symbol);
 }
 
+// The stream that a function's _ptsz or _ptds twin means: the null stream is the calling thread's own there.
+inline CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
+
 namespace gpupool::cuda {
 
 // Where this very library defines the symbol, whatever other libcuda the process holds. `symbol` <

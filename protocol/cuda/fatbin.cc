@@ -13,14 +13,6 @@ namespace {
 
 using namespace fatbin_format;
 
-// A `T` at `offset`, which may be unaligned; false when it does not lie inside.
-template <typename T>
-bool read_at(ByteSpan bytes, uint64_t offset, T& value) {
-  if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return false;
-  std::memcpy(&value, bytes.data() + offset, sizeof(T));
-  return true;
-}
-
 bool inside(uint64_t offset, uint64_t size, uint64_t limit) {
   return offset <= limit && size <= limit - offset;
 }

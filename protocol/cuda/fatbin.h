@@ -16,16 +16,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "protocol/cuda/byte_span.h"
 #include "protocol/cuda/cuda_header.h"
 
 namespace gpupool::cuda {
-
-using ByteSpan = std::span<const std::byte>;
 
 constexpr uint64_t kMaxImageBytes = uint64_t{2} << 30;     // one container, cubin or PTX text
 constexpr uint64_t kMaxUnpackedBytes = uint64_t{1} << 30;  // one entry, decompressed

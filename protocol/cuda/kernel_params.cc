@@ -11,13 +11,6 @@
 namespace gpupool::cuda {
 namespace {
 
-template <typename T>
-bool read_at(ByteSpan bytes, uint64_t offset, T& value) {
-  if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return false;
-  std::memcpy(&value, bytes.data() + offset, sizeof(T));
-  return true;
-}
-
 // --- cubins
 // -----------------------------------------------------------------------------------------------------------
 

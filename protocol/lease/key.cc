@@ -123,7 +123,7 @@ std::string PublicKey::pem() const {
 }
 
 struct SigningKey::Secret {
-  Key key;
+  std::shared_ptr<EVP_PKEY> key;
 };
 
 SigningKey::SigningKey(std::shared_ptr<const Secret> secret, const PublicKey& its_public)

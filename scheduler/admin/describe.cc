@@ -1,9 +1,8 @@
 #include "scheduler/admin/describe.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
+#include "scheduler/admin/format.h"
 #include "scheduler/admin/table.h"
 
 namespace gpupool::admin {
@@ -12,13 +11,6 @@ namespace {
 using std::chrono::milliseconds;
 
 std::string part_text(uint32_t milli) { return server::percent_text(milli) + " %"; }
-
-template <class... Values>
-std::string format(const char* pattern, Values... values) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), pattern, values...);
-  return text.data();
-}
 
 std::string age_text(int64_t started_ms) {
   const auto now = std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch());

@@ -11,7 +11,7 @@ Json limit(Number value) {
 }
 
 // Of thousandths: a whole number where it is one.
-Json percent(uint32_t milli) {
+Json percent_of(uint32_t milli) {
   return milli % 10 == 0 ? Json(milli / 10) : Json(milli / 10.0);
 }
 
@@ -70,7 +70,7 @@ Json json_of(const Gpu& gpu) {
           {"memory_total_bytes", gpu.memory_total_bytes()},
           {"memory_used_bytes", gpu.memory_used_bytes()},
           {"sessions", gpu.sessions()},
-          {"compute_sold_percent", percent(gpu.compute_sold_milli())},
+          {"compute_sold_percent", percent_of(gpu.compute_sold_milli())},
           {"memory_sold_bytes", gpu.memory_sold_bytes()},
           {"gpu_nanoseconds", gpu.gpu_nanoseconds()},
           {"multiprocessors", gpu.multiprocessors()},
@@ -108,11 +108,11 @@ Json json_of(const Quota& quota) {
     gpus.push_back({{"gpu", gpu.gpu()},
                     {"memory_bytes", limit(gpu.memory_bytes())},
                     {"guaranteed_memory_bytes", gpu.guaranteed_memory_bytes()},
-                    {"compute_percent", percent(gpu.compute_milli())}});
+                    {"compute_percent", percent_of(gpu.compute_milli())}});
   }
   return {{"memory_bytes", limit(quota.memory_bytes())},
           {"guaranteed_memory_bytes", quota.guaranteed_memory_bytes()},
-          {"compute_percent", percent(quota.compute_milli())},
+          {"compute_percent", percent_of(quota.compute_milli())},
           {"gpus", std::move(gpus)},
           {"mode", mode_text(quota.mode())},
           {"priority", priority_text(quota.priority())},
@@ -156,7 +156,5 @@ Json json_of(const Snapshot& snapshot) {
           {"sessions", json_list(snapshot.sessions())},
           {"tenants", json_list(snapshot.tenants())}};
 }
-
-std::string line_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 }  // namespace gpupool::admin

@@ -1,21 +1,12 @@
 #include "scheduler/admin/top.h"
 
-#include <array>
-#include <cstdio>
-
 #include "scheduler/admin/describe.h"
+#include "scheduler/admin/format.h"
 #include "scheduler/admin/table.h"
 #include "scheduler/admin/to_json.h"
 
 namespace gpupool::admin {
 namespace {
-
-std::string percent(uint64_t part, uint64_t whole) {
-  std::array<char, 32> text{};
-  const double value = whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-  std::snprintf(text.data(), text.size(), "%.0f %%", value);
-  return text.data();
-}
 
 uint64_t per_second(uint64_t count, uint64_t nanoseconds) {
   return nanoseconds == 0 ? 0 : static_cast<uint64_t>(static_cast<double>(count) * 1e9 / static_cast<double>(nanoseconds));

@@ -5,11 +5,11 @@
 namespace gpupool::scheduler {
 namespace {
 
-constexpr uint32_t kMostGpus = 4096;
+constexpr uint32_t kMostGpusOfRequest = 4096;
 constexpr size_t kRequestIdBytes = 16;
 constexpr int kMostWords = 16;
 constexpr size_t kLongestWord = 128;
-constexpr size_t kLongestText = 1024;
+constexpr size_t kLongestName = 1024;
 
 template <class Words>
 std::optional<std::string> check_words(const char* what, const Words& words) {
@@ -62,7 +62,7 @@ std::string Demand::shape() const {
 }
 
 std::optional<std::string> check_request(const pool::Request& request) {
-  if (request.gpus() == 0 || request.gpus() > kMostGpus) return "gpus must be 1 to 4096";
+  if (request.gpus() == 0 || request.gpus() > kMostGpusOfRequest) return "gpus must be 1 to 4096";
   if (request.compute_milli() == 0 || request.compute_milli() > kWholeGpu) return "compute_milli must be 1 to 1000";
   if (!lease::Mode_IsValid(request.mode())) return "unknown mode";
   if (!lease::Priority_IsValid(request.priority())) return "unknown priority";
@@ -70,7 +70,7 @@ std::optional<std::string> check_request(const pool::Request& request) {
   if (auto wrong = check_words("near", request.near())) return wrong;
   if (auto wrong = check_words("apart_from", request.apart_from())) return wrong;
   if (auto wrong = check_words("labels", request.labels())) return wrong;
-  if (std::max(request.program().size(), request.host().size()) > kLongestText) return "program and host must be at most 1024 bytes";
+  if (std::max(request.program().size(), request.host().size()) > kLongestName) return "program and host must be at most 1024 bytes";
   if (!request.id().empty() && request.id().size() != kRequestIdBytes) return "a request's id must be 16 bytes";
   return std::nullopt;
 }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kBootBytes = 16;
 constexpr size_t kUuidBytes = 40;
-constexpr int kMostGpus = 16;
+constexpr int kMostGpusOfNode = 16;
 constexpr int kMostAddresses = 8;
 constexpr size_t kLongestText = 256;
 constexpr uint64_t kMostMemory = uint64_t{1} << 50;
@@ -38,7 +38,7 @@ std::optional<std::string> check_inventory(const pool::Inventory& inventory) {
     if (!is_text(*text, 0)) return "rack, zone and version must be printable and short";
   }
   if (inventory.host_memory_bytes() > kMostMemory) return "its host memory makes no sense";
-  if (inventory.gpus_size() > kMostGpus) return "it has more than 16 GPUs";
+  if (inventory.gpus_size() > kMostGpusOfNode) return "it has more than 16 GPUs";
   std::set<std::string> uuids;
   for (const pool::Gpu& gpu : inventory.gpus()) {
     if (!is_uuid(gpu.uuid())) return "a GPU's UUID is none";

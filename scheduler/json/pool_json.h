@@ -1,14 +1,11 @@
 // The pool's state as JSON for programs and the web page. The names are those of protocol/control/pool_admin.proto and stay; fields
 // may be added. Sizes are numbers of bytes, times numbers in the unit that the name ends with; what is not limited is null.
 #pragma once
-#include <nlohmann/json.hpp>
-
 #include "protocol/control/pool_admin.pb.h"
 #include "protocol/control/priority.h"
+#include "scheduler/json/json.h"
 
 namespace gpupool::pool {
-
-using Json = nlohmann::ordered_json;
 
 Json json_of(const PoolState& pool);
 Json json_of(const NodeState& node);
@@ -19,13 +16,6 @@ Json json_of(const TenantQuota& quota);
 Json json_of(const TenantState& tenant);
 Json json_of(const Policy& policy);
 Json json_of(const PoolSnapshot& snapshot);
-
-template <class Messages>
-Json json_list(const Messages& messages) {
-  Json list = Json::array();
-  for (const auto& message : messages) list.push_back(json_of(message));
-  return list;
-}
 
 // As users write them; a priority: protocol/control/priority.h.
 const char* text_of(lease::Mode mode);          // "elastic", "hard"

@@ -83,14 +83,14 @@ Result<pool::TenantQuota> read_quota(const toml::node& node) {
   return quota;
 }
 
-struct Entry {
+struct CallerEntry {
   std::string name;
   std::vector<server::TokenHash> tokens;
   pool::TenantQuota quota;
 };
 
-Result<Entry> read_entry(const toml::table& table, bool has_quota) {
-  Entry entry;
+Result<CallerEntry> read_entry(const toml::table& table, bool has_quota) {
+  CallerEntry entry;
   for (const auto& [key, value] : table) {
     if (key.str() == "name") {
       entry.name = value.value_exact<std::string>().value_or("");

@@ -13,7 +13,7 @@ std::string page_json(const PoolSnapshot& snapshot, const History& history) {
   Json points = Json::array();
   for (const History::Point& point : history.points()) points.push_back({point.at_ms, point.compute_milli_leased, point.compute_milli, point.waiting});
   json["history"] = std::move(points);
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace gpupool::pool

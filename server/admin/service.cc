@@ -30,8 +30,8 @@ constexpr int kMostWatchers = 16;  // each keeps a thread
 constexpr int kMostThreads = 48;
 constexpr size_t kLongestReason = 1024;
 constexpr int kMostRequestBytes = 64 * 1024;
-constexpr int kMostAcceptedAtOnce = 8;
-constexpr milliseconds kPauseAfterFailure{100};
+constexpr int kMostNewCallersAtOnce = 8;
+constexpr milliseconds kPauseAfterFailedAccept{100};
 constexpr milliseconds kLookForLeavers{250};
 
 Status to_status(const Error& error) {
@@ -221,12 +221,12 @@ void AdminService::await_connection() {
 }
 
 void AdminService::accept_some() {
-  for (int count = 0; count < kMostAcceptedAtOnce; ++count) {
+  for (int count = 0; count < kMostNewCallersAtOnce; ++count) {
     const int connection = ::accept4(socket_.descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (connection < 0) {
       if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) break;
       log::error("admin_accept_failed", {{"reason", std::generic_category().message(errno)}});
-      pause_.expires_after(kPauseAfterFailure);
+      pause_.expires_after(kPauseAfterFailedAccept);
       pause_.async_wait([this](const asio::error_code& status) {
         if (!status) await_connection();
       });

@@ -1,13 +1,12 @@
 #include "server/monitors/view.h"
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <numeric>
 #include <vector>
 
+#include "protocol/cuda/cuda_header.h"
 #include "protocol/wire/frame.h"
 #include "server/version.h"
 

@@ -1,9 +1,8 @@
 #include "server/worker/device_description.h"
 
-#include <cuda.h>
-
 #include <algorithm>
 
+#include "protocol/cuda/cuda_header.h"
 #include "server/log/log.h"
 #include "server/worker/device_library.h"
 #include "server/worker/device_partition.h"
@@ -37,13 +36,13 @@ class Describer {
     }
     out_.set_name(text);
     size_t total = 0;
-    if (auto called = call("cuDeviceTotalMem", DEVICE_CALL(library_, cuDeviceTotalMem), &total, device_);
+    if (auto called = call("cuDeviceTotalMem", DEVICE_CALL(library_, cuDeviceTotalMem_v2), &total, device_);
         !called) {
       return called.error();
     }
     out_.set_total_bytes(total);
     CUuuid uuid{};
-    if (auto called = call("cuDeviceGetUuid", DEVICE_CALL(library_, cuDeviceGetUuid), &uuid, device_);
+    if (auto called = call("cuDeviceGetUuid", DEVICE_CALL(library_, cuDeviceGetUuid_v2), &uuid, device_);
         !called) {
       return called.error();
     }
@@ -112,9 +111,9 @@ class Describer {
 template <class Ask>
 CUresult with_context(const DeviceLibrary& library, CUdevice device, Ask ask) {
   const auto retain = DEVICE_CALL(library, cuDevicePrimaryCtxRetain);
-  const auto release = DEVICE_CALL(library, cuDevicePrimaryCtxRelease);
-  const auto push = DEVICE_CALL(library, cuCtxPushCurrent);
-  const auto pop = DEVICE_CALL(library, cuCtxPopCurrent);
+  const auto release = DEVICE_CALL(library, cuDevicePrimaryCtxRelease_v2);
+  const auto push = DEVICE_CALL(library, cuCtxPushCurrent_v2);
+  const auto pop = DEVICE_CALL(library, cuCtxPopCurrent_v2);
   if (retain == nullptr || release == nullptr || push == nullptr || pop == nullptr)
     return CUDA_ERROR_NOT_SUPPORTED;
   CUcontext context = nullptr;
@@ -169,7 +168,7 @@ Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& libra
 
 void describe_present_state(const DeviceLibrary& library, const VisibleDevices& visible, std::vector<control::Device>& devices) {
   const auto get = DEVICE_CALL(library, cuDeviceGet);
-  const auto get_memory = DEVICE_CALL(library, cuMemGetInfo);
+  const auto get_memory = DEVICE_CALL(library, cuMemGetInfo_v2);
   const auto get_priorities = DEVICE_CALL(library, cuCtxGetStreamPriorityRange);
   for (const int ordinal : visible.ordinals()) {
     control::Device& described = devices[static_cast<size_t>(ordinal)];

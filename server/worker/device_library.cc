@@ -1,7 +1,8 @@
 #include "server/worker/device_library.h"
 
-#include <cuda.h>
 #include <dlfcn.h>
+
+#include "protocol/cuda/cuda_header.h"
 
 namespace gpupool::worker {
 namespace {

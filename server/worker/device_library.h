@@ -32,10 +32,8 @@ class DeviceLibrary {
   int device_count_ = 0;
 };
 
-// DEVICE_CALL(library, cuDeviceTotalMem): typed pointer to the version that cuda.h's macros choose, or
-// nullptr.
-#define GPUPOOL_NAME_OF(name) #name
-#define DEVICE_CALL(library, name) reinterpret_cast<decltype(&name)>((library).symbol(GPUPOOL_NAME_OF(name)))
+// DEVICE_CALL(library, cuDeviceTotalMem_v2): a typed pointer to exactly that symbol, or nullptr.
+#define DEVICE_CALL(library, name) reinterpret_cast<decltype(&name)>((library).symbol(#name))
 
 // "CUDA_ERROR_NO_DEVICE (100)"
 std::string error_text(const DeviceLibrary& library, int result);

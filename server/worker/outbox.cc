@@ -1,10 +1,9 @@
 #include "server/worker/outbox.h"
 
-#include <cuda.h>
-
 #include <array>
 #include <thread>
 
+#include "protocol/cuda/cuda_header.h"
 #include "protocol/wire/images.h"
 
 namespace gpupool::worker {

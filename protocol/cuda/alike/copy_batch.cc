@@ -167,8 +167,6 @@ CUresult copy_3d_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* copies, size_
   return CUDA_SUCCESS;
 }
 
-CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
-
 }  // namespace
 
 #define BATCH \

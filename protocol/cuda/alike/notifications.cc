@@ -1,7 +1,7 @@
 // Notifications that a device has for a program: there is one sort, that the process has more memory than its budget. Neither library
 // takes back memory that was given, so a registered callback is kept and never called. And cuProfilerInitialize, which NVIDIA's driver
 // has refused since CUDA 12.
-#include "protocol/cuda/exports.h"
+#include "protocol/cuda/alike/device_check.h"
 
 #include <algorithm>
 #include <memory>
@@ -28,16 +28,11 @@ Registry& registry() {
   return *only;
 }
 
-CUresult check(CUdevice device) {
-  int value = 0;
-  return cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device);
-}
-
 }  // namespace
 
 CUDA_EXPORT CUresult cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback callback, void* data,
                                                        CUasyncCallbackHandle* handle) {
-  if (const CUresult result = check(device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check_device(device); result != CUDA_SUCCESS) return result;
   if (!callback || !handle) return CUDA_ERROR_INVALID_VALUE;
   try {
     const std::lock_guard lock(registry().mutex);
@@ -50,7 +45,7 @@ CUDA_EXPORT CUresult cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncC
 }
 
 CUDA_EXPORT CUresult cuDeviceUnregisterAsyncNotification(CUdevice device, CUasyncCallbackHandle handle) {
-  if (const CUresult result = check(device); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = check_device(device); result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(registry().mutex);
   const auto gone = std::erase_if(registry().entries, [&](const auto& entry) {
     return reinterpret_cast<CUasyncCallbackHandle>(entry.get()) == handle && entry->device == device;

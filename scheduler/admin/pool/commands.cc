@@ -16,8 +16,6 @@ namespace {
 constexpr std::chrono::milliseconds kBetweenTries{200};  // of top, to find the scheduler that leads
 
 using Stub = pool::PoolAdmin::Stub;
-using pool::Json;
-using pool::json_list;
 using pool::json_of;
 using server::printable;
 
@@ -25,8 +23,6 @@ Exit print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   return kExitGood;
 }
-
-std::string line_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 int64_t now_ms() { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 

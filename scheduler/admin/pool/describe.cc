@@ -1,11 +1,10 @@
 #include "scheduler/admin/pool/describe.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 
 #include "scheduler/admin/describe.h"
+#include "scheduler/admin/format.h"
 #include "scheduler/admin/table.h"
 #include "scheduler/json/pool_json.h"
 
@@ -14,17 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-template <class... Values>
-std::string format(const char* pattern, Values... values) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), pattern, values...);
-  return text.data();
-}
-
 std::string age_text(int64_t since_ms, int64_t now_ms) { return duration_text(milliseconds(std::max<int64_t>(0, now_ms - since_ms))); }
-std::string percent(uint64_t part, uint64_t whole) {
-  return whole == 0 ? "-" : format("%.0f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
-}
 
 template <class Words>
 std::string joined(const Words& words) {

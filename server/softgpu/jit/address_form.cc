@@ -21,11 +21,6 @@ constexpr uint32_t kMostDepth = 1000;
 constexpr uint32_t kMostSteps = 1'000'000;
 constexpr int64_t kMostCoefficient = int64_t{1} << 40;
 
-bool has(const Function& f, const Instruction& i, std::string_view word) {
-  auto modifiers = f.modifiers(i);
-  return std::find(modifiers.begin(), modifiers.end(), word) != modifiers.end();
-}
-
 bool is_integer_instruction(const Function& f, const Instruction& i) {
   bool integer = false;
   for (std::string_view word : f.modifiers(i)) {
@@ -133,8 +128,8 @@ Variation AddressForms::variation_of(const Instruction& i) const {
     else
       for (const Operand& element : f_.elements(operands[n])) see(element);
   }
-  if (loads && has(f_, i, "param")) return f_.is_kernel ? Variation::uniform : Variation::by_lane;
-  if (loads && (most != Variation::uniform || has(f_, i, "local"))) return Variation::by_data;
+  if (loads && f_.has(i, "param")) return f_.is_kernel ? Variation::uniform : Variation::by_lane;
+  if (loads && (most != Variation::uniform || f_.has(i, "local"))) return Variation::by_data;
   return most;
 }
 
@@ -158,8 +153,8 @@ void AddressForms::find_uniform_comparisons() {
   for (const Instruction& i : f_.code) {
     const auto operands = f_.operands(i);
     if (i.opcode != "setp" || operands.size() != 3 || operands[0].kind != Operand::Kind::reg || definitions_[operands[0].index].size() != 1) continue;
-    const bool below = has(f_, i, "lt") || has(f_, i, "ge") || has(f_, i, "lo") || has(f_, i, "hs");
-    const bool up_to = has(f_, i, "le") || has(f_, i, "gt") || has(f_, i, "ls") || has(f_, i, "hi");
+    const bool below = f_.has(i, "lt") || f_.has(i, "ge") || f_.has(i, "lo") || f_.has(i, "hs");
+    const bool up_to = f_.has(i, "le") || f_.has(i, "gt") || f_.has(i, "ls") || f_.has(i, "hi");
     const AddressForm bound = of_operand(operands[2]);
     if ((!below && !up_to) || !is_number(bound) || of_operand(operands[1]) != unknown(kLaneUnknown)) continue;
     if ((bound.constant + up_to) % kWarpLanes == 0) warp_uniform_[operands[0].index] = true;
@@ -243,7 +238,7 @@ std::optional<AddressForm> AddressForms::of_instruction(const Instruction& i, ui
   if (op == "add") return combine(a, b, 1);
   if (op == "sub") return combine(a, b, -1);
   if (op == "shl" && is_number(b) && b.constant >= 0 && b.constant < 32) return combine({}, a, int64_t{1} << b.constant);
-  if ((op == "mul" || op == "mad") && !has(f_, i, "hi")) {
+  if ((op == "mul" || op == "mad") && !f_.has(i, "hi")) {
     const AddressForm base = op == "mad" && operands.size() > 3 ? of_operand(operands[3]) : AddressForm{};
     if (is_number(b)) return combine(base, a, b.constant);
     if (is_number(a)) return combine(base, b, a.constant);

@@ -14,11 +14,6 @@ using ptx::Function;
 using ptx::Instruction;
 using ptx::Operand;
 
-bool has(const Function& f, const Instruction& i, std::string_view word) {
-  auto modifiers = f.modifiers(i);
-  return std::find(modifiers.begin(), modifiers.end(), word) != modifiers.end();
-}
-
 bool is_synchronising(const Instruction& i) {
   std::string_view op = i.opcode;
   return op == "bar" || op == "barrier" || op == "shfl" || op == "vote" || op == "match" ||
@@ -78,10 +73,10 @@ void find_bases(const Function& f, FunctionFacts& facts) {
     if (operands.size() < 2 || operands[0].kind != Operand::Kind::reg) continue;
     uint32_t target = operands[0].index;
     if (facts.definitions[target] != 1 || ptx::bits_of(f.registers[target].type) != 64) continue;
-    if (has(f, i, "shared") || has(f, i, "global") || has(f, i, "const")) continue;
+    if (f.has(i, "shared") || f.has(i, "global") || f.has(i, "const")) continue;
     if (i.opcode == "mov" || i.opcode == "cvta") {
       facts.based_on[target] = base_of(operands[1]);
-    } else if (i.opcode == "add" && operands.size() == 3 && (has(f, i, "s64") || has(f, i, "u64"))) {
+    } else if (i.opcode == "add" && operands.size() == 3 && (f.has(i, "s64") || f.has(i, "u64"))) {
       uint32_t left = base_of(operands[1]), right = base_of(operands[2]);
       if (left != kNoVariable && right == kNoVariable) facts.based_on[target] = left;
       if (right != kNoVariable && left == kNoVariable) facts.based_on[target] = right;
@@ -97,7 +92,7 @@ FunctionFacts analyse(const Function& f, bool converge_warps) {
   facts.based_on.assign(f.registers.size(), kNoVariable);
   facts.flushed.assign(f.registers.size(), true);
   for (const Instruction& i : f.code) {
-    bool flushes = has(f, i, "ftz") && has(f, i, "f32");
+    bool flushes = f.has(i, "ftz") && f.has(i, "f32");
     for_each_definition(f, i, [&](uint32_t reg) {
       ++facts.definitions[reg];
       if (!flushes) facts.flushed[reg] = false;

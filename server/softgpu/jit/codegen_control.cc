@@ -4,10 +4,6 @@
 namespace gpupool::softgpu {
 namespace {
 
-bool is_aggregate(const ptx::Variable& v) {
-  return v.is_array || v.size != ptx::bytes_of(v.type);
-}
-
 ptx::Variable scalar(Type type) {
   ptx::Variable v;
   v.space = Space::param;
@@ -84,7 +80,7 @@ void FunctionCodegen::trap(Decoded& i) {
 llvm::Value* FunctionCodegen::argument(Decoded& i, const Operand& operand, const ptx::Variable& parameter) {
   bool from_memory = operand.kind == Operand::Kind::variable && operand.value == 0 &&
                      f_.variables[operand.index].space == Space::param;
-  if (is_aggregate(parameter)) {
+  if (parameter.is_aggregate()) {
     if (!from_memory) i.fail("an array argument must be a .param variable");
     Storage& storage = variable_storage(operand.index);
     if (storage.size < parameter.size) i.fail("an argument is smaller than the parameter");
@@ -116,7 +112,7 @@ void FunctionCodegen::call_function(Decoded& i, llvm::FunctionType* type, llvm::
   if (arguments.size() != parameters.size()) i.fail("wrong number of arguments");
   if (result_operands.size() > results.size()) i.fail("the function has no such result");
   std::vector<llvm::Value*> values{thread_};
-  bool in_memory = !results.empty() && is_aggregate(results[0]);
+  bool in_memory = !results.empty() && results[0].is_aggregate();
   if (in_memory) {
     if (result_operands.empty()) {
       values.push_back(temporary(llvm::ArrayType::get(b_.getInt8Ty(), results[0].size)));

@@ -2,14 +2,6 @@
 #include "server/softgpu/jit/codegen.h"
 
 namespace gpupool::softgpu {
-namespace {
-
-bool is_directed(Rounding rounding) {
-  return rounding != Rounding::none && rounding != Rounding::nearest;
-}
-
-}  // namespace
-
 llvm::Value* FunctionCodegen::round_to_integral(llvm::Value* value, Rounding rounding) {
   switch (rounding) {
     case Rounding::zero:

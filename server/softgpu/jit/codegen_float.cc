@@ -9,10 +9,6 @@ namespace {
 
 constexpr uint32_t kExponentMask = 0x7F800000, kSignMask = 0x80000000;
 
-bool is_directed(Rounding rounding) {
-  return rounding != Rounding::none && rounding != Rounding::nearest;
-}
-
 // Two floats in each 64-bit operand.
 llvm::Value* for_singles(llvm::IRBuilder<>& b, std::initializer_list<llvm::Value*> operands,
                          const std::function<llvm::Value*(std::vector<llvm::Value*>)>& operation) {

@@ -6,10 +6,6 @@
 namespace gpupool::softgpu {
 namespace {
 
-bool is_aggregate(const ptx::Variable& v) {
-  return v.is_array || v.size != ptx::bytes_of(v.type);
-}
-
 struct ArchitectureRow {
   std::string_view opcode, where;
 };
@@ -106,7 +102,7 @@ void FunctionCodegen::prepare_arguments() {
   unsigned argument = 1;
   uint32_t variable = 0;
   for (const ptx::Variable& result : f_.results) {
-    if (is_aggregate(result)) {
+    if (result.is_aggregate()) {
       result_pointer_ = function_->getArg(argument++);
       storage_[variable] = {result_pointer_, result.size};
     }
@@ -119,7 +115,7 @@ void FunctionCodegen::prepare_arguments() {
       target.kind = Operand::Kind::reg;
       target.index = f_.variables[variable].reg;
       write(target, value, parameter.type == Type::pred ? Type::pred : parameter.type);
-    } else if (is_aggregate(parameter)) {
+    } else if (parameter.is_aggregate()) {
       storage_[variable] = {value, parameter.size};
     } else {
       b_.CreateStore(value, variable_storage(variable).pointer);
@@ -141,7 +137,7 @@ FunctionCodegen::Storage& FunctionCodegen::variable_storage(uint32_t variable) {
 }
 
 void FunctionCodegen::return_from_function() {
-  if (f_.is_kernel || f_.results.empty() || is_aggregate(f_.results[0])) {
+  if (f_.is_kernel || f_.results.empty() || f_.results[0].is_aggregate()) {
     b_.CreateRetVoid();
     return;
   }

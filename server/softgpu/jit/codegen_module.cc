@@ -13,16 +13,12 @@
 namespace gpupool::softgpu {
 namespace {
 
-bool is_aggregate(const ptx::Variable& v) {
-  return v.is_array || v.size != ptx::bytes_of(v.type);
-}
-
 // Sizes of arrays are part of it: they travel as pointers, and a callee trusts that the whole array is there.
 std::string signature(const std::vector<ptx::Variable>& results,
                       const std::vector<ptx::Variable>& parameters) {
   std::string text;
   auto add = [&](const ptx::Variable& v) {
-    text += is_aggregate(v) ? "a" + std::to_string(v.size) : std::to_string(ptx::bits_of(v.type));
+    text += v.is_aggregate() ? "a" + std::to_string(v.size) : std::to_string(ptx::bits_of(v.type));
     text += ',';
   };
   for (const auto& v : results) add(v);
@@ -68,13 +64,13 @@ llvm::FunctionType* ModuleCodegen::function_type(const std::vector<ptx::Variable
   llvm::Type* result = llvm::Type::getVoidTy(context);
   std::vector<llvm::Type*> arguments{pointer};
   if (!results.empty()) {
-    if (is_aggregate(results[0]))
+    if (results[0].is_aggregate())
       arguments.push_back(pointer);
     else
       result = int_type(ptx::bits_of(results[0].type));
   }
   for (const ptx::Variable& v : parameters)
-    arguments.push_back(is_aggregate(v) ? pointer : int_type(ptx::bits_of(v.type)));
+    arguments.push_back(v.is_aggregate() ? pointer : int_type(ptx::bits_of(v.type)));
   return llvm::FunctionType::get(result, arguments, false);
 }
 

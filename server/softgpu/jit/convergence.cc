@@ -19,16 +19,11 @@ using ptx::Operand;
 constexpr size_t kMostAccesses = 512;
 constexpr uint64_t kMostWork = 50'000'000;
 
-bool has(const Function& f, const Instruction& i, std::string_view word) {
-  auto modifiers = f.modifiers(i);
-  return std::find(modifiers.begin(), modifiers.end(), word) != modifiers.end();
-}
-
 // After it, the lanes of a warp have met.
 bool is_meeting(const Function& f, const Instruction& i) {
   const std::string_view op = i.opcode;
   if (i.is_predicated) return false;
-  if (op == "bar" || op == "barrier") return !has(f, i, "arrive");
+  if (op == "bar" || op == "barrier") return !f.has(i, "arrive");
   return op == "shfl" || op == "vote" || op == "match" || op == "redux" || op == "elect" || op == "activemask" || op == "mma" ||
          op == "wmma" || op == "ldmatrix" || op == "stmatrix" || op == "movmatrix";
 }
@@ -130,21 +125,21 @@ void Finder::find_accesses() {
   access_at_.assign(f_.code.size(), UINT32_MAX);
   for (uint32_t index = 0; index < f_.code.size(); ++index) {
     const Instruction& i = f_.code[index];
-    if ((i.opcode != "ld" && i.opcode != "st") || has(f_, i, "async") || has(f_, i, "bulk")) continue;
+    if ((i.opcode != "ld" && i.opcode != "st") || f_.has(i, "async") || f_.has(i, "bulk")) continue;
     const auto operands = f_.operands(i);
     const size_t at = i.opcode == "ld" ? 1 : 0;
     if (operands.size() < 2 || operands[at].kind != Operand::Kind::address) continue;
     SharedAccess access;
-    access.is_volatile = has(f_, i, "volatile");
+    access.is_volatile = f_.has(i, "volatile");
     bool other_space = false;
     for (std::string_view word : f_.modifiers(i)) {
       if (auto type = ptx::find_type(word)) access.bytes = ptx::bytes_of(*type);
       if (auto space = ptx::find_space(word); space && *space != ptx::Space::shared) other_space = true;
     }
     // A volatile access by a generic address may be one to shared memory.
-    const bool shared = has(f_, i, "shared") || has(f_, i, "shared::cta");
+    const bool shared = f_.has(i, "shared") || f_.has(i, "shared::cta");
     if (!shared && (other_space || !access.is_volatile)) continue;
-    access.bytes *= has(f_, i, "v2") ? 2 : has(f_, i, "v4") ? 4 : has(f_, i, "v8") ? 8 : 1;
+    access.bytes *= f_.has(i, "v2") ? 2 : f_.has(i, "v4") ? 4 : f_.has(i, "v8") ? 8 : 1;
     access.instruction = index;
     access.block = graph_.block_of[index];
     access.is_store = i.opcode == "st";
@@ -293,7 +288,7 @@ bool Finder::add_points(uint32_t block) {
 
 std::vector<bool> find_convergence_points(const Function& f, const std::vector<uint32_t>& definitions, bool synchronises) {
   const auto stores = [&](const Instruction& i) {
-    return i.opcode == "st" && (has(f, i, "shared") || has(f, i, "shared::cta") || has(f, i, "volatile"));
+    return i.opcode == "st" && (f.has(i, "shared") || f.has(i, "shared::cta") || f.has(i, "volatile"));
   };
   if (std::none_of(f.code.begin(), f.code.end(), stores)) return {};
   return Finder(f, definitions, synchronises).find();

@@ -18,6 +18,8 @@ struct CodegenFailure {
 
 enum class Rounding : uint8_t { none, nearest, zero, down, up, nearest_away };
 
+inline bool is_directed(Rounding rounding) { return rounding != Rounding::none && rounding != Rounding::nearest; }
+
 class Decoded {
  public:
   Decoded(const ptx::Function& function, const ptx::Instruction& instruction)

@@ -28,7 +28,7 @@ struct ShapeRow {
   uint32_t m, n, k, bits;  // of an element of a
   bool wmma;
 };
-constexpr ShapeRow kShapes[] = {
+constexpr ShapeRow kMatrixShapes[] = {
     {16, 8, 8, 16, false},  {16, 8, 16, 16, false},  {16, 8, 4, 32, false},  {16, 8, 8, 32, false},
     {8, 8, 4, 64, false},   {16, 8, 4, 64, false},   {16, 8, 8, 64, false},  {16, 8, 16, 64, false},
     {8, 8, 16, 8, false},   {16, 8, 16, 8, false},   {16, 8, 32, 8, false},  {8, 8, 32, 4, false},
@@ -331,7 +331,7 @@ bool MatrixOperation::is_known() const {
   if (layout == MatrixLayout::quads) return m == 8 && n == 8 && k == 4 && a == E::f16;
   const bool wmma = layout == MatrixLayout::wmma;
   if (wmma && is_fp8(a)) return false;
-  return std::any_of(std::begin(kShapes), std::end(kShapes), [&](const ShapeRow& row) {
+  return std::any_of(std::begin(kMatrixShapes), std::end(kMatrixShapes), [&](const ShapeRow& row) {
     return row.m == m && row.n == n && row.k == k && row.bits == bits_of(a) && row.wmma == wmma;
   });
 }

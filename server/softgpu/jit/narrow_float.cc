@@ -9,11 +9,11 @@
 namespace gpupool::softgpu {
 namespace {
 
-struct Shape {
+struct NarrowShape {
   int fraction_bits, bias;
   uint32_t sign, largest, nan;  // bits; nan 0: there is none
 };
-constexpr Shape kShapes[] = {{3, 7, 0x80, 0x7E, 0x7F},
+constexpr NarrowShape kNarrowShapes[] = {{3, 7, 0x80, 0x7E, 0x7F},
                              {2, 15, 0x80, 0x7B, 0x7F},
                              {3, 1, 0x20, 0x1F, 0},
                              {2, 3, 0x20, 0x1F, 0},
@@ -33,7 +33,7 @@ uint32_t to_power_of_two(float value, bool up) {
 
 uint32_t softgpu_float_to_narrow(float value, NarrowFormat format, uint32_t up) {
   if (format == NarrowFormat::ue8m0) return to_power_of_two(value, up != 0);
-  const Shape& shape = kShapes[static_cast<size_t>(format)];
+  const NarrowShape& shape = kNarrowShapes[static_cast<size_t>(format)];
   if (std::isnan(value)) return shape.nan ? shape.nan : shape.largest;
   const uint32_t sign = std::signbit(value) ? shape.sign : 0;
   const float magnitude = std::fabs(value);
@@ -51,7 +51,7 @@ uint32_t softgpu_float_to_narrow(float value, NarrowFormat format, uint32_t up) 
 }
 
 uint32_t softgpu_float_to_narrow_at_random(float value, NarrowFormat format, uint32_t random, uint32_t random_bits) {
-  const Shape& shape = kShapes[static_cast<size_t>(format)];
+  const NarrowShape& shape = kNarrowShapes[static_cast<size_t>(format)];
   if (std::isnan(value)) return shape.nan ? shape.nan : shape.largest;
   const uint32_t sign = std::signbit(value) ? shape.sign : 0;
   const bool has_infinity = format == NarrowFormat::f16 || format == NarrowFormat::bf16;
@@ -71,7 +71,7 @@ uint32_t softgpu_float_to_narrow_at_random(float value, NarrowFormat format, uin
 
 float softgpu_narrow_to_float(uint32_t bits, NarrowFormat format) {
   if (format == NarrowFormat::ue8m0) return bits == 0xFF ? NAN : std::ldexp(1.0f, static_cast<int>(bits) - 127);
-  const Shape& shape = kShapes[static_cast<size_t>(format)];
+  const NarrowShape& shape = kNarrowShapes[static_cast<size_t>(format)];
   const uint32_t magnitude = bits & (shape.sign - 1);
   float value;
   if (shape.nan && magnitude > shape.largest) {

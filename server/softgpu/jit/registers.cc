@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kNowhere = UINT32_MAX;
 
-struct Loop {
+struct LoopRange {
   uint32_t begin, end;          // instructions, both inside
   uint32_t outer = kNowhere;    // the next larger one around it
 };
@@ -24,19 +24,19 @@ void for_each_target(const ptx::Function& f, const ptx::Instruction& i, Visit vi
 }
 
 // Branches back make loops; one for each instruction that is branched back to, in the order of the text.
-std::vector<Loop> find_loops(const ptx::Function& f) {
+std::vector<LoopRange> find_loops(const ptx::Function& f) {
   std::map<uint32_t, uint32_t> end_of;
   for (uint32_t at = 0; at < f.code.size(); ++at)
     for_each_target(f, f.code[at], [&](uint32_t target) {
       if (target <= at) end_of[target] = std::max(end_of[target], at);
     });
-  std::vector<Loop> loops;
+  std::vector<LoopRange> loops;
   for (const auto& [begin, end] : end_of) loops.push_back({begin, end});
   return loops;
 }
 
 // For each instruction the innermost loop around it, and for each loop the one around that.
-std::vector<uint32_t> nest_loops(std::vector<Loop>& loops, size_t instructions) {
+std::vector<uint32_t> nest_loops(std::vector<LoopRange>& loops, size_t instructions) {
   std::vector<uint32_t> innermost(instructions, kNowhere), open;
   size_t next = 0;
   for (uint32_t at = 0; at < instructions; ++at) {
@@ -74,7 +74,7 @@ uint32_t live_registers(const ptx::Function& f) {
       first[reg] = std::min(first[reg], at);
       last[reg] = at;
     });
-  std::vector<Loop> loops = find_loops(f);
+  std::vector<LoopRange> loops = find_loops(f);
   const std::vector<uint32_t> innermost = nest_loops(loops, f.code.size());
   std::vector<int64_t> change(f.code.size() + 1, 0);
   for (size_t reg = 0; reg < first.size(); ++reg) {

@@ -33,17 +33,12 @@ class Classifier {
     values.clear();
     auto operands = f_.operands(i);
     if (i.opcode == "ld")
-      return has(i, "volatile") || has(i, "acquire") || has(i, "relaxed") || has(i, "mmio");
+      return f_.has(i, "volatile") || f_.has(i, "acquire") || f_.has(i, "relaxed") || f_.has(i, "mmio");
     if (i.opcode != "atom" || operands.size() < 3) return false;
-    if (has(i, "cas")) return add_value(operands[2], values);
-    if (has(i, "exch")) return add_value(operands[2], values);
+    if (f_.has(i, "cas")) return add_value(operands[2], values);
+    if (f_.has(i, "exch")) return add_value(operands[2], values);
     bool identity = operands[2].kind == Operand::Kind::integer && operands[2].value == 0;
-    return identity && (has(i, "add") || has(i, "or") || has(i, "xor"));
-  }
-
-  bool has(const Instruction& i, std::string_view word) const {
-    auto modifiers = f_.modifiers(i);
-    return std::find(modifiers.begin(), modifiers.end(), word) != modifiers.end();
+    return identity && (f_.has(i, "add") || f_.has(i, "or") || f_.has(i, "xor"));
   }
 
  private:
@@ -57,7 +52,7 @@ class Classifier {
   std::vector<bool> constant_;
 };
 
-struct Loop {
+struct LoopBlocks {
   uint32_t tail = 0, head = 0;
   std::vector<uint32_t> blocks;  // sorted
 };
@@ -112,7 +107,7 @@ std::vector<bool> find_waiting_branches(const Function& f, const std::vector<uin
   if (candidates.empty()) return yields;
 
   FlowGraph graph = build_flow_graph(f);
-  std::vector<Loop> loops;
+  std::vector<LoopBlocks> loops;
   uint64_t work = 0;
   for (uint32_t b = 0; b < graph.blocks.size(); ++b)
     for (uint32_t s : graph.blocks[b].successors) {
@@ -124,12 +119,12 @@ std::vector<bool> find_waiting_branches(const Function& f, const std::vector<uin
     }
   for (uint32_t candidate : candidates) {
     if (work > kMaxWork) {
-      for (const Loop& loop : loops) yields[graph.blocks[loop.tail].end - 1] = true;
+      for (const LoopBlocks& loop : loops) yields[graph.blocks[loop.tail].end - 1] = true;
       break;
     }
     uint32_t block = graph.block_of[candidate];
-    const Loop* inner = nullptr;
-    for (const Loop& loop : loops) {
+    const LoopBlocks* inner = nullptr;
+    for (const LoopBlocks& loop : loops) {
       bool inside = std::binary_search(loop.blocks.begin(), loop.blocks.end(), block);
       if (inside && (!inner || loop.blocks.size() < inner->blocks.size())) inner = &loop;
       work += 8;
@@ -142,7 +137,7 @@ std::vector<bool> find_waiting_branches(const Function& f, const std::vector<uin
            ++i, ++work)
         for (uint32_t value : values) changes |= defines(f, f.code[i], value);
     if (changes) continue;
-    for (const Loop& loop : loops)
+    for (const LoopBlocks& loop : loops)
       if (loop.head == inner->head) yields[graph.blocks[loop.tail].end - 1] = true;
   }
   return yields;

@@ -13,14 +13,14 @@ struct Registration {
   uint64_t size;
   bool read_only;
 };
-struct Registry {
+struct Registrations {
   std::shared_mutex mutex;
   std::map<uint64_t, Registration> pieces;  // by address
   std::atomic<size_t> count{0};             // lets the usual case, none, go without the mutex
 };
 
-Registry& registry() {
-  static auto* instance = new Registry;
+Registrations& registrations() {
+  static auto* instance = new Registrations;
   return *instance;
 }
 
@@ -29,7 +29,7 @@ Registry& registry() {
 bool register_host(uint64_t address, uint64_t size, bool read_only) {
   if (address == 0 || size == 0 || size > UINT64_MAX - address) return false;
   if (address < kRangeBase + kRangeSize && kRangeBase < address + size) return false;
-  auto& r = registry();
+  auto& r = registrations();
   std::unique_lock lock(r.mutex);
   auto next = r.pieces.lower_bound(address);
   if (next != r.pieces.end() && next->first < address + size) return false;
@@ -43,7 +43,7 @@ bool register_host(uint64_t address, uint64_t size, bool read_only) {
 }
 
 bool unregister_host(uint64_t address) {
-  auto& r = registry();
+  auto& r = registrations();
   std::unique_lock lock(r.mutex);
   const bool found = r.pieces.erase(address) != 0;
   r.count = r.pieces.size();
@@ -51,7 +51,7 @@ bool unregister_host(uint64_t address) {
 }
 
 bool is_registered_host(uint64_t address, uint64_t size, bool for_store) {
-  auto& r = registry();
+  auto& r = registrations();
   if (r.count.load(std::memory_order_acquire) == 0) return false;
   std::shared_lock lock(r.mutex);
   auto piece = r.pieces.upper_bound(address);

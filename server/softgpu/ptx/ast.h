@@ -4,6 +4,7 @@
 // labels of a function live in pools of the Function; instructions refer to them by index, so a tree is
 // compact and copyable.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -43,6 +44,8 @@ struct Variable {
   uint32_t reg = 0;        // space reg (a parameter of a function): its register
   uint32_t line = 0;
   std::vector<Initialiser> initialisers;  // flattened; the rest is zero
+
+  bool is_aggregate() const { return is_array || size != bytes_of(type); }
 };
 
 struct Register {
@@ -125,6 +128,7 @@ struct Function {
   std::span<const std::string_view> modifiers(const Instruction& i) const {
     return {modifier_pool.data() + i.first_modifier, i.modifier_count};
   }
+  bool has(const Instruction& i, std::string_view modifier) const { return std::ranges::find(modifiers(i), modifier) != modifiers(i).end(); }
   std::span<const Operand> operands(const Instruction& i) const {
     return {operand_pool.data() + i.first_operand, i.operand_count};
   }

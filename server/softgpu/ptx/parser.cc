@@ -9,7 +9,7 @@
 namespace gpupool::softgpu::ptx {
 namespace {
 
-constexpr int kMaxExpressionDepth = 64;
+constexpr int kMaxInitialiserDepth = 64;
 constexpr uint64_t kMaxVariableBytes = 1ull << 40;
 constexpr uint64_t kMaxAlignment = 4096;
 
@@ -289,7 +289,7 @@ void Parser::parse_declarations(std::vector<Variable>& out, Linkage linkage, Spa
 }
 
 void Parser::parse_initialisers(Variable& variable, int depth) {
-  if (depth > kMaxExpressionDepth) fail("initialisers are nested too deeply");
+  if (depth > kMaxInitialiserDepth) fail("initialisers are nested too deeply");
   if (!accept('{')) {
     variable.initialisers.push_back(parse_initialiser());
     return;

@@ -70,7 +70,7 @@ TEST_CASE("the pool's picture shows what is leased, busy and waited for") {
 }
 
 TEST_CASE("the pool's JSON has the names of the protocol") {
-  const pool::Json json = pool::json_of(snapshot(5, 6));
+  const Json json = pool::json_of(snapshot(5, 6));
   CHECK(json["pool"]["compute_milli_leased"] == 500);
   CHECK(json["nodes"][0]["condition"] == "drained");
   CHECK(json["nodes"][0]["gpus"][0]["gpu_nanoseconds"] == 6);

@@ -13,7 +13,6 @@ CUresult per_thread(Function function, Arguments... arguments) {
 }
 
 // For those that treat a null stream as an error.
-CUstream or_per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 }  // namespace
 
