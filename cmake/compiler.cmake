@@ -26,21 +26,9 @@ endif()
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # ccache's manual, "Precompiled headers".
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
-
-# gpupool_precompile(target HEADER...): compiles headers from outside the tree once for all files of a target. Files include what they
-# use all the same: builds without GPUPOOL_PRECOMPILED_HEADERS, as the sanitizers' presets, show it.
-option(GPUPOOL_PRECOMPILED_HEADERS "Compile headers from outside the tree once per target" ON)
-set(common_headers <algorithm> <array> <atomic> <chrono> <condition_variable> <cstring> <deque> <functional> <map> <memory> <mutex>
-  <optional> <set> <span> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
-function(gpupool_precompile target)
-  if(GPUPOOL_PRECOMPILED_HEADERS)
-    target_precompile_headers(${target} PRIVATE ${ARGN})
-  endif()
-endfunction()
 
 # gpupool_compile_quickly(target ...): for programs and parts that no call of a client passes through. The optimiser takes half of the time
 # that command lines, gRPC and JSON take to compile.
