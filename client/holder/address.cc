@@ -79,7 +79,7 @@ Read word(const std::function<void(pool::Request&, const std::string&)>& set) {
 
 const std::map<std::string, Key>& keys() {
   static const std::map<std::string, Key> all{
-      {"gpus", {"a whole number from 1 to 1024 (compute asks for a part of each)", [](const std::string& text, PoolAddress& out) {
+      {"gpus", {"a whole number from 1 to 1024; for half of a GPU ask for compute 50 (percent)", [](const std::string& text, PoolAddress& out) {
                   uint32_t count = 0;
                   if (!read_number(text, count) || count == 0 || count > kMostGpus) return false;
                   out.request.set_gpus(count);

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "scheduler/placement/placer.h"
+#include "server/tenants/units.h"
 
 namespace gpupool::placement {
 namespace {
@@ -35,9 +36,9 @@ const char* obstacle(const NodeState& state, const Shape& shape) {
 
 std::string wanted(const Request& request) {
   std::string text;
-  if (request.gpus == 0) return std::to_string(request.cpu_milli) + " thousandths of a processor and " + amount(static_cast<uint64_t>(request.host_memory));
+  if (request.gpus == 0) return server::milli_text(request.cpu_milli) + " processors and " + amount(static_cast<uint64_t>(request.host_memory));
   text = counted(static_cast<uint64_t>(request.gpus), request.milli == kWholeGpu ? "whole GPU" : "GPU share");
-  if (request.milli != kWholeGpu) text += " of " + std::to_string(request.milli) + " thousandths";
+  if (request.milli != kWholeGpu) text += " of " + server::milli_text(request.milli);
   if (request.memory_bytes > 0) text += " with " + amount(request.memory_bytes);
   if (!request.models.empty()) {
     text += " of model ";
@@ -125,7 +126,7 @@ Explanation Placer::explain(const Request& request) const {
   out.text = wanted(request) + (out.ever ? ": not now" : ": never");
   if (parts.empty()) out.text += "; there are no nodes";
   for (size_t i = 0; i < parts.size(); ++i) out.text += (i == 0 ? ": " : ", ") + counted(parts[i].first, "node") + " " + parts[i].second;
-  if (out.ever && request.gpus == 1 && request.milli < kWholeGpu) out.text += "; the largest free share is " + std::to_string(most_share);
+  if (out.ever && request.gpus == 1 && request.milli < kWholeGpu) out.text += "; the largest free share is " + server::milli_text(most_share);
   return out;
 }
 

@@ -79,6 +79,15 @@ Variation variation_of_special(std::string_view name) {
   return Variation::uniform;
 }
 
+// Whether no warp spans two rows of a block, as far as the code tells: its blocks are as wide as some warps, or it does not ask for
+// the row. Blocks of many rows that the code does not ask for are not considered.
+bool has_warps_within_rows(const Function& f) {
+  if (f.required_block[0] != 0) return f.required_block[0] % kWarpLanes == 0;
+  return std::ranges::none_of(f.operand_pool, [](const Operand& operand) {
+    return operand.kind == Operand::Kind::special && operand.name == "%tid" && operand.component != 'x';
+  });
+}
+
 }  // namespace
 
 int64_t AddressForm::coefficient_of(uint32_t which) const {
@@ -150,6 +159,7 @@ void AddressForms::find_variations() {
 
 // Lanes of one warp agree whether tid.x lies below a multiple of 32.
 void AddressForms::find_uniform_comparisons() {
+  if (!has_warps_within_rows(f_)) return;
   for (const Instruction& i : f_.code) {
     const auto operands = f_.operands(i);
     if (i.opcode != "setp" || operands.size() != 3 || operands[0].kind != Operand::Kind::reg || definitions_[operands[0].index].size() != 1) continue;

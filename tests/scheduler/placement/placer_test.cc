@@ -100,8 +100,8 @@ TEST_CASE("impossible requests are told from those that must wait") {
     return checked ? "" : checked.error().message;
   };
   CHECK(why(share(1)).empty());
-  CHECK(why(share(0)) == "a share must be 1 to 1000 thousandths of a GPU");
-  CHECK(why(share(1001)) == "a share must be 1 to 1000 thousandths of a GPU");
+  CHECK(why(share(0)) == "a share must be 0.001 to 1 GPU");
+  CHECK(why(share(1001)) == "a share must be 0.001 to 1 GPU");
   CHECK(why(whole(-1)) == "the number of GPUs must be 0 to 65535");
   CHECK(why(whole(17)) == "no node has so many GPUs; let them be of several nodes");
   CHECK(why(spread_over(17, Distance::rack)).empty());
