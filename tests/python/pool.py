@@ -63,7 +63,7 @@ class Pool:
         self.folder.cleanup()
         if self.device == "softgpu":
             for left in glob.glob(f"/dev/shm/*{self.settings['SOFTGPU_INSTANCE']}*"):
-                os.unlink(left)
+                pathlib.Path(left).unlink(missing_ok=True)  # a process of the device may take it away, too
 
     def said(self):
         self.log.flush()
