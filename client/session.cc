@@ -43,9 +43,13 @@ unsigned usual_bulk_connections(bool over_rdma) {
 
 }  // namespace
 
+// Those of which cuda.h says that any further work will return the same error.
 bool is_sticky(CUresult result) {
+  constexpr int kContained = 226, kTensorMemoryLeak = 721;  // cuda.h has their names from 12.8 on
   switch (static_cast<int>(result)) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case kContained:
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_LAUNCH_TIMEOUT:
     case CUDA_ERROR_ASSERT:
@@ -55,6 +59,8 @@ bool is_sticky(CUresult result) {
     case CUDA_ERROR_INVALID_ADDRESS_SPACE:
     case CUDA_ERROR_INVALID_PC:
     case CUDA_ERROR_LAUNCH_FAILED:
+    case kTensorMemoryLeak:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
       return true;
     default:
       return false;
