@@ -36,6 +36,15 @@ bool is_known(int attribute) { return attribute >= 0 && attribute < static_cast<
   return CUDA_SUCCESS;
 }
 
+// CUTLASS sets a kernel's attributes before each launch: only a change goes to the server.
+bool is_set_already(Function* function, CUfunction_attribute attribute, int value) {
+  Session* session = nullptr;
+  Context* context = nullptr;
+  if (!is_known(attribute) || ready_with_context(&session, &context) != CUDA_SUCCESS) return false;
+  if (go_to_function(session, context, &function) != CUDA_SUCCESS) return false;
+  return (function->own.load() >> attribute & 1) != 0 && function->attributes[attribute].load() == value;
+}
+
 }  // namespace
 
 CUDA_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction given) {
@@ -52,9 +61,10 @@ CUDA_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribu
 CUDA_EXPORT CUresult cuFuncSetAttribute(CUfunction given, CUfunction_attribute attribute, int value) {
   Function* function = nullptr;
   if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value); result != CUDA_SUCCESS) return result;
-  if (!is_known(attribute)) return CUDA_SUCCESS;
   return guarded([&]() -> CUresult {
+    if (is_set_already(function, attribute, value)) return CUDA_SUCCESS;
+    if (const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value); result != CUDA_SUCCESS) return result;
+    if (!is_known(attribute)) return CUDA_SUCCESS;
     const bool is_kernel = cuda::kind_of(function->handle) == Kind::kernel;  // it stands for its function in the current context
     if (auto* const kernel = is_kernel ? function : handles().find_as<Function>(Kind::kernel, function->kernel)) kernel->varies = true;
     if (const CUresult result = go_to_function(current_session(), current_context(), &function); result != CUDA_SUCCESS) return result;
@@ -93,11 +103,17 @@ CUDA_EXPORT CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attri
 CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
   Function* function = nullptr;
   if (const CUresult result = find(as_function(kernel), &function); result != CUDA_SUCCESS) return result;
-  const CUresult result = rows::cuKernelSetAttribute::forward(attribute, value, kernel, device);
-  if (result != CUDA_SUCCESS || !is_known(attribute)) return result;
   return guarded([&]() -> CUresult {
-    std::lock_guard lock(function->mutex);
-    if (devices().size() > 1) function->set_for[{device, attribute}] = value, function->varies = true;
+    {
+      const std::lock_guard lock(function->mutex);
+      const auto set = function->set_for.find({device, attribute});
+      if (set != function->set_for.end() && set->second == value) return CUDA_SUCCESS;
+    }
+    const CUresult result = rows::cuKernelSetAttribute::forward(attribute, value, kernel, device);
+    if (result != CUDA_SUCCESS || !is_known(attribute)) return result;
+    const std::lock_guard lock(function->mutex);
+    function->set_for[{device, attribute}] = value;
+    if (devices().size() > 1) function->varies = true;
     else function->attributes[attribute] = value;
     // The functions that it has in contexts of this device follow, but where they have a value of their own: a launch is checked by
     // its function's.

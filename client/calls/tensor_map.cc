@@ -1,4 +1,9 @@
-// Tensor maps: what their 128 bytes mean is the business of the server's driver, so that it encodes them.
+// Tensor maps: what their 128 bytes mean is the business of the server's driver, so that it encodes them. A program encodes the same
+// map before every launch, so equal questions are asked once.
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
 #include "client/call.h"
 #include "protocol/cuda/exports.h"
 
@@ -8,19 +13,71 @@ using namespace gpupool::client;
 
 namespace {
 
+constexpr cuuint32_t kMaxRank = 5;
+constexpr size_t kMostKept = 4096;  // maps, of some 500 bytes with their question; then they are forgotten
+
+// What was encoded, by all that the answer depends on.
+class EncodedMaps {
+ public:
+  bool find(const std::string& question, CUtensorMap* map) {
+    const std::lock_guard lock(mutex_);
+    const auto found = answers_.find(question);
+    if (found != answers_.end()) *map = found->second;
+    return found != answers_.end();
+  }
+  void keep(const std::string& question, const CUtensorMap& map) {
+    const std::lock_guard lock(mutex_);
+    if (answers_.size() >= kMostKept) answers_.clear();
+    answers_[question] = map;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::string, CUtensorMap> answers_;
+};
+EncodedMaps& encoded_maps() {
+  static auto* const only = new EncodedMaps;  // programs call the driver from exit handlers
+  return *only;
+}
+
+// All that an answer depends on, as bytes.
+class Question {
+ public:
+  template <class... Values>
+  explicit Question(const Values&... values) {
+    (array(&values, 1), ...);
+  }
+  template <class T>
+  Question& array(const T* values, size_t count) {
+    complete_ &= values != nullptr;  // the server refuses what is missing
+    if (values) bytes_.append(reinterpret_cast<const char*>(values), count * sizeof *values);
+    return *this;
+  }
+  bool complete() const { return complete_; }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+  bool complete_ = true;
+};
+
+size_t less(cuuint32_t rank, cuuint32_t by) { return rank > by ? rank - by : 0; }
+
 // As CUDA wants the map's place.
 template <class Row, class... Arguments>
-CUresult run(CUtensorMap* map, Arguments... arguments) {
+CUresult run(CUtensorMap* map, Question& question, Arguments... arguments) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!map || reinterpret_cast<uintptr_t>(map) % 64 != 0) return CUDA_ERROR_INVALID_VALUE;
-    return Row::at({session, context}, {map, arguments...});
+    question.array(&Row::kId, 1).array(&context->device->ordinal, 1);
+    if (question.complete() && encoded_maps().find(question.bytes(), map)) return CUDA_SUCCESS;
+    const CUresult result = Row::at({session, context}, {map, arguments...});
+    if (question.complete() && result == CUDA_SUCCESS) encoded_maps().keep(question.bytes(), *map);
+    return result;
   });
 }
-
-constexpr cuuint32_t kMaxRank = 5;
 
 }  // namespace
 
@@ -30,7 +87,10 @@ CUDA_EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataTyp
                                             CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                             CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
-  return run<rows::cuTensorMapEncodeTiled>(map, type, rank, address, sizes, strides, box, element_strides, interleave, swizzle, promotion, fill);
+  Question question(type, rank, address, interleave, swizzle, promotion, fill);
+  question.array(sizes, rank).array(strides, less(rank, 1)).array(box, rank).array(element_strides, rank);
+  return run<rows::cuTensorMapEncodeTiled>(map, question, type, rank, address, sizes, strides, box, element_strides, interleave, swizzle,
+                                           promotion, fill);
 }
 
 CUDA_EXPORT CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes,
@@ -38,12 +98,16 @@ CUDA_EXPORT CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataTy
                                              cuuint32_t pixels, const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
                                              CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
-  return run<rows::cuTensorMapEncodeIm2col>(map, type, rank, address, sizes, strides, lower, upper, channels, pixels, element_strides, interleave,
-                                            swizzle, promotion, fill);
+  Question question(type, rank, address, channels, pixels, interleave, swizzle, promotion, fill);
+  question.array(sizes, rank).array(strides, less(rank, 1)).array(lower, less(rank, 2)).array(upper, less(rank, 2)).array(element_strides, rank);
+  return run<rows::cuTensorMapEncodeIm2col>(map, question, type, rank, address, sizes, strides, lower, upper, channels, pixels, element_strides,
+                                            interleave, swizzle, promotion, fill);
 }
 
 CUDA_EXPORT CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
-  return run<rows::cuTensorMapReplaceAddress>(map, address);
+  Question question(address);
+  if (map) question.array(map, 1);
+  return run<rows::cuTensorMapReplaceAddress>(map, question, address);
 }
 
 #if CUDA_VERSION >= 12080
@@ -53,8 +117,10 @@ CUDA_EXPORT CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDa
                                                  CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
                                                  CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
-  return run<rows::cuTensorMapEncodeIm2colWide>(map, type, rank, address, sizes, strides, lower, upper, channels, pixels, element_strides,
-                                                interleave, mode, swizzle, promotion, fill);
+  Question question(type, rank, address, lower, upper, channels, pixels, interleave, mode, swizzle, promotion, fill);
+  question.array(sizes, rank).array(strides, less(rank, 1)).array(element_strides, rank);
+  return run<rows::cuTensorMapEncodeIm2colWide>(map, question, type, rank, address, sizes, strides, lower, upper, channels, pixels,
+                                                element_strides, interleave, mode, swizzle, promotion, fill);
 }
 #endif
 #endif
