@@ -34,6 +34,13 @@ CUresult map(Session& session, uint64_t address, const Memory& memory) {
   CUmemAccessDesc access{memory.properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   access.location.id = find_device(access.location.id)->server_ordinal;
   result = rows::cuMemSetAccess::at({&session, nullptr}, {address, memory.size, &access, 1});
+  // Who opens memory of another device reaches it from the current one.
+  const Context* const user = current_context(nullptr);
+  if (result == CUDA_SUCCESS && user && user->session == &session && user->device->server_ordinal != access.location.id) {
+    CUmemAccessDesc peer = access;
+    peer.location.id = user->device->server_ordinal;
+    result = rows::cuMemSetAccess::at({&session, nullptr}, {address, memory.size, &peer, 1});
+  }
   // Both were queued: did they succeed?
   unsigned long long flags = 0;
   if (result == CUDA_SUCCESS) result = rows::cuMemGetAccess::at({&session, nullptr}, {&flags, &access.location, address});

@@ -146,7 +146,7 @@ CUresult DeviceMemory::share(uint64_t address, Offers::Memory* memory, uint64_t*
 CUresult DeviceMemory::map_at(uint64_t address, const Mapping& mapping) {
   CUresult result = api_.cuMemMap(address, mapping.size, 0, mapping.memory, 0);
   if (result != CUDA_SUCCESS) return result;
-  result = allow_access(address, mapping.size, {CU_MEM_LOCATION_TYPE_DEVICE, mapping.device});
+  result = set_access(address, mapping);
   if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, mapping.size);
   return result;
 }
@@ -157,18 +157,6 @@ bool DeviceMemory::can_be_moved(int device) const {
   return windows_ && api_.cuDeviceGetAttribute &&
          api_.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) == CUDA_SUCCESS &&
          yes != 0;
-}
-
-// The device, and the CPU too where it can reach device memory (softgpu; coherent links).
-CUresult DeviceMemory::allow_access(uint64_t address, uint64_t size, CUmemLocation device) {
-  constexpr auto kHost = static_cast<CUmemLocationType>(2);  // CU_MEM_LOCATION_TYPE_HOST, CUDA 12.2
-  const CUmemAccessDesc access[2] = {{device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
-                                     {{kHost, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
-  if (cpu_reaches_) {
-    if (api_.cuMemSetAccess(address, size, access, 2) == CUDA_SUCCESS) return CUDA_SUCCESS;
-    cpu_reaches_ = false;
-  }
-  return api_.cuMemSetAccess(address, size, access, 1);
 }
 
 bool DeviceMemory::reachable(uint64_t address, uint64_t size) const {
@@ -361,6 +349,7 @@ void DeviceMemory::settle() {
 }
 
 void DeviceMemory::drop_context(ContextState& context, bool gone) {
+  std::erase_if(peers_, [&](const auto& pair) { return pair.first == &context || pair.second == &context; });
   {
     const std::lock_guard lock(mutex_);
     for (Group& group : groups_) {

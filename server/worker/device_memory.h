@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -71,6 +72,13 @@ class DeviceMemory {
   uint64_t size() const { return size_; }
 
   CUresult map(uint64_t address, uint64_t size, int device, uint64_t granularity);
+  // --- Access between devices, in device_memory_peers.cc ---
+  // Kernels of `who`'s device reach what is and will be mapped of `whose` device (cuCtxEnablePeerAccess), until forbid_access() or the
+  // end of one of the contexts. Memory of cuMemMap has the access that the client sets.
+  CUresult allow_access(const ContextState& who, const ContextState& whose);
+  void forbid_access(const ContextState& who, const ContextState& whose);
+  // The device of what is mapped there; -1: not known.
+  int device_of(uint64_t address) const;
   // In the tenant's quota, before the device gives anything and after it has got it back. OUT_OF_MEMORY: there is not so much
   // left. What the client has freed already counts as free: it is waited for, bounded. uncharge(): any thread.
   CUresult charge(int device, uint64_t bytes);
@@ -172,7 +180,8 @@ class DeviceMemory {
   void release_host(const Mapping& mapping);
   CUresult map_at(uint64_t address, const Mapping& mapping);
   bool can_be_moved(int device) const;
-  CUresult allow_access(uint64_t address, uint64_t size, CUmemLocation device);
+  CUresult set_access(uint64_t address, const Mapping& mapping);
+  std::vector<int> peers_of(int device) const;
   // Until at least one more free has taken effect; false when there is none, or `stop` has come.
   bool wait_for_free(std::chrono::steady_clock::time_point stop);
   void finish(Group& group);
@@ -187,6 +196,7 @@ class DeviceMemory {
   uint64_t base_ = 0;
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
+  std::set<std::pair<const ContextState*, const ContextState*>> peers_;  // who reaches whose device
   size_t moved_ = 0;                      // of them, in host memory
   RoomSource* room_ = nullptr;            // null: a device that is full stays so
   bool cpu_reaches_ = true;               // until a device says no

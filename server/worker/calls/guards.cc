@@ -82,8 +82,42 @@ CUresult set_2d32(CUdeviceptr address, size_t pitch, unsigned value, size_t widt
 
 CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
   if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
+  // Between devices, whether or not one reaches the other's memory.
+  const int to_device = t_executor->memory.device_of(to), from_device = t_executor->memory.device_of(from);
+  if (to_device != from_device && to_device >= 0 && from_device >= 0 && REAL(cuMemcpyPeerAsync)) {
+    const ContextState* const there = t_executor->contexts.find_on(to_device);
+    const ContextState* const here = t_executor->contexts.find_on(from_device);
+    if (there && here) {
+      return work(stream, size, [&] { return REAL(cuMemcpyPeerAsync)(to, there->object, from, here->object, size, stream); });
+    }
+  }
   return work(stream, size, [&] { return REAL(cuMemcpyDtoDAsync_v2)(to, from, size, stream); });
 }
+// The context of the session that the driver knows as `object`.
+ContextState* find_context(CUcontext object) {
+  for (const auto& [handle, context] : t_executor->contexts.all()) {
+    if (context->object == object) return context.get();
+  }
+  return nullptr;
+}
+CUresult enable_peer(CUcontext peer, unsigned flags) {
+  ContextState* const whose = find_context(peer);
+  ContextState* const who = t_executor->contexts.current();
+  if (!who || !whose) return CUDA_ERROR_INVALID_CONTEXT;
+  CUresult result = REAL(cuCtxEnablePeerAccess)(peer, flags);
+  if (result != CUDA_SUCCESS) return result;
+  result = t_executor->memory.allow_access(who->owner(), whose->owner());
+  if (result != CUDA_SUCCESS && REAL(cuCtxDisablePeerAccess)) (void)REAL(cuCtxDisablePeerAccess)(peer);
+  return result;
+}
+CUresult disable_peer(CUcontext peer) {
+  const CUresult result = REAL(cuCtxDisablePeerAccess)(peer);
+  ContextState* const whose = find_context(peer);
+  ContextState* const who = t_executor->contexts.current();
+  if (result == CUDA_SUCCESS && who && whose) t_executor->memory.forbid_access(who->owner(), whose->owner());
+  return result;
+}
+
 CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size,
                    CUstream stream) {
   if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -286,6 +320,8 @@ const Wrapper kWrappers[] = {
     WRAP(cuMemsetD2D32Async, set_2d32),
     WRAP(cuMemcpyDtoDAsync_v2, copy),
     WRAP(cuMemcpyPeerAsync, copy_peer),
+    WRAP(cuCtxEnablePeerAccess, enable_peer),
+    WRAP(cuCtxDisablePeerAccess, disable_peer),
     WRAP(cuMemcpy2DAsync_v2, copy_2d),
     WRAP(cuMemcpy3DAsync_v2, copy_3d),
     WRAP(cuMemCreate, create_memory),

@@ -18,7 +18,7 @@
   X(cuEventQuery) X(cuMemGetInfo_v2) X(cuStreamSetAttribute) X(cuArray3DCreate_v2) X(cuMipmappedArrayCreate) X(cuTexObjectCreate)              \
   X(cuTexObjectDestroy) X(cuSurfObjectCreate) X(cuSurfObjectDestroy) X(cuTexRefSetAddress_v2) X(cuTexRefSetAddress2D_v3) \
   X(cuEventCreate) X(cuEventRecord) X(cuEventRecordWithFlags) X(cuTexRefCreate) X(cuTexRefDestroy)           \
-  X(cuTexRefSetArray) X(cuTexRefSetMipmappedArray) X(cuSurfRefSetArray) X(cuModuleUnload)
+  X(cuTexRefSetArray) X(cuTexRefSetMipmappedArray) X(cuSurfRefSetArray) X(cuModuleUnload) X(cuCtxEnablePeerAccess) X(cuCtxDisablePeerAccess)
 #if CUDA_VERSION >= 12000
 #define GPUPOOL_GUARDED_CALLS_12_0(X) X(cuTensorMapEncodeTiled) X(cuTensorMapEncodeIm2col) X(cuLibraryUnload)
 #else

@@ -72,6 +72,15 @@ CUresult destroy_context(CUcontext context) {
   driver().memory_used -= driver().context_bytes;
   return CUDA_SUCCESS;
 }
+// Says yes, and gives no device access to anything, as a driver does for virtual memory.
+CUresult enable_peer(CUcontext peer, unsigned) {
+  const Lock lock(driver().mutex);
+  return driver().peers.emplace(t_current, peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+CUresult disable_peer(CUcontext peer) {
+  const Lock lock(driver().mutex);
+  return driver().peers.erase({t_current, peer}) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+}
 bool all_idle() {
   const auto idle = [](const auto& stream) { return !stream || stream->work.empty(); };
   return std::all_of(driver().streams.begin(), driver().streams.end(), idle) &&
@@ -248,6 +257,8 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuDevicePrimaryCtxReset_v2, reset),
     FAKE(cuCtxCreate_v2, create_context),
     FAKE(cuCtxDestroy_v2, destroy_context),
+    FAKE(cuCtxEnablePeerAccess, enable_peer),
+    FAKE(cuCtxDisablePeerAccess, disable_peer),
     FAKE(cuCtxSynchronize, synchronize_context),
     FAKE(cuCtxGetCacheConfig, get_cache),
     FAKE(cuCtxGetLimit, get_limit),

@@ -85,6 +85,7 @@ class FakeDriver {
   std::condition_variable changed;
   std::map<CUcontext, std::unique_ptr<FakeStream>> contexts;  // with their default stream
   std::vector<std::unique_ptr<FakeStream>> streams;           // in order of creation; null when destroyed
+  std::set<std::pair<CUcontext, CUcontext>> peers;            // cuCtxEnablePeerAccess: who, whose
   std::set<FakeEvent*> events;
   std::set<void*> pinned;
   std::set<void*> registered;

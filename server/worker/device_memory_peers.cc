@@ -1,0 +1,64 @@
+// Which devices reach a mapping. Virtual memory is reached by the devices that cuMemSetAccess names and by no other, whatever
+// cuCtxEnablePeerAccess says, so that its promise is kept here.
+#include <algorithm>
+#include <iterator>
+
+#include "server/worker/device_memory.h"
+
+namespace gpupool::worker {
+
+std::vector<int> DeviceMemory::peers_of(int device) const {
+  std::set<int> peers;
+  for (const auto& [who, whose] : peers_) {
+    if (whose->device == device && who->device != device) peers.insert(who->device);
+  }
+  return {peers.begin(), peers.end()};
+}
+
+// Its own device, those that may reach it, and the CPU too where it can reach device memory (softgpu; coherent links).
+CUresult DeviceMemory::set_access(uint64_t address, const Mapping& mapping) {
+  constexpr auto kHost = static_cast<CUmemLocationType>(2);  // CU_MEM_LOCATION_TYPE_HOST, CUDA 12.2
+  std::vector<CUmemAccessDesc> access{{{CU_MEM_LOCATION_TYPE_DEVICE, mapping.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  for (const int peer : peers_of(mapping.device)) access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  if (cpu_reaches_) {
+    access.push_back({{kHost, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    if (api_.cuMemSetAccess(address, mapping.size, access.data(), access.size()) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    access.pop_back();
+    cpu_reaches_ = false;
+  }
+  return api_.cuMemSetAccess(address, mapping.size, access.data(), access.size());
+}
+
+CUresult DeviceMemory::allow_access(const ContextState& who, const ContextState& whose) {
+  const auto before = peers_of(whose.device);
+  peers_.emplace(&who, &whose);
+  if (who.device == whose.device || std::ranges::find(before, who.device) != before.end()) return CUDA_SUCCESS;
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, who.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  for (const auto& [address, mapping] : mappings_) {
+    if (mapping.device != whose.device || mapping.moved || mapping.away) continue;
+    if (const CUresult result = api_.cuMemSetAccess(address, mapping.size, &access, 1); result != CUDA_SUCCESS) {
+      forbid_access(who, whose);
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+void DeviceMemory::forbid_access(const ContextState& who, const ContextState& whose) {
+  if (peers_.erase({&who, &whose}) == 0 || who.device == whose.device) return;
+  const auto left = peers_of(whose.device);
+  if (std::ranges::find(left, who.device) != left.end()) return;  // by another context
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, who.device}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+  for (const auto& [address, mapping] : mappings_) {
+    if (mapping.device == whose.device && !mapping.moved && !mapping.away) (void)api_.cuMemSetAccess(address, mapping.size, &access, 1);
+  }
+}
+
+int DeviceMemory::device_of(uint64_t address) const {
+  auto found = mappings_.upper_bound(address);
+  if (found == mappings_.begin()) return -1;
+  --found;
+  return address - found->first < found->second.size ? found->second.device : -1;
+}
+
+}  // namespace gpupool::worker

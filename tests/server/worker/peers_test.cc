@@ -1,0 +1,76 @@
+// cuCtxEnablePeerAccess: which devices reach the session's memory.
+#include "protocol/wire/commands.h"
+#include "tests/server/worker/test_client.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker::test;
+using wire::Command;
+
+namespace {
+
+constexpr uint64_t kPage = FakeDriver::kGranularity;
+constexpr uint64_t kPeer = cuda::make_handle(cuda::Kind::context, 1, 2);     // on device 1
+constexpr uint64_t kSecond = cuda::make_handle(cuda::Kind::context, 1, 3);  // likewise
+
+// A context on each of two devices, and a page of the first.
+struct TwoDevices {
+  TwoDevices() {
+    client.retain();
+    client.send(Command::create_context, bytes_of(wire::CreateContext{kPeer, 1, 0}));
+    client.map(0, kPage);
+  }
+  CUresult enable(uint64_t who, uint64_t whose = kContext) {
+    return client.result(client.call("cuCtxEnablePeerAccess", bytes_of(whose, 0u), true, who));
+  }
+  CUresult disable(uint64_t who) { return client.result(client.call("cuCtxDisablePeerAccess", bytes_of(kContext), true, who)); }
+  bool settle() { return client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS; }
+  bool reaches(int device, uint64_t offset) {
+    REQUIRE(settle());
+    return client.fake.locked([&] {
+      const auto& access = client.fake.mapped.at(client.address(offset)).access;
+      return access.contains(device) && access.at(device) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    });
+  }
+
+  TestClient client;
+};
+
+}  // namespace
+
+TEST_CASE("a device reaches another one's memory once its context has enabled it, and until it disables it") {
+  TwoDevices two;
+  CHECK(two.reaches(0, 0));
+  CHECK_FALSE(two.reaches(1, 0));
+  REQUIRE(two.enable(kPeer) == CUDA_SUCCESS);
+  CHECK(two.reaches(1, 0));
+  two.client.map(kPage, kPage);
+  CHECK(two.reaches(1, kPage));
+  CHECK(two.enable(kPeer) == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  CHECK(two.reaches(1, 0));
+
+  REQUIRE(two.disable(kPeer) == CUDA_SUCCESS);
+  CHECK_FALSE(two.reaches(1, 0));
+  CHECK_FALSE(two.reaches(1, kPage));
+  CHECK(two.reaches(0, 0));
+  two.client.map(2 * kPage, kPage);
+  CHECK_FALSE(two.reaches(1, 2 * kPage));
+}
+
+TEST_CASE("access of a device lasts as long as any of its contexts has it") {
+  TwoDevices two;
+  two.client.send(Command::create_context, bytes_of(wire::CreateContext{kSecond, 1, 0}));
+  REQUIRE(two.enable(kPeer) == CUDA_SUCCESS);
+  REQUIRE(two.enable(kSecond) == CUDA_SUCCESS);
+  REQUIRE(two.disable(kPeer) == CUDA_SUCCESS);
+  CHECK(two.reaches(1, 0));
+  REQUIRE(two.client.ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
+  two.client.map(kPage, kPage);
+  CHECK_FALSE(two.reaches(1, kPage));
+}
+
+TEST_CASE("peer access needs two contexts of the session") {
+  TwoDevices two;
+  CHECK(two.enable(kPeer, cuda::make_handle(cuda::Kind::context, 1, 9)) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(two.enable(kPeer, 0) == CUDA_ERROR_INVALID_CONTEXT);
+}
