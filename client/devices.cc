@@ -119,10 +119,7 @@ Devices make_devices(std::vector<OfferedDevice> offered, const char* visible) {
     device->uuid.resize(16);
     device->pci_bus_id = source.pci_bus_id;
     device->total_bytes = source.total_bytes;
-    device->free_bytes = static_cast<int64_t>(source.free_bytes);
     device->granularity = granularity_of(source);
-    device->least_priority = source.least_priority;
-    device->greatest_priority = source.greatest_priority;
     for (const auto& attribute : source.attributes) device->attributes[attribute.id] = attribute.value;
     hide_what_is_not_forwarded(*device);
     show_handle_types(*device);

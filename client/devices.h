@@ -25,12 +25,7 @@ struct Device {
   std::string uuid;  // 16 bytes
   std::string pci_bus_id;
   std::atomic<uint64_t> total_bytes{0};  // as of the last cuMemGetInfo: a quota may change
-  // What the client believes is free; refreshed by cuMemGetInfo. While an allocation is small against it, nobody waits
-  // for the server's word.
-  std::atomic<int64_t> free_bytes{0};
   uint64_t granularity = 0;
-  int least_priority = 0;
-  int greatest_priority = 0;
   std::unordered_map<int, int> attributes;
 };
 

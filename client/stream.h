@@ -13,6 +13,7 @@ struct Stream : Object {
 };
 
 // As CUDA does it; lower is more urgent.
-int clamp_priority(const Device& device, int priority);
+// To what streams of the context can have. The server is asked once, and not at all for 0.
+CUresult clamp_priority(Context& context, int* priority);
 
 }  // namespace gpupool::client

@@ -337,13 +337,6 @@ CUDA_EXPORT CUresult cuCtxGetApiVersion(CUcontext given, unsigned int* version) 
   return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  FOR_CONTEXT(nullptr);
-  if (least) *least = context->device->least_priority;
-  if (greatest) *greatest = context->device->greatest_priority;
-  return CUDA_SUCCESS;
-}
-
 CUDA_EXPORT CUresult cuCtxSynchronize(void) {
   return guarded([&]() -> CUresult {
     FOR_CONTEXT(nullptr);

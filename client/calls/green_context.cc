@@ -284,7 +284,8 @@ CUDA_EXPORT CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
 CUDA_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int flags, int priority) {
   return on_green(green, [&](Context& context) -> CUresult {
     if (!stream || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    return create_stream(context, flags, clamp_priority(*context.device, priority), stream);
+    if (const CUresult result = clamp_priority(context, &priority); result != CUDA_SUCCESS) return result;
+    return create_stream(context, flags, priority, stream);
   });
 }
 

@@ -1,4 +1,4 @@
-// Device memory: the client picks the address, the worker maps memory there. Nobody waits while plenty is free.
+// Device memory: the client picks the address, the worker maps memory there. What was freed is used again without the server.
 #include <algorithm>
 
 #include "client/calls/destroy.h"
@@ -33,24 +33,14 @@ namespace {
 
 constexpr uint64_t kAlignment = 512;
 
-// While the mapping is small against what is believed free it is queued, and a failure would surface later; else the
-// server's word is waited for, so that OUT_OF_MEMORY comes from the call that asked for too much. Where a quota holds, others
-// may take what is believed free at any time: its word is always waited for.
+// Waits for the server's word, so that OUT_OF_MEMORY comes from the call that asked for too much, as programs that free their caches
+// and try again rely on: nobody but the server knows what contexts, modules and other processes take.
 // `mapped`: it was done, and the result is an earlier call's.
 CUresult map(Session& session, Context& context, const AddressSpace::Place& place, bool* mapped) {
-  Device& device = *context.device;
-  const wire::MapMemory body{place.map_address, place.map_size, device.server_ordinal, 0};
-  const auto size = static_cast<int64_t>(place.map_size);
-  CUresult result = CUDA_SUCCESS;
-  if (session.memory_limited() || size > device.free_bytes.load() / 2) {
-    wire::Buffer reply;
-    result = session.call(wire::Command::map_memory, &context, body, reply);
-    *mapped = reply.size() == sizeof body.address;
-  } else {
-    result = session.post(wire::Command::map_memory, &context, body);
-    *mapped = result == CUDA_SUCCESS;
-  }
-  if (*mapped) device.free_bytes.fetch_sub(size);
+  const wire::MapMemory body{place.map_address, place.map_size, context.device->server_ordinal, 0};
+  wire::Buffer reply;
+  const CUresult result = session.call(wire::Command::map_memory, &context, body, reply);
+  *mapped = reply.size() == sizeof body.address;
   return result;
 }
 
@@ -79,7 +69,6 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
                                        wire::FreeMemory{gone->address, gone->unmap_size, stream}, &sequence);
   session.addresses().retire_after(*gone, sequence);
   count_in_pool(about->pool, -static_cast<int64_t>(about->size));
-  about->device->free_bytes.fetch_add(static_cast<int64_t>(gone->unmap_size));
   return result;
 }
 
@@ -181,7 +170,6 @@ CUDA_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   Context* context = nullptr;
   if (ready_with_context(&session, &context) == CUDA_SUCCESS) {
     free_bytes += session->addresses().idle_bytes(context->device);
-    context->device->free_bytes = static_cast<int64_t>(free_bytes);
     context->device->total_bytes = total_bytes;
   }
   *free = free_bytes;

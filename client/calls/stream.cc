@@ -17,8 +17,12 @@ namespace {
 std::atomic<unsigned long long> next_stream_id{3};  // 1 and 2: the special streams
 }
 
-int clamp_priority(const Device& device, int priority) {
-  return std::max(device.greatest_priority, std::min(device.least_priority, priority));
+CUresult clamp_priority(Context& context, int* priority) {
+  if (*priority == 0) return CUDA_SUCCESS;
+  int least = 0, greatest = 0;
+  const CUresult result = rows::cuCtxGetStreamPriorityRange::at({context.session, &context}, {&least, &greatest});
+  if (result == CUDA_SUCCESS) *priority = std::max(greatest, std::min(least, *priority));
+  return result;
 }
 
 CUresult create_stream(Context& context, unsigned flags, int priority, CUstream* stream) {
@@ -130,7 +134,8 @@ CUresult create(CUstream* stream, unsigned flags, int priority) {
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
     if (!stream || flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
-    return create_stream(*context, flags, clamp_priority(*context->device, priority), stream);
+    if (const CUresult result = clamp_priority(*context, &priority); result != CUDA_SUCCESS) return result;
+    return create_stream(*context, flags, priority, stream);
   });
 }
 

@@ -14,8 +14,9 @@ CUresult set(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue*
   const CUresult result = rows::cuStreamSetAttribute::forward(stream, attribute, value);
   if (result != CUDA_SUCCESS || attribute != CU_LAUNCH_ATTRIBUTE_PRIORITY) return result;
   Stream* const about = known(stream);
-  const auto* const context = about ? handles().find_as<Context>(Kind::context, about->context) : nullptr;
-  if (context) about->priority = clamp_priority(*context->device, value->priority);
+  auto* const context = about ? handles().find_as<Context>(Kind::context, about->context) : nullptr;
+  int priority = value->priority;
+  if (context && clamp_priority(*context, &priority) == CUDA_SUCCESS) about->priority = priority;
   return result;
 }
 

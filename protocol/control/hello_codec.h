@@ -46,13 +46,10 @@ struct Device {
   std::string name;
   std::string uuid;
   uint64_t total_bytes = 0;
-  uint64_t free_bytes = 0;
   std::string pci_bus_id;
   std::vector<Attribute> attributes;
   uint64_t granularity = 0;
   bool has_virtual_memory = false;
-  int32_t least_priority = 0;
-  int32_t greatest_priority = 0;
   bool memory_limited = false;
 };
 
@@ -150,7 +147,6 @@ inline Device read_device(protozero::pbf_reader in) {
       case bytes(1): device.name = in.get_string(); return true;
       case bytes(2): device.uuid = in.get_bytes(); return true;
       case varint(3): device.total_bytes = in.get_uint64(); return true;
-      case varint(4): device.free_bytes = in.get_uint64(); return true;
       case bytes(5): device.pci_bus_id = in.get_string(); return true;
       case bytes(6):
         if (device.attributes.size() == kMaxAttributesPerDevice) throw std::length_error("too many attributes");
@@ -158,8 +154,6 @@ inline Device read_device(protozero::pbf_reader in) {
         return true;
       case varint(7): device.granularity = in.get_uint64(); return true;
       case varint(8): device.has_virtual_memory = in.get_bool(); return true;
-      case varint(9): device.least_priority = in.get_int32(); return true;
-      case varint(10): device.greatest_priority = in.get_int32(); return true;
       case varint(11): device.memory_limited = in.get_bool(); return true;
       default: return false;
     }
@@ -272,7 +266,6 @@ inline std::string encode(const Device& device) {
   fields.text(1, device.name);
   fields.text(2, device.uuid);
   fields.u64(3, device.total_bytes);
-  fields.u64(4, device.free_bytes);
   fields.text(5, device.pci_bus_id);
   for (const Attribute& attribute : device.attributes) {
     std::string encoded;
@@ -283,8 +276,6 @@ inline std::string encode(const Device& device) {
   }
   fields.u64(7, device.granularity);
   fields.boolean(8, device.has_virtual_memory);
-  fields.i32(9, device.least_priority);
-  fields.i32(10, device.greatest_priority);
   fields.boolean(11, device.memory_limited);
   return out;
 }

@@ -107,27 +107,6 @@ class Describer {
   bool has_virtual_memory_ = false;
 };
 
-// Runs `ask` with the device's primary context current; the context goes again if nobody else holds it.
-template <class Ask>
-CUresult with_context(const DeviceLibrary& library, CUdevice device, Ask ask) {
-  const auto retain = DEVICE_CALL(library, cuDevicePrimaryCtxRetain);
-  const auto release = DEVICE_CALL(library, cuDevicePrimaryCtxRelease_v2);
-  const auto push = DEVICE_CALL(library, cuCtxPushCurrent_v2);
-  const auto pop = DEVICE_CALL(library, cuCtxPopCurrent_v2);
-  if (retain == nullptr || release == nullptr || push == nullptr || pop == nullptr)
-    return CUDA_ERROR_NOT_SUPPORTED;
-  CUcontext context = nullptr;
-  CUresult result = retain(&context, device);
-  if (result != CUDA_SUCCESS) return result;
-  result = push(context);
-  if (result == CUDA_SUCCESS) {
-    result = ask();
-    pop(&context);
-  }
-  release(device);
-  return result;
-}
-
 }  // namespace
 
 bool is_monitored(int attribute) {
@@ -166,34 +145,6 @@ Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& libra
   return devices;
 }
 
-void describe_present_state(const DeviceLibrary& library, const VisibleDevices& visible, std::vector<control::Device>& devices) {
-  const auto get = DEVICE_CALL(library, cuDeviceGet);
-  const auto get_memory = DEVICE_CALL(library, cuMemGetInfo_v2);
-  const auto get_priorities = DEVICE_CALL(library, cuCtxGetStreamPriorityRange);
-  for (const int ordinal : visible.ordinals()) {
-    control::Device& described = devices[static_cast<size_t>(ordinal)];
-    CUdevice device = 0;
-    size_t free = 0;
-    size_t total = 0;
-    int least = 0;
-    int greatest = 0;
-    CUresult result = get(&device, ordinal);
-    if (result == CUDA_SUCCESS) {
-      result = with_context(library, device, [&] {
-        if (get_priorities != nullptr && get_priorities(&least, &greatest) != CUDA_SUCCESS)
-          least = greatest = 0;
-        return get_memory != nullptr ? get_memory(&free, &total) : CUDA_ERROR_NOT_SUPPORTED;
-      });
-    }
-    if (result != CUDA_SUCCESS) {
-      log::warning("free_memory_unknown", {{"device", ordinal}, {"reason", error_text(library, result)}});
-    }
-    described.set_free_bytes(free);
-    described.set_least_priority(least);
-    described.set_greatest_priority(greatest);
-  }
-}
-
 void describe_partitions(const DeviceLibrary& library, std::vector<control::Device>& devices) {
   DevicePartition partition;
   partition.load([&library](const char* name) { return library.symbol(name); });
@@ -224,7 +175,6 @@ void limit_memory(const quota::Ledger& ledger, std::vector<control::Device>& dev
     const auto room = ledger.room(static_cast<int>(ordinal));
     if (!room) continue;
     device.set_total_bytes(std::min<uint64_t>(device.total_bytes(), room->limit));
-    device.set_free_bytes(std::min<uint64_t>(device.free_bytes(), room->free));
   }
 }
 

@@ -8,7 +8,6 @@
 #include "protocol/wire/result.h"
 #include "server/quota/ledger.h"
 #include "server/quota/partitions.h"
-#include "server/worker/visible_devices.h"
 
 namespace gpupool::worker {
 
@@ -19,10 +18,6 @@ bool is_monitored(int attribute);
 
 // Everything that does not change while the worker waits for its session.
 Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& library);
-
-// Reads each visible device's free memory and priorities (they need a context). For a session's start: other sessions
-// allocate meanwhile. A device that cannot tell keeps 0 bytes free, and the log says why.
-void describe_present_state(const DeviceLibrary& library, const VisibleDevices& visible, std::vector<control::Device>& devices);
 
 // What poold is told of the devices' multiprocessors, and the client of those that it has.
 void describe_partitions(const DeviceLibrary& library, std::vector<control::Device>& devices);

@@ -171,7 +171,6 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   }
   const auto visible = visible_devices(header, devices.size());
   if (!visible) return server::kWorkerControlBroken;
-  describe_present_state(library, *visible, devices);
   limit_memory(quota::Ledger(usage.account, usage.page, usage.slot), devices);
   limit_multiprocessors(groups, devices);
 

@@ -160,11 +160,6 @@ class Saboteur {
   uint64_t base_ = 0;
 };
 
-uint64_t free_bytes(Pool& pool) {
-  RawClient client(pool.poold().endpoint());
-  return client.open().devices.at(0).free_bytes;
-}
-
 }  // namespace
 
 TEST_CASE("injected faults beside healthy clients") {

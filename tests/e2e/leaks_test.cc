@@ -31,12 +31,6 @@ size_t resident_bytes(pid_t pid) {
   return pages * 4096;
 }
 
-// As a new client sees it.
-uint64_t free_bytes(Pool& pool) {
-  RawClient client(pool.poold().endpoint());
-  return client.open().devices.at(0).free_bytes;
-}
-
 // What poold holds while nobody is connected.
 struct Holdings {
   size_t workers, descriptors, files;

@@ -4,10 +4,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <regex>
 #include <sstream>
 #include <stdexcept>
+
+#include "protocol/cuda/handles.h"
+#include "protocol/wire/commands.h"
+#include "tests/support/raw_client.h"
 
 namespace gpupool::testing {
 namespace {
@@ -113,6 +118,19 @@ std::vector<std::string> shared_files(const std::string& instance) {
     if (name.find(instance) != std::string::npos) found.push_back(name);
   }
   return found;
+}
+
+uint64_t free_bytes(Pool& pool) {
+  constexpr uint64_t kContext = cuda::make_handle(cuda::Kind::context, 1, 1);
+  constexpr uint16_t kMemGetInfo = 0x0200;  // protocol/cuda/memory.def: two pointers, both of which are there
+  RawClient client(pool.poold().endpoint());
+  client.open();
+  client.send_command(wire::Command::retain_primary_context, RawClient::bytes_of(wire::PrimaryContext{kContext, 0, 0}));
+  const Message reply = client.receive_reply_to(client.send_command(kMemGetInfo, "\1\1", kContext, wire::kWantsReply));
+  uint64_t free = 0;
+  if (reply.header.result != 0 || reply.body.size() != 2 * sizeof free) throw std::runtime_error("cuMemGetInfo failed");
+  std::memcpy(&free, reply.body.data(), sizeof free);
+  return free;
 }
 
 }  // namespace gpupool::testing

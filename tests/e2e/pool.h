@@ -57,4 +57,7 @@ std::vector<std::string> lines_with(const std::string& output, const std::string
 // Files that softgpu shares between processes, of this instance.
 std::vector<std::string> shared_files(const std::string& instance);
 
+// What a new client finds free on the first device (cuMemGetInfo).
+uint64_t free_bytes(Pool& pool);
+
 }  // namespace gpupool::testing

@@ -19,6 +19,18 @@ SCENARIO(asynchronous_calls) {
   OK(cuMemAllocHost(reinterpret_cast<void**>(&upload), kBytes));
   OK(cuMemAllocHost(reinterpret_cast<void**>(&download), kBytes));
   const CUfunction add = kernels.function("add");
+  const auto set_again = [&] {
+    OK(cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1024));
+#if CUDA_VERSION >= 12000
+    alignas(64) CUtensorMap map;
+    const cuuint64_t sizes[] = {64, 64}, strides[] = {256};
+    const cuuint32_t box[] = {16, 16}, steps[] = {1, 1};
+    OK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, reinterpret_cast<void*>(values), sizes, strides, box, steps,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+#endif
+  };
+  set_again();
   unsigned value = 1, count = 1000;
   void* parameters[] = {&values, &value, &count};
   int blocks = 0, peer = 0;
@@ -26,6 +38,7 @@ SCENARIO(asynchronous_calls) {
   OK(cuDeviceCanAccessPeer(&peer, device.device, device.device));
   OK(cuCtxSynchronize());
   for (unsigned round = 0; round < rounds; ++round) {
+    set_again();
     OK(cuLaunchKernel(add, 4, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr));
     OK(cuMemcpyHtoDAsync(values, pageable.data(), kBytes, stream));
     OK(cuMemcpyHtoD(other_values, pageable.data(), 1000));
@@ -41,17 +54,12 @@ SCENARIO(asynchronous_calls) {
     OK(cuEventDestroy(event));
     CUstream other = nullptr;
     OK(cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, 0));
-    CUdeviceptr others = 0;
-    OK(cuMemAllocAsync(&others, kBytes, other));
-    OK(cuMemsetD8Async(others, 4, kBytes, other));
-    OK(cuMemFreeAsync(others, other));
+    OK(cuMemsetD8Async(other_values, 4, kBytes, other));
     OK(cuStreamDestroy(other));
     CUdeviceptr memory = 0;
-    OK(cuMemAlloc(&memory, 3 << 20));
-    OK(cuMemFree(memory));
     OK(cuMemAlloc(&memory, 100));
     OK(cuMemFree(memory));
-    OK(cuMemAllocAsync(&memory, 1 << 20, stream));
+    OK(cuMemAllocAsync(&memory, 1000, stream));
     OK(cuMemFreeAsync(memory, stream));
     int number = 0;
     OK(cuDeviceGetAttribute(&number, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device.device));

@@ -49,12 +49,9 @@ hello::HelloReply sample_reply() {
     hello::Device device{.name = "Device " + std::to_string(number),
                          .uuid = std::string(16, static_cast<char>(number)),
                          .total_bytes = 80ull << 30,
-                         .free_bytes = 79ull << 30,
                          .pci_bus_id = "0000:01:00." + std::to_string(number),
                          .granularity = 2u << 20,
                          .has_virtual_memory = number != 1,
-                         .least_priority = 0,
-                         .greatest_priority = -5,
                          .memory_limited = number == 1};
     for (int id = 1; id < 120; ++id) device.attributes.push_back({id, id % 7 == 0 ? -id : id * 1000});
     reply.devices.push_back(std::move(device));
@@ -97,7 +94,6 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
     added->set_name(device.name);
     added->set_uuid(device.uuid);
     added->set_total_bytes(device.total_bytes);
-    added->set_free_bytes(device.free_bytes);
     added->set_pci_bus_id(device.pci_bus_id);
     for (const hello::Attribute& attribute : device.attributes) {
       auto* pair = added->add_attributes();
@@ -106,8 +102,6 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
     }
     added->set_granularity(device.granularity);
     added->set_has_virtual_memory(device.has_virtual_memory);
-    added->set_least_priority(device.least_priority);
-    added->set_greatest_priority(device.greatest_priority);
     added->set_memory_limited(device.memory_limited);
   }
   if (in.addresses.base != 0 || in.addresses.size != 0) {
@@ -156,7 +150,6 @@ TEST_CASE("each side reads what the other wrote") {
   REQUIRE(reply);
   CHECK(reply->status == hello::Status::busy);
   REQUIRE(reply->devices.size() == 3);
-  CHECK(reply->devices[2].greatest_priority == -5);
   CHECK(reply->devices[2].attributes[6].value == -7);
   CHECK(hello::encode(*reply) == hello::encode(sample_reply()));
   control::HelloReply proto;
