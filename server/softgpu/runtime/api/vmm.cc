@@ -1,5 +1,6 @@
 // Virtual memory management: addresses, physical memory, mappings and access.
 #include <shared_mutex>
+#include <span>
 
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/api/call.h"
@@ -24,6 +25,21 @@ CUresult check_properties(const CUmemAllocationProp* properties) {
 
 Ref<PhysicalMemory> find_physical(CUmemGenericAllocationHandle handle) {
   return runtime().handles().find<PhysicalMemory>(handle);
+}
+
+// What one place may do from now on; the others keep what they have.
+void grant(MemoryRange& range, const CUmemAccessDesc& access) {
+  const bool reads = access.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE, writes = access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  if (access.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    const uint64_t bit = uint64_t{1} << access.location.id;
+    range.reading_devices = reads ? range.reading_devices | bit : range.reading_devices & ~bit;
+    range.writing_devices = writes ? range.writing_devices | bit : range.writing_devices & ~bit;
+  } else {
+    range.host_reads = reads;
+    range.host_writes = writes;
+  }
+  range.readable = range.reading_devices != 0 || range.host_reads;
+  range.writable = range.writing_devices != 0 || range.host_writes;
 }
 
 }  // namespace
@@ -134,25 +150,12 @@ CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUme
                                     size_t count) {
   return call([&] {
     if (descriptors == nullptr || count == 0 || size == 0) return CUDA_ERROR_INVALID_VALUE;
-    // Every device and the host see the same mapping here: it gets the most that any of them is granted.
-    bool readable = false, writable = false;
-    for (size_t i = 0; i < count; ++i) {
-      if (descriptors[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-          runtime().device(descriptors[i].location.id) == nullptr) {
-        return CUDA_ERROR_INVALID_DEVICE;
-      }
-      switch (descriptors[i].flags) {
-        case CU_MEM_ACCESS_FLAGS_PROT_NONE:
-          break;
-        case CU_MEM_ACCESS_FLAGS_PROT_READ:
-          readable = true;
-          break;
-        case CU_MEM_ACCESS_FLAGS_PROT_READWRITE:
-          readable = writable = true;
-          break;
-        default:
-          return CUDA_ERROR_INVALID_VALUE;
-      }
+    const std::span<const CUmemAccessDesc> granted(descriptors, count);
+    for (const CUmemAccessDesc& one : granted) {
+      if (one.location.type == CU_MEM_LOCATION_TYPE_DEVICE && runtime().device(one.location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+      const bool known = one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || one.flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+                         one.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+      if (!known) return CUDA_ERROR_INVALID_VALUE;
     }
     const std::vector<uint64_t> starts = runtime().memory().starts_within(address, size);
     if (starts.empty()) return CUDA_ERROR_INVALID_VALUE;
@@ -161,12 +164,12 @@ CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUme
       if (!range || range->kind != MemoryKind::mapped) return CUDA_ERROR_INVALID_VALUE;
     }
     std::lock_guard access(runtime().memory().access_lock());
-    if (!protect_memory(address, size, readable, writable)) return CUDA_ERROR_INVALID_VALUE;
+    bool done = true;
     runtime().memory().change(address, size, [&](MemoryRange& range) {
-      range.readable = readable;
-      range.writable = writable;
+      for (const CUmemAccessDesc& one : granted) grant(range, one);
+      done &= protect_memory(range.address, range.size, range.readable, range.writable);
     });
-    return CUDA_SUCCESS;
+    return done ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
 }
 
@@ -176,9 +179,12 @@ CUDA_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocati
     if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const auto range = runtime().memory().find(address);
     if (!range || range->kind != MemoryKind::mapped) return CUDA_ERROR_INVALID_VALUE;
-    *flags = range->writable   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-             : range->readable ? CU_MEM_ACCESS_FLAGS_PROT_READ
-                               : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    const bool of_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (of_device && runtime().device(location->id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    const uint64_t bit = of_device ? uint64_t{1} << location->id : 0;
+    const bool reads = of_device ? (range->reading_devices & bit) != 0 : range->host_reads;
+    const bool writes = of_device ? (range->writing_devices & bit) != 0 : range->host_writes;
+    *flags = writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : reads ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
   });
 }
