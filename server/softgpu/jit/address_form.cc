@@ -100,6 +100,7 @@ AddressForms::AddressForms(const Function& f, const std::vector<uint32_t>& defin
     : f_(f),
       definitions_(f.registers.size()),
       variation_(f.registers.size(), Variation::uniform),
+      rows_are_warps_(has_warps_within_rows(f)),
       warp_uniform_(f.registers.size(), false),
       forms_(f.registers.size()),
       visiting_(f.registers.size(), false) {
@@ -159,7 +160,7 @@ void AddressForms::find_variations() {
 
 // Lanes of one warp agree whether tid.x lies below a multiple of 32.
 void AddressForms::find_uniform_comparisons() {
-  if (!has_warps_within_rows(f_)) return;
+  if (!rows_are_warps_) return;
   for (const Instruction& i : f_.code) {
     const auto operands = f_.operands(i);
     if (i.opcode != "setp" || operands.size() != 3 || operands[0].kind != Operand::Kind::reg || definitions_[operands[0].index].size() != 1) continue;
@@ -267,15 +268,15 @@ std::optional<AddressForm> AddressForms::of_bits(const Instruction& i, uint32_t 
   const bool uniform_but_lane = std::all_of(a.terms.begin(), a.terms.end(), [&](const AddressForm::Term& term) {
     return term == AddressForm::Term{kLaneUnknown, 1} || variation(term.unknown) == Variation::uniform;
   });
-  if (i.opcode == "shr" && uniform_but_lane && b.constant >= 5 && b.constant < 32) warp_uniform_[target] = true;
+  if (i.opcode == "shr" && uniform_but_lane && b.constant >= 5 && b.constant < 32) warp_uniform_[target] = rows_are_warps_;
   if (i.opcode != "and") return std::nullopt;
   const auto mask = static_cast<uint64_t>(b.constant);
   const int64_t multiple = int64_t{1} << std::countr_zero(mask);
   if (of_lane && mask == 31) {
-    warp_uniform_[target] = true;  // the unknown stands for -(tid / 32) here
+    warp_uniform_[target] = rows_are_warps_;  // the unknown stands for -(tid / 32) here
     return combine(a, unknown(target, 32), 1);
   }
-  if (of_lane && multiple >= 32) warp_uniform_[target] = true;
+  if (of_lane && multiple >= 32) warp_uniform_[target] = rows_are_warps_;
   return unknown(target, multiple);
 }
 

@@ -12,8 +12,6 @@ CUresult per_thread(Function function, Arguments... arguments) {
   return function(arguments...);
 }
 
-// For those that treat a null stream as an error.
-
 }  // namespace
 
 CUDA_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags) {
