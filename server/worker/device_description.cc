@@ -20,8 +20,9 @@ constexpr uint64_t kWishedRange = 1ull << 36;  // ThreadSanitizer leaves softgpu
 constexpr uint64_t kWishedRange = 1ull << 40;
 #endif
 constexpr uint64_t kSmallestRange = 1ull << 30;
-// Far from where Linux puts heaps, libraries and stacks, so that it is free in most clients as well.
-constexpr uint64_t kWishedBase = 0x2000'0000'0000;
+// Far from where Linux puts heaps, libraries and stacks, so that they are free in most clients as well, which have 47 bits of addresses.
+constexpr uint64_t kWishedBases[] = {0x2000'0000'0000, 0x1000'0000'0000, 0x3000'0000'0000, 0x6000'0000'0000};
+constexpr uint64_t kEndOfPrograms = uint64_t{1} << 47;
 
 class Describer {
  public:
@@ -178,16 +179,39 @@ void limit_memory(const quota::Ledger& ledger, std::vector<control::Device>& dev
   }
 }
 
+namespace {
+
+// Of this size, at one of the wished places; else wherever the library puts it below kEndOfPrograms. Size 0: nowhere.
+AddressRange reserve(const DeviceLibrary& library, uint64_t size, CUresult* result) {
+  const auto reserve = DEVICE_CALL(library, cuMemAddressReserve);
+  const auto free = DEVICE_CALL(library, cuMemAddressFree);
+  AddressRange elsewhere;
+  for (const uint64_t wished : kWishedBases) {
+    CUdeviceptr base = 0;
+    *result = reserve(&base, size, 0, wished, 0);  // the place is a hint, which a driver may ignore
+    if (*result != CUDA_SUCCESS) continue;
+    const bool usable = base <= kEndOfPrograms - size;
+    if (usable && (base == wished || free == nullptr)) {
+      if (elsewhere.size != 0) free(elsewhere.base, elsewhere.size);
+      return {base, size};
+    }
+    if (!usable) *result = CUDA_ERROR_OUT_OF_MEMORY;  // of addresses that programs can have
+    if (usable && elsewhere.size == 0) elsewhere = {base, size};
+    else if (free != nullptr) free(base, size);
+  }
+  return elsewhere;
+}
+
+}  // namespace
+
 AddressRange reserve_addresses(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
   for (const control::Device& device : devices) {
     if (!device.has_virtual_memory()) return {};
   }
-  const auto reserve = DEVICE_CALL(library, cuMemAddressReserve);
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-  for (uint64_t size = kWishedRange; reserve != nullptr && size >= kSmallestRange; size /= 2) {
-    CUdeviceptr base = 0;
-    result = reserve(&base, size, 0, kWishedBase, 0);
-    if (result == CUDA_SUCCESS) return {base, size};
+  const bool can = DEVICE_CALL(library, cuMemAddressReserve) != nullptr;
+  for (uint64_t size = kWishedRange; can && size >= kSmallestRange; size /= 2) {
+    if (const AddressRange range = reserve(library, size, &result); range.size != 0) return range;
   }
   log::warning("no_address_range", {{"reason", error_text(library, result)}});
   return {};

@@ -1,6 +1,6 @@
 // The least that a worker needs of a device library: two devices, no memory, no execution. So that poold's
 // own tests depend on no real device. FAKE_DEVICE makes it fail: "init", "none" (no devices), "hang",
-// "crash", "novmm", and "flag:FILE" (cuInit fails as long as FILE exists). "hostile:HOW" makes it a client's takeover of
+// "crash", "novmm", "high", and "flag:FILE" (cuInit fails as long as FILE exists). "hostile:HOW" makes it a client's takeover of
 // its worker: at SIGUSR1 it speaks to poold on the worker's control socket.
 #include <cuda.h>
 #include <fcntl.h>
@@ -106,9 +106,11 @@ FAKE cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
 }
 FAKE cuMemAddressReserve(CUdeviceptr* base, size_t size, size_t, CUdeviceptr wish, unsigned long long) {
   if (size > 1ull << 38) return CUDA_ERROR_OUT_OF_MEMORY;  // the worker must ask for less
-  *base = wish;
+  // "high": the first hint is ignored, and what is given reaches beyond a program's 47 bits of addresses.
+  *base = mode() == "high" && wish == 0x2000'0000'0000 ? 0x7fc0'0000'1000 : wish;
   return CUDA_SUCCESS;
 }
+FAKE cuMemAddressFree(CUdeviceptr base, size_t) { return base == 0x7fc0'0000'1000 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 FAKE cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   ++contexts;
   *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);

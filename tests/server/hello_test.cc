@@ -65,6 +65,14 @@ TEST_CASE("a good hello is answered with the devices and the session's addresses
   CHECK(second.worker_pid != reply.worker_pid);
 }
 
+TEST_CASE("a range of addresses that programs cannot have is given back, and another place is asked for") {
+  PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "high"}});
+  RawClient client(poold.endpoint());
+  const hello::HelloReply reply = client.open();
+  CHECK(reply.addresses.base == 0x1000'0000'0000);
+  CHECK(reply.addresses.size != 0);
+}
+
 TEST_CASE("a device without virtual memory gets no address range") {
   PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "novmm"}});
   RawClient client(poold.endpoint());
