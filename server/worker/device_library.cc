@@ -1,6 +1,7 @@
 #include "server/worker/device_library.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include "protocol/cuda/cuda_header.h"
 
@@ -11,6 +12,12 @@ constexpr const char* kClientMarker = "gpupool_client_version";  // exported by 
 
 Error unusable(const std::string& path, const std::string& why) {
   return {ErrorCode::unavailable, "device library '" + path + "' cannot be used: " + why};
+}
+
+// A worker may not start the setuid program by which NVIDIA's driver makes this node for the first CUDA program.
+std::string missing_node() {
+  const bool missing = ::access("/dev/nvidiactl", F_OK) == 0 && ::access("/dev/nvidia-uvm", F_OK) != 0;
+  return missing ? "; there is no /dev/nvidia-uvm: run 'nvidia-modprobe -u -c=0' as root" : "";
 }
 
 }  // namespace
@@ -38,7 +45,7 @@ Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& pa
   }
   if (const auto done = between ? between() : Result<void>(); !done) return done.error();
   if (const CUresult result = init(0); result != CUDA_SUCCESS) {
-    return unusable(path, "cuInit failed with " + error_text(*library, result));
+    return unusable(path, "cuInit failed with " + error_text(*library, result) + missing_node());
   }
   if (const CUresult result = get_version(&library->driver_version_); result != CUDA_SUCCESS) {
     return unusable(path, "cuDriverGetVersion failed with " + error_text(*library, result));
