@@ -4,9 +4,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
+#include <string_view>
 
+#include "server/log/log.h"
 #include "server/worker/bandwidth.h"
 
 namespace gpupool::worker {
@@ -14,6 +20,41 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{1000};
 constexpr std::chrono::milliseconds kOutlive{2000};  // a command at work without a client
+// When a command that does not end is logged: a driver call that never returns would be invisible otherwise.
+constexpr std::chrono::seconds kReportAfter[] = {std::chrono::seconds(2), std::chrono::seconds(10)};
+
+std::string hexadecimal(uint64_t value) {
+  std::array<char, 19> text{};
+  std::snprintf(text.data(), text.size(), "0x%" PRIx64, value);
+  return text.data();
+}
+
+// Logs what the executor is at, once after each of kReportAfter, and that it has ended.
+class LongCommand {
+ public:
+  explicit LongCommand(const SessionStart& start) : session_(start.session_number) {}
+
+  void look(const AtWork& at_work, std::chrono::steady_clock::duration time) {
+    if (reported_ == std::size(kReportAfter) || time < kReportAfter[reported_]) return;
+    ++reported_;
+    command_ = command_name(at_work.command());
+    seconds_ = std::chrono::duration_cast<std::chrono::seconds>(time).count();
+    const bool in_driver = std::string_view(at_work.waits_for()) == AtWork::kDriver;
+    log::write(in_driver ? log::Level::warning : log::Level::info, "command_takes_long",
+               {{"session", session_}, {"command", command_}, {"stream", hexadecimal(at_work.stream())}, {"waits_for", at_work.waits_for()},
+                {"seconds", seconds_}});
+  }
+  void ended() {
+    if (reported_ != 0) log::info("long_command_ended", {{"session", session_}, {"command", command_}, {"seconds_at_least", seconds_}});
+    reported_ = 0;
+  }
+
+ private:
+  const uint64_t session_;
+  size_t reported_ = 0;
+  const char* command_ = "";
+  int64_t seconds_ = 0;
+};
 
 }  // namespace
 
@@ -35,6 +76,7 @@ void Background::run() {
   const auto [out, error] = executor_.capture.descriptors();
   pollfd polled[4] = {{wake_, POLLIN, 0}, {out, POLLIN, 0}, {error, POLLIN, 0}, {stop_descriptor_, POLLIN, 0}};
   uint64_t seen = 0;
+  LongCommand long_command(executor_.start);
   auto since = Clock::now();
   auto next_tick = Clock::now() + kTick;
   while (true) {
@@ -50,7 +92,7 @@ void Background::run() {
     const auto now = Clock::now();
     if (now < next_tick) continue;
     next_tick = now + kTick;
-    const uint64_t at_work = executor_.at_work();
+    const uint64_t at_work = executor_.at_work.sequence();
     const auto* const bandwidth = executor_.start.bandwidth.get();
     if (bandwidth && bandwidth->debt(Bandwidth::Direction::to_device) > std::chrono::nanoseconds(0)) {
       executor_.outbox.send(wire::MessageKind::pong, 0, 0);  // the client's pings wait behind what its quota holds back
@@ -58,8 +100,10 @@ void Background::run() {
     if (at_work == 0 || at_work != seen) {
       seen = at_work;
       since = now;
+      long_command.ended();
       continue;
     }
+    long_command.look(executor_.at_work, now - since);
     executor_.outbox.send(wire::MessageKind::pong, 0, 0);
     if (executor_.outbox.over()) executor_.compute.stop();
     if (!executor_.outbox.over() || now - since < kOutlive) continue;

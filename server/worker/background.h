@@ -1,5 +1,5 @@
 // A session's background thread: moves what device code prints to the client, tells the client that the worker is alive
-// while one command takes long, ends the session when poold shuts down, and the process when a command outlives its
+// while one command takes long and logs which one, ends the session when poold shuts down, and the process when a command outlives its
 // client.
 #pragma once
 #include <thread>

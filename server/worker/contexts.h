@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/worker/at_work.h"
 #include "server/worker/device_api.h"
 #include "server/worker/progress.h"
 #include "server/worker/signals.h"
@@ -113,7 +114,7 @@ struct ContextState {
 
 class Contexts {
  public:
-  explicit Contexts(const DeviceApi& api) : api_(api) {}
+  Contexts(const DeviceApi& api, AtWork& at_work) : api_(api), at_work_(at_work) {}
 
   ContextState* find(uint64_t handle);
   ContextState* find_primary(int device);
@@ -122,6 +123,7 @@ class Contexts {
   ContextState* add(uint64_t handle, CUcontext object, int device, bool primary);
   void remove(uint64_t handle);
   ContextState* current() const { return current_; }
+  AtWork& at_work() const { return at_work_; }
   // Also tells the device. Null: no context.
   CUresult enter(ContextState* context);
   // What any stream of any context gets from now on runs after what `stream` has got by now.
@@ -131,6 +133,7 @@ class Contexts {
     note_use_unordered(stream);
   }
   void note_use_unordered(StreamState& stream) {
+    at_work_.uses(stream.stream);
     stream.dirty = true;
     stream.use_before = std::exchange(stream.last_use, ++uses_);
     if (stream.used) return;
@@ -158,6 +161,7 @@ class Contexts {
   bool is_blocking(StreamState& stream) const;
 
   const DeviceApi& api_;
+  AtWork& at_work_;
   std::unordered_map<uint64_t, std::unique_ptr<ContextState>> contexts_;
   ContextState* current_ = nullptr;
   uint64_t barriers_ = 0;  // so many were set

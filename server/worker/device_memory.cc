@@ -332,6 +332,7 @@ void DeviceMemory::collect() {
 }
 
 bool DeviceMemory::wait_for_free(std::chrono::steady_clock::time_point stop) {
+  const AtWork::Waiting waiting(contexts_.at_work(), "memory that is being freed");
   const size_t before = pending_.load(std::memory_order_acquire);
   while (true) {
     collect();
@@ -349,7 +350,10 @@ void DeviceMemory::settle() {
 }
 
 void DeviceMemory::drop_context(ContextState& context, bool gone) {
-  std::erase_if(peers_, [&](const auto& pair) { return pair.first == &context || pair.second == &context; });
+  const auto peers = peers_;
+  for (const auto& [who, whose] : peers) {
+    if (who == &context || whose == &context) forbid_access(*who, *whose);
+  }
   {
     const std::lock_guard lock(mutex_);
     for (Group& group : groups_) {

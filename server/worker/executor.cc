@@ -25,6 +25,11 @@ constexpr Handler kHandlers[] = {
 #include "protocol/wire/commands.def"
 #undef COMMAND
 };
+constexpr const char* kCommandNames[] = {
+#define COMMAND(id, name) #name,
+#include "protocol/wire/commands.def"
+#undef COMMAND
+};
 constexpr bool without_gaps() {
   for (size_t i = 0; i < std::size(kCommandIds); ++i) {
     if (kCommandIds[i] != wire::kFirstCommand + i) return false;
@@ -48,16 +53,22 @@ Usage measured(const SessionStart& start) {
 
 }  // namespace
 
+const char* command_name(uint16_t id) {
+  if (id >= wire::kFirstCommand) return id - wire::kFirstCommand < static_cast<int>(std::size(kCommandNames)) ? kCommandNames[id - wire::kFirstCommand] : "?";
+  const auto row = find_row(id);
+  return row ? call_rows()[*row].name : "none";
+}
+
 Executor::Executor(SessionStart& start)
     : start(start),
       counters(start.usage.counters()),
       ledger(start.usage.account, start.usage.page, start.usage.slot),
       outbox(*start.connection, counters, ledger),
       capture(outbox),
-      contexts(api),
+      contexts(api, at_work),
       scrubber(api, contexts),
       table(api, contexts, counters, start.visible),
-      compute(api, measured(start), waits, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); }),
+      compute(api, measured(start), waits, at_work, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); }),
       remote(start.connection->direct_memory(), outbox, start.bandwidth),
       staging(api, remote.memory(), start.usage),
       shared_memory(api, waits),
@@ -87,7 +98,7 @@ Executor::Executor(SessionStart& start)
       images(api),
       linkers(api),
       events(api),
-      inbox(*start.connection, counters.bytes_from_client, [this] { return before_sleep(); }) {
+      inbox(*start.connection, counters.bytes_from_client, at_work, [this] { return before_sleep(); }) {
   table.on_stream_departing([this](StreamState& stream) { departing(stream); });
   table.on_code_gone([this](uint64_t handle) {
     memory.forget_variables(handle);
@@ -141,7 +152,7 @@ bool Executor::run() {
     }
     last_sequence_ = header->sequence;
     quota::count(counters.calls);
-    at_work_.store(last_sequence_, std::memory_order_relaxed);
+    at_work.begin(last_sequence_, header->id);
     Command command{*header};
     if (header->id != static_cast<uint16_t>(wire::Command::copy_to_device)) {
       const auto body = inbox.body(header->length);
@@ -154,7 +165,7 @@ bool Executor::run() {
     if (!checkpoint.before_command(header->id) || !moves.before_command(header->id)) return false;
     if (!finish(command, execute(command))) return false;
     compute.tidy();
-    at_work_.store(0, std::memory_order_relaxed);
+    at_work.end();
     moves.after_command();
     if (header->id == static_cast<uint16_t>(wire::Command::goodbye)) return true;
   }
@@ -219,13 +230,14 @@ bool Executor::finish(const Command& command, const Outcome& outcome) {
 
 std::optional<std::chrono::microseconds> Executor::before_sleep() {
   auto longest = compute.before_sleep();
-  if (at_work() == 0) {  // not in the middle of a command
+  if (at_work.sequence() == 0) {  // not in the middle of a command
     // Moving memory takes time, in which the client hears of this worker; so does being locked.
-    at_work_.store(std::max<uint64_t>(last_sequence_, 1), std::memory_order_relaxed);
+    at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0);
+    const AtWork::Waiting waiting(at_work, "its memory to be moved");
     for (const auto look : {moves.before_sleep(), checkpoint.before_sleep()}) {
       if (look) longest = longest ? std::min(*longest, *look) : *look;
     }
-    at_work_.store(0, std::memory_order_relaxed);
+    at_work.end();
   }
   if (!memory.pending()) {
     next_sleep_ = kShortestSleep;
@@ -303,6 +315,7 @@ bool Executor::leave(ContextState& context) {
   compute.leave(context);
   callbacks.release(context.object);
   holds.release(context);
+  const AtWork::Waiting waiting(at_work, "its copies and waits to end");
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
   if (!waits.drain(context.object, deadline) || !copies.drain(context.object, deadline)) return false;
   api.cuCtxSynchronize();

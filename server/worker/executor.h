@@ -16,6 +16,7 @@
 #include "protocol/wire/reader.h"
 #include "protocol/wire/writer.h"
 #include "server/worker/arrays.h"
+#include "server/worker/at_work.h"
 #include "server/worker/bulk.h"
 #include "server/worker/bulk_copy.h"
 #include "server/worker/bulk_links.h"
@@ -86,8 +87,7 @@ class Executor {
   bool run();
   // Frees everything; blocks while the device is at work on it.
   void tear_down();
-  // For the keep-alive: the sequence number of the command at work, 0 between commands.
-  uint64_t at_work() const { return at_work_.load(std::memory_order_relaxed); }
+  AtWork at_work;
 
   // --- for the handlers in calls/ ---
   SessionStart& start;
@@ -174,9 +174,11 @@ class Executor {
   std::map<std::string, std::shared_ptr<Peer>> peers_;  // by address and session; executor's thread
   uint64_t last_sequence_ = 0;
   CUresult deferred_ = CUDA_SUCCESS;
-  std::atomic<uint64_t> at_work_{0};
   std::chrono::microseconds next_sleep_{500};
 };
+
+// "cuMemsetD8Async", "launch": of a row or command; "none" of no command.
+const char* command_name(uint16_t id);
 
 // Wrappers that a row calls in place of the driver's function find the session here.
 extern thread_local Executor* t_executor;

@@ -14,9 +14,10 @@ constexpr std::chrono::microseconds kBetweenCalls{10};
 
 }  // namespace
 
-Inbox::Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, Idle idle)
+Inbox::Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, AtWork& at_work, Idle idle)
     : connection_(connection),
       bytes_(bytes),
+      at_work_(at_work),
       idle_(std::move(idle)),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)),
       capacity_(kBufferBytes) {}
@@ -42,6 +43,7 @@ Result<size_t> Inbox::receive(std::span<std::byte> destination) {
     } while (transport::Clock::now() < stop);
   }
   recently_busy_ = false;
+  const AtWork::Waiting waiting(at_work_, "the client's data");
   while (true) {
     const auto longest = idle_();
     const transport::Deadline deadline =

@@ -12,6 +12,7 @@
 
 #include "protocol/transport/transport.h"
 #include "protocol/wire/frame.h"
+#include "server/worker/at_work.h"
 
 namespace gpupool::worker {
 
@@ -21,7 +22,7 @@ class Inbox {
   using Idle = std::function<std::optional<std::chrono::microseconds>()>;
 
   // What is received is added to `bytes`.
-  Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, Idle idle);
+  Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, AtWork& at_work, Idle idle);
 
   Result<wire::CommandHeader> next();
   Result<std::span<const std::byte>> body(size_t size);
@@ -37,6 +38,7 @@ class Inbox {
 
   transport::Connection& connection_;
   std::atomic<uint64_t>& bytes_;
+  AtWork& at_work_;
   Idle idle_;
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_;

@@ -74,7 +74,8 @@ class FakeDriver {
     return read();
   }
 
-  bool stream_memory_operations = false;  // before the session starts
+  size_t devices = 1;                     // before the session starts
+  bool stream_memory_operations = false;  // likewise
   bool zeroes_memory = true;              // likewise; else memory is full of kDirt
   static constexpr std::byte kDirt{0xdb};
   uint64_t context_bytes = 0;             // of the device, for each context that is created
@@ -126,6 +127,7 @@ class FakeDriver {
   std::map<std::string, std::string> functions;               // interned names
   std::vector<std::string> images;                            // what cuModuleLoadDataEx saw, as text
   std::function<void()> in_kernel;                            // runs at each launch
+  std::function<void()> in_module_load;                       // likewise; may block
   CUresult strikes_at_next_event = CUDA_SUCCESS;              // becomes sticky when an event is made
   CUresult sticky = CUDA_SUCCESS;                             // what every query returns
   int primary = 0;                                            // how often retained

@@ -12,6 +12,7 @@ namespace {
 using Lock = std::unique_lock<std::mutex>;
 
 CUresult load_module(CUmodule* module, const void* image, unsigned count, CUjit_option* options, void** values) {
+  if (driver().in_module_load) driver().in_module_load();
   const Lock lock(driver().mutex);
   driver().images.emplace_back(static_cast<const char*>(image));
   if (cuda::is_fat_binary(image)) return CUDA_ERROR_NO_BINARY_FOR_GPU;  // whose code is for other devices; NVIDIA's driver leaves the log empty

@@ -33,7 +33,7 @@ struct TwoDevices {
     });
   }
 
-  TestClient client;
+  TestClient client{false, nullptr, 0, false, nullptr, false, {}, [](FakeDriver& fake) { fake.devices = 2; }};
 };
 
 }  // namespace
@@ -65,6 +65,7 @@ TEST_CASE("access of a device lasts as long as any of its contexts has it") {
   REQUIRE(two.disable(kPeer) == CUDA_SUCCESS);
   CHECK(two.reaches(1, 0));
   REQUIRE(two.client.ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
+  CHECK_FALSE(two.reaches(1, 0));
   two.client.map(kPage, kPage);
   CHECK_FALSE(two.reaches(1, kPage));
 }

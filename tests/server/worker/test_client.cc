@@ -112,7 +112,7 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
   start.direct_memory = !staged;
   start.connection = std::move(connection);
   start.symbol = [this](const char* name) { return fake.symbol(name); };
-  start.visible = worker::VisibleDevices::all(2);
+  start.visible = worker::VisibleDevices::all(fake.devices);
   start.granularity = {FakeDriver::kGranularity};
   start.range_base = fake.range_base;
   start.range_size = fake.range_size;

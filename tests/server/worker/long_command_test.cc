@@ -1,0 +1,86 @@
+// A command that the driver does not come back from is named in the log.
+#include <poll.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+
+#include "protocol/cuda/fatbin.h"
+#include "protocol/wire/images.h"
+#include "server/log/log.h"
+#include "tests/server/worker/test_client.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::worker::test;
+using wire::Command;
+
+namespace {
+
+// The log of this process, while it lives.
+class LogReader {
+ public:
+  LogReader() {
+    REQUIRE(::pipe(ends_) == 0);
+    log::start(ends_[1], log::Level::info, log::Format::text, "worker");
+  }
+  ~LogReader() {
+    log::start(STDERR_FILENO, log::Level::off, log::Format::text, "test");
+    ::close(ends_[0]);
+    ::close(ends_[1]);
+  }
+  // The next line with this event; empty after `patience`.
+  std::string await(const std::string& event, std::chrono::milliseconds patience = std::chrono::seconds(30)) {
+    const auto stop = std::chrono::steady_clock::now() + patience;
+    do {
+      for (size_t end; (end = read_.find('\n')) != std::string::npos;) {
+        const std::string line = read_.substr(0, end);
+        read_.erase(0, end + 1);
+        if (line.find(event) != std::string::npos) return line;
+      }
+      pollfd polled{ends_[0], POLLIN, 0};
+      char bytes[4096];
+      if (::poll(&polled, 1, 100) == 1) read_.append(bytes, static_cast<size_t>(::read(ends_[0], bytes, sizeof bytes)));
+    } while (std::chrono::steady_clock::now() < stop);
+    return {};
+  }
+
+ private:
+  int ends_[2];
+  std::string read_;
+};
+
+bool has(const std::string& line, const std::string& part) { return line.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a command that the driver does not come back from is logged, and when it has") {
+  LogReader log;
+  std::promise<void> back;
+  const auto come_back = back.get_future().share();
+  TestClient client(false, nullptr, 0, false, nullptr, false, {}, [&](FakeDriver& fake) {
+    fake.in_module_load = [come_back] { come_back.wait(); };
+  });
+  client.retain();
+  const std::string ptx = ".version 8.0\n.target sm_80\n.address_size 64\n";
+  cuda::Bytes bundle;
+  REQUIRE(cuda::bundle({std::as_bytes(std::span(ptx.c_str(), ptx.size() + 1)), {}}, bundle) == CUDA_SUCCESS);
+  constexpr uint64_t kUpload = cuda::make_handle(cuda::Kind::upload, 1, 302);
+  wire::Buffer part = bytes_of(wire::UploadPart{kUpload, bundle.view().size()});
+  part.insert(part.end(), bundle.view().begin(), bundle.view().end());
+  client.send(Command::upload_part, part);
+  const uint64_t load = client.send(Command::load_module, bytes_of(wire::LoadImage{cuda::make_handle(cuda::Kind::module, 1, 301), kUpload}), true);
+
+  const std::string line = log.await("command_takes_long");
+  back.set_value();
+  CHECK(has(line, " warning "));
+  CHECK(has(line, "command=load_module"));
+  CHECK(has(line, "waits_for=\"the driver\""));
+  CHECK(has(line, "seconds="));
+  CHECK(has(log.await("long_command_ended"), "command=load_module"));
+  Message message = client.receive();
+  while (message.header.kind == wire::MessageKind::pong) message = client.receive();
+  CHECK(message.header.sequence == load);
+  CHECK(message.header.result == CUDA_SUCCESS);
+  CHECK(log.await("command_takes_long", std::chrono::milliseconds(200)).empty());
+}
