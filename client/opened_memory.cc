@@ -34,13 +34,6 @@ CUresult map(Session& session, uint64_t address, const Memory& memory) {
   CUmemAccessDesc access{memory.properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   access.location.id = find_device(access.location.id)->server_ordinal;
   result = rows::cuMemSetAccess::at({&session, nullptr}, {address, memory.size, &access, 1});
-  // Who opens memory of another device reaches it from the current one.
-  const Context* const user = current_context(nullptr);
-  if (result == CUDA_SUCCESS && user && user->session == &session && user->device->server_ordinal != access.location.id) {
-    CUmemAccessDesc peer = access;
-    peer.location.id = user->device->server_ordinal;
-    result = rows::cuMemSetAccess::at({&session, nullptr}, {address, memory.size, &peer, 1});
-  }
   // Both were queued: did they succeed?
   unsigned long long flags = 0;
   if (result == CUDA_SUCCESS) result = rows::cuMemGetAccess::at({&session, nullptr}, {&flags, &access.location, address});
@@ -69,11 +62,29 @@ CUresult open(Session& session, const wire::SharedName& name, Opened* made) {
 
 }  // namespace
 
+namespace {
+
+// Who opens memory by cuIpcOpenMemHandle reaches it from the current device, whichever it lies on.
+CUresult reach_from_current_device(const Opened& opened) {
+  const Context* const user = current_context(nullptr);
+  if (opened.name.kind != static_cast<uint32_t>(SharedKind::memory) || !user || user->session != opened.session) return CUDA_SUCCESS;
+  const Place place{opened.session, nullptr};
+  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, user->device->server_ordinal}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  if (find_device(find_memory(opened.memory)->properties.location.id)->server_ordinal == access.location.id) return CUDA_SUCCESS;
+  CUresult result = rows::cuMemSetAccess::at(place, {opened.start, opened.size, &access, 1});
+  unsigned long long flags = 0;
+  if (result == CUDA_SUCCESS) result = rows::cuMemGetAccess::at(place, {&flags, &access.location, opened.start});
+  return result == CUDA_SUCCESS && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : result;
+}
+
+}  // namespace
+
 CUresult open_shared(Session& session, const wire::SharedName& name, CUdeviceptr* address) {
   const std::lock_guard lock(opened().mutex);
   auto& all = opened().by_address;
   if (const auto known = std::find_if(all.begin(), all.end(), [&](const auto& one) { return same(one.second.name, name); });
       known != all.end()) {
+    if (const CUresult result = reach_from_current_device(known->second); result != CUDA_SUCCESS) return result;
     ++known->second.times;
     *address = known->first;
     return CUDA_SUCCESS;
@@ -90,7 +101,7 @@ CUresult open_shared(Session& session, const wire::SharedName& name, CUdeviceptr
   session.addresses().add_foreign(about);
   all[*address] = made;
   opened().count = all.size();
-  return CUDA_SUCCESS;
+  return reach_from_current_device(made);
 }
 
 CUresult close_shared(SharedKind kind, CUdeviceptr address) {

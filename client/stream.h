@@ -12,8 +12,7 @@ struct Stream : Object {
   unsigned long long id = 0;
 };
 
-// As CUDA does it; lower is more urgent.
-// To what streams of the context can have. The server is asked once, and not at all for 0.
+// Clamps to the range of the context's streams, as CUDA does; lower is more urgent. The server is asked once, and not at all for 0.
 CUresult clamp_priority(Context& context, int* priority);
 
 }  // namespace gpupool::client

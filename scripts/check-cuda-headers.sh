@@ -13,6 +13,7 @@ preset=dev
 if [[ ${1:-} == --preset ]]; then preset=${2:?--preset needs a name} && shift 2; fi
 build=$root/build/$preset
 [[ -f $build/compile_commands.json ]] || die "no $build/compile_commands.json: build it first"
+! grep -q '/Unity/' "$build/compile_commands.json" || die "the preset $preset compiles several sources as one: build and name another, such as dev"
 versions=("$@")
 [[ ${#versions[@]} -gt 0 ]] || versions=(11.8.89 12.0.146 12.4.127 12.9.79)
 

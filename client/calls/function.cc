@@ -1,4 +1,6 @@
 // Functions and kernels: attributes and parameters, answered from what the look-up brought.
+#include <mutex>
+
 #include "client/module.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/images.h"
@@ -36,11 +38,18 @@ bool is_known(int attribute) { return attribute >= 0 && attribute < static_cast<
   return CUDA_SUCCESS;
 }
 
+// Held while an attribute is set and the answer kept: else two threads could leave another value here than the server has.
+std::mutex& setting() {
+  static auto* const only = new std::mutex;  // programs call the driver from exit handlers
+  return *only;
+}
+
 // CUTLASS sets a kernel's attributes before each launch: only a change goes to the server.
 bool is_set_already(Function* function, CUfunction_attribute attribute, int value) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (!is_known(attribute) || ready_with_context(&session, &context) != CUDA_SUCCESS) return false;
+  if (session->before_call(context) != CUDA_SUCCESS) return false;  // the call says why
   if (go_to_function(session, context, &function) != CUDA_SUCCESS) return false;
   return (function->own.load() >> attribute & 1) != 0 && function->attributes[attribute].load() == value;
 }
@@ -62,6 +71,7 @@ CUDA_EXPORT CUresult cuFuncSetAttribute(CUfunction given, CUfunction_attribute a
   Function* function = nullptr;
   if (const CUresult result = find(given, &function); result != CUDA_SUCCESS) return result;
   return guarded([&]() -> CUresult {
+    const std::lock_guard one_at_a_time(setting());
     if (is_set_already(function, attribute, value)) return CUDA_SUCCESS;
     if (const CUresult result = rows::cuFuncSetAttribute::forward(given, attribute, value); result != CUDA_SUCCESS) return result;
     if (!is_known(attribute)) return CUDA_SUCCESS;
@@ -104,7 +114,9 @@ CUDA_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int va
   Function* function = nullptr;
   if (const CUresult result = find(as_function(kernel), &function); result != CUDA_SUCCESS) return result;
   return guarded([&]() -> CUresult {
-    {
+    const std::lock_guard one_at_a_time(setting());
+    const Device* const where = find_device(device);
+    if (where && where->session->before_call(nullptr) == CUDA_SUCCESS) {
       const std::lock_guard lock(function->mutex);
       const auto set = function->set_for.find({device, attribute});
       if (set != function->set_for.end() && set->second == value) return CUDA_SUCCESS;

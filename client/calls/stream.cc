@@ -1,4 +1,4 @@
-// Streams: created without waiting; what the program asked for is remembered here.
+// Streams: created without waiting, but for the first with a priority; what the program asked for is remembered here.
 #include <algorithm>
 
 #include "client/calls/destroy.h"
@@ -21,8 +21,9 @@ CUresult clamp_priority(Context& context, int* priority) {
   if (*priority == 0) return CUDA_SUCCESS;
   int least = 0, greatest = 0;
   const CUresult result = rows::cuCtxGetStreamPriorityRange::at({context.session, &context}, {&least, &greatest});
-  if (result == CUDA_SUCCESS) *priority = std::max(greatest, std::min(least, *priority));
-  return result;
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_SUPPORTED) return result;
+  *priority = std::max(greatest, std::min(least, *priority));  // an older server does not tell: then there is one priority
+  return CUDA_SUCCESS;
 }
 
 CUresult create_stream(Context& context, unsigned flags, int priority, CUstream* stream) {

@@ -44,8 +44,9 @@ EncodedMaps& encoded_maps() {
 class Question {
  public:
   template <class... Values>
-  explicit Question(const Values&... values) {
+  Question& all(const Values&... values) {
     (array(&values, 1), ...);
+    return *this;
   }
   template <class T>
   Question& array(const T* values, size_t count) {
@@ -63,14 +64,17 @@ class Question {
 
 size_t less(cuuint32_t rank, cuuint32_t by) { return rank > by ? rank - by : 0; }
 
-// As CUDA wants the map's place.
-template <class Row, class... Arguments>
-CUresult run(CUtensorMap* map, Question& question, Arguments... arguments) {
+// As CUDA wants the map's place. `ask` puts all that the answer depends on into the question.
+template <class Row, class Ask, class... Arguments>
+CUresult run(CUtensorMap* map, const Ask& ask, Arguments... arguments) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
     if (const CUresult result = ready_with_context(&session, &context); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (!map || reinterpret_cast<uintptr_t>(map) % 64 != 0) return CUDA_ERROR_INVALID_VALUE;
+    Question question;
+    ask(question);
     question.array(&Row::kId, 1).array(&context->device->ordinal, 1);
     if (question.complete() && encoded_maps().find(question.bytes(), map)) return CUDA_SUCCESS;
     const CUresult result = Row::at({session, context}, {map, arguments...});
@@ -87,9 +91,11 @@ CUDA_EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataTyp
                                             CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                             CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
-  Question question(type, rank, address, interleave, swizzle, promotion, fill);
-  question.array(sizes, rank).array(strides, less(rank, 1)).array(box, rank).array(element_strides, rank);
-  return run<rows::cuTensorMapEncodeTiled>(map, question, type, rank, address, sizes, strides, box, element_strides, interleave, swizzle,
+  const auto ask = [&](Question& question) {
+    question.all(type, rank, address, interleave, swizzle, promotion, fill);
+    question.array(sizes, rank).array(strides, less(rank, 1)).array(box, rank).array(element_strides, rank);
+  };
+  return run<rows::cuTensorMapEncodeTiled>(map, ask, type, rank, address, sizes, strides, box, element_strides, interleave, swizzle,
                                            promotion, fill);
 }
 
@@ -98,16 +104,16 @@ CUDA_EXPORT CUresult cuTensorMapEncodeIm2col(CUtensorMap* map, CUtensorMapDataTy
                                              cuuint32_t pixels, const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
                                              CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
-  Question question(type, rank, address, channels, pixels, interleave, swizzle, promotion, fill);
-  question.array(sizes, rank).array(strides, less(rank, 1)).array(lower, less(rank, 2)).array(upper, less(rank, 2)).array(element_strides, rank);
-  return run<rows::cuTensorMapEncodeIm2col>(map, question, type, rank, address, sizes, strides, lower, upper, channels, pixels, element_strides,
+  const auto ask = [&](Question& question) {
+    question.all(type, rank, address, channels, pixels, interleave, swizzle, promotion, fill);
+    question.array(sizes, rank).array(strides, less(rank, 1)).array(lower, less(rank, 2)).array(upper, less(rank, 2)).array(element_strides, rank);
+  };
+  return run<rows::cuTensorMapEncodeIm2col>(map, ask, type, rank, address, sizes, strides, lower, upper, channels, pixels, element_strides,
                                             interleave, swizzle, promotion, fill);
 }
 
 CUDA_EXPORT CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* address) {
-  Question question(address);
-  if (map) question.array(map, 1);
-  return run<rows::cuTensorMapReplaceAddress>(map, question, address);
+  return run<rows::cuTensorMapReplaceAddress>(map, [&](Question& question) { question.all(address).array(map, 1); }, address);
 }
 
 #if CUDA_VERSION >= 12080
@@ -117,9 +123,11 @@ CUDA_EXPORT CUresult cuTensorMapEncodeIm2colWide(CUtensorMap* map, CUtensorMapDa
                                                  CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
                                                  CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   if (rank > kMaxRank) return CUDA_ERROR_INVALID_VALUE;
-  Question question(type, rank, address, lower, upper, channels, pixels, interleave, mode, swizzle, promotion, fill);
-  question.array(sizes, rank).array(strides, less(rank, 1)).array(element_strides, rank);
-  return run<rows::cuTensorMapEncodeIm2colWide>(map, question, type, rank, address, sizes, strides, lower, upper, channels, pixels,
+  const auto ask = [&](Question& question) {
+    question.all(type, rank, address, lower, upper, channels, pixels, interleave, mode, swizzle, promotion, fill);
+    question.array(sizes, rank).array(strides, less(rank, 1)).array(element_strides, rank);
+  };
+  return run<rows::cuTensorMapEncodeIm2colWide>(map, ask, type, rank, address, sizes, strides, lower, upper, channels, pixels,
                                                 element_strides, interleave, mode, swizzle, promotion, fill);
 }
 #endif

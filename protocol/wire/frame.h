@@ -61,7 +61,7 @@ struct MessageHeader {
   uint64_t retired = 0;   // frees up to this sequence number have taken effect: their addresses may be used again
 };
 static_assert(sizeof(MessageHeader) == 32);
-// As of this message others can take memory that the client believes free: it waits for the answer to map_memory.
+// As of this message the tenant has a memory quota: the client keeps less of what was freed mapped for later.
 constexpr uint16_t kMemoryLimited = 1;
 
 // On a bulk connection, in both directions: pieces of the copies that commands have announced.
