@@ -67,6 +67,11 @@ class Device:
         self.driver.cuDeviceGetName(name, 200, 0)
         self.soft = name.value.startswith(b"softgpu")
         self.computes = not self.soft or os.environ.get("SOFTGPU_SKIP_MACHINE_CODE") != "1"
+        version = c.c_int()
+        self.runtime.cudaRuntimeGetVersion(c.byref(version))
+        self.runtime_version = version.value
+        if not self.computes and version.value < 12000:
+            raise Missing("libraries before CUDA 12 go by what their kernels compute, and those are skipped here")
         major = c.c_int()
         self.driver.cuDeviceGetAttribute(c.byref(major), 75, 0)
         self.newer = major.value >= 13  # than the libraries know: they have PTX for it, and not of everything
@@ -135,7 +140,7 @@ class Device:
             graph = c.c_void_p()
             ended = self.runtime.library.cudaStreamEndCapture(self.stream, c.byref(graph))
         assert ended == 0, f"the capture ended with {ended}"
-        executable = self.runtime.make("cudaGraphInstantiate", graph, c.c_ulonglong(0))
+        executable = self.runtime.make("cudaGraphInstantiateWithFlags", graph, c.c_ulonglong(0))  # cudaGraphInstantiate has other parameters before CUDA 12
         for _ in range(times):
             self.runtime.cudaGraphLaunch(executable, self.stream)
         self.runtime.cudaStreamSynchronize(self.stream)

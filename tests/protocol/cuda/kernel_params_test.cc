@@ -45,7 +45,8 @@ TEST_CASE("the layouts of nvcc's kernels, from cubin and PTX alike") {
     INFO(name);
     const images::Buffer code = images::compiled(name);
     if (code.empty()) {
-      CHECK(CUDA_VERSION < 12010);  // whose nvcc knows no large parameters
+      CHECK(std::string(name).starts_with("large"));  // an nvcc before 12.1 knows no large parameters
+      gpupool::testing::report_skip("nvcc is too old for " + std::string(name));
       continue;
     }
     const bool text = std::string(name).ends_with(".ptx");
