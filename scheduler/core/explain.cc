@@ -82,6 +82,15 @@ std::optional<std::string> Core::never_allowed(const pool::Request& request, con
   return std::nullopt;
 }
 
+std::optional<std::string> Core::never_within_memory(const Demand& demand, const Tenant& tenant) const {
+  const uint64_t quota = tenant.quota.memory_bytes();
+  const uint64_t least = quota == 0 ? 0 : memory_for(demand);
+  if (least <= quota) return std::nullopt;
+  return "the request for " + text_of(demand) + " takes as much of each GPU's memory as of its compute, here " + bytes_text(least) +
+         " at least, which exceeds the quota of tenant '" + tenant.name + "', memory=" + size_text(quota) +
+         ": ask for less (--memory SIZE with --compute below 100), or have the quota raised";
+}
+
 std::optional<std::string> Core::why_never_places(const Demand& demand) const {
   const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
     return node.lie.empty() && demand.of(gpu).within(gpu.book.total);

@@ -34,6 +34,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   const Demand demand(request);
   std::string shape = demand.shape();
   if (const auto& why = never_places(demand, shape); why && settled(now)) return no(Refusal::Kind::invalid, *why);
+  if (const auto why = never_within_memory(demand, whose); why && settled(now)) return no(Refusal::Kind::invalid, *why);
   if (whose.quota.waiting() != 0 && whose.waiting >= whose.quota.waiting()) {
     return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + std::to_string(whose.waiting) + " requests in the queue already");
   }

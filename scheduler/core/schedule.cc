@@ -37,7 +37,9 @@ const std::optional<std::string>& Core::never_places(const Demand& demand, const
 void Core::refuse_impossible() {
   std::vector<std::pair<Stream, std::string>> refused;
   for (const auto& [stream, waiter] : queue_.all()) {
-    if (const auto& why = never_places(Demand(waiter.request), waiter.shape)) refused.emplace_back(stream, *why);
+    const Demand demand(waiter.request);
+    if (const auto& why = never_places(demand, waiter.shape)) refused.emplace_back(stream, *why);
+    else if (const auto too_much = never_within_memory(demand, tenants_.at(waiter.tenant))) refused.emplace_back(stream, *too_much);
   }
   for (const auto& [stream, why] : refused) {
     counters_.set_refused(counters_.refused() + 1);

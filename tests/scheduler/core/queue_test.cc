@@ -206,6 +206,10 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
     REQUIRE(refusal);
     CHECK(refusal->reason == "the request for 21GiB of GPU memory exceeds the quota of tenant 'a', memory=20GiB: ask for less (--gpus, --compute, --memory, --priority), or have the quota raised");
     CHECK(pool.told<Refusal>(pool.request(ask(3, 500, 7 * kGiB)))->reason.starts_with("the request for 3 x 7GiB of GPU memory exceeds"));
+    const auto implied = pool.told<Refusal>(pool.request(ask(2)));  // of 16 GiB each, which the request does not name
+    REQUIRE(implied);
+    CHECK(implied->kind == Refusal::Kind::invalid);
+    CHECK(implied->reason.find("exceeds the quota of tenant 'a', memory=20GiB") != std::string::npos);
     CHECK(pool.grant(pool.request(ask(1, 500, 12 * kGiB))));
     const Stream waits = pool.request(ask(1, 500, 9 * kGiB));
     CHECK(!pool.grant(waits));
