@@ -15,7 +15,7 @@ namespace gpupool::client {
 class Session;
 struct Context;
 
-// An address of this process, which the protocol writes as a number.
+// Converts an address of this process from the number that the protocol uses.
 inline void* host_pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
 
 struct HostAllocation {

@@ -29,7 +29,7 @@ struct Function : Object {
   // Kernels: their function per context and its epoch (cuKernelGetFunction).
   std::mutex mutex;
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> functions;
-  // Kernels: what was set for a device (cuKernelSetAttribute); under mutex.
+  // Kernels: values set per device by cuKernelSetAttribute; guarded by mutex.
   std::map<std::pair<CUdevice, int>, int> set_for;
   std::atomic<bool> varies{false};  // Kernels: not all contexts' functions have the attributes above
   std::atomic<uint64_t> elsewhere{0};  // other sessions that know it, by Session::index()

@@ -64,7 +64,7 @@ CUresult open(Session& session, const wire::SharedName& name, Opened* made) {
 
 namespace {
 
-// Who opens memory by cuIpcOpenMemHandle reaches it from the current device, whichever it lies on.
+// Gives the current device access to memory opened by cuIpcOpenMemHandle, which may be on another device.
 CUresult reach_from_current_device(const Opened& opened) {
   const Context* const user = current_context(nullptr);
   if (opened.name.kind != static_cast<uint32_t>(SharedKind::memory) || !user || user->session != opened.session) return CUDA_SUCCESS;

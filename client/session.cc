@@ -43,7 +43,7 @@ unsigned usual_bulk_connections(bool over_rdma) {
 
 }  // namespace
 
-// Those of which cuda.h says that any further work will return the same error.
+// Errors after which, by cuda.h, all further work returns the same error.
 bool is_sticky(CUresult result) {
   constexpr int kContained = 226, kTensorMemoryLeak = 721;  // cuda.h has their names from 12.8 on
   switch (static_cast<int>(result)) {

@@ -38,18 +38,18 @@ bool is_known(int attribute) { return attribute >= 0 && attribute < static_cast<
   return CUDA_SUCCESS;
 }
 
-// Held while an attribute is set and the answer kept: else two threads could leave another value here than the server has.
+// Serializes setting an attribute and caching its value, so that the cache cannot differ from the server after a race.
 std::mutex& setting() {
   static auto* const only = new std::mutex;  // programs call the driver from exit handlers
   return *only;
 }
 
-// CUTLASS sets a kernel's attributes before each launch: only a change goes to the server.
+// True if the function already has this value. CUTLASS sets attributes before each launch; only a change is sent to the server.
 bool is_set_already(Function* function, CUfunction_attribute attribute, int value) {
   Session* session = nullptr;
   Context* context = nullptr;
   if (!is_known(attribute) || ready_with_context(&session, &context) != CUDA_SUCCESS) return false;
-  if (session->before_call(context) != CUDA_SUCCESS) return false;  // the call says why
+  if (session->before_call(context) != CUDA_SUCCESS) return false;  // the forwarded call reports the error
   if (go_to_function(session, context, &function) != CUDA_SUCCESS) return false;
   return (function->own.load() >> attribute & 1) != 0 && function->attributes[attribute].load() == value;
 }

@@ -1,4 +1,4 @@
-// Device memory: the client picks the address, the worker maps memory there. What was freed is used again without the server.
+// Device memory: the client picks the address, the worker maps memory there. Freed memory is reused without a round trip.
 #include <algorithm>
 
 #include "client/calls/destroy.h"
@@ -33,8 +33,8 @@ namespace {
 
 constexpr uint64_t kAlignment = 512;
 
-// Waits for the server's word, so that OUT_OF_MEMORY comes from the call that asked for too much, as programs that free their caches
-// and try again rely on: nobody but the server knows what contexts, modules and other processes take.
+// Waits for the reply, so that the call that exceeds the memory returns CUDA_ERROR_OUT_OF_MEMORY: allocators free their caches and
+// retry on it. Only the server knows how much memory contexts, modules and other processes use.
 // `mapped`: it was done, and the result is an earlier call's.
 CUresult map(Session& session, Context& context, const AddressSpace::Place& place, bool* mapped) {
   const wire::MapMemory body{place.map_address, place.map_size, context.device->server_ordinal, 0};

@@ -1,4 +1,4 @@
-// Streams: created without waiting, but for the first with a priority; what the program asked for is remembered here.
+// Streams. Creating one costs no round trip, except for the first with a priority. The client stores flags and priority.
 #include <algorithm>
 
 #include "client/calls/destroy.h"
@@ -22,7 +22,7 @@ CUresult clamp_priority(Context& context, int* priority) {
   int least = 0, greatest = 0;
   const CUresult result = rows::cuCtxGetStreamPriorityRange::at({context.session, &context}, {&least, &greatest});
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_SUPPORTED) return result;
-  *priority = std::max(greatest, std::min(least, *priority));  // an older server does not tell: then there is one priority
+  *priority = std::max(greatest, std::min(least, *priority));  // an older server lacks the call: one priority
   return CUDA_SUCCESS;
 }
 

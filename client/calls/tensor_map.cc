@@ -1,5 +1,5 @@
-// Tensor maps: what their 128 bytes mean is the business of the server's driver, so that it encodes them. A program encodes the same
-// map before every launch, so equal questions are asked once.
+// Tensor maps. The server's driver encodes them, because their 128 bytes are opaque. Programs encode the same map before every launch,
+// so results are cached by their arguments.
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -14,9 +14,9 @@ using namespace gpupool::client;
 namespace {
 
 constexpr cuuint32_t kMaxRank = 5;
-constexpr size_t kMostKept = 4096;  // maps, of some 500 bytes with their question; then they are forgotten
+constexpr size_t kMostKept = 4096;  // cached maps, about 500 bytes each with their key; the cache is cleared when full
 
-// What was encoded, by all that the answer depends on.
+// Encoded tensor maps, by a key of all arguments. Thread-safe.
 class EncodedMaps {
  public:
   bool find(const std::string& question, CUtensorMap* map) {
@@ -40,7 +40,7 @@ EncodedMaps& encoded_maps() {
   return *only;
 }
 
-// All that an answer depends on, as bytes.
+// The key of a cached result: the bytes of all arguments.
 class Question {
  public:
   template <class... Values>
@@ -50,7 +50,7 @@ class Question {
   }
   template <class T>
   Question& array(const T* values, size_t count) {
-    complete_ &= values != nullptr;  // the server refuses what is missing
+    complete_ &= values != nullptr;  // the server rejects null arrays
     if (values) bytes_.append(reinterpret_cast<const char*>(values), count * sizeof *values);
     return *this;
   }
@@ -64,7 +64,7 @@ class Question {
 
 size_t less(cuuint32_t rank, cuuint32_t by) { return rank > by ? rank - by : 0; }
 
-// As CUDA wants the map's place. `ask` puts all that the answer depends on into the question.
+// Checks the map's alignment. `ask` adds all arguments to the key.
 template <class Row, class Ask, class... Arguments>
 CUresult run(CUtensorMap* map, const Ask& ask, Arguments... arguments) {
   return guarded([&]() -> CUresult {

@@ -1,4 +1,4 @@
-// Bytes of a foreign image, and reading from them without reading past their end.
+// The bytes of an untrusted image, and reads that never pass their end.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -7,7 +7,7 @@
 
 namespace gpupool::admin {
 
-// snprintf, at most 63 bytes.
+// Formats like snprintf; truncates to 63 bytes.
 template <class... Values>
 std::string format(const char* pattern, Values... values) {
   std::array<char, 64> text{};
@@ -15,7 +15,7 @@ std::string format(const char* pattern, Values... values) {
   return text.data();
 }
 
-// "25 %"; "-" of nothing.
+// Returns "25 %", or "-" if `whole` is 0.
 inline std::string percent(uint64_t part, uint64_t whole) {
   return whole == 0 ? "-" : format("%.0f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }

@@ -127,7 +127,7 @@ class Core {
 
   // Texts (explain.cc).
   std::optional<std::string> never_allowed(const pool::Request& request, const Tenant& tenant) const;
-  // Of the memory that the request takes without naming it: as much of each GPU as of its compute.
+  // Checks the memory quota against the implied memory: a request without --memory takes the same share of memory as of compute.
   std::optional<std::string> never_within_memory(const Demand& demand, const Tenant& tenant) const;
   std::optional<std::string> why_never_places(const Demand& demand) const;  // null: it can be placed, sooner or later
   std::string explain(const Waiter& waiter) const;

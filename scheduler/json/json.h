@@ -1,4 +1,4 @@
-// JSON as programs read it: lists of messages, and one line of text.
+// JSON output for programs: lists of messages, and single lines.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,7 +15,7 @@ Json json_list(const Messages& messages) {
   return list;
 }
 
-// Without an end of line. The text is UTF-8 whatever bytes are in it: those that are not are replaced.
+// Returns one line without its newline. Bytes that are not UTF-8 are replaced.
 inline std::string json_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 inline std::string line_of(const Json& json) { return json_text(json) + "\n"; }
 

@@ -1,5 +1,5 @@
-// What the executor is doing, for those who look at it from other threads: the command at work, the stream that it uses, and what it
-// waits for. Written by the executor's thread, read by any; a reader may see the parts of two commands.
+// The executor's current command, its stream, and the reason for a wait, for monitoring by other threads. Only the executor's thread
+// writes. Reads are not atomic as a whole: a reader may see fields of two successive commands.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -8,12 +8,12 @@ namespace gpupool::worker {
 
 class AtWork {
  public:
-  // The sequence number of the command at work, 0 between commands.
+  // The sequence number of the current command, 0 between commands.
   uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
   uint16_t command() const { return command_.load(std::memory_order_relaxed); }
-  uint64_t stream() const { return stream_.load(std::memory_order_relaxed); }  // the driver's; 0: none, or a default stream
+  uint64_t stream() const { return stream_.load(std::memory_order_relaxed); }  // the driver's handle; 0: none, or a default stream
   static constexpr const char* kDriver = "the driver";
-  // kDriver, unless it waits for something else.
+  // kDriver, or the reason of the innermost Waiting.
   const char* waits_for() const { return waits_for_.load(std::memory_order_relaxed); }
 
   void begin(uint64_t sequence, uint16_t command) {
@@ -24,7 +24,7 @@ class AtWork {
   void end() { sequence_.store(0, std::memory_order_relaxed); }
   void uses(const void* stream) { stream_.store(reinterpret_cast<uintptr_t>(stream), std::memory_order_relaxed); }
 
-  // For as long as it lives. `what` is a literal: "its turn on the GPU".
+  // Sets the reason for a wait during its lifetime. `what` must be a string literal, such as "its turn on the GPU".
   class Waiting {
    public:
     Waiting(AtWork& at_work, const char* what) : at_work_(at_work), before_(at_work.waits_for_.exchange(what, std::memory_order_relaxed)) {}

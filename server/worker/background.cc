@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{1000};
 constexpr std::chrono::milliseconds kOutlive{2000};  // a command at work without a client
-// When a command that does not end is logged: a driver call that never returns would be invisible otherwise.
+// Times after which a long command is logged. A driver call that never returns would be invisible otherwise.
 constexpr std::chrono::seconds kReportAfter[] = {std::chrono::seconds(2), std::chrono::seconds(10)};
 
 std::string hexadecimal(uint64_t value) {
@@ -29,7 +29,7 @@ std::string hexadecimal(uint64_t value) {
   return text.data();
 }
 
-// Logs what the executor is at, once after each of kReportAfter, and that it has ended.
+// Logs a long command once at each of kReportAfter, and its end.
 class LongCommand {
  public:
   explicit LongCommand(const SessionStart& start) : session_(start.session_number) {}

@@ -20,7 +20,7 @@ constexpr uint64_t kWishedRange = 1ull << 36;  // ThreadSanitizer leaves softgpu
 constexpr uint64_t kWishedRange = 1ull << 40;
 #endif
 constexpr uint64_t kSmallestRange = 1ull << 30;
-// Far from where Linux puts heaps, libraries and stacks, so that they are free in most clients as well, which have 47 bits of addresses.
+// Far from where Linux puts heaps, libraries and stacks, so that most clients have them free, too. User space has 47 bits.
 constexpr uint64_t kWishedBases[] = {0x2000'0000'0000, 0x1000'0000'0000, 0x3000'0000'0000, 0x6000'0000'0000};
 constexpr uint64_t kEndOfPrograms = uint64_t{1} << 47;
 
@@ -181,21 +181,21 @@ void limit_memory(const quota::Ledger& ledger, std::vector<control::Device>& dev
 
 namespace {
 
-// Of this size, at one of the wished places; else wherever the library puts it below kEndOfPrograms. Size 0: nowhere.
+// Reserves `size` bytes at one of kWishedBases, or else anywhere below kEndOfPrograms. Returns size 0 on failure.
 AddressRange reserve(const DeviceLibrary& library, uint64_t size, CUresult* result) {
   const auto reserve = DEVICE_CALL(library, cuMemAddressReserve);
   const auto free = DEVICE_CALL(library, cuMemAddressFree);
   AddressRange elsewhere;
   for (const uint64_t wished : kWishedBases) {
     CUdeviceptr base = 0;
-    *result = reserve(&base, size, 0, wished, 0);  // the place is a hint, which a driver may ignore
+    *result = reserve(&base, size, 0, wished, 0);  // a driver may ignore the address hint
     if (*result != CUDA_SUCCESS) continue;
     const bool usable = base <= kEndOfPrograms - size;
     if (usable && (base == wished || free == nullptr)) {
       if (elsewhere.size != 0) free(elsewhere.base, elsewhere.size);
       return {base, size};
     }
-    if (!usable) *result = CUDA_ERROR_OUT_OF_MEMORY;  // of addresses that programs can have
+    if (!usable) *result = CUDA_ERROR_OUT_OF_MEMORY;  // out of usable addresses
     if (usable && elsewhere.size == 0) elsewhere = {base, size};
     else if (free != nullptr) free(base, size);
   }

@@ -14,7 +14,7 @@ Error unusable(const std::string& path, const std::string& why) {
   return {ErrorCode::unavailable, "device library '" + path + "' cannot be used: " + why};
 }
 
-// A worker may not start the setuid program by which NVIDIA's driver makes this node for the first CUDA program.
+// NVIDIA's driver creates this node through a setuid program at the first cuInit, which a worker is not allowed to run.
 std::string missing_node() {
   const bool missing = ::access("/dev/nvidiactl", F_OK) == 0 && ::access("/dev/nvidia-uvm", F_OK) != 0;
   return missing ? "; there is no /dev/nvidia-uvm: run 'nvidia-modprobe -u -c=0' as root" : "";

@@ -73,11 +73,11 @@ class DeviceMemory {
 
   CUresult map(uint64_t address, uint64_t size, int device, uint64_t granularity);
   // --- Access between devices, in device_memory_peers.cc ---
-  // Kernels of `who`'s device reach what is and will be mapped of `whose` device (cuCtxEnablePeerAccess), until forbid_access() or the
-  // end of one of the contexts. Memory of cuMemMap has the access that the client sets.
+  // cuCtxEnablePeerAccess: gives `who`'s device access to all present and later mappings of `whose` device, until forbid_access() or
+  // the destruction of either context. Memory that the client mapped by cuMemMap keeps the access set by cuMemSetAccess.
   CUresult allow_access(const ContextState& who, const ContextState& whose);
   void forbid_access(const ContextState& who, const ContextState& whose);
-  // The device of what is mapped there; -1: not known.
+  // Returns the device of the mapping at this address, or -1 if there is none.
   int device_of(uint64_t address) const;
   // In the tenant's quota, before the device gives anything and after it has got it back. OUT_OF_MEMORY: there is not so much
   // left. What the client has freed already counts as free: it is waited for, bounded. uncharge(): any thread.
@@ -181,6 +181,7 @@ class DeviceMemory {
   CUresult map_at(uint64_t address, const Mapping& mapping);
   bool can_be_moved(int device) const;
   CUresult set_access(uint64_t address, const Mapping& mapping);
+  CUresult set_peer_access(int peer, int device, CUmemAccess_flags flags);
   std::vector<int> peers_of(int device) const;
   // Until at least one more free has taken effect; false when there is none, or `stop` has come.
   bool wait_for_free(std::chrono::steady_clock::time_point stop);
@@ -196,7 +197,7 @@ class DeviceMemory {
   uint64_t base_ = 0;
   uint64_t size_ = 0;
   std::map<uint64_t, Mapping> mappings_;  // executor's thread
-  std::set<std::pair<const ContextState*, const ContextState*>> peers_;  // who reaches whose device
+  std::set<std::pair<const ContextState*, const ContextState*>> peers_;  // (who, whose) of allow_access()
   size_t moved_ = 0;                      // of them, in host memory
   RoomSource* room_ = nullptr;            // null: a device that is full stays so
   bool cpu_reaches_ = true;               // until a device says no

@@ -1,5 +1,5 @@
-// Which devices reach a mapping. Virtual memory is reached by the devices that cuMemSetAccess names and by no other, whatever
-// cuCtxEnablePeerAccess says, so that its promise is kept here.
+// Peer access to the session's mappings. cuCtxEnablePeerAccess does not apply to virtual memory: each accessing device needs
+// cuMemSetAccess, which is called here on behalf of peers.
 #include <algorithm>
 #include <iterator>
 
@@ -15,7 +15,7 @@ std::vector<int> DeviceMemory::peers_of(int device) const {
   return {peers.begin(), peers.end()};
 }
 
-// Its own device, those that may reach it, and the CPU too where it can reach device memory (softgpu; coherent links).
+// Gives access to the mapping's device, its peers, and the CPU where the device supports it (softgpu, coherent links).
 CUresult DeviceMemory::set_access(uint64_t address, const Mapping& mapping) {
   constexpr auto kHost = static_cast<CUmemLocationType>(2);  // CU_MEM_LOCATION_TYPE_HOST, CUDA 12.2
   std::vector<CUmemAccessDesc> access{{{CU_MEM_LOCATION_TYPE_DEVICE, mapping.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
@@ -33,25 +33,28 @@ CUresult DeviceMemory::allow_access(const ContextState& who, const ContextState&
   const auto before = peers_of(whose.device);
   peers_.emplace(&who, &whose);
   if (who.device == whose.device || std::ranges::find(before, who.device) != before.end()) return CUDA_SUCCESS;
-  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, who.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  for (const auto& [address, mapping] : mappings_) {
-    if (mapping.device != whose.device || mapping.moved || mapping.away) continue;
-    if (const CUresult result = api_.cuMemSetAccess(address, mapping.size, &access, 1); result != CUDA_SUCCESS) {
-      forbid_access(who, whose);
-      return result;
-    }
-  }
-  return CUDA_SUCCESS;
+  const CUresult result = set_peer_access(who.device, whose.device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  if (result != CUDA_SUCCESS) forbid_access(who, whose);
+  return result;
 }
 
 void DeviceMemory::forbid_access(const ContextState& who, const ContextState& whose) {
   if (peers_.erase({&who, &whose}) == 0 || who.device == whose.device) return;
   const auto left = peers_of(whose.device);
-  if (std::ranges::find(left, who.device) != left.end()) return;  // by another context
-  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, who.device}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+  if (std::ranges::find(left, who.device) != left.end()) return;  // another context of that device still has access
+  (void)set_peer_access(who.device, whose.device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+}
+
+// Applies to all mappings, and returns the first error.
+CUresult DeviceMemory::set_peer_access(int peer, int device, CUmemAccess_flags flags) {
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, peer}, flags};
+  CUresult first_error = CUDA_SUCCESS;
   for (const auto& [address, mapping] : mappings_) {
-    if (mapping.device == whose.device && !mapping.moved && !mapping.away) (void)api_.cuMemSetAccess(address, mapping.size, &access, 1);
+    if (mapping.device != device || mapping.moved || mapping.away) continue;
+    const CUresult result = api_.cuMemSetAccess(address, mapping.size, &access, 1);
+    if (first_error == CUDA_SUCCESS) first_error = result;
   }
+  return first_error;
 }
 
 int DeviceMemory::device_of(uint64_t address) const {

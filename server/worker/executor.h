@@ -177,7 +177,7 @@ class Executor {
   std::chrono::microseconds next_sleep_{500};
 };
 
-// "cuMemsetD8Async", "launch": of a row or command; "none" of no command.
+// Returns the name of a row or command, such as "cuMemsetD8Async" or "launch"; "none" for an unknown id.
 const char* command_name(uint16_t id);
 
 // Wrappers that a row calls in place of the driver's function find the session here.

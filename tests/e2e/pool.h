@@ -57,7 +57,7 @@ std::vector<std::string> lines_with(const std::string& output, const std::string
 // Files that softgpu shares between processes, of this instance.
 std::vector<std::string> shared_files(const std::string& instance);
 
-// What a new client finds free on the first device (cuMemGetInfo).
+// Returns the free memory of the first device in bytes, as cuMemGetInfo reports it to a new client.
 uint64_t free_bytes(Pool& pool);
 
 }  // namespace gpupool::testing

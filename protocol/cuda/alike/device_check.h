@@ -1,4 +1,4 @@
-// CUDA_ERROR_INVALID_DEVICE for a number that is no device's, as the library's own cuDeviceGetAttribute answers it.
+// Returns CUDA_ERROR_INVALID_DEVICE if no device has this number. Asks the library's own cuDeviceGetAttribute.
 #pragma once
 #include "protocol/cuda/exports.h"
 

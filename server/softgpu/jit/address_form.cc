@@ -79,8 +79,8 @@ Variation variation_of_special(std::string_view name) {
   return Variation::uniform;
 }
 
-// Whether no warp spans two rows of a block, as far as the code tells: its blocks are as wide as some warps, or it does not ask for
-// the row. Blocks of many rows that the code does not ask for are not considered.
+// True if warps are assumed not to span rows of a block: .reqntid gives a width that is a multiple of 32, or the code never reads
+// %tid.y or %tid.z. The second is a heuristic: a launch may have rows that the code does not read.
 bool has_warps_within_rows(const Function& f) {
   if (f.required_block[0] != 0) return f.required_block[0] % kWarpLanes == 0;
   return std::ranges::none_of(f.operand_pool, [](const Operand& operand) {

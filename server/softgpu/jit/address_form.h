@@ -60,7 +60,7 @@ class AddressForms {
   const ptx::Function& f_;
   std::vector<std::vector<uint32_t>> definitions_;  // per register: instructions; empty when there are many
   std::vector<Variation> variation_;
-  bool rows_are_warps_;             // no warp spans two rows of a block, as far as the code tells
+  bool rows_are_warps_;             // see has_warps_within_rows()
   std::vector<bool> warp_uniform_;  // though its value is computed from the lane's, as tid / 32 is
   std::vector<std::optional<AddressForm>> forms_;
   std::vector<bool> visiting_;

@@ -43,8 +43,8 @@ struct MemoryRange {
   uint64_t offset = 0;   // of a mapping in its physical memory
   bool readable = true;
   bool writable = true;
-  // Of a mapping: what cuMemSetAccess has granted to each device, by bits, and to the host. One mapping serves them all here, so that
-  // the two above say what any of them may do.
+  // Mappings: access set by cuMemSetAccess, one bit per device, and for the host. All locations share one CPU mapping, so `readable`
+  // and `writable` are the union of their access.
   uint64_t reading_devices = 0, writing_devices = 0;
   bool host_reads = false, host_writes = false;
   bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS

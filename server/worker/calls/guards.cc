@@ -82,7 +82,7 @@ CUresult set_2d32(CUdeviceptr address, size_t pitch, unsigned value, size_t widt
 
 CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
   if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
-  // Between devices, whether or not one reaches the other's memory.
+  // Copies between devices must not depend on peer access.
   const int to_device = t_executor->memory.device_of(to), from_device = t_executor->memory.device_of(from);
   if (to_device != from_device && to_device >= 0 && from_device >= 0 && REAL(cuMemcpyPeerAsync)) {
     const ContextState* const there = t_executor->contexts.find_on(to_device);
@@ -93,7 +93,7 @@ CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
   }
   return work(stream, size, [&] { return REAL(cuMemcpyDtoDAsync_v2)(to, from, size, stream); });
 }
-// The context of the session that the driver knows as `object`.
+// Finds the session's context by the driver's handle; nullptr if there is none.
 ContextState* find_context(CUcontext object) {
   for (const auto& [handle, context] : t_executor->contexts.all()) {
     if (context->object == object) return context.get();

@@ -72,7 +72,7 @@ CUresult destroy_context(CUcontext context) {
   driver().memory_used -= driver().context_bytes;
   return CUDA_SUCCESS;
 }
-// Says yes, and gives no device access to anything, as a driver does for virtual memory.
+// Succeeds without giving access to any mapping, as NVIDIA's driver does for virtual memory.
 CUresult enable_peer(CUcontext peer, unsigned) {
   const Lock lock(driver().mutex);
   return driver().peers.emplace(t_current, peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;

@@ -27,7 +27,7 @@ Ref<PhysicalMemory> find_physical(CUmemGenericAllocationHandle handle) {
   return runtime().handles().find<PhysicalMemory>(handle);
 }
 
-// What one place may do from now on; the others keep what they have.
+// Sets the access of one location. Other locations keep theirs.
 void grant(MemoryRange& range, const CUmemAccessDesc& access) {
   const bool reads = access.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE, writes = access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   if (access.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
