@@ -46,6 +46,16 @@ struct Row<CUresult (*)(A...), Roles...> {
   }
 
   // --- worker ---
+  // Calls visit(role, slot) for each parameter of a request. False: malformed.
+  template <class Visit>
+  static bool visit(Reader& reader, Visit&& visit) {
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      Slots slots;
+      const bool read = (Parameter<Roles, A>::read(reader, std::get<I>(slots)) && ...);
+      if (read && reader.finished()) (visit(Roles{}, std::get<I>(slots)), ...);
+      return read && reader.finished();
+    }(Indices{});
+  }
   // nullopt: malformed request, the session ends. The reply's body is written only after success.
   template <class Table>
   static std::optional<CUresult> execute(Function function, Reader& reader, Writer& writer, Table& table) {

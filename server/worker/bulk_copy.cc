@@ -19,83 +19,6 @@ uint64_t first_row(const DeviceRows& rows, uint64_t piece) { return piece * (row
 
 }  // namespace
 
-bool Ring::take(Staging& staging, ContextState& context, uint64_t count, bool registered) {
-  pieces = count;
-  const uint64_t wanted = std::min<uint64_t>(kRingPieces, pieces);
-  while (chunks.size() < wanted) {
-    StagingChunk* const chunk = chunks.empty() ? staging.acquire(context, kLargePiece, registered)
-                                               : staging.try_acquire(context, kLargePiece, registered);
-    if (!chunk) break;
-    Signal* const signal = context.signals->take();
-    if (!signal) {
-      staging.give_back(chunk);
-      break;
-    }
-    chunks.push_back(chunk);
-    signals.push_back(signal);
-    first.push_back(signal->value);
-  }
-  if (chunks.empty()) return false;
-  // Whoever takes the signals next goes on from the last round.
-  for (size_t i = 0; i < signals.size(); ++i) {
-    signals[i]->value += static_cast<uint32_t>((pieces - i + chunks.size() - 1) / chunks.size());
-  }
-  return true;
-}
-
-CUresult Ring::enqueue_in(const DeviceApi& api, SignalPool& signal_pool, EventPool& event_pool, const DeviceRows& rows,
-                          CUstream stream, uint64_t* enqueued) {
-  for (uint64_t piece = 0; piece < pieces; ++piece) {
-    CUresult result = signal_pool.wait(*signals[slot(piece)], round(piece), stream);
-    if (result == CUDA_SUCCESS) result = copy_piece_in(api, rows, piece, chunks[slot(piece)]->data, stream);
-    if (result != CUDA_SUCCESS) return result;
-    if (piece + chunks.size() < pieces) {  // somebody follows in this place
-      const CUevent event = event_pool.take();
-      if (!event) return event_pool.why_none();
-      events.push_back(event);
-      if (result = api.cuEventRecord(event, stream); result != CUDA_SUCCESS) return result;
-    }
-    *enqueued = piece + 1;
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult Ring::enqueue_out(const DeviceApi& api, SignalPool& signal_pool, EventPool& event_pool, const DeviceRows& rows,
-                           CUstream stream, std::vector<CUevent>* ready) {
-  for (uint64_t piece = 0; piece < pieces; ++piece) {
-    CUresult result = CUDA_SUCCESS;
-    if (piece >= chunks.size()) result = signal_pool.wait(*signals[slot(piece)], round(piece - chunks.size()), stream);
-    if (result == CUDA_SUCCESS) result = copy_piece_out(api, rows, piece, chunks[slot(piece)]->data, stream);
-    if (result != CUDA_SUCCESS) return result;
-    const CUevent event = event_pool.take();
-    if (!event) return event_pool.why_none();
-    ready->push_back(event);
-    if (result = api.cuEventRecord(event, stream); result != CUDA_SUCCESS) return result;
-  }
-  return CUDA_SUCCESS;
-}
-
-void Ring::release_after(Staging& staging, StreamState& stream) {
-  for (StagingChunk* const chunk : chunks) staging.keep_until(chunk, stream);
-}
-
-void Ring::give_back(EventPool& pool, SignalPool& signal_pool) {
-  for (const CUevent event : events) pool.give(event);
-  for (Signal* const signal : signals) signal_pool.give(signal);
-  events.clear();
-  signals.clear();
-}
-
-CUresult BulkCopy::hold(const DeviceApi& api, CUstream stream, CUevent* reached) {
-  *reached = events_->take();
-  CUresult result = *reached ? api.cuEventRecord(*reached, stream) : events_->why_none();
-  if (result == CUDA_SUCCESS) result = signals_->wait(*done_, done_->value, stream);
-  if (result == CUDA_SUCCESS) return result;
-  if (*reached) events_->give(*reached);
-  signals_->give(done_);
-  return result;
-}
-
 void BulkCopies::add(uint64_t sequence, std::shared_ptr<BulkCopy> copy) {
   const std::lock_guard lock(mutex_);
   copies_[sequence] = std::move(copy);
@@ -109,6 +32,21 @@ void BulkCopies::remove(uint64_t sequence) {
     copies_.erase(found);
   }
   changed_.notify_all();
+}
+
+void BulkCopies::announce(uint64_t sequence, std::shared_ptr<BulkCopy> copy) {
+  {
+    const std::lock_guard lock(mutex_);
+    announced_[sequence] = copy;
+    copies_[sequence] = std::move(copy);
+  }
+  passed(sequence);
+}
+
+std::shared_ptr<BulkCopy> BulkCopies::take_announced(uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  auto node = announced_.extract(sequence);
+  return node ? std::move(node.mapped()) : nullptr;
 }
 
 std::shared_ptr<BulkCopy> BulkCopies::find(uint64_t sequence) {
@@ -127,7 +65,7 @@ std::shared_ptr<BulkCopy> BulkCopies::await(uint64_t sequence) {
 void BulkCopies::passed(uint64_t sequence) {
   {
     const std::lock_guard lock(mutex_);
-    passed_ = sequence;
+    passed_ = std::max(passed_, sequence);
   }
   changed_.notify_all();
 }

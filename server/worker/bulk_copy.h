@@ -1,10 +1,8 @@
-// One announced copy whose rows travel on the bulk connections (protocol/wire/commands.h, BulkCopy): what both directions
-// share.
+// One copy whose rows travel on the bulk connections (protocol/wire/commands.h, BulkCopy) or by RemoteMemory: what both directions share.
 //
-// Where the CPU reaches the device's memory, pieces go between it and the socket directly, while the copy's stream waits
-// for a signal. Elsewhere they go through a ring of pinned pieces: the executor enqueues at once, for every piece, "wait
-// until it is there (or free), copy it", and the connections' threads fill or empty the ring. Either way the stream keeps
-// CUDA's order, and neither the executor nor another stream waits.
+// Where the CPU reaches the device's memory, pieces go between it and the socket directly. Elsewhere they go through staging memory
+// (staged_copy.h). Either way the copy's stream has a closed gate until the copy is over (stream_gates.h): the stream keeps CUDA's order, and
+// neither the executor nor another stream waits.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -18,8 +16,6 @@
 
 #include "protocol/wire/copies.h"
 #include "server/worker/contexts.h"
-#include "server/worker/signals.h"
-#include "server/worker/staging.h"
 
 namespace gpupool::worker {
 
@@ -36,58 +32,23 @@ struct DeviceRows {
   uint64_t size_of(uint64_t piece) const { return std::min(piece_bytes(), total() - piece * piece_bytes()); }
 };
 
-constexpr size_t kRingPieces = 16;  // of a staged copy: as much as the device and the network need to overlap
-
-// The stages of a copy that goes through staging memory.
-struct Ring {
-  std::vector<StagingChunk*> chunks;
-  std::vector<Signal*> signals;      // one per chunk: how often it has been filled (to the device) or emptied
-  std::vector<uint32_t> first;       // the signals' values before the copy
-  std::vector<CUevent> events;       // per piece: the device has copied it
-  uint64_t pieces = 0;               // of the copy
-
-  // Takes what is there without waiting, at least one piece; false: out of memory. `registered`: for DirectMemory, too.
-  bool take(Staging& staging, ContextState& context, uint64_t pieces, bool registered);
-  // What `stream` has to do for a copy to the device: `events`, for every piece that makes room for another one. *enqueued:
-  // the pieces that have got their place in the stream.
-  CUresult enqueue_in(const DeviceApi& api, SignalPool& signals, EventPool& events, const DeviceRows& rows, CUstream stream,
-                      uint64_t* enqueued);
-  // The same for one from the device: `ready`, for every piece that lies in the ring.
-  CUresult enqueue_out(const DeviceApi& api, SignalPool& signals, EventPool& events, const DeviceRows& rows, CUstream stream,
-                       std::vector<CUevent>* ready);
-  size_t slot(uint64_t piece) const { return piece % chunks.size(); }
-  uint32_t round(uint64_t piece) const { return first[slot(piece)] + static_cast<uint32_t>(piece / chunks.size()) + 1; }
-  // Executor's thread: the chunks are kept until `stream` is through with what it got so far.
-  void release_after(Staging& staging, StreamState& stream);
-  void give_back(EventPool& events, SignalPool& signals);
-};
-
 // What is registered of a copy that is on its way. The context that it belongs to is current where cancel() is called.
 class BulkCopy {
  public:
   // Null: a copy that touches nothing.
   BulkCopy(ContextState* context, const DeviceRows& rows)
-      : context(context ? context->object : nullptr),
-        rows(rows),
-        events_(context ? context->events : nullptr),
-        signals_(context ? context->signals : nullptr) {}
+      : context(context ? context->object : nullptr), rows(rows), events_(context ? context->events : nullptr) {}
   virtual ~BulkCopy() = default;
   BulkCopy(const BulkCopy&) = delete;
   BulkCopy& operator=(const BulkCopy&) = delete;
-  // The rest of the data will not come, or be sent: the stream goes on without it. Returns when no thread is at its memory.
+  // The rest of the data will not come, or be sent: the gate opens. Returns when no thread is at the copy's memory. Executor's thread.
   virtual void cancel() = 0;
 
   const CUcontext context;
   const DeviceRows rows;
 
  protected:
-  // From here on the stream waits for `done_`, which is taken. *reached: all before it is done. With an error neither is there.
-  CUresult hold(const DeviceApi& api, CUstream stream, CUevent* reached);
-
   const std::shared_ptr<EventPool> events_;
-  const std::shared_ptr<SignalPool> signals_;
-  Ring ring_;                 // empty: the CPU reaches the device's memory
-  Signal* done_ = nullptr;    // the stream waits for it at the end of the copy
 };
 
 // The copies on their way. Any thread.
@@ -96,10 +57,13 @@ class BulkCopies {
   void add(uint64_t sequence, std::shared_ptr<BulkCopy> copy);
   void remove(uint64_t sequence);
   std::shared_ptr<BulkCopy> find(uint64_t sequence);
-  // Waits until the executor has come to the command. Null: it announced no copy (or one that is over), or the session ends.
+  // Waits until the executor has received the command. Null: it announced no copy (or one that is over), or the session ends.
   std::shared_ptr<BulkCopy> await(uint64_t sequence);
   // Commands up to this one have been executed.
   void passed(uint64_t sequence);
+  // A copy whose command is in the backlog, so that its data may come: await() finds it, and take_announced() does, once.
+  void announce(uint64_t sequence, std::shared_ptr<BulkCopy> copy);
+  std::shared_ptr<BulkCopy> take_announced(uint64_t sequence);
   // Until no copy of `context` is on its way; false: the deadline came first.
   bool drain(CUcontext context, std::chrono::steady_clock::time_point deadline);
   // Those of one context, which is current.
@@ -110,7 +74,7 @@ class BulkCopies {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::unordered_map<uint64_t, std::shared_ptr<BulkCopy>> copies_;
+  std::unordered_map<uint64_t, std::shared_ptr<BulkCopy>> copies_, announced_;
   uint64_t passed_ = 0;
   bool over_ = false;
 };

@@ -88,8 +88,7 @@ void EventPool::abandon() {
 
 ContextState::ContextState(const DeviceApi& api, uint64_t handle, CUcontext object, int device, bool primary)
     : handle(handle), object(object), device(device), primary(primary), events(std::make_shared<EventPool>(api)),
-      timed_events(std::make_shared<EventPool>(api, CU_EVENT_BLOCKING_SYNC)),
-      signals(std::make_shared<SignalPool>(api)) {
+      timed_events(std::make_shared<EventPool>(api, CU_EVENT_BLOCKING_SYNC)) {
   legacy.context = this;
 }
 

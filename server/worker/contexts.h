@@ -14,7 +14,6 @@
 #include "server/worker/at_work.h"
 #include "server/worker/device_api.h"
 #include "server/worker/progress.h"
-#include "server/worker/signals.h"
 
 namespace gpupool::worker {
 
@@ -51,7 +50,6 @@ class EventPool {
 
 struct ContextState;
 class CopyLane;      // copies to the host that are on their way (bulk.h)
-class RemoteLane;    // direct copies that wait for the device (remote_copy.h)
 struct ComputeLane;  // what is measured of a stream (compute_lane.h)
 struct StagingChunk;
 
@@ -61,7 +59,6 @@ struct StreamState {
   bool used = false;                  // in context->used: work since the last record for a free
   bool dirty = false;                 // work since it was last seen idle
   std::shared_ptr<CopyLane> lane;     // made with the first copy to the host
-  std::weak_ptr<RemoteLane> remote_lane;
   std::shared_ptr<ComputeLane> compute;  // made with the first work for the device
   StagingChunk* slab = nullptr;       // where small copies to the device are staged next
   size_t slab_used = 0;
@@ -69,6 +66,8 @@ struct StreamState {
   uint64_t ordered = 0;               // the last barrier that it is behind
   uint64_t last_use = 0;              // counts the uses of all streams
   uint64_t use_before = 0;
+  unsigned gates = 0;                 // closed ones (stream_gates.h)
+  unsigned kept = 0;                  // commands of the backlog that give it work (backlog.h)
   std::shared_ptr<Progress> progress = std::make_shared<Progress>();
 };
 
@@ -84,7 +83,6 @@ struct ContextState {
   unsigned retained = 1;              // primary contexts: how often the client retains it
   std::shared_ptr<EventPool> events;  // shared with waits that outlive the context's last command
   std::shared_ptr<EventPool> timed_events;
-  std::shared_ptr<SignalPool> signals;
   StreamState legacy;
   std::unordered_map<CUstream, std::unique_ptr<StreamState>> streams;
   std::vector<StreamState*> used;     // streams with StreamState::used
@@ -154,11 +152,12 @@ class Contexts {
   void event_untold(CUevent event);
   // What the event says once it has passed; null: nothing.
   std::shared_ptr<const Recorded> recorded(CUevent event) const;
+  // The stream and the legacy one of its context wait for each other's work. Not to be asked of the legacy one.
+  bool is_blocking(StreamState& stream) const;
   auto& all() { return contexts_; }
 
  private:
   void wait_for_barriers(StreamState& stream);
-  bool is_blocking(StreamState& stream) const;
 
   const DeviceApi& api_;
   AtWork& at_work_;

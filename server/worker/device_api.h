@@ -10,7 +10,7 @@
   X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuDevicePrimaryCtxSetFlags_v2)                    \
   X(cuThreadExchangeStreamCaptureMode) X(cuStreamIsCapturing) X(cuCtxGetLimit) X(cuCtxSetLimit) X(cuMemGetInfo_v2) X(cuMemsetD8Async)                                                                                   \
   X(cuStreamQuery) X(cuStreamGetFlags) X(cuStreamSynchronize) X(cuStreamCreate) X(cuStreamDestroy_v2) X(cuStreamWaitEvent)              \
-  X(cuLaunchHostFunc) X(cuStreamWaitValue32_v2) X(cuStreamWriteValue32_v2) X(cuMemHostGetDevicePointer_v2)          \
+  X(cuMemHostGetDevicePointer_v2)                                                                                   \
   X(cuEventCreate) X(cuEventDestroy_v2) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize)                      \
   X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostRegister_v2) X(cuMemHostUnregister)                                \
   X(cuMemcpyHtoDAsync_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpy2DAsync_v2)          \

@@ -300,6 +300,11 @@ CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, 
   return CUDA_SUCCESS;
 }
 
+void DeviceMemory::expect_late(uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  late_.insert(sequence);
+}
+
 bool DeviceMemory::passed(Group& group) {
   while (!group.events.empty()) {
     if (group.context != current_context()) make_current(api_, group.context);
@@ -314,8 +319,10 @@ bool DeviceMemory::passed(Group& group) {
 void DeviceMemory::finish(Group& group) {
   for (const Free& free : group.frees) {
     for (const Piece& piece : free.pieces) unmap(piece);
+    late_.erase(free.sequence);
+    retired_ = std::max(retired_, free.sequence);
   }
-  if (!group.frees.empty()) outbox_.set_retired(group.frees.back().sequence);
+  outbox_.set_retired(late_.empty() ? retired_ : std::min(retired_, *late_.begin() - 1));
   pending_.fetch_sub(group.frees.size(), std::memory_order_release);
 }
 

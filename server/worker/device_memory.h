@@ -117,6 +117,8 @@ class DeviceMemory {
                 std::span<StreamState* const> streams, std::vector<CUevent> events);
   // Frees nothing; `sequence` is told as retired when everything before it is.
   void retire(uint64_t sequence) { (void)free(0, 0, sequence, nullptr, {}, {}); }
+  // The free with this sequence number comes later than ones with higher numbers: none of those counts as retired before it does.
+  void expect_late(uint64_t sequence);
   // Frees whose time has come take effect; cheap when there are none.
   void collect();
   // Waits until all frees so far have taken effect, as CUDA's own cuMemFree would have: where memory is counted. Bounded.
@@ -204,8 +206,10 @@ class DeviceMemory {
   std::function<bool(CUmemGenericAllocationHandle)> released_;
   std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner
-  std::mutex mutex_;                      // groups_
+  std::mutex mutex_;                      // what follows
   std::deque<Group> groups_;
+  std::set<uint64_t> late_;               // of expect_late(), until they retire
+  uint64_t retired_ = 0;                  // highest sequence number of a free that has taken effect
   std::atomic<size_t> pending_{0};        // frees in groups_
 };
 

@@ -42,6 +42,11 @@ constexpr size_t kMaxPeers = 64;  // of one session
 constexpr size_t kKeptReplyBytes = 1u << 20;
 constexpr std::chrono::microseconds kShortestSleep{500};   // with frees on their way
 constexpr std::chrono::microseconds kLongestSleep{50'000};
+// A client that waits for every call hears of errors as long as a gate opens within this time.
+constexpr std::chrono::milliseconds kLongestToAccept{20};
+constexpr uint64_t kMostKept = 64u << 20;                  // bytes of the backlog
+constexpr uint64_t kMostKeptAtAll = uint64_t{1} << 30;     // where the client may have to be heard for it to get shorter
+constexpr std::chrono::milliseconds kLookAtClient{100};    // whether it is still there
 constexpr std::chrono::seconds kLongestQuiesce{10};        // for waits in a context that is being destroyed
 
 // Without poold, or for measurements of what it costs, GPU time is neither measured nor limited.
@@ -66,6 +71,8 @@ Executor::Executor(SessionStart& start)
       outbox(*start.connection, counters, ledger),
       capture(outbox),
       contexts(api, at_work),
+      gates(contexts, [this] { this->start.connection->interrupt(); }),
+      backlog(contexts, gates),
       scrubber(api, contexts),
       table(api, contexts, counters, start.visible),
       compute(api, measured(start), waits, at_work, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); }),
@@ -104,6 +111,7 @@ Executor::Executor(SessionStart& start)
     memory.forget_variables(handle);
     if (!postponed_unloads.keep_charge_of(handle)) forget_code(handle);
   });
+  table.keep_if([this](uint64_t handle) { return backlog.destroys(handle); });
   table.release_memory_by([this](CUmemGenericAllocationHandle handle) { virtual_memory.release(handle); });
   table.destroy_array_by([this](void* array) { arrays.drop(array); });
   memory.on_release([this](CUmemGenericAllocationHandle handle) { return offers.withdraw(handle); });
@@ -152,23 +160,136 @@ bool Executor::run() {
     }
     last_sequence_ = header->sequence;
     quota::count(counters.calls);
-    at_work.begin(last_sequence_, header->id);
-    Command command{*header};
-    if (header->id != static_cast<uint16_t>(wire::Command::copy_to_device)) {
-      const auto body = inbox.body(header->length);
-      if (!body) {
-        if (body.error().code == ErrorCode::closed) outbox.end("the connection ended within a command");
-        return false;
-      }
-      command.body = wire::Reader(*body);
-    }
-    if (!checkpoint.before_command(header->id) || !moves.before_command(header->id)) return false;
-    if (!finish(command, execute(command))) return false;
-    compute.tidy();
-    at_work.end();
-    moves.after_command();
+    if (!receive(*header)) return false;
     if (header->id == static_cast<uint16_t>(wire::Command::goodbye)) return true;
+    if (!settle() || !make_room()) return false;
   }
+}
+
+bool Executor::receive(const wire::CommandHeader& header) {
+  if (!settle()) return false;
+  at_work.begin(header.sequence, header.id);
+  Command command{header};
+  const bool ordered = gates.any() || !backlog.empty();
+  // The data of a copy is received into its place, unless the copy may be kept.
+  const bool in_pieces = header.id == static_cast<uint16_t>(wire::Command::copy_to_device) && !ordered;
+  if (!in_pieces) {
+    const auto body = inbox.body(header.length);
+    if (!body) {
+      if (body.error().code == ErrorCode::closed) outbox.end("the connection ended within a command");
+      return false;
+    }
+    command.body = wire::Reader(*body);
+  }
+  if (!checkpoint.before_command(header.id) || !moves.before_command(header.id)) return false;
+  bool alive = true;
+  if (!ordered) alive = finish(command, execute(command));
+  else if (!keep(command, &alive)) alive = replay(command);
+  if (!alive) return false;
+  compute.tidy();
+  at_work.end();
+  moves.after_command();
+  return true;
+}
+
+bool Executor::keep(Command& command, bool* alive) {
+  *alive = true;
+  const CommandOrder order = order_of(*this, command);
+  if (!backlog.must_wait(order)) return false;
+  if (order.rule == CommandOrder::Rule::query) {
+    *alive = finish(command, CUDA_ERROR_NOT_READY);
+    return true;
+  }
+  if (command.header.id == static_cast<uint16_t>(wire::Command::bulk_to_device)) commands::announce_bulk_to_device(*this, command, order);
+  if (command.header.id == static_cast<uint16_t>(wire::Command::free_memory)) memory.expect_late(command.header.sequence);
+  wire::Reader body = command.body;
+  const auto bytes = body.get_bytes(body.remaining());
+  std::optional<Backlog::Clock::time_point> answer_by;
+  if (command.wants_reply() && returns_early(command.header.id)) answer_by = Backlog::Clock::now() + kLongestToAccept;
+  backlog.keep({command.header, {bytes.begin(), bytes.end()}, order, answer_by});
+  // A gate that opened meanwhile did not know that it was waited for.
+  *alive = settle();
+  return true;
+}
+
+// Executes a command whose body has been received.
+bool Executor::replay(Command& command) {
+  if (command.header.id != static_cast<uint16_t>(wire::Command::copy_to_device)) return finish(command, execute(command));
+  inbox.replay(command.body);
+  const Outcome outcome = execute(command);
+  inbox.end_replay();
+  return finish(command, outcome);
+}
+
+bool Executor::run_backlog() {
+  return !gates.settle() || backlog.run([this](Backlog::Kept& kept) { return execute_kept(kept); });
+}
+
+bool Executor::execute_kept(Backlog::Kept& kept) {
+  const uint64_t sequence = at_work.sequence();
+  const uint16_t id = at_work.command();
+  at_work.begin(kept.header.sequence, kept.header.id);
+  Command command{kept.header};
+  command.body = wire::Reader(kept.body);
+  const bool alive = replay(command);
+  compute.tidy();
+  at_work.begin(sequence, id);
+  return alive;
+}
+
+bool Executor::make_room() {
+  if (backlog.bytes() <= start.usage.most_queued(kMostKept)) return true;
+  const AtWork::Waiting waiting(at_work, "the client to let its streams go on");
+  at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0);
+  // What a stream waits for may be a command that has not been received yet, but no more than kMostKeptAtAll are received for that.
+  while (!outbox.over() && backlog.bytes() > start.usage.most_queued(gates.any_by_number() ? kMostKeptAtAll : kMostKept)) {
+    gates.wait(kLookAtClient);
+    if (!settle()) return false;
+  }
+  at_work.end();
+  return !outbox.over();
+}
+
+bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::time_point deadline) {
+  while (gates.any_in(context) || backlog.any_in(context)) {
+    gates.open_numbered(context);
+    if (!settle()) return false;
+    if (!gates.any_in(context) && !backlog.any_in(context)) break;
+    if (outbox.over() || std::chrono::steady_clock::now() >= deadline) break;
+    gates.wait(kLookAtClient);
+  }
+  for (const Backlog::Kept& kept : backlog.remove(context)) {
+    if (const auto copy = copies.take_announced(kept.header.sequence)) {
+      copy->cancel();
+      copies.remove(kept.header.sequence);
+    }
+    if (kept.header.id == static_cast<uint16_t>(wire::Command::free_memory)) memory.retire(kept.header.sequence);
+    if ((kept.header.flags & wire::kWantsReply) != 0) outbox.send(wire::MessageKind::reply, CUDA_ERROR_CONTEXT_IS_DESTROYED, kept.header.sequence);
+  }
+  contexts.enter(&context);
+  return true;
+}
+
+bool Executor::when_done(StreamState& stream, std::function<void(CUresult)> then) {
+  const auto pool = stream.context->events;
+  const CUevent event = pool->take();
+  // Goes back also when the session ends before a thread waits for it.
+  std::shared_ptr<void> lent(event, [pool](void* lent) {
+    if (lent) pool->give(static_cast<CUevent>(lent));
+  });
+  if (!event || api.cuEventRecord(event, stream.stream) != CUDA_SUCCESS) return false;
+  return waits.submit(stream.context->object, [this, lent, context = stream.context->object, then = std::move(then)]() mutable {
+    make_current(api, context);
+    const CUresult result = api.cuEventSynchronize(static_cast<CUevent>(lent.get()));
+    lent.reset();
+    then(result);
+    make_current(api, nullptr);
+  });
+}
+
+void Executor::hold_back_until_done(StreamState& stream) {
+  const auto gate = gates.close(stream);
+  if (!when_done(stream, [gate](CUresult) { gate->open(); })) gate->open();
 }
 
 void Executor::forget_code(uint64_t handle) {
@@ -177,7 +298,7 @@ void Executor::forget_code(uint64_t handle) {
 }
 
 void Executor::unload_postponed() {
-  if (callbacks.pending() || holds.any()) return;
+  if (callbacks.pending()) return;
   ContextState* const before = contexts.current();
   postponed_unloads.run_all([this](CUcontext context) { make_current(api, context); }, [this](uint64_t handle) { forget_code(handle); });
   if (before) make_current(api, before->object);
@@ -230,10 +351,16 @@ bool Executor::finish(const Command& command, const Outcome& outcome) {
 
 std::optional<std::chrono::microseconds> Executor::before_sleep() {
   auto longest = compute.before_sleep();
+  const auto accepted = [this](uint64_t sequence) { outbox.send(wire::MessageKind::reply, take_deferred(), sequence); };
+  if (const auto next = backlog.answer_late_ones(accepted)) {
+    const auto look = std::chrono::ceil<std::chrono::microseconds>(*next);
+    longest = longest ? std::min(*longest, look) : look;
+  }
   if (at_work.sequence() == 0) {  // not in the middle of a command
     // Moving memory takes time, in which the client hears of this worker; so does being locked.
     at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0);
     const AtWork::Waiting waiting(at_work, "its memory to be moved");
+    if (!settle()) outbox.close();
     for (const auto look : {moves.before_sleep(), checkpoint.before_sleep()}) {
       if (look) longest = longest ? std::min(*longest, *look) : *look;
     }
@@ -291,6 +418,8 @@ ContextState* Executor::enter(const Command& command) {
 }
 
 void Executor::departing(StreamState& stream) {
+  gates.drop(stream);
+  backlog.forget(stream);
   compute.departing(stream);
   staging.close_slab(stream);
   if (!stream.used) return;
@@ -314,9 +443,9 @@ bool Executor::leave(ContextState& context) {
   contexts.enter(&context);
   compute.leave(context);
   callbacks.release(context.object);
-  holds.release(context);
   const AtWork::Waiting waiting(at_work, "its copies and waits to end");
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
+  if (!empty_backlog(context, deadline)) return false;
   if (!waits.drain(context.object, deadline) || !copies.drain(context.object, deadline)) return false;
   api.cuCtxSynchronize();
   postponed_unloads.run_those_of(context.object, [this](uint64_t handle) { forget_code(handle); });
@@ -334,7 +463,6 @@ bool Executor::leave(ContextState& context) {
   linkers.drop(context);
   arrays.drop_objects(context);
   table.drop_context(context);
-  context.signals->clear();
   compute.drop(context);
   context.timed_events->clear();
   context.events->clear();
@@ -359,11 +487,12 @@ void Executor::tear_down() {
   links.close();
   remote.close();
   for (auto& [name, peer] : peers_) peer->stop();
-  for (auto& [handle, context] : contexts.all()) {  // no stream waits for data that cannot come any more
+  for (auto& [handle, context] : contexts.all()) {  // nobody waits for data that cannot come any more
     contexts.enter(context.get());
-    holds.release(*context);
     copies.cancel(context->object);
   }
+  backlog.clear();
+  gates.clear();
   links.stop();
   remote.stop();
   waits.stop();
@@ -385,7 +514,6 @@ void Executor::tear_down() {
   for (auto& [handle, context] : contexts.all()) {
     contexts.enter(context.get());
     for (const CUevent event : context->departed) context->events->give(event);
-    context->signals->clear();
     compute.drop(*context);
     context->timed_events->clear();
     context->events->clear();

@@ -1,5 +1,6 @@
 // Executes one client's commands, in their order, on the device. One thread, which is also the one that receives: what a
-// command needs to wait for is parked with a wait thread and answered from there, while later commands go on.
+// command needs to wait for is parked with a wait thread and answered from there, while later commands go on. Commands for a stream that
+// waits for the client are kept (backlog.h) until it goes on.
 //
 // Owns everything that the session holds on the device. The handlers of single commands are in calls/.
 #pragma once
@@ -17,6 +18,7 @@
 #include "protocol/wire/writer.h"
 #include "server/worker/arrays.h"
 #include "server/worker/at_work.h"
+#include "server/worker/backlog.h"
 #include "server/worker/bulk.h"
 #include "server/worker/bulk_copy.h"
 #include "server/worker/bulk_links.h"
@@ -47,7 +49,7 @@
 #include "server/worker/resources.h"
 #include "server/worker/shared_host_memory.h"
 #include "server/worker/staging.h"
-#include "server/worker/stream_holds.h"
+#include "server/worker/stream_gates.h"
 #include "server/worker/uploads.h"
 #include "server/worker/virtual_memory.h"
 #include "server/worker/waits.h"
@@ -100,6 +102,8 @@ class Executor {
   OutputCapture capture;
   std::atomic<bool> output_possible{false};  // there is device code, which may print
   Contexts contexts;
+  StreamGates gates;
+  Backlog backlog;
   Scrubber scrubber;
   HandleTable table;
   WaitPool waits;
@@ -121,7 +125,6 @@ class Executor {
   PostponedUnloads postponed_unloads;
   HostCallbacks callbacks;
   Graphs graphs;
-  StreamHolds holds;
   Uploads uploads;
   CachedImages cached_images;
   Images images;
@@ -146,6 +149,13 @@ class Executor {
   bool is_idle(StreamState& stream);
   // Completed work of a stream: its kernels' output is fetched from the device.
   void fetch_output(StreamState& stream);
+  // Executes kept commands whose gates have opened. False: the session is over. Between two commands.
+  bool settle() { return !gates.has_opened() || run_backlog(); }
+  // Later commands of the stream are kept until the device has done what it got so far.
+  void hold_back_until_done(StreamState& stream);
+  // Calls `then` on a wait thread, with the stream's context current, when the device has done what the stream got so far, with the error that it
+  // ended with. False: there is no event or thread to be had.
+  bool when_done(StreamState& stream, std::function<void(CUresult)> then);
   // The stream is about to be destroyed: its unfinished copies and uses are kept apart from it.
   void departing(StreamState& stream);
   // Null: not an address that this server may connect to, or too many.
@@ -162,6 +172,16 @@ class Executor {
   CUresult destroy(CUcontext object, bool primary, GreenContext green);
 
  private:
+  bool receive(const wire::CommandHeader& header);
+  // Whether the command was kept, or answered as one that would have been. *alive: the session goes on.
+  bool keep(Command& command, bool* alive);
+  bool run_backlog();
+  bool execute_kept(Backlog::Kept& kept);
+  bool replay(Command& command);
+  // Waits while too many commands are kept. False: the session is over.
+  bool make_room();
+  // What is kept of a context that is about to be destroyed is executed as far as it can be, and given up. False: the session is over.
+  bool empty_backlog(ContextState& context, std::chrono::steady_clock::time_point deadline);
   Outcome execute(Command& command);
   Outcome execute_row(Command& command);
   void unload_postponed();

@@ -305,10 +305,12 @@ CUresult Graphs::launch(uint64_t executable, StreamState& stream) {
       if (node.callback != 0) visit(node.callback);
     }
   };
+  const bool calls_back = std::any_of(graph->nodes.begin(), graph->nodes.end(), [](const Node& node) { return node.callback != 0; });
   return session_.compute.run(stream, kernel_kind(graph->executable, graph->nodes.size(), 0), [&] {
     for_callbacks([&](uint64_t id) { session_.callbacks.launched(id, stream.compute); });
     const CUresult result = session_.api.cuGraphLaunch(graph->executable, stream.stream);
     if (result != CUDA_SUCCESS) for_callbacks([&](uint64_t id) { session_.callbacks.not_launched(id); });
+    else if (calls_back) session_.hold_back_until_done(stream);
     return result;
   });
 }
@@ -362,6 +364,13 @@ bool Graphs::names_array() const {
     const Graph& graph = *known.second;
     return has_one(graph) || std::any_of(graph.inner.begin(), graph.inner.end(), [&](const Owner& body) { return has_one(*body); });
   });
+}
+
+bool Graphs::has_events(uint64_t executable) const {
+  const auto found = graphs_.find(executable);
+  if (found == graphs_.end()) return false;
+  const auto& nodes = found->second->nodes;
+  return std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.event != nullptr; });
 }
 
 void Graphs::clear() {

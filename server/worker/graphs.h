@@ -48,6 +48,8 @@ class Graphs {
   void drop(const ContextState& context);
   void clear();
   size_t size() const { return graphs_.size(); }
+  // An executable graph that records events or waits for them.
+  bool has_events(uint64_t executable) const;
   // The device has an array's address in it, which nobody can change.
   bool names_array() const;
 

@@ -21,7 +21,10 @@ HandleTable::Entry* HandleTable::find(uint64_t handle) const {
   Page* const page = pages_[index / kPageEntries].get();
   if (!page) return nullptr;
   Entry& entry = (*page)[index % kPageEntries];
-  return entry.handle == handle ? &entry : nullptr;
+  if (entry.handle == handle) return &entry;
+  if (displaced_.empty()) return nullptr;
+  const auto found = displaced_.find(handle);
+  return found == displaced_.end() ? nullptr : const_cast<Entry*>(&found->second);
 }
 
 std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
@@ -54,6 +57,10 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
   auto& page = pages_[index / kPageEntries];
   if (!page) page = std::make_unique<Page>();
   Entry& entry = (*page)[index % kPageEntries];
+  if (entry.handle != 0 && needed_ && needed_(entry.handle)) {
+    displaced_.emplace(entry.handle, entry);
+    entry = {};
+  }
   if (entry.handle != 0) {
     // The client uses the place again because it believes the object destroyed: destroying it has failed.
     void* const old = entry.object;
@@ -113,7 +120,8 @@ void HandleTable::forget(Entry& entry) {
   }
   const Kind kind = cuda::kind_of(entry.handle);
   if ((kind == Kind::module || kind == Kind::library) && code_gone_) code_gone_(entry.handle);
-  entry = {};
+  const uint64_t handle = std::exchange(entry, {}).handle;
+  displaced_.erase(handle);
   --size_;
   count(kind, ~0u);
 }
@@ -132,14 +140,23 @@ uint64_t HandleTable::owner_of(uint64_t handle) const {
   return entry ? entry->owner : 0;
 }
 
-void HandleTable::replace(Kind kind, const std::unordered_map<void*, void*>& objects) {
+// `visit` may forget the entry.
+template <class F>
+void HandleTable::for_each_entry(F&& visit) {
   for (auto& page : pages_) {
     if (!page) continue;
     for (Entry& entry : *page) {
-      if (entry.handle == 0 || cuda::kind_of(entry.handle) != kind) continue;
-      if (const auto found = objects.find(entry.object); found != objects.end()) entry.object = found->second;
+      if (entry.handle != 0) visit(entry);
     }
   }
+  for (auto at = displaced_.begin(); at != displaced_.end();) visit((at++)->second);
+}
+
+void HandleTable::replace(Kind kind, const std::unordered_map<void*, void*>& objects) {
+  for_each_entry([&](Entry& entry) {
+    if (cuda::kind_of(entry.handle) != kind) return;
+    if (const auto found = objects.find(entry.object); found != objects.end()) entry.object = found->second;
+  });
 }
 
 void HandleTable::destroy(Kind kind, void* object) {
@@ -195,18 +212,14 @@ void HandleTable::destroy_where(const ContextState* context) {
                              Kind::module,   Kind::library,  Kind::array, Kind::mipmapped_array,
                              Kind::memory,     Kind::memory_pool};
   for (const Kind kind : kOrder) {
-    for (auto& page : pages_) {
-      if (!page) continue;
-      for (Entry& entry : *page) {
-        if (entry.handle == 0 || cuda::kind_of(entry.handle) != kind) continue;
-        if (context && entry.context != context) continue;
-        void* const object = entry.object;
-        if (entry.context) contexts_.enter(entry.context);
-        children_.erase(entry.handle);
-        destroy(kind, object);
-        forget(entry);
-      }
-    }
+    for_each_entry([&](Entry& entry) {
+      if (cuda::kind_of(entry.handle) != kind || (context && entry.context != context)) return;
+      void* const object = entry.object;
+      if (entry.context) contexts_.enter(entry.context);
+      children_.erase(entry.handle);
+      destroy(kind, object);
+      forget(entry);
+    });
   }
 }
 

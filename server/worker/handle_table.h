@@ -62,6 +62,8 @@ class HandleTable {
   void on_stream_departing(std::function<void(StreamState&)> departing) { departing_ = std::move(departing); }
   // Called when a module or library is gone.
   void on_code_gone(std::function<void(uint64_t)> gone) { code_gone_ = std::move(gone); }
+  // Whether an object whose place the client uses again is to stay, since a command that names it has yet to be executed.
+  void keep_if(std::function<bool(uint64_t)> needed) { needed_ = std::move(needed); }
   // Called in place of cuMemRelease, which the table would call.
   void release_memory_by(std::function<void(CUmemGenericAllocationHandle)> release) { release_memory_ = std::move(release); }
   // Called with an array or mipmapped array that the table would destroy.
@@ -83,6 +85,8 @@ class HandleTable {
   using Page = std::array<Entry, kPageEntries>;
 
   Entry* find(uint64_t handle) const;
+  template <class F>
+  void for_each_entry(F&& visit);
   void forget(Entry& entry);
   void count(Kind kind, uint32_t more);
   void destroy(Kind kind, void* object);
@@ -94,9 +98,11 @@ class HandleTable {
   quota::SessionPage& counters_;
   const VisibleDevices& visible_;
   std::vector<std::unique_ptr<Page>> pages_;
+  std::unordered_map<uint64_t, Entry> displaced_;  // of keep_if(), by handle
   std::unordered_map<uint64_t, std::vector<uint64_t>> children_;  // of modules and libraries
   std::function<void(StreamState&)> departing_;
   std::function<void(uint64_t)> code_gone_;
+  std::function<bool(uint64_t)> needed_;
   std::function<void(CUmemGenericAllocationHandle)> release_memory_;
   std::function<void(void*)> destroy_array_;
   const ContextState* resolved_in_ = nullptr;

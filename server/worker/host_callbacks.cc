@@ -4,19 +4,15 @@
 
 namespace gpupool::worker {
 
-HostCallbacks::Turn* HostCallbacks::add_state(uint64_t id, const void* context, bool kept) {
+HostCallbacks::Turn* HostCallbacks::keep(uint64_t id, const void* context) {
   const std::lock_guard lock(mutex_);
   if (callbacks_.size() >= kMaxHostCallbacks) return nullptr;
   auto [place, is_new] = callbacks_.try_emplace(id);
   if (!is_new) return nullptr;
   place->second.turn = std::make_unique<Turn>(Turn{this, id, context});
-  place->second.kept = kept;
+  place->second.kept = true;
   return place->second.turn.get();
 }
-
-HostCallbacks::Turn* HostCallbacks::add(uint64_t id, const void* context) { return add_state(id, context, false); }
-
-HostCallbacks::Turn* HostCallbacks::keep(uint64_t id, const void* context) { return add_state(id, context, true); }
 
 void HostCallbacks::only(uint64_t id) {
   const std::lock_guard lock(mutex_);
@@ -41,14 +37,9 @@ void HostCallbacks::let_go(uint64_t id) {
   if (found->second.launches.empty()) callbacks_.erase(found);
 }
 
-void HostCallbacks::remove(uint64_t id) {
-  const std::lock_guard lock(mutex_);
-  callbacks_.erase(id);
-}
-
 bool HostCallbacks::pending() {
   const std::lock_guard lock(mutex_);
-  return std::any_of(callbacks_.begin(), callbacks_.end(), [](const auto& known) { return !known.second.kept || !known.second.launches.empty(); });
+  return std::any_of(callbacks_.begin(), callbacks_.end(), [](const auto& known) { return !known.second.launches.empty(); });
 }
 
 bool HostCallbacks::done(uint64_t id) {

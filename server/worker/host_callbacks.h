@@ -1,7 +1,8 @@
-// Host functions of the client in its streams: the device's callback thread waits here until the client has run one.
+// Nodes of graphs that need the client: host functions, and copies from and to its memory. The device's callback thread waits here until the
+// client has done what a node asks for. Host functions in streams need no thread: they close a gate (stream_gates.h).
 //
-// add(), keep() and their like belong to the executor's thread, done() is any thread's; run() is the device's callback, in which no driver call is allowed, so
-// that telling the client is left to a wait thread (it must send finished copies first). end_all() releases everyone.
+// keep(), launched() and their like belong to the executor's thread, done() is any thread's; run() is the device's callback, in which no
+// driver call is allowed, so that telling the client is left to a wait thread (it must send finished copies first). end_all() releases everyone.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -30,10 +31,8 @@ class HostCallbacks {
     uint64_t id;
     const void* context;
   };
-  // What cuLaunchHostFunc gets: run() and this. Null: the id is in use, or too many are.
-  Turn* add(uint64_t id, const void* context);
-  void remove(uint64_t id);  // the launch has failed
-  // The same for a node of a graph, which has its turn in each launch, one launch after the other.
+  // What a node of a graph gets: run() and this. It has its turn in each launch, one launch after the other. Null: the id is in use, or too
+  // many are.
   Turn* keep(uint64_t id, const void* context);
   void only(uint64_t id);  // nothing else of the graph can run beside it
   // A launch with it begins, of a stream that is measured (null: is not).
@@ -59,8 +58,6 @@ class HostCallbacks {
     bool only = false;
     std::deque<std::shared_ptr<ComputeLane>> launches;  // of a graph's, that are still to come here
   };
-
-  Turn* add_state(uint64_t id, const void* context, bool kept);
 
   const Tell tell_;
   const Waits waits_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace gpupool::worker {
 namespace {
@@ -100,6 +101,10 @@ Result<wire::CommandHeader> Inbox::next() {
 
 Result<std::span<const std::byte>> Inbox::body(size_t size) {
   if (size > body_left_) return Error{ErrorCode::malformed, "a command is too short"};
+  if (replayed_) {
+    body_left_ -= size;
+    return replayed_->get_bytes(size);
+  }
   if (const auto filled = fill(size); !filled) return filled.error();
   const std::span<const std::byte> bytes(buffer_.get() + begin_, size);
   begin_ += size;
@@ -107,9 +112,24 @@ Result<std::span<const std::byte>> Inbox::body(size_t size) {
   return bytes;
 }
 
+void Inbox::replay(wire::Reader body) {
+  left_before_replay_ = std::exchange(body_left_, body.remaining());
+  replayed_ = body;
+}
+
+void Inbox::end_replay() {
+  replayed_.reset();
+  body_left_ = left_before_replay_;
+}
+
 Result<void> Inbox::read_into(std::span<std::byte> destination) {
   if (destination.size() > body_left_) return Error{ErrorCode::malformed, "a command is too short"};
   body_left_ -= destination.size();
+  if (replayed_) {
+    const auto bytes = replayed_->get_bytes(destination.size());
+    if (!bytes.empty()) std::memcpy(destination.data(), bytes.data(), bytes.size());
+    return {};
+  }
   const size_t here = std::min(destination.size(), end_ - begin_);
   if (here != 0) std::memcpy(destination.data(), buffer_.get() + begin_, here);
   begin_ += here;

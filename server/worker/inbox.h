@@ -7,11 +7,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "protocol/transport/transport.h"
 #include "protocol/wire/frame.h"
+#include "protocol/wire/reader.h"
 #include "server/worker/at_work.h"
 
 namespace gpupool::worker {
@@ -28,6 +30,9 @@ class Inbox {
   Result<std::span<const std::byte>> body(size_t size);
   Result<void> read_into(std::span<std::byte> destination);
   size_t body_left() const { return body_left_; }
+  // Until end_replay(), body() and read_into() take from a body that was received before.
+  void replay(wire::Reader body);
+  void end_replay();
   // True when more of the client's bytes lie here already.
   bool has_input() const { return end_ != begin_; }
 
@@ -45,6 +50,8 @@ class Inbox {
   size_t begin_ = 0;
   size_t end_ = 0;
   size_t body_left_ = 0;
+  std::optional<wire::Reader> replayed_;
+  size_t left_before_replay_ = 0;
   bool recently_busy_ = false;
 };
 

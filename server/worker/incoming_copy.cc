@@ -6,33 +6,60 @@
 
 namespace gpupool::worker {
 
-IncomingCopy::IncomingCopy(const DeviceApi& api, ContextState* context, const DeviceRows& rows)
-    : BulkCopy(context, rows), api_(api), seen_(rows.pieces()), missing_(rows.pieces()) {}
+IncomingCopy::IncomingCopy(Executor& session, ContextState* context, const DeviceRows& rows)
+    : BulkCopy(context, rows), session_(session), seen_(rows.pieces()), missing_(rows.pieces()) {}
 
-std::shared_ptr<IncomingCopy> IncomingCopy::start(Executor& session, StreamState* stream, const DeviceRows& rows,
-                                                  CUresult* result) {
-  auto copy = std::make_shared<IncomingCopy>(session.api, stream ? stream->context : nullptr, rows);
-  if (!stream) return copy;
-  const bool direct = session.memory.reachable(rows.address, (rows.rows - 1) * rows.pitch + rows.width) &&
-                      session.is_idle(*stream);
-  *result = direct ? copy->enqueue_direct(*stream) : copy->enqueue_staged(session, *stream);
-  return copy;
+void IncomingCopy::prepare(ContextState& context) {
+  staged_.emplace(session_.api, context, rows);
+  if (staged_->take(session_.staging, context, false, false)) decide(Way::staged);
+  else staged_.reset();
 }
 
-CUresult IncomingCopy::enqueue_direct(StreamState& stream) {
-  done_ = signals_->take();
-  if (!done_) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = signals_->wait(*done_, ++done_->value, stream.stream);
-  if (result == CUDA_SUCCESS) way_ = Way::direct;
-  return result;
+void IncomingCopy::decide(Way way) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (way_ == Way::nowhere) return;
+    way_ = way;
+  }
+  changed_.notify_all();
 }
 
-CUresult IncomingCopy::enqueue_staged(Executor& session, StreamState& stream) {
-  if (!ring_.take(session.staging, *stream.context, rows.pieces(), false)) return CUDA_ERROR_OUT_OF_MEMORY;
-  way_ = Way::staged;
-  const CUresult result = ring_.enqueue_in(api_, *signals_, *events_, rows, stream.stream, &enqueued_);
-  ring_.release_after(session.staging, stream);
-  return result;
+IncomingCopy::Way IncomingCopy::choose_way(StreamState& stream) {
+  if (staged_) return Way::staged;
+  const bool reachable = session_.memory.reachable(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
+  if (reachable && session_.is_idle(stream)) return Way::direct;
+  staged_.emplace(session_.api, *stream.context, rows);
+  return staged_->take(session_.staging, *stream.context, false, true) ? Way::staged : Way::nowhere;
+}
+
+CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
+  const Way way = choose_way(stream);
+  if (way == Way::staged) staged_->begin(stream.stream);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!over_ && way != Way::nowhere) {
+      gate_ = session_.gates.close(stream, [self = shared_from_this(), orders_streams](StreamState& stream) { self->finish(stream, orders_streams); },
+                                   orders_streams);
+    }
+  }
+  decide(way);
+  if (way == Way::nowhere) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!gate_) finish(stream, orders_streams);  // all of it was there already
+  return CUDA_SUCCESS;
+}
+
+void IncomingCopy::begin_nowhere() {
+  if (staged_) staged_->close();
+  decide(Way::nowhere);
+}
+
+// The data is there, or will not come, and the stream's context is current.
+void IncomingCopy::finish(StreamState& stream, bool orders_streams) {
+  if (staged_) {
+    session_.defer(staged_->result());
+    staged_->give_back(session_.staging);
+  }
+  if (orders_streams) session_.contexts.order_all_after(stream);
 }
 
 Result<bool> IncomingCopy::receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch) {
@@ -42,9 +69,10 @@ Result<bool> IncomingCopy::receive(compression::PieceReader& reader, uint64_t of
   }
   Way way;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (seen_[piece]) return Error{ErrorCode::malformed, "a piece came twice"};
     seen_[piece] = true;
+    changed_.wait(lock, [this] { return way_ != Way::undecided; });
     ++active_;
     way = way_;
   }
@@ -54,9 +82,10 @@ Result<bool> IncomingCopy::receive(compression::PieceReader& reader, uint64_t of
     const std::lock_guard lock(mutex_);
     --active_;
     last = received.ok() && --missing_ == 0;
-    if (last) finish();
+    over_ |= last;
+    if (over_ && gate_) gate_->open();
   }
-  idle_.notify_all();
+  changed_.notify_all();
   if (!received) return received.error();
   return last;
 }
@@ -68,12 +97,13 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, Way w
   if (way == Way::direct && rows.rows == 1) {
     return reader.read({reinterpret_cast<std::byte*>(rows.address + offset), packed.size()});
   }
-  if (way == Way::staged && piece < enqueued_) {
-    make_current(api_, context);
-    if (piece >= ring_.chunks.size()) api_.cuEventSynchronize(ring_.events[piece - ring_.chunks.size()]);
-    const auto received = reader.read({ring_.chunks[ring_.slot(piece)]->data, packed.size()});
-    if (received) signals_->raise(*ring_.signals[ring_.slot(piece)], ring_.round(piece));
-    make_current(api_, nullptr);
+  if (way == Way::staged) {
+    make_current(session_.api, context);
+    StagingChunk* const chunk = staged_->acquire();
+    const auto received = reader.read(chunk ? std::span(chunk->data, packed.size()) : packed);
+    if (chunk && received) staged_->filled(chunk, piece);
+    else if (chunk) staged_->put_back(chunk);
+    make_current(session_.api, nullptr);
     return received;
   }
   const auto received = reader.read(packed);
@@ -81,30 +111,14 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, Way w
   return received;
 }
 
-// Nothing more will come: mutex_ held.
-void IncomingCopy::finish() {
-  if (!context) return;
-  make_current(api_, context);
-  if (done_) {
-    signals_->raise(*done_, done_->value);
-    signals_->give(std::exchange(done_, nullptr));
-  }
-  // A piece that never got its place in the stream may still be waited for there.
-  for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
-  ring_.give_back(*events_, *signals_);
-  make_current(api_, nullptr);
-}
-
 void IncomingCopy::cancel() {
+  begin_nowhere();
   std::unique_lock lock(mutex_);
   way_ = Way::nowhere;
-  if (context) {
-    // A thread may be waiting for the device, which waits for a piece that does not come.
-    make_current(api_, context);
-    for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
-  }
-  idle_.wait(lock, [this] { return active_ == 0; });
-  finish();
+  changed_.wait(lock, [this] { return active_ == 0; });
+  over_ = true;
+  if (gate_) gate_->open();
+  else if (staged_) staged_->give_back(session_.staging);
 }
 
 }  // namespace gpupool::worker

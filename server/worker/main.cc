@@ -130,10 +130,6 @@ Result<std::unique_ptr<transport::Connection>> open_connection(const server::Con
   return transport::adopt(std::string(scheme.data(), ::strnlen(scheme.data(), scheme.size())), message.descriptor, options);
 }
 
-bool can_bulk(DeviceLibrary& library) {
-  return library.symbol("cuStreamWaitValue32_v2") && library.symbol("cuStreamWriteValue32_v2");
-}
-
 compression::Policy wished_compression(const std::string& hello) {
   control::Hello wish;
   if (!wish.ParseFromString(hello)) return compression::Policy::off;
@@ -188,12 +184,10 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.mutable_addresses()->set_size(range.size);
   reply.set_worker_pid(::getpid());
   reply.set_server_id(header.server_id);
-  if (can_bulk(library)) {
-    // Where client and worker share memory nothing is faster than the one connection.
-    reply.set_bulk_connections((*connection)->shares_memory() ? 0 : wire::kMaxBulkConnections);
-    reply.set_takes_compressed(true);
-    reply.set_bulk_token(std::string(header.bulk_token.data(), header.bulk_token.size()));
-  }
+  // Where client and worker share memory nothing is faster than the one connection.
+  reply.set_bulk_connections((*connection)->shares_memory() ? 0 : wire::kMaxBulkConnections);
+  reply.set_takes_compressed(true);
+  reply.set_bulk_token(std::string(header.bulk_token.data(), header.bulk_token.size()));
   image::Nonce nonce{};
   const bool keeps_images = header.image_bytes != 0 && ::getrandom(nonce.data(), nonce.size(), 0) == sizeof nonce;
   if (keeps_images) {

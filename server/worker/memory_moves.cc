@@ -96,6 +96,7 @@ void MemoryMoves::answer(const Order& order, uint64_t moved) {
 // Also of streams that are gone, of copies that others do, and of what is being captured.
 bool MemoryMoves::has_work() {
   const DeviceApi& api = session_.api;
+  if (session_.gates.any() || !session_.backlog.empty()) return true;
   session_.memory.collect();
   if (session_.memory.pending()) return true;
   session_.compute.before_sleep();  // its turn on the GPU is not kept meanwhile

@@ -1,5 +1,7 @@
 #include "server/worker/outgoing_copy.h"
 
+#include <utility>
+
 #include "protocol/wire/copies.h"
 #include "server/worker/bulk_links.h"
 #include "server/worker/executor.h"
@@ -11,54 +13,46 @@ OutgoingCopy::OutgoingCopy(Executor& session, Way way, ContextState& context, co
                            CUresult reply)
     : BulkCopy(&context, rows), session_(session), way_(way), sequence_(sequence), reply_(reply), unsent_(rows.pieces()) {}
 
+OutgoingCopy::~OutgoingCopy() {
+  if (reached_) events_->give(reached_);
+}
+
 CUresult OutgoingCopy::start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
                              CUresult reply) {
   auto copy = std::make_shared<OutgoingCopy>(session, way, *stream.context, rows, sequence, reply);
-  copy->done_ = copy->signals_->take();
-  if (!copy->done_) return CUDA_ERROR_OUT_OF_MEMORY;
-  ++copy->done_->value;
   const bool direct = session.memory.reachable(rows.address, (rows.rows - 1) * rows.pitch + rows.width);
   session.copies.add(sequence, copy);
-  const CUresult result = direct ? copy->enqueue_direct(stream) : copy->enqueue_staged(stream);
+  const CUresult result = direct ? copy->begin_direct(stream) : copy->begin_staged(stream);
   if (result != CUDA_SUCCESS) session.copies.remove(sequence);
   return result;
 }
 
-// `ready_` has one event: everything before the copy is done.
-CUresult OutgoingCopy::enqueue_direct(StreamState& stream) {
-  CUevent event = nullptr;
-  if (const CUresult result = hold(session_.api, stream.stream, &event); result != CUDA_SUCCESS) return result;
-  ready_.push_back(event);
+CUresult OutgoingCopy::begin_direct(StreamState& stream) {
+  reached_ = events_->take();
+  const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->why_none();
+  if (result != CUDA_SUCCESS) return result;
+  gate_ = session_.gates.close(stream);
   hand_over();
   return CUDA_SUCCESS;
 }
 
-// `ready_` has an event per piece: it lies in the ring.
-CUresult OutgoingCopy::enqueue_staged(StreamState& stream) {
-  if (!ring_.take(session_.staging, *stream.context, rows.pieces(), false)) {
-    signals_->give(done_);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+CUresult OutgoingCopy::begin_staged(StreamState& stream) {
+  staged_.emplace(session_.api, *stream.context, rows);
+  if (!staged_->take(session_.staging, *stream.context, false)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = staged_->begin(stream.stream);
+  if (result != CUDA_SUCCESS) {
+    staged_->give_back(session_.staging, stream);
+    return result;
   }
-  CUresult result = ring_.enqueue_out(session_.api, *signals_, *events_, rows, stream.stream, &ready_);
-  if (result == CUDA_SUCCESS) result = signals_->wait(*done_, done_->value, stream.stream);
-  ring_.release_after(session_.staging, stream);
-  if (result == CUDA_SUCCESS) {
-    hand_over();
-    return CUDA_SUCCESS;
-  }
-  // What is enqueued already must not wait for pieces that nobody will send.
-  for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
-  signals_->raise(*done_, done_->value);
-  for (const CUevent event : ready_) events_->give(event);
-  ring_.give_back(*events_, *signals_);
-  signals_->give(done_);
-  return result;
+  gate_ = session_.gates.close(stream, [self = shared_from_this()](StreamState& stream) { self->staged_->give_back(self->session_.staging, stream); });
+  hand_over();
+  return CUDA_SUCCESS;
 }
 
 // The pieces are queued when they are ready: at once, or by a wait thread.
 void OutgoingCopy::hand_over() {
   const bool may_block = way_.by == Way::peer && !way_.server->is_open();
-  if (!may_block && ready_.size() == 1 && session_.api.cuEventQuery(ready_.front()) == CUDA_SUCCESS) return queue_ready();
+  if (!may_block && reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS) return queue_ready();
   const auto self = shared_from_this();
   const bool taken = session_.waits.submit(context, [self] {
     make_current(self->session_.api, self->context);
@@ -69,19 +63,15 @@ void OutgoingCopy::hand_over() {
 }
 
 void OutgoingCopy::queue_ready() {
-  CUresult result = CUDA_SUCCESS;
-  const bool staged = !ring_.chunks.empty();
-  if (way_.by == Way::peer && !way_.server->open()) finish(result = CUDA_ERROR_NOT_SUPPORTED);
-  for (uint64_t at = 0; at < ready_.size(); ++at) {
-    if (result == CUDA_SUCCESS) {
-      result = session_.api.cuEventSynchronize(ready_[at]);
-      if (result != CUDA_SUCCESS) finish(result);
-      else if (staged) queue(at);
-    }
-    events_->give(ready_[at]);
+  if (way_.by == Way::peer && !way_.server->open()) finish(CUDA_ERROR_NOT_SUPPORTED);
+  if (staged_) {
+    while (const auto piece = staged_->next()) queue(*piece);
+    if (const CUresult result = staged_->result(); result != CUDA_SUCCESS) finish(result);
+    return;
   }
-  ready_.clear();
-  if (staged || result != CUDA_SUCCESS) return;
+  const CUresult result = session_.api.cuEventSynchronize(reached_);
+  events_->give(std::exchange(reached_, nullptr));  // before the context can be destroyed
+  if (result != CUDA_SUCCESS) return finish(result);
   for (uint64_t piece = 0; piece < rows.pieces(); ++piece) queue(piece);
 }
 
@@ -91,14 +81,14 @@ void OutgoingCopy::queue(uint64_t piece) {
   else session_.links.send_among_messages(shared_from_this(), piece);
 }
 
-std::optional<std::span<std::byte>> OutgoingCopy::begin(uint64_t piece, std::span<std::byte> scratch) {
+std::optional<std::span<std::byte>> OutgoingCopy::lend(uint64_t piece, std::span<std::byte> scratch) {
   {
     const std::lock_guard lock(mutex_);
     if (finished_) return std::nullopt;
     ++active_;
   }
   const uint64_t size = rows.size_of(piece), offset = piece * rows.piece_bytes();
-  if (!ring_.chunks.empty()) return std::span(ring_.chunks[ring_.slot(piece)]->data, size);
+  if (staged_) return std::span(staged_->chunk_of(piece)->data, size);
   if (rows.rows == 1) return std::span(reinterpret_cast<std::byte*>(rows.address + offset), size);
   gather(rows, offset, scratch.first(size));
   return scratch.first(size);
@@ -106,10 +96,10 @@ std::optional<std::span<std::byte>> OutgoingCopy::begin(uint64_t piece, std::spa
 
 void OutgoingCopy::end(uint64_t piece, bool sent) {
   make_current(session_.api, context);
-  if (!ring_.chunks.empty()) signals_->raise(*ring_.signals[ring_.slot(piece)], ring_.round(piece));
+  if (staged_) staged_->done(piece);
   {
     const std::lock_guard lock(mutex_);
-    --active_;
+    if (--active_ == 0 && finished_) gate_->open();
   }
   idle_.notify_all();
   if (sent && unsent_.fetch_sub(1) == 1) finish(CUDA_SUCCESS);
@@ -118,7 +108,7 @@ void OutgoingCopy::end(uint64_t piece, bool sent) {
 
 Result<void> OutgoingCopy::send(transport::Connection& connection, compression::PieceSender& sender, uint64_t piece,
                                 std::span<std::byte> scratch) {
-  const auto data = begin(piece, scratch);
+  const auto data = lend(piece, scratch);
   if (!data) return {};
   wire::BulkHeader header;
   header.length = static_cast<uint32_t>(data->size());
@@ -131,7 +121,7 @@ Result<void> OutgoingCopy::send(transport::Connection& connection, compression::
 }
 
 void OutgoingCopy::send(Outbox& outbox, uint64_t piece, std::span<std::byte> scratch) {
-  const auto data = begin(piece, scratch);
+  const auto data = lend(piece, scratch);
   if (!data) return;
   const wire::DeviceData where{piece * rows.piece_bytes()};
   end(piece, outbox.send(wire::MessageKind::device_data, 0, sequence_, std::as_bytes(std::span(&where, 1)), *data));
@@ -145,10 +135,11 @@ void OutgoingCopy::finish(CUresult result) {
   }
   make_current(session_.api, context);
   session_.answer(sequence_, result == CUDA_SUCCESS ? reply_ : result);
-  for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
-  signals_->raise(*done_, done_->value);
-  ring_.give_back(*events_, *signals_);
-  signals_->give(done_);
+  if (staged_) staged_->close();
+  {
+    const std::lock_guard lock(mutex_);
+    if (active_ == 0) gate_->open();  // else the last piece that is being sent does it
+  }
   session_.copies.remove(sequence_);
 }
 

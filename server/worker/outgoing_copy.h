@@ -1,15 +1,19 @@
 // A copy from the device on the bulk connections. start() belongs to the executor's thread; a wait thread sees that a piece
 // is ready and queues it; the connections' threads send, each a different piece at the same time.
 //
-// Its stream goes on when the last piece has been sent and the reply that ends the copy is on its way. So whatever tells the
+// Its gate opens when the last piece has been sent and the reply that ends the copy is on its way. So whatever tells the
 // client later that this stream got further is behind that reply, and no answer has to look for unsent data.
 #pragma once
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 
 #include "protocol/compression/pieces.h"
 #include "protocol/transport/transport.h"
 #include "server/worker/bulk_copy.h"
+#include "server/worker/staged_copy.h"
+#include "server/worker/stream_gates.h"
 
 namespace gpupool::worker {
 
@@ -24,10 +28,11 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
     std::shared_ptr<Peer> server = nullptr;  // by peer
     uint64_t copy = 0;                       // its number there
   };
-  // Registers the copy and enqueues what `stream` has to do. With an error nothing was registered.
+  // Registers the copy and gives `stream` its part. With an error nothing was registered.
   static CUresult start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
                         CUresult reply);
   OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence, CUresult reply);
+  ~OutgoingCopy() override;
 
   // After an error the session must end, and the copy is left to cancel(), or the caller ends it.
   Result<void> send(transport::Connection& connection, compression::PieceSender& sender, uint64_t piece,
@@ -38,20 +43,23 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
   void cancel() override;
 
  private:
-  CUresult enqueue_direct(StreamState& stream);
-  CUresult enqueue_staged(StreamState& stream);
+  CUresult begin_direct(StreamState& stream);
+  CUresult begin_staged(StreamState& stream);
   void hand_over();
+  // On a thread that may wait: queues the pieces as they are ready.
   void queue_ready();
   void queue(uint64_t piece);
   // The piece's bytes, for the time between them; nullopt: the copy is over.
-  std::optional<std::span<std::byte>> begin(uint64_t piece, std::span<std::byte> scratch);
+  std::optional<std::span<std::byte>> lend(uint64_t piece, std::span<std::byte> scratch);
   void end(uint64_t piece, bool sent);
 
   Executor& session_;
   const Way way_;
   const uint64_t sequence_;
   const CUresult reply_;     // of an earlier command, to be told with this copy's success
-  std::vector<CUevent> ready_;  // the executor's until hand_over(), then its who waits for them
+  std::optional<StagedOut> staged_;     // empty: the CPU reaches the device's memory
+  CUevent reached_ = nullptr;  // direct: the stream has come to the copy
+  std::shared_ptr<StreamGate> gate_;
   std::atomic<uint64_t> unsent_;
   std::mutex mutex_;         // what follows
   std::condition_variable idle_;

@@ -13,118 +13,110 @@ RemoteCopy::RemoteCopy(Executor& session, ContextState& context, const DeviceRow
                        CUresult reply)
     : BulkCopy(&context, rows), session_(session), client_(client), sequence_(sequence), reply_(reply) {}
 
-// A wait that never began has left its events.
 RemoteCopy::~RemoteCopy() {
-  for (const CUevent event : ready_) events_->give(event);
+  if (reached_) events_->give(reached_);
 }
 
 CUresult RemoteCopy::start(Executor& session, StreamState& stream, const DeviceRows& rows, const Client& client,
                            uint64_t sequence, CUresult reply) {
   auto copy = std::make_shared<RemoteCopy>(session, *stream.context, rows, client, sequence, reply);
-  copy->done_ = copy->signals_->take();
-  if (!copy->done_) return CUDA_ERROR_OUT_OF_MEMORY;
-  ++copy->done_->value;
   const bool direct = rows.rows == 1 && session.memory.register_for_moving(rows.address, rows.width, &copy->spans_);
   session.copies.add(sequence, copy);
-  const CUresult result = direct ? copy->enqueue_direct(stream) : copy->enqueue_staged(stream);
+  const CUresult result = direct ? copy->begin_direct(stream) : copy->begin_staged(stream);
   if (result != CUDA_SUCCESS) session.copies.remove(sequence);
   return result;
 }
 
-CUresult RemoteCopy::enqueue_direct(StreamState& stream) {
-  CUevent event = nullptr;
-  if (const CUresult result = hold(session_.api, stream.stream, &event); result != CUDA_SUCCESS) return result;
+void RemoteCopy::close_gate(StreamState& stream) {
+  unmoved_ = pieces_ + (client_.to_device ? 0 : 1);
+  const auto opened = [self = shared_from_this()](StreamState& stream) {
+    self->give_back(stream);
+    if (self->client_.orders_streams) self->session_.contexts.order_all_after(stream);
+  };
+  gate_ = session_.gates.close(stream, opened, client_.orders_streams);
+}
+
+void RemoteCopy::give_back(StreamState& stream) {
+  if (in_) in_->give_back(session_.staging);
+  if (out_) out_->give_back(session_.staging, stream);
+}
+
+CUresult RemoteCopy::begin_direct(StreamState& stream) {
+  reached_ = events_->take();
+  const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->why_none();
+  if (result != CUDA_SUCCESS) return result;
   uint64_t at = rows.address;
   for (const DeviceSpan& span : spans_) {
     pieces_ += (span.end - at + kLargePiece - 1) / kLargePiece;
     at = span.end;
   }
   written_past_cpu_ = client_.to_device && !session_.memory.cpu_reaches() && session_.api.cuFlushGPUDirectRDMAWrites;
-  ready_.push_back(event);
-  hand_over(stream);
+  close_gate(stream);
+  hand_over();
   return CUDA_SUCCESS;
 }
 
-CUresult RemoteCopy::enqueue_staged(StreamState& stream) {
+CUresult RemoteCopy::begin_staged(StreamState& stream) {
   pieces_ = rows.pieces();
   spans_.clear();
-  if (!ring_.take(session_.staging, *stream.context, pieces_, true)) {
-    signals_->give(done_);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  CUresult result;
-  if (client_.to_device) {
-    uint64_t enqueued = 0;
-    result = ring_.enqueue_in(session_.api, *signals_, *events_, rows, stream.stream, &enqueued);
-    ready_.swap(ring_.events);
-    waits_from_ = ring_.chunks.size();
-  } else {
-    result = ring_.enqueue_out(session_.api, *signals_, *events_, rows, stream.stream, &ready_);
-    if (result == CUDA_SUCCESS) result = signals_->wait(*done_, done_->value, stream.stream);
-  }
-  ring_.release_after(session_.staging, stream);
-  if (result == CUDA_SUCCESS) {
-    hand_over(stream);
-    return CUDA_SUCCESS;
-  }
-  // What is enqueued already must not wait for pieces that nobody will move.
-  for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
-  signals_->raise(*done_, done_->value);
-  ring_.give_back(*events_, *signals_);
-  signals_->give(done_);
-  return result;
-}
-
-void RemoteCopy::hand_over(StreamState& stream) {
-  unmoved_ = pieces_ + (client_.to_device ? 0 : 1);
-  if (waits_from_ != 0) submit(0, std::min(waits_from_, pieces_));
-  if (ready_.empty()) return;
-  if (ready_.size() == 1 && session_.api.cuEventQuery(ready_.front()) == CUDA_SUCCESS) return queue_ready();
-  if (const auto lane = stream.remote_lane.lock(); lane && lane->push(shared_from_this())) return;
-  const auto lane = std::make_shared<RemoteLane>();
-  stream.remote_lane = lane;
-  lane->push(shared_from_this());
-  const bool taken = session_.waits.submit(context, [lane, context = context, &api = session_.api] {
-    make_current(api, context);
-    lane->serve();
-    make_current(api, nullptr);
-  });
-  if (!taken) lane->serve();  // no thread to be had: the executor waits itself
-}
-
-bool RemoteLane::push(std::shared_ptr<RemoteCopy> copy) {
-  const std::lock_guard lock(mutex_);
-  if (!over_) copies_.push_back(std::move(copy));
-  return !over_;
-}
-
-void RemoteLane::serve() {
-  while (true) {
-    std::shared_ptr<RemoteCopy> copy;
-    {
-      const std::lock_guard lock(mutex_);
-      over_ = copies_.empty();
-      if (over_) return;
-      copy = std::move(copies_.front());
-      copies_.pop_front();
-    }
-    copy->queue_ready();
-  }
-}
-
-void RemoteCopy::queue_ready() {
-  const bool direct = !spans_.empty();
   CUresult result = CUDA_SUCCESS;
-  for (uint64_t i = 0; i < ready_.size(); ++i) {
-    if (result == CUDA_SUCCESS) {
-      result = session_.api.cuEventSynchronize(ready_[i]);
-      if (result != CUDA_SUCCESS) finish(result);
-      else if (direct) submit(0, pieces_);
-      else submit(waits_from_ + i, waits_from_ + i + 1);
-    }
-    events_->give(ready_[i]);
+  if (client_.to_device) {
+    in_.emplace(session_.api, *stream.context, rows);
+    if (!in_->take(session_.staging, *stream.context, true, true)) return CUDA_ERROR_OUT_OF_MEMORY;
+    in_->begin(stream.stream);
+  } else {
+    out_.emplace(session_.api, *stream.context, rows);
+    if (!out_->take(session_.staging, *stream.context, true)) return CUDA_ERROR_OUT_OF_MEMORY;
+    result = out_->begin(stream.stream);
   }
-  ready_.clear();
+  if (result != CUDA_SUCCESS) {
+    give_back(stream);
+    return result;
+  }
+  close_gate(stream);
+  hand_over();
+  return CUDA_SUCCESS;
+}
+
+void RemoteCopy::hand_over() {
+  const bool at_once = in_ ? in_->holds_all() : reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS;
+  if (at_once) return submit_ready();
+  const bool taken = session_.waits.submit(context, [self = shared_from_this()] {
+    make_current(self->session_.api, self->context);
+    self->submit_ready();
+    make_current(self->session_.api, nullptr);
+  });
+  if (!taken) submit_ready();  // no thread to be had: the executor waits itself
+}
+
+void RemoteCopy::submit_ready() {
+  if (out_) {
+    while (const auto piece = out_->next()) submit(*piece, *piece + 1);
+    if (const CUresult result = out_->result(); result != CUDA_SUCCESS) finish(result);
+    return;
+  }
+  if (in_) {
+    for (uint64_t piece = 0; piece < pieces_; ++piece) {
+      StagingChunk* const chunk = in_->acquire();
+      if (!chunk) return;
+      {
+        const std::lock_guard lock(mutex_);
+        chunks_[piece] = chunk;
+      }
+      submit(piece, piece + 1);
+    }
+    return;
+  }
+  const CUresult result = session_.api.cuEventSynchronize(reached_);
+  events_->give(std::exchange(reached_, nullptr));  // before the context can be destroyed
+  if (result == CUDA_SUCCESS) submit(0, pieces_);
+  else finish(result);
+}
+
+StagingChunk* RemoteCopy::chunk_of(uint64_t piece) {
+  if (out_) return out_->chunk_of(piece);
+  const std::lock_guard lock(mutex_);
+  return chunks_.at(piece);
 }
 
 // The flush is queued behind the last piece.
@@ -144,7 +136,7 @@ std::optional<Move> RemoteCopy::begin(uint64_t piece) {
   }
   Move move{.what = client_.to_device ? Move::read : Move::write, .remote_key = client_.key};
   if (spans_.empty()) {
-    const StagingChunk& chunk = *ring_.chunks[ring_.slot(piece)];
+    const StagingChunk& chunk = *chunk_of(piece);
     move.local = chunk.data;
     move.local_key = chunk.registered->local_key;
     move.remote = client_.memory + piece * rows.piece_bytes();
@@ -168,10 +160,11 @@ void RemoteCopy::end(uint64_t piece) {
     const std::lock_guard lock(mutex_);
     over = --unmoved_ == 0 || finished_;
   }
-  if (!over && piece < ring_.pieces) {
+  if ((in_ || out_) && piece < pieces_) {
     const CUcontext before = current_context();
     make_current(session_.api, context);
-    signals_->raise(*ring_.signals[ring_.slot(piece)], ring_.round(piece));
+    if (in_) in_->filled(chunk_of(piece), piece);
+    else out_->done(piece);
     make_current(session_.api, before);
   }
   {
@@ -183,18 +176,16 @@ void RemoteCopy::end(uint64_t piece) {
 }
 
 void RemoteCopy::finish(CUresult result) {
-  const CUcontext before = current_context();
-  make_current(session_.api, context);
   {
     const std::lock_guard lock(mutex_);
     if (!finished_) {
       finished_ = true;
       result_ = result;
-      // A thread may be waiting for the device, which waits for a piece that does not come.
-      for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
     }
   }
-  make_current(session_.api, before);
+  // A thread may be waiting for a piece that does not come.
+  if (in_) in_->close();
+  if (out_) out_->close();
   release();
 }
 
@@ -211,12 +202,10 @@ void RemoteCopy::release() {
   if (written_past_cpu_) {
     api.cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
   }
+  if (in_ && result_ == CUDA_SUCCESS) result_ = in_->result();
   session_.answer(sequence_, result_ == CUDA_SUCCESS ? reply_ : result_);
-  for (Signal* const signal : ring_.signals) signals_->raise(*signal, signal->value);
-  signals_->raise(*done_, done_->value);
-  ring_.give_back(*events_, *signals_);
-  signals_->give(done_);
   make_current(api, before);
+  gate_->open();
   {
     const std::lock_guard lock(mutex_);
     released_ = true;

@@ -158,6 +158,7 @@ void RemoteMemory::close() {
 void RemoteMemory::stop() {
   close();
   if (thread_.joinable()) thread_.join();
+  queue_.clear();
   if (flushed_region_) direct_->remove(*std::exchange(flushed_region_, std::nullopt));
 }
 

@@ -18,7 +18,38 @@ std::optional<CUresult> execute(void* function, wire::Reader& reader, wire::Writ
   return Row::execute(reinterpret_cast<typename Row::Function>(function), reader, writer, table);
 }
 
+// Collects what Row::visit() shows it.
+struct Collector {
+  CallObjects& objects;
+
+  template <class Role, class Slot>
+  void operator()(Role, const Slot&) {}
+  template <class Slot>
+  void operator()(stream, const Slot& slot) { objects.stream = slot.handle; }
+  template <Kind K, class Slot>
+  void operator()(handle<K>, const Slot& slot) { name<K>(slot.handle); }
+  template <Kind K, class Slot>
+  void operator()(handle_in_use<K>, const Slot& slot) { name<K>(slot.handle); }
+  template <Kind K, class Slot>
+  void operator()(dead_handle<K>, const Slot& slot) {
+    if (K == Kind::stream) objects.stream = slot.handle;
+    objects.destroyed.add(slot.handle);
+  }
+  template <Kind K>
+  void name(uint64_t object) {
+    if (K != Kind::context) objects.named.add(object);
+    if (K == Kind::texture_reference || K == Kind::surface_reference) objects.references = true;
+  }
+};
+
+template <class Function, class... Roles>
+bool objects(wire::Reader reader, CallObjects& objects) {
+  return cuda::Row<Function, Roles...>::visit(reader, Collector{objects});
+}
+
 constexpr bool needs_context(Mode mode) { return mode == Mode::async || mode == Mode::sync || mode == Mode::once; }
+
+constexpr bool is_async(Mode mode) { return mode == Mode::async || mode == Mode::async_without_context; }
 
 #define CUDA_BY_HAND(name)
 #define CUDA_CALL_PTSZ(...) CUDA_CALL(__VA_ARGS__)
@@ -57,7 +88,8 @@ constexpr auto kRowOfId = [] {
 }();
 
 #define CUDA_CALL(id, name, mode, ...) \
-  CallRow{id, #name, needs_context(Mode::mode), &execute<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>},
+  CallRow{id, #name, needs_context(Mode::mode), is_async(Mode::mode), &execute<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>, \
+          &objects<decltype(&::name) __VA_OPT__(, ) __VA_ARGS__>},
 const CallRow kTable[] = {
 #include "protocol/cuda/calls.def"
 };

@@ -46,6 +46,8 @@ class Staging {
   void give_back(StagingChunk* chunk);
   // Comes back by itself once everything that `stream` was given so far has run.
   void keep_until(StagingChunk* chunk, StreamState& stream);
+  // Comes back by itself once `event`, of the chunk's context, has passed; takes the event over.
+  void keep_until(StagingChunk* chunk, CUevent event) { busy_.push_back({chunk, event}); }
   // A place for `size` (at most kSlabPart) bytes that many small copies of one stream share. Null: out of memory.
   static constexpr size_t kSlabPart = 16u << 10;
   std::byte* slab_place(StreamState& stream, size_t size);

@@ -24,7 +24,22 @@ Outcome fail(Executor& session, const Command& command, CUresult why) {
 
 }  // namespace
 
+void announce_bulk_to_device(Executor& session, const Command& command, const CommandOrder& order) {
+  wire::Reader body = command.body;
+  const auto copy = body.get<wire::BulkCopy>();
+  if (!body.finished() || !sane(copy)) return;
+  ContextState* const context = order.stream ? order.stream->context : nullptr;
+  const auto announced = std::make_shared<IncomingCopy>(session, context, rows_of(copy));
+  if (context) {
+    session.contexts.enter(context);
+    announced->prepare(*context);
+  }
+  session.copies.announce(command.header.sequence, announced);
+}
+
 Outcome bulk_to_device(Executor& session, Command& command) {
+  const uint64_t sequence = command.header.sequence;
+  auto incoming = std::dynamic_pointer_cast<IncomingCopy>(session.copies.take_announced(sequence));
   const auto copy = only<wire::BulkCopy>(command);
   if (!copy || !sane(*copy) || (copy->flags & ~(wire::kCopyOrdersStreams | wire::kCopyPassesOthers)) != 0) return bad_body();
   ContextState* const context = session.enter(command);
@@ -38,10 +53,13 @@ Outcome bulk_to_device(Executor& session, Command& command) {
     stream = nullptr;
   }
   if (stream) session.contexts.enter(stream->context);
-  session.copies.add(command.header.sequence,
-                     IncomingCopy::start(session, stream, rows_of(*copy), &result));
-  session.copies.passed(command.header.sequence);
-  if (stream && (copy->flags & wire::kCopyOrdersStreams) != 0) session.contexts.order_all_after(*stream);
+  const bool announced = incoming != nullptr;
+  if (!announced) incoming = std::make_shared<IncomingCopy>(session, stream ? stream->context : nullptr, rows_of(*copy));
+  if (stream) result = incoming->begin(*stream, (copy->flags & wire::kCopyOrdersStreams) != 0);
+  else incoming->begin_nowhere();
+  if (announced) return result;
+  session.copies.add(sequence, incoming);
+  session.copies.passed(sequence);
   return result;
 }
 
@@ -80,11 +98,10 @@ Outcome direct_copy(Executor& session, Command& command, bool to_device) {
   if (!session.remote.memory()) return fail(session, command, CUDA_ERROR_NOT_SUPPORTED);
   session.contexts.enter(stream->context);
   const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
-  const CUresult result = RemoteCopy::start(session, *stream, rows_of(rows), {copy->memory, copy->key, to_device},
+  const bool orders_streams = (rows.flags & wire::kCopyOrdersStreams) != 0;
+  const CUresult result = RemoteCopy::start(session, *stream, rows_of(rows), {copy->memory, copy->key, to_device, orders_streams},
                                             command.header.sequence, deferred);
-  if (result != CUDA_SUCCESS) return fail(session, command, result);
-  if ((rows.flags & wire::kCopyOrdersStreams) != 0) session.contexts.order_all_after(*stream);
-  return Outcome::parked();
+  return result == CUDA_SUCCESS ? Outcome::parked() : fail(session, command, result);
 }
 
 }  // namespace
@@ -117,7 +134,6 @@ Outcome cancel_bulk(Executor& session, Command& command) {
   session.links.drop_peers();
   copy->cancel();
   session.copies.remove(body->copy);
-  forget_current();
   return CUDA_SUCCESS;
 }
 

@@ -9,6 +9,9 @@ namespace gpupool::worker::commands {
 #include "protocol/wire/commands.def"
 #undef COMMAND
 
+// bulk_to_device goes to the backlog: its data may come all the same.
+void announce_bulk_to_device(Executor& session, const Command& command, const CommandOrder& order);
+
 // A command whose body is exactly one T.
 template <class T>
 std::optional<T> only(Command& command) {

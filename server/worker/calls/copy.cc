@@ -198,10 +198,9 @@ Outcome copy_from_device(Executor& session, Command& command) {
     session.outbox.send(wire::MessageKind::reply, result, sequence);
     return Outcome::parked();
   }
-  // Larger ones too, by another thread, while the stream waits.
+  // Larger ones too, by another thread.
   const bool in_pieces = copy->rows == 1 || copy->width <= kLargePiece;
-  if (copy->width * copy->rows > kLargePiece && in_pieces && session.memory.reachable(copy->source, *touched) &&
-      session.api.cuStreamWaitValue32_v2) {
+  if (copy->width * copy->rows > kLargePiece && in_pieces) {
     const DeviceRows rows{copy->source, copy->pitch, copy->width, copy->rows};
     const CUresult deferred = command.wants_reply() ? session.take_deferred() : CUDA_SUCCESS;
     const CUresult result = OutgoingCopy::start(session, {OutgoingCopy::Way::messages}, *stream, rows, sequence, deferred);

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "protocol/wire/commands.h"
 #include "server/worker/calls/commands.h"
 
@@ -9,42 +11,42 @@ Outcome host_function(Executor& session, Command& command) {
   session.enter(command);
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
-  if (!session.api.cuLaunchHostFunc) return CUDA_ERROR_NOT_SUPPORTED;
   session.contexts.enter(stream->context);
-  HostCallbacks::Turn* const turn = session.callbacks.add(body->callback, stream->context->object);
-  if (!turn) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = session.api.cuLaunchHostFunc(stream->stream, &HostCallbacks::run, turn);
-  if (result != CUDA_SUCCESS) session.callbacks.remove(body->callback);
-  return result;
+  const auto gate = session.gates.close_by_number(*stream, body->callback);
+  if (!gate) return CUDA_ERROR_INVALID_VALUE;
+  // What the stream did before, and what it copied, has reached the client before it hears of the function's turn.
+  const auto tell = [&session, callback = body->callback] {
+    session.publish();
+    session.outbox.send(wire::MessageKind::host_callback, 0, 0, std::as_bytes(std::span(&callback, 1)));
+  };
+  if (session.is_idle(*stream)) {
+    session.fetch_output(*stream);
+    tell();
+    return CUDA_SUCCESS;
+  }
+  const bool parked = session.when_done(*stream, [tell, gate](CUresult result) {
+    if (result == CUDA_SUCCESS) tell();
+    else gate->open();  // CUDA calls no host function after an error
+  });
+  if (parked) return CUDA_SUCCESS;
+  gate->open();
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 Outcome host_function_done(Executor& session, Command& command) {
   const auto body = only<wire::HostFunctionDone>(command);
   if (!body) return bad_body();
-  const uint64_t callback = body->callback;
+  // No gate: a node of a graph's, or one whose context was destroyed meanwhile. Nobody waits for the answer.
+  const auto end = [&session, gate = session.gates.take(body->callback), callback = body->callback] {
+    if (gate) gate->open();
+    else session.callbacks.done(callback);
+  };
   StreamState* const stream = body->stream ? session.table.find_stream(body->stream) : nullptr;
   if (stream && session.contexts.enter(stream->context) == CUDA_SUCCESS) {
-    const auto pool = stream->context->events;
-    const CUcontext context = stream->context->object;
-    const CUevent event = pool->take();
-    // Goes back also when the session ends before a thread waits for it.
-    std::shared_ptr<void> lent(event, [pool](void* lent) {
-      if (lent) pool->give(static_cast<CUevent>(lent));
-    });
-    if (event && session.api.cuEventRecord(event, stream->stream) == CUDA_SUCCESS) {
-      const bool parked = session.waits.submit(context, [&session, lent, context, callback]() mutable {
-        make_current(session.api, context);
-        session.api.cuEventSynchronize(static_cast<CUevent>(lent.get()));
-        lent.reset();
-        session.callbacks.done(callback);
-        make_current(session.api, nullptr);
-      });
-      if (parked) return CUDA_SUCCESS;
-    }
+    if (session.when_done(*stream, [end](CUresult) { end(); })) return CUDA_SUCCESS;
     session.api.cuStreamSynchronize(stream->stream);  // short of events or threads
   }
-  // Unknown: its context was destroyed meanwhile. Nobody waits for the answer.
-  session.callbacks.done(callback);
+  end();
   return CUDA_SUCCESS;
 }
 

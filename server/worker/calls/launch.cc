@@ -28,6 +28,14 @@ enum LaunchAttribute : unsigned {
 
 }  // namespace
 
+std::optional<uint64_t> event_of(const CUlaunchAttribute& attribute) {
+  const auto id = static_cast<unsigned>(attribute.id);
+  if (id != kProgrammaticEvent && id != kLaunchCompletionEvent) return std::nullopt;
+  uint64_t handle = 0;
+  std::memcpy(&handle, &attribute.value, sizeof handle);  // both unions begin with the event
+  return handle;
+}
+
 // Attributes hold plain values but for these; handles are translated, addresses checked, what is unknown is refused.
 CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
   switch (static_cast<unsigned>(attribute.id)) {
@@ -52,10 +60,7 @@ CUresult translate(Executor& session, CUlaunchAttribute& attribute) {
     }
     case kProgrammaticEvent:
     case kLaunchCompletionEvent: {
-      // Both unions begin with the event.
-      uint64_t handle = 0;
-      std::memcpy(&handle, &attribute.value, sizeof handle);
-      const auto event = session.table.resolve(cuda::Kind::event, handle);
+      const auto event = session.table.resolve(cuda::Kind::event, *event_of(attribute));
       if (!event) return CUDA_ERROR_INVALID_HANDLE;
       session.contexts.event_untold(static_cast<CUevent>(*event));
       std::memcpy(&attribute.value, &*event, sizeof(void*));

@@ -16,6 +16,8 @@ struct LaunchBody {
 // All that is left of the body; nullopt: malformed.
 std::optional<LaunchBody> read_launch(wire::Reader& body);
 
+// The client's handle of the event that the launch records; nullopt: the attribute names none.
+std::optional<uint64_t> event_of(const CUlaunchAttribute& attribute);
 // A client's attribute becomes the driver's.
 CUresult translate(Executor& session, CUlaunchAttribute& attribute);
 

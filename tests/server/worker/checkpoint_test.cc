@@ -85,8 +85,7 @@ TEST_CASE("a restore that finds no room changes nothing and can be tried again")
 TEST_CASE("a lock that waits is given up when poold says so, and one that is there is not") {
   CheckpointedSession session;
   TestClient* const client = &*session.client;
-  client->send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 5}));
-  CHECK(client->receive().header.kind == wire::MessageKind::host_callback);
+  CHECK(client->ask(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 5})) == CUDA_SUCCESS);
   session.order(CheckpointAction::lock);
   CHECK(session.silent());  // it waits for the stream
   session.stop_locking();

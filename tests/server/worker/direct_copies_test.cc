@@ -85,7 +85,7 @@ TEST_CASE("bytes go straight to the device and come back, in every size, staged 
   CHECK(fixture.client.result(fixture.up(stream_handle(0), offset, 1, size)) == CUDA_SUCCESS);
   CHECK(fixture.client.result(fixture.down(stream_handle(0), offset, 8 << 20, size)) == CUDA_SUCCESS);
   CHECK(fixture.holds(8 << 20, data));
-  CHECK((fixture.client.fake.pinned_count() > 1) == staged);  // beside the words that streams wait for
+  CHECK((fixture.client.fake.pinned_count() > 0) == staged);
 }
 
 TEST_CASE("rows with a pitch go straight, more of them than lie in the ring") {

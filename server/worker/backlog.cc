@@ -1,0 +1,157 @@
+#include "server/worker/backlog.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gpupool::worker {
+namespace {
+
+using Rule = CommandOrder::Rule;
+
+uint64_t bytes_of(const Backlog::Kept& command) { return sizeof command + command.body.size(); }
+
+bool same_owner(const ContextState& one, const ContextState& other) {
+  const auto owner = [](const ContextState& context) { return context.root ? context.root : &context; };
+  return owner(one) == owner(other);
+}
+
+void add_to(std::unordered_map<uint64_t, size_t>& counts, uint64_t key, int one) {
+  const auto place = counts.try_emplace(key, 0).first;
+  place->second += static_cast<size_t>(one);
+  if (place->second == 0) counts.erase(place);
+}
+
+}  // namespace
+
+// True if `which` holds for a stream that has a closed gate or kept commands.
+bool Backlog::any_waiting(const std::function<bool(StreamState&)>& which) const {
+  return std::any_of(streams_.begin(), streams_.end(), [&](StreamState* stream) { return which(*stream); }) ||
+         std::any_of(gates_.closed().begin(), gates_.closed().end(), [&](const auto& gate) { return which(StreamGates::stream_of(*gate)); });
+}
+
+// The legacy stream and the blocking streams of its context wait for each other's work.
+bool Backlog::waits_with_legacy(StreamState& stream) const {
+  StreamState& legacy = stream.context->legacy;
+  if (&stream != &legacy) return waits(legacy) && contexts_.is_blocking(stream);
+  return any_waiting([&](StreamState& other) { return other.context == stream.context && contexts_.is_blocking(other); });
+}
+
+bool Backlog::must_wait(const CommandOrder& order) const {
+  if (order.rule == Rule::at_once) return false;
+  if (alone_ != 0) return true;
+  if (order.rule == Rule::alone) return gates_.any() || !kept_.empty();
+  if (order.rule == Rule::after_context && order.context &&
+      any_waiting([&](const StreamState& stream) { return same_owner(*stream.context, *order.context); })) {
+    return true;
+  }
+  if (order.stream && waits(*order.stream)) return true;
+  // A wait for another stream than the legacy one waits for no work that the legacy stream gets later.
+  const bool with_legacy = order.stream && (order.gives_work || order.stream == &order.stream->context->legacy);
+  if (with_legacy && waits_with_legacy(*order.stream)) return true;
+  if (order.gives_work && (for_all_streams_ != 0 || gates_.any_for_all_streams())) return true;
+  return std::any_of(order.reads.begin(), order.reads.end(), [this](uint64_t key) { return writes_.contains(key); }) ||
+         std::any_of(order.writes.begin(), order.writes.end(), [this](uint64_t key) { return writes_.contains(key) || reads_.contains(key); });
+}
+
+// Adds the command to what later ones are compared with, or takes it away.
+void Backlog::count(const CommandOrder& order, int one) {
+  if (order.stream && order.gives_work) {
+    if (order.stream->kept == 0) streams_.push_back(order.stream);
+    order.stream->kept += static_cast<unsigned>(one);
+    if (order.stream->kept == 0) std::erase(streams_, order.stream);
+  }
+  for (const uint64_t key : order.reads) add_to(reads_, key, one);
+  for (const uint64_t key : order.writes) add_to(writes_, key, one);
+  alone_ += static_cast<size_t>(one * (order.rule == Rule::alone));
+  for_all_streams_ += static_cast<size_t>(one * order.for_all_streams);
+}
+
+void Backlog::reset_counts() {
+  for (StreamState* const stream : streams_) stream->kept = 0;
+  streams_.clear();
+  reads_.clear();
+  writes_.clear();
+  alone_ = for_all_streams_ = 0;
+}
+
+void Backlog::keep(Kept command) {
+  count(command.order, 1);
+  bytes_ += bytes_of(command);
+  to_answer_ += command.answer_by.has_value();
+  kept_.push_back(std::move(command));
+  gates_.set_awaited(true);
+}
+
+bool Backlog::run(const std::function<bool(Kept&)>& execute) {
+  if (kept_.empty() || !running_.empty()) return true;
+  running_.swap(kept_);
+  reset_counts();
+  while (!running_.empty()) {
+    Kept command = std::move(running_.front());
+    running_.pop_front();
+    if (must_wait(command.order)) {
+      count(command.order, 1);
+      kept_.push_back(std::move(command));
+      continue;
+    }
+    bytes_ -= bytes_of(command);
+    to_answer_ -= command.answer_by.has_value();
+    if (!execute(command)) return false;
+  }
+  if (kept_.empty()) gates_.set_awaited(false);
+  return true;
+}
+
+std::optional<Backlog::Clock::duration> Backlog::answer_late_ones(const std::function<void(uint64_t sequence)>& answer) {
+  if (to_answer_ == 0) return std::nullopt;
+  const auto now = Clock::now();
+  std::optional<Clock::duration> next;
+  for (Kept& kept : kept_) {
+    if (!kept.answer_by) continue;
+    if (*kept.answer_by > now) {
+      next = std::min(next.value_or(*kept.answer_by - now), *kept.answer_by - now);
+      continue;
+    }
+    kept.answer_by.reset();
+    kept.header.flags &= static_cast<uint16_t>(~wire::kWantsReply);
+    --to_answer_;
+    answer(kept.header.sequence);
+  }
+  return next;
+}
+
+bool Backlog::any_in(const ContextState& context) const {
+  const auto is_in = [&](const Kept& kept) { return kept.order.context == &context || (kept.order.stream && kept.order.stream->context == &context); };
+  return std::any_of(kept_.begin(), kept_.end(), is_in);
+}
+
+void Backlog::forget(const StreamState& stream) {
+  std::erase(streams_, &stream);
+  for (auto* const commands : {&kept_, &running_}) {
+    for (Kept& kept : *commands) {
+      if (kept.order.stream == &stream) kept.order.stream = nullptr;
+    }
+  }
+}
+
+std::vector<Backlog::Kept> Backlog::remove(const ContextState& context) {
+  std::vector<Kept> removed;
+  std::erase_if(kept_, [&](Kept& kept) {
+    if (kept.order.context != &context && !(kept.order.stream && kept.order.stream->context == &context)) return false;
+    count(kept.order, -1);
+    bytes_ -= bytes_of(kept);
+    to_answer_ -= kept.answer_by.has_value();
+    removed.push_back(std::move(kept));
+    return true;
+  });
+  return removed;
+}
+
+void Backlog::clear() {
+  kept_.clear();
+  running_.clear();
+  reset_counts();
+  bytes_ = to_answer_ = 0;
+}
+
+}  // namespace gpupool::worker

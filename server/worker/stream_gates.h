@@ -1,0 +1,95 @@
+// Gates keep a stream's later commands out of the driver until the client has done something: sent a copy's data, received it, run a host
+// function, resumed the stream. While a stream has a closed gate the backlog (backlog.h) holds its commands. So no queue of the driver
+// contains an operation that only the client can complete, and no driver call has to return before the client can complete it.
+//
+// StreamGate::open() may be called by any thread; everything else belongs to the executor's thread. A gate that was opened counts as closed
+// until settle(), which the executor calls between two commands.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "server/worker/contexts.h"
+
+namespace gpupool::worker {
+
+class StreamGates;
+
+class StreamGate {
+ public:
+  // Called by settle(), with the stream's context current.
+  using Opened = std::function<void(StreamState&)>;
+
+  StreamGate(StreamGates& gates, StreamState& stream, bool for_all_streams, Opened opened)
+      : gates_(gates), stream_(&stream), for_all_streams_(for_all_streams), opened_(std::move(opened)) {}
+  // Wakes the executor if the backlog waits for a gate.
+  void open();
+
+ private:
+  friend class StreamGates;
+
+  StreamGates& gates_;
+  StreamState* const stream_;
+  const bool for_all_streams_;
+  Opened opened_;
+  std::atomic<bool> is_open_{false};
+};
+
+class StreamGates {
+ public:
+  // `wake` ends the executor's sleep.
+  StreamGates(Contexts& contexts, std::function<void()> wake) : contexts_(contexts), wake_(std::move(wake)) {}
+  StreamGates(const StreamGates&) = delete;
+  StreamGates& operator=(const StreamGates&) = delete;
+
+  // `for_all_streams`: work that any stream gets later comes after this gate, not only the stream's own.
+  std::shared_ptr<StreamGate> close(StreamState& stream, StreamGate::Opened opened = nullptr, bool for_all_streams = false);
+  // A gate that the client opens by `number`. Null: another gate has this number.
+  std::shared_ptr<StreamGate> close_by_number(StreamState& stream, uint64_t number);
+  // Forgets the number of a gate, for the caller to open it. Null: no gate has it.
+  std::shared_ptr<StreamGate> take(uint64_t number);
+
+  bool any() const { return !closed_.empty(); }
+  bool any_for_all_streams() const { return for_all_streams_ != 0; }
+  bool any_in(const ContextState& context) const;
+  // Some gate waits for the client's answer, not only for data on its way.
+  bool any_by_number() const { return !numbers_.empty(); }
+  const std::vector<std::shared_ptr<StreamGate>>& closed() const { return closed_; }
+  static StreamState& stream_of(const StreamGate& gate) { return *gate.stream_; }
+
+  bool has_opened() const { return any_open_.load(std::memory_order_relaxed); }
+  // Forgets the open gates after calling their `opened`. True: there was one.
+  bool settle();
+  // Whether commands wait for gates, so that opening one has to wake the executor.
+  void set_awaited(bool awaited) { awaited_.store(awaited); }
+  // Until a gate opens, at most so long.
+  void wait(std::chrono::milliseconds longest);
+
+  // Opens the numbered gates of a context that is about to be destroyed.
+  void open_numbered(const ContextState& context);
+  // The stream is about to be destroyed, or the session to end: `opened` is not called any more.
+  void drop(const StreamState& stream);
+  void clear();
+
+ private:
+  friend class StreamGate;
+
+  void forget(StreamGate& gate);
+
+  Contexts& contexts_;
+  const std::function<void()> wake_;
+  std::vector<std::shared_ptr<StreamGate>> closed_;
+  std::unordered_map<uint64_t, std::shared_ptr<StreamGate>> numbers_;
+  size_t for_all_streams_ = 0;
+  std::atomic<bool> any_open_{false};
+  std::atomic<bool> awaited_{false};
+  std::mutex mutex_;  // for `opened_one_`
+  std::condition_variable opened_one_;
+};
+
+}  // namespace gpupool::worker
