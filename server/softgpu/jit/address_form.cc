@@ -112,11 +112,16 @@ AddressForms::AddressForms(const Function& f, const std::vector<uint32_t>& defin
   find_uniform_comparisons();
 }
 
-// A vote or reduction gives all lanes of one member mask one value.
+// A vote or reduction gives all lanes of one member mask one value, and so does a shuffle from one lane. A shuffle within parts of the warp does so
+// for the lanes of a part, which exchange data with each other.
 bool AddressForms::is_agreed(const Instruction& i) const {
-  if (i.opcode != "vote" && i.opcode != "redux") return false;
-  const Operand& members = f_.operands(i).back();
-  return members.kind == Operand::Kind::integer || (members.kind == Operand::Kind::reg && variation_[members.index] == Variation::uniform);
+  const bool from_one_lane = i.opcode == "shfl" && f_.has(i, "idx");
+  if (i.opcode != "vote" && i.opcode != "redux" && !from_one_lane) return false;
+  const auto is_uniform = [this](const Operand& operand) {
+    return operand.kind == Operand::Kind::integer || (operand.kind == Operand::Kind::reg && variation_[operand.index] == Variation::uniform);
+  };
+  const auto operands = f_.operands(i);
+  return is_uniform(operands.back()) && (!from_one_lane || is_uniform(operands[2]));
 }
 
 // The most that any operand varies; a load is as uniform as its address is.

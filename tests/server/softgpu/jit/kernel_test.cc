@@ -331,6 +331,13 @@ TEST_CASE("warp-synchronous code computes what it does on a GPU") {
   auto* order = device(std::vector<int>(32));
   CHECK_RUNS(module.launch("sort_by_votes", {1, 1, 1}, {32, 1, 1}, 0, device(values), order));
   for (int t = 0; t < 32; ++t) CHECK(values[order[t]] == t);
+  std::vector<int> starts(32, 31);
+  starts[0] = 5;
+  auto* walked = device(std::vector<int>(32));
+  CHECK_RUNS(module.launch("walk_together", {1, 1, 1}, {32, 1, 1}, 0, device(starts), walked));
+  int sum = 0;
+  for (int i = 5, number = 6; i < 31; ++i, number += i + 1) sum += number;
+  CHECK(std::vector<int>(walked, walked + 32) == std::vector<int>(32, sum));
 }
 
 TEST_CASE("kernels without communication inside a warp have no points of convergence") {
@@ -339,7 +346,7 @@ TEST_CASE("kernels without communication inside a warp have no points of converg
     INFO(none);
     CHECK(points.at(none) == 0);
   }
-  for (const char* some : {"warp_sum", "warp_scan", "butterfly", "hand_out", "sort_by_votes"}) {
+  for (const char* some : {"warp_sum", "warp_scan", "butterfly", "hand_out", "sort_by_votes", "walk_together"}) {
     INFO(some);
     CHECK(points.at(some) > 0);
   }
