@@ -16,7 +16,7 @@ using namespace gpupool::client;
 
 namespace {
 
-// One thread runs all host functions, as CUDA's drivers do; it never ends. While functions are outstanding the session
+// One thread runs the host functions of streams, as CUDA's drivers do; it never ends. While functions are outstanding the session
 // receives in the background.
 class HostFunctions {
  public:
@@ -65,22 +65,33 @@ class HostFunctions {
   bool pending() const { return pending_.load() != 0; }
   void run_soon(Session& session, uint64_t id) {
     std::lock_guard lock(mutex_);
-    ready_.emplace_back(&session, id);
-    if (!started_) {
-      started_ = true;
-      std::thread([this] { run(); }).detach();
+    const auto found = functions_.find(id);
+    if (found == functions_.end()) return;
+    Lane& lane = found->second.of_program() ? of_program_ : copies_;
+    lane.ready.emplace_back(&session, id);
+    if (!lane.started) {
+      lane.started = true;
+      std::thread([this, &lane] { run(lane); }).detach();
     }
-    changed_.notify_one();
+    lane.changed.notify_one();
   }
 
  private:
-  void run() {
+  // The program's functions run one after another on one thread. Copies have a thread of their own: they do not wait for a function in another
+  // stream.
+  struct Lane {
+    std::deque<std::pair<Session*, uint64_t>> ready;
+    std::condition_variable changed;
+    bool started = false;
+  };
+
+  void run(Lane& lane) {
     page_faults::this_thread_runs_host_functions();
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] { return !ready_.empty(); });
-      const auto [session, id] = ready_.front();
-      ready_.pop_front();
+      lane.changed.wait(lock, [&] { return !lane.ready.empty(); });
+      const auto [session, id] = lane.ready.front();
+      lane.ready.pop_front();
       const auto found = functions_.find(id);
       if (found == functions_.end()) continue;
       const bool of_graph = found->second.launches != 0;
@@ -101,11 +112,9 @@ class HostFunctions {
   }
 
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::unordered_map<uint64_t, Function> functions_;
-  std::deque<std::pair<Session*, uint64_t>> ready_;
   uint64_t last_id_ = 0;
-  bool started_ = false;
+  Lane of_program_, copies_;
   std::atomic<int> pending_{0};  // the program's own, until they have ended
 };
 

@@ -49,6 +49,12 @@ std::shared_ptr<BulkCopy> BulkCopies::take_announced(uint64_t sequence) {
   return node ? std::move(node.mapped()) : nullptr;
 }
 
+bool BulkCopies::take_room(uint64_t bytes, uint64_t limit) {
+  if (early_bytes_.fetch_add(bytes) + bytes <= limit) return true;
+  early_bytes_.fetch_sub(bytes);
+  return false;
+}
+
 std::shared_ptr<BulkCopy> BulkCopies::find(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
   const auto found = copies_.find(sequence);

@@ -5,6 +5,7 @@
 // neither the executor nor another stream waits.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -64,6 +65,9 @@ class BulkCopies {
   // A copy whose command is in the backlog, so that its data may come: await() finds it, and take_announced() does, once.
   void announce(uint64_t sequence, std::shared_ptr<BulkCopy> copy);
   std::shared_ptr<BulkCopy> take_announced(uint64_t sequence);
+  // Room in ordinary memory for data that comes before its stream gets to the copy. False: more than `limit` would lie there.
+  bool take_room(uint64_t bytes, uint64_t limit);
+  void give_room(uint64_t bytes) { early_bytes_.fetch_sub(bytes); }
   // Until no copy of `context` is on its way; false: the deadline came first.
   bool drain(CUcontext context, std::chrono::steady_clock::time_point deadline);
   // Those of one context, which is current.
@@ -75,6 +79,7 @@ class BulkCopies {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unordered_map<uint64_t, std::shared_ptr<BulkCopy>> copies_, announced_;
+  std::atomic<uint64_t> early_bytes_{0};  // of take_room()
   uint64_t passed_ = 0;
   bool over_ = false;
 };

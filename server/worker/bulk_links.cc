@@ -122,13 +122,10 @@ Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::spa
   const auto copy = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(header->copy));
   if (!copy) return Error{ErrorCode::malformed, "a piece of no copy"};
   outbox_.counters().bytes_from_client.fetch_add(sizeof *header + header->length, std::memory_order_relaxed);
-  const auto last = copy->receive(reader, header->offset, scratch);
-  if (!last) {
-    const bool broken = last.error().code == ErrorCode::closed;
-    return Error{broken ? ErrorCode::lost : last.error().code, last.error().message};
-  }
-  if (*last) copies_.remove(header->copy);
-  return {};
+  const auto received = copy->receive(reader, header->offset, scratch);
+  if (received) return {};
+  const bool broken = received.error().code == ErrorCode::closed;
+  return Error{broken ? ErrorCode::lost : received.error().code, received.error().message};
 }
 
 bool BulkLinks::next(std::deque<Piece>& queue, const Link* link, Piece& piece) {

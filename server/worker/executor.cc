@@ -238,15 +238,19 @@ bool Executor::execute_kept(Backlog::Kept& kept) {
 }
 
 bool Executor::make_room() {
-  if (backlog.bytes() <= start.usage.most_queued(kMostKept)) return true;
+  const auto too_much = [this](uint64_t limit) { return backlog.bytes() > start.usage.most_queued(limit); };
+  if (!too_much(kMostKept)) return true;
   const AtWork::Waiting waiting(at_work, "the client to let its streams go on");
   at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0);
-  // What a stream waits for may be a command that has not been received yet, but no more than kMostKeptAtAll are received for that.
-  while (!outbox.over() && backlog.bytes() > start.usage.most_queued(gates.any_by_number() ? kMostKeptAtAll : kMostKept)) {
+  // What a stream waits for may be a command that has not been received yet.
+  while (!outbox.over() && too_much(kMostKept) && !gates.any_by_number()) {
     gates.wait(kLookAtClient);
     if (!settle()) return false;
   }
   at_work.end();
+  if (gates.any_by_number() && too_much(kMostKeptAtAll)) {
+    outbox.end("too many commands wait for a host function or for another server: " + std::to_string(backlog.bytes() >> 20) + " MiB");
+  }
   return !outbox.over();
 }
 
@@ -266,7 +270,6 @@ bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::t
     if (kept.header.id == static_cast<uint16_t>(wire::Command::free_memory)) memory.retire(kept.header.sequence);
     if ((kept.header.flags & wire::kWantsReply) != 0) outbox.send(wire::MessageKind::reply, CUDA_ERROR_CONTEXT_IS_DESTROYED, kept.header.sequence);
   }
-  contexts.enter(&context);
   return true;
 }
 
@@ -440,12 +443,12 @@ void Executor::departing(StreamState& stream) {
 }
 
 bool Executor::leave(ContextState& context) {
-  contexts.enter(&context);
-  compute.leave(context);
   callbacks.release(context.object);
   const AtWork::Waiting waiting(at_work, "its copies and waits to end");
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
   if (!empty_backlog(context, deadline)) return false;
+  contexts.enter(&context);
+  compute.leave(context);
   if (!waits.drain(context.object, deadline) || !copies.drain(context.object, deadline)) return false;
   api.cuCtxSynchronize();
   postponed_unloads.run_those_of(context.object, [this](uint64_t handle) { forget_code(handle); });

@@ -1,27 +1,66 @@
 #include "server/worker/incoming_copy.h"
 
+#include <cstring>
 #include <utility>
 
 #include "server/worker/executor.h"
 
 namespace gpupool::worker {
+namespace {
 
-IncomingCopy::IncomingCopy(Executor& session, ContextState* context, const DeviceRows& rows)
-    : BulkCopy(context, rows), session_(session), seen_(rows.pieces()), missing_(rows.pieces()) {}
+constexpr uint64_t kMostEarlyBytes = 256u << 20;  // of all copies of a session, beside their staging memory
+
+}  // namespace
+
+IncomingCopy::IncomingCopy(Executor& session, uint64_t sequence, ContextState* context, const DeviceRows& rows)
+    : BulkCopy(context, rows), session_(session), sequence_(sequence), seen_(rows.pieces()), missing_(rows.pieces()) {}
 
 void IncomingCopy::prepare(ContextState& context) {
   staged_.emplace(session_.api, context, rows);
-  if (staged_->take(session_.staging, context, false, false)) decide(Way::staged);
-  else staged_.reset();
+  if (!staged_->take(session_.staging, context, false, false)) return staged_.reset();
+  const std::lock_guard lock(mutex_);
+  way_ = Way::staged;
 }
 
+// The stream has come to the copy, or never will.
 void IncomingCopy::decide(Way way) {
+  std::map<uint64_t, std::vector<std::byte>> early;
   {
     const std::lock_guard lock(mutex_);
-    if (way_ == Way::nowhere) return;
-    way_ = way;
+    if (way_ != Way::nowhere) way_ = way;
+    begun_ = true;
+    early.swap(early_);
+    active_ += !early.empty();
   }
   changed_.notify_all();
+  if (early.empty()) return;
+  const auto pieces = std::make_shared<const std::map<uint64_t, std::vector<std::byte>>>(std::move(early));
+  const bool taken = context && session_.waits.submit(context, [self = shared_from_this(), pieces] {
+    make_current(self->session_.api, self->context);
+    self->pass_on(*pieces);
+    make_current(self->session_.api, nullptr);
+  });
+  if (!taken) pass_on(*pieces);  // no thread to be had: the executor waits itself
+}
+
+void IncomingCopy::pass_on(const std::map<uint64_t, std::vector<std::byte>>& pieces) {
+  for (const auto& [piece, data] : pieces) pass_on(piece, data);
+  count(pieces.size());
+}
+
+// The caller was counted in active_.
+void IncomingCopy::count(uint64_t received) {
+  bool last = false;
+  {
+    const std::lock_guard lock(mutex_);
+    --active_;
+    missing_ -= received;
+    last = received != 0 && missing_ == 0;
+    over_ |= last;
+    if (over_ && gate_) gate_->open();
+  }
+  changed_.notify_all();
+  if (last) session_.copies.remove(sequence_);
 }
 
 IncomingCopy::Way IncomingCopy::choose_way(StreamState& stream) {
@@ -35,16 +74,17 @@ IncomingCopy::Way IncomingCopy::choose_way(StreamState& stream) {
 CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
   const Way way = choose_way(stream);
   if (way == Way::staged) staged_->begin(stream.stream);
-  {
-    const std::lock_guard lock(mutex_);
-    if (!over_ && way != Way::nowhere) {
-      gate_ = session_.gates.close(stream, [self = shared_from_this(), orders_streams](StreamState& stream) { self->finish(stream, orders_streams); },
-                                   orders_streams);
-    }
-  }
   decide(way);
   if (way == Way::nowhere) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!gate_) finish(stream, orders_streams);  // all of it was there already
+  {
+    const std::lock_guard lock(mutex_);
+    if (!over_) {
+      gate_ = session_.gates.close(stream, [self = shared_from_this(), orders_streams](StreamState& stream) { self->finish(stream, orders_streams); },
+                                   orders_streams);
+      return CUDA_SUCCESS;
+    }
+  }
+  finish(stream, orders_streams);  // all of it was there already
   return CUDA_SUCCESS;
 }
 
@@ -62,53 +102,94 @@ void IncomingCopy::finish(StreamState& stream, bool orders_streams) {
   if (orders_streams) session_.contexts.order_all_after(stream);
 }
 
-Result<bool> IncomingCopy::receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch) {
+Result<void> IncomingCopy::receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch) {
   const uint64_t piece = offset / rows.piece_bytes();
   if (offset % rows.piece_bytes() != 0 || piece >= rows.pieces() || !reader.fits(rows.size_of(piece))) {
     return Error{ErrorCode::malformed, "a piece that no copy has"};
   }
+  {
+    const std::lock_guard lock(mutex_);
+    if (seen_[piece]) return Error{ErrorCode::malformed, "a piece came twice"};
+    seen_[piece] = true;
+    ++active_;
+  }
+  bool kept = false;
+  auto received = receive_piece(reader, piece, scratch, &kept);
+  count(received.ok() && !kept ? 1 : 0);
+  return received;
+}
+
+Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> scratch, bool* kept) {
+  const std::span<std::byte> packed = scratch.first(rows.size_of(piece));
   Way way;
   {
     std::unique_lock lock(mutex_);
-    if (seen_[piece]) return Error{ErrorCode::malformed, "a piece came twice"};
-    seen_[piece] = true;
-    changed_.wait(lock, [this] { return way_ != Way::undecided; });
-    ++active_;
-    way = way_;
+    while (true) {
+      way = way_;
+      if (way == Way::staged) {
+        make_current(session_.api, context);
+        lock.unlock();
+        StagingChunk* const chunk = staged_->acquire();
+        if (chunk) {
+          const auto received = reader.read({chunk->data, packed.size()});
+          if (received) staged_->filled(chunk, piece);
+          else staged_->put_back(chunk);
+          make_current(session_.api, nullptr);
+          return received;
+        }
+        lock.lock();
+        make_current(session_.api, nullptr);
+        if (way_ == Way::staged && begun_) continue;
+        way = way_;
+      }
+      if (way == Way::direct || way == Way::nowhere) break;
+      if (session_.copies.take_room(packed.size(), session_.start.usage.most_queued(kMostEarlyBytes))) {
+        lock.unlock();
+        return receive_early(reader, piece, kept);
+      }
+      changed_.wait(lock, [this] { return begun_; });
+    }
   }
-  const auto received = receive_piece(reader, way, piece, scratch);
-  bool last = false;
-  {
-    const std::lock_guard lock(mutex_);
-    --active_;
-    last = received.ok() && --missing_ == 0;
-    over_ |= last;
-    if (over_ && gate_) gate_->open();
-  }
-  changed_.notify_all();
-  if (!received) return received.error();
-  return last;
-}
-
-Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, Way way, uint64_t piece,
-                                         std::span<std::byte> scratch) {
-  const std::span<std::byte> packed = scratch.first(rows.size_of(piece));
-  const uint64_t offset = piece * rows.piece_bytes();
   if (way == Way::direct && rows.rows == 1) {
-    return reader.read({reinterpret_cast<std::byte*>(rows.address + offset), packed.size()});
-  }
-  if (way == Way::staged) {
-    make_current(session_.api, context);
-    StagingChunk* const chunk = staged_->acquire();
-    const auto received = reader.read(chunk ? std::span(chunk->data, packed.size()) : packed);
-    if (chunk && received) staged_->filled(chunk, piece);
-    else if (chunk) staged_->put_back(chunk);
-    make_current(session_.api, nullptr);
-    return received;
+    return reader.read({reinterpret_cast<std::byte*>(rows.address + piece * rows.piece_bytes()), packed.size()});
   }
   const auto received = reader.read(packed);
-  if (received && way == Way::direct) scatter(rows, offset, packed);
+  if (received && way == Way::direct) scatter(rows, piece * rows.piece_bytes(), packed);
   return received;
+}
+
+Result<void> IncomingCopy::receive_early(compression::PieceReader& reader, uint64_t piece, bool* kept) {
+  std::vector<std::byte> data(rows.size_of(piece));
+  if (const auto received = reader.read(data); !received) {
+    session_.copies.give_room(data.size());
+    return received;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    *kept = !begun_;
+    if (*kept) {
+      early_.emplace(piece, std::move(data));
+      return {};
+    }
+  }
+  make_current(session_.api, context);
+  pass_on(piece, data);
+  make_current(session_.api, nullptr);
+  return {};
+}
+
+void IncomingCopy::pass_on(uint64_t piece, std::span<const std::byte> data) {
+  Way way;
+  {
+    const std::lock_guard lock(mutex_);
+    way = way_;
+  }
+  if (way == Way::direct) scatter(rows, piece * rows.piece_bytes(), data);
+  if (StagingChunk* const chunk = way == Way::staged ? staged_->acquire() : nullptr) {
+    std::memcpy(chunk->data, data.data(), data.size());
+    staged_->filled(chunk, piece);
+  }
+  session_.copies.give_room(data.size());
 }
 
 void IncomingCopy::cancel() {

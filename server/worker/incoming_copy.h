@@ -1,10 +1,12 @@
 // A copy to the device on the bulk connections. begin() and what is before it belong to the executor's thread, receive() to the connections'
 // threads, each for a different piece at the same time.
 //
-// Data may come before the stream gets to the copy: then it stays in staging memory, as much as there is. A copy that could not begin is
+// Data may come before the stream gets to the copy. Then it stays in staging memory or, as far as BulkCopies has room, in ordinary memory, so
+// that a copy whose stream waits does not keep the connections from other copies. A copy that could not begin is
 // registered as well: the client sends its data all the same, which goes nowhere.
 #pragma once
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,8 +23,8 @@ class Executor;
 
 class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<IncomingCopy> {
  public:
-  // `context` may be null: the data is thrown away.
-  IncomingCopy(Executor& session, ContextState* context, const DeviceRows& rows);
+  // `sequence`: of the command. `context` may be null: the data is thrown away.
+  IncomingCopy(Executor& session, uint64_t sequence, ContextState* context, const DeviceRows& rows);
 
   // Takes staging memory for data that comes before begin(), as far as there is some.
   void prepare(ContextState& context);
@@ -31,24 +33,34 @@ class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<
   // In place of begin(): the data is thrown away.
   void begin_nowhere();
 
-  // The bytes of the piece at `offset`, whose header `reader` has read. True: that was the last piece.
-  Result<bool> receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch);
+  // The bytes of the piece at `offset`, whose header `reader` has read. The last one ends the copy's registration.
+  Result<void> receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch);
   void cancel() override;
 
  private:
   enum class Way { undecided, direct, staged, nowhere };
 
-  Result<void> receive_piece(compression::PieceReader& reader, Way way, uint64_t piece, std::span<std::byte> scratch);
+  // *kept: the piece lies in ordinary memory, and does not count as received yet.
+  Result<void> receive_piece(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> scratch, bool* kept);
+  Result<void> receive_early(compression::PieceReader& reader, uint64_t piece, bool* kept);
+  // Pieces that lie in ordinary memory go on. Waits for staging memory, so not on the executor's thread if that can be helped.
+  void pass_on(const std::map<uint64_t, std::vector<std::byte>>& pieces);
+  void pass_on(uint64_t piece, std::span<const std::byte> data);
+  // So many pieces have got to their place, or failed to.
+  void count(uint64_t received);
   Way choose_way(StreamState& stream);
   void decide(Way way);
   void finish(StreamState& stream, bool orders_streams);
 
   Executor& session_;
+  const uint64_t sequence_;
   std::optional<StagedIn> staged_;
 
   std::mutex mutex_;            // what follows
   std::condition_variable changed_;
   Way way_ = Way::undecided;
+  bool begun_ = false;
+  std::map<uint64_t, std::vector<std::byte>> early_;  // pieces in ordinary memory
   std::shared_ptr<StreamGate> gate_;
   std::vector<bool> seen_;
   uint64_t missing_;

@@ -57,8 +57,8 @@ StagingChunk* StagedIn::acquire() {
   Free taken{};
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return closed_ || !free_.empty(); });
-    if (closed_) return nullptr;
+    changed_.wait(lock, [this] { return closed_ || !free_.empty() || !begun_; });
+    if (closed_ || free_.empty()) return nullptr;
     taken = free_.front();
     free_.pop_front();
   }

@@ -34,7 +34,7 @@ class StagedIn {
   bool holds_all() const { return taken_ >= rows_.pieces(); }
   // The stream has come to the copy: what was filled before is copied now, the rest when it is filled.
   void begin(CUstream stream);
-  // Waits for a chunk that nobody uses. Null: after close().
+  // Waits for a chunk that nobody uses. Null: after close(), or there is none before begin().
   StagingChunk* acquire();
   void filled(StagingChunk* chunk, uint64_t piece);
   void put_back(StagingChunk* chunk);

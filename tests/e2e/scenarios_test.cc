@@ -63,6 +63,7 @@ PASSES(host_functions_run_in_order)
 PASSES(launches_behind_a_large_copy)
 // A device with bounded queues blocks the program that has to let it go on.
 TEST_CASE("launches_behind_a_host_function") { passes_through_poold({"launches_behind_a_host_function"}); }
+TEST_CASE("copies_behind_a_host_function") { passes_both_ways({"copies_behind_a_host_function"}, {}, {{"GPUPOOL_BULK_CONNECTIONS", "1"}}); }
 TEST_CASE("one_of_64_streams_waits") { passes_through_poold({"one_of_64_streams_waits"}); }
 PASSES(unload_behind_a_host_function)
 PASSES(unload_behind_a_host_function_in_another_context)

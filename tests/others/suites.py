@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 
 
@@ -18,12 +19,53 @@ NEEDS = {"OpenGL": "needs a display", "GLUT": "needs a display", "EGL": "needs a
 LIBRARIES = "cublas cublasLt cufft curand cusolver cusparse nvrtc nvJitLink nvjpeg nppc nppial nppicc nppidei nppif nppig nppim nppist nppisu nppitc cudadevrt".split()
 
 
-# Smaller problems for samples that take them as options: softgpu is a CPU.
+# Smaller problems, since softgpu is a CPU: options where a sample takes them, else changes to a copy of its source (pattern, replacement).
 REDUCED = {
     "matrixMul": ["-wA=128", "-hA=128", "-wB=128", "-hB=128"],
     "eigenvalues": ["--matrix-size=256", "--iters-timing=1"],
     "radixSortThrust": ["-n=65536", "-iterations=2"],
+    "globalToShmemAsyncCopy": ["-wA=256", "-hA=256", "-wB=256", "-hB=256"],
+    "batchCUBLAS": ["-m32", "-n32", "-k32"],
+    "FDTD3d": ["--dimx=96", "--dimy=96", "--dimz=96", "--timesteps=2"],
+    "UnifiedMemoryPerf": ["-kernel-iterations=1"],
 }
+TILES = [(r"#define ([MNK])_TILES \d+", r"#define \1_TILES 32")]
+SMALLER = {
+    "simplePitchLinearTexture": [(r"NUM_REPS 100", "NUM_REPS 2")],
+    "convolutionTexture": [(r"imageW += 3072", "imageW = 384"), (r"imageH += 3072 / 2", "imageH = 192"), (r"iterations = 10", "iterations = 1")],
+    "interval": [(r"NUM_RUNS \(100\)", "NUM_RUNS (1)"), (r"GRID_SIZE += 1024", "GRID_SIZE = 16")],
+    "scan": [(r"iCycles = 100", "iCycles = 1")],
+    "bf16TensorCoreGemm": TILES,
+    "cudaTensorCoreGemm": TILES,
+    "dmmaTensorCoreGemm": TILES,
+    "immaTensorCoreGemm": TILES,
+    "tf32TensorCoreGemm": TILES,
+    "jacobiCudaGraphs": [(r"N_ROWS 512", "N_ROWS 128")],
+    "conjugateGradientPrecond": [(r"M = N = 16384", "M = N = 1024")],
+    "BlackScholes": [(r"NUM_ITERATIONS = 512", "NUM_ITERATIONS = 16")],
+    "UnifiedMemoryPerf": [(r"maxSampleSizeInMb = 64", "maxSampleSizeInMb = 1")],
+    "graphMemoryFootprint": [(r"bytes  = 64 \* 1024 \* 1024", "bytes  = 1024 * 1024")],
+}
+
+
+def smaller(source, scratch):
+    """The folder of the sample, or a copy of it with a smaller problem."""
+    changes = SMALLER.get(source.name)
+    if not changes:
+        return source
+    copy = scratch / "smaller" / source.name
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(source, copy)
+    texts = {path: path.read_text(errors="replace") for path in copy.iterdir() if path.suffix in (".cu", ".cpp", ".h", ".cuh")}
+    for pattern, replacement in changes:
+        found = [path for path, text in texts.items() if re.search(pattern, text)]
+        if not found:
+            raise SystemExit(f"{source}: nothing matches '{pattern}', which makes the sample's problem smaller")
+        for path in found:
+            texts[path] = re.sub(pattern, replacement, texts[path])
+    for path, text in texts.items():
+        path.write_text(text)
+    return copy
 
 
 def compile_sample(source, checkout, target):
@@ -54,9 +96,8 @@ def compile_sample(source, checkout, target):
 
 def cuda_samples(checkout, scratch, _python):
     for cmake in sorted(checkout.glob("Samples/*/*/CMakeLists.txt")):
-        source = cmake.parent
-        name = f"{source.parent.name}.{source.name}"
-        target = scratch / name
+        name = f"{cmake.parent.parent.name}.{cmake.parent.name}"
+        source, target = smaller(cmake.parent, scratch), scratch / name
         yield Program(name, [str(target), *REDUCED.get(source.name, [])], source, compile_sample(source, checkout, target))
 
 

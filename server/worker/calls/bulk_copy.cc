@@ -29,7 +29,7 @@ void announce_bulk_to_device(Executor& session, const Command& command, const Co
   const auto copy = body.get<wire::BulkCopy>();
   if (!body.finished() || !sane(copy)) return;
   ContextState* const context = order.stream ? order.stream->context : nullptr;
-  const auto announced = std::make_shared<IncomingCopy>(session, context, rows_of(copy));
+  const auto announced = std::make_shared<IncomingCopy>(session, command.header.sequence, context, rows_of(copy));
   if (context) {
     session.contexts.enter(context);
     announced->prepare(*context);
@@ -54,12 +54,11 @@ Outcome bulk_to_device(Executor& session, Command& command) {
   }
   if (stream) session.contexts.enter(stream->context);
   const bool announced = incoming != nullptr;
-  if (!announced) incoming = std::make_shared<IncomingCopy>(session, stream ? stream->context : nullptr, rows_of(*copy));
+  if (!announced) incoming = std::make_shared<IncomingCopy>(session, sequence, stream ? stream->context : nullptr, rows_of(*copy));
+  if (!announced) session.copies.add(sequence, incoming);
   if (stream) result = incoming->begin(*stream, (copy->flags & wire::kCopyOrdersStreams) != 0);
   else incoming->begin_nowhere();
-  if (announced) return result;
-  session.copies.add(sequence, incoming);
-  session.copies.passed(sequence);
+  if (!announced) session.copies.passed(sequence);
   return result;
 }
 

@@ -91,6 +91,33 @@ SCENARIO(launches_behind_a_large_copy) {
   OK(cuStreamDestroy(stream));
 }
 
+// More data than staging memory holds, for a stream that waits: other copies on the same connections pass.
+SCENARIO(copies_behind_a_host_function) {
+  constexpr size_t kBytes = 24u << 20, kCopies = 6;
+  Device device;
+  CUstream held = nullptr, other = nullptr;
+  OK(cuStreamCreate(&held, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr memory = 0;
+  uint8_t* pinned = nullptr;
+  OK(cuMemAlloc(&memory, (kCopies + 1) * kBytes));
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), (kCopies + 1) * kBytes));
+  const auto data = pattern((kCopies + 1) * kBytes, 6);
+  std::memcpy(pinned, data.data(), data.size());
+  std::atomic<bool> open{false};
+  OK(cuLaunchHostFunc(held, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
+  for (size_t i = 0; i < kCopies; ++i) OK(cuMemcpyHtoDAsync(memory + i * kBytes, pinned + i * kBytes, kBytes, held));
+  OK(cuMemcpyHtoDAsync(memory + kCopies * kBytes, pinned + kCopies * kBytes, kBytes, other));
+  OK(cuStreamSynchronize(other));
+  GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(held));
+  open = true;
+  open.notify_all();
+  OK(cuStreamSynchronize(held));
+  EXPECT(download<uint8_t>(memory, data.size()) == data);
+  OK(cuMemFreeHost(pinned));
+  OK(cuMemFree(memory));
+}
+
 SCENARIO(one_of_64_streams_waits) {
   Device device;
   Kernels kernels;
