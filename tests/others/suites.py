@@ -89,6 +89,9 @@ def compile_sample(source, checkout, target):
         words += ["-lcusparse", "-lcublas"]  # which CMake's CUDA::cusolver brings along
     if "cuda_driver" in cmake or "CUDA_DRIVER" in cmake:
         words.append("-lcuda")
+    if "NVVM_LIB" in cmake:
+        folder = pathlib.Path(shutil.which("nvcc")).resolve().parent.parent / "lib"
+        words += ["-L", str(folder), "-Xlinker", f"-rpath={folder}", "-lnvvm", "-lcuda"]
     if "OpenMP" in cmake:
         words += ["-Xcompiler", "-fopenmp"]
     return [words]

@@ -124,7 +124,8 @@ void made_of(const MipmappedArray& array, TextureState* state) {
 CUresult made_of_memory(CUdeviceptr address, TexelFormat format, uint64_t bytes, TextureState* state) {
   const uint64_t width = bytes / format.bytes();
   if (address == 0 || address % limits::kTextureAlignment != 0 || width == 0 || width > limits::kLinear1d) return CUDA_ERROR_INVALID_VALUE;
-  if (!runtime().memory().accessible(address, width * format.bytes(), false)) return CUDA_ERROR_INVALID_VALUE;
+  // As in NVIDIA's driver the texture may be longer than its memory; fetching from there is an access to an illegal address.
+  if (!runtime().memory().accessible(address, format.bytes(), false)) return CUDA_ERROR_INVALID_VALUE;
   state->format = format;
   state->is_linear = true;
   state->layers = state->level_count = 1;
