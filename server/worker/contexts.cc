@@ -162,6 +162,45 @@ void Contexts::wait_for_barriers(StreamState& stream) {
   stream.ordered = barriers_;
 }
 
+CUresult Contexts::order_all_after_clear(CUstream stream) {
+  if (!clear_event_) clear_event_ = current_->events->take();
+  if (!clear_event_ || api_.cuEventRecord(clear_event_, stream) != CUDA_SUCCESS) return api_.cuStreamSynchronize(stream);
+  clearing_ = current_;
+  ++clears_;
+  return CUDA_SUCCESS;
+}
+
+ContextState* Contexts::clearing() {
+  if (clearing_ && api_.cuEventQuery(clear_event_) == CUDA_SUCCESS) forget_clears(*clearing_);
+  return clearing_;
+}
+
+CUresult Contexts::await_clears() {
+  if (!clearing()) return CUDA_SUCCESS;
+  const CUcontext before = current_context();
+  make_current(api_, clearing_->object);
+  const AtWork::Waiting waiting(at_work_, "new memory to be zeroed");
+  const CUresult result = api_.cuEventSynchronize(clear_event_);
+  make_current(api_, before);
+  if (result == CUDA_SUCCESS) forget_clears(*clearing_);
+  return result;
+}
+
+void Contexts::forget_clears(const ContextState& context) {
+  if (clearing_ != &context) return;
+  clearing_->events->give(std::exchange(clear_event_, nullptr));
+  clearing_ = nullptr;
+}
+
+void Contexts::wait_for_clears(StreamState& stream) {
+  stream.cleared = clears_;
+  if (!clearing()) return;
+  const CUcontext before = current_context();
+  make_current(api_, clearing_->object);
+  if (!api_.cuStreamWaitEvent || api_.cuStreamWaitEvent(stream.stream, clear_event_, 0) != CUDA_SUCCESS) api_.cuEventSynchronize(clear_event_);
+  make_current(api_, before);
+}
+
 bool Contexts::is_blocking(StreamState& stream) const {
   unsigned flags = CU_STREAM_NON_BLOCKING;
   if (!stream.blocking && api_.cuStreamGetFlags && api_.cuStreamGetFlags(stream.stream, &flags) != CUDA_SUCCESS) return false;

@@ -64,6 +64,7 @@ struct StreamState {
   size_t slab_used = 0;
   std::optional<bool> blocking;       // the legacy stream and this one wait for each other's work; once it was asked
   uint64_t ordered = 0;               // the last barrier that it is behind
+  uint64_t cleared = 0;               // the last clear that it is behind
   uint64_t last_use = 0;              // counts the uses of all streams
   uint64_t use_before = 0;
   unsigned gates = 0;                 // closed ones (stream_gates.h)
@@ -131,6 +132,7 @@ class Contexts {
     note_use_unordered(stream);
   }
   void note_use_unordered(StreamState& stream) {
+    if (stream.cleared != clears_) wait_for_clears(stream);
     at_work_.uses(stream.stream);
     stream.dirty = true;
     stream.use_before = std::exchange(stream.last_use, ++uses_);
@@ -154,16 +156,28 @@ class Contexts {
   std::shared_ptr<const Recorded> recorded(CUevent event) const;
   // The stream and the legacy one of its context wait for each other's work. Not to be asked of the legacy one.
   bool is_blocking(StreamState& stream) const;
+  // New memory of the current context is being zeroed by what `stream`, of that context and the worker's own, has got by now: whatever any
+  // stream gets from now on runs after it. The context must be the session's only one, since an error in it would let others go on.
+  CUresult order_all_after_clear(CUstream stream);
+  // The context with the clears that are not done; null: there are none.
+  ContextState* clearing();
+  // Waits for them. An error: the memory may not be zero.
+  CUresult await_clears();
+  void forget_clears(const ContextState& context);
   auto& all() { return contexts_; }
 
  private:
   void wait_for_barriers(StreamState& stream);
+  void wait_for_clears(StreamState& stream);
 
   const DeviceApi& api_;
   AtWork& at_work_;
   std::unordered_map<uint64_t, std::unique_ptr<ContextState>> contexts_;
   ContextState* current_ = nullptr;
   uint64_t barriers_ = 0;  // so many were set
+  ContextState* clearing_ = nullptr;
+  CUevent clear_event_ = nullptr;  // behind the last clear of `clearing_`
+  uint64_t clears_ = 0;
   uint64_t uses_ = 0;
 };
 

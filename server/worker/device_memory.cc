@@ -74,7 +74,7 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   if (result == CUDA_SUCCESS) {
     result = map_at(address, mapping);
     if (result == CUDA_SUCCESS) {
-      result = scrubber_.clear(address, size, device);
+      result = scrubber_.start_clear(address, size, device);
       if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, size);
     }
     if (result != CUDA_SUCCESS) api_.cuMemRelease(mapping.memory);
@@ -132,6 +132,7 @@ CUresult DeviceMemory::share(uint64_t address, Offers::Memory* memory, uint64_t*
   Mapping& mapping = found->second;
   if (address - found->first >= mapping.size) return CUDA_ERROR_INVALID_VALUE;
   if (!shareable(mapping.device) || mapping.moved) return CUDA_ERROR_NOT_SUPPORTED;
+  if (const CUresult result = contexts_.await_clears(); result != CUDA_SUCCESS) return result;
   if (mapping.charge == 0) {
     if (const CUresult result = share_charge(mapping.device, mapping.size, &mapping.charge); result != CUDA_SUCCESS) return result;
     ledger_.note_movable(mapping.device, -static_cast<int64_t>(mapping.size));
@@ -270,22 +271,27 @@ CUresult DeviceMemory::free(uint64_t address, uint64_t size, uint64_t sequence, 
   }
   if (size != 0) mappings_.erase(first, last);
 
+  // The memory may be freed while it is still being zeroed.
+  ContextState* const clearing = size != 0 ? contexts_.clearing() : nullptr;
+  if (!context) context = clearing;
+  const CUcontext before = current_context();
+  if (clearing) make_current(api_, clearing->object);
   Group group;
   if (context) {
     group.context = context->object;
     group.pool = context->events;
     group.events = std::move(events);
-    for (StreamState* const stream : streams) {
+    const auto wait_for = [&](CUstream stream) {
       const CUevent event = group.pool->take();
-      if (event && api_.cuEventRecord(event, stream->stream) == CUDA_SUCCESS) {
-        group.events.push_back(event);
-      } else {
-        // Out of events, or a broken context where nothing runs any more (this returns at once then).
-        if (event) group.pool->give(event);
-        api_.cuStreamSynchronize(stream->stream);
-      }
-    }
+      if (event && api_.cuEventRecord(event, stream) == CUDA_SUCCESS) return group.events.push_back(event);
+      // Out of events, or a broken context where nothing runs any more (this returns at once then).
+      if (event) group.pool->give(event);
+      api_.cuStreamSynchronize(stream);
+    };
+    for (StreamState* const stream : streams) wait_for(stream->stream);
+    if (clearing) wait_for(clearing->scrubbing);
   }
+  if (clearing) make_current(api_, before);
   {
     const std::lock_guard lock(mutex_);
     if (group.events.empty() && !groups_.empty()) {

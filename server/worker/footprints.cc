@@ -17,7 +17,9 @@ constexpr uint64_t kMostOfContext = uint64_t{1} << 30;
 
 Footprints::Coming::Coming(Footprints& all, int device) : all_(all), device_(device) {
   const uint64_t libraries = all.libraries();
-  result_ = all.memory_.charge(device, libraries);
+  // Another context's work is not ordered behind them.
+  result_ = all.contexts_.await_clears();
+  if (result_ == CUDA_SUCCESS) result_ = all.memory_.charge(device, libraries);
   if (result_ != CUDA_SUCCESS) return;
   charged_ = libraries;
   free_before_ = all.free_on(device);

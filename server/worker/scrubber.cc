@@ -33,9 +33,14 @@ CUDA_MEMCPY3D whole(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
 
 }  // namespace
 
+CUresult Scrubber::make_stream(ContextState& context) {
+  return context.scrubbing ? CUDA_SUCCESS : api_.cuStreamCreate(&context.scrubbing, CU_STREAM_NON_BLOCKING);
+}
+
 template <class Work>
 CUresult Scrubber::run(int device, Work&& work) {
   if (!api_.cuStreamCreate) return CUDA_ERROR_NOT_SUPPORTED;
+  if (const CUresult result = contexts_.await_clears(); result != CUDA_SUCCESS) return result;
   const auto finish = [&](CUstream stream) {
     const CUresult result = work(stream);
     return result == CUDA_SUCCESS ? api_.cuStreamSynchronize(stream) : result;
@@ -43,11 +48,8 @@ CUresult Scrubber::run(int device, Work&& work) {
   if (ContextState* const context = contexts_.find_on(device)) {
     const Visit visit(api_, context->object);
     if (visit.result() != CUDA_SUCCESS) return visit.result();
-    if (!context->scrubbing) {
-      const CUresult made = api_.cuStreamCreate(&context->scrubbing, CU_STREAM_NON_BLOCKING);
-      if (made != CUDA_SUCCESS) return made;
-    }
-    return finish(context->scrubbing);
+    const CUresult made = make_stream(*context);
+    return made == CUDA_SUCCESS ? finish(context->scrubbing) : made;
   }
   // The client has no context there yet.
   CUcontext primary = nullptr;
@@ -71,6 +73,18 @@ CUresult Scrubber::clear(CUdeviceptr address, uint64_t size, int device) {
   if (api_.zeroes_memory) return CUDA_SUCCESS;
   if (!api_.cuMemsetD8Async) return CUDA_ERROR_NOT_SUPPORTED;
   return run(device, [&](CUstream stream) { return api_.cuMemsetD8Async(address, 0, size, stream); });
+}
+
+CUresult Scrubber::start_clear(CUdeviceptr address, uint64_t size, int device) {
+  if (api_.zeroes_memory) return CUDA_SUCCESS;
+  ContextState* const context = contexts_.current();
+  const bool alone = contexts_.all().size() == 1 && context && context->device == device;
+  if (!alone || !api_.cuMemsetD8Async || !api_.cuStreamCreate) return clear(address, size, device);
+  const Visit visit(api_, context->object);
+  CUresult result = visit.result();
+  if (result == CUDA_SUCCESS) result = make_stream(*context);
+  if (result == CUDA_SUCCESS) result = api_.cuMemsetD8Async(address, 0, size, context->scrubbing);
+  return result == CUDA_SUCCESS ? contexts_.order_all_after_clear(context->scrubbing) : result;
 }
 
 // From zeros in host memory, since no copy within the device has to be waited for by anybody else then.
@@ -161,6 +175,7 @@ CUresult Scrubber::visit_unmapped(CUmemGenericAllocationHandle memory, uint64_t 
 }
 
 void Scrubber::leave(ContextState& context) {
+  contexts_.forget_clears(context);
   if (const CUstream stream = std::exchange(context.scrubbing, nullptr)) api_.cuStreamDestroy_v2(stream);
 }
 

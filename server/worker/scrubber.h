@@ -3,7 +3,7 @@
 // The executor's thread.
 //
 // It waits until that is done, on a stream of its own, so that no work of the client can come before it or has to be ordered
-// behind it.
+// behind it; but for start_clear().
 #pragma once
 #include <functional>
 
@@ -17,6 +17,9 @@ class Scrubber {
 
   // Mapped there, and the device may write.
   CUresult clear(CUdeviceptr address, uint64_t size, int device);
+  // The same for a new mapping of the current context, without waiting where the session has only this context: every stream waits for it
+  // (Contexts::order_all_after_clear), so that kernels that are running hold up neither the executor nor the client.
+  CUresult start_clear(CUdeviceptr address, uint64_t size, int device);
   // Mapped nowhere yet.
   CUresult clear_unmapped(CUmemGenericAllocationHandle memory, uint64_t size, CUmemLocation location);
   // Mapped somewhere for as long as `visit` takes, which gets the address.
@@ -36,6 +39,7 @@ class Scrubber {
   // `work` with a stream of a context of the device, which it waits for.
   template <class Work>
   CUresult run(int device, Work&& work);
+  CUresult make_stream(ContextState& context);
 
   const DeviceApi& api_;
   Contexts& contexts_;

@@ -1,6 +1,7 @@
 // Whatever takes device memory asks the tenant's account first and gives back what it had.
 #include "protocol/cuda/fatbin.h"
 #include "protocol/wire/commands.h"
+#include "protocol/wire/copies.h"
 #include "protocol/wire/images.h"
 #include "server/quota/accounts.h"
 #include "tests/server/worker/test_client.h"
@@ -205,6 +206,65 @@ TEST_CASE("free memory is what the quota leaves, and follows it") {
   CHECK(tenant.map(10, 1) == CUDA_SUCCESS);
   REQUIRE(tenant.accounts.set("t", {.each = {.memory_bytes = 2 * FakeDriver::kMemory}}));
   CHECK(info() == std::pair(FakeDriver::kMemory - 3 * kPage, uint64_t{FakeDriver::kMemory}));
+}
+
+// The worker's own stream is the first that the fake driver makes: it comes with the first memory to be zeroed.
+TEST_CASE("zeroing new memory holds up neither the reply nor other work, but whatever touches memory") {
+  Limited tenant(0, [](FakeDriver& fake) { fake.zeroes_memory = false; });
+  TestClient& client = *tenant.client;
+  CHECK(tenant.map(0, 1) == CUDA_SUCCESS);
+  REQUIRE(client.fake.streams_alive() == 1);
+  client.create_stream(0);
+  client.fake.hold(0);
+  CHECK(tenant.map(2, 2) == CUDA_SUCCESS);
+  const auto is_zero = [](const std::vector<std::byte>& bytes) {
+    return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
+  };
+  const auto held = [&] { return client.fake.locked([&] { return !client.fake.streams[0]->work.empty(); }); };
+  CHECK(held());
+  SECTION("copies and fills wait in their streams") {
+    const uint64_t read = client.copy_out(stream_handle(0), 2 * kPage, 2 * kPage);
+    CHECK(client.silent());
+    client.fake.let_go(0);
+    CHECK(is_zero(client.data(read)));
+  }
+  SECTION("the null stream, too, and copies that pass others") {
+    client.call("cuMemsetD8Async", bytes_of(client.address(2 * kPage), uint8_t{7}, uint64_t{kPage}, uint64_t{0}));
+    auto copy = bytes_of(wire::CopyToDevice{stream_handle(0), client.address(3 * kPage), 0, 1, 1, wire::kCopyPassesOthers, 0});
+    copy.push_back(std::byte{8});
+    client.send(Command::copy_to_device, copy);
+    const auto copied = client.send(Command::synchronize_context, {}, true);
+    CHECK(client.silent());
+    client.fake.let_go(0);
+    CHECK(client.result(copied) == CUDA_SUCCESS);
+    const auto bytes = client.data(client.copy_out(0, 2 * kPage, 2 * kPage));
+    CHECK(bytes[0] == std::byte{7});
+    CHECK(bytes[kPage] == std::byte{8});
+    CHECK(is_zero({bytes.begin() + kPage + 1, bytes.end()}));
+  }
+  SECTION("another context is made when it is done, since nothing there would wait") {
+    const auto made = client.send(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0}), true);
+    CHECK(client.silent());
+    client.fake.let_go(0);
+    CHECK(client.result(made) == CUDA_SUCCESS);
+    client.fake.hold(0);
+    const auto next = client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(10 * kPage), kPage, 0, 0}), true);
+    CHECK(client.silent());  // and from then on new memory is waited for
+    client.fake.let_go(0);
+    CHECK(client.result(next) == CUDA_SUCCESS);
+  }
+  SECTION("memory that is freed meanwhile stays mapped until it is zeroed") {
+    tenant.free(2, 2);
+    CHECK(client.ask("cuCtxGetCacheConfig", bytes_of(uint8_t{1})) == CUDA_SUCCESS);
+    CHECK(client.fake.used() == 3 * kPage);
+    client.fake.let_go(0);
+    CHECK(client.ask("cuCtxGetCacheConfig", bytes_of(uint8_t{1})) == CUDA_SUCCESS);
+    CHECK(client.fake.used() == kPage);
+  }
+  SECTION("the session's end waits for it") {
+    client.hang_up();
+    client.fake.let_go(0);
+  }
 }
 
 TEST_CASE("memory is zero when a client gets it") {
