@@ -84,7 +84,7 @@ struct MapMemory {
   uint64_t address;
   uint64_t size;
   int32_t device;
-  uint32_t reserved;
+  uint32_t peers;  // bits of other devices of the session that get access, too
 };
 // free_memory: takes effect when everything queued before it (on `stream`, or on the whole context when stream is
 // kAllStreams) has run; MessageHeader::retired then reaches this command's sequence number.

@@ -50,7 +50,7 @@ void DeviceMemory::release_range() {
   take_range(0, 0);
 }
 
-CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t granularity) {
+CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t granularity, uint32_t peers) {
   if (!api_.cuMemCreate || !api_.cuMemMap || !api_.cuMemSetAccess || !api_.cuMemUnmap || !api_.cuMemRelease) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -68,6 +68,7 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   const CUmemAllocationProp wanted = properties_of(device);
   ContextState* const current = contexts_.current();
   Mapping mapping{size, 0, current ? &current->owner() : nullptr, device};
+  mapping.peers = peers;
   CUresult result = charge(device, size);
   if (result != CUDA_SUCCESS) return result;
   result = create(&mapping.memory, size, wanted, 0);

@@ -71,12 +71,15 @@ class DeviceMemory {
   uint64_t base() const { return base_; }
   uint64_t size() const { return size_; }
 
-  CUresult map(uint64_t address, uint64_t size, int device, uint64_t granularity);
+  // `peers`: bits of devices that get access besides (cuMemPoolSetAccess).
+  CUresult map(uint64_t address, uint64_t size, int device, uint64_t granularity, uint32_t peers = 0);
   // --- Access between devices, in device_memory_peers.cc ---
   // cuCtxEnablePeerAccess: gives `who`'s device access to all present and later mappings of `whose` device, until forbid_access() or
   // the destruction of either context. Memory that the client mapped by cuMemMap keeps the access set by cuMemSetAccess.
   CUresult allow_access(const ContextState& who, const ContextState& whose);
   void forbid_access(const ContextState& who, const ContextState& whose);
+  // Records what cuMemSetAccess has given to mappings of this class, so that they keep it when they move.
+  void note_access(uint64_t address, uint64_t size, std::span<const CUmemAccessDesc> access);
   // Returns the device of the mapping at this address, or -1 if there is none.
   int device_of(uint64_t address) const;
   // In the tenant's quota, before the device gives anything and after it has got it back. OUT_OF_MEMORY: there is not so much
@@ -152,6 +155,7 @@ class DeviceMemory {
     std::byte* moved = nullptr;  // in host memory, and there is no device memory
     uint64_t charge = 0;         // shared
     bool away = false;           // in a checkpoint
+    uint32_t peers = 0;          // bits of devices that were given access to this mapping
   };
   class Leaving;
   struct Piece {

@@ -1,5 +1,5 @@
 // Peer access to the session's mappings. cuCtxEnablePeerAccess does not apply to virtual memory: each accessing device needs
-// cuMemSetAccess, which is called here on behalf of peers.
+// cuMemSetAccess, which is called here on behalf of peers. Spans of memory pools have access of their own (cuMemPoolSetAccess).
 #include <algorithm>
 #include <iterator>
 
@@ -19,7 +19,13 @@ std::vector<int> DeviceMemory::peers_of(int device) const {
 CUresult DeviceMemory::set_access(uint64_t address, const Mapping& mapping) {
   constexpr auto kHost = static_cast<CUmemLocationType>(2);  // CU_MEM_LOCATION_TYPE_HOST, CUDA 12.2
   std::vector<CUmemAccessDesc> access{{{CU_MEM_LOCATION_TYPE_DEVICE, mapping.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
-  for (const int peer : peers_of(mapping.device)) access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  std::set<int> peers;
+  for (const int peer : peers_of(mapping.device)) peers.insert(peer);
+  for (int device = 0; device < 32; ++device) {
+    if ((mapping.peers >> device & 1) != 0) peers.insert(device);
+  }
+  peers.erase(mapping.device);
+  for (const int peer : peers) access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   if (cpu_reaches_) {
     access.push_back({{kHost, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
     if (api_.cuMemSetAccess(address, mapping.size, access.data(), access.size()) == CUDA_SUCCESS) return CUDA_SUCCESS;
@@ -50,11 +56,21 @@ CUresult DeviceMemory::set_peer_access(int peer, int device, CUmemAccess_flags f
   const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, peer}, flags};
   CUresult first_error = CUDA_SUCCESS;
   for (const auto& [address, mapping] : mappings_) {
-    if (mapping.device != device || mapping.moved || mapping.away) continue;
+    if (mapping.device != device || mapping.moved || mapping.away || (mapping.peers >> peer & 1) != 0) continue;
     const CUresult result = api_.cuMemSetAccess(address, mapping.size, &access, 1);
     if (first_error == CUDA_SUCCESS) first_error = result;
   }
   return first_error;
+}
+
+void DeviceMemory::note_access(uint64_t address, uint64_t size, std::span<const CUmemAccessDesc> access) {
+  for (auto mapping = mappings_.lower_bound(address); mapping != mappings_.end() && mapping->first - address < size; ++mapping) {
+    for (const CUmemAccessDesc& one : access) {
+      if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE || one.location.id < 0 || one.location.id >= 32) continue;
+      const uint32_t bit = 1u << one.location.id;
+      mapping->second.peers = one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? mapping->second.peers & ~bit : mapping->second.peers | bit;
+    }
+  }
 }
 
 int DeviceMemory::device_of(uint64_t address) const {

@@ -251,7 +251,9 @@ CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* acc
   for (CUmemAccessDesc& one : found) {
     if (const CUresult result = find_device(one.location); result != CUDA_SUCCESS) return result;
   }
-  return t_executor->virtual_memory.set_access(address, size, found);
+  const CUresult result = t_executor->virtual_memory.set_access(address, size, found);
+  if (result == CUDA_SUCCESS) t_executor->memory.note_access(address, size, found);
+  return result;
 }
 CUresult get_access(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   if (!t_executor->memory.in_range(address, 1)) return CUDA_ERROR_INVALID_VALUE;

@@ -11,7 +11,12 @@ Outcome map_memory(Executor& session, Command& command) {
   const auto device = session.start.visible.find(body->device);
   if (!device || static_cast<size_t>(*device) >= granularity.size()) return CUDA_ERROR_INVALID_DEVICE;
   session.memory.collect();
-  const CUresult result = session.memory.map(body->address, body->size, *device, granularity[static_cast<size_t>(*device)]);
+  uint32_t peers = 0;  // as the library numbers them
+  for (int number = 0; number < 32; ++number) {
+    const auto peer = (body->peers >> number & 1) != 0 ? session.start.visible.find(number) : std::nullopt;
+    if (peer && *peer < 32) peers |= 1u << *peer;
+  }
+  const CUresult result = session.memory.map(body->address, body->size, *device, granularity[static_cast<size_t>(*device)], peers);
   if (result == CUDA_SUCCESS) wire::Writer(session.reply_body).put(body->address);
   return result;
 }

@@ -70,6 +70,27 @@ TEST_CASE("access of a device lasts as long as any of its contexts has it") {
   CHECK_FALSE(two.reaches(1, kPage));
 }
 
+TEST_CASE("memory of a pool is reached by the devices that the pool gives access, whatever contexts enable") {
+  TwoDevices two;
+  two.client.send(Command::map_memory, bytes_of(wire::MapMemory{two.client.address(kPage), kPage, 0, 1u << 1}));
+  CHECK(two.reaches(1, kPage));
+  CHECK_FALSE(two.reaches(1, 0));
+  REQUIRE(two.enable(kPeer) == CUDA_SUCCESS);
+  REQUIRE(two.disable(kPeer) == CUDA_SUCCESS);
+  CHECK(two.reaches(1, kPage));
+  CHECK_FALSE(two.reaches(1, 0));
+  const auto set_access = [&](CUmemAccess_flags flags) {
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 1}, flags};
+    return two.client.ask("cuMemSetAccess", bytes_of(two.client.address(0), uint64_t{kPage}, uint8_t{1}, uint64_t{1}, access, uint64_t{1}));
+  };
+  REQUIRE(set_access(CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CUDA_SUCCESS);
+  REQUIRE(two.enable(kPeer) == CUDA_SUCCESS);
+  REQUIRE(two.disable(kPeer) == CUDA_SUCCESS);
+  CHECK(two.reaches(1, 0));
+  REQUIRE(set_access(CU_MEM_ACCESS_FLAGS_PROT_NONE) == CUDA_SUCCESS);
+  CHECK_FALSE(two.reaches(1, 0));
+}
+
 TEST_CASE("peer access needs two contexts of the session") {
   TwoDevices two;
   CHECK(two.enable(kPeer, cuda::make_handle(cuda::Kind::context, 1, 9)) == CUDA_ERROR_INVALID_CONTEXT);
