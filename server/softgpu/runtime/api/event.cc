@@ -94,6 +94,7 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent handle) {
     if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
     if (const Ref<Op> record = event.awaited()) event.context().wait_for(*record, event.blocking_sync());
     event.context().write_device_output();
+    runtime().trim_pools(event.context().device());
     return event.context().error();
   });
 }

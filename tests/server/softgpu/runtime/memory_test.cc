@@ -249,6 +249,15 @@ TEST_CASE_METHOD(ContextFixture, "stream-ordered memory comes from pools and ret
   cuuint64_t reserved = 0;
   REQUIRE_OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
   CHECK(reserved == 4u << 20);
+  threshold = 0;  // a wait for an event counts as well
+  CUevent event = nullptr;
+  REQUIRE_OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+  REQUIRE_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  REQUIRE_OK(cuEventRecord(event, stream));
+  REQUIRE_OK(cuEventSynchronize(event));
+  REQUIRE_OK(cuEventDestroy_v2(event));
+  REQUIRE_OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+  CHECK(reserved == 0);
   REQUIRE_OK(cuMemPoolDestroy(pool));
   CHECK(cuMemPoolDestroy(pool) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE_OK(cuMemGetInfo_v2(&after, &total));
