@@ -8,7 +8,6 @@
 namespace gpupool::client {
 namespace {
 
-constexpr uint64_t kLargestBlock = 16u << 20;  // above it an allocation has a mapping of its own
 std::atomic<uint64_t> next_id{1};           // of allocations: of all sessions
 constexpr uint64_t kBlock = 512;            // cuMemAlloc aligns to at least 256 bytes; NVIDIA's driver uses 512
 
@@ -25,6 +24,8 @@ bool take_from_process(uint64_t base, uint64_t size) {
 }
 
 }  // namespace
+
+uint64_t AddressSpace::new_id() { return next_id.fetch_add(1); }
 
 bool AddressSpace::is_free(uint64_t base, uint64_t size) {
   if (!take_from_process(base, size)) return false;
@@ -168,6 +169,18 @@ std::optional<uint64_t> AddressSpace::take_block(uint64_t size, const Allocation
   return std::nullopt;
 }
 
+std::optional<AddressSpace::Place> AddressSpace::take_slab_block(uint64_t size, const Allocation& about) {
+  if (const auto block = take_block(size, about)) return Place{*block};
+  const uint64_t whole = round_up(size, granularity_);
+  const auto at = take_range(whole, granularity_, 0);
+  if (!at) return std::nullopt;
+  Slab slab{whole, about.device, about.context, size, size, {}};
+  slab.managed = about.managed;
+  if (whole > size) slab.free[*at + size] = whole - size;
+  slabs_.emplace(*at, std::move(slab));
+  return Place{*at, *at, whole};
+}
+
 std::optional<AddressSpace::Place> AddressSpace::allocate(uint64_t bytes, uint64_t alignment, const Allocation& about) {
   if (bytes == 0 || bytes > size_) return std::nullopt;
   std::lock_guard lock(mutex_);
@@ -179,24 +192,15 @@ std::optional<AddressSpace::Place> AddressSpace::allocate(uint64_t bytes, uint64
     place = {*at, *at, size};
   } else {
     const uint64_t size = round_up(bytes, std::max(alignment, kBlock));
-    if (const auto block = take_block(size, about)) {
-      place.address = *block;
-    } else {
-      const uint64_t whole = round_up(size, granularity_);
-      const auto at = take_range(whole, granularity_, 0);
-      if (!at) return std::nullopt;
-      Slab slab{whole, about.device, about.context, size, size, {}};
-      slab.managed = about.managed;
-      if (whole > size) slab.free[*at + size] = whole - size;
-      slabs_.emplace(*at, std::move(slab));
-      place = {*at, *at, whole};
-    }
+    const auto taken = take_slab_block(size, about);
+    if (!taken) return std::nullopt;
+    place = *taken;
     block_size_[place.address] = size;
   }
   Allocation allocation = about;
   allocation.address = place.address;
   allocation.size = bytes;
-  allocation.id = next_id.fetch_add(1);
+  allocation.id = new_id();
   allocations_[place.address] = allocation;
   return place;
 }
@@ -226,7 +230,7 @@ void AddressSpace::abandon(uint64_t address) {
 std::optional<AddressSpace::Release> AddressSpace::release(uint64_t address, uint64_t most_idle) {
   std::lock_guard lock(mutex_);
   const auto found = allocations_.find(address);
-  if (found == allocations_.end() || found->second.foreign) return std::nullopt;
+  if (found == allocations_.end() || found->second.foreign || found->second.pool_memory) return std::nullopt;
   const uint64_t bytes = found->second.size;
   allocations_.erase(found);
   const auto block = block_size_.find(address);
@@ -296,7 +300,7 @@ void AddressSpace::add_foreign(const Allocation& allocation) {
   Allocation& entry = allocations_[allocation.address];
   entry = allocation;
   entry.foreign = true;
-  entry.id = next_id.fetch_add(1);
+  entry.id = new_id();
 }
 
 void AddressSpace::forget_foreign(uint64_t address) {
@@ -350,10 +354,15 @@ void AddressSpace::forget_context(uint64_t context, uint64_t sequence) {
       ++it;
       continue;
     }
-    if (!it->second.foreign && !block_size_.count(it->first)) pending_.push_back({sequence, it->first, round_up(it->second.size, granularity_), true});
+    const bool maps = !it->second.foreign && !it->second.pool_memory && !block_size_.count(it->first);
+    if (maps) pending_.push_back({sequence, it->first, round_up(it->second.size, granularity_), true});
     block_size_.erase(it->first);
     it = allocations_.erase(it);
   }
+  std::erase_if(large_spans_, [&](const auto& span) {
+    if (span.second.context == context) pending_.push_back({sequence, span.first, span.second.size, true});
+    return span.second.context == context;
+  });
   for (auto it = slabs_.begin(); it != slabs_.end();) {
     if (it->second.context != context) {
       ++it;

@@ -21,6 +21,7 @@
 namespace gpupool::client {
 
 struct Device;
+class PoolMemory;
 
 struct Allocation {
   uint64_t address = 0;
@@ -32,7 +33,8 @@ struct Allocation {
   bool managed = false;     // the host has it at the same address (mirrors.h): in whole pages of its own
   enum class Origin : uint8_t { plain, stream_ordered, shared_pool } origin = Origin::plain;
   int handle_types = 0;     // of mapped memory: CUmemAllocationHandleType
-  uint64_t pool = 0;        // the memory pool that counts it
+  uint64_t pool = 0;        // handle of the memory pool that it comes from
+  PoolMemory* pool_memory = nullptr;  // that pool's, which lives at least as long; the allocation has no mapping of its own
   bool sync_memops = false; // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
   bool decompressable = false;  // the program asked for memory that the device's decompression engine reaches
 };
@@ -73,6 +75,15 @@ class AddressSpace {
   std::vector<Release> take_idle(const Device* device);
   // The server has passed all frees up to this sequence number.
   void retired(uint64_t sequence);
+
+  // Spans: whole granules for memory pools, whose allocations lie within. take_span(): as allocate(), then mapped() or abandon_span().
+  // Nothing uses a span that is given back: one up to 16 MiB may stay mapped, and serves the next allocation at once.
+  std::optional<Place> take_span(uint64_t bytes, const Allocation& about);
+  void abandon_span(uint64_t address);
+  Release give_span(uint64_t address, uint64_t most_idle);
+  void add_pooled(Allocation allocation);
+  // nullopt: no memory pool's allocation starts there.
+  std::optional<Allocation> take_pooled(uint64_t address);
 
   // Device memory that the driver placed by itself (variables of modules), or that the program has mapped or opened, so that its
   // addresses are known as device addresses.
@@ -123,12 +134,15 @@ class AddressSpace {
     uint64_t size;
     bool whole;                              // a mapping of its own: the range is free again; else a block of a slab
   };
+  static constexpr uint64_t kLargestBlock = 16u << 20;  // above it an allocation has a mapping of its own
+  static uint64_t new_id();
   std::optional<uint64_t> take_range(uint64_t bytes, uint64_t alignment, uint64_t wished);
   void give_range(uint64_t address, uint64_t bytes);
   static void insert_free(std::map<uint64_t, uint64_t>& free, uint64_t address, uint64_t size);
   using Slabs = std::map<uint64_t, Slab>;
   Slabs::iterator slab_of(uint64_t address);
   std::optional<uint64_t> take_block(uint64_t size, const Allocation& about);
+  std::optional<Place> take_slab_block(uint64_t size, const Allocation& about);
   void set_idle(Slab& slab, bool idle);
   void note_room(const Slabs::value_type& slab);
   Slabs::iterator erase_slab(Slabs::iterator slab);
@@ -146,6 +160,10 @@ class AddressSpace {
   std::map<uint64_t, uint64_t> host_places_;
   std::atomic<uint64_t> lowest_host_{UINT64_MAX};
   std::map<uint64_t, uint64_t> reservations_;
+  struct LargeSpan {
+    uint64_t size = 0, context = 0;
+  };
+  std::map<uint64_t, LargeSpan> large_spans_;  // that are no slabs
   std::deque<Pending> pending_;
 };
 

@@ -271,3 +271,68 @@ TEST_CASE("address space: a context's allocations go with it, and their addresse
   space.retired(5);
   CHECK(space.take(kLarge).address == small.map_address);  // with what was behind it one hole
 }
+
+TEST_CASE("address space: spans of memory pools are whole granules, and serve again when they are given back") {
+  Space space;
+  const auto small = space.take_span(kGranule + 1, about()), large = space.take_span(kLarge, about());
+  REQUIRE(small);
+  REQUIRE(large);
+  CHECK(small->map_size == 2 * kGranule);
+  CHECK(large->map_size == kLarge);
+  space.mapped(*small);
+  space.mapped(*large);
+  CHECK_FALSE(space.find(small->address));
+  SECTION("a small one at once, without a mapping") {
+    CHECK(space.give_span(small->address, 2 * kGranule).unmap_size == 0);
+    CHECK(space.idle_bytes(device(1)) == 2 * kGranule);
+    CHECK(space.take_span(2 * kGranule, about(1, 2))->map_size != 0);  // another context's
+    const auto again = space.take_span(2 * kGranule, about());
+    REQUIRE(again);
+    CHECK(again->address == small->address);
+    CHECK(again->map_size == 0);
+    CHECK(space.idle_bytes(device(1)) == 0);
+  }
+  SECTION("one that may not stay mapped, and a large one, once the server has passed the free") {
+    for (const auto& span : {*small, *large}) {
+      const auto gone = space.give_span(span.address, kGranule);
+      CHECK(gone.unmap_size == span.map_size);
+      space.retire_after(gone, 3);
+    }
+    CHECK(space.take_span(kLarge, about())->address != large->address);
+    space.retired(3);
+    CHECK(space.take_span(2 * kGranule, about())->address == small->address);
+  }
+  SECTION("one that could not be mapped at once") {
+    space.abandon_span(large->address);
+    space.abandon_span(small->address);
+    CHECK(space.take_span(kRange, about()));
+  }
+  SECTION("with their context") {
+    space.forget_context(1, 4);
+    CHECK(space.give_span(small->address, 0).unmap_size == 0);
+    CHECK_FALSE(space.take_span(kRange, about()));
+    space.retired(4);
+    CHECK(space.take_span(kRange, about()));
+  }
+}
+
+TEST_CASE("address space: allocations of memory pools are found and taken, but not released") {
+  Space space;
+  const auto span = space.take_span(kGranule, about());
+  REQUIRE(span);
+  Allocation allocation = about();
+  allocation.address = span->address + 512;
+  allocation.size = 100;
+  allocation.pool_memory = reinterpret_cast<PoolMemory*>(64);  // never looked into
+  space.add_pooled(allocation);
+  const auto found = space.find(span->address + 611);
+  REQUIRE(found);
+  CHECK(found->address == allocation.address);
+  CHECK_FALSE(space.find(span->address + 612));
+  CHECK_FALSE(space.release(allocation.address));
+  CHECK_FALSE(space.take_pooled(span->address));
+  CHECK(space.take_pooled(allocation.address));
+  CHECK_FALSE(space.take_pooled(allocation.address));
+  space.add_pooled(allocation);
+  CHECK(space.find(allocation.address)->id != found->id);
+}
