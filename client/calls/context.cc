@@ -5,6 +5,7 @@
 #include "client/capture.h"
 #include "client/graph_memory.h"
 #include "client/host_memory.h"
+#include "client/pool_memory.h"
 #include "client/shadows.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/export_tables.h"
@@ -49,6 +50,7 @@ CUcontext as_cuda(const Context& context) { return cuda::handle_from_bits<CUcont
 
 // A null context means the current one, where a function takes a context.
 void forget_memory(const Context& context) {
+  forget_pool_memory_of(context.handle);
   mirrors().forget_context(context);
   for (const uint64_t host : shadows().forget_context(context)) host_memory().set_device(host, 0);
 }
@@ -69,6 +71,13 @@ CUresult find_primary(CUdevice ordinal, Session** session, Context** context) {
   *session = device->session;
   *context = device->primary;
   return CUDA_SUCCESS;
+}
+
+CUresult synchronize(Context& context) {
+  const auto points = stream_order().reach_context(context.handle);
+  const CUresult result = synchronize_context(context);
+  if (result == CUDA_SUCCESS) after_wait(points);
+  return result;
 }
 
 CUresult check_flags(unsigned flags) {
@@ -341,7 +350,7 @@ CUDA_EXPORT CUresult cuCtxSynchronize(void) {
   return guarded([&]() -> CUresult {
     FOR_CONTEXT(nullptr);
     if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
-    return synchronize_context(*context);
+    return synchronize(*context);
   });
 }
 
@@ -373,7 +382,7 @@ CUDA_EXPORT CUresult cuCtxSynchronize_v2(CUcontext given) {
   return guarded([&]() -> CUresult {
     FOR_CONTEXT(given);
     if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
-    return synchronize_context(*context);
+    return synchronize(*context);
   });
 }
 #endif

@@ -2,7 +2,9 @@
 #include "client/calls/destroy.h"
 #include "client/capture.h"
 #include "client/interprocess_events.h"
+#include "client/pool_memory.h"
 #include "client/shadows.h"
+#include "client/stream_marks.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/commands.h"
 
@@ -18,6 +20,28 @@ CUresult recorded(CUresult result, CUevent event) {
   return state == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : state;
 }
 
+CUresult forward_record(CUevent event, CUstream stream, unsigned flags) {
+  return flags == 0 ? rows::cuEventRecord::forward(event, stream) : rows::cuEventRecordWithFlags::forward(event, stream, flags);
+}
+
+// The same where memory pools follow events. The server may refuse flags, and a stream of another context than the event's.
+CUresult record_in_order(CUevent event, CUstream stream, unsigned flags) {
+  Session* session = nullptr;
+  Context* context = nullptr;
+  CUstream resolved = stream;
+  if (const CUresult result = ready_with_stream(&session, &context, resolved); result != CUDA_SUCCESS) return result;
+  const Object* const known = handles().find(Kind::event, cuda::handle_bits(event));
+  if (!known) return CUDA_ERROR_INVALID_HANDLE;
+  const Context& own = stream_context(*context, resolved);
+  StreamOrder::Points points;
+  if (flags == 0 && known->context == own.owner().handle) points = stream_order().reach(order_key(own, resolved));
+  const uint64_t handle = known->handle;
+  stream_order().begin_record(handle);
+  const CUresult result = forward_record(event, stream, flags);
+  stream_order().end_record(handle, result == CUDA_SUCCESS ? points : StreamOrder::Points());
+  return result;
+}
+
 CUresult record(CUevent event, CUstream stream, unsigned flags) {
   return guarded([&]() -> CUresult {
     if (capture::any() || capture::any_event()) [[unlikely]] {
@@ -26,9 +50,12 @@ CUresult record(CUevent event, CUstream stream, unsigned flags) {
       if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
       const Object* const known = handles().find(Kind::event, cuda::handle_bits(event));
       if (!known) return CUDA_ERROR_INVALID_HANDLE;
-      if (const auto captured = capture::record(*context, stream, *known, flags)) return *captured;
+      if (const auto captured = capture::record(*context, stream, *known, flags)) {
+        if (flags != 0) stream_order().distrust(known->handle);  // the graph records it when it is launched
+        return *captured;
+      }
     }
-    return recorded(flags == 0 ? rows::cuEventRecord::forward(event, stream) : rows::cuEventRecordWithFlags::forward(event, stream, flags), event);
+    return recorded(stream_order().active() ? record_in_order(event, stream, flags) : forward_record(event, stream, flags), event);
   });
 }
 
@@ -59,13 +86,17 @@ CUDA_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream,
 CUDA_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
   capture::forget_event(event);
   interprocess_events::remove(event);
+  stream_order().forget_event(cuda::handle_bits(event));
   return destroy<rows::cuEventDestroy_v2>(Kind::event, event);
 }
 
 
 CUDA_EXPORT CUresult cuEventQuery(CUevent event) {
   if (const CUresult refused = capture::refuse_event(event); refused != CUDA_SUCCESS) return refused;
+  const uint64_t handle = cuda::handle_bits(event);
+  const auto state = stream_order().of_event(handle);
   const CUresult result = rows::cuEventQuery::forward(event);
+  if (result == CUDA_SUCCESS && !state.points.empty() && !stream_order().is_recorded_anew(handle, state)) stream_order().passed(state.points);
   return result == CUDA_SUCCESS && shadows().any() ? guarded([] { return shadows().after_something(); }) : result;
 }
 
@@ -81,8 +112,11 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent event) {
     go_to(*known, place);
     if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     wire::Buffer reply;
+    const auto state = stream_order().of_event(known->handle);
     const CUresult result = place.session->call(wire::Command::synchronize_event, place.context,
                                                 wire::SynchronizeEvent{cuda::handle_bits(event)}, reply);
+    const bool knows = !state.points.empty() && !stream_order().is_recorded_anew(cuda::handle_bits(event), state);
+    if (result == CUDA_SUCCESS) after_wait(knows ? state.points : StreamOrder::Points());
     return result == CUDA_SUCCESS && shadows().any() ? shadows().after_something() : result;
   });
 }
@@ -114,6 +148,7 @@ CUDA_EXPORT CUresult cuCtxRecordEvent(CUcontext given, CUevent event) {
     if (known->context != context->owner().handle) return CUDA_ERROR_INVALID_HANDLE;
     if (const CUresult refused = capture::refuse_context(*context); refused != CUDA_SUCCESS) return refused;
     capture::forget_event(event);
+    stream_order().distrust(known->handle);
     return recorded(rows::cuCtxRecordEvent::at({context->session, context}, {cuda::handle_from_bits<CUcontext>(context->handle), event}), event);
   });
 }

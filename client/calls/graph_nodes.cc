@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/calls/graph.h"
+#include "client/stream_order.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/launch_check.h"
 #include "protocol/wire/commands.h"
@@ -54,6 +55,7 @@ CUresult make_host_work(const CUDA_HOST_NODE_PARAMS* params, NodeWork& work) {
 
 CUresult make_event_work(CUevent event, NodeWork& work) {
   if (!handles().find(Kind::event, cuda::handle_bits(event))) return CUDA_ERROR_INVALID_HANDLE;
+  stream_order().distrust(cuda::handle_bits(event));  // a launch may record it
   work = EventWork{cuda::handle_bits(event)};
   return CUDA_SUCCESS;
 }

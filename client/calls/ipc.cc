@@ -5,6 +5,7 @@
 
 #include "client/capture.h"
 #include "client/interprocess_events.h"
+#include "client/stream_order.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/sharing.h"
@@ -28,6 +29,7 @@ Events& events() {
 }  // namespace
 
 void add(CUevent event) {
+  stream_order().distrust(cuda::handle_bits(event));  // another process may record it
   const std::lock_guard lock(events().mutex);
   events().all.insert(event);
   events().count = events().all.size();

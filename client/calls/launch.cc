@@ -6,6 +6,7 @@
 #include "client/host_memory.h"
 #include "client/mirrors.h"
 #include "client/shadows.h"
+#include "client/stream_order.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/cuda/launch_check.h"
 #include "protocol/wire/commands.h"
@@ -56,6 +57,15 @@ cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
   limits.function_max_threads = of_function(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, limits.max_threads_per_block);
   limits.max_dynamic_shared_bytes = of_function(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 48 * 1024);
   return limits;
+}
+
+// Kernels that record events: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT (CUDA 12.0) and _LAUNCH_COMPLETION_EVENT (12.3). Their values begin with the
+// event. The device may record it before the kernel, and what is before it, has ended.
+void distrust_event_of(const CUlaunchAttribute& attribute) {
+  const int id = static_cast<int>(attribute.id);
+  uint64_t event = 0;
+  std::memcpy(&event, &attribute.value, sizeof event);
+  if (id == 7 || id == 12) stream_order().distrust(event);
 }
 
 // Can the device refuse what only it knows enough about? Then the program waits for its answer, instead of hearing of it later.
@@ -113,6 +123,7 @@ CUresult prepare(const Request& request, Session& session, Context& context, Pre
   if (request.attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
   for (uint32_t i = 0; i < request.attribute_count; ++i) {
     if (!cuda::is_launch_attribute(request.attributes[i].id)) return CUDA_ERROR_INVALID_VALUE;
+    distrust_event_of(request.attributes[i]);
   }
 
   size_t packed_bytes = 0;

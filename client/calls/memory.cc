@@ -7,6 +7,7 @@
 #include "client/graph_memory.h"
 #include "client/idle_memory.h"
 #include "client/host_memory.h"
+#include "client/map_memory.h"
 #include "client/memory_pool.h"
 #include "client/mirrors.h"
 #include "client/shadows.h"
@@ -17,7 +18,13 @@
 using namespace gpupool;
 using namespace gpupool::client;
 
-bool gpupool::client::give_back_idle(Session& session, const Device& device) {
+uint64_t gpupool::client::most_idle_bytes(const Session& session, const Device& device) {
+  const uint64_t most = session.memory_limited() ? device.total_bytes / 64 : AddressSpace::kMostIdle;
+  return std::min(most, AddressSpace::kMostIdle);
+}
+
+bool gpupool::client::give_back_idle(Session& session, const Device& device, bool unsettled_too) {
+  bool any = trim_pools(device, false);
   const auto idle = session.addresses().take_idle(&device);
   for (const auto& gone : idle) {
     uint64_t sequence = 0;
@@ -26,23 +33,13 @@ bool gpupool::client::give_back_idle(Session& session, const Device& device) {
                        wire::FreeMemory{gone.address, gone.unmap_size, wire::kAllStreams}, &sequence);
     session.addresses().retire_after(gone, sequence);
   }
-  return !idle.empty();
+  if (unsettled_too) any = trim_pools(device, true) || any;
+  return any || !idle.empty();
 }
 
 namespace {
 
 constexpr uint64_t kAlignment = 512;
-
-// Waits for the reply, so that the call that exceeds the memory returns CUDA_ERROR_OUT_OF_MEMORY: allocators free their caches and
-// retry on it. Only the server knows how much memory contexts, modules and other processes use.
-// `mapped`: it was done, and the result is an earlier call's.
-CUresult map(Session& session, Context& context, const AddressSpace::Place& place, bool* mapped) {
-  const wire::MapMemory body{place.map_address, place.map_size, context.device->server_ordinal, 0};
-  wire::Buffer reply;
-  const CUresult result = session.call(wire::Command::map_memory, &context, body, reply);
-  *mapped = reply.size() == sizeof body.address;
-  return result;
-}
 
 CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   if (const CUresult result = context.session->before_call(&context); result != CUDA_SUCCESS) return result;
@@ -51,11 +48,13 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   Session* owning = session_of(address, context.session);
   if (!owning) return CUDA_ERROR_INVALID_VALUE;
   Session& session = *owning;
+  if (const auto pooled = session.addresses().take_pooled(address)) {
+    // As the CUDA programming guide has it: the program says that no work uses the memory, and nothing is waited for.
+    pooled->pool_memory->free(*pooled, {});
+    return CUDA_SUCCESS;
+  }
   const auto about = session.addresses().find(address);
-  // What is kept for later is kept from the tenant's other programs.
-  const uint64_t most_idle = session.memory_limited() ? std::min<uint64_t>(AddressSpace::kMostIdle, about ? about->device->total_bytes / 64 : 0)
-                                                      : AddressSpace::kMostIdle;
-  const auto gone = session.addresses().release(address, most_idle);
+  const auto gone = session.addresses().release(address, about ? most_idle_bytes(session, *about->device) : 0);
   if (!gone || !about) return CUDA_ERROR_INVALID_VALUE;
   if (about->managed) {
     mirrors().remove(address);
@@ -68,45 +67,40 @@ CUresult release(Context& context, CUdeviceptr address, uint64_t stream) {
   const CUresult result = session.post(wire::Command::free_memory, owner,
                                        wire::FreeMemory{gone->address, gone->unmap_size, stream}, &sequence);
   session.addresses().retire_after(*gone, sequence);
-  count_in_pool(about->pool, -static_cast<int64_t>(about->size));
   return result;
 }
 
-CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes, bool managed = false,
-                  Pool* pool = nullptr) {
+CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint64_t bytes, bool managed = false) {
   if (const CUresult result = session.before_call(&context); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation about;
   about.context = context.owner().handle;
   about.device = context.device;
-  if (pool) about.origin = pool->handle_types != 0 ? Allocation::Origin::shared_pool : Allocation::Origin::stream_ordered;
-  about.pool = pool ? pool->handle : 0;
   about.managed = managed;
-  if (pool && !pool->count_within_limit(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto place = session.addresses().allocate(bytes, managed ? HostPages::page() : kAlignment, about);
-  if (!place) {
-    count_in_pool(about.pool, -static_cast<int64_t>(bytes));
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  if (!place) return CUDA_ERROR_OUT_OF_MEMORY;
   if (place->map_size) {
     bool mapped = false;
-    CUresult result = map(session, context, *place, &mapped);
+    CUresult result = map_memory(session, context, *context.device, *place, 0, &mapped);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && !mapped && give_back_idle(session, *context.device)) {
-      result = map(session, context, *place, &mapped);
+      result = map_memory(session, context, *context.device, *place, 0, &mapped);
     }
     if (result != CUDA_SUCCESS) {
-      if (mapped) {
-        (void)release(context, place->address, wire::kAllStreams);
-      } else {
-        session.addresses().abandon(place->address);
-        count_in_pool(about.pool, -static_cast<int64_t>(bytes));
-      }
+      if (mapped) (void)release(context, place->address, wire::kAllStreams);
+      else session.addresses().abandon(place->address);
       return result;
     }
     session.addresses().mapped(*place);
   }
   *address = place->address;
   return CUDA_SUCCESS;
+}
+
+CUresult allocate_pooled(Pool& pool, Context& context, CUstream stream, CUdeviceptr* address, uint64_t bytes) {
+  Allocation about;
+  about.origin = pool.handle_types != 0 ? Allocation::Origin::shared_pool : Allocation::Origin::stream_ordered;
+  about.pool = pool.handle;
+  return pool.memory->allocate(context, stream, bytes, about, address);
 }
 
 CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, Pool* pool = nullptr) {
@@ -125,7 +119,7 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, Poo
     });
     if (captured) [[unlikely]] return *captured;
     Pool* const from = pool ? pool : current_pool(*context->device);
-    return from ? allocate(*session, *context, address, bytes, false, from) : CUDA_ERROR_OUT_OF_MEMORY;
+    return from ? allocate_pooled(*from, *context, stream, address, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
   });
 }
 
@@ -136,6 +130,11 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
     const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](NodeWork& work) { return make_free_work(address, work); });
     if (captured) [[unlikely]] return *captured;
+    if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
+    if (const auto pooled = session->addresses().take_pooled(address)) {
+      pooled->pool_memory->free(*pooled, freed_in(*context, stream));
+      return CUDA_SUCCESS;
+    }
     if (const auto of_graph = graph_memory::free(address)) [[unlikely]] return *of_graph;
     if (is_opened(SharedKind::pool_pointer, address)) [[unlikely]] {  // another process's
       const CUresult result = cuStreamSynchronize(stream);

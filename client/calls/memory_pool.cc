@@ -1,9 +1,7 @@
-// Memory pools. Stream-ordered allocations come from the session's address space like all others, so a pool is a name with
-// attributes; nothing here travels.
+// Memory pools and their attributes, which the client keeps by itself.
 #include "client/memory_pool.h"
 
-#include <algorithm>
-
+#include "client/stream_marks.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -22,20 +20,14 @@ Pools& pools() {
   return *only;
 }
 
-uint64_t make_pool(const Device& device, int handle_types = 0, uint64_t max_size = 0) {
-  auto pool = std::make_unique<Pool>();
-  pool->max_size = max_size;
-  pool->device = device.ordinal;
-  pool->handle_types = handle_types;
-  return device.session->mint(Kind::memory_pool, std::move(pool));
-}
-
 CUresult default_pool(int ordinal, uint64_t* handle) {
-  const Device* device = find_device(ordinal);
+  Device* const device = find_device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   std::lock_guard lock(pools().mutex);
   uint64_t& pool = pools().by_default[ordinal];
-  if (pool == 0) pool = make_pool(*device);
+  if (pool == 0) {
+    if (const Pool* const made = make_pool(*device, 0, 0)) pool = made->handle;
+  }
   *handle = pool;
   return pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -52,22 +44,14 @@ CUresult find(CUmemoryPool given, Pool** pool) {
 
 }  // namespace
 
-void Pool::count(int64_t bytes) {
-  std::lock_guard lock(mutex);
-  count_locked(bytes);
-}
-
-void Pool::count_locked(int64_t bytes) {
-  used += static_cast<uint64_t>(bytes);
-  used_high = std::max(used_high, used);
-  reserved_high = std::max(reserved_high, reserved(used));
-}
-
-bool Pool::count_within_limit(uint64_t bytes) {
-  std::lock_guard lock(mutex);
-  if (max_size != 0 && (bytes > max_size || used > max_size - bytes)) return false;
-  count_locked(static_cast<int64_t>(bytes));
-  return true;
+Pool* gpupool::client::make_pool(Device& device, int handle_types, uint64_t max_size, uint64_t imported_from) {
+  auto made = std::make_unique<Pool>();
+  Pool* const pool = made.get();
+  pool->device = device.ordinal;
+  pool->handle_types = handle_types;
+  pool->imported_from = imported_from;
+  pool->memory = PoolMemory::create(device, max_size);
+  return device.session->mint(Kind::memory_pool, std::move(made)) != 0 ? pool : nullptr;
 }
 
 Pool* gpupool::client::current_pool(const Device& device) {
@@ -79,10 +63,6 @@ Pool* gpupool::client::current_pool(const Device& device) {
   }
   uint64_t handle = 0;
   return default_pool(device.ordinal, &handle) == CUDA_SUCCESS ? handles().find_as<Pool>(Kind::memory_pool, handle) : nullptr;
-}
-
-void gpupool::client::count_in_pool(uint64_t pool, int64_t bytes) {
-  if (auto* const counts = pool ? handles().find_as<Pool>(Kind::memory_pool, pool) : nullptr) counts->count(bytes);
 }
 
 CUDA_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
@@ -131,7 +111,7 @@ CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
     if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
     if ((properties->handleTypes & ~kShareableHandleTypes) != 0) return CUDA_ERROR_NOT_SUPPORTED;
     if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
-    const Device* device = find_device(properties->location.id);
+    Device* const device = find_device(properties->location.id);
     if (!device) return CUDA_ERROR_INVALID_DEVICE;
     const auto shares = device->attributes.find(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES);
     const int offered = shares == device->attributes.end() ? 0 : shares->second;
@@ -141,9 +121,9 @@ CUDA_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* p
 #else
     const uint64_t max_size = 0;
 #endif
-    const uint64_t handle = make_pool(*device, properties->handleTypes, max_size);
-    if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    *pool = cuda::handle_from_bits<CUmemoryPool>(handle);
+    const Pool* const made = make_pool(*device, properties->handleTypes, max_size);
+    if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
+    *pool = cuda::handle_from_bits<CUmemoryPool>(made->handle);
     return CUDA_SUCCESS;
   });
 }
@@ -157,7 +137,9 @@ CUDA_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool given) {
       const auto standard = pools().by_default.find(pool->device);
       if (standard != pools().by_default.end() && standard->second == pool->handle) return CUDA_ERROR_INVALID_VALUE;
     }
+    const auto memory = pool->memory;
     handles().retire(pool->handle);
+    memory->abandon();
     return CUDA_SUCCESS;
   });
 }
@@ -166,66 +148,14 @@ CUDA_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool given, CUmemPool_attribu
   Pool* pool = nullptr;
   if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
   if (!value) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(pool->mutex);
-  switch (attribute) {
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      pool->release_threshold = *static_cast<cuuint64_t*>(value);
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-      pool->reuse_follow_event = *static_cast<int*>(value);
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-      pool->reuse_opportunistic = *static_cast<int*>(value);
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      pool->reuse_internal = *static_cast<int*>(value);
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:  // high-water marks may only be reset
-      if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
-      pool->reserved_high = Pool::reserved(pool->used);
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
-      pool->used_high = pool->used;
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
+  return pool->memory->set(attribute, value);
 }
 
 CUDA_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool given, CUmemPool_attribute attribute, void* value) {
   Pool* pool = nullptr;
   if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
   if (!value) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(pool->mutex);
-  switch (attribute) {
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      *static_cast<cuuint64_t*>(value) = pool->release_threshold;
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-      *static_cast<int*>(value) = pool->reuse_follow_event;
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-      *static_cast<int*>(value) = pool->reuse_opportunistic;
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      *static_cast<int*>(value) = pool->reuse_internal;
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      *static_cast<cuuint64_t*>(value) = Pool::reserved(pool->used);
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      *static_cast<cuuint64_t*>(value) = pool->reserved_high;
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      *static_cast<cuuint64_t*>(value) = pool->used;
-      return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      *static_cast<cuuint64_t*>(value) = pool->used_high;
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
+  return pool->memory->get(attribute, value);
 }
 
 CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool given, const CUmemAccessDesc* map, size_t count) {
@@ -242,9 +172,13 @@ CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool given, const CUmemAccessDes
     if (device == own && flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_DEVICE;
     if (device->session != own->session && flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   }
-  const std::lock_guard lock(pool->mutex);
-  for (size_t i = 0; i < count; ++i) pool->access[map[i].location.id] = map[i].flags;
-  return CUDA_SUCCESS;
+  return guarded([&] {
+    for (size_t i = 0; i < count; ++i) {
+      const Device& device = *find_device(map[i].location.id);
+      if (device.session == own->session) pool->memory->set_access(device, map[i].flags);
+    }
+    return CUDA_SUCCESS;
+  });
 }
 
 CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool given, CUmemLocation* location) {
@@ -252,17 +186,21 @@ CUDA_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool g
   if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
   if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
   if (!find_device(location->id)) return CUDA_ERROR_INVALID_DEVICE;
-  const std::lock_guard lock(pool->mutex);
-  const auto found = pool->access.find(location->id);
-  const auto otherwise = location->id == pool->device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  *flags = found == pool->access.end() ? otherwise : found->second;
+  *flags = pool->memory->access(location->id);
   return CUDA_SUCCESS;
 }
 
-// Freed memory goes back to the device at once: there is nothing to trim.
-CUDA_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool given, size_t) {
-  Pool* pool = nullptr;
-  return find(given, &pool);
+// Asks the server first what work behind earlier frees is done.
+CUDA_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool given, size_t keep) {
+  return guarded([&]() -> CUresult {
+    Pool* pool = nullptr;
+    if (const CUresult result = find(given, &pool); result != CUDA_SUCCESS) return result;
+    for (const auto& free : stream_order().unpassed()) {
+      if (const CUresult result = ask_passed(free.point); result != CUDA_SUCCESS) return result;
+    }
+    pool->memory->trim(keep);
+    return CUDA_SUCCESS;
+  });
 }
 
 CUDA_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool given, CUstream stream) {

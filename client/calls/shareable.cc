@@ -95,12 +95,9 @@ CUDA_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void
     if (const CUresult result = take(shareable, type, SharedKind::pool, &name, &session); result != CUDA_SUCCESS) return result;
     for (const auto& device : devices()) {
       if (device->session != session || static_cast<uint64_t>(device->server_ordinal) != name.offset) continue;
-      auto imported = std::make_unique<Pool>();
-      imported->device = device->ordinal;
-      imported->imported_from = name.server;
-      const uint64_t handle = session->mint(Kind::memory_pool, std::move(imported));
-      if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-      *pool = cuda::handle_from_bits<CUmemoryPool>(handle);
+      const Pool* const imported = make_pool(*device, 0, 0, name.server);
+      if (!imported) return CUDA_ERROR_OUT_OF_MEMORY;
+      *pool = cuda::handle_from_bits<CUmemoryPool>(imported->handle);
       return CUDA_SUCCESS;
     }
     return CUDA_ERROR_INVALID_DEVICE;

@@ -4,8 +4,10 @@
 #include "client/calls/destroy.h"
 #include "client/capture.h"
 #include "client/mirrors.h"
+#include "client/pool_memory.h"
 #include "client/shadows.h"
 #include "client/stream.h"
+#include "client/stream_marks.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -148,7 +150,13 @@ CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
     const Object* known = handles().find(Kind::event, cuda::handle_bits(event));
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (const auto captured = capture::wait(*context, stream, *known, flags)) [[unlikely]] return *captured;
-    if (known->session == session) return rows::cuStreamWaitEvent::at({session, context}, {stream, event, flags});
+    if (known->session == session) {
+      const auto state = stream_order().of_event(known->handle);
+      const CUresult result = rows::cuStreamWaitEvent::at({session, context}, {stream, event, flags});
+      const bool knows = result == CUDA_SUCCESS && flags == 0 && !state.points.empty() && !stream_order().is_recorded_anew(known->handle, state);
+      if (knows) stream_order().waits(order_key(*context, stream), state.points);
+      return result;
+    }
     if (flags & ~static_cast<unsigned>(CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
     return wait_for_event(*context, stream, *known);
   });
@@ -160,7 +168,10 @@ CUresult synchronize(CUstream stream) {
     Context* context = nullptr;
     if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
     if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;
-    return synchronize_stream(*context, stream);
+    const auto points = stream_order().reach(order_key(*context, stream));
+    const CUresult result = synchronize_stream(*context, stream);
+    if (result == CUDA_SUCCESS) after_wait(points);
+    return result;
   });
 }
 
@@ -176,6 +187,14 @@ CUresult unless_captured(CUstream stream, Arguments... arguments) {
     }
     return Row::forward(arguments...);
   });
+}
+
+// Everything that is done once the stream is idle, as far as memory pools want to know.
+StreamOrder::Points reach_of(CUstream stream) {
+  Session* session = nullptr;
+  Context* context = nullptr;
+  if (!stream_order().active() || ready_with_stream(&session, &context, stream) != CUDA_SUCCESS) return {};
+  return stream_order().reach(order_key(*context, stream));
 }
 
 // cuStreamWaitValue32 and its like.
@@ -227,11 +246,14 @@ CUDA_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int f
 CUDA_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
   if (cuda::is_special_stream(cuda::handle_bits(stream))) return CUDA_ERROR_INVALID_HANDLE;
   capture::forget_stream(stream);
+  stream_departs(stream);
   return destroy<rows::cuStreamDestroy_v2>(Kind::stream, stream);
 }
 
 CUDA_EXPORT CUresult cuStreamQuery(CUstream stream) {
+  const auto points = reach_of(stream);
   const CUresult result = unless_captured<rows::cuStreamQuery>(stream, stream);
+  if (result == CUDA_SUCCESS) stream_order().passed(points);
   return result == CUDA_SUCCESS && shadows().any() ? guarded([] { return shadows().after_something(); }) : result;
 }
 CUDA_EXPORT CUresult cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(or_per_thread(stream)); }

@@ -54,6 +54,11 @@ TEST_CASE("small allocations fill the last granule of the quota") {
   passes(pool, {"quota_small_allocations", "16"});
 }
 
+TEST_CASE("free memory of a pool counts in the quota and is given back before an allocation fails") {
+  LimitedPool pool(64);
+  passes(pool, {"pooled_memory_is_given_back", "128"});
+}
+
 TEST_CASE("modules and limits of contexts are in the quota") {
   LimitedPool pool(8);
   passes(pool, {"quota_of_modules_and_limits", "8"});

@@ -107,6 +107,8 @@ PASSES(managed_memory_says_what_it_is)
 PASSES(mapped_pinned_memory)
 PASSES(pinned_memory_given_to_kernels)
 PASSES(stream_ordered_memory)
+PASSES(pooled_memory_of_many_streams)
+PASSES(pooled_memory_in_threads)
 PASSES(reset_and_use_again)
 PASSES(two_contexts)
 PASSES(green_contexts)
@@ -134,6 +136,7 @@ PASSES(fault_then_reset)
 TEST_CASE("a graph that copies memory that is gone fails and the session goes on") {
   passes_through_poold({"graph_copies_memory_that_is_gone"});
 }
+TEST_CASE("memory of a pool passes between streams as its attributes say") { passes_through_poold({"pooled_memory_passes_between_streams"}); }
 TEST_CASE("graphs with large copies") {
   passes_both_ways({"graph_with_host_memory", "large"});
   passes_both_ways({"graph_with_host_memory", "large"}, {{"GPUPOOL_STAGING", "always"}}, {{"GPUPOOL_BULK_CONNECTIONS", "0"}});

@@ -72,6 +72,52 @@ void pool_limits() {
   REQUIRE(CUDA_SUCCESS, cuMemPoolDestroy(pool));
 }
 
+// The memory that stays reserved after a call that waits, by threshold, and the high-water marks.
+void pool_thresholds() {
+  const CUmemPoolProps properties = on_device(0);
+  CUmemoryPool pool = nullptr;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  CUdeviceptr blocks[3] = {};
+  REQUIRE(CUDA_SUCCESS, cuMemPoolCreate(&pool, &properties));
+  REQUIRE(CUDA_SUCCESS, cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  REQUIRE(CUDA_SUCCESS, cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  const auto tell = [&](const char* when) {
+    std::printf("%s:", when);
+    for (const auto attribute : {CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+                                 CU_MEMPOOL_ATTR_USED_MEM_HIGH}) {
+      cuuint64_t number = 0;
+      REQUIRE(CUDA_SUCCESS, cuMemPoolGetAttribute(pool, attribute, &number));
+      std::printf(" %llu", static_cast<unsigned long long>(number));
+    }
+    std::printf("\n");
+  };
+  for (cuuint64_t threshold : {cuuint64_t{0}, cuuint64_t{2 * kUnit}, ~cuuint64_t{0}}) {
+    REQUIRE(CUDA_SUCCESS, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    for (CUdeviceptr& block : blocks) REQUIRE(CUDA_SUCCESS, cuMemAllocFromPoolAsync(&block, kUnit, pool, stream));
+    tell("allocated");
+    for (const CUdeviceptr block : blocks) REQUIRE(CUDA_SUCCESS, cuMemFreeAsync(block, stream));
+    REQUIRE(CUDA_SUCCESS, cuEventRecord(event, stream));
+    // Each way to wait does it.
+    REQUIRE(CUDA_SUCCESS, threshold == 0 ? cuStreamSynchronize(stream) : threshold == 2 * kUnit ? cuEventSynchronize(event) : cuCtxSynchronize());
+    tell("freed and waited for");
+  }
+  REQUIRE(CUDA_SUCCESS, cuMemPoolTrimTo(pool, kUnit));
+  tell("trimmed");
+  cuuint64_t none = 0;
+  REQUIRE(CUDA_SUCCESS, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, &none));
+  REQUIRE(CUDA_SUCCESS, cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &none));
+  tell("marks reset");
+  REQUIRE(CUDA_SUCCESS, cuMemAllocFromPoolAsync(&blocks[0], kUnit, pool, stream));
+  tell("allocated again");
+  REQUIRE(CUDA_SUCCESS, cuMemPoolDestroy(pool));
+  REQUIRE(CUDA_SUCCESS, cuMemsetD8Async(blocks[0], 1, kUnit, stream));  // lives until it is freed
+  REQUIRE(CUDA_SUCCESS, cuMemFreeAsync(blocks[0], stream));
+  REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(stream));
+  REQUIRE(CUDA_SUCCESS, cuEventDestroy(event));
+  REQUIRE(CUDA_SUCCESS, cuStreamDestroy(stream));
+}
+
 void pool_access() {
   const CUmemPoolProps properties = on_device(0);
   CUmemoryPool pool = nullptr, standard = nullptr;

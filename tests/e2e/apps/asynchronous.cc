@@ -33,6 +33,24 @@ SCENARIO(asynchronous_calls) {
   set_again();
   unsigned value = 1, count = 1000;
   void* parameters[] = {&values, &value, &count};
+  // Freed memory serves again in the same stream, and in another one behind an event.
+  constexpr size_t kLarge = 64u << 20;
+  CUstream second = nullptr;
+  CUevent freed = nullptr;
+  OK(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&freed, CU_EVENT_DISABLE_TIMING));
+  CUdeviceptr small = 0, large = 0;
+  OK(cuMemAllocAsync(&small, 1000, stream));
+  OK(cuMemAllocAsync(&large, kLarge, stream));
+  const auto pass_on = [&](CUstream from, CUstream to) {
+    OK(cuMemFreeAsync(large, from));
+    OK(cuEventRecord(freed, from));
+    OK(cuStreamWaitEvent(to, freed, 0));
+    const CUdeviceptr before = large;
+    OK(cuMemAllocAsync(&large, kLarge, to));
+    EXPECT(large == before);
+    OK(cuMemsetD8Async(large, 1, 100, to));
+  };
   int blocks = 0, peer = 0;
   OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, add, 128, 0));
   OK(cuDeviceCanAccessPeer(&peer, device.device, device.device));
@@ -61,6 +79,10 @@ SCENARIO(asynchronous_calls) {
     OK(cuMemFree(memory));
     OK(cuMemAllocAsync(&memory, 1000, stream));
     OK(cuMemFreeAsync(memory, stream));
+    OK(cuMemFreeAsync(large, stream));
+    OK(cuMemAllocAsync(&large, kLarge, stream));
+    pass_on(stream, second);
+    pass_on(second, stream);
     int number = 0;
     OK(cuDeviceGetAttribute(&number, CU_DEVICE_ATTRIBUTE_WARP_SIZE, device.device));
     OK(cuFuncGetAttribute(&number, CU_FUNC_ATTRIBUTE_NUM_REGS, kernels.function("add")));
