@@ -1,6 +1,7 @@
 // The programs that gpupool-bench --suite mechanisms measures, on the driver API alone.
 //
 //     gpupool-bench-mechanisms allocations COUNT              COUNT mappings of 32 MiB, none freed; then 4 KiB in turns
+//     gpupool-bench-mechanisms pooled COUNT                   64 MiB by cuMemAllocAsync and cuMemFreeAsync in turns, in one stream
 //     gpupool-bench-mechanisms copies repetitive|random MIB   pinned memory to the device and back
 //     gpupool-bench-mechanisms image MIB                      loads a module of so much generated PTX
 #include <cstring>
@@ -38,6 +39,24 @@ void allocations(size_t count) {
   }
   report("fresh_us", middle(fresh));
   report("small_us", middle(small));
+}
+
+// The pool keeps what is freed, so the first allocation alone needs memory of the device.
+void pooled(int count, CUstream stream) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  constexpr int kBurst = 100;
+  std::vector<double> pairs;
+  for (int i = 0; i < count; ++i) {
+    const auto begin = Clock::now();
+    for (int j = 0; j < kBurst; ++j) {
+      CUdeviceptr memory = 0;
+      CHECK(cuMemAllocAsync(&memory, kBytes, stream));
+      CHECK(cuMemFreeAsync(memory, stream));
+    }
+    if (i != 0) pairs.push_back(microseconds(begin) / kBurst);
+  }
+  CHECK(cuStreamSynchronize(stream));
+  report("pair_us", middle(pairs));
 }
 
 // "repetitive": every other 16 bytes are one letter and the rest one of four, so that half of it can be saved.
@@ -101,12 +120,13 @@ void image(size_t bytes) {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   const size_t number = argc > 2 ? std::strtoull(argv[argc - 1], nullptr, 10) : 0;
-  if (number == 0 || (what != "allocations" && what != "copies" && what != "image")) {
-    std::fprintf(stderr, "usage: gpupool-bench-mechanisms allocations COUNT | copies repetitive|random MIB | image MIB\n");
+  if (number == 0 || (what != "allocations" && what != "pooled" && what != "copies" && what != "image")) {
+    std::fprintf(stderr, "usage: gpupool-bench-mechanisms allocations COUNT | pooled COUNT | copies repetitive|random MIB | image MIB\n");
     return 2;
   }
   const CUstream stream = start_cuda();
   if (what == "allocations") allocations(number);
+  else if (what == "pooled") pooled(static_cast<int>(number), stream);
   else if (what == "copies") copies(std::string(argv[2]) == "repetitive", number << 20, stream);
   else image(number << 20);
   CHECK(cuStreamDestroy(stream));

@@ -45,6 +45,7 @@ class Suite {
   }
   void round() {
     if (chosen("quota")) quota();
+    if (chosen("pools")) pools();
     if (chosen("compression")) compression();
     if (chosen("images")) images();
   }
@@ -61,6 +62,12 @@ class Suite {
     const std::vector<std::string> allocations{"allocations", suite_.quick ? "3" : "24"};
     measure(allocations, through(unlimited.url()), "unlimited_", samples_);
     measure(allocations, through(limited.url()), "limited_", samples_);
+  }
+  void pools() {
+    const PooldProcess poold(suite_.device, {}, device_environment());
+    const std::vector<std::string> pooled{"pooled", suite_.quick ? "3" : "200"};
+    measure(pooled, suite_.direct, "direct_", samples_);
+    measure(pooled, through(poold.url()), "pooled_", samples_);
   }
   void compression() {
     const PooldProcess poold(suite_.device, {}, device_environment());
@@ -94,6 +101,7 @@ std::vector<Figure> Suite::figures() const {
     add("quota_alloc_32_mib", "us", "limited_fresh_us", "without a quota", "unlimited_fresh_us");
     add("quota_alloc_free_4_kib", "us", "limited_small_us", "without a quota", "unlimited_small_us");
   }
+  if (chosen("pools")) add("pool_alloc_free_async_64_mib", "us", "pooled_pair_us", "direct", "direct_pair_us");
   if (chosen("compression")) {
     for (const std::string data : kData) {
       for (const std::string way : {"h2d", "d2h"}) {

@@ -1,5 +1,5 @@
 // gpupool-bench --suite mechanisms: what single mechanisms cost or gain, each beside the same program without it: memory
-// quotas, compression on a slow link, and the cache of module images.
+// quotas, memory pools, compression on a slow link, and the cache of module images.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ struct MechanismsSuite {
   testing::Environment direct;    // for a program on the device library itself
   int rounds = 5;
   bool quick = false;
-  std::vector<std::string> only;  // of quota, compression, images; empty: all
+  std::vector<std::string> only;  // of quota, pools, compression, images; empty: all
 };
 
 // Throws std::runtime_error when a program fails.

@@ -8,7 +8,7 @@ using namespace gpupool::testing;
 TEST_CASE("a quick run of the mechanisms suite measures every mechanism with and without it") {
   const QuickRun run = quick_run({"--suite", "mechanisms"}, std::chrono::minutes(5));
   INFO(run.output);
-  for (const std::string name : {"quota_alloc_32_mib", "quota_alloc_free_4_kib", "compression_repetitive_h2d", "compression_repetitive_d2h",
+  for (const std::string name : {"quota_alloc_32_mib", "quota_alloc_free_4_kib", "pool_alloc_free_async_64_mib", "compression_repetitive_h2d", "compression_repetitive_d2h",
                                  "compression_random_h2d", "compression_random_d2h", "image_first_load", "image_load_again"}) {
     INFO(name);
     const size_t at = run.json.find("{\"name\": \"" + name + "\", \"transport\": \"tcp\", ");
