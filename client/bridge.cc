@@ -8,6 +8,7 @@
 
 #include "client/mirrors.h"
 #include "client/shadows.h"
+#include "protocol/cuda/errors.h"
 #include "protocol/wire/commands.h"
 
 namespace gpupool::client {
@@ -135,7 +136,7 @@ CUresult lend_stream(Context& context, CUstream* stream) {
 
 // Is the context, or its server, lost? An answer may also bring the error of something else, which was done in vain, and no
 // more than that.
-bool is_broken(CUresult answer) { return is_sticky(answer) || answer == Session::failure(); }
+bool is_broken(CUresult answer) { return cuda::is_sticky(answer) || answer == Session::failure(); }
 
 void take_back(Context& context, CUstream stream) {
   std::lock_guard lock(context.mutex);

@@ -6,6 +6,7 @@
 #include "client/log.h"
 #include "client/mirror.h"
 #include "client/transfer.h"
+#include "protocol/cuda/errors.h"
 
 namespace gpupool::client {
 namespace {
@@ -58,7 +59,7 @@ CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
   CUresult result = CUDA_SUCCESS;
   const auto settle = [&](Context& context, CUresult got) {
     // An earlier command's error is the next call's to report, not ours.
-    if (got != CUDA_SUCCESS && got != Session::failure() && !is_sticky(got)) context.late_error = got;
+    if (got != CUDA_SUCCESS && got != Session::failure() && !cuda::is_sticky(got)) context.late_error = got;
     else if (got != CUDA_SUCCESS) result = got;
   };
   auto* const last = handles().find_as<Context>(Kind::context, mirror->touch_context);

@@ -5,6 +5,7 @@
 
 #include "client/bulk_parts.h"
 #include "client/transfer.h"
+#include "protocol/cuda/errors.h"
 #include "protocol/wire/copies.h"
 
 namespace gpupool::client {
@@ -125,7 +126,7 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
   (void)to.post(wire::Command::cancel_bulk, nullptr, wire::CancelBulk{copy.copy});
   if (sent == CUDA_ERROR_NOT_SUPPORTED) from.reaches_no_peers();
   *result = sent;
-  return is_sticky(sent) || sent == Session::failure();
+  return cuda::is_sticky(sent) || sent == Session::failure();
 }
 
 // The source's server sends to the target's. False: it cannot, or no more.

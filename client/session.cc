@@ -9,6 +9,7 @@
 #include "client/identity.h"
 #include "client/log.h"
 #include "protocol/control/hello_exchange.h"
+#include "protocol/cuda/errors.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/wire/reader.h"
 
@@ -42,30 +43,6 @@ unsigned usual_bulk_connections(bool over_rdma) {
 }
 
 }  // namespace
-
-// Errors after which, by cuda.h, all further work returns the same error.
-bool is_sticky(CUresult result) {
-  constexpr int kContained = 226, kTensorMemoryLeak = 721;  // cuda.h has their names from 12.8 on
-  switch (static_cast<int>(result)) {
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-    case kContained:
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-    case kTensorMemoryLeak:
-    case CUDA_ERROR_EXTERNAL_DEVICE:
-      return true;
-    default:
-      return false;
-  }
-}
 
 Session::Session(const Settings& settings, std::unique_ptr<transport::Connection> connection)
     : settings_(settings),
@@ -184,7 +161,7 @@ CUresult Session::finish_call(Context* context, Waiter& waiter, wire::Buffer& re
   if (timer) [[unlikely]] trace::count_round_trip(waiter.id, sizeof(wire::MessageHeader) + waiter.body.size(), timer.passed());
   reply = std::move(waiter.body);
   if (!context) return waiter.result;
-  if (is_sticky(waiter.result)) context->sticky_error = waiter.result;
+  if (cuda::is_sticky(waiter.result)) context->sticky_error = waiter.result;
   if (waiter.result != CUDA_SUCCESS || context->late_error.load(std::memory_order_relaxed) == 0) return waiter.result;
   return static_cast<CUresult>(context->late_error.exchange(0));
 }

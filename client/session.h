@@ -25,9 +25,6 @@
 
 namespace gpupool::client {
 
-// Errors after which a CUDA context is lost: every further call on it gives the same.
-bool is_sticky(CUresult result);
-
 constexpr unsigned kMaxServers = 64;
 
 class Session {

@@ -7,6 +7,7 @@
 
 #include "client/capture.h"
 #include "client/shadows.h"
+#include "protocol/cuda/errors.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool::client;
@@ -24,7 +25,7 @@ void await_copies(bool used = false) {
   Context* const current = current_context();
   const auto finish = [](Context& context) {
     const CUresult result = synchronize_context(context);
-    if (result != CUDA_SUCCESS && !is_sticky(result)) context.late_error = result;  // not this call's to report
+    if (result != CUDA_SUCCESS && !gpupool::cuda::is_sticky(result)) context.late_error = result;  // not this call's to report
   };
   if (current) finish(*current);
   for (const auto& device : devices()) {

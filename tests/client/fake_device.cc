@@ -59,8 +59,6 @@ CUresult synchronize_context(Context& context) {
   return ++fake_device().waits, CUDA_SUCCESS;
 }
 
-bool is_sticky(CUresult) { return false; }
-
 const Devices& devices() {
   static const Devices* const none = new Devices;
   return *none;

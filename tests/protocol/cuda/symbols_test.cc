@@ -3,10 +3,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
 
+#include "protocol/cuda/errors.h"
 #include "protocol/cuda/version_map.h"
 #include "tests/protocol/cuda/elf_exports.h"
 #include "tests/support/catch.h"
@@ -121,4 +123,25 @@ TEST_CASE("the rows' versions are those of the PFN_ types") {
       CHECK(cuda::symbol_name(match.symbol) == symbol);
     }
   }
+}
+
+TEST_CASE("an error is sticky if cuda.h says that nothing works after it") {
+  std::string text = read(std::string(CUDA_INCLUDE_DIR) + "/cuda.h");
+  size_t sticky = 0;
+  for (size_t start = 0; (start = text.find("/**", start)) != std::string::npos;) {
+    const size_t end = text.find("*/", start);
+    std::string comment = std::regex_replace(text.substr(start, end - start), std::regex("[\\s*]+"), " ");
+    std::smatch code;
+    const std::string behind = text.substr(end + 2, 80);
+    start = end;
+    if (!std::regex_search(behind, code, std::regex("^\\s*(CUDA_ERROR_\\w+)\\s*=\\s*(\\d+)"))) continue;
+    const bool documented = comment.find("process must be terminated") != std::string::npos ||
+                            comment.find("context cannot be used anymore") != std::string::npos;
+    // Uncorrectable hardware errors: cuda.h does not say what follows, the driver repeats them.
+    const bool hardware = code[1] == "CUDA_ERROR_ECC_UNCORRECTABLE" || code[1] == "CUDA_ERROR_NVLINK_UNCORRECTABLE";
+    INFO(code[1].str());
+    CHECK(cuda::is_sticky(std::stoi(code[2])) == (documented || hardware));
+    sticky += documented;
+  }
+  CHECK(sticky >= 9);  // the oldest header that the build takes
 }
