@@ -186,6 +186,7 @@ class DeviceMemory {
   void release_host(const Mapping& mapping);
   CUresult map_at(uint64_t address, const Mapping& mapping);
   bool can_be_moved(int device) const;
+  bool host_may_access(int device) const;
   CUresult set_access(uint64_t address, const Mapping& mapping);
   CUresult set_peer_access(int peer, int device, CUmemAccess_flags flags);
   std::vector<int> peers_of(int device) const;
@@ -207,6 +208,7 @@ class DeviceMemory {
   size_t moved_ = 0;                      // of them, in host memory
   RoomSource* room_ = nullptr;            // null: a device that is full stays so
   bool cpu_reaches_ = true;               // until a device says no
+  std::set<int> cpu_reached_;             // devices whose memory the CPU has read and written
   std::function<bool(CUmemGenericAllocationHandle)> released_;
   std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner

@@ -1,11 +1,31 @@
-// Peer access to the session's mappings. cuCtxEnablePeerAccess does not apply to virtual memory: each accessing device needs
-// cuMemSetAccess, which is called here on behalf of peers. Spans of memory pools have access of their own (cuMemPoolSetAccess).
+// Who has access to the session's mappings: their own device, peers and the CPU. cuCtxEnablePeerAccess does not apply to virtual
+// memory: each accessing device needs cuMemSetAccess, which is called here on behalf of peers. Spans of memory pools have access of their
+// own (cuMemPoolSetAccess).
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <iterator>
 
+#include "server/log/log.h"
 #include "server/worker/device_memory.h"
 
 namespace gpupool::worker {
+namespace {
+
+// Reads and writes one page through a pipe: a page that the CPU does not reach is EFAULT there, where a load would end the process.
+bool cpu_can_use_page(uint64_t address) {
+  constexpr size_t kPage = 4096;  // fits into a pipe
+  auto* const page = reinterpret_cast<void*>(address);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
+  const bool usable = ::write(ends[1], page, kPage) == ssize_t{kPage} && ::read(ends[0], page, kPage) == ssize_t{kPage};
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return usable;
+}
+
+}  // namespace
 
 std::vector<int> DeviceMemory::peers_of(int device) const {
   std::set<int> peers;
@@ -15,7 +35,15 @@ std::vector<int> DeviceMemory::peers_of(int device) const {
   return {peers.begin(), peers.end()};
 }
 
-// Gives access to the mapping's device, its peers, and the CPU where the device supports it (softgpu, coherent links).
+// The device's memory can be reached by the CPU at all: softgpu, coherent links.
+bool DeviceMemory::host_may_access(int device) const {
+  int yes = 0;
+  return api_.cuDeviceGetAttribute &&
+         api_.cuDeviceGetAttribute(&yes, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, device) == CUDA_SUCCESS && yes != 0;
+}
+
+// Gives access to the mapping's device, its peers, and the CPU where the device supports it. A driver's word is not enough for that: the
+// first mapping of each device is tried.
 CUresult DeviceMemory::set_access(uint64_t address, const Mapping& mapping) {
   constexpr auto kHost = static_cast<CUmemLocationType>(2);  // CU_MEM_LOCATION_TYPE_HOST, CUDA 12.2
   std::vector<CUmemAccessDesc> access{{{CU_MEM_LOCATION_TYPE_DEVICE, mapping.device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
@@ -28,7 +56,13 @@ CUresult DeviceMemory::set_access(uint64_t address, const Mapping& mapping) {
   for (const int peer : peers) access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   if (cpu_reaches_) {
     access.push_back({{kHost, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
-    if (api_.cuMemSetAccess(address, mapping.size, access.data(), access.size()) == CUDA_SUCCESS) return CUDA_SUCCESS;
+    const bool known = cpu_reached_.contains(mapping.device);
+    if ((known || host_may_access(mapping.device)) &&
+        api_.cuMemSetAccess(address, mapping.size, access.data(), access.size()) == CUDA_SUCCESS) {
+      if (known || cpu_can_use_page(address)) return cpu_reached_.insert(mapping.device), CUDA_SUCCESS;
+      log::warning("host_access_fails", {{"device", mapping.device},
+                                         {"reason", "the driver grants the CPU access to device memory, but reading it fails; copies are staged"}});
+    }
     access.pop_back();
     cpu_reaches_ = false;
   }

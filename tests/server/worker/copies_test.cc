@@ -34,6 +34,18 @@ TEST_CASE("bytes go to the device and come back, in every size") {
   CHECK(client.data(client.copy_out(0, 0, size)) == data);
 }
 
+TEST_CASE("the CPU reaches into device memory only where the device supports it and a page can be read") {
+  using HostAccess = FakeDriver::HostAccess;
+  const HostAccess access = GENERATE(HostAccess::works, HostAccess::unsupported, HostAccess::faults);
+  TestClient client{false, nullptr, 0, false, nullptr, false, {}, [=](FakeDriver& fake) { fake.host_access = access; }};
+  client.retain();
+  client.map(0, kPage);
+  const auto data = pattern(1000, 3);
+  client.copy_in(0, 0, data);
+  CHECK(client.data(client.copy_out(0, 0, data.size())) == data);
+  CHECK(client.fake.locked([&] { return client.fake.mapped.at(client.address(0)).host; }) == (access == HostAccess::works));
+}
+
 TEST_CASE("rows with a pitch") {
   TestClient client;
   client.retain();

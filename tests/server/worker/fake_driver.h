@@ -78,6 +78,8 @@ class FakeDriver {
   bool stream_memory_operations = false;  // likewise
   bool zeroes_memory = true;              // likewise; else memory is full of kDirt
   static constexpr std::byte kDirt{0xdb};
+  enum class HostAccess { works, unsupported, faults };
+  HostAccess host_access = HostAccess::works;  // likewise: of device memory by the CPU; `faults`: granted, but not given
   uint64_t context_bytes = 0;             // of the device, for each context that is created
   uint64_t range_base = 0;
   uint64_t range_size = 0;
@@ -109,6 +111,7 @@ class FakeDriver {
     size_t size;
     uint64_t handle;
     std::map<int, int> access;                                // of devices: CUmemAccess_flags
+    bool host = false;                                        // the CPU was given access
   };
   std::map<uint64_t, Mapping> mapped;                         // by address
   struct Multicast {

@@ -122,7 +122,7 @@ CUresult map_memory(CUdeviceptr address, size_t size, size_t offset, CUmemGeneri
   if (known == driver().physical.end() || known->second.released || driver().mapped.contains(address)) return CUDA_ERROR_INVALID_VALUE;
   if (offset > known->second.size || size > known->second.size - offset) return CUDA_ERROR_INVALID_VALUE;
   ::mmap(reinterpret_cast<void*>(address), size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, known->second.file, static_cast<off_t>(offset));
-  driver().mapped[address] = {size, handle, {}};
+  driver().mapped[address] = {size, handle, {}, false};
   ++known->second.uses;
   return CUDA_SUCCESS;
 }
@@ -139,8 +139,14 @@ CUresult set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc* acc
   const Lock lock(driver().mutex);
   const auto known = driver().mapped.find(address);
   if (known == driver().mapped.end() || known->second.size != size) return CUDA_ERROR_INVALID_VALUE;
+  bool host = false;
   for (const CUmemAccessDesc& one : std::span(access, count)) {
     if (one.location.type == CU_MEM_LOCATION_TYPE_DEVICE) known->second.access[one.location.id] = one.flags;
+    else host = true;
+  }
+  known->second.host = host;
+  if (driver().host_access == FakeDriver::HostAccess::faults) {  // the device's own access comes back when the CPU's is withdrawn
+    ::mprotect(reinterpret_cast<void*>(address), size, host ? PROT_NONE : PROT_READ | PROT_WRITE);
   }
   return CUDA_SUCCESS;
 }
