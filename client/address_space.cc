@@ -313,6 +313,15 @@ void AddressSpace::set_sync_memops(uint64_t address, bool on) {
   if (const auto found = allocations_.find(address); found != allocations_.end()) found->second.sync_memops = on;
 }
 
+bool AddressSpace::overlaps(uint64_t address, uint64_t bytes) const {
+  const uint64_t end = address + bytes;
+  if (address < base_ + size_ && base_ < end) return true;
+  std::lock_guard lock(mutex_);
+  const auto next = allocations_.lower_bound(address);
+  if (next != allocations_.end() && next->first < end) return true;
+  return next != allocations_.begin() && std::prev(next)->first + std::prev(next)->second.size > address;
+}
+
 std::optional<Allocation> AddressSpace::find(uint64_t address) const {
   std::lock_guard lock(mutex_);
   auto found = allocations_.upper_bound(address);

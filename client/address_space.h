@@ -90,6 +90,8 @@ class AddressSpace {
   void add_foreign(const Allocation& allocation);
   void forget_foreign(uint64_t address);
 
+  // True if any of these bytes can be device memory of this session: in its range, or an allocation outside of it.
+  bool overlaps(uint64_t address, uint64_t bytes) const;
   // The allocation that contains the address.
   std::optional<Allocation> find(uint64_t address) const;
   void set_sync_memops(uint64_t address, bool on);  // of the allocation that starts there

@@ -50,6 +50,14 @@ CUresult explain_no_code(Code& code, CUresult result) {
   return result;
 }
 
+// Another server whose device memory has some of these addresses; null: none.
+const Session* owner_of(const Session& asked, uint64_t address, uint64_t bytes) {
+  const auto found = std::find_if(sessions().begin(), sessions().end(), [&](const auto& session) {
+    return session.get() != &asked && session->addresses().overlaps(address, bytes);
+  });
+  return found == sessions().end() ? nullptr : found->get();
+}
+
 // Any of its devices.
 Device* session_device(const Session& session) {
   const auto found = std::find_if(devices().begin(), devices().end(), [&](const auto& device) { return device->session == &session; });
@@ -286,6 +294,12 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
     wire::Reader reader(reply);
     const auto info = reader.get<wire::GlobalInfo>();
     if (!reader.finished()) return Session::failure();
+    // The driver chose the address, and knows only of its own server's: a copy could not tell the two memories apart.
+    if (const Session* const other = owner_of(session, info.address, info.size)) {
+      complain("the variable '%s' cannot be used: %s placed it at 0x%llx, where this program has device memory of %s; start the program again, "
+               "or use one server", name, session.server().c_str(), static_cast<unsigned long long>(info.address), other->server().c_str());
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
     Allocation about;
     about.address = info.address;
     about.size = info.size;
@@ -302,6 +316,16 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
   if (bytes) *bytes = known->second.size;
   if (managed) *managed = known->second.managed != 0;
   return CUDA_SUCCESS;
+}
+
+void Code::forget_globals() {
+  std::lock_guard lock(mutex);
+  for (const auto& [context, variables] : globals) {
+    for (const auto& [name, info] : variables) {
+      for (const auto& session : sessions()) session->addresses().forget_foreign(info.address);
+    }
+  }
+  globals.clear();
 }
 
 CUresult Code::come_to(Session& other) {

@@ -45,6 +45,7 @@ struct Function : Object {
 struct Code : Object {  // a module or a library
   // A library is loaded by each server where it is wanted, as CUDA loads it into each context.
   CUresult come_to(Session& other) override;
+  void forget_globals();  // before it is unloaded
   std::mutex mutex;
   std::map<std::string, uint64_t> functions;  // by name
   std::optional<std::vector<std::string>> names;  // of all kernels, once they were asked for

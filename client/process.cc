@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "client/busy_addresses.h"
 #include "client/calls/host_function.h"
 #include "client/lease/file.h"
 #include "client/lease/helper.h"
@@ -112,6 +113,7 @@ bool take_devices(Process& self) {
     return std::none_of(self.devices.begin(), self.devices.end(),
                         [&](const auto& device) { return device->session == session.get(); });
   });
+  const auto busy = busy_addresses();  // before the servers' ranges are among them
   for (const auto& session : self.sessions) {
     if (auto taken = session->take_addresses(); !taken) {
       complain("cannot use the server %s: %s", session->server().c_str(), taken.error().message.c_str());
@@ -134,6 +136,7 @@ bool take_devices(Process& self) {
       const wire::AddressRange taken{other->addresses().base(), other->addresses().size()};
       (void)session->post(wire::Command::avoid_addresses, nullptr, taken);
     }
+    for (const wire::AddressRange& range : busy) (void)session->post(wire::Command::avoid_addresses, nullptr, range);
   }
   return !self.devices.empty();
 }

@@ -59,6 +59,7 @@ CUDA_EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     }
     for (const auto& [name, handle] : functions) handles().retire(handle);
     for (const auto& [context, handle] : modules) handles().retire(handle);
+    code->forget_globals();
     for (const auto& session : sessions()) {
       if (!(code->elsewhere.load() >> session->index() & 1)) continue;
       (void)session->post(rows::cuLibraryUnload::kId, nullptr, [&](wire::Writer& writer) { writer.put(code->handle); });

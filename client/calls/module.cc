@@ -72,6 +72,7 @@ CUDA_EXPORT CUresult cuModuleUnload(CUmodule module) {
       functions.swap(code->functions);
     }
     for (const auto& [name, handle] : functions) handles().retire(handle);
+    code->forget_globals();
     return destroy<rows::cuModuleUnload>(Kind::module, module);
   });
 }

@@ -15,8 +15,8 @@ struct MoveAddresses {  // the range proposed in HelloReply is not free in the c
   uint64_t wished_base; // free in the client; 0: any
   uint64_t size;
 };
-// avoid_addresses: an AddressRange that means something else to the client (another server's), so that the device places
-// nothing of its own there. As far as it is free.
+// avoid_addresses: an AddressRange that means something else to the client (another server's memory, the program's own), so that the
+// device places nothing of its own there. As far as it is free.
 struct AddressRange {
   uint64_t base;
   uint64_t size;

@@ -12,6 +12,9 @@ namespace {
 // end (what holds the memory may need something that the client has yet to send).
 constexpr std::chrono::seconds kLongestSettle{10};
 constexpr timespec kPollEvery{0, 100'000};  // events have no time-out
+// Of one avoid(): a driver may ignore every address hint.
+constexpr int kMostAttempts = 64;
+constexpr uint64_t kSmallestAvoided = 1u << 30;
 
 }  // namespace
 
@@ -33,11 +36,24 @@ CUresult DeviceMemory::move(uint64_t wished, uint64_t size) {
 }
 
 void DeviceMemory::avoid(uint64_t base, uint64_t size) {
-  if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree || size == 0 || avoided_.size() >= kMaxAvoided) return;
-  CUdeviceptr got = 0;
-  if (api_.cuMemAddressReserve(&got, size, 0, base, 0) != CUDA_SUCCESS) return;
-  if (got == base) avoided_.emplace_back(base, size);
-  else api_.cuMemAddressFree(got, size);
+  if (!api_.cuMemAddressReserve || !api_.cuMemAddressFree) return;
+  std::deque<std::pair<uint64_t, uint64_t>> wanted{{base, size}};
+  for (int attempt = 0; attempt < kMostAttempts && !wanted.empty() && avoided_.size() < kMaxAvoided; ++attempt) {
+    const auto [at, bytes] = wanted.front();
+    wanted.pop_front();
+    if (bytes == 0) continue;
+    CUdeviceptr got = 0;
+    const CUresult result = api_.cuMemAddressReserve(&got, bytes, 0, at, 0);
+    if (result == CUDA_SUCCESS && got == at) {
+      avoided_.emplace_back(at, bytes);
+      continue;
+    }
+    if (result == CUDA_SUCCESS) api_.cuMemAddressFree(got, bytes);
+    const uint64_t half = bytes / 2 / kSmallestAvoided * kSmallestAvoided;
+    if (half == 0) continue;
+    wanted.emplace_back(at, half);
+    wanted.emplace_back(at + half, bytes - half);
+  }
 }
 
 void DeviceMemory::release_avoided() {

@@ -28,7 +28,7 @@ namespace gpupool::worker {
 
 constexpr size_t kMaxMappings = 1u << 20;
 constexpr size_t kMaxPendingFrees = 1u << 20;
-constexpr size_t kMaxAvoided = 64;
+constexpr size_t kMaxAvoided = 256;
 
 // Who waits for memory on a device that is full.
 class RoomSource {
@@ -64,7 +64,7 @@ class DeviceMemory {
   }
   // Another range in place of the one so far, which must hold nothing.
   CUresult move(uint64_t wished, uint64_t size);
-  // Keeps the driver from placing anything there, if it is free.
+  // Keeps the driver from placing anything there, as far as it is free: where a range cannot be reserved, halves of it are tried.
   void avoid(uint64_t base, uint64_t size);
   void release_range();
   void release_avoided();

@@ -1,8 +1,10 @@
 // Device addresses out of a session's range: who shares a mapping, and when an address is used again.
 #include "client/address_space.h"
+#include "client/busy_addresses.h"
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "tests/support/catch.h"
@@ -218,6 +220,35 @@ TEST_CASE("address space: memory that the driver has placed is known and cannot 
   CHECK_FALSE(space.release(0x1000));
   space.forget_foreign(0x1000);
   CHECK_FALSE(space.knows(0x1000));
+}
+
+TEST_CASE("address space: another server's variable overlaps the range and what the driver has placed outside of it") {
+  Space space;
+  Allocation variable = about();
+  variable.address = 0x1000;
+  variable.size = 64;
+  space.add_foreign(variable);
+  CHECK(space.overlaps(0x1020, 4));
+  CHECK(space.overlaps(0xff0, 0x11));
+  CHECK_FALSE(space.overlaps(0xff0, 0x10));
+  CHECK_FALSE(space.overlaps(0x1040, 64));
+  CHECK(space.overlaps(space.base() + space.size() - 1, 64));
+  CHECK(space.overlaps(space.base() - 1, 2));
+  CHECK_FALSE(space.overlaps(space.base() - 4, 4));
+}
+
+TEST_CASE("busy addresses: what the process has mapped, with room around it") {
+  const auto busy = busy_addresses();
+  const auto covers = [&](const void* address) {
+    const auto at = reinterpret_cast<uint64_t>(address);
+    return std::any_of(busy.begin(), busy.end(), [at](const auto& range) { return at - range.base < range.size; });
+  };
+  const auto heap = std::make_unique<int>();
+  CHECK(covers(&busy));
+  CHECK(covers(heap.get()));
+  CHECK(covers(reinterpret_cast<const void*>(&mmap)));
+  CHECK_FALSE(covers(reinterpret_cast<const void*>(uint64_t{0x2000'0000'0000})));
+  CHECK(busy.size() < 16);
 }
 
 TEST_CASE("address space: a reservation is where it was wished, if it is free there") {

@@ -19,7 +19,7 @@ constexpr char kLost[] = "[older messages were dropped]\n";
 constexpr char kCut[] = "[older messages do not fit the buffer]\n";
 
 template <class Body>
-CUresult guarded(Body&& body) noexcept {
+CUresult without_exceptions(Body&& body) noexcept {
   try {
     return body();
   } catch (const std::bad_alloc&) {
@@ -60,7 +60,7 @@ CUDA_EXPORT CUresult cuLogsCurrent(CUlogIterator* iterator, unsigned int flags) 
 
 CUDA_EXPORT CUresult cuLogsDumpToFile(CUlogIterator* iterator, const char* path, unsigned int flags) {
   if (!path || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return guarded([&]() -> CUresult {
+  return without_exceptions([&]() -> CUresult {
     bool lost = false;
     uint32_t end = 0;
     std::string text;
@@ -77,7 +77,7 @@ CUDA_EXPORT CUresult cuLogsDumpToFile(CUlogIterator* iterator, const char* path,
 
 CUDA_EXPORT CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size, unsigned int flags) {
   if (!buffer || !size || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return guarded([&]() -> CUresult {
+  return without_exceptions([&]() -> CUresult {
     bool lost = false;
     uint32_t end = 0;
     const auto lines = driver_log::since(iterator, &lost, &end);

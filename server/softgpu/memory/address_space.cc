@@ -1,6 +1,7 @@
 #include "server/softgpu/memory/address_space.h"
 
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,7 +25,9 @@ class AddressAllocator {
   std::optional<uint64_t> allocate(uint64_t size, uint64_t alignment, uint64_t hint) {
     std::lock_guard lock(mutex_);
     if (!ready_) {
-      insert_free(kRangeBase, kRangeSize);
+      const uint64_t start = random_start();
+      insert_free(kRangeBase, start - kRangeBase);
+      insert_free(start + kGranule, kRangeBase + kRangeSize - start - kGranule);  // the gap keeps them from becoming one piece
       ready_ = true;
     }
     if (hint != 0 && hint % alignment == 0 && in_range(hint, size)) {
@@ -93,6 +96,14 @@ class AddressAllocator {
   void insert_free(uint64_t address, uint64_t size) {
     free_.emplace(address, size);
     by_size_.emplace(size, address);
+  }
+  // Allocations start at a random place in the last eighth, as a driver's do by ASLR: variables of modules in several processes
+  // should have different addresses. The piece behind it is the smaller one, and so is used first.
+  static uint64_t random_start() {
+    constexpr uint64_t kPlaces = kRangeSize / 16 / kGranule;
+    uint64_t random = 0;
+    (void)!::getrandom(&random, sizeof random, 0);
+    return kRangeBase + kRangeSize - kRangeSize / 8 + random % kPlaces * kGranule;
   }
   Pieces::iterator erase_free(Pieces::iterator piece) {
     by_size_.erase({piece->second, piece->first});

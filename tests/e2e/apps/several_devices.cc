@@ -262,9 +262,12 @@ SCENARIO(a_library_on_two_devices) {
     EXPECT(threads > 0);
   }
   for (const Side& side : sides) {
+    const Side& other = &side == sides ? sides[1] : sides[0];
     side.use();
     CUdeviceptr counter = 0;
     OK(cuLibraryGetGlobal(&counter, nullptr, library, "counter"));
+    EXPECT(download<uint32_t>(counter, 1)[0] == 100u + static_cast<unsigned>(side.device.device));
+    other.use();  // an address names one device's variable, whichever is current
     EXPECT(download<uint32_t>(counter, 1)[0] == 100u + static_cast<unsigned>(side.device.device));
   }
   OK(cuLibraryUnload(library));

@@ -3,6 +3,8 @@
 #include "protocol/wire/copies.h"
 #include "tests/server/worker/test_client.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 
 #include "tests/support/catch.h"
@@ -293,4 +295,25 @@ TEST_CASE("the range can be moved while nothing is mapped") {
   client.retain();
   CHECK(client.ask(Command::map_memory, bytes_of(wire::MapMemory{range.base, kPage, 0, 0})) == CUDA_SUCCESS);
   CHECK(client.ask(Command::move_addresses, bytes_of(wire::MoveAddresses{0, 1 << 20})) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("what the client has in use is avoided as far as it is free") {
+  constexpr uint64_t kBase = 0x1000'0000'0000, kGiB = 1u << 30;
+  void* const busy = reinterpret_cast<void*>(kBase + 5 * kGiB);
+  REQUIRE(::mmap(busy, kGiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) == busy);
+  {
+    TestClient client;
+    client.retain();
+    client.send(Command::avoid_addresses, bytes_of(wire::AddressRange{kBase, 16 * kGiB}));
+    REQUIRE(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
+    const auto taken = [](uint64_t address) {
+      unsigned char page = 0;
+      return ::mincore(reinterpret_cast<void*>(address), 4096, &page) == 0;
+    };
+    CHECK(taken(kBase));
+    CHECK(taken(kBase + 4 * kGiB));
+    CHECK(taken(kBase + 6 * kGiB));
+    CHECK(taken(kBase + 15 * kGiB));
+  }
+  ::munmap(busy, kGiB);
 }

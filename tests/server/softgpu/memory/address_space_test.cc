@@ -55,15 +55,19 @@ TEST_CASE("addresses: alignment, hints, reuse and refusals") {
   CHECK(free_addresses(*a, 1));
 }
 
-TEST_CASE("freed addresses join to the whole range again") {
+TEST_CASE("freed addresses join to the whole piece again") {
+  const auto first = allocate_addresses(1, 1, 0);
+  REQUIRE(first);
+  REQUIRE(free_addresses(*first, 1));
   std::vector<uint64_t> pieces;
   for (int i = 0; i < 100; ++i) pieces.push_back(*allocate_addresses((i % 7 + 1) * page_bytes(), 1, 0));
   for (int i = 0; i < 100; i += 2) REQUIRE(free_addresses(pieces[i], (i % 7 + 1) * page_bytes()));
   for (int i = 1; i < 100; i += 2) REQUIRE(free_addresses(pieces[i], (i % 7 + 1) * page_bytes()));
-  const auto all = allocate_addresses(kRangeSize, kGranule, 0);
-  REQUIRE(all == kRangeBase);
-  CHECK_FALSE(allocate_addresses(1, 1, 0));
-  REQUIRE(free_addresses(*all, kRangeSize));
+  constexpr uint64_t kSmallPiece = kRangeSize / 16 - kGranule, kLargePiece = kRangeSize / 8 * 7;
+  CHECK(allocate_addresses(kSmallPiece, kGranule, 0) == *first);
+  CHECK(allocate_addresses(kLargePiece, kGranule, 0) == kRangeBase);
+  REQUIRE(free_addresses(*first, kSmallPiece));
+  REQUIRE(free_addresses(kRangeBase, kLargePiece));
 }
 
 TEST_CASE("addresses are handed out to many threads without overlap") {
