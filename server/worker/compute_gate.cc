@@ -69,7 +69,7 @@ bool ComputeGate::add_lane(StreamState& stream) {
   return true;
 }
 
-bool ComputeGate::enter(StreamState& stream, WorkKind kind) {
+bool ComputeGate::enter(StreamState& stream, const WorkKind& kind) {
   if (!stream.compute && !add_lane(stream)) return false;
   ComputeLane& lane = *stream.compute;
   const auto is_free = [&] { return TurnWord{lane.gpu.turn->load(std::memory_order_acquire)}.free(); };
@@ -79,8 +79,8 @@ bool ComputeGate::enter(StreamState& stream, WorkKind kind) {
     pass = is_free();  // once the piece is open the turn is not given up
   }
   if (!pass && !wait_for_turn(lane, kind)) return false;
-  lane.kind = lane.works == 0 || lane.kind == kind ? kind : 0;
-  if (is_kernel(kind)) quota::count(lane.gpu.use->launches);
+  lane.kind = lane.works == 0 || lane.kind == kind ? kind : WorkKind{};
+  if (kind.is_kernel()) quota::count(lane.gpu.use->launches);
   return true;
 }
 
@@ -99,15 +99,15 @@ void ComputeGate::left(ComputeLane& lane) {
   bool full = word.single() || lane.works >= kWorks;
   if (!full) {
     const Lock lock(mutex_);
-    full = lane.expected >= kPiece || !estimates_.knows(lane.kind);
+    full = lane.expected >= kPiece || (lane.kind.shape != 0 && !estimates_.knows(lane.kind));
   }
   if (full) end(lane);
 }
 
 // Until there is the turn, and little enough on the device. The lane has an open piece then.
-bool ComputeGate::wait_for_turn(ComputeLane& lane, WorkKind kind) {
+bool ComputeGate::wait_for_turn(ComputeLane& lane, const WorkKind& kind) {
   ComputeGpu& gpu = lane.gpu;
-  if (lane.open && lane.works != 0 && lane.kind != kind) {
+  if (lane.open && lane.works != 0 && !(lane.kind == kind)) {
     bool known = false;
     {
       const Lock lock(mutex_);
@@ -177,7 +177,7 @@ void ComputeGate::begin(ComputeLane& lane) {
   }
   open_.push_back(&lane);
   lane.works = 0;
-  lane.kind = 0;
+  lane.kind = {};
   lane.start = lane.events->take();
   if (!lane.start || api_.cuEventRecord(lane.start, lane.stream) == CUDA_SUCCESS) return;
   lane.events->give(std::exchange(lane.start, nullptr));
@@ -195,8 +195,9 @@ void ComputeGate::end(ComputeLane& lane) {
     lane.expected = 0;
     return;
   }
-  const bool known = lane.kind ? estimates_.knows(lane.kind) : lane.expected != 0;
-  const double expected = lane.kind || !known ? estimates_.of(lane.kind) * static_cast<double>(lane.works) : lane.expected;
+  const bool one_kind = lane.kind.shape != 0;
+  const bool known = one_kind ? estimates_.knows(lane.kind) : lane.expected != 0;
+  const double expected = one_kind || !known ? estimates_.of(lane.kind) * static_cast<double>(lane.works) : lane.expected;
   if (lane.pieces.empty()) {
     lane.front_since = Clock::now();
     lane.front_started = false;
@@ -281,7 +282,7 @@ double ComputeGate::charge(ComputeLane& lane, const ComputePiece& piece) {
   float length = 0, after = 0;
   if (!elapsed_ || elapsed_(&length, piece.start, piece.end) != CUDA_SUCCESS || length < 0) length = 0;
   const double nanoseconds = length * 1e6;
-  if (piece.kind != 0 && nanoseconds > 0) estimates_.learn(piece.kind, nanoseconds / static_cast<double>(std::max<uint64_t>(1, piece.works)));
+  if (piece.kind.shape != 0 && nanoseconds > 0) estimates_.learn(piece.kind, nanoseconds / static_cast<double>(std::max<uint64_t>(1, piece.works)));
   const auto [latest, first] = lane.gpu.latest.try_emplace(lane.context, piece.end);
   if (first) return nanoseconds;
   if (!elapsed_ || elapsed_(&after, latest->second, piece.end) != CUDA_SUCCESS || after <= 0) {

@@ -56,7 +56,7 @@ class ComputeGate {
   void load(const SymbolLookup& symbol);
   // `work` gives the stream, whose context is current, work of this kind. CUDA_ERROR_OPERATING_SYSTEM: the session is over.
   template <class F>
-  CUresult run(StreamState& stream, WorkKind kind, F&& work) {
+  CUresult run(StreamState& stream, const WorkKind& kind, F&& work) {
     if (!page_) return work();
     if (!enter(stream, kind)) return CUDA_ERROR_OPERATING_SYSTEM;
     const CUresult result = work();
@@ -88,9 +88,9 @@ class ComputeGate {
   static constexpr std::chrono::nanoseconds kAskAgain{100'000'000};
   static constexpr std::chrono::nanoseconds kLongest{1'000'000'000};  // between two looks; and for work to end before more is let past it
 
-  bool enter(StreamState& stream, WorkKind kind);
+  bool enter(StreamState& stream, const WorkKind& kind);
   void left(ComputeLane& lane);
-  bool wait_for_turn(ComputeLane& lane, WorkKind kind);
+  bool wait_for_turn(ComputeLane& lane, const WorkKind& kind);
   bool add_lane(StreamState& stream);
   void begin(ComputeLane& lane);
   void end(ComputeLane& lane);

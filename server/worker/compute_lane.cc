@@ -1,29 +1,56 @@
 #include "server/worker/compute_lane.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace gpupool::worker {
 
+// A family's key is even: it is no shape's.
 WorkKind kernel_kind(const void* function, uint64_t blocks, uint64_t threads) {
-  uint64_t kind = reinterpret_cast<uintptr_t>(function);
-  for (const uint64_t part : {blocks, threads}) kind = (kind ^ part) * 0x9E3779B97F4A7C15u;
-  return kind | 1;
+  uint64_t hash = reinterpret_cast<uintptr_t>(function) * 0x9E3779B97F4A7C15u;
+  const uint64_t family = hash & ~uint64_t{1};
+  for (const uint64_t part : {blocks, threads}) hash = (hash ^ part) * 0x9E3779B97F4A7C15u;
+  return {hash | 1, family, static_cast<double>(blocks) * static_cast<double>(std::max<uint64_t>(1, threads))};
 }
 
-WorkKind transfer_kind(uint64_t bytes) { return static_cast<WorkKind>(std::bit_width(bytes)) * 2 + 2; }
+WorkKind transfer_kind(uint64_t bytes) {
+  constexpr uint64_t kFamily = 2;
+  return {static_cast<uint64_t>(std::bit_width(bytes)) * 2 + kFamily + 2, kFamily, static_cast<double>(std::max<uint64_t>(1, bytes))};
+}
 
 ComputeLane::ComputeLane(ComputeGpu& gpu, StreamState& stream)
     : gpu(gpu), context(stream.context->object), stream(stream.stream), events(stream.context->timed_events) {}
 
-double Estimates::of(WorkKind kind) const {
-  const auto found = known_.find(kind);
-  return found == known_.end() ? kUnknown : found->second;
+const double* Estimates::find(uint64_t key) {
+  const auto found = known_.find(key);
+  if (found == known_.end()) return nullptr;
+  times_.splice(times_.begin(), times_, found->second);
+  return &found->second->second;
 }
 
-void Estimates::learn(WorkKind kind, double nanoseconds) {
-  if (known_.size() >= kMost && !known_.contains(kind)) known_.clear();
-  const auto [known, is_new] = known_.try_emplace(kind, nanoseconds);
-  if (!is_new) known->second += (nanoseconds - known->second) / 4;
+double Estimates::of(const WorkKind& kind) {
+  constexpr double kShortest = 5e3;  // of work that is scaled down: a launch
+  if (const double* const time = find(kind.shape)) return *time;
+  if (const double* const time = find(kind.family)) return std::max(kShortest, *time * kind.size);
+  return kUnknown;
+}
+
+void Estimates::learn(const WorkKind& kind, double nanoseconds) {
+  learn(kind.family, nanoseconds / kind.size);
+  learn(kind.shape, nanoseconds);
+}
+
+void Estimates::learn(uint64_t key, double time) {
+  if (find(key)) {
+    times_.front().second += (time - times_.front().second) / 4;
+    return;
+  }
+  if (times_.size() >= kMost) {
+    known_.erase(times_.back().first);
+    times_.pop_back();
+  }
+  times_.emplace_front(key, time);
+  known_[key] = times_.begin();
 }
 
 }  // namespace gpupool::worker

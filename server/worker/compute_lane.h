@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "server/worker/contexts.h"
 
@@ -13,31 +15,41 @@ namespace gpupool::worker {
 
 struct ComputeGpu;
 
-// What sort of work: the kernel and its shape, or a fill or copy and its size. Not 0.
-using WorkKind = uint64_t;
+// What sort of work: a kernel (or graph) and its shape, or a fill or copy and its size.
+struct WorkKind {
+  uint64_t shape = 0;   // 0: several
+  uint64_t family = 0;  // the kernel, in whatever shape
+  double size = 1;      // threads or bytes: what the times of a family are proportional to
+  bool is_kernel() const { return (shape & 1) != 0; }
+  bool operator==(const WorkKind& other) const { return shape == other.shape; }
+};
 WorkKind kernel_kind(const void* function, uint64_t blocks, uint64_t threads);
 WorkKind transfer_kind(uint64_t bytes);
-inline bool is_kernel(WorkKind kind) { return (kind & 1) != 0; }
 
-// How long work of a kind takes, from what was measured.
+// How long work of a kind takes, from what was measured; of a shape that is new, from the last times of its family. What has not been used
+// for the longest time is forgotten.
 class Estimates {
  public:
   static constexpr double kUnknown = 1e6;  // nanoseconds
-  bool knows(WorkKind kind) const { return known_.contains(kind); }
-  double of(WorkKind kind) const;
-  void learn(WorkKind kind, double nanoseconds);
-  void forget() { known_.clear(); }
+  static constexpr size_t kMost = 4096;    // shapes and families
+  bool knows(const WorkKind& kind) const { return known_.contains(kind.shape) || known_.contains(kind.family); }
+  double of(const WorkKind& kind);
+  void learn(const WorkKind& kind, double nanoseconds);
 
  private:
-  static constexpr size_t kMost = 4096;
-  std::unordered_map<WorkKind, double> known_;
+  using Times = std::list<std::pair<uint64_t, double>>;
+  const double* find(uint64_t key);
+  void learn(uint64_t key, double time);
+
+  Times times_;  // the last used in front; of a family, for each thread or byte
+  std::unordered_map<uint64_t, Times::iterator> known_;
 };
 
 struct ComputePiece {
   CUevent start = nullptr;
   CUevent end = nullptr;
   uint64_t works = 0;
-  WorkKind kind = 0;    // 0: several
+  WorkKind kind;
   double expected = 0;  // nanoseconds
   bool known = false;   // work of this kind was measured before
 };
@@ -55,7 +67,7 @@ struct ComputeLane {
   bool open = false;          // there is a piece with a beginning and no end yet
   CUevent start = nullptr;
   uint64_t works = 0;
-  WorkKind kind = 0;
+  WorkKind kind;
   // Under the lock:
   double expected = 0;              // of the open piece
   std::deque<ComputePiece> pieces;  // that have ended, oldest first, and are not seen done yet

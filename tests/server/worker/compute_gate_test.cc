@@ -108,7 +108,7 @@ struct Session {
     quota::ring_bell((*page)->bell);
   }
   TurnWord word() const { return {(*page)->turns[0].load()}; }
-  CUresult work(StreamState& stream, WorkKind kind = 3) { return gate->run(stream, kind, [&] { return ++done, CUDA_SUCCESS; }); }
+  CUresult work(StreamState& stream, const WorkKind& kind = kernel_kind(nullptr, 100, 32)) { return gate->run(stream, kind, [&] { return ++done, CUDA_SUCCESS; }); }
   CUresult work() { return work(context->legacy); }
   std::future<CUresult> work_elsewhere() {
     return std::async(std::launch::async, [this] { return work(); });
@@ -128,7 +128,7 @@ struct Session {
   uint32_t number = 0;
 };
 
-constexpr WorkKind kFill = 4;
+const WorkKind kFill = transfer_kind(1 << 20);
 
 }  // namespace
 
@@ -290,4 +290,48 @@ TEST_CASE("the end of a session lets go of who waits, and of the turn") {
   REQUIRE(holder.work() == CUDA_SUCCESS);
   holder.gate->stop();
   CHECK(holder.word().closed());
+}
+
+TEST_CASE("a new shape of a known kernel is estimated by its threads") {
+  Estimates estimates;
+  const int functions[2] = {};
+  const WorkKind known = kernel_kind(&functions[0], 100, 256), longer = kernel_kind(&functions[0], 300, 256);
+  CHECK_FALSE(estimates.knows(known));
+  CHECK(estimates.of(known) == Estimates::kUnknown);
+  estimates.learn(known, 40'000);
+  CHECK(estimates.of(known) == 40'000);
+  REQUIRE(estimates.knows(longer));
+  CHECK(estimates.of(longer) == Approx(120'000));
+  CHECK_FALSE(estimates.knows(kernel_kind(&functions[1], 100, 256)));
+  CHECK_FALSE(estimates.knows(transfer_kind(100)));
+  estimates.learn(longer, 60'000);  // its own time counts from now on
+  CHECK(estimates.of(longer) == 60'000);
+  CHECK(estimates.of(known) == 40'000);
+}
+
+TEST_CASE("times that are used stay when there are too many") {
+  Estimates estimates;
+  const int many_shapes = 0;
+  const WorkKind used = kernel_kind(&estimates, 1, 1), unused = kernel_kind(&used, 1, 1);
+  estimates.learn(used, 1'000);
+  estimates.learn(unused, 1'000);
+  for (uint64_t i = 2; i < 2 * Estimates::kMost; ++i) {
+    REQUIRE(estimates.of(used) == 1'000);
+    estimates.learn(kernel_kind(&many_shapes, i, 1), 2'000);
+  }
+  CHECK(estimates.of(used) == 1'000);
+  CHECK_FALSE(estimates.knows(unused));
+}
+
+TEST_CASE("new shapes of a known kernel share a piece beside others") {
+  Session session;
+  session.turn(State::open, true);
+  REQUIRE(session.work() == CUDA_SUCCESS);  // a millisecond for 100 blocks
+  session.gate->before_sleep();
+  session.device.pass(2);
+  CHECK(eventually([&] { return (*session.page)->gpus[0].gpu_nanoseconds == 1'000'000; }));
+  for (const unsigned blocks : {1u, 2u, 3u, 4u}) {
+    REQUIRE(session.work(session.context->legacy, kernel_kind(nullptr, blocks, 32)) == CUDA_SUCCESS);
+  }
+  CHECK(session.device.recorded == 3);  // the beginning of one piece
 }
