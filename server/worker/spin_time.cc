@@ -1,0 +1,38 @@
+#include "server/worker/spin_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <thread>
+
+namespace gpupool::worker {
+namespace {
+
+constexpr std::chrono::seconds kCountEvery{1};
+constexpr std::chrono::milliseconds kLongest{1};  // of what is learnt, so that one long wait is forgotten after few short ones
+
+}  // namespace
+
+int SpinTime::free_cores() {
+  double load = 0;
+  if (::getloadavg(&load, 1) != 1) return 0;
+  return static_cast<int>(std::thread::hardware_concurrency()) - static_cast<int>(std::ceil(load));
+}
+
+SpinTime::Microseconds SpinTime::limit() {
+  const auto mean = std::chrono::duration_cast<Microseconds>(std::chrono::nanoseconds(mean_.load(std::memory_order_relaxed)));
+  if (mean > kMost) return kMoment;
+  if (const auto now = Clock::now(); counted_ == Clock::time_point{} || now - counted_ > kCountEvery) {
+    counted_ = now;
+    cores_are_free_ = count_free_() >= kFreeCores;
+  }
+  return cores_are_free_ ? std::clamp(mean * 3 / 2, kLeast, kMost) : kMoment;
+}
+
+void SpinTime::took(Clock::duration time) {
+  const int64_t mean = mean_.load(std::memory_order_relaxed);
+  const int64_t nanoseconds = std::min<std::chrono::nanoseconds>(time, kLongest).count();
+  mean_.store(mean + (nanoseconds - mean) / 8, std::memory_order_relaxed);  // an update that is lost does no harm
+}
+
+}  // namespace gpupool::worker
