@@ -69,6 +69,7 @@ void jit_options() {
     return milliseconds >= 0 && milliseconds < 60'000;
   };
   SHOW_VALUE(cuModuleLoadDataEx(&module, kGood, numbers.count(), numbers.options.data(), numbers.values.data()), "%d", took());
+  std::printf("a verbose info log:\n%s", numbers.info);
   numbers.values[4] = before;
   SHOW_VALUE(cuLibraryLoadData(&library, kGood, numbers.options.data(), numbers.values.data(), numbers.count(), nullptr, nullptr, 0), "%d", took());
   for (const int option : {17, 18, 19, 25, 28, 35, 99, -1}) {

@@ -339,16 +339,17 @@ class Linker {
     uint64_t required = uint64_t{f.required_block[0]} * f.required_block[1] * f.required_block[2];
     if (f.required_block[0] && required <= kMaxThreadsPerBlock)
       kernel.info.max_threads = static_cast<uint32_t>(required);
-    estimate_registers(kernel, f, registers);
+    estimate_registers(kernel, f, image_.files[image_.functions[index].file].max_registers, registers);
     image_.kernels.push_back(std::move(kernel));
   }
 
   // As ptxas would allot them: no more than a block of the size that is promised may have, else what a thread may have.
-  void estimate_registers(LinkedKernel& kernel, const ptx::Function& f, uint64_t live) {
+  void estimate_registers(LinkedKernel& kernel, const ptx::Function& f, uint32_t file_limit, uint64_t live) {
     uint64_t most = kMostRegisters;
     if (f.max_block[0] || f.required_block[0])
       most = std::clamp<uint64_t>(kRegistersPerBlock / std::max(kernel.info.max_threads, 1u) / 8 * 8, 16, most);
-    if (f.max_registers) most = std::min<uint64_t>(most, f.max_registers);
+    for (const uint32_t limit : {f.max_registers, file_limit})
+      if (limit) most = std::min<uint64_t>(most, limit);
     kernel.info.registers = static_cast<uint32_t>(std::clamp<uint64_t>(live + kRegistersBeside, 1, std::max<uint64_t>(most, 1)));
   }
 

@@ -145,6 +145,7 @@ struct Alias {
 struct File {
   uint32_t version_major = 0, version_minor = 0;
   uint32_t target = 0;  // 75, 90, 103, ...
+  uint32_t max_registers = 0;  // of each thread, by register_limit_pragma(); 0: no limit
   std::vector<Variable> variables;
   std::vector<Function> functions;  // declarations and definitions, in order
   std::vector<Alias> aliases;

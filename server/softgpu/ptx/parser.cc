@@ -3,12 +3,14 @@
 #include "server/softgpu/ptx/parser.h"
 
 #include <bit>
+#include <charconv>
 
 #include "server/softgpu/ptx/parser_impl.h"
 
 namespace gpupool::softgpu::ptx {
 namespace {
 
+constexpr std::string_view kRegisterLimitPragma = "softgpu maxnreg ";
 constexpr int kMaxInitialiserDepth = 64;
 constexpr uint64_t kMaxVariableBytes = 1ull << 40;
 constexpr uint64_t kMaxAlignment = 4096;
@@ -106,6 +108,18 @@ bool Parser::skip_debug_directive() {
   return true;
 }
 
+// Leaves other pragmas alone.
+bool Parser::parse_register_limit(File& file) {
+  if (token_.kind != TokenKind::dotted || token_.text != "pragma") return false;
+  Lexer ahead = lexer_;
+  const Token text = ahead.next();
+  if (text.kind != TokenKind::string || !text.text.starts_with(kRegisterLimitPragma)) return false;
+  const std::string_view digits = text.text.substr(kRegisterLimitPragma.size());
+  std::from_chars(digits.data(), digits.data() + digits.size(), file.max_registers);
+  skip_statement();
+  return true;
+}
+
 void Parser::parse_version(File& file) {
   // "9.0" is one real token, its digits are what counts.
   std::string_view text = token_.text;
@@ -147,7 +161,7 @@ File Parser::parse_file() {
   File file;
   while (token_.kind != TokenKind::end) {
     function_name_ = {};
-    if (skip_debug_directive() || accept(';')) continue;
+    if (parse_register_limit(file) || skip_debug_directive() || accept(';')) continue;
     if (token_.kind != TokenKind::dotted) fail("expected a directive before " + shown());
     if (accept_dotted("version")) {
       parse_version(file);
@@ -333,6 +347,10 @@ Initialiser Parser::parse_initialiser() {
   value.is_single = constant.is_single;
   value.value = constant.value;
   return value;
+}
+
+std::string register_limit_pragma(uint32_t registers) {
+  return "\n.pragma \"" + std::string(kRegisterLimitPragma) + std::to_string(registers) + "\";\n";
 }
 
 std::variant<File, SyntaxError> parse(std::string_view text) {

@@ -15,6 +15,9 @@ struct SyntaxError {
   bool in_kernel = false;
 };
 
+// A line for the end of a text: it limits the registers per thread of the file's kernels, as CU_JIT_MAX_REGISTERS does.
+std::string register_limit_pragma(uint32_t registers);
+
 // Accepts any bytes; memory and time are linear in the text. The tree's string_views point into `text`.
 // Checks syntax and names inside functions; what instructions mean is the code generator's business.
 std::variant<File, SyntaxError> parse(std::string_view text);

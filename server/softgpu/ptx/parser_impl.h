@@ -57,6 +57,7 @@ class Parser {
   void parse_target(File& file);
   void skip_block();
   void skip_statement();
+  bool parse_register_limit(File& file);
   bool skip_debug_directive();
   Linkage parse_linkage();
   void parse_declarations(std::vector<Variable>& out, Linkage linkage, Space space);

@@ -2,11 +2,13 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <mutex>
 
 #include "protocol/cuda/linked_cubin.h"
+#include "server/softgpu/ptx/parser.h"
 #include "server/softgpu/runtime/device.h"
 #include "server/softgpu/runtime/machine_code.h"
 #include "server/softgpu/runtime/program_cache.h"
@@ -116,16 +118,15 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
   return CUDA_SUCCESS;
 }
 
-CUresult load_image(const cuda::ImageSpans& spans, const Device& device,
-                    std::shared_ptr<const Program>* program, std::string* message) {
-  std::vector<std::string> texts;
-  const CUresult result = unpack_image(spans, device, &texts, message);
-  if (result != CUDA_SUCCESS) return result;
-  const std::vector<std::string_view> views(texts.begin(), texts.end());
-  return load_texts(views, device, program, message);
+void limit_registers(uint32_t max_registers, std::vector<std::string>* texts) {
+  if (max_registers == 0) return;
+  for (std::string& text : *texts) {
+    text.resize(::strnlen(text.data(), text.size()));
+    text += ptx::register_limit_pragma(max_registers);
+  }
 }
 
-CUresult load_image(const void* image, const Device& device, std::shared_ptr<const Program>* program,
+CUresult load_image(const void* image, const Device& device, uint32_t max_registers, std::shared_ptr<const Program>* program,
                     std::string* message) {
   if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
   cuda::ImageSpans spans;
@@ -133,7 +134,12 @@ CUresult load_image(const void* image, const Device& device, std::shared_ptr<con
     *message = "the image is not device code";
     return result;
   }
-  return load_image(spans, device, program, message);
+  std::vector<std::string> texts;
+  const CUresult result = unpack_image(spans, device, &texts, message);
+  if (result != CUDA_SUCCESS) return result;
+  limit_registers(max_registers, &texts);
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  return load_texts(views, device, program, message);
 }
 
 CUresult read_file(const char* path, std::string* content) {

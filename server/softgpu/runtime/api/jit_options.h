@@ -1,5 +1,5 @@
-// The options of cuModuleLoadDataEx, cuLibraryLoadData and cuLink*: only the logs and the wall time mean
-// something here, and those whose values are pointers to more than a log are not supported.
+// The options of cuModuleLoadDataEx, cuLibraryLoadData and cuLink*: the logs, the wall time and the number of registers
+// have an effect; options whose values are pointers to more than a log are not supported.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -9,6 +9,7 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "protocol/cuda/driver_log.h"
+#include "server/softgpu/jit/program.h"
 
 namespace gpupool::softgpu::api {
 
@@ -30,12 +31,22 @@ class JitOptions {
   }
   bool valid() const { return count_ == 0 || (count_ <= kMost && options_ != nullptr && values_ != nullptr); }
 
+  // Of each thread; 0: no limit.
+  uint32_t max_registers() const { return number(CU_JIT_MAX_REGISTERS); }
+
   // Tells the program why a call failed: in its error log or, if it gave none, on stderr.
   void report_failure(const std::string& why) const {
     put_time();
     if (why.empty()) return;
     cuda::log_for_program(cuda::Severity::error, why);
     if (!write(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_room_, why)) std::fprintf(stderr, "softgpu: %s\n", why.c_str());
+  }
+  // The info log of a program that was compiled: its kernels, if CU_JIT_LOG_VERBOSE asks for them.
+  bool report_success(const Program& program) const {
+    std::string note;
+    if (number(CU_JIT_LOG_VERBOSE) != 0)
+      for (const KernelInfo& kernel : program.kernels()) note += properties(kernel);
+    return report_success(note);
   }
   // Writes the info log of a call that succeeded; false: the program gave no buffer for it.
   bool report_success(const std::string& note = {}) const {
@@ -53,6 +64,16 @@ class JitOptions {
   size_t room(CUjit_option size_option) const {
     void** const size = valid() ? value(size_option) : nullptr;
     return size == nullptr ? 0 : static_cast<size_t>(reinterpret_cast<uintptr_t>(*size));
+  }
+  uint32_t number(CUjit_option option) const {
+    void** const at = valid() ? value(option) : nullptr;
+    return at == nullptr ? 0 : static_cast<uint32_t>(reinterpret_cast<uintptr_t>(*at));
+  }
+  // In the words of NVIDIA's driver.
+  static std::string properties(const KernelInfo& kernel) {
+    return "info    : Function properties for '" + kernel.name + "':\ninfo    : used " + std::to_string(kernel.registers) + " registers, 0 stack, " +
+           std::to_string(kernel.static_shared_bytes) + " bytes smem, " + std::to_string(kernel.parameter_bytes) + " bytes cmem[0], " +
+           std::to_string(kernel.local_bytes) + " bytes lmem\n";
   }
   void put_time() const {
     void** const time = valid() ? value(CU_JIT_WALL_TIME) : nullptr;

@@ -19,7 +19,7 @@ CUresult load(CUlibrary* handle, const void* image, const JitOptions& options) {
     if (const CUresult result = options.check(); result != CUDA_SUCCESS) return result;
     std::shared_ptr<const Program> program;
     std::string message;
-    const CUresult loaded = load_image(image, *runtime().devices().front(), &program, &message);
+    const CUresult loaded = load_image(image, *runtime().devices().front(), options.max_registers(), &program, &message);
     // Loading a fat binary succeeds whatever code it has; calls that need the code fail. CUDA 12's runtimes load a fat binary once,
     // and look kernels up in it even if that failed.
     const bool deferred = loaded == CUDA_ERROR_NO_BINARY_FOR_GPU && gpupool::cuda::is_fat_binary(image);
@@ -28,7 +28,7 @@ CUresult load(CUlibrary* handle, const void* image, const JitOptions& options) {
       return loaded;
     }
     // The reason why there is no code goes to the info log; a program without one finds it on stderr when a call needs the code.
-    if (options.report_success(message)) message.clear();
+    if (deferred ? options.report_success(message) : options.report_success(*program)) message.clear();
     Ref<Library> library;
     const CUresult result = Library::create(std::move(program), std::move(message), &library);
     if (result == CUDA_SUCCESS) *handle = make_handle<CUlibrary>(library->handle());

@@ -138,6 +138,7 @@ CUDA_EXPORT CUresult cuLinkComplete(CUlinkState state, void** image, size_t* siz
     if (linker->texts.empty()) return CUDA_ERROR_INVALID_VALUE;
     // Compiled here, so that mistakes are told by the linker; loading the image finds the program in the
     // cache.
+    limit_registers(linker->options.max_registers(), &linker->texts);
     const std::vector<std::string_view> views(linker->texts.begin(), linker->texts.end());
     std::shared_ptr<const Program> program;
     std::string message;
@@ -146,7 +147,7 @@ CUDA_EXPORT CUresult cuLinkComplete(CUlinkState state, void** image, size_t* siz
       linker->options.report_failure(message);
       return result;
     }
-    linker->options.report_success();
+    linker->options.report_success(*program);
     const Device& device = context.device();
     linker->image = gpupool::cuda::make_linked_cubin(
         linker->texts, static_cast<uint32_t>(10 * device.capability_major() + device.capability_minor()));

@@ -19,12 +19,12 @@ CUresult load(CUmodule* handle, const void* image, const JitOptions& options) {
     if (const CUresult result = options.check(); result != CUDA_SUCCESS) return result;
     std::shared_ptr<const Program> program;
     std::string message;
-    const CUresult loaded = load_image(image, context.device(), &program, &message);
+    const CUresult loaded = load_image(image, context.device(), options.max_registers(), &program, &message);
     if (loaded != CUDA_SUCCESS) {
       options.report_failure(message);
       return loaded;
     }
-    options.report_success();
+    options.report_success(*program);
     Ref<Module> module;
     const CUresult result =
         Module::create(Ref<Context>::share(&context.root()), std::move(program), 0, nullptr, nullptr, &module);

@@ -125,12 +125,14 @@ TEST_CASE_METHOD(KernelFixture, "a kernel's registers are what holds values at o
     loop += "add.f64 " + reg + ", " + reg + ", %x;\n";
     end += "st.global.f64 [%p], " + reg + ";\n";
   }
-  const auto registers = [&](const std::string& directives, const std::string& body) {
+  const auto registers = [&](const std::string& directives, const std::string& body, uintptr_t limit = 0) {
     const std::string text = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p, .param .u32 n) " + directives +
                              " {\n.reg .b64 %p; .reg .f64 %x, %e<40>; .reg .b32 %n, %unused<500>; .reg .pred %q;\n" + body + "ret; }\n";
     CUmodule one = nullptr;
     CUfunction kernel = nullptr;
-    REQUIRE_OK(cuModuleLoadData(&one, text.c_str()));
+    CUjit_option option = CU_JIT_MAX_REGISTERS;
+    void* most = reinterpret_cast<void*>(limit);
+    REQUIRE_OK(cuModuleLoadDataEx(&one, text.c_str(), limit ? 1 : 0, &option, &most));
     REQUIRE_OK(cuModuleGetFunction(&kernel, one, "k"));
     int value = 0;
     REQUIRE_OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel));
@@ -145,6 +147,8 @@ TEST_CASE_METHOD(KernelFixture, "a kernel's registers are what holds values at o
   CHECK(registers("", many) > 80);
   CHECK(registers("", many) <= 255);
   CHECK(registers(".maxnreg 57", many) == 57);
+  CHECK(registers("", many, 38) == 38);
+  CHECK(registers(".maxnreg 30", many, 38) == 30);
   CHECK(registers(".maxntid 1024, 1, 1", many) == 64);
   CHECK(registers("", "") < 16);
 }
@@ -475,6 +479,31 @@ TEST_CASE_METHOD(ContextFixture, "the linker takes object files and archives") {
     add_to_link(state, archive.substr(0, length), CU_JIT_INPUT_LIBRARY);  // crashes nothing
   }
   CHECK(cuLinkDestroy(state) == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(ContextFixture, "the linker's limit of registers holds for what it links, also once that is loaded") {
+  std::string text = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 p) {\n.reg .b64 %p; .reg .f64 %e<40>;\nld.param.u64 %p, [p];\n";
+  for (int n = 0; n < 40; ++n) text += "ld.global.f64 %e" + std::to_string(n) + ", [%p];\n";
+  for (int n = 0; n < 40; ++n) text += "st.global.f64 [%p], %e" + std::to_string(n) + ";\n";
+  text += "ret; }\n";
+  CUjit_option option = CU_JIT_MAX_REGISTERS;
+  void* most = reinterpret_cast<void*>(40);
+  for (const unsigned options : {0u, 1u}) {
+    CUlinkState state = nullptr;
+    REQUIRE_OK(cuLinkCreate_v2(options, &option, &most, &state));
+    REQUIRE_OK(add_to_link(state, text, CU_JIT_INPUT_PTX));
+    void* image = nullptr;
+    REQUIRE_OK(cuLinkComplete(state, &image, nullptr));
+    CUmodule linked = nullptr;
+    REQUIRE_OK(cuModuleLoadData(&linked, image));
+    REQUIRE_OK(cuLinkDestroy(state));
+    CUfunction kernel = nullptr;
+    REQUIRE_OK(cuModuleGetFunction(&kernel, linked, "k"));
+    int registers = 0;
+    REQUIRE_OK(cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel));
+    CHECK((options ? registers == 40 : registers > 80));
+    REQUIRE_OK(cuModuleUnload(linked));
+  }
 }
 
 TEST_CASE_METHOD(ContextFixture, "linking against an archive without code for this device fails") {
