@@ -1,6 +1,7 @@
 #include "server/worker/device_description.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "protocol/cuda/cuda_header.h"
 #include "server/log/log.h"
@@ -15,10 +16,13 @@ constexpr int kAttributesTried = 256;
 static_assert(CU_DEVICE_ATTRIBUTE_MAX <= kAttributesTried);
 
 #if defined(GPUPOOL_TSAN)
-constexpr uint64_t kWishedRange = 1ull << 36;  // ThreadSanitizer leaves softgpu 256 GiB for everything
+constexpr uint64_t kLeastWishedRange = 1ull << 36;  // ThreadSanitizer leaves softgpu 256 GiB for everything
 #else
-constexpr uint64_t kWishedRange = 1ull << 40;
+constexpr uint64_t kLeastWishedRange = 1ull << 40;
 #endif
+// PyTorch's expandable segments reserve 1.125 times a GPU's memory for each stream and memory pool that allocates on it.
+constexpr uint64_t kRangePerMemory = 64;
+constexpr uint64_t kMostWishedRange = 1ull << 44;
 constexpr uint64_t kSmallestRange = 1ull << 30;
 // Far from where Linux puts heaps, libraries and stacks, so that most clients have them free, too. User space has 47 bits.
 constexpr uint64_t kWishedBases[] = {0x2000'0000'0000, 0x1000'0000'0000, 0x3000'0000'0000, 0x6000'0000'0000};
@@ -204,13 +208,19 @@ AddressRange reserve(const DeviceLibrary& library, uint64_t size, CUresult* resu
 
 }  // namespace
 
+uint64_t wished_range(const std::vector<control::Device>& devices) {
+  uint64_t memory = 0;
+  for (const control::Device& device : devices) memory += std::min(device.total_bytes(), kMostWishedRange / kRangePerMemory);
+  return std::clamp(std::bit_ceil(memory * kRangePerMemory), kLeastWishedRange, kMostWishedRange);
+}
+
 AddressRange reserve_addresses(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
   for (const control::Device& device : devices) {
     if (!device.has_virtual_memory()) return {};
   }
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
   const bool can = DEVICE_CALL(library, cuMemAddressReserve) != nullptr;
-  for (uint64_t size = kWishedRange; can && size >= kSmallestRange; size /= 2) {
+  for (uint64_t size = wished_range(devices); can && size >= kSmallestRange; size /= 2) {
     if (const AddressRange range = reserve(library, size, &result); range.size != 0) return range;
   }
   log::warning("no_address_range", {{"reason", error_text(library, result)}});

@@ -30,7 +30,7 @@ struct AddressRange {
   uint64_t base = 0;
   uint64_t size = 0;
 };
-// As much as the device library gives, from 1 TiB downwards; size 0 where addresses cannot be reserved.
+// From 1 to 16 TiB, by the devices' memory, or as much of that as the device library gives; size 0 where addresses cannot be reserved.
 AddressRange reserve_addresses(const DeviceLibrary& library, const std::vector<control::Device>& devices);
 
 }  // namespace gpupool::worker

@@ -1,6 +1,6 @@
 // The least that a worker needs of a device library: two devices, no memory, no execution. So that poold's
 // own tests depend on no real device. FAKE_DEVICE makes it fail: "init", "none" (no devices), "hang",
-// "crash", "novmm", "high", and "flag:FILE" (cuInit fails as long as FILE exists). "hostile:HOW" makes it a client's takeover of
+// "crash", "novmm", "high", "large" (GPUs of 141 GiB), and "flag:FILE" (cuInit fails as long as FILE exists). "hostile:HOW" makes it a client's takeover of
 // its worker: at SIGUSR1 it speaks to poold on the worker's control socket.
 #include <cuda.h>
 #include <fcntl.h>
@@ -81,7 +81,7 @@ FAKE cuDeviceGetName(char* name, int length, CUdevice device) {
   return CUDA_SUCCESS;
 }
 FAKE cuDeviceTotalMem(size_t* bytes, CUdevice device) {
-  *bytes = (8ull + static_cast<unsigned>(device)) << 30;
+  *bytes = (mode() == "large" ? 141ull : 8ull + static_cast<unsigned>(device)) << 30;
   return CUDA_SUCCESS;
 }
 FAKE cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
@@ -105,7 +105,7 @@ FAKE cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp*,
   return CUDA_SUCCESS;
 }
 FAKE cuMemAddressReserve(CUdeviceptr* base, size_t size, size_t, CUdeviceptr wish, unsigned long long) {
-  if (size > 1ull << 38) return CUDA_ERROR_OUT_OF_MEMORY;  // the worker must ask for less
+  if (size > 1ull << 38 && mode() != "large") return CUDA_ERROR_OUT_OF_MEMORY;  // the worker must ask for less
   // "high": the first hint is ignored, and what is given reaches beyond a program's 47 bits of addresses.
   *base = mode() == "high" && wish == 0x2000'0000'0000 ? 0x7fc0'0000'1000 : wish;
   return CUDA_SUCCESS;

@@ -73,6 +73,12 @@ TEST_CASE("a range of addresses that programs cannot have is given back, and ano
   CHECK(reply.addresses.size != 0);
 }
 
+TEST_CASE("the range of addresses has room for many reservations as large as the GPUs' memory") {
+  PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "large"}});
+  RawClient client(poold.endpoint());
+  CHECK(client.open().addresses.size == uint64_t{16} << 40);
+}
+
 TEST_CASE("a device without virtual memory gets no address range") {
   PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "novmm"}});
   RawClient client(poold.endpoint());
