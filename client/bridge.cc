@@ -66,6 +66,7 @@ Crew& resuming() {
 
 std::atomic<uint64_t> next_hold{uint64_t{1} << 63};  // apart from the numbers of host functions
 std::atomic<int> held{0};
+std::atomic<bool> value_waits{false};
 
 // Guards Context::bridges.
 struct Uses {
@@ -203,6 +204,8 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
 }
 
 bool streams_held() { return held.load(std::memory_order_relaxed) != 0; }
+void note_value_waits() { value_waits.store(true, std::memory_order_relaxed); }
+bool streams_may_stand() { return streams_held() || value_waits.load(std::memory_order_relaxed); }
 
 void await_bridges(Context& context) {
   std::unique_lock lock(uses().mutex);

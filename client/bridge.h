@@ -21,6 +21,9 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
 
 // Is any stream held? Then nothing else may be made to wait for all streams.
 bool streams_held();
+// The program makes streams wait for values in memory, which it may write by another stream.
+void note_value_waits();
+bool streams_may_stand();  // streams_held(), or note_value_waits() was called
 
 // Until no such work names the context: it is about to end.
 void await_bridges(Context& context);

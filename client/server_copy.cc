@@ -89,7 +89,7 @@ CUresult relay(const Box& box, CUstream source, CUstream target) {
     const Piece& piece = pieces[i];
     const CUresult sent = copy_to_device(*to.session, to, target, piece.to, buffers.piece(i),
                                          make_rows(piece.width, piece.rows, piece.width, box.to.pitch),
-                                         CopyOrder::in_stream, Source::reusable);
+                                         CopyOrder::in_stream, Source::reusable, Lane::commands);
     if (result == CUDA_SUCCESS) result = sent;
   }
   const CUresult arrived = synchronize_stream(to, target);
@@ -156,7 +156,7 @@ CUresult move(const Box& box, const End& device, CUstream stream) {
     const Rows rows = make_rows(box.width, box.height, up ? box.from.pitch : box.to.pitch, device.pitch);
     Context& context = *device.context;
     const CUresult result =
-        up ? copy_to_device(*context.session, context, stream, to, host_pointer(from), rows, CopyOrder::in_stream, Source::reusable)
+        up ? copy_to_device(*context.session, context, stream, to, host_pointer(from), rows, CopyOrder::in_stream, Source::reusable, Lane::commands)
            : copy_from_device(*context.session, context, stream, host_pointer(to), from, rows, true);
     if (result != CUDA_SUCCESS) return result;
   }

@@ -98,7 +98,7 @@ std::optional<RegisteredMemory::Lease> registered(Session& session, const void* 
 }  // namespace
 
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
-                        const Rows& rows, CopyOrder order, Source kept) {
+                        const Rows& rows, CopyOrder order, Source kept, Lane lane) {
   const auto* source = static_cast<const std::byte*>(from);
   wire::CopyToDevice head{cuda::handle_bits(stream), to, rows.device_pitch};
   if (order == CopyOrder::passes_others) head.flags = wire::kCopyPassesOthers;
@@ -112,7 +112,8 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
                    kept == Source::reusable && last);
     });
   }
-  if (rows.width * rows.count >= (kept == Source::kept ? kBulkFrom : kSynchronousBulkFrom) && session.links().ready()) {
+  const bool bulk = lane == Lane::bulk && order != CopyOrder::passes_others && rows.width * rows.count >= (kept == Source::kept ? kBulkFrom : kSynchronousBulkFrom);
+  if (bulk && session.links().ready()) {
     return bulk_to_device(session, context, stream, to, source, rows, head.flags, last_flags, kept);
   }
   if (rows.count == 1 || rows.width > wire::kBulkChunkBytes) {

@@ -23,12 +23,15 @@ enum class CopyOrder {
   before_all,     // no stream gets past the copy with what it is given later, as if the copy were done now
   passes_others,  // copies that were to be done before all do not hold this one up
 };
+// `commands`: for a copy that a stream is held for. On the bulk connections its data could be behind that of copies in the held stream. Copies
+// that pass others go that way, too.
+enum class Lane { bulk, commands };
 enum class Source {
   reusable,  // when this returns, the host memory may be reused
   kept,      // pinned: it stays as it is until the stream is past the copy
 };
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
-                        const Rows& rows, CopyOrder order, Source source);
+                        const Rows& rows, CopyOrder order, Source source, Lane lane = Lane::bulk);
 // Between the device and memory that the server maps too (host_memory.h, use_shared), in the order of the stream.
 CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64_t memory, uint64_t offset, uint64_t device,
                      const Rows& rows, bool to_device);

@@ -225,9 +225,8 @@ CUresult run(Caller caller, Box box) {
   const bool pinned = up && !caller.wait && host_memory().is_pinned(host_pointer(host.address), host_span);
   later = later && pinned;
   const Source source = pinned ? Source::kept : Source::reusable;
-  // A stream that is held may wait for what other streams have yet to do: none of them may be made to wait for this copy, so
-  // the caller does.
-  const bool to_the_end = up && caller.wait && streams_held();
+  // A stream that stands still may wait for what other streams have yet to do. None of them may be made to wait for this copy, so the caller does.
+  const bool to_the_end = up && caller.wait && streams_may_stand();
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t device_address = device.address + z * device.slice;
     void* host_address = host_pointer(host.address + z * host.slice);

@@ -13,11 +13,17 @@ using namespace gpupool::client;
 
 namespace {
 
-// A record of an event that other processes see is on the server when the call returns.
+// Waits until the device has the record of an event that other processes see, since they may wait for it as soon as the call has returned.
 CUresult recorded(CUresult result, CUevent event) {
   if (result != CUDA_SUCCESS || !interprocess_events::contains(event)) [[likely]] return result;
-  const CUresult state = rows::cuEventQuery::forward(event);  // its answer comes after the record
-  return state == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : state;
+  Place place;
+  if (const CUresult early = ready_with_context(&place.session, &place.context); early != CUDA_SUCCESS) return early;
+  const Object* const known = handles().find(Kind::event, cuda::handle_bits(event));
+  if (!known) return CUDA_ERROR_INVALID_HANDLE;
+  go_to(*known, place);
+  if (!place.context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  wire::Buffer reply;
+  return place.session->call(wire::Command::await_record, place.context, wire::AwaitRecord{cuda::handle_bits(event)}, reply);
 }
 
 CUresult forward_record(CUevent event, CUstream stream, unsigned flags) {

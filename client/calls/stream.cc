@@ -1,6 +1,7 @@
 // Streams. Creating one costs no round trip, except for the first with a priority. The client stores flags and priority.
 #include <algorithm>
 
+#include "client/bridge.h"
 #include "client/calls/destroy.h"
 #include "client/capture.h"
 #include "client/mirrors.h"
@@ -222,6 +223,7 @@ CUresult memory_operations(CUstream stream, const CUstreamBatchMemOpParams* oper
       lock = mirrors().before_work(*context, stream, &result);
       if (result != CUDA_SUCCESS) return result;
     }
+    note_value_waits();
     return Row::forward(stream, arguments...);
   });
 }

@@ -77,6 +77,10 @@ struct SynchronizeStream {
 struct SynchronizeEvent {
   uint64_t event;
 };
+// await_record: answered once the device has every record of the event that came before. For events that other processes wait for.
+struct AwaitRecord {
+  uint64_t event;
+};
 
 // map_memory: device memory behind addresses of the session's range that have none. Multiples of Device.granularity.
 // Reply: u64 address when it was done, also when the result is an earlier command's error.

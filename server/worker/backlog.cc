@@ -38,7 +38,8 @@ bool Backlog::waits_with_legacy(StreamState& stream) const {
 
 bool Backlog::must_wait(const CommandOrder& order) const {
   if (order.rule == Rule::at_once) return false;
-  if (alone_ != 0) return true;
+  const bool names_objects = order.reads.count != 0 || order.writes.count != 0;
+  if (alone_ != 0 && (names_objects || order.rule != Rule::in_order)) return true;
   if (order.rule == Rule::alone) return gates_.any() || !kept_.empty();
   if (order.rule == Rule::after_context && order.context &&
       any_waiting([&](const StreamState& stream) { return same_owner(*stream.context, *order.context); })) {

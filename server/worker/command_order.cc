@@ -22,11 +22,13 @@ using Id = wire::Command;
 constexpr uint64_t kHostMemory = uint64_t{1} << 63;  // with the number of shared host memory
 constexpr uint64_t kFrees = ~uint64_t{0};            // frees retire in the order of the commands
 
-// Rows whose roles do not say how they are ordered. `writes`: they change the object that they name.
+// Rows whose roles do not say how they are ordered. `writes`: they change the object that they name. `early`: as returns_early().
 struct Exception {
   std::string_view name;
   Rule rule;
   bool writes = false;
+  bool early = false;
+  bool for_all_streams = false;
 };
 constexpr Exception kExceptions[] = {
     {"cuStreamQuery", Rule::query},
@@ -36,12 +38,12 @@ constexpr Exception kExceptions[] = {
     {"cuEventRecord", Rule::in_order, true},
     {"cuEventRecordWithFlags", Rule::in_order, true},
     {"cuCtxRecordEvent", Rule::alone},  // of all streams of a context
-    {"cuCtxWaitEvent", Rule::alone},
-    {"cuFuncSetAttribute", Rule::in_order, true},
-    {"cuFuncSetCacheConfig", Rule::in_order, true},
-    {"cuFuncSetSharedMemConfig", Rule::in_order, true},
-    {"cuKernelSetAttribute", Rule::in_order, true},
-    {"cuKernelSetCacheConfig", Rule::in_order, true},
+    {"cuCtxWaitEvent", Rule::alone, false, false, true},
+    {"cuFuncSetAttribute", Rule::in_order, true, true},
+    {"cuFuncSetCacheConfig", Rule::in_order, true, true},
+    {"cuFuncSetSharedMemConfig", Rule::in_order, true, true},
+    {"cuKernelSetAttribute", Rule::in_order, true, true},
+    {"cuKernelSetCacheConfig", Rule::in_order, true, true},
     {"cuStreamGetAttribute", Rule::at_once},
     {"cuStreamSetAttribute", Rule::at_once},  // hints to the device
     {"cuStreamCopyAttributes", Rule::at_once},
@@ -72,6 +74,7 @@ CommandOrder order_of_row(Executor& session, const Command& command) {
   if (!row || !call_rows()[*row].objects(command.body, objects)) return order;
   const Exception* const exception = exceptions()[*row];
   order.rule = exception ? exception->rule : objects.references ? Rule::alone : Rule::in_order;
+  order.for_all_streams = exception && exception->for_all_streams;
   if (objects.stream != CallObjects::kNoStream) set_stream(session, order, objects.stream, order.rule != Rule::query);
   (exception && exception->writes ? order.writes : order.reads) = objects.named;
   for (const uint64_t handle : objects.destroyed) order.writes.add(handle);
@@ -162,8 +165,9 @@ CommandOrder order_of(Executor& session, const Command& command) {
       set_stream(session, order, body.get<wire::SynchronizeStream>().stream, false);
       break;
     case Id::synchronize_event:
+    case Id::await_record:
       order.rule = Rule::in_order;
-      order.reads.add(body.get<wire::SynchronizeEvent>().event);
+      order.reads.add(body.get<uint64_t>());
       break;
     case Id::free_memory: {
       const auto free = body.get<wire::FreeMemory>();
@@ -198,7 +202,7 @@ CommandOrder order_of(Executor& session, const Command& command) {
 bool returns_early(uint16_t command) {
   if (command < wire::kFirstCommand) {
     const auto row = find_row(command);
-    return row && call_rows()[*row].is_async;
+    return row && (call_rows()[*row].is_async || (exceptions()[*row] && exceptions()[*row]->early));
   }
   switch (static_cast<Id>(command)) {
     case Id::launch:

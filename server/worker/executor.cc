@@ -243,12 +243,12 @@ bool Executor::make_room() {
   const AtWork::Waiting waiting(at_work, "the client to let its streams go on");
   at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0);
   // What a stream waits for may be a command that has not been received yet.
-  while (!outbox.over() && too_much(kMostKept) && !gates.any_by_number()) {
+  while (!outbox.over() && too_much(kMostKept) && !client_must_answer()) {
     gates.wait(kLookAtClient);
     if (!settle()) return false;
   }
   at_work.end();
-  if (gates.any_by_number() && too_much(kMostKeptAtAll)) {
+  if (client_must_answer() && too_much(kMostKeptAtAll)) {
     outbox.end("too many commands wait for a host function or for another server: " + std::to_string(backlog.bytes() >> 20) + " MiB");
   }
   return !outbox.over();

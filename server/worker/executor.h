@@ -178,6 +178,8 @@ class Executor {
   bool run_backlog();
   bool execute_kept(Backlog::Kept& kept);
   bool replay(Command& command);
+  // Something waits for a command that the client has yet to send.
+  bool client_must_answer() { return gates.any_by_number() || callbacks.pending(); }
   // Waits while too many commands are kept. False: the session is over.
   bool make_room();
   // What is kept of a context that is about to be destroyed is executed as far as it can be, and given up. False: the session is over.

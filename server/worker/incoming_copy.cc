@@ -8,7 +8,12 @@
 namespace gpupool::worker {
 namespace {
 
-constexpr uint64_t kMostEarlyBytes = 256u << 20;  // of all copies of a session, beside their staging memory
+// Data in ordinary memory, of all copies of a session: as a rule, and where a connection has waited for room so long.
+constexpr uint64_t kMostEarlyBytes = 256u << 20;
+constexpr uint64_t kMostEarlyAtAll = uint64_t{1} << 30;
+constexpr std::chrono::milliseconds kPatience{100};
+// A connection waits so long for staging memory of a copy whose stream has come to it; then others' data may be more urgent.
+constexpr std::chrono::milliseconds kChunkTime{20};
 
 }  // namespace
 
@@ -24,28 +29,62 @@ void IncomingCopy::prepare(ContextState& context) {
 
 // The stream has come to the copy, or never will.
 void IncomingCopy::decide(Way way) {
-  std::map<uint64_t, std::vector<std::byte>> early;
   {
     const std::lock_guard lock(mutex_);
     if (way_ != Way::nowhere) way_ = way;
     begun_ = true;
-    early.swap(early_);
-    active_ += !early.empty();
   }
   changed_.notify_all();
-  if (early.empty()) return;
-  const auto pieces = std::make_shared<const std::map<uint64_t, std::vector<std::byte>>>(std::move(early));
-  const bool taken = context && session_.waits.submit(context, [self = shared_from_this(), pieces] {
-    make_current(self->session_.api, self->context);
-    self->pass_on(*pieces);
-    make_current(self->session_.api, nullptr);
-  });
-  if (!taken) pass_on(*pieces);  // no thread to be had: the executor waits itself
+  pass_on_early();
 }
 
-void IncomingCopy::pass_on(const std::map<uint64_t, std::vector<std::byte>>& pieces) {
-  for (const auto& [piece, data] : pieces) pass_on(piece, data);
-  count(pieces.size());
+// Has a wait thread bring the pieces that lie in ordinary memory to their place, once the stream has come to the copy. Where no thread is to be
+// had the caller does it.
+void IncomingCopy::pass_on_early() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begun_ || early_.empty() || passing_) return;
+    passing_ = true;
+    ++active_;
+  }
+  const bool taken = context && session_.waits.submit(context, [self = shared_from_this()] {
+    make_current(self->session_.api, self->context);
+    self->pass_on();
+    make_current(self->session_.api, nullptr);
+  });
+  if (!taken) pass_on();
+}
+
+void IncomingCopy::pass_on() {
+  uint64_t passed = 0;
+  std::unique_lock lock(mutex_);
+  for (; !early_.empty(); ++passed) {
+    const auto node = early_.extract(early_.begin());
+    lock.unlock();
+    place(node.key(), node.mapped());
+    session_.copies.give_room(node.mapped().size());
+    lock.lock();
+    changed_.notify_all();
+  }
+  passing_ = false;
+  lock.unlock();
+  count(passed);
+}
+
+void IncomingCopy::place(uint64_t piece, std::span<const std::byte> data) {
+  StagingChunk* chunk = nullptr;
+  while (way() == Way::staged && !chunk) chunk = staged_->acquire(kChunkTime);
+  if (chunk) {
+    std::memcpy(chunk->data, data.data(), data.size());
+    staged_->filled(chunk, piece);
+  } else if (way() == Way::direct) {
+    scatter(rows, piece * rows.piece_bytes(), data);
+  }
+}
+
+IncomingCopy::Way IncomingCopy::way() {
+  const std::lock_guard lock(mutex_);
+  return way_;
 }
 
 // The caller was counted in active_.
@@ -121,40 +160,43 @@ Result<void> IncomingCopy::receive(compression::PieceReader& reader, uint64_t of
 
 Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> scratch, bool* kept) {
   const std::span<std::byte> packed = scratch.first(rows.size_of(piece));
-  Way way;
-  {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      way = way_;
-      if (way == Way::staged) {
-        make_current(session_.api, context);
-        lock.unlock();
-        StagingChunk* const chunk = staged_->acquire();
-        if (chunk) {
-          const auto received = reader.read({chunk->data, packed.size()});
-          if (received) staged_->filled(chunk, piece);
-          else staged_->put_back(chunk);
-          make_current(session_.api, nullptr);
-          return received;
-        }
-        lock.lock();
-        make_current(session_.api, nullptr);
-        if (way_ == Way::staged && begun_) continue;
-        way = way_;
-      }
-      if (way == Way::direct || way == Way::nowhere) break;
-      if (session_.copies.take_room(packed.size(), session_.start.usage.most_queued(kMostEarlyBytes))) {
-        lock.unlock();
-        return receive_early(reader, piece, kept);
-      }
-      changed_.wait(lock, [this] { return begun_; });
+  const auto impatient = std::chrono::steady_clock::now() + kPatience;
+  std::unique_lock lock(mutex_);
+  while (way_ != Way::direct && way_ != Way::nowhere) {
+    // Pieces in ordinary memory show that the stream does not get on.
+    if (way_ == Way::staged && early_.empty()) {
+      lock.unlock();
+      if (const auto received = receive_staged(reader, piece, packed)) return *received;
+      lock.lock();
+      if (way_ != Way::staged) continue;
     }
+    const uint64_t most = std::chrono::steady_clock::now() < impatient ? kMostEarlyBytes : kMostEarlyAtAll;
+    if (session_.copies.take_room(packed.size(), session_.start.usage.most_queued(most))) {
+      lock.unlock();
+      return receive_early(reader, piece, kept);
+    }
+    changed_.wait_for(lock, kChunkTime);  // other copies may give back room as well
   }
+  const Way way = way_;
+  lock.unlock();
   if (way == Way::direct && rows.rows == 1) {
     return reader.read({reinterpret_cast<std::byte*>(rows.address + piece * rows.piece_bytes()), packed.size()});
   }
   const auto received = reader.read(packed);
   if (received && way == Way::direct) scatter(rows, piece * rows.piece_bytes(), packed);
+  return received;
+}
+
+// Nullopt: no chunk became free.
+std::optional<Result<void>> IncomingCopy::receive_staged(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> packed) {
+  make_current(session_.api, context);
+  std::optional<Result<void>> received;
+  if (StagingChunk* const chunk = staged_->acquire(kChunkTime)) {
+    received = reader.read({chunk->data, packed.size()});
+    if (*received) staged_->filled(chunk, piece);
+    else staged_->put_back(chunk);
+  }
+  make_current(session_.api, nullptr);
   return received;
 }
 
@@ -166,30 +208,13 @@ Result<void> IncomingCopy::receive_early(compression::PieceReader& reader, uint6
   }
   {
     const std::lock_guard lock(mutex_);
-    *kept = !begun_;
-    if (*kept) {
-      early_.emplace(piece, std::move(data));
-      return {};
-    }
+    early_.emplace(piece, std::move(data));
   }
+  *kept = true;
   make_current(session_.api, context);
-  pass_on(piece, data);
+  pass_on_early();
   make_current(session_.api, nullptr);
   return {};
-}
-
-void IncomingCopy::pass_on(uint64_t piece, std::span<const std::byte> data) {
-  Way way;
-  {
-    const std::lock_guard lock(mutex_);
-    way = way_;
-  }
-  if (way == Way::direct) scatter(rows, piece * rows.piece_bytes(), data);
-  if (StagingChunk* const chunk = way == Way::staged ? staged_->acquire() : nullptr) {
-    std::memcpy(chunk->data, data.data(), data.size());
-    staged_->filled(chunk, piece);
-  }
-  session_.copies.give_room(data.size());
 }
 
 void IncomingCopy::cancel() {

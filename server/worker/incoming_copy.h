@@ -1,8 +1,8 @@
 // A copy to the device on the bulk connections. begin() and what is before it belong to the executor's thread, receive() to the connections'
 // threads, each for a different piece at the same time.
 //
-// Data may come before the stream gets to the copy. Then it stays in staging memory or, as far as BulkCopies has room, in ordinary memory, so
-// that a copy whose stream waits does not keep the connections from other copies. A copy that could not begin is
+// Data may come before the stream gets to the copy, or while the stream does not get on with it. Then it stays in staging memory or, as far as
+// BulkCopies has room, in ordinary memory, so that the copy does not keep the connections from other copies. A copy that could not begin is
 // registered as well: the client sends its data all the same, which goes nowhere.
 #pragma once
 #include <condition_variable>
@@ -42,10 +42,12 @@ class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<
 
   // *kept: the piece lies in ordinary memory, and does not count as received yet.
   Result<void> receive_piece(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> scratch, bool* kept);
+  std::optional<Result<void>> receive_staged(compression::PieceReader& reader, uint64_t piece, std::span<std::byte> packed);
   Result<void> receive_early(compression::PieceReader& reader, uint64_t piece, bool* kept);
-  // Pieces that lie in ordinary memory go on. Waits for staging memory, so not on the executor's thread if that can be helped.
-  void pass_on(const std::map<uint64_t, std::vector<std::byte>>& pieces);
-  void pass_on(uint64_t piece, std::span<const std::byte> data);
+  void pass_on_early();
+  void pass_on();
+  void place(uint64_t piece, std::span<const std::byte> data);
+  Way way();
   // So many pieces have got to their place, or failed to.
   void count(uint64_t received);
   Way choose_way(StreamState& stream);
@@ -61,6 +63,7 @@ class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<
   Way way_ = Way::undecided;
   bool begun_ = false;
   std::map<uint64_t, std::vector<std::byte>> early_;  // pieces in ordinary memory
+  bool passing_ = false;        // pass_on() is under way
   std::shared_ptr<StreamGate> gate_;
   std::vector<bool> seen_;
   uint64_t missing_;

@@ -1,6 +1,7 @@
 #include "server/worker/staged_copy.h"
 
 #include <algorithm>
+#include <thread>
 
 namespace gpupool::worker {
 namespace {
@@ -13,6 +14,17 @@ CUevent record_behind(const DeviceApi& api, EventPool& events, CUstream stream, 
   if (event) events.give(event);
   api.cuStreamSynchronize(stream);
   return nullptr;
+}
+
+// The driver has no wait with a limit. True: the event has completed, or failed.
+bool wait_until(const DeviceApi& api, CUevent event, std::chrono::steady_clock::time_point stop) {
+  std::chrono::microseconds between_looks{20};
+  while (api.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
+    if (std::chrono::steady_clock::now() >= stop) return false;
+    std::this_thread::sleep_for(between_looks);
+    between_looks = std::min<std::chrono::microseconds>(between_looks * 2, std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 }  // namespace
@@ -53,19 +65,30 @@ void StagedIn::begin(CUstream stream) {
   for (const auto& [chunk, piece] : early) enqueue(chunk, piece);
 }
 
-StagingChunk* StagedIn::acquire() {
+StagingChunk* StagedIn::acquire(std::optional<std::chrono::milliseconds> longest) {
+  const auto stop = std::chrono::steady_clock::now() + longest.value_or(std::chrono::milliseconds(0));
   Free taken{};
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return closed_ || !free_.empty() || !begun_; });
+    const auto ready = [this] { return closed_ || !free_.empty() || !begun_; };
+    if (longest) changed_.wait_until(lock, stop, ready);
+    else changed_.wait(lock, ready);
     if (closed_ || free_.empty()) return nullptr;
     taken = free_.front();
     free_.pop_front();
   }
-  if (taken.used) {
+  if (!taken.used) return taken.chunk;
+  if (!longest) {
     api_.cuEventSynchronize(taken.used);
-    events_->give(taken.used);
+  } else if (!wait_until(api_, taken.used, stop)) {
+    {
+      const std::lock_guard lock(mutex_);
+      free_.push_front(taken);
+    }
+    changed_.notify_one();
+    return nullptr;
   }
+  events_->give(taken.used);
   return taken.chunk;
 }
 

@@ -3,6 +3,7 @@
 //
 // take(), begin() and give_back() belong to the executor's thread; everything else may be called by any thread that has the context current.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -34,8 +35,8 @@ class StagedIn {
   bool holds_all() const { return taken_ >= rows_.pieces(); }
   // The stream has come to the copy: what was filled before is copied now, the rest when it is filled.
   void begin(CUstream stream);
-  // Waits for a chunk that nobody uses. Null: after close(), or there is none before begin().
-  StagingChunk* acquire();
+  // Waits for a chunk that nobody uses. Null: after close(), there is none before begin(), or none came within `longest`.
+  StagingChunk* acquire(std::optional<std::chrono::milliseconds> longest = std::nullopt);
   void filled(StagingChunk* chunk, uint64_t piece);
   void put_back(StagingChunk* chunk);
   // acquire() waits no more.

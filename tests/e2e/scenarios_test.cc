@@ -33,6 +33,9 @@ void passes_through_poold(const std::vector<std::string>& scenario) {
   CHECK(pooled.status == 0);
 }
 
+// From the first copy on: without the setting the connection is opened beside it.
+void passes_with_a_bulk_connection(const std::string& scenario) { passes_both_ways({scenario}, {}, {{"GPUPOOL_BULK_CONNECTIONS", "1"}}); }
+
 void large_copies(const std::string& connections, const Environment& server = {}, const std::string& compression = "auto") {
   std::vector<std::string> scenarios{"large_copies", "large_copies_behind_a_stuck_stream", "pinned_copies_of_every_shape"};
   if (!over_rdma()) {  // the guest, where rdma is, is slow
@@ -61,9 +64,14 @@ PASSES(events_tell_progress)
 PASSES(null_stream_waits_for_blocking_streams)
 PASSES(host_functions_run_in_order)
 PASSES(launches_behind_a_large_copy)
+PASSES(a_graph_with_an_event_behind_a_late_copy)
+PASSES(attributes_of_a_function_whose_launch_waits)
+PASSES(a_synchronous_copy_on_a_stream_that_waits_for_a_value)
 // A device with bounded queues blocks the program that has to let it go on.
 TEST_CASE("launches_behind_a_host_function") { passes_through_poold({"launches_behind_a_host_function"}); }
-TEST_CASE("copies_behind_a_host_function") { passes_both_ways({"copies_behind_a_host_function"}, {}, {{"GPUPOOL_BULK_CONNECTIONS", "1"}}); }
+TEST_CASE("copies_behind_a_host_function") { passes_with_a_bulk_connection("copies_behind_a_host_function"); }
+TEST_CASE("copies_of_a_stream_that_waits_for_a_value") { passes_with_a_bulk_connection("copies_of_a_stream_that_waits_for_a_value"); }
+TEST_CASE("copies_behind_a_late_copy") { passes_with_a_bulk_connection("copies_behind_a_late_copy"); }
 TEST_CASE("one_of_64_streams_waits") { passes_through_poold({"one_of_64_streams_waits"}); }
 PASSES(unload_behind_a_host_function)
 PASSES(unload_behind_a_host_function_in_another_context)

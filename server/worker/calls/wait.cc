@@ -139,6 +139,9 @@ Outcome synchronize_stream(Executor& session, Command& command) {
   return wait_for(session, command, *stream->context, {&stream, 1});
 }
 
+// The backlog keeps this command behind the event's records.
+Outcome await_record(Executor&, Command& command) { return only<wire::AwaitRecord>(command) ? Outcome(CUDA_SUCCESS) : bad_body(); }
+
 Outcome synchronize_event(Executor& session, Command& command) {
   const auto body = only<wire::SynchronizeEvent>(command);
   if (!body) return bad_body();

@@ -30,6 +30,47 @@ void launch_many(const Kernels& kernels, CUstream stream, CUdeviceptr counter, u
   for (unsigned i = 0; i < count; ++i) OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
 }
 
+// A host function that returns once the program lets it.
+struct Latch {
+  void hold(CUstream stream) {
+    OK(cuLaunchHostFunc(stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
+  }
+  void release() {
+    open = true;
+    open.notify_all();
+  }
+  std::atomic<bool> open{false};
+};
+
+// A pinned buffer and as much device memory.
+struct Buffers {
+  explicit Buffers(size_t bytes, unsigned seed = 7) : bytes(bytes), data(pattern(bytes, seed)) {
+    OK(cuMemAlloc(&memory, bytes));
+    OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), bytes));
+    std::memcpy(pinned, data.data(), bytes);
+  }
+  ~Buffers() {
+    OK(cuMemFreeHost(pinned));
+    OK(cuMemFree(memory));
+  }
+  bool arrived() const { return download<uint8_t>(memory, bytes) == data; }
+
+  const size_t bytes;
+  const std::vector<uint8_t> data;
+  CUdeviceptr memory = 0;
+  uint8_t* pinned = nullptr;
+};
+
+struct Streams {
+  Streams() {
+    for (CUstream* stream : {&first, &second}) OK(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING));
+  }
+  ~Streams() {
+    for (const CUstream stream : {first, second}) OK(cuStreamDestroy(stream));
+  }
+  CUstream first = nullptr, second = nullptr;
+};
+
 // Another stream's work is done while the first one waits.
 void use_another_stream(const Kernels& kernels, CUdeviceptr counter) {
   CUstream stream = nullptr;
@@ -137,4 +178,106 @@ SCENARIO(one_of_64_streams_waits) {
   OK(cuCtxSynchronize());
   EXPECT(download<unsigned>(counters.at + 4, 1)[0] == 200);
   for (const CUstream stream : streams) OK(cuStreamDestroy(stream));
+}
+
+// The device waits for a value that another stream writes behind a copy of its own, whose data comes behind that of the waiting stream.
+SCENARIO(copies_of_a_stream_that_waits_for_a_value) {
+  Device device;
+  Counters counters;
+  Streams streams;
+  Buffers large(64u << 20), small(1u << 20, 8);
+  OK(cuStreamWaitValue32(streams.first, counters.at, 1, CU_STREAM_WAIT_VALUE_GEQ));
+  OK(cuMemcpyHtoDAsync(large.memory, large.pinned, large.bytes, streams.first));
+  OK(cuMemcpyHtoDAsync(small.memory, small.pinned, small.bytes, streams.second));
+  OK(cuStreamWriteValue32(streams.second, counters.at, 1, 0));
+  OK(cuStreamSynchronize(streams.second));
+  OK(cuStreamSynchronize(streams.first));
+  EXPECT(large.arrived() && small.arrived());
+}
+
+// A copy that is sent late, since its pinned memory is written by one before it, and behind it in another stream more data than the server keeps.
+SCENARIO(copies_behind_a_late_copy) {
+  Device device;
+  Streams streams;
+  Buffers there(8u << 20), back(8u << 20, 9), large(64u << 20, 10);
+  CUevent event = nullptr;
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuMemcpyHtoD(there.memory, there.data.data(), there.bytes));
+  OK(cuMemcpyDtoHAsync(back.pinned, there.memory, there.bytes, streams.first));
+  OK(cuMemcpyHtoDAsync(back.memory, back.pinned, back.bytes, streams.first));
+  OK(cuEventRecord(event, streams.first));
+  OK(cuStreamWaitEvent(streams.second, event, 0));
+  for (int i = 0; i < 8; ++i) OK(cuMemcpyHtoDAsync(large.memory, large.pinned, large.bytes, streams.second));
+  OK(cuStreamSynchronize(streams.second));
+  EXPECT(large.arrived());
+  EXPECT(download<uint8_t>(back.memory, back.bytes) == there.data);
+  OK(cuEventDestroy(event));
+}
+
+// A graph that records an event comes behind everything that is kept, and must not keep the copy that lets the kept go on.
+SCENARIO(a_graph_with_an_event_behind_a_late_copy) {
+  Device device;
+  Streams streams;
+  Buffers buffers(1u << 20);
+  Latch latch;
+  CUevent event = nullptr;
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUgraphExec executable = nullptr;
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuGraphCreate(&graph, 0));
+  OK(cuGraphAddEventRecordNode(&node, graph, nullptr, 0, event));
+  OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+  latch.hold(streams.first);
+  OK(cuMemcpyHtoDAsync(buffers.memory, buffers.pinned, buffers.bytes, streams.first));
+  OK(cuGraphLaunch(executable, streams.second));
+  latch.release();
+  OK(cuStreamSynchronize(streams.first));
+  OK(cuStreamSynchronize(streams.second));
+  OK(cuEventQuery(event));
+  EXPECT(buffers.arrived());
+  OK(cuGraphExecDestroy(executable));
+  OK(cuGraphDestroy(graph));
+  OK(cuEventDestroy(event));
+}
+
+// CUDA answers at once, so the program may let the function's launch go on afterwards.
+SCENARIO(attributes_of_a_function_whose_launch_waits) {
+  Device device;
+  Kernels kernels;
+  Counters counters;
+  Streams streams;
+  Latch latch;
+  latch.hold(streams.first);
+  launch_many(kernels, streams.first, counters.at, 1);
+  for (const int percent : {10, 50}) OK(cuFuncSetAttribute(kernels.function("add"), CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent));
+  latch.release();
+  OK(cuStreamSynchronize(streams.first));
+  EXPECT(download<unsigned>(counters.at, 1)[0] == 1);
+}
+
+extern "C" CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, size_t bytes);
+extern "C" CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
+
+// A synchronous copy on one thread's stream holds up that thread only.
+SCENARIO(a_synchronous_copy_on_a_stream_that_waits_for_a_value) {
+  Device device;
+  Counters counters;
+  Streams streams;
+  Buffers buffers(1u << 20);
+  CUcontext context = nullptr;
+  OK(cuCtxGetCurrent(&context));
+  std::atomic<bool> waits{false};
+  std::thread other([&] {
+    OK(cuCtxSetCurrent(context));
+    OK(cuStreamWaitValue32_v2_ptsz(nullptr, counters.at, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    waits = true;
+    waits.notify_all();
+    OK(cuMemcpyHtoD_v2_ptds(buffers.memory, buffers.data.data(), buffers.bytes));
+  });
+  waits.wait(false);
+  OK(cuStreamWriteValue32(streams.second, counters.at, 1, 0));
+  OK(cuStreamSynchronize(streams.second));
+  other.join();
+  EXPECT(buffers.arrived());
 }

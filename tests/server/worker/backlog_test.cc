@@ -80,6 +80,36 @@ TEST_CASE("an event recorded behind a held stream is not ready, and holds up wha
   CHECK(held.read(kSecond, 0) == std::byte{5});
 }
 
+TEST_CASE("a record for other processes is reported once the device has it") {
+  Held held;
+  held.client.record(0, kFirst);
+  const uint64_t recorded = held.client.send(Command::await_record, bytes_of(event_handle(0)), true);
+  CHECK(held.client.silent());
+  held.client.record(1, kSecond);
+  CHECK(held.client.ask(Command::await_record, bytes_of(event_handle(1))) == CUDA_SUCCESS);
+  held.resume();
+  CHECK(held.client.result(recorded) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a command that comes behind everything keeps no copies and host functions of other streams") {
+  Held held;
+  held.fill(kFirst, 0, 1);
+  held.client.send(Command::set_border_color, bytes_of(wire::SetBorderColor{}));
+  held.fill(kSecond, 100, 2);
+  CHECK(held.read(kSecond, 100) == std::byte{2});
+  held.client.create_stream(2);
+  held.client.send(Command::host_function, bytes_of(wire::HostFunction{kSecond, 5}));
+  CHECK(held.client.receive().header.kind == wire::MessageKind::host_callback);
+  held.fill(stream_handle(2), 200, 3);
+  held.client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{5, stream_handle(2)}));
+  CHECK(held.client.result(held.synchronize(kSecond)) == CUDA_SUCCESS);
+  held.client.record(0, kSecond);  // names an object, as the command may
+  CHECK(held.client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_ERROR_NOT_READY);
+  held.resume();
+  held.client.result(held.synchronize(kFirst));
+  CHECK(held.client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_SUCCESS);
+}
+
 TEST_CASE("an object is destroyed after the kept commands that name it, and its place may be used before") {
   Held held;
   constexpr uint64_t kNext = cuda::make_handle(cuda::Kind::event, 2, 200);

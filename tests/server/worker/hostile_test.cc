@@ -98,6 +98,7 @@ std::vector<Frame> frames(const TestClient& client) {
       {id(Command::resume_stream), bytes_of(wire::ResumeStream{1})},
       {id(Command::synchronize_stream), bytes_of(uint64_t{0})},
       {id(Command::synchronize_event), bytes_of(event_handle(0))},
+      {id(Command::await_record), bytes_of(event_handle(0))},
       {id(Command::synchronize_context), {}},
       {row("cuStreamWaitEvent"), bytes_of(uint64_t{0}, event_handle(0), uint32_t{0})},
       {row("cuMemsetD8Async"), bytes_of(here, uint8_t{1}, uint64_t{16}, uint64_t{0})},
