@@ -48,6 +48,7 @@
 #include "server/worker/remote_memory.h"
 #include "server/worker/resources.h"
 #include "server/worker/shared_host_memory.h"
+#include "server/worker/spin_time.h"
 #include "server/worker/staging.h"
 #include "server/worker/stream_gates.h"
 #include "server/worker/uploads.h"
@@ -107,6 +108,7 @@ class Executor {
   Scrubber scrubber;
   HandleTable table;
   WaitPool waits;
+  SpinTime spin_time;
   ComputeGate compute;
   RemoteMemory remote;
   Staging staging;

@@ -13,7 +13,6 @@ namespace {
 
 // A copy this small is looked after by the executor for a moment: handing it to a thread costs more than it takes.
 constexpr size_t kQuickBytes = 64u << 10;
-constexpr std::chrono::microseconds kLook{25};
 
 CUresult copy_rows_in(const DeviceApi& api, const wire::CopyToDevice& copy, std::byte* from, CUstream stream) {
   if (copy.rows == 1) return api.cuMemcpyHtoDAsync_v2(copy.destination, from, copy.width, stream);
@@ -215,7 +214,7 @@ Outcome copy_from_device(Executor& session, Command& command) {
   }
   session.bulk.push(*stream, reply);
   if (copy->width * copy->rows <= kQuickBytes) {
-    const auto stop = std::chrono::steady_clock::now() + kLook;
+    const auto stop = std::chrono::steady_clock::now() + session.spin_time.limit();
     do {
       session.bulk.flush();
       if (session.bulk.idle()) return Outcome::parked();

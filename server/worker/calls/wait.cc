@@ -10,9 +10,6 @@
 namespace gpupool::worker::commands {
 namespace {
 
-// How long the executor looks by itself: a wait thread costs two wake-ups. Not while other commands lie there.
-constexpr std::chrono::microseconds kLook{25};
-
 struct Marks {  // events on the streams that are waited for
   std::shared_ptr<EventPool> pool;
   uint64_t use = 0;  // the last one before them
@@ -31,16 +28,16 @@ bool passed(const DeviceApi& api, CUevent event, CUresult& result) {
   return true;
 }
 
-// True when all marks were passed within a short time; they are back in the pool then.
-bool look(Executor& session, Marks& marks, CUresult& result) {
-  const auto stop = std::chrono::steady_clock::now() + kLook;
+// True when all marks were passed within the session's spin time; they are back in the pool then. Ends when another command has come.
+bool look(Executor& session, Marks& marks, SpinTime::Clock::time_point begin, CUresult& result) {
+  const auto stop = begin + session.spin_time.limit();
   while (!session.inbox.has_input()) {
     while (!marks.events.empty() && passed(session.api, marks.events.back(), result)) {
       marks.pool->give(marks.events.back());
       marks.events.pop_back();
     }
-    if (marks.events.empty()) return true;
-    if (std::chrono::steady_clock::now() >= stop) return false;
+    if (marks.events.empty()) return session.spin_time.took(SpinTime::Clock::now() - begin), true;
+    if (SpinTime::Clock::now() >= stop) return false;
   }
   return false;
 }
@@ -77,7 +74,8 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
     return completed(session, result);
   }
   if (marks.events.empty()) return completed(session, CUDA_SUCCESS);
-  if (look(session, marks, result)) {
+  const auto begin = SpinTime::Clock::now();
+  if (look(session, marks, begin, result)) {
     if (result == CUDA_SUCCESS) {
       marks.done();
       for (StreamState* const stream : streams) {
@@ -93,7 +91,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
   const uint64_t sequence = command.header.sequence;
   const CUcontext object = context.object;
   const CUresult deferred = session.take_deferred();
-  const bool parked = session.waits.submit(object, [&session, marks, sequence, object, deferred] {
+  const bool parked = session.waits.submit(object, [&session, marks, sequence, object, deferred, begin] {
     make_current(session.api, object);
     CUresult result = CUDA_SUCCESS;
     for (const CUevent event : marks.events) {
@@ -101,6 +99,7 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
       if (result == CUDA_SUCCESS) result = state;
       marks.pool->give(event);
     }
+    session.spin_time.took(SpinTime::Clock::now() - begin);
     if (result == CUDA_SUCCESS) marks.done();
     if (deferred != CUDA_SUCCESS) result = deferred;
     session.answer(sequence, result);
@@ -151,13 +150,14 @@ Outcome synchronize_event(Executor& session, Command& command) {
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
   const auto event = static_cast<CUevent>(*object);
   const auto recorded = session.contexts.recorded(event);
-  const auto stop = std::chrono::steady_clock::now() + kLook;
+  const auto begin = SpinTime::Clock::now();
+  const auto stop = begin + session.spin_time.limit();
   CUresult result = CUDA_SUCCESS;
-  bool done = false;
-  do {
-    done = passed(session.api, event, result);
-  } while (!done && !session.inbox.has_input() && std::chrono::steady_clock::now() < stop);
+  bool done = passed(session.api, event, result);
+  const bool at_once = done;
+  while (!done && !session.inbox.has_input() && SpinTime::Clock::now() < stop) done = passed(session.api, event, result);
   if (done) {
+    if (!at_once) session.spin_time.took(SpinTime::Clock::now() - begin);
     if (result == CUDA_SUCCESS && recorded) recorded->passed();
     // Returns at once; it is what makes the driver print.
     if (result == CUDA_SUCCESS && session.output_possible) result = session.api.cuEventSynchronize(event);
@@ -169,9 +169,10 @@ Outcome synchronize_event(Executor& session, Command& command) {
   const CUresult deferred = session.take_deferred();
   session.events.hold(event);
   // Not there any more once the event is recorded anew, and what has passed may be that.
-  const bool parked = session.waits.submit(current, [&session, event, sequence, current, deferred, weak = std::weak_ptr(recorded)] {
+  const bool parked = session.waits.submit(current, [&session, event, sequence, current, deferred, begin, weak = std::weak_ptr(recorded)] {
     make_current(session.api, current);
     const CUresult result = session.api.cuEventSynchronize(event);
+    session.spin_time.took(SpinTime::Clock::now() - begin);
     if (result == CUDA_SUCCESS) {
       if (const auto still = weak.lock()) still->passed();
     }
