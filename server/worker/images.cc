@@ -53,19 +53,19 @@ Images::Loaded Images::load(CUdevice device, std::span<const std::byte> bytes, O
   if (loaded.result == CUDA_SUCCESS) loaded.result = admit(image);
   loaded.admitted = loaded.result == CUDA_SUCCESS;
   if (loaded.result != CUDA_SUCCESS) return loaded;
-  kept.logs = std::make_unique<Logs>();
-  std::vector<CUjit_option> options{CU_JIT_WALL_TIME, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER,
-                                    CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
-  std::vector<void*> values{nullptr, kept.logs->info, reinterpret_cast<void*>(sizeof kept.logs->info - 1), kept.logs->error,
-                            reinterpret_cast<void*>(sizeof kept.logs->error - 1)};
+  kept.jit = std::make_unique<Jit>();
+  auto& [info, error, options, values] = *kept.jit;
+  options = {CU_JIT_WALL_TIME, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER,
+             CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  values = {nullptr, info, reinterpret_cast<void*>(sizeof info - 1), error, reinterpret_cast<void*>(sizeof error - 1)};
   for (const wire::JitOption& option : wanted) {
     options.push_back(static_cast<CUjit_option>(option.option));
     values.push_back(reinterpret_cast<void*>(static_cast<uintptr_t>(option.value)));
   }
   loaded.result = load(bundle.loadable(), static_cast<unsigned>(options.size()), options.data(), values.data());
   std::memcpy(&loaded.milliseconds, &values[0], sizeof loaded.milliseconds);
-  loaded.log.assign(kept.logs->error, ::strnlen(kept.logs->error, sizeof kept.logs->error));
-  loaded.log.append(kept.logs->info, ::strnlen(kept.logs->info, sizeof kept.logs->info));
+  loaded.log.assign(error, ::strnlen(error, sizeof error));
+  loaded.log.append(info, ::strnlen(info, sizeof info));
   // A library may load without code for the device; calls that need the code fail later.
   if (loaded.log.empty() && (loaded.result == CUDA_SUCCESS || loaded.result == CUDA_ERROR_NO_BINARY_FOR_GPU)) {
     loaded.log = why_no_code(api_, device, image);
@@ -81,7 +81,7 @@ Images::Loaded Images::load_module(uint64_t handle, CUdevice device, std::span<c
     return api_.cuModuleLoadDataEx(&module, image, count, names, values);
   });
   loaded.object = module;
-  kept.logs.reset();
+  kept.jit.reset();
   if (loaded.result == CUDA_SUCCESS && !kept.layouts.empty()) kept_[handle] = std::move(kept);
   return loaded;
 }

@@ -1,5 +1,5 @@
 // Modules and libraries of the client: images are checked before the driver sees them, because the driver takes sizes
-// from the image's own headers; what must live as long as the loaded object (log buffers, parameter layouts for drivers
+// from the image's own headers; what must live as long as the loaded object (options and log buffers of the compiler, parameter layouts for drivers
 // that do not tell them) is kept here. The executor's thread alone uses it.
 #pragma once
 #include <cstddef>
@@ -41,12 +41,15 @@ class Images {
   void forget(uint64_t handle) { kept_.erase(handle); }
 
  private:
-  struct Logs {
+  // What the driver is given with an image. Libraries compile late, so it may write there until they are unloaded.
+  struct Jit {
     char info[kJitLogBytes] = {};
     char error[kJitLogBytes] = {};
+    std::vector<CUjit_option> options;
+    std::vector<void*> values;
   };
   struct Kept {
-    std::unique_ptr<Logs> logs;  // libraries compile late, into these buffers
+    std::unique_ptr<Jit> jit;
     std::unordered_map<std::string, std::vector<cuda::KernelParam>> layouts;
   };
   template <class Load>
