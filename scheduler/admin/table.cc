@@ -26,6 +26,22 @@ std::string shortened(const std::string& text, size_t most) {
   return text.substr(0, end) + "…";
 }
 
+std::vector<std::string> wrapped(const std::string& text, size_t most) {
+  std::vector<std::string> lines;
+  std::string rest = text;
+  while (characters(rest) > most) {
+    size_t end = 0, blank = 0;  // of the characters that fit, and the last blank behind or among them
+    for (size_t count = 0; end < rest.size(); ++end) {
+      if (rest[end] == ' ') blank = end;
+      if (begins_character(rest[end]) && count++ == most) break;
+    }
+    lines.push_back(rest.substr(0, blank != 0 ? blank : end));
+    rest.erase(0, blank != 0 ? blank + 1 : end);
+  }
+  lines.push_back(rest);
+  return lines;
+}
+
 std::string Table::text(size_t width) const {
   std::vector<size_t> shown(columns_.size());
   std::iota(shown.begin(), shown.end(), size_t{0});
@@ -67,7 +83,17 @@ std::string Table::text(size_t width) const {
     text += line + "\n";
   };
   add_line([&](size_t column) { return columns_[column].title; });
-  for (const auto& row : rows_) add_line([&](size_t column) { return row[column]; });
+  for (const auto& row : rows_) {
+    std::vector<std::vector<std::string>> cells(columns_.size());
+    size_t height = 1;
+    for (const size_t column : shown) {
+      cells[column] = columns_[column].wraps ? wrapped(row[column], widths[column]) : std::vector{row[column]};
+      height = std::max(height, cells[column].size());
+    }
+    for (size_t line = 0; line < height; ++line) {
+      add_line([&](size_t column) { return line < cells[column].size() ? cells[column][line] : std::string(); });
+    }
+  }
   return text;
 }
 

@@ -13,6 +13,7 @@ class Table {
     bool right = false;     // numbers
     size_t shortest = 0;    // not 0: may be cut down to this many characters where the line is too long
     int importance = 100;   // columns of less are left out where cutting is not enough, the least first
+    bool wraps = false;     // texts that are too long go on in the next line instead of being cut
   };
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
   // As many texts as there are columns, in UTF-8 without control characters.
@@ -28,6 +29,8 @@ class Table {
 
 // Characters, not bytes.
 size_t characters(const std::string& text);
+// Lines of at most so many characters (not 0), which end between words where there are some.
+std::vector<std::string> wrapped(const std::string& text, size_t most);
 // At most so many characters; what was cut ends in an ellipsis.
 std::string shortened(const std::string& text, size_t most);
 

@@ -92,7 +92,7 @@ std::string gpus_text(const google::protobuf::RepeatedPtrField<pool::PoolGpu>& g
 std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseState>& leases, int64_t now_ms, size_t width) {
   if (leases.empty()) return "no leases\n";
   Table table({{"LEASE", false, 8}, {"TENANT", false, 8}, {"GPUS", true}, {"COMPUTE", true}, {"MEMORY", true}, {"PRIORITY", false, 0, 60}, {"NODES", false, 8},
-               {"SESSIONS", true, 0, 50}, {"PROGRAM", false, 8}, {"HOST", false, 6, 30}, {"AGE", true}, {"STATE", false, 6}});
+               {"SESSIONS", true, 0, 50}, {"PROGRAM", false, 8}, {"HOST", false, 6, 30}, {"AGE", true}, {"STATE", false, 10, 100, true}});
   for (const auto& lease : leases) {
     const Leased all = leased(lease);
     table.add({lease.id().substr(0, 8), lease.tenant(), std::to_string(all.gpus), gpus_of(all.compute), bytes_text(all.memory), pool::text_of(lease.priority()), all.nodes,
@@ -104,7 +104,7 @@ std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseStat
 std::string queue_text(const google::protobuf::RepeatedPtrField<pool::Waiting>& waiting, int64_t now_ms, size_t width) {
   if (waiting.empty()) return "nobody waits\n";
   Table table({{"PLACE", true}, {"ID"}, {"TENANT", false, 8}, {"WANTS", false, 8}, {"PRIORITY", false, 0, 60}, {"PROGRAM", false, 8, 40}, {"HOST", false, 6, 30},
-               {"SINCE", true}, {"WHY", false, 12}});
+               {"SINCE", true}, {"WHY", false, 30, 100, true}});
   for (const auto& one : waiting) {
     table.add({std::to_string(one.place()), one.id(), one.tenant(), wish_text(one.request()), pool::text_of(one.request().priority()), one.request().program(),
                one.request().host(), age_text(one.since_ms(), now_ms), one.why()});

@@ -70,6 +70,21 @@ TEST_CASE("a table fits its width: first by cutting, then by leaving out what ma
 
 TEST_CASE("texts are cut between characters") {
   CHECK(shortened("größe", 5) == "größe");
+TEST_CASE("a column that wraps goes on in the next line instead of being cut") {
+  Table table({{"ID"}, {"WHY", false, 8, 100, true}});
+  table.add({"q1", "waits for größere GPUs"});
+  table.add({"q2", ""});
+  CHECK(table.text(16) ==
+        "ID  WHY\n"
+        "q1  waits for\n"
+        "    größere GPUs\n"
+        "q2\n");
+  CHECK(wrapped("abcdefgh ij", 4) == std::vector<std::string>{"abcd", "efgh", "ij"});
+  CHECK(wrapped("abcd", 4) == std::vector<std::string>{"abcd"});
+  CHECK(wrapped("ää öö", 2) == std::vector<std::string>{"ää", "öö"});
+  CHECK(wrapped("", 4) == std::vector<std::string>{""});
+}
+
   CHECK(shortened("größe", 4) == "grö…");
   CHECK(shortened("größe", 1) == "…");
   CHECK(shortened("größe", 0) == "");
