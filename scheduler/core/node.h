@@ -64,6 +64,7 @@ struct Node {
 
   bool drained = false;
   std::string drained_because;
+  Time drained_at = 0;    // 0: not known
   std::string removed_boot;
 
   Stream stream = 0;
@@ -71,6 +72,9 @@ struct Node {
   bool ever_heard = false;
   bool silent = true;
   bool lost = false;
+  Time stopped_at = 0;    // when its poold said that it stops; 0: it did not
+  pool::NodeState::Condition shown = pool::NodeState::SILENT;
+  Time since = 0;         // of `shown`
   bool ready = false;
   std::string not_ready_because;
   int64_t clock_ahead = 0;
@@ -98,7 +102,9 @@ struct Node {
     return "";
   }
   // Leases are placed here.
-  bool open() const { return !silent && !lost && ready && !drained && fence().empty(); }
+  bool open() const { return !silent && !lost && stopped_at == 0 && ready && !drained && fence().empty(); }
+  // The condition that operators are shown, and its cause.
+  std::pair<pool::NodeState::Condition, std::string> condition() const;
 };
 
 }  // namespace gpupool::scheduler

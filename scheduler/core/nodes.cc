@@ -24,7 +24,7 @@ void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
   if (const auto wrong = check_inventory(inventory)) return refuse_node(Refusal::Kind::invalid, "the inventory: " + *wrong);
   Node& node = nodes_[inventory.node()];
   const bool same_process = node.boot() == inventory.boot();
-  if (node.stream != 0 && !same_process && !node.silent) return refuse_node(Refusal::Kind::busy, "another poold is there as node '" + node.name() + "'; two hosts need two names (--pool-name)");
+  if (node.stream != 0 && !same_process && !node.silent && node.stopped_at == 0) return refuse_node(Refusal::Kind::busy, "another poold is there as node '" + node.name() + "'; two hosts need two names (--pool-name)");
   if (node.stream != 0) {
     effects_.nodes.push_back({node.stream, {}, Refusal{Refusal::Kind::busy, "this poold has opened another connection"}});
     node_streams_.erase(node.stream);
@@ -64,6 +64,7 @@ void Core::take_report(Node& node, const pool::NodeReport& report, Time now) {
   node.ever_heard = true;
   node.silent = false;
   if (std::exchange(node.lost, false)) note("node_back", {{"node", node.name()}});
+  if (const Time stopped = report.leaving() ? now : 0; std::exchange(node.stopped_at, stopped) != stopped) dirty_nodes_.insert(node.name());
   node.ready = report.ready();
   node.not_ready_because = report.not_ready_because();
   const auto& keys = report.key_ids();
@@ -110,7 +111,8 @@ void Core::node_cut(Stream stream, Time now) {
   node_streams_.erase(found);
   node.stream = 0;
   node.silent = true;
-  note("node_cut", {{"node", node.name()}}, Note::Level::warning);
+  if (node.stopped_at != 0) note("node_stopped", {{"node", node.name()}});
+  else note("node_cut", {{"node", node.name()}}, Note::Level::warning);
   check_node(node, now);
 }
 
@@ -136,7 +138,7 @@ void Core::check_node(Node& node, Time now) {
     note("node_lost", {{"node", node.name()}, {"leases", std::to_string(node.leases.size())}}, Note::Level::warning);
     for (const LeaseId& id : std::set<LeaseId>(node.leases)) {
       Lease& lease = *find_lease(id);
-      end(lease, pool::Ended::NODE_LOST, "node '" + node.name() + "' cannot be heard", policy_.grace_ms(), now);
+      end(lease, pool::Ended::NODE_LOST, "node '" + node.name() + (node.stopped_at != 0 ? "' was stopped" : "' cannot be heard"), policy_.grace_ms(), now);
       uncount(lease, now);
     }
   }
@@ -151,6 +153,7 @@ void Core::check_node(Node& node, Time now) {
     node.told_fence = fence;
     answer(node);
   }
+  if (const auto condition = node.condition().first; std::exchange(node.shown, condition) != condition) node.since = now;
   if (node.open() != node.was_open) {
     node.was_open = node.open();
     changed(node, node.was_open);

@@ -22,7 +22,7 @@ Result<Node*> Core::known_node(const std::string& name) {
 Result<void> Core::drain(const std::string& name, const std::string& reason, bool evict, std::optional<uint32_t> grace_ms, Time now) {
   const auto node = known_node(name);
   if (!node) return node.error();
-  (*node)->drained = true;
+  if (!std::exchange((*node)->drained, true)) (*node)->drained_at = now;
   (*node)->drained_because = reason;
   dirty_nodes_.insert(name);
   note("node_drained", {{"node", name}, {"reason", reason}, {"leases", std::to_string((*node)->leases.size())}});
@@ -49,6 +49,7 @@ Result<void> Core::undrain(const std::string& name, Time now) {
   node.lie.clear();
   node.flapping_until = 0;
   node.attended.clear();
+  node.drained_at = 0;
   never_.clear();
   dirty_nodes_.insert(name);
   note("node_undrained", {{"node", name}});
@@ -76,6 +77,7 @@ Result<uint32_t> Core::remove_node(const std::string& name, Time now) {
   node.lost = false;
   node.lie.clear();
   dirty_nodes_.insert(name);
+  node.drained_at = node.stopped_at = 0;
   return leases;
 }
 

@@ -46,6 +46,8 @@ std::string node_record(const Node& node) {
   record.set_drained(node.drained);
   record.set_drained_because(node.drained_because);
   record.set_removed_boot(node.removed_boot);
+  record.set_drained_ms(node.drained_at);
+  record.set_stopped_ms(node.stopped_at);
   return record.SerializeAsString();
 }
 
@@ -89,7 +91,9 @@ Result<void> Core::restore_node(const std::string& value, Time now) {
   node.drained = record.drained();
   node.drained_because = record.drained_because();
   node.removed_boot = record.removed_boot();
-  node.heard = now;
+  node.drained_at = record.drained_ms();
+  node.stopped_at = record.stopped_ms();
+  node.heard = node.since = now;
   take_inventory(node, record.inventory());
   return {};
 }

@@ -9,20 +9,17 @@ namespace {
 
 using pool::NodeState;
 
-std::pair<NodeState::Condition, std::string> condition_of(const Node& node) {
-  if (node.lost) return {NodeState::LOST, "not heard for too long"};
-  if (node.silent) return {NodeState::SILENT, node.ever_heard ? "not heard for a moment" : "not heard yet"};
-  if (const std::string fence = node.fence(); !fence.empty()) return {NodeState::FENCED, fence};
-  if (node.drained) return {NodeState::DRAINED, node.drained_because};
-  if (!node.ready) return {NodeState::NOT_READY, node.not_ready_because};
-  return {NodeState::OPEN, ""};
+Time since(const Node& node, NodeState::Condition condition) {
+  if (condition == NodeState::STOPPED) return node.stopped_at;
+  return condition == NodeState::DRAINED && node.drained_at != 0 ? node.drained_at : node.since;
 }
 
 void view(const Node& node, NodeState& out) {
   out.set_name(node.name());
-  const auto [condition, because] = condition_of(node);
+  const auto [condition, because] = node.condition();
   out.set_condition(condition);
   out.set_because(because);
+  out.set_since_ms(since(node, condition));
   out.set_drained(node.drained);
   *out.mutable_addresses() = node.inventory.addresses();
   out.set_rack(node.inventory.rack());
@@ -87,6 +84,16 @@ void view(const Lease& lease, pool::LeaseState& out) {
 }
 
 }  // namespace
+
+std::pair<NodeState::Condition, std::string> Node::condition() const {
+  if (stopped_at != 0) return {NodeState::STOPPED, "its poold was shut down"};
+  if (lost) return {NodeState::LOST, "not heard for too long"};
+  if (silent) return {NodeState::SILENT, ever_heard ? "not heard for a moment" : "not heard yet"};
+  if (std::string why = fence(); !why.empty()) return {NodeState::FENCED, std::move(why)};
+  if (drained) return {NodeState::DRAINED, drained_because};
+  if (!ready) return {NodeState::NOT_READY, not_ready_because};
+  return {NodeState::OPEN, ""};
+}
 
 Result<pool::NodeState> Core::view_node(const std::string& name) const {
   const auto found = nodes_.find(name);

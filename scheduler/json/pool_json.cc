@@ -79,18 +79,6 @@ Json json_of(const PoolCounters& counters) {
 
 const char* text_of(lease::Mode mode) { return mode == lease::HARD ? "hard" : "elastic"; }
 
-const char* text_of(NodeState::Condition condition) {
-  switch (condition) {
-    case NodeState::OPEN: return "open";
-    case NodeState::DRAINED: return "drained";
-    case NodeState::NOT_READY: return "not-ready";
-    case NodeState::FENCED: return "fenced";
-    case NodeState::SILENT: return "silent";
-    case NodeState::LOST: return "lost";
-    default: return "unknown";
-  }
-}
-
 const char* text_of(Ended::Why why) {
   switch (why) {
     case Ended::RELEASED: return "released";
@@ -141,6 +129,7 @@ Json json_of(const NodeState& node) {
   return {{"name", node.name()},
           {"condition", text_of(node.condition())},
           {"because", node.because()},
+          {"since_ms", node.since_ms()},
           {"drained", node.drained()},
           {"addresses", words(node.addresses())},
           {"rack", node.rack()},

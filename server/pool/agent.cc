@@ -30,7 +30,7 @@ constexpr milliseconds kNotableSkew{5'000};
 constexpr milliseconds kLongestGrace{24 * 3'600'000};
 constexpr size_t kLongestReason = 1024, kLongestAddress = 300, kMostTokenBytes = 4096;
 constexpr int kMostOrderBytes = 1 << 20;
-constexpr std::chrono::seconds kPatienceAtEnd{2};
+constexpr std::chrono::seconds kPatienceForLastReport{1}, kPatienceAtEnd{2};
 
 Result<std::string> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -95,7 +95,9 @@ Agent::Agent(asio::io_context& context, PoolOptions options, Leases& leases, Hos
 Agent::~Agent() {
   stop();
   std::unique_lock lock(shared_->mutex);
-  shared_->changed.wait_for(lock, kPatienceAtEnd, [this] { return shared_->open == 0; });
+  const auto all_ended = [this] { return shared_->open == 0; };
+  if (leaving_ && !shared_->changed.wait_for(lock, kPatienceForLastReport, all_ended)) leaving_->cancel();
+  shared_->changed.wait_for(lock, kPatienceAtEnd, all_ended);
 }
 
 Result<void> Agent::start() {
@@ -118,6 +120,12 @@ void Agent::stop() {
   report_timer_.cancel();
   patience_timer_.cancel();
   if (!stream_) return;
+  if (attended_) {
+    pool::NodeReport last = make_report();
+    last.set_leaving(true);
+    leaving_ = std::exchange(stream_, nullptr);
+    return leaving_->leave(std::move(last));
+  }
   stream_->cancel();
   std::exchange(stream_, nullptr)->release();
 }
@@ -195,7 +203,7 @@ void Agent::report() {
     wants_report_ = true;
     return;
   }
-  pool::NodeReport report;
+  pool::NodeReport report = make_report();
   if (!std::exchange(has_inventory_, true)) {
     pool::Inventory& inventory = *report.mutable_inventory() = host_.inventory();
     inventory.set_node(options_.name);
@@ -206,12 +214,17 @@ void Agent::report() {
     inventory.set_zone(options_.zone);
     inventory.set_version(kVersion);
   }
-  leases_.report(report);
-  host_.describe_state(report);
-  report.set_now_ms(std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
   writing_ = true;
   stream_->write(std::move(report));
   set_report_timer();
+}
+
+pool::NodeReport Agent::make_report() const {
+  pool::NodeReport report;
+  leases_.report(report);
+  host_.describe_state(report);
+  report.set_now_ms(std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  return report;
 }
 
 void Agent::set_report_timer() {

@@ -32,6 +32,7 @@ class Agent {
 
   // Nothing where there are no schedulers. ErrorCode::invalid: a file cannot be read.
   Result<void> start();
+  // Tells the scheduler that poold stops; the destructor waits until it has heard it.
   void stop();
   void describe(admin::PoolMembership& out) const;
 
@@ -48,6 +49,7 @@ class Agent {
   void ended(const grpc::Status& status, const std::string& leader);
   void away(const std::string& why);
   void report();
+  pool::NodeReport make_report() const;
   void set_report_timer();
   void set_patience(Milliseconds time);
   void note_clock(int64_t scheduler_ms);
@@ -64,6 +66,7 @@ class Agent {
   const std::shared_ptr<Shared> shared_;
 
   std::shared_ptr<NodeStream> stream_;
+  std::shared_ptr<NodeStream> leaving_;   // the stream that stop() has sent the last report on
   std::shared_ptr<NodeStream> finished_;  // the one before: gRPC's thread may be on its way out of it
   uint64_t attempt_ = 0;
   size_t next_ = 0;         // of options_.schedulers

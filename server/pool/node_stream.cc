@@ -21,7 +21,28 @@ std::shared_ptr<NodeStream> NodeStream::open(std::shared_ptr<grpc::Channel> chan
 
 void NodeStream::write(pool::NodeReport report) {
   report_ = std::move(report);
+  {
+    const std::lock_guard lock(mutex_);
+    writing_ = true;
+  }
   StartWrite(&report_);
+}
+
+void NodeStream::leave(pool::NodeReport last) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (writing_) {
+      last_ = std::move(last);
+      return;
+    }
+  }
+  write_last(std::move(last));
+}
+
+void NodeStream::write_last(pool::NodeReport report) {
+  report_ = std::move(report);
+  StartWriteLast(&report_, grpc::WriteOptions());
+  release();
 }
 
 void NodeStream::OnReadDone(bool ok) {
@@ -31,6 +52,14 @@ void NodeStream::OnReadDone(bool ok) {
 }
 
 void NodeStream::OnWriteDone(bool ok) {
+  std::optional<pool::NodeReport> last;
+  {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    last = std::exchange(last_, std::nullopt);
+  }
+  if (last && ok) return write_last(std::move(*last));
+  if (last) return release();
   if (ok) events_.written();
 }
 

@@ -5,6 +5,8 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include "protocol/control/pool.grpc.pb.h"
@@ -27,11 +29,14 @@ class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::
   // After the first one, which may be at once, only after `written`, and not after release().
   void write(pool::NodeReport report);
   void cancel() { context_.TryCancel(); }
+  // Writes a last report, after the one that is being written, and ends the stream. Once, instead of release().
+  void leave(pool::NodeReport last);
   // Nothing will be written any more: the stream can end. Once.
   void release() { RemoveHold(); }
 
  private:
   NodeStream(std::shared_ptr<grpc::Channel> channel, const std::string& token, Events events);
+  void write_last(pool::NodeReport report);
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
@@ -41,6 +46,9 @@ class NodeStream final : public grpc::ClientBidiReactor<pool::NodeReport, pool::
   const std::unique_ptr<pool::Nodes::Stub> stub_;
   pool::NodeOrders orders_;
   pool::NodeReport report_;
+  std::mutex mutex_;  // for the next two, which both threads use
+  bool writing_ = false;
+  std::optional<pool::NodeReport> last_;  // waits for the report that is being written
   std::shared_ptr<NodeStream> self_;  // until OnDone()
 };
 

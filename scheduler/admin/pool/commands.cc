@@ -44,7 +44,7 @@ Exit PoolCommands::health() {
 
 Exit PoolCommands::nodes() {
   const auto reply = scheduler_.call(&Stub::ListNodes, pool::ListNodesRequest());
-  return print(json_ ? line_of(json_list(reply.nodes())) : nodes_text(reply.nodes(), terminal_width()));
+  return print(json_ ? line_of(json_list(reply.nodes())) : nodes_text(reply.nodes(), now_ms(), terminal_width()));
 }
 
 Exit PoolCommands::gpus(const std::string& node) {

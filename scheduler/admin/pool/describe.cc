@@ -59,10 +59,10 @@ std::string state_of(const pool::LeaseState& lease, int64_t now_ms) {
 
 }  // namespace
 
-std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, size_t width) {
+std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, int64_t now_ms, size_t width) {
   if (nodes.empty()) return "no nodes\n";
-  Table table({{"NODE", false, 8}, {"STATE"}, {"GPUS", true}, {"LEASED", true}, {"MEMORY", true, 0, 60}, {"LEASED", true, 0, 60}, {"LEASES", true},
-               {"RACK", false, 0, 30}, {"ZONE", false, 0, 25}, {"CLOCK", true, 0, 20}, {"VERSION", false, 0, 10}, {"ADDRESS", false, 10, 40}, {"BECAUSE", false, 12, 90}});
+  Table table({{"NODE", false, 8}, {"STATE"}, {"SINCE", true}, {"GPUS", true}, {"LEASED", true}, {"MEMORY", true, 0, 60}, {"LEASED", true, 0, 60}, {"LEASES", true},
+               {"RACK", false, 0, 30}, {"ZONE", false, 0, 25}, {"CLOCK", true, 0, 20}, {"VERSION", false, 0, 10}, {"ADDRESS", false, 10, 40}, {"BECAUSE", false, 30, 90, true}});
   for (const auto& node : nodes) {
     uint64_t compute = 0, memory = 0, all = 0;
     for (const auto& gpu : node.gpus()) {
@@ -70,7 +70,7 @@ std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>
       memory += gpu.memory_bytes_leased();
       all += gpu.memory_bytes();
     }
-    table.add({node.name(), pool::text_of(node.condition()), std::to_string(node.gpus_size()), gpus_of(compute), bytes_text(all), bytes_text(memory),
+    table.add({node.name(), pool::text_of(node.condition()), node.since_ms() == 0 ? "-" : age_text(node.since_ms(), now_ms), std::to_string(node.gpus_size()), gpus_of(compute), bytes_text(all), bytes_text(memory),
                std::to_string(node.leases()), node.rack(), node.zone(), format("%+.1f s", static_cast<double>(node.clock_ahead_ms()) / 1000), node.version(),
                joined(node.addresses()), node.because()});
   }

@@ -7,7 +7,7 @@
 
 namespace gpupool::admin {
 
-std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, size_t width);
+std::string nodes_text(const google::protobuf::RepeatedPtrField<pool::NodeState>& nodes, int64_t now_ms, size_t width);
 std::string gpus_text(const google::protobuf::RepeatedPtrField<pool::PoolGpu>& gpus, size_t width);
 // `now_ms`: the time that ages are counted from.
 std::string leases_text(const google::protobuf::RepeatedPtrField<pool::LeaseState>& leases, int64_t now_ms, size_t width);

@@ -1,4 +1,6 @@
 // What pool-admin makes of a pool's messages, and of the words that are given to it.
+#include <sstream>
+
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/describe.h"
 #include "scheduler/admin/pool/words.h"
@@ -67,6 +69,32 @@ TEST_CASE("the pool's picture shows what is leased, busy and waited for") {
   }
   CHECK(has(picture, "25 %"));  // half a second of two
   CHECK(has(picture_of(pool::PoolSnapshot(), nullptr, 80), "no GPUs"));
+}
+
+TEST_CASE("the queue's reasons are whole on a narrow terminal") {
+  pool::PoolSnapshot now = snapshot(1'000'000, 0);
+  now.mutable_waiting(0)->set_why("waits for 4 GPUs: 2 can be leased now; gpu-1 is drained (new disks), gpu-2 is lost (not heard for too long)");
+  std::string words = queue_text(now.waiting(), 1'000'000, 80), whole;
+  CHECK_FALSE(has(words, "…"));
+  std::istringstream lines(words);
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80);
+  for (const char c : words) {
+    if (c != '\n' && (c != ' ' || (!whole.empty() && whole.back() != ' '))) whole += c;
+    if (c == '\n' && !whole.empty() && whole.back() != ' ') whole += ' ';
+  }
+  CHECK(has(whole, now.waiting(0).why()));
+}
+
+TEST_CASE("nodes show for how long they have been as they are") {
+  pool::PoolSnapshot now = snapshot(1'000'000, 0);
+  now.mutable_nodes(0)->set_since_ms(1'000'000 - 65'000);
+  now.mutable_nodes(0)->set_because("new disks");
+  const std::string table = nodes_text(now.nodes(), 1'000'000, 0);
+  CHECK(has(table, "NODE  STATE     SINCE  GPUS"));
+  CHECK(has(table, "gpu1  drained  1m 05s  "));
+  now.mutable_nodes(0)->set_condition(pool::NodeState::STOPPED);
+  CHECK(has(nodes_text(now.nodes(), 1'000'000, 0), " stopped "));
+  CHECK(pool::json_of(now.nodes(0))["since_ms"] == 1'000'000 - 65'000);
 }
 
 TEST_CASE("the pool's JSON has the names of the protocol") {

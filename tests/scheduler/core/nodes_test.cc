@@ -113,6 +113,70 @@ TEST_CASE("drained: no new leases, the others go on; it is remembered") {
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
+TEST_CASE("a node's condition says since when it has been so") {
+  TestPool pool;
+  const auto since = [&] { return pool.core->view_node("n1")->since_ms(); };
+  const Time came = pool.now;
+  const Stream node = pool.attend(1, 1, 1);
+  pool.pass(2'000), pool.report(node);
+  CHECK(since() == came);
+  const Time drained = pool.now;
+  REQUIRE(pool.core->drain("n1", "new disks", false, {}, pool.now));
+  pool.pass(1'000), pool.report(node);
+  REQUIRE(pool.core->drain("n1", "newer disks", false, {}, pool.now));
+  pool.settle();
+  CHECK(since() == drained);
+  pool.pass(5'000);
+  CHECK(since() == drained);
+  pool.pass(2'000);
+  CHECK(condition(pool) == pool::NodeState::SILENT);
+  CHECK(since() == pool.now);
+  pool.start();
+  pool.attend(1, 1, 1);
+  CHECK(condition(pool) == pool::NodeState::DRAINED);
+  CHECK(since() == drained);  // another scheduler has read it
+}
+
+TEST_CASE("a node whose poold was stopped is shown as stopped, not as silent, until it is started again") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  pool::NodeReport last;
+  last.set_leaving(true);
+  last.set_now_ms(pool.now);
+  const Time stopped = pool.now;
+  pool.core->report(node, last, pool.now);
+  pool.settle();
+  CHECK(condition(pool) == pool::NodeState::STOPPED);
+  pool.core->node_cut(node, pool.now);
+  pool.settle();
+  CHECK(condition(pool) == pool::NodeState::STOPPED);
+  CHECK(pool.core->view_node("n1")->because() == "its poold was shut down");
+  CHECK(std::none_of(pool.said.notes.begin(), pool.said.notes.end(), [](const Note& note) { return note.event == std::string("node_cut"); }));
+  pool.request(ask(1));
+  pool.pass(31'000);  // what it had is over as on any node that cannot be heard
+  CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
+  CHECK(pool.told<pool::Ended>(holder)->reason() == "node 'n1' was stopped");
+  CHECK(condition(pool) == pool::NodeState::STOPPED);
+  pool.start();
+  CHECK(condition(pool) == pool::NodeState::STOPPED);
+  CHECK(pool.core->view_node("n1")->since_ms() == stopped);
+  pool.attend(1, 2, 1);
+  CHECK(condition(pool) == pool::NodeState::OPEN);
+}
+
+TEST_CASE("a poold that is started again at once need not wait until its predecessor's connection is cut") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  pool::NodeReport last;
+  last.set_leaving(true);
+  last.set_now_ms(pool.now);
+  pool.core->report(node, last, pool.now);
+  pool.settle();
+  CHECK(!refused(pool, pool.attend(1, 2, 1)));
+  CHECK(condition(pool) == pool::NodeState::OPEN);
+}
+
 TEST_CASE("the same process with another inventory is fenced until it is another process") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 2);

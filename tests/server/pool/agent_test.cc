@@ -85,6 +85,17 @@ TEST_CASE("poold tells the scheduler who it is and what it has") {
   CHECK(poold.stop() == 0);
 }
 
+TEST_CASE("poold tells the scheduler that it stops") {
+  FakeScheduler scheduler;
+  LeaseMaker maker;
+  const Files files;
+  PooldProcess poold(kDevice, attending(maker, files, {scheduler.address()}));
+  REQUIRE(poold.await_log("scheduler_attends"));
+  CHECK(scheduler.await([](const pool::NodeReport& report) { return !report.leaving(); }));
+  CHECK(poold.stop() == 0);
+  CHECK(scheduler.await([](const pool::NodeReport& report) { return report.leaving() && report.now_ms() > 0; }));
+}
+
 TEST_CASE("leases in use are reported, ended as ordered, and answered for") {
   FakeScheduler scheduler;
   LeaseMaker maker;
