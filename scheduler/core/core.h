@@ -97,6 +97,7 @@ class Core {
 
   Result<Node*> known_node(const std::string& name);
   Result<LeaseId> lease_called(const std::string& text) const;
+  std::vector<std::string> why(const Lease& lease, Time now) const;
 
   // Nodes (nodes.cc).
   void take_report(Node& node, const pool::NodeReport& report, Time now);
@@ -131,6 +132,7 @@ class Core {
   std::optional<std::string> never_within_memory(const Demand& demand, const Tenant& tenant) const;
   std::optional<std::string> why_never_places(const Demand& demand) const;  // null: it can be placed, sooner or later
   std::string explain(const Waiter& waiter) const;
+  const Waiter* blocking_request(const Waiter& waiter) const;  // of the same tenant, which the quota has no room for; null: none
 
   // Restore (restore.cc).
   Result<void> restore_node(const std::string& value, Time now);
@@ -164,6 +166,7 @@ class Core {
   uint64_t requests_ = 0;
   Stream head_ = 0;  // for whom something is reserved
   std::vector<Spot> reservation_;
+  std::map<std::string, Stream> blocked_;  // by tenant: the first request that its quota has no room for
   uint64_t capacity_ = 1;  // changes whenever somebody may find a place who found none
   bool dirty_ = false;     // schedule() has something to do
   bool places_changed_ = false;

@@ -1,4 +1,5 @@
 // Texts for users whose requests wait or can never be granted: the request, the contents of the pool, and the reason.
+#include "protocol/control/node_condition.h"
 #include "protocol/control/priority.h"
 #include "scheduler/core/core.h"
 #include "server/tenants/units.h"
@@ -7,6 +8,7 @@ namespace gpupool::scheduler {
 namespace {
 
 using server::bytes_text;
+using server::counted;
 using server::gpus_text;
 using server::milli_text;
 using server::size_text;
@@ -40,6 +42,23 @@ uint32_t count_gpus(const Nodes& nodes, const Demand& demand, Host host, Good go
 }
 
 HostAmount all_of_host(const Node& node) { return node.host.total; }
+
+// "; n1 is drained (new kernel), n2 is lost (not heard for too long)": lists the hosts with GPUs for the demand that get no lease of it now.
+std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
+  constexpr uint32_t kMostHosts = 4;
+  std::string text;
+  uint32_t hosts = 0;
+  for (const auto& [name, node] : nodes) {
+    const bool suits = std::any_of(node.gpus.begin(), node.gpus.end(), [&](const Gpu& gpu) { return demand.suits(gpu); });
+    const bool apart = demand.apart.contains(&node);
+    if (node.forgotten() || !suits || (node.open() && !apart) || ++hosts > kMostHosts) continue;
+    const auto [condition, because] = node.condition();
+    text += (hosts == 1 ? "; " : ", ") + name;
+    if (node.open()) text += " has a lease that it must be apart from";
+    else text += std::string(" is ") + pool::text_of(condition) + (because.empty() ? "" : " (" + because + ")");
+  }
+  return hosts <= kMostHosts ? text : text + " and " + std::to_string(hosts - kMostHosts) + " more";
+}
 
 // "4 GPUs on 2 hosts: 3 x H100 79.6 GiB, 1 x L4 22.5 GiB": the kinds with the most GPUs, which --model names.
 std::string contents_of(const Nodes& nodes) {
@@ -107,13 +126,21 @@ std::optional<std::string> Core::why_never_places(const Demand& demand) const {
   return "cannot place " + text_of(demand) + ": " + most + "; the pool has " + contents_of(nodes_);
 }
 
+const Waiter* Core::blocking_request(const Waiter& waiter) const {
+  const auto blocked = blocked_.find(waiter.tenant);
+  if (blocked == blocked_.end()) return nullptr;
+  const auto found = queue_.all().find(blocked->second);
+  return found != queue_.all().end() && found->second.before(waiter) ? &found->second : nullptr;
+}
+
 std::string Core::explain(const Waiter& waiter) const {
   const Tenant& whose = tenants_.at(waiter.tenant);
-  if (waiter.over_quota) {
+  const Waiter* const before = blocking_request(waiter);
+  if (waiter.over_quota || before) {
     const pool::TenantQuota& quota = whose.quota;
-    std::string text = "waits until tenant '" + whose.name + "' has less: " + std::to_string(whose.leases);
-    if (quota.leases() != 0) text += " of " + std::to_string(quota.leases());
-    text += " leases, ";
+    std::string text = before ? "waits behind request " + before->queue_id() + " of the same tenant, which " : "";
+    text += "waits until tenant '" + whose.name + "' has less: ";
+    text += (quota.leases() == 0 ? "" : std::to_string(whose.leases) + " of ") + counted(quota.leases() == 0 ? whose.leases : quota.leases(), "lease") + ", ";
     text += quota.compute_milli() == 0 ? gpus_text(whose.milli) : milli_text(whose.milli) + " of " + gpus_text(quota.compute_milli());
     text += ", " + bytes_text(whose.memory);
     if (quota.memory_bytes() != 0) text += " of " + bytes_text(quota.memory_bytes());
@@ -132,20 +159,26 @@ std::string Core::explain(const Waiter& waiter) const {
   });
   std::string text = "waits for " + text_of(demand);
   if (could < demand.gpus) {
-    const uint32_t known = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu&) { return !node.forgotten(); });
-    return text + ": " + std::to_string(could) + " can be leased now, " + std::to_string(known - could) + " are drained, silent, fenced or not beside what it must be apart from";
+    return text + ": " + std::to_string(could) + " can be leased now" + closed_hosts(nodes_, demand);
   }
   const bool head = waiter.stream == head_;
-  const auto left = [&](const auto& book) { return head ? less(book.total, book.used) : book.spare(); };
-  const uint32_t free = count_gpus(
-      nodes_, demand, [&](const Node& node) { return left(node.host); },
-      [&](const Node& node, const Gpu& gpu) { return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(left(gpu.book)); });
+  const auto count_free = [&](bool with_reserved) {
+    const auto left = [&](const auto& book) { return with_reserved ? less(book.total, book.used) : book.spare(); };
+    return count_gpus(
+        nodes_, demand, [&](const Node& node) { return left(node.host); },
+        [&](const Node& node, const Gpu& gpu) { return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(left(gpu.book)); });
+  };
+  const uint32_t free = count_free(head);
   text += ": " + std::to_string(free) + " of " + std::to_string(could) + " that would do " + (free == 1 ? "is" : "are") + " free";
   if (head) {
     std::set<std::string> nodes;
     for (const Spot& spot : reservation_) nodes.insert(spot.node->name());
-    text += "; it is the next, and " + std::to_string(reservation_.size()) + " are kept for it on " + *nodes.begin();
+    text += "; it is the next, and " + std::to_string(reservation_.size()) + (reservation_.size() == 1 ? " is" : " are") + " kept for it on " + *nodes.begin();
     if (nodes.size() > 1) text += " and " + std::to_string(nodes.size() - 1) + " more";
+  } else if (const auto first = queue_.all().find(head_); first != queue_.all().end()) {
+    if (const uint32_t kept = count_free(true) - free; kept > 0) {
+      text += "; " + std::to_string(kept) + (kept == 1 ? " is" : " are") + " kept for request " + first->second.queue_id() + ", which is served before";
+    }
   }
   return text;
 }

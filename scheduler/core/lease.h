@@ -22,6 +22,7 @@ struct Lease {
   LeaseId id;
   std::string tenant;
   pool::Request request;
+  std::string queue_id;  // as in the queue; empty: granted by an earlier scheduler
   std::vector<LeasePart> parts;  // those that are not gone, in the order of its devices
   uint64_t serial = 1;
   Time granted = 0;

@@ -60,6 +60,7 @@ void Core::grant(Waiter& waiter, const std::vector<Spot>& spots, Time now) {
   lease.id = make_id_();
   lease.tenant = waiter.tenant;
   lease.request = waiter.request;
+  lease.queue_id = waiter.queue_id();
   lease.granted = now;
   lease.to_device_bytes_per_second = whose.quota.to_device_bytes_per_second();
   lease.to_host_bytes_per_second = whose.quota.to_host_bytes_per_second();

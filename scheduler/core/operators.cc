@@ -5,9 +5,12 @@
 #include "scheduler/core/core.h"
 #include "scheduler/core/records.h"
 #include "scheduler/placement/policy.h"
+#include "server/tenants/units.h"
 
 namespace gpupool::scheduler {
 namespace {
+
+using server::counted;
 
 Error unknown(const std::string& what) { return {ErrorCode::unavailable, what}; }
 
@@ -46,10 +49,10 @@ Result<void> Core::undrain(const std::string& name, Time now) {
   }
   node.drained = false;
   node.drained_because.clear();
+  node.drained_at = 0;
   node.lie.clear();
   node.flapping_until = 0;
   node.attended.clear();
-  node.drained_at = 0;
   never_.clear();
   dirty_nodes_.insert(name);
   note("node_undrained", {{"node", name}});
@@ -74,10 +77,10 @@ Result<uint32_t> Core::remove_node(const std::string& name, Time now) {
   none.set_node(name);
   take_inventory(node, none);
   node.drained = false;
+  node.drained_at = node.stopped_at = 0;
   node.lost = false;
   node.lie.clear();
   dirty_nodes_.insert(name);
-  node.drained_at = node.stopped_at = 0;
   return leases;
 }
 
@@ -145,21 +148,35 @@ Result<std::vector<std::string>> Core::why(const std::string& id, Time now) {
   if (id.starts_with('q')) {
     for (const auto& [stream, place] : places()) {
       const Waiter& waiter = queue_.all().at(stream);
-      if ("q" + std::to_string(waiter.number) != id) continue;
+      if (waiter.queue_id() != id) continue;
       return std::vector<std::string>{"place " + std::to_string(place) + " of " + std::to_string(queue_.size()),
                                       "waiting for " + std::to_string((now - waiter.arrived) / 1000) + " s", explain(waiter)};
     }
-    return unknown("nobody called '" + id + "' is waiting");
+    const auto granted = std::find_if(leases_.begin(), leases_.end(), [&](const auto& one) { return one.second.queue_id == id; });
+    if (granted == leases_.end()) return unknown("no request '" + id + "' is waiting: it has been granted and is over, was given up, or never came");
+    std::vector<std::string> lines = why(granted->second, now);
+    lines.insert(lines.begin(), "it has been granted: lease " + lease::hexadecimal(granted->first));
+    return lines;
   }
   const auto found = lease_called(id);
   if (!found) return found.error();
-  const Lease& lease = leases_.at(*found);
-  if (!lease.ending) return std::vector<std::string>{lease.holder != 0 ? "it is held" : "it waits for its holder to come back"};
+  return why(leases_.at(*found), now);
+}
+
+std::vector<std::string> Core::why(const Lease& lease, Time now) const {
+  if (!lease.ending) {
+    const std::string holder = (lease.request.program().empty() ? "its program" : lease.request.program()) + (lease.request.host().empty() ? "" : " on " + lease.request.host());
+    std::vector<std::string> lines{lease.holder != 0 ? "it is granted and held by " + holder
+                                                     : holder + " has lost its connection to the scheduler; the lease is held for it for " +
+                                                           std::to_string((std::max<Time>(0, lease.deadline - now) + 999) / 1000) + " s more"};
+    for (const LeasePart& part : lease.parts) lines.push_back("on node '" + part.node->name() + "': " + counted(part.shares.size(), "GPU") + ", " + counted(part.sessions, "session"));
+    return lines;
+  }
   std::vector<std::string> lines{std::string("it is ending: ") + pool::Ended::Why_Name(lease.why) + ", " + lease.reason};
   if (lease.end_at > now) lines.push_back("its sessions end in " + std::to_string((lease.end_at - now + 999) / 1000) + " s");
   for (const LeasePart& part : lease.parts) {
     lines.push_back("waits for node '" + part.node->name() + "' to say that nothing of it is left there" +
-                    (part.node->silent ? "; the node cannot be heard" : part.sessions > 0 ? "; " + std::to_string(part.sessions) + " sessions" : ""));
+                    (part.node->silent ? "; the node cannot be heard" : part.sessions > 0 ? "; " + counted(part.sessions, "session") : ""));
   }
   return lines;
 }

@@ -24,6 +24,13 @@ struct Waiter {
   uint32_t told_place = 0, told_waiting = 0;
   std::string told_why;
   Time told = 0;
+
+  std::string queue_id() const { return "q" + std::to_string(number); }
+  // True if this request is served before another one of the same tenant.
+  bool before(const Waiter& other) const {
+    if (request.priority() != other.request.priority()) return request.priority() > other.request.priority();
+    return std::pair(arrived, number) < std::pair(other.arrived, other.number);
+  }
 };
 
 class Queue {

@@ -120,7 +120,7 @@ void Core::schedule(Time now) {
   };
   if (head != 0 && !queue_.find(head)) ++capacity_;
   uint32_t failed = 0;
-  std::set<std::string> blocked;  // tenants whose quota is used up, with somebody waiting for it
+  blocked_.clear();
   for (int priority = lease::Priority_MAX; priority >= lease::Priority_MIN; --priority) {
     Waiter* const first = queue_.find(head);
     if (first && first->request.priority() == priority && head_ == 0) {
@@ -134,9 +134,9 @@ void Core::schedule(Time now) {
       Waiter& waiter = *queue_.find(stream);
       const Demand demand(waiter.request);
       Tenant& whose = tenant(waiter.tenant);
-      waiter.over_quota = blocked.contains(whose.name) || !fits_quota(whose, demand);
+      waiter.over_quota = blocked_.contains(whose.name) || !fits_quota(whose, demand);
       if (waiter.over_quota) {
-        blocked.insert(whose.name);
+        blocked_.insert({whose.name, stream});
         order.blocked();
         continue;
       }
@@ -283,7 +283,7 @@ void Core::tell_places(Time now) {
       continue;
     }
     std::string why;
-    if (waiter.over_quota || stream == head_ || waiter.request.apart_from_size() + waiter.request.labels_size() > 0) {
+    if (waiter.over_quota || blocking_request(waiter) || stream == head_ || waiter.request.apart_from_size() + waiter.request.labels_size() > 0) {
       why = explain(waiter);
     } else {
       std::string& known = reasons[waiter.shape];

@@ -178,7 +178,7 @@ void Core::view_queue(google::protobuf::RepeatedPtrField<pool::Waiting>& out) co
   for (const auto& [stream, place] : places()) {
     const Waiter& waiter = queue_.all().at(stream);
     pool::Waiting& view = *out.Add();
-    view.set_id("q" + std::to_string(waiter.number));
+    view.set_id(waiter.queue_id());
     view.set_place(place);
     view.set_tenant(waiter.tenant);
     view.set_since_ms(waiter.arrived);

@@ -8,7 +8,7 @@
 namespace gpupool::placement {
 namespace {
 
-std::string counted(uint64_t number, const std::string& what) { return std::to_string(number) + " " + what + (number == 1 ? "" : "s"); }
+using server::counted;
 
 std::string amount(uint64_t bytes) {
   constexpr uint64_t kMib = 1 << 20;

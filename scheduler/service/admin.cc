@@ -77,6 +77,7 @@ void make_printable(pool::LeaseState& lease) {
 }
 void make_printable(pool::NodeState& node) { node.set_because(printable(node.because())); }
 void make_printable(pool::Waiting& waiting) {
+  waiting.set_why(printable(waiting.why()));
   waiting.mutable_request()->set_program(printable(waiting.request().program()));
   waiting.mutable_request()->set_host(printable(waiting.request().host()));
 }

@@ -125,3 +125,5 @@ std::string size_text(uint64_t bytes) {
 }
 
 }  // namespace gpupool::server
+std::string counted(uint64_t number, const std::string& what) { return std::to_string(number) + " " + what + (number == 1 ? "" : "s"); }
+

@@ -23,5 +23,6 @@ Result<uint64_t> parse_gpus(std::string_view text);
 std::string milli_text(uint64_t milli);  // thousandths as a number of wholes: "2", "0.5"
 std::string gpus_text(uint64_t milli);   // "2 GPUs", "0.5 GPU"
 std::string bytes_text(uint64_t bytes);  // rounded: "1.5 GiB", "16.0 EiB"
+std::string counted(uint64_t number, const std::string& what);  // "1 lease", "2 leases"
 
 }  // namespace gpupool::server

@@ -45,6 +45,17 @@ TEST_CASE("what runs goes on without a scheduler and the next one knows of it") 
   CHECK(pool.is_idle());
 }
 
+TEST_CASE("a host that is shut down is shown as stopped") {
+  WholePool pool;
+  CHECK(pool.second().poold().stop() == 0);
+  CHECK(eventually([&] { return has(pool.pool_admin({"nodes"}), " stopped "); }));
+  CHECK(has(pool.pool_admin({"nodes"}), "its poold was shut down"));
+  Process waits(pool.command({"--gpus", "3"}, {"true"}), {});
+  CHECK(waits.await_output("2 can be leased now; two is stopped (its poold was shut down)"));
+  waits.signal(SIGTERM);
+  waits.wait();
+}
+
 TEST_CASE("a host that dies takes its lease along and no other") {
   WholePool pool;
   Process one(pool.command({"--gpus", "2", "--one-host"}, {driver_app(), "until_it_fails", "kernel"}), {});

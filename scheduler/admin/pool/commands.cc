@@ -9,6 +9,7 @@
 #include "scheduler/admin/terminal.h"
 #include "scheduler/json/pool_json.h"
 #include "server/admin/printable.h"
+#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 namespace {
@@ -123,7 +124,7 @@ Exit PoolCommands::drain(const std::string& node, const std::string& reason, boo
   if (grace_seconds) request.set_grace_ms(milliseconds_of(*grace_seconds));
   const auto state = scheduler_.call(&Stub::Drain, request);
   if (json_) return print(line_of(json_of(state)));
-  return print(node + " takes no new leases; " + std::to_string(state.leases()) + (evict ? " lease(s) are ending there\n" : " lease(s) go on there\n"));
+  return print(node + " takes no new leases; " + server::counted(state.leases(), "lease") + (evict ? " there, about to end\n" : " there, not ended by this\n"));
 }
 
 Exit PoolCommands::undrain(const std::string& node) {
@@ -139,7 +140,7 @@ Exit PoolCommands::remove_node(const std::string& node) {
   request.set_node(printable(node));
   const auto reply = scheduler_.call(&Stub::RemoveNode, request);
   if (json_) return print(line_of({{"node", node}, {"leases_ended", reply.leases_ended()}}));
-  return print(node + " is forgotten, with " + std::to_string(reply.leases_ended()) + " lease(s)\n");
+  return print(node + " is forgotten, with " + server::counted(reply.leases_ended(), "lease") + "\n");
 }
 
 Exit PoolCommands::evict(const std::vector<std::string>& leases, const std::string& reason, std::optional<double> grace_seconds) {

@@ -154,6 +154,7 @@ TEST_CASE("a node whose poold was stopped is shown as stopped, not as silent, un
   CHECK(pool.core->view_node("n1")->because() == "its poold was shut down");
   CHECK(std::none_of(pool.said.notes.begin(), pool.said.notes.end(), [](const Note& note) { return note.event == std::string("node_cut"); }));
   pool.request(ask(1));
+  CHECK(pool.core->why("q2", pool.now)->at(2).ends_with("0 can be leased now; n1 is stopped (its poold was shut down)"));
   pool.pass(31'000);  // what it had is over as on any node that cannot be heard
   CHECK(pool.told<pool::Ended>(holder)->why() == pool::Ended::NODE_LOST);
   CHECK(pool.told<pool::Ended>(holder)->reason() == "node 'n1' was stopped");

@@ -214,7 +214,7 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
     const Stream waits = pool.request(ask(1, 500, 9 * kGiB));
     CHECK(!pool.grant(waits));
     pool.pass(1000);
-    CHECK(pool.told<QueuePlace>(waits)->why == "waits until tenant 'a' has less: 1 leases, 0.5 GPU, 12.0 GiB of 20.0 GiB of GPU memory");
+    CHECK(pool.told<QueuePlace>(waits)->why == "waits until tenant 'a' has less: 1 lease, 0.5 GPU, 12.0 GiB of 20.0 GiB of GPU memory");
   }
   SECTION("leases") {
     quota.set_leases(1);
@@ -337,6 +337,101 @@ TEST_CASE("processors and memory of the GPUs' node are accounted for") {
   CHECK(!pool.grant(pool.request(request, "b", 1)));
 }
 
+TEST_CASE("a request behind another one of its tenant names that one") {
+  TestPool pool;
+  pool.tenants[0].quota.set_leases(1);
+  pool.core->configure(pool.tenants, pool.now);
+  const Stream node = pool.attend(1, 1, 4);
+  const Stream runs = pool.request(ask(1));
+  const Stream first = pool.request(ask(1));
+  const Stream second = pool.request(ask(1));
+  pool.request(ask(1));
+  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits until tenant 'a' has less: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
+  for (const std::string id : {"q3", "q4"}) {
+    CHECK(pool.core->why(id, pool.now)->at(2) ==
+          "waits behind request q2 of the same tenant, which waits until tenant 'a' has less: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
+  }
+  pool.core->holder_cut(first, pool.now);
+  pool.settle();
+  CHECK(pool.core->why("q3", pool.now)->at(2).starts_with("waits until tenant"));
+  CHECK(pool.core->why("q4", pool.now)->at(2).starts_with("waits behind request q3 "));
+  finish(pool, runs, node);
+  CHECK(pool.grant(second));
+}
+
+TEST_CASE("a request that GPUs are withheld from names the request that they are kept for") {
+  TestPool pool;
+  pool.attend(1, 1, 2);
+  CHECK(pool.grant(pool.request(ask(1))));
+  pool.request(ask(2));
+  pool.request(ask(1));
+  CHECK(pool.core->why("q3", pool.now)->at(2) == "waits for 1 GPU: 0 of 2 that would do are free; 1 is kept for request q2, which is served before");
+}
+
+TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
+  TestPool pool;
+  for (uint64_t node = 1; node <= 4; ++node) pool.attend(node, node, 1);
+  pool.pass(11'000);
+  pool.core->drain("n1", "new disks", false, {}, pool.now);
+  pool.attend(2, 12, 1);
+  pool.pass(7'000);  // n2 is silent, the others are longer
+  const auto why = [&] { return pool.core->why("q1", pool.now)->at(2); };
+  pool.request(ask(1));
+  CHECK(why() == "waits for 1 GPU: 0 can be leased now; n1 is silent (not heard for a moment), n2 is silent (not heard for a moment), "
+                 "n3 is silent (not heard for a moment), n4 is silent (not heard for a moment)");
+  pool.pass(30'000);
+  const Stream drained = pool.attend(1, 21, 1);
+  CHECK(why().starts_with("waits for 1 GPU: 0 can be leased now; n1 is drained (new disks), n2 is lost (not heard for too long), n3 is lost"));
+  pool::NodeReport not_ready;
+  not_ready.set_not_ready_because("its GPU has failed");
+  not_ready.set_now_ms(pool.now);
+  pool.core->undrain("n1", pool.now);
+  pool.core->report(drained, not_ready, pool.now);
+  CHECK(why().find("; n1 is not-ready (its GPU has failed), n2 is lost") != std::string::npos);
+  pool.attend(5, 5, 4, 2 * kGiB);  // too small
+  pool::Request large = ask(1, 1000, 3 * kGiB);
+  pool.request(large);
+  CHECK(pool.core->why("q2", pool.now)->at(2).find("n5") == std::string::npos);
+}
+
+TEST_CASE("more closed hosts than fit a line are counted") {
+  TestPool pool;
+  for (uint64_t node = 1; node <= 7; ++node) pool.attend(node, node, 1);
+  for (uint64_t node = 1; node <= 7; ++node) pool.core->drain("n" + std::to_string(node), "", false, {}, pool.now);
+  pool.request(ask(1));
+  CHECK(pool.core->why("q1", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 is drained, n2 is drained, n3 is drained, n4 is drained and 3 more");
+}
+
+TEST_CASE("a host that a request must be apart from is named") {
+  TestPool pool;
+  pool.attend(1, 1, 2);
+  pool::Request request = ask(1);
+  request.add_labels("db");
+  request.add_apart_from("db");
+  CHECK(pool.grant(pool.request(request)));
+  pool.request(request);
+  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a lease that it must be apart from");
+}
+
+TEST_CASE("a request that has been granted is found by its number, and its lease says who holds it") {
+  TestPool pool;
+  pool.attend(1, 1, 1);
+  pool::Request request = ask(1);
+  request.set_program("train");
+  request.set_host("ws-7");
+  const Stream holder = pool.request(request);
+  const std::string lease = lease::hexadecimal(pool.grant(holder)->lease);
+  const std::vector<std::string> held{"it is granted and held by train on ws-7", "on node 'n1': 1 GPU, 0 sessions"};
+  CHECK(*pool.core->why(lease, pool.now) == held);
+  const auto by_request = pool.core->why("q1", pool.now);
+  REQUIRE(by_request);
+  CHECK(by_request->at(0) == "it has been granted: lease " + lease);
+  CHECK(by_request->at(1) == held[0]);
+  pool.core->holder_cut(holder, pool.now);
+  CHECK(pool.core->why(lease, pool.now)->at(0) == "train on ws-7 has lost its connection to the scheduler; the lease is held for it for 30 s more");
+  CHECK(pool.core->why("q2", pool.now).error().message.starts_with("no request 'q2' is waiting"));
+}
+
 TEST_CASE("those who wait hear their place and why, and a ticket keeps it") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
@@ -348,7 +443,7 @@ TEST_CASE("those who wait hear their place and why, and a ticket keeps it") {
   REQUIRE(pool.told<QueuePlace>(two));
   CHECK(pool.told<QueuePlace>(two)->place == 1);
   CHECK(pool.told<QueuePlace>(two)->waiting == 2);
-  CHECK(pool.told<QueuePlace>(two)->why == "waits for 1 GPU: 0 of 1 that would do are free; it is the next, and 1 are kept for it on n1");
+  CHECK(pool.told<QueuePlace>(two)->why == "waits for 1 GPU: 0 of 1 that would do are free; it is the next, and 1 is kept for it on n1");
   CHECK(pool.told<QueuePlace>(three)->place == 2);
   const Time arrived = pool.told<QueuePlace>(two)->arrived;
   pool.core->holder_cut(two, pool.now);
