@@ -97,10 +97,14 @@ PublicKey::PublicKey(const std::array<unsigned char, kBytes>& raw) : raw_(raw) {
 Result<PublicKey> PublicKey::read(const std::string& path) {
   auto text = read_file(path, false);
   if (!text) return text.error();
-  auto key = public_part(public_key(*text));
-  if (!key) key = public_part(private_key(*text));
+  const auto key = public_part(public_key(*text));
+  const bool is_private = !key && text->find("PRIVATE KEY-----") != std::string::npos;
   ::OPENSSL_cleanse(text->data(), text->size());
   ::ERR_clear_error();
+  if (is_private) {
+    return cannot("use", path, "it is the private key, with which leases are signed and which no host but the scheduler's needs; make a file with the public key, "
+                               "`pool-scheduler --key " + path + " --print-public-key > FILE`, and name that");
+  }
   if (!key) return cannot("use", path, "it is no Ed25519 key in PEM");
   return *key;
 }

@@ -13,7 +13,7 @@ class PublicKey {
  public:
   static constexpr size_t kBytes = 32;
   explicit PublicKey(const std::array<unsigned char, kBytes>& raw);
-  // A PEM file ("PUBLIC KEY"; a private key will do as well). ErrorCode::invalid: it is none, and why.
+  // A PEM file ("PUBLIC KEY"). ErrorCode::invalid: it is none, and why. A private key is refused: it has no place on other hosts.
   static Result<PublicKey> read(const std::string& path);
 
   const std::string& id() const { return id_; }  // SignedLease.key_id

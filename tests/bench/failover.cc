@@ -41,7 +41,7 @@ class Cluster {
       Environment device = device_environment();
       device.insert({{"SOFTGPU_INSTANCE", "failover-" + std::to_string(::getpid()) + "-" + std::to_string(i)}, {"SOFTGPU_DEVICES", std::to_string(suite.gpus)}, {"SOFTGPU_MEMORY", "256MiB"}});
       poolds_.push_back(std::make_unique<PooldProcess>("softgpu", std::vector<std::string>{"--pool-scheduler", addresses(), "--pool-name", "n" + std::to_string(i), "--pool-token-file", token,
-                                                                                          "--pool-public-key", folder_.path() / "key.pem", "--pool-insecure"}, device));
+                                                                                          "--pool-public-key", schedulers_[0]->public_key_file(), "--pool-insecure"}, device));
     }
     const std::string all = std::to_string(suite.poolds) + " open";
     if (!eventually([&] { return pool_admin({"health"}).find(all) != std::string::npos; })) throw std::runtime_error("not all poolds attend:\n" + pool_admin({"health"}));

@@ -43,7 +43,7 @@ class WholePool {
     return more;
   }
   std::vector<std::string> member(const std::string& name) const {
-    return {"--pool-scheduler", scheduler_.address(), "--pool-name", name, "--pool-public-key", scheduler_.key_file()};
+    return {"--pool-scheduler", scheduler_.address(), "--pool-name", name, "--pool-public-key", scheduler_.public_key_file()};
   }
 
   SchedulerProcess scheduler_;

@@ -84,7 +84,15 @@ TEST_CASE("keys go through files", "[lease]") {
   const auto its_public = PublicKey::read(folder.write("public.pem", key->public_key().pem()));
   REQUIRE(its_public);
   CHECK(*its_public == key->public_key());
-  CHECK(PublicKey::read(file));  // the private one will do
+}
+
+TEST_CASE("a private key in the place of a public one is refused with the command that prints the public one", "[lease]") {
+  const Folder folder;
+  const std::string file = folder.path + "/key.pem";
+  REQUIRE(SigningKey::make()->write(file));
+  const auto refused = PublicKey::read(file);
+  REQUIRE(!refused);
+  CHECK_THAT(refused.error().message, Catch::Matchers::ContainsSubstring("private key") && Catch::Matchers::ContainsSubstring("pool-scheduler --key " + file + " --print-public-key"));
 }
 
 TEST_CASE("a key file that will not do says why", "[lease]") {

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "protocol/lease/key.h"
 #include "tests/support/poold_process.h"
 
 namespace gpupool::testing {
@@ -23,6 +24,10 @@ void SchedulerProcess::start() {
 void SchedulerProcess::kill() {
   process_->signal(SIGKILL);
   process_->wait();
+}
+
+std::string SchedulerProcess::public_key_file() const {
+  return folder_.write("public.pem", lease::SigningKey::read(key_file())->public_key().pem());
 }
 
 int SchedulerProcess::stop() {

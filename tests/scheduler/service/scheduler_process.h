@@ -23,6 +23,7 @@ class SchedulerProcess {
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   std::string key_file() const { return key_file_.empty() ? std::string(folder_.path() / "key.pem") : key_file_; }
+  std::string public_key_file() const;  // for poolds
   std::string audit_file() const { return folder_.path() / "audit.json"; }
   const TemporaryFolder& folder() const { return folder_; }
   Process& process() { return *process_; }

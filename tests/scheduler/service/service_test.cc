@@ -31,7 +31,7 @@ std::string with_tokens() {
          "[[operator]]\nname = \"root\"\ntokens = [\"sha256:" + hash(kOperatorToken) + "\"]\n";
 }
 
-lease::PublicKey public_key(const SchedulerProcess& scheduler) { return *lease::PublicKey::read(scheduler.key_file()); }
+lease::PublicKey public_key(const SchedulerProcess& scheduler) { return *lease::PublicKey::read(scheduler.public_key_file()); }
 
 std::chrono::milliseconds time_of_day() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());

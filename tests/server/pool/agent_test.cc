@@ -266,6 +266,10 @@ TEST_CASE("a pool that cannot be is said at the start") {
   CHECK(has(why({"--pool-scheduler", "a", "--pool-public-key", maker.public_key_file(), "--pool-token-file", files.token}), "HOST:PORT"));
   CHECK(has(why({"--pool-name", "a b", "--pool-public-key", maker.public_key_file()}), "letters, digits"));
   CHECK(has(why({"--pool-public-key", files.token}), "no Ed25519"));
+  const std::string key = files.folder.path() / "key.pem";
+  REQUIRE(lease::SigningKey::make()->write(key));
+  CHECK(has(why({"--pool-scheduler", "a:1", "--pool-public-key", key}), "it is the private key"));
+  CHECK(has(why({"--pool-scheduler", "a:1", "--pool-public-key", key}), "`pool-scheduler --key " + key + " --print-public-key > FILE`"));
   CHECK(has(why({"--config", files.folder.write("bad.toml", "[pool]\nname = 'a'\ncolour = 'red'\n")}), "unknown key"));
   CHECK(has(why({"--config", files.folder.write("alone.toml", "[pool]\nname = 'a'\n")}), "[pool] schedulers: missing"));
   CHECK(has(why({"--config", files.folder.write("worse.toml", "[pool]\ncpu_milli = -1\n")}), "cpu_milli"));
