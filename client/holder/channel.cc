@@ -56,8 +56,9 @@ std::string failure_text(const Scheduler& scheduler, const grpc::Status& status)
   const std::string why = pool::connect_failure(status.error_message());
   if (why.empty()) return "the scheduler " + scheduler.text() + ": " + status.error_message();
   return "no pool-scheduler answers at " + scheduler.text() + " (" + why + "): check " +
-         (why.starts_with("TLS") ? "that pool-scheduler has TLS there, and that GPUPOOL_TLS_CA names the authority of its certificate"
-                                 : "the host and the port, and that pool-scheduler runs there");
+         (why == pool::kNoGrpc     ? "the host and the port: a poold's address is tcp://HOST:PORT; where pool-scheduler has TLS, set GPUPOOL_TLS_CA"
+          : why.starts_with("TLS") ? "that pool-scheduler has TLS there, and that GPUPOOL_TLS_CA names the authority of its certificate"
+                                   : "the host and the port, and that pool-scheduler runs there");
 }
 
 }  // namespace gpupool::holder

@@ -1,8 +1,20 @@
 #include "protocol/control/hello_exchange.h"
 
+#include <array>
+#include <cstring>
+
 #include "protocol/wire/frame.h"
 
 namespace gpupool::hello {
+namespace {
+
+// True for the beginning of an HTTP/2 SETTINGS frame (RFC 9113, 6.5), which a gRPC server sends first.
+bool is_http2(const wire::Preamble& answer) {
+  constexpr std::array<unsigned char, 6> kRest{0x04, 0, 0, 0, 0, 0};  // type, flags, stream, behind the length's three bytes
+  return std::memcmp(reinterpret_cast<const unsigned char*>(&answer) + 3, kRest.data(), kRest.size()) == 0;
+}
+
+}  // namespace
 
 Result<HelloReply> exchange(transport::Connection& connection, const Hello& hello, transport::Deadline deadline) {
   const std::string text = encode(hello);
@@ -13,10 +25,13 @@ Result<HelloReply> exchange(transport::Connection& connection, const Hello& hell
 
   wire::Preamble answer;
   if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&answer), sizeof answer}, deadline); !got) {
-    return Error{got.error().code, "no answer to the hello: " + got.error().message};
+    const bool closed = got.error().code == ErrorCode::closed;
+    return Error{got.error().code, "no answer to the hello: " + got.error().message +
+                                       (closed ? "; check that a poold listens there, and whether with TLS (tls://HOST:PORT)" : "")};
   }
   if (answer.magic != wire::kMagic || answer.length > wire::kMaxHelloBytes) {
-    return Error{ErrorCode::malformed, "what listens there is no poold"};
+    return Error{ErrorCode::malformed, is_http2(answer) ? "what listens there is no poold; it answers as a pool-scheduler does: for GPUs of a pool write pool://HOST:PORT"
+                                                        : "what listens there is no poold: check the host and the port"};
   }
   std::string body(answer.length, '\0');
   if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(body.data()), body.size()}, deadline); !got) {

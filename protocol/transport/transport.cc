@@ -74,6 +74,9 @@ Result<Endpoint> Endpoint::parse(const std::string& text) {
     endpoint.host = rest;
     return endpoint;
   }
+  if (rest.find('?') != std::string::npos) {
+    return bad_endpoint(text, "options behind '?' belong to the address of a pool's scheduler, like pool://HOST:9800?gpus=2; a server gives all its GPUs");
+  }
   size_t host_end = 0;
   if (!rest.empty() && rest.front() == '[') {
     host_end = rest.find(']');

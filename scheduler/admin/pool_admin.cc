@@ -36,6 +36,15 @@ std::string names_of(const CLI::App& app) {
   return names;
 }
 
+// Returns the scheduler's command among the words that poold's commands do not have; empty if there is none.
+std::string command_of_pool(const CLI::App& app, bool quota) {
+  const std::vector<std::string> unknown = app.remaining(true);
+  if (quota) return !unknown.empty() && unknown.front() == "clear" ? "quota clear" : "";
+  if (!app.get_subcommands().empty()) return "";
+  const auto found = std::find_first_of(unknown.begin(), unknown.end(), kCommandsOfPool.begin(), kCommandsOfPool.end());
+  return found == unknown.end() ? "" : *found;
+}
+
 int fail(int status, const std::string& why) {
   std::fprintf(stderr, "pool-admin: %s\n", why.c_str());
   return status;
@@ -128,6 +137,9 @@ int run(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
+    if (const std::string command = command_of_pool(app, quota->parsed()); !command.empty()) {
+      return fail(kExitUsage, "'" + command + "' is a command for a pool's scheduler: name it with --scheduler HOST:PORT, or in GPUPOOL_SCHEDULER");
+    }
     const bool known_words = app.remaining(true).empty();
     if (known_words && quota->parsed() && quota->get_subcommands().empty()) return fail(kExitUsage, "quota show, or quota set?");
     if (known_words && app.get_subcommands().empty()) return fail(kExitUsage, std::string(error.what()) + "; commands: " + names_of(app));

@@ -185,11 +185,16 @@ TEST_CASE("what listens is no poold") {
     send_text(client, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
     read_all(client);
   });
-  expect_no_device(web.url(), "no poold");
+  expect_no_device(web.url(), "no poold: check the host and the port");
+  FakeServer grpc([](transport::Connection& client) {
+    send_text(client, std::string("\0\0\x0c\x04\0\0\0\0\0\0\x03\0\0\0\x64\0\x04\0\x3f\xff\xff", 21));  // SETTINGS
+    read_all(client);
+  });
+  expect_no_device(grpc.url(), "answers as a pool-scheduler does: for GPUs of a pool write pool://HOST:PORT");
   FakeServer mute([](transport::Connection& client) { read_all(client); });
   expect_no_device(mute.url(), "no answer to the hello");
   FakeServer closing([](transport::Connection&) {});
-  expect_no_device(closing.url(), "no answer to the hello");
+  expect_no_device(closing.url(), "check that a poold listens there, and whether with TLS");
 }
 
 TEST_CASE("a server of another protocol version") {

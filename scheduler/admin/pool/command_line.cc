@@ -1,6 +1,7 @@
 #include "scheduler/admin/pool/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 
@@ -122,6 +123,10 @@ int run_for_pool(int count, char** words) {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
+    const std::vector<std::string> unknown = app.remaining(true);
+    if (!unknown.empty() && std::find(kCommandsOfPoold.begin(), kCommandsOfPoold.end(), unknown.front()) != kCommandsOfPoold.end()) {
+      throw Failure(kExitUsage, "'" + unknown.front() + "' is a command for a poold of this host: leave --scheduler out, and where GPUPOOL_SCHEDULER is set name the poold with --poold PORT");
+    }
     throw Failure(kExitUsage, settings::describe_mistake(app, error) + "; see pool-admin --scheduler HOST:PORT --help");
   }
   if (live->parsed()) signals.emplace();  // before gRPC has threads

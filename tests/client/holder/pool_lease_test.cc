@@ -174,6 +174,18 @@ TEST_CASE("a scheduler that nobody reaches is named") {
   CHECK_FALSE(has(refused.output, "failed to connect to all addresses"));
 }
 
+TEST_CASE("something else than a scheduler at its address is told apart") {
+  const Home home;
+  PooldProcess poold("softgpu");
+  const std::string port = std::to_string(poold.endpoint().port);
+  const Finished refused = run_to_end({program_path("pool-run"), "--server", "pool://127.0.0.1:" + port, "true"}, home.with());
+  INFO(refused.output);
+  CHECK(refused.status == 125);
+  CHECK(has(refused.output, "no pool-scheduler answers at 127.0.0.1:" + port +
+                                " (what listens there speaks no gRPC, or only with TLS): check the host and the port: a poold's address is tcp://HOST:PORT"));
+  CHECK_FALSE(has(refused.output, "recvmsg"));
+}
+
 TEST_CASE("a lease survives its scheduler, its tokens are renewed, and its end is told") {
   const Home home;
   std::atomic<int> step{0};

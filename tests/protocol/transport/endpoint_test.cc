@@ -48,6 +48,12 @@ TEST_CASE("a bad address is refused with its text and the right form") {
   CHECK(endpoint.error().message.find("rdma://HOST:PORT") != std::string::npos);
 }
 
+TEST_CASE("options of a pool behind a server's address are named as the pool's") {
+  const auto endpoint = Endpoint::parse("tcp://gpu-1:9700?gpus=2");
+  REQUIRE_FALSE(endpoint);
+  CHECK(endpoint.error().message.find("options behind '?' belong to the address of a pool's scheduler, like pool://HOST:9800?gpus=2") != std::string::npos);
+}
+
 TEST_CASE("a list of servers may mix transports, and names none twice") {
   const auto endpoints = Endpoint::parse_list("rdma://h:1,tcp://h:1,shm://@h");
   REQUIRE(endpoints);

@@ -1,5 +1,7 @@
 // pool-admin as a program, with a real poold.
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
@@ -64,6 +66,37 @@ TEST_CASE("wrong words end pool-admin with status 2 and are named") {
   CHECK(finished.status == 2);
   CHECK(has(finished.output, "pool-admin: "));
   CHECK(has(finished.output, wrong.named));
+}
+
+TEST_CASE("a scheduler's command without a scheduler is told apart from an unknown one") {
+  const Environment none{{"GPUPOOL_SCHEDULER", ""}};
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"leases"}, {"queue"}, {"nodes"}, {"nodes", "--json"}, {"--token-file", "x", "nodes"}, {"drain", "n1"}, {"undrain", "n1"}, {"policy", "show"}, {"evict", "1"}, {"why", "q1"}, {"quota", "clear", "a"}}) {
+    const Finished finished = pool_admin(words, none);
+    INFO(finished.output);
+    CHECK(finished.status == 2);
+    CHECK(has(finished.output, "is a command for a pool's scheduler: name it with --scheduler HOST:PORT"));
+  }
+  CHECK(has(pool_admin({"bogus"}, none).output, "there is no command 'bogus'"));
+  for (const char* const word : {"sessions", "kill"}) {
+    CHECK(has(pool_admin({"--scheduler", "127.0.0.1:1", word}, none).output, "is a command for a poold of this host"));
+  }
+  // No command of the other kind is missing from the hints.
+  const std::string of_pool = pool_admin({"--scheduler", "127.0.0.1:1", "--help"}, none).output, of_poold = pool_admin({"--help"}, none).output;
+  const auto commands = [](const std::string& help) {
+    std::set<std::string> all;
+    std::istringstream lines(help);
+    bool there = false;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("Subcommands:") || line.starts_with("SUBCOMMANDS:")) there = true;
+      else if (there && line.starts_with("  ") && line[2] != ' ') all.insert(line.substr(2, line.find(' ', 2) - 2));
+    }
+    return all;
+  };
+  CHECK(commands(of_poold).contains("sessions"));
+  for (const std::string& word : commands(of_pool)) {
+    if (!commands(of_poold).contains(word)) CHECK(has(pool_admin({word}, none).output, "pool's scheduler"));
+  }
 }
 
 TEST_CASE("a poold that is not there ends pool-admin with status 3, and it says what to look at") {
