@@ -80,7 +80,9 @@ std::string token_from_file(const std::string& path) {
     complain("the token in %s can be read by others; use chmod 600", path.c_str());
   }
   if (file >= 0) ::close(file);
-  return length > 0 ? only_line(std::string(text, static_cast<size_t>(length))) : "";
+  const std::string token = length > 0 ? only_line(std::string(text, static_cast<size_t>(length))) : "";
+  if (length >= 0 && token.empty()) complain("GPUPOOL_TOKEN_FILE=%s has no token in its first line, so none is shown; write the token into it", path.c_str());
+  return token;
 }
 
 std::string token() {

@@ -116,6 +116,7 @@ Result<CallerEntry> read_entry(const toml::table& table, bool has_quota) {
 
 }  // namespace
 
+  if (!table.contains("name")) return wrong("name: missing; write name = \"NAME\"");
 Result<Callers> Callers::read(const toml::table& file) {
   Callers callers;
   std::vector<ConfiguredTenant> tenants;

@@ -1,13 +1,42 @@
 #include "server/settings/toml_values.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <regex>
+
 namespace gpupool::settings {
+namespace {
+
+bool is_bare_value(const std::string& text) {
+  char* end = nullptr;
+  std::strtod(text.c_str(), &end);
+  return text == "true" || text == "false" || *end == '\0';
+}
+
+// Says how to write the value of this line that lacks quotes; empty if none does.
+std::string quotes_hint(const std::string& path, unsigned number) {
+  std::ifstream file(path);
+  std::string line;
+  for (unsigned i = 0; i < number && std::getline(file, line); ++i) {}
+  static const std::regex kPair(R"(([\w-]+)\s*=\s*([^\s"'\[{,}#][^\s,}#]*))");
+  for (std::sregex_iterator pair(line.begin(), line.end(), kPair), end; pair != end; ++pair) {
+    const auto before = line.begin() + pair->position();
+    const bool quoted = std::count(line.begin(), before, '"') % 2 != 0 || std::count(line.begin(), before, '\'') % 2 != 0;
+    if (!quoted && !is_bare_value(pair->str(2))) return "; a text needs quotes: " + pair->str(1) + " = \"" + pair->str(2) + "\"";
+  }
+  return "";
+}
+
+}  // namespace
 
 Result<toml::table> read_file(const std::string& path) {
   try {
     return toml::table(toml::parse_file(path));
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
-    return wrong("configuration file '" + path + "'" + (line > 0 ? ", line " + std::to_string(line) : "") + ": " + std::string(error.description()));
+    return wrong("configuration file '" + path + "'" + (line > 0 ? ", line " + std::to_string(line) : "") + ": " + std::string(error.description()) +
+                 quotes_hint(path, line));
   }
 }
 

@@ -132,7 +132,7 @@ Result<Tenant> read_tenant(const toml::table& table, const quota::Quota& usual) 
   Tenant tenant;
   tenant.quota = usual;
   const auto name = table["name"].value_exact<std::string>();
-  if (!name) return wrong("name: must be a string");
+  if (!name) return wrong(table.contains("name") ? "name: must be a string" : "name: missing; write name = \"NAME\"");
   tenant.name = *name;
   for (const auto& [key, value] : table) {
     if (auto read = read_key(key.str(), value, tenant); !read) {

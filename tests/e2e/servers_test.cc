@@ -180,6 +180,15 @@ TEST_CASE("a wrong setting is named and counts as not set") {
   }
 }
 
+TEST_CASE("an empty token file is named") {
+  Pool pool;
+  const TemporaryFolder folder;
+  for (const char* const content : {"", "\n", "  \n\n"}) {
+    const Finished app = run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL_TOKEN_FILE", folder.write("token", content)}}));
+    CHECK(app.output.find("gpupool: GPUPOOL_TOKEN_FILE=" + folder.path().string() + "/token has no token in its first line") != std::string::npos);
+  }
+}
+
 TEST_CASE("what listens is no poold") {
   FakeServer web([](transport::Connection& client) {
     send_text(client, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");

@@ -316,6 +316,10 @@ TEST_CASE("a mistake in the configuration is named with its tenant and the right
       {"policy = 'spread'", "policy: is no key of this file; `pool-admin policy set"},
       {"listen = 'tcp://127.0.0.1:0'", "cannot listen on 'tcp://127.0.0.1:0': it is not HOST:PORT, like 127.0.0.1:9800"},
       {"address = 'tcp://127.0.0.1:9800'", "--address: 'tcp://127.0.0.1:9800' is not HOST:PORT"},
+      {"store = sqlite:pool.db", "; a text needs quotes: store = \"sqlite:pool.db\""},
+      {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "line 3: "},
+      {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "; a text needs quotes: memory = \"8GiB\""},
+      {"[[tenant]]\nname = b", "; a text needs quotes: name = \"b\""},
   };
   TemporaryFolder folder;
   const std::string key = folder.path() / "key.pem", store = "sqlite:" + (folder.path() / "pool.db").string();
