@@ -91,8 +91,10 @@ nvmlReturn_t field(const Device& device, const monitor::State& state, nvmlFieldV
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned int* mode) {
   return attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, mode);
 }
-// poold keeps the driver loaded, whether there are clients or not.
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, unsigned int* mode) { return constant(device, 1, mode); }
+// A setting of the server's driver, which poold does not read.
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, unsigned int*) {
+  return library().with_device(device, [](const Device&) { return NVML_ERROR_NOT_SUPPORTED; });
+}
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, unsigned int* mode) { return constant(device, 0, mode); }
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, unsigned int* is) { return constant(device, 0, is); }
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, unsigned int* mode) { return constant(device, 0, mode); }

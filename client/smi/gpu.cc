@@ -67,10 +67,8 @@ class Reader {
       set("memory.free", in_mib(memory.free));
     }
     nvmlUtilization_t utilization{};
-    if (ok(api_.nvmlDeviceGetUtilizationRates(device_, &utilization))) {
-      set("utilization.gpu", std::to_string(utilization.gpu));
-      set("utilization.memory", std::to_string(utilization.memory));
-    }
+    // The library cannot say that it does not know utilization.memory: it gives 0.
+    if (ok(api_.nvmlDeviceGetUtilizationRates(device_, &utilization))) set("utilization.gpu", std::to_string(utilization.gpu));
     processes();
   }
 

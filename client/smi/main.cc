@@ -81,8 +81,9 @@ int run(const Arguments& arguments) {
   if (!arguments.token_file.empty()) ::setenv("GPUPOOL_TOKEN_FILE", arguments.token_file.c_str(), 1);
   const char* const server = std::getenv("GPUPOOL");
   if (server && std::string_view(server).starts_with("pool://")) {
-    return fail(kExitUsage, "a scheduler has no GPUs itself, and nothing is leased only to be looked at: run pool-smi under pool-run, or name a server");
+    return fail(kExitUsage, "a scheduler has no GPUs itself, and nothing is leased only to be looked at: run pool-smi under pool-run, or name a poold with --server tcp://HOST:PORT");
   }
+  if (!server || !*server) return fail(kExitNoServer, "no server is named: give --server tcp://HOST:PORT, or set GPUPOOL");
   Api api;
   if (const std::string wrong = api.load(); !wrong.empty()) return fail(1, wrong);
   if (const nvmlReturn_t result = api.nvmlInit_v2(); result != NVML_SUCCESS) return kExitNoServer;  // the library has said why

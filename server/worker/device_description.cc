@@ -114,14 +114,15 @@ class Describer {
 
 }  // namespace
 
-bool is_monitored(int attribute) {
+bool is_monitored(const DeviceLibrary& library, int attribute) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
+      return library.symbol("softgpu_zeroes_memory") == nullptr;  // softgpu makes them up for programs that compute with them
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
     case CU_DEVICE_ATTRIBUTE_INTEGRATED:
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
-    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
     case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:

@@ -14,7 +14,7 @@ namespace gpupool::worker {
 class DeviceLibrary;
 
 // An attribute that poold is told of, because those who watch a GPU are shown it.
-bool is_monitored(int attribute);
+bool is_monitored(const DeviceLibrary& library, int attribute);
 
 // Everything that does not change while the worker waits for its session.
 Result<std::vector<control::Device>> describe_devices(const DeviceLibrary& library);

@@ -238,9 +238,9 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   return run_session(std::move(start));
 }
 
-std::string in_short(const std::vector<control::Device>& devices, int driver_version) {
+std::string in_short(const DeviceLibrary& library, const std::vector<control::Device>& devices) {
   control::Devices all;
-  all.set_driver_version(driver_version);
+  all.set_driver_version(library.driver_version());
   for (const control::Device& device : devices) {
     control::Device& one = *all.add_devices();
     one.set_name(device.name());
@@ -251,7 +251,7 @@ std::string in_short(const std::vector<control::Device>& devices, int driver_ver
     one.set_group_multiprocessors(device.group_multiprocessors());
     one.set_multiprocessors(device.multiprocessors());
     for (const auto& attribute : device.attributes()) {
-      if (is_monitored(attribute.id())) *one.add_attributes() = attribute;
+      if (is_monitored(library, attribute.id())) *one.add_attributes() = attribute;
     }
   }
   return all.SerializeAsString();
@@ -301,7 +301,7 @@ int run(const Arguments& arguments) {
     if (const auto restricted = sandbox::restrict_calls(!arguments.peers.none()); !restricted) return fail_to_start(restricted.error().message);
   }
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
-                                         in_short(*devices, (*library)->driver_version()), -1);
+                                         in_short(**library, *devices), -1);
   // Nothing has run on the device until a client comes, so that its library's exit handlers find nothing to wait for.
   if (!told) std::exit(server::kWorkerPooldGone);
   auto page = quota::SharedPage<quota::SessionPage>::open(server::kSessionPageDescriptor);

@@ -174,11 +174,11 @@ TEST_CASE("the library shows all of NVML and nothing else") {
 TEST_CASE("nvml without a server says why once") {
   const Finished none = smi({}, {});
   CHECK(none.status == 9);
-  CHECK(has(none.output, "no server is named"));
+  CHECK(has(none.output, "pool-smi: no server is named: give --server tcp://HOST:PORT, or set GPUPOOL"));
   const Finished nobody = smi({}, {{"GPUPOOL", "tcp://127.0.0.1:1"}});
   CHECK(nobody.status == 9);
   CHECK(lines_with(nobody.output, "gpupool:").size() == 1);
-  CHECK(has(smi({}, {{"GPUPOOL", "pool://127.0.0.1:1"}}).output, "pool-run"));
+  CHECK(has(smi({}, {{"GPUPOOL", "pool://127.0.0.1:1"}}).output, "run pool-smi under pool-run, or name a poold with --server tcp://HOST:PORT"));
 }
 
 TEST_CASE("pool-smi prints tables lists csv and json") {
@@ -197,7 +197,11 @@ TEST_CASE("pool-smi prints tables lists csv and json") {
   CHECK(smi({"--query-gpu=nothing"}, pool.through()).status == 2);
   const Finished json = smi({"--json"}, pool.through());
   CHECK(has(json.output, "\"memory.total\": 256"));
-  CHECK(has(json.output, "\"temperature.gpu\": null"));
+  for (const char* const unknown : {"temperature.gpu", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "ecc.mode.current", "persistence_mode", "utilization.memory"}) {
+    INFO(unknown);
+    CHECK(has(json.output, std::string("\"") + unknown + "\": null"));
+  }
+  CHECK(has(json.output, "\"utilization.gpu\": 0"));
   Process loop({program_path("pool-smi"), "-l", "0.1", "--query-gpu=index", "--format=csv,noheader", "-i", "0"}, pool.through());
   CHECK(loop.await_output("0\n0\n0\n", kLongPatience));
   loop.signal(SIGTERM);

@@ -29,7 +29,6 @@ hello::Device describe(const softgpu::Config& config, int ordinal) {
       {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, config.capability_minor},
       {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, softgpu::multiprocessors(config)},
       {CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT},
-      {CU_DEVICE_ATTRIBUTE_ECC_ENABLED, 0},
       {CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD, 0},
   };
   return device;
