@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view kScheme = "pool://";
 constexpr uint32_t kMostGpus = 1024;
+constexpr const char* kSize = "a size, like 8GiB";
 
 Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
 
@@ -91,7 +92,7 @@ const std::map<std::string, Key>& keys() {
                      out.request.set_compute_milli(milli);
                      return true;
                    }}},
-      {"memory", {"a size, like 8GiB", size(&pool::Request::set_memory_bytes)}},
+      {"memory", {kSize, size(&pool::Request::set_memory_bytes)}},
       {"model", {"the name of a GPU model", word([](pool::Request& out, const std::string& text) { out.add_models(text); }), true}},
       {"one-host", {"0 or 1", flag([](PoolAddress& out, bool yes) { out.request.set_one_host(yes); })}},
       {"cpus", {"a number above 0", [](const std::string& text, PoolAddress& out) {
@@ -100,7 +101,7 @@ const std::map<std::string, Key>& keys() {
                   out.request.set_cpu_milli(milli);
                   return true;
                 }}},
-      {"host-memory", {"a size, like 8GiB", size(&pool::Request::set_host_memory_bytes)}},
+      {"host-memory", {kSize, size(&pool::Request::set_host_memory_bytes)}},
       {"mode", {"elastic or hard", [](const std::string& text, PoolAddress& out) {
                   out.request.set_mode(text == "hard" ? lease::HARD : lease::ELASTIC);
                   return text == "hard" || text == "elastic";
@@ -148,8 +149,9 @@ Result<void> read_pair(const std::string& pair, std::map<std::string, bool>& see
   seen[name] = true;
   const auto value = equals == std::string::npos ? Result<std::string>(std::string()) : decoded(pair.substr(equals + 1));
   if (!value) return value.error();
-  if (!key->second.read(*value, out)) return wrong(name + " must be " + key->second.must_be + ", not '" + *value + "'");
-  return {};
+  if (key->second.read(*value, out)) return {};
+  if (const auto bytes = server::parse_size(*value); key->second.must_be == kSize && !bytes) return wrong(name + ": " + bytes.error().message);
+  return wrong(name + " must be " + key->second.must_be + ", not '" + *value + "'");
 }
 
 template <class F>

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "server/tenants/suggestion.h"
 #include "server/tenants/units.h"
 
 namespace gpupool::admin {
@@ -100,8 +101,11 @@ Result<Quota> read_quota_words(const std::vector<std::string>& words) {
     const auto known = keys().find(key);
     if (known == keys().end()) {
       std::string names;
-      for (const auto& [name, read] : keys()) names += (names.empty() ? "" : ", ") + name;
-      return Error{ErrorCode::invalid, "a quota has no '" + key + "'; it has " + names};
+      std::vector<std::string_view> all;
+      for (const auto& [name, read] : keys()) names += (names.empty() ? "" : ", ") + name, all.push_back(name);
+      const bool of_pool = key == "gpus" || key == "leases" || key == "waiting" || key == "weight" || key == "highest-priority";
+      return Error{ErrorCode::invalid, "a poold's quota has no '" + key + "'; it has " + names +
+                                           (of_pool ? "; '" + key + "' is a quota of a pool: name its scheduler with --scheduler HOST:PORT" : server::suggestion(key, all))};
     }
     if (!seen.insert(key).second) return Error{ErrorCode::invalid, "'" + key + "' is given twice"};
     if (const auto read = known->second(word.substr(at + 1), quota); !read) {

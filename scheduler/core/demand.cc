@@ -63,7 +63,7 @@ std::string Demand::shape() const {
 
 std::optional<std::string> check_request(const pool::Request& request) {
   if (request.gpus() == 0 || request.gpus() > kMostGpusOfRequest) return "gpus must be 1 to 4096";
-  if (request.compute_milli() == 0 || request.compute_milli() > kWholeGpu) return "compute_milli must be 1 to 1000";
+  if (request.compute_milli() == 0 || request.compute_milli() > kWholeGpu) return "the compute of each GPU (pool-run --compute) must be above 0 and up to 100 percent";
   if (!lease::Mode_IsValid(request.mode())) return "unknown mode";
   if (!lease::Priority_IsValid(request.priority())) return "unknown priority";
   if (auto wrong = check_words("models", request.models())) return wrong;

@@ -133,7 +133,7 @@ Result<pool::Policy> Core::set_policy(const pool::Policy& changes, Time) {
   if (const auto wrong = check_policy(changes)) return Error{ErrorCode::invalid, *wrong};
   pool::Policy wanted = policy_;
   wanted.MergeFrom(changes);
-  if (wanted.node_lost_ms() < 2 * wanted.heartbeat_ms()) return Error{ErrorCode::invalid, "node_lost_ms must be at least two heartbeats"};
+  if (wanted.node_lost_ms() < 2 * wanted.heartbeat_ms()) return Error{ErrorCode::invalid, "node-lost must be at least two heartbeats"};
   if (!placer_->set_policy(wanted.placement())) return Error{ErrorCode::invalid, "unknown placement '" + wanted.placement() + "'; there are " + placement::policy_names()};
   policy_ = wanted;
   effects_.writes.push_back({kPolicyKey, policy_.SerializeAsString()});

@@ -8,6 +8,7 @@
 #include "protocol/control/priority.h"
 #include "protocol/lease/token.h"
 #include "server/settings/toml_values.h"
+#include "server/tenants/suggestion.h"
 #include "server/tenants/token.h"
 #include "server/tenants/units.h"
 
@@ -37,7 +38,8 @@ Result<uint64_t> to_number(const toml::node& node, Result<uint64_t> (*parse)(std
   return parse(*text);
 }
 
-Result<void> read_limit(const std::string& key, const toml::node& node, pool::TenantQuota& quota) {
+Result<void> read_limit(std::string key, const toml::node& node, pool::TenantQuota& quota) {
+  std::replace(key.begin(), key.end(), '-', '_');  // pool-admin writes hyphens
   const auto set = [&](auto change, uint64_t highest, Result<uint64_t> (*parse)(std::string_view) = nullptr) -> Result<void> {
     const auto number = to_number(node, parse);
     if (!number) return number.error();
@@ -46,7 +48,7 @@ Result<void> read_limit(const std::string& key, const toml::node& node, pool::Te
     return {};
   };
   constexpr uint64_t kMost32 = std::numeric_limits<uint32_t>::max(), kMost64 = std::numeric_limits<uint64_t>::max();
-  if (key == "compute_milli") return set([&](uint64_t n) { quota.set_compute_milli(n); }, kMost64);
+  if (key == "compute_milli") return set([&](uint64_t n) { quota.set_compute_milli(n); }, kMost64);  // for configurations of earlier versions
   if (key == "gpus") {
     const auto number = node.is_number() ? node.value<double>() : std::nullopt;
     if (!number || !(*number >= 0 && *number <= 1e9)) return wrong("must be a number of GPUs, like 2 or 0.5");
@@ -66,8 +68,12 @@ Result<void> read_limit(const std::string& key, const toml::node& node, pool::Te
     quota.set_highest_priority(*named);
     return {};
   }
-  return wrong("unknown key; a quota has gpus, compute_milli (thousandths of a GPU), memory, leases, waiting, weight, highest_priority, sessions, "
-               "bandwidth_to_device, bandwidth_to_host");
+  if (key == "compute") return wrong("a quota of the pool counts GPUs: gpus = 0.5 is half of one");
+  static const std::vector<std::string_view> keys{"gpus",     "memory",   "leases",           "waiting",             "weight",
+                                                  "sessions", "highest_priority", "bandwidth_to_device", "bandwidth_to_host"};
+  std::string names;
+  for (const std::string_view name : keys) names += (names.empty() ? "" : ", ") + std::string(name);
+  return wrong("unknown key; a quota has " + names + server::suggestion(key, keys));
 }
 
 Result<pool::TenantQuota> read_quota(const toml::node& node) {
@@ -110,13 +116,13 @@ Result<CallerEntry> read_entry(const toml::table& table, bool has_quota) {
       return wrong(std::string(key.str()) + ": unknown key; there are name, tokens" + (has_quota ? ", quota" : ""));
     }
   }
+  if (!table.contains("name")) return wrong("name: missing; write name = \"NAME\"");
   if (!lease::is_name(entry.name)) return wrong("name: must be 1 to 64 letters, digits, '-', '_' or '.'");
   return entry;
 }
 
 }  // namespace
 
-  if (!table.contains("name")) return wrong("name: missing; write name = \"NAME\"");
 Result<Callers> Callers::read(const toml::table& file) {
   Callers callers;
   std::vector<ConfiguredTenant> tenants;

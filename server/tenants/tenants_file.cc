@@ -2,6 +2,7 @@
 
 #include <pwd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "server/settings/toml_values.h"
+#include "server/tenants/suggestion.h"
 #include "server/tenants/tenants.h"
 #include "server/tenants/token.h"
 #include "server/tenants/units.h"
@@ -47,7 +49,14 @@ std::optional<Result<void>> read_share(std::string_view key, const toml::node& n
   return std::nullopt;
 }
 
-Result<void> read_limit(std::string_view key, const toml::node& node, quota::Quota& quota) {
+// Keys of quotas may have hyphens, as pool-admin writes them.
+std::string with_underscores(std::string_view key) {
+  std::string out(key);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+Result<void> read_limit(const std::string& key, const toml::node& node, quota::Quota& quota) {
   quota::GpuLimits each;
   if (const auto read = read_share(key, node, each)) {
     quota.each = quota.with(each);
@@ -61,12 +70,15 @@ Result<void> read_limit(std::string_view key, const toml::node& node, quota::Quo
   if (key == "streams") return to_limit(node, quota.streams);
   if (key == "modules") return to_limit(node, quota.modules);
   if (key == "queued_bytes") return to_bytes(node, parse_size, quota.queued_bytes);
-  return wrong("unknown key; a quota has memory, guaranteed_memory, compute, mode, priority, bandwidth_to_device, "
-               "bandwidth_to_host, sessions, streams, modules, queued_bytes");
+  static const std::vector<std::string_view> keys{"memory",   "guaranteed_memory", "compute", "mode",         "priority", "bandwidth_to_device", "bandwidth_to_host",
+                                                  "sessions", "streams",           "modules", "queued_bytes"};
+  std::string names;
+  for (const std::string_view name : keys) names += (names.empty() ? "" : ", ") + std::string(name);
+  return wrong("unknown key; a quota has " + names + suggestion(key, keys));
 }
 
 Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
-  const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) { return read_limit(key, value, quota); });
+  const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) { return read_limit(with_underscores(key), value, quota); });
   return read ? check_share(quota.each) : read;
 }
 
@@ -74,7 +86,7 @@ Result<void> read_quota(const toml::node& node, quota::Quota& quota) {
 Result<void> read_gpu(std::string_view name, const toml::node& node, Tenant& tenant) {
   quota::GpuLimits limits;
   const auto read = for_each_key(node, [&](std::string_view key, const toml::node& value) {
-    return read_share(key, value, limits).value_or(wrong("unknown key; a GPU has memory, guaranteed_memory, compute"));
+    return read_share(with_underscores(key), value, limits).value_or(wrong("unknown key; a GPU has memory, guaranteed_memory, compute"));
   });
   if (!read) return read;
   uint32_t number = 0;

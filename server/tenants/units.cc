@@ -1,6 +1,7 @@
 #include "server/tenants/units.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -22,7 +23,7 @@ constexpr size_t kMostDigits = 18;  // on either side of the point: nothing over
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-Error not_one(std::string_view text, const char* what, const char* examples) {
+Error not_one(std::string_view text, const char* what, const std::string& examples) {
   return {ErrorCode::invalid, "'" + std::string(text) + "' is no " + what + "; write it as " + examples};
 }
 
@@ -56,20 +57,42 @@ bool parse(std::string_view text, uint64_t& bytes) {
   return all == bytes;
 }
 
+// "2GiB or 2GB" for "2G", "2GB" for "2gb": a size whose unit is written otherwise, with the right unit; empty for anything else.
+std::string with_right_unit(std::string_view text) {
+  const size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::string_view number = text.substr(0, end);
+  const auto lower = [](std::string_view word) {
+    std::string out(word);
+    std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return out;
+  };
+  const std::string unit = lower(text.substr(std::min(text.find_first_not_of(' ', end), text.size())));
+  std::string forms;
+  for (const Unit& known : kUnits) {
+    const std::string form = std::string(number) + std::string(known.name);
+    uint64_t bytes = 0;
+    if (unit.empty() || !lower(known.name).starts_with(unit) || !parse(form, bytes)) continue;
+    forms += (forms.empty() ? "" : " or ") + form;
+  }
+  return forms;
+}
+
 }  // namespace
 
 Result<uint64_t> parse_size(std::string_view text) {
   uint64_t bytes = 0;
-  if (!parse(text, bytes)) return not_one(text, "size", "8GiB, 512MiB, 1.5GB or 4096 (bytes)");
-  return bytes;
+  if (parse(text, bytes)) return bytes;
+  const std::string right = with_right_unit(text);
+  return not_one(text, "size", right.empty() ? "8GiB, 512MiB, 1.5GB or 4096 (bytes)" : right);
 }
 
 Result<uint64_t> parse_rate(std::string_view text) {
   uint64_t bytes = 0;
   std::string_view size = text;
   if (size.ends_with("/s")) size.remove_suffix(2);
-  if (!parse(size, bytes)) return not_one(text, "rate", "1GB/s, 250MiB/s or 125000000 (bytes per second)");
-  return bytes;
+  if (parse(size, bytes)) return bytes;
+  const std::string right = with_right_unit(size);
+  return not_one(text, "rate", right.empty() ? "1GB/s, 250MiB/s or 125000000 (bytes per second)" : right + ", per second");
 }
 
 Result<uint32_t> parse_compute(std::string_view text) {
@@ -107,6 +130,8 @@ std::string milli_text(uint64_t milli) {
 
 std::string gpus_text(uint64_t milli) { return milli_text(milli) + (milli <= quota::kWholeGpu ? " GPU" : " GPUs"); }
 
+std::string counted(uint64_t number, const std::string& what) { return std::to_string(number) + " " + what + (number == 1 ? "" : "s"); }
+
 std::string bytes_text(uint64_t bytes) {
   constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   size_t unit = 0;
@@ -125,5 +150,3 @@ std::string size_text(uint64_t bytes) {
 }
 
 }  // namespace gpupool::server
-std::string counted(uint64_t number, const std::string& what) { return std::to_string(number) + " " + what + (number == 1 ? "" : "s"); }
-

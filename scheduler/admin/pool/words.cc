@@ -8,6 +8,7 @@
 #include <set>
 
 #include "protocol/control/priority.h"
+#include "server/tenants/suggestion.h"
 #include "server/tenants/units.h"
 
 namespace gpupool::admin {
@@ -75,6 +76,13 @@ Result<void> placement(const std::string& value, Policy& out) {
   return {};
 }
 
+// Explains how a pool's quota expresses a key of a poold's quota; empty for other keys.
+std::string hint_for_poold_key(const std::string& key, const std::string& value) {
+  if (key != "compute") return "";
+  const auto milli = server::parse_compute(value.ends_with('%') ? value.substr(0, value.size() - 1) : value);
+  return "; a pool's quota counts GPUs" + (milli ? ": " + server::percent_text(*milli) + " percent of one is gpus=" + server::milli_text(*milli) : ", like gpus=0.5");
+}
+
 template <class T>
 Result<T> read_words(const std::vector<std::string>& words, const Keys<T>& keys, const std::string& what) {
   T out;
@@ -87,8 +95,10 @@ Result<T> read_words(const std::vector<std::string>& words, const Keys<T>& keys,
     const auto known = keys.find(key);
     if (known == keys.end()) {
       std::string names;
-      for (const auto& [name, read] : keys) names += (names.empty() ? "" : ", ") + name;
-      return wrong(what + " has no '" + key + "'; it has " + names);
+      std::vector<std::string_view> all;
+      for (const auto& [name, read] : keys) names += (names.empty() ? "" : ", ") + name, all.push_back(name);
+      const std::string hint = hint_for_poold_key(key, word.substr(at + 1));
+      return wrong(what + " has no '" + key + "'; it has " + names + (hint.empty() || !keys.contains("gpus") ? server::suggestion(key, all) : hint));
     }
     if (!seen.insert(key).second) return wrong("'" + key + "' is given twice");
     if (const auto read = known->second(word.substr(at + 1), out); !read) return wrong(key + ": " + read.error().message);

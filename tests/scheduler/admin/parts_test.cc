@@ -47,6 +47,8 @@ TEST_CASE("quota words that make no sense are errors that name the word") {
   }
   CHECK(error_of({"color=red"}).find("memory") != std::string::npos);  // says what there is
   CHECK(error_of({"mode=hard", "mode=elastic"}).find("twice") != std::string::npos);
+  CHECK(error_of({"garanteed_memory=1GiB"}).find("did you mean 'guaranteed-memory'?") != std::string::npos);
+  CHECK(error_of({"highest_priority=low"}).find("is a quota of a pool: name its scheduler with --scheduler HOST:PORT") != std::string::npos);
 }
 
 TEST_CASE("a table fits its width: first by cutting, then by leaving out what matters least") {
@@ -68,8 +70,6 @@ TEST_CASE("a table fits its width: first by cutting, then by leaving out what ma
   CHECK(table.text(3) == table.text(16));  // what is left is shown all the same
 }
 
-TEST_CASE("texts are cut between characters") {
-  CHECK(shortened("größe", 5) == "größe");
 TEST_CASE("a column that wraps goes on in the next line instead of being cut") {
   Table table({{"ID"}, {"WHY", false, 8, 100, true}});
   table.add({"q1", "waits for größere GPUs"});
@@ -85,6 +85,8 @@ TEST_CASE("a column that wraps goes on in the next line instead of being cut") {
   CHECK(wrapped("", 4) == std::vector<std::string>{""});
 }
 
+TEST_CASE("texts are cut between characters") {
+  CHECK(shortened("größe", 5) == "größe");
   CHECK(shortened("größe", 4) == "grö…");
   CHECK(shortened("größe", 1) == "…");
   CHECK(shortened("größe", 0) == "");

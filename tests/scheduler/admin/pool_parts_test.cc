@@ -143,6 +143,13 @@ TEST_CASE("words that make no sense are named") {
   CHECK_FALSE(read_policy({"preemption=yes"}));
   CHECK_FALSE(read_policy({"grace=nan"}));
   CHECK(has(read_policy({"x=1"}).error().message, "node-lost"));
+  CHECK(has(read_policy({"placment=spread"}).error().message, "did you mean 'placement'?"));
+  CHECK(has(read_tenant_quota({"wieght=2"}).error().message, "did you mean 'weight'?"));
+  CHECK(has(read_tenant_quota({"priority=low"}).error().message, "did you mean 'highest-priority'?"));
+  CHECK(has(read_tenant_quota({"compute=50"}).error().message, "a tenant's quota has no 'compute'; it has "));
+  CHECK(has(read_tenant_quota({"compute=50"}).error().message, "a pool's quota counts GPUs: 50 percent of one is gpus=0.5"));
+  CHECK(has(read_tenant_quota({"compute=12.5%"}).error().message, "12.5 percent of one is gpus=0.125"));
+  CHECK(has(read_tenant_quota({"compute=half"}).error().message, "like gpus=0.5"));
 }
 
 TEST_CASE("a shell asks pool-admin for the words that may follow") {

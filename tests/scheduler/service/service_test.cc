@@ -311,15 +311,18 @@ TEST_CASE("a mistake in the configuration is named with its tenant and the right
       {"[tenant]\nname = 'a'", "tenant: must be an array of tables; write [[tenant]], not [tenant]"},
       {"[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\nquota = { gpus = 'x' }", "tenant 'b': quota.gpus: must be a number of GPUs, like 2 or 0.5"},
       {"[[tenant]]\nname = 'b'\nquota = { highest_priority = 'urgent' }", "tenant 'b': quota.highest_priority: must be low, normal or high"},
-      {"[[tenant]]\nquota = { gpus = 0.5 }", "tenant at line 1: name: must be 1 to 64"},
+      {"[[tenant]]\nname = 'b'\nquota = { compute = 50 }", "tenant 'b': quota.compute: a quota of the pool counts GPUs: gpus = 0.5 is half of one"},
+      {"[[tenant]]\nname = 'b'\nquota = { highest-priorty = 'low' }", "; did you mean 'highest_priority'?"},
+      {"[[tenant]]\nname = 'b'\nquota = { highest-priority = 'urgent' }", "tenant 'b': quota.highest-priority: must be low, normal or high"},
+      {"[[tenant]]\nquota = { gpus = 0.5 }", "tenant at line 1: name: missing"},
       {"[[node]]\nname = 'n'\ntokens = 'x'", "node 'n': tokens: must be an array"},
-      {"policy = 'spread'", "policy: is no key of this file; `pool-admin policy set"},
-      {"listen = 'tcp://127.0.0.1:0'", "cannot listen on 'tcp://127.0.0.1:0': it is not HOST:PORT, like 127.0.0.1:9800"},
-      {"address = 'tcp://127.0.0.1:9800'", "--address: 'tcp://127.0.0.1:9800' is not HOST:PORT"},
       {"store = sqlite:pool.db", "; a text needs quotes: store = \"sqlite:pool.db\""},
       {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "line 3: "},
       {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "; a text needs quotes: memory = \"8GiB\""},
       {"[[tenant]]\nname = b", "; a text needs quotes: name = \"b\""},
+      {"policy = 'spread'", "policy: is no key of this file; `pool-admin policy set"},
+      {"listen = 'tcp://127.0.0.1:0'", "cannot listen on 'tcp://127.0.0.1:0': it is not HOST:PORT, like 127.0.0.1:9800"},
+      {"address = 'tcp://127.0.0.1:9800'", "--address: 'tcp://127.0.0.1:9800' is not HOST:PORT"},
   };
   TemporaryFolder folder;
   const std::string key = folder.path() / "key.pem", store = "sqlite:" + (folder.path() / "pool.db").string();

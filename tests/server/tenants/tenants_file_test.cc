@@ -36,7 +36,7 @@ compute = 12.5
 mode = "hard"
 priority = "latency-critical"
 bandwidth_to_device = "1GB/s"
-bandwidth_to_host = 1000
+bandwidth-to-host = 1000
 sessions = 3
 modules = 5
 queued_bytes = "64MiB"
@@ -44,7 +44,7 @@ queued_bytes = "64MiB"
 compute = 0.1
 memory = "2GiB"
 [tenant.gpu.63]
-guaranteed_memory = 0
+guaranteed-memory = 0
 [tenant.gpu.GPU-00112233-4455-6677-8899-AABBCCDDEEFF]
 compute = 100.0
 
@@ -121,6 +121,7 @@ TEST_CASE("every mistake names its key and says what is right") {
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\npriority = 1", "quota.priority: must be one of best-effort, normal, latency-critical"},
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\nsessions = -1", "quota.sessions: must be a whole number"},
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\nsessons = 1", "quota.sessons: unknown key; a quota has memory"},
+      {"[[tenant]]\nname = 'a'\n[tenant.quota]\nsessons = 1", "; did you mean 'sessions'?"},
       {"[[tenant]]\nname = 'a'\n[tenant.quota]\nmemory = 1\nguaranteed_memory = 2", "must not be more than memory"},
       {"[default_quota]\nx = 1", "default_quota.x: unknown key"},
       {"[[tenant]]\nname = 'a'\nusers = [1]\n[[tenant]]\nname = 'b'", "tenant 'b': has no tokens, certificates or users although"},

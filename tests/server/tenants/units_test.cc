@@ -1,5 +1,6 @@
 #include "server/tenants/units.h"
 
+#include "server/tenants/suggestion.h"
 #include "tests/support/catch.h"
 
 using gpupool::server::gpus_text;
@@ -8,6 +9,7 @@ using gpupool::server::parse_gpus;
 using gpupool::server::parse_rate;
 using gpupool::server::parse_size;
 using gpupool::server::size_text;
+using gpupool::server::suggestion;
 
 TEST_CASE("sizes are read exactly") {
   const std::pair<const char*, uint64_t> sizes[] = {{"0", 0},
@@ -38,6 +40,27 @@ TEST_CASE("sizes are read exactly") {
   CHECK(*parse_rate("100") == 100);
   CHECK_FALSE(parse_rate("1GB/min"));
   CHECK_FALSE(parse_rate("/s"));
+}
+
+TEST_CASE("a size with another spelling of its unit is refused with the right ones") {
+  const std::pair<const char*, const char*> sizes[] = {{"2G", "2GiB or 2GB"}, {"2gb", "2GB"}, {"1.5 gib", "1.5GiB"}, {"512m", "512MiB or 512MB"}, {"4Gi", "4GiB"}};
+  for (const auto& [text, right] : sizes) {
+    INFO(text);
+    REQUIRE_FALSE(parse_size(text));
+    CHECK(parse_size(text).error().message == "'" + std::string(text) + "' is no size; write it as " + right);
+  }
+  CHECK(parse_rate("1gb/s").error().message == "'1gb/s' is no rate; write it as 1GB, per second");
+}
+
+TEST_CASE("an unknown key is answered with the one that was probably meant") {
+  const std::vector<std::string_view> known{"bandwidth-to-device", "bandwidth-to-host", "highest-priority", "memory", "weight"};
+  CHECK(suggestion("memmory", known) == "; did you mean 'memory'?");
+  CHECK(suggestion("bandwidth_to_hosts", known) == "; did you mean 'bandwidth-to-host'?");
+  CHECK(suggestion("priority", known) == "; did you mean 'highest-priority'?");
+  CHECK(suggestion("mem", known) == "; did you mean 'memory'?");
+  CHECK(suggestion("colour", known).empty());
+  CHECK(suggestion("", known).empty());
+  CHECK(suggestion(std::string(10'000, 'x'), known).empty());
 }
 
 TEST_CASE("numbers of GPUs are read and written as wholes") {
