@@ -49,17 +49,29 @@ struct ListenAddress {
   std::string text;
   bool loopback = false;
 };
-Result<ListenAddress> resolve(asio::io_context& context, const std::string& listen) {
+Result<ListenAddress> resolve(const std::string& listen) {
   const auto wrong = [&](const std::string& why) { return Error{ErrorCode::invalid, "cannot listen on '" + listen + "': " + why}; };
   const size_t colon = listen.rfind(':');
   if (colon == listen.npos || colon == 0 || listen.find("://") != listen.npos) return wrong("it is not HOST:PORT, like 127.0.0.1:9800");
   std::string host = listen.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  asio::io_context context;
   asio::error_code status;
   const auto found = asio::ip::tcp::resolver(context).resolve(host, listen.substr(colon + 1), asio::ip::tcp::resolver::passive, status);
   if (status) return wrong(status.message());
   const asio::ip::tcp::endpoint endpoint = *found.begin();
   return ListenAddress{server::text_of(endpoint), endpoint.address().is_loopback()};
+}
+
+// ErrorCode::invalid: the address makes no sense, or must not be listened on with these options.
+Result<ListenAddress> allowed_address(const Options& options) {
+  auto where = resolve(options.listen);
+  if (where && !where->loopback && !options.insecure && (options.tls.certificate.empty() || !options.callers.has_tokens())) {
+    return Error{ErrorCode::invalid, "refusing to listen on " + where->text +
+                                         ": it is reachable from other machines, so it must have TLS (--tls-certificate, --tls-key) and "
+                                         "tokens ([[tenant]], [[node]], [[operator]]); or give --insecure in a network you trust"};
+  }
+  return where;
 }
 
 bool is_readable(const std::string& file) { return ::access(file.c_str(), R_OK) == 0; }
@@ -84,8 +96,9 @@ Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const transport::Tl
 
 class Daemon {
  public:
-  Daemon(const Options& options, std::unique_ptr<Store> store, lease::SigningKey key)
+  Daemon(const Options& options, ListenAddress where, std::unique_ptr<Store> store, lease::SigningKey key)
       : options_(options),
+        where_(std::move(where)),
         end_signals_(context_, SIGTERM, SIGINT),
         reload_signal_(context_, SIGHUP),
         history_timer_(context_),
@@ -125,13 +138,6 @@ class Daemon {
 
  private:
   Result<void> serve() {
-    const auto where = resolve(context_, options_.listen);
-    if (!where) return where.error();
-    if (!where->loopback && !options_.insecure && (options_.tls.certificate.empty() || !options_.callers.has_tokens())) {
-      return Error{ErrorCode::invalid, "refusing to listen on " + where->text +
-                                           ": it is reachable from other machines, so it must have TLS (--tls-certificate, --tls-key) and "
-                                           "tokens ([[tenant]], [[node]], [[operator]]); or give --insecure in a network you trust"};
-    }
     const auto tls = credentials(options_.tls);
     if (!tls) return tls.error();
     grpc::ServerBuilder builder;
@@ -140,13 +146,13 @@ class Daemon {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kLeastBetweenPingsMs);
-    builder.AddListeningPort(where->text, *tls, &port_);
+    builder.AddListeningPort(where_.text, *tls, &port_);
     builder.RegisterService(&leases_);
     builder.RegisterService(&nodes_);
     builder.RegisterService(&admin_);
     server_ = builder.BuildAndStart();
-    if (!server_ || port_ == 0) return Error{ErrorCode::unavailable, "cannot listen on " + where->text + ": another program may have the port"};
-    address_ = where->text.substr(0, where->text.rfind(':') + 1) + std::to_string(port_);
+    if (!server_ || port_ == 0) return Error{ErrorCode::unavailable, "cannot listen on " + where_.text + ": another program may have the port"};
+    address_ = where_.text.substr(0, where_.text.rfind(':') + 1) + std::to_string(port_);
     return {};
   }
 
@@ -216,6 +222,7 @@ class Daemon {
   }
 
   const Options& options_;
+  const ListenAddress where_;
   asio::io_context context_{1};
   asio::signal_set end_signals_;
   asio::signal_set reload_signal_;
@@ -238,13 +245,15 @@ int run_daemon(const Options& options) {
   ::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
   log::start(STDERR_FILENO, options.log_level, options.log_format, "pool-scheduler");
+  auto where = allowed_address(options);  // before files are made
+  if (!where) return fail(where.error().message);
   bool made = false;
   auto key = load_key(options.key, made);
   if (!key) return fail(key.error().message);
   if (made) log::info("key_made", {{"file", options.key}, {"note", "poolds need its public key: pool-scheduler --key FILE --print-public-key"}});
   auto store = open_store(options.store, options.store_tls);
   if (!store) return fail(store.error().message);
-  Daemon daemon(options, std::move(*store), std::move(*key));
+  Daemon daemon(options, std::move(*where), std::move(*store), std::move(*key));
   return daemon.run();
 }
 

@@ -331,6 +331,7 @@ TEST_CASE("a mistake in the configuration is named with its tenant and the right
     INFO(text << "\n" << refused.output);
     CHECK(refused.status != 0);
     CHECK(refused.output.find(said) != std::string::npos);
+    CHECK_FALSE(std::filesystem::exists(key));  // nothing is made by a start that is refused
   }
 }
 
