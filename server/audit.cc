@@ -1,6 +1,7 @@
 #include "server/audit.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "server/tenants/units.h"
 
@@ -25,7 +26,7 @@ std::string other_shares(const quota::Quota& quota) {
   std::string text;
   for (const auto& [gpu, limits] : quota.gpus) {
     const auto share = quota.with(limits);
-    text += (text.empty() ? "" : ", ") + std::to_string(gpu) + ": memory " + std::to_string(share.memory_bytes) + " compute " + percent_text(share.compute_milli);
+    text += (text.empty() ? "" : ", ") + std::to_string(gpu) + ": memory " + (share.memory_bytes == 0 ? "unlimited" : std::to_string(share.memory_bytes)) + " compute " + percent_text(share.compute_milli);
   }
   return text;
 }
@@ -34,20 +35,20 @@ std::string other_shares(const quota::Quota& quota) {
 
 void Audit::started(const SessionView& session, const quota::Quota& quota) {
   const Client& client = session.client;
-  write(log::Level::info, "session_started",
-        {{"session", session.number},
-         {"worker", session.worker},
-         {"tenant", client.tenant},
-         {"lease", client.lease},
-         {"client", client.address},
-         {"transport", client.transport},
-         {"host", client.host},
-         {"pid", client.pid},
-         {"program", client.program},
-         {"quota_memory", quota.each.memory_bytes},
-         {"quota_compute", log::Number{percent_text(quota.each.compute_milli)}},
-         {"quota_gpus", other_shares(quota)},
-         {"quota_mode", quota::name_of(quota.mode)}});
+  std::vector<log::Field> fields{{"session", session.number},
+                                 {"worker", session.worker},
+                                 {"tenant", client.tenant},
+                                 {"lease", client.lease},
+                                 {"client", client.address},
+                                 {"transport", client.transport},
+                                 {"host", client.host},
+                                 {"pid", client.pid},
+                                 {"program", client.program}};
+  if (quota.each.memory_bytes != 0) fields.emplace_back("quota_memory", quota.each.memory_bytes);  // 0 means no limit
+  fields.emplace_back("quota_compute", log::Number{percent_text(quota.each.compute_milli)});
+  if (!quota.gpus.empty()) fields.emplace_back("quota_gpus", other_shares(quota));
+  fields.emplace_back("quota_mode", quota::name_of(quota.mode));
+  write(log::Level::info, "session_started", fields);
 }
 
 void Audit::ended(const SessionView& session, const std::string& reason, bool crashed) {
@@ -87,7 +88,7 @@ void Audit::denied(const Client& client, const Refusal& refusal) {
                             {"reason", refusal.reason}});
 }
 
-void Audit::write(log::Level level, std::string_view event, std::initializer_list<log::Field> fields) {
+void Audit::write(log::Level level, std::string_view event, std::span<const log::Field> fields) {
   log::write(level, event, fields);
   file_.append(event, fields);
 }

@@ -1,6 +1,7 @@
 // Who used this host's GPUs, when, and how much: one structured line for each session's start and end and each client that was turned away,
 // in poold's log and, if wished, appended to a file as JSON. poold's one thread. What cannot be written is logged and does not stop the work.
 #pragma once
+#include <span>
 #include <string>
 
 #include "server/log/audit_file.h"
@@ -22,7 +23,8 @@ class Audit {
   void denied(const Client& client, const Refusal& refusal);
 
  private:
-  void write(log::Level level, std::string_view event, std::initializer_list<log::Field> fields);
+  void write(log::Level level, std::string_view event, std::span<const log::Field> fields);
+  void write(log::Level level, std::string_view event, std::initializer_list<log::Field> fields) { write(level, event, std::span(fields.begin(), fields.size())); }
 
   AuditFile file_;
 };

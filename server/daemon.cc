@@ -227,7 +227,17 @@ class Daemon {
                             {"rdma", rdma_offer(options_)},
                             {"version", kVersion},
                             {"max_sessions", options_.max_sessions}});
+    tenants_.on_change([this](const Tenant& tenant) { warn_of_quota(tenant); });
     if (const auto started = agent_.start(); !started) give_up("[pool]: " + started.error().message);
+  }
+
+  // Warns of a memory limit above every GPU's memory, which is probably a mistake.
+  void warn_of_quota(const Tenant& tenant) const {
+    uint64_t most = 0;
+    for (const control::Device& gpu : pool_.devices()) most = std::max<uint64_t>(most, gpu.total_bytes());
+    const uint64_t limit = tenant.quota.each.memory_bytes;
+    if (tenant.leased || most == 0 || limit <= most) return;
+    log::warning("quota_without_effect", {{"tenant", tenant.name}, {"quota_memory", limit}, {"gpu_memory", most}, {"reason", "the quota is more memory than any GPU here has"}});
   }
 
   pool::Inventory inventory() const {

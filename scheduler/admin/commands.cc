@@ -1,5 +1,6 @@
 #include "scheduler/admin/commands.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "scheduler/admin/describe.h"
@@ -7,6 +8,7 @@
 #include "scheduler/admin/terminal.h"
 #include "scheduler/admin/to_json.h"
 #include "server/admin/printable.h"
+#include "server/tenants/units.h"
 
 namespace gpupool::admin {
 namespace {
@@ -14,6 +16,16 @@ namespace {
 Exit print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   return kExitGood;
+}
+
+// Warns of a memory limit above every GPU's memory, which is probably a mistake.
+void warn_of_memory(PooldClient& poold, const Quota& changes) {
+  if (changes.memory_bytes() == 0) return;
+  uint64_t most = 0;
+  const auto reply = poold.call(&Admin::Stub::ListGpus, ListGpusRequest());
+  for (const Gpu& gpu : reply.gpus()) most = std::max<uint64_t>(most, gpu.memory_total_bytes());
+  if (most == 0 || changes.memory_bytes() <= most) return;
+  std::fprintf(stderr, "pool-admin: warning: memory=%s limits nothing: no GPU here has more than %s\n", server::size_text(changes.memory_bytes()).c_str(), bytes_text(most).c_str());
 }
 
 }  // namespace
@@ -61,6 +73,7 @@ Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const s
   request.set_gpu(server::printable(gpu));
   request.set_as_each(as_each);
   const auto quota = poold.call(&Admin::Stub::SetQuota, request);
+  warn_of_memory(poold, *changes);
   return print(json ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
 }
 

@@ -192,6 +192,7 @@ TEST_CASE("the audit file has each session's start, end and denial, and may be r
   CHECK(has(text, R"("tenant":"a")"));
   CHECK(has(text, R"("program":"prog\"ram")"));
   CHECK(has(text, R"("quota_memory":1073741824)"));
+  CHECK_FALSE(has(text, R"("quota_gpus")"));  // none differs
   CHECK(has(text, R"("event":"session_ended","session":1)"));
   CHECK(has(text, R"("bytes_from_client":)"));
   CHECK(has(text, R"("event":"session_denied")"));

@@ -160,6 +160,12 @@ TEST_CASE("quotas are shown and changed, and what is wrong with a change is told
   CHECK(has(pool_admin(poold, {"quota", "show"}).output, "25 %"));
   CHECK(json_of(poold, {"quota", "set", "default", "memory=unlimited"})["default"]["memory_bytes"].is_null());
 
+  const Finished large = pool_admin(poold, {"quota", "set", "default", "memory=100TiB"});
+  CHECK(large.status == 0);
+  CHECK(has(large.output, "pool-admin: warning: memory=100TiB limits nothing: no GPU here has more than "));
+  CHECK(poold.await_log("quota_without_effect tenant=default quota_memory=109951162777600 "));
+  CHECK_FALSE(has(pool_admin(poold, {"quota", "set", "default", "memory=1MiB"}).output, "warning"));
+
   const Finished nobody = pool_admin(poold, {"quota", "set", "nobody", "compute=5"});
   CHECK(nobody.status == 1);
   CHECK(has(nobody.output, "'nobody'"));
