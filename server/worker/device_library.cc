@@ -20,6 +20,13 @@ std::string missing_node() {
   return missing ? "; there is no /dev/nvidia-uvm: run 'nvidia-modprobe -u -c=0' as root" : "";
 }
 
+// Advises the operator of a host on which the driver shows no GPU.
+std::string advice(const std::string& path) {
+  if (const std::string node = missing_node(); !node.empty()) return node;
+  if (path != "libcuda.so.1") return "";
+  return "; check that nvidia-smi shows a GPU on this host, or try poold with --device softgpu, which needs none";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& path, const std::function<Result<void>()>& between) {
@@ -27,7 +34,7 @@ Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& pa
   if (handle == nullptr) {
     const char* const error = ::dlerror();
     std::string why = error != nullptr ? error : "unknown error";
-    if (path == "libcuda.so.1") why += "; install NVIDIA's driver, or try poold with --device softgpu";
+    if (path == "libcuda.so.1") why += "; install NVIDIA's driver, or try poold with --device softgpu, which needs no GPU";
     return unusable(path, why);
   }
   if (::dlsym(handle, kClientMarker) != nullptr) {
@@ -45,7 +52,7 @@ Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& pa
   }
   if (const auto done = between ? between() : Result<void>(); !done) return done.error();
   if (const CUresult result = init(0); result != CUDA_SUCCESS) {
-    return unusable(path, "cuInit failed with " + error_text(*library, result) + missing_node());
+    return unusable(path, "cuInit failed with " + error_text(*library, result) + advice(path));
   }
   if (const CUresult result = get_version(&library->driver_version_); result != CUDA_SUCCESS) {
     return unusable(path, "cuDriverGetVersion failed with " + error_text(*library, result));
@@ -53,7 +60,7 @@ Result<std::unique_ptr<DeviceLibrary>> DeviceLibrary::load(const std::string& pa
   if (const CUresult result = get_count(&library->device_count_); result != CUDA_SUCCESS) {
     return unusable(path, "cuDeviceGetCount failed with " + error_text(*library, result));
   }
-  if (library->device_count_ <= 0) return unusable(path, "it has no devices");
+  if (library->device_count_ <= 0) return unusable(path, "it has no devices" + advice(path));
   return library;
 }
 

@@ -104,6 +104,17 @@ TEST_CASE("while no worker can start, clients learn why, poold does not storm, a
   CHECK(poold.stop() == 0);
 }
 
+TEST_CASE("NVIDIA's driver on a host without a GPU ends poold with advice") {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink(kDevice, folder.path() / "libcuda.so.1");
+  const char* const how = GENERATE("init", "none");
+  const Finished finished = run_to_end({program_path("poold"), "--listen", "tcp://127.0.0.1:0", "--device", "nvidia"},
+                                       {{"LD_LIBRARY_PATH", folder.path()}, {"FAKE_DEVICE", how}});
+  INFO(finished.output);
+  CHECK(finished.status == 1);
+  CHECK(finished.output.find("check that nvidia-smi shows a GPU on this host, or try poold with --device softgpu") != std::string::npos);
+}
+
 TEST_CASE("a worker inherits no descriptors but its own") {
   const int stray = ::open("/dev/null", O_RDONLY);  // no close-on-exec: poold itself gets it
   REQUIRE(stray >= 0);
