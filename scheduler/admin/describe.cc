@@ -165,9 +165,9 @@ std::string health_text(const Poold& poold) {
   text += "sessions: " + std::to_string(poold.sessions()) + " of " + std::to_string(poold.max_sessions()) + ", " +
           std::to_string(poold.sessions_started()) + " started\n";
   text += "workers: " + std::to_string(poold.workers_idle()) + " idle, " + std::to_string(poold.workers_starting()) + " starting, " +
-          std::to_string(poold.worker_start_failures()) + " failed to start; " + std::to_string(poold.clients_waiting()) +
-          " clients waiting\n";
-  text += "turned away: " + std::to_string(poold.handshake_failures()) + " connections\n";
+          std::to_string(poold.worker_start_failures()) + " failed to start; " + server::counted(poold.clients_waiting(), "client") +
+          " waiting\n";
+  text += "turned away: " + server::counted(poold.handshake_failures(), "connection") + "\n";
   const ImageCache& cache = poold.image_cache();
   text += "module images: " + std::to_string(cache.images()) + " in " + bytes_text(cache.bytes()) + " of " +
           bytes_text(cache.capacity_bytes()) + ", " + std::to_string(cache.hits()) + " hits, " + std::to_string(cache.misses()) +
@@ -177,7 +177,7 @@ std::string health_text(const Poold& poold) {
   text += "pool: node " + pool.node() + ", " +
           (pool.scheduler().empty() ? "no scheduler attends" + (pool.away_because().empty() ? "" : " (" + pool.away_because() + ")")
                                     : "attended by " + pool.scheduler()) +
-          " for " + age_text(pool.since_ms()) + ", " + std::to_string(pool.leases()) + " leases\n";
+          " for " + age_text(pool.since_ms()) + ", " + server::counted(pool.leases(), "lease") + "\n";
   if (!pool.fenced_because().empty()) text += "fenced: " + pool.fenced_because() + "\n";
   if (std::abs(pool.clock_skew_ms()) > 5'000) text += "clock: the scheduler's is " + std::to_string(pool.clock_skew_ms() / 1000) + " s ahead\n";
   return text;

@@ -1,6 +1,7 @@
 // The core's holders and leases.
 #include "protocol/lease/token.h"
 #include "scheduler/core/core.h"
+#include "server/tenants/units.h"
 
 namespace gpupool::scheduler {
 namespace {
@@ -36,7 +37,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   if (const auto& why = never_places(demand, shape); why && settled(now)) return no(Refusal::Kind::invalid, *why);
   if (const auto why = never_within_memory(demand, whose); why && settled(now)) return no(Refusal::Kind::invalid, *why);
   if (whose.quota.waiting() != 0 && whose.waiting >= whose.quota.waiting()) {
-    return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + std::to_string(whose.waiting) + " requests in the queue already");
+    return no(Refusal::Kind::exhausted, "tenant '" + name + "' has " + server::counted(whose.waiting, "request") + " in the queue already");
   }
   Waiter waiter;
   waiter.stream = stream;

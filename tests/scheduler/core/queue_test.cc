@@ -228,7 +228,9 @@ TEST_CASE("quotas: leases, compute, memory, queue, priority") {
     configure();
     CHECK(pool.grant(pool.request(ask(1, 10))));
     CHECK(!pool.told<Refusal>(pool.request(ask(1, 10))));
-    CHECK(pool.told<Refusal>(pool.request(ask(1, 10)))->kind == Refusal::Kind::exhausted);
+    const Refusal full = *pool.told<Refusal>(pool.request(ask(1, 10)));
+    CHECK(full.kind == Refusal::Kind::exhausted);
+    CHECK(full.reason == "tenant 'a' has 1 request in the queue already");
   }
   SECTION("priority") {
     quota.set_highest_priority(lease::BEST_EFFORT);
