@@ -1,5 +1,4 @@
-// Calls about graphs that softgpu does not have, since the pool's client does them all: nodes changed whatever they are, memory of graphs,
-// pictures. Where softgpu is the device, the pool's results are compared with graph_extras.expected.
+// Nodes changed by the functions for all types, other graphs for child graph nodes, memory of graphs, drawings.
 #include <cstdio>
 #include <string>
 
@@ -22,18 +21,32 @@ void any_node() {
   any.type = CU_GRAPH_NODE_TYPE_MEMSET;
   any.memset.dst = bench.words, any.memset.value = 50, any.memset.elementSize = 4, any.memset.width = kCount, any.memset.height = 1;
   any.memset.ctx = bench.context;
-  SHOW(cuGraphNodeSetParams(zero, &any));
-  SHOW(cuGraphNodeSetParams(kernel, &any));
-  SHOW(cuGraphNodeSetParams(zero, nullptr));
+  REQUIRE(CUDA_SUCCESS, cuGraphNodeSetParams(zero, &any));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetParams(kernel, &any));  // the types differ
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetParams(zero, nullptr));
   SHOW_VALUE(cuGraphMemsetNodeGetParams(zero, &read_fill), "%u", read_fill.value);
   SHOW(cuGraphInstantiate(&exec, graph, 0));
   bench.run("changed in the graph", exec);
+  EXPECT(bench.word(0) == 53);
   any.memset.value = 60;
-  SHOW(cuGraphExecNodeSetParams(exec, zero, &any));
-  SHOW(cuGraphExecNodeSetParams(exec, kernel, &any));
+  REQUIRE(CUDA_SUCCESS, cuGraphExecNodeSetParams(exec, zero, &any));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphExecNodeSetParams(exec, kernel, &any));
   bench.run("changed as an executable", exec);
+  EXPECT(bench.word(0) == 63);
+  REQUIRE(CUDA_SUCCESS, cuGraphMemsetNodeGetParams(zero, &read_fill));
+  EXPECT(read_fill.value == 50);  // the node in the graph stays
   SHOW(cuGraphExecDestroy(exec));
   SHOW(cuGraphDestroy(graph));
+}
+
+// The child graph node as a node of any type.
+void any_of_child(Bench& bench, CUgraphExec exec, CUgraphNode node, CUgraph other) {
+  CUgraphNodeParams any{};
+  any.type = CU_GRAPH_NODE_TYPE_GRAPH;
+  any.graph.graph = other;
+  REQUIRE(CUDA_SUCCESS, cuGraphExecNodeSetParams(exec, node, &any));
+  bench.run("the same child", exec);
+  EXPECT(bench.word(0) == 83);
 }
 
 void another_child() {
@@ -50,9 +63,14 @@ void another_child() {
   bench.run("a child", exec);
   bench.value = 40;
   cuGraphAddKernelNode(&inner, other, nullptr, 0, &bench.kernel);
-  SHOW(cuGraphExecChildGraphNodeSetParams(exec, node, other));
-  SHOW(cuGraphExecChildGraphNodeSetParams(exec, node, nullptr));
+  REQUIRE(CUDA_SUCCESS, cuGraphExecChildGraphNodeSetParams(exec, node, other));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphExecChildGraphNodeSetParams(exec, node, nullptr));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphExecChildGraphNodeSetParams(exec, inner, other));  // no child graph node
   bench.run("another child", exec);
+  EXPECT(bench.word(0) == 43);
+  any_of_child(bench, exec, node, other);
+  cuGraphAddEmptyNode(&inner, other, nullptr, 0);
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuGraphExecChildGraphNodeSetParams(exec, node, other));  // more nodes than there were
   SHOW(cuGraphExecDestroy(exec));
   for (const CUgraph one : {graph, child, other}) SHOW(cuGraphDestroy(one));
 }
@@ -82,6 +100,7 @@ void memory_nodes() {
   SHOW_VALUE(cuGraphMemFreeNodeGetParams(gone, &freed), "%d", freed == memory.dptr);
   SHOW(cuGraphInstantiate(&exec, graph, 0));
   bench.run("memory of a graph", exec);
+  EXPECT(bench.word(0) == 77);
   SHOW(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &used));
   std::printf("it has used memory: %d\n", used >= 4096);
   SHOW(cuDeviceGetGraphMemAttribute(0, static_cast<CUgraphMem_attribute>(77), &used));

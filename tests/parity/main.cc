@@ -16,10 +16,8 @@ struct Part {
 };
 constexpr Part kParts[] = {
 #define PART(function, context, ...) {#function, function, context},
-#define PART_OF_POOL PART
 #include "tests/parity/parts.def"
 #undef PART
-#undef PART_OF_POOL
 };
 
 }  // namespace

@@ -2,8 +2,6 @@
 // or what GPUPOOL_TEST_DEVICE says (tests/e2e/pool.h).
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -95,28 +93,17 @@ struct Part {
   const char* name;
   int devices;
   const char* only_synchronous;  // why, or ""
-  bool of_pool;                  // softgpu lacks calls of it
 };
 constexpr Part kParts[] = {
-#define PART(function, context, devices, only_synchronous) {#function, devices, only_synchronous, false},
-#define PART_OF_POOL(function, context, devices, only_synchronous) {#function, devices, only_synchronous, true},
+#define PART(function, context, devices, only_synchronous) {#function, devices, only_synchronous},
 #include "tests/parity/parts.def"
 #undef PART
-#undef PART_OF_POOL
 };
-
-std::vector<std::string> expected_of(const Part& part, const Pool& pool) {
-  if (!part.of_pool || !on_softgpu()) return run({driver_parity(), part.name}, pool.directly());
-  std::ifstream file(std::string(SOURCE_FOLDER) + "/tests/parity/" + part.name + ".expected");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  CHECK(!text.empty());
-  return lines_of(text);
-}
 
 // Both ways of the client: each call waited for, so that its own result comes back from it; and calls queued, as programs run.
 void compare(const Part& part, Pool& pool, std::set<std::string>& succeeded) {
   INFO(part.name);
-  const auto expected = expected_of(part, pool);
+  const auto expected = run({driver_parity(), part.name}, pool.directly());
   {
     INFO("each call waited for");
     const auto seen = run({driver_parity(), part.name}, pool.through({{"GPUPOOL_SYNC", "1"}}));

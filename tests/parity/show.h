@@ -38,6 +38,14 @@ inline CUresult launch(CUfunction function, unsigned blocks, unsigned threads, u
   return cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, extra);
 }
 
+// The same for an effect: what CUDA's documentation says must hold, whatever the other side prints.
+inline void expect(bool holds, const char* condition) {
+  if (holds) return;
+  std::printf("this must hold: %s\n", condition);
+  std::fflush(stdout);
+  std::_Exit(EXIT_FAILURE);
+}
+
 // Handles and addresses that were never given out.
 template <class T>
 T wild(unsigned long long bits = 0x00007fffdeadbee0ull) {
@@ -98,15 +106,14 @@ inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
 
 // The parts of the program.
 #define PART(function, ...) void function();
-#define PART_OF_POOL PART
 #include "tests/parity/parts.def"
 #undef PART
-#undef PART_OF_POOL
 
 }  // namespace parity
 
 #define SHOW(call) ::parity::show((call), #call)
 #define REQUIRE(expected, call) ::parity::require((call), (expected), #call)
+#define EXPECT(condition) ::parity::expect((condition), #condition)
 // With a value that the call wrote; only where it succeeded.
 #define SHOW_VALUE(call, format, ...)                                                       \
   do {                                                                                      \

@@ -221,6 +221,25 @@ CUresult GraphExec::update(const Graph& graph, uint64_t* mismatch) {
   return CUDA_SUCCESS;
 }
 
+CUresult GraphExec::update_child(const Graph& embedded, const Graph& child) {
+  GraphExec before(0), after(0);
+  if (const CUresult result = before.build(embedded); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = after.build(child); result != CUDA_SUCCESS) return result;
+  uint64_t mismatch = 0;
+  if (!before.same_shape(after, &mismatch)) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard guard(mutex);
+  std::vector<Entry*> mine;
+  for (const Entry& entry : before.entries_) {
+    mine.push_back(find(entry.node));
+    if (mine.back() == nullptr) return CUDA_ERROR_INVALID_VALUE;  // not of this executable graph
+  }
+  for (size_t i = 0; i < mine.size(); ++i) {
+    mine[i]->prototype = after.entries_[i].prototype;
+    mine[i]->event = after.entries_[i].event;
+  }
+  return CUDA_SUCCESS;
+}
+
 GraphExec::Entry* GraphExec::find(uint64_t node) {
   for (Entry& entry : entries_) {
     if (entry.node == node) return &entry;

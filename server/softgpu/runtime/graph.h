@@ -89,6 +89,8 @@ class GraphExec final : public Object {
   CUresult build(const Graph& graph);
   // Takes over the operations of a graph of the same shape; the node that does not fit otherwise.
   CUresult update(const Graph& graph, uint64_t* mismatch);
+  // Takes over the operations of `child` for those of a child graph that it was built with. With graph_mutex() held.
+  CUresult update_child(const Graph& embedded, const Graph& child);
   CUresult launch(Stream& stream);
   // The operations of one run, behind `begin` and before `end`, which the caller submits after them. With mutex held, or of a body.
   std::vector<Ref<Op>> make_ops(Context& context, Op& begin, Op& end) const;

@@ -23,6 +23,29 @@ inline Ref<GraphNode> find_node(CUgraphNode handle, CUgraphNodeType type) {
   return node && node->type == type ? node : nullptr;
 }
 
+// Adds a node to the graph; `fill` sets it up and may refuse.
+template <class Fill>
+CUresult add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, size_t count,
+                  CUgraphNodeType type, const Fill& fill) {
+  return call_on_graph<Graph>(handle, [&](Graph& graph) {
+    if (out == nullptr || (count != 0 && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+    std::vector<GraphNode*> before;
+    for (size_t i = 0; i < count; ++i) {
+      const Ref<GraphNode> node = find<GraphNode>(dependencies[i]);
+      if (!node || node->graph != &graph) return CUDA_ERROR_INVALID_VALUE;
+      before.push_back(node.get());
+    }
+    const Ref<GraphNode> node = graph.add(type, before);
+    const CUresult result = node->handle == 0 ? CUDA_ERROR_OUT_OF_MEMORY : fill(*node);
+    if (result != CUDA_SUCCESS) {
+      graph.remove(*node);
+      return result;
+    }
+    *out = make_handle<CUgraphNode>(node->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
 // The operation for a node's parameters, checked, in the current context.
 CUresult make_kernel_op(const CUDA_KERNEL_NODE_PARAMS_v1* kernel, uint64_t handle, Ref<Op>* op);
 Ref<Op> with_cooperation(const Ref<Op>& kernel, bool cooperative);

@@ -146,6 +146,14 @@ CUDA_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgrap
   return change_entry(exec, node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
                       [&](GraphExec::Entry& entry) { return make_batch_op(batch, &entry.prototype); });
 }
+CUDA_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node, CUgraph child_handle) {
+  return call_on_graph<GraphNode>(node, [&](GraphNode& embedding) {
+    const Ref<GraphExec> exec = find<GraphExec>(handle);
+    const Ref<Graph> child = find<Graph>(child_handle);
+    if (!exec || !child || !embedding.child) return CUDA_ERROR_INVALID_VALUE;
+    return exec->update_child(*embedding.child, *child);
+  });
+}
 CUDA_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
   return change_entry(exec, node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, [&](GraphExec::Entry& entry) {
     if (!find<Event>(event)) return CUDA_ERROR_INVALID_HANDLE;

@@ -11,29 +11,6 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-// Adds a node to the graph; `fill` sets it up and may refuse.
-template <class Fill>
-CUresult add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, size_t count,
-                  CUgraphNodeType type, const Fill& fill) {
-  return call_on_graph<Graph>(handle, [&](Graph& graph) {
-    if (out == nullptr || (count != 0 && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-    std::vector<GraphNode*> before;
-    for (size_t i = 0; i < count; ++i) {
-      const Ref<GraphNode> node = find<GraphNode>(dependencies[i]);
-      if (!node || node->graph != &graph) return CUDA_ERROR_INVALID_VALUE;
-      before.push_back(node.get());
-    }
-    const Ref<GraphNode> node = graph.add(type, before);
-    const CUresult result = node->handle == 0 ? CUDA_ERROR_OUT_OF_MEMORY : fill(*node);
-    if (result != CUDA_SUCCESS) {
-      graph.remove(*node);
-      return result;
-    }
-    *out = make_handle<CUgraphNode>(node->handle);
-    return CUDA_SUCCESS;
-  });
-}
-
 template <class Body>
 CUresult call_on_node(CUgraphNode handle, CUgraphNodeType type, const Body& body) noexcept {
   return call_on_graph<GraphNode>(
@@ -362,64 +339,3 @@ CUDA_EXPORT CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode
     return CUDA_SUCCESS;
   });
 }
-
-#if CUDA_VERSION >= 12020
-CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                                    size_t count, CUgraphNodeParams* params) {
-  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return add_node(node, graph, dependencies, count, params->type, [&](GraphNode& made) {
-    switch (params->type) {
-      case CU_GRAPH_NODE_TYPE_KERNEL: {
-        const auto& kernel = params->kernel;
-        const CUDA_KERNEL_NODE_PARAMS_v1 first{
-            kernel.func,      kernel.gridDimX,  kernel.gridDimY,       kernel.gridDimZ,     kernel.blockDimX,
-            kernel.blockDimY, kernel.blockDimZ, kernel.sharedMemBytes, kernel.kernelParams, kernel.extra};
-        return make_kernel_op(&first,
-                              kernel.func != nullptr ? handle_value(kernel.func) : handle_value(kernel.kern),
-                              &made.prototype);
-      }
-      case CU_GRAPH_NODE_TYPE_MEMCPY:
-        return set_copy(made, &params->memcpy.copyParams);
-      case CU_GRAPH_NODE_TYPE_MEMSET: {
-        const auto& fill = params->memset;
-        const CUDA_MEMSET_NODE_PARAMS first{fill.dst,         fill.pitch, fill.value,
-                                            fill.elementSize, fill.width, fill.height};
-        return set_fill(made, &first);
-      }
-      case CU_GRAPH_NODE_TYPE_HOST: {
-        const CUDA_HOST_NODE_PARAMS host{params->host.fn, params->host.userData};
-        return make_host_op(&host, &made.prototype);
-      }
-      case CU_GRAPH_NODE_TYPE_GRAPH:
-        return set_child(made, params->graph.graph);
-      case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        return set_event(made, params->eventWait.event);
-      case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-        return set_event(made, params->eventRecord.event);
-      case CU_GRAPH_NODE_TYPE_EMPTY:
-        return CUDA_SUCCESS;
-      case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
-        auto& alloc = params->alloc;
-        CUDA_MEM_ALLOC_NODE_PARAMS first{alloc.poolProps, alloc.accessDescs, alloc.accessDescCount, alloc.bytesize, 0};
-        const CUresult result = set_alloc(made, &first, current_context().get());
-        if (result == CUDA_SUCCESS) alloc.dptr = first.dptr;
-        return result;
-      }
-      case CU_GRAPH_NODE_TYPE_MEM_FREE:
-        return set_free(made, params->free.dptr);
-#if CUDA_VERSION >= 12030
-      case CU_GRAPH_NODE_TYPE_CONDITIONAL:
-        return set_conditional(made, params->conditional);
-#endif
-      default:
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-  });
-}
-#endif
-#if CUDA_VERSION >= 12030
-CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                                       const CUgraphEdgeData*, size_t count, CUgraphNodeParams* params) {
-  return cuGraphAddNode(node, graph, dependencies, count, params);
-}
-#endif
