@@ -37,6 +37,9 @@ struct Memories {
 
 unsigned sum(const unsigned char* bytes) { return std::accumulate(bytes, bytes + kBytes, 0u); }
 
+// Of bytes of one value but for the last.
+unsigned sum_of(unsigned char value, unsigned char last) { return static_cast<unsigned>(value * (kBytes - 1) + last); }
+
 CUDA_MEMCPY3D box() {
   CUDA_MEMCPY3D copy{};
   copy.WidthInBytes = kWidth;
@@ -79,10 +82,12 @@ void each_memory(Memories& memories, CUarray array, CUstream stream) {
         memory[kBytes / 2] = 9;
         if (sent != CUDA_SUCCESS) continue;
         std::fill(memories.pageable.begin(), memories.pageable.end(), static_cast<unsigned char>(0));
-        SHOW_VALUE(cuMemcpy3D_v2(&down), "%u", sum(memories.pageable.data()));
+        REQUIRE(CUDA_SUCCESS, cuMemcpy3D_v2(&down));
+        EXPECT(sum(memories.pageable.data()) == sum_of(round, 7));
         up = from_array(array, type, memory);
         const CUresult got = cuMemcpy3DAsync_v2(&up, stream), then = cuStreamSynchronize(stream);
         std::printf("array to %s, type %d -> %s, %s: %u\n", what, type, name_of(got), name_of(then), sum(memory));
+        EXPECT(got != CUDA_SUCCESS || sum(memory) == sum_of(round, 7));
       }
     }
   }
@@ -113,9 +118,9 @@ void batch(Memories& memories, CUstream stream) {
   attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   size_t first = 0;
   for (int round = 0; round < 2; ++round) {
-    SHOW(cuMemcpyBatchAsync_v2(targets.data(), sources.data(), sizes.data(), targets.size(), &attributes, &first, 1, stream));
+    REQUIRE(CUDA_SUCCESS, cuMemcpyBatchAsync_v2(targets.data(), sources.data(), sizes.data(), targets.size(), &attributes, &first, 1, stream));
     SHOW(cuStreamSynchronize(stream));
-    for (const auto& [what, memory] : of_host) std::printf("%s %d\n", what, memory[5]);
+    for (size_t i = 0; i < of_host.size(); ++i) EXPECT(of_host[i].second[5] == 10 + i);  // back from the device after the second
     for (const auto& memory : of_host) std::memset(memory.second, 99, 500);
     targets.swap(sources);
   }
@@ -131,11 +136,12 @@ void batch(Memories& memories, CUstream stream) {
   boxes[0].dst.op.ptr = {memories.device, 0, 0, {}};
   boxes[1].src.op.ptr = {reinterpret_cast<CUdeviceptr>(memories.mapped), 0, 0, {}};
   boxes[1].dst.op.ptr = {memories.managed + 200, 0, 0, {}};
-  SHOW(cuMemcpy3DBatchAsync_v2(2, boxes, 0, stream));
-  SHOW(cuStreamSynchronize(stream));
+  REQUIRE(CUDA_SUCCESS, cuMemcpy3DBatchAsync_v2(2, boxes, 0, stream));
+  REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(stream));
   const auto* const managed = reinterpret_cast<unsigned char*>(memories.managed);
-  SHOW_VALUE(cuMemcpyDtoH_v2(memories.pageable.data(), memories.device, 200), "%d %d", memories.pageable[0], memories.pageable[119]);
-  std::printf("%d %d %d %d\n", managed[199], managed[200], managed[319], managed[320]);
+  REQUIRE(CUDA_SUCCESS, cuMemcpyDtoH_v2(memories.pageable.data(), memories.device, 200));
+  EXPECT(memories.pageable[0] == 55 && memories.pageable[119] == 55);
+  EXPECT(managed[199] == 55 && managed[200] == 44 && managed[319] == 44 && managed[320] == 55);
 }
 
 void nodes(Memories& memories, CUarray array, CUcontext context, CUstream stream) {
@@ -155,19 +161,19 @@ void nodes(Memories& memories, CUarray array, CUcontext context, CUstream stream
       memory[kBytes - 1] = 77;
       SHOW(cuGraphLaunch(executable, stream));
       SHOW(cuStreamSynchronize(stream));
-      std::printf("%u %d\n", sum(back.data()), back.back());
+      EXPECT(sum(back.data()) == sum_of(static_cast<unsigned char>(round + 3), 77));
     }
-    SHOW(cuGraphNodeSetEnabled(executable, first, 0));
+    REQUIRE(CUDA_SUCCESS, cuGraphNodeSetEnabled(executable, first, 0));
     std::memset(memory, 200, kBytes);
     SHOW(cuGraphLaunch(executable, stream));
     SHOW(cuStreamSynchronize(stream));
-    std::printf("%u\n", sum(back.data()));
+    EXPECT(sum(back.data()) == sum_of(5, 77));  // what the array had
     std::vector<unsigned char> other(kBytes);
     const CUDA_MEMCPY3D elsewhere = from_array(array, CU_MEMORYTYPE_HOST, other.data());
     SHOW(cuGraphExecMemcpyNodeSetParams(executable, second, &elsewhere, context));
     SHOW(cuGraphLaunch(executable, stream));
     SHOW(cuStreamSynchronize(stream));
-    std::printf("%u\n", sum(other.data()));
+    EXPECT(sum(other.data()) == sum_of(5, 77));
     SHOW(cuGraphExecDestroy(executable));
     SHOW(cuGraphDestroy(graph));
   }
@@ -184,7 +190,7 @@ void nodes(Memories& memories, CUarray array, CUcontext context, CUstream stream
   std::memset(pinned, 21, kBytes);
   SHOW(cuGraphLaunch(executable, stream));
   SHOW(cuStreamSynchronize(stream));
-  std::printf("%u\n", sum(static_cast<unsigned char*>(memories.mapped)));
+  EXPECT(sum(static_cast<unsigned char*>(memories.mapped)) == sum_of(21, 21));
   CUDA_MEMCPY3D wrong = up;
   CUgraphNode node = nullptr;
   wrong.WidthInBytes = kWidth + 1;

@@ -2,55 +2,81 @@
 #define __CUDA_API_VERSION_INTERNAL  // every version under its own name
 #include <cuda.h>
 
+#include <cstdio>
 #include <cstring>
 
 #include "tests/parity/show.h"
 
 namespace parity {
 
+namespace {
+
+constexpr char kBroken[] = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry broken() { nonsense; }\n";
+
+void count_errors(void* calls, CUlogLevel level, char* message, size_t length) {
+  if (level == CU_LOG_LEVEL_ERROR && length > 0 && std::strlen(message) == length) ++*static_cast<int*>(calls);
+}
+
+}  // namespace
+
 void logs_and_dumps() {
   CUlogsCallbackHandle callback = nullptr;
   CUlogIterator iterator = 99, begin = 0;
-  static int calls = 0;
+  static int calls = 0, others = 0;
   char text[2048];
   size_t size = sizeof text;
   CUmodule module = nullptr;
-  SHOW(cuLogsRegisterCallback([](void*, CUlogLevel level, char* message, size_t length) { calls += level == CU_LOG_LEVEL_ERROR && std::strlen(message) == length; },
-                              nullptr, &callback));
+  REQUIRE(CUDA_SUCCESS, cuLogsRegisterCallback(count_errors, &calls, &callback));
+  REQUIRE(CUDA_SUCCESS, cuLogsRegisterCallback(count_errors, &others, nullptr));  // the handle is optional
   SHOW(cuLogsRegisterCallback(nullptr, nullptr, &callback));
-  SHOW(cuLogsCurrent(&begin, 0));
-  SHOW(cuLogsCurrent(nullptr, 0));
-  SHOW(cuLogsCurrent(&iterator, 1));
+  REQUIRE(CUDA_SUCCESS, cuLogsCurrent(&begin, 0));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuLogsCurrent(nullptr, 0));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuLogsCurrent(&iterator, 1));
   iterator = begin;
-  SHOW_VALUE(cuLogsDumpToMemory(&iterator, text, &size, 0), "%zu", size);
-  SHOW(cuModuleLoadData(&module, ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry broken() { nonsense; }\n"));
+  REQUIRE(CUDA_SUCCESS, cuLogsDumpToMemory(&iterator, text, &size, 0));
+  EXPECT(size == 0);  // no messages yet
+  SHOW(cuModuleLoadData(&module, kBroken));
   size = sizeof text;
-  SHOW_VALUE(cuLogsDumpToMemory(&iterator, text, &size, 0), "%d", size > 20 && size == std::strlen(text) && text[size - 1] == '\n');
-  std::printf("called %d\n", calls > 0);
+  REQUIRE(CUDA_SUCCESS, cuLogsDumpToMemory(&iterator, text, &size, 0));
+  EXPECT(size > 20 && size == std::strlen(text) && text[size - 1] == '\n');
+  EXPECT(calls > 0 && others == calls);
+  EXPECT(iterator != begin);  // it moves past what was read
   size = sizeof text;
-  SHOW_VALUE(cuLogsDumpToMemory(&iterator, text, &size, 0), "%zu", size);
+  REQUIRE(CUDA_SUCCESS, cuLogsDumpToMemory(&iterator, text, &size, 0));
+  EXPECT(size == 0);
   iterator = begin;
   size = 4;
-  SHOW(cuLogsDumpToMemory(&iterator, text, &size, 0));
-  std::printf("size %zu\n", size);
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuLogsDumpToMemory(&iterator, text, &size, 0));  // no message fits
+  EXPECT(size == 0);
   SHOW(cuLogsDumpToMemory(nullptr, nullptr, &size, 0));
   SHOW(cuLogsDumpToMemory(nullptr, text, &size, 3));
   SHOW(cuLogsDumpToFile(&iterator, nullptr, 0));
   SHOW(cuLogsDumpToFile(&iterator, "/no/such/folder/file", 0));
-  SHOW(cuLogsDumpToFile(&iterator, "/dev/null", 0));
-  SHOW_VALUE(cuLogsCurrent(&begin, 0), "%d", begin == iterator);
-  SHOW(cuLogsUnregisterCallback(callback));
+  const std::string path = temporary_file("log");
+  REQUIRE(CUDA_SUCCESS, cuLogsDumpToFile(&iterator, path.c_str(), 0));
+  EXPECT(content_of(path).size() > 20);
+  std::remove(path.c_str());
+  REQUIRE(CUDA_SUCCESS, cuLogsCurrent(&begin, 0));
+  EXPECT(begin == iterator);
+  REQUIRE(CUDA_SUCCESS, cuLogsUnregisterCallback(callback));
+  const int before = calls;
+  cuModuleLoadData(&module, kBroken);
+  EXPECT(calls == before && others > before);
   SHOW(cuLogsUnregisterCallback(callback));
   bool yes = true, seen = false;
   unsigned flags = 9;
   size = sizeof yes;
-  SHOW_VALUE(cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size), "%d", seen);
-  SHOW(cuCoredumpSetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &yes, &size));
-  SHOW_VALUE(cuCoredumpGetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size), "%d", seen);
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
+  EXPECT(!seen);  // the default
+  REQUIRE(CUDA_SUCCESS, cuCoredumpSetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &yes, &size));
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
+  EXPECT(seen);
   yes = false;
-  SHOW(cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &yes, &size));
-  SHOW_VALUE(cuCoredumpGetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size), "%d", seen);
-  SHOW_VALUE(cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size), "%d", seen);
+  REQUIRE(CUDA_SUCCESS, cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &yes, &size));
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
+  EXPECT(!seen);
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &seen, &size));
+  EXPECT(seen);  // what was set for the context is its own
   SHOW(cuCoredumpSetAttribute(CU_COREDUMP_PIPE, text, &size));
   SHOW(cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_USER_TRIGGER, &yes, &size));
   for (int id = 0; id < 9; ++id) {
@@ -61,8 +87,10 @@ void logs_and_dumps() {
   size = sizeof flags;
   SHOW_VALUE(cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size), "%u", flags);
   flags = CU_COREDUMP_LIGHTWEIGHT_FLAGS;
-  SHOW(cuCoredumpSetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
-  SHOW_VALUE(cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size), "%u", flags);
+  REQUIRE(CUDA_SUCCESS, cuCoredumpSetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
+  flags = 0;
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
+  EXPECT(flags == CU_COREDUMP_LIGHTWEIGHT_FLAGS);
   flags = 0xff00;
   SHOW(cuCoredumpSetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &size));
   size = 1;
@@ -71,7 +99,8 @@ void logs_and_dumps() {
   size = sizeof name;
   SHOW(cuCoredumpSetAttribute(CU_COREDUMP_FILE, name, &size));
   size = sizeof text;
-  SHOW_VALUE(cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, &size), "%s", text);
+  REQUIRE(CUDA_SUCCESS, cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, &size));
+  EXPECT(std::strcmp(text, name) == 0);
   size = 3;
   SHOW(cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, &size));
   SHOW(cuCoredumpGetAttribute(CU_COREDUMP_FILE, text, nullptr));

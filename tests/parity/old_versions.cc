@@ -51,7 +51,8 @@ void first_versions() {
   flat.srcHost = from, flat.dstHost = to;
   flat.srcPitch = flat.dstPitch = 8;
   flat.WidthInBytes = 4, flat.Height = 3;
-  SHOW_VALUE(cuMemcpy2D(&flat), "%d %d", to[9], to[5]);
+  REQUIRE(CUDA_SUCCESS, cuMemcpy2D(&flat));
+  EXPECT(to[3] == 3 && to[9] == 9 && to[5] == 0);  // the pitch is 8, the width 4
   SHOW(cuMemcpy2DUnaligned(&flat));
   SHOW(cuMemcpy2DAsync(&flat, nullptr));
   SHOW(cuMemcpy2D(nullptr));
@@ -60,18 +61,21 @@ void first_versions() {
   box.srcHost = from, box.dstHost = to;
   box.srcPitch = box.dstPitch = 8, box.srcHeight = box.dstHeight = 2;
   box.WidthInBytes = 4, box.Height = 2, box.Depth = 2;
-  SHOW_VALUE(cuMemcpy3D(&box), "%d", to[25]);
+  REQUIRE(CUDA_SUCCESS, cuMemcpy3D(&box));
+  EXPECT(to[25] == 25 && to[29] == 0);
   SHOW(cuMemcpy3DAsync(&box, nullptr));
   SHOW(cuMemcpy3D(nullptr));
   SHOW(cuModuleLoadData(&module, kernels_ptx));
   SHOW(cuModuleGetGlobal(&address, &small, module, "counter"));
-  SHOW_VALUE(cuModuleGetGlobal(nullptr, &small, module, "counter"), "%u", small);
-  SHOW(cuModuleGetGlobal(&address, &small, module, "absent"));
+  REQUIRE(CUDA_SUCCESS, cuModuleGetGlobal(nullptr, &small, module, "counter"));
+  EXPECT(small == sizeof(unsigned));
+  REQUIRE(CUDA_ERROR_NOT_FOUND, cuModuleGetGlobal(&address, &small, module, "absent"));
   SHOW(cuModuleUnload(module));
   SHOW(cuCtxCreate(&context, 0, 0));
   SHOW(cuCtxCreate(nullptr, 0, 0));
-  SHOW_VALUE(cuCtxPopCurrent(&popped), "%d", popped == context);
-  SHOW(cuCtxPushCurrent(context));
+  REQUIRE(CUDA_SUCCESS, cuCtxPopCurrent(&popped));
+  EXPECT(popped == context);
+  REQUIRE(CUDA_SUCCESS, cuCtxPushCurrent(context));
   SHOW(cuCtxPushCurrent(wild<CUcontext>()));
   SHOW(cuCtxDestroy(context));
   SHOW(cuCtxDestroy(context));
@@ -93,6 +97,7 @@ void old_launches() {
   cuModuleGetFunction(&fill, module, "fill");
   cuStreamCreate(&stream, 0);
   cuMemAlloc_v2(&out, sizeof seen);
+  cuMemsetD8_v2(out, 0, sizeof seen);
   SHOW(cuFuncSetBlockShape(fill, 128, 1, 1));
   SHOW(cuFuncSetBlockShape(fill, 0, 1, 1));
   SHOW(cuFuncSetBlockShape(nullptr, 1, 1, 1));
@@ -105,22 +110,26 @@ void old_launches() {
   SHOW(cuParamSetv(fill, 0, nullptr, 8));
   SHOW(cuParamSetv(fill, -4, &out, 8));
   SHOW(cuParamSeti(fill, 8, 77));
-  SHOW(cuParamSeti(fill, 12, 100));
+  SHOW(cuParamSeti(fill, 12, 99));
   SHOW(cuParamSeti(fill, 1 << 30, 100));
   SHOW(cuParamSeti(nullptr, 0, 1));
   SHOW(cuLaunch(fill));
-  SHOW(cuLaunchGrid(fill, 1, 1));
+  REQUIRE(CUDA_SUCCESS, cuLaunchGrid(fill, 1, 1));
+  REQUIRE(CUDA_SUCCESS, cuMemcpyDtoH_v2(seen, out, sizeof seen));
+  EXPECT(seen[0] == 77 && seen[98] == 77 + 98 && seen[99] == 0);  // the kernel adds the index
   SHOW(cuLaunchGrid(fill, 0, 1));
+  SHOW(cuParamSeti(fill, 12, 100));
   SHOW(cuLaunchGridAsync(fill, 1, 1, stream));
   SHOW(cuLaunchGridAsync(fill, 1, 1, wild<CUstream>()));
   SHOW(cuParamSetf(fill, 8, 1.0f));
-  SHOW(cuLaunchGridAsync(fill, 1, 1, stream));
-  SHOW(cuStreamSynchronize(stream));
-  SHOW_VALUE(cuMemcpyDtoH_v2(seen, out, sizeof seen), "%08x %08x", seen[0], seen[99]);
+  REQUIRE(CUDA_SUCCESS, cuLaunchGridAsync(fill, 1, 1, stream));
+  REQUIRE(CUDA_SUCCESS, cuStreamSynchronize(stream));
+  REQUIRE(CUDA_SUCCESS, cuMemcpyDtoH_v2(seen, out, sizeof seen));
+  EXPECT(seen[0] == 0x3f800000 && seen[99] == 0x3f800000 + 99);  // 1.0f
   unsigned value = 5, count = 100;
   void* parameters[] = {&out, &value, &count};
   CUDA_LAUNCH_PARAMS launch{fill, 1, 1, 1, 128, 1, 1, 0, stream, parameters};
-  SHOW(cuLaunchCooperativeKernelMultiDevice(&launch, 1, 0));
+  REQUIRE(CUDA_SUCCESS, cuLaunchCooperativeKernelMultiDevice(&launch, 1, 0));
   SHOW(cuLaunchCooperativeKernelMultiDevice(&launch, 0, 0));
   SHOW(cuLaunchCooperativeKernelMultiDevice(&launch, 7, 0));
   SHOW(cuLaunchCooperativeKernelMultiDevice(nullptr, 1, 0));
@@ -128,7 +137,8 @@ void old_launches() {
   launch.hStream = nullptr;
   SHOW(cuLaunchCooperativeKernelMultiDevice(&launch, 1, 0));
   SHOW(cuCtxSynchronize());
-  SHOW_VALUE(cuMemcpyDtoH_v2(seen, out, sizeof seen), "%u %u", seen[0], seen[99]);
+  REQUIRE(CUDA_SUCCESS, cuMemcpyDtoH_v2(seen, out, sizeof seen));
+  EXPECT(seen[0] == 5 && seen[99] == 104);
   int clusters = -1;
   CUlaunchConfig config{};
   config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;

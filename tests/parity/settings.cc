@@ -12,8 +12,9 @@ void of_contexts() {
   CUcontext current = nullptr, attached = nullptr;
   CUsharedconfig banks{};
   cuCtxGetCurrent(&current);
-  SHOW_VALUE(cuCtxAttach(&attached, 0), "%d", attached == current);
-  SHOW(cuCtxAttach(&attached, 1));
+  REQUIRE(CUDA_SUCCESS, cuCtxAttach(&attached, 0));
+  EXPECT(attached == current);
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuCtxAttach(&attached, 1));  // flags must be 0
   SHOW(cuCtxAttach(nullptr, 0));
   SHOW(cuCtxGetSharedMemConfig(&banks));
   SHOW(cuCtxGetSharedMemConfig(nullptr));
@@ -31,22 +32,28 @@ void of_devices() {
   SHOW(cuDeviceGetTexture1DLinearMaxWidth(&width, CU_AD_FORMAT_FLOAT, 3, 0));
   SHOW(cuDeviceGetTexture1DLinearMaxWidth(nullptr, CU_AD_FORMAT_FLOAT, 4, 0));
   SHOW_VALUE(cuDeviceGetPCIBusId(bus, sizeof bus, 0), "%zu", std::strlen(bus));
-  SHOW_VALUE(cuDeviceGetByPCIBusId(&found, bus), "%d", found);
+  REQUIRE(CUDA_SUCCESS, cuDeviceGetByPCIBusId(&found, bus));
+  EXPECT(found == 0);
   CUmemoryPool pool = nullptr, current = nullptr;
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   cuMemPoolCreate(&pool, &properties);
-  SHOW(cuDeviceSetMemPool(0, pool));
-  SHOW_VALUE(cuDeviceGetMemPool(&current, 0), "%d", current == pool);
+  REQUIRE(CUDA_SUCCESS, cuDeviceSetMemPool(0, pool));
+  REQUIRE(CUDA_SUCCESS, cuDeviceGetMemPool(&current, 0));
+  EXPECT(current == pool);
   CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CUmemAccess_flags flags{};
   SHOW(cuMemPoolSetAccess(pool, &access, 1));
   SHOW(cuMemPoolSetAccess(wild<CUmemoryPool>(), &access, 1));
-  SHOW_VALUE(cuMemPoolGetAccess(&flags, pool, &access.location), "%d", flags);
+  REQUIRE(CUDA_SUCCESS, cuMemPoolGetAccess(&flags, pool, &access.location));
+  EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   SHOW(cuMemPoolGetAccess(nullptr, pool, &access.location));
-  SHOW(cuMemPoolDestroy(pool));
-  SHOW_VALUE(cuDeviceGetMemPool(&current, 0), "%d", current != pool);
+  CUmemoryPool standard = nullptr;
+  REQUIRE(CUDA_SUCCESS, cuMemPoolDestroy(pool));
+  REQUIRE(CUDA_SUCCESS, cuDeviceGetMemPool(&current, 0));
+  REQUIRE(CUDA_SUCCESS, cuDeviceGetDefaultMemPool(&standard, 0));
+  EXPECT(current == standard);  // it takes the place of a current pool that is destroyed
 }
 
 size_t shared_of_block(int threads) { return static_cast<size_t>(threads) * 16; }
@@ -77,13 +84,14 @@ void of_streams() {
   cuStreamCreate(&other, CU_STREAM_NON_BLOCKING);
   SHOW(cuStreamGetId(stream, &id));
   SHOW(cuStreamGetId(other, &other_id));
-  std::printf("their ids differ: %d\n", id != other_id);
+  EXPECT(id != other_id);
   value.syncPolicy = CU_SYNC_POLICY_YIELD;
-  SHOW(cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
-  SHOW_VALUE(cuStreamGetAttribute(stream, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &read), "%d", read.syncPolicy);
+  REQUIRE(CUDA_SUCCESS, cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+  REQUIRE(CUDA_SUCCESS, cuStreamGetAttribute(stream, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &read));
+  EXPECT(read.syncPolicy == CU_SYNC_POLICY_YIELD);
   SHOW(cuStreamAddCallback(stream, [](CUstream, CUresult result, void* data) { *static_cast<int*>(data) = result == CUDA_SUCCESS ? 1 : -1; }, &called, 0));
   SHOW(cuStreamSynchronize(stream));
-  std::printf("called: %d\n", called);
+  EXPECT(called == 1);
   cuStreamDestroy(stream);
   cuStreamDestroy(other);
 }
@@ -110,7 +118,8 @@ void bindings(CUmodule module, CUtexref picture) {
   CUDA_ARRAY3D_DESCRIPTOR read{};
   SHOW(cuTexRefSetAddress(&offset, picture, memory, 4 * kPitch));
   std::printf("offset %zu\n", offset);
-  SHOW_VALUE(cuTexRefGetAddress(&told, picture), "%d", told == memory);
+  REQUIRE(CUDA_SUCCESS, cuTexRefGetAddress(&told, picture));
+  EXPECT(told == memory);
   SHOW(cuTexRefSetAddress(&offset, picture, kWildAddress, kPitch));
   SHOW(cuTexRefSetAddress2D(picture, &flat, memory, kPitch));
   SHOW_VALUE(cuTexRefGetAddress(&told, picture), "%d", told == memory);
@@ -119,14 +128,17 @@ void bindings(CUmodule module, CUtexref picture) {
   SHOW_VALUE(cuArray3DGetDescriptor(&read, array), "%zu %zu %zu %x %u %x", read.Width, read.Height, read.Depth, read.Format, read.NumChannels, read.Flags);
   SHOW(cuMipmappedArrayCreate(&levels, &shape, 3));
   SHOW(cuMipmappedArrayGetLevel(&bound, levels, 1));
-  SHOW_VALUE(cuArray3DGetDescriptor(&read, bound), "%zu %zu", read.Width, read.Height);
+  REQUIRE(CUDA_SUCCESS, cuArray3DGetDescriptor(&read, bound));
+  EXPECT(read.Width == 8 && read.Height == 8);  // half of each side
   SHOW(cuTexRefSetMipmappedArray(picture, levels, CU_TRSA_OVERRIDE_FORMAT));
-  SHOW_VALUE(cuTexRefGetMipmappedArray(&bound_levels, picture), "%d", bound_levels == levels);
+  REQUIRE(CUDA_SUCCESS, cuTexRefGetMipmappedArray(&bound_levels, picture));
+  EXPECT(bound_levels == levels);
   SHOW(cuTexRefGetArray(&bound, picture));
   SHOW(cuModuleGetSurfRef(&board, module, "board"));
   SHOW(cuSurfRefGetArray(&bound, board));
-  SHOW(cuSurfRefSetArray(board, array, 0));
-  SHOW_VALUE(cuSurfRefGetArray(&bound, board), "%d", bound == array);
+  REQUIRE(CUDA_SUCCESS, cuSurfRefSetArray(board, array, 0));
+  REQUIRE(CUDA_SUCCESS, cuSurfRefGetArray(&bound, board));
+  EXPECT(bound == array);
   SHOW(cuTexRefSetArray(picture, array, CU_TRSA_OVERRIDE_FORMAT));
   SHOW(cuTexRefGetMipmappedArray(&bound_levels, picture));
   SHOW(cuMipmappedArrayDestroy(levels));
@@ -146,16 +158,20 @@ void of_textures() {
   cuModuleGetFunction(&nothing, module, "nothing");
   SHOW(cuModuleGetTexRef(&picture, module, "picture"));
   SHOW(cuTexRefSetFilterMode(picture, CU_TR_FILTER_MODE_LINEAR));
-  SHOW_VALUE(cuTexRefGetFilterMode(&filter, picture), "%d", filter);
+  REQUIRE(CUDA_SUCCESS, cuTexRefGetFilterMode(&filter, picture));
+  EXPECT(filter == CU_TR_FILTER_MODE_LINEAR);
   SHOW(cuTexRefSetFilterMode(picture, static_cast<CUfilter_mode>(9)));
   SHOW(cuTexRefSetFormat(picture, CU_AD_FORMAT_HALF, 2));
-  SHOW_VALUE(cuTexRefGetFormat(&format, &channels, picture), "%x %d", format, channels);
+  REQUIRE(CUDA_SUCCESS, cuTexRefGetFormat(&format, &channels, picture));
+  EXPECT(format == CU_AD_FORMAT_HALF && channels == 2);
   SHOW(cuTexRefSetMaxAnisotropy(picture, 8));
-  SHOW_VALUE(cuTexRefGetMaxAnisotropy(&anisotropy, picture), "%d", anisotropy);
+  REQUIRE(CUDA_SUCCESS, cuTexRefGetMaxAnisotropy(&anisotropy, picture));
+  EXPECT(anisotropy == 8);
   SHOW(cuTexRefSetMipmapFilterMode(picture, CU_TR_FILTER_MODE_LINEAR));
   SHOW_VALUE(cuTexRefGetMipmapFilterMode(&filter, picture), "%d", filter);
   SHOW(cuTexRefSetMipmapLevelBias(picture, 1.5f));
-  SHOW_VALUE(cuTexRefGetMipmapLevelBias(&bias, picture), "%g", bias);
+  REQUIRE(CUDA_SUCCESS, cuTexRefGetMipmapLevelBias(&bias, picture));
+  EXPECT(bias == 1.5f);
   SHOW(cuTexRefGetMipmapLevelBias(nullptr, picture));
   SHOW(cuParamSetTexRef(nothing, CU_PARAM_TR_DEFAULT, picture));
   SHOW(cuParamSetTexRef(nothing, 5, picture));
@@ -182,8 +198,9 @@ void detached_context() {
 #else
   SHOW(cuCtxCreate(&made, 0, 0));
 #endif
-  SHOW_VALUE(cuCtxAttach(&attached, 0), "%d", attached == made);
-  SHOW(cuCtxDetach(attached));
+  REQUIRE(CUDA_SUCCESS, cuCtxAttach(&attached, 0));
+  EXPECT(attached == made);
+  REQUIRE(CUDA_SUCCESS, cuCtxDetach(attached));
   SHOW(cuCtxDetach(nullptr));
 }
 

@@ -29,34 +29,35 @@ void user_objects() {
   CUgraphNode node = nullptr;
   CUstream stream = nullptr, releasing = nullptr;
   CUdeviceptr word = 0;
-  SHOW(cuUserObjectCreate(&object, nullptr, destroy, 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  REQUIRE(CUDA_SUCCESS, cuUserObjectCreate(&object, nullptr, destroy, 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
   SHOW(cuUserObjectCreate(nullptr, nullptr, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
   SHOW(cuUserObjectCreate(&second, nullptr, nullptr, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
   SHOW(cuUserObjectCreate(&second, nullptr, destroy, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-  SHOW(cuUserObjectCreate(&second, nullptr, destroy, 1, 0));
-  SHOW(cuUserObjectRetain(object, 1));
-  SHOW(cuUserObjectRetain(object, 0));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&second, nullptr, destroy, 1, 0));  // the flag is required
+  REQUIRE(CUDA_SUCCESS, cuUserObjectRetain(object, 1));
+  REQUIRE(CUDA_ERROR_INVALID_VALUE, cuUserObjectRetain(object, 0));
   SHOW(cuUserObjectRetain(nullptr, 1));
   SHOW(cuUserObjectRetain(wild<CUuserObject>(), 1));
-  SHOW(cuUserObjectRelease(object, 2));
+  REQUIRE(CUDA_SUCCESS, cuUserObjectRelease(object, 2));
   SHOW(cuUserObjectRelease(object, 5));
-  std::printf("destroyed %d\n", destroyed.load());
+  EXPECT(destroyed == 0);
+  REQUIRE(CUDA_SUCCESS, cuUserObjectRelease(object, 1));  // the last
+  EXPECT(becomes(1));
   SHOW(cuUserObjectRelease(object, 1));
-  SHOW(cuUserObjectRelease(object, 1));
-  std::printf("destroyed %d\n", destroyed.load());
+  EXPECT(destroyed == 1);
   cuGraphCreate(&graph, 0);
   SHOW(cuUserObjectCreate(&object, nullptr, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-  SHOW(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
-  SHOW(cuGraphRetainUserObject(graph, object, 1, 0));
-  SHOW(cuGraphReleaseUserObject(graph, object, 1));
+  REQUIRE(CUDA_SUCCESS, cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+  REQUIRE(CUDA_SUCCESS, cuGraphRetainUserObject(graph, object, 1, 0));
+  REQUIRE(CUDA_SUCCESS, cuGraphReleaseUserObject(graph, object, 1));
   SHOW(cuGraphReleaseUserObject(graph, object, 5));
   SHOW(cuGraphRetainUserObject(graph, object, 1, 77));
   SHOW(cuGraphRetainUserObject(graph, nullptr, 1, 0));
   SHOW(cuGraphRetainUserObject(nullptr, object, 1, 0));
   SHOW(cuGraphReleaseUserObject(graph, wild<CUuserObject>(), 1));
   SHOW(cuGraphClone(&clone, graph));
-  SHOW(cuGraphDestroy(graph));
-  std::printf("destroyed %d\n", destroyed.load());
+  REQUIRE(CUDA_SUCCESS, cuGraphDestroy(graph));
+  EXPECT(destroyed == 1);  // the clone has a reference
   // An executable graph holds it until its launches are through.
   cuMemAlloc_v2(&word, 64);
   cuMemsetD8_v2(word, 0, 64);
@@ -71,11 +72,11 @@ void user_objects() {
   SHOW(cuGraphDestroy(clone));
   SHOW(cuStreamWaitValue32_v2(stream, word, 1, CU_STREAM_WAIT_VALUE_GEQ));
   SHOW(cuGraphLaunch(exec, stream));
-  SHOW(cuGraphExecDestroy(exec));
-  std::printf("destroyed %d\n", destroyed.load());
+  REQUIRE(CUDA_SUCCESS, cuGraphExecDestroy(exec));
+  EXPECT(destroyed == 1);  // the launch is not through
   SHOW(cuStreamWriteValue32_v2(releasing, word, 1, 0));
   SHOW(cuStreamSynchronize(stream));
-  std::printf("destroyed in the end %d\n", becomes(2));
+  EXPECT(becomes(2));
   cuMemFree_v2(word);
 }
 

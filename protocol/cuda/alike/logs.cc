@@ -39,12 +39,12 @@ bool write_all(int file, std::string_view text) {
 }  // namespace
 
 CUDA_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback callback, void* data, CUlogsCallbackHandle* handle) {
-  if (!callback || !handle) return CUDA_ERROR_INVALID_VALUE;
+  if (!callback) return CUDA_ERROR_INVALID_VALUE;
   // The levels are the same numbers.
   static_assert(sizeof(CUlogLevel) == sizeof(int) && static_cast<int>(Severity::warning) == CU_LOG_LEVEL_WARNING);
   void* const made = driver_log::add_listener(reinterpret_cast<driver_log::Listener>(callback), data);
   if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
-  *handle = static_cast<CUlogsCallbackHandle>(made);
+  if (handle) *handle = static_cast<CUlogsCallbackHandle>(made);
   return CUDA_SUCCESS;
 }
 

@@ -104,7 +104,7 @@ constexpr char kHead[] =
     "`cmake --build --preset ci --target coverage`. What is wrong here is wrong there. The names are those of cuda.h 13.0 without `_v2`, `_ptds`,\n"
     "`_ptsz`: all versions of a function do what is said, or the table names those that do not.\n\n"
     "| Works | Meaning |\n| --- | --- |\n"
-    "| yes | It does what NVIDIA's driver does. tests/parity calls it on a device directly and through the pool and compares, or [untested.def](../tests/parity/untested.def) says what does; the last column says how it is sent ([life of a call](life-of-a-call.md)) |\n"
+    "| yes | It does what its documentation says, compared with softgpu: tests/parity calls it on softgpu directly and through the pool, compares the results, and requires the documented ones of the main calls, since the two share code (`protocol/cuda/alike`); or [untested.def](../tests/parity/untested.def) says what does; the last column says how it is sent ([life of a call](life-of-a-call.md)) |\n"
     "| in part | The same, but for what the last column says |\n"
     "| no effect | It checks its arguments and succeeds; nothing follows from it |\n"
     "| no | It answers `CUDA_ERROR_NOT_SUPPORTED`, or fails as it does where a device lacks what it is about |\n\n"
