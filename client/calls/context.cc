@@ -235,7 +235,8 @@ CUDA_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* aff
 
 #if CUDA_VERSION >= 12050
 CUDA_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned int flags, CUdevice device) {
-  if (params && (params->numExecAffinityParams != 0 || params->cigParams)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (params && params->numExecAffinityParams != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  if (params && params->cigParams) return CUDA_ERROR_NOT_SUPPORTED;
   return guarded([&] { return create_context(context, flags, device); });
 }
 #endif

@@ -124,6 +124,23 @@ void first_memory_operations() {
   cuMemFree_v2(words);
 }
 
+// Neither softgpu nor the pool limits a context to some multiprocessors.
+void affinity() {
+  CUexecAffinityParam one{};
+  one.type = CU_EXEC_AFFINITY_TYPE_SM_COUNT;
+  one.param.smCount.val = 1;
+  CUcontext made = nullptr;
+  REQUIRE(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, cuCtxCreate_v3(&made, &one, 1, 0, 0));
+#if CUDA_VERSION >= 12050
+  CUctxCreateParams params{};
+  params.execAffinityParams = &one;
+  params.numExecAffinityParams = 1;
+  REQUIRE(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, cuCtxCreate_v4(&made, &params, 0, 0));
+#endif
+  REQUIRE(CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, cuCtxGetExecAffinity(&one, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
+  SHOW(cuCtxGetExecAffinity(nullptr, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
+}
+
 void context_events() {
   CUcontext context = nullptr, second = nullptr;
   CUstream stream = nullptr, later = nullptr;
@@ -131,7 +148,6 @@ void context_events() {
   CUdeviceptr word = 0;
   CUgraph graph = nullptr;
   unsigned value = 0;
-  CUexecAffinityParam affinity{};
   cuCtxGetCurrent(&context);
   cuMemAlloc_v2(&word, 64);
   cuMemsetD8_v2(word, 0, 64);
@@ -178,8 +194,6 @@ void context_events() {
   SHOW(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   SHOW(cuCtxWaitEvent(context, event));
   SHOW(cuStreamEndCapture(stream, &graph));
-  SHOW(cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
-  SHOW(cuCtxGetExecAffinity(nullptr, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
   SHOW(cuEventDestroy(event));
   SHOW(cuEventDestroy(event));
   SHOW(cuCtxDestroy_v2(second));
@@ -191,6 +205,7 @@ void context_events() {
 void small_calls() {
   stream_attribute_calls();
   first_memory_operations();
+  affinity();
   context_events();
 }
 
