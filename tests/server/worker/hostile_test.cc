@@ -1,11 +1,17 @@
 // Clients that break the protocol: the session ends, in good order and with everything freed, or answers with an error.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
+#include <set>
 
 #include "protocol/cuda/fatbin.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
 #include "protocol/wire/graphs.h"
 #include "protocol/wire/images.h"
+#include "protocol/wire/sharing.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/rows.h"
 #include "tests/server/worker/test_client.h"
@@ -23,6 +29,19 @@ constexpr uint64_t kModule = make_handle(Kind::module, 1, 300);
 constexpr uint64_t kFunction = make_handle(Kind::function, 1, 301);
 constexpr uint64_t kUpload = make_handle(Kind::upload, 1, 302);
 constexpr uint64_t kPage = FakeDriver::kGranularity;
+constexpr uint64_t kShared = 4096;
+
+// The client's registered memory; a base, so that it outlives the session.
+struct Registered {
+  testing::FakeDirectMemory direct;
+  std::vector<std::byte> memory = std::vector<std::byte>(kShared);
+  const transport::DirectMemory::Region region = *direct.add(memory.data(), memory.size(), transport::DirectMemory::Access::remote);
+};
+
+// A session whose connection shares memory and reaches the client's, so that every command does something.
+struct Client : Registered, TestClient {
+  Client() : TestClient(false, nullptr, 0, true, &direct) {}
+};
 
 struct Frame {
   uint16_t id;
@@ -46,7 +65,7 @@ uint16_t row(const char* name) {
 uint16_t id(Command command) { return static_cast<uint16_t>(command); }
 
 // A frame of each kind, valid in this order after a session's begin.
-std::vector<Frame> frames(const TestClient& client) {
+std::vector<Frame> frames(const Client& client) {
   const std::string ptx = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
   cuda::ImageSpans spans;
   spans.image = std::as_bytes(std::span(ptx.c_str(), ptx.size() + 1));
@@ -72,9 +91,16 @@ std::vector<Frame> frames(const TestClient& client) {
   CUDA_RESOURCE_DESC resource{};
   resource.resType = CU_RESOURCE_TYPE_ARRAY;
   std::memcpy(&resource.res.array.hArray, &array, sizeof array);
-  return {
+  const wire::BulkCopy rows{0, here, 8, 4, 2, 0, 0};
+  const wire::DirectCopy direct{rows, reinterpret_cast<uint64_t>(client.memory.data()), client.region.remote_key, 0};
+  auto to_peer = bytes_of(wire::PeerCopy{rows, 1});
+  for (const char* const text : {"tcp://127.0.0.1:1", "session", "token"}) wire::Writer(to_peer).put_text(text);
+  wire::SharedName name{};
+  name.magic = wire::kSharedName;
+  std::vector<Frame> all{
       {id(Command::ping), {}},
       {id(Command::move_addresses), bytes_of(wire::MoveAddresses{0, uint64_t{1} << 20})},
+      {id(Command::avoid_addresses), bytes_of(wire::AddressRange{uint64_t{1} << 44, uint64_t{1} << 20})},
       {id(Command::retain_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
       {id(Command::release_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
       {id(Command::create_context), bytes_of(wire::CreateContext{make_handle(Kind::context, 1, 9), 0, 0})},
@@ -86,6 +112,19 @@ std::vector<Frame> frames(const TestClient& client) {
       {id(Command::map_memory), bytes_of(wire::MapMemory{here + 4 * kPage, kPage, 0, 0})},
       {id(Command::copy_to_device), bytes_of(wire::CopyToDevice{0, here, 4, 4, 2}, uint64_t{1})},
       {id(Command::copy_from_device), bytes_of(wire::CopyFromDevice{0, here, 8, 4, 2})},
+      {id(Command::bulk_to_device), bytes_of(rows)},
+      {id(Command::cancel_bulk), bytes_of(wire::CancelBulk{0})},
+      {id(Command::bulk_from_device), bytes_of(rows)},
+      {id(Command::bulk_to_peer), to_peer},
+      {id(Command::direct_to_device), bytes_of(direct)},
+      {id(Command::direct_from_device), bytes_of(direct)},
+      {id(Command::share_host_memory), bytes_of(wire::ShareHostMemory{1, kShared, 0})},
+      {id(Command::copy_shared), bytes_of(wire::CopyShared{0, here, 8, 1, 0, 8, 4, 2, 1, 0})},
+      {id(Command::release_host_memory), bytes_of(wire::ReleaseHostMemory{1})},
+      {id(Command::export_memory), bytes_of(wire::ExportMemory{0, here})},
+      {id(Command::import_memory), bytes_of(wire::ImportMemory{make_handle(Kind::memory, 1, 700), name, 0, 0})},
+      {id(Command::export_event), bytes_of(wire::ExportEvent{event_handle(0)})},
+      {id(Command::import_event), bytes_of(wire::ImportEvent{event_handle(1), name})},
       {id(Command::upload_part), upload},
       {id(Command::load_module), bytes_of(wire::LoadImage{kModule, kUpload})},
       {id(Command::load_library), bytes_of(wire::LoadImage{make_handle(Kind::library, 1, 3), kUpload})},
@@ -94,8 +133,10 @@ std::vector<Frame> frames(const TestClient& client) {
       {id(Command::kernel_function), bytes_of(wire::KernelFunction{kFunction, kFunction})},
       {id(Command::get_global), named(wire::GetGlobal{kModule}, "variable")},
       {id(Command::launch), bytes_of(launch, attribute, uint64_t{3})},
+      {id(Command::host_function), bytes_of(wire::HostFunction{0, 1})},
       {id(Command::host_function_done), bytes_of(wire::HostFunctionDone{1, 0})},
-      {id(Command::resume_stream), bytes_of(wire::ResumeStream{1})},
+      {id(Command::hold_stream), bytes_of(wire::HoldStream{0, 2})},
+      {id(Command::resume_stream), bytes_of(wire::ResumeStream{2})},
       {id(Command::synchronize_stream), bytes_of(uint64_t{0})},
       {id(Command::synchronize_event), bytes_of(event_handle(0))},
       {id(Command::await_record), bytes_of(event_handle(0))},
@@ -148,9 +189,18 @@ std::vector<Frame> frames(const TestClient& client) {
       {id(Command::reset_primary_context), bytes_of(wire::PrimaryContext{kContext, 0, 0})},
       {id(Command::goodbye), {}},
   };
+  // The copy that is cancelled is named by its command's sequence number.
+  for (size_t i = 1; i < all.size(); ++i) {
+    if (all[i].id == id(Command::cancel_bulk)) all[i].body = bytes_of(wire::CancelBulk{client.next_sequence + i - 1});
+  }
+  return all;
 }
 
-void begin(TestClient& client) {
+void begin(Client& client) {
+  const int shared = ::memfd_create("shared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  REQUIRE(::posix_fallocate(shared, 0, kShared) == 0);
+  REQUIRE(::fcntl(shared, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  client.give_descriptor(shared);
   client.retain();
   client.map(0, kPage);
   client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
@@ -170,11 +220,23 @@ void check_clean(TestClient& client) {
 
 }  // namespace
 
+TEST_CASE("there is a frame of every command") {
+  Client client;
+  std::set<uint16_t> framed;
+  for (const Frame& frame : frames(client)) framed.insert(frame.id);
+#define COMMAND(number, name) \
+  INFO(#name);                \
+  CHECK(framed.contains(number));
+#include "protocol/wire/commands.def"
+#undef COMMAND
+}
+
 TEST_CASE("every command's frame is good as it is") {
-  TestClient client;
+  Client client;
   begin(client);
   for (const Frame& frame : frames(client)) client.send(frame.id, frame.body, true);
   CHECK(client.finish() == 0);
+  CHECK(client.direct.regions() == 1);
   CHECK(client.end_reason.empty());
   check_clean(client);
 }
@@ -182,12 +244,12 @@ TEST_CASE("every command's frame is good as it is") {
 TEST_CASE("a body cut short at any byte is an error or the end") {
   size_t count = 0;
   {
-    TestClient client;
+    Client client;
     count = frames(client).size();
   }
   for (size_t which = 0; which < count; ++which) {
     for (size_t cut = 0;; ++cut) {
-      TestClient client;
+      Client client;
       begin(client);
       const auto all = frames(client);
       const Frame& frame = all[which];
@@ -213,11 +275,11 @@ TEST_CASE("a body cut short at any byte is an error or the end") {
 TEST_CASE("a body with a byte too many is the end") {
   size_t count = 0;
   {
-    TestClient client;
+    Client client;
     count = frames(client).size();
   }
   for (size_t which = 0; which < count; ++which) {
-    TestClient client;
+    Client client;
     begin(client);
     Frame frame = frames(client)[which];
     frame.body.push_back(std::byte{0});
@@ -232,10 +294,12 @@ TEST_CASE("a body with a byte too many is the end") {
 TEST_CASE("a connection cut at any byte ends the session") {
   wire::Buffer stream;
   {
-    TestClient client;
+    Client client;
+    begin(client);
     for (const Frame& frame : frames(client)) {
       if (frame.id == id(Command::goodbye)) continue;
       wire::CommandHeader header;
+      if (frame.id == id(Command::bulk_to_peer)) header.flags = wire::kWantsReply;  // it must
       header.length = static_cast<uint32_t>(frame.body.size());
       header.id = frame.id;
       header.context = kContext;
@@ -245,7 +309,7 @@ TEST_CASE("a connection cut at any byte ends the session") {
     }
   }
   for (size_t cut = 0; cut < stream.size(); ++cut) {
-    TestClient client;
+    Client client;
     begin(client);
     wire::Buffer part(stream.begin(), stream.begin() + static_cast<ptrdiff_t>(cut));
     for (size_t at = 0; at + sizeof(wire::CommandHeader) <= part.size();) {  // the right numbers
@@ -264,13 +328,13 @@ TEST_CASE("a connection cut at any byte ends the session") {
 TEST_CASE("bytes that are not what they were end the session or fail, nothing else") {
   size_t count = 0;
   {
-    TestClient client;
+    Client client;
     count = frames(client).size();
   }
   unsigned seed = 1;
   for (size_t which = 0; which < count; ++which) {
     for (int round = 0; round < 40; ++round) {
-      TestClient client;
+      Client client;
       begin(client);
       const auto all = frames(client);
       for (size_t before = 0; before < which; ++before) {
@@ -351,7 +415,7 @@ TEST_CASE("the same place for new objects again and again does not pile them up"
 }
 
 TEST_CASE("structs with host pointers do not reach the driver") {
-  TestClient client;
+  Client client;
   begin(client);
   CUDA_MEMCPY2D copy{};
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;

@@ -128,6 +128,7 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
 TestClient::~TestClient() {
   if (session_.valid()) finish();
   ::close(socket_);
+  for (const int descriptor : descriptors_) ::close(descriptor);  // no command took them
 }
 
 void TestClient::give_descriptor(int descriptor) {
