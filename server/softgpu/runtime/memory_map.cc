@@ -65,7 +65,7 @@ std::vector<MemoryRange> MemoryMap::take_context(uint64_t context) {
   std::lock_guard guard(index_lock_);
   std::vector<MemoryRange> taken;
   for (auto it = ranges_.begin(); it != ranges_.end();) {
-    if (it->second.context == context) {
+    if (it->second.context == context && it->second.kind != MemoryKind::pool) {
       taken.push_back(std::move(it->second));
       it = ranges_.erase(it);
     } else {

@@ -100,7 +100,7 @@ class MemoryMap {
   }
   // The starts of the ranges that tile [address, address + size) exactly; empty when they do not.
   std::vector<uint64_t> starts_within(uint64_t address, uint64_t size) const;
-  // Removes every range of a context (its destruction).
+  // Removes every range of a context (its destruction) but memory of pools, which outlives it (cuCtxDestroy).
   std::vector<MemoryRange> take_context(uint64_t context);
 
   // Whether all bytes may be accessed: inside one range, or across mappings that touch.

@@ -274,3 +274,28 @@ SCENARIO(pooled_memory_is_given_back) {
   OK(cuMemGetInfo(&free, &total));
   EXPECT(free >= all);
 }
+
+// Through the pool a context frees such memory when it is destroyed (limits.def); with CUDA only the program does.
+SCENARIO(pooled_memory_of_a_destroyed_context) {
+  Device device;
+  size_t before = 0, after = 0, total = 0;
+  OK(cuMemGetInfo(&before, &total));
+  const CUcontext made = create_context(device.device);
+  CUdeviceptr block = 0;
+  OK(cuMemAllocAsync(&block, 8u << 20, nullptr));
+  OK(cuMemsetD8Async(block, 1, 8u << 20, nullptr));
+  OK(cuCtxSynchronize());
+  OK(cuCtxDestroy(made));
+  cuuint64_t used = 1;
+  OK(cuMemPoolGetAttribute(default_pool(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+  EXPECT(used == 0 && reserved(default_pool()) == 0);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(block, nullptr));
+  OK(cuCtxSynchronize());
+  OK(cuMemGetInfo(&after, &total));
+  EXPECT(after == before);
+  // The pool itself goes on.
+  OK(cuMemAllocAsync(&block, 8u << 20, nullptr));
+  OK(cuMemsetD8Async(block, 2, 8u << 20, nullptr));
+  EXPECT(download<uint8_t>(block, 1)[0] == 2);
+  OK(cuMemFree(block));
+}

@@ -208,6 +208,22 @@ TEST_CASE_METHOD(ContextFixture, "what is known about pointers") {
   REQUIRE_OK(cuMemFree_v2(memory));
 }
 
+TEST_CASE_METHOD(ContextFixture, "memory of a pool outlives the context that it was allocated in") {
+  CUcontext other = nullptr;
+  CUdeviceptr memory = 0;
+  unsigned back = 0;
+  REQUIRE_OK(cuCtxCreate_v2(&other, 0, device));
+  REQUIRE_OK(cuMemAllocAsync(&memory, 4096, nullptr));
+  REQUIRE_OK(cuMemsetD32_v2(memory, 42, 4));
+  REQUIRE_OK(cuCtxSynchronize());
+  REQUIRE_OK(cuCtxDestroy_v2(other));
+  REQUIRE_OK(cuMemcpyDtoH_v2(&back, memory, 4));
+  CHECK(back == 42);
+  REQUIRE_OK(cuMemFreeAsync(memory, nullptr));
+  REQUIRE_OK(cuCtxSynchronize());
+  CHECK(cuMemcpyDtoH_v2(&back, memory, 4) == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE_METHOD(ContextFixture, "stream-ordered memory comes from pools and returns to the device") {
   size_t before = 0, after = 0, total = 0;
   REQUIRE_OK(cuMemGetInfo_v2(&before, &total));
