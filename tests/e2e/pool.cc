@@ -52,8 +52,8 @@ std::string driver_app() { return E2E_DRIVER_APP; }
 std::string client_folder() { return moved_path("../lib/client", E2E_CLIENT_FOLDER); }
 std::string softgpu_folder() { return moved_path("../lib/softgpu", E2E_SOFTGPU_FOLDER); }
 
-Pool::Pool(Environment softgpu, const std::vector<std::string>& options)
-    : softgpu_(with_instance(std::move(softgpu))), poold_(test_device(), with_rdma_timeout(options), softgpu_) {}
+Pool::Pool(Environment softgpu, const std::vector<std::string>& options, const std::string& device)
+    : softgpu_(with_instance(std::move(softgpu))), poold_(device, with_rdma_timeout(options), softgpu_) {}
 
 Pool::~Pool() {
   poold_.stop();

@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kLongPatience{240'000};  // for programs tha
 class Pool {
  public:
   // `softgpu`: SOFTGPU_* for the device, on both ways to it; other devices ignore them.
-  explicit Pool(Environment softgpu = {}, const std::vector<std::string>& options = {});
+  explicit Pool(Environment softgpu = {}, const std::vector<std::string>& options = {}, const std::string& device = test_device());
 
   // Ends poold as its users do; what killed workers have left goes too (else the next softgpu's start removes it).
   ~Pool();

@@ -24,8 +24,8 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
 }
 
 // What ends a program on softgpu directly.
-void passes_through_poold(const std::vector<std::string>& scenario) {
-  Pool pool;
+void passes_through_poold(const std::vector<std::string>& scenario, const std::string& device = test_device()) {
+  Pool pool({}, {}, device);
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
   const Finished pooled = run_patiently(words, pool.through());
@@ -145,6 +145,9 @@ TEST_CASE("a graph that copies memory that is gone fails and the session goes on
   passes_through_poold({"graph_copies_memory_that_is_gone"});
 }
 TEST_CASE("memory of a pool passes between streams as its attributes say") { passes_through_poold({"pooled_memory_passes_between_streams"}); }
+TEST_CASE("memory of a pool is freed with its context") { passes_through_poold({"pooled_memory_of_a_destroyed_context"}); }
+TEST_CASE("multicast objects of a device that has them") { passes_through_poold({"multicast_objects"}, RICH_DEVICE); }
+TEST_CASE("decompression by a device that has the engine") { passes_through_poold({"decompression"}, RICH_DEVICE); }
 TEST_CASE("graphs with large copies") {
   passes_both_ways({"graph_with_host_memory", "large"});
   passes_both_ways({"graph_with_host_memory", "large"}, {{"GPUPOOL_STAGING", "always"}}, {{"GPUPOOL_BULK_CONNECTIONS", "0"}});
