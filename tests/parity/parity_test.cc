@@ -1,6 +1,5 @@
 // driver_parity prints the same results on a device directly and through poold, but for the differences listed here. The device is softgpu,
 // or what GPUPOOL_TEST_DEVICE says (tests/e2e/pool.h).
-#include <cstdio>
 #include <cstdlib>
 #include <set>
 #include <sstream>
@@ -8,6 +7,7 @@
 #include "tests/e2e/pool.h"
 #include "tests/parity/effects.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool::testing;
 
@@ -128,7 +128,7 @@ TEST_CASE("driver calls give the same directly and through poold and all functio
   for (const Part& part : kParts) {
     Pool& pool = part.devices == 1 ? one : two;
     if (!on_softgpu() && count_devices(pool) < part.devices) {
-      std::printf("skipped: %s needs %d devices\n", part.name, part.devices);
+      report_skip(std::string(part.name) + " needs " + std::to_string(part.devices) + " devices");
       continue;
     }
     compare(part, pool, succeeded);
@@ -138,7 +138,7 @@ TEST_CASE("driver calls give the same directly and through poold and all functio
 
 TEST_CASE("runtime calls give the same directly and through poold") {
   const char* const program = std::getenv("RUNTIME_PARITY");
-  if (program == nullptr) return;  // ctest names one (CMakeLists.txt)
+  if (program == nullptr) return report_skip("RUNTIME_PARITY names no program, as ctest does");
   Pool pool;
   expect_parity(pool, {program}, {});
   expect_parity(pool, {program}, {{"GPUPOOL_SYNC", "1"}});
@@ -146,7 +146,7 @@ TEST_CASE("runtime calls give the same directly and through poold") {
 
 TEST_CASE("textures give the same directly and through poold") {
   const char* const program = std::getenv("TEXTURES_PARITY");
-  if (program == nullptr) return;
+  if (program == nullptr) return report_skip("TEXTURES_PARITY names no program, as ctest does");
   Pool pool;
   for (const std::vector<std::string>& words : {std::vector<std::string>{program}, {program, "outside"}, {program, "wild"}}) {
     expect_parity(pool, words, {});

@@ -9,6 +9,7 @@
 
 #include "tests/scheduler/sim/traces.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 namespace {
 
@@ -92,10 +93,7 @@ TEST_CASE("mistakes") {
 }
 
 TEST_CASE("the script of docs/placement.md prints its tables from the traces of a folder") {
-  if (std::string(PYTHON).find("NOTFOUND") != std::string::npos) {
-    WARN("skipped: there is no python3");
-    return;
-  }
+  if (std::string(PYTHON).find("NOTFOUND") != std::string::npos) return gpupool::testing::report_skip("there is no python3");
   const Folder folder;  // with a trace on which the policies and modes differ
   folder.write("openb_node_list_gpu_node.csv",
                "sn,cpu_milli,memory_mib,gpu,model\nn0,32000,65536,2,A\nn1,32000,65536,2,A\nn2,4000,65536,2,A\nn3,32000,65536,2,B\n");
@@ -123,10 +121,7 @@ TEST_CASE("the script of docs/placement.md prints its tables from the traces of 
 }
 
 TEST_CASE("the script of docs/placement.md names a folder without traces") {
-  if (std::string(PYTHON).find("NOTFOUND") != std::string::npos) {
-    WARN("skipped: there is no python3");
-    return;
-  }
+  if (std::string(PYTHON).find("NOTFOUND") != std::string::npos) return gpupool::testing::report_skip("there is no python3");
   const Folder folder;
   const auto ended = folder.call(PYTHON " " PLACEMENT_TABLE " .");
   CHECK(ended.status == 1);
