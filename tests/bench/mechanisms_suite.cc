@@ -75,7 +75,7 @@ class Suite {
       for (const std::string wish : {"off", "auto"}) {
         const SlowLink link(poold.endpoint(), {.round_trip = kLinkRoundTrip, .bytes_per_second = kLinkBytesPerSecond});
         const std::string prefix = data + "_" + wish + "_";
-        measure({"copies", data, suite_.quick ? "4" : "48"}, through(link.url(), {{"GPUPOOL_COMPRESSION", wish}}), prefix, samples_);
+        measure({"copies", data, suite_.quick ? "16" : "48"}, through(link.url(), {{"GPUPOOL_COMPRESSION", wish}}), prefix, samples_);
       }
     }
   }

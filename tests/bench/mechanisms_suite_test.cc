@@ -1,4 +1,5 @@
-// The mechanisms suite itself: every figure is there and was measured. No speed is asserted: machines differ.
+// The mechanisms suite itself: every figure is there and was measured. No speed is asserted, since machines differ, but that data which
+// compresses comes over the slow link faster with compression than without.
 #include <cstdio>
 
 #include "tests/bench/quick_run.h"
@@ -19,6 +20,7 @@ TEST_CASE("a quick run of the mechanisms suite measures every mechanism with and
     REQUIRE(std::sscanf(line.c_str() + line.find("\"baseline_value\": "), "\"baseline_value\": %lf", &baseline) == 1);
     CHECK(value > 0);
     CHECK(baseline > 0);
+    if (name == "compression_repetitive_h2d") CHECK(value > 1.1 * baseline);  // 1.6 in a whole run
   }
 }
 

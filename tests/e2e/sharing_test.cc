@@ -1,5 +1,5 @@
 // Programs that share a GPU: turns are taken, given back and taken away, and no program waits for work that cannot come. Shares are
-// those of the time in poold's books, not of the clock or of what programs got done; gpupool-bench --suite sharing counts kernels.
+// those of the time in poold's books, not of the clock; one test counts what the programs got done, as gpupool-bench --suite sharing does.
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -90,6 +90,20 @@ TEST_CASE("two busy programs get their shares of the GPU's time") {
   const double part = parts.granted[0] / (parts.granted[0] + parts.granted[1]);
   CHECK(part > 0.02);  // on a busy host the small one is late for its turns, which the large one then has
   CHECK(part < 0.15);
+}
+
+TEST_CASE("two busy programs get as much done as their shares say") {
+  SharedPool pool({"compute = 10", "compute = 90"});
+  const TemporaryFolder folder;
+  const std::string go = folder.path() / "go";
+  const std::vector<std::string> program{"keep_busy", "8000", kLongKernel, go};  // the same time for both, so that neither is ever alone
+  const auto large = pool.start_working(2, program);
+  const auto small = pool.start_working(1, program);
+  folder.write("go", "");
+  const double of_small = done(*small), of_large = done(*large);
+  INFO("kernels: " << of_small << " and " << of_large);
+  CHECK(of_small > 0);
+  CHECK(of_small / (of_small + of_large) < 0.2);  // less than 0.02 on a busy host, as above
 }
 
 TEST_CASE("graphs that wait for their program take turns with a busy one") {

@@ -9,7 +9,7 @@
 using namespace app;
 
 // Keeps the device busy for so many milliseconds (first argument) with kernels of so many rounds (second), eight queued;
-// says when it begins and how many it has done.
+// says when it begins and how many it has done. With a third argument it begins when there is a file of that name.
 SCENARIO(keep_busy) {
   Device device;
   Kernels kernels;
@@ -22,6 +22,7 @@ SCENARIO(keep_busy) {
   OK(cuStreamSynchronize(stream));
   std::printf("working\n");
   std::fflush(stdout);
+  while (arguments.size() > 2 && ::access(arguments[2].c_str(), F_OK) != 0) ::usleep(1000);
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(std::stoul(arguments.at(0)));
   std::deque<CUevent> queued;
   unsigned done = 0;
