@@ -213,7 +213,7 @@ def reduction(device, dnn, handle, tensor):
 
 
 def recurrent(device, dnn, handle, _):
-    """An LSTM's inference."""
+    """An LSTM's inference, against its formulas."""
     hidden, inputs, steps, batch = 16, 8, 3, 2
     none, cell, data = dnn.make("cudnnCreateDropoutDescriptor"), dnn.make("cudnnCreateRNNDescriptor"), dnn.make("cudnnCreateRNNDataDescriptor")
     dnn.cudnnSetDropoutDescriptor(none, handle, c.c_float(0), None, c.c_size_t(0), c.c_ulonglong(0))
@@ -227,16 +227,52 @@ def recurrent(device, dnn, handle, _):
     weights, work, reserve = c.c_size_t(), c.c_size_t(), c.c_size_t()
     dnn.cudnnGetRNNWeightSpaceSize(handle, cell, c.byref(weights))
     dnn.cudnnGetRNNTempSpaceSizes(handle, cell, 0, data, c.byref(work), c.byref(reserve))
-    there = device.floats([0] * (weights.value // 4))
-    y = device.floats([1] * steps * batch * hidden)
-    dnn.cudnnRNNForward(handle, cell, 0, device.integers([steps] * batch), data, device.floats(numbers(steps * batch * inputs)), out, y,
+    values, x = [value / 4 for value in numbers(weights.value // 4, 2)], numbers(steps * batch * inputs)
+    there, y = device.floats(values), device.floats([1] * steps * batch * hidden)
+    dnn.cudnnRNNForward(handle, cell, 0, device.integers([steps] * batch), data, device.floats(x), out, y,
                         state, None, None, state, None, None, weights, there, work, device.space(work.value), c.c_size_t(0), None)
-    device.expect(y, [0] * steps * batch * hidden)  # with weights of 0
+    gates = lstm_gates(dnn, handle, cell, weights, there, values, inputs, hidden)
+    device.expect(y, lstm(gates, x, steps, batch, inputs, hidden))
     for descriptor in (data, out):
         dnn.cudnnDestroyRNNDataDescriptor(descriptor)
     dnn.cudnnDestroyTensorDescriptor(state)
     dnn.cudnnDestroyRNNDescriptor(cell)
     dnn.cudnnDestroyDropoutDescriptor(none)
+
+
+def lstm_gates(dnn, handle, cell, size, there, values, inputs, hidden):
+    """The matrices and biases that the weights hold for the input, forget, cell and output gates: those of the input, then those of the state."""
+    matrix, vector = dnn.make("cudnnCreateTensorDescriptor"), dnn.make("cudnnCreateTensorDescriptor")
+    gates = []
+    for gate in range(8):
+        places = c.c_void_p(), c.c_void_p()
+        dnn.cudnnGetRNNWeightParams(handle, cell, 0, size, there, gate, matrix, c.byref(places[0]), vector, c.byref(places[1]))
+        columns = inputs if gate < 4 else hidden
+        first, bias = ((place.value - there.value) // 4 for place in places)
+        gates.append(([values[first + row * columns:first + (row + 1) * columns] for row in range(hidden)], values[bias:bias + hidden]))
+    for descriptor in (matrix, vector):
+        dnn.cudnnDestroyTensorDescriptor(descriptor)
+    return gates
+
+
+def lstm(gates, x, steps, batch, inputs, hidden):
+    """The states after each step, of each sequence: x and the result are [step][sequence][element]."""
+    def sigmoid(value):
+        return 1 / (1 + math.exp(-value))
+
+    y, states, cells = [], [[0] * hidden for _ in range(batch)], [[0] * hidden for _ in range(batch)]
+    for step in range(steps):
+        for sequence in range(batch):
+            first = (step * batch + sequence) * inputs
+            given, state, kept = x[first:first + inputs], states[sequence], cells[sequence]
+            sums = []
+            for of_input, of_state in zip(gates[:4], gates[4:]):
+                sums.append([sum(map(lambda a, b: a * b, of_input[0][n], given)) + of_input[1][n] +
+                             sum(map(lambda a, b: a * b, of_state[0][n], state)) + of_state[1][n] for n in range(hidden)])
+            cells[sequence] = [sigmoid(f) * old + sigmoid(i) * math.tanh(new) for i, f, new, old in zip(sums[0], sums[1], sums[2], kept)]
+            states[sequence] = [sigmoid(o) * math.tanh(value) for o, value in zip(sums[3], cells[sequence])]
+            y += states[sequence]
+    return y
 
 
 def captured(device, dnn, handle, tensor):

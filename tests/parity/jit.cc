@@ -70,8 +70,10 @@ void jit_options() {
   };
   SHOW_VALUE(cuModuleLoadDataEx(&module, kGood, numbers.count(), numbers.options.data(), numbers.values.data()), "%d", took());
   std::printf("a verbose info log:\n%s", numbers.info);
+  EXPECT(took());
   numbers.values[4] = before;
   SHOW_VALUE(cuLibraryLoadData(&library, kGood, numbers.options.data(), numbers.values.data(), numbers.count(), nullptr, nullptr, 0), "%d", took());
+  EXPECT(took());
   for (const int option : {17, 18, 19, 25, 28, 35, 99, -1}) {
     CUjit_option one[] = {static_cast<CUjit_option>(option)};
     void* value[] = {nullptr};

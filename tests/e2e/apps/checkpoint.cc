@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <thread>
 
@@ -18,6 +19,13 @@ namespace {
 constexpr size_t kPiece = size_t{8} << 20;
 
 bool is_there(const std::string& file) { return ::access(file.c_str(), F_OK) == 0; }
+// A thread of this program.
+bool is_asleep(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  const std::string stat(std::istreambuf_iterator<char>(file), {});
+  const size_t state = stat.rfind(')') + 2;  // behind the name, which may have any letters
+  return state < stat.size() && stat[state] == 'S';
+}
 // For four minutes, since the test that was to make it may be gone.
 void await_file(const std::string& file) {
   for (int i = 0; i < 240'000 && !is_there(file); ++i) ::usleep(1000);
@@ -163,7 +171,9 @@ SCENARIO(checkpoints_itself) {
   OK(cuCheckpointProcessLock(pid, nullptr));
   EXPECT(state() == CU_PROCESS_STATE_LOCKED);
   std::atomic<bool> through{false};
+  std::atomic<pid_t> waiting{0};
   std::thread locked([&] {
+    waiting = ::gettid();
     OK(cuCtxSetCurrent(device.context));
     OK(kernels.launch("add", (kCount + 255) / 256, 256, nullptr, memory, 3u, kCount));
     OK(cuCtxSynchronize());
@@ -171,7 +181,7 @@ SCENARIO(checkpoints_itself) {
   });
   OK(cuCheckpointProcessCheckpoint(pid, nullptr));
   EXPECT(state() == CU_PROCESS_STATE_CHECKPOINTED);
-  ::usleep(100'000);
+  while (waiting == 0 || !is_asleep(waiting)) ::usleep(1000);
   EXPECT(!through);
   OK(cuCheckpointProcessRestore(pid, nullptr));
   EXPECT(state() == CU_PROCESS_STATE_LOCKED);

@@ -180,7 +180,7 @@ TEST_CASE("a turn that others want is given up when there is no work") {
   REQUIRE(session.work() == CUDA_SUCCESS);
   session.gate->before_sleep();
   session.device.pass(2);
-  std::this_thread::sleep_for(10ms);
+  CHECK(eventually([&] { return (*session.page)->gpus[0].launches == 1; }));  // the gate has seen that the work is done
   CHECK(session.word().open());
   session.turn(State::open, true, false, true);
   CHECK(eventually([&] { return session.word().closed(); }));
