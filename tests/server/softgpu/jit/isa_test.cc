@@ -122,8 +122,8 @@ std::string page() {
          "softgpu, the device without a GPU, compiles PTX (docs/adr/0007, 0027; how warps run: 0033). This page is made from the table of instruction forms in\n"
          "`tests/server/softgpu/jit/isa/`, and a test keeps both alike (`UPDATE_PAGES=1 build/ci/tests/softgpu_jit_isa_test` writes\n"
          "it). Every form counted under \"run\" is compiled and run in that test against a computed result. A form under \"compiled\" is\n"
-         "compiled to machine code there and not run: it needs a texture, a surface or a tensor map, which other tests have, or\n"
-         "gives nothing that differs. Where NVIDIA's `ptxas` is installed it must accept each form, but for those that only older versions\n"
+         "compiled to machine code there and not run: it needs a texture, a surface or a tensor map, which other tests have, is another\n"
+         "shape, layout, type or space of one that is run, or gives nothing that differs. Where NVIDIA's `ptxas` is installed it must accept each form, but for those that only older versions\n"
          "of it take. A form that is refused is so when its module is loaded: the load fails with `CUDA_ERROR_INVALID_PTX`, and the log\n"
          "names the instruction, the kernel, the line and the reason. What stands here in no way is refused, too.\n";
   size_t run = 0, compiled = 0, old = 0, refused = 0, instructions = 0, never_run = 0;
