@@ -1,47 +1,89 @@
-// The executor's current command, its stream, and the reason for a wait, for monitoring by other threads. Only the executor's thread
+// The executor's current command, its stream and what the time goes by in it, for monitoring by other threads. Only the executor's thread
 // writes. Reads are not atomic as a whole: a reader may see fields of two successive commands.
 #pragma once
+#include <time.h>
+
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+
+#include "server/worker/thread_activity.h"
 
 namespace gpupool::worker {
 
 class AtWork {
  public:
+  static constexpr uint64_t kNoStream = ~uint64_t{0};
+  struct Command {
+    uint64_t sequence = 0;          // 0: none is at work
+    uint64_t context = 0;           // this and the next: the client's handles
+    uint64_t stream = kNoStream;    // 0: the legacy stream of its context
+    uint16_t id = 0;                // of a row or command; 0: the worker's own work between two commands
+    std::chrono::nanoseconds since{};  // of the steady clock, to a few milliseconds
+  };
+
+  // Called once, by the executor's thread.
+  void begin_session() { activity_.store(&t_activity, std::memory_order_release); }
   // The sequence number of the current command, 0 between commands.
   uint64_t sequence() const { return sequence_.load(std::memory_order_relaxed); }
-  uint16_t command() const { return command_.load(std::memory_order_relaxed); }
-  uint64_t stream() const { return stream_.load(std::memory_order_relaxed); }  // the driver's handle; 0: none, or a default stream
-  static constexpr const char* kDriver = "the driver";
-  // kDriver, or the reason of the innermost Waiting.
-  const char* waits_for() const { return waits_for_.load(std::memory_order_relaxed); }
-
-  void begin(uint64_t sequence, uint16_t command) {
-    stream_.store(0, std::memory_order_relaxed);
-    command_.store(command, std::memory_order_relaxed);
-    sequence_.store(sequence, std::memory_order_relaxed);
+  Command command() const {
+    constexpr auto order = std::memory_order_relaxed;
+    return {sequence_.load(order), context_.load(order), stream_.load(order), id_.load(order), std::chrono::nanoseconds(since_.load(order))};
   }
-  void end() { sequence_.store(0, std::memory_order_relaxed); }
-  void uses(const void* stream) { stream_.store(reinterpret_cast<uintptr_t>(stream), std::memory_order_relaxed); }
+  std::chrono::nanoseconds age() const { return std::max(coarse_now() - command().since, std::chrono::nanoseconds(0)); }
+  // The driver function that the executor is in, and the reason for its wait; null: none.
+  const char* driver_function() const { return read(&ThreadActivity::driver_function); }
+  const char* waits_for() const { return read(&ThreadActivity::waits_for); }
+  // Counters, for comparison with what the client has sent.
+  uint64_t received() const { return received_.load(std::memory_order_relaxed); }
+  uint64_t executed() const { return executed_.load(std::memory_order_relaxed); }
 
-  // Sets the reason for a wait during its lifetime. `what` must be a string literal, such as "its turn on the GPU".
-  class Waiting {
+  void begin(uint64_t sequence, uint16_t id, uint64_t context) { set({sequence, context, kNoStream, id, coarse_now()}); }
+  void end() { sequence_.store(0, std::memory_order_relaxed); }
+  void uses(uint64_t stream) { stream_.store(stream, std::memory_order_relaxed); }
+  void count_received(uint64_t sequence) { received_.store(sequence, std::memory_order_relaxed); }
+  void count_executed() { executed_.store(executed() + 1, std::memory_order_relaxed); }
+
+  // A command that is executed within another one, or between two, during its lifetime.
+  class Inner {
    public:
-    Waiting(AtWork& at_work, const char* what) : at_work_(at_work), before_(at_work.waits_for_.exchange(what, std::memory_order_relaxed)) {}
-    ~Waiting() { at_work_.waits_for_.store(before_, std::memory_order_relaxed); }
-    Waiting(const Waiting&) = delete;
-    Waiting& operator=(const Waiting&) = delete;
+    Inner(AtWork& at_work, uint64_t sequence, uint16_t id, uint64_t context) : at_work_(at_work), outer_(at_work.command()) {
+      at_work_.begin(sequence, id, context);
+    }
+    ~Inner() { at_work_.set(outer_); }
+    Inner(const Inner&) = delete;
+    Inner& operator=(const Inner&) = delete;
 
    private:
     AtWork& at_work_;
-    const char* const before_;
+    const Command outer_;
   };
 
  private:
-  std::atomic<uint64_t> sequence_{0};
-  std::atomic<uint64_t> stream_{0};
-  std::atomic<uint16_t> command_{0};
-  std::atomic<const char*> waits_for_{kDriver};
+  // A tenth of the time that the exact clock takes.
+  static std::chrono::nanoseconds coarse_now() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+  }
+  const char* read(std::atomic<const char*> ThreadActivity::*word) const {
+    const ThreadActivity* const activity = activity_.load(std::memory_order_acquire);
+    return activity ? (activity->*word).load(std::memory_order_relaxed) : nullptr;
+  }
+  void set(const Command& command) {
+    constexpr auto order = std::memory_order_relaxed;
+    context_.store(command.context, order);
+    stream_.store(command.stream, order);
+    id_.store(command.id, order);
+    since_.store(command.since.count(), order);
+    sequence_.store(command.sequence, order);
+  }
+
+  std::atomic<const ThreadActivity*> activity_{nullptr};
+  std::atomic<uint64_t> sequence_{0}, context_{0}, stream_{kNoStream}, received_{0}, executed_{0};
+  std::atomic<int64_t> since_{0};
+  std::atomic<uint16_t> id_{0};
 };
 
 }  // namespace gpupool::worker

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <string_view>
 
 #include "server/log/log.h"
 #include "server/worker/bandwidth.h"
@@ -29,19 +28,28 @@ std::string hexadecimal(uint64_t value) {
   return text.data();
 }
 
+std::string stream_name(uint64_t stream) {
+  return stream == AtWork::kNoStream ? "none" : stream == 0 ? "legacy" : hexadecimal(stream);
+}
+
 // Logs a long command once at each of kReportAfter, and its end.
 class LongCommand {
  public:
   explicit LongCommand(const SessionStart& start) : session_(start.session_number) {}
 
-  void look(const AtWork& at_work, std::chrono::steady_clock::duration time) {
+  // Expected waits of the worker's own, such as for its turn, are no reason to warn.
+  void look(const AtWork& at_work) {
+    const auto time = at_work.age();
     if (reported_ == std::size(kReportAfter) || time < kReportAfter[reported_]) return;
     ++reported_;
-    command_ = command_name(at_work.command());
+    const AtWork::Command command = at_work.command();
+    const char* const function = at_work.driver_function();
+    const char* const waits_for = at_work.waits_for();
+    command_ = command_name(command.id);
     seconds_ = std::chrono::duration_cast<std::chrono::seconds>(time).count();
-    const bool in_driver = std::string_view(at_work.waits_for()) == AtWork::kDriver;
-    log::write(in_driver ? log::Level::warning : log::Level::info, "command_takes_long",
-               {{"session", session_}, {"command", command_}, {"stream", hexadecimal(at_work.stream())}, {"waits_for", at_work.waits_for()},
+    log::write(waits_for ? log::Level::info : log::Level::warning, "command_takes_long",
+               {{"session", session_}, {"command", command_}, {"context", hexadecimal(command.context)}, {"stream", stream_name(command.stream)},
+                {"driver_function", function ? function : "none"}, {"waits_for", waits_for ? waits_for : function ? "the driver" : "nothing"},
                 {"seconds", seconds_}});
   }
   void ended() {
@@ -103,7 +111,7 @@ void Background::run() {
       long_command.ended();
       continue;
     }
-    long_command.look(executor_.at_work, now - since);
+    long_command.look(executor_.at_work);
     executor_.outbox.send(wire::MessageKind::pong, 0, 0);
     if (executor_.outbox.over()) executor_.compute.stop();
     if (!executor_.outbox.over() || now - since < kOutlive) continue;

@@ -4,12 +4,15 @@
 #include <thread>
 #include <vector>
 
+#include "server/worker/thread_activity.h"
+
 namespace gpupool::worker {
 namespace {
 
 using std::chrono::nanoseconds;
 using transport::Clock;
 constexpr size_t kLeastPortion = 4096;
+constexpr const char* kTheBandwidth = "the tenant's bandwidth";
 constexpr std::chrono::milliseconds kLongestNap{100};  // the quota may be raised meanwhile, or the client leave
 
 // Of the machine's one monotonic clock, so that processes agree.
@@ -47,6 +50,7 @@ nanoseconds Bandwidth::debt(Direction direction) const {
 }
 
 void Bandwidth::pay_off(Direction direction, const Outbox& outbox) const {
+  const Waiting waiting(kTheBandwidth);
   for (nanoseconds left = debt(direction); left > nanoseconds(0) && !outbox.over(); left = debt(direction)) {
     std::this_thread::sleep_for(std::min<nanoseconds>(left, kLongestNap));
   }
@@ -87,6 +91,7 @@ Result<transport::Connection::Ready> MeteredConnection::wait(bool for_receive, b
   const nanoseconds receive_debt = for_receive ? bandwidth_->debt(to_device) : nanoseconds(0);
   const nanoseconds send_debt = for_send ? bandwidth_->debt(to_host) : nanoseconds(0);
   if (receive_debt <= nanoseconds(0) && send_debt <= nanoseconds(0)) return inner_->wait(for_receive, for_send, deadline);
+  const Waiting waiting(kTheBandwidth);
   // A direction that is in debt is looked at again when it no longer is; a debt of nanoseconds is none.
   const bool receive = for_receive && receive_debt <= nanoseconds(0), send = for_send && send_debt <= nanoseconds(0);
   const nanoseconds sooner = receive ? send_debt : send ? receive_debt : for_receive && for_send ? std::min(receive_debt, send_debt) : receive_debt + send_debt;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/sealed_file.h"
+#include "server/worker/thread_activity.h"
 
 namespace gpupool::worker {
 
@@ -57,6 +58,7 @@ server::ControlMessage CachedImages::ask(const wire::ImageName& name) {
                                     .image_bytes = name.size,
                                     .image_name = name.digest,
                                     .image_request = ++request_});
+  const Waiting waiting("poold's answer about an image");
   if (sent) changed_.wait_for(lock, patience_, [this] { return answer_.has_value(); });
   ++request_;  // what comes later is too late
   return std::exchange(answer_, std::nullopt).value_or(server::ControlMessage{});

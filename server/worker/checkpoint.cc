@@ -65,7 +65,7 @@ std::optional<std::chrono::microseconds> Checkpoint::before_sleep() {
 }
 
 bool Checkpoint::hold(uint16_t id) {
-  const AtWork::Waiting waiting(session_.at_work, "its work to end before it is locked");
+  const Waiting waiting("its work to end before it is locked");
   while (wanted_.load(std::memory_order_acquire)) {
     if (session_.outbox.over()) return false;
     if (!session_.moves.has_work()) {
@@ -81,7 +81,7 @@ bool Checkpoint::hold(uint16_t id) {
 }
 
 void Checkpoint::stay() {
-  const AtWork::Waiting waiting(session_.at_work, "being unlocked");
+  const Waiting waiting("being unlocked");
   std::unique_lock lock(mutex_);
   if (!wanted_.load(std::memory_order_relaxed) || !question_) return;  // given up
   answer(CUDA_SUCCESS);

@@ -33,8 +33,8 @@ class Borrowed {
 
 }  // namespace
 
-ComputeGate::ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, AtWork& at_work, std::function<void()> ring)
-    : api_(api), page_(usage.page), waits_(waits), at_work_(at_work), ring_(std::move(ring)) {}
+ComputeGate::ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring)
+    : api_(api), page_(usage.page), waits_(waits), ring_(std::move(ring)) {}
 
 ComputeGate::~ComputeGate() {
   stop();
@@ -115,7 +115,7 @@ bool ComputeGate::wait_for_turn(ComputeLane& lane, const WorkKind& kind) {
     }
     if (!known) end(lane);  // what is new is measured by itself
   }
-  const AtWork::Waiting waiting(at_work_, "its turn on the GPU");
+  const Waiting waiting("its turn on the GPU");
   Clock::time_point shut{}, crowded{}, asked{};
   const auto count_wait = [&](Clock::time_point now) {
     if (shut != Clock::time_point{}) add(gpu.use->throttled_nanoseconds, static_cast<double>(nanoseconds(now - shut).count()));

@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "server/quota/turn_word.h"
-#include "server/worker/at_work.h"
 #include "server/worker/compute_lane.h"
 #include "server/worker/session.h"
 #include "server/worker/waits.h"
@@ -48,7 +47,7 @@ class ComputeGate {
   using Clock = ComputeLane::Clock;
 
   // `ring` tells poold to look at the session page.
-  ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, AtWork& at_work, std::function<void()> ring);
+  ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring);
   ~ComputeGate();
   ComputeGate(const ComputeGate&) = delete;
   ComputeGate& operator=(const ComputeGate&) = delete;
@@ -114,7 +113,6 @@ class ComputeGate {
   const DeviceApi& api_;
   const std::shared_ptr<quota::SharedPage<quota::SessionPage>> page_;  // null: nothing is measured, nothing waits
   WaitPool& waits_;
-  AtWork& at_work_;
   const std::function<void()> ring_;
   CUresult (*elapsed_)(float*, CUevent, CUevent) = nullptr;
   std::vector<ComputeLane*> open_;      // the executor's: lanes with an open piece

@@ -179,7 +179,7 @@ CUresult Contexts::await_clears() {
   if (!clearing()) return CUDA_SUCCESS;
   const CUcontext before = current_context();
   make_current(api_, clearing_->object);
-  const AtWork::Waiting waiting(at_work_, "new memory to be zeroed");
+  const Waiting waiting("new memory to be zeroed");
   const CUresult result = api_.cuEventSynchronize(clear_event_);
   make_current(api_, before);
   if (result == CUDA_SUCCESS) forget_clears(*clearing_);

@@ -56,6 +56,7 @@ struct StagingChunk;
 struct StreamState {
   ContextState* context = nullptr;
   CUstream stream = nullptr;          // null: the context's legacy default stream
+  uint64_t handle = 0;                // the client's; 0 likewise
   bool used = false;                  // in context->used: work since the last record for a free
   bool dirty = false;                 // work since it was last seen idle
   std::shared_ptr<CopyLane> lane;     // made with the first copy to the host
@@ -133,7 +134,6 @@ class Contexts {
   }
   void note_use_unordered(StreamState& stream) {
     if (stream.cleared != clears_) wait_for_clears(stream);
-    at_work_.uses(stream.stream);
     stream.dirty = true;
     stream.use_before = std::exchange(stream.last_use, ++uses_);
     if (stream.used) return;

@@ -3,7 +3,7 @@
 namespace gpupool::worker {
 
 const char* DeviceApi::load(const SymbolLookup& symbol) {
-#define GPUPOOL_LOAD(name) name = reinterpret_cast<decltype(name)>(symbol(#name));
+#define GPUPOOL_LOAD(name) name = reinterpret_cast<decltype(&::name)>(symbol(#name));
   GPUPOOL_DEVICE_CALLS(GPUPOOL_LOAD)
   GPUPOOL_DEVICE_CALLS_12_0(GPUPOOL_LOAD)
   GPUPOOL_DEVICE_CALLS_12_1(GPUPOOL_LOAD)

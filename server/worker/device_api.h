@@ -3,6 +3,7 @@
 #pragma once
 #include "protocol/cuda/cuda_header.h"
 #include "server/worker/session.h"
+#include "server/worker/thread_activity.h"
 
 // The names, for DeviceApi's members and for their look-up.
 #define GPUPOOL_DEVICE_CALLS(X)                                                                                     \
@@ -56,7 +57,7 @@
 namespace gpupool::worker {
 
 struct DeviceApi {
-#define GPUPOOL_MEMBER(name) decltype(&::name) name = nullptr;
+#define GPUPOOL_MEMBER(name) DeviceCall<decltype(&::name)> name{#name};
   GPUPOOL_DEVICE_CALLS(GPUPOOL_MEMBER)
   GPUPOOL_DEVICE_CALLS_12_0(GPUPOOL_MEMBER)
   GPUPOOL_DEVICE_CALLS_12_1(GPUPOOL_MEMBER)

@@ -362,7 +362,7 @@ void DeviceMemory::collect() {
 }
 
 bool DeviceMemory::wait_for_free(std::chrono::steady_clock::time_point stop) {
-  const AtWork::Waiting waiting(contexts_.at_work(), "memory that is being freed");
+  const Waiting waiting("memory that is being freed");
   const size_t before = pending_.load(std::memory_order_acquire);
   while (true) {
     collect();

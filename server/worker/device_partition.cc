@@ -6,7 +6,7 @@ namespace gpupool::worker {
 
 void DevicePartition::load(const SymbolLookup& symbol) {
   const auto find = [&symbol](auto& member, const char* name) {
-    member = reinterpret_cast<std::remove_reference_t<decltype(member)>>(symbol(name));
+    member = reinterpret_cast<typename std::remove_reference_t<decltype(member)>::Function>(symbol(name));
   };
   find(get_resource_, "cuDeviceGetDevResource");
   find(split_, "cuDevSmResourceSplitByCount");

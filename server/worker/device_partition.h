@@ -9,6 +9,7 @@
 #include "protocol/cuda/cuda_header.h"
 #include "server/quota/partitions.h"
 #include "server/worker/session.h"
+#include "server/worker/thread_activity.h"
 
 namespace gpupool::worker {
 
@@ -32,12 +33,12 @@ class DevicePartition {
  private:
 #if CUDA_VERSION >= 12040
   bool split(CUdevice device, std::vector<CUdevResource>& groups, CUdevResource& all, CUdevResource& rest) const;
-  decltype(&cuDeviceGetDevResource) get_resource_ = nullptr;
-  decltype(&cuDevSmResourceSplitByCount) split_ = nullptr;
-  decltype(&cuDevResourceGenerateDesc) describe_ = nullptr;
-  decltype(&cuGreenCtxCreate) create_ = nullptr;
-  decltype(&cuGreenCtxDestroy) destroy_ = nullptr;
-  decltype(&cuCtxFromGreenCtx) context_of_ = nullptr;
+  DeviceCall<decltype(&cuDeviceGetDevResource)> get_resource_{"cuDeviceGetDevResource"};
+  DeviceCall<decltype(&cuDevSmResourceSplitByCount)> split_{"cuDevSmResourceSplitByCount"};
+  DeviceCall<decltype(&cuDevResourceGenerateDesc)> describe_{"cuDevResourceGenerateDesc"};
+  DeviceCall<decltype(&cuGreenCtxCreate)> create_{"cuGreenCtxCreate"};
+  DeviceCall<decltype(&cuGreenCtxDestroy)> destroy_{"cuGreenCtxDestroy"};
+  DeviceCall<decltype(&cuCtxFromGreenCtx)> context_of_{"cuCtxFromGreenCtx"};
 #endif
 };
 

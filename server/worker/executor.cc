@@ -75,7 +75,7 @@ Executor::Executor(SessionStart& start)
       backlog(contexts, gates),
       scrubber(api, contexts),
       table(api, contexts, counters, start.visible),
-      compute(api, measured(start), waits, at_work, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); }),
+      compute(api, measured(start), waits, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); }),
       remote(start.connection->direct_memory(), outbox, start.bandwidth),
       staging(api, remote.memory(), start.usage),
       shared_memory(api, waits),
@@ -105,7 +105,7 @@ Executor::Executor(SessionStart& start)
       images(api),
       linkers(api),
       events(api),
-      inbox(*start.connection, counters.bytes_from_client, at_work, [this] { return before_sleep(); }) {
+      inbox(*start.connection, counters.bytes_from_client, [this] { return before_sleep(); }) {
   table.on_stream_departing([this](StreamState& stream) { departing(stream); });
   table.on_code_gone([this](uint64_t handle) {
     memory.forget_variables(handle);
@@ -125,6 +125,7 @@ Executor::~Executor() {
 
 bool Executor::run() {
   t_executor = this;
+  at_work.begin_session();
   forget_current();
   if (const char* const missing = api.load(start.symbol)) {
     outbox.end(std::string("the device library has no ") + missing);
@@ -138,7 +139,7 @@ bool Executor::run() {
   for (const CallRow& row : call_rows()) {
     void* const function = start.symbol(row.name);
     void* const wrapper = guarded.wrapper(row.name);
-    functions_.push_back(function && wrapper ? wrapper : function);
+    functions_.push_back({function && wrapper ? wrapper : function, wrapper ? nullptr : row.name});
   }
   if (api.cuThreadExchangeStreamCaptureMode) {
     // What the client's threads may do while one of them captures is checked in the client; the worker's own calls
@@ -168,7 +169,7 @@ bool Executor::run() {
 
 bool Executor::receive(const wire::CommandHeader& header) {
   if (!settle()) return false;
-  at_work.begin(header.sequence, header.id);
+  at_work.begin(header.sequence, header.id, header.context);
   Command command{header};
   const bool ordered = gates.any() || !backlog.empty();
   // The data of a copy is received into its place, unless the copy may be kept.
@@ -226,22 +227,19 @@ bool Executor::run_backlog() {
 }
 
 bool Executor::execute_kept(Backlog::Kept& kept) {
-  const uint64_t sequence = at_work.sequence();
-  const uint16_t id = at_work.command();
-  at_work.begin(kept.header.sequence, kept.header.id);
+  const AtWork::Inner inner(at_work, kept.header.sequence, kept.header.id, kept.header.context);
   Command command{kept.header};
   command.body = wire::Reader(kept.body);
   const bool alive = replay(command);
   compute.tidy();
-  at_work.begin(sequence, id);
   return alive;
 }
 
 bool Executor::make_room() {
   const auto too_much = [this](uint64_t limit) { return backlog.bytes() > start.usage.most_queued(limit); };
   if (!too_much(kMostKept)) return true;
-  const AtWork::Waiting waiting(at_work, "the client to let its streams go on");
-  at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0);
+  const Waiting waiting("the client to let its streams go on");
+  at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
   // What a stream waits for may be a command that has not been received yet.
   while (!outbox.over() && too_much(kMostKept) && !client_must_answer()) {
     gates.wait(kLookAtClient);
@@ -324,7 +322,9 @@ Outcome Executor::execute_row(Command& command) {
   const CallRow& row = call_rows()[*index];
   if (!enter(command) && row.needs_context) return CUDA_ERROR_INVALID_CONTEXT;
   wire::Writer writer(reply_body);
-  const auto result = row.execute(functions_[*index], command.body, writer, table);
+  const RowFunction& function = functions_[*index];
+  const InDriver in(function.driver_name);
+  const auto result = row.execute(function.address, command.body, writer, table);
   if (!result) return Outcome::malformed(row.name);
   if (table.broken()) return Outcome::malformed("a handle that cannot be");
   return *result;
@@ -361,8 +361,8 @@ std::optional<std::chrono::microseconds> Executor::before_sleep() {
   }
   if (at_work.sequence() == 0) {  // not in the middle of a command
     // Moving memory takes time, in which the client hears of this worker; so does being locked.
-    at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0);
-    const AtWork::Waiting waiting(at_work, "its memory to be moved");
+    at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
+    const Waiting waiting("its memory to be moved");
     if (!settle()) outbox.close();
     for (const auto look : {moves.before_sleep(), checkpoint.before_sleep()}) {
       if (look) longest = longest ? std::min(*longest, *look) : *look;
@@ -444,7 +444,7 @@ void Executor::departing(StreamState& stream) {
 
 bool Executor::leave(ContextState& context) {
   callbacks.release(context.object);
-  const AtWork::Waiting waiting(at_work, "its copies and waits to end");
+  const Waiting waiting("its copies and waits to end");
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
   if (!empty_backlog(context, deadline)) return false;
   contexts.enter(&context);

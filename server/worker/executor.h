@@ -194,7 +194,11 @@ class Executor {
   bool finish(const Command& command, const Outcome& outcome);
   std::optional<std::chrono::microseconds> before_sleep();
 
-  std::vector<void*> functions_;  // of the rows, by their place in the table
+  struct RowFunction {
+    void* address;
+    const char* driver_name;  // null: a wrapper, which names the driver functions that it calls
+  };
+  std::vector<RowFunction> functions_;  // of the rows, by their place in the table
   std::map<std::string, std::shared_ptr<Peer>> peers_;  // by address and session; executor's thread
   uint64_t last_sequence_ = 0;
   CUresult deferred_ = CUDA_SUCCESS;

@@ -34,6 +34,7 @@ std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
   const Entry* const entry = find(handle);
   if (!entry) return std::nullopt;
   resolved_in_ = entry->context;
+  if (actual == Kind::stream) contexts_.at_work().uses(handle);
   return entry->object;
 }
 
@@ -44,6 +45,7 @@ StreamState* HandleTable::find_stream(uint64_t handle) {
   } else if (cuda::kind_of(handle) == Kind::stream) {
     if (Entry* const entry = find(handle)) state = entry->stream;
   }
+  if (state) contexts_.at_work().uses(state->handle);
   return state;
 }
 
@@ -88,6 +90,7 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
     auto state = std::make_unique<StreamState>();
     state->context = entry.context;
     state->stream = static_cast<CUstream>(object);
+    state->handle = handle;
     entry.stream = state.get();
     entry.context->streams[state->stream] = std::move(state);
   }

@@ -7,7 +7,7 @@ namespace {
 
 bool driver_tells_layouts(const DeviceApi& api) {
 #if CUDA_VERSION >= 12040
-  return api.cuFuncGetParamInfo != nullptr;
+  return static_cast<bool>(api.cuFuncGetParamInfo);
 #else
   return false;
 #endif

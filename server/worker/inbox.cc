@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "server/worker/thread_activity.h"
+
 namespace gpupool::worker {
 namespace {
 
@@ -15,10 +17,9 @@ constexpr std::chrono::microseconds kBetweenCalls{10};
 
 }  // namespace
 
-Inbox::Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, AtWork& at_work, Idle idle)
+Inbox::Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, Idle idle)
     : connection_(connection),
       bytes_(bytes),
-      at_work_(at_work),
       idle_(std::move(idle)),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)),
       capacity_(kBufferBytes) {}
@@ -44,7 +45,7 @@ Result<size_t> Inbox::receive(std::span<std::byte> destination) {
     } while (transport::Clock::now() < stop);
   }
   recently_busy_ = false;
-  const AtWork::Waiting waiting(at_work_, "the client's data");
+  const Waiting waiting("the client's data");
   while (true) {
     const auto longest = idle_();
     const transport::Deadline deadline =

@@ -14,7 +14,6 @@
 #include "protocol/transport/transport.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/reader.h"
-#include "server/worker/at_work.h"
 
 namespace gpupool::worker {
 
@@ -24,7 +23,7 @@ class Inbox {
   using Idle = std::function<std::optional<std::chrono::microseconds>()>;
 
   // What is received is added to `bytes`.
-  Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, AtWork& at_work, Idle idle);
+  Inbox(transport::Connection& connection, std::atomic<uint64_t>& bytes, Idle idle);
 
   Result<wire::CommandHeader> next();
   Result<std::span<const std::byte>> body(size_t size);
@@ -43,7 +42,6 @@ class Inbox {
 
   transport::Connection& connection_;
   std::atomic<uint64_t>& bytes_;
-  AtWork& at_work_;
   Idle idle_;
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_;

@@ -180,7 +180,7 @@ void MemoryMoves::stay(std::chrono::nanoseconds took) {
 
 // One look. Its own memory is given to those who have waited for longer: it is of no use before all of it is there.
 bool MemoryMoves::await(Wait& wait) {
-  const AtWork::Waiting waiting(session_.at_work, "room on the GPU");
+  const Waiting waiting("room on the GPU");
   const auto now = Clock::now();
   if (wait.since == Clock::time_point{}) wait.since = now;
   {

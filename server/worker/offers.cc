@@ -150,6 +150,7 @@ CUresult Offers::fetch(const wire::SharedName& name, Fetched* to) {
                                       .share_secret = name.secret,
                                       .share_session = name.session,
                                       .share_request = ++request_});
+    const Waiting waiting("another session's worker");
     if (sent) changed_.wait_for(lock, patience_, [this] { return answer_.has_value(); });
     ++request_;  // what comes later is too late
     const auto message = std::exchange(answer_, std::nullopt);

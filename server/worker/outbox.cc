@@ -5,6 +5,7 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "protocol/wire/images.h"
+#include "server/worker/thread_activity.h"
 
 namespace gpupool::worker {
 namespace {
@@ -47,6 +48,7 @@ bool Outbox::send_locked(wire::MessageHeader header, std::span<const std::byte> 
 
 bool Outbox::send(wire::MessageKind kind, int32_t result, uint64_t sequence, std::span<const std::byte> body,
                   std::span<const std::byte> more) {
+  const Waiting waiting("the client to read");
   const std::lock_guard lock(mutex_);
   if (over()) return false;
   if (kind == wire::MessageKind::reply && result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY &&

@@ -6,7 +6,7 @@ namespace gpupool::worker {
 
 void Resources::load(const SymbolLookup& symbol) {
   const auto find = [&symbol](auto& member, const char* name) {
-    member = reinterpret_cast<std::remove_reference_t<decltype(member)>>(symbol(name));
+    member = reinterpret_cast<typename std::remove_reference_t<decltype(member)>::Function>(symbol(name));
   };
   find(of_device_, "cuDeviceGetDevResource");
   find(of_context_, "cuCtxGetDevResource");

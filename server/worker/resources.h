@@ -9,6 +9,7 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "server/worker/session.h"
+#include "server/worker/thread_activity.h"
 
 namespace gpupool::worker {
 
@@ -32,10 +33,10 @@ class Resources {
   std::deque<CUdevResource> kept_;
   uint64_t first_ = 1;  // number of the oldest
   size_t descriptions_ = 0;
-  decltype(&cuDeviceGetDevResource) of_device_ = nullptr;
-  decltype(&cuCtxGetDevResource) of_context_ = nullptr;
-  decltype(&cuDevSmResourceSplitByCount) split_ = nullptr;
-  decltype(&cuDevResourceGenerateDesc) describe_ = nullptr;
+  DeviceCall<decltype(&cuDeviceGetDevResource)> of_device_{"cuDeviceGetDevResource"};
+  DeviceCall<decltype(&cuCtxGetDevResource)> of_context_{"cuCtxGetDevResource"};
+  DeviceCall<decltype(&cuDevSmResourceSplitByCount)> split_{"cuDevSmResourceSplitByCount"};
+  DeviceCall<decltype(&cuDevResourceGenerateDesc)> describe_{"cuDevResourceGenerateDesc"};
 #endif
 };
 

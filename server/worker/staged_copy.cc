@@ -69,6 +69,7 @@ StagingChunk* StagedIn::acquire(std::optional<std::chrono::milliseconds> longest
   const auto stop = std::chrono::steady_clock::now() + longest.value_or(std::chrono::milliseconds(0));
   Free taken{};
   {
+    const Waiting waiting("staging memory of its copy");
     std::unique_lock lock(mutex_);
     const auto ready = [this] { return closed_ || !free_.empty() || !begun_; };
     if (longest) changed_.wait_until(lock, stop, ready);
@@ -181,6 +182,7 @@ CUresult StagedOut::enqueue(uint64_t piece, StagingChunk* chunk) {
 }
 
 std::optional<uint64_t> StagedOut::next() {
+  const Waiting waiting("the next piece of its copy");
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return closed_ || result_ != CUDA_SUCCESS || !coming_.empty() || delivered_ == pieces_; });
   if (closed_ || result_ != CUDA_SUCCESS || coming_.empty()) return std::nullopt;

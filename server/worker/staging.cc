@@ -115,6 +115,7 @@ StagingChunk* Staging::acquire(ContextState& context, size_t size, bool register
   context.for_each_stream([this](StreamState& stream) { close_slab(stream); });
   while (true) {
     {
+  const Waiting waiting("staging memory");
       std::unique_lock lock(mutex_);
       const size_t before = idle_.size();
       returned_.wait_for(lock, kPollEvery, [&] { return idle_.size() != before; });

@@ -398,7 +398,7 @@ CUresult check_copy(CUDA_MEMCPY3D& copy) {
 }
 
 void Calls::load(const SymbolLookup& symbol) {
-#define GPUPOOL_LOAD(name) name = reinterpret_cast<decltype(name)>(symbol(#name));
+#define GPUPOOL_LOAD(name) name = reinterpret_cast<decltype(&::name)>(symbol(#name));
   GPUPOOL_GUARDED_CALLS(GPUPOOL_LOAD)
   GPUPOOL_GUARDED_CALLS_12_0(GPUPOOL_LOAD)
   GPUPOOL_GUARDED_CALLS_12_1(GPUPOOL_LOAD)

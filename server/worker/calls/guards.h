@@ -7,6 +7,7 @@
 
 #include "protocol/cuda/cuda_header.h"
 #include "server/worker/session.h"
+#include "server/worker/thread_activity.h"
 
 #define GPUPOOL_GUARDED_CALLS(X)                                                                                   \
   X(cuMemsetD8Async) X(cuMemsetD16Async) X(cuMemsetD32Async) X(cuMemsetD2D8Async) X(cuMemsetD2D16Async)            \
@@ -51,7 +52,7 @@ CUresult check_copy(CUDA_MEMCPY3D& copy);
 
 // The driver's own functions behind the wrappers; null where the device library has none.
 struct Calls {
-#define GPUPOOL_MEMBER(name) decltype(&::name) name = nullptr;
+#define GPUPOOL_MEMBER(name) DeviceCall<decltype(&::name)> name{#name};
   GPUPOOL_GUARDED_CALLS(GPUPOOL_MEMBER)
   GPUPOOL_GUARDED_CALLS_12_0(GPUPOOL_MEMBER)
   GPUPOOL_GUARDED_CALLS_12_1(GPUPOOL_MEMBER)

@@ -52,8 +52,9 @@ std::vector<wire::ParameterInfo> parameters_of(Executor& session, uint64_t owner
 #if CUDA_VERSION >= 12040
 // The names of what a module or library has; they live as long as it does.
 template <class Owner, class Object>
-CUresult all_names(Owner owner, CUresult (*count_of)(unsigned*, Owner), CUresult (*enumerate)(Object*, unsigned, Owner),
-                   CUresult (*name_of)(const char**, Object), std::vector<const char*>& names) {
+CUresult all_names(Owner owner, const DeviceCall<CUresult (*)(unsigned*, Owner)>& count_of,
+                   const DeviceCall<CUresult (*)(Object*, unsigned, Owner)>& enumerate,
+                   const DeviceCall<CUresult (*)(const char**, Object)>& name_of, std::vector<const char*>& names) {
   if (!count_of || !enumerate || !name_of) return CUDA_ERROR_NOT_SUPPORTED;
   unsigned count = 0;
   if (const CUresult result = count_of(&count, owner); result != CUDA_SUCCESS || count == 0) return result;

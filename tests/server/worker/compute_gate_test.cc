@@ -87,7 +87,7 @@ struct Session {
   Session() {
     g_device = &device;
     page = *quota::SharedPage<quota::SessionPage>::create("test");
-    gate = std::make_unique<ComputeGate>(api, Usage{page, nullptr, 0}, waits, at_work, [this] { ++rings; });
+    gate = std::make_unique<ComputeGate>(api, Usage{page, nullptr, 0}, waits, [this] { ++rings; });
     gate->load([](const char*) { return reinterpret_cast<void*>(&elapsed); });
     context = contexts.add(1, reinterpret_cast<CUcontext>(1), 0, true);
     contexts.enter(context);

@@ -1,4 +1,4 @@
-// A command that the driver does not come back from is named in the log.
+// A command that takes long is named in the log, and what its time goes by in.
 #include <poll.h>
 #include <unistd.h>
 
@@ -8,7 +8,8 @@
 #include "protocol/cuda/fatbin.h"
 #include "protocol/wire/images.h"
 #include "server/log/log.h"
-#include "tests/server/worker/test_client.h"
+#include "server/quota/turn_word.h"
+#include "tests/server/worker/pooled_session.h"
 #include "tests/support/catch.h"
 
 using namespace gpupool;
@@ -50,6 +51,11 @@ class LogReader {
   std::string read_;
 };
 
+std::string hexadecimal(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
 bool has(const std::string& line, const std::string& part) { return line.find(part) != std::string::npos; }
 
 }  // namespace
@@ -75,6 +81,9 @@ TEST_CASE("a command that the driver does not come back from is logged, and when
   back.set_value();
   CHECK(has(line, " warning "));
   CHECK(has(line, "command=load_module"));
+  CHECK(has(line, "context=" + hexadecimal(kContext)));
+  CHECK(has(line, "stream=none"));
+  CHECK(has(line, "driver_function=cuModuleLoadDataEx"));
   CHECK(has(line, "waits_for=\"the driver\""));
   CHECK(has(line, "seconds="));
   CHECK(has(log.await("long_command_ended"), "command=load_module"));
@@ -83,4 +92,30 @@ TEST_CASE("a command that the driver does not come back from is logged, and when
   CHECK(message.header.sequence == load);
   CHECK(message.header.result == CUDA_SUCCESS);
   CHECK(log.await("command_takes_long", std::chrono::milliseconds(200)).empty());
+}
+
+TEST_CASE("a command that waits for its turn is logged without a warning and kept commands are not logged") {
+  using State = quota::Arbiter::Turn::State;
+  PooledSession session;
+  const auto turn = [&](State state, uint32_t number) {
+    (*session.page)->turns[0] = quota::TurnWord::of({.state = state, .bounded = true}, number).word;
+    quota::ring_bell((*session.page)->bell);
+  };
+  const auto fill = [&](uint64_t stream) {
+    session.client->call("cuMemsetD8Async", bytes_of(session.client->address(0), uint8_t{1}, uint64_t{16}, stream));
+  };
+  LogReader log;
+  session.client->send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(0), 7}));
+  fill(stream_handle(0));  // kept
+  turn(State::closed, 1);
+  fill(stream_handle(1));
+  const std::string line = log.await("command_takes_long");
+  turn(State::open, 2);
+  CHECK(has(line, " info "));
+  CHECK(has(line, "command=cuMemsetD8Async"));
+  CHECK(has(line, "context=" + hexadecimal(kContext)));
+  CHECK(has(line, "stream=" + hexadecimal(stream_handle(1))));
+  CHECK(has(line, "driver_function=none"));
+  CHECK(has(line, "waits_for=\"its turn on the GPU\""));
+  CHECK(has(log.await("long_command_ended"), "command=cuMemsetD8Async"));
 }

@@ -27,7 +27,10 @@ CUresult export_memory(void* shareable, CUmemGenericAllocationHandle handle, CUm
 }
 
 struct Side {
-  Side() { REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0); }
+  Side() {
+    api.cuMemExportToShareableHandle = &export_memory;
+    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
+  }
   ~Side() {
     offers.reset();
     control.reset();
@@ -48,7 +51,7 @@ struct Side {
     REQUIRE(server::send_control(ends[0], message.header, "", message.descriptor));
     if (message.descriptor >= 0) ::close(message.descriptor);
   }
-  DeviceApi api{.cuMemExportToShareableHandle = &export_memory};
+  DeviceApi api;
   int ends[2];
   std::unique_ptr<Control> control;
   std::unique_ptr<Offers> offers;
