@@ -7,7 +7,7 @@
 // its Hello; bulk, with the descriptor of a further connection of that session; end_session. worker -> poold: turn. Module images go both ways as
 // sealed memory files (sealed_file.h): the worker asks for one by name, poold answers; the worker deposits one, or
 // says that what it got is not what the name says. What sessions of one tenant share goes from worker to worker through poold, which
-// asks the one for the other and keeps nothing. While the session runs, worker::Control receives what poold
+// asks the one for the other and keeps nothing. What a session is doing is asked by dump_wanted and told by dump. While the session runs, worker::Control receives what poold
 // sends and WorkerPool::serve what the worker sends. The end of either process ends the other's socket. Both are the same build, so the packet is a
 // plain struct; it is checked all the same, because a worker runs a client's code paths.
 #pragma once
@@ -65,12 +65,14 @@ enum class ControlKind : uint32_t {
   change_state = 24,   // poold -> worker: lock, checkpoint, restore or unlock the session (checkpoint.h), answered by:
   state_changed = 25,
   code = 27,           // poold -> worker, between account and session, where there is one: the tenant's file of compiled code
+  dump_wanted = 28,    // poold -> worker: what the session is doing, answered by:
+  dump = 29,           // with an admin::WorkerDump
   stop_locking = 26,   // poold -> worker: if it is not locked yet; then state_changed says CUDA_ERROR_NOT_READY
 };
 
 struct ControlHeader {
   ControlKind kind = ControlKind::ready;
-  uint32_t payload_bytes = 0;   // failed, end_session: text; account: quota::Groups; ready: Devices; session: Hello
+  uint32_t payload_bytes = 0;   // failed, end_session: text; dump: admin::WorkerDump; account: quota::Groups; ready: Devices; session: Hello
   uint64_t session_number = 0;  // this and below: session
   int64_t dead_peer_timeout_ms = 0;
   std::array<char, 16> transport{};  // scheme, zero-terminated; bulk too
@@ -105,6 +107,7 @@ struct ControlHeader {
   uint64_t state_question = 0;     // this and below: change_state, state_changed, stop_locking; memory_most: bytes that may go to host memory
   wire::CheckpointAction state_action = wire::CheckpointAction::find;
   int32_t state_result = 0;        // CUresult
+  uint64_t dump_question = 0;      // dump_wanted, dump
 };
 static_assert(std::is_trivially_copyable_v<ControlHeader>);
 

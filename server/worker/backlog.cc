@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "protocol/control/dump.pb.h"
+#include "server/worker/executor.h"
+
 namespace gpupool::worker {
 namespace {
 
@@ -36,22 +39,24 @@ bool Backlog::waits_with_legacy(StreamState& stream) const {
   return any_waiting([&](StreamState& other) { return other.context == stream.context && contexts_.is_blocking(other); });
 }
 
-bool Backlog::must_wait(const CommandOrder& order) const {
-  if (order.rule == Rule::at_once) return false;
+const char* Backlog::must_wait(const CommandOrder& order) const {
+  if (order.rule == Rule::at_once) return nullptr;
   const bool names_objects = order.reads.count != 0 || order.writes.count != 0;
-  if (alone_ != 0 && (names_objects || order.rule != Rule::in_order)) return true;
-  if (order.rule == Rule::alone) return gates_.any() || !kept_.empty();
+  if (alone_ != 0 && (names_objects || order.rule != Rule::in_order)) return "a command that everything comes after";
+  if (order.rule == Rule::alone) return gates_.any() || !kept_.empty() ? "everything before it" : nullptr;
   if (order.rule == Rule::after_context && order.context &&
       any_waiting([&](const StreamState& stream) { return same_owner(*stream.context, *order.context); })) {
-    return true;
+    return "a stream of its context";
   }
-  if (order.stream && waits(*order.stream)) return true;
+  if (order.stream && waits(*order.stream)) return order.stream->gates != 0 ? "its stream's gate" : "a command before it in its stream";
   // A wait for another stream than the legacy one waits for no work that the legacy stream gets later.
   const bool with_legacy = order.stream && (order.gives_work || order.stream == &order.stream->context->legacy);
-  if (with_legacy && waits_with_legacy(*order.stream)) return true;
-  if (order.gives_work && (for_all_streams_ != 0 || gates_.any_for_all_streams())) return true;
-  return std::any_of(order.reads.begin(), order.reads.end(), [this](uint64_t key) { return writes_.contains(key); }) ||
+  if (with_legacy && waits_with_legacy(*order.stream)) return "the legacy stream's order";
+  if (order.gives_work && (for_all_streams_ != 0 || gates_.any_for_all_streams())) return "a copy that orders all streams";
+  const bool with_object =
+         std::any_of(order.reads.begin(), order.reads.end(), [this](uint64_t key) { return writes_.contains(key); }) ||
          std::any_of(order.writes.begin(), order.writes.end(), [this](uint64_t key) { return writes_.contains(key) || reads_.contains(key); });
+  return with_object ? "a command before it with the same object" : nullptr;
 }
 
 // Adds the command to what later ones are compared with, or takes it away.
@@ -77,25 +82,36 @@ void Backlog::reset_counts() {
 
 void Backlog::keep(Kept command) {
   count(command.order, 1);
-  bytes_ += bytes_of(command);
   to_answer_ += command.answer_by.has_value();
-  kept_.push_back(std::move(command));
+  if (command.order.stream) command.stream = command.order.stream->handle;
+  {
+    const std::lock_guard lock(mutex_);
+    bytes_ += bytes_of(command);
+    kept_.push_back(std::move(command));
+  }
   gates_.set_awaited(true);
 }
 
 bool Backlog::run(const std::function<bool(Kept&)>& execute) {
   if (kept_.empty() || !running_.empty()) return true;
-  running_.swap(kept_);
+  {
+    const std::lock_guard lock(mutex_);
+    running_.swap(kept_);
+  }
   reset_counts();
   while (!running_.empty()) {
+    const char* const waits_for = must_wait(running_.front().order);
+    std::unique_lock lock(mutex_);
     Kept command = std::move(running_.front());
     running_.pop_front();
-    if (must_wait(command.order)) {
+    if (waits_for) {
       count(command.order, 1);
+      command.waits_for = waits_for;
       kept_.push_back(std::move(command));
       continue;
     }
     bytes_ -= bytes_of(command);
+    lock.unlock();
     to_answer_ -= command.answer_by.has_value();
     if (!execute(command)) return false;
   }
@@ -128,6 +144,7 @@ bool Backlog::any_in(const ContextState& context) const {
 
 void Backlog::forget(const StreamState& stream) {
   std::erase(streams_, &stream);
+  const std::lock_guard lock(mutex_);
   for (auto* const commands : {&kept_, &running_}) {
     for (Kept& kept : *commands) {
       if (kept.order.stream == &stream) kept.order.stream = nullptr;
@@ -137,6 +154,7 @@ void Backlog::forget(const StreamState& stream) {
 
 std::vector<Backlog::Kept> Backlog::remove(const ContextState& context) {
   std::vector<Kept> removed;
+  const std::lock_guard lock(mutex_);
   std::erase_if(kept_, [&](Kept& kept) {
     if (kept.order.context != &context && !(kept.order.stream && kept.order.stream->context == &context)) return false;
     count(kept.order, -1);
@@ -149,10 +167,28 @@ std::vector<Backlog::Kept> Backlog::remove(const ContextState& context) {
 }
 
 void Backlog::clear() {
+  reset_counts();
+  to_answer_ = 0;
+  const std::lock_guard lock(mutex_);
   kept_.clear();
   running_.clear();
-  reset_counts();
-  bytes_ = to_answer_ = 0;
+  bytes_ = 0;
+}
+
+void Backlog::describe(admin::WorkerDump& dump) {
+  const std::lock_guard lock(mutex_);
+  dump.set_backlog(size());
+  dump.set_backlog_bytes(bytes_);
+  for (const auto* const commands : {&kept_, &running_}) {
+    for (const Kept& kept : *commands) {
+      if (dump.kept_size() == kMostKeptListed) return;
+      admin::KeptCommand& one = *dump.add_kept();
+      one.set_command(command_name(kept.header.id));
+      one.set_context(kept.header.context);
+      if (kept.stream != AtWork::kNoStream) one.set_stream(kept.stream);
+      one.set_waits_for(kept.waits_for);
+    }
+  }
 }
 
 }  // namespace gpupool::worker

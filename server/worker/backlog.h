@@ -1,7 +1,7 @@
 // Commands that the executor has received and not executed: their stream has a closed gate (stream_gates.h), or they come after one that
 // waits for that. They are executed in their order as far as they depend on each other; commands that depend on none of them pass.
 //
-// Executor's thread. Bounded by the executor, which stops receiving when bytes() gets too large.
+// Executor's thread, but for describe(). Bounded by the executor, which stops receiving when bytes() gets too large.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -27,6 +28,8 @@ class Backlog {
     std::vector<std::byte> body;
     CommandOrder order;
     std::optional<Clock::time_point> answer_by;  // the client is told by then that the command was accepted, executed or not
+    const char* waits_for;                       // of must_wait()
+    uint64_t stream = AtWork::kNoStream;         // the client's handle of order.stream, which may be destroyed; keep() sets it
   };
 
   Backlog(Contexts& contexts, StreamGates& gates) : contexts_(contexts), gates_(gates) {}
@@ -37,8 +40,8 @@ class Backlog {
   uint64_t bytes() const { return bytes_; }
   size_t size() const { return kept_.size() + running_.size(); }
   bool any_in(const ContextState& context) const;
-  // Must the command be kept?
-  bool must_wait(const CommandOrder& order) const;
+  // What the command has to wait for, a string literal; null: nothing.
+  const char* must_wait(const CommandOrder& order) const;
   void keep(Kept command);
   // Calls `execute` for each command that need not wait any more, in their order. False: so did `execute`, which ends this.
   bool run(const std::function<bool(Kept&)>& execute);
@@ -52,6 +55,8 @@ class Backlog {
   // Removes the commands of a context that is about to be destroyed.
   std::vector<Kept> remove(const ContextState& context);
   void clear();
+  // Any thread.
+  void describe(admin::WorkerDump& dump);
 
  private:
   bool waits(const StreamState& stream) const { return stream.gates != 0 || stream.kept != 0; }
@@ -62,9 +67,11 @@ class Backlog {
 
   Contexts& contexts_;
   StreamGates& gates_;
+  std::mutex mutex_;          // what follows, where it is changed, or read by another thread; never held during a driver call
   std::deque<Kept> kept_;
   std::deque<Kept> running_;  // of run(): still to be looked at
   uint64_t bytes_ = 0;
+  // No other thread's.
   size_t to_answer_ = 0;               // commands with `answer_by`
   // Of kept_: what later commands are compared with.
   std::vector<StreamState*> streams_;  // with StreamState::kept

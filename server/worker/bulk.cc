@@ -21,7 +21,7 @@ void Bulk::serve(StreamState& stream) {
     if (!lane || lane->pieces.empty() || lane->served) return;
     lane->served = true;
   }
-  if (waits_.submit(lane->context, [this, lane] { wait_for(lane); })) return;
+  if (waits_.submit(lane->context, "small copies from the device", [this, lane] { wait_for(lane); })) return;
   // No thread to be had: the executor waits itself.
   wait_for(lane);
 }

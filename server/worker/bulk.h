@@ -57,6 +57,9 @@ class Bulk {
   // Executor's thread, after the pushes of one copy: a thread will send it, unless it was sent meanwhile.
   void serve(StreamState& stream);
   bool full() const { return pending_.load(std::memory_order_relaxed) >= kMaxPendingPieces; }
+  // For monitoring: pieces and replies that wait; whether a thread is sending.
+  size_t pending() const { return pending_.load(std::memory_order_relaxed); }
+  bool sending() { return !std::unique_lock(send_mutex_, std::try_to_lock); }
   bool idle() const { return pending_.load(std::memory_order_acquire) == 0; }
   // Any thread that has a context current: sends what is ready now.
   void flush();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/control/dump.pb.h"
 #include "protocol/wire/rows.h"
 
 namespace gpupool::worker {
@@ -62,6 +63,7 @@ std::shared_ptr<BulkCopy> BulkCopies::find(uint64_t sequence) {
 }
 
 std::shared_ptr<BulkCopy> BulkCopies::await(uint64_t sequence) {
+  const Waiting waiting("the command of its copy");
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return over_ || passed_ >= sequence; });
   const auto found = copies_.find(sequence);
@@ -92,6 +94,19 @@ void BulkCopies::cancel(CUcontext context) {
     }
   }
   for (const auto& copy : mine) copy->cancel();
+}
+
+void BulkCopies::describe(admin::WorkerDump& dump) {
+  const std::lock_guard lock(mutex_);
+  dump.set_copies_under_way(copies_.size());
+  for (const auto& [sequence, copy] : copies_) {
+    if (dump.copies_size() == kMostListed) return;
+    admin::CopyUnderWay& one = *dump.add_copies();
+    one.set_to_device(copy->to_device);
+    one.set_done_bytes(copy->done_bytes());
+    one.set_total_bytes(copy->rows.total());
+    one.set_age_ms(age_ms(copy->since));
+  }
 }
 
 void BulkCopies::end() {

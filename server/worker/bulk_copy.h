@@ -17,6 +17,7 @@
 
 #include "protocol/wire/copies.h"
 #include "server/worker/contexts.h"
+#include "server/worker/dump.h"
 
 namespace gpupool::worker {
 
@@ -37,8 +38,8 @@ struct DeviceRows {
 class BulkCopy {
  public:
   // Null: a copy that touches nothing.
-  BulkCopy(ContextState* context, const DeviceRows& rows)
-      : context(context ? context->object : nullptr), rows(rows), events_(context ? context->events : nullptr) {}
+  BulkCopy(ContextState* context, const DeviceRows& rows, bool to_device)
+      : context(context ? context->object : nullptr), rows(rows), to_device(to_device), events_(context ? context->events : nullptr) {}
   virtual ~BulkCopy() = default;
   BulkCopy(const BulkCopy&) = delete;
   BulkCopy& operator=(const BulkCopy&) = delete;
@@ -47,9 +48,17 @@ class BulkCopy {
 
   const CUcontext context;
   const DeviceRows rows;
+  const bool to_device;
+  const std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+  // For monitoring. Any thread.
+  uint64_t done_bytes() const { return std::min(done_bytes_.load(std::memory_order_relaxed), rows.total()); }
 
  protected:
+  void count_done(uint64_t bytes) { done_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   const std::shared_ptr<EventPool> events_;
+
+ private:
+  std::atomic<uint64_t> done_bytes_{0};
 };
 
 // The copies on their way. Any thread.
@@ -74,9 +83,10 @@ class BulkCopies {
   void cancel(CUcontext context);
   // await() waits no more.
   void end();
+  void describe(admin::WorkerDump& dump);
 
  private:
-  std::mutex mutex_;
+  std::mutex mutex_;  // never held during a driver call
   std::condition_variable changed_;
   std::unordered_map<uint64_t, std::shared_ptr<BulkCopy>> copies_, announced_;
   std::atomic<uint64_t> early_bytes_{0};  // of take_room()

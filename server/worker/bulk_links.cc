@@ -4,6 +4,8 @@
 #include <system_error>
 #include <utility>
 
+#include "protocol/control/dump.pb.h"
+
 #include "server/worker/incoming_copy.h"
 #include "server/worker/outgoing_copy.h"
 
@@ -11,6 +13,13 @@ namespace gpupool::worker {
 namespace {
 
 constexpr std::chrono::seconds kOpeningTime{10};
+
+std::string text_of(const ThreadActivity* activity) {
+  if (!activity) return {};
+  const char* const function = activity->driver_function.load(std::memory_order_relaxed);
+  const char* const waits_for = activity->waits_for.load(std::memory_order_relaxed);
+  return function ? function : waits_for ? waits_for : "";
+}
 
 }  // namespace
 
@@ -99,7 +108,30 @@ bool BulkLinks::open(Link& link) {
   return opened.ok();
 }
 
+void BulkLinks::set_activity(const ThreadActivity** place, const ThreadActivity* activity) {
+  const std::lock_guard lock(mutex_);
+  *place = activity;
+}
+
+void BulkLinks::describe(admin::WorkerDump& dump) {
+  const std::lock_guard lock(mutex_);
+  dump.set_bulk_pieces_queued(queue_.size() + messages_.size());
+  for (const auto& link : links_) {
+    admin::BulkConnection& one = *dump.add_bulk_connections();
+    one.set_state(link->state == Link::opening ? "opening" : link->state == Link::open ? "open" : "over");
+    one.set_from_peer(link->from_peer);
+    one.set_receiver(text_of(link->receiving));
+    one.set_sender(text_of(link->sending));
+  }
+}
+
 void BulkLinks::run_receiver(Link& link) {
+  set_activity(&link.receiving, &t_activity);
+  receive_until_closed(link);
+  set_activity(&link.receiving, nullptr);
+}
+
+void BulkLinks::receive_until_closed(Link& link) {
   if (!open(link)) return;
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceReader reader(*link.connection);
@@ -117,6 +149,7 @@ void BulkLinks::run_receiver(Link& link) {
 }
 
 Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::span<std::byte> scratch) {
+  const Waiting waiting("the client's data");
   const auto header = reader.next();
   if (!header) return header.error();
   const auto copy = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(header->copy));
@@ -130,6 +163,7 @@ Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::spa
 
 bool BulkLinks::next(std::deque<Piece>& queue, const Link* link, Piece& piece) {
   piece.copy = nullptr;
+  const Waiting waiting("pieces to send");
   std::unique_lock lock(mutex_);
   const auto over = [&] { return stopping_ || (link && link->state == Link::over); };
   wake_.wait(lock, [&] { return over() || (!queue.empty() && (!link || link->state == Link::open)); });
@@ -140,10 +174,17 @@ bool BulkLinks::next(std::deque<Piece>& queue, const Link* link, Piece& piece) {
 }
 
 void BulkLinks::run_sender(Link& link) {
+  set_activity(&link.sending, &t_activity);
+  send_until_closed(link);
+  set_activity(&link.sending, nullptr);
+}
+
+void BulkLinks::send_until_closed(Link& link) {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceSender sender(compression_);
   Piece piece;
   while (next(queue_, &link, piece)) {
+    const Waiting waiting("the client to read");
     const auto sent = piece.copy->send(*link.connection, sender, piece.number, scratch);
     outbox_.counters().bytes_to_client.fetch_add(sender.take_sent(), std::memory_order_relaxed);
     if (!sent) return outbox_.end("a bulk connection failed: " + sent.error().message);

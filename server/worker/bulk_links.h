@@ -17,6 +17,7 @@
 #include "protocol/compression/pieces.h"
 #include "protocol/transport/transport.h"
 #include "server/worker/bulk_copy.h"
+#include "server/worker/dump.h"
 #include "server/worker/outbox.h"
 #include "server/worker/session.h"
 
@@ -44,6 +45,8 @@ class BulkLinks {
   void close();
   // Waits for the threads, too.
   void stop();
+  // Any thread.
+  void describe(admin::WorkerDump& dump);
 
  private:
   struct Piece {
@@ -55,8 +58,13 @@ class BulkLinks {
     bool from_peer = false;
     enum : int { opening, open, over } state = opening;
     std::thread receiver, sender;  // peers are sent nothing
+    const ThreadActivity* receiving = nullptr;  // of these threads, while they run
+    const ThreadActivity* sending = nullptr;
   };
   void run_receiver(Link& link);
+  void receive_until_closed(Link& link);
+  void send_until_closed(Link& link);
+  void set_activity(const ThreadActivity** place, const ThreadActivity* activity);
   bool open(Link& link);
   void run_sender(Link& link);
   void run_message_sender();
@@ -68,7 +76,7 @@ class BulkLinks {
   Outbox& outbox_;
   const compression::Policy compression_;
   const WelcomeBulk welcome_;
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // what follows; never held during a driver call
   std::condition_variable wake_;
   std::deque<Piece> queue_;
   std::deque<Piece> messages_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <system_error>
 
+#include "protocol/control/dump.pb.h"
+
 namespace gpupool::worker {
 namespace {
 
@@ -324,6 +326,23 @@ void ComputeGate::drop(const ContextState& context) {
     if (const auto latest = gpu->latest.find(context.object); latest != gpu->latest.end()) {
       context.timed_events->give(latest->second);
       gpu->latest.erase(latest);
+    }
+  }
+}
+
+void ComputeGate::describe(admin::WorkerDump& dump) {
+  const Lock lock(mutex_, std::try_to_lock);
+  if (!lock) {
+    dump.add_busy_locks("GPU work");
+    return;
+  }
+  for (const auto& gpu : gpus_) {
+    admin::GpuWork& work = *dump.add_work();
+    work.set_gpu(gpu->index);
+    for (const auto& lane : gpu->lanes) {
+      const auto pieces = static_cast<uint32_t>(lane->pieces.size() + lane->open);
+      work.set_streams(work.streams() + (pieces != 0));
+      work.set_pieces(work.pieces() + pieces);
     }
   }
 }

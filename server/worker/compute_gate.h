@@ -9,7 +9,7 @@
 // does not count until it begins; work that goes on after poold has taken the turn away does not count any more. So nothing that
 // the executor would have to do can be what the gate waits for, or not for long.
 //
-// enter(), left(), before_sleep(), tidy(), leave(), drop(), departing() are the executor's; stop() is any thread's. A thread
+// enter(), left(), before_sleep(), tidy(), leave(), drop(), departing() are the executor's; stop() and describe() are any thread's. A thread
 // of the gate watches poold's bell; wait threads (waits.h) wait for the device.
 #pragma once
 #include <atomic>
@@ -24,6 +24,7 @@
 
 #include "server/quota/turn_word.h"
 #include "server/worker/compute_lane.h"
+#include "server/worker/dump.h"
 #include "server/worker/session.h"
 #include "server/worker/waits.h"
 
@@ -80,6 +81,8 @@ class ComputeGate {
   void drop(const ContextState& context);
   // The session is over: its turns are given up, nobody waits in here any more.
   void stop();
+  // What is on the device, as far as it can be told without waiting. Any thread.
+  void describe(admin::WorkerDump& dump);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -118,7 +121,7 @@ class ComputeGate {
   std::vector<ComputeLane*> open_;      // the executor's: lanes with an open piece
   std::atomic<bool> attention_{false};  // the watcher wants the executor to end the open pieces
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // held during driver calls that do not wait, such as cuEventQuery
   std::condition_variable changed_;
   std::vector<std::unique_ptr<ComputeGpu>> gpus_;  // that were used
   Estimates estimates_;

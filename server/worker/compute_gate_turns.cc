@@ -16,7 +16,7 @@ constexpr nanoseconds kLook = 1ms;       // at work that has not begun
 }  // namespace
 
 void ComputeGate::watch(const std::shared_ptr<ComputeLane>& lane) {
-  lane->watched = waits_.submit(lane->context, [this, lane] { run_waiter(lane); });
+  lane->watched = waits_.submit(lane->context, "measuring the work of a stream", [this, lane] { run_waiter(lane); });
 }
 
 void ComputeGate::run_waiter(const std::shared_ptr<ComputeLane>& lane) {

@@ -126,6 +126,8 @@ class DeviceMemory {
   void collect();
   // Waits until all frees so far have taken effect, as CUDA's own cuMemFree would have: where memory is counted. Bounded.
   void settle();
+  // Whether a thread maps, frees or moves memory at this moment; for monitoring.
+  bool busy() { return !std::unique_lock(mutex_, std::try_to_lock); }
   bool pending() const { return pending_.load(std::memory_order_acquire) != 0; }
   // The context's work is over (and its events are gone if `gone`): nothing waits for it, its mappings end.
   void drop_context(ContextState& context, bool gone);
@@ -212,7 +214,7 @@ class DeviceMemory {
   std::function<bool(CUmemGenericAllocationHandle)> released_;
   std::optional<DeviceWindows> windows_;
   std::multimap<uint64_t, std::pair<uint64_t, uint64_t>> variables_;  // by address: size, owner
-  std::mutex mutex_;                      // what follows
+  std::mutex mutex_;                      // what follows; held during driver calls
   std::deque<Group> groups_;
   std::set<uint64_t> late_;               // of expect_late(), until they retire
   uint64_t retired_ = 0;                  // highest sequence number of a free that has taken effect

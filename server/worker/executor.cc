@@ -91,7 +91,7 @@ Executor::Executor(SessionStart& start)
       footprints(api, contexts, memory),
       callbacks([this](uint64_t id, const void* context) {
         // No driver call is allowed on the device's callback thread, and finished copies must be sent first.
-        const bool told = waits.submit(context, [this, id, context] {
+        const bool told = waits.submit(context, "telling the client of a graph's host function", [this, id, context] {
           make_current(api, static_cast<CUcontext>(const_cast<void*>(context)));
           publish();
           outbox.send(wire::MessageKind::host_callback, 0, 0, std::as_bytes(std::span(&id, 1)));
@@ -160,6 +160,7 @@ bool Executor::run() {
       return false;
     }
     last_sequence_ = header->sequence;
+    at_work.count_received(last_sequence_);
     quota::count(counters.calls);
     if (!receive(*header)) return false;
     if (header->id == static_cast<uint16_t>(wire::Command::goodbye)) return true;
@@ -196,7 +197,8 @@ bool Executor::receive(const wire::CommandHeader& header) {
 bool Executor::keep(Command& command, bool* alive) {
   *alive = true;
   const CommandOrder order = order_of(*this, command);
-  if (!backlog.must_wait(order)) return false;
+  const char* const waits_for = backlog.must_wait(order);
+  if (!waits_for) return false;
   if (order.rule == CommandOrder::Rule::query) {
     *alive = finish(command, CUDA_ERROR_NOT_READY);
     return true;
@@ -207,7 +209,7 @@ bool Executor::keep(Command& command, bool* alive) {
   const auto bytes = body.get_bytes(body.remaining());
   std::optional<Backlog::Clock::time_point> answer_by;
   if (command.wants_reply() && returns_early(command.header.id)) answer_by = Backlog::Clock::now() + kLongestToAccept;
-  backlog.keep({command.header, {bytes.begin(), bytes.end()}, order, answer_by});
+  backlog.keep({command.header, {bytes.begin(), bytes.end()}, order, answer_by, waits_for});
   // A gate that opened meanwhile did not know that it was waited for.
   *alive = settle();
   return true;
@@ -271,7 +273,7 @@ bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::t
   return true;
 }
 
-bool Executor::when_done(StreamState& stream, std::function<void(CUresult)> then) {
+bool Executor::when_done(StreamState& stream, const char* purpose, std::function<void(CUresult)> then) {
   const auto pool = stream.context->events;
   const CUevent event = pool->take();
   // Goes back also when the session ends before a thread waits for it.
@@ -279,7 +281,7 @@ bool Executor::when_done(StreamState& stream, std::function<void(CUresult)> then
     if (lent) pool->give(static_cast<CUevent>(lent));
   });
   if (!event || api.cuEventRecord(event, stream.stream) != CUDA_SUCCESS) return false;
-  return waits.submit(stream.context->object, [this, lent, context = stream.context->object, then = std::move(then)]() mutable {
+  return waits.submit(stream.context->object, {purpose, stream.handle}, [this, lent, context = stream.context->object, then = std::move(then)]() mutable {
     make_current(api, context);
     const CUresult result = api.cuEventSynchronize(static_cast<CUevent>(lent.get()));
     lent.reset();
@@ -289,8 +291,8 @@ bool Executor::when_done(StreamState& stream, std::function<void(CUresult)> then
 }
 
 void Executor::hold_back_until_done(StreamState& stream) {
-  const auto gate = gates.close(stream);
-  if (!when_done(stream, [gate](CUresult) { gate->open(); })) gate->open();
+  const auto gate = gates.close(stream, "a graph with host functions");
+  if (!when_done(stream, "the end of a graph with host functions", [gate](CUresult) { gate->open(); })) gate->open();
 }
 
 void Executor::forget_code(uint64_t handle) {
@@ -331,6 +333,7 @@ Outcome Executor::execute_row(Command& command) {
 }
 
 bool Executor::finish(const Command& command, const Outcome& outcome) {
+  at_work.count_executed();
   switch (outcome.next) {
     case Outcome::Next::lost:
       return false;

@@ -139,10 +139,15 @@ class Executor {
   // Answers later, from any thread that has a context current: sends what must come before, then the reply.
   void answer(uint64_t sequence, CUresult result, std::span<const std::byte> body = {});
   // The error of an earlier command that nobody waited for; it is reported once.
-  CUresult take_deferred() { return std::exchange(deferred_, CUDA_SUCCESS); }
+  CUresult take_deferred() {
+    const CUresult result = deferred();
+    if (result != CUDA_SUCCESS) deferred_.store(CUDA_SUCCESS, std::memory_order_relaxed);
+    return result;
+  }
+  CUresult deferred() const { return deferred_.load(std::memory_order_relaxed); }
   // Only the first is ever reported.
   void defer(CUresult result) {
-    if (deferred_ == CUDA_SUCCESS) deferred_ = result;
+    if (deferred() == CUDA_SUCCESS) deferred_.store(result, std::memory_order_relaxed);
     else if (result != CUDA_SUCCESS) counters.errors.fetch_add(1, std::memory_order_relaxed);
   }
   // Sends what the client must see before it is told that device work has completed. Any thread.
@@ -156,8 +161,8 @@ class Executor {
   // Later commands of the stream are kept until the device has done what it got so far.
   void hold_back_until_done(StreamState& stream);
   // Calls `then` on a wait thread, with the stream's context current, when the device has done what the stream got so far, with the error that it
-  // ended with. False: there is no event or thread to be had.
-  bool when_done(StreamState& stream, std::function<void(CUresult)> then);
+  // ended with. `purpose`: a string literal, for monitoring. False: there is no event or thread to be had.
+  bool when_done(StreamState& stream, const char* purpose, std::function<void(CUresult)> then);
   // The stream is about to be destroyed: its unfinished copies and uses are kept apart from it.
   void departing(StreamState& stream);
   // Null: not an address that this server may connect to, or too many.
@@ -201,7 +206,7 @@ class Executor {
   std::vector<RowFunction> functions_;  // of the rows, by their place in the table
   std::map<std::string, std::shared_ptr<Peer>> peers_;  // by address and session; executor's thread
   uint64_t last_sequence_ = 0;
-  CUresult deferred_ = CUDA_SUCCESS;
+  std::atomic<CUresult> deferred_{CUDA_SUCCESS};  // the executor's thread writes
   std::chrono::microseconds next_sleep_{500};
 };
 

@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kChunkTime{20};
 }  // namespace
 
 IncomingCopy::IncomingCopy(Executor& session, uint64_t sequence, ContextState* context, const DeviceRows& rows)
-    : BulkCopy(context, rows), session_(session), sequence_(sequence), seen_(rows.pieces()), missing_(rows.pieces()) {}
+    : BulkCopy(context, rows, true), session_(session), sequence_(sequence), seen_(rows.pieces()), missing_(rows.pieces()) {}
 
 void IncomingCopy::prepare(ContextState& context) {
   staged_.emplace(session_.api, context, rows);
@@ -47,7 +47,7 @@ void IncomingCopy::pass_on_early() {
     passing_ = true;
     ++active_;
   }
-  const bool taken = context && session_.waits.submit(context, [self = shared_from_this()] {
+  const bool taken = context && session_.waits.submit(context, "staging memory for a copy to the device", [self = shared_from_this()] {
     make_current(self->session_.api, self->context);
     self->pass_on();
     make_current(self->session_.api, nullptr);
@@ -90,6 +90,7 @@ IncomingCopy::Way IncomingCopy::way() {
 // The caller was counted in active_.
 void IncomingCopy::count(uint64_t received) {
   bool last = false;
+  count_done(received * rows.piece_bytes());
   {
     const std::lock_guard lock(mutex_);
     --active_;
@@ -118,8 +119,8 @@ CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
   {
     const std::lock_guard lock(mutex_);
     if (!over_) {
-      gate_ = session_.gates.close(stream, [self = shared_from_this(), orders_streams](StreamState& stream) { self->finish(stream, orders_streams); },
-                                   orders_streams);
+      const auto opened = [self = shared_from_this(), orders_streams](StreamState& stream) { self->finish(stream, orders_streams); };
+      gate_ = session_.gates.close(stream, "a copy to the device", opened, orders_streams);
       return CUDA_SUCCESS;
     }
   }
@@ -175,6 +176,7 @@ Result<void> IncomingCopy::receive_piece(compression::PieceReader& reader, uint6
       lock.unlock();
       return receive_early(reader, piece, kept);
     }
+    const Waiting waiting("room for data of copies whose streams do not get on");
     changed_.wait_for(lock, kChunkTime);  // other copies may give back room as well
   }
   const Way way = way_;

@@ -31,6 +31,8 @@ class Outbox {
   void close();
   // The session's, for those who move its data by other ways.
   quota::SessionPage& counters() const { return counters_; }
+  // Whether a thread is sending at this moment; for monitoring.
+  bool sending() { return !std::unique_lock(mutex_, std::try_to_lock); }
   bool over() const { return over_.load(std::memory_order_acquire); }
 
   // What MessageHeader::retired tells; never goes back.

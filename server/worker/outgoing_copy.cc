@@ -11,7 +11,7 @@ namespace gpupool::worker {
 
 OutgoingCopy::OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence,
                            CUresult reply)
-    : BulkCopy(&context, rows), session_(session), way_(way), sequence_(sequence), reply_(reply), unsent_(rows.pieces()) {}
+    : BulkCopy(&context, rows, false), session_(session), way_(way), sequence_(sequence), reply_(reply), unsent_(rows.pieces()) {}
 
 OutgoingCopy::~OutgoingCopy() {
   if (reached_) events_->give(reached_);
@@ -31,7 +31,7 @@ CUresult OutgoingCopy::begin_direct(StreamState& stream) {
   reached_ = events_->take();
   const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->why_none();
   if (result != CUDA_SUCCESS) return result;
-  gate_ = session_.gates.close(stream);
+  gate_ = session_.gates.close(stream, "a copy from the device");
   hand_over();
   return CUDA_SUCCESS;
 }
@@ -44,7 +44,8 @@ CUresult OutgoingCopy::begin_staged(StreamState& stream) {
     staged_->give_back(session_.staging, stream);
     return result;
   }
-  gate_ = session_.gates.close(stream, [self = shared_from_this()](StreamState& stream) { self->staged_->give_back(self->session_.staging, stream); });
+  gate_ = session_.gates.close(stream, "a copy from the device",
+                               [self = shared_from_this()](StreamState& stream) { self->staged_->give_back(self->session_.staging, stream); });
   hand_over();
   return CUDA_SUCCESS;
 }
@@ -54,7 +55,7 @@ void OutgoingCopy::hand_over() {
   const bool may_block = way_.by == Way::peer && !way_.server->is_open();
   if (!may_block && reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS) return queue_ready();
   const auto self = shared_from_this();
-  const bool taken = session_.waits.submit(context, [self] {
+  const bool taken = session_.waits.submit(context, "pieces of a copy from the device", [self] {
     make_current(self->session_.api, self->context);
     self->queue_ready();
     make_current(self->session_.api, nullptr);
@@ -102,6 +103,7 @@ void OutgoingCopy::end(uint64_t piece, bool sent) {
     if (--active_ == 0 && finished_) gate_->open();
   }
   idle_.notify_all();
+  if (sent) count_done(rows.size_of(piece));
   if (sent && unsent_.fetch_sub(1) == 1) finish(CUDA_SUCCESS);
   make_current(session_.api, nullptr);
 }

@@ -11,7 +11,7 @@ using Move = RemoteMemory::Move;
 
 RemoteCopy::RemoteCopy(Executor& session, ContextState& context, const DeviceRows& rows, const Client& client, uint64_t sequence,
                        CUresult reply)
-    : BulkCopy(&context, rows), session_(session), client_(client), sequence_(sequence), reply_(reply) {}
+    : BulkCopy(&context, rows, client.to_device), session_(session), client_(client), sequence_(sequence), reply_(reply) {}
 
 RemoteCopy::~RemoteCopy() {
   if (reached_) events_->give(reached_);
@@ -33,7 +33,7 @@ void RemoteCopy::close_gate(StreamState& stream) {
     self->give_back(stream);
     if (self->client_.orders_streams) self->session_.contexts.order_all_after(stream);
   };
-  gate_ = session_.gates.close(stream, opened, client_.orders_streams);
+  gate_ = session_.gates.close(stream, client_.to_device ? "a direct copy to the device" : "a direct copy from the device", opened, client_.orders_streams);
 }
 
 void RemoteCopy::give_back(StreamState& stream) {
@@ -81,7 +81,7 @@ CUresult RemoteCopy::begin_staged(StreamState& stream) {
 void RemoteCopy::hand_over() {
   const bool at_once = in_ ? in_->holds_all() : reached_ && session_.api.cuEventQuery(reached_) == CUDA_SUCCESS;
   if (at_once) return submit_ready();
-  const bool taken = session_.waits.submit(context, [self = shared_from_this()] {
+  const bool taken = session_.waits.submit(context, "pieces of a direct copy", [self = shared_from_this()] {
     make_current(self->session_.api, self->context);
     self->submit_ready();
     make_current(self->session_.api, nullptr);
@@ -156,6 +156,7 @@ std::optional<Move> RemoteCopy::begin(uint64_t piece) {
 
 void RemoteCopy::end(uint64_t piece) {
   bool over = false;
+  if (piece < pieces_) count_done(spans_.empty() ? rows.size_of(piece) : kLargePiece);
   {
     const std::lock_guard lock(mutex_);
     over = --unmoved_ == 0 || finished_;

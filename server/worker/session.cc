@@ -7,6 +7,7 @@
 
 #include "server/worker/background.h"
 #include "server/worker/bandwidth.h"
+#include "server/worker/dump.h"
 #include "server/worker/executor.h"
 
 namespace gpupool::worker {
@@ -64,7 +65,10 @@ int run_session(SessionStart start) {
         executor.outbox.end(message.payload);
       });
     }
-    status = executor.run() ? 0 : 1;
+    {
+      const DumpServer dumps(executor);
+      status = executor.run() ? 0 : 1;
+    }
     executor.outbox.close();
     if (start.control) start.control->handle(server::ControlKind::end_session, nullptr);
     if (accept_bulk) accept_bulk(nullptr);

@@ -83,7 +83,7 @@ void SharedHostMemory::release(uint64_t id) {
   }();
   if (!context) return;
   // Where no thread can be had it goes with its context.
-  (void)waits_.submit(context, [this, id, context] {
+  (void)waits_.submit(context, "the end of shared host memory", [this, id, context] {
     make_current(api_, context);
     api_.cuCtxSynchronize();
     Memory memory{};

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "protocol/control/dump.pb.h"
+
 namespace gpupool::worker {
 namespace {
 
@@ -54,12 +56,14 @@ bool Staging::grow(ContextState& context, size_t size, size_t limit) {
 bool Staging::shrink_others(const ContextState& context) {
   for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
     if (block->context == &context) continue;
-    const std::lock_guard lock(mutex_);
     const auto is_here = [&](const StagingChunk* chunk) {
       return chunk->data >= block->pieces.front()->data && chunk->data <= block->pieces.back()->data;
     };
-    if (std::count_if(idle_.begin(), idle_.end(), is_here) != static_cast<ptrdiff_t>(block->pieces.size())) continue;
-    std::erase_if(idle_, is_here);
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::count_if(idle_.begin(), idle_.end(), is_here) != static_cast<ptrdiff_t>(block->pieces.size())) continue;
+      std::erase_if(idle_, is_here);
+    }
     unregister(*block);
     api_.cuMemFreeHost(block->memory);
     blocks_.erase(block);
@@ -111,11 +115,11 @@ StagingChunk* Staging::acquire(ContextState& context, size_t size, bool register
   StagingChunk* chunk = nullptr;
   if (stalled_ && (chunk = take_grown(context, size, kMaxStagingBytes, registered))) return chunk;
   if (shrink_others(context) && (chunk = take_grown(context, size, kStagingBytes, registered))) return chunk;
+  const Waiting waiting("staging memory");
   const auto start = Clock::now();
   context.for_each_stream([this](StreamState& stream) { close_slab(stream); });
   while (true) {
     {
-  const Waiting waiting("staging memory");
       std::unique_lock lock(mutex_);
       const size_t before = idle_.size();
       returned_.wait_for(lock, kPollEvery, [&] { return idle_.size() != before; });
@@ -186,6 +190,15 @@ void Staging::close_slab(StreamState& stream) {
   StagingChunk* const chunk = std::exchange(stream.slab, nullptr);
   if (std::exchange(stream.slab_used, 0) == 0) give_back(chunk);
   else keep_until(chunk, stream);
+}
+
+void Staging::describe(admin::WorkerDump& dump) {
+  const std::lock_guard lock(mutex_);
+  size_t idle = 0;
+  for (const StagingChunk* const chunk : idle_) idle += chunk->size;
+  const size_t total = total_.load(std::memory_order_relaxed);
+  dump.set_staging_bytes(total);
+  dump.set_staging_used_bytes(total - std::min(total, idle));
 }
 
 void Staging::drop_context(ContextState& context, bool gone) {

@@ -5,6 +5,7 @@
 // use, acquire() waits for the device or the client to let go of a piece: the back-pressure of this client alone. Only
 // when nothing moves (a stream that waits for something the client has yet to send) it takes more, up to a hard limit.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "protocol/transport/direct_memory.h"
 #include "server/worker/contexts.h"
+#include "server/worker/dump.h"
 #include "server/worker/session.h"
 
 namespace gpupool::worker {
@@ -54,6 +56,8 @@ class Staging {
   void close_slab(StreamState& stream);
   // The context is about to be destroyed (frees its pieces), or is gone and its memory with it.
   void drop_context(ContextState& context, bool gone);
+  // Any thread.
+  void describe(admin::WorkerDump& dump);
 
  private:
   struct Busy {
@@ -77,12 +81,12 @@ class Staging {
   const DeviceApi& api_;
   transport::DirectMemory* const moved_by_;
   const Usage usage_;
-  std::mutex mutex_;  // idle_, returned_
+  std::mutex mutex_;  // idle_, returned_; never held during a driver call
   std::condition_variable returned_;
   std::vector<StagingChunk*> idle_;
   std::vector<Busy> busy_;  // executor's thread
   std::vector<Block> blocks_;
-  size_t total_ = 0;
+  std::atomic<size_t> total_{0};  // bytes; executor's thread changes it
   size_t registered_ = 0;        // pieces
   bool unregistrable_ = false;   // no more can be, as far as is known
   bool stalled_ = false;  // copies do not move: what they wait for may be a later command, so memory is not waited for

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "protocol/control/dump.pb.h"
+
 namespace gpupool::worker {
 
 void StreamGate::open() {
@@ -14,17 +16,20 @@ void StreamGate::open() {
   gates_.opened_one_.notify_all();
 }
 
-std::shared_ptr<StreamGate> StreamGates::close(StreamState& stream, StreamGate::Opened opened, bool for_all_streams) {
-  auto gate = std::make_shared<StreamGate>(*this, stream, for_all_streams, std::move(opened));
-  closed_.push_back(gate);
+std::shared_ptr<StreamGate> StreamGates::close(StreamState& stream, const char* reason, StreamGate::Opened opened, bool for_all_streams) {
+  auto gate = std::make_shared<StreamGate>(*this, stream, reason, for_all_streams, std::move(opened));
+  {
+    const std::lock_guard lock(mutex_);
+    closed_.push_back(gate);
+  }
   ++stream.gates;
   for_all_streams_ += for_all_streams;
   return gate;
 }
 
-std::shared_ptr<StreamGate> StreamGates::close_by_number(StreamState& stream, uint64_t number) {
+std::shared_ptr<StreamGate> StreamGates::close_by_number(StreamState& stream, const char* reason, uint64_t number) {
   if (numbers_.contains(number)) return nullptr;
-  return numbers_[number] = close(stream);
+  return numbers_[number] = close(stream, reason);
 }
 
 std::shared_ptr<StreamGate> StreamGates::take(uint64_t number) {
@@ -36,6 +41,32 @@ bool StreamGates::any_in(const ContextState& context) const {
   return std::any_of(closed_.begin(), closed_.end(), [&](const auto& gate) { return gate->stream_->context == &context; });
 }
 
+template <class Which>
+std::vector<std::shared_ptr<StreamGate>> StreamGates::take_if(Which which) {
+  std::vector<std::shared_ptr<StreamGate>> taken;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(closed_, [&](const auto& gate) {
+    if (!which(*gate)) return false;
+    taken.push_back(gate);
+    return true;
+  });
+  return taken;
+}
+
+void StreamGates::describe(admin::WorkerDump& dump) {
+  const std::lock_guard lock(mutex_);
+  dump.set_closed_gates(closed_.size());
+  for (const auto& gate : closed_) {
+    if (dump.gates_size() == kMostListed) return;
+    admin::ClosedGate& one = *dump.add_gates();
+    one.set_context(gate->context_handle_);
+    one.set_stream(gate->stream_handle_);
+    one.set_reason(gate->reason_);
+    one.set_age_ms(age_ms(gate->since_));
+    one.set_opened(gate->is_open_.load());
+  }
+}
+
 void StreamGates::forget(StreamGate& gate) {
   --gate.stream_->gates;
   for_all_streams_ -= gate.for_all_streams_;
@@ -43,12 +74,7 @@ void StreamGates::forget(StreamGate& gate) {
 
 bool StreamGates::settle() {
   if (!any_open_.load() || !any_open_.exchange(false)) return false;
-  std::vector<std::shared_ptr<StreamGate>> open;
-  std::erase_if(closed_, [&](const auto& gate) {
-    if (!gate->is_open_) return false;
-    open.push_back(gate);
-    return true;
-  });
+  const auto open = take_if([](const StreamGate& gate) { return gate.is_open_.load(); });
   for (const auto& gate : open) forget(*gate);
   std::erase_if(numbers_, [](const auto& entry) { return entry.second->is_open_.load(); });
   for (const auto& gate : open) {
@@ -75,21 +101,18 @@ void StreamGates::open_numbered(const ContextState& context) {
 
 void StreamGates::drop(const StreamState& stream) {
   std::erase_if(numbers_, [&](const auto& entry) { return entry.second->stream_ == &stream; });
-  std::erase_if(closed_, [&](const auto& gate) {
-    if (gate->stream_ != &stream) return false;
+  for (const auto& gate : take_if([&](const StreamGate& gate) { return gate.stream_ == &stream; })) {
     forget(*gate);
     gate->opened_ = nullptr;
-    return true;
-  });
+  }
 }
 
 void StreamGates::clear() {
   numbers_.clear();
-  for (const auto& gate : closed_) {
+  for (const auto& gate : take_if([](const StreamGate&) { return true; })) {
     forget(*gate);
     gate->opened_ = nullptr;
   }
-  closed_.clear();
 }
 
 }  // namespace gpupool::worker

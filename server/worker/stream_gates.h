@@ -2,8 +2,8 @@
 // function, resumed the stream. While a stream has a closed gate the backlog (backlog.h) holds its commands. So no queue of the driver
 // contains an operation that only the client can complete, and no driver call has to return before the client can complete it.
 //
-// StreamGate::open() may be called by any thread; everything else belongs to the executor's thread. A gate that was opened counts as closed
-// until settle(), which the executor calls between two commands.
+// StreamGate::open() and StreamGates::describe() may be called by any thread; everything else belongs to the executor's thread. A gate that
+// was opened counts as closed until settle(), which the executor calls between two commands.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "server/worker/contexts.h"
+#include "server/worker/dump.h"
 
 namespace gpupool::worker {
 
@@ -25,8 +26,9 @@ class StreamGate {
   // Called by settle(), with the stream's context current.
   using Opened = std::function<void(StreamState&)>;
 
-  StreamGate(StreamGates& gates, StreamState& stream, bool for_all_streams, Opened opened)
-      : gates_(gates), stream_(&stream), for_all_streams_(for_all_streams), opened_(std::move(opened)) {}
+  StreamGate(StreamGates& gates, StreamState& stream, const char* reason, bool for_all_streams, Opened opened)
+      : gates_(gates), stream_(&stream), stream_handle_(stream.handle), context_handle_(stream.context->handle), reason_(reason),
+        for_all_streams_(for_all_streams), opened_(std::move(opened)) {}
   // Wakes the executor if the backlog waits for a gate.
   void open();
 
@@ -35,6 +37,9 @@ class StreamGate {
 
   StreamGates& gates_;
   StreamState* const stream_;
+  const uint64_t stream_handle_, context_handle_;
+  const char* const reason_;
+  const std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
   const bool for_all_streams_;
   Opened opened_;
   std::atomic<bool> is_open_{false};
@@ -47,10 +52,11 @@ class StreamGates {
   StreamGates(const StreamGates&) = delete;
   StreamGates& operator=(const StreamGates&) = delete;
 
-  // `for_all_streams`: work that any stream gets later comes after this gate, not only the stream's own.
-  std::shared_ptr<StreamGate> close(StreamState& stream, StreamGate::Opened opened = nullptr, bool for_all_streams = false);
+  // `reason`: what the stream waits for, a string literal such as "a host function". `for_all_streams`: work that any stream gets later comes
+  // after this gate, not only the stream's own.
+  std::shared_ptr<StreamGate> close(StreamState& stream, const char* reason, StreamGate::Opened opened = nullptr, bool for_all_streams = false);
   // A gate that the client opens by `number`. Null: another gate has this number.
-  std::shared_ptr<StreamGate> close_by_number(StreamState& stream, uint64_t number);
+  std::shared_ptr<StreamGate> close_by_number(StreamState& stream, const char* reason, uint64_t number);
   // Forgets the number of a gate, for the caller to open it. Null: no gate has it.
   std::shared_ptr<StreamGate> take(uint64_t number);
 
@@ -75,20 +81,25 @@ class StreamGates {
   // The stream is about to be destroyed, or the session to end: `opened` is not called any more.
   void drop(const StreamState& stream);
   void clear();
+  // Any thread.
+  void describe(admin::WorkerDump& dump);
 
  private:
   friend class StreamGate;
 
+  // Takes the gates for which `which` holds out of closed_.
+  template <class Which>
+  std::vector<std::shared_ptr<StreamGate>> take_if(Which which);
   void forget(StreamGate& gate);
 
   Contexts& contexts_;
   const std::function<void()> wake_;
-  std::vector<std::shared_ptr<StreamGate>> closed_;
+  std::vector<std::shared_ptr<StreamGate>> closed_;  // changed with the mutex held
   std::unordered_map<uint64_t, std::shared_ptr<StreamGate>> numbers_;
   size_t for_all_streams_ = 0;
   std::atomic<bool> any_open_{false};
   std::atomic<bool> awaited_{false};
-  std::mutex mutex_;  // for `opened_one_`
+  std::mutex mutex_;  // never held during a driver call
   std::condition_variable opened_one_;
 };
 

@@ -9,7 +9,7 @@ Outcome hold_stream(Executor& session, Command& command) {
   session.enter(command);
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
-  return session.gates.close_by_number(*stream, body->hold) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return session.gates.close_by_number(*stream, "another server", body->hold) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 Outcome resume_stream(Executor& session, Command& command) {

@@ -12,7 +12,7 @@ Outcome host_function(Executor& session, Command& command) {
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   session.contexts.enter(stream->context);
-  const auto gate = session.gates.close_by_number(*stream, body->callback);
+  const auto gate = session.gates.close_by_number(*stream, "a host function", body->callback);
   if (!gate) return CUDA_ERROR_INVALID_VALUE;
   // What the stream did before, and what it copied, has reached the client before it hears of the function's turn.
   const auto tell = [&session, callback = body->callback] {
@@ -24,7 +24,7 @@ Outcome host_function(Executor& session, Command& command) {
     tell();
     return CUDA_SUCCESS;
   }
-  const bool parked = session.when_done(*stream, [tell, gate](CUresult result) {
+  const bool parked = session.when_done(*stream, "the stream to get to a host function", [tell, gate](CUresult result) {
     if (result == CUDA_SUCCESS) tell();
     else gate->open();  // CUDA calls no host function after an error
   });
@@ -43,7 +43,7 @@ Outcome host_function_done(Executor& session, Command& command) {
   };
   StreamState* const stream = body->stream ? session.table.find_stream(body->stream) : nullptr;
   if (stream && session.contexts.enter(stream->context) == CUDA_SUCCESS) {
-    if (session.when_done(*stream, [end](CUresult) { end(); })) return CUDA_SUCCESS;
+    if (session.when_done(*stream, "work before a host function's end", [end](CUresult) { end(); })) return CUDA_SUCCESS;
     session.api.cuStreamSynchronize(stream->stream);  // short of events or threads
   }
   end();

@@ -91,7 +91,8 @@ Outcome wait_for(Executor& session, Command& command, ContextState& context, std
   const uint64_t sequence = command.header.sequence;
   const CUcontext object = context.object;
   const CUresult deferred = session.take_deferred();
-  const bool parked = session.waits.submit(object, [&session, marks, sequence, object, deferred, begin] {
+  const WaitPool::Purpose purpose("the reply of a wait", streams.size() == 1 ? streams.front()->handle : AtWork::kNoStream);
+  const bool parked = session.waits.submit(object, purpose, [&session, marks, sequence, object, deferred, begin] {
     make_current(session.api, object);
     CUresult result = CUDA_SUCCESS;
     for (const CUevent event : marks.events) {
@@ -169,7 +170,7 @@ Outcome synchronize_event(Executor& session, Command& command) {
   const CUresult deferred = session.take_deferred();
   session.events.hold(event);
   // Not there any more once the event is recorded anew, and what has passed may be that.
-  const bool parked = session.waits.submit(current, [&session, event, sequence, current, deferred, begin, weak = std::weak_ptr(recorded)] {
+  const auto wait = [&session, event, sequence, current, deferred, begin, weak = std::weak_ptr(recorded)] {
     make_current(session.api, current);
     const CUresult result = session.api.cuEventSynchronize(event);
     session.spin_time.took(SpinTime::Clock::now() - begin);
@@ -179,8 +180,8 @@ Outcome synchronize_event(Executor& session, Command& command) {
     session.events.release(event);
     session.answer(sequence, deferred != CUDA_SUCCESS ? deferred : result);
     make_current(session.api, nullptr);
-  });
-  if (parked) return Outcome::parked();
+  };
+  if (session.waits.submit(current, "the reply of a wait for an event", wait)) return Outcome::parked();
   session.events.release(event);
   return deferred != CUDA_SUCCESS ? deferred : CUDA_ERROR_OUT_OF_MEMORY;
 }

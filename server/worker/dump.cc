@@ -1,0 +1,57 @@
+#include "server/worker/dump.h"
+
+#include "protocol/control/dump.pb.h"
+#include "server/worker/executor.h"
+
+namespace gpupool::worker {
+namespace {
+
+using server::ControlKind;
+
+void describe(const AtWork& at_work, admin::ExecutorDump& executor) {
+  const AtWork::Command command = at_work.command();
+  if (command.sequence == 0) return;
+  executor.set_command(command_name(command.id));
+  executor.set_context(command.context);
+  if (command.stream != AtWork::kNoStream) executor.set_stream(command.stream);
+  if (const char* const function = at_work.driver_function()) executor.set_driver_function(function);
+  if (const char* const waits_for = at_work.waits_for()) executor.set_waits_for(waits_for);
+  executor.set_age_ms(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(at_work.age()).count()));
+}
+
+}  // namespace
+
+std::string dump(Executor& session) {
+  admin::WorkerDump dump;
+  describe(session.at_work, *dump.mutable_executor());
+  dump.set_received(session.at_work.received());
+  dump.set_executed(session.at_work.executed());
+  session.backlog.describe(dump);
+  session.gates.describe(dump);
+  session.copies.describe(dump);
+  session.waits.describe(dump);
+  session.links.describe(dump);
+  session.staging.describe(dump);
+  session.compute.describe(dump);
+  dump.set_pieces_to_client(session.bulk.pending());
+  if (session.bulk.sending()) dump.add_busy_locks("copies to the client");
+  if (session.outbox.sending()) dump.add_busy_locks("messages to the client");
+  if (session.memory.busy()) dump.add_busy_locks("device memory");
+  dump.set_deferred_error(session.deferred());
+  return dump.SerializeAsString();
+}
+
+DumpServer::DumpServer(Executor& session) : session_(session) {
+  if (!session.start.control) return;
+  session.start.control->handle(ControlKind::dump_wanted, [&session](const server::ControlMessage& message) {
+    server::ControlHeader header{.kind = ControlKind::dump};
+    header.dump_question = message.header.dump_question;
+    (void)session.start.control->send(header, dump(session));  // poold says that there was no answer
+  });
+}
+
+DumpServer::~DumpServer() {
+  if (session_.start.control) session_.start.control->handle(ControlKind::dump_wanted, nullptr);
+}
+
+}  // namespace gpupool::worker
