@@ -156,6 +156,7 @@ bool WorkerPool::read_control(Worker& worker) {
 // A worker runs what its client makes it run, so its messages are checked as a client's are.
 bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
   const ControlHeader& header = message.header;
+  if (message.descriptor < 0 && header.kind == ControlKind::dump) return take_dump(worker, message);
   if (message.payload.empty()) {
     if (header.kind == ControlKind::image_deposit) return take_image(worker, message);
     if (header.kind == ControlKind::share_found || (message.descriptor < 0 && header.kind == ControlKind::share_missing)) {
@@ -303,6 +304,8 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   worker.control.close();
   answer_for(worker);
   if (auto answered = std::exchange(worker.checkpoint.answered, nullptr)) answered(CUDA_ERROR_INVALID_VALUE);
+  worker.dump.deadline.cancel();
+  answer_dump(worker, Error{ErrorCode::unavailable, "its worker has ended"});
   turns_.remove(worker.session);
   partitions_.release(worker.session);
   const std::string how = worker.ending.empty() ? end_text(wait_status) : worker.ending;
@@ -332,6 +335,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
   }
   for (auto& [pid, worker] : workers_) {
     worker->deadline.cancel();
+    worker->dump.deadline.cancel();
     worker->control.close();  // the worker sees the end of it and leaves
   }
   stop_timer_.expires_after(kStopGrace);

@@ -67,6 +67,8 @@ struct SessionView {
   const quota::SessionPage& page;  // the worker may write anything into it
   bool ending;                     // end_session() was called
   wire::ProcessState state;
+  const std::string& locked_by;  // the program that has locked it, or wants to; as the client says it
+  const char* state_change;      // "lock", ... that is asked for and not done; empty: none
 };
 
 class WorkerPool {
@@ -132,6 +134,10 @@ class WorkerPool {
   uint64_t change_state(const Client& client, const wire::CheckpointQuestion& wish, std::function<void(int32_t)> answered);
   // Of locking, which is answered soon; `nobody_waits`: it is not, and a session that has just been locked is unlocked.
   void give_up(uint64_t question, bool nobody_waits);
+  // In worker_pool_dumps.cc: what a session's worker says that the session is doing (an admin::WorkerDump), or why it says nothing. `answered` is
+  // called once, within 2 s, perhaps at once. ErrorCode::unavailable: there is no such session, and `answered` is not called.
+  using Dumped = std::function<void(const SessionView&, const Result<std::string>&)>;
+  Result<void> dump(uint64_t session, Dumped answered);
   // Called when a session's worker has ended (why, and whether by a crash), and when one has begun, for this object's whole life.
   void on_session_end(SessionEnded ended) { session_ended_.push_back(std::move(ended)); }
   void on_session_start(std::function<void(const SessionView&)> started) { session_started_.push_back(std::move(started)); }
@@ -143,7 +149,7 @@ class WorkerPool {
   enum class Stage { starting, idle, serving };
   struct Worker {
     Worker(asio::io_context& context, StartedWorker started)
-        : pid(started.pid), control(context, started.control), page(std::move(started.page)), deadline(context), since(Clock::now()) {}
+        : pid(started.pid), control(context, started.control), page(std::move(started.page)), deadline(context), since(Clock::now()), dump(context) {}
     ~Worker();
     pid_t pid;
     asio::posix::stream_descriptor control;
@@ -185,8 +191,16 @@ class WorkerPool {
       wire::CheckpointAction action{};
       std::function<void(int32_t)> answered;  // null: nobody waits
       uint64_t host_bytes = 0;                 // that its memory may take
+      std::string by;                          // who has locked it, or wants to
     };
     Checkpoint checkpoint;
+    struct Dump {
+      explicit Dump(asio::io_context& context) : deadline(context) {}
+      uint64_t question = 0;  // that the worker has not answered
+      std::vector<Dumped> waiting;
+      asio::steady_timer deadline;
+    };
+    Dump dump;
   };
   struct Waiting {
     Client client;
@@ -222,6 +236,11 @@ class WorkerPool {
   bool order(Worker& worker, wire::CheckpointAction action, uint64_t host_bytes);
   bool state_changed(Worker& worker, const ControlHeader& answer);
   uint64_t checkpoint_room() const;
+  static const char* name_of(wire::CheckpointAction action);
+  // This and the next two are in worker_pool_dumps.cc.
+  void ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answered);
+  bool take_dump(Worker& worker, const ControlMessage& message);
+  void answer_dump(Worker& worker, const Result<std::string>& payload);
   bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);
   bool cannot_start() const;

@@ -28,7 +28,9 @@ SessionView WorkerPool::view_of(const Worker& worker) {
           .client = worker.client,
           .page = **worker.page,
           .ending = !worker.ending.empty(),
-          .state = worker.checkpoint.state};
+          .state = worker.checkpoint.state,
+          .locked_by = worker.checkpoint.by,
+          .state_change = worker.checkpoint.question == 0 ? "" : name_of(worker.checkpoint.action)};
 }
 
 void WorkerPool::for_each_session(const std::function<void(const SessionView&)>& visit) const {

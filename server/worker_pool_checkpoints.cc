@@ -13,14 +13,10 @@ namespace gpupool::server {
 using wire::CheckpointAction;
 using wire::ProcessState;
 
-namespace {
-
-const char* name_of(CheckpointAction action) {
+const char* WorkerPool::name_of(CheckpointAction action) {
   constexpr const char* kNames[] = {"find", "lock", "checkpoint", "restore", "unlock"};
   return kNames[static_cast<uint32_t>(action)];
 }
-
-}  // namespace
 
 bool WorkerPool::is_of_process(const Worker& worker, const Client& client, int64_t pid) {
   return worker.state == Stage::serving && worker.client.tenant == client.tenant && worker.client.lease == client.lease &&
@@ -82,6 +78,7 @@ uint64_t WorkerPool::change_state(const Client& client, const wire::CheckpointQu
   }
   // One that does not listen, or has just ended.
   if (!order(worker, wish.action, bytes)) return refuse(CUDA_ERROR_INVALID_VALUE);
+  if (wish.action == CheckpointAction::lock) worker.checkpoint.by = client.program + " (process " + std::to_string(client.pid) + " on " + client.host + ")";
   worker.checkpoint.answered = std::move(answered);
   return worker.checkpoint.question;
 }
@@ -107,6 +104,7 @@ bool WorkerPool::state_changed(Worker& worker, const ControlHeader& answer) {
   const bool done = answer.state_result == CUDA_SUCCESS;
   checkpoint.question = 0;
   if (done) checkpoint.state = wire::state_after(action);
+  if (checkpoint.state == ProcessState::running) checkpoint.by.clear();
   if (checkpoint.state != ProcessState::checkpointed) checkpoint.host_bytes = 0;
   log::info("session_state", {{"session", worker.session}, {"tenant", worker.client.tenant}, {"action", name_of(action)},
                               {"result", answer.state_result}});

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "protocol/lease/token.h"
+#include "server/admin/dump.h"
 #include "server/admin/metrics.h"
 #include "server/log/log.h"
 
@@ -26,6 +27,7 @@ Result<void> Administration::serve_socket(const std::string& path) {
                    .set_quota = [this](const admin::SetQuotaRequest& request) { return set_quota(request); },
                    .end_session = [this](uint64_t session,
                                          const std::string& reason) { return pool_.end_session(session, "ended by an administrator: " + (reason.empty() ? "no reason given" : printable(reason))); },
+                   .dump = [this](uint64_t session, auto answered) { dump(session, std::move(answered)); },
                    .may_connect = [this](pid_t pid) { return !pool_.is_worker(pid); }});
   log::info("admin_socket", {{"path", path}});
   return {};
@@ -62,6 +64,11 @@ Result<admin::Quota> Administration::quota(const std::string& tenant) const {
   const Tenant* const found = tenants_.find(tenant);
   if (!found) return Error{ErrorCode::unavailable, "there is no tenant '" + printable(tenant) + "'"};
   return to_message(found->quota);
+}
+
+void Administration::dump(uint64_t session, std::function<void(Result<admin::SessionDump>)> answered) {
+  const auto asked = pool_.dump(session, [answered](const SessionView& view, const Result<std::string>& said) { answered(complete_dump(view, said)); });
+  if (!asked) answered(asked.error());
 }
 
 // Its number, where it is named by that or by its UUID.

@@ -33,6 +33,7 @@ class Administration {
   HttpResponse answer(const std::string& path) const;
   Result<admin::Quota> quota(const std::string& tenant) const;
   Result<admin::Quota> set_quota(const admin::SetQuotaRequest& request);
+  void dump(uint64_t session, std::function<void(Result<admin::SessionDump>)> answered);
   Result<uint32_t> gpu_of(const std::string& name) const;
 
   asio::io_context& context_;

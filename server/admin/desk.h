@@ -20,15 +20,21 @@ class Desk {
   template <class Question>
   auto ask(Question question, std::chrono::milliseconds patience) -> std::optional<std::invoke_result_t<Question&>> {
     using Answer = std::invoke_result_t<Question&>;
+    return ask_for<Answer>([question = std::move(question)](auto reply) mutable { reply(question()); }, patience);
+  }
+  // The same for a question that is answered later: it is given a function, which it calls with the Answer, also after close().
+  template <class Answer, class Question>
+  std::optional<Answer> ask_for(Question question, std::chrono::milliseconds patience) {
     const auto answer = std::make_shared<std::optional<Answer>>();
     std::unique_lock lock(state_->mutex);
     if (state_->closed) return std::nullopt;
     asio::post(context_, [state = state_, answer, question = std::move(question)]() mutable {
       if (state->closed) return;  // close() is called on this thread
-      Answer given = question();
-      const std::lock_guard lock(state->mutex);
-      *answer = std::move(given);
-      state->changed.notify_all();
+      question([state, answer](Answer given) {
+        const std::lock_guard lock(state->mutex);
+        *answer = std::move(given);
+        state->changed.notify_all();
+      });
     });
     state_->changed.wait_for(lock, patience, [&] { return answer->has_value() || state_->closed; });
     return std::move(*answer);

@@ -101,6 +101,15 @@ class AdminService::Calls final : public admin::Admin::Service {
     return ask_result([this, request = *request] { return actions_.end_session(request.session(), request.reason()); });
   }
 
+  Status DumpSession(grpc::ServerContext*, const admin::DumpSessionRequest* request, admin::SessionDump* reply) override {
+    auto answer = desk_.ask_for<Result<admin::SessionDump>>(
+        [this, session = request->session()](auto answered) { actions_.dump(session, std::move(answered)); }, kPatience);
+    if (!answer) return unanswered();
+    if (!*answer) return to_status(answer->error());
+    *reply = std::move(**answer);
+    return Status::OK;
+  }
+
   Status Watch(grpc::ServerContext* context, const admin::WatchRequest* request,
                grpc::ServerWriter<admin::Snapshot>* writer) override {
     if (request->interval_ms() < kShortestInterval || request->interval_ms() > kLongestInterval) {

@@ -26,6 +26,8 @@ struct AdminActions {
   std::function<Result<admin::Quota>(const std::string& tenant)> quota;
   std::function<Result<admin::Quota>(const admin::SetQuotaRequest& request)> set_quota;
   std::function<Result<void>(uint64_t session, const std::string& reason)> end_session;
+  // Answers within 2 s, perhaps at once.
+  std::function<void(uint64_t session, std::function<void(Result<admin::SessionDump>)>)> dump;
   std::function<bool(pid_t)> may_connect;
 };
 

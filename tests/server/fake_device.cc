@@ -45,6 +45,7 @@ void speak_to_poold(int) {
     header.image_bytes = 100;
     file = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
   }
+  if (how == "hostile:dump") header.kind = ControlKind::dump;
   (void)send_control(kControlDescriptor, header, "", file);
 }
 

@@ -128,7 +128,7 @@ TEST_CASE("a worker inherits no descriptors but its own") {
 }
 
 TEST_CASE("a worker that breaks the control protocol is ended, and no one else") {
-  const std::string how = GENERATE("garbage", "kind", "ready", "damaged", "deposit");
+  const std::string how = GENERATE("garbage", "kind", "ready", "damaged", "deposit", "dump");
   CAPTURE(how);
   PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "hostile:" + how}});
   RawClient hostile(poold.endpoint());

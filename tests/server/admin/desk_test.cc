@@ -64,6 +64,20 @@ TEST_CASE("who asks gives up when no answer comes, and harms nobody by it") {
   CHECK(owner.desk.ask([&owner] { return owner.owned; }, kLong) == 1);  // it was asked all the same
 }
 
+TEST_CASE("a question is answered later and who asked has given up or gets the answer") {
+  Owner owner;
+  std::function<void(int)> answer;
+  std::thread later([&] {
+    while (!owner.desk.ask([&] { return answer != nullptr; }, kLong).value_or(true)) std::this_thread::yield();
+    owner.desk.ask([&] { return answer(7), 0; }, kLong);
+  });
+  CHECK(owner.desk.ask_for<int>([&](auto reply) { answer = reply; }, kLong) == 7);
+  later.join();
+  CHECK_FALSE(owner.desk.ask_for<int>([&](auto reply) { answer = reply; }, milliseconds(20)));
+  owner.close();
+  answer(8);  // nobody waits
+}
+
 TEST_CASE("at the end all who ask or sleep go on, and nothing is asked any more") {
   Owner owner;
   std::atomic<int> without{0};

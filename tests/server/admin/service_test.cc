@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <future>
 
 #include "protocol/control/admin.grpc.pb.h"
 #include "tests/support/catch.h"
@@ -72,6 +73,16 @@ class AdminClient {
     request.set_reason(reason);
     admin::KillSessionReply reply;
     return call(&admin::Admin::Stub::KillSession, request, reply).error_code();
+  }
+  StatusCode dump(uint64_t session, admin::SessionDump& dump) {
+    admin::DumpSessionRequest request;
+    request.set_session(session);
+    return call(&admin::Admin::Stub::DumpSession, request, dump).error_code();
+  }
+  admin::SessionDump dump(uint64_t session) {
+    admin::SessionDump dump;
+    CHECK(this->dump(session, dump) == StatusCode::OK);
+    return dump;
   }
   admin::Admin::Stub& stub() { return *stub_; }
 
@@ -250,6 +261,63 @@ TEST_CASE("a session whose worker does not listen is killed after a grace") {
   CHECK(await_gone(worker));
   CHECK(poold.await_log("session_ended"));
   CHECK(occurrences(poold.log(), "session_killed") == 1);
+}
+
+TEST_CASE("a session is dumped") {
+  PooldProcess poold(kDevice);
+  AdminClient client(poold);
+  RawClient program(poold.endpoint());
+  hello::Hello hello = test_hello();
+  hello.program = "train\n.py";
+  program.open(hello);
+  program.ping();
+  const admin::SessionDump dump = client.dump(1);
+  CHECK(dump.session() == 1);
+  CHECK(dump.tenant() == "default");
+  CHECK(dump.program() == "train?.py");
+  CHECK(dump.worker_pid() == client.sessions()[0].worker_pid());
+  CHECK(dump.state() == "running");
+  CHECK(dump.no_answer_because().empty());
+  CHECK(dump.worker().received() == 1);
+  admin::SessionDump none;
+  CHECK(client.dump(99, none) == StatusCode::NOT_FOUND);
+}
+
+TEST_CASE("a worker that does not answer is said to be silent within two seconds and asked again later") {
+  PooldProcess poold(kDevice);
+  AdminClient client(poold);
+  RawClient program(poold.endpoint());
+  program.open();
+  program.ping();
+  const auto worker = static_cast<pid_t>(client.sessions()[0].worker_pid());
+  REQUIRE(::kill(worker, SIGSTOP) == 0);
+  const auto start = std::chrono::steady_clock::now();
+  const auto ask_beside = [&] {
+    return std::async(std::launch::async, [&poold] {
+      admin::SessionDump dump;
+      AdminClient(poold).dump(1, dump);
+      return dump;
+    });
+  };
+  auto other = ask_beside();
+  for (const admin::SessionDump& dump : {client.dump(1), other.get(), client.dump(1)}) {
+    CHECK(dump.no_answer_because() == "its worker did not answer within 2 s");
+    CHECK_FALSE(dump.has_worker());
+    CHECK(dump.worker_pid() == worker);
+  }
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(15));
+  CHECK(client.health().ready());
+  REQUIRE(::kill(worker, SIGCONT) == 0);
+  CHECK(client.dump(1).has_worker());
+  program.ping();
+
+  REQUIRE(::kill(worker, SIGSTOP) == 0);
+  auto asked = ask_beside();
+  REQUIRE(::kill(worker, SIGKILL) == 0);
+  admin::SessionDump last;
+  const StatusCode status = client.dump(1, last);
+  CHECK((status == StatusCode::NOT_FOUND || last.no_answer_because() == "its worker has ended"));
+  asked.wait();
 }
 
 TEST_CASE("a watcher gets snapshots until it leaves") {

@@ -1,0 +1,51 @@
+// What sessions are doing, asked of their workers' control threads (worker/dump.h). A worker is asked one question at a time, however many want
+// to know, so that one that does not read is not sent more.
+#include <utility>
+
+#include "server/worker_pool.h"
+
+namespace gpupool::server {
+namespace {
+
+constexpr std::chrono::milliseconds kAnswerTime{2'000};
+
+}  // namespace
+
+Result<void> WorkerPool::dump(uint64_t session, Dumped answered) {
+  for (const auto& [pid, worker] : workers_) {
+    if (worker->state != Stage::serving || worker->session != session) continue;
+    ask_for_dump(worker, std::move(answered));
+    return {};
+  }
+  return Error{ErrorCode::unavailable, "there is no session " + std::to_string(session)};
+}
+
+void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answered) {
+  auto& dump = worker->dump;
+  dump.waiting.push_back(std::move(answered));
+  if (dump.waiting.size() > 1) return;
+  if (dump.question == 0) {
+    const auto sent = send_control(worker->control.native_handle(), {.kind = ControlKind::dump_wanted, .dump_question = next_question_}, "", -1);
+    if (!sent) return answer_dump(*worker, Error{ErrorCode::unavailable, "its worker does not read its control socket"});
+    dump.question = next_question_++;
+  }
+  dump.deadline.expires_after(kAnswerTime);
+  dump.deadline.async_wait([this, worker](const asio::error_code& status) {
+    if (!status) answer_dump(*worker, Error{ErrorCode::unavailable, "its worker did not answer within " + std::to_string(kAnswerTime.count() / 1000) + " s"});
+  });
+}
+
+// The answer to a question that has been given up is dropped, when it comes.
+bool WorkerPool::take_dump(Worker& worker, const ControlMessage& message) {
+  if (worker.dump.question == 0 || message.header.dump_question != worker.dump.question) return end_worker(worker, "it sent a dump that nobody asked for");
+  worker.dump.question = 0;
+  worker.dump.deadline.cancel();
+  answer_dump(worker, message.payload);
+  return true;
+}
+
+void WorkerPool::answer_dump(Worker& worker, const Result<std::string>& payload) {
+  for (const Dumped& answered : std::exchange(worker.dump.waiting, {})) answered(view_of(worker), payload);
+}
+
+}  // namespace gpupool::server
