@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "scheduler/admin/describe.h"
+#include "scheduler/admin/dump.h"
 #include "scheduler/admin/quota_words.h"
 #include "scheduler/admin/terminal.h"
 #include "scheduler/admin/to_json.h"
@@ -99,6 +100,14 @@ Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>
   }
   if (json) print(line_of(killed));
   return status;
+}
+
+Exit show_dump(PooldClient& poold, bool json, const std::string& session) {
+  DumpSessionRequest request;
+  request.set_session(std::stoull(session));
+  const auto dump = poold.call(&Admin::Stub::DumpSession, request);
+  print(json ? line_of(json_of(dump)) : dump_text(dump, terminal_width()));
+  return dump.has_worker() ? kExitGood : kExitRefused;
 }
 
 Exit show_health(PooldClient& poold, bool json) {

@@ -27,8 +27,9 @@ constexpr const char* kNotes =
     "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB, 4096), compute (0.1 to 100, percent of each GPU),\n"
     "mode (hard, elastic, partition), priority (best-effort, normal, latency-critical), bandwidth-to-device, bandwidth-to-host\n"
     "(1GB/s), sessions, streams, modules; unlimited or 0 takes a limit away.\n"
-    "Exit status: 0 done; 1 poold refused (no such tenant or session, no possible quota), or, from health, is not ready;\n"
-    "2 wrong usage; 3 poold cannot be reached. docs/operations.md tells how to use it and what the JSON fields mean.";
+    "Exit status: 0 done; 1 poold refused (no such tenant or session, no possible quota), or, from health, is not ready, or,\n"
+    "from dump, the session's worker does not answer; 2 wrong usage; 3 poold cannot be reached. docs/operations.md tells how to\n"
+    "use it and what the JSON fields mean.";
 
 std::string names_of(const CLI::App& app) {
   std::string names;
@@ -110,6 +111,12 @@ int run(int count, char** words) {
   CLI::App* const kill = command(app, "kill", "end sessions", [&](PooldClient& poold) { return kill_sessions(poold, json, sessions, reason); });
   kill->add_option("SESSION", sessions, "numbers as `sessions` shows them")->required()->check(is_session);
   kill->add_option("--reason", reason, "what their programs are told");
+
+  std::string dumped;
+  command(app, "dump", "what one session is doing, and what it waits for", [&](PooldClient& poold) { return show_dump(poold, json, dumped); })
+      ->add_option("SESSION", dumped, "a number as `sessions` shows it")
+      ->required()
+      ->check(is_session);
 
   double interval = 1;
   TopOptions top;

@@ -116,3 +116,29 @@ TEST_CASE("a quota that is set holds for programs that run already") {
   Process again({driver_app(), "hold_memory"}, pool.through());
   CHECK(again.await_output("holding"));
 }
+
+TEST_CASE("a dump shows why the streams of a session do not go on") {
+  Pool pool;
+  Process program({driver_app(), "stuck_behind_host_function"}, pool.through());
+  REQUIRE(program.await_output("launched"));
+  Json dump;
+  const bool kept = eventually([&] {
+    dump = pool_admin(pool, {"dump", "1"});
+    return dump["worker"]["backlog"] == 6;  // and the wait
+  });
+  INFO(dump.dump());
+  REQUIRE(kept);
+  CHECK(dump["pid"] == program.pid());
+  const Json& worker = dump["worker"];
+  CHECK(worker["executor"]["command"] == "");
+  REQUIRE(worker["gates"].size() == 1);
+  CHECK(worker["gates"][0]["reason"] == "a host function");
+  CHECK(worker["kept"][0]["command"] == "launch");
+  CHECK(worker["kept"][0]["stream"] == worker["gates"][0]["stream"]);
+  CHECK(worker["kept"][0]["waits_for"] == "its stream's gate");
+  CHECK(worker["kept"][5]["command"] == "synchronize_stream");
+  CHECK(worker["executed"].get<uint64_t>() + 6 == worker["received"]);
+  const Finished unknown = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool.poold().admin_socket(), "dump", "2"});
+  CHECK(unknown.status == 1);
+  CHECK(has(unknown.output, "there is no session 2"));
+}

@@ -40,9 +40,12 @@ class SmallPool {
     CHECK(pool_.poold().await_log("session_ended", ended + 1));  // and has given everything back
     return said;
   }
+  Json ask(std::vector<std::string> words) {
+    words.insert(words.begin(), {program_path("pool-admin"), "--poold", "unix:" + pool_.poold().admin_socket(), "--json"});
+    return Json::parse(run_to_end(words).output);
+  }
   Json session(const Process& program) {
-    const Finished asked = run_to_end({program_path("pool-admin"), "--poold", "unix:" + pool_.poold().admin_socket(), "--json", "sessions"});
-    for (const Json& session : Json::parse(asked.output)) {
+    for (const Json& session : ask({"sessions"})) {
       if (session["pid"] == program.pid()) return session;
     }
     return {};
@@ -200,9 +203,19 @@ TEST_CASE("a lock waits for work that needs the program") {
   REQUIRE(target->await_output("working"));
   const auto locker = pool.start({"change_state_of", std::to_string(target->pid()), "lock", "0"});
   REQUIRE(locker->await_output("lock begins"));
+  Json dump;
+  CHECK(eventually([&] {
+    dump = pool.ask({"dump", "1"});
+    return dump["state_change"] == "lock";
+  }));
+  CHECK(dump["state"] == "running");
+  CHECK(dump["locked_by"].get<std::string>().find("(process " + std::to_string(locker->pid())) != std::string::npos);
   pool.touch("end");
   CHECK(locker->wait() == 0);
   CHECK(locker->await_output("lock: CUDA_SUCCESS, locked\n"));
+  dump = pool.ask({"dump", "1"});
+  CHECK(dump["state"] == "locked");
+  CHECK(dump["worker"]["executor"]["waits_for"] == "being unlocked");
   CHECK(pool.act(*target, "unlock") == "unlock: CUDA_SUCCESS, running\n");
   CHECK(ends_well(*target));
 }
@@ -218,6 +231,7 @@ TEST_CASE("a caller that is killed while it waits for a lock takes it back") {
   locker->wait();
   REQUIRE(pool->poold().await_log("action=lock result=600"));
   CHECK(pool.act(*target, "lock", "50") == "lock: CUDA_ERROR_NOT_READY, running\n");
+  CHECK(pool.ask({"dump", "1"})["locked_by"] == "");
   pool.touch("end");
   CHECK(ends_well(*target));
 }

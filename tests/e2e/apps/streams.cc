@@ -25,6 +25,23 @@ struct Gate {
 
 }  // namespace
 
+// Until it is killed.
+SCENARIO(stuck_behind_host_function) {
+  Device device;
+  Kernels kernels;
+  CUstream stream = nullptr;
+  CUdeviceptr values = 0;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&values, 256 * 4));
+  OK(cuCtxSynchronize());
+  Gate gate;
+  gate.put_into(stream);
+  for (unsigned i = 0; i < 5; ++i) OK(kernels.launch("fill", 1, 256, stream, values, i, 256u));
+  std::printf("launched\n");
+  std::fflush(stdout);
+  OK(cuStreamSynchronize(stream));
+}
+
 SCENARIO(events_order_streams) {
   Device device;
   Kernels kernels;

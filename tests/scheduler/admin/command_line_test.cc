@@ -42,7 +42,7 @@ TEST_CASE("pool-admin prints its version and its help") {
   CHECK(version.output.starts_with("pool-admin "));
   const Finished help = pool_admin({"--help"});
   CHECK(help.status == 0);
-  for (const char* word : {"gpus", "sessions", "tenants", "quota", "kill", "top", "health", "--poold", "--json", "Exit status"}) {
+  for (const char* word : {"gpus", "sessions", "tenants", "quota", "kill", "dump", "top", "health", "--poold", "--json", "Exit status"}) {
     INFO(word);
     CHECK(has(help.output, word));
   }
@@ -58,7 +58,7 @@ TEST_CASE("wrong words end pool-admin with status 2 and are named") {
       Case{{}, "tenants"}, Case{{"bogus"}, "bogus"}, Case{{"gpus", "extra"}, "extra"}, Case{{"--nonsense", "gpus"}, "--nonsense"},
       Case{{"quota"}, "show"}, Case{{"quota", "set"}, "TENANT"}, Case{{"quota", "set", "default"}, "SETTING"}, Case{{"kill"}, "SESSION"},
       Case{{"kill", "--resaon", "x"}, "unknown option '--resaon'"}, Case{{"quota", "set", "--unknown"}, "unknown option '--unknown'"},
-      Case{{"kill", "x"}, "'x'"}, Case{{"kill", "99999999999999999999"}, "'99999999999999999999'"}, Case{{"kill", "-1"}, "-1"}, Case{{"top", "--interval", "0.01"}, "--interval"},
+      Case{{"kill", "x"}, "'x'"}, Case{{"kill", "99999999999999999999"}, "'99999999999999999999'"}, Case{{"kill", "-1"}, "-1"}, Case{{"dump"}, "SESSION"}, Case{{"dump", "x"}, "'x'"}, Case{{"dump", "1", "2"}, "2"}, Case{{"top", "--interval", "0.01"}, "--interval"},
       Case{{"top", "--count", "x"}, "--count"}, Case{{"--poold", "name", "gpus"}, "'name'"}, Case{{"--poold", "0", "gpus"}, "'0'"},
       Case{{"--poold", "unix:", "gpus"}, "unix:PATH"});
   const Finished finished = pool_admin(wrong.words);
@@ -221,6 +221,27 @@ TEST_CASE("sessions are killed with a reason") {
   REQUIRE(json.size() == 1);
   CHECK(json[0]["session"] == 2);
   CHECK(json[0]["grace_ms"] > 0);
+}
+
+TEST_CASE("a session is dumped as text and as JSON and one that is not there is named") {
+  PooldProcess poold(kDevice);
+  RawClient program(poold.endpoint());
+  hello::Hello hello = test_hello();
+  hello.program = "train.py";
+  program.open(hello);
+  program.ping();
+  const Finished text = pool_admin(poold, {"dump", "1"});
+  CHECK(text.status == 0);
+  CHECK(has(text.output, "session 1 of tenant default: train.py, process "));
+  CHECK(has(text.output, "\nexecutor: idle\n"));
+  CHECK(has(text.output, "commands: 1 received, 1 executed, 0 in the backlog"));
+  const Json json = json_of(poold, {"dump", "1"});
+  CHECK(json["program"] == "train.py");
+  CHECK(json["worker"]["executor"]["command"] == "");
+  CHECK(json["worker"]["received"] == 1);
+  const Finished unknown = pool_admin(poold, {"dump", "77"});
+  CHECK(unknown.status == 1);
+  CHECK(has(unknown.output, "there is no session 77"));
 }
 
 TEST_CASE("the only poold of a user is found without being named; of two, one must be") {
