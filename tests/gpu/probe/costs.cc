@@ -1,0 +1,124 @@
+// What contexts, events and waking up cost.
+#include <cstdlib>
+#include <thread>
+
+#include "probe.h"
+
+using namespace probe;
+
+namespace {
+
+// The first context of a process, and a second one beside it.
+void make_contexts(const char* connections) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
+  const auto before = used_bytes();
+  const auto used = [&](const char* name) {
+    const auto now = used_bytes();
+    if (now && before) see(name, (*now - *before) / kMiB);
+  };
+  CUcontext first = nullptr, second = nullptr;
+  see("cuInit_us", time_of([] { CHECK(cuInit(0)); }));
+  used("used_after_cuInit_MiB");
+  step("cuCtxCreate");
+  see("create_us", time_of([&] { CHECK(cuCtxCreate(&first, nullptr, 0, 0)); }));
+  used("used_after_first_MiB");
+  size_t with_one = 0, with_two = 0, total = 0;
+  CHECK(cuMemGetInfo(&with_one, &total));
+  see("create_second_us", time_of([&] { CHECK(cuCtxCreate(&second, nullptr, 0, 0)); }));
+  CHECK(cuMemGetInfo(&with_two, &total));
+  see("second_MiB", (static_cast<double>(with_one) - static_cast<double>(with_two)) / kMiB);
+  used("used_after_second_MiB");
+  step("cuCtxDestroy");
+  see("destroy_second_us", time_of([&] { CHECK(cuCtxDestroy(second)); }));
+  see("destroy_us", time_of([&] { CHECK(cuCtxDestroy(first)); }));
+  used("used_after_both_destroyed_MiB");
+}
+
+// From the CPU's store that releases a stream to the return of the call that waits for its event.
+double wake_up(unsigned flags, CUstream stream, const Word& word, uint32_t round) {
+  CUevent event = nullptr;
+  CHECK(cuEventCreate(&event, flags | CU_EVENT_DISABLE_TIMING));
+  CHECK(cuStreamWaitValue32(stream, word.device, round, CU_STREAM_WAIT_VALUE_GEQ));
+  CHECK(cuEventRecord(event, stream));
+  Clock::time_point stored;
+  std::thread releases([&] {
+    std::this_thread::sleep_for(milliseconds(2));  // the other thread is in its wait by then
+    stored = Clock::now();
+    word.store(round);
+  });
+  CHECK(cuEventSynchronize(event));
+  const auto woken = Clock::now();
+  releases.join();
+  CHECK(cuEventDestroy(event));
+  return microseconds(stored, woken);
+}
+
+Probe contexts_8("context_8", [] { make_contexts("8"); });
+Probe contexts_32("context_32", [] { make_contexts("32"); });
+
+}  // namespace
+
+PROBE(event_cost) {
+  const Device device;
+  CUstream stream = nullptr;
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  const Kernels kernels;
+  const CUfunction function = kernels.function("nothing");
+  CUdeviceptr data = 0;
+  void* parameters[] = {&data};
+  const auto launch = [&] { CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr)); };
+  launch();
+  CHECK(cuStreamSynchronize(stream));
+  constexpr int kMany = 500;  // fewer than a queue holds
+  const auto each = [&](const std::function<void()>& body) {
+    std::vector<double> times;
+    for (int round = 0; round < 10; ++round) {
+      times.push_back(time_of([&] {
+        for (int i = 0; i < kMany; ++i) body();
+      }) / kMany);
+      CHECK(cuStreamSynchronize(stream));
+    }
+    return median(times);
+  };
+  see("launch_us", each(launch));
+  for (const bool timed : {false, true}) {
+    CUevent event = nullptr;
+    CHECK(cuEventCreate(&event, timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING));
+    const std::string name = timed ? "timed_event_" : "event_";
+    see(name + "record_us", each([&] { CHECK(cuEventRecord(event, stream)); }));
+    see(name + "launch_and_record_us", each([&] { launch(), CHECK(cuEventRecord(event, stream)); }));
+    see(name + "query_us", each([&] { CHECK(cuEventQuery(event)); }));
+  }
+  see("create_destroy_us", each([] {
+    CUevent event = nullptr;
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuEventDestroy(event));
+  }));
+}
+
+PROBE(wake_up) {
+  const Device device;
+  CUstream stream = nullptr;
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  const Word word, answer;
+  uint32_t round = 0;
+  const auto measure = [&](const char* name, const std::function<double()>& once) {
+    step(name);
+    std::vector<double> times;
+    for (int i = 0; i < 200; ++i) times.push_back(once());
+    see(std::string(name) + "_us", median(times));
+  };
+  measure("blocking", [&] { return wake_up(CU_EVENT_BLOCKING_SYNC, stream, word, ++round); });
+  measure("spinning", [&] { return wake_up(0, stream, word, ++round); });
+  // The same way without the driver: the stream writes a word, which the CPU polls.
+  measure("polled_word", [&] {
+    const uint32_t now = ++round;
+    CHECK(cuStreamWaitValue32(stream, word.device, now, CU_STREAM_WAIT_VALUE_GEQ));
+    CHECK(cuStreamWriteValue32(stream, answer.device, now, CU_STREAM_WRITE_VALUE_DEFAULT));
+    const auto stored = Clock::now();
+    word.store(now);
+    while (answer.load() != now) {
+    }
+    return microseconds(stored);
+  });
+}
