@@ -48,7 +48,7 @@ std::string test_device() {
 }
 bool on_softgpu() { return test_device() == "softgpu"; }
 
-std::string driver_app() { return E2E_DRIVER_APP; }
+std::string driver_app() { return moved_path("driver_app", E2E_DRIVER_APP); }
 std::string client_folder() { return moved_path("../lib/client", E2E_CLIENT_FOLDER); }
 std::string softgpu_folder() { return moved_path("../lib/softgpu", E2E_SOFTGPU_FOLDER); }
 
@@ -109,6 +109,10 @@ std::vector<std::string> lines_with(const std::string& output, const std::string
     if (line.find(text) != std::string::npos) found.push_back(line);
   }
   return found;
+}
+
+int count_devices(const Pool& pool) {
+  return static_cast<int>(lines_with(run_patiently({driver_app(), "list_devices"}, pool.directly()).output, "GPU-").size());
 }
 
 std::vector<std::string> shared_files(const std::string& instance) {

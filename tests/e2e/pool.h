@@ -12,8 +12,8 @@ namespace gpupool::testing {
 bool over_shared_memory();
 bool over_rdma();
 
-// GPUPOOL_TEST_DEVICE, as in poold's --device: softgpu (the default), nvidia, or the path of a device library. Only tests/parity is meant to
-// pass on other devices than softgpu.
+// GPUPOOL_TEST_DEVICE, as in poold's --device: softgpu (the default), nvidia, or the path of a device library. Only tests/parity and
+// scenarios_test are meant to pass on other devices than softgpu.
 std::string test_device();
 bool on_softgpu();
 
@@ -48,6 +48,9 @@ class Pool {
 
 // Waits longer than run_to_end() does.
 Finished run_patiently(const std::vector<std::string>& words, const Environment& environment);
+
+// Devices that a program sees without the pool.
+int count_devices(const Pool& pool);
 
 // What a program printed, without the numbers that differ from run to run: times and rates.
 std::string without_timings(const std::string& output);

@@ -1,8 +1,10 @@
-// Every scenario of driver_app passes on softgpu directly and through poold, and prints the same.
+// Every scenario of driver_app passes on the device directly and through poold, and prints the same. The device is softgpu, or what
+// GPUPOOL_TEST_DEVICE says (tests/e2e/pool.h).
 #include <signal.h>
 
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool::testing;
 
@@ -12,6 +14,8 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
                       const Environment& environment = {}) {
   INFO("scenario " << scenario.front());
   Pool pool(softgpu);
+  const auto devices = softgpu.find("SOFTGPU_DEVICES");
+  if (devices != softgpu.end() && count_devices(pool) < std::stoi(devices->second)) return report_skip("needs " + devices->second + " devices");
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
   const Finished direct = run_patiently(words, pool.directly(environment));
@@ -154,6 +158,7 @@ TEST_CASE("graphs with large copies") {
 }
 
 TEST_CASE("softgpu says that SOFTGPU_MEMORY is ignored where its instance is in use") {
+  if (!on_softgpu()) return report_skip("the device is not softgpu");
   Pool pool;
   Process working({driver_app(), "keep_busy_with_graphs", "600000", "1000"}, pool.directly());
   REQUIRE(working.await_output("working", kLongPatience));
