@@ -8,7 +8,8 @@
 //     gpupool-bench-sharer calibrate MICROSECONDS     LOOPS for a kernel of this length
 //
 // WAY: plain, wide (16 blocks), ex (cuLaunchKernelEx), cooperative, library (a kernel of a CUlibrary, as cuBLAS and the like have them), fill (a
-// memset beside each kernel), graph (a launch of a graph with a kernel in it).
+// memset beside each kernel), graph (a launch of a graph with a kernel in it), shapes (another grid in each launch, as with sequences of
+// varying length).
 #include <time.h>
 #include <unistd.h>
 
@@ -22,17 +23,21 @@ namespace {
 
 using namespace gpupool::bench;
 
-// One thread that counts down.
+// Threads that count down, in the first `working` blocks; the others end at once.
 constexpr const char* kKernel = R"(
 .version 7.0
 .target sm_60
 .address_size 64
-.visible .entry work(.param .u64 data, .param .u32 loops)
+.visible .entry work(.param .u64 data, .param .u32 loops, .param .u32 working)
 {
   .reg .pred %p<2>;
-  .reg .b32 %r<3>;
+  .reg .b32 %r<4>;
   .reg .b64 %d<3>;
   .reg .f32 %f<3>;
+  ld.param.u32 %r2, [working];
+  mov.u32 %r3, %ctaid.x;
+  setp.ge.u32 %p1, %r3, %r2;
+  @%p1 ret;
   ld.param.u64 %d1, [data];
   ld.param.u32 %r1, [loops];
   cvta.to.global.u64 %d1, %d1;
@@ -66,8 +71,9 @@ struct Work {
   CUstream stream = nullptr;
   CUfunction function = nullptr;
   CUdeviceptr data = 0, filled = 0;
-  unsigned loops = 0;
+  unsigned loops = 0, working = ~0u;
   CUgraphExec graph = nullptr;
+  unsigned launches = 0;
 
   void capture() {
     CUgraph captured = nullptr;
@@ -78,7 +84,7 @@ struct Work {
     CHECK(cuGraphDestroy(captured));
   }
   void launch(const std::string& way) {
-    void* parameters[] = {&data, &loops};
+    void* parameters[] = {&data, &loops, &working};
     if (way == "graph") {
       CHECK(cuGraphLaunch(graph, stream));
     } else if (way == "cooperative") {
@@ -89,6 +95,9 @@ struct Work {
       config.blockDimX = config.blockDimY = config.blockDimZ = 1;
       config.hStream = stream;
       CHECK(cuLaunchKernelEx(&config, function, parameters, nullptr));
+    } else if (way == "shapes") {
+      working = 1;
+      CHECK(cuLaunchKernel(function, 512 + launches++ % 512, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
     } else if (way == "wide") {
       CHECK(cuLaunchKernel(function, 16, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
     } else {

@@ -105,7 +105,7 @@ class Suite {
     const char* name;
     void (Suite::*measure)();
   };
-  static const Part kParts[9];
+  static const Part kParts[10];
   bool chosen(const std::string& part) const {
     return suite_.only.empty() || std::find(suite_.only.begin(), suite_.only.end(), part) != suite_.only.end();
   }
@@ -169,6 +169,16 @@ class Suite {
     const auto done = shared.run({busy("plain", begin), busy("plain", begin)});
     const double after = alone(shared);
     note("two", (done[0].at("rate") + done[1].at("rate")) / ((before + after) / 2));
+  }
+  // The same with a grid that the worker has rarely seen in each launch.
+  void shapes() {
+    const Shared shared(suite_, {"compute = 50", "compute = 50"});
+    const auto alone = [&] { return shared.run({busy("shapes", now() + kLead / 2)})[0].at("rate"); };
+    const double before = alone(), begin = now() + kLead;
+    const auto done = shared.run({busy("shapes", begin), busy("shapes", begin)});
+    const double after = alone();
+    note("shapes", (done[0].at("rate") + done[1].at("rate")) / ((before + after) / 2));
+    note("shapes_share", 100 * done[0].at("rate") / (done[0].at("rate") + done[1].at("rate")));
   }
   // Kernels of many blocks on a device of two multiprocessors, whose threads are programs' as well as the cores are.
   void partitions() {
@@ -239,7 +249,7 @@ class Suite {
 };
 
 const Suite::Part Suite::kParts[] = {
-    {"shares", &Suite::shares}, {"hard", &Suite::hard},         {"elastic", &Suite::elastic}, {"two", &Suite::two},
+    {"shares", &Suite::shares}, {"hard", &Suite::hard},         {"elastic", &Suite::elastic}, {"two", &Suite::two}, {"shapes", &Suite::shapes},
     {"priorities", &Suite::priorities}, {"accounting", &Suite::accounting}, {"memory", &Suite::memory},
     {"partitions", &Suite::partitions}, {"bandwidth", &Suite::bandwidth},
 };
@@ -268,6 +278,10 @@ std::vector<Figure> Suite::figures() {
     figures.push_back({"elastic_taken_back", "tcp", samples_.median("taken_back"), "ms", "until its first kernel", 0, {Kind::value_at_most, 100}});
   }
   if (chosen("two")) figures.push_back({"two_clients_throughput", "tcp", samples_.median("two"), "x", "of one alone", 0, {Kind::value_at_least, 0.97}});
+  if (chosen("shapes")) {
+    figures.push_back({"two_clients_varying_shapes", "tcp", samples_.median("shapes"), "x", "of one alone", 0});
+    figures.push_back({"two_clients_varying_shapes_share", "tcp", samples_.median("shapes_share"), "%", "of both, the first client's", 0});
+  }
   if (chosen("partitions")) {
     figures.push_back({"partition_50_alone", "tcp", samples_.median("partition_alone"), "%", "of the whole device", 0});
     figures.push_back({"partition_50_beside_another", "tcp", samples_.median("partition_beside"), "%", "of it alone", 0});

@@ -30,7 +30,7 @@ TEST_CASE("a quick run of the sharing suite has every figure, and its limits and
   }
   check_between(run, "memory_over_quota_32_clients", 0, 0);
   check_between(run, "memory_left_unused_32_clients", 0, 0);
-  for (const char* const figure : {"elastic_lent", "two_clients_throughput", "partition_50_alone", "partition_50_beside_another", "accounting_step",
+  for (const char* const figure : {"elastic_lent", "two_clients_throughput", "two_clients_varying_shapes", "two_clients_varying_shapes_share", "partition_50_alone", "partition_50_beside_another", "accounting_step",
                                    "accounting_empty_launch"}) {
     INFO(figure);
     CHECK(run.value(figure) > 0);

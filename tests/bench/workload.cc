@@ -4,6 +4,7 @@
 //     gpupool-bench-workload LARGEST         everything, with copies up to so many bytes
 //     gpupool-bench-workload calls           null calls and launches
 //     gpupool-bench-workload pinned BYTES    copies of pinned memory of this size
+//     gpupool-bench-workload pageable BYTES  copies of pageable memory of this size
 //     gpupool-bench-workload idle            nothing, until it is killed
 #include <unistd.h>
 
@@ -186,6 +187,14 @@ void copies(size_t largest) {
   CHECK(cuMemFree(device));
 }
 
+void pageable_copies(size_t bytes) {
+  CUdeviceptr device = 0;
+  CHECK(cuMemAlloc(&device, bytes));
+  std::vector<char> pageable(bytes, 1), other(bytes, 1);
+  bandwidth("pageable", device, pageable.data(), other.data(), bytes, bytes >= (size_t{1} << 30) ? 2 : 5);
+  CHECK(cuMemFree(device));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -198,6 +207,10 @@ int main(int argc, char** argv) {
   }
   if (what == "pinned") {
     pinned_copies(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : size_t{1} << 20);
+    return 0;
+  }
+  if (what == "pageable") {
+    pageable_copies(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : size_t{1} << 20);
     return 0;
   }
   null_call(stream);
