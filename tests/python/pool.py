@@ -10,6 +10,7 @@ import argparse
 import glob
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ STOP_SECONDS = 30
 class Pool:
     """poold, from `with` to its end. Raises RuntimeError where it does not start."""
 
-    def __init__(self, programs, client, device="softgpu", settings=None, options=()):
+    def __init__(self, programs, client, device="softgpu", settings=None, options=(), user=None):
         self.programs = pathlib.Path(programs)
         self.client = str(client)
         self.device = device
@@ -31,14 +32,18 @@ class Pool:
         if device == "softgpu":
             self.settings.setdefault("SOFTGPU_INSTANCE", f"python-{os.getpid()}")
         self.options = list(options)
+        self.user = user  # whom poold runs as
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="gpupool-")
+        if self.user:
+            shutil.chown(self.folder.name, self.user)
         port_file = pathlib.Path(self.folder.name, "port")
         self.log = open(pathlib.Path(self.folder.name, "log"), "w+")
         command = [self.programs / "poold", "--device", self.device, "--listen", "tcp://127.0.0.1:0",
                    "--port-file", port_file, "--admin-socket", "none", *self.options]
-        self.process = subprocess.Popen(command, env={**os.environ, **self.settings}, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(command, env={**os.environ, **self.settings}, stdout=self.log, stderr=self.log,
+                                        user=self.user)
         try:
             deadline = time.monotonic() + START_SECONDS
             while not port_file.exists():

@@ -1,0 +1,180 @@
+"""This machine, gpupool's programs on it, and how steps run them: each with a time limit, whose end ends all of its processes."""
+import glob
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import pool as pools
+import run
+from .records import Failure, Skip
+
+PROGRAMS = pathlib.Path(__file__).resolve().parent / "programs.py"
+SOFTGPU_MEMORY = "256MiB"
+
+
+class Machine:
+    def __init__(self, tree, device, quick, records, probe=None):
+        self.tree = tree
+        self.device = device
+        self.quick = quick
+        self.records = records
+        self.probe = probe or tree / "tests" / "probe"
+        self.instance = f"hour-{os.getpid()}"
+        self.facts = {}
+        self.deadline = float("inf")  # of the part, monotonic: programs are ended then, whatever their limit
+
+    @property
+    def on_softgpu(self):
+        return self.device == "softgpu"
+
+    def close(self):
+        for left in glob.glob(f"/dev/shm/*{self.instance}*") if self.on_softgpu else ():
+            pathlib.Path(left).unlink(missing_ok=True)
+
+    def limit(self, seconds):
+        return min(seconds, max(1.0, self.deadline - time.monotonic()))
+
+    def program(self, path):
+        """A program of the bundle or build folder."""
+        program = self.tree / path
+        if not program.exists():
+            raise Skip(f"{path} is not here: make the bundle with --tests, or build the tests with nvcc")
+        return program
+
+    def settings(self):
+        """For poold: softgpu's settings."""
+        return {**run.SOFTGPU, "SOFTGPU_INSTANCE": self.instance, "SOFTGPU_MEMORY": SOFTGPU_MEMORY} if self.on_softgpu else {}
+
+    def bare(self, beside_pool=False, **more):
+        """The environment of a program on the device itself. `beside_pool`: on softgpu, on the device that poold has."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUPOOL")}
+        folder = self.tree / "lib" / "softgpu" if self.on_softgpu else pathlib.Path(self.device).parent if self.device != "nvidia" else None
+        if folder:
+            environment["LD_LIBRARY_PATH"] = ":".join([str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+        environment.update(self.settings())
+        if self.on_softgpu and not beside_pool:
+            environment["SOFTGPU_INSTANCE"] += "-bare"
+        return {**environment, **more}
+
+    def pooled(self, pool, way="auto", **more):
+        """The environment of a program on `pool`. `way`: auto finds shared memory, tcp keeps to it."""
+        return pool.environment(GPUPOOL_TRANSPORT="auto" if way == "shm" else way, **self.settings(), **more)
+
+    def pool(self, *options, tree=None, **more):
+        """poold, for `with`. `more`: of its environment; user: whom it runs as."""
+        tree = tree or self.tree
+        user = more.pop("user", None)
+        return pools.Pool(tree / "bin", tree / "lib" / "client", self.device, {**self.settings(), **more}, options, user)
+
+    def run(self, command, environment, seconds):
+        """The program's standard output. Raises Failure where it fails or takes longer; its processes end with it."""
+        command, seconds = [str(word) for word in command], self.limit(seconds)
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   start_new_session=True, text=True, errors="replace")
+        try:
+            output, errors = process.communicate(timeout=seconds)
+            why = "" if process.returncode == 0 else f"status {process.returncode}"
+        except subprocess.TimeoutExpired:
+            why = f"not done after {seconds:.0f} s"
+            output, errors = kill_group(process)
+        if not why:
+            return output
+        self.records.log(" ".join(command), output + errors)
+        last = [line for line in (errors.strip() or output.strip()).splitlines() if line.strip()]
+        raise Failure(f"{pathlib.Path(command[0]).name}: {why}" + (f": {last[-1][-300:]}" if last else ""), {"output": output})
+
+    def run_json(self, command, environment, seconds):
+        """As run(), for programs whose last line is JSON; {"skipped": why} in it raises Skip."""
+        output = self.run(command, environment, seconds)
+        try:
+            seen = json.loads(output.strip().splitlines()[-1])
+        except (ValueError, IndexError):
+            raise Failure(f"no result in what it printed: {output[-300:]!r}") from None
+        if "skipped" in seen:
+            raise Skip(seen["skipped"])
+        return seen
+
+    def figures(self, command, environment, seconds):
+        """As run(), for programs that print a name and a number in each line."""
+        return {name: float(value) for name, value in map(str.split, self.run(command, environment, seconds).strip().splitlines())}
+
+    def device_facts(self):
+        """What the probe of this name says: free memory and such; without it, nothing."""
+        if not self.facts:
+            try:
+                self.facts = self.run_json([self.probe, "device"], self.bare(), 20)["seen"]
+            except Failure:
+                self.facts = {"free_MiB": 0}
+        return self.facts
+
+    def free_bytes(self):
+        return int(self.device_facts()["free_MiB"]) << 20
+
+
+def kill_group(process):
+    """SIGKILL to the process and its children; what they had printed. Does not wait for one that hangs in the kernel's driver."""
+    os.killpg(process.pid, signal.SIGKILL)
+    try:
+        return process.communicate(timeout=5)
+    except subprocess.TimeoutExpired as held:
+        process.stdout.close()
+        process.stderr.close()
+        return tuple((part or b"").decode(errors="replace") for part in (held.stdout, held.stderr))
+
+
+class Companion:
+    """A program that runs beside a step and answers a line to each line that it is sent."""
+
+    def __init__(self, command, environment):
+        self.errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen([str(word) for word in command], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=self.errors, bufsize=0, start_new_session=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            pass  # it hangs in the kernel's driver
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.errors.close()
+
+    def line(self, seconds):
+        stop, text = time.monotonic() + seconds, b""
+        while not text.endswith(b"\n"):
+            left = stop - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                raise Failure(f"no answer after {seconds} s")
+            piece = self.process.stdout.read(1)
+            if not piece:
+                self.errors.seek(0)
+                said = self.errors.read().decode(errors="replace").strip().splitlines()
+                raise Failure("it has ended" + (f": {said[-1][-300:]}" if said else ""))
+            text += piece
+        return text.decode().strip()
+
+    def ask(self, words="", seconds=20):
+        try:
+            self.process.stdin.write(words.encode() + b"\n")
+        except BrokenPipeError:
+            pass  # line() says why
+        return self.line(seconds)
+
+
+def public_copy(tree, folder):
+    """bin/ and lib/ where any user can read them."""
+    os.chmod(folder, 0o755)
+    for name in ("bin", "lib"):
+        shutil.copytree(tree / name, pathlib.Path(folder) / name)
+    return pathlib.Path(folder)

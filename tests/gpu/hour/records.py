@@ -1,0 +1,110 @@
+"""What the steps saw: results.jsonl, a line per step as it ends, and the report that is made of it."""
+import json
+import time
+
+PARTS = ("probe", "starts", "parity", "copies", "workloads", "memory", "sharing")
+FINAL = ("ok", "failed", "skipped")  # a step with one of these is kept; "not begun" is not
+
+
+class Skip(Exception):
+    """Why this machine or device cannot do a step."""
+
+
+class Failure(Exception):
+    """Why a step failed, and what it had seen until then."""
+
+    def __init__(self, why, seen=None):
+        super().__init__(why)
+        self.seen = seen or {}
+
+
+class OtherDevice(Exception):
+    """The folder has results of another device."""
+
+
+class Records:
+    def __init__(self, folder, device, again=()):
+        """`again`: parts whose earlier results do not count."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.device = device
+        self.steps = {}
+        self.file = folder / "results.jsonl"
+        text = self.file.read_text() if self.file.exists() else ""
+        if text and not text.endswith("\n"):  # a run was killed
+            self.file.write_text(text + "\n")
+        for line in text.splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if record["device"] != device:
+                raise OtherDevice(f"{folder} has results of --device {record['device']}: name another folder")
+            self.steps[record["part"], record["step"]] = record
+        for key in [key for key in self.steps if key[0] in again]:
+            del self.steps[key]
+
+    def has(self, part, step):
+        return self.steps.get((part, step), {}).get("status") in FINAL
+
+    def add(self, part, step, status, seconds=0.0, seen=None, why=""):
+        record = {"part": part, "step": step, "status": status, "seconds": round(seconds, 3), "device": self.device,
+                  "at": time.strftime("%Y-%m-%dT%H:%M:%S"), "seen": seen or {}}
+        if why:
+            record["why"] = why
+        self.steps[part, step] = record
+        with self.file.open("a") as lines:
+            lines.write(json.dumps(record) + "\n")
+        print(f"{part}/{step}: {status}" + (f": {why.splitlines()[0]}" if why else "") +
+              (f" ({in_words(seen)})" if seen else ""), flush=True)
+
+    def log(self, title, text):
+        """Whole output of what failed, for reading later."""
+        with (self.folder / "log.txt").open("a") as log:
+            log.write(f"=== {title}\n{text[-20000:]}\n")
+
+    def of(self, part):
+        return [record for record in self.steps.values() if record["part"] == part]
+
+    def count(self, part, status):
+        return sum(record["status"] == status for record in self.of(part))
+
+    def write_report(self):
+        (self.folder / "report.json").write_text(json.dumps({part: self.of(part) for part in PARTS}, indent=1))
+        (self.folder / "report.md").write_text(report(self))
+
+
+def in_words(value):
+    """A JSON value in one line, without quotes and outer braces."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} ({in_words(one)})" if isinstance(one, dict) else f"{name} {in_words(one)}" for name, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return " ".join(in_words(one) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def cell(text):
+    return " ".join(text.split()).replace("|", "/")
+
+
+def report(records):
+    lines = [f"# First hour on a GPU machine: device {records.device}", "",
+             "| part | ok | failed | skipped | not begun | seconds |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    for part in PARTS:
+        counts = " | ".join(str(records.count(part, status)) for status in (*FINAL, "not begun"))
+        lines.append(f"| {part} | {counts} | {sum(record['seconds'] for record in records.of(part)):.0f} |")
+    failed = [record for record in records.steps.values() if record["status"] == "failed"]
+    lines += ["", "## Failed", ""] if failed else []
+    lines += [f"- {record['part']}/{record['step']}: {cell(record['why'].splitlines()[0])}" for record in failed]
+    for part in PARTS:
+        if not records.of(part):
+            continue
+        lines += ["", f"## {part}", "", "| step | result | s | seen |", "| --- | --- | ---: | --- |"]
+        for record in records.of(part):
+            why = f": {record['why'].splitlines()[0]}" if record.get("why") else ""
+            lines.append(f"| {record['step']} | {cell(record['status'] + why)} | {record['seconds']:.1f} | {cell(in_words(record['seen']))} |")
+    return "\n".join(lines) + "\n"
