@@ -125,7 +125,7 @@ void call_beside(const Call& call, bool full) {
   }
   step("call");
   caller.begin([&] { return call.body(things, device, parked.word); });
-  const std::optional<double> took = caller.wait(milliseconds(1000));
+  const std::optional<double> took = caller.wait(milliseconds(500));
   see("returns", took.has_value());
   if (took) see("us", *took), see("result", name_of(caller.result()));
   step("release by a store of the CPU");

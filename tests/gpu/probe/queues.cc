@@ -75,6 +75,10 @@ const Kind kKinds[] = {
 void fill_queue(const Kind& kind) {
   const Device device;
   const Kernels kernels;
+  CUdeviceptr data = 0;
+  void* parameters[] = {&data};
+  CHECK(cuLaunchKernel(kernels.function("nothing"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));  // loaded before a stream waits
+  CHECK(cuCtxSynchronize());
   const Parked parked;
   Filler filler(device.context, kind.make(kernels, parked));
   step("enqueue behind a stream that waits");
