@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
-# Usage: scripts/make-bundle.sh [--no-install] [OUTPUT_FOLDER]
+# Usage: scripts/make-bundle.sh [--no-install] [--tests] [--no-softgpu] [OUTPUT_FOLDER]
 # Makes OUTPUT_FOLDER/gpupool-VERSION-MACHINE.tar.gz (build/bundle if no folder is named) from the release preset: the
 # programs, the client library, softgpu, the shared libraries they need beyond the C and C++ run time, the examples
 # and the documents. It runs from any folder on a machine whose glibc and libstdc++ are at least as new as this one's.
 # The result is checked: unpacked elsewhere, every program must start and an example must pass through poold.
+# --tests adds what tests/gpu/first_hour.py needs on a machine with a GPU, and --no-softgpu leaves out the CPU device and
+# LLVM, which are most of the size.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-install=yes folder=$root/build/bundle
+install=yes tests=no softgpu=yes folder=$root/build/bundle
 while (($#)); do
   case $1 in
     -h | --help) usage && exit ;;
     --no-install) install=no ;;
+    --tests) tests=yes ;;
+    --no-softgpu) softgpu=no ;;
     -*) die "unknown option '$1'; try --help" ;;
     *) folder=$(realpath -m "$1") ;;
   esac
@@ -23,6 +27,11 @@ build=$root/build/release
 [[ $install == no ]] || "$root/scripts/install-dependencies.sh" --bundle
 command -v patchelf >/dev/null || die "patchelf is missing"
 "$root/scripts/build.sh" release --no-tests
+if [[ $tests == yes ]]; then
+  say "building the tests for machines with a GPU"
+  quietly "$build/configure.log" cmake -S "$root" -B "$build" -DGPUPOOL_TESTS=ON
+  quietly "$build/build.log" cmake --build "$build" -j "$jobs" --target first_hour
+fi
 
 version=$(sed -nE 's/^project\(gpupool VERSION ([0-9.]+).*/\1/p' "$root/CMakeLists.txt")
 name=gpupool-$version-$(uname -m)
@@ -32,22 +41,36 @@ trap 'stop_poold; rm -rf "$scratch"' EXIT
 tree=$scratch/$name
 
 say "collecting $name"
-mkdir -p "$tree"/{bin,lib/client,lib/softgpu,examples/tools}
+mkdir -p "$tree"/{bin,lib/client,examples/tools}
 cp -a "$build"/lib/client/*.so* "$tree/lib/client/"
 (cd "$root/client" && cp --parents python/jax_plugins/gpupool/*.py "$tree/lib/client/")
-cp -a "$build"/lib/softgpu/*.so* "$tree/lib/softgpu/"
-find "$build/bin" -maxdepth 1 -type f -executable -exec cp -t "$tree/bin" {} +
+if [[ $softgpu == yes ]]; then
+  mkdir "$tree/lib/softgpu"
+  cp -a "$build"/lib/softgpu/*.so* "$tree/lib/softgpu/"
+fi
+find "$build/bin" -maxdepth 1 -type f -executable ! -name 'gpupool-*' -exec cp -t "$tree/bin" {} +
 find "$build/examples" -maxdepth 1 -type f -executable ! -name '*-shared' -exec cp -t "$tree/examples" {} +
 find "$build/examples/tools" -maxdepth 1 -type f -executable -exec cp -t "$tree/examples/tools" {} +
 cp "$root"/{README.md,CHANGELOG.md,LICENSE} "$tree/"
 cp -r "$root/docs" "$tree/"
 cp -r "$root"/examples/{monitoring,systemd} "$tree/examples/"
+if [[ $tests == yes ]]; then  # in the folders that they have in the tree and the build
+  mkdir -p "$tree"/tests/{parity,python}
+  cp "$build"/bin/gpupool-bench* "$tree/bin/"
+  cp "$build"/tests/{probe,driver_app,driver_parity,parity_test,e2e_scenarios_test} "$tree/tests/"
+  cp "$build"/tests/parity/{runtime_parity-static,textures_parity} "$tree/tests/parity/"
+  cp -r "$root/tests/gpu" "$tree/tests/"
+  cp "$root/tests/python/pool.py" "$tree/tests/python/"
+  rm -rf "$tree"/tests/gpu/{__pycache__,hour/__pycache__}
+fi
+programs=("$tree/bin")  # that need the shared libraries of this machine
+for more in lib/softgpu tests; do [[ ! -d $tree/$more ]] || programs+=("$tree/$more"); done
 
 # Every machine has these, and a second copy of them in one process does harm.
-base='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+)\.so'
+base='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+|libcuda)\.so'
 while read -r library path; do
   [[ $library =~ $base || -e $tree/lib/$library ]] || cp -L "$path" "$tree/lib/$library"
-done < <(find "$tree/bin" "$tree/lib/softgpu" -type f -exec ldd {} + |
+done < <(find "${programs[@]}" -maxdepth 1 -type f -exec ldd {} + |
   awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u)
 
 strip_and_point() { # FILE RUNPATH
@@ -59,7 +82,12 @@ strip_and_point() { # FILE RUNPATH
 {
   for file in "$tree"/bin/*; do strip_and_point "$file" '$ORIGIN/../lib'; done
   for file in "$tree"/lib/*.so*; do strip_and_point "$file" '$ORIGIN'; done
-  find "$tree/lib/softgpu" -type f -print0 | while IFS= read -r -d '' file; do strip_and_point "$file" '$ORIGIN/..'; done
+  if [[ $softgpu == yes ]]; then
+    for file in "$tree"/lib/softgpu/*; do [[ -L $file ]] || strip_and_point "$file" '$ORIGIN/..'; done
+  fi
+  if [[ $tests == yes ]]; then
+    for file in "$tree"/tests/*; do [[ -d $file ]] || strip_and_point "$file" '$ORIGIN/../lib'; done
+  fi
 }
 find "$tree/lib/client" -type f -name '*.so*' -exec strip --strip-unneeded {} + -exec patchelf --remove-rpath {} +
 
@@ -72,18 +100,28 @@ mkdir "$check"
 tar -C "$check" -xzf "$folder/$name.tar.gz"
 tree=$check/$name
 unset LD_LIBRARY_PATH
-if find "$tree/bin" "$tree/lib" -type f -exec ldd {} + | grep 'not found'; then die "libraries are missing"; fi
-if find "$tree/bin" "$tree/lib" -type f -exec ldd {} + | grep -F "$root/"; then die "it needs the build folder"; fi
+programs=("$tree"/{bin,lib}) example_device=softgpu
+[[ $tests == no ]] || programs+=("$tree"/tests)
+if [[ $softgpu == yes ]]; then programs+=("$tree"/lib/softgpu); else example_device=$build/lib/softgpu/libcuda.so.1; fi
+needed=$(find "${programs[@]}" -maxdepth 1 -type f -exec ldd {} + | grep -v '^\s*libcuda\.so')
+if grep 'not found' <<<"$needed"; then die "libraries are missing"; fi
+if grep -F "$root/" <<<"$needed"; then die "it needs the build folder"; fi
 for program in "$tree"/bin/*; do
   [[ $program != */poold-worker ]] || continue  # only poold can start it; the example below needs it
+  [[ $program != */gpupool-bench* ]] || continue  # started by first_hour.py below
   "$program" --version >"$scratch/version" || die "${program##*/} --version failed"
   note "${program##*/}: $(head -n 1 "$scratch/version")"
 done
 if [[ -x $tree/examples/vector_add ]]; then
-  start_poold "$tree" "$check" --device softgpu
+  start_poold "$tree" "$check" --device "$example_device"
   "$tree/bin/pool-run" --server "tcp://127.0.0.1:$poold_port" -- "$tree/examples/vector_add" >"$scratch/example" ||
     die "vector_add failed in the unpacked bundle: $(<"$scratch/example")"
   note "vector_add through poold: $(tail -n 1 "$scratch/example")"
   stop_poold
+fi
+if [[ $tests == yes ]]; then
+  "$tree/tests/gpu/first_hour.py" --out "$scratch/hour" --device "$example_device" --part starts,copies,sharing --quick >"$scratch/hour.log" ||
+    die "first_hour.py failed in the unpacked bundle: $(<"$scratch/hour.log")"
+  note "first_hour.py: $(grep -c ': ok' "$scratch/hour.log") steps"
 fi
 say "${green}$folder/$name.tar.gz$plain, $(du -h "$folder/$name.tar.gz" | cut -f1)"
