@@ -36,7 +36,7 @@ Context& make_context(size_t session) {
 
 using test::fake_device;
 
-CUresult copy_to_device(Session&, Context&, CUstream, uint64_t to, const void* from, const Rows& rows, CopyOrder order, Source) {
+CUresult copy_to_device(Session&, Context&, CUstream, uint64_t to, const void* from, const Rows& rows, CopyOrder order, Source, Lane) {
   fake_device().copies.push_back({true, to, rows.width, order});
   if (fake_device().result == CUDA_SUCCESS) std::memcpy(&fake_device().at(to), from, rows.width);
   return fake_device().result;
