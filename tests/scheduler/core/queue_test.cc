@@ -374,7 +374,7 @@ TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
   TestPool pool;
   for (uint64_t node = 1; node <= 4; ++node) pool.attend(node, node, 1);
   pool.pass(11'000);
-  pool.core->drain("n1", "new disks", false, {}, pool.now);
+  REQUIRE(pool.core->drain("n1", "new disks", false, {}, pool.now));
   pool.attend(2, 12, 1);
   pool.pass(7'000);  // n2 is silent, the others are longer
   const auto why = [&] { return pool.core->why("q1", pool.now)->at(2); };
@@ -387,7 +387,7 @@ TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
   pool::NodeReport not_ready;
   not_ready.set_not_ready_because("its GPU has failed");
   not_ready.set_now_ms(pool.now);
-  pool.core->undrain("n1", pool.now);
+  REQUIRE(pool.core->undrain("n1", pool.now));
   pool.core->report(drained, not_ready, pool.now);
   CHECK(why().find("; n1 is not-ready (its GPU has failed), n2 is lost") != std::string::npos);
   pool.attend(5, 5, 4, 2 * kGiB);  // too small
@@ -399,7 +399,7 @@ TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
 TEST_CASE("more closed hosts than fit a line are counted") {
   TestPool pool;
   for (uint64_t node = 1; node <= 7; ++node) pool.attend(node, node, 1);
-  for (uint64_t node = 1; node <= 7; ++node) pool.core->drain("n" + std::to_string(node), "", false, {}, pool.now);
+  for (uint64_t node = 1; node <= 7; ++node) REQUIRE(pool.core->drain("n" + std::to_string(node), "", false, {}, pool.now));
   pool.request(ask(1));
   CHECK(pool.core->why("q1", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 is drained, n2 is drained, n3 is drained, n4 is drained and 3 more");
 }
