@@ -55,6 +55,29 @@ uint64_t default_memory() {
   return std::clamp<uint64_t>(half, kMinMemoryBytes, 4ull << 30);
 }
 
+// Hardware queues. What makes no sense in CUDA's own variables is ignored, as NVIDIA's driver does.
+std::optional<std::string> read_queues(Config& config) {
+  std::string_view rest;
+  if (const auto text = variable("SOFTGPU_QUEUE_ENTRIES"); !text.empty()) {
+    const auto count = parse_number(text, rest);
+    if (!count || !rest.empty() || *count == 0 || *count > kMaxQueueEntries) {
+      return complaint("SOFTGPU_QUEUE_ENTRIES", text, "a number of operations from 1 to 1048576");
+    }
+    config.queue_entries = static_cast<uint32_t>(*count);
+  }
+  const auto scale = variable("CUDA_SCALE_LAUNCH_QUEUES");
+  if (scale == "0.25x") config.queue_entries /= 4;
+  if (scale == "0.5x") config.queue_entries /= 2;
+  if (scale == "2x") config.queue_entries *= 2;
+  if (scale == "4x") config.queue_entries *= 4;
+  config.queue_entries = std::max(config.queue_entries, 1u);
+  if (const auto text = variable("CUDA_DEVICE_MAX_CONNECTIONS"); !text.empty()) {
+    const auto count = parse_number(text, rest);
+    if (count && rest.empty()) config.connections = static_cast<unsigned>(std::clamp<uint64_t>(*count, 1, kMaxConnections));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::variant<Config, std::string> read_config() {
@@ -110,6 +133,10 @@ std::variant<Config, std::string> read_config() {
     if (text != "0" && text != "1") return complaint("SOFTGPU_CONVERGED_WARPS", text, "0 or 1");
     config.converge_warps = text == "1";
   }
+  auto rules = Rules::parse(variable("SOFTGPU_RULES"));
+  if (const std::string* unknown = std::get_if<std::string>(&rules)) return *unknown;
+  config.rules = std::get<Rules>(rules);
+  if (auto wrong = read_queues(config)) return *std::move(wrong);
   config.dirty_memory = variable("SOFTGPU_DIRTY_MEMORY") == "1";
   return config;
 }

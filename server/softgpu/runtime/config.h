@@ -5,6 +5,8 @@
 #include <string>
 #include <variant>
 
+#include "server/softgpu/runtime/rules.h"
+
 namespace gpupool::softgpu {
 
 struct Config {
@@ -18,11 +20,16 @@ struct Config {
   bool converge_warps = true;  // SOFTGPU_CONVERGED_WARPS=0: no lock step for code that relies on it
   std::string cache;           // SOFTGPU_CACHE: a folder, "off", or "fd:N"; empty: the user's cache folder
   uint64_t cache_bytes = 512ull << 20;  // SOFTGPU_CACHE_SIZE
+  Rules rules;                 // SOFTGPU_RULES
+  uint32_t queue_entries = 1024;  // SOFTGPU_QUEUE_ENTRIES times CUDA_SCALE_LAUNCH_QUEUES
+  unsigned connections = 8;    // CUDA_DEVICE_MAX_CONNECTIONS
   bool dirty_memory = false;  // SOFTGPU_DIRTY_MEMORY=1: new memory is full of garbage
 };
 
 constexpr int kMaxDevices = 64;
 constexpr unsigned kMaxThreads = 1024;
+constexpr unsigned kMaxConnections = 32;
+constexpr uint32_t kMaxQueueEntries = 1u << 20;
 constexpr uint64_t kMinCacheBytes = 1ull << 20;
 constexpr uint64_t kMinMemoryBytes = 16ull << 20;
 

@@ -21,6 +21,11 @@ namespace {
 
 std::atomic<uint64_t> next_id{1};
 
+uint32_t queue_limit() {
+  const Config& config = runtime().config();
+  return config.rules.keep(Rule::bounded_queues) ? config.queue_entries : UINT32_MAX;
+}
+
 bool on_main_thread() {
   return syscall(SYS_gettid) == getpid();
 }
@@ -28,7 +33,13 @@ bool on_main_thread() {
 }  // namespace
 
 Context::Context(Device& device, bool primary, unsigned flags)
-    : device_(device), root_(this), primary_(primary), id_(next_id.fetch_add(1)), flags_(flags) {
+    : device_(device),
+      root_(this),
+      primary_(primary),
+      id_(next_id.fetch_add(1)),
+      flags_(flags),
+      queues_(runtime().config().connections),
+      queue_limit_(queue_limit()) {
   reset_settings();
 }
 
@@ -38,7 +49,9 @@ Context::Context(Device& device, std::shared_ptr<const Multiprocessors> multipro
       primary_(false),
       multiprocessors_(std::move(multiprocessors)),
       id_(next_id.fetch_add(1)),
-      flags_(0) {}
+      flags_(0),
+      queues_(runtime().config().connections),
+      queue_limit_(queue_limit()) {}
 
 Context::~Context() = default;
 
@@ -63,7 +76,8 @@ void Context::activate() {
     root_->greens_.push_back(Ref<Context>::share(this));
   }
   std::lock_guard guard(order_mutex_);
-  legacy_ = make_ref<Stream>(Ref<Context>::share(this), 0u, 0, true, next_id.fetch_add(1));
+  streams_made_ = 0;
+  legacy_ = make_ref<Stream>(Ref<Context>::share(this), assign_queue(), 0u, 0, true, next_id.fetch_add(1));
   error_.store(CUDA_SUCCESS, std::memory_order_release);
   ending_.store(false, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_acq_rel);
@@ -71,6 +85,10 @@ void Context::activate() {
 }
 
 void Context::tear_down() {
+  // Work in flight is finished, as a program that resets its device straight after a launch expects; a stream
+  // that waits for a value which nobody will write is let go, and with it a thread that holds the lock before a full queue.
+  ending_.store(true, std::memory_order_release);
+  runtime().value_waiter().kick();
   std::vector<Ref<Context>> greens;
   {
     std::lock_guard guard(root_->order_mutex_);
@@ -78,10 +96,6 @@ void Context::tear_down() {
     greens.swap(greens_);  // a green one has none
   }
   for (const Ref<Context>& green : greens) green->tear_down();
-  // Work in flight is finished, as a program that resets its device straight after a launch expects; a stream
-  // that waits for a value which nobody will write is let go.
-  ending_.store(true, std::memory_order_release);
-  runtime().value_waiter().kick();
   synchronize();
   cuda::context_local_storage().destroy_context(reinterpret_cast<CUcontext>(handle_));
   active_.store(false, std::memory_order_release);
@@ -120,7 +134,7 @@ void Context::fail(CUresult error) {
 
 CUresult Context::create_stream(unsigned flags, int priority, CUstream* stream) {
   Ref<Stream> created =
-      make_ref<Stream>(Ref<Context>::share(this), flags, priority, false, next_id.fetch_add(1));
+      make_ref<Stream>(Ref<Context>::share(this), assign_queue(), flags, priority, false, next_id.fetch_add(1));
   created->handle = runtime().handles().add(created);
   if (created->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   adopt(created->handle);
@@ -190,7 +204,7 @@ Ref<Stream> Context::per_thread_stream() {
   Mine& mine = (*cache)[this];
   if (!mine.stream || mine.epoch != epoch()) {
     mine.epoch = epoch();
-    mine.stream = make_ref<Stream>(Ref<Context>::share(this), 0u, 0, false, next_id.fetch_add(1));
+    mine.stream = make_ref<Stream>(Ref<Context>::share(this), assign_queue(), 0u, 0, false, next_id.fetch_add(1));
     std::lock_guard guard(order_mutex_);
     streams_.push_back(mine.stream);
   }
@@ -201,9 +215,13 @@ void Context::drop_per_thread_stream(Stream& stream) {
   forget_stream(stream);
 }
 
+HardwareQueue& Context::assign_queue() { return queues_[streams_made_.fetch_add(1, std::memory_order_relaxed) % queues_.size()]; }
+
 CUresult Context::order(Stream& stream, Op& first, const Ref<Op>& last) {
   std::lock_guard guard(order_mutex_);
   if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  stream.queue_.enter(queue_limit_);
+  last->set_queue(&stream.queue_);
   const auto follow = [&](Stream& other) {
     if (!other.last_) return;
     if (other.last_->done()) {

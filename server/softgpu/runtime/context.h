@@ -18,6 +18,7 @@
 #include "protocol/cuda/cuda_header.h"
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/runtime/handles.h"
+#include "server/softgpu/runtime/hardware_queue.h"
 #include "server/softgpu/runtime/op.h"
 #include "server/softgpu/runtime/stream.h"
 
@@ -118,6 +119,7 @@ class Context final : public Object {
 
  private:
   ~Context() override;
+  HardwareQueue& assign_queue();
   CUresult order(Stream& stream, Op& first, const Ref<Op>& last);
   void collect_all(std::vector<Ref<Op>>& ops);
   void collect_for(Stream& stream, std::vector<Ref<Op>>& ops);
@@ -139,6 +141,9 @@ class Context final : public Object {
   std::atomic<int> error_{CUDA_SUCCESS};
 
   std::mutex order_mutex_;  // the order of all streams of the context
+  std::vector<HardwareQueue> queues_;
+  const uint32_t queue_limit_;
+  std::atomic<uint32_t> streams_made_{0};  // streams take the queues in turn
   Ref<Stream> legacy_;
   std::vector<Ref<Stream>> streams_;  // created and per-thread ones
   // Last operations of destroyed streams, and operations behind everything.

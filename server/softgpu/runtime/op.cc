@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "server/softgpu/runtime/context.h"
+#include "server/softgpu/runtime/hardware_queue.h"
 
 namespace gpupool::softgpu {
 namespace {
@@ -47,6 +48,10 @@ void futex_wait_for(const std::atomic<uint32_t>& word, uint32_t while_value, uin
 }
 void futex_wake_all(const std::atomic<uint32_t>& word) {
   futex(word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr);
+}
+
+bool spin_while(const std::atomic<uint32_t>& word, uint32_t value) {
+  return spin_until([&] { return word.load(std::memory_order_acquire) != value; });
 }
 
 uint64_t monotonic_nanoseconds() {
@@ -109,6 +114,7 @@ void Op::complete() {
   // The state changes last: who sees "done" may free what the operation used, so nothing of *this is touched
   // after the successors are told. The caller holds a reference.
   const Ref<Op> self = Ref<Op>::share(this);
+  if (queue_ != nullptr) queue_->leave();  // the queue lives as long as the context, which waits for its operations
   std::array<Op*, 2> first;
   uint32_t first_count;
   std::vector<Ref<Op>> more;

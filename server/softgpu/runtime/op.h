@@ -18,6 +18,7 @@
 namespace gpupool::softgpu {
 
 class Context;
+class HardwareQueue;
 
 class Op : public Object {
  public:
@@ -34,6 +35,9 @@ class Op : public Object {
   // The context whose error makes the operation be skipped. Set before submit().
   void set_context(Context* context) { context_ = context; }
   Context* context() const { return context_; }
+
+  // The operation takes a place in a hardware queue until it is complete. Set before submit().
+  void set_queue(HardwareQueue* queue) { queue_ = queue; }
 
   // A fresh, unsubmitted operation that does the same (graphs launch copies of what was captured); null when
   // this operation cannot be part of a graph.
@@ -55,6 +59,7 @@ class Op : public Object {
   static void run_ready(Ref<Op> op);
 
   Context* context_ = nullptr;
+  HardwareQueue* queue_ = nullptr;  // null: takes no place of its own, as the nodes of a graph
   std::atomic<uint32_t> unmet_{1};  // predecessors not complete, plus one until submit()
   std::atomic<uint32_t> state_{kPending};
   SpinLock lock_;  // guards the successors against completion
@@ -90,6 +95,8 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t while_value);
 // Returns after at most `nanoseconds`.
 void futex_wait_for(const std::atomic<uint32_t>& word, uint32_t while_value, uint64_t nanoseconds);
 void futex_wake_all(const std::atomic<uint32_t>& word);
+// A short busy wait; true when the word has changed.
+bool spin_while(const std::atomic<uint32_t>& word, uint32_t value);
 uint64_t monotonic_nanoseconds();
 
 }  // namespace gpupool::softgpu

@@ -7,13 +7,14 @@
 
 namespace gpupool::softgpu {
 
-Stream::Stream(Ref<Context> context, unsigned flags, int priority, bool legacy, uint64_t id)
+Stream::Stream(Ref<Context> context, HardwareQueue& queue, unsigned flags, int priority, bool legacy, uint64_t id)
     : context_(std::move(context)),
       flags_(flags),
       priority_(priority),
       legacy_(legacy),
       blocking_((flags & CU_STREAM_NON_BLOCKING) == 0),
-      id_(id) {}
+      id_(id),
+      queue_(queue) {}
 
 Stream::~Stream() = default;
 

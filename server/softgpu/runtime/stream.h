@@ -20,11 +20,12 @@ namespace gpupool::softgpu {
 class Capture;
 class Context;
 class GraphNode;
+class HardwareQueue;
 
 class Stream final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::stream;
-  Stream(Ref<Context> context, unsigned flags, int priority, bool legacy, uint64_t id);
+  Stream(Ref<Context> context, HardwareQueue& queue, unsigned flags, int priority, bool legacy, uint64_t id);
   ~Stream() override;
 
   Context& context() const { return *context_; }
@@ -63,6 +64,7 @@ class Stream final : public Object {
   const bool legacy_;
   const bool blocking_;
   const uint64_t id_;
+  HardwareQueue& queue_;
   Ref<Op> last_;  // guarded by the context's order lock
   std::atomic<bool> capturing_{false};
   Ref<Capture> capture_;  // guarded by graph_mutex(); set while the stream is being captured

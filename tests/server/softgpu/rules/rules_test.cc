@@ -1,0 +1,27 @@
+// docs/softgpu-rules.md says what the table of rules says.
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "server/softgpu/runtime/rules.h"
+#include "tests/server/softgpu/rules/page.h"
+#include "tests/support/catch.h"
+
+TEST_CASE("every rule has a name of its own, a description and a source") {
+  std::set<std::string_view> names;
+  for (const auto& row : gpupool::softgpu::rule_rows()) {
+    INFO(row.name);
+    CHECK(names.insert(row.name).second);
+    CHECK(row.what.ends_with('.'));
+    CHECK(!row.source.empty());
+    CHECK(row.what.find('|') == std::string_view::npos);
+  }
+}
+
+TEST_CASE("the page of rules is the one that the table makes") {
+  std::ifstream in(RULES_PAGE);
+  const std::string page((std::istreambuf_iterator<char>(in)), {});
+  const bool same = page == gpupool::testing::rules_page();
+  INFO("make docs/softgpu-rules.md anew: cmake --build --preset ci --target softgpu_rules");
+  CHECK(same);
+}

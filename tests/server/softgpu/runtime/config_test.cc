@@ -1,0 +1,79 @@
+// What softgpu reads from the environment about hardware queues and rules.
+#include "server/softgpu/runtime/config.h"
+
+#include <stdlib.h>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool::softgpu;
+
+namespace {
+
+struct Variable {
+  Variable(const char* name, const char* value) : name(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name); }
+  const char* const name;
+};
+
+Config config() {
+  auto read = read_config();
+  if (const auto* complaint = std::get_if<std::string>(&read)) FAIL(*complaint);
+  return std::get<Config>(read);
+}
+
+std::string complaint() {
+  auto read = read_config();
+  const auto* text = std::get_if<std::string>(&read);
+  return text == nullptr ? "" : *text;
+}
+
+}  // namespace
+
+TEST_CASE("queues have 1,024 entries, scaled as CUDA_SCALE_LAUNCH_QUEUES says") {
+  CHECK(config().queue_entries == 1024);
+  const std::pair<const char*, uint32_t> scales[] = {{"0.25x", 256}, {"0.5x", 512}, {"2x", 2048}, {"4x", 4096}, {"3x", 1024}};
+  for (const auto& [scale, entries] : scales) {
+    const Variable set("CUDA_SCALE_LAUNCH_QUEUES", scale);
+    CHECK(config().queue_entries == entries);
+  }
+  const Variable fewer("SOFTGPU_QUEUE_ENTRIES", "2"), quarter("CUDA_SCALE_LAUNCH_QUEUES", "0.25x");
+  CHECK(config().queue_entries == 1);
+}
+
+TEST_CASE("a number of queue entries that makes no sense is refused") {
+  for (const char* value : {"0", "-1", "many", "1k", "1048577"}) {
+    const Variable set("SOFTGPU_QUEUE_ENTRIES", value);
+    CHECK(complaint().find("SOFTGPU_QUEUE_ENTRIES") != std::string::npos);
+  }
+}
+
+TEST_CASE("there are 8 queues, or from 1 to 32 as CUDA_DEVICE_MAX_CONNECTIONS says") {
+  CHECK(config().connections == 8);
+  const std::pair<const char*, unsigned> settings[] = {{"1", 1}, {"32", 32}, {"0", 1}, {"100", 32}, {"some", 8}};
+  for (const auto& [value, connections] : settings) {
+    const Variable set("CUDA_DEVICE_MAX_CONNECTIONS", value);
+    CHECK(config().connections == connections);
+  }
+}
+
+TEST_CASE("rules are switched by name") {
+  CHECK(config().rules.keep(Rule::bounded_queues));
+  {
+    const Variable off("SOFTGPU_RULES", "-bounded_queues");
+    CHECK(!config().rules.keep(Rule::bounded_queues));
+  }
+  {
+    const Variable none("SOFTGPU_RULES", "none");
+    for (size_t i = 0; i < rule_rows().size(); ++i) CHECK(!config().rules.keep(static_cast<Rule>(i)));
+  }
+  const Variable one("SOFTGPU_RULES", "none,+bounded_queues");
+  CHECK(config().rules.keep(Rule::bounded_queues));
+}
+
+TEST_CASE("an unknown rule is refused with a list of the rules") {
+  for (const char* value : {"-bounded_queue", "bounded_queues", "-", ",", "all"}) {
+    const Variable set("SOFTGPU_RULES", value);
+    INFO(value);
+    for (const RuleRow& row : rule_rows()) CHECK(complaint().find(row.name) != std::string::npos);
+  }
+}

@@ -1,0 +1,29 @@
+// A softgpu that keeps no rules (SOFTGPU_RULES=none) does what the rules forbid.
+#include <stdlib.h>
+
+#include <atomic>
+
+#include "tests/server/softgpu/runtime/fixture.h"
+
+namespace {
+
+[[maybe_unused]] const int no_rules = setenv("SOFTGPU_RULES", "none", 1);  // before cuInit
+
+}  // namespace
+
+TEST_CASE_METHOD(ContextFixture, "a queue without a bound takes everything, and a long chain keeps the stack flat") {
+  void* word = nullptr;
+  REQUIRE_OK(cuMemHostAlloc(&word, 4096, 0));
+  *static_cast<uint32_t*>(word) = 0;
+  CUdeviceptr memory = 0;
+  REQUIRE_OK(cuMemAlloc_v2(&memory, 4096));
+  CUstream stream = nullptr;
+  REQUIRE_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  REQUIRE_OK(cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_EQ));
+  for (int i = 0; i < 100'000; ++i) REQUIRE_OK(cuMemsetD32Async(memory, static_cast<unsigned>(i), 1, stream));
+  std::atomic_ref(*static_cast<uint32_t*>(word)).store(1);
+  REQUIRE_OK(cuStreamSynchronize(stream));
+  int value = 0;
+  REQUIRE_OK(cuMemcpyDtoH_v2(&value, memory, 4));
+  CHECK(value == 99'999);
+}
