@@ -39,7 +39,8 @@ Context::Context(Device& device, bool primary, unsigned flags)
       id_(next_id.fetch_add(1)),
       flags_(flags),
       queues_(runtime().config().connections),
-      queue_limit_(queue_limit()) {
+      queue_limit_(queue_limit()),
+      issues_in_order_(runtime().config().rules.keep(Rule::shared_queues)) {
   reset_settings();
 }
 
@@ -51,7 +52,8 @@ Context::Context(Device& device, std::shared_ptr<const Multiprocessors> multipro
       id_(next_id.fetch_add(1)),
       flags_(0),
       queues_(runtime().config().connections),
-      queue_limit_(queue_limit()) {}
+      queue_limit_(queue_limit()),
+      issues_in_order_(runtime().config().rules.keep(Rule::shared_queues)) {}
 
 Context::~Context() = default;
 
@@ -119,6 +121,7 @@ void Context::tear_down() {
     streams.swap(streams_);
     orphans.swap(orphans_);
     legacy = std::move(legacy_);
+    for (HardwareQueue& queue : queues_) streams.push_back(std::move(queue.last_stream));
     barrier = std::move(barrier_);
   }
   runtime().free_context_memory(*this);
@@ -217,11 +220,20 @@ void Context::drop_per_thread_stream(Stream& stream) {
 
 HardwareQueue& Context::assign_queue() { return queues_[streams_made_.fetch_add(1, std::memory_order_relaxed) % queues_.size()]; }
 
+// Blocks while the queue is full. Operations of one stream follow each other anyway.
+void Context::enter_queue(Stream& stream, Op& first, Op& last) {
+  HardwareQueue& queue = stream.queue_;
+  queue.enter(queue_limit_);
+  last.set_queue(&queue);
+  if (queue.last_stream.get() == &stream || !issues_in_order_) return;
+  if (queue.last_stream && queue.last_stream->last_) first.issue_after(*queue.last_stream->last_);
+  queue.last_stream = Ref<Stream>::share(&stream);
+}
+
 CUresult Context::order(Stream& stream, Op& first, const Ref<Op>& last) {
   std::lock_guard guard(order_mutex_);
   if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  stream.queue_.enter(queue_limit_);
-  last->set_queue(&stream.queue_);
+  enter_queue(stream, first, *last);
   const auto follow = [&](Stream& other) {
     if (!other.last_) return;
     if (other.last_->done()) {

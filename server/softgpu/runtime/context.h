@@ -120,6 +120,7 @@ class Context final : public Object {
  private:
   ~Context() override;
   HardwareQueue& assign_queue();
+  void enter_queue(Stream& stream, Op& first, Op& last);
   CUresult order(Stream& stream, Op& first, const Ref<Op>& last);
   void collect_all(std::vector<Ref<Op>>& ops);
   void collect_for(Stream& stream, std::vector<Ref<Op>>& ops);
@@ -143,6 +144,7 @@ class Context final : public Object {
   std::mutex order_mutex_;  // the order of all streams of the context
   std::vector<HardwareQueue> queues_;
   const uint32_t queue_limit_;
+  const bool issues_in_order_;
   std::atomic<uint32_t> streams_made_{0};  // streams take the queues in turn
   Ref<Stream> legacy_;
   std::vector<Ref<Stream>> streams_;  // created and per-thread ones

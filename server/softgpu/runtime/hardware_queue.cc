@@ -1,8 +1,11 @@
 #include "server/softgpu/runtime/hardware_queue.h"
 
-#include "server/softgpu/runtime/op.h"
+#include "server/softgpu/runtime/stream.h"
 
 namespace gpupool::softgpu {
+
+HardwareQueue::HardwareQueue() = default;
+HardwareQueue::~HardwareQueue() = default;
 
 void HardwareQueue::wait_for_place(uint32_t limit) {
   known_left_ = left_.load(std::memory_order_acquire);

@@ -1,4 +1,4 @@
-// One of a context's hardware queues: how many operations of its streams are incomplete.
+// One of a context's hardware queues: how many operations of its streams are incomplete, and which stream put the last one in.
 //
 // Streams share queues (Context::assign_queue). A full queue blocks the thread that enters an operation. That thread holds the context's order
 // lock, as NVIDIA's driver holds the context's lock, so nothing that completes an operation may need the order lock.
@@ -6,10 +6,16 @@
 #include <atomic>
 #include <cstdint>
 
+#include "server/softgpu/runtime/object.h"
+
 namespace gpupool::softgpu {
+
+class Stream;
 
 class HardwareQueue {
  public:
+  HardwareQueue();
+  ~HardwareQueue();
   // For one more operation; blocks while the queue holds `limit` operations. With the order lock held.
   void enter(uint32_t limit) {
     if (entered_ - known_left_ >= limit) [[unlikely]] wait_for_place(limit);
@@ -20,6 +26,8 @@ class HardwareQueue {
     left_.fetch_add(1, std::memory_order_seq_cst);
     if (blocked_.load(std::memory_order_seq_cst)) [[unlikely]] wake();
   }
+
+  Ref<Stream> last_stream;  // guarded by the order lock
 
  private:
   void wait_for_place(uint32_t limit);

@@ -22,6 +22,7 @@ class HostOp : public Op {
 
  private:
   virtual void call() = 0;
+  bool holds_queue() const final { return true; }
   void start() final;
 };
 

@@ -79,6 +79,21 @@ void Op::after(Op& predecessor) {
   if (!predecessor.add_successor(*this)) unmet_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+void Op::issue_after(Op& front) {
+  if (front.done()) return;
+  unmet_.fetch_add(1, std::memory_order_relaxed);
+  add_reference();
+  Op* nobody = nullptr;
+  if (front.behind_.compare_exchange_strong(nobody, this, std::memory_order_acq_rel)) return;
+  unmet_.fetch_sub(1, std::memory_order_relaxed);
+  drop_reference();
+}
+
+void Op::issue() {
+  if (behind_.load(std::memory_order_relaxed) == issued()) return;
+  if (Op* const next = behind_.exchange(issued(), std::memory_order_acq_rel)) Ref<Op>::adopt(next)->predecessor_done();
+}
+
 void Op::submit() {
   predecessor_done();
 }
@@ -98,6 +113,7 @@ void Op::run_ready(Ref<Op> op) {
   std::vector<Ref<Op>> mine;
   queue = &mine;
   for (;;) {
+    if (op->queue_ != nullptr && !op->holds_queue()) op->issue();
     if (op->context_ != nullptr && op->context_->failed()) {
       op->skip();
     } else {
@@ -114,7 +130,10 @@ void Op::complete() {
   // The state changes last: who sees "done" may free what the operation used, so nothing of *this is touched
   // after the successors are told. The caller holds a reference.
   const Ref<Op> self = Ref<Op>::share(this);
-  if (queue_ != nullptr) queue_->leave();  // the queue lives as long as the context, which waits for its operations
+  if (queue_ != nullptr) {
+    queue_->leave();  // the queue lives as long as the context, which waits for its operations
+    issue();
+  }
   std::array<Op*, 2> first;
   uint32_t first_count;
   std::vector<Ref<Op>> more;

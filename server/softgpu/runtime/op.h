@@ -24,6 +24,9 @@ class Op : public Object {
  public:
   // Names a predecessor. Only before submit().
   void after(Op& predecessor);
+  // The operation in front of this one in a hardware queue, of another stream: this one starts when it has left the queue's head (see
+  // holds_queue()). An operation has at most one behind it. Only before submit().
+  void issue_after(Op& front);
   // No predecessor will follow: starts at once when there is none left. Must not be called with a lock held
   // that start() or complete() of any operation could want.
   void submit();
@@ -50,6 +53,9 @@ class Op : public Object {
   // As start(), when the context has failed: the operation does nothing, unless a subclass must still tell
   // somebody.
   virtual void skip() { complete(); }
+  // Stays at the head of its hardware queue until it is complete: what waits, and what the host does. Other operations leave the head when
+  // they start.
+  virtual bool holds_queue() const { return false; }
   void complete();
 
  private:
@@ -57,9 +63,13 @@ class Op : public Object {
   bool add_successor(Op& successor);
   void predecessor_done();
   static void run_ready(Ref<Op> op);
+  void issue();
+  // Stands in behind_ for "has left the queue's head".
+  static Op* issued() { return reinterpret_cast<Op*>(1); }
 
   Context* context_ = nullptr;
   HardwareQueue* queue_ = nullptr;  // null: takes no place of its own, as the nodes of a graph
+  std::atomic<Op*> behind_{nullptr};  // what issue() lets go on, an owned reference; issued()
   std::atomic<uint32_t> unmet_{1};  // predecessors not complete, plus one until submit()
   std::atomic<uint32_t> state_{kPending};
   SpinLock lock_;  // guards the successors against completion

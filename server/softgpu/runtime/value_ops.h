@@ -21,6 +21,7 @@ enum class ValueCondition : uint8_t { at_least, equal, any_bit, any_bit_clear };
 class PolledOp : public Op {
  protected:
   void start() override;
+  bool holds_queue() const override { return true; }
   virtual bool poll() = 0;
 
  private:

@@ -30,6 +30,17 @@ inline constexpr char kKernels[] = R"(
   ret;
 }
 
+// Until the word is not 0.
+.visible .entry spin(.param .u64 word) {
+  .reg .pred %p<2>; .reg .b32 %r<2>; .reg .b64 %d<2>;
+  ld.param.u64 %d1, [word];
+again:
+  ld.volatile.global.u32 %r1, [%d1];
+  setp.eq.s32 %p1, %r1, 0;
+  @%p1 bra again;
+  ret;
+}
+
 .visible .entry bounded() .maxntid 64, 1, 1 {
   ret;
 }

@@ -1,12 +1,17 @@
-// Hardware queues: how much they hold, and what a full one blocks.
+// Hardware queues: how much they hold, what a full one blocks, and what streams that share one wait for.
 #include <memory>
 #include <vector>
 
 #include "tests/server/softgpu/runtime/blocked_call.h"
+#include "tests/server/softgpu/runtime/kernels.h"
 
 namespace {
 
-constexpr int kEntries = 1024;
+constexpr int kEntries = 1024, kQueues = 8;
+
+void CUDA_CB wait_for_word(void* word) {
+  while (std::atomic_ref(*static_cast<uint32_t*>(word)).load() == 0) std::this_thread::yield();
+}
 
 struct QueueFixture : ContextFixture {
   QueueFixture() {
@@ -86,6 +91,82 @@ TEST_CASE_METHOD(QueueFixture, "the launch of a graph is one operation in its qu
   REQUIRE_OK(cuCtxSynchronize());
   REQUIRE_OK(cuGraphExecDestroy(exec));
   REQUIRE_OK(cuGraphDestroy(graph));
+}
+
+namespace {
+
+struct SharedQueueFixture : QueueFixture {
+  SharedQueueFixture() {
+    for (int i = 0; i < kQueues - 1; ++i) REQUIRE_OK(cuStreamCreate(&shares_first, CU_STREAM_NON_BLOCKING));
+  }
+  // Whether an operation of the stream that shares the queue of `first` completes at once, as that of another stream does.
+  bool passes() {
+    REQUIRE_OK(cuMemsetD32Async(memory, 4, 1, second));
+    CHECK(cuStreamQuery(second) == CUDA_SUCCESS);
+    REQUIRE_OK(cuMemsetD32Async(memory + 4, 5, 1, shares_first));
+    const bool passed = cuStreamQuery(shares_first) == CUDA_SUCCESS;
+    release();
+    REQUIRE_OK(cuStreamSynchronize(shares_first));
+    REQUIRE_OK(cuCtxSynchronize());
+    return passed;
+  }
+  CUstream shares_first = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for a value holds up one that shares its queue") {
+  REQUIRE_OK(cuStreamWaitValue32_v2(first, wait_address(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  CHECK(!passes());
+}
+
+TEST_CASE_METHOD(SharedQueueFixture, "an operation that waits for its stream holds up those behind it in the queue") {
+  CUmodule module = nullptr;
+  CUfunction spin = nullptr;
+  REQUIRE_OK(cuModuleLoadData(&module, kKernels));
+  REQUIRE_OK(cuModuleGetFunction(&spin, module, "spin"));
+  CUdeviceptr address = wait_address();
+  void* parameters[] = {&address};
+  SECTION("a kernel at work holds up none") {
+    REQUIRE_OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, first, parameters, nullptr));
+    CHECK(passes());
+  }
+  SECTION("a kernel behind a kernel does") {
+    REQUIRE_OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, first, parameters, nullptr));
+    REQUIRE_OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, first, parameters, nullptr));
+    CHECK(!passes());
+  }
+}
+
+TEST_CASE_METHOD(SharedQueueFixture, "a host function holds up a stream that shares its queue") {
+  REQUIRE_OK(cuLaunchHostFunc(first, wait_for_word, word));
+  CHECK(!passes());
+}
+
+TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for an event holds up one that shares its queue") {
+  CUstream third = nullptr;
+  CUevent event = nullptr;
+  REQUIRE_OK(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));  // shares the queue of `second`
+  REQUIRE_OK(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));
+  REQUIRE_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  REQUIRE_OK(cuStreamWaitValue32_v2(third, wait_address(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  REQUIRE_OK(cuEventRecord(event, third));
+  REQUIRE_OK(cuStreamWaitEvent(first, event, 0));
+  CHECK(!passes());
+}
+
+TEST_CASE_METHOD(SharedQueueFixture, "a destroyed stream holds up a queue until its operations are done") {
+  REQUIRE_OK(cuStreamWaitValue32_v2(first, wait_address(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  REQUIRE_OK(cuStreamDestroy_v2(first));
+  CHECK(!passes());
+}
+
+TEST_CASE_METHOD(SharedQueueFixture, "a stream cannot release one in front of it in their queue") {
+  REQUIRE_OK(cuStreamWaitValue32_v2(first, wait_address(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  REQUIRE_OK(cuStreamWriteValue32_v2(shares_first, wait_address(), 1, 0));
+  CHECK(std::atomic_ref(*word).load() == 0);
+  REQUIRE_OK(cuStreamWriteValue32_v2(second, wait_address(), 1, 0));
+  REQUIRE_OK(cuCtxSynchronize());
 }
 
 TEST_CASE_METHOD(QueueFixture, "destroying a context lets a thread go that a full queue blocks") {

@@ -27,3 +27,19 @@ TEST_CASE_METHOD(ContextFixture, "a queue without a bound takes everything, and 
   REQUIRE_OK(cuMemcpyDtoH_v2(&value, memory, 4));
   CHECK(value == 99'999);
 }
+
+TEST_CASE_METHOD(ContextFixture, "streams that share a queue pass each other") {
+  void* word = nullptr;
+  REQUIRE_OK(cuMemHostAlloc(&word, 4096, 0));
+  *static_cast<uint32_t*>(word) = 0;
+  CUstream first = nullptr, other = nullptr;
+  REQUIRE_OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+  REQUIRE_OK(cuStreamWaitValue32_v2(first, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_EQ));
+  for (int i = 0; i < 40; ++i) {
+    REQUIRE_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    REQUIRE_OK(cuStreamWriteValue32_v2(other, reinterpret_cast<CUdeviceptr>(word) + 4, 1, 0));
+    CHECK(cuStreamQuery(other) == CUDA_SUCCESS);
+  }
+  REQUIRE_OK(cuStreamWriteValue32_v2(other, reinterpret_cast<CUdeviceptr>(word), 1, 0));
+  REQUIRE_OK(cuStreamSynchronize(first));
+}
