@@ -54,6 +54,9 @@ class StreamCallbackOp final : public HostOp {
   void* const user_;
 };
 
+// In a host function, which must not call CUDA. Constant on each thread.
+__attribute__((tls_model("initial-exec"))) inline constinit thread_local bool calls_forbidden = false;
+
 class HostThread {
  public:
   void enqueue(Ref<HostOp> op);

@@ -1,4 +1,4 @@
-// What every exported function does first and last: checks that cuInit succeeded, waits while the process is locked, finds the
+// What every exported function does first and last: checks that cuInit succeeded and that no host function is the caller, waits while the process is locked, finds the
 // current context, turns what is thrown into an error code.
 //
 // The functions in this folder are the driver API by object. They only check arguments and resolve handles;
@@ -18,6 +18,7 @@ namespace gpupool::softgpu::api {
 template <class Body>
 CUresult call(const Body& body) noexcept {
   if (const CUresult state = runtime().state(); state != CUDA_SUCCESS) return state;
+  if (calls_forbidden) [[unlikely]] return CUDA_ERROR_NOT_PERMITTED;
   runtime().process_state().pass();
   try {
     return body();

@@ -43,3 +43,10 @@ TEST_CASE_METHOD(ContextFixture, "streams that share a queue pass each other") {
   REQUIRE_OK(cuStreamWriteValue32_v2(other, reinterpret_cast<CUdeviceptr>(word), 1, 0));
   REQUIRE_OK(cuStreamSynchronize(first));
 }
+
+TEST_CASE_METHOD(ContextFixture, "host functions call CUDA") {
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  REQUIRE_OK(cuLaunchHostFunc(nullptr, [](void* to) { *static_cast<CUresult*>(to) = cuCtxSetCurrent(nullptr); }, &result));
+  REQUIRE_OK(cuCtxSynchronize());
+  CHECK(result == CUDA_SUCCESS);
+}

@@ -191,6 +191,23 @@ TEST_CASE_METHOD(StreamFixture, "host functions and callbacks run in stream orde
   CHECK(cuLaunchHostFunc(s, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE_METHOD(StreamFixture, "host functions and callbacks must not call CUDA") {
+  struct Calls {
+    static void make(void* self) {
+      size_t bytes = 0;
+      CUdeviceptr memory = 0;
+      static_cast<Calls*>(self)->results = {cuMemGetInfo_v2(&bytes, &bytes), cuMemAlloc_v2(&memory, 16), cuStreamSynchronize(nullptr), cuCtxSetCurrent(nullptr)};
+    }
+    std::vector<CUresult> results;
+  } function, callback;
+  REQUIRE_OK(cuLaunchHostFunc(nullptr, Calls::make, &function));
+  REQUIRE_OK(cuStreamAddCallback(nullptr, [](CUstream, CUresult, void* calls) { Calls::make(calls); }, &callback, 0));
+  REQUIRE_OK(cuCtxSynchronize());
+  const std::vector<CUresult> refused(4, CUDA_ERROR_NOT_PERMITTED);
+  CHECK(function.results == refused);
+  CHECK(callback.results == refused);
+}
+
 TEST_CASE_METHOD(StreamFixture, "a destroyed stream finishes what it was given") {
   CUstream s = stream(0);
   Gate gate;
