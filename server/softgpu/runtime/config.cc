@@ -137,6 +137,7 @@ std::variant<Config, std::string> read_config() {
   if (const std::string* unknown = std::get_if<std::string>(&rules)) return *unknown;
   config.rules = std::get<Rules>(rules);
   if (auto wrong = read_queues(config)) return *std::move(wrong);
+  config.eager_loading = variable("CUDA_MODULE_LOADING") == "EAGER";
   config.dirty_memory = variable("SOFTGPU_DIRTY_MEMORY") == "1";
   return config;
 }

@@ -374,6 +374,13 @@ CUresult Context::synchronize() {
   return wait_all(ops);
 }
 
+void Context::synchronize_locked() {
+  std::lock_guard guard(order_mutex_);
+  std::vector<Ref<Op>> ops;
+  collect_all(ops);
+  for (const Ref<Op>& op : ops) wait_for(*op);
+}
+
 CUresult Context::synchronize(Stream& stream) {
   std::vector<Ref<Op>> ops;
   {

@@ -90,6 +90,10 @@ class Context final : public Object {
   // Waits; writes out device printf text; returns the context's error.
   CUresult synchronize();
   CUresult synchronize(Stream& stream);
+  // Waits with the context's lock held, so that other threads cannot enqueue meanwhile.
+  void synchronize_locked();
+  // A kernel needs so many bytes per thread: waits with the lock held if the context has less.
+  void reserve_local_memory(uint32_t bytes);
   bool idle(Stream& stream);
   bool idle();
   // A call that no capture of the context's streams survives; false: there is none.
@@ -161,6 +165,7 @@ class Context final : public Object {
   std::unordered_set<uint64_t> children_;
   std::array<size_t, CU_LIMIT_MAX> limits_{};
   std::atomic<uint32_t> stack_bytes_{0};
+  std::atomic<uint32_t> local_bytes_{0};  // of local memory per thread, so far
   std::set<uint64_t> peers_;  // handles
 };
 

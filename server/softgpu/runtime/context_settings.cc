@@ -2,6 +2,7 @@
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/runtime/context.h"
 #include "server/softgpu/runtime/device.h"
+#include "server/softgpu/runtime/runtime.h"
 
 namespace gpupool::softgpu {
 
@@ -14,6 +15,7 @@ void Context::reset_settings() {
   limits_[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
   limits_[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
   stack_bytes_ = 1024;
+  local_bytes_ = 1024;
   cache_config = CU_FUNC_CACHE_PREFER_NONE;
   shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
   peers_.clear();
@@ -28,6 +30,7 @@ CUresult Context::limit(CUlimit limit, size_t* value) const {
 
 CUresult Context::set_limit(CUlimit limit, size_t value) {
   if (root_ != this) return root_->set_limit(limit, value);
+  if (runtime().config().rules.keep(Rule::synchronising_calls)) synchronize_locked();
   std::lock_guard guard(mutex_);
   switch (limit) {
     case CU_LIMIT_STACK_SIZE:
@@ -51,6 +54,14 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
   if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && !set_kernel_heap_bytes(value)) return CUDA_ERROR_INVALID_VALUE;
   limits_[limit] = value;
   return CUDA_SUCCESS;
+}
+
+void Context::reserve_local_memory(uint32_t bytes) {
+  uint32_t had = root_->local_bytes_.load(std::memory_order_relaxed);
+  if (bytes <= had) [[likely]] return;
+  if (runtime().config().rules.keep(Rule::lazy_loading)) root_->synchronize_locked();
+  while (had < bytes && !root_->local_bytes_.compare_exchange_weak(had, bytes)) {
+  }
 }
 
 CUresult Context::enable_peer(Context& peer) {

@@ -41,12 +41,20 @@ Function::Function(Ref<Context> context, std::shared_ptr<const Program> program,
       kernel_(kernel),
       module_handle_(module_handle),
       data_address_(data_address),
-      settings_(std::move(settings)) {}
+      settings_(std::move(settings)),
+      loaded_(runtime().config().eager_loading) {}
+
+void Function::load() {
+  if (loaded()) return;
+  if (runtime().config().rules.keep(Rule::lazy_loading)) context_->synchronize_locked();
+  loaded_.store(true, std::memory_order_release);
+}
 
 CUresult Function::code(KernelCode* code) {
-  if (!loaded()) {
+  load();
+  if (!compiled_.load(std::memory_order_acquire)) {
     std::lock_guard guard(code_mutex_);
-    if (!loaded()) {
+    if (!compiled_.load(std::memory_order_relaxed)) {
       const auto begin = std::chrono::steady_clock::now();
       auto made = program_->code(kernel_);
       if (const CompileError* error = std::get_if<CompileError>(&made)) {
@@ -55,7 +63,7 @@ CUresult Function::code(KernelCode* code) {
         return CUDA_ERROR_INVALID_PTX;
       }
       code_ = std::get<KernelCode>(made);
-      loaded_.store(true, std::memory_order_release);
+      compiled_.store(true, std::memory_order_release);
       if (runtime().config().log) {
         const auto took = std::chrono::steady_clock::now() - begin;
         runtime().log("kernel " + kernel_.name + (program_->was_kept(kernel_) ? " loaded from the cache in " : " compiled in ") +

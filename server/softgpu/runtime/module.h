@@ -64,8 +64,10 @@ class Function final : public Object, public KernelServices {
   FunctionSettings& settings() const { return *settings_; }
   uint64_t module_handle() const { return module_handle_; }
   uint64_t data_address() const { return data_address_; }
-  // Machine code; made at the first call.
+  // Machine code; made at the first call. Loads the function.
   CUresult code(KernelCode* code);
+  // At the first use for which NVIDIA's driver loads a function, which may make it wait for the context.
+  void load();
   // For the device runtime, where its program calls it; else null.
   const KernelServices* services() const { return program_->uses_device_runtime() ? this : nullptr; }
   std::optional<uint32_t> parameter_bytes(uint64_t kernel) const override;
@@ -99,7 +101,8 @@ class Function final : public Object, public KernelServices {
   const uint64_t data_address_;
   const std::shared_ptr<FunctionSettings> settings_;
   std::mutex code_mutex_;
-  std::atomic<bool> loaded_{false};
+  std::atomic<bool> loaded_;
+  std::atomic<bool> compiled_{false};
   KernelCode code_;
 };
 

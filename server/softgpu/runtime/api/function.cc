@@ -20,12 +20,21 @@ CUresult call_on_function(CUfunction handle, const Body& body) noexcept {
   });
 }
 
+// Calls about what a function becomes when it is loaded.
+template <class Body>
+CUresult call_on_loaded_function(CUfunction handle, const Body& body) noexcept {
+  return call_on_function(handle, [&](Function& function) {
+    function.load();
+    return body(function);
+  });
+}
+
 // Of the current context, which may have some of the device's only.
 int current_multiprocessors() { return current_context()->multiprocessor_count(); }
 
 CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2DSize shared_of,
                          size_t shared, int limit) {
-  return call_on_function(handle, [&](Function& function) {
+  return call_on_loaded_function(handle, [&](Function& function) {
     if (grid == nullptr || block == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const int most =
         std::min(static_cast<int>(function.kernel().max_threads), limit > 0 ? limit : limits::kMaxThreads);
@@ -50,7 +59,7 @@ CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2
 }  // namespace
 
 CUDA_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction handle) {
-  return call_on_function(handle, [&](Function& function) {
+  return call_on_loaded_function(handle, [&](Function& function) {
     if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
     return kernel_attribute(function.kernel(), function.settings(),
                             function.context().device().compute_capability(), attribute, value);
@@ -58,20 +67,20 @@ CUDA_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribu
 }
 
 CUDA_EXPORT CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
-  return call_on_function(handle, [&](Function& function) {
+  return call_on_loaded_function(handle, [&](Function& function) {
     return set_kernel_attribute(function.kernel(), function.settings(), attribute, value);
   });
 }
 
 CUDA_EXPORT CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
-  return call_on_function(handle, [&](Function&) {
+  return call_on_loaded_function(handle, [&](Function&) {
     return static_cast<unsigned>(config) > CU_FUNC_CACHE_PREFER_EQUAL ? CUDA_ERROR_INVALID_VALUE
                                                                       : CUDA_SUCCESS;
   });
 }
 
 CUDA_EXPORT CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig config) {
-  return call_on_function(handle, [&](Function&) {
+  return call_on_loaded_function(handle, [&](Function&) {
     return static_cast<unsigned>(config) > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE
                ? CUDA_ERROR_INVALID_VALUE
                : CUDA_SUCCESS;
@@ -127,7 +136,7 @@ CUDA_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* b
                                                                           int block_size,
                                                                           size_t dynamic_shared,
                                                                           unsigned int flags) {
-  return call_on_function(handle, [&](Function& function) {
+  return call_on_loaded_function(handle, [&](Function& function) {
     if (blocks == nullptr || block_size <= 0 || (flags & ~1u) != 0) return CUDA_ERROR_INVALID_VALUE;
     *blocks = blocks_per_multiprocessor(function.kernel(), function.settings(), block_size, dynamic_shared);
     return CUDA_SUCCESS;
@@ -141,7 +150,7 @@ CUDA_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CU
 
 CUDA_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks,
                                                              int block_size) {
-  return call_on_function(handle, [&](Function& function) {
+  return call_on_loaded_function(handle, [&](Function& function) {
     if (bytes == nullptr || blocks <= 0 || block_size <= 0) return CUDA_ERROR_INVALID_VALUE;
     if (blocks_per_multiprocessor(function.kernel(), function.settings(), block_size, 0) < blocks) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -168,7 +177,7 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* b
 
 CUDA_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle,
                                                         const CUlaunchConfig* config) {
-  return call_on_function(handle, [&](Function& function) {
+  return call_on_loaded_function(handle, [&](Function& function) {
     if (size == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const bool any = function.settings().get(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 0) != 0;
     *size = any ? static_cast<int>(kMaxClusterBlocks) : 8;
@@ -177,7 +186,7 @@ CUDA_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction ha
 }
 CUDA_EXPORT CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle,
                                                   const CUlaunchConfig* config) {
-  return call_on_function(handle, [&](Function& function) {
+  return call_on_loaded_function(handle, [&](Function& function) {
     if (clusters == nullptr || config == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t threads = uint64_t{config->blockDimX} * config->blockDimY * config->blockDimZ;
     if (threads == 0 || threads > static_cast<uint64_t>(limits::kMaxThreads)) return CUDA_ERROR_INVALID_VALUE;

@@ -1,7 +1,6 @@
 // Modules.
 #include "server/softgpu/runtime/module.h"
 
-#include <cstdlib>
 #include <string>
 
 #include "server/softgpu/runtime/api/owner_call.h"
@@ -68,9 +67,7 @@ CUDA_EXPORT CUresult cuModuleUnload(CUmodule handle) {
 CUDA_EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   return call([&] {
     if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    const char* wish = getenv("CUDA_MODULE_LOADING");
-    *mode = wish != nullptr && std::string_view(wish) == "EAGER" ? CU_MODULE_EAGER_LOADING
-                                                                 : CU_MODULE_LAZY_LOADING;
+    *mode = runtime().config().eager_loading ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
     return CUDA_SUCCESS;
   });
 }

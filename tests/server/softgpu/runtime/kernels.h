@@ -41,6 +41,18 @@ again:
   ret;
 }
 
+.visible .entry deep(.param .u64 out) {
+  .local .align 4 .b8 frame[8192];
+  .reg .b32 %r<2>; .reg .b64 %d<3>;
+  ld.param.u64 %d1, [out];
+  mov.u64 %d2, frame;
+  mov.u32 %r1, 1;
+  st.local.u32 [%d2+8000], %r1;
+  ld.local.u32 %r1, [%d2+8000];
+  st.global.u32 [%d1], %r1;
+  ret;
+}
+
 .visible .entry bounded() .maxntid 64, 1, 1 {
   ret;
 }

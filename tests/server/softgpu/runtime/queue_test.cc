@@ -2,41 +2,16 @@
 #include <memory>
 #include <vector>
 
-#include "tests/server/softgpu/runtime/blocked_call.h"
 #include "tests/server/softgpu/runtime/kernels.h"
+#include "tests/server/softgpu/runtime/queue_fixture.h"
 
 namespace {
 
-constexpr int kEntries = 1024, kQueues = 8;
+constexpr int kQueues = 8;
 
 void CUDA_CB wait_for_word(void* word) {
   while (std::atomic_ref(*static_cast<uint32_t*>(word)).load() == 0) std::this_thread::yield();
 }
-
-struct QueueFixture : ContextFixture {
-  QueueFixture() {
-    REQUIRE_OK(cuMemAlloc_v2(&memory, 4096));
-    void* pinned = nullptr;
-    REQUIRE_OK(cuMemHostAlloc(&pinned, 4096, 0));
-    word = static_cast<uint32_t*>(pinned);
-    *word = 0;
-    REQUIRE_OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
-    REQUIRE_OK(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
-  }
-  ~QueueFixture() {
-    if (context != nullptr) release();
-  }
-  CUdeviceptr wait_address() const { return reinterpret_cast<CUdeviceptr>(word); }
-  void release() { std::atomic_ref(*word).store(1); }
-  // Makes the queue of `first` hold as many operations as it can, none of which completes before release().
-  void fill_first() {
-    REQUIRE_OK(cuStreamWaitValue32_v2(first, wait_address(), 1, CU_STREAM_WAIT_VALUE_EQ));
-    for (int i = 1; i < kEntries; ++i) REQUIRE_OK(cuMemsetD32Async(memory, 1, 1, first));
-  }
-  CUdeviceptr memory = 0;
-  uint32_t* word = nullptr;
-  CUstream first = nullptr, second = nullptr;
-};
 
 }  // namespace
 
@@ -82,8 +57,8 @@ TEST_CASE_METHOD(QueueFixture, "the launch of a graph is one operation in its qu
   REQUIRE_OK(cuStreamEndCapture(second, &graph));
   CUgraphExec exec = nullptr;
   REQUIRE_OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-  REQUIRE_OK(cuStreamWaitValue32_v2(first, wait_address(), 1, CU_STREAM_WAIT_VALUE_EQ));
-  for (int i = 1; i < kEntries; ++i) REQUIRE_OK(cuGraphLaunch(exec, first));
+  park_first();
+  for (int i = 1; i < QueueFixture::kEntries; ++i) REQUIRE_OK(cuGraphLaunch(exec, first));
   BlockedCall full(context, [&] { return cuGraphLaunch(exec, first); });
   CHECK(full.blocks());
   release();
@@ -116,7 +91,7 @@ struct SharedQueueFixture : QueueFixture {
 }  // namespace
 
 TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for a value holds up one that shares its queue") {
-  REQUIRE_OK(cuStreamWaitValue32_v2(first, wait_address(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  park_first();
   CHECK(!passes());
 }
 
@@ -156,13 +131,13 @@ TEST_CASE_METHOD(SharedQueueFixture, "a stream that waits for an event holds up 
 }
 
 TEST_CASE_METHOD(SharedQueueFixture, "a destroyed stream holds up a queue until its operations are done") {
-  REQUIRE_OK(cuStreamWaitValue32_v2(first, wait_address(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  park_first();
   REQUIRE_OK(cuStreamDestroy_v2(first));
   CHECK(!passes());
 }
 
 TEST_CASE_METHOD(SharedQueueFixture, "a stream cannot release one in front of it in their queue") {
-  REQUIRE_OK(cuStreamWaitValue32_v2(first, wait_address(), 1, CU_STREAM_WAIT_VALUE_EQ));
+  park_first();
   REQUIRE_OK(cuStreamWriteValue32_v2(shares_first, wait_address(), 1, 0));
   CHECK(std::atomic_ref(*word).load() == 0);
   REQUIRE_OK(cuStreamWriteValue32_v2(second, wait_address(), 1, 0));

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "tests/server/softgpu/runtime/fixture.h"
+#include "tests/server/softgpu/runtime/kernels.h"
 
 namespace {
 
@@ -49,4 +50,26 @@ TEST_CASE_METHOD(ContextFixture, "host functions call CUDA") {
   REQUIRE_OK(cuLaunchHostFunc(nullptr, [](void* to) { *static_cast<CUresult*>(to) = cuCtxSetCurrent(nullptr); }, &result));
   REQUIRE_OK(cuCtxSynchronize());
   CHECK(result == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(ContextFixture, "kernels are loaded and limits set beside work") {
+  void* word = nullptr;
+  REQUIRE_OK(cuMemHostAlloc(&word, 4096, 0));
+  *static_cast<uint32_t*>(word) = 0;
+  CUstream parked = nullptr, other = nullptr;
+  CUmodule module = nullptr;
+  CUfunction deep = nullptr;
+  CUdeviceptr out = reinterpret_cast<CUdeviceptr>(word) + 8;
+  void* parameters[] = {&out};
+  REQUIRE_OK(cuStreamCreate(&parked, CU_STREAM_NON_BLOCKING));
+  REQUIRE_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  REQUIRE_OK(cuModuleLoadData(&module, kKernels));
+  REQUIRE_OK(cuModuleGetFunction(&deep, module, "deep"));
+  REQUIRE_OK(cuStreamWaitValue32_v2(parked, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_EQ));
+  REQUIRE_OK(cuLaunchKernel(deep, 1, 1, 1, 1, 1, 1, 0, other, parameters, nullptr));
+  REQUIRE_OK(cuStreamSynchronize(other));
+  REQUIRE_OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048));
+  CHECK(cuStreamQuery(parked) == CUDA_ERROR_NOT_READY);
+  std::atomic_ref(*static_cast<uint32_t*>(word)).store(1);
+  REQUIRE_OK(cuStreamSynchronize(parked));
 }

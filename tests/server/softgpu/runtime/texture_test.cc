@@ -313,16 +313,21 @@ TEST_CASE_METHOD(TextureFixture, "destroyed textures and surfaces serve the kern
   REQUIRE_OK(cuSurfObjectCreate(&surface, &canvas));
   CUstream stream = nullptr;
   REQUIRE_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  const auto loaded = [&](const char* name) {  // loading a function would wait for the gate
+    CUfunction function = nullptr;
+    REQUIRE_OK(cuModuleGetFunction(&function, module, name));
+    REQUIRE_OK(cuFuncLoad(function));
+    return function;
+  };
+  CUfunction edges = loaded("edges"), paint = loaded("paint");
   std::promise<void> gate;
   REQUIRE_OK(cuLaunchHostFunc(stream, [](void* waits) { static_cast<std::promise<void>*>(waits)->get_future().wait(); }, &gate));
   float x = 1.5f;
-  const auto launch = [&](const char* name, std::vector<void*> parameters) {
-    CUfunction function = nullptr;
-    REQUIRE_OK(cuModuleGetFunction(&function, module, name));
+  const auto launch = [&](CUfunction function, std::vector<void*> parameters) {
     REQUIRE_OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.data(), nullptr));
   };
-  launch("edges", {&out, &texture, &x});
-  launch("paint", {&surface});
+  launch(edges, {&out, &texture, &x});
+  launch(paint, {&surface});
   REQUIRE_OK(cuTexObjectDestroy(texture));
   REQUIRE_OK(cuSurfObjectDestroy(surface));
   CUDA_RESOURCE_DESC found{};
