@@ -120,6 +120,8 @@ class Context final : public Object {
   std::atomic<int> shared_config{CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE};
   CUresult enable_peer(Context& peer);
   CUresult disable_peer(Context& peer);
+  // Whether kernels may use memory of the context with this handle.
+  bool has_peer(uint64_t handle) const;
 
  private:
   ~Context() override;

@@ -75,4 +75,9 @@ CUresult Context::disable_peer(Context& peer) {
   return root_->peers_.erase(peer.root().handle()) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
+bool Context::has_peer(uint64_t handle) const {
+  std::lock_guard guard(root_->mutex_);
+  return root_->peers_.contains(handle);
+}
+
 }  // namespace gpupool::softgpu

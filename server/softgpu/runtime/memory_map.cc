@@ -75,7 +75,7 @@ std::vector<MemoryRange> MemoryMap::take_context(uint64_t context) {
   return taken;
 }
 
-bool MemoryMap::accessible(uint64_t address, uint64_t size, bool write) const {
+bool MemoryMap::accessible(uint64_t address, uint64_t size, bool write, std::optional<int> device) const {
   if (size == 0) return true;
   if (address + size < address) return false;
   std::shared_lock guard(index_lock_);
@@ -83,6 +83,7 @@ bool MemoryMap::accessible(uint64_t address, uint64_t size, bool write) const {
   for (uint64_t end = address + size; it != ranges_.end(); ++it) {
     const MemoryRange& range = it->second;
     if (!range.readable || (write && !range.writable)) return false;
+    if (device && range.kind == MemoryKind::mapped && !range.grants(*device, write)) return false;
     const uint64_t range_end = range.address + range.size;
     if (range_end >= end) return true;
     const auto next = std::next(it);

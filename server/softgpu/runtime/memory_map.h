@@ -50,6 +50,8 @@ struct MemoryRange {
   bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
   bool freeing = false;  // cuMemFreeAsync is on its way
 
+  // Of a mapping: what cuMemSetAccess granted the device.
+  bool grants(int device, bool write) const { return ((write ? writing_devices : reading_devices) >> device & 1) != 0; }
   bool is_host() const { return kind == MemoryKind::pinned || kind == MemoryKind::registered; }
   bool is_module() const { return kind == MemoryKind::module_data || kind == MemoryKind::module_managed; }
   bool is_managed() const { return kind == MemoryKind::managed || kind == MemoryKind::module_managed; }
@@ -103,8 +105,8 @@ class MemoryMap {
   // Removes every range of a context (its destruction) but memory of pools, which outlives it (cuCtxDestroy).
   std::vector<MemoryRange> take_context(uint64_t context);
 
-  // Whether all bytes may be accessed: inside one range, or across mappings that touch.
-  bool accessible(uint64_t address, uint64_t size, bool write) const;
+  // Whether all bytes may be accessed, inside one range or across mappings that touch: by the device where one is named, else by any.
+  bool accessible(uint64_t address, uint64_t size, bool write, std::optional<int> device = std::nullopt) const;
   // Whether any byte of it belongs to a range.
   bool overlaps(uint64_t address, uint64_t size) const;
 

@@ -6,6 +6,7 @@
 #include "protocol/cuda/driver_log.h"
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/device.h"
+#include "server/softgpu/runtime/device_access.h"
 #include "server/softgpu/runtime/runtime.h"
 
 namespace gpupool::softgpu {
@@ -197,6 +198,12 @@ void Module::unload() {
 }
 
 void GridOp::start() {
+  if (const auto address = unreachable_parameter(*context(), request_.params)) [[unlikely]] {
+    GridResult fault;
+    fault.fault = FaultKind::illegal_address;
+    fault.detail = "kernel " + function_->kernel().name + ": its device has no access to the memory that a parameter names";
+    return finished(fault);
+  }
   // A bare pointer with a reference of its own: small enough for std::function to hold without an allocation.
   add_reference();
   context()->device().executor().submit(std::move(request_), [this](const GridResult& result) {

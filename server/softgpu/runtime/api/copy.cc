@@ -27,20 +27,25 @@ bool is_pageable(uint64_t address) {
 
 }  // namespace
 
-CUresult check_transfer(const Transfer& transfer, Side destination, Side source) {
+std::optional<int> accessing_device(const Context& context) {
+  return runtime().config().rules.keep(Rule::copy_access) ? std::optional(context.device().index()) : std::nullopt;
+}
+
+CUresult check_transfer(const Transfer& transfer, Side destination, Side source, std::optional<int> destination_device,
+                        std::optional<int> source_device) {
   const MemoryMap& memory = runtime().memory();
-  const auto valid = [&](uint64_t address, uint64_t extent, Side side, bool write) {
+  const auto valid = [&](uint64_t address, uint64_t extent, Side side, bool write, std::optional<int> device) {
     if (address + extent < address) return false;
     // Addresses of the reserved range mean nothing but what is mapped there, whoever passes them.
     if (side == Side::host && !in_range(address, 1)) return address != 0;
-    if (memory.accessible(address, extent, write)) return true;
+    if (memory.accessible(address, extent, write, device)) return true;
     // "Any" is what unified addressing makes of an address: unknown memory is the host's.
     return side == Side::any && !in_range(address, 1) && address != 0 && !memory.overlaps(address, 1);
   };
   if (transfer.bytes() == 0) return CUDA_SUCCESS;
-  if (!valid(transfer.destination, transfer.destination_extent(), destination, true))
+  if (!valid(transfer.destination, transfer.destination_extent(), destination, true, destination_device))
     return CUDA_ERROR_INVALID_VALUE;
-  if (!transfer.is_fill() && !valid(transfer.source, transfer.source_extent(), source, false)) {
+  if (!transfer.is_fill() && !valid(transfer.source, transfer.source_extent(), source, false, source_device)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -94,7 +99,7 @@ CUresult copy_now(uint64_t destination, Side destination_side, uint64_t source, 
                   uint64_t bytes) {
   return call_on_stream(nullptr, [&](Stream& stream) {
     const Transfer transfer = Transfer::copy(destination, source, bytes);
-    const CUresult result = check_transfer(transfer, destination_side, source_side);
+    const CUresult result = check_transfer(transfer, destination_side, source_side, accessing_device(stream.context()));
     return result != CUDA_SUCCESS ? result : transfer_now(stream, transfer);
   });
 }
@@ -103,17 +108,29 @@ CUresult copy_async(uint64_t destination, Side destination_side, uint64_t source
                     uint64_t bytes, CUstream handle) {
   return call_on_stream(handle, [&](Stream& stream) {
     const Transfer transfer = Transfer::copy(destination, source, bytes);
-    const CUresult result = check_transfer(transfer, destination_side, source_side);
+    const CUresult result = check_transfer(transfer, destination_side, source_side, accessing_device(stream.context()));
     return result != CUDA_SUCCESS ? result : transfer_async(stream, transfer);
   });
 }
 
-CUresult check_peers(CUcontext destination, CUcontext source) {
-  const Ref<Context> to = find<Context>(destination), from = find<Context>(source);
-  if (!to || !from) return CUDA_ERROR_INVALID_CONTEXT;
-  const CUresult result = to->check();
-  return result != CUDA_SUCCESS ? result : from->check();
+// Each device copies from or to the memory that it has access to.
+CUresult copy_between(Context& to, uint64_t destination, Context& from, uint64_t source, uint64_t bytes, CUstream handle) {
+  return call_on_stream(handle, [&](Stream& stream) {
+    const Transfer transfer = Transfer::copy(destination, source, bytes);
+    const CUresult result = check_transfer(transfer, Side::device, Side::device, accessing_device(to), accessing_device(from));
+    return result != CUDA_SUCCESS ? result : transfer_async(stream, transfer);
+  });
 }
+
+struct Peers {
+  Peers(CUcontext destination, CUcontext source) : to(find<Context>(destination)), from(find<Context>(source)) {}
+  CUresult check() const {
+    if (!to || !from) return CUDA_ERROR_INVALID_CONTEXT;
+    const CUresult result = to->check();
+    return result != CUDA_SUCCESS ? result : from->check();
+  }
+  const Ref<Context> to, from;
+};
 
 }  // namespace
 
@@ -152,11 +169,12 @@ CUDA_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr s
 CUDA_EXPORT CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
                                   CUcontext source_context, size_t bytes) {
   return call_in_context([&](Context& current) {
-    CUresult result = check_peers(destination_context, source_context);
-    if (result == CUDA_SUCCESS) result = find<Context>(destination_context)->synchronize();
-    if (result == CUDA_SUCCESS) result = find<Context>(source_context)->synchronize();
+    const Peers peers(destination_context, source_context);
+    CUresult result = peers.check();
+    if (result == CUDA_SUCCESS) result = peers.to->synchronize();
+    if (result == CUDA_SUCCESS) result = peers.from->synchronize();
     if (result == CUDA_SUCCESS) result = current.synchronize();
-    if (result == CUDA_SUCCESS) result = cuMemcpyDtoD_v2(destination, source, bytes);
+    if (result == CUDA_SUCCESS) result = copy_between(*peers.to, destination, *peers.from, source, bytes, nullptr);
     return result == CUDA_SUCCESS ? current.synchronize() : result;
   });
 }
@@ -164,7 +182,8 @@ CUDA_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext destin
                                        CUdeviceptr source, CUcontext source_context, size_t bytes,
                                        CUstream stream) {
   return call([&] {
-    const CUresult result = check_peers(destination_context, source_context);
-    return result != CUDA_SUCCESS ? result : cuMemcpyDtoDAsync_v2(destination, source, bytes, stream);
+    const Peers peers(destination_context, source_context);
+    const CUresult result = peers.check();
+    return result != CUDA_SUCCESS ? result : copy_between(*peers.to, destination, *peers.from, source, bytes, stream);
   });
 }

@@ -73,7 +73,7 @@ bool countable(const Transfer& transfer) {
 CUresult run(const Transfer& transfer, Side destination, Side source, CUstream handle, bool wait) {
   if (!countable(transfer)) return CUDA_ERROR_INVALID_VALUE;
   return call_on_stream(handle, [&](Stream& stream) {
-    const CUresult result = check_transfer(transfer, destination, source);
+    const CUresult result = check_transfer(transfer, destination, source, accessing_device(stream.context()));
     if (result != CUDA_SUCCESS) return result;
     return wait ? transfer_now(stream, transfer) : transfer_async(stream, transfer);
   });

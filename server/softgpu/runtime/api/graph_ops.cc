@@ -19,7 +19,7 @@ CUresult make_copy_op(const CUDA_MEMCPY3D* copy, Ref<Op>* op) {
   Transfer transfer;
   Side destination, source;
   CUresult result = describe_copy(copy, &transfer, &destination, &source);
-  if (result == CUDA_SUCCESS) result = check_transfer(transfer, destination, source);
+  if (result == CUDA_SUCCESS) result = check_transfer(transfer, destination, source, std::nullopt);
   if (result == CUDA_SUCCESS) *op = make_ref<TransferOp>(transfer);
   return result;
 }
@@ -37,7 +37,7 @@ CUresult make_fill_op(const CUDA_MEMSET_NODE_PARAMS* fill, Ref<Op>* op) {
   Transfer transfer = Transfer::fill(fill->dst, fill->value, fill->elementSize, fill->width);
   transfer.height = std::max<uint64_t>(fill->height, 1);
   transfer.destination_pitch = fill->pitch;
-  const CUresult result = check_transfer(transfer, Side::device, Side::device);
+  const CUresult result = check_transfer(transfer, Side::device, Side::device, std::nullopt);
   if (result == CUDA_SUCCESS) *op = make_ref<TransferOp>(transfer);
   return result;
 }

@@ -1,6 +1,7 @@
 // Stream memory operations: waiting for and writing values.
 #include <vector>
 
+#include "server/softgpu/runtime/api/copy.h"
 #include "server/softgpu/runtime/api/graph.h"
 
 using namespace gpupool::softgpu;
@@ -35,15 +36,15 @@ Ref<Op> make_write(uint64_t address, uint64_t value, bool wide, unsigned flags) 
   return make_ref<ValueWriteOp>(address, value, wide);
 }
 
-bool valid_word(uint64_t address, bool wide, bool write) {
+bool valid_word(uint64_t address, bool wide, bool write, std::optional<int> device) {
   const uint64_t bytes = wide ? 8 : 4;
-  return address % bytes == 0 && runtime().memory().accessible(address, bytes, write);
+  return address % bytes == 0 && runtime().memory().accessible(address, bytes, write, device);
 }
 
 CUresult enqueue_word(CUstream handle, uint64_t address, uint64_t value, bool wide, unsigned flags,
                       bool write) {
   return call_on_stream(handle, [&](Stream& stream) {
-    if (!valid_word(address, wide, write)) return CUDA_ERROR_INVALID_VALUE;
+    if (!valid_word(address, wide, write, accessing_device(stream.context()))) return CUDA_ERROR_INVALID_VALUE;
     const Ref<Op> op =
         write ? make_write(address, value, wide, flags) : make_wait(address, value, wide, flags);
     return op ? stream.context().enqueue(stream, op) : CUDA_ERROR_INVALID_VALUE;
@@ -51,20 +52,20 @@ CUresult enqueue_word(CUstream handle, uint64_t address, uint64_t value, bool wi
 }
 
 // Null for an operation that is malformed.
-Ref<Op> make_batched(const CUstreamBatchMemOpParams& parameters) {
+Ref<Op> make_batched(const CUstreamBatchMemOpParams& parameters, std::optional<int> device) {
   switch (parameters.operation) {
     case CU_STREAM_MEM_OP_WAIT_VALUE_32:
     case CU_STREAM_MEM_OP_WAIT_VALUE_64: {
       const auto& wait = parameters.waitValue;
       const bool wide = parameters.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
-      if (!valid_word(wait.address, wide, false)) return nullptr;
+      if (!valid_word(wait.address, wide, false, device)) return nullptr;
       return make_wait(wait.address, wide ? wait.value64 : wait.value, wide, wait.flags);
     }
     case CU_STREAM_MEM_OP_WRITE_VALUE_32:
     case CU_STREAM_MEM_OP_WRITE_VALUE_64: {
       const auto& write = parameters.writeValue;
       const bool wide = parameters.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
-      if (!valid_word(write.address, wide, true)) return nullptr;
+      if (!valid_word(write.address, wide, true, device)) return nullptr;
       return make_write(write.address, wide ? write.value64 : write.value, wide, write.flags);
     }
     case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
@@ -75,11 +76,11 @@ Ref<Op> make_batched(const CUstreamBatchMemOpParams& parameters) {
   }
 }
 
-CUresult make_batch(unsigned count, const CUstreamBatchMemOpParams* parameters, std::vector<Ref<Op>>& ops) {
+CUresult make_batch(unsigned count, const CUstreamBatchMemOpParams* parameters, std::optional<int> device, std::vector<Ref<Op>>& ops) {
   constexpr unsigned kMaxCount = 256;
   if (count == 0 || count > kMaxCount || parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i) {
-    ops.push_back(make_batched(parameters[i]));
+    ops.push_back(make_batched(parameters[i], device));
     if (!ops.back()) return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -90,7 +91,7 @@ CUresult enqueue_batch(CUstream handle, unsigned count, const CUstreamBatchMemOp
   return call_on_stream(handle, [&](Stream& stream) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     std::vector<Ref<Op>> ops;
-    if (const CUresult result = make_batch(count, parameters, ops); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = make_batch(count, parameters, accessing_device(stream.context()), ops); result != CUDA_SUCCESS) return result;
     if (stream.capturing()) ops = {make_ref<BatchOp>(std::move(ops))};  // one node
     for (const Ref<Op>& op : ops) {
       if (const CUresult result = stream.context().enqueue(stream, op); result != CUDA_SUCCESS) return result;
@@ -104,7 +105,7 @@ CUresult enqueue_batch(CUstream handle, unsigned count, const CUstreamBatchMemOp
 CUresult gpupool::softgpu::api::make_batch_op(const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch, Ref<Op>* op) {
   if (batch == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::vector<Ref<Op>> ops;
-  const CUresult result = make_batch(batch->count, batch->paramArray, ops);
+  const CUresult result = make_batch(batch->count, batch->paramArray, std::nullopt, ops);
   if (result == CUDA_SUCCESS) *op = make_ref<BatchOp>(std::move(ops));
   return result;
 }

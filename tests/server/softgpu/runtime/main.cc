@@ -1,4 +1,4 @@
-// Two devices of 256 MiB and 3 threads, an instance of this process's own.
+// Two devices of 256 MiB and 3 threads that keep all rules, an instance of this process's own.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -12,6 +12,7 @@ struct Configure {
     setenv("SOFTGPU_THREADS", "3", 1);
     setenv("SOFTGPU_INSTANCE", ("test-" + std::to_string(getpid())).c_str(), 1);
     setenv("SOFTGPU_CACHE", "off", 1);
+    setenv("SOFTGPU_RULES", "+copy_access", 0);  // rules_off_test.cc has its own
     unsetenv("CUDA_VISIBLE_DEVICES");
     unsetenv("SOFTGPU_COMPUTE_CAPABILITY");
   }
