@@ -381,6 +381,10 @@ void Context::synchronize_locked() {
   for (const Ref<Op>& op : ops) wait_for(*op);
 }
 
+void Context::pass_lock() {
+  if (runtime().config().rules.keep(Rule::event_calls_lock)) std::lock_guard guard(order_mutex_);
+}
+
 CUresult Context::synchronize(Stream& stream) {
   std::vector<Ref<Op>> ops;
   {

@@ -92,6 +92,8 @@ class Context final : public Object {
   CUresult synchronize(Stream& stream);
   // Waits with the context's lock held, so that other threads cannot enqueue meanwhile.
   void synchronize_locked();
+  // Waits while another thread holds the context's lock, as calls about events do.
+  void pass_lock();
   // A kernel needs so many bytes per thread: waits with the lock held if the context has less.
   void reserve_local_memory(uint32_t bytes);
   bool idle(Stream& stream);

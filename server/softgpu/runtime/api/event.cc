@@ -84,6 +84,7 @@ CUDA_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
 CUDA_EXPORT CUresult cuEventQuery(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
     if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
+    event.context().pass_lock();
     if (event.pending()) return CUDA_ERROR_NOT_READY;
     return event.context().error();
   });
@@ -92,6 +93,7 @@ CUDA_EXPORT CUresult cuEventQuery(CUevent handle) {
 CUDA_EXPORT CUresult cuEventSynchronize(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
     if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
+    event.context().pass_lock();
     if (const Ref<Op> record = event.awaited()) event.context().wait_for(*record, event.blocking_sync());
     event.context().write_device_output();
     runtime().trim_pools(event.context().device());
