@@ -84,6 +84,9 @@ CUDA_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
 CUDA_EXPORT CUresult cuEventQuery(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
     if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
+    if (runtime().config().rules.keep(Rule::event_queries_in_captures)) {
+      if (const CUresult refused = refuse_unsafe(); refused != CUDA_SUCCESS) return refused;
+    }
     event.context().pass_lock();
     if (event.pending()) return CUDA_ERROR_NOT_READY;
     return event.context().error();

@@ -1,4 +1,5 @@
 #include <atomic>
+#include <thread>
 
 #include "tests/server/softgpu/runtime/fixture.h"
 #include "tests/server/softgpu/runtime/kernels.h"
@@ -94,6 +95,31 @@ TEST_CASE_METHOD(GraphFixture, "captures that cannot be are refused") {
 
   REQUIRE_OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
   REQUIRE_OK(cuStreamDestroy_v2(stream));
+}
+
+TEST_CASE_METHOD(GraphFixture, "an event is not queried beside a capture in global mode") {
+  CUgraph graph = nullptr;
+  CUevent event = nullptr;
+  REQUIRE_OK(cuEventCreate(&event, 0));
+  REQUIRE_OK(cuEventRecord(event, other));
+  REQUIRE_OK(cuEventSynchronize(event));
+  const auto query_elsewhere = [&] {
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    std::thread([&] { result = cuEventQuery(event); }).join();
+    return result;
+  };
+  REQUIRE_OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  REQUIRE_OK(cuThreadExchangeStreamCaptureMode(&mode));
+  CHECK(cuEventQuery(event) == CUDA_SUCCESS);
+  REQUIRE_OK(cuThreadExchangeStreamCaptureMode(&mode));
+  CHECK(query_elsewhere() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+  REQUIRE_OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  CHECK(query_elsewhere() == CUDA_SUCCESS);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
 TEST_CASE_METHOD(GraphFixture, "a graph built by hand, changed after instantiation") {
