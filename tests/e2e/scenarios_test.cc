@@ -181,4 +181,5 @@ TEST_CASE("large copies that are compressed") {
 TEST_CASE("large copies on one bulk connection") { large_copies("1"); }
 TEST_CASE("large copies on three bulk connections") { large_copies("3"); }
 TEST_CASE("large copies without bulk connections") { large_copies("0"); }
+TEST_CASE("large copies on a device that the CPU does not reach") { large_copies("3", {{"SOFTGPU_RULES", "+no_host_access"}}); }
 TEST_CASE("large copies through staging memory") { large_copies("3", {{"GPUPOOL_STAGING", "always"}}); }

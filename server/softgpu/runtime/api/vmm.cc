@@ -153,6 +153,7 @@ CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUme
     const std::span<const CUmemAccessDesc> granted(descriptors, count);
     for (const CUmemAccessDesc& one : granted) {
       if (one.location.type == CU_MEM_LOCATION_TYPE_DEVICE && runtime().device(one.location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+      if (one.location.type != CU_MEM_LOCATION_TYPE_DEVICE && runtime().config().rules.keep(Rule::no_host_access)) return CUDA_ERROR_INVALID_VALUE;
       const bool known = one.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || one.flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
                          one.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
       if (!known) return CUDA_ERROR_INVALID_VALUE;

@@ -73,3 +73,9 @@ TEST_CASE_METHOD(ContextFixture, "kernels are loaded and limits set beside work"
   std::atomic_ref(*static_cast<uint32_t*>(word)).store(1);
   REQUIRE_OK(cuStreamSynchronize(parked));
 }
+
+TEST_CASE_METHOD(ContextFixture, "the CPU can have access to device memory") {
+  int direct = -1;
+  REQUIRE_OK(cuDeviceGetAttribute(&direct, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, device));
+  CHECK(direct == 1);
+}

@@ -94,3 +94,19 @@ TEST_CASE_METHOD(ContextFixture, "a copy runs across mappings that touch") {
   REQUIRE_OK(cuMemUnmap(address, 2 * kGranule));
   REQUIRE_OK(cuMemAddressFree(address, 2 * kGranule));
 }
+
+TEST_CASE_METHOD(ContextFixture, "the CPU gets no access to device memory") {
+  const CUmemAllocationProp prop = properties();
+  CUmemGenericAllocationHandle memory = 0;
+  CUdeviceptr address = 0;
+  REQUIRE_OK(cuMemCreate(&memory, kGranule, &prop, 0));
+  REQUIRE_OK(cuMemAddressReserve(&address, kGranule, 0, 0, 0));
+  REQUIRE_OK(cuMemMap(address, kGranule, 0, memory, 0));
+  const CUmemAccessDesc both[] = {kReadWrite, {{static_cast<CUmemLocationType>(2) /* CU_MEM_LOCATION_TYPE_HOST */, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  CHECK(cuMemSetAccess(address, kGranule, both, 2) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemsetD8_v2(address, 1, 16) == CUDA_ERROR_INVALID_VALUE);  // nothing was set
+  CHECK(cuMemSetAccess(address, kGranule, both, 1) == CUDA_SUCCESS);
+  int direct = -1;
+  REQUIRE_OK(cuDeviceGetAttribute(&direct, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, device));
+  CHECK(direct == 0);
+}
