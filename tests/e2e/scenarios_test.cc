@@ -145,6 +145,9 @@ PASSES(trap)
 PASSES(assertion)
 PASSES(fault_then_reset)
 
+TEST_CASE("a device that ignores wished addresses") {
+  for (const char* scenario : {"copies", "virtual_memory", "managed_memory"}) passes_both_ways({scenario}, {{"SOFTGPU_RULES", "+ignored_hints"}});
+}
 TEST_CASE("a graph that copies memory that is gone fails and the session goes on") {
   passes_through_poold({"graph_copies_memory_that_is_gone"});
 }

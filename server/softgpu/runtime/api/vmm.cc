@@ -50,7 +50,7 @@ CUDA_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t size, size
     if (address == nullptr || size == 0 || !granular(size) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if ((alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t aligned = alignment > kGranule ? alignment : kGranule;
-    const auto reserved = allocate_addresses(size, aligned, wish);
+    const auto reserved = allocate_addresses(size, aligned, runtime().config().rules.keep(Rule::ignored_hints) ? 0 : wish);
     if (!reserved) return CUDA_ERROR_OUT_OF_MEMORY;
     runtime().reservations().add(*reserved, size);
     *address = *reserved;
