@@ -126,6 +126,11 @@ std::variant<Config, std::string> read_config() {
     }
     config.cache_bytes = *bytes;
   }
+  if (const auto text = variable("SOFTGPU_CONTEXT_MEMORY"); !text.empty()) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes || *bytes == 0) return complaint("SOFTGPU_CONTEXT_MEMORY", text, "bytes, or a number with KiB, MiB or GiB");
+    config.context_bytes = *bytes;
+  }
   config.cache = std::string(variable("SOFTGPU_CACHE"));
   config.instance = std::string(variable("SOFTGPU_INSTANCE"));
   config.log = variable("SOFTGPU_LOG") == "1";

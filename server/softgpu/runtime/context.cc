@@ -72,7 +72,13 @@ int Context::multiprocessor_count() const {
   return multiprocessors_ ? static_cast<int>(multiprocessors_->count()) : device_.multiprocessors();
 }
 
-void Context::activate() {
+CUresult Context::activate() {
+  if (!green() && runtime().config().rules.keep(Rule::context_memory)) {
+    std::shared_ptr<Memory> own;
+    if (const CUresult result = device_.create_physical(device_.context_bytes(), &own); result != CUDA_SUCCESS) return result;
+    std::lock_guard guard(mutex_);
+    own_memory_ = std::move(own);
+  }
   if (green()) {
     std::lock_guard guard(root_->order_mutex_);
     root_->greens_.push_back(Ref<Context>::share(this));
@@ -84,6 +90,7 @@ void Context::activate() {
   ending_.store(false, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_acq_rel);
   active_.store(true, std::memory_order_release);
+  return CUDA_SUCCESS;
 }
 
 void Context::tear_down() {
@@ -125,6 +132,11 @@ void Context::tear_down() {
     barrier = std::move(barrier_);
   }
   runtime().free_context_memory(*this);
+  {
+    std::lock_guard guard(mutex_);
+    own_memory_.reset();
+    local_memory_.reset();
+  }
   error_.store(CUDA_SUCCESS, std::memory_order_release);
 }
 

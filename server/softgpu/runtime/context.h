@@ -25,6 +25,7 @@
 namespace gpupool::softgpu {
 
 class Device;
+class Memory;
 
 class Context final : public Object {
  public:
@@ -48,7 +49,8 @@ class Context final : public Object {
   std::atomic<int> attached{0};  // cuCtxAttach without cuCtxDetach
 
   // --- Life ---
-  void activate();
+  // CUDA_ERROR_OUT_OF_MEMORY: the device has not the memory that a context takes.
+  CUresult activate();
   bool active() const { return active_.load(std::memory_order_acquire); }
   // Waits for all work, then gives back everything that belongs to the context. The error is forgotten.
   void tear_down();
@@ -94,8 +96,8 @@ class Context final : public Object {
   void synchronize_locked();
   // Waits while another thread holds the context's lock, as calls about events do.
   void pass_lock();
-  // A kernel needs so many bytes per thread: waits with the lock held if the context has less.
-  void reserve_local_memory(uint32_t bytes);
+  // A kernel needs so many bytes per thread. If the context has less, waits with the lock held, and takes more of the device's memory.
+  CUresult reserve_local_memory(uint32_t bytes);
   bool idle(Stream& stream);
   bool idle();
   // A call that no capture of the context's streams survives; false: there is none.
@@ -171,6 +173,8 @@ class Context final : public Object {
   std::atomic<uint32_t> stack_bytes_{0};
   std::atomic<uint32_t> local_bytes_{0};  // of local memory per thread, so far
   std::set<uint64_t> peers_;  // handles
+  // What the context takes of the device's memory for itself, and for local memory; null where the rule is off.
+  std::shared_ptr<Memory> own_memory_, local_memory_;
 };
 
 // The calling thread's stack of contexts.

@@ -56,12 +56,19 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
   return CUDA_SUCCESS;
 }
 
-void Context::reserve_local_memory(uint32_t bytes) {
-  uint32_t had = root_->local_bytes_.load(std::memory_order_relaxed);
-  if (bytes <= had) [[likely]] return;
-  if (runtime().config().rules.keep(Rule::lazy_loading)) root_->synchronize_locked();
-  while (had < bytes && !root_->local_bytes_.compare_exchange_weak(had, bytes)) {
+CUresult Context::reserve_local_memory(uint32_t bytes) {
+  if (root_ != this) return root_->reserve_local_memory(bytes);
+  if (bytes <= local_bytes_.load(std::memory_order_relaxed)) [[likely]] return CUDA_SUCCESS;
+  const Rules& rules = runtime().config().rules;
+  if (rules.keep(Rule::lazy_loading)) synchronize_locked();
+  std::lock_guard guard(mutex_);
+  if (bytes <= local_bytes_) return CUDA_SUCCESS;
+  if (rules.keep(Rule::context_memory)) {
+    local_memory_.reset();
+    if (const CUresult result = device_.create_physical(device_.local_memory_bytes(bytes), &local_memory_); result != CUDA_SUCCESS) return result;
   }
+  local_bytes_ = bytes;
+  return CUDA_SUCCESS;
 }
 
 CUresult Context::enable_peer(Context& peer) {

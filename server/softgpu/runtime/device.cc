@@ -39,6 +39,23 @@ CUresult Device::create_physical(uint64_t size, std::shared_ptr<Memory>* memory)
   return *memory == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
+namespace {
+
+constexpr uint64_t kScaleBytes = 80ull << 30;
+constexpr uint64_t kScaleContextBytes = 512ull << 20, kScaleThreads = 132 * limits::kThreadsPerMultiprocessor;
+
+uint64_t scaled(uint64_t bytes, uint64_t memory_bytes) {
+  return round_up(static_cast<uint64_t>(static_cast<double>(bytes) * static_cast<double>(memory_bytes) / static_cast<double>(kScaleBytes)), page_bytes());
+}
+
+}  // namespace
+
+uint64_t Device::context_bytes() const {
+  return config_.context_bytes != 0 ? config_.context_bytes : scaled(kScaleContextBytes, shared_->total_bytes());
+}
+
+uint64_t Device::local_memory_bytes(uint32_t bytes_per_thread) const { return scaled(kScaleThreads * bytes_per_thread, shared_->total_bytes()); }
+
 Ref<MemoryPool> Device::pool() const {
   std::lock_guard guard(pool_mutex_);
   return pool_;

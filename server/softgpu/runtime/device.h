@@ -76,6 +76,9 @@ class Device {
   // Allocates from the heap; gives back what the memory pools hold when there is not enough.
   std::optional<uint64_t> allocate(uint64_t size);
   CUresult create_physical(uint64_t size, std::shared_ptr<Memory>* memory);
+  // What a context takes for itself, and for so many bytes of local memory per thread: as on a GPU of 80 GiB, in proportion to the memory.
+  uint64_t context_bytes() const;
+  uint64_t local_memory_bytes(uint32_t bytes_per_thread) const;
 
   Context& primary() { return *primary_; }
   std::mutex primary_mutex;  // guards the count

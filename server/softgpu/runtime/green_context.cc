@@ -20,10 +20,13 @@ Ref<Resources> Resources::of(Device& device, const Multiprocessors& which) {
   return made;
 }
 
-void retain_primary(Device& device) {
+CUresult retain_primary(Device& device) {
   std::lock_guard guard(device.primary_mutex);
+  if (!device.primary().active()) {
+    if (const CUresult result = device.primary().activate(); result != CUDA_SUCCESS) return result;
+  }
   ++device.primary_retained;
-  if (!device.primary().active()) device.primary().activate();
+  return CUDA_SUCCESS;
 }
 
 bool release_primary(Device& device) {
@@ -43,9 +46,12 @@ CUresult GreenContext::create(const Resources& resources, uint64_t* handle) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   context->green_handle = *handle;
-  retain_primary(resources.device());
-  context->activate();
-  return CUDA_SUCCESS;
+  if (const CUresult result = retain_primary(resources.device()); result != CUDA_SUCCESS) {
+    runtime().handles().remove<GreenContext>(*handle);
+    runtime().handles().remove<Context>(context->handle());
+    return result;
+  }
+  return context->activate();
 }
 
 void GreenContext::destroy() {

@@ -48,7 +48,7 @@ class GreenContext final : public Object {
 };
 
 // What cuDevicePrimaryCtxRetain and ...Release do.
-void retain_primary(Device& device);
+CUresult retain_primary(Device& device);
 bool release_primary(Device& device);  // false: nobody holds it
 
 }  // namespace gpupool::softgpu

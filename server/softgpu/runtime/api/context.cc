@@ -15,7 +15,10 @@ CUresult create(CUcontext* handle, unsigned flags, CUdevice index) {
     Ref<Context> context = make_ref<Context>(*device, false, flags);
     context->set_handle(runtime().handles().add(context));
     if (context->handle() == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    context->activate();
+    if (const CUresult result = context->activate(); result != CUDA_SUCCESS) {
+      runtime().handles().remove<Context>(context->handle());
+      return result;
+    }
     *handle = make_handle<CUcontext>(context->handle());
     push_context(std::move(context));
     return CUDA_SUCCESS;

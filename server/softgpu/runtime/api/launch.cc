@@ -123,7 +123,7 @@ CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape
                                        : pack_each(kernel, parameters, request.params);
   if (!packed) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = function->code(&request.code); result != CUDA_SUCCESS) return result;
-  context.reserve_local_memory(kernel.local_bytes);
+  if (const CUresult result = context.reserve_local_memory(kernel.local_bytes); result != CUDA_SUCCESS) return result;
   request.kernel_name = kernel.name;
   std::copy(std::begin(shape.grid), std::end(shape.grid), request.grid_dim);
   if (kernel.blocks_are_clusters)

@@ -24,7 +24,7 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice index)
     Device* device = runtime().device(index);
     if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
     if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    retain_primary(*device);
+    if (const CUresult result = retain_primary(*device); result != CUDA_SUCCESS) return result;
     *handle = make_handle<CUcontext>(device->primary().handle());
     return CUDA_SUCCESS;
   });

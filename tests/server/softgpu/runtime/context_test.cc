@@ -1,7 +1,9 @@
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "tests/server/softgpu/runtime/fixture.h"
+#include "tests/server/softgpu/runtime/kernels.h"
 
 TEST_CASE_METHOD(ContextFixture, "each thread has a stack of contexts") {
   CUcontext current = nullptr;
@@ -133,4 +135,55 @@ TEST_CASE_METHOD(ContextFixture, "cuMemcpyPeer waits for streams that do not blo
   REQUIRE_OK(cuMemcpyDtoH_v2(&byte, there + 4095, 1));
   CHECK(byte == 0x5a);
   REQUIRE_OK(cuCtxDestroy_v2(peer));
+}
+
+namespace {
+
+size_t free_memory() {
+  size_t free = 0, total = 0;
+  REQUIRE_OK(cuMemGetInfo_v2(&free, &total));
+  return free;
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(ContextFixture, "a context takes memory of its device until it is destroyed") {
+  const size_t before = free_memory();
+  CUcontext another = nullptr;
+  REQUIRE_OK(cuCtxCreate_v2(&another, 0, device));
+  const size_t taken = before - free_memory();
+  CHECK(taken >= (256u << 20) / 160);
+  CHECK(taken < (256u << 20) / 160 + 8192);
+  REQUIRE_OK(cuCtxDestroy_v2(another));
+  CHECK(free_memory() == before);
+}
+
+TEST_CASE_METHOD(ContextFixture, "there is no context without the memory for it") {
+  std::vector<CUdeviceptr> all;
+  for (size_t size = 64 << 20; size >= 2 << 20; size /= 2) {
+    for (CUdeviceptr memory = 0; cuMemAlloc_v2(&memory, size) == CUDA_SUCCESS;) all.push_back(memory);
+  }
+  CUcontext another = nullptr;
+  std::vector<CUcontext> more;
+  CUresult result = CUDA_SUCCESS;
+  while (more.size() < 4 && (result = cuCtxCreate_v2(&another, 0, device)) == CUDA_SUCCESS) more.push_back(another);
+  CHECK(result == CUDA_ERROR_OUT_OF_MEMORY);
+  for (const CUcontext made : more) REQUIRE_OK(cuCtxDestroy_v2(made));
+  for (const CUdeviceptr memory : all) REQUIRE_OK(cuMemFree_v2(memory));
+}
+
+TEST_CASE_METHOD(ContextFixture, "local memory that kernels need is the device's") {
+  CUmodule module = nullptr;
+  CUfunction deep = nullptr;
+  CUdeviceptr out = 0;
+  REQUIRE_OK(cuMemAlloc_v2(&out, 4));
+  REQUIRE_OK(cuModuleLoadData(&module, kKernels));
+  REQUIRE_OK(cuModuleGetFunction(&deep, module, "deep"));
+  void* parameters[] = {&out};
+  const size_t before = free_memory();
+  REQUIRE_OK(cuLaunchKernel(deep, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  const size_t with = free_memory();
+  CHECK(before - with >= 6u << 20);  // 8 KiB for each of 132 x 2,048 threads, times 256 MiB / 80 GiB
+  REQUIRE_OK(cuLaunchKernel(deep, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+  CHECK(free_memory() == with);
 }
