@@ -121,4 +121,8 @@ TEST_CASE_METHOD(TwoDevices, "a kernel reaches a pool of another device with the
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   REQUIRE_OK(cuMemPoolSetAccess(pool, &access, 1));
   CHECK(fill(memory) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  // The pool outlives the context, and other tests count what is in it.
+  REQUIRE_OK(cuCtxPushCurrent_v2(context));
+  REQUIRE_OK(cuMemFreeAsync(memory, nullptr));
+  REQUIRE_OK(cuCtxPopCurrent_v2(nullptr));
 }
