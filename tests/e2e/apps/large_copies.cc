@@ -169,7 +169,7 @@ SCENARIO(large_boxes) {
 SCENARIO(large_copies_behind_a_stuck_stream) {
   Device device;
   Kernels kernels;
-  kernels.function("fill");  // is loaded, which may wait for all streams
+  kernels.load({"fill"});
   const CUstream stuck = stream(), other = stream();
   const CUdeviceptr flag = device_memory(4), first = device_memory(kLarge), second = device_memory(kLarge);
   uint8_t* const up = pinned(kLarge);

@@ -192,7 +192,7 @@ SCENARIO(managed_memory_of_streams) {
   OK(cuStreamAttachMemAsync(streams[0], on_device(one), 0, CU_MEM_ATTACH_SINGLE));
   OK(cuStreamAttachMemAsync(streams[1], on_device(two), kCount * sizeof(unsigned), CU_MEM_ATTACH_SINGLE));
   // One stream waits for the host, which uses the other's memory.
-  kernels.function("add");  // is loaded, which may wait for all streams
+  kernels.load({"add"});
   CUdeviceptr flag = 0;
   OK(cuMemAlloc(&flag, 4));
   OK(cuMemsetD32(flag, 0, 1));

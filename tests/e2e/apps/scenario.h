@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,11 @@ CUcontext create_context(CUdevice device, unsigned flags = 0);
 struct Kernels {
   Kernels();
   CUfunction function(const char* name) const;
+  // Looks kernels up, which loads them on the server, too. That may wait for all work of the context, so it comes before work that waits for
+  // what the program does later.
+  void load(std::initializer_list<const char*> names) const {
+    for (const char* name : names) function(name);
+  }
   template <class... A>
   CUresult launch(const char* name, unsigned blocks, unsigned threads, CUstream stream, A... arguments) const {
     void* pointers[sizeof...(A) + 1] = {&arguments..., nullptr};

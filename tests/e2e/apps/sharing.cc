@@ -69,6 +69,7 @@ SCENARIO(fill_the_device) {
 SCENARIO(kernels_wait_for_each_other) {
   Device device;
   Kernels kernels;
+  kernels.load({"burn", "burn_forever"});
   CUdeviceptr flag = 0, values = 0;
   CUstream a = nullptr, b = nullptr;
   OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
@@ -89,6 +90,7 @@ SCENARIO(kernels_wait_for_each_other) {
 SCENARIO(kernels_behind_a_wait_for_a_value) {
   Device device;
   Kernels kernels;
+  kernels.load({"add", "burn", "fill"});
   CUdeviceptr flag = 0, values = 0, more = 0;
   CUstream a = nullptr, b = nullptr;
   OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
