@@ -115,9 +115,7 @@ void Background::run() {
     executor_.outbox.send(wire::MessageKind::pong, 0, 0);
     if (executor_.outbox.over()) executor_.compute.stop();
     if (!executor_.outbox.over() || now - since < kOutlive) continue;
-    // The executor is inside the driver on behalf of nobody. A callback that only the client could answer is the one
-    // thing that can be undone; then the driver frees what the process held.
-    executor_.callbacks.end_all();
+    // The executor is inside the driver on behalf of nobody. The driver frees what the process held.
     std::_Exit(1);
   }
 }

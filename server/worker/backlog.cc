@@ -53,9 +53,10 @@ const char* Backlog::must_wait(const CommandOrder& order) const {
   const bool with_legacy = order.stream && (order.gives_work || order.stream == &order.stream->context->legacy);
   if (with_legacy && waits_with_legacy(*order.stream)) return "the legacy stream's order";
   if (order.gives_work && (for_all_streams_ != 0 || gates_.any_for_all_streams())) return "a copy that orders all streams";
+  const auto is_written = [this](uint64_t key) { return writes_.contains(key) || held_.contains(key); };
   const bool with_object =
-         std::any_of(order.reads.begin(), order.reads.end(), [this](uint64_t key) { return writes_.contains(key); }) ||
-         std::any_of(order.writes.begin(), order.writes.end(), [this](uint64_t key) { return writes_.contains(key) || reads_.contains(key); });
+         std::any_of(order.reads.begin(), order.reads.end(), is_written) ||
+         std::any_of(order.writes.begin(), order.writes.end(), [&](uint64_t key) { return is_written(key) || reads_.contains(key); });
   return with_object ? "a command before it with the same object" : nullptr;
 }
 
@@ -71,6 +72,10 @@ void Backlog::count(const CommandOrder& order, int one) {
   alone_ += static_cast<size_t>(one * (order.rule == Rule::alone));
   for_all_streams_ += static_cast<size_t>(one * order.for_all_streams);
 }
+
+void Backlog::hold(uint64_t key) { add_to(held_, key, 1); }
+
+void Backlog::release(uint64_t key) { add_to(held_, key, -1); }
 
 void Backlog::reset_counts() {
   for (StreamState* const stream : streams_) stream->kept = 0;

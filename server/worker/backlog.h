@@ -48,6 +48,9 @@ class Backlog {
 
   // Calls `answer` with the commands whose `answer_by` has come, which want no reply any more. The time until the next comes.
   std::optional<Clock::duration> answer_late_ones(const std::function<void(uint64_t sequence)>& answer);
+  // Work behind a closed gate, of a command that was executed, has still to write the object: commands that name it wait until release().
+  void hold(uint64_t key);
+  void release(uint64_t key);
   // Some command will destroy the object, which the client takes for destroyed already.
   bool destroys(uint64_t handle) const { return writes_.contains(handle); }
   // The stream is about to be destroyed by a command that is out of order: commands that name it will find that.
@@ -77,6 +80,7 @@ class Backlog {
   std::vector<StreamState*> streams_;  // with StreamState::kept
   std::unordered_map<uint64_t, size_t> reads_, writes_;
   size_t alone_ = 0, for_all_streams_ = 0;
+  std::unordered_map<uint64_t, size_t> held_;  // by hold(): how often
 };
 
 }  // namespace gpupool::worker

@@ -73,7 +73,7 @@ bool Checkpoint::hold(uint16_t id) {
       break;
     }
     // What ends the work may be behind this command: the answer of a host function, of a held stream.
-    if (lets_go_on(id) || session_.callbacks.pending() || session_.gates.any_by_number()) break;
+    if (lets_go_on(id) || session_.gates.any_by_number()) break;
     if (!session_.settle()) return false;
     ::nanosleep(&kLookEvery, nullptr);
   }

@@ -109,8 +109,10 @@ void set_copy_order(Executor& session, CommandOrder& order, uint64_t stream, uin
 }
 
 void set_graph_order(Executor& session, CommandOrder& order, uint64_t executable) {
-  order.rule = session.graphs.has_events(executable) ? Rule::alone : Rule::in_order;
+  order.rule = Rule::in_order;
   order.writes.add(executable);
+  session.graphs.add_events(executable, order.reads, order.writes);
+  if (order.reads.full || order.writes.full) order.rule = Rule::alone;
 }
 
 }  // namespace

@@ -238,7 +238,7 @@ double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
   double sum = 0;
   for (const auto& lane : gpu.lanes) {
     if (lane->open) sum += std::max(1.0, lane->expected);
-    if (lane->pieces.empty() || lane->strays != 0 || lane->away != 0 || is_blocked(*lane, now)) continue;
+    if (lane->pieces.empty() || lane->strays != 0 || is_blocked(*lane, now)) continue;
     for (const ComputePiece& piece : lane->pieces) sum += std::max(1.0, piece.expected);
     const ComputePiece& front = lane->pieces.front();
     if (lane->front_started) sum -= std::clamp(static_cast<double>(nanoseconds(now - lane->front_since).count()), 0.0, std::max(0.0, front.expected - 1));
@@ -273,9 +273,7 @@ void ComputeGate::pop(ComputeLane& lane) {
   lane.front_since = Clock::now();
   lane.front_started = false;
   if (lane.strays != 0) --lane.strays;
-  const double used = charge(lane, piece), away = std::min(used, lane.away_nanoseconds);
-  lane.away_nanoseconds = lane.away != 0 ? lane.away_nanoseconds - away : 0;
-  add(lane.gpu.use->gpu_nanoseconds, used - away);
+  add(lane.gpu.use->gpu_nanoseconds, charge(lane, piece));
   lane.events->give(piece.start);
 }
 

@@ -9,7 +9,7 @@
 // does not count until it begins; work that goes on after poold has taken the turn away does not count any more. So nothing that
 // the executor would have to do can be what the gate waits for, or not for long.
 //
-// enter(), left(), before_sleep(), tidy(), leave(), drop(), departing() are the executor's; stop() and describe() are any thread's. A thread
+// enter(), left(), pause(), before_sleep(), tidy(), leave(), drop(), departing() are the executor's; stop() and describe() are any thread's. A thread
 // of the gate watches poold's bell; wait threads (waits.h) wait for the device.
 #pragma once
 #include <atomic>
@@ -63,10 +63,10 @@ class ComputeGate {
     left(*stream.compute);
     return result;
   }
-  // A node of a graph of the lane's waits for the client, and goes on; `only`: nothing else of the graph can run beside it. Going on it waits
-  // for the turn, if that is gone. A thread of the device's.
-  void goes_away(ComputeLane& lane);
-  void comes_back(ComputeLane& lane, bool only);
+  // The stream waits for the client next: that is not to be measured.
+  void pause(StreamState& stream) {
+    if (stream.compute && stream.compute->open) end(*stream.compute);
+  }
   // No command is there. How long the executor may sleep at most.
   std::optional<std::chrono::microseconds> before_sleep();
   // After each command; costs a load.

@@ -107,30 +107,4 @@ void ComputeGate::run_watcher() {
   }
 }
 
-void ComputeGate::goes_away(ComputeLane& lane) {
-  {
-    const Lock lock(mutex_);
-    if (lane.away++ == 0) lane.away_since = Clock::now();
-  }
-  changed_.notify_all();
-  quota::ring_bell((*page_)->bell);
-}
-
-void ComputeGate::comes_back(ComputeLane& lane, bool only) {
-  ComputeGpu& gpu = lane.gpu;
-  Lock lock(mutex_);
-  for (Clock::time_point asked{}; !stopped_ && !lane.leaving;) {
-    const TurnWord word{gpu.turn->load(std::memory_order_acquire)};
-    if (word.open()) break;
-    if (word.closed() && Clock::now() - asked > kAskAgain) {
-      asked = Clock::now();
-      ask(gpu);
-    }
-    changed_.wait_for(lock, kAskAgain);
-  }
-  if (only) lane.away_nanoseconds += static_cast<double>(nanoseconds(Clock::now() - lane.away_since).count());
-  if (--lane.away != 0) lane.away_since = Clock::now();
-  gpu.idle_since = {};
-}
-
 }  // namespace gpupool::worker

@@ -73,9 +73,6 @@ struct ComputeLane {
   std::deque<ComputePiece> pieces;  // that have ended, oldest first, and are not seen done yet
   Clock::time_point front_since{};
   bool front_started = false;
-  int away = 0;                     // nodes of its graph that wait for the client
-  Clock::time_point away_since{};
-  double away_nanoseconds = 0;      // in which only the client worked: not charged
   size_t strays = 0;                // the oldest so many go on although the turn was taken away
   bool watched = false;             // a wait thread waits for the oldest
   bool leaving = false;             // the context is about to be destroyed

@@ -138,6 +138,17 @@ void Contexts::remove(uint64_t handle) {
   forget_current();
 }
 
+void Contexts::order_after(StreamState& stream, StreamState& earlier) {
+  enter(earlier.context);
+  EventPool& events = *earlier.context->events;
+  const CUevent event = events.take();
+  const bool recorded = event && api_.cuEventRecord(event, earlier.stream) == CUDA_SUCCESS;
+  if (!recorded) api_.cuStreamSynchronize(earlier.stream);
+  enter(stream.context);
+  if (recorded && (!api_.cuStreamWaitEvent || api_.cuStreamWaitEvent(stream.stream, event, 0) != CUDA_SUCCESS)) api_.cuEventSynchronize(event);
+  if (event) events.give(event);
+}
+
 void Contexts::order_all_after(StreamState& stream) {
   ContextState& context = *stream.context;
   const CUevent event = context.events->take();

@@ -126,6 +126,8 @@ class Contexts {
   AtWork& at_work() const { return at_work_; }
   // Also tells the device. Null: no context.
   CUresult enter(ContextState* context);
+  // What `stream` gets from now on runs after what `earlier` has got by now. Leaves the context of `stream` current.
+  void order_after(StreamState& stream, StreamState& earlier);
   // What any stream of any context gets from now on runs after what `stream` has got by now.
   void order_all_after(StreamState& stream);
   void note_use(StreamState& stream) {

@@ -24,10 +24,10 @@
   X(cuMemcpy3DAsync_v2) X(cuTexObjectCreate) X(cuTexObjectDestroy) X(cuSurfObjectCreate) X(cuSurfObjectDestroy) X(cuModuleGetTexRef) X(cuModuleGetSurfRef) \
   X(cuTexRefSetBorderColor)                                                                                          \
   X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuMemPoolDestroy) X(cuLinkDestroy) X(cuLinkCreate_v2) X(cuLinkAddData_v2) X(cuLinkComplete) \
-  X(cuGraphCreate) X(cuGraphAddMemcpyNode) X(cuGraphAddMemsetNode) X(cuGraphAddHostNode) X(cuGraphAddEmptyNode)     \
+  X(cuGraphCreate) X(cuGraphAddMemcpyNode) X(cuGraphAddMemsetNode) X(cuGraphAddEmptyNode)     \
   X(cuGraphAddEventRecordNode) X(cuGraphAddEventWaitNode) X(cuGraphAddBatchMemOpNode) X(cuGraphKernelNodeSetAttribute) \
   X(cuGraphInstantiateWithFlags) X(cuGraphExecMemcpyNodeSetParams) X(cuGraphExecMemsetNodeSetParams)                \
-  X(cuGraphExecHostNodeSetParams) X(cuGraphExecEventRecordNodeSetEvent) X(cuGraphExecEventWaitNodeSetEvent)         \
+  X(cuGraphExecEventRecordNodeSetEvent) X(cuGraphExecEventWaitNodeSetEvent)         \
   X(cuGraphExecBatchMemOpNodeSetParams) X(cuGraphNodeSetEnabled) X(cuGraphLaunch) X(cuGraphUpload)
 #if CUDA_VERSION >= 12000
 #define GPUPOOL_DEVICE_CALLS_12_0(X)                                                                                \

@@ -89,16 +89,6 @@ Executor::Executor(SessionStart& start)
       virtual_memory(api, memory, scrubber),
       arrays(api, contexts, memory, scrubber, waits),
       footprints(api, contexts, memory),
-      callbacks([this](uint64_t id, const void* context) {
-        // No driver call is allowed on the device's callback thread, and finished copies must be sent first.
-        const bool told = waits.submit(context, "telling the client of a graph's host function", [this, id, context] {
-          make_current(api, static_cast<CUcontext>(const_cast<void*>(context)));
-          publish();
-          outbox.send(wire::MessageKind::host_callback, 0, 0, std::as_bytes(std::span(&id, 1)));
-          make_current(api, nullptr);
-        });
-        if (!told) callbacks.done(id);
-      }, [this](ComputeLane& lane, bool begins, bool only) { begins ? compute.goes_away(lane) : compute.comes_back(lane, only); }),
       graphs(*this),
       uploads(start.usage),
       cached_images(start.control, start.image_nonce, start.largest_image),
@@ -225,6 +215,9 @@ bool Executor::replay(Command& command) {
 }
 
 bool Executor::run_backlog() {
+  // The next part of a graph may wait for its turn on the GPU, and the client hears of this worker meanwhile.
+  std::optional<AtWork::Inner> inner;
+  if (at_work.sequence() == 0) inner.emplace(at_work, std::max<uint64_t>(last_sequence_, 1), uint16_t{0}, uint64_t{0});
   return !gates.settle() || backlog.run([this](Backlog::Kept& kept) { return execute_kept(kept); });
 }
 
@@ -243,12 +236,12 @@ bool Executor::make_room() {
   const Waiting waiting("the client to let its streams go on");
   at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
   // What a stream waits for may be a command that has not been received yet.
-  while (!outbox.over() && too_much(kMostKept) && !client_must_answer()) {
+  while (!outbox.over() && too_much(kMostKept) && !gates.any_by_number()) {
     gates.wait(kLookAtClient);
     if (!settle()) return false;
   }
   at_work.end();
-  if (client_must_answer() && too_much(kMostKeptAtAll)) {
+  if (gates.any_by_number() && too_much(kMostKeptAtAll)) {
     outbox.end("too many commands wait for a host function or for another server: " + std::to_string(backlog.bytes() >> 20) + " MiB");
   }
   return !outbox.over();
@@ -256,6 +249,7 @@ bool Executor::make_room() {
 
 bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::time_point deadline) {
   while (gates.any_in(context) || backlog.any_in(context)) {
+    graphs.give_up_launches(context);
     gates.open_numbered(context);
     if (!settle()) return false;
     if (!gates.any_in(context) && !backlog.any_in(context)) break;
@@ -290,18 +284,13 @@ bool Executor::when_done(StreamState& stream, const char* purpose, std::function
   });
 }
 
-void Executor::hold_back_until_done(StreamState& stream) {
-  const auto gate = gates.close(stream, "a graph with host functions");
-  if (!when_done(stream, "the end of a graph with host functions", [gate](CUresult) { gate->open(); })) gate->open();
-}
-
 void Executor::forget_code(uint64_t handle) {
   images.forget(handle);
   footprints.forget_image(handle);
 }
 
 void Executor::unload_postponed() {
-  if (callbacks.pending()) return;
+  if (graphs.launching()) return;
   ContextState* const before = contexts.current();
   postponed_unloads.run_all([this](CUcontext context) { make_current(api, context); }, [this](uint64_t handle) { forget_code(handle); });
   if (before) make_current(api, before->object);
@@ -424,6 +413,7 @@ ContextState* Executor::enter(const Command& command) {
 }
 
 void Executor::departing(StreamState& stream) {
+  graphs.give_up_launches(stream);
   gates.drop(stream);
   backlog.forget(stream);
   compute.departing(stream);
@@ -446,7 +436,6 @@ void Executor::departing(StreamState& stream) {
 }
 
 bool Executor::leave(ContextState& context) {
-  callbacks.release(context.object);
   const Waiting waiting("its copies and waits to end");
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
   if (!empty_backlog(context, deadline)) return false;
@@ -489,7 +478,6 @@ void Executor::tear_down() {
   checkpoint.end();
   moves.end();
   compute.stop();
-  callbacks.end_all();
   links.close();
   remote.close();
   for (auto& [name, peer] : peers_) peer->stop();

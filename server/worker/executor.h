@@ -36,7 +36,6 @@
 #include "server/worker/postponed_unloads.h"
 #include "server/worker/graphs.h"
 #include "server/worker/handle_table.h"
-#include "server/worker/host_callbacks.h"
 #include "server/worker/images.h"
 #include "server/worker/inbox.h"
 #include "server/worker/linkers.h"
@@ -125,7 +124,6 @@ class Executor {
   Arrays arrays;
   Footprints footprints;
   PostponedUnloads postponed_unloads;
-  HostCallbacks callbacks;
   Graphs graphs;
   Uploads uploads;
   CachedImages cached_images;
@@ -158,8 +156,6 @@ class Executor {
   void fetch_output(StreamState& stream);
   // Executes kept commands whose gates have opened. False: the session is over. Between two commands.
   bool settle() { return !gates.has_opened() || run_backlog(); }
-  // Later commands of the stream are kept until the device has done what it got so far.
-  void hold_back_until_done(StreamState& stream);
   // Calls `then` on a wait thread, with the stream's context current, when the device has done what the stream got so far, with the error that it
   // ended with. `purpose`: a string literal, for monitoring. False: there is no event or thread to be had.
   bool when_done(StreamState& stream, const char* purpose, std::function<void(CUresult)> then);
@@ -185,8 +181,6 @@ class Executor {
   bool run_backlog();
   bool execute_kept(Backlog::Kept& kept);
   bool replay(Command& command);
-  // Something waits for a command that the client has yet to send.
-  bool client_must_answer() { return gates.any_by_number() || callbacks.pending(); }
   // Waits while too many commands are kept. False: the session is over.
   bool make_room();
   // What is kept of a context that is about to be destroyed is executed as far as it can be, and given up. False: the session is over.

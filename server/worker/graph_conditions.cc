@@ -11,7 +11,7 @@ namespace gpupool::worker {
 
 Graphs::Owner Graphs::take(uint64_t handle) {
   const auto found = graphs_.find(handle);
-  if (found == graphs_.end() || found->second->executable || found->second->root) return nullptr;
+  if (found == graphs_.end() || found->second->is_executable || found->second->root) return nullptr;
   Owner graph = std::move(found->second);
   graphs_.erase(found);
   for (const uint64_t body : graph->bodies) {
@@ -22,54 +22,73 @@ Graphs::Owner Graphs::take(uint64_t handle) {
 }
 
 // A kernel that sets a condition has been given the client's handle for it, wherever in its parameters.
-void Graphs::translate_conditions(const Graph& graph, NodeWork& work) {
-  const auto& conditions = (graph.root ? graph.root : &graph)->conditions;
+CUresult Graphs::translate_conditions(Graph& graph, uint32_t level, NodeWork& work) {
+  Graph& root = graph.root ? *graph.root : graph;
   const std::span<std::byte> parameters = work.parameters();
-  if (conditions.empty()) return;
+  if (root.conditions.empty()) return CUDA_SUCCESS;
   for (size_t at = 0; at + sizeof(uint64_t) <= parameters.size(); at += sizeof(uint64_t)) {
     uint64_t word = 0;
     std::memcpy(&word, &parameters[at], sizeof word);
-    if (const auto found = conditions.find(word); found != conditions.end()) std::memcpy(&parameters[at], &found->second, sizeof word);
+    const auto found = root.conditions.find(word);
+    if (found == root.conditions.end()) continue;
+    if (const CUresult result = use_condition(root, found->second, graph.root ? graph.level : level); result != CUDA_SUCCESS) return result;
+    std::memcpy(&parameters[at], &found->second.made, sizeof word);
   }
+  return CUDA_SUCCESS;
 }
 
-CUresult Graphs::add_condition(Graph& graph, const NodeWork& work) {
+CUresult Graphs::keep_condition(Graph& graph, const NodeWork& work) {
+  return graph.conditions.try_emplace(work.condition.handle, Condition{work.condition, work.context}).second ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+// A condition lives in one graph of the device's, and its value ends with a launch of that. So no client node can be between a kernel that sets
+// it and the conditional node.
+CUresult Graphs::use_condition(Graph& root, Condition& condition, uint32_t level) {
 #if CUDA_VERSION >= 12030
-  const auto& wanted = work.condition;
-  if (graph.conditions.contains(wanted.handle)) return CUDA_ERROR_INVALID_HANDLE;
-  if (!session_.api.cuGraphConditionalHandleCreate) return CUDA_ERROR_NOT_SUPPORTED;
+  if (condition.made != 0) return condition.level == level ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  const DeviceApi& api = session_.api;
+  if (!api.cuGraphConditionalHandleCreate) return CUDA_ERROR_NOT_SUPPORTED;
+  if (root.parts.size() <= level) root.parts.resize(level + 1);
+  CUgraph& object = root.parts[level].object;
+  CUresult result = object ? CUDA_SUCCESS : api.cuGraphCreate(&object, 0);
   CUgraphConditionalHandle made = 0;
-  const CUresult result = session_.api.cuGraphConditionalHandleCreate(&made, graph.object, work.context->object, wanted.initial,
-                                                                      wanted.at_launch != 0 ? CU_GRAPH_COND_ASSIGN_DEFAULT : 0);
-  if (result == CUDA_SUCCESS) graph.conditions[wanted.handle] = made;
+  if (result == CUDA_SUCCESS) {
+    result = api.cuGraphConditionalHandleCreate(&made, object, condition.context->object, condition.wanted.initial,
+                                                condition.wanted.at_launch != 0 ? CU_GRAPH_COND_ASSIGN_DEFAULT : 0);
+  }
+  condition.made = made;
+  condition.level = level;
   return result;
 #else
   return CUDA_ERROR_NOT_SUPPORTED;
 #endif
 }
 
-CUresult Graphs::add_conditional(Graph& graph, const NodeWork& work, std::span<const CUgraphNode> before, CUgraphNode* object) {
+CUresult Graphs::add_conditional(Graph& graph, const NodeWork& work, uint32_t level, std::span<const CUgraphNode> before, CUgraphNode* object) {
 #if CUDA_VERSION >= 12030
   Graph& root = graph.root ? *graph.root : graph;
   const auto condition = root.conditions.find(work.conditional.condition);
   if (condition == root.conditions.end()) return CUDA_ERROR_INVALID_VALUE;
   if (!session_.api.cuGraphAddNode_v2) return CUDA_ERROR_NOT_SUPPORTED;
+  if (graph.root) level = graph.level;
   if (graphs_.size() + work.bodies.size() > kMaxGraphs) return CUDA_ERROR_OUT_OF_MEMORY;
   for (const uint64_t body : work.bodies) {
     if (graphs_.contains(body) || std::count(work.bodies.begin(), work.bodies.end(), body) != 1) return CUDA_ERROR_INVALID_HANDLE;
   }
+  if (const CUresult result = use_condition(root, condition->second, level); result != CUDA_SUCCESS) return result;
   CUgraphNodeParams params{};
   params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
-  params.conditional.handle = condition->second;
+  params.conditional.handle = condition->second.made;
   params.conditional.type = static_cast<CUgraphConditionalNodeType>(work.conditional.type);
   params.conditional.size = work.conditional.bodies;
   params.conditional.ctx = work.context->object;
-  const CUresult result = session_.api.cuGraphAddNode_v2(object, graph.object, before.data(), nullptr, before.size(), &params);
+  const CUresult result = session_.api.cuGraphAddNode_v2(object, graph.parts[graph.root ? 0 : level].object, before.data(), nullptr, before.size(), &params);
   if (result != CUDA_SUCCESS) return result;
   for (size_t i = 0; i < work.bodies.size(); ++i) {
     auto body = std::make_unique<Graph>();
-    body->object = params.conditional.phGraph_out[i];
+    body->parts[0].object = params.conditional.phGraph_out[i];
     body->root = &root;
+    body->level = level;
     graphs_[work.bodies[i]] = std::move(body);
     root.bodies.push_back(work.bodies[i]);
   }

@@ -42,7 +42,8 @@ std::optional<CUresult> NodeWork::read(Executor& session, const wire::GraphNode&
     case Kind::conditional: return read_condition(session, body);
     case Kind::host: callback = body.get<wire::GraphHost>().callback; break;
     default: {
-      const auto found = session.table.resolve(cuda::Kind::event, body.get<wire::GraphEvent>().event);
+      event_handle = body.get<wire::GraphEvent>().event;
+      const auto found = session.table.resolve(cuda::Kind::event, event_handle);
       if (!body.finished()) return std::nullopt;
       if (!found || !*found) return CUDA_ERROR_INVALID_HANDLE;
       event = static_cast<CUevent>(*found);

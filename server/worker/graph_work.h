@@ -32,6 +32,7 @@ struct NodeWork {
   CUDA_MEMCPY3D copy{};
   uint64_t callback = 0;
   CUevent event = nullptr;
+  uint64_t event_handle = 0;  // the client's
   std::vector<CUstreamBatchMemOpParams> operations;
   wire::GraphCondition condition{};
   wire::GraphConditional conditional{};

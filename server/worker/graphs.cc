@@ -13,16 +13,18 @@ Graphs::~Graphs() = default;
 
 Graphs::Graph* Graphs::find(uint64_t handle, bool executable) {
   const auto found = graphs_.find(handle);
-  return found != graphs_.end() && (found->second->executable != nullptr) == executable ? found->second.get() : nullptr;
+  return found != graphs_.end() && found->second->is_executable == executable ? found->second.get() : nullptr;
 }
 
 namespace {
 
-// What may be done again and again without the client.
+// Nodes of the client are not among them.
 bool may_be_in_body(GraphNodeKind kind) {
   return kind == GraphNodeKind::empty || kind == GraphNodeKind::kernel || kind == GraphNodeKind::fill || kind == GraphNodeKind::copy ||
          kind == GraphNodeKind::conditional;
 }
+
+bool is_work(GraphNodeKind kind) { return kind != GraphNodeKind::empty && kind != GraphNodeKind::condition && kind != GraphNodeKind::host; }
 
 }  // namespace
 
@@ -34,7 +36,6 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
     const DeviceApi& api = session_.api;
     if (!api.cuGraphCreate || !api.cuGraphDestroy) made->wrong = CUDA_ERROR_NOT_SUPPORTED;
     else if (graphs_.size() >= kMaxGraphs) return false;
-    else made->wrong = api.cuGraphCreate(&made->object, 0);
     graph = (graphs_[head.graph] = std::move(made)).get();
   }
   std::vector<uint32_t> dependencies;
@@ -61,8 +62,9 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
                           ? work.read(session_, node, wire::Reader(body)) : std::optional(CUDA_ERROR_OUT_OF_MEMORY);
     if (!read) return false;
     if (graph->root && !may_be_in_body(work.kind)) return false;
-    translate_conditions(*graph, work);
-    const CUresult result = *read == CUDA_SUCCESS ? add_node(*graph, work, dependencies) : *read;
+    const Node at = place(*graph, dependencies);
+    CUresult result = *read == CUDA_SUCCESS ? translate_conditions(*graph, at.level, work) : *read;
+    if (result == CUDA_SUCCESS) result = add_node(*graph, work, at, dependencies);
     if (result == CUDA_SUCCESS) continue;
     if (node.kind == GraphNodeKind::conditional && !refuse_bodies(*graph, wire::Reader(body))) return false;
     if (graph->root && graph->root->wrong == CUDA_SUCCESS) graph->root->wrong = result;
@@ -73,104 +75,107 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
   return nodes.finished();
 }
 
-CUresult Graphs::add_node(Graph& graph, const NodeWork& work, std::span<const uint32_t> numbers) {
+Graphs::Node Graphs::place(const Graph& graph, std::span<const uint32_t> dependencies) {
+  Node place;
+  for (const uint32_t number : dependencies) {
+    const Node& before = graph.nodes[number];
+    place.level = std::max(place.level, before.level + (before.kind == GraphNodeKind::host));
+  }
+  for (const uint32_t number : dependencies) {
+    const Node& before = graph.nodes[number];
+    place.behind_work |= before.level == place.level && (before.behind_work || is_work(before.kind));
+  }
+  return place;
+}
+
+CUresult Graphs::add_node(Graph& graph, const NodeWork& work, const Node& place, std::span<const uint32_t> dependencies) {
+  Node node = place;
+  node.kind = work.kind;
+  node.context = work.context;
+  node.names_array = work.names_array();
+  CUresult result = hold(node, work);
+  // There is a part behind each client node, if only an empty one.
+  graph.parts.resize(std::max<size_t>(graph.parts.size(), node.level + 1 + (node.kind == GraphNodeKind::host)));
+  if (result == CUDA_SUCCESS && node.kind != GraphNodeKind::host) result = add_to_device(graph, work, node, dependencies);
+  if (result != CUDA_SUCCESS) {
+    let_go(node);
+    return result;
+  }
+  Part& part = graph.parts[node.level];
+  part.works += is_work(node.kind);
+  if (node.kind == GraphNodeKind::host) part.client_nodes.push_back(static_cast<uint32_t>(graph.nodes.size()));
+  graph.nodes.push_back(node);
+  graph.edges += dependencies.size();
+  edges_ += dependencies.size();
+  ++nodes_;
+  return CUDA_SUCCESS;
+}
+
+CUresult Graphs::add_to_device(Graph& graph, const NodeWork& work, Node& node, std::span<const uint32_t> dependencies) {
   const DeviceApi& api = session_.api;
-  Node node{.kind = work.kind, .context = work.context, .names_array = work.names_array()};
+  CUgraph& object = graph.parts[node.level].object;
+  if (const CUresult made = object ? CUDA_SUCCESS : api.cuGraphCreate(&object, 0); made != CUDA_SUCCESS) return made;
   std::vector<CUgraphNode> before;
-  for (const uint32_t number : numbers) before.push_back(graph.nodes[number].object);
+  for (const uint32_t number : dependencies) {
+    if (graph.nodes[number].level == node.level) before.push_back(graph.nodes[number].object);
+  }
   const CUgraphNode* const first = before.data();
   const size_t count = before.size();
   const CUcontext context = work.context ? work.context->object : nullptr;
   const auto call = [&](auto function, auto... more) {
-    return function ? function(&node.object, graph.object, first, count, more...) : CUDA_ERROR_NOT_SUPPORTED;
+    return function ? function(&node.object, object, first, count, more...) : CUDA_ERROR_NOT_SUPPORTED;
   };
-  hold(node, work);
-  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
   switch (work.kind) {
-    case GraphNodeKind::empty: result = call(api.cuGraphAddEmptyNode); break;
-    case GraphNodeKind::kernel:
+    case GraphNodeKind::empty: return call(api.cuGraphAddEmptyNode);
+    case GraphNodeKind::kernel: {
 #if CUDA_VERSION >= 12000
-      result = call(api.cuGraphAddKernelNode_v2, &work.kernel);
+      CUresult result = call(api.cuGraphAddKernelNode_v2, &work.kernel);
       for (const CUlaunchAttribute& attribute : work.attributes) {
         if (result != CUDA_SUCCESS) break;
         result = api.cuGraphKernelNodeSetAttribute ? api.cuGraphKernelNodeSetAttribute(node.object, attribute.id, &attribute.value)
                                                    : CUDA_ERROR_NOT_SUPPORTED;
       }
+      return result;
+#else
+      return CUDA_ERROR_NOT_SUPPORTED;
 #endif
-      break;
-    case GraphNodeKind::fill: result = call(api.cuGraphAddMemsetNode, &work.fill, context); break;
-    case GraphNodeKind::copy: result = call(api.cuGraphAddMemcpyNode, &work.copy, context); break;
-    case GraphNodeKind::host: {
-      HostCallbacks::Turn* const turn = session_.callbacks.keep(work.callback, context);
-      if (!turn) return CUDA_ERROR_OUT_OF_MEMORY;
-      node.callback = work.callback;
-      const CUDA_HOST_NODE_PARAMS host{&HostCallbacks::run, turn};
-      result = call(api.cuGraphAddHostNode, &host);
-      break;
     }
-    case GraphNodeKind::condition:
-      result = add_condition(graph, work);
-      if (result == CUDA_SUCCESS) result = call(api.cuGraphAddEmptyNode);
-      break;
-    case GraphNodeKind::conditional: result = add_conditional(graph, work, before, &node.object); break;
-    case GraphNodeKind::event_record: result = call(api.cuGraphAddEventRecordNode, work.event); break;
-    case GraphNodeKind::event_wait: result = call(api.cuGraphAddEventWaitNode, work.event); break;
+    case GraphNodeKind::fill: return call(api.cuGraphAddMemsetNode, &work.fill, context);
+    case GraphNodeKind::copy: return call(api.cuGraphAddMemcpyNode, &work.copy, context);
+    case GraphNodeKind::host: break;
+    case GraphNodeKind::condition: {
+      const CUresult result = keep_condition(graph, work);
+      return result == CUDA_SUCCESS ? call(api.cuGraphAddEmptyNode) : result;
+    }
+    case GraphNodeKind::conditional: return add_conditional(graph, work, node.level, before, &node.object);
+    case GraphNodeKind::event_record: return call(api.cuGraphAddEventRecordNode, work.event);
+    case GraphNodeKind::event_wait: return call(api.cuGraphAddEventWaitNode, work.event);
     case GraphNodeKind::memory_operations: {
       CUDA_BATCH_MEM_OP_NODE_PARAMS operations{};
       operations.ctx = context;
       operations.count = static_cast<unsigned>(work.operations.size());
       operations.paramArray = const_cast<CUstreamBatchMemOpParams*>(work.operations.data());
-      result = call(api.cuGraphAddBatchMemOpNode, &operations);
-      break;
+      return call(api.cuGraphAddBatchMemOpNode, &operations);
     }
   }
-  if (result != CUDA_SUCCESS) {
-    let_go(node);
-    return result;
-  }
-  graph.nodes.push_back(node);
-  graph.dependencies.emplace_back(numbers.begin(), numbers.end());
-  graph.edges += count;
-  edges_ += count;
-  ++nodes_;
-  return CUDA_SUCCESS;
+  return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// What the device does not keep alive by itself.
-void Graphs::hold(Node& node, const NodeWork& work) {
+// What the device does not keep alive by itself, and the client's number for the node.
+CUresult Graphs::hold(Node& node, const NodeWork& work) {
+  if (work.kind == GraphNodeKind::host) {
+    if (callbacks_.size() >= kMaxClientNodes || !callbacks_.insert(work.callback).second) return CUDA_ERROR_OUT_OF_MEMORY;
+    node.callback = work.callback;
+  }
   if (work.event) session_.events.hold(work.event);
   node.event = work.event;
+  node.event_handle = work.event_handle;
+  return CUDA_SUCCESS;
 }
 
 void Graphs::let_go(Node& node) {
   if (node.event) session_.events.release(std::exchange(node.event, nullptr));
-  if (node.callback != 0) session_.callbacks.let_go(std::exchange(node.callback, 0));
-}
-
-// Which nodes that wait for the client have everything else of the graph before them or behind them: GPU time does not go on while
-// they wait. All before: the nodes that nothing so far comes after, they come after. All behind: no later node comes only after earlier
-// ones.
-void Graphs::find_lonely(Graph& graph) {
-  const size_t count = graph.nodes.size();
-  std::vector<bool> all_before(count), has_next(count);
-  size_t ends = 0;
-  for (size_t i = 0; i < count; ++i) {
-    size_t taken = 0;
-    for (const uint32_t before : graph.dependencies[i]) {
-      taken += !has_next[before];
-      has_next[before] = true;
-    }
-    all_before[i] = taken == ends;
-    ends = ends - taken + 1;
-  }
-  auto latest = static_cast<int64_t>(count);  // of what later nodes come after, for each the latest: the earliest such
-  for (size_t i = count; i-- > 0;) {
-    graph.nodes[i].only = all_before[i] && latest >= static_cast<int64_t>(i);
-    const auto& before = graph.dependencies[i];
-    latest = before.empty() ? -1 : std::min<int64_t>(latest, before.back());
-    if (graph.nodes[i].callback != 0 && graph.nodes[i].only) session_.callbacks.only(graph.nodes[i].callback);
-  }
-  graph.dependencies = {};
+  if (node.callback != 0) callbacks_.erase(std::exchange(node.callback, 0));
 }
 
 CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResult& result) {
@@ -181,18 +186,45 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
   CUresult outcome = graph->wrong;
   if (outcome == CUDA_SUCCESS && graphs_.contains(body.executable)) outcome = CUDA_ERROR_INVALID_HANDLE;
   if (outcome == CUDA_SUCCESS && (!api.cuGraphInstantiateWithFlags || !api.cuGraphLaunch || !api.cuGraphExecDestroy)) outcome = CUDA_ERROR_NOT_SUPPORTED;
-  if (outcome == CUDA_SUCCESS) {
-    outcome = api.cuGraphInstantiateWithFlags(&graph->executable, graph->object, body.flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
+  for (Part& part : graph->parts) {
+    if (outcome != CUDA_SUCCESS || part.works == 0) continue;
+    outcome = api.cuGraphInstantiateWithFlags(&part.executable, part.object, body.flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
+    if (outcome != CUDA_SUCCESS) part.executable = nullptr;
   }
   if (outcome != CUDA_SUCCESS) {
-    graph->executable = nullptr;
     end(*graph);
     return outcome;
   }
-  find_lonely(*graph);
+  graph->is_executable = true;
   result = {wire::kGraphInstantiated, wire::kNoGraphNode};
   graphs_[body.executable] = std::make_unique<Graph>(std::move(*graph));
   return CUDA_SUCCESS;
+}
+
+// Where a part is refused, those before it have been updated already: as with CUDA the executable graph is not to be used then.
+CUresult Graphs::update_parts(Graph& target, Graph& graph, wire::GraphResult& result) {
+#if CUDA_VERSION >= 12000
+  if (!session_.api.cuGraphExecUpdate_v2) return CUDA_ERROR_NOT_SUPPORTED;
+  const auto alike = [](const Node& one, const Node& other) { return one.level == other.level && one.kind == other.kind; };
+  if (target.parts.size() != graph.parts.size() || !std::equal(target.nodes.begin(), target.nodes.end(), graph.nodes.begin(), graph.nodes.end(), alike)) {
+    result.result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  }
+  result.result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+  for (size_t i = 0; i < target.parts.size(); ++i) {
+    if (!target.parts[i].executable) continue;
+    CUgraphExecUpdateResultInfo info{};
+    const CUresult outcome = session_.api.cuGraphExecUpdate_v2(target.parts[i].executable, graph.parts[i].object, &info);
+    result.result = static_cast<uint32_t>(info.result);
+    if (outcome == CUDA_SUCCESS) continue;
+    const auto blamed = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.object == info.errorNode; });
+    if (info.errorNode && blamed != graph.nodes.end()) result.node = static_cast<uint32_t>(blamed - graph.nodes.begin());
+    return outcome;
+  }
+  return CUDA_SUCCESS;
+#else
+  return CUDA_ERROR_NOT_SUPPORTED;
+#endif
 }
 
 CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result) {
@@ -201,26 +233,15 @@ CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result
   result = {CU_GRAPH_EXEC_UPDATE_ERROR, graph->wrong_node};
   Graph* const target = find(body.executable, true);
   CUresult outcome = target ? graph->wrong : CUDA_ERROR_INVALID_HANDLE;
-#if CUDA_VERSION >= 12000
-  if (outcome == CUDA_SUCCESS && !session_.api.cuGraphExecUpdate_v2) outcome = CUDA_ERROR_NOT_SUPPORTED;
-  if (outcome == CUDA_SUCCESS) {
-    CUgraphExecUpdateResultInfo info{};
-    outcome = session_.api.cuGraphExecUpdate_v2(target->executable, graph->object, &info);
-    const auto blamed = std::find_if(graph->nodes.begin(), graph->nodes.end(), [&](const Node& node) { return node.object == info.errorNode; });
-    result.result = static_cast<uint32_t>(info.result);
-    if (info.errorNode && blamed != graph->nodes.end()) result.node = static_cast<uint32_t>(blamed - graph->nodes.begin());
-  }
-#else
-  if (outcome == CUDA_SUCCESS) outcome = CUDA_ERROR_NOT_SUPPORTED;
-#endif
+  if (outcome == CUDA_SUCCESS) outcome = update_parts(*target, *graph, result);
   if (outcome == CUDA_SUCCESS) {
     std::swap(target->conditions, graph->conditions);
     // The shapes are the same: what the nodes refer to changes hands, and goes with the graph that is not needed any more.
-    for (size_t i = 0; i < target->nodes.size() && i < graph->nodes.size(); ++i) {
+    for (size_t i = 0; i < target->nodes.size(); ++i) {
       std::swap(target->nodes[i].event, graph->nodes[i].event);
+      std::swap(target->nodes[i].event_handle, graph->nodes[i].event_handle);
       std::swap(target->nodes[i].callback, graph->nodes[i].callback);
       target->nodes[i].names_array = graph->nodes[i].names_array;
-      if (target->nodes[i].callback != 0 && target->nodes[i].only) session_.callbacks.only(target->nodes[i].callback);
     }
   }
   end(*graph);
@@ -237,18 +258,23 @@ std::optional<CUresult> Graphs::set(const wire::SetGraphNode& head, wire::Reader
   NodeWork work;
   const auto read = work.read(session_, node, wire::Reader(body));
   if (!read || *read != CUDA_SUCCESS) return read;
-  translate_conditions(*graph, work);
-  return change_node(*graph, graph->nodes[head.node], work);
+  Node& changed = graph->nodes[head.node];
+  const CUresult translated = translate_conditions(*graph, changed.level, work);
+  return translated == CUDA_SUCCESS ? change_node(*graph, changed, work) : translated;
 }
 
 CUresult Graphs::change_node(Graph& graph, Node& node, const NodeWork& work) {
   const DeviceApi& api = session_.api;
   const CUcontext context = work.context ? work.context->object : nullptr;
-  Node after{.object = node.object, .kind = node.kind, .context = work.context, .names_array = work.names_array()};
+  Node after = node;
+  after.context = work.context;
+  after.names_array = work.names_array();
   const auto call = [&](auto function, auto... more) {
-    return function ? function(graph.executable, node.object, more...) : CUDA_ERROR_NOT_SUPPORTED;
+    return function ? function(graph.parts[node.level].executable, node.object, more...) : CUDA_ERROR_NOT_SUPPORTED;
   };
-  hold(after, work);
+  after.event = nullptr;
+  after.callback = 0;
+  if (const CUresult held = hold(after, work); held != CUDA_SUCCESS) return held;
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
   switch (work.kind) {
     case GraphNodeKind::empty:
@@ -261,16 +287,7 @@ CUresult Graphs::change_node(Graph& graph, Node& node, const NodeWork& work) {
       break;
     case GraphNodeKind::fill: result = call(api.cuGraphExecMemsetNodeSetParams, &work.fill, context); break;
     case GraphNodeKind::copy: result = call(api.cuGraphExecMemcpyNodeSetParams, &work.copy, context); break;
-    case GraphNodeKind::host: {
-      HostCallbacks::Turn* const turn = session_.callbacks.keep(work.callback, context);
-      if (!turn) return CUDA_ERROR_OUT_OF_MEMORY;
-      after.callback = work.callback;
-      after.only = node.only;
-      if (node.only) session_.callbacks.only(work.callback);
-      const CUDA_HOST_NODE_PARAMS host{&HostCallbacks::run, turn};
-      result = call(api.cuGraphExecHostNodeSetParams, &host);
-      break;
-    }
+    case GraphNodeKind::host: result = CUDA_SUCCESS; break;
     case GraphNodeKind::event_record: result = call(api.cuGraphExecEventRecordNodeSetEvent, work.event); break;
     case GraphNodeKind::event_wait: result = call(api.cuGraphExecEventWaitNodeSetEvent, work.event); break;
     case GraphNodeKind::memory_operations: {
@@ -294,31 +311,7 @@ CUresult Graphs::enable(const wire::SetGraphNode& body) {
   const Node& node = graph->nodes[body.node];
   if (node.kind != GraphNodeKind::kernel && node.kind != GraphNodeKind::fill && node.kind != GraphNodeKind::copy) return CUDA_ERROR_INVALID_VALUE;
   if (!session_.api.cuGraphNodeSetEnabled) return CUDA_ERROR_NOT_SUPPORTED;
-  return session_.api.cuGraphNodeSetEnabled(graph->executable, node.object, body.enabled);
-}
-
-CUresult Graphs::launch(uint64_t executable, StreamState& stream) {
-  Graph* const graph = find(executable, true);
-  if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  const auto for_callbacks = [&](auto&& visit) {
-    for (const Node& node : graph->nodes) {
-      if (node.callback != 0) visit(node.callback);
-    }
-  };
-  const bool calls_back = std::any_of(graph->nodes.begin(), graph->nodes.end(), [](const Node& node) { return node.callback != 0; });
-  return session_.compute.run(stream, kernel_kind(graph->executable, graph->nodes.size(), 0), [&] {
-    for_callbacks([&](uint64_t id) { session_.callbacks.launched(id, stream.compute); });
-    const CUresult result = session_.api.cuGraphLaunch(graph->executable, stream.stream);
-    if (result != CUDA_SUCCESS) for_callbacks([&](uint64_t id) { session_.callbacks.not_launched(id); });
-    else if (calls_back) session_.hold_back_until_done(stream);
-    return result;
-  });
-}
-
-CUresult Graphs::upload(uint64_t executable, StreamState& stream) {
-  const Graph* const graph = find(executable, true);
-  if (!graph) return CUDA_ERROR_INVALID_HANDLE;
-  return session_.api.cuGraphUpload ? session_.api.cuGraphUpload(graph->executable, stream.stream) : CUDA_SUCCESS;
+  return session_.api.cuGraphNodeSetEnabled(graph->parts[node.level].executable, node.object, body.enabled);
 }
 
 CUresult Graphs::destroy(uint64_t handle) {
@@ -331,9 +324,12 @@ CUresult Graphs::destroy(uint64_t handle) {
 }
 
 void Graphs::end(Graph& graph) {
+  give_up_launches(graph);
   for (const Owner& body : graph.inner) end(*body);
-  if (graph.executable) session_.api.cuGraphExecDestroy(graph.executable);
-  if (graph.object && !graph.root) session_.api.cuGraphDestroy(graph.object);
+  for (const Part& part : graph.parts) {
+    if (part.executable) session_.api.cuGraphExecDestroy(part.executable);
+    if (part.object && !graph.root) session_.api.cuGraphDestroy(part.object);
+  }
   for (Node& node : graph.nodes) let_go(node);
   nodes_ -= graph.nodes.size();
   edges_ -= graph.edges;
@@ -366,11 +362,12 @@ bool Graphs::names_array() const {
   });
 }
 
-bool Graphs::has_events(uint64_t executable) const {
+void Graphs::add_events(uint64_t executable, OrderKeys& waits_for, OrderKeys& records) const {
   const auto found = graphs_.find(executable);
-  if (found == graphs_.end()) return false;
-  const auto& nodes = found->second->nodes;
-  return std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.event != nullptr; });
+  if (found == graphs_.end()) return;
+  for (const Node& node : found->second->nodes) {
+    if (node.event) (node.kind == GraphNodeKind::event_record ? records : waits_for).add(node.event_handle);
+  }
 }
 
 void Graphs::clear() {

@@ -1,8 +1,7 @@
-// Modules and libraries that the client has unloaded while work waits for the client.
+// Modules and libraries that the client has unloaded while a launch of a graph has parts that the driver does not have yet (graph_launch.cc).
 //
-// Unloading may wait for all work that could use the code. Where that work waits for the client in turn (the end of a host function, a
-// stream that is held), only the executor can end the wait, so it must not block in the driver: the unloading is postponed until nothing
-// waits for the client any more. The code stays charged to the quota until it is unloaded. Executor's thread only.
+// These parts may use the code: in CUDA, unloading comes behind all work that was launched before. So it is postponed until no launch has further
+// parts. The code stays charged to the quota until it is unloaded. Executor's thread only.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +14,7 @@ namespace gpupool::worker {
 
 class PostponedUnloads {
  public:
-  static constexpr size_t kMost = 4096;  // further ones block the executor, and so this session alone
+  static constexpr size_t kMost = 4096;  // further ones are unloaded at once, at the risk of this session alone
 
   using Unload = std::function<void()>;
 

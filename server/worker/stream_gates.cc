@@ -27,9 +27,9 @@ std::shared_ptr<StreamGate> StreamGates::close(StreamState& stream, const char* 
   return gate;
 }
 
-std::shared_ptr<StreamGate> StreamGates::close_by_number(StreamState& stream, const char* reason, uint64_t number) {
+std::shared_ptr<StreamGate> StreamGates::close_by_number(StreamState& stream, const char* reason, uint64_t number, StreamGate::Opened opened) {
   if (numbers_.contains(number)) return nullptr;
-  return numbers_[number] = close(stream, reason);
+  return numbers_[number] = close(stream, reason, std::move(opened));
 }
 
 std::shared_ptr<StreamGate> StreamGates::take(uint64_t number) {

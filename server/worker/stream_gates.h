@@ -56,7 +56,7 @@ class StreamGates {
   // after this gate, not only the stream's own.
   std::shared_ptr<StreamGate> close(StreamState& stream, const char* reason, StreamGate::Opened opened = nullptr, bool for_all_streams = false);
   // A gate that the client opens by `number`. Null: another gate has this number.
-  std::shared_ptr<StreamGate> close_by_number(StreamState& stream, const char* reason, uint64_t number);
+  std::shared_ptr<StreamGate> close_by_number(StreamState& stream, const char* reason, uint64_t number, StreamGate::Opened opened = nullptr);
   // Forgets the number of a gate, for the caller to open it. Null: no gate has it.
   std::shared_ptr<StreamGate> take(uint64_t number);
 

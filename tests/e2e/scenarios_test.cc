@@ -77,6 +77,8 @@ TEST_CASE("copies_behind_a_host_function") { passes_with_a_bulk_connection("copi
 TEST_CASE("copies_of_a_stream_that_waits_for_a_value") { passes_with_a_bulk_connection("copies_of_a_stream_that_waits_for_a_value"); }
 TEST_CASE("copies_behind_a_late_copy") { passes_with_a_bulk_connection("copies_behind_a_late_copy"); }
 TEST_CASE("one_of_64_streams_waits") { passes_through_poold({"one_of_64_streams_waits"}); }
+TEST_CASE("launches_behind_an_event_of_a_graph") { passes_through_poold({"launches_behind_an_event_of_a_graph"}); }
+PASSES(synchronous_copies_behind_a_graph_that_copies)
 PASSES(unload_behind_a_host_function)
 PASSES(unload_behind_a_host_function_in_another_context)
 PASSES(pinned_memory_is_read_in_stream_order)

@@ -1,9 +1,28 @@
+#include "server/worker/calls/host_function.h"
+
 #include <utility>
 
 #include "protocol/wire/commands.h"
 #include "server/worker/calls/commands.h"
 
 namespace gpupool::worker::commands {
+
+CUresult call_back_when_done(Executor& session, StreamState& stream, std::vector<uint64_t> callbacks, std::function<void()> failed) {
+  // What the stream did before, and what it copied, has reached the client before it hears of the function's turn.
+  const auto tell = [&session, callbacks = std::move(callbacks)] {
+    session.publish();
+    for (const uint64_t callback : callbacks) session.outbox.send(wire::MessageKind::host_callback, 0, 0, std::as_bytes(std::span(&callback, 1)));
+  };
+  if (session.is_idle(stream)) {
+    session.fetch_output(stream);
+    tell();
+    return CUDA_SUCCESS;
+  }
+  const bool parked = session.when_done(stream, "the stream to get to a host function", [tell, failed](CUresult result) { result == CUDA_SUCCESS ? tell() : failed(); });
+  if (parked) return CUDA_SUCCESS;
+  failed();
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
 
 Outcome host_function(Executor& session, Command& command) {
   const auto body = only<wire::HostFunction>(command);
@@ -14,39 +33,19 @@ Outcome host_function(Executor& session, Command& command) {
   session.contexts.enter(stream->context);
   const auto gate = session.gates.close_by_number(*stream, "a host function", body->callback);
   if (!gate) return CUDA_ERROR_INVALID_VALUE;
-  // What the stream did before, and what it copied, has reached the client before it hears of the function's turn.
-  const auto tell = [&session, callback = body->callback] {
-    session.publish();
-    session.outbox.send(wire::MessageKind::host_callback, 0, 0, std::as_bytes(std::span(&callback, 1)));
-  };
-  if (session.is_idle(*stream)) {
-    session.fetch_output(*stream);
-    tell();
-    return CUDA_SUCCESS;
-  }
-  const bool parked = session.when_done(*stream, "the stream to get to a host function", [tell, gate](CUresult result) {
-    if (result == CUDA_SUCCESS) tell();
-    else gate->open();  // CUDA calls no host function after an error
-  });
-  if (parked) return CUDA_SUCCESS;
-  gate->open();
-  return CUDA_ERROR_OUT_OF_MEMORY;
+  return call_back_when_done(session, *stream, {body->callback}, [gate] { gate->open(); });
 }
 
 Outcome host_function_done(Executor& session, Command& command) {
   const auto body = only<wire::HostFunctionDone>(command);
   if (!body) return bad_body();
-  // No gate: a node of a graph's, or one whose context was destroyed meanwhile. Nobody waits for the answer.
-  const auto end = [&session, gate = session.gates.take(body->callback), callback = body->callback] {
-    if (gate) gate->open();
-    else session.callbacks.done(callback);
-  };
-  StreamState* const stream = body->stream ? session.table.find_stream(body->stream) : nullptr;
-  if (stream && session.contexts.enter(stream->context) == CUDA_SUCCESS) {
-    if (session.when_done(*stream, "work before a host function's end", [end](CUresult) { end(); })) return CUDA_SUCCESS;
-    session.api.cuStreamSynchronize(stream->stream);  // short of events or threads
+  const auto gate = session.gates.take(body->callback);
+  if (!gate) return CUDA_SUCCESS;  // its context was destroyed meanwhile, or the launch of its graph has failed
+  // What was copied for it is with the driver: no CPU needs to wait for it.
+  if (StreamState* const copies = body->stream ? session.table.find_stream(body->stream) : nullptr) {
+    session.contexts.order_after(StreamGates::stream_of(*gate), *copies);
   }
-  end();
+  gate->open();
   return CUDA_SUCCESS;
 }
 

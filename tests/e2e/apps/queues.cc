@@ -281,3 +281,91 @@ SCENARIO(a_synchronous_copy_on_a_stream_that_waits_for_a_value) {
   other.join();
   EXPECT(buffers.arrived());
 }
+
+// The graph waits in its host function for what the program does behind another stream's wait for an event of the graph.
+SCENARIO(launches_behind_an_event_of_a_graph) {
+  constexpr unsigned kBehind = 2'000;
+  Device device;
+  Kernels kernels;
+  Counters counters;
+  Streams streams;
+  const CUstream one = streams.first, two = streams.second;
+  CUevent early = nullptr, late = nullptr;
+  OK(cuEventCreate(&early, CU_EVENT_DISABLE_TIMING));
+  OK(cuEventCreate(&late, CU_EVENT_DISABLE_TIMING));
+  Latch latch;
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  OK(cuStreamBeginCapture(one, CU_STREAM_CAPTURE_MODE_RELAXED));
+  launch_many(kernels, one, counters.at, 1);
+  OK(cuEventRecordWithFlags(early, one, CU_EVENT_RECORD_EXTERNAL));
+  latch.hold(one);
+  launch_many(kernels, one, counters.at, 1);
+  OK(cuEventRecordWithFlags(late, one, CU_EVENT_RECORD_EXTERNAL));
+  OK(cuStreamEndCapture(one, &graph));
+  OK(cuGraphInstantiate(&exec, graph, 0));
+  for (unsigned round = 1; round <= 3; ++round) {
+    latch.open = false;
+    OK(cuGraphLaunch(exec, one));
+    // What the graph did before its host function is done, and others may go on behind it.
+    OK(cuStreamWaitEvent(two, early, 0));
+    launch_many(kernels, two, counters.at + 4, kBehind);
+    OK(cuStreamSynchronize(two));
+    OK(cuEventQuery(early));
+    OK(cuStreamWaitEvent(two, late, 0));
+    launch_many(kernels, two, counters.at + 4, kBehind);
+    launch_many(kernels, one, counters.at, kBehind);
+    use_another_stream(kernels, counters.at + 8);
+    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(late));
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(two));
+    latch.release();
+    OK(cuStreamSynchronize(two));
+    OK(cuStreamSynchronize(one));
+    const auto seen = download<unsigned>(counters.at, 3);
+    EXPECT(seen[0] == round * (kBehind + 2) && seen[1] == round * 2 * kBehind && seen[2] == round * 10);
+  }
+  OK(cuGraphExecDestroy(exec));
+  OK(cuGraphDestroy(graph));
+  for (const CUevent event : {early, late}) OK(cuEventDestroy(event));
+}
+
+// Copies of a graph's and synchronous ones of the program, which come behind it in the null stream.
+SCENARIO(synchronous_copies_behind_a_graph_that_copies) {
+  constexpr unsigned kRounds = 20;
+  const std::vector<unsigned> sizes{1'000, 2'000'000};
+  Device device;
+  Kernels kernels;
+  Counters counters;
+  CUstream stream = nullptr;
+  OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+  for (const unsigned count : sizes) {
+    CUdeviceptr memory = 0, other = 0;
+    unsigned* pinned = nullptr;
+    OK(cuMemAlloc(&memory, count * 4));
+    OK(cuMemAlloc(&other, count * 4));
+    OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), count * 4));
+    std::memset(pinned, 0, count * 4);
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemcpyHtoDAsync(memory, pinned, count * 4, stream));
+    OK(kernels.launch("add", (count + 255) / 256, 256, stream, memory, 1u, count));
+    OK(cuMemcpyDtoHAsync(pinned, memory, count * 4, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    for (unsigned round = 0; round < kRounds; ++round) {
+      const std::vector<unsigned> data(count, round);
+      OK(cuGraphLaunch(exec, stream));
+      OK(cuGraphLaunch(exec, stream));
+      OK(cuMemcpyHtoD(other, data.data(), count * 4));
+      EXPECT(pinned[0] == 2 * round + 2 && pinned[count - 1] == 2 * round + 2);
+      EXPECT(download<unsigned>(other, count) == data);
+    }
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFreeHost(pinned));
+    OK(cuMemFree(memory));
+    OK(cuMemFree(other));
+  }
+  OK(cuStreamDestroy(stream));
+}

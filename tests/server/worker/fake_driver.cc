@@ -191,25 +191,21 @@ CUresult destroy_event(CUevent event) {
   return CUDA_SUCCESS;
 }
 CUresult record_event(CUevent event, CUstream stream) {
-  uint64_t record = 0;
+  const auto passed = std::make_shared<bool>(false);
   {
     const Lock lock(driver().mutex);
     FakeEvent* const known = find_event(event);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
-    record = known->record = ++driver().records;
-    known->passed = false;
+    known->passed = passed;
   }
-  return enqueue(stream, [event, record] {
-    FakeEvent* const known = find_event(event);
-    if (known && known->record == record) known->passed = true;
-    return true;
-  });
+  return enqueue(stream, [passed] { return *passed = true; });
 }
 CUresult wait_event(CUstream stream, CUevent event, unsigned) {
-  return enqueue(stream, [event] {
+  const auto passed = driver().locked([&] {
     FakeEvent* const known = find_event(event);
-    return !known || known->passed;
+    return known ? known->passed : nullptr;
   });
+  return passed ? enqueue(stream, [passed] { return *passed; }) : CUDA_ERROR_INVALID_HANDLE;
 }
 CUresult query_event(CUevent event) {
   const Lock lock(driver().mutex);
@@ -217,7 +213,7 @@ CUresult query_event(CUevent event) {
   FakeEvent* const known = find_event(event);
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   if (driver().sticky != CUDA_SUCCESS) return driver().sticky;
-  return known->passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  return *known->passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 CUresult synchronize_event(CUevent event) {
   Lock lock(driver().mutex);
@@ -226,7 +222,7 @@ CUresult synchronize_event(CUevent event) {
   ++driver().synchronized_events;
   ++driver().blocked;
   driver().changed.notify_all();
-  driver().changed.wait(lock, [&] { return known->passed || driver().sticky != CUDA_SUCCESS; });
+  driver().changed.wait(lock, [&] { return *known->passed || driver().sticky != CUDA_SUCCESS; });
   --driver().blocked;
   return driver().sticky;
 }
@@ -323,16 +319,21 @@ FakeStream* FakeDriver::stream_locked(CUstream stream) {
 }
 
 void FakeDriver::pump_locked() {
-  const auto run = [](FakeStream& stream) {
+  bool moved = false;
+  const auto run = [&moved](FakeStream& stream) {
     while ((!stream.held || stream.steps != 0) && !stream.work.empty() && stream.work.front()()) {
       stream.work.pop_front();
       stream.steps -= stream.steps != 0;
+      moved = true;
     }
   };
-  for (auto& stream : streams) {
-    if (stream) run(*stream);
-  }
-  for (auto& [context, stream] : contexts) run(*stream);
+  do {  // streams may wait for each other's events
+    moved = false;
+    for (auto& stream : streams) {
+      if (stream) run(*stream);
+    }
+    for (auto& [context, stream] : contexts) run(*stream);
+  } while (moved);
   changed.notify_all();
 }
 

@@ -27,8 +27,7 @@ struct FakeStream {
 };
 
 struct FakeEvent {
-  bool passed = true;
-  uint64_t record = 0;  // which recording `passed` is about
+  std::shared_ptr<bool> passed = std::make_shared<bool>(true);  // of the last record
 };
 
 struct FakeLaunch {
@@ -95,6 +94,9 @@ class FakeDriver {
   std::set<CUmodule> modules;
   std::set<void*> graphs;
   std::set<void*> executables;
+  std::vector<size_t> graph_launches;                         // how many nodes each had
+  CUresult next_graph_launch = CUDA_SUCCESS;                  // what it returns
+  int host_nodes = 0;                                         // that any graph was given
   std::set<void*> arrays;                                     // mipmapped ones and their levels too
   std::set<void*> references;                                 // texture references, modules' ones too
   std::map<unsigned long long, void*> textures;               // and surfaces; the array, or null
@@ -139,7 +141,6 @@ class FakeDriver {
   uint64_t memory_used = 0;
   std::map<int, size_t> limits{{CU_LIMIT_STACK_SIZE, 1024}, {CU_LIMIT_PRINTF_FIFO_SIZE, 1u << 20}, {CU_LIMIT_MALLOC_HEAP_SIZE, 8u << 20}};
   uint64_t next_handle = 1;
-  uint64_t records = 0;
   std::vector<std::byte> global = std::vector<std::byte>(64);
 
   void pump_locked();

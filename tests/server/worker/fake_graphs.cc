@@ -1,8 +1,10 @@
 // The fake driver's graphs: nodes in the order in which they were added, executed one after the other.
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "tests/server/worker/fake_driver.h"
 
@@ -45,8 +47,13 @@ CUresult destroy(CUgraph graph) {
   delete &graph_of(graph);
   return CUDA_SUCCESS;
 }
-CUresult add(CUgraphNode* node, CUgraph graph, Work work) {
+// A driver does not check where the nodes come from that this one comes after.
+CUresult add(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, Work work) {
   auto& nodes = graph_of(graph).nodes;
+  for (size_t i = 0; i < count; ++i) {
+    const bool known = std::any_of(nodes.begin(), nodes.end(), [&](const auto& own) { return reinterpret_cast<CUgraphNode>(own.get()) == before[i]; });
+    driver().misused += !known;
+  }
   nodes.push_back(std::make_unique<FakeNode>());
   nodes.back()->work = std::move(work);
   *node = reinterpret_cast<CUgraphNode>(nodes.back().get());
@@ -69,36 +76,46 @@ Work fill_work(const CUDA_MEMSET_NODE_PARAMS* params) {
   };
 }
 Work host_work(const CUDA_HOST_NODE_PARAMS* params) {
+  driver().locked([] { return ++driver().host_nodes; });
   return [params = *params](CUstream stream) {
     return real<decltype(&cuLaunchHostFunc)>("cuLaunchHostFunc")(stream, params.fn, params.userData);
   };
 }
+Work record_work(CUevent event) {
+  return [event](CUstream stream) { return real<decltype(&cuEventRecord)>("cuEventRecord")(event, stream); };
+}
+Work wait_work(CUevent event) {
+  return [event](CUstream stream) { return real<decltype(&cuStreamWaitEvent)>("cuStreamWaitEvent")(stream, event, 0); };
+}
 
-CUresult add_kernel(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, const CUDA_KERNEL_NODE_PARAMS* params) {
-  return add(node, graph, kernel_work(params));
+CUresult add_kernel(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, const CUDA_KERNEL_NODE_PARAMS* params) {
+  return add(node, graph, before, count, kernel_work(params));
 }
-CUresult add_fill(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
-  return add(node, graph, fill_work(params));
+CUresult add_fill(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
+  return add(node, graph, before, count, fill_work(params));
 }
-CUresult add_copy(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, const CUDA_MEMCPY3D*, CUcontext) {
-  return add(node, graph, [](CUstream) { return CUDA_SUCCESS; });
+CUresult add_copy(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, const CUDA_MEMCPY3D*, CUcontext) {
+  return add(node, graph, before, count, [](CUstream) { return CUDA_SUCCESS; });
 }
-CUresult add_host(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, const CUDA_HOST_NODE_PARAMS* params) {
-  return add(node, graph, host_work(params));
+CUresult add_host(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, const CUDA_HOST_NODE_PARAMS* params) {
+  return add(node, graph, before, count, host_work(params));
 }
-CUresult add_empty(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t) {
-  return add(node, graph, [](CUstream) { return CUDA_SUCCESS; });
+CUresult add_empty(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count) {
+  return add(node, graph, before, count, [](CUstream) { return CUDA_SUCCESS; });
 }
-CUresult add_event(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t, CUevent) {
-  return add(node, graph, [](CUstream) { return CUDA_SUCCESS; });
+CUresult add_record(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, CUevent event) {
+  return add(node, graph, before, count, record_work(event));
+}
+CUresult add_wait(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, CUevent event) {
+  return add(node, graph, before, count, wait_work(event));
 }
 CUresult create_condition(CUgraphConditionalHandle* handle, CUgraph, CUcontext, unsigned, unsigned) {
   return *handle = kFakeCondition, CUDA_SUCCESS;
 }
 // Conditional ones: nothing in them is executed.
-CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode*, const CUgraphEdgeData*, size_t, CUgraphNodeParams* params) {
+CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*, size_t count, CUgraphNodeParams* params) {
   if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || params->conditional.handle != kFakeCondition) return CUDA_ERROR_INVALID_VALUE;
-  (void)add(node, graph, [](CUstream) { return CUDA_SUCCESS; });
+  (void)add(node, graph, before, count, [](CUstream) { return CUDA_SUCCESS; });
   FakeNode& made = *graph_of(graph).nodes.back();
   for (unsigned i = 0; i < params->conditional.size; ++i) {
     made.bodies.push_back(std::make_unique<FakeGraph>());
@@ -121,6 +138,11 @@ CUresult destroy_executable(CUgraphExec executable) {
 }
 CUresult launch(CUgraphExec handle, CUstream stream) {
   FakeExecutable& executable = executable_of(handle);
+  const CUresult refused = driver().locked([&] {
+    driver().graph_launches.push_back(executable.nodes.size());
+    return std::exchange(driver().next_graph_launch, CUDA_SUCCESS);
+  });
+  if (refused != CUDA_SUCCESS) return refused;
   for (auto& [node, work] : executable.nodes) {
     if (executable.disabled[node]) continue;
     if (const CUresult result = work(stream); result != CUDA_SUCCESS) return result;
@@ -163,8 +185,8 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuGraphAddEmptyNode, add_empty),
     FAKE(cuGraphConditionalHandleCreate, create_condition),
     FAKE(cuGraphAddNode_v2, add_node),
-    FAKE(cuGraphAddEventRecordNode, add_event),
-    FAKE(cuGraphAddEventWaitNode, add_event),
+    FAKE(cuGraphAddEventRecordNode, add_record),
+    FAKE(cuGraphAddEventWaitNode, add_wait),
     FAKE(cuGraphInstantiateWithFlags, instantiate),
     FAKE(cuGraphExecDestroy, destroy_executable),
     FAKE(cuGraphLaunch, launch),

@@ -1,0 +1,124 @@
+// Launches of executable graphs (graphs.h): as a whole, or one part after the other where client nodes cut the graph.
+//
+// A launch in parts has a gate in its stream for each client node that the client has been told of, so that the backlog keeps the stream's
+// later commands. The last answer's gate gives the driver the next part, in the executor's thread. Until the driver has all parts the executable
+// graph is held in the backlog, and an event until the driver has the part that records it.
+#include <algorithm>
+
+#include "server/worker/calls/host_function.h"
+#include "server/worker/executor.h"
+#include "server/worker/graphs.h"
+
+namespace gpupool::worker {
+
+using wire::GraphNodeKind;
+
+CUresult Graphs::launch(uint64_t executable, StreamState& stream) {
+  Graph* const graph = find(executable, true);
+  if (!graph) return CUDA_ERROR_INVALID_HANDLE;
+  if (graph->parts.front().client_nodes.empty()) return launch_part(graph->parts.front(), stream);
+  const auto launch = launches_.emplace_back(std::make_shared<Launch>());
+  launch->graph = graph;
+  launch->stream = &stream;
+  const auto last = static_cast<uint32_t>(graph->parts.size());
+  launch->held.emplace_back(last, executable);
+  for (const Node& node : graph->nodes) {
+    if (node.kind == GraphNodeKind::event_record) launch->held.emplace_back(node.level, node.event_handle);
+  }
+  for (const auto& [part, key] : launch->held) session_.backlog.hold(key);
+  return go_on(launch);
+}
+
+CUresult Graphs::launch_part(const Part& part, StreamState& stream) {
+  if (!part.executable) return CUDA_SUCCESS;
+  return session_.compute.run(stream, kernel_kind(part.executable, part.works, 0),
+                              [&] { return session_.api.cuGraphLaunch(part.executable, stream.stream); });
+}
+
+// The next part and the client nodes of its level. The stream's context is current.
+CUresult Graphs::go_on(const std::shared_ptr<Launch>& launch) {
+  const uint32_t number = launch->next++;
+  const Part& part = launch->graph->parts[number];
+  CUresult result = call_client(launch, part, false);
+  if (result == CUDA_SUCCESS) result = launch_part(part, *launch->stream);
+  std::erase_if(launch->held, [&](const auto& held) {
+    if (held.first != number) return false;
+    session_.backlog.release(held.second);
+    return true;
+  });
+  if (result == CUDA_SUCCESS) result = call_client(launch, part, true);
+  if (result != CUDA_SUCCESS || launch->unanswered == 0) finish(launch);
+  else session_.compute.pause(*launch->stream);
+  return result;
+}
+
+// Tells the client of the part's client nodes, once the stream has done what it got so far. `behind_work`: of those that the part's own work comes
+// before; the others run beside it.
+CUresult Graphs::call_client(const std::shared_ptr<Launch>& launch, const Part& part, bool behind_work) {
+  std::vector<uint64_t> callbacks;
+  std::vector<std::shared_ptr<StreamGate>> gates;
+  for (const uint32_t number : part.client_nodes) {
+    const Node& node = launch->graph->nodes[number];
+    if (node.behind_work != behind_work) continue;
+    auto gate = session_.gates.close_by_number(*launch->stream, "a node of a graph", node.callback, [this, launch](StreamState&) { answered(launch); });
+    if (!gate) return CUDA_ERROR_INVALID_VALUE;
+    launch->gates.push_back(gate);
+    gates.push_back(std::move(gate));
+    callbacks.push_back(node.callback);
+  }
+  if (callbacks.empty()) return CUDA_SUCCESS;
+  launch->unanswered += callbacks.size();
+  const auto failed = [launch, gates = std::move(gates)] {
+    launch->failed = true;
+    for (const auto& gate : gates) gate->open();
+  };
+  return commands::call_back_when_done(session_, *launch->stream, std::move(callbacks), failed);
+}
+
+void Graphs::answered(const std::shared_ptr<Launch>& launch) {
+  if (!launch->graph) return;
+  if (launch->failed) return finish(launch);
+  if (--launch->unanswered != 0) return;
+  launch->gates.clear();
+  session_.defer(go_on(launch));
+}
+
+void Graphs::finish(std::shared_ptr<Launch> launch) {
+  launch->graph = nullptr;
+  for (const auto& [part, key] : launch->held) session_.backlog.release(key);
+  for (const auto& gate : launch->gates) gate->open();
+  launch->gates.clear();
+  std::erase(launches_, launch);
+}
+
+template <class F>
+void Graphs::give_up(F&& which) {
+  const auto launches = launches_;
+  for (const auto& launch : launches) {
+    if (which(*launch)) finish(launch);
+  }
+}
+
+void Graphs::give_up_launches(const StreamState& stream) {
+  give_up([&](const Launch& launch) { return launch.stream == &stream; });
+}
+
+void Graphs::give_up_launches(const ContextState& context) {
+  give_up([&](const Launch& launch) { return launch.stream->context == &context; });
+}
+
+void Graphs::give_up_launches(const Graph& graph) {
+  give_up([&](const Launch& launch) { return launch.graph == &graph; });
+}
+
+CUresult Graphs::upload(uint64_t executable, StreamState& stream) {
+  const Graph* const graph = find(executable, true);
+  if (!graph) return CUDA_ERROR_INVALID_HANDLE;
+  CUresult result = CUDA_SUCCESS;
+  for (const Part& part : graph->parts) {
+    if (result == CUDA_SUCCESS && part.executable && session_.api.cuGraphUpload) result = session_.api.cuGraphUpload(part.executable, stream.stream);
+  }
+  return result;
+}
+
+}  // namespace gpupool::worker

@@ -1,0 +1,328 @@
+// Graphs that need the client in the middle: their parts get to the driver one after the other, and no node that waits for the client does.
+#include "tests/server/worker/graph_fixture.h"
+
+using namespace gpupool;
+using namespace gpupool::worker::test;
+
+namespace {
+
+constexpr uint64_t kFirst = stream_handle(0), kSecond = stream_handle(1);
+
+wire::Buffer host(uint64_t callback) { return bytes_of(wire::GraphHost{callback}); }
+wire::Buffer event(uint32_t index) { return bytes_of(wire::GraphEvent{event_handle(index)}); }
+
+struct Parts : GraphFixture {
+  Parts() { client.create_stream(1); }
+  void instantiate_nodes(const Nodes& nodes) {
+    describe(kGraph, nodes);
+    REQUIRE(instantiate() == CUDA_SUCCESS);
+  }
+  void launch_in(uint64_t stream = kFirst) { client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream})); }
+  void answer(uint64_t callback, uint64_t copies = 0) { client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{callback, copies})); }
+  // The next message tells the client of this node.
+  void is_told(uint64_t callback) {
+    const Message told = client.receive();
+    CHECK(told.header.kind == wire::MessageKind::host_callback);
+    CHECK(told.as<uint64_t>() == callback);
+  }
+  CUresult synchronize(uint64_t stream = kFirst) { return client.ask(Command::synchronize_stream, bytes_of(stream)); }
+  // By the second stream, which waits for nothing.
+  std::byte beside(uint64_t offset) { return client.data(client.copy_out(kSecond, offset, 1)).at(0); }
+  std::vector<size_t> launches() {
+    return client.fake.locked([&] { return client.fake.graph_launches; });
+  }
+};
+
+// A fill, the client, a fill.
+Nodes sandwich(const Parts& parts) {
+  return Nodes().add(NodeKind::fill, parts.fill(0, 1, 1)).add(NodeKind::host, host(7), {0}).add(NodeKind::fill, parts.fill(1, 1, 2), {1});
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(Parts, "the parts of a graph are launched one after the other") {
+  instantiate_nodes(sandwich(*this).add(NodeKind::empty, {}, {2}, 0).add(NodeKind::host, host(8), {3}).add(NodeKind::fill, fill(2, 1, 3), {0, 4}));
+  launch_in();
+  client.call("cuMemsetD8Async", bytes_of(client.address(3), uint8_t{4}, uint64_t{1}, kFirst));
+  is_told(7);
+  CHECK(launches() == std::vector<size_t>{1});
+  CHECK(beside(0) == std::byte{1});
+  CHECK(beside(1) != std::byte{2});
+  CHECK(client.ask("cuStreamQuery", bytes_of(kFirst)) == CUDA_ERROR_NOT_READY);
+  answer(7);
+  is_told(8);
+  CHECK(launches() == std::vector<size_t>{1, 2});
+  CHECK(beside(1) == std::byte{2});
+  CHECK(beside(3) != std::byte{4});
+  answer(8);
+  CHECK(synchronize() == CUDA_SUCCESS);
+  CHECK(launches() == std::vector<size_t>{1, 2, 1});
+  CHECK(at(2) == std::byte{3});
+  CHECK(at(3) == std::byte{4});
+}
+
+TEST_CASE_METHOD(Parts, "client nodes on both sides of a diamond have their turn together, and one part comes after both") {
+  Nodes nodes;
+  nodes.add(NodeKind::fill, fill(0, 1, 1)).add(NodeKind::host, host(7), {0}).add(NodeKind::host, host(8), {0});
+  nodes.add(NodeKind::fill, fill(1, 1, 2), {1}).add(NodeKind::fill, fill(2, 1, 3), {2}).add(NodeKind::fill, fill(3, 1, 4), {0, 3, 4});
+  instantiate_nodes(nodes.add(NodeKind::host, host(9), {5}));
+  launch_in();
+  is_told(7);
+  is_told(8);
+  answer(8);
+  CHECK(client.silent());
+  CHECK(launches() == std::vector<size_t>{1});
+  answer(7);
+  is_told(9);
+  CHECK(launches() == std::vector<size_t>{1, 3});
+  CHECK(beside(3) == std::byte{4});
+  answer(9);
+  CHECK(synchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(Parts, "a client node does not wait for work of its part that it does not come after") {
+  instantiate_nodes(Nodes().add(NodeKind::fill, fill(0, 1, 1)).add(NodeKind::host, host(7)).add(NodeKind::host, host(8), {0}));
+  client.fake.hold(0);
+  launch_in();
+  CHECK(synchronize(kSecond) == CUDA_SUCCESS);
+  CHECK(client.silent());
+  client.fake.step(0, 2);  // the events before the fill
+  is_told(7);
+  CHECK(beside(0) != std::byte{1});
+  CHECK(client.silent());
+  client.fake.let_go(0);
+  is_told(8);
+  answer(8);
+  answer(7);
+  CHECK(synchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(Parts, "the next part runs after what the client has copied for a node") {
+  instantiate_nodes(sandwich(*this));
+  launch_in();
+  is_told(7);
+  client.fake.hold(1);
+  client.call("cuMemsetD8Async", bytes_of(client.address(1), uint8_t{9}, uint64_t{1}, kSecond));
+  answer(7, kSecond);
+  const uint64_t wait = client.send(Command::synchronize_stream, bytes_of(kFirst), true);
+  CHECK(client.silent());
+  CHECK(launches() == std::vector<size_t>{1, 1});
+  client.fake.let_go(1);
+  CHECK(client.result(wait) == CUDA_SUCCESS);
+  CHECK(at(1) == std::byte{2});
+}
+
+TEST_CASE_METHOD(Parts, "nodes are changed in their parts") {
+  instantiate_nodes(sandwich(*this));
+  CHECK(client.ask(Command::set_graph_node, set_node(2, NodeKind::fill, fill(1, 1, 5))) == CUDA_SUCCESS);
+  CHECK(client.ask(Command::set_graph_node, set_node(1, NodeKind::host, host(8))) == CUDA_SUCCESS);
+  const auto run = [&](uint64_t callback) {
+    launch_in();
+    is_told(callback);
+    answer(callback);
+    CHECK(synchronize() == CUDA_SUCCESS);
+  };
+  run(8);
+  CHECK(at(1) == std::byte{5});
+  describe(kOther, Nodes().add(NodeKind::fill, fill(0, 1, 6)).add(NodeKind::host, host(7), {0}).add(NodeKind::fill, fill(1, 1, 7), {1}));
+  CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther})) == CUDA_SUCCESS);
+  run(7);
+  CHECK(at(0) == std::byte{6});
+  CHECK(at(1) == std::byte{7});
+  CHECK(client.ask(Command::enable_graph_node, bytes_of(wire::SetGraphNode{kExecutable, 2, 0})) == CUDA_SUCCESS);
+  client.call("cuMemsetD8Async", bytes_of(client.address(1), uint8_t{8}, uint64_t{1}, kFirst));
+  run(7);
+  CHECK(at(1) == std::byte{8});
+  // Of another shape: the client node is elsewhere.
+  describe(kOther, Nodes().add(NodeKind::host, host(9)).add(NodeKind::fill, fill(0, 1, 6), {0}).add(NodeKind::fill, fill(1, 1, 7), {1}));
+  CHECK(client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther})) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  run(7);
+}
+
+TEST_CASE_METHOD(Parts, "a change does not reach the launch that is under way") {
+  instantiate_nodes(sandwich(*this));
+  launch_in();
+  is_told(7);
+  const uint64_t change = client.send(Command::set_graph_node, set_node(2, NodeKind::fill, fill(1, 1, 5)), true);
+  CHECK(client.silent());
+  answer(7);
+  CHECK(client.result(change) == CUDA_SUCCESS);
+  CHECK(at(1) == std::byte{2});
+}
+
+TEST_CASE_METHOD(Parts, "launches of one executable follow each other in whichever streams") {
+  instantiate_nodes(sandwich(*this));
+  launch_in(kFirst);
+  launch_in(kSecond);
+  client.create_stream(2);
+  is_told(7);
+  CHECK(client.silent());
+  CHECK(launches() == std::vector<size_t>{1});
+  CHECK(client.ask("cuStreamQuery", bytes_of(kSecond)) == CUDA_ERROR_NOT_READY);
+  CHECK(synchronize(stream_handle(2)) == CUDA_SUCCESS);
+  answer(7);
+  is_told(7);
+  CHECK(synchronize(kFirst) == CUDA_SUCCESS);
+  CHECK(launches() == std::vector<size_t>{1, 1, 1});
+  answer(7);
+  CHECK(synchronize(kSecond) == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(Parts, "an executable that is destroyed in a launch ends behind it") {
+  instantiate_nodes(sandwich(*this));
+  launch_in();
+  is_told(7);
+  client.send(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable}));
+  CHECK(synchronize(kSecond) == CUDA_SUCCESS);
+  CHECK(client.fake.locked([&] { return client.fake.executables.size(); }) == 2);
+  answer(7);
+  CHECK(synchronize() == CUDA_SUCCESS);
+  CHECK(at(1) == std::byte{2});
+  CHECK(client.fake.locked([&] { return client.fake.executables.size(); }) == 0);
+}
+
+TEST_CASE_METHOD(Parts, "a stream that is destroyed in a launch goes when it has been through") {
+  instantiate_nodes(sandwich(*this));
+  launch_in();
+  is_told(7);
+  client.call("cuStreamDestroy_v2", bytes_of(kFirst));
+  CHECK(synchronize(kSecond) == CUDA_SUCCESS);
+  CHECK(launches() == std::vector<size_t>{1});
+  answer(7);
+  CHECK(client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
+  CHECK(beside(1) == std::byte{2});
+}
+
+TEST_CASE_METHOD(Parts, "a context that is destroyed in a launch does not wait for the client") {
+  instantiate_nodes(sandwich(*this));
+  launch_in();
+  launch_in();
+  is_told(7);
+  const uint64_t reset = client.send(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true);
+  Message message = client.receive();
+  if (message.header.kind == wire::MessageKind::host_callback) message = client.receive();  // of the second launch
+  CHECK(message.header.sequence == reset);
+  answer(7);
+  CHECK(launches() == std::vector<size_t>{1, 1});
+}
+
+TEST_CASE_METHOD(Parts, "a part that fails ends its launch, and the next launch is whole again") {
+  instantiate_nodes(sandwich(*this).add(NodeKind::host, host(8), {2}));
+  launch_in();
+  is_told(7);
+  client.fake.locked([&] { return client.fake.next_graph_launch = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES; });
+  answer(7);
+  CHECK(synchronize() == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+  CHECK(at(1) != std::byte{2});
+  launch_in();
+  is_told(7);
+  answer(7);
+  is_told(8);
+  answer(8);
+  CHECK(synchronize() == CUDA_SUCCESS);
+  CHECK(at(1) == std::byte{2});
+}
+
+TEST_CASE("the client is not told of a node behind work that has failed") {
+  TestClient client;
+  client.retain();
+  client.create_stream(0);
+  client.map(0, kPage);
+  Nodes nodes;
+  nodes.add(NodeKind::fill, bytes_of(wire::GraphFill{client.address(0), 1, 1, 1, 1, 1})).add(NodeKind::host, host(7), {0});
+  client.send(Command::graph_nodes, nodes.of(kGraph));
+  CHECK(client.ask(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{kGraph, kExecutable, 0})) == CUDA_SUCCESS);
+  client.fake.hold(0);
+  client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, kFirst}));
+  client.fake.await_blocked(1);
+  client.fake.locked([&] { return client.fake.sticky = CUDA_ERROR_LAUNCH_FAILED; });
+  client.fake.let_go(0);
+  // Neither the stream nor the executable is held up.
+  CHECK(client.ask(Command::synchronize_stream, bytes_of(kFirst)) == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable})) == CUDA_SUCCESS);
+  CHECK(client.silent());
+}
+
+TEST_CASE_METHOD(Parts, "what waits for an event of a graph waits for the part that records it, and no longer") {
+  for (const uint32_t one : {0u, 1u}) client.call("cuEventCreate", bytes_of(event_handle(one), uint32_t{2}));
+  Nodes nodes;
+  nodes.add(NodeKind::event_record, event(0)).add(NodeKind::host, host(7), {0}).add(NodeKind::fill, fill(0, 1, 1), {1});
+  instantiate_nodes(nodes.add(NodeKind::event_record, event(1), {2}).add(NodeKind::host, host(8), {3}).add(NodeKind::empty, {}, {4}, 0));
+  launch_in();
+  is_told(7);
+  client.create_stream(2);
+  for (const uint32_t one : {0u, 1u}) {
+    client.call("cuStreamWaitEvent", bytes_of(stream_handle(1 + one), event_handle(one), uint32_t{0}));
+    client.call("cuMemsetD8Async", bytes_of(client.address(one + 1), uint8_t{2}, uint64_t{1}, stream_handle(1 + one)));
+  }
+  CHECK(client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_SUCCESS);
+  CHECK(client.ask("cuEventQuery", bytes_of(event_handle(1))) == CUDA_ERROR_NOT_READY);
+  CHECK(beside(1) == std::byte{2});
+  CHECK(beside(2) != std::byte{2});
+  answer(7);
+  is_told(8);
+  CHECK(synchronize(stream_handle(2)) == CUDA_SUCCESS);
+  CHECK(beside(2) == std::byte{2});
+  CHECK(client.ask("cuEventQuery", bytes_of(event_handle(1))) == CUDA_SUCCESS);
+  answer(8);
+  CHECK(synchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(Parts, "a launch waits for an event whose record is kept, and for those that have still to wait for its own") {
+  for (const uint32_t one : {0u, 1u}) client.call("cuEventCreate", bytes_of(event_handle(one), uint32_t{2}));
+  instantiate_nodes(Nodes().add(NodeKind::event_wait, event(0)).add(NodeKind::fill, fill(0, 1, 1), {0}).add(NodeKind::event_record, event(1), {1}));
+  client.send(Command::hold_stream, bytes_of(wire::HoldStream{kSecond, 77}));
+  client.record(0, kSecond);
+  launch_in();
+  client.create_stream(2);
+  CHECK(synchronize(stream_handle(2)) == CUDA_SUCCESS);
+  CHECK(launches().empty());
+  client.send(Command::resume_stream, bytes_of(wire::ResumeStream{77}));
+  CHECK(synchronize() == CUDA_SUCCESS);
+  CHECK(launches() == std::vector<size_t>{3});
+}
+
+TEST_CASE_METHOD(Parts, "no client node can be between what sets a condition and what goes by it") {
+  constexpr uint64_t kCondition = make_handle(Kind::graph_condition, 1, 510), kBody = make_handle(Kind::graph, 1, 511);
+  const auto conditional = [&](uint64_t body) { return bytes_of(wire::GraphConditional{kCondition, 1, 1}, body); };
+  Nodes nodes;
+  nodes.add(NodeKind::condition, bytes_of(wire::GraphCondition{kCondition, 1, 1})).add(NodeKind::host, host(7)).add(NodeKind::conditional, conditional(kBody), {1});
+  SECTION("alone behind one it works") {
+    describe(kGraph, nodes);
+    describe(kBody, Nodes().add(NodeKind::fill, fill(0, 1, 1)));
+    REQUIRE(instantiate() == CUDA_SUCCESS);
+    launch_in();
+    is_told(7);
+    CHECK(launches().empty());
+    answer(7);
+    CHECK(synchronize() == CUDA_SUCCESS);
+    CHECK(launches() == std::vector<size_t>{1});
+  }
+  SECTION("on both sides it is refused") {
+    nodes.add(NodeKind::host, host(8), {2}).add(NodeKind::conditional, conditional(kBody + 16), {3});
+    describe(kGraph, nodes);
+    wire::GraphResult result{};
+    CHECK(instantiate(kGraph, &result) == CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(result.node == 4);
+  }
+}
+
+TEST_CASE_METHOD(Parts, "answers that nobody waits for change nothing") {
+  instantiate_nodes(sandwich(*this));
+  answer(7);
+  client.fake.hold(0);
+  launch_in();
+  answer(7);  // before it is told
+  answer(7);
+  client.fake.let_go(0);
+  CHECK(client.receive().header.kind == wire::MessageKind::host_callback);
+  CHECK(synchronize() == CUDA_SUCCESS);
+  CHECK(at(1) == std::byte{2});
+  // A host function of a stream with a node's number.
+  client.send(Command::host_function, bytes_of(wire::HostFunction{kSecond, 7}));
+  is_told(7);
+  CHECK(launch() == CUDA_ERROR_INVALID_VALUE);
+  answer(7);
+  CHECK(synchronize(kSecond) == CUDA_SUCCESS);
+  CHECK(synchronize() == CUDA_SUCCESS);
+}
