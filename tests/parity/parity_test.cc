@@ -25,7 +25,7 @@ constexpr Allowed kAllowed[] = {
     // What the device has but the client does not forward is not promised to the program.
     {"attribute 86 ->", "the host's and the device's atomics are on two machines"},
     {"attribute 89 ->", "host and device do not use managed memory at the same time"},
-    {"attribute 91 ->", "memory that the program registers has no address for kernels"},
+    {"attribute 91 ->", "memory that the program registers has another address for kernels"},
     {"attribute 101 ->", "host and device do not use managed memory at the same time"},
     {"attribute 50 ->", "the PCI domain is the softgpu instance's, and the two sides use two instances"},
     {"attribute 119 ->", "only the pool shares memory pools between processes"},
