@@ -25,9 +25,9 @@ Result<HelloReply> exchange(transport::Connection& connection, const Hello& hell
 
   wire::Preamble answer;
   if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&answer), sizeof answer}, deadline); !got) {
-    const bool closed = got.error().code == ErrorCode::closed;
+    const bool ended = got.error().code == ErrorCode::closed || got.error().code == ErrorCode::lost;  // a reset, where it read nothing
     return Error{got.error().code, "no answer to the hello: " + got.error().message +
-                                       (closed ? "; check that a poold listens there, and whether with TLS (tls://HOST:PORT)" : "")};
+                                       (ended ? "; check that a poold listens there, and whether with TLS (tls://HOST:PORT)" : "")};
   }
   if (answer.magic != wire::kMagic || answer.length > wire::kMaxHelloBytes) {
     return Error{ErrorCode::malformed, is_http2(answer) ? "what listens there is no poold; it answers as a pool-scheduler does: for GPUs of a pool write pool://HOST:PORT"

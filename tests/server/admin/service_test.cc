@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <future>
+#include <iterator>
 
 #include "protocol/control/admin.grpc.pb.h"
 #include "tests/support/catch.h"
@@ -25,6 +27,19 @@ using std::chrono::milliseconds;
 namespace {
 
 const std::string kDevice = FAKE_DEVICE_LIBRARY;
+
+// Returns when all threads of the process have stopped.
+void stop(pid_t process) {
+  REQUIRE(::kill(process, SIGSTOP) == 0);
+  const auto stopped = [](const std::filesystem::directory_entry& thread) {
+    std::ifstream file(thread.path() / "stat");
+    const std::string stat(std::istreambuf_iterator<char>(file), {});
+    const size_t end_of_name = stat.rfind(") ");
+    return end_of_name != std::string::npos && stat.substr(end_of_name + 2, 1) == "T";
+  };
+  const std::filesystem::path threads = "/proc/" + std::to_string(process) + "/task";
+  REQUIRE(eventually([&] { return std::all_of(std::filesystem::directory_iterator(threads), {}, stopped); }));
+}
 
 class AdminClient {
  public:
@@ -254,7 +269,7 @@ TEST_CASE("a session whose worker does not listen is killed after a grace") {
   RawClient program(poold.endpoint());
   program.open();
   const auto worker = static_cast<pid_t>(client.sessions()[0].worker_pid());
-  REQUIRE(::kill(worker, SIGSTOP) == 0);
+  stop(worker);
   CHECK(client.kill(1, "it hangs") == StatusCode::OK);
   CHECK(client.kill(1, "again") == StatusCode::OK);  // no second one
   CHECK(client.sessions()[0].ending());
@@ -290,7 +305,7 @@ TEST_CASE("a worker that does not answer is said to be silent within two seconds
   program.open();
   program.ping();
   const auto worker = static_cast<pid_t>(client.sessions()[0].worker_pid());
-  REQUIRE(::kill(worker, SIGSTOP) == 0);
+  stop(worker);
   const auto start = std::chrono::steady_clock::now();
   const auto ask_beside = [&] {
     return std::async(std::launch::async, [&poold] {
@@ -311,7 +326,7 @@ TEST_CASE("a worker that does not answer is said to be silent within two seconds
   CHECK(client.dump(1).has_worker());
   program.ping();
 
-  REQUIRE(::kill(worker, SIGSTOP) == 0);
+  stop(worker);
   auto asked = ask_beside();
   REQUIRE(::kill(worker, SIGKILL) == 0);
   admin::SessionDump last;
