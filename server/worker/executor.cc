@@ -71,7 +71,7 @@ Executor::Executor(SessionStart& start)
       outbox(*start.connection, counters, ledger),
       capture(outbox),
       contexts(api, at_work),
-      gates(contexts, [this] { this->start.connection->interrupt(); }),
+      gates(contexts, [this] { this->start.connection->interrupt(); }, [this](StreamState& stream) { compute.stands_still(stream); }),
       backlog(contexts, gates),
       scrubber(api, contexts),
       table(api, contexts, counters, start.visible),

@@ -17,6 +17,7 @@ void StreamGate::open() {
 }
 
 std::shared_ptr<StreamGate> StreamGates::close(StreamState& stream, const char* reason, StreamGate::Opened opened, bool for_all_streams) {
+  closing_(stream);
   auto gate = std::make_shared<StreamGate>(*this, stream, reason, for_all_streams, std::move(opened));
   {
     const std::lock_guard lock(mutex_);

@@ -47,8 +47,9 @@ class StreamGate {
 
 class StreamGates {
  public:
-  // `wake` ends the executor's sleep.
-  StreamGates(Contexts& contexts, std::function<void()> wake) : contexts_(contexts), wake_(std::move(wake)) {}
+  // `wake` ends the executor's sleep. `closing` is called for the stream of each gate that closes.
+  StreamGates(Contexts& contexts, std::function<void()> wake, std::function<void(StreamState&)> closing)
+      : contexts_(contexts), wake_(std::move(wake)), closing_(std::move(closing)) {}
   StreamGates(const StreamGates&) = delete;
   StreamGates& operator=(const StreamGates&) = delete;
 
@@ -94,6 +95,7 @@ class StreamGates {
 
   Contexts& contexts_;
   const std::function<void()> wake_;
+  const std::function<void(StreamState&)> closing_;
   std::vector<std::shared_ptr<StreamGate>> closed_;  // changed with the mutex held
   std::unordered_map<uint64_t, std::shared_ptr<StreamGate>> numbers_;
   size_t for_all_streams_ = 0;

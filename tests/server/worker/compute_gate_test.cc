@@ -1,6 +1,7 @@
 // The gate before work for the device: against a device of which the test says how far it has got, and a session page that
 // the test writes as poold would.
 #include "server/worker/compute_gate.h"
+#include "server/worker/stream_gates.h"
 
 #include <algorithm>
 #include <atomic>
@@ -290,6 +291,22 @@ TEST_CASE("the end of a session lets go of who waits, and of the turn") {
   REQUIRE(holder.work() == CUDA_SUCCESS);
   holder.gate->stop();
   CHECK(holder.word().closed());
+}
+
+TEST_CASE("the time in which a stream waits for the client is not counted") {
+  Session session;
+  StreamGates gates(session.contexts, [] {}, [&](StreamState& stream) { session.gate->stands_still(stream); });
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  const auto gate = gates.close(session.context->legacy, "the test");
+  CHECK(session.device.recorded == 2);  // the piece has ended
+  session.device.recorded += 100;       // milliseconds pass
+  gate->open();
+  CHECK(gates.settle());
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  session.device.pass(104);
+  session.gate->before_sleep();
+  CHECK((*session.page)->gpus[0].gpu_nanoseconds == 2'000'000);
 }
 
 TEST_CASE("a new shape of a known kernel is estimated by its threads") {
