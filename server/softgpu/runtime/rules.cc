@@ -11,6 +11,13 @@ constexpr RuleRow kRows[] = {
 #undef SOFTGPU_RULE
 };
 
+constexpr FixedRule kFixed[] = {
+#define SOFTGPU_RULE(...)
+#define SOFTGPU_FIXED_RULE(what, source) {what, source},
+#include "server/softgpu/runtime/rules.def"
+#undef SOFTGPU_RULE
+};
+
 std::string unknown_rule(std::string_view setting, std::string_view word) {
   std::string message = "softgpu: SOFTGPU_RULES=" + std::string(setting) + ": \"" + std::string(word) +
                         "\" is not \"none\", and not - or + before the name of a rule; the rules are";
@@ -21,6 +28,7 @@ std::string unknown_rule(std::string_view setting, std::string_view word) {
 }  // namespace
 
 std::span<const RuleRow> rule_rows() { return kRows; }
+std::span<const FixedRule> fixed_rules() { return kFixed; }
 
 Rules::Rules() {
   for (size_t i = 0; i < std::size(kRows); ++i) kept_[i] = kRows[i].on;

@@ -26,6 +26,13 @@ struct RuleRow {
 // All rules, in the order of the enumeration.
 std::span<const RuleRow> rule_rows();
 
+// What SOFTGPU_RULES does not switch, for the documentation.
+struct FixedRule {
+  std::string_view what;
+  std::string_view source;
+};
+std::span<const FixedRule> fixed_rules();
+
 class Rules {
  public:
   Rules();  // the defaults

@@ -30,6 +30,8 @@ std::string rules_page() {
     page.append("| `").append(row.name).append("` | ").append(row.on ? "on" : "off").append(" | ");
     page.append(row.what).append(" | ").append(row.source).append(" |\n");
   }
+  page.append("\n## Kept in any case\n\n| What softgpu does | Source |\n| --- | --- |\n");
+  for (const softgpu::FixedRule& rule : softgpu::fixed_rules()) page.append("| ").append(rule.what).append(" | ").append(rule.source).append(" |\n");
   return page;
 }
 

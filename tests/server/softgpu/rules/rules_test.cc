@@ -18,6 +18,15 @@ TEST_CASE("every rule has a name of its own, a description and a source") {
   }
 }
 
+TEST_CASE("a fixed rule has a description and a source") {
+  CHECK(gpupool::softgpu::fixed_rules().size() >= 5);
+  for (const auto& rule : gpupool::softgpu::fixed_rules()) {
+    INFO(rule.what);
+    CHECK(rule.what.ends_with('.'));
+    CHECK(!rule.source.empty());
+  }
+}
+
 TEST_CASE("the page of rules is the one that the table makes") {
   std::ifstream in(RULES_PAGE);
   const std::string page((std::istreambuf_iterator<char>(in)), {});

@@ -110,3 +110,19 @@ TEST_CASE_METHOD(ContextFixture, "the CPU gets no access to device memory") {
   REQUIRE_OK(cuDeviceGetAttribute(&direct, CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, device));
   CHECK(direct == 0);
 }
+
+TEST_CASE_METHOD(ContextFixture, "memory of mappings and of pools has no handle for other processes") {
+  const CUmemAllocationProp prop = properties();
+  CUmemGenericAllocationHandle memory = 0;
+  CUdeviceptr mapped = 0, pooled = 0, plain = 0;
+  REQUIRE_OK(cuMemCreate(&memory, kGranule, &prop, 0));
+  REQUIRE_OK(cuMemAddressReserve(&mapped, kGranule, 0, 0, 0));
+  REQUIRE_OK(cuMemMap(mapped, kGranule, 0, memory, 0));
+  REQUIRE_OK(cuMemSetAccess(mapped, kGranule, &kReadWrite, 1));
+  REQUIRE_OK(cuMemAllocAsync(&pooled, kGranule, nullptr));
+  REQUIRE_OK(cuMemAlloc_v2(&plain, kGranule));
+  CUipcMemHandle handle{};
+  CHECK(cuIpcGetMemHandle(&handle, mapped) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuIpcGetMemHandle(&handle, pooled) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuIpcGetMemHandle(&handle, plain) == CUDA_SUCCESS);
+}
