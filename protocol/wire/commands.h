@@ -77,6 +77,11 @@ struct SynchronizeStream {
 struct SynchronizeEvent {
   uint64_t event;
 };
+// own_stream: the client copies in this stream what other streams wait for: data of a graph's node, pages of a fault. Such copies do not wait for
+// what all streams are to wait for.
+struct OwnStream {
+  uint64_t stream;
+};
 // await_record: answered once the device has every record of the event that came before. For events that other processes wait for.
 struct AwaitRecord {
   uint64_t event;

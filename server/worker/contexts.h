@@ -69,6 +69,7 @@ struct StreamState {
   uint64_t last_use = 0;              // counts the uses of all streams
   uint64_t use_before = 0;
   unsigned gates = 0;                 // closed ones (stream_gates.h)
+  bool own = false;                   // the client copies there what other streams wait for
   unsigned kept = 0;                  // commands of the backlog that give it work (backlog.h)
   std::shared_ptr<Progress> progress = std::make_shared<Progress>();
 };

@@ -12,6 +12,16 @@ Outcome hold_stream(Executor& session, Command& command) {
   return session.gates.close_by_number(*stream, "another server", body->hold) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+Outcome own_stream(Executor& session, Command& command) {
+  const auto body = only<wire::OwnStream>(command);
+  if (!body) return bad_body();
+  session.enter(command);
+  StreamState* const stream = session.table.find_stream(body->stream);
+  if (!stream || !stream->stream) return CUDA_ERROR_INVALID_HANDLE;
+  stream->own = true;
+  return CUDA_SUCCESS;
+}
+
 Outcome resume_stream(Executor& session, Command& command) {
   const auto body = only<wire::ResumeStream>(command);
   if (!body) return bad_body();

@@ -110,6 +110,22 @@ TEST_CASE("a command that comes behind everything keeps no copies and host funct
   CHECK(held.client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_SUCCESS);
 }
 
+TEST_CASE("a copy that others wait for passes what all streams are to wait for") {
+  Held held;
+  constexpr uint64_t kOwn = stream_handle(2);
+  held.client.create_stream(2);
+  std::vector<std::byte> data(16, std::byte{3});
+  wire::Buffer copy = bytes_of(wire::CopyToDevice{kFirst, held.client.address(0), 16, 16, 1, wire::kCopyOrdersStreams, 0});
+  wire::Writer(copy).put_bytes(data.data(), data.size());
+  held.client.send(Command::copy_to_device, copy);
+  held.client.send(Command::own_stream, bytes_of(wire::OwnStream{kOwn}));
+  CHECK(held.client.data(held.client.copy_out(kOwn, 100, 1)).size() == 1);
+  const uint64_t other = held.client.copy_out(kSecond, 0, 1);
+  CHECK(held.client.silent());
+  held.resume();
+  CHECK(held.client.data(other)[0] == std::byte{3});
+}
+
 TEST_CASE("an object is destroyed after the kept commands that name it, and its place may be used before") {
   Held held;
   constexpr uint64_t kNext = cuda::make_handle(cuda::Kind::event, 2, 200);
