@@ -57,7 +57,7 @@ const char* Backlog::must_wait(const CommandOrder& order) const {
   const auto is_written = [this](uint64_t key) { return writes_.contains(key) || held_.contains(key); };
   const bool with_object =
          std::any_of(order.reads.begin(), order.reads.end(), is_written) ||
-         std::any_of(order.writes.begin(), order.writes.end(), [&](uint64_t key) { return is_written(key) || reads_.contains(key); });
+         std::any_of(order.writes.begin(), order.writes.end(), [&](uint64_t key) { return is_written(key) || reads_.contains(key) || held_reads_.contains(key); });
   return with_object ? "a command before it with the same object" : nullptr;
 }
 
@@ -77,6 +77,10 @@ void Backlog::count(const CommandOrder& order, int one) {
 void Backlog::hold(uint64_t key) { add_to(held_, key, 1); }
 
 void Backlog::release(uint64_t key) { add_to(held_, key, -1); }
+
+void Backlog::hold_read(uint64_t key) { add_to(held_reads_, key, 1); }
+
+void Backlog::release_read(uint64_t key) { add_to(held_reads_, key, -1); }
 
 void Backlog::reset_counts() {
   for (StreamState* const stream : streams_) stream->kept = 0;

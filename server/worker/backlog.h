@@ -51,6 +51,9 @@ class Backlog {
   // Work behind a closed gate, of a command that was executed, has still to write the object: commands that name it wait until release().
   void hold(uint64_t key);
   void release(uint64_t key);
+  // Likewise, of work that has still to read the object: commands that change it wait.
+  void hold_read(uint64_t key);
+  void release_read(uint64_t key);
   // Some command will destroy the object, which the client takes for destroyed already.
   bool destroys(uint64_t handle) const { return writes_.contains(handle); }
   // The stream is about to be destroyed by a command that is out of order: commands that name it will find that.
@@ -80,7 +83,7 @@ class Backlog {
   std::vector<StreamState*> streams_;  // with StreamState::kept
   std::unordered_map<uint64_t, size_t> reads_, writes_;
   size_t alone_ = 0, for_all_streams_ = 0;
-  std::unordered_map<uint64_t, size_t> held_;  // by hold(): how often
+  std::unordered_map<uint64_t, size_t> held_, held_reads_;  // by hold() and hold_read(): how often
 };
 
 }  // namespace gpupool::worker

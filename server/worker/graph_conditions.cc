@@ -46,6 +46,7 @@ CUresult Graphs::keep_condition(Graph& graph, const NodeWork& work) {
 CUresult Graphs::use_condition(Graph& root, Condition& condition, uint32_t level) {
 #if CUDA_VERSION >= 12030
   if (condition.made != 0) return condition.level == level ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  if (root.is_executable) return CUDA_ERROR_INVALID_VALUE;  // made with the graph, or never
   const DeviceApi& api = session_.api;
   if (!api.cuGraphConditionalHandleCreate) return CUDA_ERROR_NOT_SUPPORTED;
   if (root.parts.size() <= level) root.parts.resize(level + 1);

@@ -2,7 +2,7 @@
 //
 // A launch in parts has a gate in its stream for each client node that the client has been told of, so that the backlog keeps the stream's
 // later commands. The last answer's gate gives the driver the next part, in the executor's thread. Until the driver has all parts the executable
-// graph is held in the backlog, and an event until the driver has the part that records it.
+// graph is held in the backlog, and an event until the driver has the part that records it or waits for it.
 #include <algorithm>
 
 #include "server/worker/calls/host_function.h"
@@ -21,11 +21,12 @@ CUresult Graphs::launch(uint64_t executable, StreamState& stream) {
   launch->graph = graph;
   launch->stream = &stream;
   const auto last = static_cast<uint32_t>(graph->parts.size());
-  launch->held.emplace_back(last, executable);
+  launch->held.push_back({last, executable, true});
   for (const Node& node : graph->nodes) {
-    if (node.kind == GraphNodeKind::event_record) launch->held.emplace_back(node.level, node.event_handle);
+    const bool records = node.kind == GraphNodeKind::event_record;
+    if (records || node.kind == GraphNodeKind::event_wait) launch->held.push_back({node.level, node.event_handle, records});
   }
-  for (const auto& [part, key] : launch->held) session_.backlog.hold(key);
+  for (const Launch::Held& held : launch->held) held.writes ? session_.backlog.hold(held.key) : session_.backlog.hold_read(held.key);
   return go_on(launch);
 }
 
@@ -41,9 +42,9 @@ CUresult Graphs::go_on(const std::shared_ptr<Launch>& launch) {
   const Part& part = launch->graph->parts[number];
   CUresult result = call_client(launch, part, false);
   if (result == CUDA_SUCCESS) result = launch_part(part, *launch->stream);
-  std::erase_if(launch->held, [&](const auto& held) {
-    if (held.first != number) return false;
-    session_.backlog.release(held.second);
+  std::erase_if(launch->held, [&](const Launch::Held& held) {
+    if (held.part != number) return false;
+    release(held);
     return true;
   });
   if (result == CUDA_SUCCESS) result = call_client(launch, part, true);
@@ -62,7 +63,7 @@ CUresult Graphs::call_client(const std::shared_ptr<Launch>& launch, const Part& 
     if (node.behind_work != behind_work) continue;
     auto gate = session_.gates.close_by_number(*launch->stream, "a node of a graph", node.callback, [this, launch](StreamState&) { answered(launch); });
     if (!gate) return CUDA_ERROR_INVALID_VALUE;
-    launch->gates.push_back(gate);
+    launch->gates.emplace_back(node.callback, gate);
     gates.push_back(std::move(gate));
     callbacks.push_back(node.callback);
   }
@@ -83,10 +84,17 @@ void Graphs::answered(const std::shared_ptr<Launch>& launch) {
   session_.defer(go_on(launch));
 }
 
+void Graphs::release(const Launch::Held& held) {
+  held.writes ? session_.backlog.release(held.key) : session_.backlog.release_read(held.key);
+}
+
 void Graphs::finish(std::shared_ptr<Launch> launch) {
   launch->graph = nullptr;
-  for (const auto& [part, key] : launch->held) session_.backlog.release(key);
-  for (const auto& gate : launch->gates) gate->open();
+  for (const Launch::Held& held : launch->held) release(held);
+  for (const auto& [number, gate] : launch->gates) {
+    (void)session_.gates.take(number);  // the next launch uses it, perhaps before the gates are settled
+    gate->open();
+  }
   launch->gates.clear();
   std::erase(launches_, launch);
 }

@@ -108,9 +108,14 @@ class Graphs {
     StreamState* stream;
     uint32_t next = 0;                 // the part that comes next
     size_t unanswered = 0;             // client nodes of the part before
-    std::vector<std::shared_ptr<StreamGate>> gates;  // theirs
+    std::vector<std::pair<uint64_t, std::shared_ptr<StreamGate>>> gates;  // theirs, by number
     std::atomic<bool> failed{false};
-    std::vector<std::pair<uint32_t, uint64_t>> held;  // keys in the backlog, with the part that they are released behind
+    struct Held {                      // a key in the backlog
+      uint32_t part;                   // it is released behind this one
+      uint64_t key;
+      bool writes;
+    };
+    std::vector<Held> held;
   };
   using Owner = std::unique_ptr<Graph>;
 
@@ -138,6 +143,7 @@ class Graphs {
   CUresult go_on(const std::shared_ptr<Launch>& launch);
   CUresult call_client(const std::shared_ptr<Launch>& launch, const Part& part, bool behind_work);
   void answered(const std::shared_ptr<Launch>& launch);
+  void release(const Launch::Held& held);
   void finish(std::shared_ptr<Launch> launch);
   void give_up_launches(const Graph& graph);
   template <class F>

@@ -139,14 +139,13 @@ TEST_CASE_METHOD(Parts, "nodes are changed in their parts") {
   run(7);
 }
 
-TEST_CASE_METHOD(Parts, "a change does not reach the launch that is under way") {
+TEST_CASE_METHOD(Parts, "a change is answered during a launch, and reaches the next one") {
   instantiate_nodes(sandwich(*this));
   launch_in();
   is_told(7);
-  const uint64_t change = client.send(Command::set_graph_node, set_node(2, NodeKind::fill, fill(1, 1, 5)), true);
-  CHECK(client.silent());
+  CHECK(client.ask(Command::set_graph_node, set_node(2, NodeKind::fill, fill(1, 1, 5))) == CUDA_SUCCESS);  // as CUDA answers at once
   answer(7);
-  CHECK(client.result(change) == CUDA_SUCCESS);
+  CHECK(synchronize() == CUDA_SUCCESS);
   CHECK(at(1) == std::byte{2});
 }
 
@@ -265,6 +264,20 @@ TEST_CASE_METHOD(Parts, "what waits for an event of a graph waits for the part t
   CHECK(beside(2) == std::byte{2});
   CHECK(client.ask("cuEventQuery", bytes_of(event_handle(1))) == CUDA_SUCCESS);
   answer(8);
+  CHECK(synchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(Parts, "an event that a later part waits for is not recorded anew before") {
+  client.call("cuEventCreate", bytes_of(event_handle(0), uint32_t{2}));
+  Nodes nodes;
+  instantiate_nodes(nodes.add(NodeKind::host, host(7)).add(NodeKind::event_wait, event(0), {0}).add(NodeKind::fill, fill(0, 1, 1), {1}));
+  launch_in();
+  is_told(7);
+  client.record(0, stream_handle(1));
+  const uint64_t recorded = client.send(Command::await_record, bytes_of(event_handle(0)), true);
+  CHECK(client.silent());
+  answer(7);
+  CHECK(client.result(recorded) == CUDA_SUCCESS);
   CHECK(synchronize() == CUDA_SUCCESS);
 }
 
