@@ -71,7 +71,7 @@ Executor::Executor(SessionStart& start)
       outbox(*start.connection, counters, ledger),
       capture(outbox),
       contexts(api, at_work),
-      gates(contexts, [this] { this->start.connection->interrupt(); }, [this](StreamState& stream) { compute.stands_still(stream); }),
+      gates(contexts, [this] { this->start.connection->interrupt(); }, [this](StreamState& stream) { compute.pause(stream); }),
       backlog(contexts, gates),
       scrubber(api, contexts),
       table(api, contexts, counters, start.visible),
@@ -174,6 +174,7 @@ bool Executor::receive(const wire::CommandHeader& header) {
     command.body = wire::Reader(*body);
   }
   if (!checkpoint.before_command(header.id) || !moves.before_command(header.id)) return false;
+  if (!postponed_unloads.empty()) unload_postponed();
   bool alive = true;
   if (!ordered) alive = finish(command, execute(command));
   else if (!keep(command, &alive)) alive = replay(command);
@@ -290,14 +291,13 @@ void Executor::forget_code(uint64_t handle) {
 }
 
 void Executor::unload_postponed() {
-  if (graphs.launching()) return;
+  if (graphs.launching() || !backlog.empty()) return;
   ContextState* const before = contexts.current();
   postponed_unloads.run_all([this](CUcontext context) { make_current(api, context); }, [this](uint64_t handle) { forget_code(handle); });
   if (before) make_current(api, before->object);
 }
 
 Outcome Executor::execute(Command& command) {
-  if (!postponed_unloads.empty()) unload_postponed();
   reply_body.clear();
   if (reply_body.capacity() > kKeptReplyBytes) reply_body.shrink_to_fit();
   const uint16_t id = command.header.id;

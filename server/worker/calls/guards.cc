@@ -31,7 +31,7 @@ bool owns_items(CUdeviceptr address, uint64_t count, uint64_t item) {
 template <class F>
 CUresult unload(CUcontext context, F unload) {
   Executor& session = *t_executor;
-  if (session.postponed_unloads.full() || !session.graphs.launching()) return unload();
+  if (session.postponed_unloads.full() || (!session.graphs.launching() && session.backlog.empty())) return unload();
   session.postponed_unloads.add(context, [unload] { (void)unload(); });
   return CUDA_SUCCESS;
 }
