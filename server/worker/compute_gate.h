@@ -73,10 +73,6 @@ class ComputeGate {
   void tidy() {
     if (attention_.load(std::memory_order_relaxed)) tidy_up();
   }
-  // The stream gets no more work until the client has done something: its time until then is not counted.
-  void stands_still(StreamState& stream) {
-    if (stream.compute && stream.compute->open) end(*stream.compute);
-  }
   // The stream is about to be destroyed.
   void departing(StreamState& stream);
   // The context is about to be destroyed: no wait in it begins any more.

@@ -95,7 +95,8 @@ void IncomingCopy::count(uint64_t received) {
     const std::lock_guard lock(mutex_);
     --active_;
     missing_ -= received;
-    last = received != 0 && missing_ == 0;
+    // Not before the last thread has left: the context may be destroyed then.
+    last = !over_ && missing_ == 0 && active_ == 0;
     over_ |= last;
     if (over_ && gate_) gate_->open();
   }

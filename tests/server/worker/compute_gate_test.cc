@@ -295,7 +295,7 @@ TEST_CASE("the end of a session lets go of who waits, and of the turn") {
 
 TEST_CASE("the time in which a stream waits for the client is not counted") {
   Session session;
-  StreamGates gates(session.contexts, [] {}, [&](StreamState& stream) { session.gate->stands_still(stream); });
+  StreamGates gates(session.contexts, [] {}, [&](StreamState& stream) { session.gate->pause(stream); });
   session.turn(State::open, false);
   REQUIRE(session.work() == CUDA_SUCCESS);
   const auto gate = gates.close(session.context->legacy, "the test");
