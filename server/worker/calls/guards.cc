@@ -271,13 +271,13 @@ bool all_there(cuuint32_t rank, std::initializer_list<const void*> arrays) {
 CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* dim, const cuuint64_t* strides,
                       const cuuint32_t* box, const cuuint32_t* element_strides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                       CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  if (!all_there(rank, {dim, box, element_strides}) || (rank > 1 && !strides)) return CUDA_ERROR_INVALID_VALUE;
+  if (!map || !all_there(rank, {dim, box, element_strides}) || (rank > 1 && !strides)) return CUDA_ERROR_INVALID_VALUE;
   return REAL(cuTensorMapEncodeTiled)(map, type, rank, address, dim, strides, box, element_strides, interleave, swizzle, promotion, fill);
 }
 CUresult encode_im2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* dim, const cuuint64_t* strides,
                        const int* lower, const int* upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* element_strides,
                        CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  if (!all_there(rank, {dim, strides, lower, upper, element_strides})) return CUDA_ERROR_INVALID_VALUE;
+  if (!map || !all_there(rank, {dim, strides, lower, upper, element_strides})) return CUDA_ERROR_INVALID_VALUE;
   return REAL(cuTensorMapEncodeIm2col)(map, type, rank, address, dim, strides, lower, upper, channels, pixels, element_strides, interleave, swizzle,
                                        promotion, fill);
 }
@@ -288,7 +288,7 @@ CUresult encode_im2col_wide(CUtensorMap* map, CUtensorMapDataType type, cuuint32
                             int lower, int upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* element_strides,
                             CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
                             CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  if (!all_there(rank, {dim, strides, element_strides})) return CUDA_ERROR_INVALID_VALUE;
+  if (!map || !all_there(rank, {dim, strides, element_strides})) return CUDA_ERROR_INVALID_VALUE;
   return REAL(cuTensorMapEncodeIm2colWide)(map, type, rank, address, dim, strides, lower, upper, channels, pixels, element_strides, interleave, mode,
                                            swizzle, promotion, fill);
 }

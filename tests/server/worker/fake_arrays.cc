@@ -241,7 +241,7 @@ CUresult set_attribute(CUstream, CUstreamAttrID attribute, const CUstreamAttrVal
 CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void*, const cuuint64_t* dim, const cuuint64_t* strides,
                       const cuuint32_t* box, const cuuint32_t* element_strides, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                       CUtensorMapFloatOOBfill) {
-  if (!dim || (!strides && rank > 1) || !box || !element_strides || rank == 0) return misuse();
+  if (!map || !dim || (!strides && rank > 1) || !box || !element_strides || rank == 0) return misuse();
   uint64_t sum = 0;  // reads what there should be
   for (cuuint32_t i = 0; i < rank; ++i) sum += dim[i] + box[i] + element_strides[i] + (i + 1 < rank ? strides[i] : 0);
   map->opaque[0] = sum;
