@@ -167,21 +167,37 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event) 
     return result;
   }
   result = other->session->call_later(wire::Command::synchronize_stream, *other,
-                                      wire::SynchronizeStream{cuda::handle_bits(lent)},
+                                      [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(lent)}); },
                                       [done](CUresult reply) { resuming().run([done, reply] { done(reply); }); });
   if (result != CUDA_SUCCESS) done(CUDA_SUCCESS);
   return result;
 }
 
+namespace {
+
+// The contexts of run_between(), one of each session.
+std::vector<Context*> one_of_each_session(std::initializer_list<Context*> contexts) {
+  std::vector<Context*> found;
+  for (Context* const context : contexts) {
+    const auto same = [&](const Context* other) { return other->session == context->session; };
+    if (context && std::none_of(found.begin(), found.end(), same)) found.push_back(context);
+  }
+  return found;
+}
+
+}  // namespace
+
 CUresult run_between(Context& context, CUstream stream, Context* from, Context* to, std::function<CUresult()> work) {
   const auto bridge = std::make_shared<Bridge>(context, stream, from, to);
   // The stream is asked about before it is held, and may answer before it is.
   struct Start {
-    std::atomic<int> missing{2};
+    std::atomic<size_t> missing{2};
     CUresult result = CUDA_SUCCESS;
     bool held = false;
   };
+  const std::vector<Context*> servers = one_of_each_session({&context, from, to});
   const auto start = std::make_shared<Start>();
+  start->missing += servers.size();
   const auto arrive = [bridge, start, work = std::move(work)] {
     if (start->missing.fetch_sub(1) != 1 || !start->held) return;
     copying().run([bridge, start, work] {
@@ -191,12 +207,20 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
     });
   };
   const CUresult asked = context.session->call_later(wire::Command::synchronize_stream, context,
-                                                     wire::SynchronizeStream{cuda::handle_bits(stream)},
+                                                     [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(stream)}); },
                                                      [start, arrive](CUresult result) {
     start->result = result;
     arrive();
   });
   if (asked != CUDA_SUCCESS) return asked;
+  // The work's streams are the client's own, which pass what all streams are to wait for. What of that comes before this call has to be over.
+  for (Context* const server : servers) {
+    const CUresult sent = server->session->call_later(wire::Command::await_barriers, *server, [](wire::Writer&) {}, [server, arrive](CUresult result) {
+      if (result != CUDA_SUCCESS && !is_broken(result)) server->late_error = result;
+      arrive();
+    });
+    if (sent != CUDA_SUCCESS) arrive();  // the work meets the same error
+  }
   const CUresult result = bridge->hold();
   start->held = result == CUDA_SUCCESS;
   arrive();

@@ -115,11 +115,10 @@ class Session {
                 reply);
   }
   // Queues a command whose reply nobody waits for here: `then` gets its result (Receiver::expect).
-  template <class Body>
-  CUresult call_later(wire::Command command, Context& context, const Body& body, std::function<void(CUresult)> then) {
+  template <class WriteBody>
+  CUresult call_later(wire::Command command, Context& context, WriteBody&& write_body, std::function<void(CUresult)> then) {
     if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
-    queue_.append(static_cast<uint16_t>(command), wire::kWantsReply, context.handle,
-                  [&](wire::Writer& writer) { writer.put(body); },
+    queue_.append(static_cast<uint16_t>(command), wire::kWantsReply, context.handle, write_body,
                   [&](uint64_t number) { receiver_.expect(number, std::move(then)); });
     queue_.wake_flusher();
     return CUDA_SUCCESS;

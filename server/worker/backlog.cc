@@ -44,6 +44,9 @@ const char* Backlog::must_wait(const CommandOrder& order) const {
   const bool names_objects = order.reads.count != 0 || order.writes.count != 0;
   const bool own = order.stream && order.stream->own;
   if (alone_ != 0 && !own && (names_objects || order.rule != Rule::in_order)) return "a command that everything comes after";
+  const bool barrier = for_all_streams_ != 0 || gates_.any_for_all_streams();
+  const bool awaits_barriers = (order.gives_work && !own) || order.rule == Rule::after_barriers || order.rule == Rule::after_context;
+  if (barrier && awaits_barriers) return "a copy that orders all streams";
   if (order.rule == Rule::alone) return gates_.any() || !kept_.empty() ? "everything before it" : nullptr;
   if (order.rule == Rule::after_context && order.context &&
       any_waiting([&](const StreamState& stream) { return same_owner(*stream.context, *order.context); })) {
@@ -53,7 +56,6 @@ const char* Backlog::must_wait(const CommandOrder& order) const {
   // A wait for another stream than the legacy one waits for no work that the legacy stream gets later.
   const bool with_legacy = order.stream && (order.gives_work || order.stream == &order.stream->context->legacy);
   if (with_legacy && waits_with_legacy(*order.stream)) return "the legacy stream's order";
-  if (order.gives_work && !own && (for_all_streams_ != 0 || gates_.any_for_all_streams())) return "a copy that orders all streams";
   const auto is_written = [this](uint64_t key) { return writes_.contains(key) || held_.contains(key); };
   const bool with_object =
          std::any_of(order.reads.begin(), order.reads.end(), is_written) ||

@@ -195,6 +195,7 @@ CommandOrder order_of(Executor& session, const Command& command) {
     case Id::set_graph_node:
     case Id::enable_graph_node:
     case Id::destroy_graph: set_graph_order(session, order, body.get<uint64_t>()); break;
+    case Id::await_barriers: order.rule = Rule::after_barriers; break;
     case Id::set_border_color: order.rule = Rule::alone; break;
     default: break;
   }

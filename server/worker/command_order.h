@@ -33,6 +33,7 @@ struct CommandOrder {
     in_order,       // after what is before it in its stream, and before it with its objects
     query,          // likewise, but answered with CUDA_ERROR_NOT_READY instead of being kept
     after_context,  // after everything in the streams of `context`
+    after_barriers, // after what all streams are to wait for
     alone,          // after everything, and before all commands but `in_order` ones that name no object
   };
   Rule rule = Rule::at_once;

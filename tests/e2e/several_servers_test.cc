@@ -18,6 +18,9 @@ std::string both(const Pool& one, const Pool& other) {
   return const_cast<Pool&>(one).poold().url() + "," + const_cast<Pool&>(other).poold().url();
 }
 
+// Slow enough that data is on its way for a while, and commands overtake it.
+const SlowLink::Quality kSlow{.bytes_per_second = 100e6, .first_unlimited = true};
+
 // On one softgpu with two devices, through one poold, through two: the same.
 void passes_everywhere(const std::string& scenario, const Environment& environment = {}) {
   Pool both_devices(kTwoDevices), first(kOneDevice), second(kOneDevice);
@@ -56,6 +59,17 @@ PASSES(threads_on_two_devices)
 TEST_CASE("two servers while every call waits") {
   for (const char* scenario : {"copies_between_devices", "a_chain_over_two_devices"}) {
     passes_everywhere(scenario, {{"GPUPOOL_SYNC", "1"}});
+  }
+}
+
+TEST_CASE("copies between servers come behind data that is on its way") {
+  Pool first(kOneDevice), second(kOneDevice);
+  SlowLink one(first.poold().endpoint(), kSlow), other(second.poold().endpoint(), kSlow);
+  for (const char* sync : {"0", "1"}) {
+    const Finished app = run_patiently({driver_app(), "copies_behind_new_data"},
+                                       first.through({{"GPUPOOL", one.url() + "," + other.url()}, {"GPUPOOL_SYNC", sync}}));
+    INFO("GPUPOOL_SYNC=" << sync << ": " << app.output);
+    CHECK(app.status == 0);
   }
 }
 

@@ -106,8 +106,8 @@ struct SlowLink::Pair {
 };
 
 SlowLink::SlowLink(const transport::Endpoint& server, const Quality& quality)
-    : delay_(quality.round_trip.count() / 2),
-      nanoseconds_per_byte_(quality.bytes_per_second > 0 ? 1e9 / quality.bytes_per_second : 0) {
+    : delay_(quality.round_trip.count() / 2), first_unlimited_(quality.first_unlimited) {
+  up_.nanoseconds_per_byte = down_.nanoseconds_per_byte = quality.bytes_per_second > 0 ? 1e9 / quality.bytes_per_second : 0;
   listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = loopback(0);
   socklen_t length = sizeof address;
@@ -152,9 +152,12 @@ void SlowLink::accept_all(const transport::Endpoint& server) {
     auto pair = std::make_unique<Pair>();
     pair->client = client;
     pair->server = upstream;
-    pair->up = std::thread([this, client, upstream] { carry(client, upstream, up_); });
-    pair->down = std::thread([this, client, upstream] { carry(upstream, client, down_); });
     std::lock_guard lock(mutex_);
+    const bool unlimited = first_unlimited_ && pairs_.empty();
+    Way& up = unlimited ? first_up_ : up_;
+    Way& down = unlimited ? first_down_ : down_;
+    pair->up = std::thread([this, client, upstream, &up] { carry(client, upstream, up); });
+    pair->down = std::thread([this, client, upstream, &down] { carry(upstream, client, down); });
     pairs_.push_back(std::move(pair));
   }
 }
@@ -169,8 +172,8 @@ void SlowLink::cut(size_t number) {
 // The last of these bytes leaves when the link has carried all that came before them, and arrives after the delay.
 int64_t SlowLink::due(Way& way, int64_t arrived, size_t bytes) const {
   way.bytes.fetch_add(bytes, std::memory_order_relaxed);
-  if (nanoseconds_per_byte_ == 0) return arrived + delay_;
-  const auto takes = static_cast<int64_t>(static_cast<double>(bytes) * nanoseconds_per_byte_);
+  if (way.nanoseconds_per_byte == 0) return arrived + delay_;
+  const auto takes = static_cast<int64_t>(static_cast<double>(bytes) * way.nanoseconds_per_byte);
   int64_t free = way.free_at.load();
   int64_t left = 0;
   do {
@@ -181,14 +184,13 @@ int64_t SlowLink::due(Way& way, int64_t arrived, size_t bytes) const {
 
 void SlowLink::carry(int from, int to, Way& way) {
   if (delay_ > kAwake) go_first();  // where nothing is slept through it would only take the core from the programs
-  Waiting waiting(nanoseconds_per_byte_ == 0 ? kMostOnTheWay
-                                             : std::min(kMostOnTheWay, kQueue + static_cast<size_t>(static_cast<double>(2 * delay_) /
-                                                                                                    nanoseconds_per_byte_)));
+  const auto passing = [&] { return static_cast<size_t>(static_cast<double>(2 * delay_) / way.nanoseconds_per_byte); };
+  Waiting waiting(way.nanoseconds_per_byte == 0 ? kMostOnTheWay : std::min(kMostOnTheWay, kQueue + passing()));
   bool open = true;  // more may come
   while (!ending_ && (open || !waiting.empty())) {
     bool moved = false;
     if (open && !waiting.full()) {
-      const ssize_t received = recv(from, waiting.room(), nanoseconds_per_byte_ > 0 ? kFinePiece : kBlock, 0);
+      const ssize_t received = recv(from, waiting.room(), way.nanoseconds_per_byte > 0 ? kFinePiece : kBlock, 0);
       if (received > 0) {
         waiting.add(static_cast<size_t>(received), due(way, now(), static_cast<size_t>(received)));
         moved = true;

@@ -23,6 +23,7 @@ class SlowLink {
   struct Quality {
     std::chrono::nanoseconds round_trip{0};
     double bytes_per_second = 0;  // each way and of all connections together; 0: no limit
+    bool first_unlimited = false;  // the first connection, which carries a program's commands, does not count
   };
   SlowLink(const transport::Endpoint& server, const Quality& quality);
   ~SlowLink();
@@ -40,6 +41,7 @@ class SlowLink {
   struct Way {
     std::atomic<int64_t> free_at{0};  // nanoseconds: when the last byte accepted so far will have left
     std::atomic<uint64_t> bytes{0};
+    double nanoseconds_per_byte = 0;
   };
   struct Pair;
   void accept_all(const transport::Endpoint& server);
@@ -47,11 +49,11 @@ class SlowLink {
   int64_t due(Way& way, int64_t arrived, size_t bytes) const;
 
   const int64_t delay_;               // nanoseconds, one way
-  const double nanoseconds_per_byte_;
+  const bool first_unlimited_;
   int listener_ = -1;
   uint16_t port_ = 0;
   std::atomic<bool> ending_{false};
-  Way up_, down_;
+  Way up_, down_, first_up_, first_down_;
   std::mutex mutex_;                  // guards pairs_
   std::vector<std::unique_ptr<Pair>> pairs_;
   std::thread acceptor_;

@@ -142,6 +142,9 @@ Outcome synchronize_stream(Executor& session, Command& command) {
 // The backlog keeps this command behind the event's records.
 Outcome await_record(Executor&, Command& command) { return only<wire::AwaitRecord>(command) ? Outcome(CUDA_SUCCESS) : bad_body(); }
 
+// The backlog keeps this command behind the barriers.
+Outcome await_barriers(Executor&, Command& command) { return command.body.finished() ? Outcome(CUDA_SUCCESS) : bad_body(); }
+
 Outcome synchronize_event(Executor& session, Command& command) {
   const auto body = only<wire::SynchronizeEvent>(command);
   if (!body) return bad_body();

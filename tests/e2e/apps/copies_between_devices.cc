@@ -63,6 +63,37 @@ SCENARIO(copies_between_devices) {
   GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoDAsync(to, from, kMost + 4096, b.stream));
 }
 
+// Right behind data that is still on its way to the server when cuMemcpyHtoD returns.
+SCENARIO(copies_behind_new_data) {
+  constexpr size_t kBytes = size_t{8} << 20, kHalf = kBytes / 2;
+  const Side a(0, kBytes), b(1, kBytes);
+  const auto put_at = [](const Side& side, const std::vector<uint8_t>& data) {
+    side.use();
+    put(side.memory, data);
+  };
+  for (uint32_t round = 0; round < 3; ++round) {
+    auto data = pattern(kBytes, round);
+    put_at(b, data);
+    OK(cuMemcpyDtoDAsync(a.memory, b.memory, kBytes, a.stream));  // out of the other device
+    OK(cuStreamSynchronize(a.stream));
+    expect_at(a.memory, data);
+    put_at(b, data);
+    OK(cuMemsetD8Async(b.memory + kHalf, 7, kHalf, a.stream));
+    OK(cuStreamSynchronize(a.stream));
+    std::fill(data.begin() + kHalf, data.end(), uint8_t{7});
+    expect_at(b.memory, data);
+    const auto other = pattern(kBytes, round + 100);
+    put_at(a, other);
+    put_at(b, data);
+    OK(cuMemcpyDtoDAsync(b.memory, a.memory, kBytes, a.stream));  // into it
+    OK(cuStreamSynchronize(a.stream));
+    expect_at(b.memory, other);
+    put_at(a, data);
+    OK(cuMemcpyPeer(b.memory, b.device.context, a.memory, a.device.context, kBytes));
+    expect_at(b.memory, data);
+  }
+}
+
 // Back and forth, as often as it is told; looks at little of it, so that the program itself moves little.
 SCENARIO(large_copies_between_devices) {
   constexpr size_t kBytes = size_t{16} << 20, kLooked = 4096;

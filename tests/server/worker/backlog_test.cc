@@ -126,6 +126,24 @@ TEST_CASE("a copy that others wait for passes what all streams are to wait for")
   CHECK(held.client.data(other)[0] == std::byte{3});
 }
 
+TEST_CASE("what all streams are to wait for can be awaited, and what comes after it is not") {
+  Held held;
+  const auto copy = [&](uint64_t stream) {
+    wire::Buffer body = bytes_of(wire::CopyToDevice{stream, held.client.address(0), 16, 16, 1, wire::kCopyOrdersStreams, 0});
+    body.insert(body.end(), 16, std::byte{3});
+    held.client.send(Command::copy_to_device, body);
+  };
+  CHECK(held.client.ask(Command::await_barriers, {}) == CUDA_SUCCESS);
+  held.client.send(Command::hold_stream, bytes_of(wire::HoldStream{kSecond, kHold + 1}));
+  copy(kFirst);
+  const uint64_t awaited = held.client.send(Command::await_barriers, {}, true);
+  copy(kSecond);
+  CHECK(held.client.silent());
+  held.resume();
+  CHECK(held.client.result(awaited) == CUDA_SUCCESS);
+  held.client.send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold + 1}));
+}
+
 TEST_CASE("an object is destroyed after the kept commands that name it, and its place may be used before") {
   Held held;
   constexpr uint64_t kNext = cuda::make_handle(cuda::Kind::event, 2, 200);
