@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <memory>
 
 #include "tests/e2e/apps/scenario.h"
 
@@ -249,4 +250,30 @@ SCENARIO(pinned_copies_of_every_shape) {
     OK(cuMemFree(there));
     OK(cuMemFreeHost(memory));
   }
+}
+
+// Argument: bytes, a multiple of 8. Pageable memory first; then the same memory pinned, so that there is room for it.
+SCENARIO(copies_of_one_size) {
+  const size_t bytes = std::stoull(arguments.at(0)), words = bytes / 8;
+  Device device;
+  const CUdeviceptr there = device_memory(bytes);
+  const std::unique_ptr<uint64_t[]> memory(new uint64_t[words]);
+  const CUstream own = stream();
+  uint64_t seed = 0;
+  const auto value = [&](size_t word) { return (word + seed) * 0x9e3779b97f4a7c15; };
+  const auto round_trip = [&] {
+    ++seed;
+    for (size_t i = 0; i < words; ++i) memory[i] = value(i);
+    OK(cuMemcpyHtoDAsync(there, memory.get(), bytes, own));
+    OK(cuStreamSynchronize(own));
+    std::memset(memory.get(), 0, bytes);
+    OK(cuMemcpyDtoHAsync(memory.get(), there, bytes, own));
+    OK(cuStreamSynchronize(own));
+    for (size_t i = 0; i < words; ++i) EXPECT(memory[i] == value(i));
+  };
+  round_trip();
+  OK(cuMemHostRegister(memory.get(), bytes, 0));
+  round_trip();
+  OK(cuMemHostUnregister(memory.get()));
+  OK(cuMemFree(there));
 }
