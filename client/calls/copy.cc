@@ -12,6 +12,7 @@
 #include "client/mapped_range.h"
 #include "client/mirrors.h"
 #include "client/shadows.h"
+#include "client/side_stream.h"
 #include "client/transfer.h"
 #include "protocol/cuda/box.h"
 #include "protocol/cuda/exports.h"
@@ -190,18 +191,8 @@ CUresult before_copy(const Caller& caller, const Box& box) {
   return CUDA_SUCCESS;
 }
 
-CUresult run(Caller caller, Box box) {
-  if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
-  if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
-  bool between_servers = false;
-  if (const CUresult result = check_ends(box, *caller.session, between_servers); result != CUDA_SUCCESS) return result;
-  if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]] return *captured;
-  if (mirrors().any() || shadows().any()) [[unlikely]] {
-    if (const CUresult result = before_copy(caller, box); result != CUDA_SUCCESS) return result;
-  }
-  if (between_servers) return run_between_servers(caller, box);
-  if (!box.from.on_device && !box.to.on_device) return host_to_host(caller, box);
-  if (box.from.on_device && box.to.on_device) return copy_on_server(*caller.context, caller.stream, box);
+// Between the program's memory and the device of the caller's context.
+CUresult run_host_device(const Caller& caller, const Box& box) {
   const bool up = box.to.on_device;
   const End& host = up ? box.from : box.to;
   const End& device = up ? box.to : box.from;
@@ -239,6 +230,27 @@ CUresult run(Caller caller, Box box) {
   }
   if (to_the_end) return synchronize_stream(*caller.context, caller.stream);
   return !up && caller.wait && shadows().any() ? shadows().after_something() : CUDA_SUCCESS;
+}
+
+CUresult run(Caller caller, Box box) {
+  if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
+  if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
+  bool between_servers = false;
+  if (const CUresult result = check_ends(box, *caller.session, between_servers); result != CUDA_SUCCESS) return result;
+  if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]] return *captured;
+  if (mirrors().any() || shadows().any()) [[unlikely]] {
+    if (const CUresult result = before_copy(caller, box); result != CUDA_SUCCESS) return result;
+  }
+  if (between_servers) return run_between_servers(caller, box);
+  if (!box.from.on_device && !box.to.on_device) return host_to_host(caller, box);
+  if (box.from.on_device && box.to.on_device) return copy_on_server(*caller.context, caller.stream, box);
+  if (Context* const side = side_context(*caller.context, box.to.on_device ? box.to.address : box.from.address)) [[unlikely]] {
+    Caller on_side{caller.session, side, nullptr, caller.wait};
+    CUresult result = fork(*caller.context, caller.stream, *side, &on_side.stream);
+    if (result == CUDA_SUCCESS) result = run_host_device(on_side, box);
+    return result == CUDA_SUCCESS && !caller.wait ? join(*caller.context, caller.stream, *side, on_side.stream) : result;
+  }
+  return run_host_device(caller, box);
 }
 
 Box line(bool from_device, uint64_t from, bool to_device, uint64_t to, uint64_t bytes) {
@@ -412,20 +424,27 @@ uint64_t gpupool::client::copy_now(Context& context, const Box& box) {
     return 0;
   }
   CUstream own = nullptr;
-  CUresult result = own_stream(context, &own);
   const bool up = box.to.on_device;
   const End& host = up ? box.from : box.to;
   const End& device = up ? box.to : box.from;
+  Context* const side = side_context(context, device.address);
+  Context& place = side ? *side : context;
+  CUresult result = own_stream(place, &own);
   const Rows rows = make_rows(box.width, box.height, host.pitch, device.pitch);
   for (uint64_t z = 0; z < box.depth && result == CUDA_SUCCESS; ++z) {
     void* const memory = host_pointer(host.address + z * host.slice);
     const uint64_t address = device.address + z * device.slice;
     // Other streams' order is not this copy's: they may be what it is waited for by.
-    result = up ? copy_to_device(*context.session, context, own, address, memory, rows, CopyOrder::passes_others, Source::kept)
-                : copy_from_device(*context.session, context, own, memory, address, rows, true);
+    result = up ? copy_to_device(*place.session, place, own, address, memory, rows, CopyOrder::passes_others, Source::kept)
+                : copy_from_device(*place.session, place, own, memory, address, rows, true);
   }
   if (result != CUDA_SUCCESS) context.late_error = result;
   return result == CUDA_SUCCESS && up ? cuda::handle_bits(own) : 0;
+}
+
+// An address says by itself whose memory it is.
+CUresult gpupool::cuda::copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext, CUcontext, CUstream stream, bool wait) {
+  return copy_3d(&copy, stream, wait);
 }
 
 // A function, its twin on the per-thread stream, and what both do.

@@ -6,6 +6,7 @@
 #include "client/capture.h"
 #include "client/host_memory.h"
 #include "client/shadows.h"
+#include "client/side_stream.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool::client;
@@ -70,7 +71,14 @@ CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET
     const CUresult result = fill_host(*session, *context, stream, params);
     return result == CUDA_SUCCESS && wait ? synchronize_stream(*context, stream) : result;
   }
-  if (memory.session == session) return Row::at({session, context}, {arguments..., stream});
+  if (memory.session == session) {
+    Context* const side = side_context(*context, params.dst);
+    if (!side) [[likely]] return Row::at({session, context}, {arguments..., stream});
+    CUstream side_stream = nullptr;
+    CUresult result = fork(*context, stream, *side, &side_stream);
+    if (result == CUDA_SUCCESS) result = Row::at({session, side}, {arguments..., side_stream});
+    return result == CUDA_SUCCESS ? join(*context, stream, *side, side_stream) : result;
+  }
   return run_between(*context, stream, memory.context, nullptr, [memory, arguments...]() -> CUresult {
     CUstream own = nullptr;
     if (const CUresult result = own_stream(*memory.context, &own); result != CUDA_SUCCESS) return result;

@@ -47,4 +47,8 @@ inline CUDA_MEMCPY3D boxed(const CUDA_MEMCPY2D& copy) {
   return box;
 }
 
+// The copy of cuMemcpy3DPeer once its contexts are known to exist (null where a side is no memory of a device). The client library and softgpu each
+// have their own.
+CUresult copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from, CUstream stream, bool wait);
+
 }  // namespace gpupool::cuda

@@ -1,4 +1,4 @@
-// Copies of boxes between contexts. An address says by itself whose memory it is, so it is an ordinary copy once the contexts exist.
+// Copies of boxes between contexts.
 #include "protocol/cuda/box.h"
 #include "protocol/cuda/exports.h"
 
@@ -11,8 +11,7 @@ CUresult check(CUmemorytype type, CUcontext context) {
   return context ? cuCtxGetApiVersion(context, &version) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-template <class Run>
-CUresult copy_peer(const CUDA_MEMCPY3D_PEER* copy, Run&& run) {
+CUresult copy_peer(const CUDA_MEMCPY3D_PEER* copy, CUstream stream, bool wait) {
   CUcontext current = nullptr;
   if (const CUresult result = cuCtxGetCurrent(&current); result != CUDA_SUCCESS) return result;
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
@@ -21,20 +20,14 @@ CUresult copy_peer(const CUDA_MEMCPY3D_PEER* copy, Run&& run) {
   if (const CUresult result = check(copy->dstMemoryType, copy->dstContext); result != CUDA_SUCCESS) return result;
   CUDA_MEMCPY3D plain{};
   gpupool::cuda::set_box(plain, *copy);
-  return run(plain);
+  return gpupool::cuda::copy_box_between(plain, copy->dstContext, copy->srcContext, stream, wait);
 }
 
 }  // namespace
 
-CUDA_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
-  return copy_peer(copy, [](const CUDA_MEMCPY3D& plain) { return cuMemcpy3D_v2(&plain); });
-}
-CUDA_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* copy) {
-  return copy_peer(copy, [](const CUDA_MEMCPY3D& plain) { return cuMemcpy3D_v2_ptds(&plain); });
-}
-CUDA_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
-  return copy_peer(copy, [&](const CUDA_MEMCPY3D& plain) { return cuMemcpy3DAsync_v2(&plain, stream); });
-}
+CUDA_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) { return copy_peer(copy, nullptr, true); }
+CUDA_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* copy) { return copy_peer(copy, CU_STREAM_PER_THREAD, true); }
+CUDA_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) { return copy_peer(copy, stream, false); }
 CUDA_EXPORT CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
-  return copy_peer(copy, [&](const CUDA_MEMCPY3D& plain) { return cuMemcpy3DAsync_v2_ptsz(&plain, stream); });
+  return copy_peer(copy, stream ? stream : CU_STREAM_PER_THREAD, false);
 }

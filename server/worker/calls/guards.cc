@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 
+#include "protocol/cuda/box.h"
 #include "server/worker/calls/array_guards.h"
 #include "server/worker/calls/multicast_guards.h"
 #include "server/worker/calls/stream_guards.h"
@@ -80,18 +82,26 @@ CUresult set_2d32(CUdeviceptr address, size_t pitch, unsigned value, size_t widt
   return work(stream, width * rows * 4, [&] { return REAL(cuMemsetD2D32Async)(address, pitch, value, width, rows, stream); });
 }
 
+// Copies must not depend on peer access: a context on the device of each side. False: it is the stream's device, or nothing is known of one.
+bool contexts_of(CUstream stream, CUdeviceptr to, CUdeviceptr from, CUcontext* to_context, CUcontext* from_context) {
+  const int to_device = t_executor->memory.device_of(to), from_device = t_executor->memory.device_of(from);
+  const StreamState* const state = t_executor->contexts.find_stream(stream);
+  if (!state || to_device < 0 || from_device < 0 || (to_device == from_device && to_device == state->context->device)) return false;
+  const ContextState* const there = t_executor->contexts.find_on(to_device);
+  const ContextState* const here = t_executor->contexts.find_on(from_device);
+  if (!there || !here) return false;
+  *to_context = there->object;
+  *from_context = here->object;
+  return true;
+}
+
 CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
   if (!owns(to, size) || !owns(from, size)) return CUDA_ERROR_INVALID_VALUE;
-  // Copies between devices must not depend on peer access.
-  const int to_device = t_executor->memory.device_of(to), from_device = t_executor->memory.device_of(from);
-  if (to_device != from_device && to_device >= 0 && from_device >= 0 && REAL(cuMemcpyPeerAsync)) {
-    const ContextState* const there = t_executor->contexts.find_on(to_device);
-    const ContextState* const here = t_executor->contexts.find_on(from_device);
-    if (there && here) {
-      return work(stream, size, [&] { return REAL(cuMemcpyPeerAsync)(to, there->object, from, here->object, size, stream); });
-    }
-  }
-  return work(stream, size, [&] { return REAL(cuMemcpyDtoDAsync_v2)(to, from, size, stream); });
+  return work(stream, size, [&] {
+    CUcontext there = nullptr, here = nullptr;
+    if (!REAL(cuMemcpyPeerAsync) || !contexts_of(stream, to, from, &there, &here)) return REAL(cuMemcpyDtoDAsync_v2)(to, from, size, stream);
+    return REAL(cuMemcpyPeerAsync)(to, there, from, here, size, stream);
+  });
 }
 // Finds the session's context by the driver's handle; nullptr if there is none.
 ContextState* find_context(CUcontext object) {
@@ -168,25 +178,36 @@ CUresult check_end(const BoxEnd& end, const Copy& copy, uint64_t depth) {
   return owned ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult copy_2d(const CUDA_MEMCPY2D* asked, CUstream stream) {
-  if (!asked) return CUDA_ERROR_INVALID_VALUE;
-  CUDA_MEMCPY2D copy = *asked;
-  CUresult result = check_end({copy.srcMemoryType, &copy.srcHost, copy.srcDevice, copy.srcArray, copy.srcPitch, 1, copy.srcXInBytes, copy.srcY, 0}, copy, 1);
-  const void* host = nullptr;
-  if (result == CUDA_SUCCESS) {
-    result = check_end({copy.dstMemoryType, &host, copy.dstDevice, copy.dstArray, copy.dstPitch, 1, copy.dstXInBytes, copy.dstY, 0}, copy, 1);
-  }
-  copy.dstHost = nullptr;
-  if (result != CUDA_SUCCESS) return result;
-  return work(stream, copy.WidthInBytes * copy.Height, [&] { return REAL(cuMemcpy2DAsync_v2)(&copy, stream); });
+// A checked copy of memory that is not all of the stream's device; nothing: it is, or there is an array.
+std::optional<CUDA_MEMCPY3D_PEER> between_devices(CUstream stream, const CUDA_MEMCPY3D& copy) {
+  CUDA_MEMCPY3D_PEER peers{};
+  const bool memory = copy.dstMemoryType == CU_MEMORYTYPE_DEVICE && copy.srcMemoryType == CU_MEMORYTYPE_DEVICE;
+  if (!memory || !REAL(cuMemcpy3DPeerAsync) || !contexts_of(stream, copy.dstDevice, copy.srcDevice, &peers.dstContext, &peers.srcContext)) return std::nullopt;
+  cuda::set_box(peers, copy);
+  return peers;
 }
 
+CUresult copy_2d(const CUDA_MEMCPY2D* asked, CUstream stream) {
+  if (!asked) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_MEMCPY3D box = cuda::boxed(*asked);
+  if (const CUresult result = check_copy(box); result != CUDA_SUCCESS) return result;
+  CUDA_MEMCPY2D copy{};
+  cuda::set_rectangle(copy, box);
+  box.srcHeight = box.srcY + box.Height;
+  box.dstHeight = box.dstY + box.Height;
+  return work(stream, copy.WidthInBytes * copy.Height, [&] {
+    const auto peers = between_devices(stream, box);
+    return peers ? REAL(cuMemcpy3DPeerAsync)(&*peers, stream) : REAL(cuMemcpy2DAsync_v2)(&copy, stream);
+  });
+}
 CUresult copy_3d(const CUDA_MEMCPY3D* asked, CUstream stream) {
   if (!asked) return CUDA_ERROR_INVALID_VALUE;
   CUDA_MEMCPY3D copy = *asked;
-  const CUresult result = check_copy(copy);
-  if (result != CUDA_SUCCESS) return result;
-  return work(stream, copy.WidthInBytes * copy.Height * copy.Depth, [&] { return REAL(cuMemcpy3DAsync_v2)(&copy, stream); });
+  if (const CUresult result = check_copy(copy); result != CUDA_SUCCESS) return result;
+  return work(stream, copy.WidthInBytes * copy.Height * copy.Depth, [&] {
+    const auto peers = between_devices(stream, copy);
+    return peers ? REAL(cuMemcpy3DPeerAsync)(&*peers, stream) : REAL(cuMemcpy3DAsync_v2)(&copy, stream);
+  });
 }
 
 constexpr int kFabric = 8;  // CU_MEM_HANDLE_TYPE_FABRIC, CUDA 12.3

@@ -11,7 +11,7 @@
 
 #define GPUPOOL_GUARDED_CALLS(X)                                                                                   \
   X(cuMemsetD8Async) X(cuMemsetD16Async) X(cuMemsetD32Async) X(cuMemsetD2D8Async) X(cuMemsetD2D16Async)            \
-  X(cuMemsetD2D32Async) X(cuMemcpyDtoDAsync_v2) X(cuMemcpy2DAsync_v2) X(cuMemcpy3DAsync_v2) X(cuMemcpyPeerAsync)   \
+  X(cuMemsetD2D32Async) X(cuMemcpyDtoDAsync_v2) X(cuMemcpy2DAsync_v2) X(cuMemcpy3DAsync_v2) X(cuMemcpyPeerAsync) X(cuMemcpy3DPeerAsync) \
   X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess)                     \
   X(cuMemGetAllocationGranularity) X(cuCtxSetLimit) X(cuStreamCreate) X(cuStreamCreateWithPriority)                \
   X(cuStreamDestroy_v2) X(cuStreamQuery) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2)                       \

@@ -179,3 +179,48 @@ SCENARIO(boxes_between_devices) {
   OK(cuStreamSynchronize(b.stream));
   for (size_t y = 0; y < back.Height; ++y) EXPECT(std::memcmp(&host[y * 2000], &data[y * kPitch], 1999) == 0);
 }
+
+// The memory is on device 1, and what uses it in a stream of device 0, which has no access to it.
+SCENARIO(copies_of_another_device) {
+  constexpr size_t kBytes = 300'000, kLarge = size_t{5} << 20, kPitch = 1000, kRows = kBytes / kPitch;
+  const Side a(0, 4096), b(1, kLarge);
+  a.use();
+  const auto data = pattern(kLarge, 1), other = pattern(kLarge, 2);
+  uint8_t* pinned = nullptr;
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), kLarge));
+  for (const size_t bytes : {size_t{64}, kBytes, kLarge}) {
+    const auto sent = pattern(bytes, 3);
+    put(b.memory, sent);
+    expect_at(b.memory, sent);
+    // In the order of the stream: there, half of it overwritten, and back.
+    std::memcpy(pinned, other.data(), bytes);
+    OK(cuMemcpyHtoDAsync(b.memory, pinned, bytes, a.stream));
+    OK(cuMemsetD8Async(b.memory, 9, bytes / 2, a.stream));
+    OK(cuMemcpyDtoHAsync(pinned, b.memory, bytes, a.stream));
+    OK(cuStreamSynchronize(a.stream));
+    EXPECT(std::all_of(pinned, pinned + bytes / 2, [](uint8_t byte) { return byte == 9; }));
+    EXPECT(std::memcmp(pinned + bytes / 2, other.data() + bytes / 2, bytes - bytes / 2) == 0);
+  }
+  OK(cuMemsetD8(b.memory, 5, kBytes));
+  OK(cuMemcpyDtoD(b.memory + kBytes, b.memory, kBytes));
+  expect_at(b.memory + kBytes, std::vector<uint8_t>(kBytes, 5));
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = CU_MEMORYTYPE_HOST;
+  rows.srcHost = data.data();
+  rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.dstDevice = b.memory;
+  rows.srcPitch = rows.dstPitch = kPitch;
+  rows.WidthInBytes = kPitch - 7;
+  rows.Height = kRows;
+  OK(cuMemcpy2D(&rows));
+  rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = b.memory;
+  rows.dstDevice = b.memory + kBytes;
+  OK(cuMemcpy2DAsync(&rows, a.stream));
+  OK(cuStreamSynchronize(a.stream));
+  std::vector<uint8_t> expected(kBytes, 5);
+  for (size_t y = 0; y < kRows; ++y) std::memcpy(&expected[y * kPitch], &data[y * kPitch], kPitch - 7);
+  expect_at(b.memory, expected);
+  expect_at(b.memory + kBytes, expected);
+  OK(cuMemFreeHost(pinned));
+}

@@ -70,10 +70,16 @@ bool countable(const Transfer& transfer) {
          !__builtin_mul_overflow(bytes, transfer.depth, &bytes) && sane(bytes);
 }
 
-CUresult run(const Transfer& transfer, Side destination, Side source, CUstream handle, bool wait) {
+// The contexts whose devices copy each side; null: the stream's.
+struct Copiers {
+  Ref<Context> destination, source;
+};
+
+CUresult run(const Transfer& transfer, Side destination, Side source, CUstream handle, bool wait, const Copiers& copiers) {
   if (!countable(transfer)) return CUDA_ERROR_INVALID_VALUE;
   return call_on_stream(handle, [&](Stream& stream) {
-    const CUresult result = check_transfer(transfer, destination, source, accessing_device(stream.context()));
+    const auto device_of = [&](const Ref<Context>& copier) { return accessing_device(copier ? *copier : stream.context()); };
+    const CUresult result = check_transfer(transfer, destination, source, device_of(copiers.destination), device_of(copiers.source));
     if (result != CUDA_SUCCESS) return result;
     return wait ? transfer_now(stream, transfer) : transfer_async(stream, transfer);
   });
@@ -133,11 +139,11 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
 
 namespace {
 
-CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait) {
+CUresult copy_3d(const CUDA_MEMCPY3D* copy, CUstream stream, bool wait, const Copiers& copiers = {}) {
   Transfer transfer;
   Side destination, source;
   const CUresult result = describe_copy(copy, &transfer, &destination, &source);
-  return result != CUDA_SUCCESS ? result : run(transfer, destination, source, stream, wait);
+  return result != CUDA_SUCCESS ? result : run(transfer, destination, source, stream, wait, copiers);
 }
 
 CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
@@ -147,6 +153,10 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream, bool wait) {
 }
 
 }  // namespace
+
+CUresult gpupool::cuda::copy_box_between(const CUDA_MEMCPY3D& copy, CUcontext to, CUcontext from, CUstream stream, bool wait) {
+  return copy_3d(&copy, stream, wait, {find<Context>(to), find<Context>(from)});
+}
 
 CUDA_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
   return copy_2d(copy, nullptr, true);

@@ -12,7 +12,7 @@ struct Configure {
     setenv("SOFTGPU_THREADS", "3", 1);
     setenv("SOFTGPU_INSTANCE", ("test-" + std::to_string(getpid())).c_str(), 1);
     setenv("SOFTGPU_CACHE", "off", 1);
-    setenv("SOFTGPU_RULES", "+copy_access,+no_host_access", 0);  // rules_off_test.cc has its own
+    setenv("SOFTGPU_RULES", "+no_host_access", 0);  // rules_off_test.cc has its own
     unsetenv("CUDA_VISIBLE_DEVICES");
     unsetenv("SOFTGPU_COMPUTE_CAPABILITY");
   }

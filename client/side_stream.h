@@ -1,0 +1,17 @@
+// Copies and fills of another device's memory than that of the caller's stream, which may have no access to it. They are done in a stream of the
+// memory's device, in the order of the caller's stream: fork(), the work in the stream that it gives, join(). For devices of one server, which orders
+// the streams by events; nobody waits. Any thread.
+#pragma once
+#include "client/call.h"
+
+namespace gpupool::client {
+
+// The context in which to work with the memory. Null: `context` itself.
+Context* side_context(const Context& context, uint64_t address);
+
+// *side_stream: one of `side`, whose next work comes behind what `stream` has got by now.
+CUresult fork(Context& context, CUstream stream, Context& side, CUstream* side_stream);
+// What `stream` gets next comes behind what `side_stream` has got by now.
+CUresult join(Context& context, CUstream stream, Context& side, CUstream side_stream);
+
+}  // namespace gpupool::client
