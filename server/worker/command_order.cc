@@ -176,7 +176,7 @@ CommandOrder order_of(Executor& session, const Command& command) {
       order.rule = Rule::in_order;
       order.writes.add(kFrees);
       if (free.stream == wire::kAllStreams) order.rule = Rule::after_context, order.context = context;
-      else set_stream(session, order, free.stream, false);
+      else set_stream(session, order, free.stream, true);  // as work, behind the legacy stream and what all streams wait for
       break;
     }
     case Id::synchronize_context:

@@ -38,6 +38,12 @@ std::shared_ptr<StreamGate> StreamGates::take(uint64_t number) {
   return node ? std::move(node.mapped()) : nullptr;
 }
 
+void StreamGates::lift(uint64_t number) {
+  if (const auto gate = take(number)) return gate->open();
+  lifted_.insert(number);
+  if (lifted_.size() > kMostLifted) lifted_.erase(lifted_.begin());  // clients count upwards
+}
+
 bool StreamGates::any_in(const ContextState& context) const {
   return std::any_of(closed_.begin(), closed_.end(), [&](const auto& gate) { return gate->stream_->context == &context; });
 }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -60,6 +61,10 @@ class StreamGates {
   std::shared_ptr<StreamGate> close_by_number(StreamState& stream, const char* reason, uint64_t number, StreamGate::Opened opened = nullptr);
   // Forgets the number of a gate, for the caller to open it. Null: no gate has it.
   std::shared_ptr<StreamGate> take(uint64_t number);
+  // Opens the gate with the number. A gate that is yet to be closed, because its command is kept, is not closed any more: is_lifted().
+  void lift(uint64_t number);
+  // Once, whether lift() came before the gate.
+  bool is_lifted(uint64_t number) { return lifted_.erase(number) != 0; }
 
   bool any() const { return !closed_.empty(); }
   bool any_for_all_streams() const { return for_all_streams_ != 0; }
@@ -87,6 +92,7 @@ class StreamGates {
 
  private:
   friend class StreamGate;
+  static constexpr size_t kMostLifted = 4096;  // of holds that are kept; what is left of contexts that are gone makes room
 
   // Takes the gates for which `which` holds out of closed_.
   template <class Which>
@@ -98,6 +104,7 @@ class StreamGates {
   const std::function<void(StreamState&)> closing_;
   std::vector<std::shared_ptr<StreamGate>> closed_;  // changed with the mutex held
   std::unordered_map<uint64_t, std::shared_ptr<StreamGate>> numbers_;
+  std::set<uint64_t> lifted_;  // at most kMostLifted, the newest
   size_t for_all_streams_ = 0;
   std::atomic<bool> any_open_{false};
   std::atomic<bool> awaited_{false};

@@ -9,6 +9,7 @@ Outcome hold_stream(Executor& session, Command& command) {
   session.enter(command);
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+  if (session.gates.is_lifted(body->hold)) return CUDA_SUCCESS;
   return session.gates.close_by_number(*stream, "another server", body->hold) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -25,8 +26,7 @@ Outcome own_stream(Executor& session, Command& command) {
 Outcome resume_stream(Executor& session, Command& command) {
   const auto body = only<wire::ResumeStream>(command);
   if (!body) return bad_body();
-  // Unknown: its context was destroyed meanwhile, or the stream could not be held. Nobody waits for the answer.
-  if (const auto gate = session.gates.take(body->hold)) gate->open();
+  session.gates.lift(body->hold);
   return CUDA_SUCCESS;
 }
 

@@ -144,6 +144,29 @@ TEST_CASE("what all streams are to wait for can be awaited, and what comes after
   held.client.send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold + 1}));
 }
 
+TEST_CASE("a hold that is lifted before the stream gets there holds nothing") {
+  Held held;
+  held.client.send(Command::hold_stream, bytes_of(wire::HoldStream{kFirst, kHold + 1}));
+  held.client.send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold + 1}));
+  const uint64_t wait = held.synchronize(kFirst);
+  CHECK(held.client.silent());
+  held.resume();
+  CHECK(held.client.result(wait) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a free in a blocking stream comes behind the legacy stream") {
+  Held held(CU_STREAM_DEFAULT);
+  held.client.map(FakeDriver::kGranularity, FakeDriver::kGranularity);
+  held.client.create_stream(2, CU_STREAM_DEFAULT);
+  held.fill(0, FakeDriver::kGranularity, 8);  // in the legacy stream, behind the held one
+  const wire::FreeMemory free{held.client.address(FakeDriver::kGranularity), FakeDriver::kGranularity, stream_handle(2)};
+  const uint64_t freed = held.client.send(Command::free_memory, bytes_of(free));
+  CHECK(held.client.reply(held.client.send(Command::await_barriers, {}, true)).header.retired < freed);
+  held.resume();
+  CHECK(held.client.ask(Command::synchronize_context, {}) == CUDA_SUCCESS);
+  CHECK(held.client.reply(held.client.send(Command::await_barriers, {}, true)).header.retired >= freed);
+}
+
 TEST_CASE("an object is destroyed after the kept commands that name it, and its place may be used before") {
   Held held;
   constexpr uint64_t kNext = cuda::make_handle(cuda::Kind::event, 2, 200);
