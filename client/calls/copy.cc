@@ -232,6 +232,23 @@ CUresult run_host_device(const Caller& caller, const Box& box) {
   return !up && caller.wait && shadows().any() ? shadows().after_something() : CUDA_SUCCESS;
 }
 
+// Nothing of either device runs beside a synchronous copy between two.
+CUresult run_on_server(const Caller& caller, const Box& box) {
+  const auto owner = [&](uint64_t address) {
+    Context* const side = side_context(*caller.context, address);
+    return side ? side : caller.context;
+  };
+  Context* const from = owner(box.from.address);
+  Context* const to = owner(box.to.address);
+  const bool serialised = caller.wait && from->device != to->device;
+  for (Context* const context : {from, to}) {
+    const CUresult result = serialised ? synchronize_context(*context) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) return result;
+  }
+  const CUresult result = copy_on_server(*caller.context, caller.stream, box);
+  return result == CUDA_SUCCESS && serialised ? synchronize_stream(*caller.context, caller.stream) : result;
+}
+
 CUresult run(Caller caller, Box box) {
   if (const CUresult result = enter(caller); result != CUDA_SUCCESS) return result;
   if (box.width == 0 || box.height == 0 || box.depth == 0) return CUDA_SUCCESS;
@@ -243,7 +260,7 @@ CUresult run(Caller caller, Box box) {
   }
   if (between_servers) return run_between_servers(caller, box);
   if (!box.from.on_device && !box.to.on_device) return host_to_host(caller, box);
-  if (box.from.on_device && box.to.on_device) return copy_on_server(*caller.context, caller.stream, box);
+  if (box.from.on_device && box.to.on_device) return run_on_server(caller, box);
   if (Context* const side = side_context(*caller.context, box.to.on_device ? box.to.address : box.from.address)) [[unlikely]] {
     Caller on_side{caller.session, side, nullptr, caller.wait};
     CUresult result = fork(*caller.context, caller.stream, *side, &on_side.stream);

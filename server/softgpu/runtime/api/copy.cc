@@ -91,6 +91,24 @@ CUresult transfer_now(Stream& stream, const Transfer& transfer) {
   return context.error();
 }
 
+bool is_between_devices(const Transfer& transfer) {
+  if (transfer.is_fill()) return false;
+  const auto to = runtime().memory().find(transfer.destination), from = runtime().memory().find(transfer.source);
+  return to && from && !to->is_host() && !from->is_host() && to->context != 0 && from->context != 0 && to->device != from->device;
+}
+
+CUresult transfer_synchronously(Stream& stream, const Transfer& transfer) {
+  if (is_between_devices(transfer)) {
+    for (const uint64_t address : {transfer.destination, transfer.source}) {
+      const auto range = runtime().memory().find(address);
+      const Ref<Context> owner = range ? find<Context>(reinterpret_cast<CUcontext>(range->context)) : nullptr;
+      const CUresult result = owner ? owner->synchronize() : CUDA_SUCCESS;
+      if (result != CUDA_SUCCESS) return result;
+    }
+  }
+  return transfer_now(stream, transfer);
+}
+
 }  // namespace gpupool::softgpu::api
 
 namespace {
@@ -100,7 +118,7 @@ CUresult copy_now(uint64_t destination, Side destination_side, uint64_t source, 
   return call_on_stream(nullptr, [&](Stream& stream) {
     const Transfer transfer = Transfer::copy(destination, source, bytes);
     const CUresult result = check_transfer(transfer, destination_side, source_side, accessing_device(stream.context()));
-    return result != CUDA_SUCCESS ? result : transfer_now(stream, transfer);
+    return result != CUDA_SUCCESS ? result : transfer_synchronously(stream, transfer);
   });
 }
 
@@ -144,7 +162,8 @@ CUDA_EXPORT CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source, size
   return copy_now(address_of(destination), Side::host, source, Side::device, bytes);
 }
 CUDA_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
-  // Device to device does not wait for the host: only the order of the stream matters.
+  // On one device it does not wait for the host: only the order of the stream matters.
+  if (is_between_devices(Transfer::copy(destination, source, bytes))) return copy_now(destination, Side::device, source, Side::device, bytes);
   return copy_async(destination, Side::device, source, Side::device, bytes, nullptr);
 }
 

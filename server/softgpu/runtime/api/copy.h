@@ -26,5 +26,10 @@ CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* des
 CUresult transfer_async(Stream& stream, const Transfer& transfer);
 // Returns when the transfer is done; the calling thread does it.
 CUresult transfer_now(Stream& stream, const Transfer& transfer);
+// A synchronous function's transfer. Between the memory of two devices it begins when all work of both is done (CUDA Programming Guide,
+// Peer-to-Peer Memory Copy).
+CUresult transfer_synchronously(Stream& stream, const Transfer& transfer);
+// From the memory of one device's context to that of another's, which are not mappings of cuMemMap.
+bool is_between_devices(const Transfer& transfer);
 
 }  // namespace gpupool::softgpu::api

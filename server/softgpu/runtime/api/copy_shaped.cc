@@ -81,7 +81,7 @@ CUresult run(const Transfer& transfer, Side destination, Side source, CUstream h
     const auto device_of = [&](const Ref<Context>& copier) { return accessing_device(copier ? *copier : stream.context()); };
     const CUresult result = check_transfer(transfer, destination, source, device_of(copiers.destination), device_of(copiers.source));
     if (result != CUDA_SUCCESS) return result;
-    return wait ? transfer_now(stream, transfer) : transfer_async(stream, transfer);
+    return wait ? transfer_synchronously(stream, transfer) : transfer_async(stream, transfer);
   });
 }
 
