@@ -8,6 +8,7 @@
 
 #include "client/mirrors.h"
 #include "client/shadows.h"
+#include "client/side_stream.h"
 #include "protocol/cuda/errors.h"
 #include "protocol/wire/commands.h"
 
@@ -175,12 +176,12 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event) 
 
 namespace {
 
-// The contexts of run_between(), one of each session.
-std::vector<Context*> one_of_each_session(std::initializer_list<Context*> contexts) {
+// Of the contexts, one of each session but that of `context`.
+std::vector<Context*> other_sessions(const Context& context, std::initializer_list<Context*> contexts) {
   std::vector<Context*> found;
-  for (Context* const context : contexts) {
-    const auto same = [&](const Context* other) { return other->session == context->session; };
-    if (context && std::none_of(found.begin(), found.end(), same)) found.push_back(context);
+  for (Context* const one : contexts) {
+    const auto same = [&](const Context* other) { return other->session == one->session; };
+    if (one && one->session != context.session && std::none_of(found.begin(), found.end(), same)) found.push_back(one);
   }
   return found;
 }
@@ -189,15 +190,14 @@ std::vector<Context*> one_of_each_session(std::initializer_list<Context*> contex
 
 CUresult run_between(Context& context, CUstream stream, Context* from, Context* to, std::function<CUresult()> work) {
   const auto bridge = std::make_shared<Bridge>(context, stream, from, to);
-  // The stream is asked about before it is held, and may answer before it is.
   struct Start {
-    std::atomic<size_t> missing{2};
+    std::atomic<size_t> missing{2};  // answers, and the hold
     CUresult result = CUDA_SUCCESS;
     bool held = false;
   };
-  const std::vector<Context*> servers = one_of_each_session({&context, from, to});
+  const std::vector<Context*> others = other_sessions(context, {from, to});
   const auto start = std::make_shared<Start>();
-  start->missing += servers.size();
+  start->missing += others.size();
   const auto arrive = [bridge, start, work = std::move(work)] {
     if (start->missing.fetch_sub(1) != 1 || !start->held) return;
     copying().run([bridge, start, work] {
@@ -206,17 +206,25 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
       bridge->go_on(result != CUDA_SUCCESS ? result : before);
     });
   };
-  const CUresult asked = context.session->call_later(wire::Command::synchronize_stream, context,
-                                                     [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(stream)}); },
-                                                     [start, arrive](CUresult result) {
-    start->result = result;
-    arrive();
-  });
-  if (asked != CUDA_SUCCESS) return asked;
+  // A stream of its own waits for what comes before: to wait for `stream` itself would leave out what that is to wait for, and what the stream
+  // gets meanwhile must not be waited for.
+  CUstream lent = nullptr;
+  if (const CUresult result = lend_stream(context, &lent); result != CUDA_SUCCESS) return result;
+  CUresult asked = order_after(context, lent, context, stream);
+  if (asked == CUDA_SUCCESS) {
+    asked = context.session->call_later(wire::Command::synchronize_stream, context,
+                                        [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(lent)}); },
+                                        [&context, lent, start, arrive](CUresult result) {
+                                          take_back(context, lent);
+                                          start->result = result;
+                                          arrive();
+                                        });
+  }
+  if (asked != CUDA_SUCCESS) return take_back(context, lent), asked;
   // The work's streams are the client's own, which pass what all streams are to wait for. What of that comes before this call has to be over.
-  for (Context* const server : servers) {
-    const CUresult sent = server->session->call_later(wire::Command::await_barriers, *server, [](wire::Writer&) {}, [server, arrive](CUresult result) {
-      if (result != CUDA_SUCCESS && !is_broken(result)) server->late_error = result;
+  for (Context* const other : others) {
+    const CUresult sent = other->session->call_later(wire::Command::await_barriers, *other, [](wire::Writer&) {}, [other, arrive](CUresult result) {
+      if (result != CUDA_SUCCESS && !is_broken(result)) other->late_error = result;
       arrive();
     });
     if (sent != CUDA_SUCCESS) arrive();  // the work meets the same error

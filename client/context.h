@@ -41,9 +41,7 @@ struct Context : Object {
   std::atomic<int> sticky_error{0};  // a CUresult that every further call on this context returns
   std::atomic<int> late_error{0};    // of work between servers: the next call that waits returns it, once
   std::vector<LentStream> lent;      // under mutex
-  std::vector<LentStream> side_streams;  // side_stream.h; under mutex, as is what belongs to them
-  uint64_t side_event = 0;
-  uint32_t side_event_epoch = 0;
+  std::vector<LentStream> side_streams;  // side_stream.h; under mutex
   int bridges = 0;                   // work between servers that uses this context (bridge.cc)
   std::mutex mutex;                  // guards retains and the step to on_server
   int retains = 0;                   // cuDevicePrimaryCtxRetain

@@ -26,28 +26,6 @@ CUresult take_stream(Context& side, CUstream* stream) {
   return CUDA_SUCCESS;
 }
 
-CUresult take_event(Context& context, CUevent* event) {
-  const uint32_t epoch = context.epoch.load();
-  if (context.side_event != 0 && context.side_event_epoch == epoch) {
-    *event = cuda::handle_from_bits<CUevent>(context.side_event);
-    return CUDA_SUCCESS;
-  }
-  const CUresult result = rows::cuEventCreate::at({context.session, &context}, {event, CU_EVENT_DISABLE_TIMING});
-  if (result != CUDA_SUCCESS) return result;
-  context.side_event = cuda::handle_bits(*event);
-  context.side_event_epoch = epoch;
-  return CUDA_SUCCESS;
-}
-
-CUresult order_after(Context& context, CUstream stream, Context& earlier_context, CUstream earlier) {
-  static std::mutex* const events = new std::mutex;  // an event is recorded anew only when the one that waits for it has been told
-  std::lock_guard lock(*events);
-  CUevent event = nullptr;
-  CUresult result = take_event(earlier_context, &event);
-  if (result == CUDA_SUCCESS) result = rows::cuEventRecord::at({earlier_context.session, &earlier_context}, {event, earlier});
-  return result == CUDA_SUCCESS ? rows::cuStreamWaitEvent::at({context.session, &context}, {stream, event, 0}) : result;
-}
-
 }  // namespace
 
 Context* side_context(const Context& context, uint64_t address) {
@@ -58,6 +36,33 @@ Context* side_context(const Context& context, uint64_t address) {
   if (its && its->device == known->device) return its;
   Context* const primary = known->device->primary;  // a memory pool may be another device's than the context that asked
   return primary->active.load() ? primary : nullptr;
+}
+
+// An event of its own each time: one that is shared would put streams behind each other that have nothing to do with each other.
+template <class Wait>
+CUresult with_event(Context& context, CUstream stream, Wait&& wait) {
+  Context* its = &context;
+  if (stream) {
+    if (const CUresult result = context_of_stream(stream, &its); result != CUDA_SUCCESS) return result;
+  }
+  const Place place{its->session, its};
+  CUevent event = nullptr;
+  CUresult result = rows::cuEventCreate::at(place, {&event, CU_EVENT_DISABLE_TIMING});
+  if (result != CUDA_SUCCESS) return result;
+  result = rows::cuEventRecord::at(place, {event, stream});
+  if (result == CUDA_SUCCESS) result = wait(event);
+  (void)rows::cuEventDestroy_v2::at(place, {event});  // the server does it behind the two
+  return result;
+}
+
+CUresult order_after(Context& context, CUstream stream, Context& earlier_context, CUstream earlier) {
+  return with_event(earlier_context, earlier, [&](CUevent event) {
+    return rows::cuStreamWaitEvent::at({context.session, &context}, {stream, event, 0});
+  });
+}
+
+CUresult give_event(Context& context, CUstream stream) {
+  return with_event(context, stream, [](CUevent) { return CUDA_SUCCESS; });
 }
 
 CUresult fork(Context& context, CUstream stream, Context& side, CUstream* side_stream) {

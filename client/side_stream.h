@@ -14,4 +14,9 @@ CUresult fork(Context& context, CUstream stream, Context& side, CUstream* side_s
 // What `stream` gets next comes behind what `side_stream` has got by now.
 CUresult join(Context& context, CUstream stream, Context& side, CUstream side_stream);
 
+// What `stream` gets next comes behind what `earlier`, of the same session, has got by now. Counts as work of both.
+CUresult order_after(Context& context, CUstream stream, Context& earlier_context, CUstream earlier);
+// `stream` has work now, behind what it is to wait for: whoever waits for it waits for that, too.
+CUresult give_event(Context& context, CUstream stream);
+
 }  // namespace gpupool::client

@@ -189,6 +189,8 @@ uint64_t copy_array_now(Context& context, const CUDA_MEMCPY3D& copy) {
     const Current current(context);  // the thread of host functions has none
     result = through_device({context.session, &context}, copy, up, own, [&](const CUDA_MEMCPY3D& half) {
       CopyWork work;
+      // copy_now() passes what is kept of its stream, and there the last piece may still leave the memory between.
+      if (const CUresult left = up ? synchronize_stream(context, own) : CUDA_SUCCESS; left != CUDA_SUCCESS) return left;
       const CUresult made = make_copy(half, context, &work);
       if (made == CUDA_SUCCESS) (void)copy_now(context, work.box);
       return made;

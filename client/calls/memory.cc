@@ -11,6 +11,7 @@
 #include "client/memory_pool.h"
 #include "client/mirrors.h"
 #include "client/shadows.h"
+#include "client/side_stream.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/commands.h"
@@ -132,6 +133,8 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
     if (captured) [[unlikely]] return *captured;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (const auto pooled = session->addresses().take_pooled(address)) {
+      // The free comes behind the legacy stream's work, for which a blocking stream without work of its own is not waited for.
+      if (is_blocking(cuda::handle_bits(stream))) (void)give_event(*context, stream);
       pooled->pool_memory->free(*pooled, freed_in(*context, stream));
       return CUDA_SUCCESS;
     }

@@ -55,6 +55,9 @@ PASSES(host_functions_between_devices)
 PASSES(events_between_devices)
 PASSES(a_library_on_two_devices)
 PASSES(threads_on_two_devices)
+PASSES(finished_events_behind_a_host_function)
+PASSES(copies_to_another_device_behind_the_legacy_stream)
+PASSES(synchronous_copies_between_devices)
 
 TEST_CASE("two servers while every call waits") {
   for (const char* scenario : {"copies_between_devices", "a_chain_over_two_devices"}) {

@@ -1,0 +1,100 @@
+// What CUDA's order of work on two devices promises: a program that takes it at its word must be right.
+#include <chrono>
+#include <thread>
+
+#include "tests/e2e/apps/side.h"
+
+using namespace app;
+
+namespace {
+
+constexpr size_t kBytes = size_t{1} << 20;
+constexpr unsigned kItems = kBytes / 4;
+
+// A kernel that takes a while, and then one that fills memory, all in `stream`.
+void fill_later(const Side& side, CUdeviceptr to, unsigned value, CUstream stream, CUdeviceptr scratch) {
+  side.use();
+  OK(side.kernels.launch("burn", 8, 64, stream, scratch, 200'000u));
+  OK(side.kernels.launch("fill", kItems / 256, 256, stream, to, value, kItems));
+}
+
+void expect_filled(CUdeviceptr at, unsigned value) {
+  const auto seen = download<unsigned>(at, kItems);
+  for (unsigned i = 0; i < kItems; ++i) EXPECT(seen[i] == value + i);
+}
+
+void wait_a_little(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
+
+}  // namespace
+
+// A stream is told to wait for an event of the other device that is over, before the stream has got to the wait.
+SCENARIO(finished_events_behind_a_host_function) {
+  const Side a(0), b(1);
+  CUevent first = nullptr, second = nullptr;
+  b.use();
+  for (CUevent* event : {&first, &second}) {
+    OK(cuEventCreate(event, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventRecord(*event, b.stream));
+  }
+  OK(cuStreamSynchronize(b.stream));
+  a.use();
+  for (int round = 0; round < 20; ++round) {
+    OK(cuLaunchHostFunc(a.stream, wait_a_little, nullptr));
+    OK(cuStreamWaitEvent(a.stream, first, 0));
+    OK(cuStreamWaitEvent(a.stream, second, 0));
+    OK(cuStreamSynchronize(a.stream));
+  }
+}
+
+// A blocking stream comes behind the legacy stream of its context, also with a copy to the other device.
+SCENARIO(copies_to_another_device_behind_the_legacy_stream) {
+  const Side a(0, 2 * kBytes), b(1, kBytes);
+  a.use();
+  CUstream blocking = nullptr;
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  for (unsigned round = 0; round < 5; ++round) {
+    fill_later(a, a.memory, round, nullptr, a.memory + kBytes);
+    OK(cuMemcpyDtoDAsync(b.memory, a.memory, kBytes, blocking));
+    OK(cuStreamSynchronize(blocking));
+    expect_filled(b.memory, round);
+    a.use();
+  }
+}
+
+// Nothing of either device runs beside a synchronous copy from one to the other.
+SCENARIO(synchronous_copies_between_devices) {
+  const Side a(0, 2 * kBytes), b(1, 2 * kBytes);
+  for (unsigned round = 0; round < 5; ++round) {
+    fill_later(b, b.memory, round, b.stream, b.memory + kBytes);
+    a.use();
+    OK(cuMemcpyDtoD(a.memory, b.memory, kBytes));  // behind b.stream
+    expect_filled(a.memory, round);
+    fill_later(a, a.memory, round + 100, nullptr, a.memory + kBytes);
+    OK(cuMemcpyDtoD(b.memory, a.memory, kBytes));
+    b.use();
+    OK(b.kernels.launch("add", kItems / 256, 256, b.stream, b.memory, 1000u, kItems));  // behind the copy
+    OK(cuStreamSynchronize(b.stream));
+    expect_filled(b.memory, round + 1100);
+  }
+}
+
+// What a blocking stream frees, while the legacy stream works with it, is not used again before.
+SCENARIO(frees_behind_the_legacy_stream) {
+  const Side a(0, kBytes);
+  a.use();
+  CUstream blocking = nullptr, other = nullptr;
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  for (unsigned round = 0; round < 10; ++round) {
+    CUdeviceptr first = 0, second = 0;
+    OK(cuMemAllocAsync(&first, kBytes, nullptr));
+    fill_later(a, first, round, nullptr, a.memory);
+    OK(cuMemFreeAsync(first, blocking));
+    OK(cuStreamSynchronize(blocking));
+    OK(cuMemAllocAsync(&second, kBytes, other));
+    OK(cuMemsetD8Async(second, 0x5a, kBytes, other));
+    OK(cuCtxSynchronize());
+    EXPECT(download<uint8_t>(second, kBytes) == std::vector<uint8_t>(kBytes, 0x5a));
+    OK(cuMemFree(second));
+  }
+}
