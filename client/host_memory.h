@@ -57,6 +57,8 @@ class HostMemory {
   bool is_pinned(const void* address, uint64_t bytes) const { return holding(address, bytes).has_value(); }
   // Shared memory of this context that holds all of these bytes, for a copy that is noted unless it is waited for.
   std::optional<HostAllocation> use_shared(const void* address, uint64_t bytes, const Context& context, bool write, bool wait);
+  // Is there memory that kernels write in place?
+  bool any_shared() const { return shared_bytes_.load(std::memory_order_relaxed) != 0; }
   // May the device still write here, by a copy that was not waited for?
   bool is_written(const void* address) const;
 

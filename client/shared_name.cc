@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "client/log.h"
 
 namespace gpupool::client {
@@ -31,5 +33,12 @@ int write_name_file(const wire::SharedName& name) {
 }
 
 bool read_name_file(int descriptor, wire::SharedName* bytes) { return ::pread(descriptor, bytes, sizeof *bytes, 0) == sizeof *bytes; }
+
+namespace {
+std::atomic<bool> shared{false};
+}  // namespace
+
+void note_shared_memory() { shared.store(true, std::memory_order_relaxed); }
+bool memory_is_shared() { return shared.load(std::memory_order_relaxed); }
 
 }  // namespace gpupool::client

@@ -24,4 +24,8 @@ CUresult read_name(const void* bytes, SharedKind kind, wire::SharedName* name, S
 int write_name_file(const wire::SharedName& name);
 bool read_name_file(int descriptor, wire::SharedName* bytes);
 
+// Another process has a name of device memory of this one, or the other way round.
+void note_shared_memory();
+bool memory_is_shared();
+
 }  // namespace gpupool::client

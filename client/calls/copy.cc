@@ -12,6 +12,7 @@
 #include "client/mapped_range.h"
 #include "client/mirrors.h"
 #include "client/shadows.h"
+#include "client/shared_name.h"
 #include "client/side_stream.h"
 #include "client/transfer.h"
 #include "protocol/cuda/box.h"
@@ -81,8 +82,6 @@ CUresult copy_to_device_later(const Caller& caller, uint64_t to, const void* fro
     return cuda::handle_bits(own);
   });
 }
-
-constexpr uint64_t kSentAlong = 16 * 1024;
 
 // Memory that the server maps too: the device reads or writes it itself when the stream gets there.
 CUresult copy_in_place(const Caller& caller, const HostAllocation& memory, const End& host, const End& device, const Rows& rows,
@@ -191,6 +190,13 @@ CUresult before_copy(const Caller& caller, const Box& box) {
   return CUDA_SUCCESS;
 }
 
+// A synchronous copy to the device usually returns when its data has been read, and no stream gets past it. That is not enough where somebody
+// else sees what it comes behind, or what it has written: the program in its own memory, another process. Nor may other streams be made to wait
+// for it where a stream stands still that may wait for them.
+bool ends_before_return(Session& session) {
+  return streams_may_stand() || session.receiver().transfers_pending() || host_memory().any_shared() || memory_is_shared();
+}
+
 // Between the program's memory and the device of the caller's context.
 CUresult run_host_device(const Caller& caller, const Box& box) {
   const bool up = box.to.on_device;
@@ -200,15 +206,12 @@ CUresult run_host_device(const Caller& caller, const Box& box) {
   const uint64_t host_span = span_of(box, host);
   void* const start = host_pointer(host.address);
   const bool written = up && host_memory().is_written(start);
-  // A small synchronous copy to the device is sent with the next commands instead: nobody waits for it.
-  if (!up || !caller.wait || written || box.width * box.height * box.depth > kSentAlong) {
-    if (const auto shared = host_memory().use_shared(start, host_span, *caller.context, !up, caller.wait)) {
-      return copy_in_place(caller, *shared, host, device, rows, box.depth, up);
-    }
+  if (const auto shared = host_memory().use_shared(start, host_span, *caller.context, !up, caller.wait)) {
+    return copy_in_place(caller, *shared, host, device, rows, box.depth, up);
   }
   // What is pageable may be gone when the caller goes on, so the copy is waited for, as CUDA does.
   const bool wait = caller.wait || (!up && !host_memory().is_pinned(host_pointer(host.address), host_span));
-  bool later = up && (written || host_functions_pending() || awaits_data_in(host_pointer(host.address), host_span));
+  bool later = up && (written || host_functions_pending() || streams_held() || awaits_data_in(host_pointer(host.address), host_span));
   if (later && caller.wait) {
     if (const CUresult result = cuStreamSynchronize(caller.stream); result != CUDA_SUCCESS) return result;
     later = false;
@@ -216,8 +219,7 @@ CUresult run_host_device(const Caller& caller, const Box& box) {
   const bool pinned = up && !caller.wait && host_memory().is_pinned(host_pointer(host.address), host_span);
   later = later && pinned;
   const Source source = pinned ? Source::kept : Source::reusable;
-  // A stream that stands still may wait for what other streams have yet to do. None of them may be made to wait for this copy, so the caller does.
-  const bool to_the_end = up && caller.wait && streams_may_stand();
+  const bool to_the_end = up && caller.wait && ends_before_return(*caller.session);
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t device_address = device.address + z * device.slice;
     void* host_address = host_pointer(host.address + z * host.slice);

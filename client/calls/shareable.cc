@@ -50,6 +50,7 @@ CUDA_EXPORT CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericA
     wire::Buffer reply;
     const CUresult result = memory->session->call(wire::Command::export_memory, nullptr, wire::ExportMemory{handle, 0}, reply);
     if (result != CUDA_SUCCESS) return result;
+    note_shared_memory();
     auto name = wire::Reader(reply).get<wire::SharedName>();
     name.kind = static_cast<uint32_t>(SharedKind::allocation);
     name.size = memory->size;

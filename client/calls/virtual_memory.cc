@@ -26,6 +26,7 @@ CUresult name_of_allocation(Session& session, const Allocation& about, SharedKin
   wire::Buffer reply;
   const CUresult result = session.call(wire::Command::export_memory, context, wire::ExportMemory{0, about.address}, reply);
   if (result != CUDA_SUCCESS) return result;
+  note_shared_memory();
   *name = wire::Reader(reply).get<wire::SharedName>();
   name->kind = static_cast<uint32_t>(kind);
   name->size = about.size;
@@ -38,6 +39,7 @@ CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t 
   const uint64_t minted = session.mint(Kind::memory, std::move(made));
   if (minted == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   wire::Buffer reply;
+  note_shared_memory();
   const CUresult result = session.call(wire::Command::import_memory, nullptr, wire::ImportMemory{minted, name, flags, 0}, reply);
   if (result != CUDA_SUCCESS) {
     handles().retire(minted);

@@ -116,3 +116,31 @@ SCENARIO(contexts_without_waiting) {
   OK(cuCtxSynchronize());
   OK(cuCtxDestroy(last));
 }
+
+// When a synchronous copy returns, what it comes behind is done, and may be read in the program's own memory.
+SCENARIO(synchronous_copies_behind_writers_of_host_memory) {
+  Device device;
+  Kernels kernels;
+  constexpr unsigned kItems = 1 << 20;
+  CUdeviceptr values = 0, other = 0, place = 0;
+  unsigned* pinned = nullptr;
+  OK(cuMemAlloc(&values, kItems * 4));
+  OK(cuMemAlloc(&other, kItems * 4));
+  OK(cuMemAllocHost(reinterpret_cast<void**>(&pinned), kItems * 4));
+  OK(cuMemHostGetDevicePointer(&place, pinned, 0));
+  for (unsigned round = 1; round < 6; ++round) {
+    const unsigned sent = round;
+    pinned[kItems - 1] = 0;
+    OK(kernels.launch("burn", 8, 64, nullptr, other, 100'000u));
+    OK(kernels.launch("fill", kItems / 256, 256, nullptr, values, round, kItems));
+    OK(cuMemcpyDtoHAsync(pinned, values, kItems * 4, nullptr));
+    OK(cuMemcpyHtoD(other, &sent, 4));
+    EXPECT(pinned[kItems - 1] == round + kItems - 1);
+    OK(kernels.launch("burn", 8, 64, nullptr, other, 100'000u));
+    OK(kernels.launch("fill", 1, 1, nullptr, place, round + 100, 1u));
+    OK(cuMemcpyHtoD(values, pinned, 4));  // from what the kernel writes
+    EXPECT(pinned[0] == round + 100);
+    EXPECT(download<unsigned>(values, 1)[0] == round + 100);
+  }
+  OK(cuMemFreeHost(pinned));
+}
