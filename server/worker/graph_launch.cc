@@ -16,6 +16,7 @@ using wire::GraphNodeKind;
 CUresult Graphs::launch(uint64_t executable, StreamState& stream) {
   Graph* const graph = find(executable, true);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
+  if (graph->wrong != CUDA_SUCCESS) return graph->wrong;
   if (graph->parts.front().client_nodes.empty()) return launch_part(graph->parts.front(), stream);
   const auto launch = launches_.emplace_back(std::make_shared<Launch>());
   launch->graph = graph;

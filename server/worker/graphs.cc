@@ -201,7 +201,8 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
   return CUDA_SUCCESS;
 }
 
-// Where a part is refused, those before it have been updated already: as with CUDA the executable graph is not to be used then.
+// A refused update changes nothing, as with CUDA: where a part is refused, those before it are restored. Where that fails, the executable graph is
+// not launched until it has been updated.
 CUresult Graphs::update_parts(Graph& target, Graph& graph, wire::GraphResult& result) {
 #if CUDA_VERSION >= 12000
   if (!session_.api.cuGraphExecUpdate_v2) return CUDA_ERROR_NOT_SUPPORTED;
@@ -219,11 +220,30 @@ CUresult Graphs::update_parts(Graph& target, Graph& graph, wire::GraphResult& re
     if (outcome == CUDA_SUCCESS) continue;
     const auto blamed = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return node.object == info.errorNode; });
     if (info.errorNode && blamed != graph.nodes.end()) result.node = static_cast<uint32_t>(blamed - graph.nodes.begin());
+    if (!restore_parts(target, i)) target.wrong = CUDA_ERROR_ILLEGAL_STATE;
     return outcome;
   }
+  for (size_t i = 0; i < target.parts.size() && target.parts.size() > 1; ++i) {
+    std::swap(target.parts[i].updated_from, graph.parts[i].object);
+    target.parts[i].has_changed_nodes = false;
+  }
+  target.wrong = CUDA_SUCCESS;
   return CUDA_SUCCESS;
 #else
   return CUDA_ERROR_NOT_SUPPORTED;
+#endif
+}
+
+// Gives the first parts what the last update, or the graph that they were made of, had in them. Nodes that were set one by one are not in there.
+bool Graphs::restore_parts(const Graph& target, size_t count) {
+#if CUDA_VERSION >= 12000
+  return std::all_of(target.parts.begin(), target.parts.begin() + static_cast<ptrdiff_t>(count), [this](const Part& part) {
+    CUgraphExecUpdateResultInfo info{};
+    if (!part.executable) return true;
+    return !part.has_changed_nodes && session_.api.cuGraphExecUpdate_v2(part.executable, part.updated_from ? part.updated_from : part.object, &info) == CUDA_SUCCESS;
+  });
+#else
+  return false;
 #endif
 }
 
@@ -299,7 +319,10 @@ CUresult Graphs::change_node(Graph& graph, Node& node, const NodeWork& work) {
       break;
     }
   }
-  if (result == CUDA_SUCCESS) std::swap(node, after);
+  if (result == CUDA_SUCCESS) {
+    std::swap(node, after);
+    graph.parts[node.level].has_changed_nodes |= node.kind != GraphNodeKind::host;
+  }
   let_go(after);
   return result;
 }
@@ -328,6 +351,7 @@ void Graphs::end(Graph& graph) {
   for (const Owner& body : graph.inner) end(*body);
   for (const Part& part : graph.parts) {
     if (part.executable) session_.api.cuGraphExecDestroy(part.executable);
+    if (part.updated_from) session_.api.cuGraphDestroy(part.updated_from);
     if (part.object && !graph.root) session_.api.cuGraphDestroy(part.object);
   }
   for (Node& node : graph.nodes) let_go(node);

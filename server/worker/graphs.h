@@ -79,6 +79,8 @@ class Graphs {
   struct Part {
     CUgraph object = nullptr;          // null: nothing but client nodes so far
     CUgraphExec executable = nullptr;  // null: not instantiated yet, or no work in it
+    CUgraph updated_from = nullptr;    // by the last update; null: there was none
+    bool has_changed_nodes = false;    // set one by one since then
     uint32_t works = 0;                // nodes that are not empty
     std::vector<uint32_t> client_nodes;  // their numbers; the next part comes after these
   };
@@ -99,7 +101,7 @@ class Graphs {
     std::vector<std::unique_ptr<Graph>> inner;  // the same, once it is executable
     std::unordered_map<uint64_t, Condition> conditions;  // of a root, by the client's handle
     size_t refused = 0;                // nodes that were not kept, since one was wrong
-    CUresult wrong = CUDA_SUCCESS;
+    CUresult wrong = CUDA_SUCCESS;     // of an executable graph: an update that failed half way
     uint32_t wrong_node = wire::kNoGraphNode;
   };
   // Of a graph with client nodes, until the driver has all of its parts.
@@ -133,6 +135,7 @@ class Graphs {
   // Takes it, with its bodies, out of the table; null: there is none that is whole and not executable.
   Owner take(uint64_t handle);
   CUresult update_parts(Graph& target, Graph& graph, wire::GraphResult& result);
+  bool restore_parts(const Graph& target, size_t count);
   CUresult change_node(Graph& graph, Node& node, const NodeWork& work);
   CUresult hold(Node& node, const NodeWork& work);
   void let_go(Node& node);

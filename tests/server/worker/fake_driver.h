@@ -96,6 +96,7 @@ class FakeDriver {
   std::set<void*> executables;
   std::vector<size_t> graph_launches;                         // how many nodes each had
   CUresult next_graph_launch = CUDA_SUCCESS;                  // what it returns
+  std::set<size_t> refused_updates;                           // how many nodes the graphs have that no executable is updated from
   int host_nodes = 0;                                         // that any graph was given
   std::set<void*> arrays;                                     // mipmapped ones and their levels too
   std::set<void*> references;                                 // texture references, modules' ones too

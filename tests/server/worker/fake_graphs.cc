@@ -166,7 +166,7 @@ CUresult enable(CUgraphExec executable, CUgraphNode node, unsigned enabled) {
 }
 CUresult update(CUgraphExec handle, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
   auto& nodes = executable_of(handle).nodes;
-  if (nodes.size() != graph_of(graph).nodes.size()) {
+  if (nodes.size() != graph_of(graph).nodes.size() || driver().locked([&] { return driver().refused_updates.contains(nodes.size()); })) {
     info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }

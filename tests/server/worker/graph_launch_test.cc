@@ -139,6 +139,43 @@ TEST_CASE_METHOD(Parts, "nodes are changed in their parts") {
   run(7);
 }
 
+TEST_CASE_METHOD(Parts, "an update that is refused for a later part leaves the parts before it as they were") {
+  const auto three = [&](uint64_t callback, uint32_t value) {
+    Nodes nodes;
+    nodes.add(NodeKind::fill, fill(0, 1, value)).add(NodeKind::host, host(callback), {0});
+    return nodes.add(NodeKind::fill, fill(1, 1, value), {1}).add(NodeKind::fill, fill(2, 1, value), {2});
+  };
+  const auto update = [&](uint64_t callback, uint32_t value) {
+    describe(kOther, three(callback, value));
+    return client.ask(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther}));
+  };
+  const auto run = [&](uint64_t callback, uint32_t value) {
+    launch_in();
+    is_told(callback);
+    answer(callback);
+    CHECK(synchronize() == CUDA_SUCCESS);
+    for (const uint64_t offset : {0, 1, 2}) CHECK(at(offset) == std::byte(value));
+  };
+  const auto refuse = [&](const std::set<size_t>& sizes) { client.fake.locked([&] { return client.fake.refused_updates = sizes, 0; }); };
+  instantiate_nodes(three(7, 1));
+  refuse({2});
+  CHECK(update(8, 2) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  run(7, 1);
+  refuse({});
+  CHECK(update(8, 3) == CUDA_SUCCESS);
+  refuse({2});
+  CHECK(update(9, 4) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  run(8, 3);
+  // What was set node by node cannot be restored: no launch mixes old and new nodes.
+  CHECK(client.ask(Command::set_graph_node, set_node(0, NodeKind::fill, fill(0, 1, 5))) == CUDA_SUCCESS);
+  CHECK(update(9, 6) == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  is_told_not_called(launch_in(), CUDA_ERROR_ILLEGAL_STATE);
+  CHECK(synchronize() == CUDA_ERROR_ILLEGAL_STATE);
+  refuse({});
+  CHECK(update(9, 7) == CUDA_SUCCESS);
+  run(9, 7);
+}
+
 TEST_CASE_METHOD(Parts, "a change is answered during a launch, and reaches the next one") {
   instantiate_nodes(sandwich(*this));
   launch_in();
