@@ -141,6 +141,9 @@ std::variant<Config, std::string> read_config() {
   auto rules = Rules::parse(variable("SOFTGPU_RULES"));
   if (const std::string* unknown = std::get_if<std::string>(&rules)) return *unknown;
   config.rules = std::get<Rules>(rules);
+  auto costs = Costs::parse(variable("SOFTGPU_COSTS"));
+  if (const std::string* wrong = std::get_if<std::string>(&costs)) return *wrong;
+  config.costs = std::get<Costs>(costs);
   if (auto wrong = read_queues(config)) return *std::move(wrong);
   config.eager_loading = variable("CUDA_MODULE_LOADING") == "EAGER";
   config.dirty_memory = variable("SOFTGPU_DIRTY_MEMORY") == "1";

@@ -5,6 +5,7 @@
 #include <string>
 #include <variant>
 
+#include "server/softgpu/runtime/costs.h"
 #include "server/softgpu/runtime/rules.h"
 
 namespace gpupool::softgpu {
@@ -21,6 +22,7 @@ struct Config {
   std::string cache;           // SOFTGPU_CACHE: a folder, "off", or "fd:N"; empty: the user's cache folder
   uint64_t cache_bytes = 512ull << 20;  // SOFTGPU_CACHE_SIZE
   Rules rules;                 // SOFTGPU_RULES
+  Costs costs;                 // SOFTGPU_COSTS
   uint32_t queue_entries = 1024;  // SOFTGPU_QUEUE_ENTRIES times CUDA_SCALE_LAUNCH_QUEUES
   unsigned connections = 8;    // CUDA_DEVICE_MAX_CONNECTIONS
   uint64_t context_bytes = 0;  // SOFTGPU_CONTEXT_MEMORY; 0: in proportion to the device's memory

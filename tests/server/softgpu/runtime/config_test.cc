@@ -1,4 +1,4 @@
-// What softgpu reads from the environment about hardware queues and rules.
+// What softgpu reads from the environment about hardware queues, rules and costs.
 #include "server/softgpu/runtime/config.h"
 
 #include <stdlib.h>
@@ -76,4 +76,14 @@ TEST_CASE("an unknown rule is refused with a list of the rules") {
     INFO(value);
     for (const RuleRow& row : rule_rows()) CHECK(complaint().find(row.name) != std::string::npos);
   }
+}
+
+TEST_CASE("costs are off, the table's, or refused with a message") {
+  CHECK(!config().costs.on());
+  {
+    const Variable h100("SOFTGPU_COSTS", "h100");
+    CHECK(config().costs.price(Cost::mem_create) > 0);
+  }
+  const Variable nowhere("SOFTGPU_COSTS", "/nowhere");
+  CHECK(complaint().starts_with("softgpu: SOFTGPU_COSTS=/nowhere: "));
 }

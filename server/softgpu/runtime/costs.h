@@ -1,0 +1,69 @@
+// Costs of driver calls (costs.def): for how long SOFTGPU_COSTS occupies the calling thread inside each call.
+//
+// Read once, by cuInit (config.h), and constant from then on. Off by default; charges are then free. Thread-safe.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace gpupool::softgpu {
+
+enum class Cost : unsigned {
+#define SOFTGPU_COST(name, ...) name,
+#include "server/softgpu/runtime/costs.def"
+#undef SOFTGPU_COST
+  count
+};
+
+enum class CostUnit { call, mib, node };
+
+struct CostRow {
+  std::string_view name;
+  CostUnit unit;
+  double h100;  // microseconds
+  std::string_view meaning;
+  std::string_view source;
+};
+// All costs, in the order of the enumeration.
+std::span<const CostRow> cost_rows();
+
+// Spins for short times. Sleeps through most of longer ones and spins at their end, because sleeping threads wake up late.
+void occupy_thread(uint64_t nanoseconds);
+
+class Costs {
+ public:
+  using Occupy = void (*)(uint64_t nanoseconds);
+  Costs() = default;  // off
+
+  // Empty: off. "h100": the table's. Otherwise the path of a TOML file of `name = microseconds`; costs that it does not name are 0. A mistake
+  // gives a message that says what to do. Tests pass an `occupy` of their own.
+  static std::variant<Costs, std::string> parse(std::string_view setting, Occupy occupy = occupy_thread);
+
+  bool on() const { return on_; }
+  // Nanoseconds; 0 where costs are off. `amount`: bytes for a cost per MiB, nodes for one per node.
+  uint64_t price(Cost cost) const { return prices_[static_cast<size_t>(cost)]; }
+  uint64_t price(Cost cost, Cost per_unit, uint64_t amount) const;
+
+  // Occupies the calling thread for so long.
+  void spend(uint64_t nanoseconds) const {
+    if (nanoseconds != 0) [[unlikely]] occupy_(nanoseconds);
+  }
+  void charge(Cost cost) const { spend(price(cost)); }
+  void charge(Cost cost, Cost per_unit, uint64_t amount) const {
+    if (on_) [[unlikely]] spend(price(cost, per_unit, amount));
+  }
+
+ private:
+  explicit Costs(Occupy occupy) : occupy_(occupy) {}
+  void set(size_t row, double microseconds) { prices_[row] = static_cast<uint64_t>(microseconds * 1000 + 0.5); }
+  std::string read(const std::string& path);  // what is wrong with it
+
+  bool on_ = false;
+  std::array<uint64_t, static_cast<size_t>(Cost::count)> prices_{};  // nanoseconds
+  Occupy occupy_ = occupy_thread;
+};
+
+}  // namespace gpupool::softgpu
