@@ -79,6 +79,7 @@ CUresult Context::activate() {
     std::lock_guard guard(mutex_);
     own_memory_ = std::move(own);
   }
+  if (!green()) costs().charge(Cost::context_create);
   if (green()) {
     std::lock_guard guard(root_->order_mutex_);
     root_->greens_.push_back(Ref<Context>::share(this));
@@ -137,6 +138,7 @@ void Context::tear_down() {
     own_memory_.reset();
     local_memory_.reset();
   }
+  if (!green()) costs().charge(Cost::context_destroy);
   error_.store(CUDA_SUCCESS, std::memory_order_release);
 }
 
@@ -155,6 +157,7 @@ CUresult Context::create_stream(unsigned flags, int priority, CUstream* stream) 
   adopt(created->handle);
   *stream = reinterpret_cast<CUstream>(created->handle);
   std::lock_guard guard(order_mutex_);
+  costs().charge(Cost::stream_create);
   streams_.push_back(std::move(created));
   return CUDA_SUCCESS;
 }
@@ -173,6 +176,7 @@ CUresult Context::adopt_event(unsigned flags, std::shared_ptr<SharedEvent> share
   const uint64_t handle = runtime().handles().add(created);
   if (handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   adopt(handle);
+  costs().charge(Cost::event_create);
   *event = reinterpret_cast<CUevent>(handle);
   return CUDA_SUCCESS;
 }
@@ -221,6 +225,7 @@ Ref<Stream> Context::per_thread_stream() {
     mine.epoch = epoch();
     mine.stream = make_ref<Stream>(Ref<Context>::share(this), assign_queue(), 0u, 0, false, next_id.fetch_add(1));
     std::lock_guard guard(order_mutex_);
+    costs().charge(Cost::stream_create);
     streams_.push_back(mine.stream);
   }
   return mine.stream;
@@ -242,9 +247,10 @@ void Context::enter_queue(Stream& stream, Op& first, Op& last) {
   queue.last_stream = Ref<Stream>::share(&stream);
 }
 
-CUresult Context::order(Stream& stream, Op& first, const Ref<Op>& last) {
+CUresult Context::order(Stream& stream, Op& first, const Ref<Op>& last, uint64_t price) {
   std::lock_guard guard(order_mutex_);
   if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  costs().spend(price);
   enter_queue(stream, first, *last);
   const auto follow = [&](Stream& other) {
     if (!other.last_) return;
@@ -282,15 +288,15 @@ CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also) {
   if (stream.legacy() && spoil_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   op->set_context(this);
   if (also != nullptr) op->after(*also);
-  const CUresult result = order(stream, *op, op);
+  const CUresult result = order(stream, *op, op, costs().on() ? costs().price(op->cost()) : 0);
   if (result == CUDA_SUCCESS) op->submit();
   return result;
 }
 
-CUresult Context::enqueue_span(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end) {
+CUresult Context::enqueue_span(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end, uint64_t price) {
   if (stream.legacy() && spoil_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   begin->set_context(this);
-  return order(stream, *begin, end);
+  return order(stream, *begin, end, price);
 }
 
 CUresult Context::enqueue_behind_all(const Ref<Op>& op, bool barrier) {
@@ -298,6 +304,7 @@ CUresult Context::enqueue_behind_all(const Ref<Op>& op, bool barrier) {
   {
     std::lock_guard guard(order_mutex_);
     if (!active()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    costs().charge(op->cost());
     std::vector<Ref<Op>> ops;
     collect_all(ops);
     for (const Ref<Op>& other : ops) op->after(*other);
@@ -370,8 +377,17 @@ void Context::collect_for(Stream& stream, std::vector<Ref<Op>>& ops) {
   }
 }
 
+void Context::wait_for(std::span<const Ref<Op>> ops, bool blocking) const {
+  const bool spin = !blocking && spins();
+  bool waited = false;
+  for (const Ref<Op>& op : ops) waited |= op->wait(spin);
+  if (waited) charge_wakeup(spin);
+}
+
+void Context::charge_wakeup(bool spun) const { costs().charge(spun ? Cost::wakeup_spin : Cost::wakeup_interrupt); }
+
 CUresult Context::wait_all(const std::vector<Ref<Op>>& ops) {
-  for (const Ref<Op>& op : ops) wait_for(*op);
+  wait_for(ops);
   write_device_output();
   runtime().trim_pools(device_);
   return error();
@@ -386,15 +402,18 @@ CUresult Context::synchronize() {
   return wait_all(ops);
 }
 
-void Context::synchronize_locked() {
+void Context::synchronize_locked(uint64_t price) {
   std::lock_guard guard(order_mutex_);
   std::vector<Ref<Op>> ops;
   collect_all(ops);
-  for (const Ref<Op>& op : ops) wait_for(*op);
+  wait_for(ops);
+  costs().spend(price);
 }
 
 void Context::pass_lock() {
-  if (runtime().config().rules.keep(Rule::event_calls_lock)) std::lock_guard guard(order_mutex_);
+  std::unique_lock guard(order_mutex_, std::defer_lock);
+  if (runtime().config().rules.keep(Rule::event_calls_lock)) guard.lock();
+  costs().charge(Cost::event_query);
 }
 
 CUresult Context::synchronize(Stream& stream) {
@@ -409,6 +428,7 @@ CUresult Context::synchronize(Stream& stream) {
 bool Context::idle(Stream& stream) {
   std::vector<Ref<Op>> ops;
   std::lock_guard guard(order_mutex_);
+  costs().charge(Cost::event_query);
   collect_for(stream, ops);
   return ops.empty();
 }

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <unordered_set>
 #include <vector>
 
@@ -82,8 +83,8 @@ class Context final : public Object {
   // `also` name.
   CUresult enqueue(Stream& stream, const Ref<Op>& op, Op* also = nullptr);
   // As enqueue, for operations between two markers: `begin` is ordered but not submitted, later work follows
-  // `end`.
-  CUresult enqueue_span(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end);
+  // `end`. `price`: nanoseconds, charged to the caller.
+  CUresult enqueue_span(Stream& stream, const Ref<Op>& begin, const Ref<Op>& end, uint64_t price);
   // Queues it behind everything that the context has queued (cuCtxRecordEvent); later work waits for it if
   // `barrier`.
   CUresult enqueue_behind_all(const Ref<Op>& op, bool barrier);
@@ -92,9 +93,9 @@ class Context final : public Object {
   // Waits; writes out device printf text; returns the context's error.
   CUresult synchronize();
   CUresult synchronize(Stream& stream);
-  // Waits with the context's lock held, so that other threads cannot enqueue meanwhile.
-  void synchronize_locked();
-  // Waits while another thread holds the context's lock, as calls about events do.
+  // Waits with the context's lock held, so that other threads cannot enqueue meanwhile. `price`: nanoseconds, charged after the wait.
+  void synchronize_locked(uint64_t price = 0);
+  // Waits while another thread holds the context's lock, as calls about events do, and charges a query.
   void pass_lock();
   // A kernel needs so many bytes per thread. If the context has less, waits with the lock held, and takes more of the device's memory.
   CUresult reserve_local_memory(uint32_t bytes);
@@ -105,7 +106,9 @@ class Context final : public Object {
   // What kernels printed so far, to stdout.
   static void write_device_output();
   static void write_assertions();  // to stderr
-  void wait_for(Op& op, bool blocking = false) const { op.wait(!blocking && spins()); }
+  // Waits until all are done, then charges one wake-up if the thread had to wait.
+  void wait_for(std::span<const Ref<Op>> ops, bool blocking = false) const;
+  void charge_wakeup(bool spun) const;
   bool spins() const { return (flags() & CU_CTX_SCHED_MASK) != CU_CTX_SCHED_BLOCKING_SYNC; }
 
   // --- Things that die with the context, by handle ---
@@ -131,7 +134,7 @@ class Context final : public Object {
   ~Context() override;
   HardwareQueue& assign_queue();
   void enter_queue(Stream& stream, Op& first, Op& last);
-  CUresult order(Stream& stream, Op& first, const Ref<Op>& last);
+  CUresult order(Stream& stream, Op& first, const Ref<Op>& last, uint64_t price);
   void collect_all(std::vector<Ref<Op>>& ops);
   void collect_for(Stream& stream, std::vector<Ref<Op>>& ops);
   static void push_last(Stream& stream, std::vector<Ref<Op>>& ops);

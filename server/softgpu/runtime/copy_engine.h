@@ -20,6 +20,7 @@ class TransferOp final : public Op {
       : transfer_(transfer), staged_(std::move(staged)) {}
   Ref<Op> clone() const override { return make_ref<TransferOp>(transfer_, staged_); }
   const Transfer& transfer() const { return transfer_; }
+  Cost cost() const override { return transfer_.is_fill() ? Cost::enqueue : Cost::copy; }
 
   // Transfers up to this size are done by the thread that makes them ready.
   static constexpr uint64_t kInlineBytes = 16 << 10;

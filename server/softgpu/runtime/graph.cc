@@ -329,7 +329,7 @@ CUresult GraphExec::launch(Stream& stream) {
   const std::vector<Ref<Op>> ops = make_ops(context, *begin, *end);
   end->set_context(&context);
   if (last_) begin->after(*last_);
-  if (const CUresult result = context.enqueue_span(stream, begin, end); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = context.enqueue_span(stream, begin, end, costs().price(Cost::graph_launch, Cost::graph_launch_node, nodes())); result != CUDA_SUCCESS) return result;
   cuda::graph_memory::commit_launch(allocated, freed);
   last_ = end;
   for (const Ref<Op>& op : ops) op->submit();

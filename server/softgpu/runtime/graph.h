@@ -108,6 +108,7 @@ class GraphExec final : public Object {
     bool leaf = true;
   };
   Entry* find(uint64_t node);
+  size_t nodes() const { return entries_.size(); }
 
   const uint64_t flags;
   std::mutex mutex;

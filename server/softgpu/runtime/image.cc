@@ -48,7 +48,27 @@ std::string skipped(const cuda::Image& image, const Device& device) {
   return without_machine_code(bytes.view(), cubin->arch);
 }
 
+// NVIDIA's driver compiles an image only if it has no machine code for the device.
+bool has_machine_code(const cuda::ImageSpans& spans, const Device& device) {
+  cuda::Image image;
+  if (cuda::parse_image(spans, image) != CUDA_SUCCESS) return false;
+  const cuda::ImageEntry* const entry = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
+  return entry != nullptr && entry->kind == cuda::CodeKind::elf;
+}
+
+void charge_load(const cuda::ImageSpans& spans, const Device& device, std::span<const std::string_view> texts) {
+  if (!costs().on()) [[likely]] return;
+  costs().charge(Cost::module_load, Cost::module_load_mib, spans.image.size());
+  if (!has_machine_code(spans, device)) charge_jit(texts);
+}
+
 }  // namespace
+
+void charge_jit(std::span<const std::string_view> texts) {
+  uint64_t bytes = 0;
+  for (const std::string_view text : texts) bytes += text.size();
+  costs().charge(Cost::jit, Cost::jit_mib, bytes);
+}
 
 CUresult load_texts(std::span<const std::string_view> texts, const Device& device,
                     std::shared_ptr<const Program>* program, std::string* message) {
@@ -135,11 +155,13 @@ CUresult load_image(const void* image, const Device& device, uint32_t max_regist
     return result;
   }
   std::vector<std::string> texts;
-  const CUresult result = unpack_image(spans, device, &texts, message);
+  CUresult result = unpack_image(spans, device, &texts, message);
   if (result != CUDA_SUCCESS) return result;
   limit_registers(max_registers, &texts);
   const std::vector<std::string_view> views(texts.begin(), texts.end());
-  return load_texts(views, device, program, message);
+  result = load_texts(views, device, program, message);
+  if (result == CUDA_SUCCESS) charge_load(spans, device, views);
+  return result;
 }
 
 CUresult read_file(const char* path, std::string* content) {

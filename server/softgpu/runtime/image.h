@@ -21,6 +21,9 @@ CUresult load_image(const void* image, const Device& device, uint32_t max_regist
 CUresult load_texts(std::span<const std::string_view> texts, const Device& device,
                     std::shared_ptr<const Program>* program, std::string* message);
 
+// Charges the compilation of PTX texts.
+void charge_jit(std::span<const std::string_view> texts);
+
 // The PTX texts of an image that the device would load; for the linker.
 CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::vector<std::string>* texts,
                       std::string* message);

@@ -47,7 +47,11 @@ Function::Function(Ref<Context> context, std::shared_ptr<const Program> program,
 
 void Function::load() {
   if (loaded()) return;
-  if (runtime().config().rules.keep(Rule::lazy_loading)) context_->synchronize_locked();
+  if (runtime().config().rules.keep(Rule::lazy_loading)) {
+    context_->synchronize_locked(costs().price(Cost::kernel_load));
+  } else {
+    costs().charge(Cost::kernel_load);
+  }
   loaded_.store(true, std::memory_order_release);
 }
 
@@ -131,6 +135,7 @@ CUresult Module::create(Ref<Context> context, std::shared_ptr<const Program> pro
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   context->adopt(made->handle_);
+  if (runtime().config().eager_loading) costs().spend(costs().price(Cost::kernel_load) * made->functions_.size());
   *module = std::move(made);
   return CUDA_SUCCESS;
 }

@@ -160,6 +160,7 @@ class GridOp final : public Op, public Recycled<GridOp> {
   GridOp(Ref<Function> function, GridRequest request, uint64_t kernel)
       : function_(std::move(function)), request_(std::move(request)), kernel_(kernel) {}
   Ref<Op> clone() const override { return make_ref<GridOp>(function_, request_, kernel_); }
+  Cost cost() const override { return Cost::launch; }
   uint64_t kernel() const { return kernel_; }
   const Function& function() const { return *function_; }
   const GridRequest& request() const { return request_; }  // until it starts

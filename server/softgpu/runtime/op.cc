@@ -153,15 +153,15 @@ void Op::complete() {
   for (const Ref<Op>& successor : more) successor->predecessor_done();
 }
 
-void Op::wait(bool spin) {
-  if (done()) return;
-  if (spin && spin_until([this] { return done(); })) return;
+bool Op::wait(bool spin) {
+  if (done()) return false;
+  if (spin && spin_until([this] { return done(); })) return true;
   for (;;) {
     uint32_t state = kPending;
     state_.compare_exchange_strong(state, kAwaited, std::memory_order_acq_rel);
-    if (state == kDone) return;
+    if (state == kDone) return true;
     futex_wait(state_, kAwaited);
-    if (done()) return;
+    if (done()) return true;
   }
 }
 

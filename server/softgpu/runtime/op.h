@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "server/softgpu/runtime/costs.h"
 #include "server/softgpu/runtime/object.h"
 #include "server/softgpu/exec/spin_lock.h"
 
@@ -32,8 +33,8 @@ class Op : public Object {
   void submit();
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
-  // Returns when done; `spin` allows a short busy wait first.
-  void wait(bool spin);
+  // Returns when done; `spin` allows a short busy wait first. False if it was done already.
+  bool wait(bool spin);
 
   // The context whose error makes the operation be skipped. Set before submit().
   void set_context(Context* context) { context_ = context; }
@@ -45,6 +46,9 @@ class Op : public Object {
   // A fresh, unsubmitted operation that does the same (graphs launch copies of what was captured); null when
   // this operation cannot be part of a graph.
   virtual Ref<Op> clone() const { return nullptr; }
+
+  // Charged to the caller that enters the operation into a stream.
+  virtual Cost cost() const { return Cost::enqueue; }
 
  protected:
   ~Op() override = default;
@@ -82,6 +86,7 @@ class Op : public Object {
 class MarkerOp final : public Op {
  public:
   Ref<Op> clone() const override { return make_ref<MarkerOp>(); }
+  Cost cost() const override { return Cost::stream_wait_event; }
 
  private:
   void start() override { complete(); }
@@ -93,6 +98,7 @@ class CallerOp final : public Op {
  public:
   void wait_until_ready(bool spin);
   void finish() { complete(); }
+  Cost cost() const override { return Cost::copy; }
 
  private:
   void start() override;

@@ -85,5 +85,6 @@ class Runtime {
 };
 
 Runtime& runtime();
+inline const Costs& costs() { return runtime().config().costs; }
 
 }  // namespace gpupool::softgpu

@@ -73,8 +73,10 @@ class Stream final : public Object {
 // Records when it completes. Of a shared event: other processes see it, too.
 class EventOp final : public Op {
  public:
-  explicit EventOp(std::shared_ptr<SharedEvent> shared = nullptr) : shared_(std::move(shared)), number_(shared_ ? shared_->record() : 0) {}
+  explicit EventOp(std::shared_ptr<SharedEvent> shared = nullptr, bool timed = false)
+      : shared_(std::move(shared)), number_(shared_ ? shared_->record() : 0), timed_(timed) {}
   ~EventOp() override { tell(); }  // it may never have been queued
+  Cost cost() const override { return timed_ ? Cost::event_record_timed : Cost::event_record; }
   uint64_t number() const { return number_; }
   // 0 until complete.
   uint64_t completed_at() const { return completed_at_.load(std::memory_order_acquire); }
@@ -87,6 +89,7 @@ class EventOp final : public Op {
   }
   const std::shared_ptr<SharedEvent> shared_;
   const uint64_t number_;
+  const bool timed_;
   std::atomic<uint64_t> completed_at_{0};  // monotonic nanoseconds
 };
 
@@ -102,7 +105,7 @@ class Event final : public Object {
   bool blocking_sync() const;  // CU_EVENT_BLOCKING_SYNC
   const std::shared_ptr<SharedEvent>& shared() const { return shared_; }
   // A record to be queued and then set.
-  Ref<EventOp> make_record() const { return make_ref<EventOp>(shared_); }
+  Ref<EventOp> make_record() const { return make_ref<EventOp>(shared_, timed()); }
   // The latest record of this process, or null when there was none.
   Ref<EventOp> record() const;
   // What is complete when the latest record is, whoever made it; null when there is nothing to wait for.

@@ -58,6 +58,10 @@ Ref<T> find(Handle handle) {
   return runtime().handles().find<T>(handle_value(handle));
 }
 
+// Charges a call that has succeeded.
+inline CUresult charged(Cost cost) { return costs().charge(cost), CUDA_SUCCESS; }
+inline CUresult charged(Cost cost, Cost per_unit, uint64_t amount) { return costs().charge(cost, per_unit, amount), CUDA_SUCCESS; }
+
 inline bool valid_context_flags(unsigned flags) {
   constexpr unsigned kKnown = CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | 0xe0u;
   if ((flags & ~kKnown) != 0) return false;

@@ -87,6 +87,7 @@ CUresult transfer_now(Stream& stream, const Transfer& transfer) {
     if (step == TransferStep::bad_address) context.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
   }
   op->finish();
+  context.charge_wakeup(context.spins());
   Context::write_device_output();
   return context.error();
 }

@@ -97,7 +97,7 @@ CUDA_EXPORT CUresult cuEventSynchronize(CUevent handle) {
   return call_on_event(handle, [](Event& event) {
     if (event.captured()) return CUDA_ERROR_CAPTURED_EVENT;
     event.context().pass_lock();
-    if (const Ref<Op> record = event.awaited()) event.context().wait_for(*record, event.blocking_sync());
+    if (const Ref<Op> record = event.awaited()) event.context().wait_for({&record, 1}, event.blocking_sync());
     event.context().write_device_output();
     runtime().trim_pools(event.context().device());
     return event.context().error();

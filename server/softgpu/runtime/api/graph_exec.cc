@@ -16,7 +16,7 @@ CUresult instantiate(CUgraphExec* handle, CUgraph graph_handle, uint64_t flags) 
       const uint64_t value = runtime().handles().add(exec);
       if (value == 0) return CUDA_ERROR_OUT_OF_MEMORY;
       *handle = make_handle<CUgraphExec>(value);
-      return CUDA_SUCCESS;
+      return charged(Cost::graph_instantiate, Cost::graph_instantiate_node, exec->nodes());
     });
   });
 }

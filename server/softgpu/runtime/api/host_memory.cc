@@ -38,7 +38,7 @@ CUDA_EXPORT CUresult cuMemHostAlloc(void** pointer, size_t size, unsigned int fl
       return CUDA_ERROR_UNKNOWN;
     }
     *pointer = reinterpret_cast<void*>(*memory);
-    return CUDA_SUCCESS;
+    return charged(Cost::host_alloc, Cost::host_alloc_mib, size);
   });
 }
 
@@ -62,6 +62,7 @@ CUDA_EXPORT CUresult cuMemFreeHost(void* pointer) {
     const auto taken = runtime().memory().take(address_of(pointer), pinned);
     if (!taken) return CUDA_ERROR_INVALID_VALUE;
     runtime().release(*taken);
+    costs().charge(Cost::host_free, Cost::host_free_mib, taken->size);
     return context.error();
   });
 }
@@ -89,7 +90,7 @@ CUDA_EXPORT CUresult cuMemHostRegister_v2(void* pointer, size_t size, unsigned i
       runtime().memory().take(address, [](const MemoryRange&) { return true; });
       return CUDA_ERROR_INVALID_VALUE;
     }
-    return CUDA_SUCCESS;
+    return charged(Cost::host_register, Cost::host_register_mib, size);
   });
 }
 
@@ -105,6 +106,7 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* pointer) {
     const auto taken = runtime().memory().take(address_of(pointer), registered);
     if (!taken) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     runtime().release(*taken);
+    costs().charge(Cost::host_unregister, Cost::host_unregister_mib, taken->size);
     return context.error();
   });
 }

@@ -147,6 +147,7 @@ CUDA_EXPORT CUresult cuLinkComplete(CUlinkState state, void** image, size_t* siz
       linker->options.report_failure(message);
       return result;
     }
+    charge_jit(views);
     linker->options.report_success(*program);
     const Device& device = context.device();
     linker->image = gpupool::cuda::make_linked_cubin(

@@ -30,7 +30,7 @@ CUresult allocate_device(Context& context, uint64_t size, MemoryKind kind, uint3
     return CUDA_ERROR_UNKNOWN;
   }
   *address = *memory;
-  return CUDA_SUCCESS;
+  return charged(Cost::mem_alloc, Cost::mem_alloc_mib, size);
 }
 
 }  // namespace gpupool::softgpu::api
@@ -91,6 +91,7 @@ CUDA_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     const auto taken = runtime().memory().take(address, freeable);
     if (!taken) return CUDA_ERROR_INVALID_VALUE;
     runtime().release(*taken);
+    costs().charge(Cost::mem_free, Cost::mem_free_mib, taken->size);
     return current.error();
   });
 }

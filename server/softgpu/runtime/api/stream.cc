@@ -118,7 +118,7 @@ CUDA_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, un
       }
     }
     const Ref<Op> record = event->awaited();
-    if (!record) return CUDA_SUCCESS;
+    if (!record) return charged(Cost::stream_wait_event);
     return stream.context().enqueue(stream, make_ref<MarkerOp>(), record.get());
   });
 }

@@ -90,7 +90,7 @@ CUDA_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t si
     physical->handle = runtime().handles().add(physical);
     if (physical->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     *handle = physical->handle;
-    return CUDA_SUCCESS;
+    return charged(Cost::mem_create, Cost::mem_create_mib, size);
   });
 }
 
@@ -99,7 +99,7 @@ CUDA_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     const Ref<PhysicalMemory> physical = find_physical(handle);
     if (!physical) return CUDA_ERROR_INVALID_VALUE;
     if (physical->handle_count.fetch_sub(1) == 1) runtime().handles().remove<PhysicalMemory>(handle);
-    return CUDA_SUCCESS;
+    return charged(Cost::mem_release, Cost::mem_release_mib, physical->memory->size());
   });
 }
 
@@ -128,7 +128,7 @@ CUDA_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
       runtime().memory().take(address, [](const MemoryRange&) { return true; });
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return CUDA_SUCCESS;
+    return charged(Cost::mem_map);
   });
 }
 
@@ -142,7 +142,7 @@ CUDA_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
       if (!range) return CUDA_ERROR_INVALID_VALUE;
       runtime().release(*range);
     }
-    return CUDA_SUCCESS;
+    return charged(Cost::mem_unmap, Cost::mem_unmap_mib, size);
   });
 }
 
@@ -164,6 +164,7 @@ CUDA_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUme
       const auto range = runtime().memory().find(start);
       if (!range || range->kind != MemoryKind::mapped) return CUDA_ERROR_INVALID_VALUE;
     }
+    costs().charge(Cost::mem_set_access, Cost::mem_set_access_mib, size);
     std::lock_guard access(runtime().memory().access_lock());
     bool done = true;
     runtime().memory().change(address, size, [&](MemoryRange& range) {
