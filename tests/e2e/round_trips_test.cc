@@ -2,6 +2,7 @@
 #include "tests/e2e/pool.h"
 #include "tests/support/proxy.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool::testing;
 
@@ -36,4 +37,17 @@ TEST_CASE("a program that only looks at its devices costs no round trip") {
   Proxy proxy(pool.poold().endpoint());
   CHECK(run_to_end({driver_app(), "initialise"}, pool.through({{"GPUPOOL", proxy.url()}})).status == 0);
   CHECK(proxy.round_trips() == 0);
+}
+
+TEST_CASE("a session on eight GPUs creates one context if its program uses one GPU") {
+  if (!on_softgpu()) return report_skip("reads softgpu's log");
+  Pool pool({{"SOFTGPU_DEVICES", "8"}, {"SOFTGPU_MEMORY", "128MiB"}, {"SOFTGPU_LOG", "1"}}, kTellsOfWorkers);
+  const Finished app = run_patiently({driver_app(), "copies"}, pool.through());
+  INFO(app.output);
+  CHECK(app.status == 0);
+  REQUIRE(pool.poold().await_rest(1));
+  // Of the session on its program's standard error, of workers that wait for clients in poold's log.
+  const auto created = lines_with(app.output + pool.poold().log(), "softgpu: context created on device ");
+  REQUIRE(created.size() == 1);
+  CHECK(created.front() == "softgpu: context created on device 0");
 }

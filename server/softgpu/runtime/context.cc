@@ -91,6 +91,7 @@ CUresult Context::activate() {
   ending_.store(false, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_acq_rel);
   active_.store(true, std::memory_order_release);
+  if (!green()) runtime().log("context created on device " + std::to_string(device_.index()));
   return CUDA_SUCCESS;
 }
 
