@@ -178,14 +178,14 @@ SCENARIO(nvml_utilization) {
   GOOD(nvmlInit_v2);
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(std::stoi(arguments.at(0)));
   unsigned highest = 0, lowest = 100;
-  while (std::chrono::steady_clock::now() < end) {
+  do {
     nvmlUtilization_t utilization{};
     GOOD(nvmlDeviceGetUtilizationRates, device_at(0), &utilization);
     EXPECT(utilization.gpu <= 100);
     highest = std::max(highest, utilization.gpu);
     lowest = std::min(lowest, utilization.gpu);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  } while (std::chrono::steady_clock::now() < end);
   std::printf("from %u to %u percent\n", lowest, highest);
 }
 
