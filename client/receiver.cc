@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "client/trace.h"
 #include "protocol/wire/copies.h"
@@ -20,6 +21,8 @@ using transport::Connection;
 constexpr size_t kBufferBytes = 64 * 1024;  // replies are small; bulk data goes past it
 // The background thread looks this often whether its help is still wanted.
 constexpr auto kBackgroundWait = std::chrono::milliseconds(50);
+// A ping follows each third of the dead-peer timeout without a sign of life, so a silent server has been sent two.
+constexpr unsigned kPingsBeforeLoss = 2;
 
 }  // namespace
 
@@ -96,6 +99,7 @@ bool Receiver::is_done(const Waiter& waiter) {
 bool Receiver::pump_until_done(const Waiter& waiter) {
   auto started = Clock::now();
   last_received_ = std::max(last_received_, started);
+  unanswered_pings_ = 0;
   const Connection::Patience patience = connection_.patience();
   unsigned looks = 0;  // since something came
   while (looks % patience.looks_per_yield != 0 || !is_done(waiter)) {
@@ -121,15 +125,22 @@ bool Receiver::pump_until_done(const Waiter& waiter) {
   return true;
 }
 
-// Nothing came for a while: is anybody there?
+// Called after each third of the timeout without a message. Elapsed time alone does not prove that the server is lost: a program
+// that was stopped (SIGSTOP) or not scheduled for that long has neither pinged nor read.
 bool Receiver::stay_alive(Clock::time_point started) {
-  if (Clock::now() - std::max(last_received_, started) > dead_peer_timeout_) {
+  if (unanswered_pings_ >= kPingsBeforeLoss && Clock::now() - std::max(last_received_, started) > dead_peer_timeout_) {
     report(ErrorCode::lost, "no sign of life for " + std::to_string(dead_peer_timeout_.count()) +
                                 " ms (GPUPOOL_DEAD_PEER_TIMEOUT_MS sets this limit)");
     return false;
   }
+  ++unanswered_pings_;
   hooks_.ping();
   return true;
+}
+
+void Receiver::note_received() {
+  last_received_ = Clock::now();
+  unanswered_pings_ = 0;
 }
 
 bool Receiver::wait_for_room(transport::Deadline deadline) {
@@ -169,7 +180,7 @@ bool Receiver::receive_some() {
     report(received.error().code, received.error().message);
     return false;
   }
-  if (*received) last_received_ = Clock::now();
+  if (*received) note_received();
   end_ += *received;
   return true;
 }
@@ -345,7 +356,7 @@ bool Receiver::take(std::byte* to, uint64_t length) {
     report(received.error().code, received.error().message);
     return false;
   }
-  last_received_ = Clock::now();
+  note_received();
   return true;
 }
 
@@ -371,6 +382,7 @@ void Receiver::drop_interest() {
 void Receiver::run_background() {
   auto waiting_since = Clock::now();
   auto last_asked = waiting_since;
+  bool awaited = false;
   Lock lock(mutex_);
   while (!failed_) {
     if (pumping_ || interest_ + background_transfers_.load() + handlers_.size() == 0) {
@@ -379,7 +391,9 @@ void Receiver::run_background() {
       continue;
     }
     pumping_ = true;
-    const bool awaited = !handlers_.empty();  // another server's streams may hang on this one's answer
+    // Another server's streams may depend on a handler's reply; a waiter cannot read while this thread has the role.
+    const bool was_awaited = std::exchange(awaited, !handlers_.empty() || !waiters_.empty());
+    if (!was_awaited) last_asked = waiting_since = Clock::now();
     lock.unlock();
     const auto ready = connection_.wait(true, false, Clock::now() + kBackgroundWait);
     if (!ready) report(ready.error().code, ready.error().message);

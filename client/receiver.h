@@ -102,6 +102,7 @@ class Receiver {
   bool take(std::byte* to, uint64_t length);    // from the buffer, then from the connection
   bool pump_until_done(const Waiter& waiter);
   bool stay_alive(transport::Clock::time_point started);
+  void note_received();
   void report(ErrorCode code, std::string message);
   void start_background();                      // mutex_ held
   void run_background();
@@ -130,6 +131,7 @@ class Receiver {
   size_t begin_ = 0;
   size_t end_ = 0;
   transport::Clock::time_point last_received_;
+  unsigned unanswered_pings_ = 0;
 };
 
 }  // namespace gpupool::client

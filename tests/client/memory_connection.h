@@ -1,11 +1,13 @@
 // A connection whose other end is the test: what was sent is kept, what is fed comes in, and room and errors are as the test says. Any
 // thread.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "protocol/transport/transport.h"
@@ -47,6 +49,11 @@ class MemoryConnection final : public transport::Connection {
     fed_.insert(fed_.end(), bytes.begin(), bytes.end());
     changed_.notify_all();
   }
+  // The next wait that reaches its deadline returns this much later, as when the program is stopped meanwhile.
+  void oversleep(std::chrono::milliseconds time) {
+    const std::lock_guard lock(mutex_);
+    oversleep_ = time;
+  }
   // So many bytes at most come in with one call.
   void receive_at_most(size_t bytes) {
     const std::lock_guard lock(mutex_);
@@ -83,6 +90,7 @@ class MemoryConnection final : public transport::Connection {
     if (deadline) changed_.wait_until(lock, *deadline, ready);
     else changed_.wait(lock, ready);
     if (std::exchange(interrupted_, false)) return Ready::none;
+    if (!can_receive() && !can_send()) std::this_thread::sleep_for(std::exchange(oversleep_, {}));
     if (can_receive() && can_send()) return Ready::both;
     return can_receive() ? Ready::receive : can_send() ? Ready::send : Ready::none;
   }
@@ -102,6 +110,7 @@ class MemoryConnection final : public transport::Connection {
   size_t sends_ = 0, room_ = kUnlimited, at_once_ = kUnlimited, most_received_ = kUnlimited;
   std::optional<Error> error_;
   bool interrupted_ = false;
+  std::chrono::milliseconds oversleep_{0};
 };
 
 }  // namespace gpupool::client::test

@@ -27,6 +27,7 @@ struct Line {
   std::vector<uint64_t> callbacks, retired;
   std::vector<Error> failures;
   std::atomic<int> pings{0};
+  std::function<void()> answer = [] {};  // to a ping
   Receiver receiver;
 
   static Line& make(milliseconds dead_peer_timeout = kNever) { return *(new Line(dead_peer_timeout)); }
@@ -56,7 +57,7 @@ struct Line {
  private:
   explicit Line(milliseconds dead_peer_timeout)
       : receiver(connection, dead_peer_timeout,
-                 {.ping = [this] { ++pings; },
+                 {.ping = [this] { ++pings, answer(); },
                   .host_callback = [this](uint64_t callback) { const std::lock_guard lock(mutex); callbacks.push_back(callback); },
                   .retired = [this](uint64_t sequence) { const std::lock_guard lock(mutex); retired.push_back(sequence); },
                   .failed = [this](Error error) { const std::lock_guard lock(mutex); failures.push_back(std::move(error)); }}) {}
@@ -200,10 +201,53 @@ TEST_CASE("receiver: asks a silent server for a sign of life, and gives it up af
   const auto start = transport::Clock::now();
   CHECK_FALSE(line.receiver.wait(waiter));
   CHECK(transport::Clock::now() - start >= milliseconds(300));
-  CHECK(line.pings > 0);
+  CHECK(line.pings >= 2);
   REQUIRE(line.failed() == 1);
   CHECK(line.failures[0].code == ErrorCode::lost);
   CHECK(line.failures[0].message.find("GPUPOOL_DEAD_PEER_TIMEOUT_MS") != std::string::npos);
+}
+
+TEST_CASE("receiver: gives a silent server up in the background too, also while somebody waits beside it") {
+  constexpr milliseconds kTimeout{600};
+  Line& line = Line::make(kTimeout);
+  SECTION("for a reply that nobody waits for") {
+    std::atomic<bool> heard{false};
+    line.receiver.expect(1, [&](CUresult result) { heard = result == CUDA_ERROR_DEVICE_UNAVAILABLE; });
+    CHECK(eventually([&] { return heard.load(); }));
+  }
+  SECTION("for a waiter, while the background thread has the role") {
+    line.receiver.add_interest();
+    std::this_thread::sleep_for(kTimeout);  // silence while nothing is awaited does not count
+    Awaited waiter(line, 1);
+    const auto start = transport::Clock::now();
+    std::atomic<bool> over{false};
+    std::thread waiting([&] { line.receiver.wait(waiter), over = true; });
+    CHECK(eventually([&] { return over.load(); }));
+    if (!over) line.receiver.fail();
+    waiting.join();
+    CHECK(transport::Clock::now() - start >= kTimeout);
+  }
+  CHECK(line.pings >= 2);
+  REQUIRE(line.failed() == 1);
+  CHECK(line.failures[0].code == ErrorCode::lost);
+}
+
+TEST_CASE("receiver: a program that was stopped for longer than the time that is set pings before it gives the server up") {
+  Line& line = Line::make(milliseconds(300));
+  line.answer = [&] { line.message(MessageKind::reply, 1, "", CUDA_ERROR_NOT_READY); };
+  line.connection.oversleep(milliseconds(400));
+  SECTION("while it waited") {
+    Awaited waiter(line, 1);
+    CHECK(line.receiver.wait(waiter));
+    CHECK(waiter.result == CUDA_ERROR_NOT_READY);
+  }
+  SECTION("while the background thread waited") {
+    std::atomic<int> heard{-1};
+    line.receiver.expect(1, [&](CUresult result) { heard = result; });
+    CHECK(eventually([&] { return heard == CUDA_ERROR_NOT_READY; }));
+  }
+  CHECK(line.pings == 1);
+  CHECK(line.failed() == 0);
 }
 
 TEST_CASE("receiver: a reply that nobody waits for is handled in the background") {
