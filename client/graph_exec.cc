@@ -87,7 +87,7 @@ CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& sessio
     return context->session == &session ? session.before_call(context) : CUDA_ERROR_NOT_SUPPORTED;
   };
   const auto call_back = [&](std::function<uint64_t()> action) {
-    described.callback = keep_host_function(std::move(action));
+    described.callback = keep_host_function(session, std::move(action));
     put_body(body, wire::GraphHost{described.callback});
   };
   if (!node) {

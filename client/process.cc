@@ -119,7 +119,7 @@ bool take_devices(Process& self) {
       complain("cannot use the server %s: %s", session->server().c_str(), taken.error().message.c_str());
       return false;
     }
-    session->on_host_callback(run_host_function);
+    session->on_host_callback(host_function_turn);
   }
   for (const auto& device : self.devices) {
     auto context = std::make_unique<Context>();

@@ -246,7 +246,7 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
       wire::Reader reader({body, header.length});
       const auto callback = reader.get<uint64_t>();
       if (!reader.finished()) break;
-      hooks_.host_callback(callback);
+      hooks_.host_callback(callback, header.sequence, static_cast<CUresult>(header.result));
       return true;
     }
     case wire::MessageKind::pong:

@@ -59,7 +59,7 @@ class Receiver {
  public:
   struct Hooks {
     std::function<void()> ping;                        // sends a ping if that is possible without waiting
-    std::function<void(uint64_t callback)> host_callback;
+    std::function<void(uint64_t callback, uint64_t command, CUresult result)> host_callback;
     std::function<void(uint64_t sequence)> retired;    // frees up to this sequence number have taken effect
     std::function<void(Error)> failed;                 // the session is over
   };

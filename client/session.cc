@@ -49,8 +49,8 @@ Session::Session(const Settings& settings, std::unique_ptr<transport::Connection
       connection_(std::move(connection)),
       receiver_(*connection_, settings.dead_peer_timeout,
                 {.ping = [this] { ping(); },
-                 .host_callback = [this](uint64_t callback) {
-                   if (host_callback_) host_callback_(*this, callback);
+                 .host_callback = [this](uint64_t callback, uint64_t command, CUresult result) {
+                   if (host_callback_) host_callback_(*this, callback, command, result);
                  },
                  .retired = [this](uint64_t sequence) { addresses_.retired(sequence); },
                  .failed = [this](const Error& error) { fail(error); }}),
@@ -215,6 +215,7 @@ void Session::fail(const Error& error) {
   receiver_.fail();
   connection_->close();
   links_.fail();
+  if (host_callback_) host_callback_(*this, 0, 0, failure());
 }
 
 }  // namespace gpupool::client

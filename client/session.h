@@ -123,6 +123,22 @@ class Session {
     queue_.wake_flusher();
     return CUDA_SUCCESS;
   }
+  // Queues a command. Calls `sent_as` with its sequence number before it can reach the server; if it does not call that, nothing was sent.
+  template <class Body, class SentAs>
+  CUresult post_known(wire::Command command, Context& context, const Body& body, SentAs&& sent_as) {
+    if (const CUresult early = before_call(&context); early != CUDA_SUCCESS) return early;
+    const bool waits = settings_.every_call_waits;
+    Waiter waiter{.id = static_cast<uint16_t>(command)};
+    queue_.append(waiter.id, waits ? wire::kWantsReply : uint16_t{0}, context.handle, [&](wire::Writer& writer) { writer.put(body); },
+                  [&](uint64_t number) {
+                    sent_as(waiter.sequence = number);
+                    if (waits) receiver_.expect(waiter);
+                  });
+    if (!waits) return CUDA_SUCCESS;
+    queue_.flush();
+    wire::Buffer reply;
+    return finish_call(&context, waiter, reply);
+  }
   CUresult finish_call(Context* context, Waiter& waiter, wire::Buffer& reply);
   // CUDA_SUCCESS, or what every call returns now; makes sure the server knows the context.
   CUresult before_call(Context* context);
@@ -131,7 +147,8 @@ class Session {
   void fail(const Error& error);
   // In a forked child: closes its copy of the connection, which stays open in the parent. Takes no lock.
   void abandon();
-  void on_host_callback(void (*handler)(Session&, uint64_t)) { host_callback_ = handler; }
+  // `handler` is called as Receiver::Hooks::host_callback, and with 0 as the command once the session has failed.
+  void on_host_callback(void (*handler)(Session&, uint64_t callback, uint64_t command, CUresult result)) { host_callback_ = handler; }
 
  private:
   Session(const Settings& settings, std::unique_ptr<transport::Connection> connection);
@@ -158,7 +175,7 @@ class Session {
   std::optional<std::string> why_;  // it failed; set under closing_, once
   std::mutex peer_copy_;
   std::atomic<bool> reaches_peers_{true};
-  void (*host_callback_)(Session&, uint64_t) = nullptr;
+  void (*host_callback_)(Session&, uint64_t, uint64_t, CUresult) = nullptr;
 };
 
 }  // namespace gpupool::client

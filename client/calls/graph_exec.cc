@@ -152,10 +152,8 @@ CUresult launch(CUgraphExec handle, CUstream stream) {
       const std::lock_guard lock(graph_mutex());
       callbacks = graph.callbacks();
     }
-    host_functions_launched(session, callbacks);
-    result = session.post(wire::Command::launch_graph, context, body);
-    if (result != CUDA_SUCCESS) host_functions_launched(session, callbacks, true);
-    else if (has_memory) graph_memory::commit_launch(graph.allocated, graph.freed);
+    result = post_with_host_functions(session, *context, wire::Command::launch_graph, body, callbacks);
+    if (result == CUDA_SUCCESS && has_memory) graph_memory::commit_launch(graph.allocated, graph.freed);
     return result;
   });
 }

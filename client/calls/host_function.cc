@@ -25,50 +25,83 @@ class HostFunctions {
     CUstreamCallback callback = nullptr;  // cuStreamAddCallback
     CUstream stream = nullptr;
     void* user = nullptr;
-    std::function<uint64_t()> action;     // the client's own (run_in_stream)
-    bool kept = false;                    // a graph's
-    uint64_t launches = 0;                // of the graph, in which it is still to run
+    std::function<uint64_t()> action;     // the client's own (run_in_stream), or a graph's
+    bool of_graph = false;
+    bool kept = false;                    // a graph's that may be launched again
+    Session* session = nullptr;
+    std::deque<uint64_t> commands{};      // sequence numbers of those behind which it is still to be announced
     bool of_program() const { return function || callback; }
+    bool is_pending() const { return of_program() || of_graph; }
   };
 
-  uint64_t add(const Function& function) {
+  uint64_t add(Function function) {
     std::lock_guard lock(mutex_);
-    functions_[++last_id_] = function;
-    if (function.of_program()) ++pending_;
-    return last_id_;
-  }
-  void remove(uint64_t id) {
-    std::lock_guard lock(mutex_);
-    const auto found = functions_.find(id);
-    if (found->second.of_program()) --pending_;
-    functions_.erase(found);
-  }
-  uint64_t keep(std::function<uint64_t()> action) {
-    std::lock_guard lock(mutex_);
-    functions_[++last_id_] = {.action = std::move(action), .kept = true};
+    functions_[++last_id_] = std::make_shared<Function>(std::move(function));
     return last_id_;
   }
   void forget(const std::vector<uint64_t>& ids) {
+    std::vector<std::shared_ptr<Function>> gone;  // their end comes without the lock
     std::lock_guard lock(mutex_);
     for (const uint64_t id : ids) {
       const auto found = functions_.find(id);
       if (found == functions_.end()) continue;
-      found->second.kept = false;
-      if (found->second.launches == 0) functions_.erase(found);
+      found->second->kept = false;
+      if (!found->second->commands.empty()) continue;
+      gone.push_back(std::move(found->second));
+      functions_.erase(found);
     }
   }
-  void launched(const std::vector<uint64_t>& ids, bool failed) {
+  // Returns how many of them there are.
+  size_t expect(uint64_t command, const std::vector<uint64_t>& ids) {
+    size_t count = 0;
     std::lock_guard lock(mutex_);
-    for (const uint64_t id : ids) failed ? --functions_.at(id).launches : ++functions_.at(id).launches;
-    pending_ += failed ? -static_cast<int>(ids.size()) : static_cast<int>(ids.size());
+    for (const uint64_t id : ids) {
+      const auto found = functions_.find(id);
+      if (found == functions_.end()) continue;
+      found->second->commands.push_back(command);
+      pending_ += found->second->is_pending();
+      ++count;
+    }
+    return count;
   }
   bool pending() const { return pending_.load() != 0; }
-  void run_soon(Session& session, uint64_t id) {
+  void announce(uint64_t id, uint64_t command) {
     std::lock_guard lock(mutex_);
     const auto found = functions_.find(id);
-    if (found == functions_.end()) return;
-    Lane& lane = found->second.of_program() ? of_program_ : copies_;
-    lane.ready.emplace_back(&session, id);
+    if (found == functions_.end() || std::erase(found->second->commands, command) == 0) return;
+    const std::shared_ptr<Function> function = found->second;
+    if (!function->kept && function->commands.empty()) functions_.erase(found);
+    run_soon({id, function, CUDA_SUCCESS});
+  }
+  // No more of this command's, 0: of the session's, are announced.
+  void give_up(const Session& session, uint64_t command, CUresult why) {
+    std::lock_guard lock(mutex_);
+    for (auto entry = functions_.begin(); entry != functions_.end();) {
+      const auto [id, function] = *entry;
+      const size_t count = function->session != &session ? 0 : std::erase_if(function->commands, [&](uint64_t one) { return command == 0 || one == command; });
+      entry = count != 0 && !function->kept && function->commands.empty() ? functions_.erase(entry) : std::next(entry);
+      for (size_t i = 0; i < count; ++i) run_soon({id, function, why});
+    }
+  }
+
+ private:
+  struct Turn {
+    uint64_t id;
+    std::shared_ptr<Function> function;
+    CUresult result;  // not CUDA_SUCCESS: it is not called
+  };
+  // The program's functions run one after another on one thread. Copies have a thread of their own: they do not wait for a function in another
+  // stream.
+  struct Lane {
+    std::deque<Turn> ready;
+    std::condition_variable changed;
+    bool started = false;
+  };
+
+  // With the mutex held.
+  void run_soon(Turn turn) {
+    Lane& lane = turn.function->of_program() ? of_program_ : copies_;
+    lane.ready.push_back(std::move(turn));
     if (!lane.started) {
       lane.started = true;
       std::thread([this, &lane] { run(lane); }).detach();
@@ -76,46 +109,36 @@ class HostFunctions {
     lane.changed.notify_one();
   }
 
- private:
-  // The program's functions run one after another on one thread. Copies have a thread of their own: they do not wait for a function in another
-  // stream.
-  struct Lane {
-    std::deque<std::pair<Session*, uint64_t>> ready;
-    std::condition_variable changed;
-    bool started = false;
-  };
-
   void run(Lane& lane) {
     page_faults::this_thread_runs_host_functions();
     std::unique_lock lock(mutex_);
     for (;;) {
       lane.changed.wait(lock, [&] { return !lane.ready.empty(); });
-      const auto [session, id] = lane.ready.front();
+      const Turn turn = std::move(lane.ready.front());
       lane.ready.pop_front();
-      const auto found = functions_.find(id);
-      if (found == functions_.end()) continue;
-      const bool of_graph = found->second.launches != 0;
-      if (of_graph) --found->second.launches;
-      const Function function = found->second;
-      if (!function.kept && function.launches == 0) functions_.erase(found);
       lock.unlock();
-      if (function.of_program() && shadows().any()) (void)guarded([] { return shadows().after_something(); });
-      if (function.function) function.function(function.user);
-      if (function.callback) function.callback(function.stream, CUDA_SUCCESS, function.user);
-      if (function.of_program()) --pending_;
-      const uint64_t behind = function.action ? function.action() : 0;
-      if (of_graph) --pending_;
-      (void)session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{id, behind});
-      session->receiver().drop_interest();
+      run(turn);
       lock.lock();
     }
   }
 
+  void run(const Turn& turn) {
+    const Function& function = *turn.function;
+    const bool is_called = turn.result == CUDA_SUCCESS;
+    if (is_called && function.of_program() && shadows().any()) (void)guarded([] { return shadows().after_something(); });
+    if (is_called && function.function) function.function(function.user);
+    if (function.callback) function.callback(function.stream, turn.result, function.user);
+    const uint64_t behind = is_called && function.action ? function.action() : 0;
+    if (function.is_pending()) --pending_;
+    if (is_called) (void)function.session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{turn.id, behind});
+    function.session->receiver().drop_interest();
+  }
+
   std::mutex mutex_;
-  std::unordered_map<uint64_t, Function> functions_;
+  std::unordered_map<uint64_t, std::shared_ptr<Function>> functions_;
   uint64_t last_id_ = 0;
   Lane of_program_, copies_;
-  std::atomic<int> pending_{0};  // the program's own, until they have ended
+  std::atomic<int> pending_{0};  // the program's own and graphs', until they have ended
 };
 
 HostFunctions& host_functions() {
@@ -123,15 +146,11 @@ HostFunctions& host_functions() {
   return *only;
 }
 
-CUresult post(Session& session, Context& context, CUstream stream, const HostFunctions::Function& function) {
-  const uint64_t id = host_functions().add(function);
-  session.receiver().add_interest();
-  const CUresult result =
-      session.post(wire::Command::host_function, &context, wire::HostFunction{cuda::handle_bits(stream), id});
-  if (result != CUDA_SUCCESS) {
-    host_functions().remove(id);
-    session.receiver().drop_interest();
-  }
+CUresult post(Session& session, Context& context, CUstream stream, HostFunctions::Function function) {
+  function.session = &session;
+  const uint64_t id = host_functions().add(std::move(function));
+  const CUresult result = post_with_host_functions(session, context, wire::Command::host_function, wire::HostFunction{cuda::handle_bits(stream), id}, {id});
+  if (result != CUDA_SUCCESS) host_functions().forget({id});  // if it was not sent
   return result;
 }
 
@@ -160,7 +179,10 @@ CUresult add_callback(CUstream stream, CUstreamCallback callback, void* user, un
 
 namespace gpupool::client {
 
-void run_host_function(Session& session, uint64_t callback) { host_functions().run_soon(session, callback); }
+void host_function_turn(Session& session, uint64_t callback, uint64_t command, CUresult result) {
+  if (result == CUDA_SUCCESS) host_functions().announce(callback, command);
+  else host_functions().give_up(session, command, result);
+}
 
 bool host_functions_pending() { return host_functions().pending(); }
 
@@ -168,13 +190,14 @@ CUresult run_in_stream(Session& session, Context& context, CUstream stream, std:
   return post(session, context, stream, {.action = std::move(action)});
 }
 
-uint64_t keep_host_function(std::function<uint64_t()> action) { return host_functions().keep(std::move(action)); }
+uint64_t keep_host_function(Session& session, std::function<uint64_t()> action) {
+  return host_functions().add({.action = std::move(action), .of_graph = true, .kept = true, .session = &session});
+}
 
 void forget_host_functions(const std::vector<uint64_t>& ids) { host_functions().forget(ids); }
 
-void host_functions_launched(Session& session, const std::vector<uint64_t>& ids, bool failed) {
-  host_functions().launched(ids, failed);
-  for (size_t i = 0; i < ids.size(); ++i) failed ? session.receiver().drop_interest() : session.receiver().add_interest();
+void expect_host_functions(Session& session, uint64_t command, const std::vector<uint64_t>& ids) {
+  for (size_t i = host_functions().expect(command, ids); i != 0; --i) session.receiver().add_interest();
 }
 
 }  // namespace gpupool::client

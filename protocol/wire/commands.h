@@ -123,7 +123,8 @@ struct Launch {
 };
 
 // host_function: when the stream gets there, the server sends MessageKind::host_callback with `callback` and the stream
-// goes on after host_function_done.
+// goes on after host_function_done. All messages about the functions of a command, those of a graph's launch too, have its sequence number. One
+// with an error as result, and 0 as `callback`, says that those functions of it which have not been announced are not called.
 struct HostFunction {
   uint64_t stream;
   uint64_t callback;

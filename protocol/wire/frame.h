@@ -47,7 +47,7 @@ enum class MessageKind : uint16_t {
   device_data = 2,      // part of a device-to-host copy: body is DeviceData + bytes
   standard_output = 3,  // what device code printed
   standard_error = 4,   // assertion texts
-  host_callback = 5,    // a host function's turn has come in its stream: body is u64 callback id
+  host_callback = 5,    // a host function's turn has come in its stream: body is u64 callback id; with an error: it will not come (commands.h)
   pong = 6,
   end = 7,              // the server ends the session; body is a text that says why
 };

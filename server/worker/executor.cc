@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "server/worker/calls/commands.h"
+#include "server/worker/calls/host_function.h"
 #include "server/worker/rows.h"
 
 namespace gpupool::worker {
@@ -263,6 +264,7 @@ bool Executor::empty_backlog(ContextState& context, std::chrono::steady_clock::t
       copies.remove(kept.header.sequence);
     }
     if (kept.header.id == static_cast<uint16_t>(wire::Command::free_memory)) memory.retire(kept.header.sequence);
+    if (commands::calls_back(kept.header.id)) commands::tell_not_called(*this, kept.header.sequence, CUDA_ERROR_CONTEXT_IS_DESTROYED);
     if ((kept.header.flags & wire::kWantsReply) != 0) outbox.send(wire::MessageKind::reply, CUDA_ERROR_CONTEXT_IS_DESTROYED, kept.header.sequence);
   }
   return true;
@@ -335,6 +337,7 @@ bool Executor::finish(const Command& command, const Outcome& outcome) {
     case Outcome::Next::reply:
       break;
   }
+  if (outcome.result != CUDA_SUCCESS && commands::calls_back(command.header.id)) commands::tell_not_called(*this, command.header.sequence, outcome.result);
   if (!command.wants_reply()) {
     defer(outcome.result);
     return !outbox.over();

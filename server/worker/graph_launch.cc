@@ -13,7 +13,7 @@ namespace gpupool::worker {
 
 using wire::GraphNodeKind;
 
-CUresult Graphs::launch(uint64_t executable, StreamState& stream) {
+CUresult Graphs::launch(uint64_t executable, StreamState& stream, uint64_t command) {
   Graph* const graph = find(executable, true);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
   if (graph->wrong != CUDA_SUCCESS) return graph->wrong;
@@ -21,6 +21,7 @@ CUresult Graphs::launch(uint64_t executable, StreamState& stream) {
   const auto launch = launches_.emplace_back(std::make_shared<Launch>());
   launch->graph = graph;
   launch->stream = &stream;
+  launch->command = command;
   const auto last = static_cast<uint32_t>(graph->parts.size());
   launch->held.push_back({last, executable, true});
   for (const Node& node : graph->nodes) {
@@ -74,7 +75,7 @@ CUresult Graphs::call_client(const std::shared_ptr<Launch>& launch, const Part& 
     launch->failed = true;
     for (const auto& gate : gates) gate->open();
   };
-  return commands::call_back_when_done(session_, *launch->stream, std::move(callbacks), failed);
+  return commands::call_back_when_done(session_, *launch->stream, launch->command, std::move(callbacks), failed);
 }
 
 void Graphs::answered(const std::shared_ptr<Launch>& launch) {
@@ -82,7 +83,9 @@ void Graphs::answered(const std::shared_ptr<Launch>& launch) {
   if (launch->failed) return finish(launch);
   if (--launch->unanswered != 0) return;
   launch->gates.clear();
-  session_.defer(go_on(launch));
+  const CUresult result = go_on(launch);
+  if (result != CUDA_SUCCESS) commands::tell_not_called(session_, launch->command, result);
+  session_.defer(result);
 }
 
 void Graphs::release(const Launch::Held& held) {
@@ -104,7 +107,9 @@ template <class F>
 void Graphs::give_up(F&& which) {
   const auto launches = launches_;
   for (const auto& launch : launches) {
-    if (which(*launch)) finish(launch);
+    if (!which(*launch)) continue;
+    commands::tell_not_called(session_, launch->command, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    finish(launch);
   }
 }
 

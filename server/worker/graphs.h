@@ -45,8 +45,8 @@ class Graphs {
   // nullopt: malformed.
   std::optional<CUresult> set(const wire::SetGraphNode& head, wire::Reader& node);
   CUresult enable(const wire::SetGraphNode& body);
-  // The stream's context is current.
-  CUresult launch(uint64_t executable, StreamState& stream);
+  // The stream's context is current. `command`: the sequence number of the launch.
+  CUresult launch(uint64_t executable, StreamState& stream, uint64_t command);
   CUresult upload(uint64_t executable, StreamState& stream);
   CUresult destroy(uint64_t handle);
 
@@ -108,6 +108,7 @@ class Graphs {
   struct Launch {
     Graph* graph;                      // null: over
     StreamState* stream;
+    uint64_t command;                  // its sequence number
     uint32_t next = 0;                 // the part that comes next
     size_t unanswered = 0;             // client nodes of the part before
     std::vector<std::pair<uint64_t, std::shared_ptr<StreamGate>>> gates;  // theirs, by number

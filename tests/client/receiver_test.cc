@@ -1,6 +1,7 @@
 // The receiving half of a session: messages reach who waits for them, data its place, and every wait ends when the session does.
 #include "client/receiver.h"
 
+#include <array>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -24,7 +25,8 @@ constexpr milliseconds kNever{60'000};
 struct Line {
   MemoryConnection connection;
   mutable std::mutex mutex;
-  std::vector<uint64_t> callbacks, retired;
+  std::vector<std::array<uint64_t, 3>> callbacks;  // number, command, result
+  std::vector<uint64_t> retired;
   std::vector<Error> failures;
   std::atomic<int> pings{0};
   std::function<void()> answer = [] {};  // to a ping
@@ -58,7 +60,10 @@ struct Line {
   explicit Line(milliseconds dead_peer_timeout)
       : receiver(connection, dead_peer_timeout,
                  {.ping = [this] { ++pings, answer(); },
-                  .host_callback = [this](uint64_t callback) { const std::lock_guard lock(mutex); callbacks.push_back(callback); },
+                  .host_callback = [this](uint64_t callback, uint64_t command, CUresult result) {
+                    const std::lock_guard lock(mutex);
+                    callbacks.push_back({callback, command, static_cast<uint64_t>(result)});
+                  },
                   .retired = [this](uint64_t sequence) { const std::lock_guard lock(mutex); retired.push_back(sequence); },
                   .failed = [this](Error error) { const std::lock_guard lock(mutex); failures.push_back(std::move(error)); }}) {}
 };
@@ -274,9 +279,11 @@ TEST_CASE("receiver: a copy without a waiter arrives in the background, and is a
 TEST_CASE("receiver: host functions are called while somebody is interested") {
   Line& line = Line::make();
   line.receiver.add_interest();
-  const uint64_t callback = 42;
-  line.message(MessageKind::host_callback, 0, std::string(reinterpret_cast<const char*>(&callback), sizeof callback));
-  CHECK(eventually([&] { const std::lock_guard lock(line.mutex); return line.callbacks == std::vector<uint64_t>{42}; }));
+  const auto text = [](uint64_t callback) { return std::string(reinterpret_cast<const char*>(&callback), sizeof callback); };
+  line.message(MessageKind::host_callback, 7, text(42));
+  line.message(MessageKind::host_callback, 8, text(0), CUDA_ERROR_LAUNCH_FAILED);
+  const std::vector<std::array<uint64_t, 3>> expected{{42, 7, 0}, {0, 8, CUDA_ERROR_LAUNCH_FAILED}};
+  CHECK(eventually([&] { const std::lock_guard lock(line.mutex); return line.callbacks == expected; }));
   line.receiver.drop_interest();
 }
 

@@ -27,6 +27,11 @@ TEST_CASE("asynchronous calls cost no round trip") {
   CHECK(round_trips(pool, "asynchronous_calls", "60") == none);
 }
 
+TEST_CASE("copies behind a refused launch of a graph cost no round trip") {
+  Pool pool;
+  CHECK(round_trips(pool, "copies_behind_a_refused_launch", "60") == round_trips(pool, "copies_behind_a_refused_launch", "1"));
+}
+
 TEST_CASE("contexts come and go without a round trip but for their memory") {
   Pool pool;
   CHECK(round_trips(pool, "contexts_without_waiting", "10") == 11);  // for the memory of each, and its last call waits

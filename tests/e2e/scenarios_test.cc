@@ -148,6 +148,7 @@ PASSES(threads_come_and_go)
 PASSES(library_closed_and_opened)
 PASSES(illegal_address)
 PASSES(trap)
+TEST_CASE("callbacks_behind_a_trap") { passes_through_poold({"callbacks_behind_a_trap"}); }
 PASSES(assertion)
 PASSES(fault_then_reset)
 

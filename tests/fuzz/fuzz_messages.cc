@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   PlayedConnection connection({reinterpret_cast<const std::byte*>(data), size});
   bool failed = false;
   client::Receiver receiver(connection, std::chrono::milliseconds(1000),
-                            {.ping = [] {}, .host_callback = [](uint64_t) {}, .retired = [](uint64_t) {},
+                            {.ping = [] {}, .host_callback = [](uint64_t, uint64_t, CUresult) {}, .retired = [](uint64_t) {},
                              .failed = [&](const Error&) { failed = true; }});
   constexpr std::byte kGuard{0x5c};
   std::vector<std::byte> memory(64 + 8 * 24 + 64, kGuard);  // 8 rows of 16 bytes, 24 apart, between guards

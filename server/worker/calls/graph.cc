@@ -62,7 +62,7 @@ Outcome enable_graph_node(Executor& session, Command& command) {
 }
 
 Outcome launch_graph(Executor& session, Command& command) {
-  return on_stream(session, command, [&](uint64_t executable, StreamState& stream) { return session.graphs.launch(executable, stream); });
+  return on_stream(session, command, [&](uint64_t executable, StreamState& stream) { return session.graphs.launch(executable, stream, command.header.sequence); });
 }
 
 Outcome upload_graph(Executor& session, Command& command) {

@@ -7,21 +7,34 @@
 
 namespace gpupool::worker::commands {
 
-CUresult call_back_when_done(Executor& session, StreamState& stream, std::vector<uint64_t> callbacks, std::function<void()> failed) {
+CUresult call_back_when_done(Executor& session, StreamState& stream, uint64_t command, std::vector<uint64_t> callbacks, std::function<void()> failed) {
   // What the stream did before, and what it copied, has reached the client before it hears of the function's turn.
-  const auto tell = [&session, callbacks = std::move(callbacks)] {
+  const auto tell = [&session, command, callbacks = std::move(callbacks)] {
     session.publish();
-    for (const uint64_t callback : callbacks) session.outbox.send(wire::MessageKind::host_callback, 0, 0, std::as_bytes(std::span(&callback, 1)));
+    for (const uint64_t callback : callbacks) session.outbox.send(wire::MessageKind::host_callback, 0, command, std::as_bytes(std::span(&callback, 1)));
   };
   if (session.is_idle(stream)) {
     session.fetch_output(stream);
     tell();
     return CUDA_SUCCESS;
   }
-  const bool parked = session.when_done(stream, "the stream to get to a host function", [tell, failed](CUresult result) { result == CUDA_SUCCESS ? tell() : failed(); });
+  const bool parked = session.when_done(stream, "the stream to get to a host function", [&session, command, tell, failed](CUresult result) {
+    if (result == CUDA_SUCCESS) return tell();
+    tell_not_called(session, command, result);
+    failed();
+  });
   if (parked) return CUDA_SUCCESS;
   failed();
   return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool calls_back(uint16_t command) {
+  return command == static_cast<uint16_t>(wire::Command::host_function) || command == static_cast<uint16_t>(wire::Command::launch_graph);
+}
+
+void tell_not_called(Executor& session, uint64_t command, CUresult why) {
+  constexpr uint64_t kNone = 0;
+  session.outbox.send(wire::MessageKind::host_callback, why, command, std::as_bytes(std::span(&kNone, 1)));
 }
 
 Outcome host_function(Executor& session, Command& command) {
@@ -33,7 +46,7 @@ Outcome host_function(Executor& session, Command& command) {
   session.contexts.enter(stream->context);
   const auto gate = session.gates.close_by_number(*stream, "a host function", body->callback);
   if (!gate) return CUDA_ERROR_INVALID_VALUE;
-  return call_back_when_done(session, *stream, {body->callback}, [gate] { gate->open(); });
+  return call_back_when_done(session, *stream, command.header.sequence, {body->callback}, [gate] { gate->open(); });
 }
 
 Outcome host_function_done(Executor& session, Command& command) {

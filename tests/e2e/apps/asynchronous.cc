@@ -144,3 +144,37 @@ SCENARIO(synchronous_copies_behind_writers_of_host_memory) {
   }
   OK(cuMemFreeHost(pinned));
 }
+
+// A graph whose launch the server refuses, since a context that it uses is gone. Its host function does not count as outstanding then.
+SCENARIO(copies_behind_a_refused_launch) {
+  Device device;
+  const unsigned copies = static_cast<unsigned>(std::stoul(arguments.at(0)));
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0;
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  CUgraphNode nodes[2] = {};
+  OK(cuMemAlloc(&memory, 256));
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  const CUcontext other = create_context(device.device);
+  OK(cuGraphCreate(&graph, 0));
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  fill.dst = memory;
+  fill.value = 1;
+  fill.elementSize = 1;
+  fill.width = 256;
+  fill.height = 1;
+  bool called = false;
+  const CUDA_HOST_NODE_PARAMS host{[](void* flag) { *static_cast<bool*>(flag) = true; }, &called};
+  OK(cuGraphAddMemsetNode(&nodes[0], graph, nullptr, 0, &fill, other));
+  OK(cuCtxSetCurrent(device.context));
+  OK(cuGraphAddHostNode(&nodes[1], graph, nodes, 1, &host));
+  OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+  OK(cuCtxDestroy(other));
+  OK(cuGraphLaunch(executable, stream));
+  GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamSynchronize(stream));
+  const std::vector<uint8_t> data(256, 5);
+  for (unsigned i = 0; i < copies; ++i) OK(cuMemcpyHtoD(memory, data.data(), data.size()));
+  EXPECT(download<uint8_t>(memory, 256) == data);
+  EXPECT(!called);
+}

@@ -1,4 +1,6 @@
 // Kernels that go wrong, images that cannot be run.
+#include <atomic>
+
 #include "protocol/cuda/fatbin_format.h"
 #include "tests/e2e/apps/scenario.h"
 
@@ -39,6 +41,23 @@ SCENARIO(assertion) {
   OK(cuCtxSynchronize());
   OK(kernels.launch("stop_with_assert", 1, 1, nullptr, 2u));
   report("assert", device.context);
+}
+
+// After an error of the device CUDA calls a stream's callbacks with the error, and its host functions not at all.
+SCENARIO(callbacks_behind_a_trap) {
+  Device device;
+  Kernels kernels;
+  static std::atomic<int> status{-1}, calls{0};
+  OK(kernels.launch("stop_with_trap", 1, 1, nullptr));
+  OK(cuStreamAddCallback(nullptr, [](CUstream, CUresult result, void*) {
+    status = result;
+    status.notify_all();
+  }, nullptr, 0));
+  OK(cuLaunchHostFunc(nullptr, [](void*) { ++calls; }, nullptr));
+  GIVES(CUDA_ERROR_LAUNCH_FAILED, cuCtxSynchronize());
+  status.wait(-1);
+  EXPECT(status != CUDA_SUCCESS);
+  EXPECT(calls == 0);
 }
 
 // The context is lost, the process is not: a reset gives a new one.

@@ -17,13 +17,23 @@ struct Parts : GraphFixture {
     describe(kGraph, nodes);
     REQUIRE(instantiate() == CUDA_SUCCESS);
   }
-  void launch_in(uint64_t stream = kFirst) { client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, stream})); }
+  uint64_t launch_in(uint64_t stream = kFirst, uint64_t executable = kExecutable) {
+    return client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{executable, stream}));
+  }
   void answer(uint64_t callback, uint64_t copies = 0) { client.send(Command::host_function_done, bytes_of(wire::HostFunctionDone{callback, copies})); }
   // The next message tells the client of this node.
   void is_told(uint64_t callback) {
     const Message told = client.receive();
     CHECK(told.header.kind == wire::MessageKind::host_callback);
     CHECK(told.as<uint64_t>() == callback);
+  }
+  // The next message tells the client that no further function of this command is called.
+  void is_told_not_called(uint64_t command, CUresult why) {
+    const Message told = client.receive();
+    CHECK(told.header.kind == wire::MessageKind::host_callback);
+    CHECK(told.header.sequence == command);
+    CHECK(told.header.result == static_cast<int32_t>(why));
+    CHECK(told.as<uint64_t>() == 0);
   }
   CUresult synchronize(uint64_t stream = kFirst) { return client.ask(Command::synchronize_stream, bytes_of(stream)); }
   // By the second stream, which waits for nothing.
@@ -231,23 +241,30 @@ TEST_CASE_METHOD(Parts, "a stream that is destroyed in a launch goes when it has
 
 TEST_CASE_METHOD(Parts, "a context that is destroyed in a launch does not wait for the client") {
   instantiate_nodes(sandwich(*this));
+  const uint64_t first = launch_in();
   launch_in();
-  launch_in();
+  const uint64_t third = launch_in();
   is_told(7);
   const uint64_t reset = client.send(Command::reset_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true);
+  std::vector<uint64_t> not_called;
   Message message = client.receive();
-  if (message.header.kind == wire::MessageKind::host_callback) message = client.receive();  // of the second launch
+  for (; message.header.kind == wire::MessageKind::host_callback; message = client.receive()) {
+    if (message.header.result != CUDA_SUCCESS) not_called.push_back(message.header.sequence);
+  }
   CHECK(message.header.sequence == reset);
+  REQUIRE(not_called.size() >= 2);
+  CHECK(not_called.front() == first);
+  CHECK(not_called.back() == third);
   answer(7);
-  CHECK(launches() == std::vector<size_t>{1, 1});
 }
 
 TEST_CASE_METHOD(Parts, "a part that fails ends its launch, and the next launch is whole again") {
   instantiate_nodes(sandwich(*this).add(NodeKind::host, host(8), {2}));
-  launch_in();
+  const uint64_t failing = launch_in();
   is_told(7);
   client.fake.locked([&] { return client.fake.next_graph_launch = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES; });
   answer(7);
+  is_told_not_called(failing, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   CHECK(synchronize() == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   CHECK(at(1) != std::byte{2});
   launch_in();
@@ -259,7 +276,22 @@ TEST_CASE_METHOD(Parts, "a part that fails ends its launch, and the next launch 
   CHECK(at(1) == std::byte{2});
 }
 
-TEST_CASE("the client is not told of a node behind work that has failed") {
+TEST_CASE_METHOD(Parts, "the client is told that functions of a refused launch are not called") {
+  instantiate_nodes(sandwich(*this));
+  client.fake.locked([&] { return client.fake.next_graph_launch = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES; });
+  is_told_not_called(launch_in(), CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+  CHECK(synchronize() == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+  is_told_not_called(launch_in(stream_handle(9)), CUDA_ERROR_INVALID_HANDLE);
+  is_told_not_called(launch_in(kFirst, kOther), CUDA_ERROR_INVALID_HANDLE);
+  is_told_not_called(client.send(Command::host_function, bytes_of(wire::HostFunction{stream_handle(9), 8})), CUDA_ERROR_INVALID_HANDLE);
+  CHECK(synchronize() == CUDA_ERROR_INVALID_HANDLE);
+  launch_in();
+  is_told(7);
+  answer(7);
+  CHECK(synchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("the client is told that a node behind work that has failed is not called") {
   TestClient client;
   client.retain();
   client.create_stream(0);
@@ -269,10 +301,14 @@ TEST_CASE("the client is not told of a node behind work that has failed") {
   client.send(Command::graph_nodes, nodes.of(kGraph));
   CHECK(client.ask(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{kGraph, kExecutable, 0})) == CUDA_SUCCESS);
   client.fake.hold(0);
-  client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, kFirst}));
+  const uint64_t launch = client.send(Command::launch_graph, bytes_of(wire::LaunchGraph{kExecutable, kFirst}));
   client.fake.await_blocked(1);
   client.fake.locked([&] { return client.fake.sticky = CUDA_ERROR_LAUNCH_FAILED; });
   client.fake.let_go(0);
+  const Message told = client.receive();
+  CHECK(told.header.kind == wire::MessageKind::host_callback);
+  CHECK(told.header.result != CUDA_SUCCESS);
+  CHECK(told.header.sequence == launch);
   // Neither the stream nor the executable is held up.
   CHECK(client.ask(Command::synchronize_stream, bytes_of(kFirst)) == CUDA_ERROR_LAUNCH_FAILED);
   CHECK(client.ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable})) == CUDA_SUCCESS);

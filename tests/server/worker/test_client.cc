@@ -194,6 +194,7 @@ Message TestClient::receive() {
 
 Message TestClient::reply(uint64_t sequence) {
   Message message = receive();
+  while (message.header.kind == wire::MessageKind::host_callback && message.header.result != CUDA_SUCCESS) message = receive();
   must(message.header.kind == wire::MessageKind::reply && message.header.sequence == sequence,
        "awaited the reply to " + std::to_string(sequence) + ", got kind " +
            std::to_string(static_cast<int>(message.header.kind)) + " of " + std::to_string(message.header.sequence));

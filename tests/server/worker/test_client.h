@@ -70,7 +70,7 @@ class TestClient {
 
   // The next message of any kind; fails the test after ten seconds. At the connection's end: kind 0.
   Message receive();
-  // The next message, which must be the reply to this command.
+  // The next message, which must be the reply to this command. Leaves out what says that functions of a refused command are not called.
   Message reply(uint64_t sequence);
   CUresult result(uint64_t sequence) { return static_cast<CUresult>(reply(sequence).header.result); }
   // Sends with kWantsReply and gives the result.
