@@ -247,6 +247,7 @@ void await_bridges(Context& context) {
 CUresult synchronize_stream(Context& context, CUstream stream) {
   wire::Buffer reply;
   const uint64_t last = shadows().last_use();
+  if (!stream) context.host_writers.store(false, std::memory_order_relaxed);
   const CUresult result = context.session->call(wire::Command::synchronize_stream, &context,
                                                 wire::SynchronizeStream{cuda::handle_bits(stream)}, reply);
   return result == CUDA_SUCCESS && shadows().any() ? shadows().after_stream(context, stream, last) : result;
@@ -255,6 +256,7 @@ CUresult synchronize_stream(Context& context, CUstream stream) {
 CUresult synchronize_context(Context& context) {
   wire::Buffer reply;
   const uint64_t touches = context.touches.load(), last = shadows().last_use();
+  context.host_writers.store(false, std::memory_order_relaxed);
   const CUresult result =
       context.session->call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);
   if (result == CUDA_SUCCESS && touches != 0) Mirrors::waited(context, touches);

@@ -42,6 +42,8 @@ CUresult resolve_stream(Context& context, CUstream& stream);
 CUresult create_stream(Context& context, unsigned flags, int priority, CUstream* stream);
 // What a stream is of; the special ones are the current context's.
 CUresult context_of_stream(CUstream stream, Context** context);
+// The (resolved) stream has got work that may write the program's memory.
+void note_host_writer(Context& context, CUstream stream);
 // A stream of the client's own in the context, that waits for no other.
 CUresult own_stream(Context& context, CUstream* stream);
 

@@ -49,6 +49,8 @@ struct Context : Object {
   std::atomic<uint32_t> epoch{0};    // raised by reset: streams of before are gone
   uint64_t copy_stream = 0;          // for copies inside host functions; made at first use, under mutex
   uint32_t copy_stream_epoch = 0;
+  // Work that may write the program's memory and that the legacy stream comes behind, since that was last waited for.
+  std::atomic<bool> host_writers{false};
   std::atomic<uint64_t> touches{0};  // numbers its last work that may use memory of mirrors.h
   std::atomic<uint64_t> waited{0};   // up to there it is known to be over
 };

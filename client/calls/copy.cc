@@ -193,13 +193,14 @@ CUresult before_copy(const Caller& caller, const Box& box) {
 // A synchronous copy to the device usually returns when its data has been read, and no stream gets past it. That is not enough where somebody
 // else sees what it comes behind, or what it has written: the program in its own memory, another process. Nor may other streams be made to wait
 // for it where a stream stands still that may wait for them.
-bool ends_before_return(Session& session) {
-  return streams_may_stand() || session.receiver().transfers_pending() || host_memory().any_shared() || memory_is_shared();
+bool ends_before_return(const Context& context) {
+  return streams_may_stand() || context.host_writers.load(std::memory_order_relaxed) || memory_is_shared();
 }
 
 // Between the program's memory and the device of the caller's context.
 CUresult run_host_device(const Caller& caller, const Box& box) {
   const bool up = box.to.on_device;
+  if (!up && !caller.wait) note_host_writer(*caller.context, caller.stream);
   const End& host = up ? box.from : box.to;
   const End& device = up ? box.to : box.from;
   const Rows rows = make_rows(box.width, box.height, host.pitch, device.pitch);
@@ -219,7 +220,7 @@ CUresult run_host_device(const Caller& caller, const Box& box) {
   const bool pinned = up && !caller.wait && host_memory().is_pinned(host_pointer(host.address), host_span);
   later = later && pinned;
   const Source source = pinned ? Source::kept : Source::reusable;
-  const bool to_the_end = up && caller.wait && ends_before_return(*caller.session);
+  const bool to_the_end = up && caller.wait && ends_before_return(*caller.context);
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t device_address = device.address + z * device.slice;
     void* host_address = host_pointer(host.address + z * host.slice);

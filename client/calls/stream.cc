@@ -56,6 +56,10 @@ bool is_blocking(uint64_t stream) {
   return known && (known->flags & CU_STREAM_NON_BLOCKING) == 0;
 }
 
+void note_host_writer(Context& context, CUstream stream) {
+  if (!stream || is_blocking(cuda::handle_bits(stream))) context.host_writers.store(true, std::memory_order_relaxed);
+}
+
 CUresult own_stream(Context& context, CUstream* stream) {
   std::lock_guard lock(context.mutex);
   const uint32_t epoch = context.epoch.load();

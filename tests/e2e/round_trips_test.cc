@@ -29,7 +29,8 @@ TEST_CASE("asynchronous calls cost no round trip") {
 
 TEST_CASE("copies behind a refused launch of a graph cost no round trip") {
   Pool pool;
-  CHECK(round_trips(pool, "copies_behind_a_refused_launch", "60") == round_trips(pool, "copies_behind_a_refused_launch", "1"));
+  const uint64_t few = round_trips(pool, "copies_behind_a_refused_launch", "1");
+  CHECK(round_trips(pool, "copies_behind_a_refused_launch", "60") < few + 10);  // each would be one more
 }
 
 TEST_CASE("contexts come and go without a round trip but for their memory") {
