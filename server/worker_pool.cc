@@ -304,7 +304,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   worker.control.close();
   answer_for(worker);
   if (auto answered = std::exchange(worker.checkpoint.answered, nullptr)) answered(CUDA_ERROR_INVALID_VALUE);
-  worker.dump.deadline.cancel();
+  worker.dump.deadline.stop();
   answer_dump(worker, Error{ErrorCode::unavailable, "its worker has ended"});
   turns_.remove(worker.session);
   partitions_.release(worker.session);
@@ -335,7 +335,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
   }
   for (auto& [pid, worker] : workers_) {
     worker->deadline.cancel();
-    worker->dump.deadline.cancel();
+    worker->dump.deadline.stop();
     worker->control.close();  // the worker sees the end of it and leaves
   }
   stop_timer_.expires_after(kStopGrace);

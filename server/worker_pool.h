@@ -22,6 +22,7 @@
 
 #include "protocol/control/hello.pb.h"
 #include "protocol/transport/tls/stream.h"
+#include "server/answer_timer.h"
 #include "server/gpu_turns.h"
 #include "server/handover.h"
 #include "server/image_cache.h"
@@ -198,7 +199,7 @@ class WorkerPool {
       explicit Dump(asio::io_context& context) : deadline(context) {}
       uint64_t question = 0;  // that the worker has not answered
       std::vector<Dumped> waiting;
-      asio::steady_timer deadline;
+      AnswerTimer deadline;
     };
     Dump dump;
   };

@@ -29,9 +29,8 @@ void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answ
     if (!sent) return answer_dump(*worker, Error{ErrorCode::unavailable, "its worker does not read its control socket"});
     dump.question = next_question_++;
   }
-  dump.deadline.expires_after(kAnswerTime);
-  dump.deadline.async_wait([this, worker](const asio::error_code& status) {
-    if (!status) answer_dump(*worker, Error{ErrorCode::unavailable, "its worker did not answer within " + std::to_string(kAnswerTime.count() / 1000) + " s"});
+  dump.deadline.start(kAnswerTime, [this, worker] {
+    answer_dump(*worker, Error{ErrorCode::unavailable, "its worker did not answer within " + std::to_string(kAnswerTime.count() / 1000) + " s"});
   });
 }
 
@@ -39,7 +38,7 @@ void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answ
 bool WorkerPool::take_dump(Worker& worker, const ControlMessage& message) {
   if (worker.dump.question == 0 || message.header.dump_question != worker.dump.question) return end_worker(worker, "it sent a dump that nobody asked for");
   worker.dump.question = 0;
-  worker.dump.deadline.cancel();
+  worker.dump.deadline.stop();
   answer_dump(worker, message.payload);
   return true;
 }

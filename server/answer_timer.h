@@ -1,0 +1,35 @@
+// A time-out for one question at a time. asio may have queued a timer's handler when the timer is cancelled, and calls it without an error then:
+// here a time-out that was stopped, or set anew, never expires. One thread, the io_context's; the timer must not end before its handlers.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
+
+namespace gpupool::server {
+
+class AnswerTimer {
+ public:
+  explicit AnswerTimer(asio::io_context& context) : timer_(context) {}
+
+  // Calls `expired` after `time`, unless start() or stop() is called before.
+  void start(std::chrono::milliseconds time, std::function<void()> expired) {
+    timer_.expires_after(time);
+    timer_.async_wait([this, round = ++round_, expired = std::move(expired)](const asio::error_code& status) {
+      if (!status && round == round_) expired();
+    });
+  }
+  void stop() {
+    ++round_;
+    timer_.cancel();
+  }
+
+ private:
+  asio::steady_timer timer_;
+  uint64_t round_ = 0;
+};
+
+}  // namespace gpupool::server

@@ -1,0 +1,24 @@
+#include "server/answer_timer.h"
+
+#include "tests/support/catch.h"
+
+using gpupool::server::AnswerTimer;
+using std::chrono::milliseconds;
+
+TEST_CASE("a time-out whose handler is queued already does not expire once the timer is stopped or started again") {
+  const bool again = GENERATE(true, false);
+  asio::io_context context;
+  AnswerTimer timer(context);
+  asio::steady_timer answer(context);
+  int old = 0, later = 0;
+  // Both have expired when the context looks at its timers, so both handlers are queued at once, in this order.
+  answer.expires_after(milliseconds(-2));
+  answer.async_wait([&](const asio::error_code&) {
+    timer.stop();
+    if (again) timer.start(milliseconds(0), [&] { ++later; });
+  });
+  timer.start(milliseconds(-1), [&] { ++old; });
+  context.run();
+  CHECK(old == 0);
+  CHECK(later == (again ? 1 : 0));
+}
