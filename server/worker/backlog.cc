@@ -131,7 +131,7 @@ bool Backlog::run(const std::function<bool(Kept&)>& execute) {
   return true;
 }
 
-std::optional<Backlog::Clock::duration> Backlog::answer_late_ones(const std::function<void(uint64_t sequence)>& answer) {
+std::optional<Backlog::Clock::duration> Backlog::answer_late_ones(const std::function<void(const wire::CommandHeader&)>& answer) {
   if (to_answer_ == 0) return std::nullopt;
   const auto now = Clock::now();
   std::optional<Clock::duration> next;
@@ -144,7 +144,7 @@ std::optional<Backlog::Clock::duration> Backlog::answer_late_ones(const std::fun
     kept.answer_by.reset();
     kept.header.flags &= static_cast<uint16_t>(~wire::kWantsReply);
     --to_answer_;
-    answer(kept.header.sequence);
+    answer(kept.header);
   }
   return next;
 }

@@ -47,7 +47,7 @@ class Backlog {
   bool run(const std::function<bool(Kept&)>& execute);
 
   // Calls `answer` with the commands whose `answer_by` has come, which want no reply any more. The time until the next comes.
-  std::optional<Clock::duration> answer_late_ones(const std::function<void(uint64_t sequence)>& answer);
+  std::optional<Clock::duration> answer_late_ones(const std::function<void(const wire::CommandHeader&)>& answer);
   // Work behind a closed gate, of a command that was executed, has still to write the object: commands that name it wait until release().
   void hold(uint64_t key);
   void release(uint64_t key);

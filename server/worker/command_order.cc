@@ -217,6 +217,7 @@ bool returns_early(uint16_t command) {
     case Id::launch_graph:
     case Id::upload_graph:
     case Id::destroy_graph:
+    case Id::update_graph:
     case Id::set_graph_node:
     case Id::enable_graph_node:
     case Id::free_memory:

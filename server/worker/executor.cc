@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "protocol/wire/graphs.h"
 #include "server/worker/calls/commands.h"
 #include "server/worker/calls/host_function.h"
 #include "server/worker/rows.h"
@@ -349,7 +350,11 @@ bool Executor::finish(const Command& command, const Outcome& outcome) {
 
 std::optional<std::chrono::microseconds> Executor::before_sleep() {
   auto longest = compute.before_sleep();
-  const auto accepted = [this](uint64_t sequence) { outbox.send(wire::MessageKind::reply, take_deferred(), sequence); };
+  const auto accepted = [this](const wire::CommandHeader& header) {
+    const bool is_update = header.id == static_cast<uint16_t>(wire::Command::update_graph);
+    const wire::GraphResult updated{CU_GRAPH_EXEC_UPDATE_SUCCESS, wire::kNoGraphNode};
+    outbox.send(wire::MessageKind::reply, take_deferred(), header.sequence, is_update ? std::as_bytes(std::span(&updated, 1)) : std::span<const std::byte>());
+  };
   if (const auto next = backlog.answer_late_ones(accepted)) {
     const auto look = std::chrono::ceil<std::chrono::microseconds>(*next);
     longest = longest ? std::min(*longest, look) : look;

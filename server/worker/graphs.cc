@@ -247,7 +247,7 @@ bool Graphs::restore_parts(const Graph& target, size_t count) {
 #endif
 }
 
-CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result) {
+CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result, bool accepted) {
   const Owner graph = take(body.graph);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
   result = {CU_GRAPH_EXEC_UPDATE_ERROR, graph->wrong_node};
@@ -264,6 +264,7 @@ CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result
       target->nodes[i].names_array = graph->nodes[i].names_array;
     }
   }
+  if (target && outcome != CUDA_SUCCESS && accepted) target->wrong = outcome;
   end(*graph);
   return outcome;
 }

@@ -41,7 +41,8 @@ class Graphs {
   // False: malformed.
   bool add(const wire::GraphNodes& head, wire::Reader& nodes);
   CUresult instantiate(const wire::InstantiateGraph& body, wire::GraphResult& result);
-  CUresult update(const wire::UpdateGraph& body, wire::GraphResult& result);
+  // `accepted`: the client takes the executable graph for updated already. After an error its launches fail then.
+  CUresult update(const wire::UpdateGraph& body, wire::GraphResult& result, bool accepted);
   // nullopt: malformed.
   std::optional<CUresult> set(const wire::SetGraphNode& head, wire::Reader& node);
   CUresult enable(const wire::SetGraphNode& body);

@@ -45,7 +45,7 @@ Outcome update_graph(Executor& session, Command& command) {
   if (!body) return bad_body();
   session.enter(command);
   wire::GraphResult result{CU_GRAPH_EXEC_UPDATE_ERROR, wire::kNoGraphNode};
-  const CUresult outcome = session.graphs.update(*body, result);
+  const CUresult outcome = session.graphs.update(*body, result, !command.wants_reply());
   return with_result(session, outcome, result);
 }
 

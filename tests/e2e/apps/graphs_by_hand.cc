@@ -142,6 +142,57 @@ SCENARIO(graph_update) {
   OK(cuGraphDestroy(first));
 }
 
+// A host function of a graph waits for a thread that calls CUDA about graphs, its own among them: none of these calls waits for the launch.
+SCENARIO(graph_calls_beside_a_host_function) {
+  Device device;
+  Streams s;
+  struct Latch {
+    std::atomic<bool> entered{false}, open{false};
+    std::atomic<int> calls{0};
+  } latch;
+  const CUDA_HOST_NODE_PARAMS waiting{[](void* user) {
+    auto& latch = *static_cast<Latch*>(user);
+    latch.entered = true;
+    latch.entered.notify_all();
+    latch.open.wait(false);
+    ++latch.calls;
+  }, &latch};
+  CUgraph graph = nullptr, other = nullptr;
+  CUgraphNode host = nullptr, fill = nullptr;
+  CUDA_MEMSET_NODE_PARAMS params{};
+  params.dst = s.a;
+  params.value = 1;
+  params.elementSize = 4;
+  params.width = kCount;
+  params.height = 1;
+  OK(cuGraphCreate(&graph, 0));
+  OK(cuGraphAddHostNode(&host, graph, nullptr, 0, &waiting));
+  OK(cuGraphAddMemsetNode(&fill, graph, &host, 1, &params, device.context));
+  CUgraphExec exec = nullptr, made = nullptr;
+  OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  OK(cuGraphLaunch(exec, s.one));
+  latch.entered.wait(false);
+  OK(cuGraphClone(&other, graph));
+  OK(cuGraphInstantiateWithFlags(&made, other, 0));
+  params.value = 2;
+  OK(cuGraphExecMemsetNodeSetParams(exec, fill, &params, device.context));
+  OK(cuGraphExecHostNodeSetParams(exec, host, &waiting));
+  OK(cuGraphMemsetNodeSetParams(fill, &params));
+  CUgraphExecUpdateResultInfo info{};
+  OK(cuGraphExecUpdate(exec, graph, &info));
+  EXPECT(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
+  OK(cuGraphLaunch(exec, s.one));
+  OK(cuGraphExecDestroy(made));
+  OK(cuGraphDestroy(other));
+  EXPECT(latch.calls == 0);
+  latch.open = true;
+  latch.open.notify_all();
+  OK(cuStreamSynchronize(s.one));
+  EXPECT(latch.calls == 2 && download<unsigned>(s.a, 1)[0] == 2);
+  OK(cuGraphExecDestroy(exec));
+  OK(cuGraphDestroy(graph));
+}
+
 SCENARIO(captures_that_fail) {
   Device device;
   Kernels kernels;

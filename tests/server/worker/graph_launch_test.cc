@@ -196,6 +196,32 @@ TEST_CASE_METHOD(Parts, "a change is answered during a launch, and reaches the n
   CHECK(at(1) == std::byte{2});
 }
 
+TEST_CASE_METHOD(Parts, "an update is answered during a launch, and reaches the next one") {
+  const auto update = [&](uint64_t callback) {
+    describe(kOther, Nodes().add(NodeKind::fill, fill(0, 1, 6)).add(NodeKind::host, host(callback), {0}).add(NodeKind::fill, fill(1, 1, 7), {1}));
+    return client.reply(client.send(Command::update_graph, bytes_of(wire::UpdateGraph{kExecutable, kOther}), true));
+  };
+  instantiate_nodes(sandwich(*this));
+  launch_in();
+  is_told(7);
+  const Message accepted = update(8);
+  CHECK(accepted.header.result == CUDA_SUCCESS);
+  CHECK(accepted.as<wire::GraphResult>().result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
+  launch_in();
+  answer(7);
+  is_told(8);
+  CHECK(beside(0) == std::byte{6});
+  CHECK(beside(1) == std::byte{2});
+  // Accepted, and refused then: the client would not know the node that a further launch announces.
+  client.fake.locked([&] { return client.fake.refused_updates = {1}, 0; });
+  CHECK(update(9).header.result == CUDA_SUCCESS);
+  answer(8);
+  CHECK(synchronize() == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  CHECK(at(1) == std::byte{7});
+  is_told_not_called(launch_in(), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  CHECK(synchronize() == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+}
+
 TEST_CASE_METHOD(Parts, "launches of one executable follow each other in whichever streams") {
   instantiate_nodes(sandwich(*this));
   launch_in(kFirst);
