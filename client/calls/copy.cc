@@ -118,6 +118,8 @@ CUresult check_ends(Box& box, Session& own, bool& between_servers) {
   for (End* end : {&box.from, &box.to}) {
     if (box.height > 1 && end->pitch < box.width) return CUDA_ERROR_INVALID_VALUE;
     const uint64_t span = span_of(box, *end);
+    // With unified addresses the address decides, also where the program names memory of a device as the host's (Warp does).
+    if (!end->on_device && session_of(end->address, &own)) end->on_device = true;
     if (mirrors().any() && span != UINT64_MAX) [[unlikely]] {
       // What the host and kernels both use is the device's here, whichever the program says.
       if (const auto both = mirrors().find(end->address); both && span <= both->bytes - (end->address - both->address)) {

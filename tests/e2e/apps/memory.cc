@@ -24,6 +24,12 @@ SCENARIO(copies) {
     OK(cuMemcpy(a, reinterpret_cast<CUdeviceptr>(other.data()), bytes));
     OK(cuMemcpyAsync(b, a, bytes, nullptr));
     EXPECT(download<uint8_t>(b, bytes) == other);
+    // Memory of the device that is named as the host's.
+    OK(cuMemcpyHtoD(a, source.data(), bytes));
+    OK(cuMemcpyDtoHAsync(reinterpret_cast<void*>(b), a, bytes, nullptr));
+    EXPECT(download<uint8_t>(b, bytes) == source);
+    OK(cuMemcpyHtoD(a, reinterpret_cast<void*>(b), bytes));
+    EXPECT(download<uint8_t>(a, bytes) == source);
     OK(cuMemFree(a));
     OK(cuMemFree(b));
   }
