@@ -19,6 +19,8 @@ using transport::Clock;
 constexpr uint64_t kShortRow = 2048;
 // How long the session has to say why a bulk connection has ended.
 constexpr std::chrono::seconds kReasonComes{1};
+// A full socket does not tell a slow server from a hung one, so the server is watched during uploads that take longer.
+constexpr std::chrono::milliseconds kQuickUpload{50};
 
 }  // namespace
 
@@ -92,7 +94,14 @@ std::shared_ptr<Upload> BulkLinks::post(const Upload& upload) {
 
 bool BulkLinks::wait_read(const Upload& upload) {
   std::unique_lock lock(mutex_);
-  read_.wait(lock, [&] { return (over_ && sending_ == 0) || upload.unsent == 0; });
+  const auto done = [&] { return (over_ && sending_ == 0) || upload.unsent == 0; };
+  if (!read_.wait_for(lock, kQuickUpload, done)) {
+    lock.unlock();
+    receiver_.watch_server();
+    lock.lock();
+    read_.wait(lock, done);
+    receiver_.stop_watching();
+  }
   return upload.unsent == 0;
 }
 

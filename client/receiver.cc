@@ -379,20 +379,31 @@ void Receiver::drop_interest() {
   --interest_;
 }
 
+void Receiver::watch_server() {
+  Lock lock(mutex_);
+  ++watched_;
+  start_background();
+}
+
+void Receiver::stop_watching() {
+  Lock lock(mutex_);
+  --watched_;
+}
+
 void Receiver::run_background() {
   auto waiting_since = Clock::now();
   auto last_asked = waiting_since;
   bool awaited = false;
   Lock lock(mutex_);
   while (!failed_) {
-    if (pumping_ || interest_ + background_transfers_.load() + handlers_.size() == 0) {
+    if (pumping_ || interest_ + watched_ + background_transfers_.load() + handlers_.size() == 0) {
       changed_.wait(lock);
       last_asked = waiting_since = Clock::now();
       continue;
     }
     pumping_ = true;
     // Another server's streams may depend on a handler's reply; a waiter cannot read while this thread has the role.
-    const bool was_awaited = std::exchange(awaited, !handlers_.empty() || !waiters_.empty());
+    const bool was_awaited = std::exchange(awaited, watched_ != 0 || !handlers_.empty() || !waiters_.empty());
     if (!was_awaited) last_asked = waiting_since = Clock::now();
     lock.unlock();
     const auto ready = connection_.wait(true, false, Clock::now() + kBackgroundWait);

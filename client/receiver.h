@@ -83,6 +83,9 @@ class Receiver {
   // While interest is held, a background thread receives in the gaps.
   void add_interest();
   void drop_interest();
+  // While the server is watched, a background thread pings it as if a reply were awaited, so that a silent server is noticed.
+  void watch_server();
+  void stop_watching();
   void fail();
   // As the server said last: the session's memory is limited (wire::kMemoryLimited).
   bool memory_limited() const { return memory_limited_.load(std::memory_order_relaxed); }
@@ -113,7 +116,7 @@ class Receiver {
   const std::chrono::milliseconds dead_peer_timeout_;
   const Hooks hooks_;
 
-  std::mutex mutex_;  // guards waiters_, handlers_, transfers_, pumping_, interest_, failed_
+  std::mutex mutex_;  // guards waiters_, handlers_, transfers_, pumping_, interest_, watched_, failed_
   std::condition_variable changed_;
   std::unordered_map<uint64_t, Waiter*> waiters_;
   std::unordered_map<uint64_t, std::function<void(CUresult)>> handlers_;
@@ -123,6 +126,7 @@ class Receiver {
   unsigned active_pieces_ = 0;  // of bulk transfers: memory that is being written
   bool background_running_ = false;
   int interest_ = 0;
+  int watched_ = 0;
   std::atomic<int> background_transfers_{0};
   std::atomic<bool> memory_limited_{false};
 

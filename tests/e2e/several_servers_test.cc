@@ -165,7 +165,7 @@ TEST_CASE("one of two servers dies at work") {
   for (const int signal : {SIGKILL, SIGSTOP}) {
     Pool lost(kOneDevice), kept(kOneDevice);
     Process app({driver_app(), "one_of_two_fails"},
-                lost.through({{"GPUPOOL", both(lost, kept)}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "900"}}));
+                lost.through({{"GPUPOOL", both(lost, kept)}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "8000"}}));
     REQUIRE(app.await_output("working"));
     const pid_t worker = lost.worker_of(app);
     REQUIRE(::kill(worker, signal) == 0);
