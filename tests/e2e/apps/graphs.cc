@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <chrono>
+#include <climits>
 #include <cstring>
 #include <thread>
 
@@ -254,7 +255,7 @@ SCENARIO(graph_stream_memory_operations) {
 }
 
 // Launches in a row that each call the host between two kernels, for so many milliseconds (first argument) with kernels of so many rounds
-// (second); says how many were done.
+// (second), or until so many were done (third); says how many were.
 SCENARIO(keep_busy_with_graphs) {
   Device device;
   Kernels kernels;
@@ -270,7 +271,8 @@ SCENARIO(keep_busy_with_graphs) {
   std::printf("working\n");
   std::fflush(stdout);
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(std::stoul(arguments.at(0)));
-  while (std::chrono::steady_clock::now() < end) run(exec, s.one, 4);
+  const int most = arguments.size() > 2 ? std::stoi(arguments[2]) : INT_MAX;
+  while (std::chrono::steady_clock::now() < end && calls.load() < most) run(exec, s.one, 4);
   std::printf("done %d\n", calls.load());
 }
 
