@@ -44,6 +44,16 @@ class SmallPool {
     words.insert(words.begin(), {program_path("pool-admin"), "--poold", "unix:" + pool_.poold().admin_socket(), "--json"});
     return Json::parse(run_to_end(words).output);
   }
+  // What poold says of its only session once `locker` waits for a lock of it.
+  Json await_lock_by(const Process& locker) {
+    Json dump;
+    REQUIRE(eventually([&] {
+      dump = ask({"dump", "1"});
+      return dump["state_change"] == "lock" &&
+             dump["locked_by"].get<std::string>().find("(process " + std::to_string(locker.pid())) != std::string::npos;
+    }));
+    return dump;
+  }
   Json session(const Process& program) {
     for (const Json& session : ask({"sessions"})) {
       if (session["pid"] == program.pid()) return session;
@@ -202,20 +212,14 @@ TEST_CASE("a lock waits for work that needs the program") {
   const auto target = pool.start({"busy_until", pool.file("end")});
   REQUIRE(target->await_output("working"));
   const auto locker = pool.start({"change_state_of", std::to_string(target->pid()), "lock", "0"});
-  REQUIRE(locker->await_output("lock begins"));
-  Json dump;
-  CHECK(eventually([&] {
-    dump = pool.ask({"dump", "1"});
-    return dump["state_change"] == "lock";
-  }));
-  CHECK(dump["state"] == "running");
-  CHECK(dump["locked_by"].get<std::string>().find("(process " + std::to_string(locker->pid())) != std::string::npos);
+  CHECK(pool.await_lock_by(*locker)["state"] == "running");
   pool.touch("end");
   CHECK(locker->wait() == 0);
   CHECK(locker->await_output("lock: CUDA_SUCCESS, locked\n"));
-  dump = pool.ask({"dump", "1"});
-  CHECK(dump["state"] == "locked");
-  CHECK(dump["worker"]["executor"]["waits_for"] == "being unlocked");
+  CHECK(eventually([&] {
+    const Json dump = pool.ask({"dump", "1"});
+    return dump["state"] == "locked" && dump["worker"]["executor"]["waits_for"] == "being unlocked";
+  }));
   CHECK(pool.act(*target, "unlock") == "unlock: CUDA_SUCCESS, running\n");
   CHECK(ends_well(*target));
 }
@@ -225,8 +229,8 @@ TEST_CASE("a caller that is killed while it waits for a lock takes it back") {
   const auto target = pool.start({"long_kernel_until", pool.file("end")});
   REQUIRE(target->await_output("working"));
   const auto locker = pool.start({"change_state_of", std::to_string(target->pid()), "lock", "0"});
-  REQUIRE(locker->await_output("lock begins"));
-  REQUIRE(eventually([&] { return pool.act(*target, "lock", "50") == "lock: CUDA_ERROR_ILLEGAL_STATE, running\n"; }));  // another one is under way
+  pool.await_lock_by(*locker);  // else the lock below might come before it
+  CHECK(pool.act(*target, "lock", "50") == "lock: CUDA_ERROR_ILLEGAL_STATE, running\n");  // another one is under way
   locker->signal(SIGKILL);
   locker->wait();
   REQUIRE(pool->poold().await_log("action=lock result=600"));
