@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <iterator>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -36,6 +37,7 @@ struct Former {
 };
 
 constexpr int kLanes = 2;  // the host functions' faults, and all others, which may wait for a host function
+constexpr int kHostFunctionThreads = 2;  // the program's functions, and late copies (calls/host_function.cc)
 constexpr size_t kMostNested = 64;
 
 // No object with a constructor: the handler may run at any time.
@@ -43,7 +45,7 @@ struct State {
   Serve serve = nullptr;
   std::atomic<uint64_t> begin{UINT64_MAX}, end{0};
   std::atomic<const Former*> former{nullptr};
-  std::atomic<pid_t> host_functions{0};
+  std::atomic<pid_t> host_functions[kHostFunctionThreads]{};
   std::atomic<bool> forked{false};
   struct Lane {
     std::atomic<Request*> requests{nullptr};
@@ -168,7 +170,9 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   Access access = Access::unknown;
   Answer answer = Answer::not_ours;
   if (watched && describe(*info, context, &access)) {
-    answer = ask(state.lanes[self == state.host_functions.load() ? 1 : 0], address, access);
+    const bool in_host_function = std::any_of(std::begin(state.host_functions), std::end(state.host_functions),
+                                              [self](const auto& thread) { return thread.load() == self; });
+    answer = ask(state.lanes[in_host_function ? 1 : 0], address, access);
   }
   if (answer == Answer::lost) raise(SIGBUS);
   if (answer == Answer::not_ours) pass_on(signal, info, context);
@@ -228,6 +232,11 @@ void keep() {
   install();
 }
 
-void this_thread_runs_host_functions() { state.host_functions = thread_id(); }
+void this_thread_runs_host_functions() {
+  for (auto& thread : state.host_functions) {
+    pid_t none = 0;
+    if (thread.compare_exchange_strong(none, thread_id())) return;
+  }
+}
 
 }  // namespace gpupool::client::page_faults

@@ -26,7 +26,7 @@ bool start(Serve serve);
 void watch(uint64_t begin, uint64_t end);
 // If the program has put a handler in the place of ours, ours is put before it.
 void keep();
-// The thread that runs the program's host functions says who it is: what it waits for must not wait for other faults.
+// Called by each of the two threads that run host functions and late copies: what they wait for must not wait for other faults.
 void this_thread_runs_host_functions();
 
 }  // namespace gpupool::client::page_faults
