@@ -333,6 +333,7 @@ class FunctionCodegen {
   void shfl(Decoded& i);
   void redux(Decoded& i);
   void elect(Decoded& i);
+  llvm::Value* active_mask();
   void activemask(Decoded& i);
   void nanosleep(Decoded& i);
 

@@ -51,10 +51,18 @@ void FunctionCodegen::warp_barrier(Decoded& i) {
   call_runtime("softgpu_warp_sync", b_.getVoidTy(), {thread_, read(i, 0, Type::u32)});
 }
 
+// The runtime tells the lanes that call it at one place from those at another: LLVM must not make one call of two in different branches.
+llvm::Value* FunctionCodegen::active_mask() {
+  auto* const call = llvm::cast<llvm::CallInst>(call_runtime("softgpu_active_mask", b_.getInt32Ty(), {thread_}));
+  call->setConvergent();
+  call->addFnAttr(llvm::Attribute::NoMerge);
+  return call;
+}
+
 void FunctionCodegen::activemask(Decoded& i) {
   i.type();
   i.done(1);
-  write(i.operand(0), call_runtime("softgpu_active_mask", b_.getInt32Ty(), {thread_}), Type::u32);
+  write(i.operand(0), active_mask(), Type::u32);
 }
 
 void FunctionCodegen::vote(Decoded& i) {
@@ -68,7 +76,7 @@ void FunctionCodegen::vote(Decoded& i) {
                   : op == "uni" ? VoteMode::uniform
                                 : VoteMode::ballot;
   if (op.empty()) i.fail("the operation is missing");
-  llvm::Value* mask = sync ? read(i, 2, Type::u32) : call_runtime("softgpu_active_mask", number, {thread_});
+  llvm::Value* mask = sync ? read(i, 2, Type::u32) : active_mask();
   llvm::Value* predicate = b_.CreateZExt(read_predicate(i.operand(1)), number);
   llvm::Value* result =
       call_runtime("softgpu_vote", number, {thread_, i32(static_cast<uint32_t>(mode)), predicate, mask});
@@ -107,7 +115,7 @@ void FunctionCodegen::shfl(Decoded& i) {
                      : op == "down" ? ShuffleMode::down
                      : op == "bfly" ? ShuffleMode::butterfly
                                     : ShuffleMode::index;
-  llvm::Value* mask = sync ? read(i, 4, Type::u32) : call_runtime("softgpu_active_mask", number, {thread_});
+  llvm::Value* mask = sync ? read(i, 4, Type::u32) : active_mask();
   llvm::Value* in_range = temporary(number);
   llvm::Value* value = read(i, 1, Type::u32);
   llvm::Value* result = call_runtime("softgpu_shuffle", number,
