@@ -112,9 +112,7 @@ CUresult Mirrors::add_variable(Session& session, Context* context, uint64_t addr
       } else {
         if (known->session != &session || !known->own_pages) return CUDA_ERROR_NOT_SUPPORTED;
         // What the program has of its neighbours goes to the device first, so that the block can be brought whole.
-        Context* const owner = context ? context : context_of(*known);
-        if (!owner && known->with_host) return CUDA_ERROR_INVALID_CONTEXT;
-        const CUresult result = known->with_host ? push(*known, *owner, nullptr, first, last, State::device) : CUDA_SUCCESS;
+        const CUresult result = known->with_host ? push(*known, first, last, State::device) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) return result;
         known->pieces.push_back(piece);
       }
@@ -228,21 +226,22 @@ Context* Mirrors::context_of(const Mirror& mirror) const {
   return nullptr;
 }
 
-CUresult Mirrors::send(const Mirror& mirror, Context& context, CUstream stream, uint64_t begin, uint64_t end) {
+CUresult Mirrors::send(const Mirror& mirror, Context& context, uint64_t begin, uint64_t end) {
   for (const auto& piece : mirror.pieces) {
     const uint64_t from = std::max(piece.begin, begin), to = std::min(piece.end, end);
     if (from >= to) continue;
-    const CUresult result = copy_to_device(*mirror.session, context, stream, from, mirror.pages->alias(from),
-                                           make_rows(to - from, 1, to - from, to - from), CopyOrder::before_all, Source::reusable);
-    if (result != CUDA_SUCCESS) return result;
+    if (const CUresult result = push_to_device(context, from, mirror.pages->alias(from), to - from); result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }
 
-// What the program has of these blocks goes to the device, and they get the state, device or shared.
-CUresult Mirrors::push(Mirror& mirror, Context& context, CUstream stream, size_t first, size_t last, State state) {
+// What the program has of these blocks goes to the device, and they get the state, device or shared. No work that was queued before needs what the
+// device had of them.
+CUresult Mirrors::push(Mirror& mirror, size_t first, size_t last, State state) {
   const std::vector<State> before(mirror.states.begin() + static_cast<ptrdiff_t>(first), mirror.states.begin() + static_cast<ptrdiff_t>(last));
   if (std::all_of(before.begin(), before.end(), [](State had) { return had == State::device; })) return CUDA_SUCCESS;
+  Context* const context = context_of(mirror);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   // From here on the program cannot write them.
   for (size_t at = first; at < last;) {
     size_t until = at + 1;
@@ -256,16 +255,20 @@ CUresult Mirrors::push(Mirror& mirror, Context& context, CUstream stream, size_t
     const State had = before[at - first];
     size_t until = at + 1;
     while (until < last && before[until - first] == had) ++until;
-    if (had == State::dirty) result = send(mirror, context, stream, mirror.at(at), mirror.at(until));
+    if (had == State::dirty) result = send(mirror, *context, mirror.at(at), mirror.at(until));
     if (had == State::fresh) {
       mirror.pages->touched(mirror.at(at), mirror.at(until), [&](uint64_t begin, uint64_t end) {
-        if (result == CUDA_SUCCESS) result = send(mirror, context, stream, begin, end);
+        if (result == CUDA_SUCCESS) result = send(mirror, *context, begin, end);
       });
     }
     at = until;
   }
   if (state == State::device) note_host(mirror);
   return result;
+}
+
+void Mirrors::note_context(const Context& context) {
+  if (std::find(contexts_.begin(), contexts_.end(), context.handle) == contexts_.end()) contexts_.push_back(context.handle);
 }
 
 // --- Before the device ---
@@ -275,7 +278,7 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
   *result = CUDA_SUCCESS;
   const uint64_t touch = ++last_touch_;
   context.touches = touch;
-  if (std::find(contexts_.begin(), contexts_.end(), context.handle) == contexts_.end()) contexts_.push_back(context.handle);
+  note_context(context);
   const uint64_t handle = cuda::handle_bits(stream);
   std::erase_if(of_streams_, [](Mirror* mirror) {
     if (handles().find(Kind::stream, mirror->stream)) return false;
@@ -305,25 +308,25 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
       continue;
     }
     taken = true;
-    *result = push(*mirror, context, stream, 0, mirror->states.size(), State::device);
+    *result = push(*mirror, 0, mirror->states.size(), State::device);
     if (*result != CUDA_SUCCESS) return lock;
   }
   if (taken) page_faults::keep();
   return lock;
 }
 
-CUresult Mirrors::before_use(Context& context, CUstream stream, uint64_t address, uint64_t bytes, bool write) {
+CUresult Mirrors::before_use(Context& context, uint64_t address, uint64_t bytes, bool write) {
   if (!any() || bytes == 0) return CUDA_SUCCESS;
   const Lock lock(mutex_);
+  note_context(context);
   CUresult result = CUDA_SUCCESS;
   for_each_part(address, bytes, [&](Mirror& mirror, size_t first, size_t last) {
     if (result != CUDA_SUCCESS || mirror.session != context.session) return;
-    result = push(mirror, context, stream, first, last, write ? State::device : State::shared);
+    result = push(mirror, first, last, write ? State::device : State::shared);
     if (!write) return;
     context.touches = mirror.touch = ++last_touch_;
     mirror.touched_by_stream = false;
     mirror.touch_context = context.handle;
-    if (std::find(contexts_.begin(), contexts_.end(), context.handle) == contexts_.end()) contexts_.push_back(context.handle);
   });
   return result;
 }

@@ -6,7 +6,8 @@
 // same; the program may read), dirty (the program may write) or fresh (so far used by the program alone, as far as it used it).
 // Before the device gets work that might use a block, what the program has written goes there, in front of the work. Before the program
 // gets a block, all work that might have written it is waited for: the host may use the memory whenever CUDA says that it may, which
-// is when no kernel is running that could.
+// is when no kernel is running that could. A host function waits for nothing: work that might use the block is done, or queued behind the function.
+// So the block goes back to the device when the function returns.
 //
 // Any thread. One mutex, held while blocks move, but not while work on the device is waited for.
 #pragma once
@@ -15,6 +16,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "client/host_pages.h"
@@ -54,7 +57,9 @@ class Mirrors {
   // queued under it. *result: whether what the program has written could be sent. The stream is resolved.
   [[nodiscard]] Lock before_work(Context& context, CUstream stream, CUresult* result);
   // Before a copy or fill that reads or writes these bytes, some of which may be here.
-  CUresult before_use(Context& context, CUstream stream, uint64_t address, uint64_t bytes, bool write);
+  CUresult before_use(Context& context, uint64_t address, uint64_t bytes, bool write);
+  // After a host function. Its stream goes on when the own streams of these contexts have done what they got so far.
+  std::vector<Context*> after_host_function();
   // Is any byte of it here?
   bool touches(uint64_t address, uint64_t bytes) const;
   CUresult attach(CUstream stream, uint64_t address, Attachment attachment);
@@ -77,10 +82,12 @@ class Mirrors {
   bool is_behind(const Mirror& mirror) const;
   Context* context_of(const Mirror& mirror) const;
   CUresult fetch(Mirror& mirror, size_t first, size_t last);
-  CUresult push(Mirror& mirror, Context& context, CUstream stream, size_t first, size_t last, State state);
-  CUresult send(const Mirror& mirror, Context& context, CUstream stream, uint64_t begin, uint64_t end);
+  CUresult push(Mirror& mirror, size_t first, size_t last, State state);
+  static CUresult send(const Mirror& mirror, Context& context, uint64_t begin, uint64_t end);
   bool set(Mirror& mirror, size_t first, size_t last, State state);
   void note_host(Mirror& mirror);
+  void note_context(const Context& context);
+  void lend(const Mirror& mirror, size_t first, size_t last);
   void drop(Map::iterator mirror);
   template <class Visit>
   void for_each_part(uint64_t address, uint64_t bytes, Visit&& visit);
@@ -93,6 +100,8 @@ class Mirrors {
   std::map<Session*, std::unique_ptr<HostPages>> zones_;
   std::vector<uint64_t> contexts_;     // handles of those that have given the device work
   std::atomic<uint64_t> last_touch_{0};
+  std::vector<std::pair<uint64_t, uint64_t>> lent_;  // addresses of blocks that were brought for host functions
+  std::set<uint64_t> lenders_;                       // handles of their contexts so far
 };
 
 Mirrors& mirrors();

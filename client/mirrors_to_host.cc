@@ -118,9 +118,33 @@ Answer Mirrors::bring_block(uint64_t address, Access access, bool wait) {
     complain("managed memory cannot be brought to the host (error %d): its contents are those of before", static_cast<int>(result));
   }
   const bool writes = access == Access::write || state == State::shared;
-  if (set(*mirror, index, last, writes ? State::dirty : State::shared)) return Answer::served;
+  if (set(*mirror, index, last, writes ? State::dirty : State::shared)) {
+    if (!wait) lend(*mirror, index, last);
+    return Answer::served;
+  }
   complain("managed memory cannot be brought to the host: the kernel allows no more mappings (vm.max_map_count)");
   return Answer::lost;
+}
+
+void Mirrors::lend(const Mirror& mirror, size_t first, size_t last) {
+  lent_.emplace_back(mirror.at(first), mirror.at(last));
+  if (const Context* const lender = context_of(mirror)) lenders_.insert(lender->handle);
+}
+
+// Another thread's function may have sent this one's blocks, so every context is named that ever lent one.
+std::vector<Context*> Mirrors::after_host_function() {
+  const Lock lock(mutex_);
+  for (const auto& [begin, end] : std::exchange(lent_, {})) {
+    for_each_part(begin, end - begin, [&](Mirror& mirror, size_t first, size_t last) {
+      const CUresult result = push(mirror, first, last, is_behind(mirror) ? State::device : State::shared);
+      if (result != CUDA_SUCCESS) complain("managed memory that a host function used cannot be sent to the server (error %d)", static_cast<int>(result));
+    });
+  }
+  std::vector<Context*> lenders;
+  for (const uint64_t handle : lenders_) {
+    if (auto* const context = handles().find_as<Context>(Kind::context, handle)) lenders.push_back(context);
+  }
+  return lenders;
 }
 
 CUresult Mirrors::bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes) {

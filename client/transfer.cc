@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/bulk_parts.h"
+#include "client/calls/host_function.h"
 #include "client/host_memory.h"
 #include "protocol/wire/copies.h"
 
@@ -147,6 +148,13 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
     if (const CUresult result = send_piece(session, context, head, bytes); result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
+}
+
+CUresult push_to_device(Context& context, uint64_t to, const void* from, uint64_t bytes) {
+  CUstream own = nullptr;
+  if (const CUresult result = own_stream(context, &own); result != CUDA_SUCCESS) return result;
+  return copy_to_device(*context.session, context, own, to, from, make_rows(bytes, 1, bytes, bytes), CopyOrder::before_all, Source::reusable,
+                        host_functions_pending() ? Lane::commands : Lane::bulk);
 }
 
 CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64_t memory, uint64_t offset, uint64_t device,

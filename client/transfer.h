@@ -35,6 +35,9 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
 // Between the device and memory that the server maps too (host_memory.h, use_shared), in the order of the stream.
 CUresult copy_shared(Session& session, Context& context, CUstream stream, uint64_t memory, uint64_t offset, uint64_t device,
                      const Rows& rows, bool to_device);
+// Sends what the program has written to memory that kernels use, too (mirrors.h, shadows.h). It goes in the client's own stream: the stream of the work
+// that needs it may be waiting for a host function, which may need it before. All work that any stream gets later comes after it.
+CUresult push_to_device(Context& context, uint64_t to, const void* from, uint64_t bytes);
 // wait: return when the data is there; otherwise it arrives before any later wait on the stream returns.
 CUresult copy_from_device(Session& session, Context& context, CUstream stream, void* to, uint64_t from,
                           const Rows& rows, bool wait);

@@ -185,7 +185,7 @@ CUresult before_copy(const Caller& caller, const Box& box) {
     const bool here = !end->context || end->context->session == caller.session;
     Context& context = here ? *caller.context : *end->context;
     const CUstream stream = here ? caller.stream : nullptr;
-    CUresult result = mirrors().before_use(context, stream, end->address, bytes, end == &box.to);
+    CUresult result = mirrors().before_use(context, end->address, bytes, end == &box.to);
     if (result == CUDA_SUCCESS && shadows().any()) result = shadows().before_use(context, stream, end->address, bytes);
     if (result != CUDA_SUCCESS) return result;
   }
@@ -251,7 +251,9 @@ CUresult run_on_server(const Caller& caller, const Box& box) {
     if (result != CUDA_SUCCESS) return result;
   }
   const CUresult result = copy_on_server(*caller.context, caller.stream, box);
-  return result == CUDA_SUCCESS && serialised ? synchronize_stream(*caller.context, caller.stream) : result;
+  // The program may write what the copy reads when this returns.
+  const bool reads_of_host = caller.wait && mirrors().touches(box.from.address, span_of(box, box.from));
+  return result == CUDA_SUCCESS && (serialised || reads_of_host) ? synchronize_stream(*caller.context, caller.stream) : result;
 }
 
 CUresult run(Caller caller, Box box) {

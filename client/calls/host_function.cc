@@ -5,7 +5,9 @@
 #include <thread>
 #include <unordered_map>
 
+#include "client/bridge.h"
 #include "client/capture.h"
+#include "client/mirrors.h"
 #include "client/page_faults.h"
 #include "client/shadows.h"
 #include "protocol/cuda/exports.h"
@@ -15,6 +17,21 @@ using namespace gpupool;
 using namespace gpupool::client;
 
 namespace {
+
+// Sends what the function has written of memory that kernels use, too, in the client's own streams. Returns the stream that the function's has to
+// wait for: `behind`, if it is not 0.
+uint64_t push_written(Session& session, uint64_t behind) {
+  (void)guarded([&] {
+    for (Context* const context : mirrors().after_host_function()) {
+      CUstream own = nullptr;
+      if (context->session != &session || own_stream(*context, &own) != CUDA_SUCCESS || cuda::handle_bits(own) == behind) continue;
+      if (behind == 0) behind = cuda::handle_bits(own);
+      else (void)synchronize_stream(*context, own);
+    }
+    return CUDA_SUCCESS;
+  });
+  return behind;
+}
 
 // One thread runs the host functions of streams, as CUDA's drivers do; it never ends. While functions are outstanding the session
 // receives in the background.
@@ -128,7 +145,8 @@ class HostFunctions {
     if (is_called && function.of_program() && shadows().any()) (void)guarded([] { return shadows().after_something(); });
     if (is_called && function.function) function.function(function.user);
     if (function.callback) function.callback(function.stream, turn.result, function.user);
-    const uint64_t behind = is_called && function.action ? function.action() : 0;
+    uint64_t behind = is_called && function.action ? function.action() : 0;
+    if (mirrors().any()) behind = push_written(*function.session, behind);
     if (function.is_pending()) --pending_;
     if (is_called) (void)function.session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{turn.id, behind});
     function.session->receiver().drop_interest();

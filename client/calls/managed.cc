@@ -45,7 +45,7 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise what, const Mana
 
 // To the host it is waited for: then the program may give the memory to system calls, too.
 CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t bytes, const ManagedPlace& place) {
-  const CUresult result = place.is_device() ? mirrors().before_use(context, stream, address, bytes, true)
+  const CUresult result = place.is_device() ? mirrors().before_use(context, address, bytes, true)
                                             : mirrors().bring(context, stream, address, bytes);
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(advice().mutex);

@@ -1,6 +1,9 @@
 // Memory that the host and kernels both use, where host functions use it too, and where data for it is on its way.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "tests/e2e/apps/scenario.h"
 
@@ -34,6 +37,31 @@ bool counts_from(const unsigned* values, unsigned first, size_t count = kCount) 
   return true;
 }
 
+// Keeps a host function, and so its stream, until it is opened.
+struct Door {
+  void hold(CUstream stream) {
+    open = false;
+    OK(cuLaunchHostFunc(stream, [](void* door) { static_cast<Door*>(door)->open.wait(false); }, this));
+  }
+  void release() {
+    open = true;
+    open.notify_all();
+  }
+  std::atomic<bool> open{false};
+};
+
+// A host function that adds 1 to each of `values`, once the door is open.
+struct Increment {
+  explicit Increment(unsigned* memory) : values(memory) {}
+  static void run(void* user) {
+    auto& self = *static_cast<Increment*>(user);
+    self.door.open.wait(false);
+    for (size_t i = 0; i < kCount; ++i) ++self.values[i];
+  }
+  unsigned* const values;
+  Door door;
+};
+
 }  // namespace
 
 // Late copies have a thread of their own, which starts after that of the program's functions.
@@ -59,6 +87,114 @@ SCENARIO(managed_memory_in_host_functions_beside_late_copies) {
     EXPECT(counts_from(download<unsigned>(memory, kCount).data(), round));
   }
   EXPECT(counts_from(buffers.values, 5));
+}
+
+// The host writes, a host function adds to that, a kernel behind it adds to both.
+SCENARIO(managed_memory_written_by_host_functions) {
+  const Device device;
+  const Kernels kernels;
+  kernels.load({"add"});
+  CUstream const stream = new_stream();
+  Increment increment(managed());
+  unsigned* const values = increment.values;
+  const CUdeviceptr address = on_device(values);
+  CUdeviceptr memory = 0;
+  OK(cuMemAlloc(&memory, kBytes));
+  for (unsigned round = 1; round <= 3; ++round) {
+    std::iota(values, values + kCount, 40 * round);
+    increment.door.open = false;
+    OK(cuLaunchHostFunc(stream, Increment::run, &increment));
+    add(kernels, address, 1, stream);
+    increment.door.release();
+    OK(cuStreamSynchronize(stream));
+    EXPECT(counts_from(values, 40 * round + 2));
+    // The copy behind the function reads what it wrote, and the kernel behind that adds to it.
+    increment.door.open = false;
+    OK(cuLaunchHostFunc(stream, Increment::run, &increment));
+    OK(cuMemcpyDtoDAsync(memory, address, kBytes, stream));
+    add(kernels, address, 5, stream);
+    increment.door.release();
+    OK(cuStreamSynchronize(stream));
+    EXPECT(counts_from(download<unsigned>(memory, kCount).data(), 40 * round + 3));
+    EXPECT(counts_from(values, 40 * round + 8));
+  }
+}
+
+// What a host function has read is a kernel's again behind it.
+SCENARIO(managed_memory_read_by_host_functions) {
+  const Device device;
+  const Kernels kernels;
+  kernels.load({"add"});
+  CUstream const stream = new_stream();
+  struct Reader {
+    const unsigned* values;
+    Door door;
+    std::atomic<unsigned> sum{0};
+  } reader{managed(), {}, {}};
+  auto* const values = const_cast<unsigned*>(reader.values);
+  std::iota(values, values + kCount, 7u);
+  for (unsigned round = 0; round < 3; ++round) {
+    reader.door.open = false;
+    add(kernels, on_device(values), 1, stream);
+    OK(cuLaunchHostFunc(stream, [](void* user) {
+      auto& self = *static_cast<Reader*>(user);
+      self.door.open.wait(false);
+      self.sum = self.values[0] + self.values[kCount - 1];
+    }, &reader));
+    add(kernels, on_device(values), 1, stream);
+    reader.door.release();
+    OK(cuStreamSynchronize(stream));
+    EXPECT(reader.sum == 2 * (8 + 2 * round) + kCount - 1);
+    EXPECT(counts_from(values, 9 + 2 * round));
+  }
+}
+
+// The same in a graph: a function before a kernel, and one behind it.
+SCENARIO(managed_memory_of_host_functions_in_graphs) {
+  const Device device;
+  const Kernels kernels;
+  CUstream const stream = new_stream();
+  Increment increment(managed());
+  unsigned* const values = increment.values;
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuLaunchHostFunc(stream, Increment::run, &increment));
+  add(kernels, on_device(values), 2, stream);
+  OK(cuLaunchHostFunc(stream, Increment::run, &increment));
+  add(kernels, on_device(values), 4, stream);
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  for (unsigned round = 1; round <= 3; ++round) {
+    std::iota(values, values + kCount, 100 * round);
+    increment.door.open = false;
+    OK(cuGraphLaunch(executable, stream));
+    increment.door.release();
+    OK(cuStreamSynchronize(stream));
+    EXPECT(counts_from(values, 100 * round + 8));
+  }
+  OK(cuGraphExecDestroy(executable));
+  OK(cuGraphDestroy(graph));
+}
+
+// When a synchronous copy returns, the program may write what it has read.
+SCENARIO(managed_memory_written_after_a_synchronous_copy) {
+  const Device device;
+  const Kernels kernels;
+  kernels.load({"add"});
+  CUstream const stream = new_stream();
+  unsigned* const values = managed();
+  CUdeviceptr memory = 0;
+  OK(cuMemAlloc(&memory, kBytes));
+  std::iota(values, values + kCount, 1u);
+  // The copy is behind it, and waits.
+  OK(cuLaunchHostFunc(nullptr, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }, nullptr));
+  OK(cuMemcpyHtoD(memory, values, kBytes));
+  std::iota(values, values + kCount, 1000u);
+  add(kernels, on_device(values), 1, stream);
+  OK(cuCtxSynchronize());
+  EXPECT(counts_from(download<unsigned>(memory, kCount).data(), 1));
+  EXPECT(counts_from(values, 1001));
 }
 
 }  // namespace app
