@@ -110,7 +110,9 @@ void FunctionCodegen::call_function(Decoded& i, llvm::FunctionType* type, llvm::
                                     std::span<const Operand> result_operands,
                                     std::span<const Operand> arguments) {
   if (arguments.size() != parameters.size()) i.fail("wrong number of arguments");
-  if (result_operands.size() > results.size()) i.fail("the function has no such result");
+  if (result_operands.size() > 1) i.fail("a function has one result at most");
+  // A declaration may promise a result that the definition, in another image, does not have: the variable stays as it is.
+  if (results.empty()) result_operands = {};
   std::vector<llvm::Value*> values{thread_};
   bool in_memory = !results.empty() && results[0].is_aggregate();
   if (in_memory) {
