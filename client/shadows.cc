@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "client/call.h"
+#include "client/log.h"
 #include "client/transfer.h"
 
 namespace gpupool::client {
@@ -51,9 +52,7 @@ CUresult Shadows::add(Context& context, void* host, uint64_t bytes, bool read_on
   const std::lock_guard lock(mutex_);
   Shadow shadow{.host = reinterpret_cast<uintptr_t>(host), .device = device, .bytes = bytes, .read_only = read_only, .session = context.session, .context = context.handle};
   shadow.seen.assign(bytes_at(shadow.host), bytes_at(shadow.host) + bytes);
-  const CUresult result = copy_to_device(*context.session, context, nullptr, device, shadow.seen.data(), make_rows(bytes, 1, bytes, bytes),
-                                         CopyOrder::before_all, Source::reusable);
-  if (result != CUDA_SUCCESS) return result;
+  if (const CUresult result = push_to_device(context, device, shadow.seen.data(), bytes); result != CUDA_SUCCESS) return result;
   shadows_[shadow.host] = std::move(shadow);
   count_ = shadows_.size();
   return CUDA_SUCCESS;
@@ -79,13 +78,27 @@ std::vector<uint64_t> Shadows::forget_context(const Context& context) {
 }
 
 // While other work may be at it only what the program has written itself is sent.
-CUresult Shadows::push(Shadow& shadow, Context& context, CUstream stream) {
+CUresult Shadows::push(Shadow& shadow) {
+  auto* const context = handles().find_as<Context>(Kind::context, shadow.context);
+  if (!context) return CUDA_SUCCESS;  // on its way out
   const std::byte* const now = bytes_at(shadow.host);
   return for_each_difference(now, shadow.seen.data(), shadow.bytes, shadow.behind.empty() ? kGap : 0, [&](size_t begin, size_t end) {
     std::memcpy(shadow.seen.data() + begin, now + begin, end - begin);
-    return copy_to_device(*shadow.session, context, stream, shadow.device + begin, shadow.seen.data() + begin,
-                          make_rows(end - begin, 1, end - begin, end - begin), CopyOrder::before_all, Source::reusable);
+    return push_to_device(*context, shadow.device + begin, shadow.seen.data() + begin, end - begin);
   });
+}
+
+std::vector<Context*> Shadows::after_host_function() {
+  const std::lock_guard lock(mutex_);
+  std::vector<Context*> contexts;
+  for (auto& [host, shadow] : shadows_) {
+    if (const CUresult result = push(shadow); result != CUDA_SUCCESS) {
+      complain("registered memory that a host function wrote cannot be sent to the server (error %d)", static_cast<int>(result));
+    }
+    auto* const context = handles().find_as<Context>(Kind::context, shadow.context);
+    if (context) contexts.push_back(context);
+  }
+  return contexts;
 }
 
 CUresult Shadows::before_work(Context& context, CUstream stream) { return before_use(context, stream, 0, UINT64_MAX); }
@@ -94,7 +107,7 @@ CUresult Shadows::before_use(Context& context, CUstream stream, uint64_t address
   const std::lock_guard lock(mutex_);
   for (auto& [host, shadow] : shadows_) {
     if (shadow.session != context.session || !overlaps(address, bytes, shadow.device, shadow.bytes)) continue;
-    if (const CUresult result = push(shadow, context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = push(shadow); result != CUDA_SUCCESS) return result;
     ++last_use_;
     shadow.used_by(context, stream);
   }

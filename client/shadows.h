@@ -1,7 +1,7 @@
 // Memory that the program has registered (cuMemHostRegister) and whose address for kernels it has asked for. Its first and last pages hold
 // other things of the program's, so they cannot be protected as those in mirrors.h are: the device has a copy at an address of its own, and
 // `seen` is what both had last. Before work that may use it, what the program has changed since goes to the device; after a wait, what the
-// device has changed comes back. Byte by byte, so that host and device may write different parts at the same time. Each time all of it
+// device has changed comes back. Both ways in the client's own stream, or the host could get what the device had before. Byte by byte, so that host and device may write different parts at the same time. Each time all of it
 // is compared: meant for flags and small results, not for gigabytes.
 //
 // Any thread; one mutex, held while data moves, never while work of the program's is waited for.
@@ -31,6 +31,8 @@ class Shadows {
   // The program's addresses of what is gone with it.
   std::vector<uint64_t> forget_context(const Context& context);
 
+  // After a host function: what it has changed goes to the device in the own streams of these contexts.
+  std::vector<Context*> after_host_function();
   // Before work of the stream (resolved) that may use whatever the device can reach.
   CUresult before_work(Context& context, CUstream stream);
   // The same for a copy or fill of these bytes of the device's.
@@ -58,7 +60,7 @@ class Shadows {
     void used_by(const Context& user, CUstream stream);
   };
 
-  CUresult push(Shadow& shadow, Context& context, CUstream stream);
+  static CUresult push(Shadow& shadow);
   CUresult fetch(Shadow& shadow);
   template <class Done>
   CUresult after(const Done& done);

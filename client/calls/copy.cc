@@ -252,7 +252,8 @@ CUresult run_on_server(const Caller& caller, const Box& box) {
   }
   const CUresult result = copy_on_server(*caller.context, caller.stream, box);
   // The program may write what the copy reads when this returns.
-  const bool reads_of_host = caller.wait && mirrors().touches(box.from.address, span_of(box, box.from));
+  const bool reads_of_host = caller.wait && (mirrors().touches(box.from.address, span_of(box, box.from)) ||
+                                             (shadows().any() && shadows().host_of(box.from.address)));
   return result == CUDA_SUCCESS && (serialised || reads_of_host) ? synchronize_stream(*caller.context, caller.stream) : result;
 }
 

@@ -22,7 +22,12 @@ namespace {
 // wait for: `behind`, if it is not 0.
 uint64_t push_written(Session& session, uint64_t behind) {
   (void)guarded([&] {
-    for (Context* const context : mirrors().after_host_function()) {
+    std::vector<Context*> senders = mirrors().any() ? mirrors().after_host_function() : std::vector<Context*>();
+    if (shadows().any()) {
+      const std::vector<Context*> more = shadows().after_host_function();
+      senders.insert(senders.end(), more.begin(), more.end());
+    }
+    for (Context* const context : senders) {
       CUstream own = nullptr;
       if (context->session != &session || own_stream(*context, &own) != CUDA_SUCCESS || cuda::handle_bits(own) == behind) continue;
       if (behind == 0) behind = cuda::handle_bits(own);
@@ -142,11 +147,11 @@ class HostFunctions {
   void run(const Turn& turn) {
     const Function& function = *turn.function;
     const bool is_called = turn.result == CUDA_SUCCESS;
-    if (is_called && function.of_program() && shadows().any()) (void)guarded([] { return shadows().after_something(); });
+    if (is_called && function.is_pending() && shadows().any()) (void)guarded([] { return shadows().after_something(); });
     if (is_called && function.function) function.function(function.user);
     if (function.callback) function.callback(function.stream, turn.result, function.user);
     uint64_t behind = is_called && function.action ? function.action() : 0;
-    if (mirrors().any()) behind = push_written(*function.session, behind);
+    if (mirrors().any() || shadows().any()) behind = push_written(*function.session, behind);
     if (function.is_pending()) --pending_;
     if (is_called) (void)function.session->post(wire::Command::host_function_done, nullptr, wire::HostFunctionDone{turn.id, behind});
     function.session->receiver().drop_interest();

@@ -42,6 +42,12 @@ CUresult copy_to_device(Session&, Context&, CUstream, uint64_t to, const void* f
   return fake_device().result;
 }
 
+CUresult push_to_device(Context&, uint64_t to, const void* from, uint64_t bytes) {
+  fake_device().copies.push_back({true, to, bytes, CopyOrder::before_all});
+  if (fake_device().result == CUDA_SUCCESS) std::memcpy(&fake_device().at(to), from, bytes);
+  return fake_device().result;
+}
+
 CUresult copy_from_device(Session&, Context&, CUstream, void* to, uint64_t from, const Rows& rows, bool) {
   fake_device().copies.push_back({false, from, rows.width, CopyOrder::in_stream});
   if (fake_device().result == CUDA_SUCCESS) std::memcpy(to, &fake_device().at(from), rows.width);

@@ -106,7 +106,7 @@ TEST_CASE("mirrored memory: a copy that reads it leaves it readable without anot
   Variable variable;
   variable[0] = 'p';
   const size_t fetched = fake_device().fetched();
-  CHECK(mirrors().before_use(variable.context, kStream, variable.address, 1, false) == CUDA_SUCCESS);
+  CHECK(mirrors().before_use(variable.context, variable.address, 1, false) == CUDA_SUCCESS);
   CHECK(variable.device(0) == 'p');
   CHECK(variable[0] == 'p');
   CHECK(fake_device().fetched() == fetched);
@@ -118,7 +118,7 @@ TEST_CASE("mirrored memory: a copy that reads it leaves it readable without anot
 TEST_CASE("mirrored memory: a copy that writes it takes it to the device") {
   Variable variable;
   variable[1] = 'p';
-  CHECK(mirrors().before_use(variable.context, kStream, variable.address, 1, true) == CUDA_SUCCESS);
+  CHECK(mirrors().before_use(variable.context, variable.address, 1, true) == CUDA_SUCCESS);
   CHECK(variable.device(1) == 'p');
   fake_device().at(variable.address) = std::byte{'c'};
   CHECK(variable[0] == 'c');

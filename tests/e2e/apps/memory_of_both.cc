@@ -197,4 +197,106 @@ SCENARIO(managed_memory_written_after_a_synchronous_copy) {
   EXPECT(counts_from(values, 1001));
 }
 
+namespace {
+
+// In the middle of something else, at no page's start.
+struct Registered {
+  Registered() : all(kCount + 2000, 77u), values(all.data() + 1001) {
+    std::iota(values, values + kCount, 1u);
+    OK(cuMemHostRegister(values, kBytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+  }
+  CUdeviceptr address() const {
+    CUdeviceptr device = 0;
+    OK(cuMemHostGetDevicePointer(&device, values, 0));
+    return device;
+  }
+  std::vector<unsigned> all;
+  unsigned* const values;
+};
+
+// An event that is done, in a stream of its own: a query has it fetched what kernels have changed so far.
+CUevent done_event() {
+  CUevent event = nullptr;
+  CUstream const stream = new_stream();
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuEventRecord(event, stream));
+  OK(cuStreamSynchronize(stream));
+  return event;
+}
+
+}  // namespace
+
+// What the program has written goes to the device in front of a kernel whose stream does not get on. It stays there whatever is waited for.
+SCENARIO(registered_memory_in_front_of_a_kernel_that_waits) {
+  const Device device;
+  const Kernels kernels;
+  kernels.load({"add"});
+  CUstream const stream = new_stream();
+  CUevent const event = done_event();
+  const Registered memory;
+  const CUdeviceptr address = memory.address();
+  Door door;
+  for (unsigned round = 1; round <= 3; ++round) {
+    std::iota(memory.values, memory.values + kCount, 10 * round);
+    door.hold(stream);
+    add(kernels, address, 1, stream);
+    OK(cuEventQuery(event));
+    EXPECT(counts_from(memory.values, 10 * round));
+    door.release();
+    OK(cuStreamSynchronize(stream));
+    EXPECT(counts_from(memory.values, 10 * round + 1));
+  }
+}
+
+// The same where kernels are to reach it for the first time.
+SCENARIO(registered_memory_shown_to_kernels_behind_a_host_function) {
+  const Device device;
+  const Kernels kernels;
+  kernels.load({"add"});
+  CUstream const stream = new_stream();
+  CUevent const event = done_event();
+  const Registered memory;
+  Door door;
+  door.hold(nullptr);
+  const CUdeviceptr address = memory.address();
+  add(kernels, address, 1, stream);
+  OK(cuEventQuery(event));
+  EXPECT(memory.values[0] == 1 || memory.values[0] == 2);
+  door.release();
+  OK(cuStreamSynchronize(stream));
+  EXPECT(counts_from(memory.values, 2));
+}
+
+// A host function, in a stream and in a graph, between two kernels.
+SCENARIO(registered_memory_written_by_host_functions) {
+  const Device device;
+  const Kernels kernels;
+  kernels.load({"add"});
+  CUstream const stream = new_stream();
+  const Registered memory;
+  const CUdeviceptr address = memory.address();
+  Increment increment(memory.values);
+  const auto give = [&] {
+    add(kernels, address, 10, stream);
+    OK(cuLaunchHostFunc(stream, Increment::run, &increment));
+    add(kernels, address, 100, stream);
+  };
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  give();
+  OK(cuStreamEndCapture(stream, &graph));
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  for (unsigned round = 0; round < 4; ++round) {
+    increment.door.open = false;
+    if (round % 2 == 0) give();
+    else OK(cuGraphLaunch(executable, stream));
+    increment.door.release();
+    OK(cuStreamSynchronize(stream));
+    EXPECT(counts_from(memory.values, 1 + 111 * (round + 1)));
+  }
+  OK(cuGraphExecDestroy(executable));
+  OK(cuGraphDestroy(graph));
+}
+
 }  // namespace app
