@@ -170,7 +170,7 @@ TEST_CASE("a client that hangs up after any byte of its hello leaves nothing beh
 }
 
 TEST_CASE("a client that does not introduce itself in time is dropped, and others are served meanwhile") {
-  PooldProcess poold(kDevice, {"--hello-timeout", "0.4"});
+  PooldProcess poold(kDevice, {"--hello-timeout", "3"});
   const auto start = std::chrono::steady_clock::now();
   RawClient silent(poold.endpoint());
   RawClient slow(poold.endpoint());
@@ -179,7 +179,7 @@ TEST_CASE("a client that does not introduce itself in time is dropped, and other
   served(poold);
   CHECK(silent.await_end() == "");
   CHECK(slow.await_end() == "");
-  CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(350));
+  CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(2900));
   CHECK(poold.await_log("did not introduce itself in time", 2));
 }
 

@@ -89,10 +89,10 @@ TEST_CASE("wait keeps its deadline") {
   auto start = Clock::now();
   CHECK(is(pair.client->wait(true, false, start + milliseconds(80)), Ready::none));
   CHECK(Clock::now() - start >= milliseconds(80));
-  CHECK(Clock::now() - start < milliseconds(2000));
+  CHECK(Clock::now() - start < kLong);
   start = Clock::now();
   CHECK(is(pair.client->wait(true, false, start - std::chrono::hours(1)), Ready::none));
-  CHECK(Clock::now() - start < milliseconds(1000));
+  CHECK(Clock::now() - start < kLong);
 }
 
 TEST_CASE("an interrupt ends one wait, the present one or the next") {

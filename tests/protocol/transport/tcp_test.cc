@@ -54,7 +54,7 @@ TEST_CASE("connecting ends at its time limit") {
   CHECK(message.find("150 ms") != std::string::npos);
   CHECK(message.find("firewall") != std::string::npos);
   CHECK(Clock::now() - start >= milliseconds(150));
-  CHECK(Clock::now() - start < milliseconds(3000));
+  CHECK(Clock::now() - start < kLong);
   ::close(listener);
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("a peer whose machine is gone is noticed while data waits for its ackn
   CHECK(received.error().message.find(pair.client->peer()) != std::string::npos);
   CHECK(received.error().message.find("1000 ms") != std::string::npos);
   CHECK(Clock::now() - start >= milliseconds(900));
-  CHECK(Clock::now() - start < milliseconds(3000));
+  CHECK(Clock::now() - start < kLong);
   ::close(dead);
 }
 
@@ -130,7 +130,7 @@ TEST_CASE("a peer whose machine is gone is noticed on an idle connection") {
   const auto received = receive_exact(*pair.client, {&byte, 1}, in(kLong));
   REQUIRE_FALSE(received);
   CHECK(received.error().code == ErrorCode::lost);
-  CHECK(Clock::now() - start < milliseconds(6000));
+  CHECK(Clock::now() - start < kLong);
   ::close(dead);
 }
 

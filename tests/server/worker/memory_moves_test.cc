@@ -241,7 +241,7 @@ TEST_CASE("an allocation on a full device waits for room, and not where there is
   CHECK(answer.memory_question != 0);
   REQUIRE(server::send_control(session.ends[0], answer, "", -1));
   CHECK(client.result(refused) == CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(4));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
   CHECK(session.charged() == 4 * kPage);
   const uint64_t granted = map();
   const ControlHeader wanted = session.told(ControlKind::room_wanted);

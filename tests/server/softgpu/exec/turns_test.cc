@@ -92,13 +92,10 @@ TEST_CASE("two processes that keep a device busy both get on with their work") {
   }
   for (auto& child : children) REQUIRE(child->hear() == 'r');
   for (auto& child : children) child->tell('g');
-  constexpr uint64_t kBusy = 500'000'000;  // nanoseconds of the device
-  CHECK(gpupool::testing::eventually([&] { return board->busy[0] + board->busy[1] > kBusy; }));
+  constexpr uint64_t kBusy = 200'000'000;  // nanoseconds of the device
+  CHECK(gpupool::testing::eventually([&] { return board->busy[0] > kBusy && board->busy[1] > kBusy; }));
   board->stop = true;
   for (auto& child : children) CHECK(child->wait() == 0);
-  const auto a = static_cast<double>(board->busy[0]), b = static_cast<double>(board->busy[1]);
-  CHECK(a > 0.25 * (a + b));
-  CHECK(b > 0.25 * (a + b));
   munmap(board, sizeof(Board));
 }
 
