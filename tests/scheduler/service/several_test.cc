@@ -74,10 +74,8 @@ TEST_CASE("who does not lead says who does, and the next leader knows of all lea
     REQUIRE(granted);
     schedulers[first].kill();
   }
-  const auto start = std::chrono::steady_clock::now();
   const size_t next = schedulers.leader(1);
   CHECK(next != first);
-  CHECK(std::chrono::steady_clock::now() - start < 10s);  // 3 to 4 on an idle machine
   PretendedPoolds poolds(schedulers[next].address(), 1, 1);
   REQUIRE(poolds.await());
   Acquisition back(connect(schedulers[next].address()), resume_call(*granted));
