@@ -148,9 +148,14 @@ std::vector<Context*> Mirrors::after_host_function() {
 }
 
 CUresult Mirrors::bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes) {
-  if (const CUresult result = synchronize_stream(context, stream); result != CUDA_SUCCESS) return result;
-  const Lock lock(mutex_);
-  CUresult result = CUDA_SUCCESS;
+  CUresult result = synchronize_stream(context, stream);
+  Lock lock(mutex_);
+  // Data of copies that all streams come after may still be on its way, and other streams may be at it.
+  std::vector<uint64_t> parts;
+  for_each_part(address, bytes, [&](const Mirror& mirror, size_t first, size_t) { parts.push_back(mirror.at(first)); });
+  for (const uint64_t part : parts) {
+    if (result == CUDA_SUCCESS) result = wait_for_device(lock, part);
+  }
   for_each_part(address, bytes, [&](Mirror& mirror, size_t first, size_t last) {
     for (size_t at = first; at < last && result == CUDA_SUCCESS;) {
       const State state = mirror.states[at];

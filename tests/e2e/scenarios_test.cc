@@ -6,6 +6,7 @@
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"
+#include "tests/support/slow_link.h"
 
 using namespace gpupool::testing;
 
@@ -40,6 +41,19 @@ void passes_through_poold(const std::vector<std::string>& scenario, const std::s
 
 // From the first copy on: without the setting the connection is opened beside it.
 void passes_with_a_bulk_connection(const std::string& scenario) { passes_both_ways({scenario}, {}, {{"GPUPOOL_BULK_CONNECTIONS", "1"}}); }
+
+// Data is on its way for a while, and commands overtake it.
+void passes_on_a_slow_link(const std::string& scenario) {
+  Pool pool;
+  SlowLink link(pool.poold().endpoint(), {.bytes_per_second = 100e6, .first_unlimited = true});
+  const std::vector<std::string> words{driver_app(), scenario};
+  const Finished direct = run_patiently(words, pool.directly());
+  INFO("directly: " << direct.output);
+  CHECK(direct.status == 0);
+  const Finished slow = run_patiently(words, pool.through({{"GPUPOOL", link.url()}, {"GPUPOOL_BULK_CONNECTIONS", "1"}}));
+  INFO("on a slow link: " << slow.output);
+  CHECK(slow.status == 0);
+}
 
 void large_copies(const std::string& connections, const Environment& server = {}, const std::string& compression = "auto") {
   std::vector<std::string> scenarios{"large_copies", "large_copies_behind_a_stuck_stream", "pinned_copies_of_every_shape"};
@@ -124,6 +138,7 @@ PASSES(managed_memory_written_by_host_functions)
 PASSES(managed_memory_read_by_host_functions)
 PASSES(managed_memory_of_host_functions_in_graphs)
 PASSES(managed_memory_written_after_a_synchronous_copy)
+TEST_CASE("managed_memory_prefetched_behind_a_copy") { passes_on_a_slow_link("managed_memory_prefetched_behind_a_copy"); }
 PASSES(registered_memory_in_front_of_a_kernel_that_waits)
 PASSES(registered_memory_shown_to_kernels_behind_a_host_function)
 PASSES(registered_memory_written_by_host_functions)

@@ -197,6 +197,26 @@ SCENARIO(managed_memory_written_after_a_synchronous_copy) {
   EXPECT(counts_from(values, 1001));
 }
 
+// Data of a synchronous copy is on its way when memory is prefetched to the host in a stream that does not wait for the null stream.
+SCENARIO(managed_memory_prefetched_behind_a_copy) {
+  const Device device;
+  CUstream const stream = new_stream();
+  constexpr size_t kLarge = 2'000'000, kLargeBytes = kLarge * sizeof(unsigned);
+  unsigned* const values = managed(kLargeBytes);
+  std::vector<unsigned> source(kLarge);
+  for (unsigned round = 1; round <= 3; ++round) {
+    std::iota(source.begin(), source.end(), round);
+    OK(cuMemcpyHtoD(on_device(values), source.data(), kLargeBytes));
+#if CUDA_VERSION >= 13000
+    OK(cuMemPrefetchAsync(on_device(values), kLargeBytes, CUmemLocation{CU_MEM_LOCATION_TYPE_HOST, {0}}, 0, stream));
+#else
+    OK(cuMemPrefetchAsync(on_device(values), kLargeBytes, CU_DEVICE_CPU, stream));
+#endif
+    OK(cuStreamSynchronize(stream));
+    EXPECT(counts_from(values, round, kLarge));
+  }
+}
+
 namespace {
 
 // In the middle of something else, at no page's start.
