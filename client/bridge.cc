@@ -255,7 +255,7 @@ CUresult synchronize_stream(Context& context, CUstream stream) {
 
 CUresult synchronize_context(Context& context) {
   wire::Buffer reply;
-  const uint64_t touches = context.touches.load(), last = shadows().last_use();
+  const uint64_t touches = mirrors().touches_of(context), last = shadows().last_use();
   context.host_writers.store(false, std::memory_order_relaxed);
   const CUresult result =
       context.session->call(static_cast<uint16_t>(wire::Command::synchronize_context), &context, [](wire::Writer&) {}, reply);

@@ -26,6 +26,7 @@ struct Mirrors::Mirror {
   // Work by which it was last used other than as one of all: a stream's that it is attached to, a copy.
   uint64_t touch = 0, touch_context = 0, touch_stream = 0;
   bool touched_by_stream = false;  // and by nothing else
+  unsigned uses = 0;               // copies and fills that are being queued
   size_t next = 0;       // where the program comes next if it goes on as it does
   size_t ahead = 1;      // blocks
 

@@ -315,20 +315,42 @@ Mirrors::Lock Mirrors::before_work(Context& context, CUstream stream, CUresult* 
   return lock;
 }
 
-CUresult Mirrors::before_use(Context& context, uint64_t address, uint64_t bytes, bool write) {
+CUresult Mirrors::before_use(Context& context, uint64_t address, uint64_t bytes, Use* write) {
   if (!any() || bytes == 0) return CUDA_SUCCESS;
   const Lock lock(mutex_);
   note_context(context);
   CUresult result = CUDA_SUCCESS;
   for_each_part(address, bytes, [&](Mirror& mirror, size_t first, size_t last) {
-    if (result != CUDA_SUCCESS || mirror.session != context.session) return;
-    result = push(mirror, first, last, write ? State::device : State::shared);
-    if (!write) return;
-    context.touches = mirror.touch = ++last_touch_;
-    mirror.touched_by_stream = false;
-    mirror.touch_context = context.handle;
+    if (mirror.session != context.session) return;
+    if (write) ++mirror.uses;
+    if (result == CUDA_SUCCESS) result = push(mirror, first, last, write ? State::device : State::shared);
   });
+  if (!write) return result;
+  write->context_ = &context;
+  write->address_ = address;
+  write->bytes_ = bytes;
   return result;
+}
+
+// The number comes when the work is queued: a wait that began before has not seen it done.
+Mirrors::Use::~Use() {
+  if (!context_) return;
+  Mirrors& all = mirrors();
+  const Lock lock(all.mutex_);
+  all.for_each_part(address_, bytes_, [&](Mirror& mirror, size_t, size_t) {
+    if (mirror.session != context_->session || mirror.uses == 0) return;  // 0: it is new, at the address of one that was freed
+    --mirror.uses;
+    context_->touches = mirror.touch = ++all.last_touch_;
+    mirror.touched_by_stream = false;
+    mirror.touch_context = context_->handle;
+  });
+  all.queued_.notify_all();
+}
+
+uint64_t Mirrors::touches_of(const Context& context) const {
+  if (!any()) return 0;
+  const Lock lock(mutex_);  // held while launches are queued
+  return context.touches.load();
 }
 
 }  // namespace gpupool::client

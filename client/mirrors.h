@@ -12,6 +12,7 @@
 // Any thread. One mutex, held while blocks move, but not while work on the device is waited for.
 #pragma once
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -56,8 +57,21 @@ class Mirrors {
   // Before work that may use whatever the device can reach: until the lock is gone no block moves, so the work has to be
   // queued under it. *result: whether what the program has written could be sent. The stream is resolved.
   [[nodiscard]] Lock before_work(Context& context, CUstream stream, CUresult* result);
-  // Before a copy or fill that reads or writes these bytes, some of which may be here.
-  CUresult before_use(Context& context, uint64_t address, uint64_t bytes, bool write);
+  // A copy or fill that writes, while it is being queued. Other threads' accesses to what it writes wait until this is gone.
+  class Use {
+   public:
+    Use() = default;
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    friend Mirrors;
+    Context* context_ = nullptr;
+    uint64_t address_ = 0, bytes_ = 0;
+  };
+  // Before a copy or fill of these bytes, some of which may be here. `write`: kept until the work is queued; null: it only reads.
+  CUresult before_use(Context& context, uint64_t address, uint64_t bytes, Use* write);
   // After a host function. Its stream goes on when the own streams of these contexts have done what they got so far.
   std::vector<Context*> after_host_function();
   // Is any byte of it here?
@@ -65,6 +79,8 @@ class Mirrors {
   CUresult attach(CUstream stream, uint64_t address, Attachment attachment);
   // Waits for the stream and brings it to the host, to be used by the program and by system calls.
   CUresult bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes);
+  // The number of the context's last touch that is queued.
+  uint64_t touches_of(const Context& context) const;
   // After a wait that saw everything done that the context had been given: `before` is its touches then.
   static void waited(Context& context, uint64_t before);
 
@@ -93,6 +109,7 @@ class Mirrors {
   void for_each_part(uint64_t address, uint64_t bytes, Visit&& visit);
 
   mutable std::mutex mutex_;
+  std::condition_variable queued_;  // a Use is gone
   std::atomic<bool> any_{false};
   Map mirrors_;                        // by their first page
   std::vector<Mirror*> with_host_;     // those of which some block is not on the device

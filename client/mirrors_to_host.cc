@@ -41,6 +41,7 @@ void Mirrors::waited(Context& context, uint64_t before) {
 
 // May the device still be at it?
 bool Mirrors::is_behind(const Mirror& mirror) const {
+  if (mirror.uses != 0) return true;
   const auto behind = [](uint64_t handle, uint64_t touch) {
     const auto* const context = handles().find_as<Context>(Kind::context, handle);
     return context && context->waited.load() < touch;
@@ -54,6 +55,10 @@ bool Mirrors::is_behind(const Mirror& mirror) const {
 
 // Without the lock meanwhile, so the mirror may be another afterwards.
 CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
+  queued_.wait(lock, [&] {
+    const Mirror* const used = containing(address);
+    return !used || used->uses == 0;
+  });
   const Mirror* const mirror = containing(address);
   if (!mirror || !is_behind(*mirror)) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;

@@ -172,8 +172,8 @@ std::optional<CUresult> capture_copy(const Caller& caller, const Box& box, bool 
   });
 }
 
-// What the program has of memory that the device has too.
-CUresult before_copy(const Caller& caller, const Box& box) {
+// What the program has of memory that the device has too. `use`: kept until the copy is queued.
+CUresult before_copy(const Caller& caller, const Box& box, Mirrors::Use& use) {
   for (const End* end : {&box.from, &box.to}) {
     const uint64_t bytes = span_of(box, *end);
     if (!end->on_device) {
@@ -185,7 +185,7 @@ CUresult before_copy(const Caller& caller, const Box& box) {
     const bool here = !end->context || end->context->session == caller.session;
     Context& context = here ? *caller.context : *end->context;
     const CUstream stream = here ? caller.stream : nullptr;
-    CUresult result = mirrors().before_use(context, end->address, bytes, end == &box.to);
+    CUresult result = mirrors().before_use(context, end->address, bytes, end == &box.to ? &use : nullptr);
     if (result == CUDA_SUCCESS && shadows().any()) result = shadows().before_use(context, stream, end->address, bytes);
     if (result != CUDA_SUCCESS) return result;
   }
@@ -263,8 +263,9 @@ CUresult run(Caller caller, Box box) {
   bool between_servers = false;
   if (const CUresult result = check_ends(box, *caller.session, between_servers); result != CUDA_SUCCESS) return result;
   if (const auto captured = capture_copy(caller, box, between_servers)) [[unlikely]] return *captured;
+  Mirrors::Use use;
   if (mirrors().any() || shadows().any()) [[unlikely]] {
-    if (const CUresult result = before_copy(caller, box); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = before_copy(caller, box, use); result != CUDA_SUCCESS) return result;
   }
   if (between_servers) return run_between_servers(caller, box);
   if (!box.from.on_device && !box.to.on_device) return host_to_host(caller, box);
@@ -394,8 +395,9 @@ CUresult peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext 
         const CUresult result = wait ? synchronize_context(*context) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) return result;
       }
+      Mirrors::Use use;
       if (mirrors().any() || shadows().any()) [[unlikely]] {
-        if (const CUresult result = before_copy(caller, line(true, from, true, to, bytes)); result != CUDA_SUCCESS) return result;
+        if (const CUresult result = before_copy(caller, line(true, from, true, to, bytes), use); result != CUDA_SUCCESS) return result;
       }
       const CUresult result = rows::cuMemcpyPeerAsync::at({caller.session, caller.context},
                                                           {to, to_context, from, from_context, bytes, caller.stream});

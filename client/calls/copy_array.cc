@@ -104,11 +104,11 @@ CUresult check(CUDA_MEMCPY3D& copy, Session& session, Checked* checked) {
 }
 
 // What the program has of memory that the device has too.
-CUresult before_copy(const Place& place, const CUDA_MEMCPY3D& copy, const Checked& checked) {
+CUresult before_copy(const Place& place, const CUDA_MEMCPY3D& copy, const Checked& checked, Mirrors::Use& use) {
   CUresult result = CUDA_SUCCESS;
-  if (copy.srcMemoryType == CU_MEMORYTYPE_DEVICE) result = mirrors().before_use(*place.context, copy.srcDevice, checked.from_span, false);
+  if (copy.srcMemoryType == CU_MEMORYTYPE_DEVICE) result = mirrors().before_use(*place.context, copy.srcDevice, checked.from_span, nullptr);
   if (result == CUDA_SUCCESS && copy.dstMemoryType == CU_MEMORYTYPE_DEVICE) {
-    result = mirrors().before_use(*place.context, copy.dstDevice, checked.to_span, true);
+    result = mirrors().before_use(*place.context, copy.dstDevice, checked.to_span, &use);
   }
   return result;
 }
@@ -217,8 +217,9 @@ CUresult copy_array(const CUDA_MEMCPY3D& asked, CUstream stream, bool wait) {
         return *captured;
       }
     }
+    Mirrors::Use use;
     if (mirrors().any()) [[unlikely]] {
-      if (const CUresult result = before_copy(place, copy, checked); result != CUDA_SUCCESS) return result;
+      if (const CUresult result = before_copy(place, copy, checked, use); result != CUDA_SUCCESS) return result;
     }
     if (shadows().any()) [[unlikely]] {
       if (const CUresult result = shadows().before_work(*place.context, stream); result != CUDA_SUCCESS) return result;

@@ -60,10 +60,11 @@ CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET
     return memory.session == session && !on_host ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   });
   if (captured) [[unlikely]] return *captured;
+  Mirrors::Use use;
   if (mirrors().any() || shadows().any()) [[unlikely]] {
     const CUstream behind = memory.session == session ? stream : nullptr;
     const uint64_t bytes = params.height > 1 ? (params.height - 1) * params.pitch + params.width * params.elementSize : params.width * params.elementSize;
-    CUresult result = mirrors().before_use(*memory.context, params.dst, bytes, true);
+    CUresult result = mirrors().before_use(*memory.context, params.dst, bytes, &use);
     if (result == CUDA_SUCCESS) result = shadows().before_use(*memory.context, behind, params.dst, bytes);
     if (result != CUDA_SUCCESS) return result;
   }

@@ -45,7 +45,8 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise what, const Mana
 
 // To the host it is waited for: then the program may give the memory to system calls, too.
 CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t bytes, const ManagedPlace& place) {
-  const CUresult result = place.is_device() ? mirrors().before_use(context, address, bytes, true)
+  Mirrors::Use use;
+  const CUresult result = place.is_device() ? mirrors().before_use(context, address, bytes, &use)
                                             : mirrors().bring(context, stream, address, bytes);
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(advice().mutex);

@@ -139,6 +139,7 @@ PASSES(managed_memory_read_by_host_functions)
 PASSES(managed_memory_of_host_functions_in_graphs)
 PASSES(managed_memory_written_after_a_synchronous_copy)
 TEST_CASE("managed_memory_prefetched_behind_a_copy") { passes_on_a_slow_link("managed_memory_prefetched_behind_a_copy"); }
+TEST_CASE("managed_memory_copied_beside_a_thread_that_waits") { passes_on_a_slow_link("managed_memory_copied_beside_a_thread_that_waits"); }
 PASSES(registered_memory_in_front_of_a_kernel_that_waits)
 PASSES(registered_memory_shown_to_kernels_behind_a_host_function)
 PASSES(registered_memory_written_by_host_functions)

@@ -217,6 +217,35 @@ SCENARIO(managed_memory_prefetched_behind_a_copy) {
   }
 }
 
+// Another thread's wait that begins while a copy is being queued has not seen all of it done.
+SCENARIO(managed_memory_copied_beside_a_thread_that_waits) {
+  const Device device;
+  constexpr size_t kSlices = 6, kSlice = 2 << 20, kLarge = kSlices * kSlice / sizeof(unsigned);
+  unsigned* const values = managed(2 * kSlices * kSlice);
+  std::vector<unsigned> source(kLarge);
+  std::atomic<unsigned> waits{0};
+  std::atomic<bool> over{false};
+  std::thread waiting([&] {
+    OK(cuCtxSetCurrent(device.context));
+    for (; !over; ++waits, waits.notify_all()) OK(cuCtxSynchronize());
+  });
+  for (unsigned round = 1; round <= 5; ++round) {
+    std::iota(source.begin(), source.end(), round);
+    CUDA_MEMCPY3D copy{};  // in slices, which are queued one after the other
+    copy.srcMemoryType = CU_MEMORYTYPE_HOST, copy.srcHost = source.data(), copy.srcPitch = kSlice, copy.srcHeight = 1;
+    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE, copy.dstDevice = on_device(values), copy.dstPitch = kSlice, copy.dstHeight = 2;
+    copy.WidthInBytes = kSlice, copy.Height = 1, copy.Depth = kSlices;
+    OK(cuMemcpy3D(&copy));
+    waits.wait(waits.load());
+    for (size_t slice = kSlices; slice-- > 0;) {
+      const size_t words = kSlice / sizeof(unsigned);
+      EXPECT(counts_from(values + 2 * slice * words, round + static_cast<unsigned>(slice * words), words));
+    }
+  }
+  over = true;
+  waiting.join();
+}
+
 namespace {
 
 // In the middle of something else, at no page's start.
