@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool;
 using namespace gpupool::worker::test;
@@ -298,6 +299,9 @@ TEST_CASE("the range can be moved while nothing is mapped") {
 }
 
 TEST_CASE("what the client has in use is avoided as far as it is free") {
+#ifdef __SANITIZE_THREAD__
+  return gpupool::testing::report_skip("ThreadSanitizer keeps these addresses for itself");
+#endif
   constexpr uint64_t kBase = 0x1000'0000'0000, kGiB = 1u << 30;
   void* const busy = reinterpret_cast<void*>(kBase + 5 * kGiB);
   REQUIRE(::mmap(busy, kGiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) == busy);
