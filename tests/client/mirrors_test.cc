@@ -106,7 +106,7 @@ TEST_CASE("mirrored memory: a copy that reads it leaves it readable without anot
   Variable variable;
   variable[0] = 'p';
   const size_t fetched = fake_device().fetched();
-  CHECK(mirrors().before_use(variable.context, variable.address, 1, false) == CUDA_SUCCESS);
+  CHECK(mirrors().before_use(variable.context, variable.address, 1, nullptr) == CUDA_SUCCESS);
   CHECK(variable.device(0) == 'p');
   CHECK(variable[0] == 'p');
   CHECK(fake_device().fetched() == fetched);
@@ -118,7 +118,10 @@ TEST_CASE("mirrored memory: a copy that reads it leaves it readable without anot
 TEST_CASE("mirrored memory: a copy that writes it takes it to the device") {
   Variable variable;
   variable[1] = 'p';
-  CHECK(mirrors().before_use(variable.context, variable.address, 1, true) == CUDA_SUCCESS);
+  {
+    Mirrors::Use use;
+    CHECK(mirrors().before_use(variable.context, variable.address, 1, &use) == CUDA_SUCCESS);
+  }
   CHECK(variable.device(1) == 'p');
   fake_device().at(variable.address) = std::byte{'c'};
   CHECK(variable[0] == 'c');
@@ -138,7 +141,7 @@ TEST_CASE("mirrored memory: brought to the host it can be written without a faul
   Variable variable;
   variable.work('k');
   CHECK(mirrors().bring(variable.context, kStream, variable.address, variable.bytes) == CUDA_SUCCESS);
-  CHECK(fake_device().waits == 1);
+  CHECK(fake_device().waits == 2);  // for the stream, and for what else may be at it
   CHECK(variable[0] == 'k');
   variable[0] = 'p';
   CHECK(fake_device().fetched() == 1);
