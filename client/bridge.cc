@@ -214,8 +214,8 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
   if (asked == CUDA_SUCCESS) {
     asked = context.session->call_later(wire::Command::synchronize_stream, context,
                                         [&](wire::Writer& writer) { writer.put(wire::SynchronizeStream{cuda::handle_bits(lent)}); },
-                                        [&context, lent, start, arrive](CUresult result) {
-                                          take_back(context, lent);
+                                        [bridge, &context, lent, start, arrive](CUresult result) {
+                                          resuming().run([bridge, &context, lent] { take_back(context, lent); });  // it locks
                                           start->result = result;
                                           arrive();
                                         });

@@ -157,7 +157,11 @@ CUresult Mirrors::bring(Context& context, CUstream stream, uint64_t address, uin
   Lock lock(mutex_);
   // Data of copies that all streams come after may still be on its way, and other streams may be at it.
   std::vector<uint64_t> parts;
-  for_each_part(address, bytes, [&](const Mirror& mirror, size_t first, size_t) { parts.push_back(mirror.at(first)); });
+  for_each_part(address, bytes, [&](const Mirror& mirror, size_t first, size_t last) {
+    const auto begin = mirror.states.begin();
+    const auto end = begin + static_cast<ptrdiff_t>(last);
+    if (std::find(begin + static_cast<ptrdiff_t>(first), end, State::device) != end) parts.push_back(mirror.at(first));
+  });
   for (const uint64_t part : parts) {
     if (result == CUDA_SUCCESS) result = wait_for_device(lock, part);
   }

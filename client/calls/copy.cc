@@ -199,18 +199,27 @@ bool ends_before_return(const Context& context) {
   return streams_may_stand() || context.host_writers.load(std::memory_order_relaxed) || memory_is_shared();
 }
 
-// Between the program's memory and the device of the caller's context.
-CUresult run_host_device(const Caller& caller, const Box& box) {
+constexpr uint64_t kSentAlong = 16 * 1024;
+
+// Between the program's memory and the device of the caller's context. `asked`: the program's own context and stream, which are others where the
+// memory is on another device than the stream's.
+CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& box) {
   const bool up = box.to.on_device;
-  if (!up && !caller.wait) note_host_writer(*caller.context, caller.stream);
   const End& host = up ? box.from : box.to;
   const End& device = up ? box.to : box.from;
   const Rows rows = make_rows(box.width, box.height, host.pitch, device.pitch);
   const uint64_t host_span = span_of(box, host);
   void* const start = host_pointer(host.address);
   const bool written = up && host_memory().is_written(start);
-  if (const auto shared = host_memory().use_shared(start, host_span, *caller.context, !up, caller.wait)) {
-    return copy_in_place(caller, *shared, host, device, rows, box.depth, up);
+  const bool ends_first = up && caller.wait && ends_before_return(*asked.context);
+  // A small synchronous copy to the device is sent with the next commands instead: nobody waits for it.
+  const bool sent_along = up && caller.wait && !written && !ends_first && box.width * box.height * box.depth <= kSentAlong;
+  if (!sent_along) {
+    if (const auto shared = host_memory().use_shared(start, host_span, *asked.context, !up, caller.wait)) {
+      const CUresult result = copy_in_place(caller, *shared, host, device, rows, box.depth, up);
+      if (!up && !caller.wait) note_host_writer(*asked.context, asked.stream);
+      return result;
+    }
   }
   // What is pageable may be gone when the caller goes on, so the copy is waited for, as CUDA does.
   const bool wait = caller.wait || (!up && !host_memory().is_pinned(host_pointer(host.address), host_span));
@@ -222,18 +231,21 @@ CUresult run_host_device(const Caller& caller, const Box& box) {
   const bool pinned = up && !caller.wait && host_memory().is_pinned(host_pointer(host.address), host_span);
   later = later && pinned;
   const Source source = pinned ? Source::kept : Source::reusable;
-  const bool to_the_end = up && caller.wait && ends_before_return(*caller.context);
   for (uint64_t z = 0; z < box.depth; ++z) {
     const uint64_t device_address = device.address + z * device.slice;
     void* host_address = host_pointer(host.address + z * host.slice);
     const CUresult result =
         later ? copy_to_device_later(caller, device_address, host_address, rows)
         : up ? copy_to_device(*caller.session, *caller.context, caller.stream, device_address, host_address, rows,
-                            caller.wait && !to_the_end && z + 1 == box.depth ? CopyOrder::before_all : CopyOrder::in_stream, source)
+                            caller.wait && !ends_first && z + 1 == box.depth ? CopyOrder::before_all : CopyOrder::in_stream, source)
            : copy_from_device(*caller.session, *caller.context, caller.stream, host_address, device_address, rows, wait);
     if (result != CUDA_SUCCESS) return result;
   }
-  if (to_the_end) return synchronize_stream(*caller.context, caller.stream);
+  if (!up && !wait) note_host_writer(*asked.context, asked.stream);  // once it is queued: a wait of another thread may clear the note before
+  if (ends_first) {
+    if (!asked.stream) asked.context->host_writers.store(false, std::memory_order_relaxed);
+    return synchronize_stream(*caller.context, caller.stream);
+  }
   return !up && caller.wait && shadows().any() ? shadows().after_something() : CUDA_SUCCESS;
 }
 
@@ -273,10 +285,10 @@ CUresult run(Caller caller, Box box) {
   if (Context* const side = side_context(*caller.context, box.to.on_device ? box.to.address : box.from.address)) [[unlikely]] {
     Caller on_side{caller.session, side, nullptr, caller.wait};
     CUresult result = fork(*caller.context, caller.stream, *side, &on_side.stream);
-    if (result == CUDA_SUCCESS) result = run_host_device(on_side, box);
+    if (result == CUDA_SUCCESS) result = run_host_device(caller, on_side, box);
     return result == CUDA_SUCCESS && !caller.wait ? join(*caller.context, caller.stream, *side, on_side.stream) : result;
   }
-  return run_host_device(caller, box);
+  return run_host_device(caller, caller, box);
 }
 
 Box line(bool from_device, uint64_t from, bool to_device, uint64_t to, uint64_t bytes) {

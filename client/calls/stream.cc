@@ -57,7 +57,10 @@ bool is_blocking(uint64_t stream) {
 }
 
 void note_host_writer(Context& context, CUstream stream) {
-  if (!stream || is_blocking(cuda::handle_bits(stream))) context.host_writers.store(true, std::memory_order_relaxed);
+  if (stream && !is_blocking(cuda::handle_bits(stream))) return;
+  Context* its = &context;
+  if (stream) (void)context_of_stream(stream, &its);
+  if (its) its->host_writers.store(true, std::memory_order_relaxed);
 }
 
 CUresult own_stream(Context& context, CUstream* stream) {
