@@ -214,7 +214,7 @@ CUresult run_host_device(const Caller& asked, const Caller& caller, const Box& b
   const bool ends_first = up && caller.wait && ends_before_return(*asked.context);
   // A small synchronous copy to the device is sent with the next commands instead: nobody waits for it.
   const bool sent_along = up && caller.wait && !written && !ends_first && box.width * box.height * box.depth <= kSentAlong;
-  if (!sent_along) {
+  if (!sent_along && asked.context == caller.context) {
     if (const auto shared = host_memory().use_shared(start, host_span, *asked.context, !up, caller.wait)) {
       const CUresult result = copy_in_place(caller, *shared, host, device, rows, box.depth, up);
       if (!up && !caller.wait) note_host_writer(*asked.context, asked.stream);
@@ -284,7 +284,14 @@ CUresult run(Caller caller, Box box) {
   if (box.from.on_device && box.to.on_device) return run_on_server(caller, box);
   if (Context* const side = side_context(*caller.context, box.to.on_device ? box.to.address : box.from.address)) [[unlikely]] {
     Caller on_side{caller.session, side, nullptr, caller.wait};
-    CUresult result = fork(*caller.context, caller.stream, *side, &on_side.stream);
+    const End& host = box.to.on_device ? box.from : box.to;
+    // Kernels use memory that the server maps in the order of their streams, which a copy over the connection does not keep: it is waited for.
+    CUresult result = CUDA_SUCCESS;
+    if (host_memory().use_shared(host_pointer(host.address), span_of(box, host), *caller.context, false, true)) {
+      result = synchronize_stream(*caller.context, caller.stream);
+      on_side.wait = true;
+    }
+    if (result == CUDA_SUCCESS) result = fork(*caller.context, caller.stream, *side, &on_side.stream);
     if (result == CUDA_SUCCESS) result = run_host_device(caller, on_side, box);
     return result == CUDA_SUCCESS && !caller.wait ? join(*caller.context, caller.stream, *side, on_side.stream) : result;
   }

@@ -94,7 +94,7 @@ TEST_CASE("unsupported instructions are named") {
                           "call nowhere;",
                           "call f;",
                           "call f, (%r0, %r1);",
-                          "call (%r0), f, (%r1);",
+                          "call (%r0, %r2), f, (%r1);",
                           "call k, (%d0, %r0);",
                           "call %d0, (%r0);",
                           "bar.frob 0;",
