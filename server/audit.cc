@@ -31,19 +31,24 @@ std::string other_shares(const quota::Quota& quota) {
   return text;
 }
 
+// Which session it is and whose; both of its lines begin with this.
+std::vector<log::Field> fields_of(const SessionView& session) {
+  const Client& client = session.client;
+  return {{"session", session.number},
+          {"worker", session.worker},
+          {"tenant", client.tenant},
+          {"lease", client.lease},
+          {"client", client.address},
+          {"transport", client.transport},
+          {"host", client.host},
+          {"pid", client.pid},
+          {"program", client.program}};
+}
+
 }  // namespace
 
 void Audit::started(const SessionView& session, const quota::Quota& quota) {
-  const Client& client = session.client;
-  std::vector<log::Field> fields{{"session", session.number},
-                                 {"worker", session.worker},
-                                 {"tenant", client.tenant},
-                                 {"lease", client.lease},
-                                 {"client", client.address},
-                                 {"transport", client.transport},
-                                 {"host", client.host},
-                                 {"pid", client.pid},
-                                 {"program", client.program}};
+  std::vector<log::Field> fields = fields_of(session);
   if (quota.each.memory_bytes != 0) fields.emplace_back("quota_memory", quota.each.memory_bytes);  // 0 means no limit
   fields.emplace_back("quota_compute", log::Number{percent_text(quota.each.compute_milli)});
   if (!quota.gpus.empty()) fields.emplace_back("quota_gpus", other_shares(quota));
@@ -53,27 +58,18 @@ void Audit::started(const SessionView& session, const quota::Quota& quota) {
 
 void Audit::ended(const SessionView& session, const std::string& reason, bool crashed) {
   using Gpu = quota::SessionPage::Gpu;
-  const Client& client = session.client;
-  write(crashed ? log::Level::error : log::Level::info, "session_ended",
-        {{"session", session.number},
-         {"worker", session.worker},
-         {"tenant", client.tenant},
-         {"lease", client.lease},
-         {"client", client.address},
-         {"transport", client.transport},
-         {"host", client.host},
-         {"pid", client.pid},
-         {"program", client.program},
-         {"duration_ms", std::chrono::duration_cast<std::chrono::milliseconds>(session.age).count()},
-         {"memory_peak", most(session.page, &Gpu::memory_peak)},
-         {"memory_moved", sum(session.page, &Gpu::memory_moved)},
-         {"gpu_ms", sum(session.page, &Gpu::gpu_nanoseconds) / 1'000'000},
-         {"throttled_ms", sum(session.page, &Gpu::throttled_nanoseconds) / 1'000'000},
-         {"bytes_from_client", session.page.bytes_from_client.load(std::memory_order_relaxed)},
-         {"bytes_to_client", session.page.bytes_to_client.load(std::memory_order_relaxed)},
-         {"calls", session.page.calls.load(std::memory_order_relaxed)},
-         {"errors", session.page.errors.load(std::memory_order_relaxed)},
-         {"reason", reason}});
+  std::vector<log::Field> fields = fields_of(session);
+  fields.insert(fields.end(), {{"duration_ms", std::chrono::duration_cast<std::chrono::milliseconds>(session.age).count()},
+                               {"memory_peak", most(session.page, &Gpu::memory_peak)},
+                               {"memory_moved", sum(session.page, &Gpu::memory_moved)},
+                               {"gpu_ms", sum(session.page, &Gpu::gpu_nanoseconds) / 1'000'000},
+                               {"throttled_ms", sum(session.page, &Gpu::throttled_nanoseconds) / 1'000'000},
+                               {"bytes_from_client", session.page.bytes_from_client.load(std::memory_order_relaxed)},
+                               {"bytes_to_client", session.page.bytes_to_client.load(std::memory_order_relaxed)},
+                               {"calls", session.page.calls.load(std::memory_order_relaxed)},
+                               {"errors", session.page.errors.load(std::memory_order_relaxed)},
+                               {"reason", reason}});
+  write(crashed ? log::Level::error : log::Level::info, "session_ended", fields);
 }
 
 // The log has the front door's line.
