@@ -116,26 +116,6 @@ class Bridge {
   const uint64_t id_ = next_hold.fetch_add(1);
 };
 
-// Streams in which a context's events are waited for: as many as there are waits at a time, up to a limit, so that one event
-// does not hold up another's news.
-constexpr size_t kLentStreams = 8;
-
-CUresult lend_stream(Context& context, CUstream* stream) {
-  std::lock_guard lock(context.mutex);
-  const uint32_t epoch = context.epoch.load();
-  std::erase_if(context.lent, [&](const LentStream& lent) { return lent.epoch != epoch; });
-  auto least = std::min_element(context.lent.begin(), context.lent.end(),
-                                [](const LentStream& a, const LentStream& b) { return a.uses < b.uses; });
-  if (least == context.lent.end() || (least->uses != 0 && context.lent.size() < kLentStreams)) {
-    CUstream made = nullptr;
-    if (const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made); result != CUDA_SUCCESS) return result;
-    least = context.lent.insert(context.lent.end(), {cuda::handle_bits(made), epoch, 0});
-  }
-  ++least->uses;
-  *stream = cuda::handle_from_bits<CUstream>(least->stream);
-  return CUDA_SUCCESS;
-}
-
 // Is the context, or its server, lost? An answer may also bring the error of something else, which was done in vain, and no
 // more than that.
 bool is_broken(CUresult answer) { return cuda::is_sticky(answer) || answer == Session::failure(); }
@@ -154,7 +134,7 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event) 
   const auto bridge = std::make_shared<Bridge>(context, stream, other, nullptr);
   // The event may be recorded again before its time has come: a stream of its own keeps what it stands for now.
   CUstream lent = nullptr;
-  if (const CUresult result = lend_stream(*other, &lent); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = lend_stream(*other, other->lent, &lent); result != CUDA_SUCCESS) return result;
   const auto done = [bridge, other, lent](CUresult result) {
     take_back(*other, lent);
     if (result != CUDA_SUCCESS && !is_broken(result)) other->late_error = result;
@@ -176,7 +156,7 @@ CUresult wait_for_event(Context& context, CUstream stream, const Object& event) 
 
 namespace {
 
-// Of the contexts, one of each session but that of `context`.
+// One context of each session that the contexts belong to, except the session of `context`.
 std::vector<Context*> other_sessions(const Context& context, std::initializer_list<Context*> contexts) {
   std::vector<Context*> found;
   for (Context* const one : contexts) {
@@ -209,7 +189,7 @@ CUresult run_between(Context& context, CUstream stream, Context* from, Context* 
   // A stream of its own waits for what comes before: to wait for `stream` itself would leave out what that is to wait for, and what the stream
   // gets meanwhile must not be waited for.
   CUstream lent = nullptr;
-  if (const CUresult result = lend_stream(context, &lent); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = lend_stream(context, context.lent, &lent); result != CUDA_SUCCESS) return result;
   CUresult asked = order_after(context, lent, context, stream);
   if (asked == CUDA_SUCCESS) {
     asked = context.session->call_later(wire::Command::synchronize_stream, context,

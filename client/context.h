@@ -18,7 +18,7 @@ namespace gpupool::client {
 class Session;
 struct Device;
 
-// A stream of the client's own in which nothing but the state of one event at a time is waited for.
+// A stream of the client's own that is lent to one piece of work at a time as far as there are enough (lend_stream() of side_stream.h).
 struct LentStream {
   uint64_t stream = 0;
   uint32_t epoch = 0;

@@ -5,28 +5,21 @@
 #include "client/server_copy.h"
 
 namespace gpupool::client {
-namespace {
-
-// Of a context: enough that what waits in one of them seldom holds up others.
-constexpr size_t kSideStreams = 8;
-
-// The least used one, since forks take turns.
-CUresult take_stream(Context& side, CUstream* stream) {
-  std::lock_guard lock(side.mutex);
-  const uint32_t epoch = side.epoch.load();
-  std::erase_if(side.side_streams, [&](const LentStream& known) { return known.epoch != epoch; });
-  if (side.side_streams.size() < kSideStreams) {
+CUresult lend_stream(Context& context, std::vector<LentStream>& streams, CUstream* stream) {
+  constexpr size_t kMostStreams = 8;  // so that what waits in one of them seldom holds up others
+  std::lock_guard lock(context.mutex);
+  const uint32_t epoch = context.epoch.load();
+  std::erase_if(streams, [&](const LentStream& lent) { return lent.epoch != epoch; });
+  auto least = std::ranges::min_element(streams, {}, &LentStream::uses);
+  if (least == streams.end() || (least->uses != 0 && streams.size() < kMostStreams)) {
     CUstream made = nullptr;
-    if (const CUresult result = create_stream(side, CU_STREAM_NON_BLOCKING, 0, &made); result != CUDA_SUCCESS) return result;
-    side.side_streams.push_back({cuda::handle_bits(made), epoch, 0});
+    if (const CUresult result = create_stream(context, CU_STREAM_NON_BLOCKING, 0, &made); result != CUDA_SUCCESS) return result;
+    least = streams.insert(streams.end(), {cuda::handle_bits(made), epoch, 0});
   }
-  const auto least = std::ranges::min_element(side.side_streams, {}, &LentStream::uses);
   ++least->uses;
   *stream = cuda::handle_from_bits<CUstream>(least->stream);
   return CUDA_SUCCESS;
 }
-
-}  // namespace
 
 Context* side_context(const Context& context, uint64_t address) {
   if (devices().size() == 1) [[likely]] return nullptr;
@@ -66,7 +59,7 @@ CUresult give_event(Context& context, CUstream stream) {
 }
 
 CUresult fork(Context& context, CUstream stream, Context& side, CUstream* side_stream) {
-  const CUresult result = take_stream(side, side_stream);
+  const CUresult result = lend_stream(side, side.side_streams, side_stream);
   return result == CUDA_SUCCESS ? order_after(side, *side_stream, context, stream) : result;
 }
 

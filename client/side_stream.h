@@ -6,6 +6,9 @@
 
 namespace gpupool::client {
 
+// The least used of a context's streams of one kind (Context::lent, side_streams), or a new one while all are in use and there are few.
+CUresult lend_stream(Context& context, std::vector<LentStream>& streams, CUstream* stream);
+
 // The context in which to work with the memory. Null: `context` itself.
 Context* side_context(const Context& context, uint64_t address);
 
