@@ -304,8 +304,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   worker.control.close();
   answer_for(worker);
   if (auto answered = std::exchange(worker.checkpoint.answered, nullptr)) answered(CUDA_ERROR_INVALID_VALUE);
-  worker.dump.deadline.stop();
-  answer_dump(worker, Error{ErrorCode::unavailable, "its worker has ended"});
+  end_dump(worker);
   turns_.remove(worker.session);
   partitions_.release(worker.session);
   const std::string how = worker.ending.empty() ? end_text(wait_status) : worker.ending;

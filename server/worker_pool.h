@@ -238,9 +238,10 @@ class WorkerPool {
   bool state_changed(Worker& worker, const ControlHeader& answer);
   uint64_t checkpoint_room() const;
   static const char* name_of(wire::CheckpointAction action);
-  // This and the next two are in worker_pool_dumps.cc.
+  // This and the next three are in worker_pool_dumps.cc.
   void ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answered);
   bool take_dump(Worker& worker, const ControlMessage& message);
+  void end_dump(Worker& worker);  // of a worker that has ended
   void answer_dump(Worker& worker, const Result<std::string>& payload);
   bool end_worker(Worker& worker, const std::string& why);
   void became_ready(Worker& worker);

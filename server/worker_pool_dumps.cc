@@ -8,6 +8,7 @@ namespace gpupool::server {
 namespace {
 
 constexpr std::chrono::milliseconds kAnswerTime{2'000};
+constexpr const char* kEnded = "its worker has ended";
 
 }  // namespace
 
@@ -26,7 +27,10 @@ void WorkerPool::ask_for_dump(const std::shared_ptr<Worker>& worker, Dumped answ
   if (dump.waiting.size() > 1) return;
   if (dump.question == 0) {
     const auto sent = send_control(worker->control.native_handle(), {.kind = ControlKind::dump_wanted, .dump_question = next_question_}, "", -1);
-    if (!sent) return answer_dump(*worker, Error{ErrorCode::unavailable, "its worker does not read its control socket"});
+    if (!sent) {  // closed: the worker is gone already, though SIGCHLD has not come yet
+      const bool ended = sent.error().code == ErrorCode::closed;
+      return answer_dump(*worker, Error{ErrorCode::unavailable, ended ? kEnded : "its worker does not read its control socket"});
+    }
     dump.question = next_question_++;
   }
   dump.deadline.start(kAnswerTime, [this, worker] {
@@ -41,6 +45,11 @@ bool WorkerPool::take_dump(Worker& worker, const ControlMessage& message) {
   worker.dump.deadline.stop();
   answer_dump(worker, message.payload);
   return true;
+}
+
+void WorkerPool::end_dump(Worker& worker) {
+  worker.dump.deadline.stop();
+  answer_dump(worker, Error{ErrorCode::unavailable, kEnded});
 }
 
 void WorkerPool::answer_dump(Worker& worker, const Result<std::string>& payload) {

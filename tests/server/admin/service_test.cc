@@ -335,6 +335,29 @@ TEST_CASE("a worker that does not answer is said to be silent within two seconds
   asked.wait();
 }
 
+TEST_CASE("a worker that ends while poold is asked about it is said to have ended") {
+  PooldProcess poold(kDevice);
+  AdminClient client(poold);
+  for (uint64_t session = 1; session <= 10; ++session) {
+    RawClient program(poold.endpoint());
+    program.open();
+    program.ping();
+    const auto worker = static_cast<pid_t>(client.sessions().rbegin()->worker_pid());
+    stop(worker);
+    stop(poold.pid());  // so that it finds the question, the closed socket and SIGCHLD at once, in any order
+    auto asked = std::async(std::launch::async, [&poold, session] {
+      admin::SessionDump dump;
+      const StatusCode status = AdminClient(poold).dump(session, dump);
+      return std::pair(status, dump.no_answer_because());
+    });
+    REQUIRE(::kill(worker, SIGKILL) == 0);
+    REQUIRE(::kill(poold.pid(), SIGCONT) == 0);
+    const auto answer = asked.get();
+    CAPTURE(session, answer.first, answer.second);
+    CHECK((answer.first == StatusCode::NOT_FOUND || answer.second == "its worker has ended"));
+  }
+}
+
 TEST_CASE("a watcher gets snapshots until it leaves") {
   PooldProcess poold(kDevice);
   AdminClient client(poold);
