@@ -27,16 +27,17 @@ void add_to(std::unordered_map<uint64_t, size_t>& counts, uint64_t key, int one)
 }  // namespace
 
 // True if `which` holds for a stream that has a closed gate or kept commands.
-bool Backlog::any_waiting(const std::function<bool(StreamState&)>& which) const {
+bool Backlog::any_waiting(uint64_t sequence, const std::function<bool(StreamState&)>& which) const {
+  const auto gated = [&](const auto& gate) { return StreamGates::sequence_of(*gate) < sequence && which(StreamGates::stream_of(*gate)); };
   return std::any_of(streams_.begin(), streams_.end(), [&](StreamState* stream) { return which(*stream); }) ||
-         std::any_of(gates_.closed().begin(), gates_.closed().end(), [&](const auto& gate) { return which(StreamGates::stream_of(*gate)); });
+         std::any_of(gates_.closed().begin(), gates_.closed().end(), gated);
 }
 
 // The legacy stream and the blocking streams of its context wait for each other's work.
-bool Backlog::waits_with_legacy(StreamState& stream) const {
+bool Backlog::waits_with_legacy(StreamState& stream, uint64_t sequence) const {
   StreamState& legacy = stream.context->legacy;
-  if (&stream != &legacy) return waits(legacy) && contexts_.is_blocking(stream);
-  return any_waiting([&](StreamState& other) { return other.context == stream.context && contexts_.is_blocking(other); });
+  if (&stream != &legacy) return waits(legacy, sequence) && contexts_.is_blocking(stream);
+  return any_waiting(sequence, [&](StreamState& other) { return other.context == stream.context && contexts_.is_blocking(other); });
 }
 
 const char* Backlog::must_wait(const CommandOrder& order) const {
@@ -44,18 +45,18 @@ const char* Backlog::must_wait(const CommandOrder& order) const {
   const bool names_objects = order.reads.count != 0 || order.writes.count != 0;
   const bool own = order.stream && order.stream->own;
   if (alone_ != 0 && !own && (names_objects || order.rule != Rule::in_order)) return "a command that everything comes after";
-  const bool barrier = for_all_streams_ != 0 || gates_.any_for_all_streams();
+  const bool barrier = for_all_streams_ != 0 || gates_.any_for_all_streams_before(order.sequence);
   const bool awaits_barriers = (order.gives_work && !own) || order.rule == Rule::after_barriers || order.rule == Rule::after_context;
   if (barrier && awaits_barriers) return "a copy that orders all streams";
-  if (order.rule == Rule::alone) return gates_.any() || !kept_.empty() ? "everything before it" : nullptr;
+  if (order.rule == Rule::alone) return gates_.any_before(order.sequence) || !kept_.empty() ? "everything before it" : nullptr;
   if (order.rule == Rule::after_context && order.context &&
-      any_waiting([&](const StreamState& stream) { return same_owner(*stream.context, *order.context); })) {
+      any_waiting(order.sequence, [&](const StreamState& stream) { return same_owner(*stream.context, *order.context); })) {
     return "a stream of its context";
   }
-  if (order.stream && waits(*order.stream)) return order.stream->gates != 0 ? "its stream's gate" : "a command before it in its stream";
+  if (order.stream && waits(*order.stream, order.sequence)) return order.stream->oldest_gate < order.sequence ? "its stream's gate" : "a command before it in its stream";
   // A wait for another stream than the legacy one waits for no work that the legacy stream gets later.
   const bool with_legacy = order.stream && (order.gives_work || order.stream == &order.stream->context->legacy);
-  if (with_legacy && waits_with_legacy(*order.stream)) return "the legacy stream's order";
+  if (with_legacy && waits_with_legacy(*order.stream, order.sequence)) return "the legacy stream's order";
   const auto is_written = [this](uint64_t key) { return writes_.contains(key) || held_.contains(key); };
   const bool with_object =
          std::any_of(order.reads.begin(), order.reads.end(), is_written) ||

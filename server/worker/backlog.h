@@ -65,9 +65,10 @@ class Backlog {
   void describe(admin::WorkerDump& dump);
 
  private:
-  bool waits(const StreamState& stream) const { return stream.gates != 0 || stream.kept != 0; }
-  bool waits_with_legacy(StreamState& stream) const;
-  bool any_waiting(const std::function<bool(StreamState&)>& which) const;
+  // These say what commands before `sequence` have left: a command does not wait for gates that later ones close.
+  static bool waits(const StreamState& stream, uint64_t sequence) { return stream.oldest_gate < sequence || stream.kept != 0; }
+  bool waits_with_legacy(StreamState& stream, uint64_t sequence) const;
+  bool any_waiting(uint64_t sequence, const std::function<bool(StreamState&)>& which) const;
   void count(const CommandOrder& order, int one);
   void reset_counts();
 

@@ -69,6 +69,7 @@ void set_stream(Executor& session, CommandOrder& order, uint64_t handle, bool gi
 
 CommandOrder order_of_row(Executor& session, const Command& command) {
   CommandOrder order;
+  order.sequence = command.header.sequence;
   const auto row = find_row(command.header.id);
   CallObjects objects;
   if (!row || !call_rows()[*row].objects(command.body, objects)) return order;
@@ -121,6 +122,7 @@ CommandOrder order_of(Executor& session, const Command& command) {
   const ContextState* const context = session.enter(command);
   if (command.header.id < wire::kFirstCommand) return order_of_row(session, command);
   CommandOrder order;
+  order.sequence = command.header.sequence;
   wire::Reader body = command.body;
   const auto in_stream = [&](uint64_t stream) {
     order.rule = Rule::in_order;

@@ -32,11 +32,12 @@ struct CommandOrder {
     at_once,        // depends on nothing that a stream has still to do
     in_order,       // after what is before it in its stream, and before it with its objects
     query,          // likewise, but answered with CUDA_ERROR_NOT_READY instead of being kept
-    after_context,  // after everything in the streams of `context`
+    after_context,  // after everything before it in the streams of `context`
     after_barriers, // after what all streams are to wait for
-    alone,          // after everything, and before all commands but `in_order` ones that name no object
+    alone,          // after everything before it, and before all commands but `in_order` ones that name no object
   };
   Rule rule = Rule::at_once;
+  uint64_t sequence = 0;         // the command's
   bool gives_work = false;       // to `stream`; otherwise the command only waits for it
   bool for_all_streams = false;  // work that any stream gets later comes after this command
   StreamState* stream = nullptr;

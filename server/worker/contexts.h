@@ -68,7 +68,8 @@ struct StreamState {
   uint64_t cleared = 0;               // the last clear that it is behind
   uint64_t last_use = 0;              // counts the uses of all streams
   uint64_t use_before = 0;
-  unsigned gates = 0;                 // closed ones (stream_gates.h)
+  static constexpr uint64_t kNoGate = ~uint64_t{0};
+  uint64_t oldest_gate = kNoGate;     // of its closed ones, the lowest sequence number (stream_gates.h)
   bool own = false;                   // the client copies there what other streams wait for
   unsigned kept = 0;                  // commands of the backlog that give it work (backlog.h)
   std::shared_ptr<Progress> progress = std::make_shared<Progress>();

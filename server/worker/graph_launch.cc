@@ -63,7 +63,8 @@ CUresult Graphs::call_client(const std::shared_ptr<Launch>& launch, const Part& 
   for (const uint32_t number : part.client_nodes) {
     const Node& node = launch->graph->nodes[number];
     if (node.behind_work != behind_work) continue;
-    auto gate = session_.gates.close_by_number(*launch->stream, "a node of a graph", node.callback, [this, launch](StreamState&) { answered(launch); });
+    auto gate = session_.gates.close_by_number(*launch->stream, launch->command, "a node of a graph", node.callback,
+                                               [this, launch](StreamState&) { answered(launch); });
     if (!gate) return CUDA_ERROR_INVALID_VALUE;
     launch->gates.emplace_back(node.callback, gate);
     gates.push_back(std::move(gate));

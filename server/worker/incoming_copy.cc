@@ -121,7 +121,7 @@ CUresult IncomingCopy::begin(StreamState& stream, bool orders_streams) {
     const std::lock_guard lock(mutex_);
     if (!over_) {
       const auto opened = [self = shared_from_this(), orders_streams](StreamState& stream) { self->finish(stream, orders_streams); };
-      gate_ = session_.gates.close(stream, "a copy to the device", opened, orders_streams);
+      gate_ = session_.gates.close(stream, sequence_, "a copy to the device", opened, orders_streams);
       return CUDA_SUCCESS;
     }
   }

@@ -31,7 +31,7 @@ CUresult OutgoingCopy::begin_direct(StreamState& stream) {
   reached_ = events_->take();
   const CUresult result = reached_ ? session_.api.cuEventRecord(reached_, stream.stream) : events_->why_none();
   if (result != CUDA_SUCCESS) return result;
-  gate_ = session_.gates.close(stream, "a copy from the device");
+  gate_ = session_.gates.close(stream, sequence_, "a copy from the device");
   hand_over();
   return CUDA_SUCCESS;
 }
@@ -44,7 +44,7 @@ CUresult OutgoingCopy::begin_staged(StreamState& stream) {
     staged_->give_back(session_.staging, stream);
     return result;
   }
-  gate_ = session_.gates.close(stream, "a copy from the device",
+  gate_ = session_.gates.close(stream, sequence_, "a copy from the device",
                                [self = shared_from_this()](StreamState& stream) { self->staged_->give_back(self->session_.staging, stream); });
   hand_over();
   return CUDA_SUCCESS;

@@ -33,7 +33,8 @@ void RemoteCopy::close_gate(StreamState& stream) {
     self->give_back(stream);
     if (self->client_.orders_streams) self->session_.contexts.order_all_after(stream);
   };
-  gate_ = session_.gates.close(stream, client_.to_device ? "a direct copy to the device" : "a direct copy from the device", opened, client_.orders_streams);
+  const char* const reason = client_.to_device ? "a direct copy to the device" : "a direct copy from the device";
+  gate_ = session_.gates.close(stream, sequence_, reason, opened, client_.orders_streams);
 }
 
 void RemoteCopy::give_back(StreamState& stream) {

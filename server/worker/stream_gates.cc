@@ -16,21 +16,23 @@ void StreamGate::open() {
   gates_.opened_one_.notify_all();
 }
 
-std::shared_ptr<StreamGate> StreamGates::close(StreamState& stream, const char* reason, StreamGate::Opened opened, bool for_all_streams) {
+std::shared_ptr<StreamGate> StreamGates::close(StreamState& stream, uint64_t sequence, const char* reason, StreamGate::Opened opened,
+                                               bool for_all_streams) {
   closing_(stream);
-  auto gate = std::make_shared<StreamGate>(*this, stream, reason, for_all_streams, std::move(opened));
+  auto gate = std::make_shared<StreamGate>(*this, stream, sequence, reason, for_all_streams, std::move(opened));
   {
     const std::lock_guard lock(mutex_);
     closed_.push_back(gate);
   }
-  ++stream.gates;
+  stream.oldest_gate = std::min(stream.oldest_gate, sequence);
   for_all_streams_ += for_all_streams;
   return gate;
 }
 
-std::shared_ptr<StreamGate> StreamGates::close_by_number(StreamState& stream, const char* reason, uint64_t number, StreamGate::Opened opened) {
+std::shared_ptr<StreamGate> StreamGates::close_by_number(StreamState& stream, uint64_t sequence, const char* reason, uint64_t number,
+                                                         StreamGate::Opened opened) {
   if (numbers_.contains(number)) return nullptr;
-  return numbers_[number] = close(stream, reason, std::move(opened));
+  return numbers_[number] = close(stream, sequence, reason, std::move(opened));
 }
 
 std::shared_ptr<StreamGate> StreamGates::take(uint64_t number) {
@@ -42,6 +44,15 @@ void StreamGates::lift(uint64_t number) {
   if (const auto gate = take(number)) return gate->open();
   lifted_.insert(number);
   if (lifted_.size() > kMostLifted) lifted_.erase(lifted_.begin());  // clients count upwards
+}
+
+bool StreamGates::any_before(uint64_t sequence) const {
+  return std::any_of(closed_.begin(), closed_.end(), [&](const auto& gate) { return gate->sequence_ < sequence; });
+}
+
+bool StreamGates::any_for_all_streams_before(uint64_t sequence) const {
+  if (for_all_streams_ == 0) return false;
+  return std::any_of(closed_.begin(), closed_.end(), [&](const auto& gate) { return gate->for_all_streams_ && gate->sequence_ < sequence; });
 }
 
 bool StreamGates::any_in(const ContextState& context) const {
@@ -75,7 +86,11 @@ void StreamGates::describe(admin::WorkerDump& dump) {
 }
 
 void StreamGates::forget(StreamGate& gate) {
-  --gate.stream_->gates;
+  StreamState& stream = *gate.stream_;
+  stream.oldest_gate = StreamState::kNoGate;
+  for (const auto& other : closed_) {
+    if (other->stream_ == &stream) stream.oldest_gate = std::min(stream.oldest_gate, other->sequence_);
+  }
   for_all_streams_ -= gate.for_all_streams_;
 }
 

@@ -2,6 +2,8 @@
 // function, resumed the stream. While a stream has a closed gate the backlog (backlog.h) holds its commands. So no queue of the driver
 // contains an operation that only the client can complete, and no driver call has to return before the client can complete it.
 //
+// A gate has the sequence number of the command that closed it, however late that happened: commands before that one do not wait for it.
+//
 // StreamGate::open() and StreamGates::describe() may be called by any thread; everything else belongs to the executor's thread. A gate that
 // was opened counts as closed until settle(), which the executor calls between two commands.
 #pragma once
@@ -27,9 +29,9 @@ class StreamGate {
   // Called by settle(), with the stream's context current.
   using Opened = std::function<void(StreamState&)>;
 
-  StreamGate(StreamGates& gates, StreamState& stream, const char* reason, bool for_all_streams, Opened opened)
-      : gates_(gates), stream_(&stream), stream_handle_(stream.handle), context_handle_(stream.context->handle), reason_(reason),
-        for_all_streams_(for_all_streams), opened_(std::move(opened)) {}
+  StreamGate(StreamGates& gates, StreamState& stream, uint64_t sequence, const char* reason, bool for_all_streams, Opened opened)
+      : gates_(gates), stream_(&stream), stream_handle_(stream.handle), context_handle_(stream.context->handle), sequence_(sequence),
+        reason_(reason), for_all_streams_(for_all_streams), opened_(std::move(opened)) {}
   // Wakes the executor if the backlog waits for a gate.
   void open();
 
@@ -38,7 +40,7 @@ class StreamGate {
 
   StreamGates& gates_;
   StreamState* const stream_;
-  const uint64_t stream_handle_, context_handle_;
+  const uint64_t stream_handle_, context_handle_, sequence_;
   const char* const reason_;
   const std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
   const bool for_all_streams_;
@@ -54,11 +56,13 @@ class StreamGates {
   StreamGates(const StreamGates&) = delete;
   StreamGates& operator=(const StreamGates&) = delete;
 
-  // `reason`: what the stream waits for, a string literal such as "a host function". `for_all_streams`: work that any stream gets later comes
-  // after this gate, not only the stream's own.
-  std::shared_ptr<StreamGate> close(StreamState& stream, const char* reason, StreamGate::Opened opened = nullptr, bool for_all_streams = false);
+  // `sequence`: the command's. `reason`: what the stream waits for, a string literal such as "a host function". `for_all_streams`: work that any
+  // stream gets later comes after this gate, not only the stream's own.
+  std::shared_ptr<StreamGate> close(StreamState& stream, uint64_t sequence, const char* reason, StreamGate::Opened opened = nullptr,
+                                    bool for_all_streams = false);
   // A gate that the client opens by `number`. Null: another gate has this number.
-  std::shared_ptr<StreamGate> close_by_number(StreamState& stream, const char* reason, uint64_t number, StreamGate::Opened opened = nullptr);
+  std::shared_ptr<StreamGate> close_by_number(StreamState& stream, uint64_t sequence, const char* reason, uint64_t number,
+                                              StreamGate::Opened opened = nullptr);
   // Forgets the number of a gate, for the caller to open it. Null: no gate has it.
   std::shared_ptr<StreamGate> take(uint64_t number);
   // Opens the gate with the number. A gate that is yet to be closed, because its command is kept, is not closed any more: is_lifted().
@@ -67,12 +71,15 @@ class StreamGates {
   bool is_lifted(uint64_t number) { return lifted_.erase(number) != 0; }
 
   bool any() const { return !closed_.empty(); }
-  bool any_for_all_streams() const { return for_all_streams_ != 0; }
+  // Closed by a command before `sequence`.
+  bool any_before(uint64_t sequence) const;
+  bool any_for_all_streams_before(uint64_t sequence) const;
   bool any_in(const ContextState& context) const;
   // Some gate waits for the client's answer, not only for data on its way.
   bool any_by_number() const { return !numbers_.empty(); }
   const std::vector<std::shared_ptr<StreamGate>>& closed() const { return closed_; }
   static StreamState& stream_of(const StreamGate& gate) { return *gate.stream_; }
+  static uint64_t sequence_of(const StreamGate& gate) { return gate.sequence_; }
 
   bool has_opened() const { return any_open_.load(std::memory_order_relaxed); }
   // Forgets the open gates after calling their `opened`. True: there was one.

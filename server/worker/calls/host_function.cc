@@ -44,7 +44,7 @@ Outcome host_function(Executor& session, Command& command) {
   StreamState* const stream = session.table.use_stream(body->stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
   session.contexts.enter(stream->context);
-  const auto gate = session.gates.close_by_number(*stream, "a host function", body->callback);
+  const auto gate = session.gates.close_by_number(*stream, command.header.sequence, "a host function", body->callback);
   if (!gate) return CUDA_ERROR_INVALID_VALUE;
   return call_back_when_done(session, *stream, command.header.sequence, {body->callback}, [gate] { gate->open(); });
 }

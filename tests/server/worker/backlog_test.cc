@@ -110,6 +110,38 @@ TEST_CASE("a command that comes behind everything keeps no copies and host funct
   CHECK(held.client.ask("cuEventQuery", bytes_of(event_handle(0))) == CUDA_SUCCESS);
 }
 
+// A program whose threads hold one stream or the other at any time would keep such a command for ever.
+TEST_CASE("a command does not wait for streams that later commands hold") {
+  Held held;
+  const auto context = held.client.send(Command::synchronize_context, {}, true);
+  const auto alone = held.client.send(Command::set_border_color, bytes_of(wire::SetBorderColor{}), true);
+  held.client.record(0, kSecond);  // comes after it
+  const auto event = held.client.send(Command::synchronize_event, bytes_of(event_handle(0)), true);
+  held.client.create_stream(2);
+  held.client.send(Command::hold_stream, bytes_of(wire::HoldStream{stream_handle(2), kHold + 1}));
+  CHECK(held.client.silent());
+  held.resume();
+  CHECK(held.client.result(context) == CUDA_SUCCESS);
+  CHECK(held.client.result(alone) == CUDA_ERROR_INVALID_HANDLE);  // it names no texture
+  CHECK(held.client.result(event) == CUDA_SUCCESS);
+  const uint64_t later = held.client.send(Command::synchronize_context, {}, true);
+  CHECK(held.client.silent());
+  held.client.send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold + 1}));
+  CHECK(held.client.result(later) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a wait for a stream does not wait for what later commands hold it for") {
+  Held held;
+  const uint64_t wait = held.synchronize(kFirst);
+  held.client.send(Command::hold_stream, bytes_of(wire::HoldStream{kFirst, kHold + 1}));
+  held.resume();
+  CHECK(held.client.result(wait) == CUDA_SUCCESS);
+  const uint64_t later = held.synchronize(kFirst);
+  CHECK(held.client.silent());
+  held.client.send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold + 1}));
+  CHECK(held.client.result(later) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a copy that others wait for passes what all streams are to wait for") {
   Held held;
   constexpr uint64_t kOwn = stream_handle(2);

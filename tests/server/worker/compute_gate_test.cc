@@ -298,7 +298,7 @@ TEST_CASE("the time in which a stream waits for the client is not counted") {
   StreamGates gates(session.contexts, [] {}, [&](StreamState& stream) { session.gate->pause(stream); });
   session.turn(State::open, false);
   REQUIRE(session.work() == CUDA_SUCCESS);
-  const auto gate = gates.close(session.context->legacy, "the test");
+  const auto gate = gates.close(session.context->legacy, 1, "the test");
   CHECK(session.device.recorded == 2);  // the piece has ended
   session.device.recorded += 100;       // milliseconds pass
   gate->open();
