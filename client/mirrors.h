@@ -76,7 +76,8 @@ class Mirrors {
   std::vector<Context*> after_host_function();
   // Is any byte of it here?
   bool touches(uint64_t address, uint64_t bytes) const;
-  CUresult attach(CUstream stream, uint64_t address, Attachment attachment);
+  // `context`: the stream's.
+  CUresult attach(const Context& context, CUstream stream, uint64_t address, Attachment attachment);
   // Waits for the stream and brings it to the host, to be used by the program and by system calls.
   CUresult bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes);
   // The number of the context's last touch that is queued.
@@ -96,6 +97,7 @@ class Mirrors {
   HostPages* zone(Session& session);
   CUresult wait_for_device(Lock& lock, uint64_t address);
   bool is_behind(const Mirror& mirror) const;
+  std::vector<const Context*> behind(const Mirror& mirror) const;
   Context* context_of(const Mirror& mirror) const;
   CUresult fetch(Mirror& mirror, size_t first, size_t last);
   CUresult push(Mirror& mirror, size_t first, size_t last, State state);

@@ -39,19 +39,23 @@ void Mirrors::waited(Context& context, uint64_t before) {
   }
 }
 
-// May the device still be at it?
-bool Mirrors::is_behind(const Mirror& mirror) const {
-  if (mirror.uses != 0) return true;
-  const auto behind = [](uint64_t handle, uint64_t touch) {
+// The contexts whose queued work may still be at it.
+std::vector<const Context*> Mirrors::behind(const Mirror& mirror) const {
+  std::vector<const Context*> behind;
+  if (mirror.attachment != Attachment::global) {
+    const auto* const context = handles().find_as<Context>(Kind::context, mirror.touch_context);
+    if (context && context->waited.load() < mirror.touch) behind.push_back(context);
+    return behind;
+  }
+  for (const uint64_t handle : contexts_) {
     const auto* const context = handles().find_as<Context>(Kind::context, handle);
-    return context && context->waited.load() < touch;
-  };
-  if (mirror.attachment != Attachment::global) return mirror.touch != 0 && behind(mirror.touch_context, mirror.touch);
-  return std::any_of(contexts_.begin(), contexts_.end(), [&](uint64_t handle) {
-    const auto* const context = handles().find_as<Context>(Kind::context, handle);
-    return context && context->session == mirror.session && behind(handle, context->touches.load());
-  });
+    if (context && context->session == mirror.session && context->waited.load() < context->touches.load()) behind.push_back(context);
+  }
+  return behind;
 }
+
+// May the device still be at it?
+bool Mirrors::is_behind(const Mirror& mirror) const { return mirror.uses != 0 || !behind(mirror).empty(); }
 
 // Without the lock meanwhile, so the mirror may be another afterwards.
 CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
@@ -178,18 +182,22 @@ CUresult Mirrors::bring(Context& context, CUstream stream, uint64_t address, uin
   return result;
 }
 
-CUresult Mirrors::attach(CUstream stream, uint64_t address, Attachment attachment) {
+CUresult Mirrors::attach(const Context& context, CUstream stream, uint64_t address, Attachment attachment) {
   Lock lock(mutex_);
   if (!containing(address)) return CUDA_ERROR_INVALID_VALUE;
-  // From now on less is waited for.
-  if (const CUresult result = wait_for_device(lock, address); result != CUDA_SUCCESS) return result;
+  // What was queued before may use it, and is waited for when the program does. Later work of other streams is not.
+  const auto known = [&](const std::vector<const Context*>& behind) { return behind.empty() || (behind.size() == 1 && behind.front() == &context); };
+  if (const Mirror* const before = containing(address); before->uses != 0 || !known(behind(*before))) {
+    if (const CUresult result = wait_for_device(lock, address); result != CUDA_SUCCESS) return result;
+  }
   Mirror* const mirror = containing(address);
   if (!mirror) return CUDA_ERROR_INVALID_VALUE;
   std::erase(of_streams_, mirror);
+  mirror->touch = behind(*mirror).empty() ? 0 : context.touches.load();
+  mirror->touch_context = context.handle;
+  mirror->touched_by_stream = false;
   mirror->attachment = attachment;
   mirror->stream = cuda::handle_bits(stream);
-  mirror->touch = 0;
-  mirror->touched_by_stream = false;
   if (attachment == Attachment::stream) of_streams_.push_back(mirror);
   return CUDA_SUCCESS;
 }

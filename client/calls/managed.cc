@@ -122,7 +122,7 @@ CUresult attach(CUstream stream, CUdeviceptr address, size_t bytes, unsigned fla
     const auto about = mirrors().find(address);
     if (!about || !about->managed || about->address != address) return CUDA_ERROR_INVALID_VALUE;
     if (bytes != 0 && bytes != about->bytes) return CUDA_ERROR_INVALID_VALUE;
-    return mirrors().attach(stream, address, flags == CU_MEM_ATTACH_GLOBAL ? Attachment::global
+    return mirrors().attach(*context, stream, address, flags == CU_MEM_ATTACH_GLOBAL ? Attachment::global
                                              : flags == CU_MEM_ATTACH_HOST ? Attachment::host
                                                                            : Attachment::stream);
   });

@@ -215,6 +215,33 @@ SCENARIO(managed_memory_of_streams) {
   EXPECT(counts_from(one, kCount, 2) && counts_from(two, kCount, 4));
 }
 
+// Attaching is an operation of its stream: the call returns while another stream is at work, which the program lets go on later.
+SCENARIO(managed_memory_attached_while_the_device_is_at_it) {
+  const Device device;
+  const Kernels kernels;
+  CUstream streams[2];
+  for (CUstream& stream : streams) OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  constexpr size_t kCount = 50'000;
+  unsigned* const values = managed(kCount);
+  std::iota(values, values + kCount, 0u);
+  kernels.load({"add"});
+  CUdeviceptr flag = 0;
+  OK(cuMemAlloc(&flag, 4));
+  for (const unsigned to : {CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE, CU_MEM_ATTACH_GLOBAL}) {
+    OK(cuMemsetD32(flag, 0, 1));
+    OK(cuCtxSynchronize());
+    const unsigned first = values[0];
+    OK(cuStreamWaitValue32(streams[0], flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+    add(kernels, values, 1, kCount, streams[0]);
+    OK(cuStreamAttachMemAsync(streams[1], on_device(values), 0, to));
+    OK(cuStreamWriteValue32(streams[1], flag, 1, 0));
+    OK(cuStreamSynchronize(streams[0]));
+    OK(cuStreamSynchronize(streams[1]));
+    EXPECT(counts_from(values, kCount, first + 1));
+    OK(cuStreamAttachMemAsync(streams[1], on_device(values), 0, CU_MEM_ATTACH_GLOBAL));
+  }
+}
+
 // The null stream waits for the stream that memory is attached to, and its kernels use that memory.
 SCENARIO(managed_memory_of_a_stream_in_the_null_stream) {
   const Device device;
