@@ -137,7 +137,7 @@ def ggml(checkout, scratch, _python):
 
 PTX = {"CUPY_COMPILE_WITH_PTX": "1", "CUPY_ACCELERATORS": ""}
 # The device for which CuPy, Warp and CUDA's libraries (in samples) have PTX of what they bring compiled.
-CAPABILITIES = {"cuda-samples": "13.0", "cupy": "12.0", "warp": "12.0"}
+CAPABILITIES = {"cuda-samples": "13.0", "cupy": "12.0", "ggml": "12.0", "warp": "12.0"}
 SUITES = {
     "cuda-samples": cuda_samples,
     "numba-cuda": modules("numba_cuda/numba/cuda/tests/cud[ad]*/test_*.py", numba_module),
