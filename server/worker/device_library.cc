@@ -14,9 +14,10 @@ Error unusable(const std::string& path, const std::string& why) {
   return {ErrorCode::unavailable, "device library '" + path + "' cannot be used: " + why};
 }
 
-// NVIDIA's driver creates this node through a setuid program at the first cuInit, which a worker is not allowed to run.
+// NVIDIA's driver creates this node through a setuid program at the first cuInit, which a worker is not allowed to run. Whether the kernel has the
+// driver is seen in /proc: libcuda.so.1 makes /dev/nvidiactl also on a host without a GPU, where root runs a program.
 std::string missing_node() {
-  const bool missing = ::access("/dev/nvidiactl", F_OK) == 0 && ::access("/dev/nvidia-uvm", F_OK) != 0;
+  const bool missing = ::access("/proc/driver/nvidia/version", F_OK) == 0 && ::access("/dev/nvidia-uvm", F_OK) != 0;
   return missing ? "; there is no /dev/nvidia-uvm: run 'nvidia-modprobe -u -c=0' as root" : "";
 }
 
