@@ -89,8 +89,10 @@ class Bridge {
       if (named) ++named->bridges;
     }
     held.fetch_add(1);
+    context.session->receiver().add_interest();  // in wire::kBacklogLong, while nobody waits
   }
   ~Bridge() {
+    context_.session->receiver().drop_interest();
     held.fetch_sub(1);
     std::lock_guard lock(uses().mutex);
     for (Context* const named : contexts_) {

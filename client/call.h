@@ -61,6 +61,11 @@ void go_to(const Device& named, Place& place);
 CUresult ready_with_context(Session** session, Context** context);
 // The same, and the stream resolved and found alive; a stream of another server than the context's: go_to().
 CUresult ready_with_stream(Session** session, Context** context, CUstream& stream);
+// While many commands wait for their streams (wire::kBacklogLong): until the (resolved) stream may have more. The caller holds no lock that the
+// program's host functions need.
+CUresult await_room(Session& session, Context& context, CUstream stream);
+// Both: for calls that give the stream work.
+CUresult ready_for_work(Session** session, Context** context, CUstream& stream);
 
 // Runs a hand-written call; nothing gets past the C boundary.
 template <class Body>

@@ -195,6 +195,7 @@ bool Receiver::parse() {
     }
     if (header.retired) hooks_.retired(header.retired);
     set_memory_limited((header.flags & wire::kMemoryLimited) != 0);
+    backlog_long_.store((header.flags & wire::kBacklogLong) != 0, std::memory_order_relaxed);
     if (header.kind == wire::MessageKind::device_data) {
       begin_ += sizeof header;
       if (!receive_data(header)) return false;

@@ -90,6 +90,8 @@ class Receiver {
   // As the server said last: the session's memory is limited (wire::kMemoryLimited).
   bool memory_limited() const { return memory_limited_.load(std::memory_order_relaxed); }
   void set_memory_limited(bool limited) { memory_limited_.store(limited, std::memory_order_relaxed); }
+  // Likewise: wire::kBacklogLong.
+  bool backlog_long() const { return backlog_long_.load(std::memory_order_relaxed); }
   bool transfers_pending() const { return background_transfers_.load() != 0; }
   // Is data from the device still to arrive in [memory, memory + bytes)?
   bool awaits_data_in(const void* memory, uint64_t bytes);
@@ -129,6 +131,7 @@ class Receiver {
   int watched_ = 0;
   std::atomic<int> background_transfers_{0};
   std::atomic<bool> memory_limited_{false};
+  std::atomic<bool> backlog_long_{false};
 
   // Owned by whoever pumps.
   std::vector<std::byte> buffer_;

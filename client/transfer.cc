@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/bulk_parts.h"
+#include "client/call.h"
 #include "client/calls/host_function.h"
 #include "client/host_memory.h"
 #include "protocol/wire/copies.h"
@@ -101,6 +102,12 @@ std::optional<RegisteredMemory::Lease> registered(Session& session, const void* 
 CUresult copy_to_device(Session& session, Context& context, CUstream stream, uint64_t to, const void* from,
                         const Rows& rows, CopyOrder order, Source kept, Lane lane) {
   const auto* source = static_cast<const std::byte*>(from);
+  // Copies that the client makes on its own may be what other streams wait for.
+  const bool may_wait = lane == Lane::bulk && order == CopyOrder::in_stream;
+  const auto send = [&](const wire::CopyToDevice& head, const std::byte* bytes) {
+    const CUresult result = may_wait ? await_room(session, context, stream) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS ? send_piece(session, context, head, bytes) : result;
+  };
   wire::CopyToDevice head{cuda::handle_bits(stream), to, rows.device_pitch};
   if (order == CopyOrder::passes_others) head.flags = wire::kCopyPassesOthers;
   const uint32_t last_flags = order == CopyOrder::before_all ? wire::kCopyOrdersStreams : head.flags;
@@ -125,7 +132,7 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
         head.rows = 1;
         head.pitch = head.width;
         if (row + 1 == rows.count && at + head.width == rows.width) head.flags = last_flags;
-        const CUresult result = send_piece(session, context, head, source + row * rows.host_pitch + at);
+        const CUresult result = send(head, source + row * rows.host_pitch + at);
         if (result != CUDA_SUCCESS) return result;
       }
     }
@@ -145,7 +152,7 @@ CUresult copy_to_device(Session& session, Context& context, CUstream stream, uin
     head.width = static_cast<uint32_t>(rows.width);
     head.rows = static_cast<uint32_t>(count);
     if (row + count == rows.count) head.flags = last_flags;
-    if (const CUresult result = send_piece(session, context, head, bytes); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = send(head, bytes); result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }

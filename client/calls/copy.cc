@@ -35,7 +35,7 @@ struct Caller {
 };
 
 CUresult enter(Caller& caller) {
-  return ready_with_stream(&caller.session, &caller.context, caller.stream);
+  return ready_for_work(&caller.session, &caller.context, caller.stream);
 }
 
 // The bytes from the first to the last; nothing fits what is too much for 64 bits.

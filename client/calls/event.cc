@@ -35,7 +35,7 @@ CUresult record_in_order(CUevent event, CUstream stream, unsigned flags) {
   Session* session = nullptr;
   Context* context = nullptr;
   CUstream resolved = stream;
-  if (const CUresult result = ready_with_stream(&session, &context, resolved); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = ready_for_work(&session, &context, resolved); result != CUDA_SUCCESS) return result;
   const Object* const known = handles().find(Kind::event, cuda::handle_bits(event));
   if (!known) return CUDA_ERROR_INVALID_HANDLE;
   const Context& own = stream_context(*context, resolved);

@@ -53,7 +53,7 @@ template <class Row, class... Arguments>
 CUresult fill(const Place& memory, CUstream stream, bool wait, const CUDA_MEMSET_NODE_PARAMS& params, Arguments... arguments) {
   Session* session = nullptr;
   Context* context = nullptr;
-  if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
   const bool on_host = !session_of(params.dst, session) && !mirrors().find(params.dst);
   const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEMSET, [&](NodeWork& work) {
     work = FillWork{params};

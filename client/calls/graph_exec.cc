@@ -117,7 +117,7 @@ CUresult on_stream(CUgraphExec handle, CUstream stream, Body&& body) noexcept {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
     GraphExec* const exec = find_exec(handle);
     if (!exec) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult refused = capture::refuse(*context, stream); refused != CUDA_SUCCESS) return refused;

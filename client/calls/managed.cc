@@ -56,7 +56,7 @@ CUresult move(Context& context, CUstream stream, CUdeviceptr address, size_t byt
 
 CUresult enter(CUstream& stream, Context** context) {
   Session* session = nullptr;
-  if (const CUresult result = ready_with_stream(&session, context, stream); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = ready_for_work(&session, context, stream); result != CUDA_SUCCESS) return result;
   return capture::refuse(**context, stream);
 }
 

@@ -108,7 +108,7 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, Poo
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
     const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [&](NodeWork& work) -> CUresult {
       CUDA_MEM_ALLOC_NODE_PARAMS params{};
       params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -128,7 +128,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
     const auto captured = capture::add(*context, stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [&](NodeWork& work) { return make_free_work(address, work); });
     if (captured) [[unlikely]] return *captured;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;

@@ -79,6 +79,12 @@ CUresult own_stream(Context& context, CUstream* stream) {
   return CUDA_SUCCESS;
 }
 
+CUresult await_room(Session& session, Context& context, CUstream stream) {
+  if (!session.receiver().backlog_long()) [[likely]] return CUDA_SUCCESS;
+  wire::Buffer reply;
+  return session.call(wire::Command::await_room, &context, wire::AwaitRoom{cuda::handle_bits(stream)}, reply);
+}
+
 CUresult ready_with_stream(Session** session, Context** context, CUstream& stream) {
   if (const CUresult result = ready_with_context(session, context); result != CUDA_SUCCESS) return result;
   if (const CUresult result = resolve_stream(**context, stream); result != CUDA_SUCCESS) return result;
@@ -91,6 +97,11 @@ CUresult ready_with_stream(Session** session, Context** context, CUstream& strea
   *session = place.session;
   *context = place.context;
   return *context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult ready_for_work(Session** session, Context** context, CUstream& stream) {
+  const CUresult result = ready_with_stream(session, context, stream);
+  return result == CUDA_SUCCESS ? await_room(**session, **context, stream) : result;
 }
 
 CUresult resolve_stream(Context& context, CUstream& stream) {
@@ -156,7 +167,7 @@ CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
     Context* context = nullptr;
-    if (const CUresult result = ready_with_stream(&session, &context, stream); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = ready_for_work(&session, &context, stream); result != CUDA_SUCCESS) return result;
     const Object* known = handles().find(Kind::event, cuda::handle_bits(event));
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     if (const auto captured = capture::wait(*context, stream, *known, flags)) [[unlikely]] return *captured;

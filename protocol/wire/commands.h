@@ -84,6 +84,10 @@ struct OwnStream {
 };
 // await_barriers, without a body: answered once everything that came before and that all streams are to wait for has been given to the device. The
 // client asks before it copies between servers in a stream of its own.
+// await_room: answered at once if the stream waits for nothing, else when fewer commands wait for their streams (kBacklogLong).
+struct AwaitRoom {
+  uint64_t stream;
+};
 // await_record: answered once the device has every record of the event that came before. For events that other processes wait for.
 struct AwaitRecord {
   uint64_t event;

@@ -54,7 +54,7 @@ enum class MessageKind : uint16_t {
 struct MessageHeader {
   uint32_t length = 0;    // bytes after this header
   MessageKind kind = MessageKind::reply;
-  uint16_t flags = 0;     // kMemoryLimited
+  uint16_t flags = 0;     // kMemoryLimited, kBacklogLong
   int32_t result = 0;     // CUresult
   uint32_t reserved = 0;
   uint64_t sequence = 0;  // the command this belongs to, 0: none
@@ -63,6 +63,8 @@ struct MessageHeader {
 static_assert(sizeof(MessageHeader) == 32);
 // As of this message the tenant has a memory quota: the client keeps less of what was freed mapped for later.
 constexpr uint16_t kMemoryLimited = 1;
+// As of this message many bytes of commands wait for their streams: the client sends await_room before it gives a stream work.
+constexpr uint16_t kBacklogLong = 2;
 
 // On a bulk connection, in both directions: pieces of the copies that commands have announced.
 constexpr uint32_t kMaxBulkConnections = 8;  // of one session

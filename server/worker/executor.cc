@@ -46,8 +46,7 @@ constexpr std::chrono::microseconds kShortestSleep{500};   // with frees on thei
 constexpr std::chrono::microseconds kLongestSleep{50'000};
 // A client that waits for every call hears of errors as long as a gate opens within this time.
 constexpr std::chrono::milliseconds kLongestToAccept{20};
-constexpr uint64_t kMostKept = 64u << 20;                  // bytes of the backlog
-constexpr uint64_t kMostKeptAtAll = uint64_t{1} << 30;     // where the client may have to be heard for it to get shorter
+constexpr uint64_t kMostKept = 64u << 20;                  // bytes of the backlog, where the client need not be heard for it to get shorter
 constexpr std::chrono::milliseconds kLookAtClient{100};    // whether it is still there
 constexpr std::chrono::seconds kLongestQuiesce{10};        // for waits in a context that is being destroyed
 
@@ -75,6 +74,7 @@ Executor::Executor(SessionStart& start)
       contexts(api, at_work),
       gates(contexts, [this] { this->start.connection->interrupt(); }, [this](StreamState& stream) { compute.pause(stream); }),
       backlog(contexts, gates),
+      back_pressure(*this),
       scrubber(api, contexts),
       table(api, contexts, counters, start.visible),
       compute(api, measured(start), waits, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); }),
@@ -182,6 +182,7 @@ bool Executor::receive(const wire::CommandHeader& header) {
   else if (!keep(command, &alive)) alive = replay(command);
   if (!alive) return false;
   compute.tidy();
+  back_pressure.update();
   at_work.end();
   moves.after_command();
   return true;
@@ -221,7 +222,9 @@ bool Executor::run_backlog() {
   // The next part of a graph may wait for its turn on the GPU, and the client hears of this worker meanwhile.
   std::optional<AtWork::Inner> inner;
   if (at_work.sequence() == 0) inner.emplace(at_work, std::max<uint64_t>(last_sequence_, 1), uint16_t{0}, uint64_t{0});
-  return !gates.settle() || backlog.run([this](Backlog::Kept& kept) { return execute_kept(kept); });
+  const bool alive = !gates.settle() || backlog.run([this](Backlog::Kept& kept) { return execute_kept(kept); });
+  back_pressure.update();
+  return alive;
 }
 
 bool Executor::execute_kept(Backlog::Kept& kept) {
@@ -234,17 +237,17 @@ bool Executor::execute_kept(Backlog::Kept& kept) {
 }
 
 bool Executor::make_room() {
-  const auto too_much = [this](uint64_t limit) { return backlog.bytes() > start.usage.most_queued(limit); };
-  if (!too_much(kMostKept)) return true;
+  const auto too_much = [this] { return backlog.bytes() > start.usage.most_queued(kMostKept); };
+  if (!too_much()) return true;
   const Waiting waiting("the client to let its streams go on");
   at_work.begin(std::max<uint64_t>(last_sequence_, 1), 0, 0);
   // What a stream waits for may be a command that has not been received yet.
-  while (!outbox.over() && too_much(kMostKept) && !gates.any_by_number()) {
+  while (!outbox.over() && too_much() && !gates.any_by_number()) {
     gates.wait(kLookAtClient);
     if (!settle()) return false;
   }
   at_work.end();
-  if (gates.any_by_number() && too_much(kMostKeptAtAll)) {
+  if (gates.any_by_number() && backlog.bytes() > back_pressure.limit()) {
     outbox.end("too many commands wait for a host function or for another server: " + std::to_string(backlog.bytes() >> 20) + " MiB");
   }
   return !outbox.over();

@@ -18,6 +18,7 @@
 #include "protocol/wire/writer.h"
 #include "server/worker/arrays.h"
 #include "server/worker/at_work.h"
+#include "server/worker/back_pressure.h"
 #include "server/worker/backlog.h"
 #include "server/worker/bulk.h"
 #include "server/worker/bulk_copy.h"
@@ -104,6 +105,7 @@ class Executor {
   Contexts contexts;
   StreamGates gates;
   Backlog backlog;
+  BackPressure back_pressure;
   Scrubber scrubber;
   HandleTable table;
   WaitPool waits;

@@ -21,6 +21,7 @@ bool Outbox::send_locked(wire::MessageHeader header, std::span<const std::byte> 
   header.length = static_cast<uint32_t>(body.size() + more.size());
   header.retired = retired_.load(std::memory_order_acquire);
   if (ledger_.limited()) header.flags |= wire::kMemoryLimited;
+  if (backlog_long_.load(std::memory_order_relaxed)) header.flags |= wire::kBacklogLong;
   std::array<iovec, 3> parts{{{&header, sizeof header},
                               {const_cast<std::byte*>(body.data()), body.size()},
                               {const_cast<std::byte*>(more.data()), more.size()}}};

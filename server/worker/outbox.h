@@ -35,6 +35,8 @@ class Outbox {
   bool sending() { return !std::unique_lock(mutex_, std::try_to_lock); }
   bool over() const { return over_.load(std::memory_order_acquire); }
 
+  // What wire::kBacklogLong tells.
+  void set_backlog_long(bool is_long) { backlog_long_.store(is_long, std::memory_order_relaxed); }
   // What MessageHeader::retired tells; never goes back.
   void set_retired(uint64_t sequence) { retired_.store(sequence, std::memory_order_release); }
 
@@ -47,6 +49,7 @@ class Outbox {
   const quota::Ledger& ledger_;
   std::mutex mutex_;
   std::atomic<uint64_t> retired_{0};
+  std::atomic<bool> backlog_long_{false};
   std::atomic<bool> over_{false};
 };
 

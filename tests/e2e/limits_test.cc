@@ -81,6 +81,15 @@ TEST_CASE("more modules than a session may have are refused") {
   CHECK(app.output.find("2 of 5 modules, then CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos);
 }
 
+TEST_CASE("a thread that queues more behind a host function than may wait there is held up and others go on") {
+  for (const Environment& environment : {Environment{}, Environment{{"GPUPOOL_BULK_CONNECTIONS", "0"}}}) {
+    LimitedPool pool("queued_bytes = \"1MiB\"");
+    const Finished app = run_patiently({driver_app(), "much_behind_a_host_function"}, pool->through(environment));
+    INFO(app.output);
+    CHECK(app.status == 0);
+  }
+}
+
 TEST_CASE("copies work with the fewest queued bytes there can be") {
   LimitedPool pool("queued_bytes = \"1MiB\"", {{"GPUPOOL_STAGING", "always"}});
   const Finished app = run_patiently({driver_app(), "bandwidth", "67108864", "random"}, pool->through());

@@ -30,4 +30,11 @@ Outcome resume_stream(Executor& session, Command& command) {
   return CUDA_SUCCESS;
 }
 
+Outcome await_room(Executor& session, Command& command) {
+  const auto body = only<wire::AwaitRoom>(command);
+  if (!body || !command.wants_reply()) return bad_body();
+  session.back_pressure.await_room(command.header, body->stream);
+  return Outcome::parked();
+}
+
 }  // namespace gpupool::worker::commands

@@ -1,7 +1,9 @@
-// As many streams or modules as there are to be had.
+// As many streams or modules as there are to be had, as many commands as may wait.
 #include <sys/resource.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "tests/e2e/apps/scenario.h"
 
@@ -25,6 +27,45 @@ SCENARIO(many_streams) {
   CUstream again = nullptr;
   OK(cuStreamCreate(&again, CU_STREAM_NON_BLOCKING));
   OK(cuStreamSynchronize(again));
+}
+
+// A thread queues 120 MB of copies behind a host function, which waits until another thread has had work done in another stream.
+SCENARIO(much_behind_a_host_function) {
+  const Device device;
+  const Kernels kernels;
+  kernels.load({"add"});
+  CUstream held = nullptr, other = nullptr;
+  OK(cuStreamCreate(&held, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  constexpr size_t kSmall = 8'000, kLarge = 80'000'000;
+  const std::vector<uint8_t> data = pattern(40'000'000 + kLarge, 5);
+  CUdeviceptr memory = 0, counter = 0;
+  OK(cuMemAlloc(&memory, data.size()));
+  OK(cuMemAlloc(&counter, 4));
+  OK(cuMemsetD32(counter, 0, 1));
+  std::atomic<bool> open{false};
+  OK(cuLaunchHostFunc(held, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
+  std::atomic<size_t> queued{0};
+  std::thread queuing([&] {
+    OK(cuCtxSetCurrent(device.context));
+    for (size_t at = 0; at < data.size();) {
+      const size_t size = at + kLarge < data.size() ? kSmall : data.size() - at;
+      OK(cuMemcpyHtoDAsync(memory + at, data.data() + at, size, held));
+      queued = at += size;
+    }
+  });
+  while (queued < 400'000) std::this_thread::yield();
+  for (unsigned round = 1; round <= 100; ++round) {
+    OK(kernels.launch("add", 1, 1, other, counter, 1u, 1u));
+    OK(cuStreamSynchronize(other));
+  }
+  EXPECT(download<unsigned>(counter, 1)[0] == 100);
+  EXPECT(queued < data.size());
+  open = true;
+  open.notify_all();
+  queuing.join();
+  OK(cuStreamSynchronize(held));
+  EXPECT(download<uint8_t>(memory, data.size()) == data);
 }
 
 SCENARIO(many_modules) {

@@ -17,7 +17,8 @@ constexpr uint64_t kHold = 77;
 
 // Streams 0 and 1, 0 held.
 struct Held {
-  explicit Held(uint32_t flags = CU_STREAM_NON_BLOCKING) {
+  explicit Held(uint32_t flags = CU_STREAM_NON_BLOCKING, worker::Usage usage = {})
+      : client(false, nullptr, 0, false, nullptr, false, std::move(usage)) {
     client.retain();
     client.map(0, FakeDriver::kGranularity);
     client.create_stream(0, flags);
@@ -140,6 +141,43 @@ TEST_CASE("a wait for a stream does not wait for what later commands hold it for
   CHECK(held.client.silent());
   held.client.send(Command::resume_stream, bytes_of(wire::ResumeStream{kHold + 1}));
   CHECK(held.client.result(later) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a client whose commands wait in great number is told, and its streams have room again when they are executed") {
+  worker::Usage usage;
+  usage.account = *quota::SharedPage<quota::Account>::create("test");
+  (*usage.account)->queued_bytes = 1u << 20;
+  Held held(CU_STREAM_NON_BLOCKING, usage);
+  const auto ask = [&](uint64_t stream) { return held.client.send(Command::await_room, bytes_of(wire::AwaitRoom{stream}), true); };
+  const auto flags = [&](uint64_t command) {
+    Message message = held.client.receive();
+    while (message.header.kind == wire::MessageKind::pong) message = held.client.receive();
+    CHECK(message.header.sequence == command);
+    CHECK(message.header.result == CUDA_SUCCESS);
+    return message.header.flags;
+  };
+  CHECK(flags(ask(kFirst)) == 0);
+  const std::vector<std::byte> data(60'000, std::byte{3});
+  for (int copies = 0; copies < 10; ++copies) held.client.copy_in(kFirst, 100, data);
+  CHECK(held.client.receive().header.flags == wire::kBacklogLong);  // unasked
+  const uint64_t waits = ask(kFirst);
+  CHECK(flags(ask(kSecond)) == wire::kBacklogLong);
+  CHECK(held.client.silent());
+  held.resume();
+  CHECK(flags(waits) == 0);
+  CHECK(held.read(kFirst, 100) == std::byte{3});
+}
+
+TEST_CASE("a client that does not ask for room loses its session at the limit") {
+  worker::Usage usage;
+  usage.account = *quota::SharedPage<quota::Account>::create("test");
+  (*usage.account)->queued_bytes = 1u << 20;
+  Held held(CU_STREAM_NON_BLOCKING, usage);
+  const std::vector<std::byte> data(1'000'000, std::byte{3});
+  for (int copies = 0; copies < 70; ++copies) held.client.copy_in(kFirst, 100, data);
+  Message message = held.client.receive();
+  while (message.header.kind == wire::MessageKind::pong) message = held.client.receive();
+  CHECK(message.header.kind == wire::MessageKind::end);
 }
 
 TEST_CASE("a copy that others wait for passes what all streams are to wait for") {

@@ -137,6 +137,7 @@ std::vector<Frame> frames(const Client& client) {
       {id(Command::host_function_done), bytes_of(wire::HostFunctionDone{1, 0})},
       {id(Command::hold_stream), bytes_of(wire::HoldStream{0, 2})},
       {id(Command::await_barriers), {}},
+      {id(Command::await_room), bytes_of(wire::AwaitRoom{stream_handle(0)})},
       {id(Command::own_stream), bytes_of(wire::OwnStream{stream_handle(0)})},
       {id(Command::resume_stream), bytes_of(wire::ResumeStream{2})},
       {id(Command::synchronize_stream), bytes_of(uint64_t{0})},

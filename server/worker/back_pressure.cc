@@ -1,0 +1,53 @@
+#include "server/worker/back_pressure.h"
+
+#include <algorithm>
+
+#include "server/worker/executor.h"
+
+namespace gpupool::worker {
+namespace {
+
+constexpr uint64_t kMostKept = uint64_t{1} << 30;  // bytes, where the tenant may not have fewer
+// What may be on its way when the backlog gets long: a batch of commands and a piece of a copy for each of a program's threads, and the buffers of
+// the sockets.
+constexpr uint64_t kOnTheWay = 64u << 20;
+
+}  // namespace
+
+uint64_t BackPressure::high_mark() const { return session_.start.usage.most_queued(kMostKept) / 2; }
+
+uint64_t BackPressure::limit() const { return std::max(session_.start.usage.most_queued(kMostKept), high_mark() + kOnTheWay); }
+
+bool BackPressure::has_room(const Asked& asked) const {
+  if (!long_) return true;
+  session_.enter(Command{asked.command});
+  CommandOrder order;
+  order.rule = CommandOrder::Rule::in_order;
+  order.sequence = asked.command.sequence;
+  order.stream = session_.table.find_stream(asked.stream);
+  order.gives_work = order.stream != nullptr;
+  return session_.backlog.must_wait(order) == nullptr;
+}
+
+void BackPressure::await_room(const wire::CommandHeader& command, uint64_t stream) {
+  asked_.push_back({command, stream});
+  update();
+}
+
+void BackPressure::update() {
+  const uint64_t bytes = session_.backlog.bytes();
+  if (bytes == 0 && !long_ && asked_.empty()) return;
+  const bool is_long = bytes > (long_ ? high_mark() / 2 : high_mark());
+  if (is_long != long_) {
+    long_ = is_long;
+    session_.outbox.set_backlog_long(is_long);
+    session_.outbox.send(wire::MessageKind::pong, 0, 0);
+  }
+  std::erase_if(asked_, [&](const Asked& asked) {
+    if (!has_room(asked)) return false;
+    session_.outbox.send(wire::MessageKind::reply, session_.take_deferred(), asked.command.sequence);
+    return true;
+  });
+}
+
+}  // namespace gpupool::worker
