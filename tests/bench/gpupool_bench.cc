@@ -366,9 +366,9 @@ int main(int argc, char** argv) {
   CLI::App app("Measures what the pool costs against the bare device, raw TCP and memcpy, side by side");
   app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; sharing: several tenants on one GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; all: everything else")->check(CLI::IsMember({"all", "mechanisms", "pool", "rdma", "sharing"}));
   app.add_option("--seconds", options.sharing.seconds, "of each measurement of the sharing and the pool suite [10]")->check(CLI::Range(0.2, 600.0));
-  app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, shapes, priorities, accounting, memory, partitions, bandwidth; of the pool suite: grants, failover; of the mechanisms suite: quota, pools, compression, images [all]")
+  app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, shapes, priorities, accounting, memory, partitions, bandwidth, stuck; of the pool suite: grants, failover; of the mechanisms suite: quota, pools, compression, images [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "shapes", "priorities", "accounting", "memory", "partitions", "bandwidth", "grants", "failover", "quota", "pools", "compression", "images"}));
+      ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "shapes", "priorities", "accounting", "memory", "partitions", "bandwidth", "stuck", "grants", "failover", "quota", "pools", "compression", "images"}));
   app.add_option("--kills", options.failover.kills, "of the leading scheduler, in the pool suite [50]")->check(CLI::Range(1, 10'000));
   app.add_option("--rdma-devices", options.rdma.devices, "of the client and the server, with a comma [the first two that are up]")->delimiter(',');
   app.add_option("--rdma-addresses", options.rdma.addresses, "their addresses [from their GIDs]")->delimiter(',');

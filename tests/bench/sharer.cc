@@ -5,6 +5,7 @@
 //     gpupool-bench-sharer short LOOPS BEGIN SECONDS  launches a kernel each 10 ms and waits for it: how long that takes
 //     gpupool-bench-sharer late LOOPS BEGIN SECONDS   begins to keep the device busy at BEGIN
 //     gpupool-bench-sharer to_device|to_host LOOPS BEGIN SECONDS    copies pinned memory: MB/s in the window
+//     gpupool-bench-sharer stuck LOOPS BEGIN SECONDS  queues much behind a large copy, a host function and a stream that wait until SECONDS after BEGIN
 //     gpupool-bench-sharer calibrate MICROSECONDS     LOOPS for a kernel of this length
 //
 // WAY: plain, wide (16 blocks), ex (cuLaunchKernelEx), cooperative, library (a kernel of a CUlibrary, as cuBLAS and the like have them), fill (a
@@ -186,6 +187,38 @@ void copy_memory(Work& work, bool to_device, double begin, double seconds) {
   report("MBps", bytes / (time - begin) / 1e6);
 }
 
+// A pinned copy of 512 MiB and a host function, each with 20,000 launches behind it, and 64 streams with a few, one of which waits for a value: more
+// there would block the caller, as on a GPU.
+void stand_still(Work& work, double begin, double seconds) {
+  constexpr size_t kBytes = 512u << 20, kStreams = 64, kBehind = 20'000;
+  work.loops = 1;
+  CUdeviceptr there = 0, flag = 0;
+  void* here = nullptr;
+  CHECK(cuMemAlloc(&there, kBytes));
+  CHECK(cuMemAlloc(&flag, 4));
+  CHECK(cuMemsetD32(flag, 0, 1));
+  CHECK(cuMemAllocHost(&here, kBytes));
+  std::vector<CUstream> streams(kStreams + 1);
+  for (CUstream& stream : streams) CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CHECK(cuCtxSynchronize());
+  const auto launch = [&](CUstream stream, size_t times) {
+    work.stream = stream;
+    for (size_t i = 0; i < times; ++i) work.launch("plain");
+  };
+  sleep_until(begin);
+  CHECK(cuMemcpyHtoDAsync(there, here, kBytes, streams[kStreams]));
+  launch(streams[kStreams], kBehind);
+  double until = begin + seconds;
+  CHECK(cuLaunchHostFunc(streams[0], [](void* until) { sleep_until(*static_cast<double*>(until)); }, &until));
+  launch(streams[0], kBehind);
+  CHECK(cuStreamWaitValue32(streams[1], flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+  for (size_t i = 1; i < kStreams; ++i) launch(streams[i], 10);
+  report("queued_s", now() - begin);
+  sleep_until(until);
+  CHECK(cuStreamWriteValue32(streams[2], flag, 1, 0));
+  CHECK(cuCtxSynchronize());
+}
+
 // All that is to be had, in granules, held until everybody has taken theirs.
 void take_memory(double begin, double seconds) {
   double taken = 0;
@@ -249,6 +282,7 @@ int main(int argc, char** argv) {
   CHECK(cuStreamSynchronize(work.stream));
   const double begin = std::atof(argv[3]), seconds = std::atof(argv[4]);
   if (way == "short") short_kernels(work, begin, seconds);
+  else if (way == "stuck") stand_still(work, begin, seconds);
   else if (way == "to_device" || way == "to_host") copy_memory(work, way == "to_device", begin, seconds);
   else if (way == "late") keep_busy(work, "plain", begin, seconds, true);
   else keep_busy(work, way, begin, seconds, false);

@@ -13,6 +13,7 @@
 #include "server/tenants/token.h"
 #include "tests/bench/run_program.h"
 #include "tests/support/poold_process.h"
+#include "tests/support/slow_link.h"
 
 namespace gpupool::bench {
 namespace {
@@ -59,8 +60,13 @@ class Shared {
   }
 
   Environment of(size_t tenant) const {
-    return {{"LD_LIBRARY_PATH", prefix() / "lib" / "client"}, {"GPUPOOL", poold_->url()}, {"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_TOKEN", tokens_.at(tenant)}};
+    const auto url = urls_.find(tenant);
+    return {{"LD_LIBRARY_PATH", prefix() / "lib" / "client"}, {"GPUPOOL", url == urls_.end() ? poold_->url() : url->second},
+            {"GPUPOOL_TRANSPORT", "tcp"}, {"GPUPOOL_TOKEN", tokens_.at(tenant)}};
   }
+  transport::Endpoint endpoint() const { return poold_->endpoint(); }
+  // The tenant's programs find poold there.
+  void lead(size_t tenant, const std::string& url) { urls_[tenant] = url; }
   // Programs side by side, the first one of the first tenant and so on, from there on of the last; what each printed.
   std::vector<Values> run(const std::vector<std::vector<std::string>>& programs) const {
     std::vector<std::unique_ptr<Process>> running;
@@ -82,6 +88,7 @@ class Shared {
  private:
   testing::TemporaryFolder folder_;
   std::vector<std::string> tokens_;
+  std::map<size_t, std::string> urls_;
   std::unique_ptr<PooldProcess> poold_;
 };
 
@@ -105,7 +112,7 @@ class Suite {
     const char* name;
     void (Suite::*measure)();
   };
-  static const Part kParts[10];
+  static const Part kParts[11];
   bool chosen(const std::string& part) const {
     return suite_.only.empty() || std::find(suite_.only.begin(), suite_.only.end(), part) != suite_.only.end();
   }
@@ -215,6 +222,18 @@ class Suite {
     note("short_median", done[0].at("p50_us"));
     note("best_effort", done[1].at("rate"));
   }
+  // Beside a program whose streams wait for the network, for a host function and for a value, over a link of 100 MB/s.
+  void stuck() {
+    Shared shared(suite_, {"compute = 50", "compute = 50"}, {{"SOFTGPU_MEMORY", "1GiB"}});
+    const testing::SlowLink link(shared.endpoint(), {.bytes_per_second = 100e6});
+    shared.lead(1, link.url());
+    const auto alone = [&] { return shared.run({busy("short", now() + kLead / 2)})[0].at("p99_us"); };
+    const double before = alone(), begin = now() + kLead + 2;
+    const auto done = shared.run({busy("short", begin), busy("stuck", begin)});
+    note("stuck_alone", (before + alone()) / 2);
+    note("stuck_beside", done[0].at("p99_us"));
+    note("stuck_queued", done[1].at("queued_s"));
+  }
   // The same programs, on a poold whose workers do not measure.
   void accounting() {
     const Shared on(suite_, {"compute = 100"}), off(suite_, {"compute = 100"}, {{"GPUPOOL_ACCOUNTING", "off"}});
@@ -258,6 +277,7 @@ const Suite::Part Suite::kParts[] = {
     {"shares", &Suite::shares}, {"hard", &Suite::hard},         {"elastic", &Suite::elastic}, {"two", &Suite::two}, {"shapes", &Suite::shapes},
     {"priorities", &Suite::priorities}, {"accounting", &Suite::accounting}, {"memory", &Suite::memory},
     {"partitions", &Suite::partitions}, {"bandwidth", &Suite::bandwidth},
+    {"stuck", &Suite::stuck},
 };
 
 std::vector<Figure> Suite::figures() {
@@ -309,6 +329,10 @@ std::vector<Figure> Suite::figures() {
     figures.push_back({"latency_critical_p99", "tcp", samples_.median("short_beside"), "us", "alone", alone, {Kind::value_at_most, 2 * alone + suite_.kernel_us}});
     figures.push_back({"latency_critical_p50", "tcp", samples_.median("short_median"), "us", "p99 alone", alone});
     figures.push_back({"best_effort_beside_it", "tcp", samples_.median("best_effort"), "kernels/s", "", 0});
+  }
+  if (chosen("stuck")) {
+    figures.push_back({"p99_beside_stuck_streams", "tcp", samples_.median("stuck_beside"), "us", "alone", samples_.median("stuck_alone"), {Kind::ratio_at_most, 1.2}});
+    figures.push_back({"stuck_streams_filled", "tcp", samples_.median("stuck_queued"), "s", "until all was queued", 0});
   }
   if (chosen("accounting")) {
     figures.push_back({"accounting_step", "tcp", samples_.median("step_on"), "us", "without accounting", samples_.median("step_off"), {Kind::ratio_at_most, 1.01}});
