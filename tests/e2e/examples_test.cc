@@ -3,6 +3,7 @@
 
 #include "tests/e2e/pool.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool::testing;
 
@@ -56,7 +57,7 @@ TEST_CASE("example") {
   if (name.starts_with("fractal")) words.insert(words.end(), {"--output", folder.path() / "picture.ppm"});
   const Finished direct = run_patiently(words, pool.directly());
   expect_same(direct, run_patiently(words, pool.through()));
-  if (over_rdma()) return;  // the library gets in the same way, and the guest is slow
+  if (over_rdma()) return report_skip("the launcher: the library gets in the same way, and the guest is slow");
   std::vector<std::string> with_launcher{program_path("pool-run"), "--server", pool.poold().url(), "--"};
   with_launcher.insert(with_launcher.end(), words.begin(), words.end());
   expect_same(direct, run_patiently(with_launcher, {}));
