@@ -20,8 +20,7 @@ double allocation_us(size_t bytes, CUdeviceptr* memory) {
   return microseconds(begin);
 }
 
-// An allocation of 32 MiB is a mapping of its own, and as it is not freed the next one is fresh as well. The device has
-// caught up before each, since an allocation is queued where no quota holds.
+// An allocation of 32 MiB is a mapping of its own, and as it is not freed the next one is fresh as well.
 void allocations(size_t count) {
   constexpr size_t kFresh = size_t{32} << 20, kSmall = 4096;
   std::vector<double> fresh, small;

@@ -208,7 +208,7 @@ class Suite {
         const double begin = now() + kLead;
         double sum = 0;
         for (const Values& one : shared.run(std::vector(programs, busy(way, begin)))) sum += one.at("MBps");
-        samples_.add("bandwidth_" + way + std::to_string(programs), 100 * sum / kBandwidth);
+        note("bandwidth_" + way + std::to_string(programs), 100 * sum / kBandwidth);
       }
     }
   }
