@@ -116,10 +116,26 @@ std::string escaped(std::string text) {
   return text;
 }
 
+// What users of code without __syncwarp must know (docs/adr/0033).
+constexpr char kWarps[] =
+    "\n"
+    "## Lanes of a warp\n"
+    "\n"
+    "Lanes of a warp do not run in lock step. Code that orders them with `__syncwarp`, votes or shuffles computes what it does on a GPU. Old code that\n"
+    "leaves `__syncwarp` out does so only where an analysis of its PTX finds that lanes exchange data through shared memory (docs/adr/0033). It finds none of\n"
+    "the following, which **give wrong values without an error** until a `__syncwarp` is between:\n"
+    "\n"
+    "- exchange through shared memory at an index from memory (`s[table[t]]`) that is not `volatile`;\n"
+    "- exchange through shared memory at an index that is computed (`s[t + d]`, `s[t ^ 8]`), or one for all lanes, that is not `volatile`, in a kernel that never synchronises;\n"
+    "- exchange through global or local memory, `volatile` or not, and through atomics;\n"
+    "- exchange by generic addresses that are not `volatile`;\n"
+    "- two stores to one address whose order counts;\n"
+    "- exchange in a function with more than 512 accesses to shared memory.\n";
+
 std::string page() {
   std::stringstream out;
   out << "# PTX on softgpu\n\n"
-         "softgpu, the device without a GPU, compiles PTX (docs/adr/0007, 0027; how warps run: 0033). This page is made from the table of instruction forms in\n"
+         "softgpu, the device without a GPU, compiles PTX (docs/adr/0007, 0027). This page is made from the table of instruction forms in\n"
          "`tests/server/softgpu/jit/isa/`, and a test keeps both alike (`UPDATE_PAGES=1 build/ci/tests/softgpu_jit_isa_test` writes\n"
          "it). Every form counted under \"run\" is compiled and run in that test against a computed result. A form under \"compiled\" is\n"
          "compiled to machine code there and not run: it needs a texture, a surface or a tensor map, which other tests have, is another\n"
@@ -153,7 +169,7 @@ std::string page() {
     }
   }
   out << "\n" << instructions << " instructions. Forms: " << run << " run, " << compiled << " compiled (all forms of " << never_run
-      << " instructions), " << old << " of both unknown to today's ptxas, " << refused << " kinds refused.\n" << tables.str();
+      << " instructions), " << old << " of both unknown to today's ptxas, " << refused << " kinds refused.\n" << kWarps << tables.str();
   return out.str();
 }
 
