@@ -2,6 +2,7 @@
 #include "client/call.h"
 #include "client/host_memory.h"
 #include "client/shadows.h"
+#include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -28,6 +29,29 @@ Found find(CUdeviceptr& address) {
   if (Session* session = session_of(address, current_session())) found.device = session->addresses().find(address);
   if (!found.device) found.host = host_memory().find(address);
   return found;
+}
+
+bool is_mapped_by_program(uint64_t start) {
+  const std::lock_guard lock(mappings().mutex);
+  return mappings().by_address.contains(start);
+}
+
+// Of the current context's device. Only cuMemSetAccess takes access away, and the server knows what it was called with.
+CUresult access_flags(const Found& found, CUdeviceptr address, void* to) {
+  unsigned long long flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  static_assert(int{CU_MEM_ACCESS_FLAGS_PROT_READ} == int{CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ} &&
+                int{CU_MEM_ACCESS_FLAGS_PROT_READWRITE} == int{CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE});
+  if (found.device && is_mapped_by_program(found.device->address)) {
+    const Context* const current = current_context();
+    const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {(current ? current->device : found.device->device)->ordinal}};
+    if (const CUresult result = cuMemGetAccess(&flags, &location, address); result != CUDA_SUCCESS) return result;
+  } else if (found.host) {
+    const bool read_only = found.host->registered && (found.host->flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0;
+    flags = found.host->device == 0 ? CU_MEM_ACCESS_FLAGS_PROT_NONE : read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : flags;
+  } else if (!found.device) {
+    flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  }
+  return give(to, static_cast<int>(flags));
 }
 
 // cuPointerGetAttribute fails for addresses that CUDA does not know; cuPointerGetAttributes gives zeros for them.
@@ -66,7 +90,7 @@ CUresult answer(const Found& found, CUpointer_attribute attribute, CUdeviceptr a
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return give<int>(to, found.device && !found.device->foreign && !found.device->managed && found.device->origin == Allocation::Origin::plain);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return give<int>(to, found.device || (found.host && found.host->device) ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : 0);
+      return access_flags(found, address, to);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return give<unsigned long long>(to, found.device ? static_cast<unsigned>(found.device->handle_types) : 0);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:

@@ -250,6 +250,12 @@ void host_memory() {
   REQUIRE(CUDA_SUCCESS, cuMemFreeHost(pinned));
   SHOW(cuMemHostUnregister(own.data()));
   REQUIRE(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(own.data()));
+  int access = -1;
+  SHOW(cuMemHostRegister(own.data(), own.size(), CU_MEMHOSTREGISTER_READ_ONLY | CU_MEMHOSTREGISTER_DEVICEMAP));
+  SHOW(cuMemHostGetDevicePointer(&device, own.data(), 0));
+  SHOW_VALUE(cuPointerGetAttribute(&access, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, reinterpret_cast<CUdeviceptr>(own.data())), "%d", access);
+  EXPECT(access == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
+  SHOW(cuMemHostUnregister(own.data()));
 }
 
 void virtual_memory() {
@@ -303,6 +309,12 @@ void virtual_memory() {
   SHOW(cuMemMap(range + size, granularity, 0, memory, 0));
   SHOW(cuMemMap(range, 2 * granularity, 0, memory, 0));
   SHOW(cuMemMap(range, granularity, 0, other, 0));
+  const auto show_access = [&](int expected) {
+    int seen = -1;
+    SHOW_VALUE(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, range), "%d", seen);
+    EXPECT(seen == expected);
+  };
+  show_access(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
   CUmemAccessDesc access{};
   access.location = prop.location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -316,7 +328,12 @@ void virtual_memory() {
   SHOW(cuMemSetAccess(range, 3 * granularity, &access, 1));
   SHOW(cuMemSetAccess(range, granularity + 1, &access, 1));
   SHOW(cuMemSetAccess(kWildAddress, granularity, &access, 1));
+  CUmemAccessDesc reading = access;
+  reading.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  SHOW(cuMemSetAccess(range, 2 * granularity, &reading, 1));
+  show_access(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
   SHOW(cuMemSetAccess(range, 2 * granularity, &access, 1));
+  show_access(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
   SHOW_VALUE(cuMemGetAccess(&flags, &access.location, range), "%llu", flags);
   SHOW(cuMemGetAccess(nullptr, &access.location, range));
   SHOW(cuMemGetAccess(&flags, nullptr, range));
