@@ -58,6 +58,9 @@ CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgr
       return cuGraphAddHostNode(node, graph, dependencies, count, &host);
     }
     case CU_GRAPH_NODE_TYPE_GRAPH:
+#if CUDA_VERSION >= 12090
+      if (params->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) return CUDA_ERROR_NOT_SUPPORTED;
+#endif
       return cuGraphAddChildGraphNode(node, graph, dependencies, count, params->graph.graph);
     case CU_GRAPH_NODE_TYPE_EMPTY:
       return cuGraphAddEmptyNode(node, graph, dependencies, count);

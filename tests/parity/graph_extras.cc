@@ -49,6 +49,23 @@ void any_of_child(Bench& bench, CUgraphExec exec, CUgraphNode node, CUgraph othe
   EXPECT(bench.word(0) == 83);
 }
 
+// Refused, since the node would have a copy, which changes through the child's handle do not reach.
+void moved_child() {
+#if CUDA_VERSION >= 12090
+  CUgraph graph = nullptr, child = nullptr, other = nullptr;
+  CUgraphNode node = nullptr;
+  for (CUgraph* const one : {&graph, &child, &other}) cuGraphCreate(one, 0);
+  CUgraphNodeParams clone{}, move{};
+  clone.type = move.type = CU_GRAPH_NODE_TYPE_GRAPH;
+  clone.graph.graph = other;
+  move.graph.graph = child;
+  move.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+  REQUIRE(CUDA_SUCCESS, cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &clone));
+  if (SHOW(cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &move)) != CUDA_SUCCESS) cuGraphDestroy(child);
+  for (const CUgraph one : {other, graph}) cuGraphDestroy(one);
+#endif
+}
+
 void another_child() {
   Bench bench;
   CUgraph graph = nullptr, child = nullptr, other = nullptr;
@@ -139,6 +156,7 @@ void picture() {
 void graph_extras() {
   any_node();
   another_child();
+  moved_child();
   memory_nodes();
   picture();
 }

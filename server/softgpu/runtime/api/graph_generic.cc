@@ -41,7 +41,11 @@ CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgr
       return cuGraphAddMemcpyNode(node, graph, dependencies, count, &params->memcpy.copyParams, params->memcpy.copyCtx);
     case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphAddMemsetNode(node, graph, dependencies, count, &older.fill, params->memset.ctx);
     case CU_GRAPH_NODE_TYPE_HOST: return cuGraphAddHostNode(node, graph, dependencies, count, &older.host);
-    case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphAddChildGraphNode(node, graph, dependencies, count, params->graph.graph);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+#if CUDA_VERSION >= 12090
+      if (params->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE) return CUDA_ERROR_NOT_SUPPORTED;
+#endif
+      return cuGraphAddChildGraphNode(node, graph, dependencies, count, params->graph.graph);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return cuGraphAddEventWaitNode(node, graph, dependencies, count, params->eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return cuGraphAddEventRecordNode(node, graph, dependencies, count, params->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(node, graph, dependencies, count);
