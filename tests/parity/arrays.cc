@@ -93,6 +93,14 @@ void shapes() {
   SHOW(cuArrayDestroy(nullptr));
   SHOW(cuMipmappedArrayDestroy(nullptr));
   SHOW(cuMipmappedArrayCreate(nullptr, nullptr, 1));
+  const CUDA_ARRAY3D_DESCRIPTOR shape{16, 16, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+  CUmipmappedArray levels = nullptr;
+  SHOW(cuMipmappedArrayCreate(&levels, &shape, 3));
+  SHOW(cuMipmappedArrayGetSparseProperties(&sparse, levels));
+  SHOW(cuMipmappedArrayGetSparseProperties(&sparse, wild<CUmipmappedArray>()));
+  SHOW(cuMipmappedArrayGetMemoryRequirements(&needs, levels, 0));
+  SHOW(cuMipmappedArrayGetMemoryRequirements(&needs, levels, 77));
+  SHOW(cuMipmappedArrayDestroy(levels));
 }
 
 unsigned checksum(const std::vector<float>& values) {

@@ -1,5 +1,5 @@
-// Checks docs/coverage.md's "yes", "in part" and "no effect" against a run of driver_parity: each of these functions must have
-// succeeded in it, or be listed in untested.def.
+// Checks docs/coverage.md against a run of driver_parity: each function that has "yes", "in part" or "no effect" must have succeeded in it,
+// or be listed in untested.def; each one that has "no" must have been called, and have failed each time.
 #pragma once
 #include <set>
 #include <string>
@@ -7,10 +7,16 @@
 
 namespace gpupool::testing {
 
-// Adds the functions, without _vN, _ptds and _ptsz, that succeeded in a part's output ("cuFunction(arguments) -> CUDA_SUCCESS").
-void add_successes(const std::vector<std::string>& lines, std::set<std::string>& succeeded);
+// Functions, without _vN, _ptds and _ptsz.
+struct Outcomes {
+  std::set<std::string> succeeded;  // at least once
+  std::set<std::string> failed;     // at least once
+};
 
-// Fails the test for each function that neither succeeded nor is listed, and for each listed one that succeeded or has no such test.
-void expect_effects(const std::set<std::string>& succeeded);
+// Adds the calls in a part's output ("cuFunction(arguments) -> CUDA_SUCCESS").
+void add_outcomes(const std::vector<std::string>& lines, Outcomes& outcomes);
+
+// Fails the test for each function whose outcome is not the declared one, and for each listed one that succeeded or has no such test.
+void expect_effects(const Outcomes& outcomes);
 
 }  // namespace gpupool::testing

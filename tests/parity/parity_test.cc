@@ -1,7 +1,6 @@
 // driver_parity prints the same results on a device directly and through poold, but for the differences listed here. The device is softgpu,
 // or what GPUPOOL_TEST_DEVICE says (tests/e2e/pool.h).
 #include <cstdlib>
-#include <set>
 #include <sstream>
 #include <string_view>
 
@@ -48,14 +47,19 @@ constexpr Allowed kAllowed[] = {
     {"attribute 145 ->", "memory of the host is the program's machine's", false},
     {"attribute 146 ->", "a DMA-buf means nothing to the program's machine", false},
     {"cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &move) ->", "child graphs are not moved into their parent", false},
+#define CUDA_UNSUPPORTED(function, reason) {#function "(nothing) ->", reason, false},
+#include "protocol/cuda/unsupported.def"
+#undef CUDA_UNSUPPORTED
 };
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
   // What the device says of code it refuses; through poold the client says it, the device in another process.
+  // And the client's reason for a function that it does not have.
   const auto is_said = [](const std::string& line) {
-    return line.rfind("softgpu: ", 0) == 0 || line.rfind("gpupool: the device refused a module: ", 0) == 0;
+    return line.rfind("softgpu: ", 0) == 0 || line.rfind("gpupool: the device refused a module: ", 0) == 0 ||
+           (line.rfind("gpupool: cu", 0) == 0 && line.find(" is not supported: ") != std::string::npos);
   };
   for (std::string line; std::getline(stream, line);) {
     if (!is_said(line)) lines.push_back(line);
@@ -103,14 +107,14 @@ constexpr Part kParts[] = {
 };
 
 // Both ways of the client: each call waited for, so that its own result comes back from it; and calls queued, as programs run.
-void compare(const Part& part, Pool& pool, std::set<std::string>& succeeded) {
+void compare(const Part& part, Pool& pool, Outcomes& outcomes) {
   INFO(part.name);
   const auto expected = run({driver_parity(), part.name}, pool.directly());
   {
     INFO("each call waited for");
     const auto seen = run({driver_parity(), part.name}, pool.through({{"GPUPOOL_SYNC", "1"}}));
     expect_same(expected, seen);
-    add_successes(seen, succeeded);
+    add_outcomes(seen, outcomes);
   }
   if (*part.only_synchronous != '\0') return;
   INFO("calls queued");
@@ -126,7 +130,7 @@ bool is_chosen(const Part& part) {
 }  // namespace
 
 TEST_CASE("driver calls give the same directly and through poold and all functions that work are among them") {
-  std::set<std::string> succeeded;
+  Outcomes outcomes;
   Pool one, two(Environment{{"SOFTGPU_DEVICES", "2"}});
   for (const Part& part : kParts) {
     if (!is_chosen(part)) continue;
@@ -135,9 +139,9 @@ TEST_CASE("driver calls give the same directly and through poold and all functio
       report_skip(std::string(part.name) + " needs " + std::to_string(part.devices) + " devices");
       continue;
     }
-    compare(part, pool, succeeded);
+    compare(part, pool, outcomes);
   }
-  if (on_softgpu() && !std::getenv("GPUPOOL_TEST_PART")) expect_effects(succeeded);
+  if (on_softgpu() && !std::getenv("GPUPOOL_TEST_PART")) expect_effects(outcomes);
 }
 
 TEST_CASE("runtime calls give the same directly and through poold") {
