@@ -1,5 +1,6 @@
 // A function that the library does not have says so when it is called: once, with the reason of protocol/cuda/unsupported.def, or that it is newer
-// than the library. Functions of graphics APIs say nothing: programs have other ways where they fail, and use them by themselves.
+// than the library. Functions of cudaGL.h, cudaVDPAU.h and cudaEGL.h, which unsupported.def does not list, say nothing: programs have other ways where they fail,
+// and use them by themselves.
 #include <atomic>
 #include <iterator>
 #include <string_view>
