@@ -47,7 +47,8 @@ CUresult access_flags(const Found& found, CUdeviceptr address, void* to) {
     if (const CUresult result = cuMemGetAccess(&flags, &location, address); result != CUDA_SUCCESS) return result;
   } else if (found.host) {
     const bool read_only = found.host->registered && (found.host->flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0;
-    flags = found.host->device == 0 ? CU_MEM_ACCESS_FLAGS_PROT_NONE : read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : flags;
+    if (found.host->device == 0) flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    else if (read_only) flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
   } else if (!found.device) {
     flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   }
