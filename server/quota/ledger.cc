@@ -33,9 +33,14 @@ bool Ledger::reserve(int gpu, uint64_t bytes) {
   }
   if (page_) {
     (*page_)->gpus[gpu].memory_used.fetch_add(bytes, std::memory_order_relaxed);
+    peak_before_ = (*page_)->gpus[gpu].memory_peak.load(std::memory_order_relaxed);
     raise_to((*page_)->gpus[gpu].memory_peak, used);
   }
   return true;
+}
+
+void Ledger::undo_peak(int gpu) {
+  if (account_ && page_ && known(gpu)) (*page_)->gpus[gpu].memory_peak.store(peak_before_, std::memory_order_relaxed);
 }
 
 bool Ledger::fits(int gpu, uint64_t bytes) const {

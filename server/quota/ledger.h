@@ -28,6 +28,8 @@ class Ledger {
 
   // False: the tenant would have more than its limit. Waits for the tenant's other workers for at most two seconds.
   bool reserve(int gpu, uint64_t bytes);
+  // The device refused what the last reserve() was for: the session never had it. The thread that reserves.
+  void undo_peak(int gpu);
   void release(int gpu, uint64_t bytes);
   // Memory that other sessions of the tenant may use too, under an id that nobody else has; it is charged to the tenant once,
   // however many sessions hold it, until the last one has let go. share(): what is reserved is shared from now on; false: too much
@@ -69,6 +71,7 @@ class Ledger {
   const AccountPage account_;
   const UsePage page_;
   const uint32_t slot_;
+  uint64_t peak_before_ = 0;  // the last reserve()
 };
 
 }  // namespace gpupool::quota

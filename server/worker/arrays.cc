@@ -51,8 +51,12 @@ CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_cou
     });
     if (result != CUDA_SUCCESS) unmake(*array, made);
   }
-  if (result == CUDA_SUCCESS) made_[*array] = std::move(made);
-  else memory_.uncharge(device, made.charged);
+  if (result == CUDA_SUCCESS) {
+    made_[*array] = std::move(made);
+  } else {
+    memory_.uncharge(device, made.charged);
+    memory_.undo_peak(device);
+  }
   return result;
 }
 

@@ -98,6 +98,7 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   }
   if (result != CUDA_SUCCESS) {
     uncharge(device, size);
+    undo_peak(device);
     return result;
   }
   mappings_.emplace_hint(next, address, mapping);

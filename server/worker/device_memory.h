@@ -86,6 +86,8 @@ class DeviceMemory {
   // left. What the client has freed already counts as free: it is waited for, bounded. uncharge(): any thread.
   CUresult charge(int device, uint64_t bytes);
   void uncharge(int device, uint64_t bytes) { ledger_.release(device, bytes); }
+  // The device refused what the last charge() was for, which does not count in the session's peak.
+  void undo_peak(int device) { ledger_.undo_peak(device); }
   // The same for memory that other sessions may have too: quota::Ledger. share_charge(): *charge is 0 until it is shared.
   CUresult share_charge(int device, uint64_t bytes, uint64_t* charge);
   CUresult join_charge(int device, uint64_t bytes, uint64_t charge);

@@ -39,6 +39,7 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t size
     made->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   }
   CUresult result = memory_.create(&made->handle, size, made->properties, flags);
+  if (result != CUDA_SUCCESS) memory_.undo_peak(device);
   if (result == CUDA_SUCCESS) result = scrubber_.clear_unmapped(made->handle, size, properties.location);
   if (result == CUDA_SUCCESS) *handle = add(std::move(made));
   return result;

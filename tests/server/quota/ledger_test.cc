@@ -99,6 +99,12 @@ TEST_CASE("a limit holds for all sessions of a tenant together, to the byte") {
   CHECK(second.reserve(0, 100));
   CHECK((*page)->gpus[0].memory_used == 500);
   CHECK((*page)->gpus[0].memory_peak == 600);
+  first.release(0, 500);
+  second.release(0, 500);
+  CHECK(first.reserve(0, 800));  // the device does not give it
+  first.release(0, 800);
+  first.undo_peak(0);
+  CHECK((*page)->gpus[0].memory_peak == 600);
   CHECK((*page)->over_quota == 0);
   first.note_refusal();
   CHECK((*page)->over_quota == 1);

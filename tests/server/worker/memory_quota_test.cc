@@ -99,7 +99,9 @@ TEST_CASE("what is being freed is waited for") {
 TEST_CASE("a mapping that the device refuses costs nothing") {
   Limited tenant(FakeDriver::kMemory * 2);
   CHECK(tenant.map(0, FakeDriver::kMemory / kPage + 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.create(kMemory, FakeDriver::kMemory / kPage + 1) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.used() == 0);
+  CHECK((*tenant.page)->gpus[0].memory_peak == 0);
 }
 
 TEST_CASE("the reply says whether memory was mapped, whatever went wrong before") {
