@@ -76,7 +76,7 @@ class Mirrors {
   std::vector<Context*> after_host_function();
   // Is any byte of it here?
   bool touches(uint64_t address, uint64_t bytes) const;
-  // `context`: the stream's.
+  // `context`: the one that the call is made in.
   CUresult attach(const Context& context, CUstream stream, uint64_t address, Attachment attachment);
   // Waits for the stream and brings it to the host, to be used by the program and by system calls.
   CUresult bring(Context& context, CUstream stream, uint64_t address, uint64_t bytes);

@@ -193,9 +193,13 @@ CUresult Mirrors::attach(const Context& context, CUstream stream, uint64_t addre
   Mirror* const mirror = containing(address);
   if (!mirror) return CUDA_ERROR_INVALID_VALUE;
   std::erase(of_streams_, mirror);
-  mirror->touch = behind(*mirror).empty() ? 0 : context.touches.load();
-  mirror->touch_context = context.handle;
-  mirror->touched_by_stream = false;
+  const bool stays_with_stream = mirror->attachment != Attachment::global && mirror->touched_by_stream &&
+                                 (attachment != Attachment::stream || mirror->touch_stream == cuda::handle_bits(stream));
+  if (!stays_with_stream) {
+    mirror->touch = behind(*mirror).empty() ? 0 : context.touches.load();
+    mirror->touch_context = context.handle;
+    mirror->touched_by_stream = false;
+  }
   mirror->attachment = attachment;
   mirror->stream = cuda::handle_bits(stream);
   if (attachment == Attachment::stream) of_streams_.push_back(mirror);

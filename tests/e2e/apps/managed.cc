@@ -204,6 +204,12 @@ SCENARIO(managed_memory_of_streams) {
     OK(cuStreamSynchronize(streams[1]));
     EXPECT(counts_from(two, kCount, round));
   }
+  // As well where it is attached elsewhere before the host uses it.
+  add(kernels, two, 0, kCount, streams[1]);
+  OK(cuStreamSynchronize(streams[1]));
+  OK(cuStreamAttachMemAsync(streams[1], on_device(two), 0, CU_MEM_ATTACH_HOST));
+  EXPECT(counts_from(two, kCount, 3));
+  OK(cuStreamAttachMemAsync(streams[1], on_device(two), 0, CU_MEM_ATTACH_SINGLE));
   OK(cuStreamWriteValue32(streams[1], flag, 1, 0));
   OK(cuStreamSynchronize(streams[0]));
   EXPECT(counts_from(one, kCount, 1));
