@@ -38,6 +38,7 @@ class Session {
   unsigned index() const { return settings_.index; }  // below kMaxServers
   // The server's devices, as it numbers them.
   const std::vector<hello::Device>& offered() const { return offered_; }
+  bool launch_blocking() const { return settings_.launch_blocking; }
   bool memory_limited() const { return receiver_.memory_limited(); }
   AddressSpace& addresses() { return addresses_; }
   Answers& answers() { return answers_; }

@@ -108,6 +108,7 @@ Settings settings_from_environment() {
   settings.bulk_connections = bulk_connections();
   settings.compression = compression_policy();
   settings.every_call_waits = is("GPUPOOL_SYNC", "1");
+  settings.launch_blocking = is("CUDA_LAUNCH_BLOCKING", "1");
   settings.connect_timeout = milliseconds_from("GPUPOOL_CONNECT_TIMEOUT_MS", settings.connect_timeout);
   settings.dead_peer_timeout = milliseconds_from("GPUPOOL_DEAD_PEER_TIMEOUT_MS", settings.dead_peer_timeout);
   return settings;

@@ -28,6 +28,7 @@ struct Settings {
   std::optional<unsigned> bulk_connections;               // GPUPOOL_BULK_CONNECTIONS, at most; not set: what suits the carrier
   compression::Policy compression = compression::Policy::automatic;  // GPUPOOL_COMPRESSION
   bool every_call_waits = false;                          // GPUPOOL_SYNC=1
+  bool launch_blocking = false;                           // CUDA_LAUNCH_BLOCKING=1: a launch returns when its kernel is done
   std::chrono::milliseconds connect_timeout{5000};        // GPUPOOL_CONNECT_TIMEOUT_MS
   std::chrono::milliseconds dead_peer_timeout{15000};     // GPUPOOL_DEAD_PEER_TIMEOUT_MS
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "client/bridge.h"
 #include "client/capture.h"
 #include "client/host_memory.h"
 #include "client/mirrors.h"
@@ -233,6 +234,22 @@ CUresult launch_with_mirrors(const Request& request, const Prepared& prepared, S
   });
 }
 
+CUresult launch_now(const Request& request, Session& session, Context& context) {
+  Prepared prepared;
+  if (const CUresult result = prepare(request, session, context, prepared); result != CUDA_SUCCESS) return result;
+  if (session.addresses().has_hosts()) [[unlikely]] {
+    if (const CUresult result = reach_parameters(request, prepared, session, context); result != CUDA_SUCCESS) return result;
+  }
+  if (shadows().any()) [[unlikely]] {
+    if (const CUresult result = shadows().before_work(context, request.stream); result != CUDA_SUCCESS) return result;
+  }
+  if (mirrors().any()) [[unlikely]] return launch_with_mirrors(request, prepared, session, context);
+  return send(session, context, prepared, [&](wire::Writer& writer) {
+    writer.put(prepared.body);
+    write_tail(writer, request, prepared);
+  });
+}
+
 CUresult launch(Request request) {
   return guarded([&]() -> CUresult {
     Session* session = nullptr;
@@ -244,19 +261,8 @@ CUresult launch(Request request) {
       return make_work(request, *context, &work.emplace<KernelWork>());
     });
     if (captured) [[unlikely]] return *captured;
-    Prepared prepared;
-    if (const CUresult result = prepare(request, *session, *context, prepared); result != CUDA_SUCCESS) return result;
-    if (session->addresses().has_hosts()) [[unlikely]] {
-      if (const CUresult result = reach_parameters(request, prepared, *session, *context); result != CUDA_SUCCESS) return result;
-    }
-    if (shadows().any()) [[unlikely]] {
-      if (const CUresult result = shadows().before_work(*context, request.stream); result != CUDA_SUCCESS) return result;
-    }
-    if (mirrors().any()) [[unlikely]] return launch_with_mirrors(request, prepared, *session, *context);
-    return send(*session, *context, prepared, [&](wire::Writer& writer) {
-      writer.put(prepared.body);
-      write_tail(writer, request, prepared);
-    });
+    const CUresult result = launch_now(request, *session, *context);
+    return result == CUDA_SUCCESS && session->launch_blocking() ? synchronize_stream(*context, request.stream) : result;
   });
 }
 

@@ -24,6 +24,16 @@ TEST_CASE("a fault in one client does not touch another") {
   CHECK(pool.poold().log().find(" error ") == std::string::npos);
 }
 
+TEST_CASE("launches that block tell of their kernel's fault") {
+  Pool pool;
+  const Environment blocking{{"CUDA_LAUNCH_BLOCKING", "1"}};
+  for (const Environment& environment : {pool.directly(blocking), pool.through(blocking)}) {
+    const Finished app = run_patiently({driver_app(), "fault_at_the_launch"}, environment);
+    INFO(app.output);
+    CHECK(app.status == 0);
+  }
+}
+
 TEST_CASE("images that cannot run") {
   Pool pool;
   for (const Environment& environment : {pool.directly(), pool.through()}) {

@@ -145,6 +145,7 @@ std::variant<Config, std::string> read_config() {
   if (const std::string* wrong = std::get_if<std::string>(&costs)) return *wrong;
   config.costs = std::get<Costs>(costs);
   if (auto wrong = read_queues(config)) return *std::move(wrong);
+  config.launch_blocking = variable("CUDA_LAUNCH_BLOCKING") == "1";
   config.eager_loading = variable("CUDA_MODULE_LOADING") == "EAGER";
   config.dirty_memory = variable("SOFTGPU_DIRTY_MEMORY") == "1";
   return config;

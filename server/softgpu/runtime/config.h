@@ -26,6 +26,7 @@ struct Config {
   uint32_t queue_entries = 1024;  // SOFTGPU_QUEUE_ENTRIES times CUDA_SCALE_LAUNCH_QUEUES
   unsigned connections = 8;    // CUDA_DEVICE_MAX_CONNECTIONS
   uint64_t context_bytes = 0;  // SOFTGPU_CONTEXT_MEMORY; 0: in proportion to the device's memory
+  bool launch_blocking = false;  // CUDA_LAUNCH_BLOCKING=1
   bool eager_loading = false;  // CUDA_MODULE_LOADING=EAGER
   bool dirty_memory = false;  // SOFTGPU_DIRTY_MEMORY=1: new memory is full of garbage
 };

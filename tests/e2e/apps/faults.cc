@@ -27,6 +27,16 @@ SCENARIO(illegal_address) {
   report("store at 0x1000", device.context);
 }
 
+// With CUDA_LAUNCH_BLOCKING=1.
+SCENARIO(fault_at_the_launch) {
+  Device device;
+  Kernels kernels;
+  CUdeviceptr memory = 0;
+  OK(cuMemAlloc(&memory, 4));
+  OK(kernels.launch("add", 1, 1, nullptr, memory, 1u, 1u));
+  GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, kernels.launch("store_at", 1, 1, nullptr, uint64_t{0x1000}));
+}
+
 SCENARIO(trap) {
   Device device;
   Kernels kernels;

@@ -74,9 +74,10 @@ CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_han
                 void** extra) {
   return call_on_stream(stream_handle, [&](Stream& stream) {
     Ref<Op> op;
-    const CUresult result =
-        make_launch(stream.context(), handle_value(handle), shape, parameters, extra, &op);
-    return result != CUDA_SUCCESS ? result : stream.context().enqueue(stream, op);
+    CUresult result = make_launch(stream.context(), handle_value(handle), shape, parameters, extra, &op);
+    if (result == CUDA_SUCCESS) result = stream.context().enqueue(stream, op);
+    const bool blocks = runtime().config().launch_blocking && !stream.capturing();
+    return result == CUDA_SUCCESS && blocks ? stream.context().synchronize(stream) : result;
   });
 }
 
