@@ -9,6 +9,7 @@
 #include "client/shadows.h"
 #include "client/stream.h"
 #include "client/stream_marks.h"
+#include "protocol/cuda/errors.h"
 #include "protocol/cuda/exports.h"
 
 using namespace gpupool;
@@ -81,8 +82,15 @@ CUresult own_stream(Context& context, CUstream* stream) {
 
 CUresult await_room(Session& session, Context& context, CUstream stream) {
   if (!session.receiver().backlog_long()) [[likely]] return CUDA_SUCCESS;
+  if (capture::any()) {  // what is captured is not sent
+    const std::lock_guard lock(graph_mutex());
+    if (capture::of(stream)) return CUDA_SUCCESS;
+  }
   wire::Buffer reply;
-  return session.call(wire::Command::await_room, &context, wire::AwaitRoom{cuda::handle_bits(stream)}, reply);
+  const CUresult result = session.call(wire::Command::await_room, &context, wire::AwaitRoom{cuda::handle_bits(stream)}, reply);
+  if (result == CUDA_SUCCESS || result == Session::failure() || cuda::is_sticky(result)) return result;
+  context.late_error = result;  // an earlier command's: the call is made all the same
+  return CUDA_SUCCESS;
 }
 
 CUresult ready_with_stream(Session** session, Context** context, CUstream& stream) {

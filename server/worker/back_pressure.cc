@@ -8,9 +8,10 @@ namespace gpupool::worker {
 namespace {
 
 constexpr uint64_t kMostKept = uint64_t{1} << 30;  // bytes, where the tenant may not have fewer
-// What may be on its way when the backlog gets long: a batch of commands and a piece of a copy for each of a program's threads, and the buffers of
-// the sockets.
-constexpr uint64_t kOnTheWay = 64u << 20;
+// What may be on its way when the backlog gets long, as Backlog::bytes() counts it: a batch of commands and a piece of a copy for each of a
+// program's threads, and the buffers of the sockets.
+constexpr uint64_t kOnTheWay = 128u << 20;
+constexpr size_t kMostAsked = 4096;  // a thread each; more are answered at once
 
 }  // namespace
 
@@ -30,6 +31,10 @@ bool BackPressure::has_room(const Asked& asked) const {
 }
 
 void BackPressure::await_room(const wire::CommandHeader& command, uint64_t stream) {
+  if (asked_.size() == kMostAsked) {
+    session_.outbox.send(wire::MessageKind::reply, CUDA_SUCCESS, command.sequence);
+    return;
+  }
   asked_.push_back({command, stream});
   update();
 }
@@ -43,11 +48,15 @@ void BackPressure::update() {
     session_.outbox.set_backlog_long(is_long);
     session_.outbox.send(wire::MessageKind::pong, 0, 0);
   }
+  if (asked_.empty()) return;
+  ContextState* const before = session_.contexts.current();
   std::erase_if(asked_, [&](const Asked& asked) {
     if (!has_room(asked)) return false;
-    session_.outbox.send(wire::MessageKind::reply, session_.take_deferred(), asked.command.sequence);
+    // An earlier command's error stays for a command that is executed: the client would take it for this stream's.
+    session_.outbox.send(wire::MessageKind::reply, CUDA_SUCCESS, asked.command.sequence);
     return true;
   });
+  session_.contexts.enter(before);
 }
 
 }  // namespace gpupool::worker

@@ -29,7 +29,7 @@ SCENARIO(many_streams) {
   OK(cuStreamSynchronize(again));
 }
 
-// A thread queues 120 MB of copies behind a host function, which waits until another thread has had work done in another stream.
+// A thread queues 160 MB of copies behind a host function, which waits until another thread has had work done in another stream.
 SCENARIO(much_behind_a_host_function) {
   const Device device;
   const Kernels kernels;
@@ -37,8 +37,8 @@ SCENARIO(much_behind_a_host_function) {
   CUstream held = nullptr, other = nullptr;
   OK(cuStreamCreate(&held, CU_STREAM_NON_BLOCKING));
   OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-  constexpr size_t kSmall = 8'000, kLarge = 80'000'000;
-  const std::vector<uint8_t> data = pattern(40'000'000 + kLarge, 5);
+  constexpr size_t kSmall = 8'000, kLarge = 10'000'000;
+  const std::vector<uint8_t> data = pattern(150'000'000 + kLarge, 5);
   CUdeviceptr memory = 0, counter = 0;
   OK(cuMemAlloc(&memory, data.size()));
   OK(cuMemAlloc(&counter, 4));

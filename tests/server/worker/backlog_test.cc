@@ -174,7 +174,7 @@ TEST_CASE("a client that does not ask for room loses its session at the limit") 
   (*usage.account)->queued_bytes = 1u << 20;
   Held held(CU_STREAM_NON_BLOCKING, usage);
   const std::vector<std::byte> data(1'000'000, std::byte{3});
-  for (int copies = 0; copies < 70; ++copies) held.client.copy_in(kFirst, 100, data);
+  for (int copies = 0; copies < 140; ++copies) held.client.copy_in(kFirst, 100, data);
   Message message = held.client.receive();
   while (message.header.kind == wire::MessageKind::pong) message = held.client.receive();
   CHECK(message.header.kind == wire::MessageKind::end);
