@@ -204,7 +204,7 @@ void add_steps(const Options& options, const std::string& via, const Samples& di
 }
 
 // How often the step waits for the server, from runs of different length: what comes before the steps cancels out. The fewest of three
-// runs count: on a busy machine memory may be freed late, and the step waits for one more mapping, once.
+// runs count, and the steps are many: memory may be freed late, and then the step waits for one more mapping, once.
 double round_trips_per_step(const std::string& url, const Transport& transport) {
   const auto count = [&](int steps) {
     double fewest = std::numeric_limits<double>::max();
@@ -214,7 +214,7 @@ double round_trips_per_step(const std::string& url, const Transport& transport) 
     }
     return fewest;
   };
-  constexpr int kFew = 2, kMore = 10;
+  constexpr int kFew = 2, kMore = 42;
   return (count(kMore) - count(kFew)) / (kMore - kFew);
 }
 
@@ -351,7 +351,7 @@ int run(const Options& options) {
     add_copies(options, transport.name, mine, raw, figures);
     add_steps(options, transport.name, direct, mine, figures);
     figures.push_back({"round_trips_per_step", transport.name, round_trips_per_step(poold.url(), transport), "calls",
-                       "waits_per_step", kWaitsPerStep, {Kind::equal, kWaitsPerStep}});
+                       "waits_per_step", kWaitsPerStep, {Kind::value_at_most, kWaitsPerStep + 0.1}});
   }
   if (options.examples) add_examples(poold.url(), chosen.front(), figures);
   publish(options, figures);
