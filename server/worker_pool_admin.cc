@@ -44,7 +44,7 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
     if (worker->state != Stage::serving || worker->session != session) continue;
     if (!worker->ending.empty()) return {};
     worker->ending = reason.empty() ? "no reason given" : reason;
-    log::write(level, "session_killed", {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
+    log::write(level, level == log::Level::info ? "session_ends" : "session_killed", {{"session", session}, {"worker", pid}, {"reason", worker->ending}});
     const auto told = send_control(worker->control.native_handle(), {.kind = ControlKind::end_session},
                                    worker->ending, -1);
     worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));

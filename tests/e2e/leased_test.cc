@@ -24,6 +24,7 @@ TEST_CASE("programs get GPUs of one host and of several and give them back") {
   CHECK(never.status == 125);
   CHECK(has(never.output, "5 GPUs"));
   CHECK(pool.is_idle());
+  for (Pool* const host : {&pool.first(), &pool.second()}) CHECK_FALSE(has(host->poold().log(), "session_killed"));
 }
 
 TEST_CASE("what runs goes on without a scheduler and the next one knows of it") {
