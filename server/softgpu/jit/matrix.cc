@@ -237,10 +237,22 @@ void for_each_element(ThreadContext* thread, const MatrixOperation& o, MatrixPar
   }
 }
 
+// Memory is read when all lanes have come, and written before one goes on: warps run in lock step, so programs store what the other lanes load
+// with the next instruction, without a barrier in between.
 struct RowsLane {
   uint32_t count, transposes;
   uint32_t words[4], out[4];
+  std::byte* row = nullptr;  // in memory
 };
+constexpr uint32_t kRowBytes = 16;
+
+template <class Visit>
+void for_each_row(void* const* lanes, Visit&& visit) {
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    auto* const one = static_cast<RowsLane*>(lanes[lane]);
+    if (one && one->row) visit(*one);
+  }
+}
 
 // Element (row, column) of a matrix lies in lane 4 * row + column / 2; its row in memory belongs to lane `row`.
 void compute_rows(void* const* lanes, bool gathers) {
@@ -264,8 +276,15 @@ void compute_rows(void* const* lanes, bool gathers) {
           set_element_bits(memory->out, c, 16, element_bits(fragment->words + matrix, column % 2, 16));
       }
 }
-void compute_ldmatrix(void* const* lanes) { compute_rows(lanes, true); }
-void compute_stmatrix(void* const* lanes) { compute_rows(lanes, false); }
+void compute_ldmatrix(void* const* lanes) {
+  for_each_row(lanes, [](RowsLane& lane) { std::memcpy(lane.words, lane.row, kRowBytes); });
+  compute_rows(lanes, true);
+}
+void compute_stmatrix(void* const* lanes) {
+  compute_rows(lanes, false);
+  for_each_row(lanes, [](RowsLane& lane) { std::memcpy(lane.row, lane.out, kRowBytes); });
+}
+void compute_nothing(void* const*) {}
 
 void compute_movmatrix(void* const* lanes) {
   for (uint32_t row = 0; row < 8; ++row)
@@ -276,7 +295,12 @@ void compute_movmatrix(void* const* lanes) {
     }
 }
 
-constexpr uint32_t kWholeWarp = ~0u, kRowBytes = 16;
+constexpr uint32_t kWholeWarp = ~0u;
+
+void meet(ThreadContext* thread) {
+  char here = 0;
+  softgpu_warp_call(thread, compute_nothing, &here, kWholeWarp);
+}
 
 }  // namespace
 
@@ -360,6 +384,7 @@ void softgpu_wmma_load(ThreadContext* thread, uint64_t operation, MatrixPart par
                        uint64_t address, uint64_t low, uint64_t high, uint32_t stride, uint32_t* out) {
   const MatrixOperation o = MatrixOperation::unpack(operation);
   const uint32_t bits = bits_of(o.element(part)), bytes = std::max(bits / 8, 1u);
+  meet(thread);
   for_each_element(thread, o, part, by_column, address, stride, [&](uint32_t index, uint64_t at, uint32_t bit) {
     check(thread, at, bytes, low, high, false);
     uint64_t value = 0;
@@ -377,6 +402,7 @@ void softgpu_wmma_store(ThreadContext* thread, uint64_t operation, uint32_t by_c
     const uint64_t value = element_bits(in, index, bits);
     std::memcpy(reinterpret_cast<void*>(at), &value, bits / 8);
   });
+  meet(thread);
 }
 
 void softgpu_ldmatrix(ThreadContext* thread, uint32_t count, uint32_t transposes, uint64_t address, uint64_t low,
@@ -384,7 +410,7 @@ void softgpu_ldmatrix(ThreadContext* thread, uint32_t count, uint32_t transposes
   RowsLane lane{count, transposes, {}, {}};
   if (thread->lane < 8 * count) {
     check(thread, address, kRowBytes, low, high, false);
-    std::memcpy(lane.words, reinterpret_cast<const void*>(address), kRowBytes);
+    lane.row = reinterpret_cast<std::byte*>(address);
   }
   softgpu_warp_call(thread, compute_ldmatrix, &lane, kWholeWarp);
   std::copy_n(lane.out, count, out);
@@ -394,10 +420,11 @@ void softgpu_stmatrix(ThreadContext* thread, uint32_t count, uint32_t transposes
                       uint64_t high, const uint32_t* in) {
   RowsLane lane{count, transposes, {}, {}};
   std::copy_n(in, count, lane.words);
+  if (thread->lane < 8 * count) {
+    check(thread, address, kRowBytes, low, high, true);
+    lane.row = reinterpret_cast<std::byte*>(address);
+  }
   softgpu_warp_call(thread, compute_stmatrix, &lane, kWholeWarp);
-  if (thread->lane >= 8 * count) return;
-  check(thread, address, kRowBytes, low, high, true);
-  std::memcpy(reinterpret_cast<void*>(address), lane.out, kRowBytes);
 }
 
 uint32_t softgpu_movmatrix(ThreadContext* thread, uint32_t value) {

@@ -148,6 +148,33 @@ TEST_CASE("an unrolled loop over matrix products fits on a thread's stack, howev
   for (const uint32_t sum : memory) CHECK(std::bit_cast<float>(sum) == 16.0f * kProducts);
 }
 
+// Programs rely on lock step: a lane's store is there for the other lanes' next load of a matrix, and a matrix that is stored for their next load.
+TEST_CASE("matrices pass through shared memory without a barrier") {
+  const auto exchange = [](const std::string& barrier) {
+    std::string body = "mov.u32 %r0, tile; shl.b32 %r1, %lane, 2; add.u32 %r1, %r1, %r0;\n"        // the lane's word
+                       "and.b32 %r2, %lane, 7; shl.b32 %r2, %r2, 4; add.u32 %r2, %r2, %r0;\n"       // a row of a matrix
+                       "add.u32 %r3, %lane, 5; and.b32 %r3, %r3, 31; shl.b32 %r3, %r3, 2; add.u32 %r3, %r3, %r0;\n"  // another lane's word
+                       "mov.u32 %r4, %lane; mov.u32 %r5, 0;\n";
+    for (int round = 0; round < 4; ++round) {
+      body += "st.shared.u32 [%r1], %r4; st.shared.u32 [%r1+128], %r4; st.shared.u32 [%r1+256], %r4; st.shared.u32 [%r1+384], %r4;\n" + barrier +
+              "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r6}, [%r2];\n" + barrier +
+              "mad.lo.u32 %r5, %r5, 31, %r6; mad.lo.u32 %r4, %r4, 7, 1;\n"
+              "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r2], {%r4};\n" + barrier +
+              "ld.shared.u32 %r6, [%r3]; mad.lo.u32 %r5, %r5, 31, %r6; add.u32 %r4, %r4, 3;\n" + barrier +
+              "st.shared.u32 [%r1], %r4;\n" + barrier +
+              "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 " + registers(8, 8) + ", [tile], 16;\n" + barrier +
+              "mad.lo.u32 %r5, %r5, 31, %r8; mad.lo.u32 %r5, %r5, 31, %r11; and.b32 %r16, %r4, 0x3c003c00;\n"
+              "wmma.store.d.sync.aligned.row.m16n16k16.shared.f16 [tile], {%r16, %r16, %r16, %r16}, 16;\n" + barrier +
+              "ld.shared.u32 %r6, [%r3]; mad.lo.u32 %r5, %r5, 31, %r6; mad.lo.u32 %r4, %r4, 1025, 77;\n" + barrier;
+    }
+    body += "mul.wide.u32 %x, %lane, 4; add.u64 %x, %x, %p; st.global.b32 [%x], %r5;";
+    std::vector<uint32_t> memory(32);
+    CHECK(run(kernel(body, ".shared .align 32 .b8 tile[512];"), memory).fault == FaultKind::none);
+    return memory;
+  };
+  CHECK(exchange("") == exchange("bar.warp.sync 0xffffffff;\n"));
+}
+
 TEST_CASE("products of matrices") {
   for (const Product& product : products()) {
     const uint32_t a = product.m * product.k * product.bits / 1024, b = product.k * product.n * product.bits / 1024,
