@@ -58,10 +58,8 @@ void Core::tick(Time now) {
     const LeaseId id = deadlines_.begin()->second;
     due(*find_lease(id), now);
   }
-  if (!settled_ && settled(now)) {
-    settled_ = true;
-    refuse_impossible();
-  }
+  settled_ = settled_ || settled(now);
+  if (settled_ && std::exchange(inventory_changed_, false)) refuse_impossible();
   if (places_changed_ && now >= places_told_ + kPlacesEvery) tell_places(now);
 }
 

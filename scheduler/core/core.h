@@ -172,6 +172,7 @@ class Core {
   bool places_changed_ = false;
   Time places_told_ = 0;
   bool settled_ = false;  // the nodes have had time to come: what fits none of them never will
+  bool inventory_changed_ = true;  // since the last refuse_impossible()
   std::unordered_map<std::string, std::optional<std::string>> never_;  // by shape, until a node changes what it has
 
   pool::PoolCounters counters_;

@@ -199,6 +199,7 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory) {
   node.host = {};
   node.host.total = {inventory.cpu_milli(), inventory.host_memory_bytes()};
   never_.clear();
+  inventory_changed_ = true;
   changed(node, true);
 }
 

@@ -46,6 +46,7 @@ void Core::refuse_impossible() {
     --tenant(queue_.find(stream)->tenant).waiting;
     queue_.remove(stream);
     refuse(stream, Refusal::Kind::invalid, why);
+    dirty_ = places_changed_ = true;
   }
 }
 

@@ -293,6 +293,45 @@ TEST_CASE("what can never be had is refused at once with the reason, when the no
   CHECK(pool.grant(waits));
 }
 
+TEST_CASE("a waiting request is refused like a new one once its node is removed, not while the node is lost") {
+  TestPool pool;
+  const Stream one = pool.attend(1, 1, 1);
+  const Stream two = pool.attend(2, 2, 1);
+  pool.pass(11'000), pool.report(one), pool.report(two);
+  const Stream runs = pool.request(ask(1));
+  const Stream large = pool.request(ask(2));
+  const Stream small = pool.request(ask(1));
+  CHECK(!pool.grant(small));
+  pool.core->node_cut(two, pool.now);
+  for (int i = 0; i < 40; ++i) pool.pass(1000), pool.report(one);
+  REQUIRE(pool.core->view_node("n2")->condition() == pool::NodeState::LOST);
+  CHECK(!pool.told<Refusal>(large));
+  REQUIRE(pool.core->remove_node("n2", pool.now));
+  pool.settle();
+  pool.pass(1000);
+  REQUIRE(pool.told<Refusal>(large));
+  CHECK(pool.told<Refusal>(large)->kind == Refusal::Kind::invalid);
+  CHECK(pool.told<Refusal>(large)->reason == "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x A100 16.0 GiB");
+  CHECK(pool.told<Refusal>(large)->reason == pool.told<Refusal>(pool.request(ask(2)))->reason);
+  CHECK(!pool.told<Refusal>(small));
+  CHECK(pool.core->tenants().at("a").waiting == 1);
+  finish(pool, runs, one);
+  CHECK(pool.grant(small));
+}
+
+TEST_CASE("a waiting request is refused once its node was started anew with fewer GPUs") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 2);
+  pool.pass(11'000), pool.report(node);
+  CHECK(pool.grant(pool.request(ask(1))));
+  const Stream both = pool.request(ask(2));
+  pool.core->node_cut(node, pool.now);
+  pool.attend(1, 2, 1);
+  pool.pass(1000);
+  REQUIRE(pool.told<Refusal>(both));
+  CHECK(pool.told<Refusal>(both)->reason == pool.told<Refusal>(pool.request(ask(2)))->reason);
+}
+
 TEST_CASE("a refusal lists the most frequent kinds of GPUs that the pool has") {
   TestPool pool;
   for (uint64_t node = 1; node <= 6; ++node) pool.attend(node, node, node == 3 ? 2 : 1, node * kGiB);
