@@ -74,6 +74,7 @@ struct Node {
   bool lost = false;
   Time stopped_at = 0;    // when its poold said that it stops; 0: it did not
   pool::NodeState::Condition shown = pool::NodeState::SILENT;
+  std::string shown_because;
   Time since = 0;         // of `shown`
   bool ready = false;
   std::string not_ready_because;

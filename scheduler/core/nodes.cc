@@ -153,7 +153,11 @@ void Core::check_node(Node& node, Time now) {
     node.told_fence = fence;
     answer(node);
   }
-  if (const auto condition = node.condition().first; std::exchange(node.shown, condition) != condition) node.since = now;
+  auto [condition, because] = node.condition();
+  if (condition != node.shown) node.since = now;
+  if (condition != node.shown || because != node.shown_because) places_changed_ = true;  // reasons of waiting requests name both
+  node.shown = condition;
+  node.shown_because = std::move(because);
   if (node.open() != node.was_open) {
     node.was_open = node.open();
     changed(node, node.was_open);

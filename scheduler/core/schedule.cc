@@ -110,6 +110,7 @@ bool Core::try_to_grant(Waiter& waiter, Time now) {
 
 void Core::schedule(Time now) {
   if (!std::exchange(dirty_, false)) return;
+  places_changed_ = true;  // reasons name the head and the GPUs kept for it
   const Stream head = std::exchange(head_, 0);
   const std::vector<Spot> before = reservation_;
   lift_reservation();

@@ -435,6 +435,57 @@ TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
   CHECK(pool.core->why("q2", pool.now)->at(2).find("n5") == std::string::npos);
 }
 
+TEST_CASE("a waiting request and the queue hear of a changed reason without being asked") {
+  TestPool pool;
+  std::vector<Stream> nodes{pool.attend(1, 1, 1), pool.attend(2, 2, 1)};
+  pool.pass(11'000);
+  const auto pass = [&](int seconds) {
+    for (int i = 0; i < seconds; ++i) {
+      pool.pass(1000);
+      for (const Stream node : nodes) pool.report(node);
+    }
+  };
+  pass(1);
+  CHECK(pool.grant(pool.request(ask(1))));
+  CHECK(pool.grant(pool.request(ask(1))));
+  Stream waits = 0;
+  // What was told last is what `why` says, and what the queue shows.
+  const auto check_told = [&](const std::string& end) {
+    pool::PoolSnapshot seen;
+    pool.core->view_queue(*seen.mutable_waiting());
+    const std::string why = pool.core->why(seen.waiting(0).id(), pool.now)->at(2);
+    CHECK(why.ends_with(end));
+    CHECK(seen.waiting(0).why() == why);
+    REQUIRE(pool.told<QueuePlace>(waits));
+    CHECK(pool.told<QueuePlace>(waits)->why == why);
+  };
+  SECTION("silent, lost") {
+    waits = pool.request(ask(2));
+    nodes.pop_back();
+    pass(10);
+    check_told("n2 is silent (not heard for a moment)");
+    pass(25);
+    check_told("n2 is lost (not heard for too long)");
+  }
+  SECTION("drained for another reason") {
+    waits = pool.request(ask(2));
+    REQUIRE(pool.core->drain("n2", "new disks", false, {}, pool.now));
+    pass(2);
+    check_told("n2 is drained (new disks)");
+    REQUIRE(pool.core->drain("n2", "new fans", false, {}, pool.now));
+    pass(2);
+    check_told("n2 is drained (new fans)");
+  }
+  SECTION("another GPU is kept") {
+    waits = pool.request(ask(1));
+    pass(2);
+    check_told("1 is kept for it on n1");
+    nodes.erase(nodes.begin());
+    pass(10);
+    check_told("1 is kept for it on n2");
+  }
+}
+
 TEST_CASE("more closed hosts than fit a line are counted") {
   TestPool pool;
   for (uint64_t node = 1; node <= 7; ++node) pool.attend(node, node, 1);
