@@ -165,6 +165,7 @@ class Core {
   Queue queue_;
   uint64_t requests_ = 0;
   Stream head_ = 0;  // for whom something is reserved
+  std::vector<Stream> heads_;  // waiting requests that have been the head, in this order; the first that reserve() finds GPUs for is the head
   std::vector<Spot> reservation_;
   std::map<std::string, Stream> blocked_;  // by tenant: the first request that its quota has no room for
   uint64_t capacity_ = 1;  // changes whenever somebody may find a place who found none

@@ -2,7 +2,8 @@
 //
 // How long a lease lasts nobody knows. So what keeps a large request from waiting for ever behind small ones is a reservation: the first
 // that finds no place (the head) gets certain GPUs, those that are free or will be soonest, and only what it does not need of
-// them is given to those behind it. It stays the head until it is served or a higher priority has one.
+// them is given to those behind it. It stays the head until it is served. Another request takes its turn while a higher
+// priority has a head, too few hosts are open, or the tenant's quota has no room; afterwards the first one is the head again.
 #include "scheduler/core/core.h"
 
 namespace gpupool::scheduler {
@@ -121,15 +122,17 @@ void Core::schedule(Time now) {
     if (!same) ++capacity_;
   };
   if (head != 0 && !queue_.find(head)) ++capacity_;
+  std::erase_if(heads_, [&](Stream stream) { return !queue_.find(stream); });
   uint32_t failed = 0;
   blocked_.clear();
   for (int priority = lease::Priority_MAX; priority >= lease::Priority_MIN; --priority) {
-    Waiter* const first = queue_.find(head);
-    if (first && first->request.priority() == priority && head_ == 0) {
+    for (const Stream stream : heads_) {
+      Waiter* const first = queue_.find(stream);
+      if (!first || first->request.priority() != priority || head_ != 0) continue;
       // What was kept for it was not to be had by anybody since it last failed; for it it is.
       first->failed_at = 0;
-      if (fits_quota(tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) && reserve(*first, now)) head_ = head;
-      compare();
+      if (fits_quota(tenant(first->tenant), Demand(first->request)) && !try_to_grant(*first, now) && reserve(*first, now)) head_ = stream;
+      if (head_ != 0 || stream == head) compare();
     }
     FairOrder order(queue_, static_cast<lease::Priority>(priority), tenants_, total_);
     while (const Stream stream = order.next()) {
@@ -150,6 +153,7 @@ void Core::schedule(Time now) {
       order.skipped();
       if (head_ == 0 && reserve(waiter, now)) {
         head_ = stream;
+        if (std::find(heads_.begin(), heads_.end(), stream) == heads_.end()) heads_.push_back(stream);
         compare();
       }
       if (++failed > policy_.backfill()) return;
@@ -258,18 +262,19 @@ std::vector<std::pair<Stream, uint32_t>> Core::places() const {
   places.reserve(queue_.size());
   for (int priority = lease::Priority_MAX; priority >= lease::Priority_MIN; --priority) {
     FairOrder order(queue_, static_cast<lease::Priority>(priority), tenants_, total_);
+    const auto before = static_cast<std::ptrdiff_t>(places.size());
     while (const Stream stream = order.next()) {
       const pool::Request& request = queue_.all().at(stream).request;
-      places.emplace_back(stream, static_cast<uint32_t>(places.size() + 1));
+      places.emplace_back(stream, 0);
       order.granted(uint64_t{request.gpus()} * request.compute_milli(), request.gpus() * request.memory_bytes());
     }
+    // Former heads are served before the other requests of their priority.
+    for (auto head = heads_.rbegin(); head != heads_.rend(); ++head) {
+      const auto at = std::find_if(places.begin() + before, places.end(), [&](const auto& one) { return one.first == *head; });
+      if (at != places.end()) std::rotate(places.begin() + before, at, at + 1);
+    }
   }
-  // The head is served before its own priority's others.
-  const auto head = std::find_if(places.begin(), places.end(), [&](const auto& one) { return one.first == head_; });
-  if (head != places.end()) {
-    std::rotate(places.begin(), head, head + 1);
-    for (uint32_t i = 0; i < places.size(); ++i) places[i].second = i + 1;
-  }
+  for (uint32_t i = 0; i < places.size(); ++i) places[i].second = i + 1;
   return places;
 }
 

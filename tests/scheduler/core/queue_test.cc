@@ -104,6 +104,52 @@ TEST_CASE("small requests pass a large one, but take nothing that is kept for it
   CHECK((pool.grant(small[0]) || pool.grant(half)));
 }
 
+TEST_CASE("a host that is closed for a while costs no request its place") {
+  TestPool pool;
+  const Stream one = pool.attend(1, 1, 1);
+  Stream two = pool.attend(2, 2, 1);
+  pool.pass(11'000), pool.report(one), pool.report(two);
+  const Stream first = pool.request(ask(1)), second = pool.request(ask(1));
+  const Stream large = pool.request(ask(2));
+  const Stream small = pool.request(ask(1));
+  const auto line = [&] {
+    pool::PoolSnapshot seen;
+    pool.core->view_queue(*seen.mutable_waiting());
+    std::string text;
+    for (const pool::Waiting& waiting : seen.waiting()) text += (text.empty() ? "" : " ") + waiting.id() + (waiting.head() ? " (head)" : "");
+    return text;
+  };
+  REQUIRE(line() == "q3 (head) q4");
+  SECTION("drained") {
+    REQUIRE(pool.core->drain("n2", "", false, {}, pool.now));
+    pool.settle();
+    CHECK(line() == "q3 q4 (head)");
+    REQUIRE(pool.core->undrain("n2", pool.now));
+    pool.settle();
+  }
+  SECTION("cut") {
+    pool.core->node_cut(two, pool.now);
+    pool.settle();
+    CHECK(line() == "q3 q4 (head)");
+    two = pool.attend(2, 2, 1);
+  }
+  SECTION("drained, and the one behind is served meanwhile") {
+    REQUIRE(pool.core->drain("n2", "", false, {}, pool.now));
+    pool.settle();
+    finish(pool, first, one);
+    CHECK(pool.grant(small));
+    REQUIRE(pool.core->undrain("n2", pool.now));
+    pool.settle();
+    CHECK(line() == "q3 (head)");
+    return;
+  }
+  CHECK(line() == "q3 (head) q4");
+  finish(pool, first, one);
+  CHECK(!pool.grant(small));
+  finish(pool, second, two);
+  CHECK(pool.grant(large));
+}
+
 TEST_CASE("what the head does not need of its GPUs is lent") {
   TestPool pool;
   pool.attend(1, 1, 1, 10 * kGiB);
