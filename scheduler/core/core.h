@@ -7,6 +7,7 @@
 // The caller stores Effects::writes before it says anything of the same or later Effects to anybody. What is in the store makes
 // another core (restore()), on which no lease is lost; those who wait come back by themselves.
 #pragma once
+#include <deque>
 #include <functional>
 #include <memory>
 #include <set>
@@ -98,6 +99,9 @@ class Core {
   Result<Node*> known_node(const std::string& name);
   Result<LeaseId> lease_called(const std::string& text) const;
   std::vector<std::string> why(const Lease& lease, Time now) const;
+  // Describes the latest ended lease for which `matches` holds; null if none is known.
+  template <class Matches>
+  std::optional<std::vector<std::string>> why_over(Matches matches, Time now) const;
 
   // Nodes (nodes.cc).
   void take_report(Node& node, const pool::NodeReport& report, Time now);
@@ -155,6 +159,7 @@ class Core {
 
   std::map<std::string, Tenant> tenants_;
   std::unordered_map<LeaseId, Lease> leases_;
+  std::deque<OverLease> over_;  // the latest ended leases, in memory only
   std::unordered_map<Stream, LeaseId> holders_;
   std::map<std::pair<std::string, std::string>, LeaseId> asked_;  // by tenant and the request's id, where it has one
   std::set<std::pair<Time, LeaseId>> deadlines_;

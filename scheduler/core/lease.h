@@ -42,4 +42,13 @@ struct Lease {
   bool preemptible() const { return request.priority() == lease::BEST_EFFORT && !ending; }
 };
 
+// A lease that has ended, kept to answer `pool-admin why`.
+struct OverLease {
+  LeaseId id;
+  std::string queue_id;
+  pool::Ended::Why why;
+  std::string reason;
+  Time at;
+};
+
 }  // namespace gpupool::scheduler

@@ -6,6 +6,8 @@
 namespace gpupool::scheduler {
 namespace {
 
+constexpr size_t kMostOver = 4096;
+
 // On every GPU and host that the lease has a part of.
 template <class Change>
 void each_book(const LeasePart& part, Change change) {
@@ -275,6 +277,8 @@ void Core::part_gone(Lease& lease, Node& node, Time now) {
                       {"tenant", lease.tenant},
                       {"why", pool::Ended::Why_Name(lease.why)},
                       {"seconds", std::to_string(std::max<Time>(0, now - lease.granted) / 1000)}});
+  over_.push_back({lease.id, lease.queue_id, lease.why, lease.reason, now});
+  if (over_.size() > kMostOver) over_.pop_front();
   asked_.erase({lease.tenant, lease.request.id()});
   leases_.erase(LeaseId(lease.id));
 }

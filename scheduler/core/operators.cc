@@ -98,7 +98,7 @@ Result<LeaseId> Core::lease_called(const std::string& text) const {
     if (found) return Error{ErrorCode::invalid, "several leases begin with '" + text + "'"};
     found = id;
   }
-  if (!found) return unknown("there is no lease '" + text + "'");
+  if (!found) return unknown("there is no lease '" + text + "': it was never granted, or is over");
   return *found;
 }
 
@@ -153,14 +153,28 @@ Result<std::vector<std::string>> Core::why(const std::string& id, Time now) {
                                       "waiting for " + std::to_string((now - waiter.arrived) / 1000) + " s", explain(waiter)};
     }
     const auto granted = std::find_if(leases_.begin(), leases_.end(), [&](const auto& one) { return one.second.queue_id == id; });
-    if (granted == leases_.end()) return unknown("no request '" + id + "' is waiting: it has been granted and is over, was given up, or never came");
+    if (granted == leases_.end()) {
+      if (auto over = why_over([&](const OverLease& lease) { return lease.queue_id == id; }, now)) return *std::move(over);
+      return unknown("no request '" + id + "' is waiting: it has been granted and is over, was given up, or never came");
+    }
     std::vector<std::string> lines = why(granted->second, now);
     lines.insert(lines.begin(), "it has been granted: lease " + lease::hexadecimal(granted->first));
     return lines;
   }
   const auto found = lease_called(id);
-  if (!found) return found.error();
-  return why(leases_.at(*found), now);
+  if (found) return why(leases_.at(*found), now);
+  if (found.error().code == ErrorCode::unavailable && !id.empty()) {
+    if (auto over = why_over([&](const OverLease& lease) { return lease::hexadecimal(lease.id).starts_with(id); }, now)) return *std::move(over);
+  }
+  return found.error();
+}
+
+template <class Matches>
+std::optional<std::vector<std::string>> Core::why_over(Matches matches, Time now) const {
+  const auto found = std::find_if(over_.rbegin(), over_.rend(), matches);
+  if (found == over_.rend()) return std::nullopt;
+  return std::vector<std::string>{"lease " + lease::hexadecimal(found->id) + " is over: " + pool::Ended::Why_Name(found->why) + ", " + found->reason,
+                                  "it ended " + std::to_string(std::max<Time>(0, now - found->at) / 1000) + " s ago"};
 }
 
 std::vector<std::string> Core::why(const Lease& lease, Time now) const {

@@ -570,6 +570,25 @@ TEST_CASE("a request that has been granted is found by its number, and its lease
   CHECK(pool.core->why("q2", pool.now).error().message.starts_with("no request 'q2' is waiting"));
 }
 
+TEST_CASE("a lease that is over is found by its id and by its request, with the reason") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  const std::string lease = lease::hexadecimal(pool.grant(holder)->lease);
+  finish(pool, holder, node);
+  pool.pass(3000);
+  const std::vector<std::string> over{"lease " + lease + " is over: RELEASED, given back", "it ended 3 s ago"};
+  for (const std::string& id : {lease, lease.substr(0, 8), std::string("q1")}) {
+    const auto why = pool.core->why(id, pool.now);
+    REQUIRE(why);
+    CHECK(*why == over);
+  }
+  CHECK(!pool.core->why("", pool.now));
+  // Nothing is stored of it.
+  pool.start();
+  CHECK(pool.core->why(lease, pool.now).error().message == "there is no lease '" + lease + "': it was never granted, or is over");
+}
+
 TEST_CASE("those who wait hear their place and why, and a ticket keeps it") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
