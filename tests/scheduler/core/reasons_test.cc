@@ -1,0 +1,274 @@
+// The texts that waiting and refused requests get, and that `why` answers.
+#include "tests/scheduler/core/pool.h"
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+using namespace gpupool::scheduler;
+
+TEST_CASE("what can never be had is refused at once with the reason, when the nodes have had time to come") {
+  TestPool pool;
+  const Stream early = pool.request(ask(3));
+  CHECK(!pool.told<Refusal>(early));
+  pool.pass(1000);
+  REQUIRE(pool.told<QueuePlace>(early));
+  CHECK(pool.told<QueuePlace>(early)->why == "cannot place 3 GPUs: no GPU fits; the pool has no GPUs: start poold with --pool-scheduler on a GPU host; the scheduler "
+                                             "has just started and waits 10 s for more nodes to register before it refuses the request");
+  const Stream node = pool.attend(1, 1, 2);
+  for (int i = 0; i < 11; ++i) pool.pass(1000), pool.report(node);
+  REQUIRE(pool.told<Refusal>(early));
+  CHECK(pool.told<Refusal>(early)->kind == Refusal::Kind::invalid);
+  CHECK(pool.told<Refusal>(early)->reason == "cannot place 3 GPUs: at most 2 GPUs fit; the pool has 2 GPUs on 1 host: 2 x A100 16.0 GiB");
+  pool::Request model = ask(1);
+  model.add_models("B200");
+  CHECK(pool.told<Refusal>(pool.request(model))->reason == "cannot place 1 GPU of model B200: no GPU fits; the pool has 2 GPUs on 1 host: 2 x A100 16.0 GiB");
+  CHECK(pool.told<Refusal>(pool.request(ask(1, 10, 17 * kGiB))));
+  pool::Request processors = ask(1);
+  processors.set_cpu_milli(17'000);
+  CHECK(pool.told<Refusal>(pool.request(processors))->reason ==
+        "cannot place 1 GPU and 17 CPUs: the hosts with such GPUs do not offer that (poold --pool-cpu-milli, --pool-host-memory)");
+  CHECK(pool.told<Refusal>(pool.request(ask(0))));
+  CHECK(pool.told<Refusal>(pool.request(ask(1, 1001))));
+  // What is only taken, or drained, is waited for.
+  REQUIRE(pool.core->drain("n1", "", false, {}, pool.now));
+  const Stream waits = pool.request(ask(2));
+  CHECK(!pool.told<Refusal>(waits));
+  REQUIRE(pool.core->undrain("n1", pool.now));
+  pool.settle();
+  CHECK(pool.grant(waits));
+}
+
+TEST_CASE("a waiting request is refused like a new one once its node is removed, not while the node is lost") {
+  TestPool pool;
+  const Stream one = pool.attend(1, 1, 1);
+  const Stream two = pool.attend(2, 2, 1);
+  pool.pass(11'000), pool.report(one), pool.report(two);
+  const Stream runs = pool.request(ask(1));
+  const Stream large = pool.request(ask(2));
+  const Stream small = pool.request(ask(1));
+  CHECK(!pool.grant(small));
+  pool.core->node_cut(two, pool.now);
+  for (int i = 0; i < 40; ++i) pool.pass(1000), pool.report(one);
+  REQUIRE(pool.core->view_node("n2")->condition() == pool::NodeState::LOST);
+  CHECK(!pool.told<Refusal>(large));
+  REQUIRE(pool.core->remove_node("n2", pool.now));
+  pool.settle();
+  pool.pass(1000);
+  REQUIRE(pool.told<Refusal>(large));
+  CHECK(pool.told<Refusal>(large)->kind == Refusal::Kind::invalid);
+  CHECK(pool.told<Refusal>(large)->reason == "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x A100 16.0 GiB");
+  CHECK(pool.told<Refusal>(large)->reason == pool.told<Refusal>(pool.request(ask(2)))->reason);
+  CHECK(!pool.told<Refusal>(small));
+  CHECK(pool.core->tenants().at("a").waiting == 1);
+  finish(pool, runs, one);
+  CHECK(pool.grant(small));
+}
+
+TEST_CASE("a waiting request is refused once its node was started anew with fewer GPUs") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 2);
+  pool.pass(11'000), pool.report(node);
+  CHECK(pool.grant(pool.request(ask(1))));
+  const Stream both = pool.request(ask(2));
+  pool.core->node_cut(node, pool.now);
+  pool.attend(1, 2, 1);
+  pool.pass(1000);
+  REQUIRE(pool.told<Refusal>(both));
+  CHECK(pool.told<Refusal>(both)->reason == pool.told<Refusal>(pool.request(ask(2)))->reason);
+}
+
+TEST_CASE("a refusal lists the most frequent kinds of GPUs that the pool has") {
+  TestPool pool;
+  for (uint64_t node = 1; node <= 6; ++node) pool.attend(node, node, node == 3 ? 2 : 1, node * kGiB);
+  pool.pass(11'000);
+  CHECK(pool.told<Refusal>(pool.request(ask(8)))->reason ==
+        "cannot place 8 GPUs: at most 7 GPUs fit; the pool has 7 GPUs on 6 hosts: 2 x A100 3.0 GiB, 1 x A100 1.0 GiB, 1 x A100 2.0 GiB, 1 x A100 4.0 GiB and 2 more kinds");
+}
+
+TEST_CASE("a request behind another one of its tenant names that one") {
+  TestPool pool;
+  pool.tenants[0].quota.set_leases(1);
+  pool.core->configure(pool.tenants, pool.now);
+  const Stream node = pool.attend(1, 1, 4);
+  const Stream runs = pool.request(ask(1));
+  const Stream first = pool.request(ask(1));
+  const Stream second = pool.request(ask(1));
+  pool.request(ask(1));
+  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits until tenant 'a' has less: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
+  for (const std::string id : {"q3", "q4"}) {
+    CHECK(pool.core->why(id, pool.now)->at(2) ==
+          "waits behind request q2 of the same tenant, which waits until tenant 'a' has less: 1 of 1 lease, 1 GPU, 16.0 GiB of GPU memory");
+  }
+  pool.core->holder_cut(first, pool.now);
+  pool.settle();
+  CHECK(pool.core->why("q3", pool.now)->at(2).starts_with("waits until tenant"));
+  CHECK(pool.core->why("q4", pool.now)->at(2).starts_with("waits behind request q3 "));
+  finish(pool, runs, node);
+  CHECK(pool.grant(second));
+}
+
+TEST_CASE("a request that GPUs are withheld from names the request that they are kept for") {
+  TestPool pool;
+  pool.attend(1, 1, 2);
+  CHECK(pool.grant(pool.request(ask(1))));
+  pool.request(ask(2));
+  pool.request(ask(1));
+  CHECK(pool.core->why("q3", pool.now)->at(2) == "waits for 1 GPU: 0 of 2 that would do are free; 1 is kept for request q2, which is served before");
+}
+
+TEST_CASE("a request that closed hosts keep waiting names each and its cause") {
+  TestPool pool;
+  for (uint64_t node = 1; node <= 4; ++node) pool.attend(node, node, 1);
+  pool.pass(11'000);
+  REQUIRE(pool.core->drain("n1", "new disks", false, {}, pool.now));
+  pool.attend(2, 12, 1);
+  pool.pass(7'000);  // n2 is silent, the others are longer
+  const auto why = [&] { return pool.core->why("q1", pool.now)->at(2); };
+  pool.request(ask(1));
+  CHECK(why() == "waits for 1 GPU: 0 can be leased now; n1 is silent (not heard for a moment), n2 is silent (not heard for a moment), "
+                 "n3 is silent (not heard for a moment), n4 is silent (not heard for a moment)");
+  pool.pass(30'000);
+  const Stream drained = pool.attend(1, 21, 1);
+  CHECK(why().starts_with("waits for 1 GPU: 0 can be leased now; n1 is drained (new disks), n2 is lost (not heard for too long), n3 is lost"));
+  pool::NodeReport not_ready;
+  not_ready.set_not_ready_because("its GPU has failed");
+  not_ready.set_now_ms(pool.now);
+  REQUIRE(pool.core->undrain("n1", pool.now));
+  pool.core->report(drained, not_ready, pool.now);
+  CHECK(why().find("; n1 is not-ready (its GPU has failed), n2 is lost") != std::string::npos);
+  pool.attend(5, 5, 4, 2 * kGiB);  // too small
+  pool::Request large = ask(1, 1000, 3 * kGiB);
+  pool.request(large);
+  CHECK(pool.core->why("q2", pool.now)->at(2).find("n5") == std::string::npos);
+}
+
+TEST_CASE("a waiting request and the queue hear of a changed reason without being asked") {
+  TestPool pool;
+  std::vector<Stream> nodes{pool.attend(1, 1, 1), pool.attend(2, 2, 1)};
+  pool.pass(11'000);
+  const auto pass = [&](int seconds) {
+    for (int i = 0; i < seconds; ++i) {
+      pool.pass(1000);
+      for (const Stream node : nodes) pool.report(node);
+    }
+  };
+  pass(1);
+  CHECK(pool.grant(pool.request(ask(1))));
+  CHECK(pool.grant(pool.request(ask(1))));
+  Stream waits = 0;
+  // The holder and the queue have the reason that `why` gives.
+  const auto check_told = [&](const std::string& end) {
+    pool::PoolSnapshot seen;
+    pool.core->view_queue(*seen.mutable_waiting());
+    const std::string why = pool.core->why(seen.waiting(0).id(), pool.now)->at(2);
+    CHECK(why.ends_with(end));
+    CHECK(seen.waiting(0).why() == why);
+    REQUIRE(pool.told<QueuePlace>(waits));
+    CHECK(pool.told<QueuePlace>(waits)->why == why);
+  };
+  SECTION("silent, lost") {
+    waits = pool.request(ask(2));
+    nodes.pop_back();
+    pass(10);
+    check_told("n2 is silent (not heard for a moment)");
+    pass(25);
+    check_told("n2 is lost (not heard for too long)");
+  }
+  SECTION("drained for another reason") {
+    waits = pool.request(ask(2));
+    REQUIRE(pool.core->drain("n2", "new disks", false, {}, pool.now));
+    pass(2);
+    check_told("n2 is drained (new disks)");
+    REQUIRE(pool.core->drain("n2", "new fans", false, {}, pool.now));
+    pass(2);
+    check_told("n2 is drained (new fans)");
+  }
+  SECTION("another GPU is kept") {
+    waits = pool.request(ask(1));
+    pass(2);
+    check_told("1 is kept for it on n1");
+    nodes.erase(nodes.begin());
+    pass(10);
+    check_told("1 is kept for it on n2");
+  }
+}
+
+TEST_CASE("more closed hosts than fit a line are counted") {
+  TestPool pool;
+  for (uint64_t node = 1; node <= 7; ++node) pool.attend(node, node, 1);
+  for (uint64_t node = 1; node <= 7; ++node) REQUIRE(pool.core->drain("n" + std::to_string(node), "", false, {}, pool.now));
+  pool.request(ask(1));
+  CHECK(pool.core->why("q1", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 is drained, n2 is drained, n3 is drained, n4 is drained and 3 more");
+}
+
+TEST_CASE("a host that a request must be apart from is named") {
+  TestPool pool;
+  pool.attend(1, 1, 2);
+  pool::Request request = ask(1);
+  request.add_labels("db");
+  request.add_apart_from("db");
+  CHECK(pool.grant(pool.request(request)));
+  pool.request(request);
+  CHECK(pool.core->why("q2", pool.now)->at(2) == "waits for 1 GPU: 0 can be leased now; n1 has a lease that it must be apart from");
+}
+
+TEST_CASE("a request that has been granted is found by its number, and its lease says who holds it") {
+  TestPool pool;
+  pool.attend(1, 1, 1);
+  pool::Request request = ask(1);
+  request.set_program("train");
+  request.set_host("ws-7");
+  const Stream holder = pool.request(request);
+  const std::string lease = lease::hexadecimal(pool.grant(holder)->lease);
+  const std::vector<std::string> held{"it is granted and held by train on ws-7", "on node 'n1': 1 GPU, 0 sessions"};
+  CHECK(*pool.core->why(lease, pool.now) == held);
+  const auto by_request = pool.core->why("q1", pool.now);
+  REQUIRE(by_request);
+  CHECK(by_request->at(0) == "it has been granted: lease " + lease);
+  CHECK(by_request->at(1) == held[0]);
+  pool.core->holder_cut(holder, pool.now);
+  CHECK(pool.core->why(lease, pool.now)->at(0) == "train on ws-7 has lost its connection to the scheduler; the lease is held for it for 30 s more");
+  CHECK(pool.core->why("q2", pool.now).error().message.starts_with("no request 'q2' is waiting"));
+}
+
+TEST_CASE("a lease that is over is found by its id and by its request, with the reason") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream holder = pool.request(ask(1));
+  const std::string lease = lease::hexadecimal(pool.grant(holder)->lease);
+  finish(pool, holder, node);
+  pool.pass(3000);
+  const std::vector<std::string> over{"lease " + lease + " is over: RELEASED, given back", "it ended 3 s ago"};
+  for (const std::string& id : {lease, lease.substr(0, 8), std::string("q1")}) {
+    const auto why = pool.core->why(id, pool.now);
+    REQUIRE(why);
+    CHECK(*why == over);
+  }
+  CHECK(!pool.core->why("", pool.now));
+  // Ended leases are not stored.
+  pool.start();
+  CHECK(pool.core->why(lease, pool.now).error().message == "there is no lease '" + lease + "': it was never granted, or is over");
+}
+
+TEST_CASE("those who wait hear their place and why, and a ticket keeps it") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 1);
+  const Stream first = pool.request(ask(1));
+  const Stream two = pool.request(ask(1));
+  pool.pass(200);
+  const Stream three = pool.request(ask(1));
+  pool.pass(1200), pool.report(node);
+  REQUIRE(pool.told<QueuePlace>(two));
+  CHECK(pool.told<QueuePlace>(two)->place == 1);
+  CHECK(pool.told<QueuePlace>(two)->waiting == 2);
+  CHECK(pool.told<QueuePlace>(two)->why == "waits for 1 GPU: 0 of 1 that would do are free; it is the next, and 1 is kept for it on n1");
+  CHECK(pool.told<QueuePlace>(three)->place == 2);
+  const Time arrived = pool.told<QueuePlace>(two)->arrived;
+  pool.core->holder_cut(two, pool.now);
+  pool.settle();
+  const Stream again = pool.request(ask(1), "a", arrived);
+  finish(pool, first, node);
+  // Whoever became the head in between stays it.
+  CHECK(pool.grant(three));
+  finish(pool, three, node);
+  CHECK(pool.grant(again));
+}
