@@ -1,6 +1,8 @@
 #include "scheduler/admin/poold.h"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,12 +20,25 @@ constexpr std::chrono::seconds kPatience{8};  // poold itself gives up after fiv
 constexpr std::string_view kPrefix = "poold-";
 constexpr std::string_view kSuffix = ".sock";
 
+// True if no process listens on this socket: its poold was killed. Anything else, such as a missing permission, leaves it in the choice.
+bool is_abandoned(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return false;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const int connection = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (connection < 0) return false;
+  const bool refused = ::connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 && errno == ECONNREFUSED;
+  ::close(connection);
+  return refused;
+}
+
 std::vector<std::string> sockets_here() {
   std::vector<std::string> found;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(socket_folder(), error)) {
     const std::string name = entry.path().filename();
-    if (name.starts_with(kPrefix) && name.ends_with(kSuffix)) found.push_back(entry.path());
+    if (name.starts_with(kPrefix) && name.ends_with(kSuffix) && !is_abandoned(entry.path())) found.push_back(entry.path());
   }
   std::sort(found.begin(), found.end());
   return found;

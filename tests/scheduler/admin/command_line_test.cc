@@ -1,4 +1,7 @@
 // pool-admin as a program, with a real poold.
+#include <signal.h>
+
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -258,4 +261,24 @@ TEST_CASE("the only poold of a user is found without being named; of two, one mu
   CHECK(which.status == 2);
   CHECK(has(which.output, "9700, 9701"));
   CHECK(pool_admin({"--poold", "9701", "health"}, here).status == 0);
+}
+
+TEST_CASE("the admin socket of a killed poold is left out of the choice") {
+  const TemporaryFolder folder;
+  const auto socket = [&](const char* port) {
+    return std::vector<std::string>{"--admin-socket", folder.path() / (std::string("poold-") + port + ".sock")};
+  };
+  const Environment here{{"RUNTIME_DIRECTORY", folder.path()}};
+  PooldProcess killed(kDevice, socket("9700"));
+  killed.process().signal(SIGKILL);
+  killed.process().wait();
+  REQUIRE(std::filesystem::is_socket(folder.path() / "poold-9700.sock"));
+  const Finished none = pool_admin({"health"}, here);
+  CHECK(none.status == 3);
+  CHECK(has(none.output, "there is no poold in " + folder.path().string()));
+  PooldProcess alive(kDevice, socket("9701"));
+  const Finished one = pool_admin({"health"}, here);
+  INFO(one.output);
+  CHECK(one.status == 0);
+  CHECK(has(one.output, "process " + std::to_string(alive.pid()) + ","));
 }
