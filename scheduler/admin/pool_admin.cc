@@ -24,7 +24,7 @@ constexpr const char* kAbout =
     "Only poold's own user and root may. With --scheduler HOST:PORT it speaks to a pool's scheduler instead: see\n"
     "pool-admin --scheduler HOST:PORT --help.";
 constexpr const char* kNotes =
-    "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB, 4096), compute (0.1 to 100, percent of each GPU),\n"
+    "Quota keys: memory, guaranteed-memory, queued-bytes (8GiB, 512MiB), compute (0.1 to 100, percent of each GPU),\n"
     "mode (hard, elastic, partition), priority (best-effort, normal, latency-critical), bandwidth-to-device, bandwidth-to-host\n"
     "(1GB/s), sessions, streams, modules; unlimited or 0 takes a limit away.\n"
     "Exit status: 0 done; 1 poold refused (no such tenant or session, no possible quota), or, from health, is not ready, or,\n"

@@ -17,20 +17,11 @@ using Read = std::function<Result<void>(const std::string& value, Quota& quota)>
 
 constexpr const char* kUnlimited = "unlimited";
 
-Read size(void (Quota::*set)(uint64_t)) {
-  return [set](const std::string& value, Quota& quota) -> Result<void> {
-    const auto bytes = value == kUnlimited ? Result<uint64_t>(0) : server::parse_size(value);
-    if (!bytes) return bytes.error();
-    (quota.*set)(*bytes);
-    return {};
-  };
-}
-
-Read rate(void (Quota::*set)(uint64_t)) {
-  return [set](const std::string& value, Quota& quota) -> Result<void> {
-    const auto bytes = value == kUnlimited ? Result<uint64_t>(0) : server::parse_rate(value);
-    if (!bytes) return bytes.error();
-    (quota.*set)(*bytes);
+Read bytes(void (Quota::*set)(uint64_t), Result<uint64_t> (*parse)(std::string_view)) {
+  return [set, parse](const std::string& value, Quota& quota) -> Result<void> {
+    const auto read = value == kUnlimited ? Result<uint64_t>(0) : parse(value);
+    if (!read) return read.error();
+    (quota.*set)(*read);
     return {};
   };
 }
@@ -73,17 +64,17 @@ Result<void> priority(const std::string& value, Quota& quota) {
 
 const std::map<std::string, Read>& keys() {
   static const std::map<std::string, Read> all{
-      {"memory", size(&Quota::set_memory_bytes)},
-      {"guaranteed-memory", size(&Quota::set_guaranteed_memory_bytes)},
+      {"memory", bytes(&Quota::set_memory_bytes, &server::parse_memory)},
+      {"guaranteed-memory", bytes(&Quota::set_guaranteed_memory_bytes, &server::parse_memory)},
       {"compute", compute},
       {"mode", mode},
       {"priority", priority},
-      {"bandwidth-to-device", rate(&Quota::set_to_device_bytes_per_second)},
-      {"bandwidth-to-host", rate(&Quota::set_to_host_bytes_per_second)},
+      {"bandwidth-to-device", bytes(&Quota::set_to_device_bytes_per_second, &server::parse_rate)},
+      {"bandwidth-to-host", bytes(&Quota::set_to_host_bytes_per_second, &server::parse_rate)},
       {"sessions", count(&Quota::set_sessions)},
       {"streams", count(&Quota::set_streams)},
       {"modules", count(&Quota::set_modules)},
-      {"queued-bytes", size(&Quota::set_queued_bytes)},
+      {"queued-bytes", bytes(&Quota::set_queued_bytes, &server::parse_size)},
   };
   return all;
 }

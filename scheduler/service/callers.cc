@@ -31,7 +31,7 @@ std::string token_needed(Role role) {
 Result<uint64_t> to_number(const toml::node& node, Result<uint64_t> (*parse)(std::string_view)) {
   if (const auto number = node.value_exact<int64_t>()) {
     if (*number < 0) return wrong("must not be negative");
-    return static_cast<uint64_t>(*number);
+    return parse ? parse(std::to_string(*number)) : static_cast<uint64_t>(*number);
   }
   const auto text = node.value_exact<std::string>();
   if (!text || !parse) return wrong(parse ? "must be a number, or a text with a unit" : "must be a number");
@@ -55,7 +55,7 @@ Result<void> read_limit(std::string key, const toml::node& node, pool::TenantQuo
     quota.set_compute_milli(static_cast<uint64_t>(std::llround(*number * kWholeGpu)));
     return {};
   }
-  if (key == "memory") return set([&](uint64_t n) { quota.set_memory_bytes(n); }, kMost64, server::parse_size);
+  if (key == "memory") return set([&](uint64_t n) { quota.set_memory_bytes(n); }, kMost64, server::parse_memory);
   if (key == "leases") return set([&](uint64_t n) { quota.set_leases(static_cast<uint32_t>(n)); }, kMost32);
   if (key == "waiting") return set([&](uint64_t n) { quota.set_waiting(static_cast<uint32_t>(n)); }, kMost32);
   if (key == "weight") return set([&](uint64_t n) { quota.set_weight(static_cast<uint32_t>(n)); }, kMost32);

@@ -29,7 +29,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, PoolOptions&
   if (key == "zone") return to_text(node, options.zone);
   if (key == "insecure") return to_flag(node, options.insecure);
   if (key == "cpu_milli") return to_count(node, 0, kMostCpuMilli, options.cpu_milli);
-  if (key == "host_memory") return to_bytes(node, parse_size, options.host_memory_bytes);
+  if (key == "host_memory") return to_bytes(node, parse_memory, options.host_memory_bytes);
   return wrong(kKeys);
 }
 
@@ -80,7 +80,7 @@ Result<void> PoolWords::apply(PoolOptions& options) const {
   take("--pool-zone", given_.zone, options.zone);
   take("--pool-cpu-milli", given_.cpu_milli, options.cpu_milli);
   if (app_.count("--pool-host-memory") > 0) {
-    const auto parsed = parse_size(host_memory_);
+    const auto parsed = parse_memory(host_memory_);
     if (!parsed) return wrong("--pool-host-memory: " + parsed.error().message);
     options.host_memory_bytes = *parsed;
   }

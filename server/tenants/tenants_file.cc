@@ -43,8 +43,8 @@ Result<void> to_compute(const toml::node& node, uint32_t& out) {
 
 // What a GPU's limits and a quota have alike; nullopt: another key.
 std::optional<Result<void>> read_share(std::string_view key, const toml::node& node, quota::GpuLimits& out) {
-  if (key == "memory") return to_bytes(node, parse_size, out.memory_bytes.emplace());
-  if (key == "guaranteed_memory") return to_bytes(node, parse_size, out.guaranteed_memory_bytes.emplace());
+  if (key == "memory") return to_bytes(node, parse_memory, out.memory_bytes.emplace());
+  if (key == "guaranteed_memory") return to_bytes(node, parse_memory, out.guaranteed_memory_bytes.emplace());
   if (key == "compute") return to_compute(node, out.compute_milli.emplace());
   return std::nullopt;
 }

@@ -19,6 +19,7 @@ struct Unit {
 constexpr Unit kUnits[] = {{"TiB", 1ull << 40}, {"TB", 1'000'000'000'000}, {"GiB", 1ull << 30}, {"GB", 1'000'000'000},
                            {"MiB", 1ull << 20}, {"MB", 1'000'000},         {"KiB", 1ull << 10}, {"kB", 1'000},
                            {"B", 1}};
+constexpr uint64_t kLeastMemory = 1 << 20;
 constexpr size_t kMostDigits = 18;  // on either side of the point: nothing overflows 128 bits
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -83,7 +84,16 @@ Result<uint64_t> parse_size(std::string_view text) {
   uint64_t bytes = 0;
   if (parse(text, bytes)) return bytes;
   const std::string right = with_right_unit(text);
-  return not_one(text, "size", right.empty() ? "8GiB, 512MiB, 1.5GB or 4096 (bytes)" : right);
+  return not_one(text, "size", right.empty() ? "8GiB, 512MiB, 1.5GB or 1048576 (bytes)" : right);
+}
+
+Result<uint64_t> parse_memory(std::string_view text) {
+  const auto bytes = parse_size(text);
+  if (!bytes || *bytes == 0 || *bytes >= kLeastMemory) return bytes;
+  const bool plain = std::all_of(text.begin(), text.end(), is_digit);
+  std::string hint = "the least is 1MiB";
+  if (plain && *bytes < 10'000) hint = "say " + std::string(text) + (*bytes < 1024 ? "GiB?" : "MiB?");
+  return Error{ErrorCode::invalid, "'" + std::string(text) + "' is " + counted(*bytes, "byte") + ": " + hint};
 }
 
 Result<uint64_t> parse_rate(std::string_view text) {

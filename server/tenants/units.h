@@ -11,6 +11,8 @@ namespace gpupool::server {
 
 // Exact: what is no whole number of bytes, or does not fit in 64 bits, is ErrorCode::invalid, as is anything else.
 Result<uint64_t> parse_size(std::string_view text);
+// A size that is 0 or at least 1 MiB. Less is ErrorCode::invalid: a number whose unit was forgotten.
+Result<uint64_t> parse_memory(std::string_view text);
 Result<uint64_t> parse_rate(std::string_view text);  // bytes per second
 // The shortest of them that says exactly this: "8GiB", "1500MB", "4097".
 std::string size_text(uint64_t bytes);

@@ -111,7 +111,7 @@ Result<T> read_words(const std::vector<std::string>& words, const Keys<T>& keys,
 Result<TenantQuota> read_tenant_quota(const std::vector<std::string>& words) {
   static const Keys<TenantQuota> keys{
       {"gpus", gpus},
-      {"memory", bytes(&TenantQuota::set_memory_bytes, &server::parse_size)},
+      {"memory", bytes(&TenantQuota::set_memory_bytes, &server::parse_memory)},
       {"leases", number(&TenantQuota::set_leases)},
       {"waiting", number(&TenantQuota::set_waiting)},
       {"weight", number(&TenantQuota::set_weight)},

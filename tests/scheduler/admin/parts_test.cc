@@ -45,6 +45,10 @@ TEST_CASE("quota words that make no sense are errors that name the word") {
     CHECK(error.find(key) != std::string::npos);
     CHECK_FALSE(error.empty());
   }
+  CHECK(error_of({"memory=8"}) == "memory: '8' is 8 bytes: say 8GiB?");
+  CHECK(error_of({"guaranteed-memory=8"}) == "guaranteed-memory: '8' is 8 bytes: say 8GiB?");
+  CHECK(error_of({"memory=0"}).empty());
+  CHECK(error_of({"memory=unlimited", "queued-bytes=4096"}).empty());
   CHECK(error_of({"color=red"}).find("memory") != std::string::npos);  // says what there is
   CHECK(error_of({"mode=hard", "mode=elastic"}).find("twice") != std::string::npos);
   CHECK(error_of({"garanteed_memory=1GiB"}).find("did you mean 'guaranteed-memory'?") != std::string::npos);

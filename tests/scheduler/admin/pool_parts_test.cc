@@ -139,6 +139,9 @@ TEST_CASE("words that make no sense are named") {
     REQUIRE_FALSE(read);
     CHECK(has(read.error().message, word.substr(0, word.find('='))));
   }
+  const auto small = read_tenant_quota({"memory=8"});
+  REQUIRE_FALSE(small);
+  CHECK(small.error().message == "memory: '8' is 8 bytes: say 8GiB?");
   CHECK_FALSE(read_tenant_quota({"gpus=1", "gpus=2"}));
   CHECK_FALSE(read_policy({"preemption=yes"}));
   CHECK_FALSE(read_policy({"grace=nan"}));

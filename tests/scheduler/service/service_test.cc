@@ -317,6 +317,8 @@ TEST_CASE("a mistake in the configuration is named with its tenant and the right
       {"[[tenant]]\nquota = { gpus = 0.5 }", "tenant at line 1: name: missing"},
       {"[[node]]\nname = 'n'\ntokens = 'x'", "node 'n': tokens: must be an array"},
       {"store = sqlite:pool.db", "; a text needs quotes: store = \"sqlite:pool.db\""},
+      {"[[tenant]]\nname = 'b'\nquota = { memory = '8' }", "tenant 'b': quota.memory: '8' is 8 bytes: say 8GiB?"},
+      {"[[tenant]]\nname = 'b'\nquota = { memory = 8 }", "tenant 'b': quota.memory: '8' is 8 bytes: say 8GiB?"},
       {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "line 3: "},
       {"[[tenant]]\nname = 'b'\nquota = { gpus = 2, memory = 8GiB }", "; a text needs quotes: memory = \"8GiB\""},
       {"[[tenant]]\nname = b", "; a text needs quotes: name = \"b\""},

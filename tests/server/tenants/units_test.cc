@@ -6,6 +6,7 @@
 using gpupool::server::gpus_text;
 using gpupool::server::milli_text;
 using gpupool::server::parse_gpus;
+using gpupool::server::parse_memory;
 using gpupool::server::parse_rate;
 using gpupool::server::parse_size;
 using gpupool::server::size_text;
@@ -50,6 +51,24 @@ TEST_CASE("a size with another spelling of its unit is refused with the right on
     CHECK(parse_size(text).error().message == "'" + std::string(text) + "' is no size; write it as " + right);
   }
   CHECK(parse_rate("1gb/s").error().message == "'1gb/s' is no rate; write it as 1GB, per second");
+}
+
+TEST_CASE("an amount of memory below 1 MiB is refused with what was probably meant") {
+  CHECK(*parse_memory("0") == 0);
+  CHECK(*parse_memory("1MiB") == 1u << 20);
+  CHECK(*parse_memory("1048576") == 1u << 20);
+  CHECK(*parse_memory("8GiB") == 8ull << 30);
+  const std::pair<const char*, const char*> small[] = {{"1", "'1' is 1 byte: say 1GiB?"},
+                                                       {"8", "'8' is 8 bytes: say 8GiB?"},
+                                                       {"4096", "'4096' is 4096 bytes: say 4096MiB?"},
+                                                       {"1048575", "'1048575' is 1048575 bytes: the least is 1MiB"},
+                                                       {"512kB", "'512kB' is 512000 bytes: the least is 1MiB"}};
+  for (const auto& [text, said] : small) {
+    INFO(text);
+    REQUIRE_FALSE(parse_memory(text));
+    CHECK(parse_memory(text).error().message == said);
+  }
+  CHECK(parse_memory("8GX").error().message == parse_size("8GX").error().message);
 }
 
 TEST_CASE("an unknown key is answered with the one that was probably meant") {
