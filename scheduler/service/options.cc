@@ -35,13 +35,14 @@ EarlyExit print(const std::string& text) {
   return {good ? 0 : kExitFailure};
 }
 
-EarlyExit print_public_key(const std::string& path) {
-  if (path.empty()) return mistake("--print-public-key: say which with --key");
+// `option`: the one that names the key.
+EarlyExit print_public_key(const std::string& path, const std::string& option) {
+  if (path.empty()) return mistake("--print-public-key: say which with --key, or with key in the file of --config");
   bool made = false;
   const auto key = load_key(path, made);
   if (!key) return failure(key.error().message);
   if (made) {
-    std::fprintf(stderr, "pool-scheduler: made a new key, since there was no file '%s'; start pool-scheduler with --key and this file\n", path.c_str());
+    std::fprintf(stderr, "pool-scheduler: made a new key, since there was no file '%s'; start pool-scheduler with %s\n", path.c_str(), option.c_str());
   }
   return print(key->public_key().pem());
 }
@@ -156,7 +157,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
   if (app.count("--insecure") > 0) options.insecure = true;
   if (!level.empty() && !log::parse(level, options.log_level)) return mistake("--log-level: '" + level + "' is not one of " + kLogLevels);
   if (!format.empty() && !log::parse(format, options.log_format)) return mistake("--log-format: '" + format + "' is not one of " + kLogFormats);
-  if (public_key) return print_public_key(options.key);
+  if (public_key) return print_public_key(options.key, app.count("--key") > 0 ? "--key " + options.key : "--config " + options.config_file + ", which names it");
   if (options.key.empty()) return mistake("say with --key in which file the key that signs leases is, or is to be");
   if (options.store.empty()) return mistake("say with --store where leases are kept, for example --store sqlite:/var/lib/gpupool/pool.db");
   if (options.address.find("://") != options.address.npos) return mistake("--address: '" + options.address + "' is not HOST:PORT, like sched-1:9800");

@@ -290,6 +290,10 @@ TEST_CASE("it starts, says what is wrong, and ends as it should") {
   const Finished again = run_to_end({program, "--key", key, "--print-public-key"});
   CHECK(again.output.starts_with("-----BEGIN PUBLIC KEY-----"));
   CHECK(printed.output.ends_with("\n" + again.output));
+  CHECK(printed.output.find("; start pool-scheduler with --key " + key + "\n") != std::string::npos);
+  const std::string other = folder.path() / "other.pem", config = folder.write("key.toml", "key = '" + other + "'\n");
+  const Finished named = run_to_end({program, "--config", config, "--print-public-key"});
+  CHECK(named.output.starts_with("pool-scheduler: made a new key, since there was no file '" + other + "'; start pool-scheduler with --config " + config + ", which names it\n"));
   const Finished open = run_to_end({program, "--key", key, "--store", store, "--listen", "0.0.0.0:0"});
   CHECK(open.status == 1);
   CHECK(open.output.find("reachable from other machines") != std::string::npos);
