@@ -29,6 +29,14 @@ void warn_of_memory(PooldClient& poold, const Quota& changes) {
   std::fprintf(stderr, "pool-admin: warning: memory=%s limits nothing: no GPU here has more than %s\n", server::size_text(changes.memory_bytes()).c_str(), bytes_text(most).c_str());
 }
 
+// Throws if poold knows no tenant of this name, neither one of its configuration nor one that had sessions.
+void check_tenant(PooldClient& poold, const std::string& name) {
+  const auto reply = poold.call(&Admin::Stub::ListTenants, ListTenantsRequest());
+  const auto& all = reply.tenants();
+  if (std::any_of(all.begin(), all.end(), [&](const Tenant& tenant) { return tenant.name() == name; })) return;
+  throw Failure(kExitRefused, "there is no tenant '" + name + "'");
+}
+
 }  // namespace
 
 Exit show_gpus(PooldClient& poold, bool json) {
@@ -40,6 +48,7 @@ Exit show_sessions(PooldClient& poold, bool json, const std::string& tenant) {
   ListSessionsRequest request;
   request.set_tenant(server::printable(tenant));
   const auto reply = poold.call(&Admin::Stub::ListSessions, request);
+  if (reply.sessions().empty() && !tenant.empty()) check_tenant(poold, request.tenant());
   return print(json ? line_of(json_list(reply.sessions())) : sessions_text(reply.sessions(), terminal_width()));
 }
 

@@ -139,8 +139,9 @@ TEST_CASE("what is shown as a table is there as JSON, too") {
   CHECK(sessions_json[0]["number"] == 1);
   CHECK(sessions_json[0]["calls"] == 1);
   CHECK(sessions_json[0]["gpus"].is_array());
-  CHECK(json_of(poold, {"sessions", "--tenant", "others"}).empty());
-  CHECK(has(pool_admin(poold, {"sessions", "--tenant", "others"}).output, "no sessions"));
+  const Finished nobody = pool_admin(poold, {"sessions", "--tenant", "nobody"});
+  CHECK(nobody.status == 1);
+  CHECK(nobody.output == "pool-admin: there is no tenant 'nobody'\n");
 
   CHECK(has(pool_admin(poold, {"tenants"}).output, "default"));
   CHECK(json_of(poold, {"tenants"})[0]["quota"]["compute_percent"] == 100);
@@ -156,6 +157,10 @@ TEST_CASE("quotas are shown and changed, and what is wrong with a change is told
   const Finished set = pool_admin(poold, {"quota", "set", "default", "memory=8GiB", "compute=25", "mode=hard"});
   CHECK(set.status == 0);
   CHECK(has(set.output, "8.0 GiB"));
+  CHECK(json_of(poold, {"sessions", "--tenant", "default"}).empty());
+  const Finished none = pool_admin(poold, {"sessions", "--tenant", "default"});
+  CHECK(none.status == 0);
+  CHECK(none.output == "no sessions\n");
   const Json shown = json_of(poold, {"quota", "show", "default"});
   CHECK(shown["default"]["memory_bytes"] == 8ull << 30);
   CHECK(shown["default"]["mode"] == "hard");
