@@ -25,7 +25,7 @@ namespace gpupool::admin {
 
 struct TopOptions {
   std::chrono::milliseconds interval{1'000};
-  uint64_t count = 0;  // snapshots, then it ends; 0: until q, Ctrl-C or SIGTERM
+  uint64_t count = 0;  // pictures, then it ends; 0: until q, Ctrl-C or SIGTERM. A single picture is of the second snapshot
   bool json = false;   // one line of JSON per snapshot
 };
 
@@ -136,6 +136,10 @@ void run_live(const LiveView<Snapshot>& view, const TopSignals& signals, const T
     auto next = stream.next();
     if (!next) continue;
     before = std::exchange(now, std::move(next));
+    if (options.count == 1 && !before && !options.json) {  // rates need two snapshots
+      if (screen) draw();
+      continue;
+    }
     ++count;
     if (screen) {
       draw();

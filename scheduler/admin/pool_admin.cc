@@ -128,7 +128,7 @@ int run(int count, char** words) {
     return kExitGood;
   });
   top_command->add_option("--interval", interval, "seconds between pictures [1]")->check(CLI::Range(0.1, 10.0));
-  top_command->add_option("--count", top.count, "end after so many [0: never]")->check(CLI::Range(0, 1'000'000'000));
+  top_command->add_option("--count", top.count, "end after so many [0: never]; 1: after --interval, since rates need two samples")->check(CLI::Range(0, 1'000'000'000));
 
   command(app, "health", "whether poold serves new sessions, and how it is", [&](PooldClient& poold) { return show_health(poold, json); });
 

@@ -113,7 +113,7 @@ int run_for_pool(int count, char** words) {
     return pool.top(*signals, top);
   });
   live->add_option("--interval", interval, "seconds between pictures [1]")->check(CLI::Range(0.1, 10.0));
-  live->add_option("--count", top.count, "end after so many [0: never]")->check(CLI::Range(0, 1'000'000'000));
+  live->add_option("--count", top.count, "end after so many [0: never]; 1: after --interval, since rates need two samples")->check(CLI::Range(0, 1'000'000'000));
 
   if (count > 1 && std::string(words[1]) == kCompleteOption) {
     std::fputs(completions(app, {words + 2, words + count}).c_str(), stdout);

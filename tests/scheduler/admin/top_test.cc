@@ -153,6 +153,10 @@ TEST_CASE("top prints snapshots where there is no terminal") {
   CHECK(text.status == 0);
   CHECK(occurrences(text.output, "no sessions\n") == 3);
   CHECK_FALSE(has(text.output, "\x1b"));
+  const Finished once = run_to_end(with({"--count", "1"}));
+  CHECK(once.status == 0);
+  CHECK(occurrences(once.output, "no sessions\n") == 1);
+  CHECK_FALSE(has(once.output, " - "));  // rates, of two samples
   const Finished json = run_to_end(with({"--count", "2", "--json"}));
   CHECK(json.status == 0);
   std::istringstream lines(json.output);
