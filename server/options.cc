@@ -23,7 +23,8 @@ constexpr const char* kAbout =
     "Each client gets a worker process of its own.";
 constexpr const char* kNotes =
     "Exit status: 0 after SIGTERM or SIGINT, 1 when it cannot start or go on, 2 for a wrong option.\n"
-    "softgpu reads SOFTGPU_DEVICES, SOFTGPU_MEMORY and SOFTGPU_COMPUTE_CAPABILITY.";
+    "softgpu reads SOFTGPU_DEVICES, SOFTGPU_MEMORY, SOFTGPU_COMPUTE_CAPABILITY and SOFTGPU_INSTANCE (poolds that name different\n"
+    "instances have GPUs of their own).";
 
 // The values as they stand on the command line; only those that were given are used.
 struct Words {

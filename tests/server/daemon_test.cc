@@ -38,7 +38,7 @@ TEST_CASE("poold prints its version and its help") {
   for (const char* option :
        {"--listen", "--no-shm", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout",
         "--dead-peer-timeout", "--turn-limit", "--config", "--log-level", "--log-format", "--insecure", "--admin-socket", "--metrics", "--rdma ", "--rdma-device", "--rdma-port",
-        "--rdma-gid-index", "--rdma-mtu", "--rdma-traffic-class", "--rdma-service-level", "--rdma-partition-key", "--rdma-timeout", "--rdma-setup"}) {
+        "--rdma-gid-index", "--rdma-mtu", "--rdma-traffic-class", "--rdma-service-level", "--rdma-partition-key", "--rdma-timeout", "--rdma-setup", "SOFTGPU_INSTANCE"}) {
     CHECK(has(help.output, option));
   }
 }

@@ -115,6 +115,14 @@ TEST_CASE("NVIDIA's driver on a host without a GPU ends poold with advice") {
   CHECK(finished.output.find("check that nvidia-smi shows a GPU on this host, or try poold with --device softgpu") != std::string::npos);
 }
 
+TEST_CASE("softgpu without a device ends poold and names the variable") {
+  const Finished none = run_to_end({program_path("poold"), "--listen", "tcp://127.0.0.1:0", "--admin-socket", "none", "--device", "softgpu"},
+                                   {{"SOFTGPU_DEVICES", "0"}});
+  INFO(none.output);
+  CHECK(none.status == 1);
+  CHECK(none.output.find("softgpu: there is no device: SOFTGPU_DEVICES is 0") != std::string::npos);
+}
+
 TEST_CASE("a worker inherits no descriptors but its own") {
   const int stray = ::open("/dev/null", O_RDONLY);  // no close-on-exec: poold itself gets it
   REQUIRE(stray >= 0);

@@ -131,6 +131,7 @@ CUresult Runtime::open_devices() {
     devices_.push_back(
         std::make_unique<Device>(config_, static_cast<int>(devices_.size()), ordinal, std::move(shared)));
   }
+  if (config_.devices == 0) fprintf(stderr, "softgpu: there is no device: SOFTGPU_DEVICES is 0\n");
   return devices_.empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
