@@ -39,6 +39,11 @@ std::string with_unit(const Gpu& gpu, const std::string& name) {
   return value == "N/A" || *field->unit == '\0' ? value : value + (*field->unit == '%' ? "" : " ") + field->unit;
 }
 
+std::string temperature(const Gpu& gpu) {
+  const std::string& value = gpu.get("temperature.gpu");
+  return value == "N/A" ? value : value + " C";
+}
+
 std::string process_value(const Gpu& gpu, const Process& process, const std::string& column, bool units) {
   if (column == "pid") return std::to_string(process.pid);
   if (column == "process_name") return process.name;
@@ -62,7 +67,7 @@ std::string as_table(const std::vector<Gpu>& gpus) {
   for (const Gpu& gpu : gpus) {
     const std::string memory = gpu.lost ? "lost" : gpu.get("memory.used") + " / " + gpu.get("memory.total") + " MiB";
     out += formatted("| %3u  %-39.39s | %21s | %6s | %-16s |\n", gpu.index, gpu.get("name").c_str(), memory.c_str(),
-                     with_unit(gpu, "utilization.gpu").c_str(), (gpu.get("temperature.gpu") + " C").c_str());
+                     with_unit(gpu, "utilization.gpu").c_str(), temperature(gpu).c_str());
     out += formatted("|      %-39s | %21s | %6s | %-16s |\n", gpu.get("pci.bus_id").c_str(), "", "", with_unit(gpu, "power.draw").c_str());
   }
   out += rule + formatted("| %5s  %9s  %-65.65s  %13s |\n", "GPU", "PID", "Process of this host", "GPU memory");

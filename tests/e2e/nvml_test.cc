@@ -196,6 +196,8 @@ TEST_CASE("pool-smi prints tables lists csv and json") {
   CHECK(table.status == 0);
   CHECK(has(table.output, " / 256 MiB"));
   CHECK(has(table.output, "driver 580."));
+  CHECK(has(table.output, "| N/A              |"));
+  CHECK_FALSE(has(table.output, "N/A C"));
   const Finished list = smi({"-L", "-i", "1"}, pool.through());
   CHECK(list.output.starts_with("GPU 1: "));
   CHECK(has(list.output, "(UUID: GPU-"));
