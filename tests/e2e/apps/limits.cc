@@ -34,9 +34,8 @@ SCENARIO(much_behind_a_host_function) {
   const Device device;
   const Kernels kernels;
   kernels.load({"add"});
-  CUstream held = nullptr, other = nullptr;
-  OK(cuStreamCreate(&held, CU_STREAM_NON_BLOCKING));
-  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  CUstream held = nullptr, other = nullptr, captured = nullptr;
+  for (CUstream* const stream : {&held, &other, &captured}) OK(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING));
   constexpr size_t kSmall = 8'000, kLarge = 10'000'000;
   const std::vector<uint8_t> data = pattern(150'000'000 + kLarge, 5);
   CUdeviceptr memory = 0, counter = 0;
@@ -44,7 +43,8 @@ SCENARIO(much_behind_a_host_function) {
   OK(cuMemAlloc(&counter, 4));
   OK(cuMemsetD32(counter, 0, 1));
   std::atomic<bool> open{false};
-  OK(cuLaunchHostFunc(held, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); }, &open));
+  const auto wait_until_open = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); };
+  for (const CUstream stream : {held, captured}) OK(cuLaunchHostFunc(stream, wait_until_open, &open));
   std::atomic<size_t> queued{0};
   std::thread queuing([&] {
     OK(cuCtxSetCurrent(device.context));
@@ -61,6 +61,11 @@ SCENARIO(much_behind_a_host_function) {
   }
   EXPECT(download<unsigned>(counter, 1)[0] == 100);
   EXPECT(queued < data.size());
+  // What is captured goes to no stream.
+  CUgraph graph = nullptr;
+  OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(kernels.launch("add", 1, 1, captured, counter, 1u, 1u));
+  OK(cuStreamEndCapture(captured, &graph));
   open = true;
   open.notify_all();
   queuing.join();

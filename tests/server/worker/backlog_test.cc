@@ -160,11 +160,13 @@ TEST_CASE("a client whose commands wait in great number is told, and its streams
   const std::vector<std::byte> data(60'000, std::byte{3});
   for (int copies = 0; copies < 10; ++copies) held.client.copy_in(kFirst, 100, data);
   CHECK(held.client.receive().header.flags == wire::kBacklogLong);  // unasked
+  held.client.call("cuMemsetD8Async", bytes_of(uint64_t{1}, uint8_t{1}, uint64_t{16}, kFirst));  // fails
   const uint64_t waits = ask(kFirst);
   CHECK(flags(ask(kSecond)) == wire::kBacklogLong);
   CHECK(held.client.silent());
   held.resume();
   CHECK(flags(waits) == 0);
+  CHECK(held.client.result(held.synchronize(kFirst)) == CUDA_ERROR_INVALID_VALUE);  // not told by the answer before
   CHECK(held.read(kFirst, 100) == std::byte{3});
 }
 
