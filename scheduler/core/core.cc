@@ -24,7 +24,7 @@ void Core::configure(const std::vector<ConfiguredTenant>& tenants, Time now) {
     known.count(now);
   }
   ++capacity_;
-  dirty_ = true;
+  dirty_ = recheck_waiting_ = true;
 }
 
 Tenant& Core::tenant(const std::string& name) {
@@ -59,7 +59,7 @@ void Core::tick(Time now) {
     due(*find_lease(id), now);
   }
   settled_ = settled_ || settled(now);
-  if (settled_ && std::exchange(inventory_changed_, false)) refuse_impossible();
+  if (settled_ && std::exchange(recheck_waiting_, false)) refuse_impossible();
   if (places_changed_ && now >= places_told_ + kPlacesEvery) tell_places(now);
 }
 

@@ -134,7 +134,7 @@ class Core {
   std::optional<std::string> never_allowed(const pool::Request& request, const Tenant& tenant) const;
   // Checks the memory quota against the implied memory: a request without --memory takes the same share of memory as of compute.
   std::optional<std::string> never_within_memory(const Demand& demand, const Tenant& tenant) const;
-  std::optional<std::string> why_never_places(const Demand& demand) const;  // null: it can be placed, sooner or later
+  std::optional<std::string> why_never_places(const Demand& demand, bool with_fenced = false) const;  // null: it can be placed, sooner or later
   std::string explain(const Waiter& waiter) const;
   const Waiter* blocking_request(const Waiter& waiter) const;  // of the same tenant, which the quota has no room for; null: none
 
@@ -178,7 +178,7 @@ class Core {
   bool places_changed_ = false;
   Time places_told_ = 0;
   bool settled_ = false;  // the nodes have had time to come: what fits none of them never will
-  bool inventory_changed_ = true;  // since the last refuse_impossible()
+  bool recheck_waiting_ = true;  // since the last refuse_impossible()
   std::unordered_map<std::string, std::optional<std::string>> never_;  // by shape, until a node changes what it has
 
   pool::PoolCounters counters_;

@@ -110,15 +110,15 @@ std::optional<std::string> Core::never_within_memory(const Demand& demand, const
          ": ask for less (--memory SIZE with --compute below 100), or have the quota raised";
 }
 
-std::optional<std::string> Core::why_never_places(const Demand& demand) const {
+std::optional<std::string> Core::why_never_places(const Demand& demand, bool with_fenced) const {
   const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
-    return node.lie.empty() && demand.of(gpu).within(gpu.book.total);
+    return (with_fenced || node.lie.empty()) && demand.of(gpu).within(gpu.book.total);
   });
   if (could >= demand.gpus) return std::nullopt;
   if (demand.host.cpu_milli > 0 || demand.host.memory > 0) {
     Demand alone = demand;
     alone.host = {};
-    if (!why_never_places(alone)) {
+    if (!why_never_places(alone, with_fenced)) {
       return "cannot place " + text_of(demand) + ": the hosts with such GPUs do not offer that (poold --pool-cpu-milli, --pool-host-memory)";
     }
   }

@@ -182,7 +182,10 @@ void Core::forget_leases(Node& node, const std::string& reason, Time now) {
 
 // Nothing is leased there.
 void Core::take_inventory(Node& node, const pool::Inventory& inventory) {
-  if (std::any_of(reservation_.begin(), reservation_.end(), [&](const Spot& spot) { return spot.node == &node; })) lift_reservation();
+  if (std::any_of(reservation_.begin(), reservation_.end(), [&](const Spot& spot) { return spot.node == &node; })) {
+    lift_reservation();
+    head_ = 0;
+  }
   placer_->removed(node);
   for (const Gpu& gpu : node.gpus) {
     total_.milli -= kWholeGpu;
@@ -203,7 +206,7 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory) {
   node.host = {};
   node.host.total = {inventory.cpu_milli(), inventory.host_memory_bytes()};
   never_.clear();
-  inventory_changed_ = true;
+  recheck_waiting_ = true;
   changed(node, true);
 }
 

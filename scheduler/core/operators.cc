@@ -113,7 +113,7 @@ Result<pool::TenantQuota> Core::set_quota(const std::string& name, const pool::T
   effects_.writes.push_back({kQuotaPrefix + name, tenant.set->SerializeAsString()});
   note("quota_set", {{"tenant", name}});
   ++capacity_;
-  dirty_ = places_changed_ = true;
+  dirty_ = places_changed_ = recheck_waiting_ = true;
   return tenant.quota;
 }
 
@@ -125,7 +125,7 @@ Result<pool::TenantQuota> Core::clear_quota(const std::string& name, Time) {
   effects_.writes.push_back({kQuotaPrefix + name, std::nullopt});
   note("quota_cleared", {{"tenant", name}});
   ++capacity_;
-  dirty_ = places_changed_ = true;
+  dirty_ = places_changed_ = recheck_waiting_ = true;
   return found->second.quota;
 }
 

@@ -37,10 +37,16 @@ const std::optional<std::string>& Core::never_places(const Demand& demand, const
 
 void Core::refuse_impossible() {
   std::vector<std::pair<Stream, std::string>> refused;
+  std::map<std::string, std::optional<std::string>> impossible;  // by shape
   for (const auto& [stream, waiter] : queue_.all()) {
     const Demand demand(waiter.request);
-    if (const auto& why = never_places(demand, waiter.shape)) refused.emplace_back(stream, *why);
-    else if (const auto too_much = never_within_memory(demand, tenants_.at(waiter.tenant))) refused.emplace_back(stream, *too_much);
+    const Tenant& whose = tenants_.at(waiter.tenant);
+    auto known = impossible.find(waiter.shape);
+    // Who waits already may wait for a fenced node, which an operator can open again.
+    if (known == impossible.end()) known = impossible.emplace(waiter.shape, why_never_places(demand, true)).first;
+    if (known->second) refused.emplace_back(stream, *known->second);
+    else if (const auto forbidden = never_allowed(waiter.request, whose)) refused.emplace_back(stream, *forbidden);
+    else if (const auto too_much = never_within_memory(demand, whose)) refused.emplace_back(stream, *too_much);
   }
   for (const auto& [stream, why] : refused) {
     counters_.set_refused(counters_.refused() + 1);

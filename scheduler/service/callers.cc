@@ -31,7 +31,8 @@ std::string token_needed(Role role) {
 Result<uint64_t> to_number(const toml::node& node, Result<uint64_t> (*parse)(std::string_view)) {
   if (const auto number = node.value_exact<int64_t>()) {
     if (*number < 0) return wrong("must not be negative");
-    return parse ? parse(std::to_string(*number)) : static_cast<uint64_t>(*number);
+    constexpr int64_t kSurelyBytes = 1 << 20;  // below, `parse` may ask for a unit; above, it takes fewer digits
+    return parse && *number < kSurelyBytes ? parse(std::to_string(*number)) : static_cast<uint64_t>(*number);
   }
   const auto text = node.value_exact<std::string>();
   if (!text || !parse) return wrong(parse ? "must be a number, or a text with a unit" : "must be a number");

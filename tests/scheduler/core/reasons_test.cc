@@ -76,6 +76,60 @@ TEST_CASE("a waiting request is refused once its node was started anew with fewe
   CHECK(pool.told<Refusal>(both)->reason == pool.told<Refusal>(pool.request(ask(2)))->reason);
 }
 
+TEST_CASE("a waiting request is refused once an operator forbids it, and holds up no other of its tenant") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 4);
+  pool.pass(11'000), pool.report(node);
+  const Stream runs = pool.request(ask(4));
+  REQUIRE(pool.grant(runs));
+  const Stream large = pool.request(ask(4)), small = pool.request(ask(1));
+  pool::TenantQuota changes;
+  changes.set_compute_milli(2000);
+  REQUIRE(pool.core->set_quota("a", changes, pool.now));
+  pool.pass(1000), pool.report(node);
+  REQUIRE(pool.told<Refusal>(large));
+  CHECK(pool.told<Refusal>(large)->reason == pool.told<Refusal>(pool.request(ask(4)))->reason);
+  CHECK(!pool.told<Refusal>(small));
+  finish(pool, runs, node);
+  CHECK(pool.grant(small));
+}
+
+TEST_CASE("a waiting request waits for a host that has come again under another name") {
+  TestPool pool;
+  const Stream one = pool.attend(1, 1, 1), two = pool.attend(2, 2, 1);
+  pool.pass(11'000), pool.report(one), pool.report(two);
+  REQUIRE(pool.grant(pool.request(ask(1))));
+  const Stream both = pool.request(ask(2));
+  pool.core->node_cut(two, pool.now);
+  pool::NodeReport again = first_report(9, 9, 1, 16 * kGiB);
+  again.mutable_inventory()->mutable_gpus(0)->set_uuid(first_report(2, 2, 1, 16 * kGiB).inventory().gpus(0).uuid());
+  const Stream nine = ++pool.streams;
+  pool.core->attend(nine, again, pool.now);
+  pool.settle();
+  REQUIRE(pool.core->view_node("n9")->condition() == pool::NodeState::FENCED);  // n2 has its GPU
+  for (int i = 0; i < 40; ++i) pool.pass(1000), pool.report(one), pool.report(nine);
+  REQUIRE(pool.core->remove_node("n2", pool.now));
+  pool.settle();
+  pool.pass(1000), pool.report(one), pool.report(nine);
+  CHECK(!pool.told<Refusal>(both));
+  CHECK(pool.told<Refusal>(pool.request(ask(2))));
+  REQUIRE(pool.core->undrain("n9", pool.now));
+  pool.settle();
+  CHECK(!pool.told<Refusal>(both));
+}
+
+TEST_CASE("the next request can be asked about when the node that was kept for it has just come again") {
+  TestPool pool;
+  const Stream node = pool.attend(1, 1, 2);
+  pool.pass(11'000), pool.report(node);
+  REQUIRE(pool.grant(pool.request(ask(1))));
+  pool.request(ask(2));
+  pool.settle();
+  pool.core->node_cut(node, pool.now);
+  pool.core->attend(++pool.streams, first_report(1, 2, 2, 16 * kGiB), pool.now);
+  CHECK(pool.core->why("q2", pool.now));
+}
+
 TEST_CASE("a refusal lists the most frequent kinds of GPUs that the pool has") {
   TestPool pool;
   for (uint64_t node = 1; node <= 6; ++node) pool.attend(node, node, node == 3 ? 2 : 1, node * kGiB);
