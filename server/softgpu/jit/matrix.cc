@@ -391,12 +391,14 @@ void softgpu_wmma_load(ThreadContext* thread, uint64_t operation, MatrixPart par
     std::memcpy(&value, reinterpret_cast<const void*>(at), bytes);
     set_element_bits(out, index, bits, value >> bit);
   });
+  meet(thread);
 }
 
 void softgpu_wmma_store(ThreadContext* thread, uint64_t operation, uint32_t by_column, uint64_t address, uint64_t low,
                         uint64_t high, uint32_t stride, const uint32_t* in) {
   const MatrixOperation o = MatrixOperation::unpack(operation);  // c is what is stored: 16 bits at least
   const uint32_t bits = bits_of(o.c);
+  meet(thread);
   for_each_element(thread, o, MatrixPart::c, by_column, address, stride, [&](uint32_t index, uint64_t at, uint32_t) {
     check(thread, at, bits / 8, low, high, true);
     const uint64_t value = element_bits(in, index, bits);

@@ -164,7 +164,10 @@ TEST_CASE("matrices pass through shared memory without a barrier") {
               "st.shared.u32 [%r1], %r4;\n" + barrier +
               "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 " + registers(8, 8) + ", [tile], 16;\n" + barrier +
               "mad.lo.u32 %r5, %r5, 31, %r8; mad.lo.u32 %r5, %r5, 31, %r11; and.b32 %r16, %r4, 0x3c003c00;\n"
+              "st.shared.u32 [%r1], %r16;\n" + barrier + "ld.shared.u32 %r6, [%r3]; mad.lo.u32 %r5, %r5, 31, %r6;\n" + barrier +
               "wmma.store.d.sync.aligned.row.m16n16k16.shared.f16 [tile], {%r16, %r16, %r16, %r16}, 16;\n" + barrier +
+              "wmma.load.c.sync.aligned.row.m16n16k16.shared.f16 " + registers(20, 4) + ", [tile], 16;\n" + barrier +
+              "wmma.store.d.sync.aligned.col.m16n16k16.shared.f16 [tile], " + registers(20, 4) + ", 16;\n" + barrier +
               "ld.shared.u32 %r6, [%r3]; mad.lo.u32 %r5, %r5, 31, %r6; mad.lo.u32 %r4, %r4, 1025, 77;\n" + barrier;
     }
     body += "mul.wide.u32 %x, %lane, 4; add.u64 %x, %x, %p; st.global.b32 [%x], %r5;";
