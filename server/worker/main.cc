@@ -284,6 +284,7 @@ Result<void> confine(const Arguments& arguments) {
 int run(const Arguments& arguments) {
   // Waiting streams must not share hardware queues; NVIDIA's driver reads this in cuInit.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  ::unsetenv("CUDA_LAUNCH_BLOCKING");  // the client's to honour: a launch that blocks would keep the executor from what lets it go on
   if (arguments.tls) {  // while files can be opened
     if (const auto ready = transport::tls::Context::by_secret(transport::Side::server); !ready) return fail_to_start(ready.error().message);
   }

@@ -28,6 +28,7 @@ CUmemGenericAllocationHandle VirtualMemory::add(std::shared_ptr<Allocation> allo
 CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp& properties,
                                unsigned long long flags) {
   if (!api_.cuMemRelease) return CUDA_ERROR_NOT_SUPPORTED;
+  if (size == 0) return CUDA_ERROR_INVALID_VALUE;
   const int device = properties.location.id;
   if (const CUresult result = memory_.charge(device, size); result != CUDA_SUCCESS) return result;
   auto made = std::make_shared<Allocation>(api_, memory_, device, size, properties.requestedHandleTypes);
@@ -35,7 +36,10 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t size
   made->flags = flags;
   // Whatever kind of handle the client wants, workers pass it on as a descriptor.
   if (properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
-    if (!memory_.shareable(device)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!memory_.shareable(device)) {
+      memory_.undo_peak(device);
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
     made->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   }
   CUresult result = memory_.create(&made->handle, size, made->properties, flags);
