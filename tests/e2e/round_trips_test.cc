@@ -30,7 +30,8 @@ TEST_CASE("asynchronous calls cost no round trip") {
 TEST_CASE("copies behind a refused launch of a graph cost no round trip") {
   Pool pool;
   const uint64_t few = round_trips(pool, "copies_behind_a_refused_launch", "1");
-  CHECK(round_trips(pool, "copies_behind_a_refused_launch", "60") < few + 10);  // each would be one more
+  // Each would be one more. Some wait on a busy machine: those before the client's thread has seen that the host function will not be called.
+  CHECK(round_trips(pool, "copies_behind_a_refused_launch", "600") < few + 300);
 }
 
 TEST_CASE("contexts come and go without a round trip but for their memory") {
