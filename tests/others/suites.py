@@ -1,4 +1,8 @@
-"""The suites of other projects: how to find, build and run the programs of each in a checkout. One row of SUITES each."""
+"""The suites of other projects: how to find, build and run the programs of each in a checkout. One row of SUITES each.
+
+Finding programs writes nothing; built() does.
+"""
+import functools
 import os
 import pathlib
 import re
@@ -7,10 +11,10 @@ import subprocess
 
 
 class Program:
-    """One program of a suite. `build` is a list of commands, or the reason why the program is left out."""
+    """One program of a suite. `build` is a list of commands, or the reason why the program is left out; `prepare`, a function, makes `folder` before."""
 
-    def __init__(self, name, command, folder, build=(), settings=None):
-        self.name, self.command, self.folder, self.build, self.settings = name, command, folder, build, settings or {}
+    def __init__(self, name, command, folder, build=(), settings=None, prepare=None):
+        self.name, self.command, self.folder, self.build, self.settings, self.prepare = name, command, folder, build, settings or {}, prepare
 
 
 # --- NVIDIA's cuda-samples: each sample is compiled by one nvcc command, with PTX only ---
@@ -48,12 +52,8 @@ SMALLER = {
 }
 
 
-def smaller(source, scratch):
-    """The folder of the sample, or a copy of it with a smaller problem."""
-    changes = SMALLER.get(source.name)
-    if not changes:
-        return source
-    copy = scratch / "smaller" / source.name
+def make_smaller(source, copy, changes):
+    """Copies the folder of a sample, with a smaller problem."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(source, copy)
     texts = {path: path.read_text(errors="replace") for path in copy.iterdir() if path.suffix in (".cu", ".cpp", ".h", ".cuh")}
@@ -65,10 +65,10 @@ def smaller(source, scratch):
             texts[path] = re.sub(pattern, replacement, texts[path])
     for path, text in texts.items():
         path.write_text(text)
-    return copy
 
 
 def compile_sample(source, checkout, target):
+    """The commands, to be run in the sample's folder or a copy of it, or why there are none."""
     cmake = (source / "CMakeLists.txt").read_text(errors="replace")
     for package, reason in NEEDS.items():
         if re.search(rf"find_package\({package}\b", cmake):
@@ -76,11 +76,11 @@ def compile_sample(source, checkout, target):
     if re.search(r"-cubin|-ptx|\.fatbin|add_library", cmake):
         return "has parts that are built by rules of its own"
     named = re.search(r"add_executable\(\s*\S+\s+([^)]*)\)", cmake)
-    files = [str(source / word) for word in named[1].split()] if named else []
-    if not files or not all(pathlib.Path(file).exists() for file in files):
+    files = named[1].split() if named else []
+    if not files or not all((source / file).exists() for file in files):
         return "its CMakeLists.txt names no program, or files that are not there"
     words = ["nvcc", "-std=c++17", "--extended-lambda", "-arch=compute_90", "-code=compute_90", "-Wno-deprecated-gpu-targets",
-             "-I", str(checkout / "Common"), "-I", str(source / "inc"), "-o", str(target), *files]
+             "-I", str(checkout / "Common"), "-I", "inc", "-o", str(target), *files]
     if "CUDA_SEPARABLE_COMPILATION ON" in cmake:
         words.append("-rdc=true")
     named = [name for name in LIBRARIES if re.search(rf"\b(CUDA::)?{name}\b|{name}_LIBRARY", cmake)]
@@ -100,8 +100,12 @@ def compile_sample(source, checkout, target):
 def cuda_samples(checkout, scratch, _python):
     for cmake in sorted(checkout.glob("Samples/*/*/CMakeLists.txt")):
         name = f"{cmake.parent.parent.name}.{cmake.parent.name}"
-        source, target = smaller(cmake.parent, scratch), scratch / name
-        yield Program(name, [str(target), *REDUCED.get(source.name, [])], source, compile_sample(source, checkout, target))
+        source, target = cmake.parent, scratch / name
+        folder, prepare = source, None
+        if changes := SMALLER.get(source.name):
+            folder = scratch / "smaller" / source.name
+            prepare = functools.partial(make_smaller, source, folder, changes)
+        yield Program(name, [str(target), *REDUCED.get(source.name, [])], folder, compile_sample(source, checkout, target), prepare=prepare)
 
 
 # --- Suites in Python: a program is a module of tests, run with the interpreter that is given ---
@@ -154,6 +158,8 @@ SUITES = {
 
 def built(program, log, seconds):
     """"" when the program is built, else why not."""
+    if program.prepare:
+        program.prepare()
     for words in program.build:
         with open(log, "a") as out:
             try:

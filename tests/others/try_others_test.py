@@ -1,4 +1,5 @@
 """try_others.py on a suite that was made up: `try_others_test.py BUILD`. Its programs need no CUDA, and fail in known ways."""
+import os
 import pathlib
 import subprocess
 import sys
@@ -29,8 +30,17 @@ class Script(unittest.TestCase):
             (tests / f"test_{name}.py").write_text(
                 f"import os, threading, unittest\nclass T(unittest.TestCase):\n  def test(self):\n    {body}\n")
 
-    def run_script(self, *words):
-        return subprocess.run([sys.executable, SCRIPT, self.folder, "--build", BUILD, *words], capture_output=True, text=True, timeout=300)
+    def run_script(self, *words, path=os.environ["PATH"]):
+        return subprocess.run([sys.executable, SCRIPT, self.folder, "--build", BUILD, *words], capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "PATH": path})
+
+    def add_sample(self):
+        """A sample whose problem is made smaller (SMALLER in suites.py); its program passes if its folder has the smaller one."""
+        sample = self.folder / "cuda-samples" / "Samples" / "2_Concepts" / "scan"
+        sample.mkdir(parents=True)
+        (sample / "CMakeLists.txt").write_text("add_executable(scan main.cpp)\n")
+        (sample / "main.cpp").write_text("const int iCycles = 100;\n")
+        return sample
 
     def test_new_failures_are_named(self):
         done = self.run_script("--seconds", "15")
@@ -52,6 +62,28 @@ class Script(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn("direct skipped 1, pool skipped 1", done.stdout)
             self.assertNotIn("passed", done.stdout)
+
+    def test_a_list_writes_nothing(self):
+        self.add_sample()
+        before = sorted(self.folder.rglob("*"))
+        done = self.run_script("--list")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("cuda-samples 2_Concepts.scan\n", done.stdout)
+        self.assertEqual(sorted(self.folder.rglob("*")), before)
+
+    def test_a_sample_runs_with_a_smaller_problem_in_a_copy(self):
+        sample = self.add_sample()
+        compiler = self.folder / "bin" / "nvcc"  # makes a program that looks for the smaller problem in the folder where it runs
+        compiler.parent.mkdir()
+        compiler.write_text("""#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+printf '#!/bin/sh\\ngrep "iCycles = 1;" %s\\n' "$3" >"$2" && chmod +x "$2"
+""")
+        compiler.chmod(0o755)
+        done = self.run_script("--suite", "cuda-samples", path=f"{compiler.parent}:{os.environ['PATH']}")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("direct passed 1, pool passed 1", done.stdout)
+        self.assertEqual((sample / "main.cpp").read_text(), "const int iCycles = 100;\n")
 
     def test_a_folder_without_checkouts(self):
         done = self.run_script("--suite", "ggml")
