@@ -1,4 +1,6 @@
 // Module images travel to a server once: counted between client and poold.
+#include <filesystem>
+
 #include "tests/e2e/pool.h"
 #include "tests/e2e/shared_pool.h"
 #include "tests/support/catch.h"
@@ -27,6 +29,18 @@ Traffic traffic_of(Pool& pool, const std::vector<std::string>& scenario, uint64_
 
 constexpr uint64_t kBig = 3 << 20;
 const std::vector<std::string> kLoadBig = {"load_big", std::to_string(kBig)};
+
+// Whether softgpu compiled the one kernel of a program, as it says there (SOFTGPU_LOG=1), or had its code from an earlier process.
+bool compiles(const Environment& environment) {
+  const Finished app = run_patiently({driver_app(), "load_in_contexts", "1"}, environment);
+  INFO(app.output);
+  CHECK(app.status == 0);
+  const auto said = lines_with(app.output, "softgpu: kernel add ");
+  REQUIRE(said.size() == 1);
+  const bool compiled = said.front().find(" compiled in ") != std::string::npos;
+  CHECK(compiled != (said.front().find(" loaded from the cache in ") != std::string::npos));
+  return compiled;
+}
 
 }  // namespace
 
@@ -58,6 +72,20 @@ TEST_CASE("a session uses what softgpu compiled for its tenant and for no other"
   CHECK(first_word(1).find(" compiled in ") != std::string::npos);
   CHECK(first_word(1).find(" loaded from the cache in ") != std::string::npos);
   CHECK(first_word(2).find(" compiled in ") != std::string::npos);
+}
+
+TEST_CASE("a program compiles nothing that an earlier process of its user compiled") {
+  const TemporaryFolder folder;
+  const std::filesystem::path cache = folder.path() / "cache";
+  const Environment softgpu{{"SOFTGPU_LOG", "1"}, {"SOFTGPU_CACHE", cache.string()}};
+  Pool pool(softgpu), without(softgpu, {"--code-cache-mib", "0"});
+  CHECK(compiles(pool.through()));
+  CHECK_FALSE(compiles(pool.through()));
+  for (int run = 0; run < 2; ++run) CHECK(compiles(without.through()));
+  CHECK(!std::filesystem::exists(cache));  // poold's workers serve several tenants, and use no folder
+  CHECK(compiles(pool.directly()));
+  CHECK_FALSE(compiles(pool.directly()));
+  for (int run = 0; run < 2; ++run) CHECK(compiles(pool.directly({{"SOFTGPU_CACHE", "off"}})));
 }
 
 TEST_CASE("several contexts of a process share one upload") {
