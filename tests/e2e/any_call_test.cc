@@ -34,3 +34,16 @@ TEST_CASE("every symbol with empty blocks") { calls_everything({"any_call", "scr
 TEST_CASE("every served call with wild numbers and handles") { calls_everything({"any_row"}); }
 TEST_CASE("every served call with destroyed objects") { calls_everything({"any_row", "stale"}); }
 TEST_CASE("every served call with destroyed objects in what it reads") { calls_everything({"any_row", "stale_in_memory"}); }
+
+TEST_CASE("functions that are newer than the library") {
+  Pool pool;
+  const Finished direct = run_patiently({driver_app(), "newer_functions"}, pool.directly());
+  INFO(direct.output);
+  CHECK(direct.status == 0);
+  const Finished pooled = run_patiently({driver_app(), "newer_functions"}, pool.through());
+  INFO(pooled.output);
+  CHECK(pooled.status == 0);
+  CHECK(lines_with(pooled.output, "gpupool: ").size() == 2);
+  CHECK(lines_with(pooled.output, "cuGraphGetId is not supported: it came with CUDA 13.1, and this library has the functions up to CUDA ").size() == 1);
+  CHECK(lines_with(pooled.output, "cuLogicalEndpointDestroy is not supported: it came with CUDA 13.3, ").size() == 1);
+}

@@ -284,6 +284,17 @@ SCENARIO(threads_come_and_go) {
   EXPECT(download<uint32_t>(values, 1)[0] == 100);
 }
 
+// Functions that came with CUDA 13.1 and 13.3: they fail, and the program goes on.
+SCENARIO(newer_functions) {
+  Device device;
+  for (const char* const name : {"cuGraphGetId", "cuGraphGetId", "cuLogicalEndpointDestroy"}) {
+    void* const function = dlsym(RTLD_DEFAULT, name);
+    EXPECT(function != nullptr);
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, reinterpret_cast<CUresult (*)(...)>(function)(nullptr, nullptr));
+  }
+  use_device();
+}
+
 SCENARIO(library_closed_and_opened) {
   for (int round = 0; round < 2; ++round) {
     void* library = dlopen("libcuda.so.1", RTLD_NOW);
