@@ -38,13 +38,14 @@ struct Jit {
 void jit_options() {
   CUmodule module = nullptr;
   CUlibrary library = nullptr;
-  const char* const broken = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k()\n{\nno.such.instruction %r1;\nret;\n}\n";
+  const char* const broken = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k()\n{\nfrobnicate.b32 %r1;\nret;\n}\n";
   for (const size_t room : {size_t{0}, size_t{1}, size_t{20}, size_t{300}}) {
     Jit good(room), bad(room), of_library(room);
     good.show("good module", cuModuleLoadDataEx(&module, kGood, good.count(), good.options.data(), good.values.data()));
     bad.show("bad module", cuModuleLoadDataEx(&module, broken, bad.count(), bad.options.data(), bad.values.data()));
     of_library.show("bad library", cuLibraryLoadData(&library, broken, of_library.options.data(), of_library.values.data(), of_library.count(),
                                                      nullptr, nullptr, 0));
+    for (const Jit* refused : {&bad, &of_library}) EXPECT(room < sizeof refused->error || std::strstr(refused->error, "frobnicate"));
   }
   Jit without_buffer(300);
   without_buffer.values[0] = without_buffer.values[2] = nullptr;
