@@ -34,6 +34,15 @@ TEST_CASE("launches that block tell of their kernel's fault") {
   }
 }
 
+TEST_CASE("a destroyed texture serves earlier kernels and faults in later ones") {
+  Pool pool;
+  for (const Environment& environment : {pool.directly(), pool.through()}) {
+    const Finished app = run_patiently({driver_app(), "destroyed_texture"}, environment);
+    INFO(app.output);
+    CHECK(app.status == 0);
+  }
+}
+
 TEST_CASE("images that cannot run") {
   Pool pool;
   for (const Environment& environment : {pool.directly(), pool.through()}) {

@@ -1,5 +1,6 @@
 // Kernels that go wrong, images that cannot be run.
 #include <atomic>
+#include <numeric>
 
 #include "protocol/cuda/fatbin_format.h"
 #include "tests/e2e/apps/scenario.h"
@@ -68,6 +69,50 @@ SCENARIO(callbacks_behind_a_trap) {
   status.wait(-1);
   EXPECT(status != CUDA_SUCCESS);
   EXPECT(calls == 0);
+}
+
+// A texture that is destroyed serves the kernels that were launched before, and no later one.
+SCENARIO(destroyed_texture) {
+  constexpr unsigned kWidth = 4, kTexels = 16;
+  Device device;
+  Kernels kernels;
+  kernels.load({"read_texture", "burn_forever"});
+  CUarray array = nullptr;
+  const CUDA_ARRAY_DESCRIPTOR shape{kWidth, kTexels / kWidth, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+  OK(cuArrayCreate(&array, &shape));
+  std::vector<unsigned> texels(kTexels);
+  std::iota(texels.begin(), texels.end(), 100u);
+  CUDA_MEMCPY2D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = texels.data();
+  copy.srcPitch = copy.WidthInBytes = kWidth * sizeof(unsigned);
+  copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+  copy.dstArray = array;
+  copy.Height = kTexels / kWidth;
+  OK(cuMemcpy2D(&copy));
+  CUDA_RESOURCE_DESC resource{};
+  resource.resType = CU_RESOURCE_TYPE_ARRAY;
+  resource.res.array.hArray = array;
+  CUDA_TEXTURE_DESC reading{};
+  reading.flags = CU_TRSF_READ_AS_INTEGER;
+  CUtexObject texture = 0;
+  OK(cuTexObjectCreate(&texture, &resource, &reading, nullptr));
+  CUdeviceptr out = 0, flag = 0;
+  OK(cuMemAlloc(&out, kTexels * sizeof(unsigned)));
+  OK(cuMemAlloc(&flag, sizeof(unsigned)));
+  OK(cuMemsetD32(flag, 0, 1));
+  CUstream stream = nullptr, other = nullptr;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  OK(kernels.launch("burn_forever", 1, 1, stream, flag));
+  OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kWidth, kTexels));
+  OK(cuTexObjectDestroy(texture));
+  OK(cuMemsetD32Async(flag, 1, 1, other));
+  OK(cuStreamSynchronize(stream));
+  EXPECT(download<unsigned>(out, kTexels) == texels);
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectGetResourceDesc(&resource, texture));
+  OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kWidth, kTexels));
+  GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
 }
 
 // The context is lost, the process is not: a reset gives a new one.
