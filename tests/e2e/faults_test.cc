@@ -57,6 +57,7 @@ TEST_CASE("images that cannot run") {
     // where there is one, or by the client.
     const bool direct = environment == pool.directly();
     CHECK(lines_with(app.output, "frobnicate").size() == (direct ? 1 : 2));
+    CHECK(lines_with(app.output, "(kernel k, line 6)").size() == (direct ? 1 : 2));
     CHECK(lines_with(app.output, "99.0").size() == 1);
     CHECK(lines_with(app.output, direct ? "gpupool: " : "softgpu: ").empty());
   }
