@@ -89,7 +89,7 @@ class Bridge {
       if (named) ++named->bridges;
     }
     held.fetch_add(1);
-    context.session->receiver().add_interest();  // in wire::kBacklogLong, while nobody waits
+    context.session->receiver().add_interest();  // receives wire::kBacklogLong while no thread waits
   }
   ~Bridge() {
     context_.session->receiver().drop_interest();

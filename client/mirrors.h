@@ -96,8 +96,7 @@ class Mirrors {
   Mirror* containing(uint64_t address) const;
   HostPages* zone(Session& session);
   CUresult wait_for_device(Lock& lock, uint64_t address);
-  bool is_behind(const Mirror& mirror) const;
-  std::vector<const Context*> behind(const Mirror& mirror) const;
+  bool is_behind(const Mirror& mirror, const Context* but = nullptr) const;
   Context* context_of(const Mirror& mirror) const;
   CUresult fetch(Mirror& mirror, size_t first, size_t last);
   CUresult push(Mirror& mirror, size_t first, size_t last, State state);

@@ -39,23 +39,16 @@ void Mirrors::waited(Context& context, uint64_t before) {
   }
 }
 
-// The contexts whose queued work may still be at it.
-std::vector<const Context*> Mirrors::behind(const Mirror& mirror) const {
-  std::vector<const Context*> behind;
-  if (mirror.attachment != Attachment::global) {
-    const auto* const context = handles().find_as<Context>(Kind::context, mirror.touch_context);
-    if (context && context->waited.load() < mirror.touch) behind.push_back(context);
-    return behind;
-  }
-  for (const uint64_t handle : contexts_) {
+// May the device still be at it? `but`: whatever that context has queued.
+bool Mirrors::is_behind(const Mirror& mirror, const Context* but) const {
+  if (mirror.uses != 0) return true;
+  const auto behind = [&](const Context* context, uint64_t touch) { return context && context != but && context->waited.load() < touch; };
+  if (mirror.attachment != Attachment::global) return behind(handles().find_as<Context>(Kind::context, mirror.touch_context), mirror.touch);
+  return std::any_of(contexts_.begin(), contexts_.end(), [&](uint64_t handle) {
     const auto* const context = handles().find_as<Context>(Kind::context, handle);
-    if (context && context->session == mirror.session && context->waited.load() < context->touches.load()) behind.push_back(context);
-  }
-  return behind;
+    return context && context->session == mirror.session && behind(context, context->touches.load());
+  });
 }
-
-// May the device still be at it?
-bool Mirrors::is_behind(const Mirror& mirror) const { return mirror.uses != 0 || !behind(mirror).empty(); }
 
 // Without the lock meanwhile, so the mirror may be another afterwards.
 CUresult Mirrors::wait_for_device(Lock& lock, uint64_t address) {
@@ -185,9 +178,8 @@ CUresult Mirrors::bring(Context& context, CUstream stream, uint64_t address, uin
 CUresult Mirrors::attach(const Context& context, CUstream stream, uint64_t address, Attachment attachment) {
   Lock lock(mutex_);
   if (!containing(address)) return CUDA_ERROR_INVALID_VALUE;
-  // What was queued before may use it, and is waited for when the program does. Later work of other streams is not.
-  const auto known = [&](const std::vector<const Context*>& behind) { return behind.empty() || (behind.size() == 1 && behind.front() == &context); };
-  if (const Mirror* const before = containing(address); before->uses != 0 || !known(behind(*before))) {
+  // Work queued before this call may use the memory: the program's next access waits for it. Only one context's can be noted for that.
+  if (is_behind(*containing(address), &context)) {
     if (const CUresult result = wait_for_device(lock, address); result != CUDA_SUCCESS) return result;
   }
   Mirror* const mirror = containing(address);
@@ -196,7 +188,7 @@ CUresult Mirrors::attach(const Context& context, CUstream stream, uint64_t addre
   const bool stays_with_stream = mirror->attachment != Attachment::global && mirror->touched_by_stream &&
                                  (attachment != Attachment::stream || mirror->touch_stream == cuda::handle_bits(stream));
   if (!stays_with_stream) {
-    mirror->touch = behind(*mirror).empty() ? 0 : context.touches.load();
+    mirror->touch = is_behind(*mirror) ? context.touches.load() : 0;
     mirror->touch_context = context.handle;
     mirror->touched_by_stream = false;
   }
