@@ -42,7 +42,7 @@ void Core::refuse_impossible() {
     const Demand demand(waiter.request);
     const Tenant& whose = tenants_.at(waiter.tenant);
     auto known = impossible.find(waiter.shape);
-    // Who waits already may wait for a fenced node, which an operator can open again.
+    // A waiting request may wait for a fenced node, which an operator can open again.
     if (known == impossible.end()) known = impossible.emplace(waiter.shape, why_never_places(demand, true)).first;
     if (known->second) refused.emplace_back(stream, *known->second);
     else if (const auto forbidden = never_allowed(waiter.request, whose)) refused.emplace_back(stream, *forbidden);

@@ -8,7 +8,7 @@ namespace gpupool::worker {
 namespace {
 
 constexpr uint64_t kMostKept = uint64_t{1} << 30;  // bytes, where the tenant may not have fewer
-// What may be on its way when the backlog gets long, as Backlog::bytes() counts it: a batch of commands and a piece of a copy for each of a
+// Bytes of commands that can arrive after the client was told, as Backlog::bytes() counts them: a batch and a piece of a copy from each of the
 // program's threads, and the buffers of the sockets.
 constexpr uint64_t kOnTheWay = 128u << 20;
 constexpr size_t kMostAsked = 4096;  // a thread each; more are answered at once

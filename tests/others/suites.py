@@ -128,7 +128,7 @@ def numba_module(_path, relative):
 
 OPERATORS = ("ADD MUL DIV SCALE CPY CONT NORM RMS_NORM SOFT_MAX ROPE GET_ROWS SUM_ROWS ARGSORT IM2COL CONCAT UPSCALE PAD CLAMP SIN SQR "
              "MUL_MAT MUL_MAT_ID FLASH_ATTN_EXT SSM_CONV CROSS_ENTROPY_LOSS").split()
-# Of operators whose thousands of cases take many minutes on a CPU: those whose parameters match this.
+# Patterns of parameters that choose some of an operator's cases, where all of them take many minutes on a CPU.
 OPERATOR_CASES = {"FLASH_ATTN_EXT": "kv=113,nb=1,", "MUL_MAT": "k=(64|128|1057),", "MUL_MAT_ID": "n_mats=4,n_used=2,b=0,m=512,n=(1|4|17),"}
 
 

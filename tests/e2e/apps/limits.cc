@@ -61,7 +61,7 @@ SCENARIO(much_behind_a_host_function) {
   }
   EXPECT(download<unsigned>(counter, 1)[0] == 100);
   EXPECT(queued < data.size());
-  // What is captured goes to no stream.
+  // A captured launch is not sent, so it needs no room.
   CUgraph graph = nullptr;
   OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
   OK(kernels.launch("add", 1, 1, captured, counter, 1u, 1u));
