@@ -154,7 +154,10 @@ void Core::check_node(Node& node, Time now) {
     answer(node);
   }
   auto [condition, because] = node.condition();
-  if (condition != node.shown) node.since = now;
+  if (condition != node.shown) {
+    node.since = now;
+    never_.clear();
+  }
   if (condition != node.shown || because != node.shown_because) places_changed_ = true;  // reasons of waiting requests name both
   node.shown = condition;
   node.shown_because = std::move(because);

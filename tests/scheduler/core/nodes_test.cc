@@ -288,6 +288,25 @@ TEST_CASE("a node that has seen a token of the future is fenced, and spoils no l
   CHECK(pool.grant(again)->servers[0].lease.serial() == 2);  // as before, not after the lie
 }
 
+TEST_CASE("what only an untrusted node could have is refused, though it was possible before") {
+  TestPool pool;
+  const Stream honest = pool.attend(1, 1, 1);
+  const Stream liar = pool.attend(2, 2, 1);
+  for (int i = 0; i < 11; ++i) pool.pass(1000), pool.report(honest), pool.report(liar);
+  const LeaseId id = pool.grant(pool.request(ask(2)))->lease;
+  CHECK(!pool.told<Refusal>(pool.request(ask(2))));
+  pool::NodeReport report;
+  report.set_ready(true);
+  report.set_now_ms(pool.now);
+  pool::LeaseUse& use = *report.add_leases();
+  use.set_lease(id);
+  use.set_serial(UINT64_MAX);
+  pool.core->report(liar, report, pool.now);
+  pool.settle();
+  REQUIRE(condition(pool, "n2") == pool::NodeState::FENCED);
+  CHECK(pool.told<Refusal>(pool.request(ask(2))));
+}
+
 TEST_CASE("a lease that its node has ended is over") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);
