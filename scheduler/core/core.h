@@ -115,6 +115,7 @@ class Core {
 
   // Decisions (schedule.cc).
   bool fits_quota(const Tenant& tenant, const Demand& demand) const;
+  void refuse_request(Stream stream, const std::string& tenant, const pool::Request& request, Refusal::Kind kind, const std::string& why);
   const std::optional<std::string>& never_places(const Demand& demand, const std::string& shape);
   void refuse_impossible();
   // Nodes register only once they hear of this scheduler, so a request that fits no known node is not refused before. The store does not
@@ -179,7 +180,7 @@ class Core {
   Time places_told_ = 0;
   bool settled_ = false;  // the nodes have had time to come: what fits none of them never will
   bool recheck_waiting_ = true;  // since the last refuse_impossible()
-  std::unordered_map<std::string, std::optional<std::string>> never_;  // by shape, until a node changes what it has
+  std::unordered_map<std::string, std::optional<std::string>> never_;  // by shape, until a node changes what it has, or whether it is trusted
 
   pool::PoolCounters counters_;
   std::map<int, uint64_t> ended_;

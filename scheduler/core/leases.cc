@@ -27,11 +27,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   }
   counters_.set_requests(counters_.requests() + 1);
   Tenant& whose = tenant(name);
-  const auto no = [&](Refusal::Kind kind, const std::string& why) {
-    counters_.set_refused(counters_.refused() + 1);
-    note("request_refused", {{"tenant", name}, {"program", request.program()}, {"host", request.host()}, {"reason", why}});
-    refuse(stream, kind, why);
-  };
+  const auto no = [&](Refusal::Kind kind, const std::string& why) { refuse_request(stream, name, request, kind, why); };
   if (const auto wrong = check_request(request)) return no(Refusal::Kind::invalid, *wrong);
   if (const auto why = never_allowed(request, whose)) return no(Refusal::Kind::invalid, *why);
   const Demand demand(request);
@@ -54,6 +50,12 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
   placer_->arrived(demand);
   ++whose.waiting;
   dirty_ = places_changed_ = true;
+}
+
+void Core::refuse_request(Stream stream, const std::string& tenant, const pool::Request& request, Refusal::Kind kind, const std::string& why) {
+  counters_.set_refused(counters_.refused() + 1);
+  note("request_refused", {{"tenant", tenant}, {"program", request.program()}, {"host", request.host()}, {"reason", why}});
+  refuse(stream, kind, why);
 }
 
 void Core::grant(Waiter& waiter, const std::vector<Spot>& spots, Time now) {

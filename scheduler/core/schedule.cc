@@ -49,10 +49,10 @@ void Core::refuse_impossible() {
     else if (const auto too_much = never_within_memory(demand, whose)) refused.emplace_back(stream, *too_much);
   }
   for (const auto& [stream, why] : refused) {
-    counters_.set_refused(counters_.refused() + 1);
-    --tenant(queue_.find(stream)->tenant).waiting;
+    const Waiter& waiter = *queue_.find(stream);
+    --tenant(waiter.tenant).waiting;
+    refuse_request(stream, waiter.tenant, waiter.request, Refusal::Kind::invalid, why);
     queue_.remove(stream);
-    refuse(stream, Refusal::Kind::invalid, why);
     dirty_ = places_changed_ = true;
   }
 }

@@ -56,6 +56,7 @@ TEST_CASE("a waiting request is refused like a new one once its node is removed,
   REQUIRE(pool.told<Refusal>(large));
   CHECK(pool.told<Refusal>(large)->kind == Refusal::Kind::invalid);
   CHECK(pool.told<Refusal>(large)->reason == "cannot place 2 GPUs: at most 1 GPU fits; the pool has 1 GPU on 1 host: 1 x A100 16.0 GiB");
+  CHECK(std::count_if(pool.said.notes.begin(), pool.said.notes.end(), [](const Note& note) { return note.event == std::string("request_refused"); }) == 1);
   CHECK(pool.told<Refusal>(large)->reason == pool.told<Refusal>(pool.request(ask(2)))->reason);
   CHECK(!pool.told<Refusal>(small));
   CHECK(pool.core->tenants().at("a").waiting == 1);
