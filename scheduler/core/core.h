@@ -122,7 +122,8 @@ class Core {
   // shorten this: a node may have been added while no scheduler ran.
   int64_t settling_ms() const { return 5 * int64_t{policy_.heartbeat_ms()}; }
   bool settled(Time now) const { return now >= started_ + settling_ms(); }
-  void relate(const Waiter& waiter, Demand& demand) const;
+  // With what depends on the present leases: what the quota leaves, and where related leases are.
+  Demand demand_now(const Waiter& waiter) const;
   bool try_to_grant(Waiter& waiter, Time now);
   bool reserve(Waiter& waiter, Time now);
   void lift_reservation();

@@ -30,14 +30,13 @@ Demand::Demand(const pool::Request& request)
       one_host(request.one_host() || request.gpus() == 1),
       host{request.cpu_milli(), request.host_memory_bytes()} {}
 
-Amount Demand::of(const Gpu& gpu) const {
-  const uint64_t all = gpu.book.total.memory;
-  if (milli == kWholeGpu) return {milli, all};
-  return {milli, memory != 0 ? memory : static_cast<uint64_t>(static_cast<unsigned __int128>(all) * milli / kWholeGpu)};
+uint64_t Demand::memory_of(uint64_t all) const {
+  if (milli == kWholeGpu) return all;
+  return memory != 0 ? memory : static_cast<uint64_t>(static_cast<unsigned __int128>(all) * milli / kWholeGpu);
 }
 
-bool Demand::suits(const Gpu& gpu) const {
-  return memory <= gpu.book.total.memory && (models.empty() || models.contains(gpu.model));
+bool Demand::suits(const std::string& model, uint64_t all_memory) const {
+  return memory <= all_memory && memory_of(all_memory) <= most_memory && (models.empty() || models.contains(model));
 }
 
 HostAmount Demand::host_beside(uint32_t here) const {

@@ -146,20 +146,27 @@ std::string Core::explain(const Waiter& waiter) const {
     if (quota.memory_bytes() != 0) text += " of " + bytes_text(quota.memory_bytes());
     return text + " of GPU memory";
   }
-  Demand demand(waiter.request);
+  const Demand demand = demand_now(waiter);
   if (!settled_) {
-    if (const auto never = why_never_places(demand)) {
+    if (const auto never = why_never_places(Demand(waiter.request))) {
       return *never + "; the scheduler has just started and waits " + std::to_string((settling_ms() + 999) / 1000) +
              " s for more nodes to register before it refuses the request";
     }
   }
-  relate(waiter, demand);
-  const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
-    return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(gpu.book.total);
-  });
+  const auto open_gpus = [&](const Demand& with) {
+    return count_gpus(nodes_, with, all_of_host, [&](const Node& node, const Gpu& gpu) {
+      return node.open() && !demand.apart.contains(&node) && with.of(gpu).within(gpu.book.total);
+    });
+  };
+  const uint32_t could = open_gpus(demand);
   std::string text = "waits for " + text_of(demand);
   if (could < demand.gpus) {
-    return text + ": " + std::to_string(could) + " can be leased now" + closed_hosts(nodes_, demand);
+    text += ": " + std::to_string(could) + " can be leased now" + closed_hosts(nodes_, demand);
+    Demand without_quota = demand;
+    without_quota.most_memory = UINT64_MAX;
+    if (open_gpus(without_quota) == could) return text;
+    return text + "; on other GPUs it would exceed the quota of tenant '" + whose.name + "', which has " + bytes_text(whose.memory) + " of memory=" +
+           size_text(whose.quota.memory_bytes());
   }
   const bool head = waiter.stream == head_;
   const auto count_free = [&](bool with_reserved) {

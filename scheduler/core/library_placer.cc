@@ -105,11 +105,11 @@ std::vector<placement::Request> LibraryPlacer::requests_for(const Demand& demand
   const bool by_share = demand.memory == 0 && demand.milli < kWholeGpu;
   std::map<uint64_t, std::vector<std::string>> models;  // by memory
   for (const auto& [name, kind] : kinds_) {
-    if (demand.models.empty() || demand.models.contains(kind.model)) models[by_share ? kind.memory : 0].push_back(name);
+    if (demand.suits(kind.model, kind.memory)) models[by_share ? demand.memory_of(kind.memory) : 0].push_back(name);
   }
   std::vector<placement::Request> requests;
   for (auto& [memory, names] : models) {
-    if (by_share) request.memory_bytes = static_cast<uint64_t>(static_cast<unsigned __int128>(memory) * demand.milli / kWholeGpu);
+    if (by_share) request.memory_bytes = memory;
     request.models.clear();
     if (names.size() < kinds_.size()) request.models = std::move(names);
     requests.push_back(request);

@@ -76,7 +76,14 @@ bool Core::fits_quota(const Tenant& tenant, const Demand& demand) const {
   return quota.memory_bytes() == 0 || tenant.memory + memory_for(demand) <= quota.memory_bytes();
 }
 
-void Core::relate(const Waiter& waiter, Demand& demand) const {
+Demand Core::demand_now(const Waiter& waiter) const {
+  Demand demand(waiter.request);
+  const Tenant& whose = tenants_.at(waiter.tenant);
+  if (const uint64_t quota = whose.quota.memory_bytes(); quota != 0) {
+    // The other GPUs take the least that is possible.
+    const uint64_t others = memory_for(demand) / demand.gpus * (demand.gpus - 1);
+    demand.most_memory = quota - std::min(quota, whose.memory + others);
+  }
   const auto add = [&](const Where& where, const auto& labels, std::set<const Node*>& to) {
     for (const std::string& label : labels) {
       const auto found = where.find({waiter.tenant, label});
@@ -87,12 +94,12 @@ void Core::relate(const Waiter& waiter, Demand& demand) const {
   add(labelled_, waiter.request.near(), demand.near);
   add(labelled_, waiter.request.apart_from(), demand.apart);
   add(repelling_, waiter.request.labels(), demand.apart);
+  return demand;
 }
 
 bool Core::try_to_grant(Waiter& waiter, Time now) {
   if (waiter.failed_at == capacity_) return false;
-  Demand demand(waiter.request);
-  relate(waiter, demand);
+  const Demand demand = demand_now(waiter);
   counters_.set_placements_tried(counters_.placements_tried() + 1);
   const auto spots = placer_->place(demand);
   const Tenant& whose = tenant(waiter.tenant);
@@ -180,8 +187,7 @@ void Core::lift_reservation() {
 
 // Keeps for it the GPUs that will be free first. False: there are not enough that can be waited for.
 bool Core::reserve(Waiter& waiter, Time now) {
-  Demand demand(waiter.request);
-  relate(waiter, demand);
+  const Demand demand = demand_now(waiter);
   const bool may_preempt = policy_.preemption() && waiter.request.priority() > lease::BEST_EFFORT;
   const auto sooner = [](const Candidate& a, const Candidate& b) { return a.wait < b.wait; };
   std::vector<Candidate> all, best;
@@ -219,6 +225,10 @@ bool Core::reserve(Waiter& waiter, Time now) {
     best = std::move(all);
   }
   if (best.empty()) return false;
+  const uint64_t quota = tenant(waiter.tenant).quota.memory_bytes();
+  uint64_t memory = tenant(waiter.tenant).memory;
+  for (const Candidate& one : best) memory += demand.of(one.spot.node->gpus[one.spot.gpu]).memory;
+  if (quota != 0 && memory > quota) return false;  // GPUs of several sizes, each within the quota, but not together
   std::map<Node*, uint32_t> nodes;
   for (const Candidate& one : best) {
     Gpu& gpu = one.spot.node->gpus[one.spot.gpu];
@@ -288,7 +298,7 @@ void Core::tell_places(Time now) {
   places_told_ = now;
   places_changed_ = false;
   const uint32_t waiting = static_cast<uint32_t>(queue_.size());
-  std::unordered_map<std::string, std::string> reasons;  // by shape, of those that nothing else tells apart
+  std::unordered_map<std::string, std::string> reasons;  // by tenant and shape, of those that nothing else tells apart
   for (const auto& [stream, place] : places()) {
     Waiter& waiter = *queue_.find(stream);
     if (waiter.told != 0 && now < waiter.told + 1000) {
@@ -299,7 +309,7 @@ void Core::tell_places(Time now) {
     if (waiter.over_quota || blocking_request(waiter) || stream == head_ || waiter.request.apart_from_size() + waiter.request.labels_size() > 0) {
       why = explain(waiter);
     } else {
-      std::string& known = reasons[waiter.shape];
+      std::string& known = reasons[waiter.tenant + '\n' + waiter.shape];
       if (known.empty()) known = explain(waiter);
       why = known;
     }

@@ -344,3 +344,30 @@ TEST_CASE("processors and memory of the GPUs' node are accounted for") {
   request.set_host_memory_bytes(64 * kGiB);
   CHECK(!pool.grant(pool.request(request, "b", 1)));
 }
+
+TEST_CASE("a GPU that is larger than the tenant's memory quota is neither kept for its request nor given to it") {
+  TestPool pool(GENERATE(false, true));
+  pool.tenants[0].quota.set_memory_bytes(40 * kGiB);
+  pool.core->configure(pool.tenants, pool.now);
+  const Stream small = pool.attend(1, 1, 1, 16 * kGiB);
+  const Stream first = pool.request(ask(1, 600, 10 * kGiB), "b");
+  REQUIRE(pool.grant(first));
+  const Stream large = pool.attend(2, 2, 1, 80 * kGiB);
+  const auto pass = [&] { pool.pass(1000), pool.report(small), pool.report(large); };
+  const Stream head = pool.request(ask(1), "a");  // a whole GPU, with all of its memory
+  CHECK(!pool.grant(head));
+  pass();
+  REQUIRE(pool.told<QueuePlace>(head));
+  CHECK(pool.told<QueuePlace>(head)->why == "waits for 1 GPU: 0 of 1 that would do are free; it is the next, and 1 is kept for it on n1");
+  CHECK(pool.grant(pool.request(ask(1), "b")));  // the other one
+  finish(pool, first, small);
+  pass();
+  REQUIRE(pool.grant(head));
+  CHECK(pool.grant(head)->servers[0].address == "tcp://10.0.0.1:9700");
+  const Stream next = pool.request(ask(1, 900), "a");  // 14.4 GiB of the small one, 72 GiB of the large one
+  pass();
+  REQUIRE(pool.core->drain("n1", "", false, {}, pool.now));
+  pass(), pass();
+  REQUIRE(pool.told<QueuePlace>(next));
+  CHECK(pool.told<QueuePlace>(next)->why.ends_with("; on other GPUs it would exceed the quota of tenant 'a', which has 16.0 GiB of memory=40GiB"));
+}
