@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -108,13 +109,29 @@ class Run:
             failure = suites.built(program, log, BUILD_SECONDS)
         if failure:
             return program.name, {"build": failure}
-        results = {}
-        for way in WAYS:
-            begin, log = time.monotonic(), self.results / f"{program.name}.{way}.log"
-            results[way] = outcome(program.command, program.folder, self.environment(program, way, number), log, self.given.seconds,
-                                   WAIVED.get(self.suite))
-            self.seconds[program.name, way] = time.monotonic() - begin
+        results = {"pool": self.once(number, program, "pool")} if self.given.quick else {}
+        if results.get("pool") not in ("passed", "skipped"):
+            results = {way: self.once(number, program, way) for way in WAYS}
+        if self.given.repeat and set(results.values()) == {"passed"}:
+            self.measure(number, program)
         return program.name, results
+
+    def once(self, number, program, way):
+        begin, log = time.monotonic(), self.results / f"{program.name}.{way}.log"
+        result = outcome(program.command, program.folder, self.environment(program, way, number), log, self.given.seconds,
+                         WAIVED.get(self.suite))
+        self.seconds[program.name, way] = time.monotonic() - begin
+        return result
+
+    def measure(self, number, program):
+        """Replaces the times of the first runs, in which caches fill, by the medians of `repeat` more in each way, in turn."""
+        seconds = {way: [] for way in WAYS}
+        for _ in range(self.given.repeat):
+            for way in WAYS:
+                if self.once(number, program, way) == "passed":
+                    seconds[way].append(self.seconds[program.name, way])
+        for way in WAYS:
+            self.seconds[program.name, way] = statistics.median(seconds[way] or [self.seconds[program.name, way]])
 
     def all(self):
         chosen = [program for program in suites.SUITES[self.suite](self.checkout, self.results, self.given.python)
@@ -147,7 +164,7 @@ def judged(suite, results):
 
 
 def print_ratios(results, seconds):
-    """How much longer the pool takes. Meant for --jobs 1 on an idle machine."""
+    """How much longer the pool takes. Meant for --jobs 1 --repeat 3 on an idle machine."""
     ratios = {name: seconds[name, "pool"] / seconds[name, "direct"] for name, ways in results.items()
               if ways.get("direct") == ways.get("pool") == "passed" and seconds[name, "direct"] > LEAST_SECONDS}
     if not ratios:
@@ -168,6 +185,8 @@ def main():
     parser.add_argument("--python", type=os.path.abspath, default=sys.executable)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=60, help="for one run of a program")
+    parser.add_argument("--quick", action="store_true", help="run a program directly only where it does not pass through the pool")
+    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="run what passes N more times in each way, for the ratios of times")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
     build = given.build.resolve()
