@@ -1,6 +1,7 @@
 """try_others.py on a suite that was made up: `try_others_test.py BUILD`. Its programs need no CUDA, and fail in known ways."""
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,9 @@ PROGRAMS = {
     "fails_in_pool": "self.assertNotIn('GPUPOOL', os.environ)",
     "never_ends": "threading.Event().wait()",
     "skips_all": "self.skipTest('never')",
+    # The first run of each way takes longer, and each through the pool, so that the ratio is printed.
+    "slow_at_first": "f = open('slow_at_first', 'a'); first = f.tell() < 2; f.write('x'); f.close(); pool = 'GPUPOOL' in os.environ; "
+                     "threading.Event().wait(4 if first else 2 if pool else 0.2)",
     "runs_none": "print('  0/0 tests passed')",
 }
 
@@ -55,6 +59,18 @@ class Script(unittest.TestCase):
         self.assertIn("direct passed 1, pool passed 1", done.stdout)
         self.assertRegex(done.stdout, r"geometric mean \d+\.\d+ of the 1 programs")
         self.assertRegex(done.stdout, r"\d\.\d+ test.backend.test_passes")
+
+    def test_times_are_medians_of_further_runs(self):
+        done = self.run_script("--only", "*test_slow_at_first", "--repeat", "3")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(len((self.folder / "tinygrad" / "slow_at_first").read_text()), 2 * 4)
+        directly = re.search(r"test_slow_at_first (\d+\.\d+) s directly", done.stdout)
+        self.assertLess(float(directly[1]), 3, done.stdout)
+
+    def test_quick_runs_directly_what_fails_through_the_pool(self):
+        done = self.run_script("--only", "*test_[fp]a*s", "--quick")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("tinygrad: direct new 1, pool new 1, pool passed 1\n", done.stdout)
 
     def test_a_program_that_skips_all_of_its_tests_has_not_passed(self):
         for name in ("skips_all", "runs_none"):
