@@ -96,12 +96,19 @@ int64_t AddressForm::coefficient_of(uint32_t which) const {
   return 0;
 }
 
+bool AddressForms::is_of_warp(const AddressForm& form) const {
+  return std::ranges::all_of(form.terms, [&](const AddressForm::Term& term) {
+    return term.unknown != kLaneUnknown && (warp_number_[term.unknown] || variation(term.unknown) == Variation::uniform);
+  });
+}
+
 AddressForms::AddressForms(const Function& f, const std::vector<uint32_t>& definition_counts)
     : f_(f),
       definitions_(f.registers.size()),
       variation_(f.registers.size(), Variation::uniform),
       rows_are_warps_(has_warps_within_rows(f)),
       warp_uniform_(f.registers.size(), false),
+      warp_number_(f.registers.size(), false),
       forms_(f.registers.size()),
       visiting_(f.registers.size(), false) {
   for (uint32_t i = 0; i < f.code.size(); ++i)
@@ -271,17 +278,18 @@ std::optional<AddressForm> AddressForms::of_bits(const Instruction& i, uint32_t 
   const bool of_lane = a == unknown(kLaneUnknown);
   // nvcc compiles a division by 32 to an addition of a uniform value and a shift.
   const bool uniform_but_lane = std::all_of(a.terms.begin(), a.terms.end(), [&](const AddressForm::Term& term) {
-    return term == AddressForm::Term{kLaneUnknown, 1} || variation(term.unknown) == Variation::uniform;
+    if (term.unknown == kLaneUnknown) return term.coefficient == 1;
+    return warp_number_[term.unknown] || variation(term.unknown) == Variation::uniform;
   });
-  if (i.opcode == "shr" && uniform_but_lane && b.constant >= 5 && b.constant < 32) warp_uniform_[target] = rows_are_warps_;
+  if (i.opcode == "shr" && uniform_but_lane && b.constant >= 5 && b.constant < 32) warp_number_[target] = true;
   if (i.opcode != "and") return std::nullopt;
   const auto mask = static_cast<uint64_t>(b.constant);
   const int64_t multiple = int64_t{1} << std::countr_zero(mask);
   if (of_lane && mask == 31) {
-    warp_uniform_[target] = rows_are_warps_;  // the unknown stands for -(tid / 32) here
+    warp_number_[target] = true;  // the unknown stands for -(tid / 32) here
     return combine(a, unknown(target, 32), 1);
   }
-  if (of_lane && multiple >= 32) warp_uniform_[target] = rows_are_warps_;
+  if (of_lane && multiple >= 32) warp_number_[target] = true;
   return unknown(target, multiple);
 }
 
@@ -332,7 +340,7 @@ Relation relation(const AddressForms& forms, const SharedAccess& a, const Shared
   const int64_t a_lane = a.form.coefficient_of(kLaneUnknown), b_lane = b.form.coefficient_of(kLaneUnknown);
   Difference difference = difference_of(forms, a.form, b.form, later, changes);
   const bool varies = a_lane != 0 || b_lane != 0 || difference.between_lanes;
-  if (!later && a.form == b.form) return varies ? Relation::apart : Relation::same_uniform;
+  if (!later && a.form == b.form) return varies && !forms.is_of_warp(a.form) ? Relation::apart : Relation::same_uniform;
   const Relation meet = difference.multiple == 0 ? Relation::certain
                         : difference.by_data     ? Relation::by_data
                                                  : Relation::likely;

@@ -43,8 +43,11 @@ class AddressForms {
   // Returns the form of the address operand of a load or store.
   AddressForm of_address(const ptx::Operand& address);
   Variation variation(uint32_t unknown) const {
-    return unknown == kLaneUnknown ? Variation::by_lane : warp_uniform_[unknown] ? Variation::uniform : variation_[unknown];
+    if (unknown == kLaneUnknown) return Variation::by_lane;
+    return warp_uniform_[unknown] || (warp_number_[unknown] && rows_are_warps_) ? Variation::uniform : variation_[unknown];
   }
+  // Whether lanes of a warp have different addresses at most where warps span rows of a block.
+  bool is_of_warp(const AddressForm& form) const;
 
  private:
   Variation variation_of(const ptx::Instruction& instruction) const;
@@ -61,7 +64,8 @@ class AddressForms {
   std::vector<std::vector<uint32_t>> definitions_;  // per register: instructions; empty when there are many
   std::vector<Variation> variation_;
   bool rows_are_warps_;             // see has_warps_within_rows()
-  std::vector<bool> warp_uniform_;  // though its value is computed from the lane's, as tid / 32 is
+  std::vector<bool> warp_uniform_;  // per register: though its value is computed from the lane's
+  std::vector<bool> warp_number_;  // per register: computed from the lane's number, as tid / 32 is, but the same in all lanes of a warp within a row
   std::vector<std::optional<AddressForm>> forms_;
   std::vector<bool> visiting_;
   uint32_t depth_ = 0, steps_ = 0;

@@ -86,7 +86,7 @@ void find_bases(const Function& f, FunctionFacts& facts) {
 
 }  // namespace
 
-FunctionFacts analyse(const Function& f, bool converge_warps) {
+FunctionFacts analyse(const Function& f, Convergence converge_warps) {
   FunctionFacts facts;
   facts.definitions.assign(f.registers.size(), 0);
   facts.based_on.assign(f.registers.size(), kNoVariable);
@@ -106,7 +106,8 @@ FunctionFacts analyse(const Function& f, bool converge_warps) {
   facts.yields = find_waiting_branches(f, facts.definitions);
   facts.has_yields = std::find(facts.yields.begin(), facts.yields.end(), true) != facts.yields.end();
   if (facts.has_yields) facts.synchronises = true;
-  if (converge_warps) facts.converges = find_convergence_points(f, facts.definitions, facts.synchronises);
+  if (converge_warps == Convergence::found) facts.converges = find_convergence_points(f, facts.definitions, facts.synchronises);
+  if (converge_warps == Convergence::everywhere) facts.converges = all_memory_accesses(f);
   if (!facts.converges.empty()) facts.synchronises = true;
   return facts;
 }

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/softgpu/jit/convergence.h"
 #include "server/softgpu/ptx/ast.h"
 
 namespace gpupool::softgpu {
@@ -31,8 +32,7 @@ struct FunctionFacts {
   std::vector<uint32_t> used_variables;  // function-scope variables that instructions refer to
 };
 
-// `converge_warps`: look for code that relies on the lock step of warps.
-FunctionFacts analyse(const ptx::Function& function, bool converge_warps);
+FunctionFacts analyse(const ptx::Function& function, Convergence converge_warps);
 
 // registers.cc: how many 32-bit registers hold values at once.
 uint32_t live_registers(const ptx::Function& function);

@@ -87,7 +87,7 @@ std::optional<CodeKey> key_of_program(std::span<const std::string_view> ptx_text
   hash.add(identity);
   hash.add(options.compute_capability);
   hash.add(options.optimise ? 1 : 0);
-  hash.add(options.converge_warps ? 1 : 0);
+  hash.add(static_cast<int>(options.converge_warps));
   hash.add(ptx_texts.size());
   for (const std::string_view text : ptx_texts) hash.add(text);
   return hash.result();

@@ -294,4 +294,14 @@ std::vector<bool> find_convergence_points(const Function& f, const std::vector<u
   return Finder(f, definitions, synchronises).find();
 }
 
+std::vector<bool> all_memory_accesses(const Function& f) {
+  const auto shared_by_lanes = [&](const Instruction& i) {
+    if (i.opcode == "atom" || i.opcode == "red") return true;
+    return (i.opcode == "ld" || i.opcode == "st") && !f.has(i, "param") && !f.has(i, "param::func") && !f.has(i, "param::entry") && !f.has(i, "const");
+  };
+  std::vector<bool> points(f.code.size());
+  std::transform(f.code.begin(), f.code.end(), points.begin(), shared_by_lanes);
+  return std::find(points.begin(), points.end(), true) == points.end() ? std::vector<bool>{} : points;
+}
+
 }  // namespace gpupool::softgpu

@@ -12,10 +12,16 @@
 
 namespace gpupool::softgpu {
 
+// Where lanes converge: nowhere, where the analysis finds exchange between lanes, or before every access to memory that lanes share
+// and every atomic (slow; shows whether a wrong result comes from lock step that the analysis does not find).
+enum class Convergence : uint8_t { none, found, everywhere };
+
 // `definitions`: per register, the number of instructions that write it. `synchronises`: the function has barriers or
 // other operations in which threads meet; one without needs better evidence, since converging costs it its plain loops.
 // One flag per instruction: the lanes converge before it. Empty: nowhere.
 std::vector<bool> find_convergence_points(const ptx::Function& function, const std::vector<uint32_t>& definitions,
                                           bool synchronises);
+
+std::vector<bool> all_memory_accesses(const ptx::Function& function);
 
 }  // namespace gpupool::softgpu

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "server/softgpu/exec/abi.h"
+#include "server/softgpu/jit/convergence.h"
 
 namespace gpupool::softgpu {
 
@@ -71,7 +72,7 @@ class CodeFile;
 struct CompileOptions {
   uint32_t compute_capability = 90;  // of the device, e.g. 90 for 9.0: a newer .target is refused
   bool optimise = true;
-  bool converge_warps = true;  // code that relies on the lock step of warps gets it (docs/adr/0033)
+  Convergence converge_warps = Convergence::found;  // code that relies on the lock step of warps gets it (docs/adr/0033)
   std::shared_ptr<CodeFile> code_file = nullptr;  // of earlier processes; null: none
 };
 

@@ -135,8 +135,8 @@ std::variant<Config, std::string> read_config() {
   config.instance = std::string(variable("SOFTGPU_INSTANCE"));
   config.log = variable("SOFTGPU_LOG") == "1";
   if (const auto text = variable("SOFTGPU_CONVERGED_WARPS"); !text.empty()) {
-    if (text != "0" && text != "1") return complaint("SOFTGPU_CONVERGED_WARPS", text, "0 or 1");
-    config.converge_warps = text == "1";
+    if (text != "0" && text != "1" && text != "all") return complaint("SOFTGPU_CONVERGED_WARPS", text, "0, 1 or all");
+    config.converge_warps = text == "0" ? Convergence::none : text == "1" ? Convergence::found : Convergence::everywhere;
   }
   auto rules = Rules::parse(variable("SOFTGPU_RULES"));
   if (const std::string* unknown = std::get_if<std::string>(&rules)) return *unknown;

@@ -5,6 +5,7 @@
 #include <string>
 #include <variant>
 
+#include "server/softgpu/jit/convergence.h"
 #include "server/softgpu/runtime/costs.h"
 #include "server/softgpu/runtime/rules.h"
 
@@ -18,7 +19,7 @@ struct Config {
   unsigned threads = 0;       // SOFTGPU_THREADS, per device and process; 0: one per core
   std::string instance;  // SOFTGPU_INSTANCE
   bool log = false;      // SOFTGPU_LOG=1
-  bool converge_warps = true;  // SOFTGPU_CONVERGED_WARPS=0: no lock step for code that relies on it
+  Convergence converge_warps = Convergence::found;  // SOFTGPU_CONVERGED_WARPS: 0, 1 or all
   std::string cache;           // SOFTGPU_CACHE: a folder, "off", or "fd:N"; empty: the user's cache folder
   uint64_t cache_bytes = 512ull << 20;  // SOFTGPU_CACHE_SIZE
   Rules rules;                 // SOFTGPU_RULES

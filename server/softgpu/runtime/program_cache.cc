@@ -42,7 +42,7 @@ ProgramCache::Key ProgramCache::key_of(std::span<const std::string_view> texts,
     hash.add_word(text.size());
     bytes += text.size();
   }
-  return {hash.low, hash.high, bytes, options.compute_capability * 4ull + (options.converge_warps ? 2 : 0) + (options.optimise ? 1 : 0)};
+  return {hash.low, hash.high, bytes, options.compute_capability * 8ull + static_cast<uint64_t>(options.converge_warps) * 2 + (options.optimise ? 1 : 0)};
 }
 
 void ProgramCache::keep(std::shared_ptr<const Program> program) {

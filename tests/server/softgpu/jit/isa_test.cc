@@ -123,7 +123,7 @@ constexpr char kWarps[] =
     "\n"
     "Lanes of a warp do not run in lock step. Code that orders them with `__syncwarp`, votes or shuffles computes what it does on a GPU. Old code that\n"
     "leaves `__syncwarp` out does so only where an analysis of its PTX finds that lanes exchange data through shared memory (docs/adr/0033). It finds none of\n"
-    "the following, which **give wrong values without an error** until a `__syncwarp` is between:\n"
+    "the following, which **give wrong values without an error** until a `__syncwarp` is between (`SOFTGPU_CONVERGED_WARPS=all` finds all but the fifth, and is slow):\n"
     "\n"
     "- exchange through shared memory at an index from memory (`s[table[t]]`) that is not `volatile`;\n"
     "- exchange through shared memory at an index that is computed (`s[t + d]`, `s[t ^ 8]`), or one for all lanes, that is not `volatile`, in a kernel that never synchronises;\n"

@@ -270,7 +270,7 @@ std::map<std::string, long> points_of(const std::string& variant) {
   std::map<std::string, long> points;
   for (const ptx::Function& function : std::get<ptx::File>(file).functions) {
     if (!function.has_body) continue;
-    const FunctionFacts facts = analyse(function, true);
+    const FunctionFacts facts = analyse(function, Convergence::found);
     points[std::string(function.name)] = std::count(facts.converges.begin(), facts.converges.end(), true);
   }
   return points;
@@ -320,13 +320,20 @@ TEST_CASE("warp-synchronous code computes what it does on a GPU") {
   CHECK_RUNS(module.launch("butterfly", {1, 1, 1}, {32, 1, 1}, 0, numbers));
   for (int t = 0; t < 32; ++t) CHECK(numbers[t] == 528 + 32);
   CompileOptions serial;
-  serial.converge_warps = false;
+  serial.converge_warps = Convergence::none;
   auto* wrong = device(values);
   CHECK_RUNS(Module("plain", serial).launch("butterfly", {1, 1, 1}, {32, 1, 1}, 0, wrong));
   CHECK_FALSE(std::equal(wrong, wrong + 32, numbers));
   auto* handed = device(std::vector<int>(128));
   CHECK_RUNS(module.launch("hand_out", {1, 1, 1}, {128, 1, 1}, 0, handed));
   for (int t = 0; t < 128; ++t) CHECK(handed[t] == 7 + t / 32);
+  auto* seen = device(std::vector<int>(4 * 128));
+  CHECK_RUNS(module.launch("count_by_warp", {1, 1, 1}, {128, 1, 1}, 0, seen, 4));
+  for (int i = 0; i < 4 * 128; ++i) CHECK(seen[i] == i / 128 * 16);
+  CompileOptions everywhere;
+  everywhere.converge_warps = Convergence::everywhere;
+  CHECK_RUNS(Module("plain", everywhere).launch("count_by_warp", {1, 1, 1}, {128, 1, 1}, 0, seen, 4));
+  for (int i = 0; i < 4 * 128; ++i) CHECK(seen[i] == i / 128 * 16);
   for (int t = 0; t < 32; ++t) values[t] = static_cast<float>(t * 13 % 32);
   auto* order = device(std::vector<int>(32));
   CHECK_RUNS(module.launch("sort_by_votes", {1, 1, 1}, {32, 1, 1}, 0, device(values), order));

@@ -242,6 +242,24 @@ extern "C" __global__ void hand_out(int* values) {
   __syncthreads();
 }
 
+// The last lane of each warp counts what the lanes before it have seen; as in cooperative groups, all dimensions of the block are read.
+extern "C" __global__ void count_by_warp(int* seen, int rounds) {
+  __shared__ volatile int used[4];
+  const int t = threadIdx.x, warp = t / 32;
+  const int threads = blockDim.x * blockDim.y * blockDim.z;
+  const int rank = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + t;
+  const unsigned members = 0xffffffffu >> (32 - min(32, threads - rank / 32 * 32));
+  if (t % 32 == 0) used[warp] = 0;
+  __syncthreads();
+  for (int round = 0; round < rounds; ++round) {
+    const int more = __popc(__ballot_sync(members, t % 2 == 0));
+    const int before = used[warp];
+    seen[round * threads + t] = before;
+    if (t % 32 == 31) used[warp] = before + more;
+    if (__all_sync(members, before > 1000)) break;
+  }
+}
+
 // Sorts by votes: all lanes of the warp know which two entries to exchange, and all do it.
 extern "C" __global__ void sort_by_votes(const float* keys, int* order) {
   __shared__ float key[32];
