@@ -218,9 +218,7 @@ CUresult Arrays::destroy_object(bool surface, unsigned long long number) {
   return surface ? api_.cuSurfObjectDestroy(number) : api_.cuTexObjectDestroy(number);
 }
 
-CUresult Arrays::forget_object(bool surface, unsigned long long number) {
-  return objects_.erase({contexts_.current(), surface, number}) != 0 ? destroy_object(surface, number) : CUDA_ERROR_INVALID_VALUE;
-}
+bool Arrays::forget_object(bool surface, unsigned long long number) { return objects_.erase({contexts_.current(), surface, number}) != 0; }
 
 void Arrays::bound(void* array) {
   for (auto& [whole, made] : made_) made.bound |= whole == array || std::find(made.levels.begin(), made.levels.end(), array) != made.levels.end();

@@ -41,8 +41,9 @@ class Arrays {
   CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC* texture,
                           const CUDA_RESOURCE_VIEW_DESC* view);
   CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC& resource);
-  CUresult destroy_texture(CUtexObject object) { return forget_object(false, object); }
-  CUresult destroy_surface(CUsurfObject object) { return forget_object(true, object); }
+  // In two steps. False: the current context has none of this number.
+  bool forget_object(bool surface, unsigned long long number);
+  CUresult destroy_object(bool surface, unsigned long long number);
   // Texture references of the program's own; false: it is none.
   void reference_made(CUtexref reference) { references_[reference] = &contexts_.current()->owner(); }
   bool forget_reference(CUtexref reference) { return references_.erase(reference) != 0; }
@@ -91,8 +92,6 @@ class Arrays {
   CUresult make_object(const Description& description, bool surface, unsigned long long* number);
   // With this number.
   CUresult make_object_again(const Description& description, bool surface, unsigned long long number);
-  CUresult destroy_object(bool surface, unsigned long long number);
-  CUresult forget_object(bool surface, unsigned long long number);
   std::unordered_set<const void*> all_parts() const;
   bool number_comes_again(const Description& description, bool surface);
   bool numbers_come_again();

@@ -10,19 +10,22 @@ bool PostponedUnloads::keep_charge_of(uint64_t handle) {
   return true;
 }
 
+void PostponedUnloads::run(const Waiting& one, const std::function<void(uint64_t)>& uncharge) {
+  (void)one.unload();
+  if (one.handle != kNoHandle) uncharge(one.handle);
+}
+
 void PostponedUnloads::run_all(const std::function<void(CUcontext)>& enter, const std::function<void(uint64_t)>& uncharge) {
   for (const Waiting& one : std::exchange(waiting_, {})) {
     if (one.context) enter(one.context);
-    one.unload();
-    uncharge(one.handle);
+    run(one, uncharge);
   }
 }
 
 void PostponedUnloads::run_those_of(CUcontext context, const std::function<void(uint64_t)>& uncharge) {
   std::erase_if(waiting_, [&](const Waiting& one) {
     if (one.context != context) return false;
-    one.unload();
-    uncharge(one.handle);
+    run(one, uncharge);
     return true;
   });
 }

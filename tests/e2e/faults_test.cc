@@ -37,9 +37,11 @@ TEST_CASE("launches that block tell of their kernel's fault") {
 TEST_CASE("a destroyed texture serves earlier kernels and faults in later ones") {
   Pool pool;
   for (const Environment& environment : {pool.directly(), pool.through()}) {
-    const Finished app = run_patiently({driver_app(), "destroyed_texture"}, environment);
-    INFO(app.output);
-    CHECK(app.status == 0);
+    for (const char* const scenario : {"destroyed_texture", "texture_destroyed_behind_a_host_function"}) {
+      const Finished app = run_patiently({driver_app(), scenario}, environment);
+      INFO(scenario << '\n' << app.output);
+      CHECK(app.status == 0);
+    }
   }
 }
 

@@ -36,6 +36,13 @@ CUresult resolve(const CUDA_RESOURCE_DESC& asked, CUDA_RESOURCE_DESC* resource) 
   }
 }
 
+CUresult destroy_object(bool surface, unsigned long long number) {
+  Arrays& arrays = t_executor->arrays;
+  if (!arrays.forget_object(surface, number)) return CUDA_ERROR_INVALID_VALUE;
+  return behind_kept_work(t_executor->contexts.current()->object, PostponedUnloads::kNoHandle,
+                          [&arrays, surface, number] { return arrays.destroy_object(surface, number); });
+}
+
 }  // namespace
 
 CUresult create_array(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
@@ -52,14 +59,14 @@ CUresult create_texture(CUtexObject* object, const CUDA_RESOURCE_DESC* asked, co
   const CUresult result = resolve(*asked, &resource);
   return result == CUDA_SUCCESS ? t_executor->arrays.create_texture(object, resource, texture, view) : result;
 }
-CUresult destroy_texture(CUtexObject object) { return t_executor->arrays.destroy_texture(object); }
+CUresult destroy_texture(CUtexObject object) { return destroy_object(false, object); }
 CUresult create_surface(CUsurfObject* object, const CUDA_RESOURCE_DESC* asked) {
   if (!object || !asked) return CUDA_ERROR_INVALID_VALUE;
   CUDA_RESOURCE_DESC resource;
   const CUresult result = resolve(*asked, &resource);
   return result == CUDA_SUCCESS ? t_executor->arrays.create_surface(object, resource) : result;
 }
-CUresult destroy_surface(CUsurfObject object) { return t_executor->arrays.destroy_surface(object); }
+CUresult destroy_surface(CUsurfObject object) { return destroy_object(true, object); }
 
 CUresult create_reference(CUtexref* reference) {
   if (!reference) return CUDA_ERROR_INVALID_VALUE;

@@ -29,21 +29,13 @@ bool owns_items(CUdeviceptr address, uint64_t count, uint64_t item) {
   return count <= ~uint64_t{0} / item && owns(address, count * item);
 }
 
-// See postponed_unloads.h.
-template <class F>
-CUresult unload(CUcontext context, F unload) {
-  Executor& session = *t_executor;
-  if (session.postponed_unloads.full() || (!session.graphs.launching() && session.backlog.empty())) return unload();
-  session.postponed_unloads.add(context, [unload] { (void)unload(); });
-  return CUDA_SUCCESS;
-}
 CUresult unload_module(CUmodule module) {
   const ContextState* const context = t_executor->table.resolved_in();  // of the module, whichever context is current
-  return unload(context ? context->object : nullptr, [module, real = REAL(cuModuleUnload)] { return real(module); });
+  return behind_kept_work(context ? context->object : nullptr, 0, [module, real = REAL(cuModuleUnload)] { return real(module); });
 }
 #if CUDA_VERSION >= 12000
 CUresult unload_library(CUlibrary library) {
-  return unload(nullptr, [library, real = REAL(cuLibraryUnload)] { return real(library); });
+  return behind_kept_work(nullptr, 0, [library, real = REAL(cuLibraryUnload)] { return real(library); });
 }
 #endif
 
@@ -405,6 +397,13 @@ const Wrapper kWrappers[] = {
 };
 
 }  // namespace
+
+CUresult behind_kept_work(CUcontext context, uint64_t handle, PostponedUnloads::Unload unload) {
+  Executor& session = *t_executor;
+  if (session.postponed_unloads.full() || (!session.graphs.launching() && session.backlog.empty())) return unload();
+  session.postponed_unloads.add(context, handle, std::move(unload));
+  return CUDA_SUCCESS;
+}
 
 CUresult check_copy(CUDA_MEMCPY3D& copy) {
   if (copy.srcLOD != 0 || copy.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;

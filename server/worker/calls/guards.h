@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "protocol/cuda/cuda_header.h"
+#include "server/worker/postponed_unloads.h"
 #include "server/worker/session.h"
 #include "server/worker/thread_activity.h"
 
@@ -46,6 +47,9 @@ namespace gpupool::worker::guards {
 
 // Known ones, on the session's own memory.
 CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBatchMemOpParams> operations);
+
+// Now, or once the driver has all work that was launched before (postponed_unloads.h).
+CUresult behind_kept_work(CUcontext context, uint64_t handle, PostponedUnloads::Unload unload);
 
 // Within the session's memory and arrays, whose handles become the driver's arrays. Host memory has no place in it.
 CUresult check_copy(CUDA_MEMCPY3D& copy);

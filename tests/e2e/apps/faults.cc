@@ -71,24 +71,22 @@ SCENARIO(callbacks_behind_a_trap) {
   EXPECT(calls == 0);
 }
 
-// A texture that is destroyed serves the kernels that were launched before, and no later one.
-SCENARIO(destroyed_texture) {
-  constexpr unsigned kWidth = 4, kTexels = 16;
-  Device device;
-  Kernels kernels;
-  kernels.load({"read_texture", "burn_forever"});
+namespace {
+
+constexpr unsigned kTextureWidth = 4, kTexels = 16;
+
+// Texels 100, 101, ... in rows of kTextureWidth, in an array of its own.
+CUtexObject make_texture(const std::vector<unsigned>& texels) {
   CUarray array = nullptr;
-  const CUDA_ARRAY_DESCRIPTOR shape{kWidth, kTexels / kWidth, CU_AD_FORMAT_UNSIGNED_INT32, 1};
+  const CUDA_ARRAY_DESCRIPTOR shape{kTextureWidth, kTexels / kTextureWidth, CU_AD_FORMAT_UNSIGNED_INT32, 1};
   OK(cuArrayCreate(&array, &shape));
-  std::vector<unsigned> texels(kTexels);
-  std::iota(texels.begin(), texels.end(), 100u);
   CUDA_MEMCPY2D copy{};
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;
   copy.srcHost = texels.data();
-  copy.srcPitch = copy.WidthInBytes = kWidth * sizeof(unsigned);
+  copy.srcPitch = copy.WidthInBytes = kTextureWidth * sizeof(unsigned);
   copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
   copy.dstArray = array;
-  copy.Height = kTexels / kWidth;
+  copy.Height = kTexels / kTextureWidth;
   OK(cuMemcpy2D(&copy));
   CUDA_RESOURCE_DESC resource{};
   resource.resType = CU_RESOURCE_TYPE_ARRAY;
@@ -97,6 +95,20 @@ SCENARIO(destroyed_texture) {
   reading.flags = CU_TRSF_READ_AS_INTEGER;
   CUtexObject texture = 0;
   OK(cuTexObjectCreate(&texture, &resource, &reading, nullptr));
+  return texture;
+}
+
+}  // namespace
+
+// A texture that is destroyed serves the kernels that were launched before, and no later one.
+SCENARIO(destroyed_texture) {
+  Device device;
+  Kernels kernels;
+  kernels.load({"read_texture", "burn_forever"});
+  std::vector<unsigned> texels(kTexels);
+  std::iota(texels.begin(), texels.end(), 100u);
+  const CUtexObject texture = make_texture(texels);
+  CUDA_RESOURCE_DESC resource{};
   CUdeviceptr out = 0, flag = 0;
   OK(cuMemAlloc(&out, kTexels * sizeof(unsigned)));
   OK(cuMemAlloc(&flag, sizeof(unsigned)));
@@ -105,14 +117,37 @@ SCENARIO(destroyed_texture) {
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
   OK(kernels.launch("burn_forever", 1, 1, stream, flag));
-  OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kWidth, kTexels));
+  OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kTextureWidth, kTexels));
   OK(cuTexObjectDestroy(texture));
   OK(cuMemsetD32Async(flag, 1, 1, other));
   OK(cuStreamSynchronize(stream));
   EXPECT(download<unsigned>(out, kTexels) == texels);
   GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectGetResourceDesc(&resource, texture));
-  OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kWidth, kTexels));
+  OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kTextureWidth, kTexels));
   GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
+}
+
+// The driver has the launch only when the host function has returned.
+SCENARIO(texture_destroyed_behind_a_host_function) {
+  Device device;
+  Kernels kernels;
+  std::vector<unsigned> texels(kTexels);
+  std::iota(texels.begin(), texels.end(), 100u);
+  const CUtexObject texture = make_texture(texels);
+  CUdeviceptr out = 0;
+  OK(cuMemAlloc(&out, kTexels * sizeof(unsigned)));
+  CUstream stream = nullptr;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  Gate gate;
+  gate.put_into(stream);
+  OK(kernels.launch("read_texture", 1, kTexels, stream, texture, out, kTextureWidth, kTexels));
+  OK(cuTexObjectDestroy(texture));
+  GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectDestroy(texture));
+  const CUtexObject next = make_texture(std::vector<unsigned>(kTexels, 7));  // which may get the number of the first
+  gate.let_go();
+  OK(cuStreamSynchronize(stream));
+  EXPECT(download<unsigned>(out, kTexels) == texels);
+  OK(cuTexObjectDestroy(next));
 }
 
 // The context is lost, the process is not: a reset gives a new one.

@@ -4,6 +4,7 @@
 #pragma once
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
@@ -69,5 +70,17 @@ std::vector<T> download(CUdeviceptr from, size_t count) {
 }
 
 std::vector<uint8_t> pattern(size_t bytes, uint32_t seed);
+
+// A host function that holds its stream until it is let go.
+struct Gate {
+  void put_into(CUstream stream) {
+    OK(cuLaunchHostFunc(stream, [](void* self) { static_cast<Gate*>(self)->open.wait(false); }, this));
+  }
+  void let_go() {
+    open = true;
+    open.notify_all();
+  }
+  std::atomic<bool> open{false};
+};
 
 }  // namespace app

@@ -9,22 +9,6 @@
 
 using namespace app;
 
-namespace {
-
-// A host function that holds its stream until it is let go.
-struct Gate {
-  void put_into(CUstream stream) {
-    OK(cuLaunchHostFunc(stream, [](void* self) { static_cast<Gate*>(self)->open.wait(false); }, this));
-  }
-  void let_go() {
-    open = true;
-    open.notify_all();
-  }
-  std::atomic<bool> open{false};
-};
-
-}  // namespace
-
 // Until it is killed.
 SCENARIO(stuck_behind_host_function) {
   Device device;
