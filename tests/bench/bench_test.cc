@@ -46,7 +46,7 @@ TEST_CASE("memory that is allocated and freed in turns is mapped once") {
 
 TEST_CASE("a quick run of gpupool-bench has every figure") {
   TemporaryFolder folder;
-  const QuickRun run = quick_run({"--plots", folder.path()}, std::chrono::minutes(5));
+  const QuickRun run = quick_run({"--plots", folder.path(), "--costs", "h100"}, std::chrono::minutes(5));
   const std::string& text = run.json;
   INFO(run.output);
   for (const char* name : {"null_call", "queued_launch", "launches_until_done", "alloc_free", "small_h2d_client", "small_h2d",
@@ -66,6 +66,9 @@ TEST_CASE("a quick run of gpupool-bench has every figure") {
     INFO(name);
     CHECK(run.value(name, "tcp", "baseline_value") > 0);
   }
+  // An allocation by a GPU driver costs more than softgpu's own, and the client answers it.
+  CHECK(run.value("alloc_free", "tcp", "costly_ratio") > 0);
+  CHECK(run.value("alloc_free", "tcp", "costly_ratio") < run.value("alloc_free", "tcp", "ratio"));
   for (const char* plot : {"h2d.svg", "d2h.svg", "step.svg"}) {
     std::stringstream svg;
     svg << std::ifstream(folder.path() / plot).rdbuf();

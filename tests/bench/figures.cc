@@ -93,7 +93,9 @@ void write_json(const std::string& path, const std::vector<Figure>& figures, con
     out << separator << "{\"name\": \"" << f.name << "\", \"transport\": \"" << f.transport
         << "\", \"value\": " << number("%.6g", f.value) << ", \"unit\": \"" << f.unit << "\", \"baseline\": \"" << f.baseline
         << "\", \"baseline_value\": " << number("%.6g", f.baseline_value) << ", \"ratio\": " << number("%.6g", f.ratio())
-        << ", \"target\": \"" << wanted(f.target) << "\", \"reached\": " << (f.reached() ? "true" : "false") << "}";
+        << ", \"target\": \"" << wanted(f.target) << "\", \"reached\": " << (f.reached() ? "true" : "false");
+    if (f.costly_ratio) out << ", \"costly_ratio\": " << number("%.6g", *f.costly_ratio);
+    out << "}";
     separator = ",\n  ";
   }
   out << "\n]}\n";
@@ -102,13 +104,17 @@ void write_json(const std::string& path, const std::vector<Figure>& figures, con
 
 void write_markdown(const std::string& path, const std::vector<Figure>& figures) {
   std::ofstream out(path);
-  out << "| figure | via | value | beside it | ratio | target | reached |\n|---|---|---|---|---|---|---|\n";
+  const bool costly = std::any_of(figures.begin(), figures.end(), [](const Figure& f) { return f.costly_ratio.has_value(); });
+  out << "| figure | via | value | beside it | ratio | target | reached |" << (costly ? " ratio with costs |" : "") << "\n|---|---|---|---|---|---|---|"
+      << (costly ? "---|" : "") << "\n";
   for (const Figure& f : figures) {
     const bool compared = f.baseline_value != 0;
     const std::string baseline = compared ? f.baseline + ": " + readable(f.baseline_value) + " " + f.unit : f.baseline;
     const std::string reached = f.target.kind == Kind::none ? "" : f.reached() ? "yes" : "**no**";
     out << "| `" << f.name << "` | " << f.transport << " | " << readable(f.value) << " " << f.unit << " | " << baseline << " | "
-        << (compared ? number("%.2f", f.ratio()) : "") << " | " << wanted(f.target) << " | " << reached << " |\n";
+        << (compared ? number("%.2f", f.ratio()) : "") << " | " << wanted(f.target) << " | " << reached << " |";
+    if (costly) out << " " << (f.costly_ratio ? number("%.2f", *f.costly_ratio) : "") << " |";
+    out << "\n";
   }
   if (!out.flush()) throw std::runtime_error("cannot write " + path);
 }

@@ -1,6 +1,7 @@
 // What gpupool-bench reports: figures with their baselines and targets, as a table and as JSON.
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Figure {
   std::string baseline;   // what it is compared with
   double baseline_value = 0;
   Target target{};
+  std::optional<double> costly_ratio;  // where the device's calls cost what a GPU driver's do
 
   double ratio() const { return baseline_value != 0 ? value / baseline_value : 0; }
   bool reached() const;  // true without a target

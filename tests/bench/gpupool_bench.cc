@@ -52,6 +52,7 @@ struct Options {
   std::string plots;
   std::string device = "softgpu";
   std::string transport = "both";
+  std::string costs;
   int rounds = 5;
   int steps = 40;
   int streams = std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);  // as the client has it
@@ -325,15 +326,9 @@ int run_pool(const Options& options) {
   return 0;
 }
 
-int run(const Options& options) {
-  if (options.suite == "rdma") return run_rdma(options);
-  if (options.suite == "sharing") return run_sharing(options);
-  if (options.suite == "pool") return run_pool(options);
-  if (options.suite == "mechanisms") return run_mechanisms(options);
+std::vector<Figure> measure_all(const Options& options, Samples& direct, Samples& raw, std::map<std::string, Samples>& pool) {
   PooldProcess poold(options.device, {}, device_environment());
   const std::vector<Transport> chosen = transports(options);
-  Samples direct, raw;
-  std::map<std::string, Samples> pool;
   const std::vector<std::string> workload{program("gpupool-bench-workload"), std::to_string(options.largest)};
   for (int round = 0; round < options.rounds; ++round) {
     std::fprintf(stderr, "gpupool-bench: round %d of %d\n", round + 1, options.rounds);
@@ -354,8 +349,34 @@ int run(const Options& options) {
                        "waits_per_step", kWaitsPerStep, {Kind::value_at_most, kWaitsPerStep + 0.1}});
   }
   if (options.examples) add_examples(poold.url(), chosen.front(), figures);
+  return figures;
+}
+
+// The same again, with calls of softgpu that cost what a GPU driver's do.
+void add_costly_ratios(const Options& options, std::vector<Figure>& figures) {
+  setenv("SOFTGPU_COSTS", options.costs.c_str(), 1);
+  Samples direct, raw;
+  std::map<std::string, Samples> pool;
+  for (const Figure& costly : measure_all(options, direct, raw, pool)) {
+    const auto same = std::find_if(figures.begin(), figures.end(), [&](const Figure& figure) {
+      return figure.name == costly.name && figure.transport == costly.transport && !figure.costly_ratio;
+    });
+    if (same != figures.end() && costly.baseline_value != 0) same->costly_ratio = costly.ratio();
+  }
+  unsetenv("SOFTGPU_COSTS");
+}
+
+int run(const Options& options) {
+  if (options.suite == "rdma") return run_rdma(options);
+  if (options.suite == "sharing") return run_sharing(options);
+  if (options.suite == "pool") return run_pool(options);
+  if (options.suite == "mechanisms") return run_mechanisms(options);
+  Samples direct, raw;
+  std::map<std::string, Samples> pool;
+  std::vector<Figure> figures = measure_all(options, direct, raw, pool);
+  if (!options.costs.empty()) add_costly_ratios(options, figures);
   publish(options, figures);
-  if (!options.plots.empty()) draw(options, chosen, direct, pool, raw);
+  if (!options.plots.empty()) draw(options, transports(options), direct, pool, raw);
   return 0;
 }
 
@@ -376,6 +397,7 @@ int main(int argc, char** argv) {
   app.add_option("--markdown", options.markdown, "also write the figures to this file as a table for docs/performance.md");
   app.add_option("--plots", options.plots, "also draw the figures into this folder, as SVG");
   app.add_option("--device", options.device, "device library, as poold takes it: softgpu, nvidia or a path");
+  app.add_option("--costs", options.costs, "measure the suite `all` a second time with this SOFTGPU_COSTS (h100, or a file), for the column \"ratio with costs\"");
   app.add_option("--transport", options.transport, "how the client is connected")->check(CLI::IsMember({"tcp", "shm", "both"}));
   app.add_option("--rounds", options.rounds, "how often each side is measured; medians are reported")->check(CLI::Range(1, 100));
   app.add_option("--steps", options.steps, "training steps per round")->check(CLI::Range(1, 100'000));
