@@ -149,6 +149,7 @@ class Daemon {
                .max_sessions = options.max_sessions,
                .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
                .code_cache_bytes = uint64_t{options.code_cache_mib} << 20,
+               .driver_cache = options.device != "softgpu",
                .host_memory_for_idle = uint64_t{options.host_memory_for_idle_mib} << 20,
                .host_memory_for_checkpoints = uint64_t{options.host_memory_for_checkpoints_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout,

@@ -26,6 +26,7 @@ constexpr int kControlDescriptor = 3;  // in the worker
 constexpr int kLogDescriptor = 4;      // in the worker: poold's stderr
 constexpr int kSessionPageDescriptor = 5;  // in the worker: its quota::SessionPage
 constexpr int kCodeDescriptor = 6;         // in the worker, once it has a client: its tenant's file of compiled code (tenant_code.h)
+constexpr int kCacheDescriptor = 7;        // likewise its tenant's folder for the cache of NVIDIA's driver (cache_folders.h)
 
 // A client's Hello may be this long; much less than wire::kMaxHelloBytes, which also holds for the reply.
 constexpr uint32_t kMaxClientHelloBytes = 64 * 1024;
@@ -65,6 +66,7 @@ enum class ControlKind : uint32_t {
   change_state = 24,   // poold -> worker: lock, checkpoint, restore or unlock the session (checkpoint.h), answered by:
   state_changed = 25,
   code = 27,           // poold -> worker, between account and session, where there is one: the tenant's file of compiled code
+  cache_folder = 30,   // likewise: the tenant's folder for the cache of NVIDIA's driver
   dump_wanted = 28,    // poold -> worker: what the session is doing, answered by:
   dump = 29,           // with an admin::WorkerDump
   stop_locking = 26,   // poold -> worker: if it is not locked yet; then state_changed says CUDA_ERROR_NOT_READY

@@ -137,8 +137,8 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
                                            "[1024]")
                                 ->check(CLI::Range(0u, kMostImageCacheMib));
   const auto* code_cache = app.add_option("--code-cache-mib", given.code_cache_mib,
-                                          "memory for machine code that softgpu has compiled, so that a tenant's later programs "
-                                          "need not wait for it, at most 64 for each tenant; 0 for none [512]")
+                                          "memory for machine code that softgpu or NVIDIA's driver has compiled, so that a tenant's "
+                                          "later programs need not wait for it, at most 64 for each tenant; 0 for none [512]")
                                ->check(CLI::Range(0u, kMostCodeCacheMib));
   const auto* host_memory = app.add_option("--host-memory-for-idle-mib", given.host_memory_for_idle_mib,
                                            "memory quotas may exceed a GPU together: when it is full, memory of sessions that "

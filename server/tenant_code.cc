@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace gpupool::server {
 namespace {
@@ -22,30 +23,46 @@ int make_file(uint64_t bytes) {
 
 }  // namespace
 
-TenantCode::TenantCode(uint64_t capacity)
-    : bytes_per_tenant_(std::min(capacity, kMostPerTenant)), most_(capacity == 0 ? 0 : capacity / bytes_per_tenant_) {}
+TenantCode::TenantCode(uint64_t capacity, std::unique_ptr<CacheFolders> folders)
+    : bytes_per_tenant_(std::min(capacity, kMostPerTenant)),
+      most_(capacity == 0 ? 0 : capacity / bytes_per_tenant_),
+      folders_(std::move(folders)) {}
 
 TenantCode::~TenantCode() {
-  for (const auto& [tenant, file] : files_) ::close(file);
+  for (const Kept& kept : kept_) {
+    ::close(kept.file);
+    if (folders_) folders_->remove_now(kept.folder);
+  }
 }
 
 int TenantCode::file_of(const std::string& tenant) {
-  if (most_ == 0) return -1;
+  const Kept* const kept = kept_for(tenant);
+  return kept ? kept->file : -1;
+}
+
+int TenantCode::folder_of(const std::string& tenant) {
+  const Kept* const kept = folders_ ? kept_for(tenant) : nullptr;
+  return kept ? kept->folder.descriptor : -1;
+}
+
+TenantCode::Kept* TenantCode::kept_for(const std::string& tenant) {
+  if (most_ == 0) return nullptr;
   const std::string owner = tenant.substr(0, tenant.find('/') + 1);  // "TENANT/", which is no tenant's name; empty: no lease
   const std::string& name = owner.empty() ? tenant : owner;
-  const auto found = std::find_if(files_.begin(), files_.end(), [&](const auto& one) { return one.first == name; });
-  if (found != files_.end()) {
-    files_.splice(files_.begin(), files_, found);
-    return files_.front().second;
+  const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.owner == name; });
+  if (found != kept_.end()) {
+    kept_.splice(kept_.begin(), kept_, found);
+    return &kept_.front();
   }
   const int file = make_file(bytes_per_tenant_);
-  if (file < 0) return -1;
-  if (files_.size() == most_) {
-    ::close(files_.back().second);
-    files_.pop_back();
+  if (file < 0) return nullptr;
+  if (kept_.size() == most_) {
+    ::close(kept_.back().file);
+    if (folders_) folders_->remove(std::move(kept_.back().folder));
+    kept_.pop_back();
   }
-  files_.emplace_front(name, file);
-  return file;
+  kept_.push_front({name, file, folders_ ? folders_->make() : CacheFolders::Folder{}});
+  return &kept_.front();
 }
 
 }  // namespace gpupool::server

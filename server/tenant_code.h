@@ -1,13 +1,16 @@
-// Keeps what softgpu compiled for each tenant, so that its later sessions need not compile it again: one memory file per tenant,
-// given to the workers of that tenant's sessions and to no others. poold's one thread.
+// Keeps what softgpu or NVIDIA's driver compiled for each tenant, so that its later sessions need not compile it again: for softgpu one
+// memory file per tenant, for NVIDIA's driver one folder (cache_folders.h), given to the workers of that tenant's sessions and to no
+// others. poold's one thread.
 //
-// A worker writes machine code there that the tenant's next sessions execute, so tenants must never share a file, and poold
+// A worker writes machine code there that the tenant's next sessions execute, so tenants must never share a file or a folder, and poold
 // never reads one. Files are of fixed size; memory is taken as they fill.
 #pragma once
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <string>
-#include <utility>
+
+#include "server/cache_folders.h"
 
 namespace gpupool::server {
 
@@ -15,8 +18,8 @@ class TenantCode {
  public:
   static constexpr uint64_t kMostPerTenant = 64ull << 20;  // bytes
 
-  // `capacity` in bytes of all files together, 0: nothing is kept.
-  explicit TenantCode(uint64_t capacity);
+  // `capacity` in bytes of all files together, 0: nothing is kept. Without `folders` tenants have none.
+  explicit TenantCode(uint64_t capacity, std::unique_ptr<CacheFolders> folders = nullptr);
   ~TenantCode();
   TenantCode(const TenantCode&) = delete;
   TenantCode& operator=(const TenantCode&) = delete;
@@ -26,12 +29,24 @@ class TenantCode {
   // The tenant's file, which stays this object's until the next call; -1: none. Where there is no room for another one, the
   // tenant's that began no session for longest goes; sessions that have it keep it.
   int file_of(const std::string& tenant);
+  // Likewise the tenant's folder, open as a descriptor.
+  int folder_of(const std::string& tenant);
+  // The folder with all tenants' folders; empty: there are none.
+  std::string folders() const { return folders_ && most_ != 0 ? folders_->root() : ""; }
+  uint64_t bytes_per_tenant() const { return bytes_per_tenant_; }
 
  private:
-  using Files = std::list<std::pair<std::string, int>>;
+  struct Kept {
+    std::string owner;
+    int file = -1;
+    CacheFolders::Folder folder;
+  };
+  Kept* kept_for(const std::string& tenant);
+
   const uint64_t bytes_per_tenant_;
   const size_t most_;
-  Files files_;  // most recently used first
+  const std::unique_ptr<CacheFolders> folders_;
+  std::list<Kept> kept_;  // most recently used first
 };
 
 }  // namespace gpupool::server

@@ -32,6 +32,15 @@ int64_t milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Folders for the cache of NVIDIA's driver; null: none are wanted or they cannot be made.
+std::unique_ptr<CacheFolders> open_folders(const WorkerPool::Settings& settings) {
+  if (settings.code_cache_bytes == 0 || !settings.driver_cache) return nullptr;
+  auto folders = CacheFolders::open(settings.program.user);
+  if (folders) return std::move(*folders);
+  log::warning("no_driver_cache", {{"reason", folders.error().message}, {"effect", "the driver compiles PTX anew in every session"}});
+  return nullptr;
+}
+
 }  // namespace
 
 // The last of it: whoever counts poold's descriptors may do so now.
@@ -46,7 +55,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       refuse_(std::move(refuse)),
       tenants_(tenants),
       images_(settings_.image_cache_bytes),
-      code_(settings_.code_cache_bytes),
+      code_(settings_.code_cache_bytes, open_folders(settings_)),
       turns_(context, tenants, settings_.turns),
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),
@@ -101,7 +110,10 @@ void WorkerPool::keep_enough() {
 }
 
 void WorkerPool::start_one() {
-  auto started = start_worker(settings_.program);
+  WorkerProgram program = settings_.program;
+  program.cache_folders = code_.folders();
+  program.cache_bytes = code_.bytes_per_tenant();
+  auto started = start_worker(program);
   if (!started) {
     start_failed(started.error().message);
     return;

@@ -87,7 +87,8 @@ class WorkerPool {
     unsigned idle_workers = 2;
     unsigned max_sessions = 64;
     uint64_t image_cache_bytes = 0;
-    uint64_t code_cache_bytes = 0;  // for softgpu's machine code
+    uint64_t code_cache_bytes = 0;  // for machine code that softgpu or NVIDIA's driver has compiled
+    bool driver_cache = false;      // the device library may be NVIDIA's
     uint64_t host_memory_for_idle = 0;  // bytes; 0: device memory stays where it is
     uint64_t host_memory_for_checkpoints = 0;  // bytes; 0: there are none
     std::chrono::milliseconds dead_peer_timeout{};

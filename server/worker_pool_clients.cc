@@ -152,6 +152,8 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
                            worker.place->descriptor());
   const int code = code_.file_of(client.tenant);
   if (sent && code >= 0) sent = send_control(worker.control.native_handle(), {.kind = ControlKind::code}, {}, code);
+  const int folder = code_.folder_of(client.tenant);
+  if (sent && folder >= 0) sent = send_control(worker.control.native_handle(), {.kind = ControlKind::cache_folder}, {}, folder);
   if (sent) sent = send_control(worker.control.native_handle(), header, client.hello, client.descriptor);
   if (!sent) {  // it has just died: reap() reports it
     worker.failure = "it ended while it waited for a client: " + sent.error().message;

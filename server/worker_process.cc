@@ -63,7 +63,7 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
   ::posix_spawnattr_setsigdefault(&attributes, &signals);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
 
-  const std::string parent = std::to_string(::getpid());
+  const std::string parent = std::to_string(::getpid()), cache_bytes = std::to_string(program.cache_bytes);
   const char* words[] = {"poold-worker",
                          "--device",
                          program.device.c_str(),
@@ -75,6 +75,10 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
                          program.user.c_str(),
                          "--sandbox",
                          program.sandbox ? "yes" : "no",
+                         "--cache-folders",
+                         program.cache_folders.c_str(),
+                         "--cache-bytes",
+                         cache_bytes.c_str(),
                          "--peers",
                          program.peers.c_str(),
                          "--parent",

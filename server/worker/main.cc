@@ -46,6 +46,8 @@ struct Arguments {
   bool tls = false;
   std::string user;
   bool sandbox = true;
+  std::string cache_folders;
+  std::string cache_bytes;
   server::Networks peers;
   pid_t parent = 0;
   log::Level level = log::Level::info;
@@ -72,6 +74,12 @@ bool parse_arguments(int count, char** words, Arguments& out) {
     } else if (name == "--sandbox") {
       out.sandbox = value == "yes";
       good = value == "yes" || value == "no";
+    } else if (name == "--cache-folders") {
+      out.cache_folders = value;
+      good = true;
+    } else if (name == "--cache-bytes") {
+      out.cache_bytes = value;
+      good = true;
     } else if (name == "--peers") {
       auto networks = server::Networks::parse(std::string(value));
       good = networks.ok();
@@ -95,13 +103,36 @@ void close_inherited() {
   for (int descriptor = kFirst; descriptor < 4096; ++descriptor) ::close(descriptor);  // Linux before 5.9
 }
 
+// Opens `path` under this number, so that it becomes no other file's before poold sends what belongs there.
+bool reserve_descriptor(const char* path, int flags, int number) {
+  const int opened = ::open(path, flags | O_CLOEXEC);
+  if (opened == number) return true;
+  const bool reserved = opened >= 0 && ::dup3(opened, number, O_CLOEXEC) >= 0;
+  if (opened >= 0) ::close(opened);
+  return reserved;
+}
+
 // softgpu keeps what it compiles in a file that poold gives once the tenant is known; before, the number must not become
 // another file's. Never in a folder: all tenants' workers could write there.
 bool reserve_code_descriptor() {
-  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  const bool reserved = nothing == server::kCodeDescriptor || ::dup3(nothing, server::kCodeDescriptor, O_CLOEXEC) >= 0;
-  if (nothing != server::kCodeDescriptor && nothing >= 0) ::close(nothing);
-  return reserved && ::setenv("SOFTGPU_CACHE", ("fd:" + std::to_string(server::kCodeDescriptor)).c_str(), 1) == 0;
+  return reserve_descriptor("/dev/null", O_RDWR, server::kCodeDescriptor) &&
+         ::setenv("SOFTGPU_CACHE", ("fd:" + std::to_string(server::kCodeDescriptor)).c_str(), 1) == 0;
+}
+
+// NVIDIA's driver reads these variables in cuInit, before the tenant is known: they name the folder by a descriptor, which becomes the
+// tenant's folder with the session. Until then it is one in which nobody can make anything.
+bool set_driver_cache(const std::string& bytes) {
+  const std::string path = "/proc/self/fd/" + std::to_string(server::kCacheDescriptor);
+  return reserve_descriptor("/proc", O_RDONLY | O_DIRECTORY, server::kCacheDescriptor) && ::setenv("CUDA_CACHE_PATH", path.c_str(), 1) == 0 &&
+         ::setenv("CUDA_CACHE_MAXSIZE", bytes.c_str(), 1) == 0;
+}
+
+// Lets the number name what poold has sent. False: the next message is another one.
+bool take_descriptor(Result<server::ControlMessage>& message, server::ControlKind kind, int number) {
+  if (!message || message->header.kind != kind) return false;
+  ::dup3(message->descriptor, number, O_CLOEXEC);
+  ::close(message->descriptor);
+  return true;
 }
 
 // The session ends itself when poold shuts down. Where it cannot (its thread is inside the driver), the
@@ -275,7 +306,7 @@ Result<void> confine(const Arguments& arguments) {
   if (!arguments.sandbox) return {};
   if (auto dropped = sandbox::drop_user(arguments.user); !dropped) return dropped;
   if (!dies_with_poold(arguments)) return Error{ErrorCode::closed, "poold is gone"};
-  const auto missing = sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()});
+  const auto missing = sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()}, arguments.cache_folders);
   if (!missing) return missing.error();
   if (!missing->empty()) log::debug("sandbox", {{"missing", *missing}});
   return {};
@@ -315,11 +346,8 @@ int run(const Arguments& arguments) {
   std::vector<quota::Groups> groups(message->payload.size() / sizeof(quota::Groups));
   if (!groups.empty()) std::memcpy(groups.data(), message->payload.data(), groups.size() * sizeof(quota::Groups));
   message = server::receive_control(server::kControlDescriptor);
-  if (message && message->header.kind == server::ControlKind::code) {
-    ::dup3(message->descriptor, server::kCodeDescriptor, O_CLOEXEC);
-    ::close(message->descriptor);
-    message = server::receive_control(server::kControlDescriptor);
-  }
+  if (take_descriptor(message, server::ControlKind::code, server::kCodeDescriptor)) message = server::receive_control(server::kControlDescriptor);
+  if (take_descriptor(message, server::ControlKind::cache_folder, server::kCacheDescriptor)) message = server::receive_control(server::kControlDescriptor);
   if (!message) return server::kWorkerControlBroken;
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
@@ -343,6 +371,7 @@ int main(int count, char** words) {
     ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   }
   if (!worker::reserve_code_descriptor()) return server::kWorkerUsage;
+  if (!arguments.cache_folders.empty() && !worker::set_driver_cache(arguments.cache_bytes)) return server::kWorkerUsage;
   log::start(server::kLogDescriptor, arguments.level, arguments.format, "worker");
   // _exit: the device library's own exit handlers may wait for a client's endless kernel.
   ::_exit(worker::run(arguments));

@@ -43,6 +43,8 @@ constexpr uint64_t kAll = kRead | kChange | LANDLOCK_ACCESS_FS_REMOVE_DIR | LAND
                           LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO |
                           LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SYM;
 
+constexpr uint64_t kMakeFolders = LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_REMOVE_DIR;
+
 // What drivers read: libraries, settings, and what the kernel tells of devices.
 constexpr const char* kReadable[] = {"/usr", "/lib", "/lib64", "/etc", "/proc", "/sys", "/opt", "/run/nvidia"};
 constexpr const char* kWritable[] = {"/dev", "/proc/self"};  // device files, shared memory; a thread's name
@@ -79,7 +81,7 @@ Result<void> drop_user(const std::string& user) {
   return {};
 }
 
-Result<std::string> restrict_files(const std::vector<std::string>& readable) {
+Result<std::string> restrict_files(const std::vector<std::string>& readable, const std::string& cache) {
   if (::syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION) < 1) {
     return std::string("this kernel has no Landlock (Linux 5.13; it may be switched off): a worker can open whatever its user can");
   }
@@ -97,6 +99,7 @@ Result<std::string> restrict_files(const std::vector<std::string>& readable) {
   for (const char* const path : kWritable) {
     if (added) added = allow(ruleset, path, kRead | kChange);
   }
+  if (added && !cache.empty()) added = allow(ruleset, cache, kRead | kChange | kMakeFolders);
   const bool restricted = added && ::syscall(SYS_landlock_restrict_self, ruleset, 0) == 0;
   const int error = errno;
   ::close(ruleset);

@@ -16,9 +16,9 @@ namespace gpupool::worker::sandbox {
 // (RDMA does). For any process: no core files, no new privileges by exec.
 Result<void> drop_user(const std::string& user);
 
-// Files and folders below these stay within reach, nothing else does; devices and shared memory may be written.
-// Returns what the kernel does not know, empty if it does.
-Result<std::string> restrict_files(const std::vector<std::string>& readable);
+// Files and folders below these stay within reach, nothing else does; devices and shared memory may be written, and below `cache`, unless
+// empty, folders made. Returns what the kernel does not know, empty if it does.
+Result<std::string> restrict_files(const std::vector<std::string>& readable, const std::string& cache = "");
 
 // System calls from now on, of all threads: what drivers, verbs, sockets, memory and threads need. No other program, no new process, no
 // other process's memory, no change of users, names or mounts. They fail with EPERM. `outward`: may open connections by TCP.

@@ -34,6 +34,7 @@ constexpr const char* kAllowed[] = {
     "open", "openat", "openat2", "close", "close_range", "read", "readv", "pread64", "preadv", "preadv2", "write", "writev", "pwrite64", "pwritev", "pwritev2",
     "lseek", "stat", "fstat", "lstat", "newfstatat", "statx", "statfs", "fstatfs", "access", "faccessat", "faccessat2", "readlink", "readlinkat", "getdents",
     "getdents64", "getcwd", "umask", "dup", "dup2", "dup3", "fcntl", "flock", "ftruncate", "fallocate", "fsync", "fdatasync", "unlink", "unlinkat",
+    "mkdir", "mkdirat", "rmdir",
     "fadvise64", "pipe", "pipe2", "eventfd", "eventfd2", "poll", "ppoll", "select", "pselect6", "epoll_create", "epoll_create1",
     "epoll_ctl", "epoll_wait", "epoll_pwait", "epoll_pwait2", "inotify_init1", "inotify_add_watch", "inotify_rm_watch", "splice", "tee", "vmsplice",
     // sockets

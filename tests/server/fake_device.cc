@@ -1,11 +1,14 @@
 // The least that a worker needs of a device library: two devices, no memory, no execution. So that poold's
 // own tests depend on no real device. FAKE_DEVICE makes it fail: "init", "none" (no devices), "hang",
 // "crash", "novmm", "high", "large" (GPUs of 141 GiB), and "flag:FILE" (cuInit fails as long as FILE exists). "hostile:HOW" makes it a client's takeover of
-// its worker: at SIGUSR1 it speaks to poold on the worker's control socket.
+// its worker: at SIGUSR1 it speaks to poold on the worker's control socket. "cache": at SIGUSR1 it uses the driver's cache as NVIDIA's driver
+// does, by the variables as they were in cuInit, tries to reach other tenants' folders, and writes what came of it to poold's log.
 #include <cuda.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -49,6 +52,27 @@ void speak_to_poold(int) {
   (void)send_control(kControlDescriptor, header, "", file);
 }
 
+std::string cache_path, cache_bytes;  // as of cuInit
+
+int entries_of(const std::string& path) {
+  DIR* const folder = ::opendir(path.c_str());
+  if (folder == nullptr) return -1;
+  int count = 0;
+  while (const dirent* const entry = ::readdir(folder)) count += entry->d_name[0] != '.';
+  ::closedir(folder);
+  return count;
+}
+
+void use_cache(int) {
+  const int before = entries_of(cache_path);
+  const std::string folder = cache_path + "/" + std::to_string(::getpid());
+  const bool made = ::mkdir(folder.c_str(), 0777) == 0 && ::mkdir((folder + "/a").c_str(), 0777) == 0;
+  const int file = ::open((folder + "/a/entry").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  const bool wrote = file >= 0 && ::write(file, "x", 1) == 1;
+  const bool others = entries_of(cache_path + "/..") >= 0 || ::chmod((cache_path + "/..").c_str(), 0777) == 0;
+  ::dprintf(gpupool::server::kLogDescriptor, "fake_cache bytes=%s before=%d made=%d wrote=%d others=%d.\n", cache_bytes.c_str(), before, made, wrote, others);
+}
+
 }  // namespace
 
 FAKE cuInit(unsigned flags) {
@@ -56,6 +80,13 @@ FAKE cuInit(unsigned flags) {
   if (how == "init") return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
   if (how == "crash") std::abort();
   while (how == "hang") ::pause();
+  if (how == "cache") {
+    const char* const path = std::getenv("CUDA_CACHE_PATH");
+    const char* const bytes = std::getenv("CUDA_CACHE_MAXSIZE");
+    cache_path = path != nullptr ? path : "/none";
+    cache_bytes = bytes != nullptr ? bytes : "none";
+    ::signal(SIGUSR1, &use_cache);
+  }
   if (how.starts_with("hostile:")) ::signal(SIGUSR1, &speak_to_poold);
   if (how.starts_with("flag:") && ::access(how.c_str() + 5, F_OK) == 0) return CUDA_ERROR_SYSTEM_NOT_READY;
   return CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-// The files in which poold keeps tenants' compiled code: whose they are, and that they are bounded.
+// The files and folders in which poold keeps tenants' compiled code: whose they are, and that they are bounded.
 #include "server/tenant_code.h"
 
 #include <fcntl.h>
@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/processes.h"
+#include "tests/support/skip.h"
 
+using gpupool::server::CacheFolders;
 using gpupool::server::TenantCode;
 
 namespace {
@@ -58,4 +61,35 @@ TEST_CASE("files are as many as the capacity allows; the tenant that was away lo
   CHECK_FALSE(has("b"));
   CHECK(TenantCode(0).file_of("a") == -1);
   CHECK(TenantCode(kMiB).file_of("a") >= 0);
+}
+
+TEST_CASE("tenants have folders of their own in a folder that lists nobody's, and they go with it") {
+  auto folders = CacheFolders::open("nobody");
+  REQUIRE(folders.ok());
+  const std::string root = (*folders)->root();
+  struct stat status {};
+  REQUIRE(::stat(root.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0300);
+  {
+    TenantCode code(128 * kMiB, std::move(*folders));
+    CHECK(code.folders() == root);
+    const ino_t first = inode(code.folder_of("a"));
+    CHECK(inode(code.folder_of("b")) != first);
+    CHECK(inode(code.folder_of("a")) == first);
+    REQUIRE(::mkdirat(code.folder_of("a"), "1", 0700) == 0);
+    const int lost = ::dup(code.folder_of("b"));
+    code.folder_of("a");
+    code.folder_of("c");  // in the place of b
+    CHECK(gpupool::testing::eventually([&] { return ::fstat(lost, &status) == 0 && status.st_nlink == 0; }));
+    ::close(lost);
+    CHECK(inode(code.folder_of("a")) == first);
+  }
+  CHECK(::stat(root.c_str(), &status) != 0);
+  CHECK(TenantCode(kMiB).folder_of("a") == -1);
+  CHECK(TenantCode(kMiB).folders().empty());
+}
+
+TEST_CASE("workers that stay root share no cache of the driver's") {
+  if (::geteuid() != 0) return gpupool::testing::report_skip("only root's workers can be root");
+  CHECK_FALSE(CacheFolders::open("").ok());
 }

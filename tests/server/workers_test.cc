@@ -132,7 +132,7 @@ TEST_CASE("a worker inherits no descriptors but its own") {
   RawClient(poold.endpoint()).open();  // both have finished starting by the time one has been used
   CHECK(poold.await_log("session_ended"));
   // 0 to 2, and those that server/handover.h numbers from there on.
-  for (const pid_t worker : poold.workers()) CHECK(eventually([&] { return descriptors_of(worker) == server::kCodeDescriptor + 1; }));
+  for (const pid_t worker : poold.workers()) CHECK(eventually([&] { return descriptors_of(worker) == server::kCacheDescriptor + 1; }));
 }
 
 TEST_CASE("a worker that breaks the control protocol is ended, and no one else") {
@@ -150,6 +150,73 @@ TEST_CASE("a worker that breaks the control protocol is ended, and no one else")
   CHECK(await_gone(worker));
   other.ping();
   CHECK(eventually([&] { return poold.descriptors() <= descriptors; }));
+}
+
+namespace {
+
+// A session of the tenant whose worker uses the driver's cache once; the line in which it tells of it begins with "fake_cache ".
+struct CacheUser {
+  CacheUser(PooldProcess& poold, const std::string& tenant) : client(poold.endpoint()) {
+    hello::Hello hello = test_hello();
+    hello.tenant = tenant;
+    const pid_t worker = static_cast<pid_t>(client.open(hello).worker_pid);
+    const size_t before = occurrences(poold.log(), "fake_cache ");
+    REQUIRE(::kill(worker, SIGUSR1) == 0);
+    REQUIRE(poold.await_log("fake_cache ", before + 1));
+    const std::string log = poold.log();
+    line = log.substr(log.rfind("fake_cache "));
+    line = line.substr(0, line.find('.'));
+  }
+  RawClient client;
+  std::string line;
+};
+
+// The folder with all tenants' folders, as a worker's command line has it.
+std::string cache_root(const PooldProcess& poold) {
+  std::ifstream file("/proc/" + std::to_string(poold.workers().at(0)) + "/cmdline");
+  const std::string words{std::istreambuf_iterator<char>(file), {}};
+  const size_t at = words.find("/dev/shm/gpupool-cache-");
+  return at == std::string::npos ? "" : words.c_str() + at;
+}
+
+}  // namespace
+
+TEST_CASE("the driver's cache is one folder for each tenant, and no other tenant's worker reaches it") {
+  const TemporaryFolder folder;
+  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\n")},
+                     {{"FAKE_DEVICE", "cache"}, {"CUDA_CACHE_PATH", folder.path()}});
+  CHECK(CacheUser(poold, "a").line == "fake_cache bytes=67108864 before=0 made=1 wrote=1 others=0");
+  CHECK(CacheUser(poold, "b").line == "fake_cache bytes=67108864 before=0 made=1 wrote=1 others=0");
+  CHECK(CacheUser(poold, "a").line == "fake_cache bytes=67108864 before=1 made=1 wrote=1 others=0");
+  CHECK(poold.stop() == 0);
+}
+
+TEST_CASE("without a code cache the driver is given no folder") {
+  PooldProcess poold(kDevice, {"--code-cache-mib", "0"}, {{"FAKE_DEVICE", "cache"}});
+  CHECK(CacheUser(poold, "").line == "fake_cache bytes=none before=-1 made=0 wrote=0 others=0");
+}
+
+TEST_CASE("the driver's cache goes with poold, and with the next one where poold was killed") {
+  std::string root;
+  {
+    PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "cache"}});
+    CacheUser(poold, "");
+    root = cache_root(poold);
+    CHECK(std::filesystem::exists(root));
+    CHECK(poold.stop() == 0);
+    CHECK_FALSE(std::filesystem::exists(root));
+  }
+  {
+    PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "cache"}});
+    CacheUser(poold, "");
+    root = cache_root(poold);
+    REQUIRE(::kill(poold.pid(), SIGKILL) == 0);
+    CHECK(await_gone(poold.pid()));
+    CHECK(std::filesystem::exists(root));
+  }
+  PooldProcess next(kDevice);
+  CHECK(eventually([&] { return !std::filesystem::exists(root); }));
+  CHECK(std::filesystem::exists(cache_root(next)));
 }
 
 TEST_CASE("workers that wait for clients are confined") {

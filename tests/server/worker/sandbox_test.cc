@@ -109,6 +109,21 @@ TEST_CASE("a worker's files are libraries, devices and its own library's folder"
         }) == 0);
 }
 
+TEST_CASE("a worker makes folders below the one for the driver's cache and nowhere else") {
+  if (!has_landlock()) return gpupool::testing::report_skip("this kernel has no Landlock");
+  const TemporaryFolder cache, other;
+  CHECK(in_child([&](Checks& check) {
+          check(sandbox::drop_user("").ok());
+          check(sandbox::restrict_files({}, cache.path().string()).ok());
+          const std::string folder = cache.path() / "1";
+          check(::mkdir(folder.c_str(), 0700) == 0);
+          const int file = ::open((folder + "/entry").c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
+          check(file >= 0 && ::write(file, "x", 1) == 1);
+          check(::unlink((folder + "/entry").c_str()) == 0 && ::rmdir(folder.c_str()) == 0);
+          check(refused(::mkdir((other.path() / "1").c_str(), 0700), EACCES));
+        }) == 0);
+}
+
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
 TEST_CASE("a worker starts no process, reaches into none, and changes nothing of the machine") {
   gpupool::testing::report_skip("the sanitizers' run-time needs system calls that a worker may not make");

@@ -1,0 +1,44 @@
+// Folders in which NVIDIA's driver keeps machine code that it compiled from PTX (CUDA_CACHE_PATH): one for each tenant, given to the
+// workers of that tenant's sessions by descriptor and to no others. poold's one thread.
+//
+// All lie in one root folder in /dev/shm, which goes with this object, or when the next poold of the same user starts. Nobody can list it and
+// the names are random, so a worker that has been taken over does not find other tenants' folders. Nothing but the driver itself bounds what a
+// folder takes.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "protocol/wire/result.h"
+
+namespace gpupool::server {
+
+class CacheFolders {
+ public:
+  struct Folder {
+    std::string name;
+    int descriptor = -1;  // -1: it could not be made
+  };
+
+  // `worker_user`: the user that workers become when poold is root.
+  static Result<std::unique_ptr<CacheFolders>> open(const std::string& worker_user);
+  ~CacheFolders();
+  CacheFolders(const CacheFolders&) = delete;
+  CacheFolders& operator=(const CacheFolders&) = delete;
+
+  const std::string& root() const { return path_; }
+  Folder make();
+  // Workers that have it go on without. Returns at once; a thread of its own empties the folder, however much a worker put into it.
+  void remove(Folder folder);
+  // The same before it returns, when poold ends.
+  void remove_now(const Folder& folder);
+
+ private:
+  struct Root;
+
+  CacheFolders(std::string path, std::shared_ptr<const Root> root) : path_(std::move(path)), root_(std::move(root)) {}
+
+  const std::string path_;
+  const std::shared_ptr<const Root> root_;
+};
+
+}  // namespace gpupool::server
