@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "client/call.h"
+#include "client/log.h"
 #include "client/session.h"
 #include "protocol/wire/commands.h"
 
@@ -39,6 +40,30 @@ pthread_key_t thread_end_key() {
   return key;
 }
 
+// Sent without a context of its own, so that this does not come back to ensure_on_server().
+template <class Body>
+CUresult make_on_server(Context& context, wire::Command command, const Body& body) {
+  Session& session = *context.session;
+  if (!session.memory_limited()) {
+    (void)session.post(command, nullptr, body);
+    return CUDA_SUCCESS;
+  }
+  wire::Buffer reply;
+  const CUresult result = session.call(command, nullptr, body, reply);
+  if (result == CUDA_SUCCESS) return result;
+  wire::Reader reader(reply);
+  if (reader.get<uint64_t>() == context.handle && reader.finished()) {  // it was made; an earlier command failed
+    context.late_error = result;
+    return CUDA_SUCCESS;
+  }
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    complain("device %d: no context can be made: the driver takes device memory for it, which counts in the tenant's memory quota (%llu MiB), and there is "
+             "not enough left; ask for a larger quota, or end other programs of the tenant",
+             context.device->ordinal, static_cast<unsigned long long>(context.device->total_bytes >> 20));
+  }
+  return result;
+}
+
 }  // namespace
 
 ThreadState& thread_state() {
@@ -63,20 +88,15 @@ Session* current_session() {
   return context ? context->session : nullptr;
 }
 
-void ensure_on_server(Context& context) {
-  Session& session = *context.session;
+CUresult ensure_on_server(Context& context) {
   std::lock_guard lock(context.mutex);
-  if (context.on_server.load(std::memory_order_relaxed)) return;
+  if (context.on_server.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   const int server_device = context.device->server_ordinal;
-  // Queued without a context of its own, so that this does not come back here.
-  if (context.primary) {
-    (void)session.post(wire::Command::retain_primary_context, nullptr,
-                       wire::PrimaryContext{context.handle, server_device, context.flags});
-  } else {
-    (void)session.post(wire::Command::create_context, nullptr,
-                       wire::CreateContext{context.handle, server_device, context.flags});
-  }
-  context.on_server.store(true, std::memory_order_release);
+  const CUresult result =
+      context.primary ? make_on_server(context, wire::Command::retain_primary_context, wire::PrimaryContext{context.handle, server_device, context.flags})
+                      : make_on_server(context, wire::Command::create_context, wire::CreateContext{context.handle, server_device, context.flags});
+  if (result == CUDA_SUCCESS) context.on_server.store(true, std::memory_order_release);
+  return result;
 }
 
 CUresult per_thread_stream(Context& context, uint64_t* stream) {

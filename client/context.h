@@ -78,8 +78,9 @@ Context* current_context(CUresult* error = nullptr);
 // Its session; null when there is none.
 Session* current_session();
 
-// Makes sure that its server knows the context before a command names it.
-void ensure_on_server(Context& context);
+// Makes sure that its server knows the context before a command names it. Where a memory quota holds, in which the context counts, this waits
+// for the server: an error is then the context's. Else errors surface at a later call that waits.
+CUresult ensure_on_server(Context& context);
 
 // What CU_STREAM_PER_THREAD means for the calling thread and context: a real stream, made at first use.
 CUresult per_thread_stream(Context& context, uint64_t* stream);

@@ -151,8 +151,7 @@ CUresult Session::before_call(Context* context) {
   if (!context->active.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (context->root && context->root_epoch != context->root->epoch.load(std::memory_order_relaxed)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (const int sticky = context->sticky_error.load(std::memory_order_relaxed)) return static_cast<CUresult>(sticky);
-  if (!context->on_server.load(std::memory_order_acquire)) ensure_on_server(*context);
-  return CUDA_SUCCESS;
+  return context->on_server.load(std::memory_order_acquire) ? CUDA_SUCCESS : ensure_on_server(*context);
 }
 
 CUresult Session::finish_call(Context* context, Waiter& waiter, wire::Buffer& reply) {

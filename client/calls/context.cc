@@ -100,7 +100,10 @@ CUresult create_context(CUcontext* made, unsigned flags, CUdevice ordinal) {
   context->flags = flags;
   context->id = new_context_id();
   if (!device->session->mint(Kind::context, std::move(fresh))) return CUDA_ERROR_OUT_OF_MEMORY;
-  ensure_on_server(*context);
+  if (const CUresult result = ensure_on_server(*context); result != CUDA_SUCCESS) {
+    handles().retire(context->handle);
+    return result;
+  }
   thread_state().contexts.push_back(context->handle);
   *made = as_cuda(*context);
   return CUDA_SUCCESS;
@@ -163,7 +166,12 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* made, CUdevice device) 
       context->active = true;
     }
     if (session->failed()) return Session::failure();
-    if (!context->on_server) ensure_on_server(*context);
+    const CUresult result = context->on_server ? CUDA_SUCCESS : ensure_on_server(*context);
+    if (result != CUDA_SUCCESS) {
+      std::lock_guard lock(context->mutex);
+      context->active = --context->retains > 0;
+      return result;
+    }
     *made = as_cuda(*context);
     return CUDA_SUCCESS;
   });

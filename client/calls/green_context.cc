@@ -69,7 +69,7 @@ CUresult get(const Device& device, Context* context, CUdevResource* resource, CU
   CUresult result = session.call(wire::Command::device_resource, context, body, reply);
   if (result == CUDA_ERROR_INVALID_CONTEXT && !context) {
     // A session on a part of the GPU has what its contexts have: there must be one.
-    ensure_on_server(*device.primary);
+    if (result = ensure_on_server(*device.primary); result != CUDA_SUCCESS) return result;
     result = session.call(wire::Command::device_resource, nullptr, body, reply);
   }
   if (result != CUDA_SUCCESS) return result;

@@ -22,6 +22,7 @@ struct AddressRange {
   uint64_t size;
 };
 
+// retain_primary_context and create_context reply with the handle if the context was made by them, whatever an earlier command's error.
 struct PrimaryContext {  // retain_, release_, reset_primary_context
   uint64_t handle;
   int32_t device;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "protocol/cuda/device_bytes.h"
+#include "server/log/log.h"
 
 namespace gpupool::worker {
 namespace {
@@ -12,6 +13,13 @@ namespace {
 constexpr uint64_t kRounding = 512;
 // What others allocate while a context is made looks like its own: more than this no context takes.
 constexpr uint64_t kMostOfContext = uint64_t{1} << 30;
+
+// A process without a context on the device is not listed there, so it had nothing.
+uint64_t growth(const MemoryUse& before, const MemoryUse& after) {
+  if (after.process) return *after.process - std::min(*after.process, before.process.value_or(0));
+  if (!before.device || !after.device || *after.device <= *before.device) return 0;
+  return std::min(*after.device - *before.device, kMostOfContext);
+}
 
 }  // namespace
 
@@ -22,16 +30,17 @@ Footprints::Coming::Coming(Footprints& all, int device) : all_(all), device_(dev
   if (result_ == CUDA_SUCCESS) result_ = all.memory_.charge(device, libraries);
   if (result_ != CUDA_SUCCESS) return;
   charged_ = libraries;
-  free_before_ = all.free_on(device);
+  before_ = all.used_on(device);
 }
 
 Footprints::Coming::~Coming() { all_.memory_.uncharge(device_, charged_); }
 
 CUresult Footprints::Coming::measure() {
-  const uint64_t after = free_before_ != 0 ? all_.free_on(device_) : 0;
-  if (after == 0 || after >= free_before_) return CUDA_SUCCESS;
-  const uint64_t taken = std::min(free_before_ - after, kMostOfContext);
-  if (const CUresult result = all_.memory_.charge(device_, taken); result != CUDA_SUCCESS) return result;
+  const uint64_t taken = growth(before_, all_.used_on(device_));
+  if (const CUresult result = all_.memory_.charge(device_, taken); result != CUDA_SUCCESS) {
+    all_.log_refusal(device_, taken);
+    return result;
+  }
   charged_ += taken;
   return CUDA_SUCCESS;
 }
@@ -139,14 +148,26 @@ CUresult Footprints::set_limit(CUlimit limit, size_t value) {
   return result;
 }
 
-uint64_t Footprints::free_on(int device) {
+MemoryUse Footprints::used_on(int device) {
+  MemoryUse use = start_.memory_use ? start_.memory_use(device) : MemoryUse{};
   const ContextState* const context = contexts_.find_on(device);
-  if (!context || !api_.cuMemGetInfo_v2) return 0;
+  if (use.process || !context || !api_.cuMemGetInfo_v2) return use;
   const CUcontext before = current_context();
   size_t free = 0, total = 0;
   const bool told = make_current(api_, context->object) == CUDA_SUCCESS && api_.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
   make_current(api_, before);
-  return told ? free : 0;
+  if (told && free <= total) use.device = total - free;
+  return use;
+}
+
+void Footprints::log_refusal(int device, uint64_t context_bytes) const {
+  const auto room = ledger_.room(device);
+  log::warning("context_exceeds_quota", {{"session", start_.session_number},
+                                         {"gpu", device},
+                                         {"context_bytes", context_bytes},
+                                         {"quota_bytes", room ? room->limit : 0},
+                                         {"free_bytes", room ? room->free : 0},
+                                         {"advice", "give the tenant a larger memory quota, or end other programs of it"}});
 }
 
 }  // namespace gpupool::worker

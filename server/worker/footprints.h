@@ -3,8 +3,8 @@
 // Managed memory belongs here as soon as it is forwarded; arrays: arrays.h. The executor's thread.
 //
 // Counted is what the image says (protocol/cuda/device_bytes.h), a library's once for every context; of a context what the
-// device's free memory lost when it was made, where another context of the session is there to ask in; of its limits what
-// they are raised by.
+// process's memory on the device, as the driver tells it, grew by when it was made, or else what the device's free memory lost; of its
+// limits what they are raised by.
 #pragma once
 #include <unordered_map>
 
@@ -15,7 +15,8 @@ namespace gpupool::worker {
 
 class Footprints {
  public:
-  Footprints(const DeviceApi& api, Contexts& contexts, DeviceMemory& memory) : api_(api), contexts_(contexts), memory_(memory) {}
+  Footprints(const DeviceApi& api, Contexts& contexts, DeviceMemory& memory, const quota::Ledger& ledger, const SessionStart& start)
+      : api_(api), contexts_(contexts), memory_(memory), ledger_(ledger), start_(start) {}
 
   // A context that is about to be made on `device`: what it takes is charged until it is made a part of the context, or given
   // back when this is destroyed.
@@ -35,7 +36,7 @@ class Footprints {
     const int device_;
     CUresult result_;
     uint64_t charged_ = 0;
-    uint64_t free_before_ = 0;
+    MemoryUse before_;
   };
   // A context that is about to be destroyed: what it took is given back when this is.
   class Leaving {
@@ -67,12 +68,15 @@ class Footprints {
   uint64_t bytes_of(const cuda::Image& image, int device) const;
   uint64_t libraries() const;
   uint64_t cost(CUlimit limit, size_t value, int device) const;
-  // As a context of this session on the device tells; 0: there is none, or it cannot.
-  uint64_t free_on(int device);
+  // As start_.memory_use tells; of all processes also as a context of this session on the device does.
+  MemoryUse used_on(int device);
+  void log_refusal(int device, uint64_t context_bytes) const;
 
   const DeviceApi& api_;
   Contexts& contexts_;
   DeviceMemory& memory_;
+  const quota::Ledger& ledger_;
+  const SessionStart& start_;
   std::unordered_map<uint64_t, Image> images_;
 };
 

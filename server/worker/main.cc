@@ -27,6 +27,7 @@
 #include "server/worker/control.h"
 #include "server/worker/device_description.h"
 #include "server/worker/device_library.h"
+#include "server/worker/memory_use.h"
 #include "server/worker/sandbox.h"
 #include "server/worker/session.h"
 
@@ -185,7 +186,8 @@ std::optional<VisibleDevices> visible_devices(const server::ControlHeader& heade
 
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
           const transport::RdmaOptions& rdma, server::ControlMessage message, Control& control,
-          const Usage& usage, std::vector<quota::Groups> groups, const server::Networks& peers) {
+          const Usage& usage, std::vector<quota::Groups> groups, const server::Networks& peers,
+          std::function<MemoryUse(int device)> memory_use) {
   const server::ControlHeader& header = message.header;
   const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
   transport::Options options;
@@ -238,6 +240,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   SessionStart start;
   start.connection = std::move(*connection);
   start.symbol = [&library](const char* name) { return library.symbol(name); };
+  start.memory_use = std::move(memory_use);
   start.visible = *visible;
   start.granularity = std::move(granularity);
   start.range_base = range.base;
@@ -324,6 +327,7 @@ int run(const Arguments& arguments) {
   auto devices = describe_devices(**library);
   if (!devices) return fail_to_start(devices.error().message);
   describe_partitions(**library, *devices);
+  auto memory_use = open_memory_use(**library, *devices);
   const AddressRange range = reserve_addresses(**library, *devices);
   transport::RdmaOptions rdma = transport::rdma_options_from_environment(
       [](const std::string& mistake) { log::warning("rdma_setting_ignored", {{"reason", mistake}}); });
@@ -352,7 +356,8 @@ int run(const Arguments& arguments) {
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
   Control& control = *new Control(server::kControlDescriptor, poold_is_gone);  // as long as the process
-  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage, std::move(groups), arguments.peers);
+  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage, std::move(groups), arguments.peers,
+               std::move(memory_use));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "protocol/compression/governor.h"
@@ -31,6 +32,12 @@ using SymbolLookup = std::function<void*(const char* name)>;
 // The rest of a bulk connection's opening: the server's answer to the hello, and the upgrade.
 using WelcomeBulk = std::function<Result<void>(transport::Connection&, transport::Deadline)>;
 using BulkSink = std::function<void(std::unique_ptr<transport::Connection>, bool from_peer)>;
+
+// Bytes of a device's memory in use; nullopt: nothing tells.
+struct MemoryUse {
+  std::optional<uint64_t> process;  // by this process
+  std::optional<uint64_t> device;   // by all processes
+};
 
 // Where the session's use is written down, and its limits stand. Null in tests that need none.
 struct Usage {
@@ -59,6 +66,7 @@ struct Usage {
 struct SessionStart {
   std::unique_ptr<transport::Connection> connection;  // after the hello in both directions
   SymbolLookup symbol;                                // cuInit has succeeded
+  std::function<MemoryUse(int device)> memory_use;    // memory_use.h; by the library's numbers, may be null
   VisibleDevices visible;                             // which of the library's devices the session sees
   std::vector<uint64_t> granularity;                  // by the library's numbers: Device.granularity of the hello; 0: no virtual memory
   uint64_t range_base = 0;                            // reserved by cuMemAddressReserve; the session takes it over

@@ -18,7 +18,7 @@ void passes_both_ways(const std::string& scenario, const Environment& softgpu = 
 }
 
 void passes_through_poold(const std::string& scenario, const std::vector<std::string>& options = {}) {
-  Pool pool({}, options);
+  Pool pool(Environment{{"SOFTGPU_RULES", "-context_memory"}}, options);  // quotas are counted in whole granules
   const Finished pooled = run_patiently({driver_app(), scenario}, pool.through());
   INFO(pooled.output);
   CHECK(pooled.status == 0);

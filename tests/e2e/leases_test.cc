@@ -15,6 +15,8 @@ using Lines = std::vector<std::string>;
 namespace {
 
 const Environment kFourDevices{{"SOFTGPU_MEMORY", "128MiB"}, {"SOFTGPU_DEVICES", "4"}};
+// Where whole granules of the lease are counted.
+const Environment kWithoutContextMemory{{"SOFTGPU_MEMORY", "128MiB"}, {"SOFTGPU_DEVICES", "4"}, {"SOFTGPU_RULES", "-context_memory"}};
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -99,7 +101,7 @@ TEST_CASE("a session of a lease gets at no other GPU") {
 
 TEST_CASE("memory is the lease's and no more") {
   LeaseMaker maker;
-  Pool pool(kFourDevices, maker.options());
+  Pool pool(kWithoutContextMemory, maker.options());
   const Lines gpus = gpus_of(pool);
   const Finished app = run_patiently({driver_app(), "quota_every_way", "32"}, pool.through({{"GPUPOOL_TOKEN", maker.token(maker.lease({gpus[1]}, 1000, 64u << 20))}}));
   INFO(app.output);
@@ -108,7 +110,7 @@ TEST_CASE("memory is the lease's and no more") {
 
 TEST_CASE("a lease may have another share of each GPU") {
   LeaseMaker maker;
-  Pool pool(kFourDevices, maker.options());
+  Pool pool(kWithoutContextMemory, maker.options());
   const Lines gpus = gpus_of(pool);
   lease::Lease lease = maker.lease({gpus[2], gpus[0]}, 600, 64u << 20);
   lease.mutable_shares(1)->set_compute_milli(45);

@@ -15,7 +15,11 @@ namespace {
 class LimitedPool {
  public:
   explicit LimitedPool(unsigned granules, Environment environment = {})
-      : pool_([&] { environment.emplace("SOFTGPU_MEMORY", "1GiB"); return environment; }(), options(granules)) {}
+      : pool_([&] {
+          environment.emplace("SOFTGPU_MEMORY", "1GiB");
+          environment.emplace("SOFTGPU_RULES", "-context_memory");  // whole granules are left
+          return environment;
+        }(), options(granules)) {}
   Pool* operator->() { return &pool_; }
   std::vector<std::string> options(unsigned granules) {
     std::vector<std::string> all = kTellsOfWorkers;
@@ -62,6 +66,21 @@ TEST_CASE("free memory of a pool counts in the quota and is given back before an
 TEST_CASE("modules and limits of contexts are in the quota") {
   LimitedPool pool(8);
   passes(pool, {"quota_of_modules_and_limits", "8"});
+}
+
+TEST_CASE("contexts are in the quota and the first one too") {
+  LimitedPool pool(64, {{"SOFTGPU_RULES", ""}, {"SOFTGPU_CONTEXT_MEMORY", "16MiB"}});
+  passes(pool, {"quota_counts_contexts", "128", "16"});
+}
+
+TEST_CASE("a quota without room for a context is told by the call that makes it") {
+  LimitedPool pool(4, {{"SOFTGPU_RULES", ""}, {"SOFTGPU_CONTEXT_MEMORY", "16MiB"}});
+  const Finished app = run_patiently({driver_app(), "quota_without_room_for_a_context"}, pool->through());
+  INFO(app.output);
+  CHECK(app.status == 0);
+  CHECK(app.output.find("gpupool: device 0: no context can be made") != std::string::npos);
+  CHECK(app.output.find("memory quota (8 MiB)") != std::string::npos);
+  CHECK(pool->poold().await_log("context_exceeds_quota", 2));
 }
 
 TEST_CASE("32 programs that race for a quota get all of it and nothing over") {

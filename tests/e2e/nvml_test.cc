@@ -40,11 +40,8 @@ void passes(const std::vector<std::string>& scenario, const Environment& environ
 
 }  // namespace
 
-// poold does not know what contexts take of a GPU without a quota, and so NVML shows it as free (docs/operations.md).
-const std::string kRules = "-context_memory";
-
 TEST_CASE("nvml and cuda say the same of a GPU") {
-  Pool pool(Environment{{"SOFTGPU_DEVICES", "2"}, {"SOFTGPU_RULES", kRules}});
+  Pool pool(Environment{{"SOFTGPU_DEVICES", "2"}});
   passes({"nvml_agrees_with_cuda"}, pool.through(), "2 agree");
   passes({"nvml_agrees_with_cuda", "cuda_first"}, pool.through(), "2 agree");
 }
@@ -57,7 +54,7 @@ TEST_CASE("nvml and cuda say the same under a quota") {
 }
 
 TEST_CASE("nvml and cuda say the same of two servers") {
-  Pool one(Environment{{"SOFTGPU_RULES", kRules}}), other(Environment{{"SOFTGPU_RULES", kRules}});
+  Pool one, other;
   Environment both = one.through();
   both["GPUPOOL"] += "," + other.poold().url();
   passes({"nvml_agrees_with_cuda"}, both, "2 agree");

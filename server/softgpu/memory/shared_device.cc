@@ -39,6 +39,8 @@ class OpenDevice final : public SharedDevice, public std::enable_shared_from_thi
     return used < total ? total - used : 0;
   }
 
+  uint64_t process_bytes() const override { return file_.state().slots[file_.slot()].charged; }
+
   std::shared_ptr<Memory> allocate(uint64_t size) override {
     if (size == 0 || size > total_bytes() || !file_.mine()) return nullptr;
     if (!try_charge(size)) {

@@ -39,6 +39,7 @@ class SharedDevice {
   virtual ~SharedDevice() = default;
   virtual uint64_t total_bytes() const = 0;
   virtual uint64_t free_bytes() const = 0;  // total minus what all living processes have charged
+  virtual uint64_t process_bytes() const = 0;  // of what is charged, by this process and not shared with others
   // Charges `size` bytes (a multiple of kGranule for VMM; anything for plain allocations, for which DeviceHeap is the
   // better way) and returns memory, or null when the device has not that much left. The memory is zeroed and un-charges
   // itself when destroyed.

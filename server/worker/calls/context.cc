@@ -40,6 +40,7 @@ void add(Executor& session, uint64_t handle, CUcontext object, int device, bool 
   added.green = green;
   footprint.become(added);
   session.table.bind(cuda::Kind::context, handle, object);
+  wire::Writer(session.reply_body).put(handle);
 }
 
 // `create` makes a green context, and the CUcontext that it is.

@@ -181,6 +181,50 @@ SCENARIO(quota_of_modules_and_limits) {
   OK(cuMemFree(address));
 }
 
+// [quota, context: MiB]: the first context counts as much as any other.
+SCENARIO(quota_counts_contexts) {
+  const size_t quota = std::stoul(arguments.at(0)) << 20, each = std::stoul(arguments.at(1)) << 20;
+  CUcontext first = nullptr, second = nullptr;
+  OK(cuInit(0));
+  for (int round = 0; round < 2; ++round) {
+    size_t total = 0;
+    OK(cuDevicePrimaryCtxRetain(&first, 0));
+    OK(cuCtxSetCurrent(first));
+    OK(cuDeviceTotalMem(&total, 0));
+    EXPECT(total == quota);
+    EXPECT(free_bytes() == quota - each);
+    second = create_context(0);
+    EXPECT(free_bytes() == quota - 2 * each);
+    CUdeviceptr address = 0;
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&address, quota - each));
+    OK(cuMemAlloc(&address, quota - 2 * each));
+    OK(cuMemFree(address));
+    OK(cuCtxDestroy(second));
+    OK(cuCtxSetCurrent(nullptr));
+    OK(cuDevicePrimaryCtxRelease(0));
+  }
+}
+
+// Where the quota has no room for any: the calls that make contexts say so, and nothing else fails.
+SCENARIO(quota_without_room_for_a_context) {
+  CUcontext context = nullptr;
+  unsigned flags = 0;
+  int active = 1, count = 0;
+  OK(cuInit(0));
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuDevicePrimaryCtxRetain(&context, 0));
+  OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+  EXPECT(active == 0);
+  GIVES(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease(0));
+#if CUDA_VERSION >= 13000
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate(&context, nullptr, 0, 0));
+#else
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate(&context, 0, 0));
+#endif
+  OK(cuDeviceGetCount(&count));
+  CUdeviceptr address = 0;
+  GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&address, 1));
+}
+
 // [file, which way]: takes granules as fast as it can as soon as the file is there, and keeps them until it is ended.
 SCENARIO(quota_race) {
   Device device;

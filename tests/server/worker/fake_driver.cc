@@ -49,14 +49,20 @@ CUcontext g_primary = nullptr;
 CUresult retain(CUcontext* context, CUdevice device) {
   const Lock lock(driver().mutex);
   if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
-  if (driver().primary++ == 0) g_primary = add_context();
+  if (driver().primary++ == 0) {
+    g_primary = add_context();
+    driver().memory_used += driver().primary_bytes;
+  }
   *context = g_primary;
   return CUDA_SUCCESS;
 }
 CUresult release(CUdevice) {
   const Lock lock(driver().mutex);
   if (driver().primary == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--driver().primary == 0) driver().contexts.erase(g_primary);
+  if (--driver().primary == 0) {
+    driver().contexts.erase(g_primary);
+    driver().memory_used -= driver().primary_bytes;
+  }
   return CUDA_SUCCESS;
 }
 CUresult reset(CUdevice) { return CUDA_SUCCESS; }

@@ -80,6 +80,9 @@ class FakeDriver {
   enum class HostAccess { works, unsupported, faults };
   HostAccess host_access = HostAccess::works;  // likewise: of device memory by the CPU; `faults`: granted, but not given
   uint64_t context_bytes = 0;             // of the device, for each context that is created
+  uint64_t primary_bytes = 0;             // likewise for the primary context
+  enum class TellsUse { nothing, of_process, of_device };
+  TellsUse tells_use = TellsUse::nothing; // before the session starts: without a context
   uint64_t range_base = 0;
   uint64_t range_size = 0;
 

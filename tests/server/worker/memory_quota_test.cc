@@ -191,6 +191,47 @@ TEST_CASE("a context counts what the device lost by it") {
   CHECK(tenant.map(0, 2) == CUDA_SUCCESS);
 }
 
+TEST_CASE("the first context counts as well, where the driver tells what it takes") {
+  const auto told = GENERATE(FakeDriver::TellsUse::of_process, FakeDriver::TellsUse::of_device);
+  Limited tenant(4 * kPage, [&](FakeDriver& fake) {
+    fake.primary_bytes = 3 * kPage;
+    fake.context_bytes = kPage / 2;
+    fake.tells_use = told;
+  });
+  const auto again = [&] { return tenant.client->reply(tenant.client->send(Command::retain_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0)); };
+  CHECK(again().header.result == CUDA_SUCCESS);  // one more retain
+  CHECK(tenant.used() == 3 * kPage);
+  CHECK(tenant.map(0, 2) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.map(0, 1) == CUDA_SUCCESS);
+  tenant.free(0, 1);
+  CHECK(tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 3 * kPage + kPage / 2);
+  CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i) tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0);
+  const Message made = again();
+  CHECK(made.header.result == CUDA_SUCCESS);
+  CHECK(made.as<uint64_t>() == kContext);  // whatever went wrong before
+  CHECK(tenant.used() == 3 * kPage);
+}
+
+TEST_CASE("a first context that the quota has no room for is refused, and the session goes on") {
+  Limited tenant(2 * kPage, [](FakeDriver& fake) {
+    fake.primary_bytes = 3 * kPage;
+    fake.tells_use = FakeDriver::TellsUse::of_process;
+  });
+  const auto retain = [&] { return tenant.client->reply(tenant.client->send(Command::retain_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), true, 0)); };
+  const Message refused = retain();
+  CHECK(refused.header.result == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(refused.body.empty());
+  CHECK(tenant.used() == 0);
+  CHECK(tenant.client->fake.used() == 0);
+  CHECK(tenant.refused() == 2);  // Limited asked, too
+  REQUIRE(tenant.accounts.set("t", {.each = {.memory_bytes = 3 * kPage}}));
+  CHECK(retain().as<uint64_t>() == kContext);  // made, beside what Limited has yet to be told
+  CHECK(retain().header.result == CUDA_SUCCESS);
+  CHECK(tenant.used() == 3 * kPage);
+}
+
 TEST_CASE("free memory is what the quota leaves, and follows it") {
   Limited tenant(5 * kPage);
   CHECK(tenant.map(0, 2) == CUDA_SUCCESS);

@@ -112,6 +112,16 @@ TestClient::TestClient(bool capture_output, Control* control, uint64_t largest_i
   start.direct_memory = !staged;
   start.connection = std::move(connection);
   start.symbol = [this](const char* name) { return fake.symbol(name); };
+  start.memory_use = [this](int) -> MemoryUse {
+    switch (fake.tells_use) {
+      case FakeDriver::TellsUse::of_process:
+        return {.process = fake.contexts.empty() ? std::nullopt : std::optional(fake.used())};
+      case FakeDriver::TellsUse::of_device:
+        return {.device = fake.used()};
+      default:
+        return {};
+    }
+  };
   start.visible = worker::VisibleDevices::all(fake.devices);
   start.granularity = {FakeDriver::kGranularity};
   start.range_base = fake.range_base;

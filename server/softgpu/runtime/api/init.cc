@@ -18,6 +18,14 @@ CUDA_EXPORT CUresult cuInit(unsigned int flags) {
 // Not of CUDA: tells poold's workers whether memory is zeroed when they get it.
 CUDA_EXPORT int softgpu_zeroes_memory() { return memory_is_dirty() ? 0 : 1; }
 
+// Not of CUDA either: tells them how much of a device's memory the process has, without a context.
+CUDA_EXPORT int softgpu_process_memory(int index, unsigned long long* bytes) {
+  Device* const device = runtime().device(index);
+  if (device == nullptr || bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *bytes = device->shared().process_bytes();
+  return CUDA_SUCCESS;
+}
+
 CUDA_EXPORT CUresult cuDriverGetVersion(int* version) {
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *version = driver_version();
