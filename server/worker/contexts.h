@@ -21,6 +21,20 @@ namespace gpupool::worker {
 CUresult make_current(const DeviceApi& api, CUcontext context);
 // What make_current made so; null where that is not known.
 CUcontext current_context();
+// Another context is current for the calling thread within a scope, and then the one before.
+class VisitContext {
+ public:
+  VisitContext(const DeviceApi& api, CUcontext context) : api_(api), before_(current_context()), result_(make_current(api, context)) {}
+  ~VisitContext() { make_current(api_, before_); }
+  VisitContext(const VisitContext&) = delete;
+  VisitContext& operator=(const VisitContext&) = delete;
+  CUresult result() const { return result_; }
+
+ private:
+  const DeviceApi& api_;
+  const CUcontext before_;
+  const CUresult result_;
+};
 // After a context was destroyed its address may come back as another one.
 void forget_current();
 // A green context may be current in one thread at a time: the one that has called keep_green_contexts(). For all others

@@ -10,19 +10,6 @@
 namespace gpupool::worker {
 namespace {
 
-// Another context is current within a scope, and then the one before.
-class Visit {
- public:
-  Visit(const DeviceApi& api, CUcontext context) : api_(api), before_(current_context()), result_(make_current(api, context)) {}
-  ~Visit() { make_current(api_, before_); }
-  CUresult result() const { return result_; }
-
- private:
-  const DeviceApi& api_;
-  const CUcontext before_;
-  const CUresult result_;
-};
-
 CUDA_MEMCPY3D whole(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
   CUDA_MEMCPY3D copy{};
   copy.WidthInBytes = shape.Width * cuda::texel_bytes(shape.Format, shape.NumChannels);
@@ -46,7 +33,7 @@ CUresult Scrubber::run(int device, Work&& work) {
     return result == CUDA_SUCCESS ? api_.cuStreamSynchronize(stream) : result;
   };
   if (ContextState* const context = contexts_.find_on(device)) {
-    const Visit visit(api_, context->object);
+    const VisitContext visit(api_, context->object);
     if (visit.result() != CUDA_SUCCESS) return visit.result();
     const CUresult made = make_stream(*context);
     return made == CUDA_SUCCESS ? finish(context->scrubbing) : made;
@@ -56,7 +43,7 @@ CUresult Scrubber::run(int device, Work&& work) {
   CUresult result = api_.cuDevicePrimaryCtxRetain(&primary, device);
   if (result != CUDA_SUCCESS) return result;
   {
-    const Visit visit(api_, primary);
+    const VisitContext visit(api_, primary);
     CUstream stream = nullptr;
     result = visit.result();
     if (result == CUDA_SUCCESS) result = api_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
@@ -80,7 +67,7 @@ CUresult Scrubber::start_clear(CUdeviceptr address, uint64_t size, int device) {
   ContextState* const context = contexts_.current();
   const bool alone = contexts_.all().size() == 1 && context && context->device == device;
   if (!alone || !api_.cuMemsetD8Async || !api_.cuStreamCreate) return clear(address, size, device);
-  const Visit visit(api_, context->object);
+  const VisitContext visit(api_, context->object);
   CUresult result = visit.result();
   if (result == CUDA_SUCCESS) result = make_stream(*context);
   if (result == CUDA_SUCCESS) result = api_.cuMemsetD8Async(address, 0, size, context->scrubbing);
