@@ -22,21 +22,10 @@ constexpr std::chrono::microseconds kReapAlone{20'000};
 
 void add(std::atomic<uint64_t>& counter, double nanoseconds) { quota::count(counter, static_cast<uint64_t>(std::max(0.0, nanoseconds))); }
 
-// Makes a context current while it lives.
-class Borrowed {
- public:
-  Borrowed(const DeviceApi& api, CUcontext context) : api_(api), before_(current_context()) { make_current(api_, context); }
-  ~Borrowed() { make_current(api_, before_); }
-
- private:
-  const DeviceApi& api_;
-  const CUcontext before_;
-};
-
 }  // namespace
 
-ComputeGate::ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring)
-    : api_(api), page_(usage.page), waits_(waits), ring_(std::move(ring)) {}
+ComputeGate::ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring, std::function<void()> wake)
+    : api_(api), page_(usage.page), waits_(waits), ring_(std::move(ring)), wake_(std::move(wake)) {}
 
 ComputeGate::~ComputeGate() {
   stop();
@@ -76,8 +65,8 @@ bool ComputeGate::enter(StreamState& stream, const WorkKind& kind) {
   ComputeLane& lane = *stream.compute;
   const auto is_free = [&] { return TurnWord{lane.gpu.turn->load(std::memory_order_acquire)}.free(); };
   bool pass = is_free();
-  if (pass && !lane.open) {
-    begin(lane);
+  if (pass && (!lane.open || lane.resting)) {
+    begin_alone(lane);
     pass = is_free();  // once the piece is open the turn is not given up
   }
   if (!pass && !wait_for_turn(lane, kind)) return false;
@@ -109,6 +98,7 @@ void ComputeGate::left(ComputeLane& lane) {
 // Until there is the turn, and little enough on the device. The lane has an open piece then.
 bool ComputeGate::wait_for_turn(ComputeLane& lane, const WorkKind& kind) {
   ComputeGpu& gpu = lane.gpu;
+  if (lane.open && lane.sampled) end(lane);  // from here on all is measured
   if (lane.open && lane.works != 0 && !(lane.kind == kind)) {
     bool known = false;
     {
@@ -176,6 +166,7 @@ void ComputeGate::begin(ComputeLane& lane) {
   {
     const Lock lock(mutex_);
     lane.open = true;
+    lane.seen_idle = false;
   }
   open_.push_back(&lane);
   lane.works = 0;
@@ -187,11 +178,19 @@ void ComputeGate::begin(ComputeLane& lane) {
 
 void ComputeGate::end(ComputeLane& lane) {
   std::erase(open_, &lane);
-  const Borrowed borrowed(api_, lane.context);
-  CUevent last = lane.start ? lane.events->take() : nullptr;
+  if (lane.sampled) {
+    const Lock lock(mutex_);
+    if (lane.seen_idle) {  // nothing is to be waited for
+      lane.open = lane.sampled = lane.resting = false;
+      return;
+    }
+  }
+  const VisitContext visit(api_, lane.context);
+  CUevent last = lane.start || lane.sampled ? lane.events->take() : nullptr;
   if (last && api_.cuEventRecord(last, lane.stream) != CUDA_SUCCESS) lane.events->give(std::exchange(last, nullptr));
   const Lock lock(mutex_);
-  lane.open = false;
+  const bool sampled = lane.sampled;
+  lane.open = lane.sampled = lane.resting = false;
   if (!last) {  // short of events, or a broken context: not measured
     if (lane.start) lane.events->give(std::exchange(lane.start, nullptr));
     lane.expected = 0;
@@ -204,13 +203,27 @@ void ComputeGate::end(ComputeLane& lane) {
     lane.front_since = Clock::now();
     lane.front_started = false;
   }
-  lane.pieces.push_back({std::exchange(lane.start, nullptr), last, lane.works, lane.kind, expected, known});
+  // Nobody knows when the device began with a sampled piece, and so when it should be done.
+  lane.pieces.push_back({std::exchange(lane.start, nullptr), last, lane.works, lane.kind, expected, known && !sampled});
   lane.works = 0;
   lane.expected = 0;
 }
 
 void ComputeGate::end_all() {
   while (!open_.empty()) end(*open_.back());
+}
+
+// The executor is about to sleep. Sampled pieces stay open, without an event, as long as nobody waits for the GPU.
+void ComputeGate::rest() {
+  for (size_t i = open_.size(); i-- > 0;) {
+    ComputeLane& lane = *open_[i];
+    if (!lane.sampled || !TurnWord{lane.gpu.turn->load(std::memory_order_acquire)}.free()) {
+      end(lane);
+    } else if (!lane.resting) {
+      const Lock lock(mutex_);
+      lane.resting = true;
+    }
+  }
 }
 
 void ComputeGate::tidy_up() {
@@ -222,7 +235,7 @@ void ComputeGate::tidy_up() {
 
 std::optional<std::chrono::microseconds> ComputeGate::before_sleep() {
   if (!page_) return std::nullopt;
-  end_all();
+  rest();
   const Lock lock(mutex_);
   settle_all();
   for (const auto& gpu : gpus_) {
@@ -237,7 +250,7 @@ std::optional<std::chrono::microseconds> ComputeGate::before_sleep() {
 double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
   double sum = 0;
   for (const auto& lane : gpu.lanes) {
-    if (lane->open) sum += std::max(1.0, lane->expected);
+    if (lane->may_be_at_work()) sum += std::max(1.0, lane->expected);
     if (lane->pieces.empty() || lane->strays != 0 || is_blocked(*lane, now)) continue;
     for (const ComputePiece& piece : lane->pieces) sum += std::max(1.0, piece.expected);
     const ComputePiece& front = lane->pieces.front();
@@ -249,21 +262,22 @@ double ComputeGate::in_flight(ComputeGpu& gpu, Clock::time_point now) {
 // What is on the device ends soon, as is known of its kind.
 bool ComputeGate::almost_done(ComputeGpu& gpu, double flying) const {
   return flying <= kHandOver && std::all_of(gpu.lanes.begin(), gpu.lanes.end(), [](const auto& lane) {
-    return !lane->open && std::all_of(lane->pieces.begin(), lane->pieces.end(), [](const ComputePiece& piece) { return piece.known; });
+    return !lane->may_be_at_work() && std::all_of(lane->pieces.begin(), lane->pieces.end(), [](const ComputePiece& piece) { return piece.known; });
   });
 }
 
 bool ComputeGate::is_blocked(ComputeLane& lane, Clock::time_point now) {
   if (lane.front_started) return false;
-  const Borrowed borrowed(api_, lane.context);
-  lane.front_started = api_.cuEventQuery(lane.pieces.front().start) != CUDA_ERROR_NOT_READY;
+  const VisitContext visit(api_, lane.context);
+  // The device is taken to be at work on a sampled piece.
+  lane.front_started = !lane.pieces.front().start || api_.cuEventQuery(lane.pieces.front().start) != CUDA_ERROR_NOT_READY;
   return !lane.front_started && now - lane.front_since > kStartGrace;
 }
 
 // What is done, but for what a wait thread will see done.
 void ComputeGate::reap(ComputeLane& lane) {
   if (lane.watched || lane.pieces.empty()) return;
-  const Borrowed borrowed(api_, lane.context);
+  const VisitContext visit(api_, lane.context);
   while (!lane.pieces.empty() && api_.cuEventQuery(lane.pieces.front().end) != CUDA_ERROR_NOT_READY) pop(lane);
 }
 
@@ -274,13 +288,13 @@ void ComputeGate::pop(ComputeLane& lane) {
   lane.front_started = false;
   if (lane.strays != 0) --lane.strays;
   add(lane.gpu.use->gpu_nanoseconds, charge(lane, piece));
-  lane.events->give(piece.start);
+  if (piece.start) lane.events->give(piece.start);
 }
 
 // What the piece adds to the time in which anything of the context's was at work.
 double ComputeGate::charge(ComputeLane& lane, const ComputePiece& piece) {
   float length = 0, after = 0;
-  if (!elapsed_ || elapsed_(&length, piece.start, piece.end) != CUDA_SUCCESS || length < 0) length = 0;
+  if (!elapsed_ || !piece.start || elapsed_(&length, piece.start, piece.end) != CUDA_SUCCESS || length < 0) length = 0;
   const double nanoseconds = length * 1e6;
   if (piece.kind.shape != 0 && nanoseconds > 0) estimates_.learn(piece.kind, nanoseconds / static_cast<double>(std::max<uint64_t>(1, piece.works)));
   const auto [latest, first] = lane.gpu.latest.try_emplace(lane.context, piece.end);
@@ -338,7 +352,7 @@ void ComputeGate::describe(admin::WorkerDump& dump) {
     admin::GpuWork& work = *dump.add_work();
     work.set_gpu(gpu->index);
     for (const auto& lane : gpu->lanes) {
-      const auto pieces = static_cast<uint32_t>(lane->pieces.size() + lane->open);
+      const auto pieces = static_cast<uint32_t>(lane->pieces.size() + lane->may_be_at_work());
       work.set_streams(work.streams() + (pieces != 0));
       work.set_pieces(work.pieces() + pieces);
     }

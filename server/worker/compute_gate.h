@@ -3,7 +3,9 @@
 // session's turns only (quota/turn_word.h).
 //
 // Alone and without a limit a command looks at one word; an event goes before the first of 1024 commands and one behind the
-// last, or before the executor sleeps. Otherwise little work is kept on the device (kAhead), so that a turn can be given up
+// last, or before the executor sleeps. Events cost time on the device and keep kernels from overlapping, so of a session that sleeps often only one
+// piece in 10 ms gets them, and the time of the others is sampled: a thread asks every 5 ms whether the device is at work on them
+// (compute_gate_samples.cc). Otherwise little work is kept on the device (kAhead), so that a turn can be given up
 // soon: when poold asks for it and the last work on the device is short and has begun, since the next session's first work
 // takes a moment to get there. What goes on after a turn is charged as well. Work of a stream that waits for something else
 // does not count until it begins; work that goes on after poold has taken the turn away does not count any more. So nothing that
@@ -18,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -38,6 +41,7 @@ struct ComputeGpu {
   std::vector<std::shared_ptr<ComputeLane>> lanes;
   // By context, of all that is done in it: where the next piece's time begins at the earliest.
   std::unordered_map<CUcontext, CUevent> latest;
+  ComputeLane::Clock::time_point next_measured{};  // the executor's: so far measured pieces are paid for, alone
   bool held = false;                // the turn, as last seen
   bool executor_waits = false;
   ComputeLane::Clock::time_point idle_since{};
@@ -47,8 +51,8 @@ class ComputeGate {
  public:
   using Clock = ComputeLane::Clock;
 
-  // `ring` tells poold to look at the session page.
-  ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring);
+  // `ring` tells poold to look at the session page. `wake` ends the executor's sleep, so that it calls before_sleep() again.
+  ComputeGate(const DeviceApi& api, const Usage& usage, WaitPool& waits, std::function<void()> ring, std::function<void()> wake);
   ~ComputeGate();
   ComputeGate(const ComputeGate&) = delete;
   ComputeGate& operator=(const ComputeGate&) = delete;
@@ -97,7 +101,11 @@ class ComputeGate {
   void begin(ComputeLane& lane);
   void end(ComputeLane& lane);
   void end_all();
+  void rest();
   void tidy_up();
+  // While the session is alone.
+  void begin_alone(ComputeLane& lane);
+  void begin_sampled(ComputeLane& lane, Clock::time_point now);
   // With the lock held, as everything below.
   double in_flight(ComputeGpu& gpu, Clock::time_point now);
   bool almost_done(ComputeGpu& gpu, double flying) const;
@@ -110,13 +118,18 @@ class ComputeGate {
   std::chrono::nanoseconds settle_all();
   void give_up(ComputeGpu& gpu);
   void ask(ComputeGpu& gpu);
+  std::chrono::nanoseconds take_samples();
+  void sample(ComputeGpu& gpu, std::chrono::nanoseconds weight);
+  void draw_next_sample(Clock::time_point now);
+  bool is_idle(ComputeLane& lane);
+  bool any_resting_at_work(ComputeGpu& gpu);
   void run_watcher();
   void run_waiter(const std::shared_ptr<ComputeLane>& lane);
 
   const DeviceApi& api_;
   const std::shared_ptr<quota::SharedPage<quota::SessionPage>> page_;  // null: nothing is measured, nothing waits
   WaitPool& waits_;
-  const std::function<void()> ring_;
+  const std::function<void()> ring_, wake_;
   CUresult (*elapsed_)(float*, CUevent, CUevent) = nullptr;
   std::vector<ComputeLane*> open_;      // the executor's: lanes with an open piece
   std::atomic<bool> attention_{false};  // the watcher wants the executor to end the open pieces
@@ -125,6 +138,10 @@ class ComputeGate {
   std::condition_variable changed_;
   std::vector<std::unique_ptr<ComputeGpu>> gpus_;  // that were used
   Estimates estimates_;
+  bool sampling_ = false;  // some work that is sampled may be on the device
+  int64_t sample_slot_ = 0;
+  Clock::time_point next_sample_{};
+  std::minstd_rand random_{std::random_device{}()};
   bool stopped_ = false;
   std::thread watcher_;  // from the first command on
 };

@@ -97,11 +97,17 @@ void ComputeGate::run_watcher() {
   Lock lock(mutex_);
   while (!stopped_) {
     const uint32_t seen = (*page_)->bell.load();
-    const auto next = settle_all();
+    bool shared = false, to_be_ended = false;
+    for (const auto& gpu : gpus_) {
+      if (TurnWord{gpu->turn->load()}.free()) continue;
+      shared = true;
+      to_be_ended |= any_resting_at_work(*gpu);
+    }
+    const auto next = std::min(settle_all(), take_samples());
     changed_.notify_all();
-    const bool shared = std::any_of(gpus_.begin(), gpus_.end(), [](const auto& gpu) { return !TurnWord{gpu->turn->load()}.free(); });
     if (shared) attention_.store(true);
     lock.unlock();
+    if (to_be_ended) wake_();
     quota::wait_bell((*page_)->bell, seen, next);
     lock.lock();
   }

@@ -19,7 +19,8 @@ WorkKind transfer_kind(uint64_t bytes) {
 }
 
 ComputeLane::ComputeLane(ComputeGpu& gpu, StreamState& stream)
-    : gpu(gpu), context(stream.context->object), stream(stream.stream), events(stream.context->timed_events) {}
+    : gpu(gpu), context(stream.context->object), stream(stream.stream), events(stream.context->timed_events),
+      samplable(stream.stream || !stream.context->green) {}
 
 const double* Estimates::find(uint64_t key) {
   const auto found = known_.find(key);

@@ -1,5 +1,6 @@
 // What a stream computes, measured with the device's own clock: pieces of work with an event before the first command and one
-// behind the last. Without its owner's lock (compute_gate.h) only where said.
+// behind the last. The time of a sampled piece is not measured but sampled (compute_gate_samples.cc): it has no event before its first command.
+// Without its owner's lock (compute_gate.h) only where said.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -46,7 +47,7 @@ class Estimates {
 };
 
 struct ComputePiece {
-  CUevent start = nullptr;
+  CUevent start = nullptr;  // null: a sampled piece
   CUevent end = nullptr;
   uint64_t works = 0;
   WorkKind kind;
@@ -63,12 +64,16 @@ struct ComputeLane {
   const CUcontext context;
   const CUstream stream;      // null: the legacy one
   const std::shared_ptr<EventPool> events;
-  // The executor's, but that `open` changes under the lock:
+  const bool samplable;       // any thread can query the stream: not the legacy stream of a green context, which other threads cannot make current
+  // The executor's, but that `open`, `sampled` and `resting` change under the lock:
   bool open = false;          // there is a piece with a beginning and no end yet
+  bool sampled = false;       // the open piece is sampled
+  bool resting = false;       // the open piece is sampled, and the executor has slept since the piece's last command
   CUevent start = nullptr;
   uint64_t works = 0;
   WorkKind kind;
   // Under the lock:
+  bool seen_idle = false;           // the stream, while the piece was resting
   double expected = 0;              // of the open piece
   std::deque<ComputePiece> pieces;  // that have ended, oldest first, and are not seen done yet
   Clock::time_point front_since{};
@@ -77,6 +82,9 @@ struct ComputeLane {
   bool watched = false;             // a wait thread waits for the oldest
   bool leaving = false;             // the context is about to be destroyed
   bool orphan = false;              // the stream is gone
+
+  // On the open piece.
+  bool may_be_at_work() const { return open && !seen_idle; }
 };
 
 }  // namespace gpupool::worker

@@ -25,6 +25,10 @@ struct Device {
   std::condition_variable moved;
   uint64_t recorded = 0, passed = 0;
   int alive = 0;
+  std::atomic<float> event_milliseconds{1};  // from one event to the next
+  // Of what streams have to do: the device is at work on it in so many of each ten parts of a millisecond.
+  std::atomic<int> busy_tenths{0};
+  std::atomic<int> queries{0};  // of streams
   void pass(uint64_t number) {
     {
       const std::lock_guard lock(mutex);
@@ -70,11 +74,16 @@ DeviceApi fake_api() {
     g_device->moved.wait(lock, [&] { return number <= g_device->passed; });
     return CUDA_SUCCESS;
   };
+  api.cuStreamQuery = [](CUstream) {
+    ++g_device->queries;
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return now / 100us % 10 < g_device->busy_tenths ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+  };
   return api;
 }
 
 CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
-  *milliseconds = static_cast<float>(event_of(end).number) - static_cast<float>(event_of(start).number);
+  *milliseconds = (static_cast<float>(event_of(end).number) - static_cast<float>(event_of(start).number)) * g_device->event_milliseconds;
   return CUDA_SUCCESS;
 }
 
@@ -88,7 +97,7 @@ struct Session {
   Session() {
     g_device = &device;
     page = *quota::SharedPage<quota::SessionPage>::create("test");
-    gate = std::make_unique<ComputeGate>(api, Usage{page, nullptr, 0}, waits, [this] { ++rings; });
+    gate = std::make_unique<ComputeGate>(api, Usage{page, nullptr, 0}, waits, [this] { ++rings; }, [this] { ++wakes; });
     gate->load([](const char*) { return reinterpret_cast<void*>(&elapsed); });
     context = contexts.add(1, reinterpret_cast<CUcontext>(1), 0, true);
     contexts.enter(context);
@@ -114,6 +123,17 @@ struct Session {
   std::future<CUresult> work_elsewhere() {
     return std::async(std::launch::async, [this] { return work(); });
   }
+  // After these pieces the gate does not measure the next ones for a while.
+  void sleep_often() {
+    turn(State::open, false);
+    for (int i = 0; i < 40; ++i) {
+      CHECK(work() == CUDA_SUCCESS);
+      gate->before_sleep();
+    }
+    device.pass(device.recorded);
+    gate->before_sleep();
+  }
+  std::chrono::nanoseconds gpu_time() const { return std::chrono::nanoseconds((*page)->gpus[0].gpu_nanoseconds.load()); }
   bool blocks(std::future<CUresult>& result) { return result.wait_for(30ms) == std::future_status::timeout; }
 
   Device device;
@@ -124,7 +144,7 @@ struct Session {
   std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
   std::unique_ptr<ComputeGate> gate;
   ContextState* context = nullptr;
-  std::atomic<int> rings{0};
+  std::atomic<int> rings{0}, wakes{0};
   std::atomic<int> done{0};
   uint32_t number = 0;
 };
@@ -145,6 +165,143 @@ TEST_CASE("alone and without a limit nothing waits, and all is measured") {
   CHECK((*session.page)->gpus[0].launches == 5000);
   CHECK((*session.page)->gpus[0].gpu_nanoseconds >= 1'000'000);
   CHECK((*session.page)->gpus[0].throttled_nanoseconds == 0);
+}
+
+TEST_CASE("alone, a session that sleeps after each launch has few events recorded") {
+  Session session;
+  session.turn(State::open, false);
+  session.device.pass(~uint64_t{0});
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 20'000; ++i) {
+    REQUIRE(session.work() == CUDA_SUCCESS);
+    session.gate->before_sleep();
+  }
+  const auto spans = static_cast<uint64_t>((std::chrono::steady_clock::now() - begin) / 10ms + 1);
+  CHECK(session.device.recorded <= 2 * 33 + 3 * spans);
+  CHECK((*session.page)->gpus[0].launches == 20'000);
+}
+
+TEST_CASE("the first pieces of a session that is alone are measured") {
+  Session session;
+  session.turn(State::open, false);
+  session.device.pass(~uint64_t{0});
+  for (int i = 0; i < 30; ++i) {
+    REQUIRE(session.work() == CUDA_SUCCESS);
+    session.gate->before_sleep();
+  }
+  CHECK(session.gpu_time() == 30ms);
+}
+
+TEST_CASE("the GPU time of work without events is sampled") {
+  const int busy = GENERATE(0, 5, 10);
+  Session session;
+  session.device.event_milliseconds = 0;
+  session.sleep_often();
+  session.device.pass(~uint64_t{0});
+  session.device.busy_tenths = busy;
+  const auto before = session.gpu_time();
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < 600ms) {
+    REQUIRE(session.work() == CUDA_SUCCESS);
+    session.gate->before_sleep();
+    std::this_thread::sleep_for(300us);
+  }
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin, counted = session.gpu_time() - before;
+  const double expected = passed.count() * busy / 10;
+  CHECK(counted.count() >= expected * (busy == 10 ? 0.85 : 0.5));
+  CHECK(counted.count() <= expected * (busy == 10 ? 1.15 : 1.5));
+  session.device.busy_tenths = 0;
+  std::this_thread::sleep_for(20ms);
+  const int queries = session.device.queries;
+  std::this_thread::sleep_for(50ms);
+  CHECK(session.device.queries == queries);  // it was seen idle
+}
+
+TEST_CASE("streams whose work is sampled at the same time are counted once") {
+  Session session;
+  session.device.event_milliseconds = 0;
+  session.sleep_often();
+  StreamState other;
+  other.context = session.context;
+  other.stream = reinterpret_cast<CUstream>(7);
+  session.device.busy_tenths = 10;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto before = session.gpu_time();
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  REQUIRE(session.work(other) == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  CHECK(eventually([&] { return session.gpu_time() - before >= 100ms; }));
+  CHECK(std::chrono::steady_clock::now() - begin >= 90ms);
+  session.gate->departing(other);
+}
+
+TEST_CASE("a sampled piece that ends at a gate is sampled until the device is done with it") {
+  Session session;
+  session.device.event_milliseconds = 0;
+  session.sleep_often();
+  const uint64_t recorded = session.device.recorded;
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  CHECK(session.device.recorded == recorded);
+  session.gate->pause(session.context->legacy);
+  CHECK(session.device.recorded == recorded + 1);
+  const auto before = session.gpu_time();
+  CHECK(eventually([&] { return session.gpu_time() - before >= 30ms; }));
+  session.device.pass(recorded + 1);
+  std::this_thread::sleep_for(20ms);
+  const auto after = session.gpu_time();
+  std::this_thread::sleep_for(30ms);
+  CHECK(session.gpu_time() == after);
+}
+
+TEST_CASE("sampled work holds the turn that others want until it is done") {
+  Session session;
+  session.sleep_often();
+  const uint64_t recorded = session.device.recorded;
+  session.device.busy_tenths = 10;
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  CHECK(session.device.recorded == recorded);
+  session.turn(State::yield, true);
+  CHECK(eventually([&] { return session.wakes > 0; }));
+  CHECK(session.word().yield());
+  session.gate->before_sleep();
+  CHECK(session.device.recorded == recorded + 1);
+  std::this_thread::sleep_for(20ms);
+  CHECK(session.word().yield());
+  session.device.pass(recorded + 1);
+  CHECK(eventually([&] { return session.word().closed(); }));
+}
+
+TEST_CASE("a turn that others want is given up when sampled work is seen to be done") {
+  Session session;
+  session.sleep_often();
+  const uint64_t recorded = session.device.recorded;
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  session.turn(State::yield, true);
+  CHECK(eventually([&] { return session.word().closed(); }));
+  CHECK(session.device.recorded == recorded);
+}
+
+TEST_CASE("beside others each piece is measured, also after sampled ones") {
+  Session session;
+  session.sleep_often();
+  session.device.busy_tenths = 10;
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  const uint64_t recorded = session.device.recorded;
+  session.turn(State::open, true);
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  session.gate->before_sleep();
+  CHECK(session.device.recorded == recorded + 3);  // the end of the sampled piece, and two
+}
+
+TEST_CASE("the legacy stream of a green context is always measured") {
+  Session session;
+  session.context->green = &session;
+  session.sleep_often();
+  CHECK(session.device.recorded == 80);
+  session.context->green = nullptr;
 }
 
 TEST_CASE("without a turn work waits, and asks for one") {
