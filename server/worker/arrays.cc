@@ -46,18 +46,28 @@ CUresult Arrays::create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_cou
   if (const CUresult result = memory_.charge(device, made.charged); result != CUDA_SUCCESS) return result;
   CUresult result = make(made, array);
   if (result == CUDA_SUCCESS) {
-    result = for_each_part(*array, made, [&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& of_part) {
-      return scrubber_.clear(part, of_part, device);
-    });
-    if (result != CUDA_SUCCESS) unmake(*array, made);
+    made_[*array] = made;
+    result = zero(*array, made);
+    if (result != CUDA_SUCCESS) made_.erase(*array), unmake(*array, made);
   }
-  if (result == CUDA_SUCCESS) {
-    made_[*array] = std::move(made);
-  } else {
+  if (result != CUDA_SUCCESS) {
     memory_.uncharge(device, made.charged);
     memory_.undo_peak(device);
   }
   return result;
+}
+
+// Without waiting: is_dirty() until it is zero. If it comes to nothing, it stays so until the session destroys it.
+CUresult Arrays::zero(void* array, const Made& made) {
+  std::vector<Scrubber::Part> parts;
+  (void)for_each_part(array, made, [&](CUarray part, const CUDA_ARRAY3D_DESCRIPTOR& shape) { return parts.push_back({part, shape}), CUDA_SUCCESS; });
+  dirty_.insert(array);
+  const CUresult begun = scrubber_.zero(parts, made.context->device, [this, array](CUresult result) {
+    if (result == CUDA_SUCCESS) dirty_.erase(array);
+    return result;
+  });
+  if (begun != CUDA_SUCCESS) dirty_.erase(array);
+  return begun;
 }
 
 CUresult Arrays::create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR& shape) {
@@ -165,6 +175,8 @@ bool Arrays::destroy(void* array, std::function<void(CUresult)> done) {
 }
 
 void Arrays::drop(void* array) {
+  if (is_dirty(array)) scrubber_.finish_all();
+  dirty_.erase(array);
   if (const auto found = made_.find(array); found != made_.end()) {
     (void)destroy_now(array, found->second);
     made_.erase(found);

@@ -47,6 +47,8 @@ class Arrays {
   // Texture references of the program's own; false: it is none.
   void reference_made(CUtexref reference) { references_[reference] = &contexts_.current()->owner(); }
   bool forget_reference(CUtexref reference) { return references_.erase(reference) != 0; }
+  // Not zeroed yet: the client must not name it.
+  bool is_dirty(const void* array) const { return !dirty_.empty() && dirty_.contains(array); }
   // A texture or surface reference was made to name it, or a level of it.
   void bound(void* array);
   // The context is about to end.
@@ -82,6 +84,7 @@ class Arrays {
   class LeavingNames;
 
   CUresult create(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level_count, uint64_t bytes, void** array);
+  CUresult zero(void* array, const Made& made);
   // On the device, in its context, which is current.
   CUresult make(Made& made, void** array);
   CUresult destroy_now(void* array, const Made& made);
@@ -102,6 +105,7 @@ class Arrays {
   Scrubber& scrubber_;
   WaitPool& waits_;
   std::unordered_map<void*, Made> made_;
+  std::unordered_set<const void*> dirty_;   // of them
   std::mutex doomed_mutex_;
   std::unordered_map<void*, Made> doomed_;  // a wait thread is to destroy them, if it comes to that
   Objects objects_;

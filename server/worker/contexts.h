@@ -109,6 +109,7 @@ struct ContextState {
   uint64_t barrier_number = 0;        // counts all contexts' barriers
   bool launched = false;              // kernels since device printf was last fetched
   CUstream scrubbing = nullptr;       // Scrubber's
+  void* zeros = nullptr;              // likewise; pinned
   uint64_t charged = 0;               // bytes of the quota, by Footprints
   struct Limit {
     size_t at_first = 0;

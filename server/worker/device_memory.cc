@@ -66,6 +66,12 @@ void DeviceMemory::release_range() {
   take_range(0, 0);
 }
 
+bool DeviceMemory::is_mapped(uint64_t address, uint64_t size) const {
+  const auto next = mappings_.lower_bound(address);
+  if (next != mappings_.end() && next->first < address + size) return true;
+  return next != mappings_.begin() && std::prev(next)->first + std::prev(next)->second.size > address;
+}
+
 CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t granularity, uint32_t peers) {
   if (!api_.cuMemCreate || !api_.cuMemMap || !api_.cuMemSetAccess || !api_.cuMemUnmap || !api_.cuMemRelease) {
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -75,12 +81,7 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (mappings_.size() >= kMaxMappings) return CUDA_ERROR_OUT_OF_MEMORY;
-  const auto next = mappings_.lower_bound(address);
-  if (next != mappings_.end() && next->first < address + size) return CUDA_ERROR_INVALID_VALUE;
-  if (next != mappings_.begin()) {
-    const auto& [start, before] = *std::prev(next);
-    if (start + before.size > address) return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (is_mapped(address, size)) return CUDA_ERROR_INVALID_VALUE;
   const CUmemAllocationProp wanted = properties_of(device);
   ContextState* const current = contexts_.current();
   Mapping mapping{size, 0, current ? &current->owner() : nullptr, device};
@@ -88,22 +89,32 @@ CUresult DeviceMemory::map(uint64_t address, uint64_t size, int device, uint64_t
   CUresult result = charge(device, size);
   if (result != CUDA_SUCCESS) return result;
   result = create(&mapping.memory, size, wanted, 0);
-  if (result == CUDA_SUCCESS) {
-    result = map_at(address, mapping);
-    if (result == CUDA_SUCCESS) {
-      result = scrubber_.start_clear(address, size, device);
-      if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, size);
-    }
-    if (result != CUDA_SUCCESS) api_.cuMemRelease(mapping.memory);
+  if (result != CUDA_SUCCESS) return give_back_new(mapping), result;
+  if (scrubber_.can_order_streams(device)) return add_new(address, mapping, true);
+  return scrubber_.zero_unmapped(mapping.memory, size, wanted.location, [this, address, mapping](CUresult zeroed) {
+    if (zeroed == CUDA_SUCCESS) return add_new(address, mapping, false);
+    give_back_new(mapping);
+    return zeroed;
+  });
+}
+
+// Where the memory was zeroed before, the client may have mapped something else there meanwhile, or have another range.
+CUresult DeviceMemory::add_new(uint64_t address, const Mapping& mapping, bool to_be_zeroed) {
+  CUresult result = in_range(address, mapping.size) && !is_mapped(address, mapping.size) ? map_at(address, mapping) : CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS && to_be_zeroed) {
+    result = scrubber_.start_clear(address, mapping.size);
+    if (result != CUDA_SUCCESS) api_.cuMemUnmap(address, mapping.size);
   }
-  if (result != CUDA_SUCCESS) {
-    uncharge(device, size);
-    undo_peak(device);
-    return result;
-  }
-  mappings_.emplace_hint(next, address, mapping);
-  ledger_.note_movable(device, static_cast<int64_t>(size));
+  if (result != CUDA_SUCCESS) return give_back_new(mapping), result;
+  mappings_.emplace(address, mapping);
+  ledger_.note_movable(mapping.device, static_cast<int64_t>(mapping.size));
   return CUDA_SUCCESS;
+}
+
+void DeviceMemory::give_back_new(const Mapping& mapping) {
+  if (mapping.memory != 0) api_.cuMemRelease(mapping.memory);
+  uncharge(mapping.device, mapping.size);
+  undo_peak(mapping.device);
 }
 
 CUmemAllocationProp DeviceMemory::properties_of(int device) const {

@@ -71,7 +71,7 @@ class DeviceMemory {
   uint64_t base() const { return base_; }
   uint64_t size() const { return size_; }
 
-  // `peers`: bits of devices that get access besides (cuMemPoolSetAccess).
+  // `peers`: bits of devices that get access besides (cuMemPoolSetAccess). May postpone the command (Scrubber::zero_unmapped).
   CUresult map(uint64_t address, uint64_t size, int device, uint64_t granularity, uint32_t peers = 0);
   // --- Access between devices, in device_memory_peers.cc ---
   // cuCtxEnablePeerAccess: gives `who`'s device access to all present and later mappings of `whose` device, until forbid_access() or
@@ -189,6 +189,9 @@ class DeviceMemory {
   CUresult with_room(RoomSource::Wait& wait, const std::function<CUresult()>& attempt);
   void release_host(const Mapping& mapping);
   CUresult map_at(uint64_t address, const Mapping& mapping);
+  bool is_mapped(uint64_t address, uint64_t size) const;  // a byte of it
+  CUresult add_new(uint64_t address, const Mapping& mapping, bool to_be_zeroed);
+  void give_back_new(const Mapping& mapping);
   bool can_be_moved(int device) const;
   bool host_may_access(int device) const;
   CUresult set_access(uint64_t address, const Mapping& mapping);

@@ -75,7 +75,7 @@ Executor::Executor(SessionStart& start)
       gates(contexts, [this] { this->start.connection->interrupt(); }, [this](StreamState& stream) { compute.pause(stream); }),
       backlog(contexts, gates),
       back_pressure(*this),
-      scrubber(api, contexts),
+      scrubber(api, contexts, waits, [this] { return answer_later(); }, [this] { this->start.connection->interrupt(); }),
       table(api, contexts, counters, start.visible),
       compute(api, measured(start), waits, [this] { (void)this->start.control->send({.kind = server::ControlKind::turn}); },
               [this] { this->start.connection->interrupt(); }),
@@ -106,6 +106,7 @@ Executor::Executor(SessionStart& start)
   });
   table.keep_if([this](uint64_t handle) { return backlog.destroys(handle); });
   table.release_memory_by([this](CUmemGenericAllocationHandle handle) { virtual_memory.release(handle); });
+  table.hide_arrays_if([this](const void* array) { return arrays.is_dirty(array); });
   table.destroy_array_by([this](void* array) { arrays.drop(array); });
   memory.on_release([this](CUmemGenericAllocationHandle handle) { return offers.withdraw(handle); });
   memory.take_range(start.range_base, start.range_size);
@@ -304,7 +305,37 @@ void Executor::unload_postponed() {
   if (before) make_current(api, before->object);
 }
 
+// An answer_later() outlives its command.
+struct Executor::Postponed {
+  uint64_t sequence = 0;
+  bool wants_reply = false;
+  CUresult deferred = CUDA_SUCCESS;  // the error of something before it
+  wire::Buffer body;
+};
+
+std::function<void(CUresult)> Executor::answer_later() {
+  postponed_ = std::make_shared<Postponed>();
+  return [this, postponed = postponed_](CUresult result) {
+    if (!postponed->wants_reply) return defer(result);
+    if (result != CUDA_SUCCESS) return defer(postponed->deferred), answer(postponed->sequence, result);
+    answer(postponed->sequence, postponed->deferred, std::as_bytes(std::span(postponed->body)));
+  };
+}
+
 Outcome Executor::execute(Command& command) {
+  const auto outer = std::exchange(postponed_, nullptr);
+  Outcome outcome = execute_now(command);
+  if (const auto postponed = std::exchange(postponed_, outer); postponed && outcome.next == Outcome::Next::reply) {
+    postponed->sequence = command.header.sequence;
+    postponed->wants_reply = command.wants_reply();
+    postponed->deferred = postponed->wants_reply ? take_deferred() : CUDA_SUCCESS;
+    postponed->body = reply_body;
+    return Outcome::parked();
+  }
+  return outcome;
+}
+
+Outcome Executor::execute_now(Command& command) {
   reply_body.clear();
   if (reply_body.capacity() > kKeptReplyBytes) reply_body.shrink_to_fit();
   const uint16_t id = command.header.id;

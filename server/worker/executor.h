@@ -156,8 +156,12 @@ class Executor {
   bool is_idle(StreamState& stream);
   // Completed work of a stream: its kernels' output is fetched from the device.
   void fetch_output(StreamState& stream);
-  // Executes kept commands whose gates have opened. False: the session is over. Between two commands.
-  bool settle() { return !gates.has_opened() || run_backlog(); }
+  // Answers commands whose memory has been zeroed, and executes kept commands whose gates have opened. False: the session is over. Between two
+  // commands.
+  bool settle() {
+    scrubber.settle();
+    return !gates.has_opened() || run_backlog();
+  }
   // Calls `then` on a wait thread, with the stream's context current, when the device has done what the stream got so far, with the error that it
   // ended with. `purpose`: a string literal, for monitoring. False: there is no event or thread to be had.
   bool when_done(StreamState& stream, const char* purpose, std::function<void(CUresult)> then);
@@ -187,7 +191,11 @@ class Executor {
   bool make_room();
   // What is kept of a context that is about to be destroyed is executed as far as it can be, and given up. False: the session is over.
   bool empty_backlog(ContextState& context, std::chrono::steady_clock::time_point deadline);
+  struct Postponed;
+  // The command at work is answered by what this returns, on the executor's thread.
+  std::function<void(CUresult)> answer_later();
   Outcome execute(Command& command);
+  Outcome execute_now(Command& command);
   Outcome execute_row(Command& command);
   void unload_postponed();
   // What is kept of a module or library until the device has unloaded it.
@@ -201,6 +209,7 @@ class Executor {
   };
   std::vector<RowFunction> functions_;  // of the rows, by their place in the table
   std::map<std::string, std::shared_ptr<Peer>> peers_;  // by address and session; executor's thread
+  std::shared_ptr<Postponed> postponed_;  // by the command at work
   uint64_t last_sequence_ = 0;
   std::atomic<CUresult> deferred_{CUDA_SUCCESS};  // the executor's thread writes
   std::chrono::microseconds next_sleep_{500};

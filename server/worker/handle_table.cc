@@ -33,6 +33,7 @@ std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
   if (actual != kind && !(kind == Kind::function && actual == Kind::kernel)) return std::nullopt;
   const Entry* const entry = find(handle);
   if (!entry) return std::nullopt;
+  if ((kind == Kind::array || kind == Kind::mipmapped_array) && array_hidden_ && array_hidden_(entry->object)) return std::nullopt;
   resolved_in_ = entry->context;
   if (actual == Kind::stream) contexts_.at_work().uses(handle);
   return entry->object;

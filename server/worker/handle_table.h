@@ -66,6 +66,8 @@ class HandleTable {
   void keep_if(std::function<bool(uint64_t)> needed) { needed_ = std::move(needed); }
   // Called in place of cuMemRelease, which the table would call.
   void release_memory_by(std::function<void(CUmemGenericAllocationHandle)> release) { release_memory_ = std::move(release); }
+  // Which arrays and mipmapped arrays cannot be resolved yet.
+  void hide_arrays_if(std::function<bool(const void*)> hidden) { array_hidden_ = std::move(hidden); }
   // Called with an array or mipmapped array that the table would destroy.
   void destroy_array_by(std::function<void(void*)> destroy) { destroy_array_ = std::move(destroy); }
   // A handle that no client of ours makes was bound: the session must end.
@@ -105,6 +107,7 @@ class HandleTable {
   std::function<bool(uint64_t)> needed_;
   std::function<void(CUmemGenericAllocationHandle)> release_memory_;
   std::function<void(void*)> destroy_array_;
+  std::function<bool(const void*)> array_hidden_;
   const ContextState* resolved_in_ = nullptr;
   size_t size_ = 0;
   bool broken_ = false;

@@ -98,7 +98,8 @@ bool MemoryMoves::has_work() {
   const DeviceApi& api = session_.api;
   if (session_.gates.any() || !session_.backlog.empty()) return true;
   session_.memory.collect();
-  if (session_.memory.pending()) return true;
+  session_.scrubber.settle();
+  if (session_.memory.pending() || session_.scrubber.pending()) return true;
   session_.compute.before_sleep();  // its turn on the GPU is not kept meanwhile
   const CUcontext before = current_context();
   bool work = false;

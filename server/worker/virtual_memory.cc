@@ -42,14 +42,20 @@ CUresult VirtualMemory::create(CUmemGenericAllocationHandle* handle, size_t size
     }
     made->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   }
-  CUresult result = memory_.create(&made->handle, size, made->properties, flags);
+  const CUresult result = memory_.create(&made->handle, size, made->properties, flags);
   if (result != CUDA_SUCCESS) memory_.undo_peak(device);
-  if (result == CUDA_SUCCESS) result = scrubber_.clear_unmapped(made->handle, size, properties.location);
-  if (result == CUDA_SUCCESS) *handle = add(std::move(made));
-  return result;
+  if (result != CUDA_SUCCESS) return result;
+  // The number stands for nothing before the memory is zero.
+  const CUmemGenericAllocationHandle number = *handle = ++last_;
+  const CUmemGenericAllocationHandle memory = made->handle;
+  return scrubber_.zero_unmapped(memory, size, properties.location, [this, number, made = std::move(made)](CUresult zeroed) {
+    if (zeroed == CUDA_SUCCESS) created_[number] = made;
+    return zeroed;
+  });
 }
 
 CUresult VirtualMemory::release(CUmemGenericAllocationHandle handle) {
+  if (!created_.contains(handle)) scrubber_.finish_all();  // a client that did not wait for cuMemCreate
   const auto known = created_.find(handle);
   if (known == created_.end()) return CUDA_ERROR_INVALID_VALUE;
   Allocation& allocation = *known->second;

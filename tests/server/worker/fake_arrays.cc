@@ -165,8 +165,8 @@ bool find_end(CUmemorytype type, CUarray array, uint64_t address, size_t x, size
   return type == CU_MEMORYTYPE_HOST ? address != 0 : type == CU_MEMORYTYPE_DEVICE && belongs(address, span);
 }
 // Between host memory, which only the worker itself names, and arrays; and whatever the client names.
-CUresult copy(const CUDA_MEMCPY3D* c, CUstream) {
-  const Lock lock(driver().mutex);
+CUresult copy(const CUDA_MEMCPY3D* c, CUstream stream) {
+  Lock lock(driver().mutex);
   const bool from_host = c->srcMemoryType == CU_MEMORYTYPE_HOST, to_host = c->dstMemoryType == CU_MEMORYTYPE_HOST;
   if ((from_host && c->dstMemoryType != CU_MEMORYTYPE_ARRAY) || (to_host && c->srcMemoryType != CU_MEMORYTYPE_ARRAY)) return misuse();
   if (from_host != (c->srcHost != nullptr) || to_host != (c->dstHost != nullptr) || c->reserved0 || c->reserved1) return misuse();
@@ -177,11 +177,14 @@ CUresult copy(const CUDA_MEMCPY3D* c, CUstream) {
       !find_end(c->dstMemoryType, c->dstArray, target, c->dstXInBytes, c->dstY, c->dstZ, c->dstPitch, c->dstHeight, *c, &to)) {
     return misuse();
   }
-  for (size_t row = 0; from.at && to.at && row < c->Height * c->Depth; ++row) {
-    const size_t y = row % c->Height, z = row / c->Height;
-    std::memcpy(to.at + z * to.slice + y * to.pitch, from.at + z * from.slice + y * from.pitch, c->WidthInBytes);
-  }
-  return CUDA_SUCCESS;
+  lock.unlock();
+  return enqueue(stream, [from, to, width = c->WidthInBytes, height = c->Height, depth = c->Depth] {
+    for (size_t row = 0; from.at && to.at && row < height * depth; ++row) {
+      const size_t y = row % height, z = row / height;
+      std::memcpy(to.at + z * to.slice + y * to.pitch, from.at + z * from.slice + y * from.pitch, width);
+    }
+    return true;
+  });
 }
 
 CUresult create_reference(CUtexref* reference) {
