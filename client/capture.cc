@@ -12,7 +12,7 @@ namespace {
 
 struct CapturedEvent {
   std::shared_ptr<Capture> capture;
-  std::vector<GraphNode*> nodes;
+  std::vector<CapturedDependency> nodes;
 };
 
 // Guarded by graph_mutex().
@@ -39,6 +39,34 @@ void invalidate_blocking(const Context& context) {
   }
 }
 
+// The stream's next node; null: no handle is left.
+GraphNode* append(Capture& capture, CUstream stream, CUgraphNodeType type, const Context& context, NodeWork work) {
+  auto& frontier = capture.frontier[cuda::handle_bits(stream)];
+  GraphNode* const node = capture.graph->add(type, context.handle, std::move(work), {});
+  if (!node) return nullptr;
+  for (const auto& before : frontier) Graph::connect(*before.node, *node, cuda::captured_edge(before, type));
+  frontier = {{node, {}, true}};
+  return node;
+}
+
+// On GPUs before compute capability 9.0 captured launches make full dependencies.
+bool has_programmatic_edges(const Device& device) {
+  const auto major = device.attributes.find(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  return major != device.attributes.end() && major->second >= 9;
+}
+
+// Whether the events that a launch records can be captured.
+CUresult check_events(const Context& context, std::span<const CUlaunchAttribute> attributes) {
+  for (const CUlaunchAttribute& attribute : attributes) {
+    const auto recorded = cuda::launch_event(attribute);
+    if (!recorded) continue;
+    const Object* const event = handles().find(Kind::event, cuda::handle_bits(recorded->event));
+    if (!event || event->context != context.owner().handle) return CUDA_ERROR_INVALID_HANDLE;
+    if (recorded->flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 bool joins_null_stream(const Context& context) {
@@ -53,7 +81,8 @@ std::shared_ptr<Capture> of(CUstream stream) {
   return found == captures().streams.end() ? nullptr : found->second;
 }
 
-std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeType type, const std::function<CUresult(NodeWork&)>& make) {
+std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeType type, const std::function<CUresult(NodeWork&)>& make,
+                                 std::span<const CUlaunchAttribute> attributes) {
   const std::lock_guard lock(graph_mutex());
   if (!stream) {
     if (!joins_null_stream(context)) return std::nullopt;
@@ -64,17 +93,26 @@ std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeT
   if (!capture) return std::nullopt;
   if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   NodeWork work;
-  if (const CUresult result = make(work); result != CUDA_SUCCESS) {
+  CUresult result = check_events(context, attributes);
+  if (result == CUDA_SUCCESS) result = make(work);
+  if (result != CUDA_SUCCESS) {
     if (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) capture->invalid = true;
     return result;
   }
-  auto& frontier = capture->frontier[cuda::handle_bits(stream)];
-  GraphNode* const node = capture->graph->add(type, context.handle, std::move(work), frontier);
+  const bool programmatic = !attributes.empty() && has_programmatic_edges(*context.device);
+  if (programmatic && std::any_of(attributes.begin(), attributes.end(), cuda::serializes_programmatically)) {
+    cuda::serialize_programmatically(capture->frontier[cuda::handle_bits(stream)]);
+  }
+  GraphNode* const node = append(*capture, stream, type, context, std::move(work));
   if (!node) {
     capture->invalid = true;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  frontier = {node};
+  for (const CUlaunchAttribute& attribute : attributes) {
+    const auto recorded = cuda::launch_event(attribute);
+    if (recorded) captures().events[cuda::handle_bits(recorded->event)] = {capture, {{node, programmatic ? recorded->edge : cuda::kFullDependency}}};
+  }
+  count();
   return CUDA_SUCCESS;
 }
 
@@ -138,14 +176,10 @@ std::optional<CUresult> record(Context& context, CUstream stream, const Object& 
   if (flags & ~static_cast<unsigned>(CU_EVENT_RECORD_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
   if (event.context != context.owner().handle) return CUDA_ERROR_INVALID_HANDLE;
   if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  auto& frontier = capture->frontier[cuda::handle_bits(stream)];
   if (flags == CU_EVENT_RECORD_EXTERNAL) {
-    GraphNode* const node = capture->graph->add(CU_GRAPH_NODE_TYPE_EVENT_RECORD, context.handle, EventWork{event.handle}, frontier);
-    if (!node) return CUDA_ERROR_OUT_OF_MEMORY;
-    frontier = {node};
-    return CUDA_SUCCESS;
+    return append(*capture, stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, context, EventWork{event.handle}) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   }
-  captures().events[event.handle] = {capture, frontier};
+  captures().events[event.handle] = {capture, capture->frontier[cuda::handle_bits(stream)]};
   count();
   return CUDA_SUCCESS;
 }
@@ -171,8 +205,8 @@ std::optional<CUresult> wait(Context& context, CUstream stream, const Object& ev
     captures().streams.try_emplace(cuda::handle_bits(stream), theirs);
     count();
     auto& known = theirs->frontier[cuda::handle_bits(stream)];
-    for (GraphNode* const node : found->second.nodes) {
-      if (node->graph && std::find(known.begin(), known.end(), node) == known.end()) known.push_back(node);
+    for (const auto& before : found->second.nodes) {
+      if (before.node->graph) cuda::add_dependency(known, before.node, before.edge);
     }
     return CUDA_SUCCESS;
   }
@@ -190,11 +224,7 @@ std::optional<CUresult> wait(Context& context, CUstream stream, const Object& ev
     mine->invalid = true;
     return flags == CU_EVENT_WAIT_EXTERNAL ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
-  auto& frontier = mine->frontier[cuda::handle_bits(stream)];
-  GraphNode* const node = mine->graph->add(CU_GRAPH_NODE_TYPE_WAIT_EVENT, context.handle, EventWork{event.handle}, frontier);
-  if (!node) return CUDA_ERROR_OUT_OF_MEMORY;
-  frontier = {node};
-  return CUDA_SUCCESS;
+  return append(*mine, stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, context, EventWork{event.handle}) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult refuse_event(CUevent event) {
@@ -224,7 +254,7 @@ void forget_stream(CUstream stream) {
   }
 }
 
-CUresult begin(CUstream stream, std::shared_ptr<Graph> graph, std::vector<GraphNode*> nodes, CUstreamCaptureMode mode, bool own_graph) {
+CUresult begin(CUstream stream, std::shared_ptr<Graph> graph, std::vector<CapturedDependency> nodes, CUstreamCaptureMode mode, bool own_graph) {
   static uint64_t last_id = 0;
   if (!stream) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (of(stream)) return CUDA_ERROR_ILLEGAL_STATE;

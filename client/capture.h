@@ -7,11 +7,14 @@
 #include <atomic>
 #include <map>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "client/graph.h"
 
 namespace gpupool::client {
+
+using CapturedDependency = cuda::CapturedDependency<GraphNode>;
 
 struct Capture {
   std::shared_ptr<Graph> graph;
@@ -23,7 +26,7 @@ struct Capture {
   bool invalid = false;
   bool ended = false;
   // What a stream's next operation depends on, for each stream that takes part.
-  std::map<uint64_t, std::vector<GraphNode*>> frontier;
+  std::map<uint64_t, std::vector<CapturedDependency>> frontier;
 };
 
 namespace capture {
@@ -39,19 +42,21 @@ inline bool any_event() { return events.load(std::memory_order_relaxed) != 0; }
 std::shared_ptr<Capture> of(CUstream stream);
 
 // With graph_mutex() held.
-CUresult begin(CUstream stream, std::shared_ptr<Graph> graph, std::vector<GraphNode*> nodes, CUstreamCaptureMode mode, bool own_graph);
+CUresult begin(CUstream stream, std::shared_ptr<Graph> graph, std::vector<CapturedDependency> nodes, CUstreamCaptureMode mode, bool own_graph);
 void end(Capture& capture);
 
 // The context's null stream would wait for captured work, and captured work for it.
 bool joins_null_stream(const Context& context);
 
-std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeType type, const std::function<CUresult(NodeWork&)>& make);
+std::optional<CUresult> add_node(Context& context, CUstream stream, CUgraphNodeType type, const std::function<CUresult(NodeWork&)>& make,
+                                 std::span<const CUlaunchAttribute> attributes = {});
 // The stream (resolved) gets work of this type. nullopt: it is not captured, and gets it from the caller. Otherwise the result:
 // a node was added that does what `make` says, or was refused.
+// `attributes`: of a launch; those that nodes do not have become edges.
 template <class Make>
-std::optional<CUresult> add(Context& context, CUstream stream, CUgraphNodeType type, Make&& make) {
+std::optional<CUresult> add(Context& context, CUstream stream, CUgraphNodeType type, Make&& make, std::span<const CUlaunchAttribute> attributes = {}) {
   if (!any()) [[likely]] return std::nullopt;
-  return add_node(context, stream, type, make);
+  return add_node(context, stream, type, make, attributes);
 }
 // The stream is to do what cannot be captured, or is to be waited for. CUDA_SUCCESS: it is not captured.
 CUresult refuse(Context& context, CUstream stream, CUresult why = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);

@@ -58,16 +58,18 @@ GraphNode* Graph::add(CUgraphNodeType type, uint64_t context, NodeWork work, con
   return nodes.back().get();
 }
 
-bool Graph::connect(GraphNode& from, GraphNode& to) {
+bool Graph::connect(GraphNode& from, GraphNode& to, cuda::EdgeData edge) {
   if (&from == &to || from.graph != to.graph) return false;
   if (std::find(to.dependencies.begin(), to.dependencies.end(), &from) != to.dependencies.end()) return false;
   to.dependencies.push_back(&from);
+  to.edges.set(from, edge);
   from.dependents.push_back(&to);
   return true;
 }
 
 bool Graph::disconnect(GraphNode& from, GraphNode& to) {
   if (std::erase(to.dependencies, &from) == 0) return false;
+  to.edges.set(from, cuda::kFullDependency);
   std::erase(from.dependents, &to);
   return true;
 }
@@ -100,7 +102,7 @@ std::shared_ptr<Graph> Graph::clone() const {
     twins[node.get()] = twin;
   }
   for (const auto& node : nodes) {
-    for (const GraphNode* const dependency : node->dependencies) connect(*twins[dependency], *twins[node.get()]);
+    for (const GraphNode* const dependency : node->dependencies) connect(*twins[dependency], *twins[node.get()], node->edges.of(*dependency));
   }
   return copy;
 }

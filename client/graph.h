@@ -11,6 +11,7 @@
 
 #include "client/module.h"
 #include "client/server_copy.h"
+#include "protocol/cuda/graph_edges.h"
 #include "protocol/cuda/graph_memory.h"
 #include "protocol/cuda/user_objects.h"
 #include "protocol/wire/commands.h"
@@ -88,6 +89,7 @@ struct GraphNode {
   NodeWork work;
   std::vector<std::unique_ptr<LentParameters>> lent;  // one for each kernel layout; programs go on using them after they set parameters
   std::vector<GraphNode*> dependencies;
+  cuda::EdgesFrom<GraphNode> edges;  // from the dependencies
   std::vector<GraphNode*> dependents;
 };
 
@@ -100,7 +102,7 @@ class Graph {
 
   // With graph_mutex() held, all of it. Null: no handle is left.
   GraphNode* add(CUgraphNodeType type, uint64_t context, NodeWork work, const std::vector<GraphNode*>& dependencies);
-  static bool connect(GraphNode& from, GraphNode& to);
+  static bool connect(GraphNode& from, GraphNode& to, cuda::EdgeData edge = {});
   static bool disconnect(GraphNode& from, GraphNode& to);
   void remove(GraphNode& node);
   std::shared_ptr<Graph> clone() const;  // null: no handles are left

@@ -135,9 +135,10 @@ CUresult write_node(wire::Writer& writer, const GraphNode* node, Session& sessio
     wire::Writer(body).put_bytes(described.bodies.data(), described.bodies.size() * sizeof(uint64_t));
   }
   if (result != CUDA_SUCCESS) return result;
-  writer.put(wire::GraphNode{described.kind, static_cast<uint32_t>(described.dependencies.size()), static_cast<uint32_t>(body.size()), 0,
-                             context ? context->handle : 0});
+  writer.put(wire::GraphNode{described.kind, static_cast<uint32_t>(described.dependencies.size()), static_cast<uint32_t>(body.size()),
+                             static_cast<uint32_t>(described.edges.size()), context ? context->handle : 0});
   writer.put_bytes(described.dependencies.data(), described.dependencies.size() * sizeof(uint32_t));
+  writer.put_bytes(described.edges.data(), described.edges.size() * sizeof(wire::GraphEdge));
   writer.put_bytes(body.data(), body.size());
   return CUDA_SUCCESS;
 }
@@ -203,14 +204,16 @@ CUresult GraphDescription::append_bodies() {
   return result;
 }
 
-CUresult GraphDescription::append_node(const GraphNode* node, std::vector<uint32_t> dependencies) {
+CUresult GraphDescription::append_node(const GraphNode* node, std::vector<uint32_t> dependencies, std::vector<wire::GraphEdge> edges) {
   if (nodes.size() >= wire::kMaxGraphNodes) return CUDA_ERROR_OUT_OF_MEMORY;
   std::sort(dependencies.begin(), dependencies.end());
   dependencies.erase(std::unique(dependencies.begin(), dependencies.end()), dependencies.end());
-  if (dependencies.size() > wire::kMaxBodyBytes / 2 / sizeof(uint32_t)) return CUDA_ERROR_NOT_SUPPORTED;
+  std::sort(edges.begin(), edges.end(), [](const auto& one, const auto& other) { return one.from < other.from; });
+  if (dependencies.size() * sizeof(uint32_t) + edges.size() * sizeof(wire::GraphEdge) > wire::kMaxBodyBytes / 2) return CUDA_ERROR_NOT_SUPPORTED;
   if (body_ != 0 && node && !may_be_in_body(*node)) return CUDA_ERROR_INVALID_VALUE;
   GraphExec::Node& described = nodes.emplace_back();
   described.dependencies = std::move(dependencies);
+  described.edges = std::move(edges);
   const auto* const conditional = node ? std::get_if<ConditionalWork>(&node->work) : nullptr;
   for (size_t i = 0; conditional && i < conditional->bodies.size(); ++i) {
     described.bodies.push_back(mint_graph_number(*context->session));
@@ -229,7 +232,12 @@ CUresult GraphDescription::append(const Graph& graph, const std::vector<uint32_t
   for (const GraphNode* const node : order) {
     std::vector<uint32_t> dependencies;
     if (node->dependencies.empty()) dependencies = roots;
-    for (const GraphNode* const dependency : node->dependencies) dependencies.push_back(last[dependency]);
+    std::vector<wire::GraphEdge> edges;
+    for (const GraphNode* const dependency : node->dependencies) {
+      dependencies.push_back(last[dependency]);
+      const cuda::EdgeData edge = node->edges.of(*dependency);
+      if (edge != cuda::kFullDependency) edges.push_back({last[dependency], edge.from_port, edge.type, 0});
+    }
     if (const auto* const child = std::get_if<ChildWork>(&node->work)) {
       if (const CUresult result = append_node(nullptr, std::move(dependencies)); result != CUDA_SUCCESS) return result;
       std::vector<uint32_t> ends;
@@ -237,7 +245,7 @@ CUresult GraphDescription::append(const Graph& graph, const std::vector<uint32_t
       if (const CUresult result = append(*child->graph, {begin}, &ends); result != CUDA_SUCCESS) return result;
       ends.push_back(begin);
       if (const CUresult result = append_node(nullptr, std::move(ends)); result != CUDA_SUCCESS) return result;
-    } else if (const CUresult result = append_node(node, std::move(dependencies)); result != CUDA_SUCCESS) {
+    } else if (const CUresult result = append_node(node, std::move(dependencies), std::move(edges)); result != CUDA_SUCCESS) {
       return result;
     }
     if (const auto* const alloc = std::get_if<AllocWork>(&node->work)) allocated.push_back(alloc->memory);

@@ -21,6 +21,7 @@ struct GraphExec : Object {
     wire::GraphNodeKind kind{};
     uint64_t node = 0;                    // handle in the program's graph, 0: none
     std::vector<uint32_t> dependencies;
+    std::vector<wire::GraphEdge> edges;   // from those that are not full dependencies
     std::vector<uint64_t> bodies;         // of conditional nodes: numbers of their graphs
     uint64_t callback = 0;                // of host functions, and of copies to or from the program's memory
     std::shared_ptr<std::atomic<bool>> enabled;
@@ -57,7 +58,7 @@ struct GraphDescription {
 
  private:
   CUresult append(const Graph& graph, const std::vector<uint32_t>& roots, std::vector<uint32_t>* leaves);
-  CUresult append_node(const GraphNode* node, std::vector<uint32_t> dependencies);
+  CUresult append_node(const GraphNode* node, std::vector<uint32_t> dependencies, std::vector<wire::GraphEdge> edges = {});
   CUresult append_conditions(const Graph& graph);
   CUresult append_bodies();
   // Where the next record goes.

@@ -25,15 +25,19 @@ CUresult on_stream(CUstream stream, Body&& body) {
   });
 }
 
-CUresult find_nodes(const Graph& graph, const CUgraphNode* given, size_t count, std::vector<GraphNode*>& nodes) {
+CUresult add_dependencies(const Graph& graph, const CUgraphNode* given, const CUgraphEdgeData* edges, size_t count,
+                          std::vector<CapturedDependency>& dependencies) {
   if (count != 0 && !given) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     GraphNode* const node = find_node(given[i]);
     if (!node || node->graph != &graph) return CUDA_ERROR_INVALID_VALUE;
-    nodes.push_back(node);
+    const auto edge = cuda::read_edge(edges, i, node->type, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (!edge) return CUDA_ERROR_INVALID_VALUE;
+    cuda::add_dependency(dependencies, node, *edge);
   }
   return CUDA_SUCCESS;
 }
+
 
 CUresult begin(CUstream given, CUstreamCaptureMode mode) {
   return on_stream(given, [&](Context&, CUstream stream) -> CUresult {
@@ -49,15 +53,15 @@ CUresult begin(CUstream given, CUstreamCaptureMode mode) {
 // Is everything that the capture's other streams did before what the first one did last?
 bool is_joined(const Capture& capture) {
   std::unordered_set<const GraphNode*> before;
-  const auto& ends = capture.frontier.at(capture.origin);
-  std::vector<const GraphNode*> open(ends.begin(), ends.end());
+  std::vector<const GraphNode*> open;
+  for (const auto& end : capture.frontier.at(capture.origin)) open.push_back(end.node);
   while (!open.empty()) {
     const GraphNode* const node = open.back();
     open.pop_back();
     if (before.insert(node).second) open.insert(open.end(), node->dependencies.begin(), node->dependencies.end());
   }
   return std::all_of(capture.frontier.begin(), capture.frontier.end(), [&](const auto& entry) {
-    return std::all_of(entry.second.begin(), entry.second.end(), [&](const GraphNode* node) { return !node->graph || before.contains(node); });
+    return std::all_of(entry.second.begin(), entry.second.end(), [&](const auto& end) { return !end.node->graph || before.contains(end.node); });
   });
 }
 
@@ -86,38 +90,46 @@ CUresult end(CUstream given, CUgraph* graph) {
   });
 }
 
-CUresult info(CUstream given, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
+CUresult info(CUstream given, CUstreamCaptureStatus* status, cuuint64_t* id = nullptr, CUgraph* graph = nullptr, const CUgraphNode** dependencies = nullptr,
+              const CUgraphEdgeData** edges = nullptr, size_t* count = nullptr) {
   return on_stream(given, [&](Context& context, CUstream stream) -> CUresult {
-    if (!status) return CUDA_ERROR_INVALID_VALUE;
+    if (!status || (edges && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
     if (!stream && capture::joins_null_stream(context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     const auto capture = capture::of(stream);
     *status = !capture ? CU_STREAM_CAPTURE_STATUS_NONE : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (!capture || capture->invalid) return CUDA_SUCCESS;
+    const auto& frontier = capture->frontier[cuda::handle_bits(stream)];
+    const bool full = std::all_of(frontier.begin(), frontier.end(), [](const auto& before) { return before.edge == cuda::kFullDependency; });
+    if (dependencies && !edges && !full) return CUDA_ERROR_LOSSY_QUERY;
     if (id) *id = capture->id;
     if (graph) *graph = graph_handle(*capture->graph);
-    // CUDA lends the list until the next call about the stream; a list per thread lives as long.
+    // CUDA lends the lists until the next call about the stream; lists per thread live as long.
     thread_local std::vector<CUgraphNode> lent;
+    thread_local std::vector<CUgraphEdgeData> lent_edges;
     lent.clear();
-    for (const GraphNode* const node : capture->frontier[cuda::handle_bits(stream)]) lent.push_back(node_handle(*node));
+    lent_edges.clear();
+    for (const auto& before : frontier) {
+      lent.push_back(node_handle(*before.node));
+      lent_edges.push_back(cuda::to_cuda(before.edge));
+    }
     if (dependencies) *dependencies = lent.data();
+    if (edges) *edges = lent_edges.data();
     if (count) *count = lent.size();
     return CUDA_SUCCESS;
   });
 }
 
-CUresult update_dependencies(CUstream given, CUgraphNode* handles, size_t count, unsigned flags) {
+CUresult update_dependencies(CUstream given, CUgraphNode* handles, const CUgraphEdgeData* edges, size_t count, unsigned flags) {
   return on_stream(given, [&](Context&, CUstream stream) -> CUresult {
     const auto capture = capture::of(stream);
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES) return CUDA_ERROR_INVALID_VALUE;
-    std::vector<GraphNode*> nodes;
-    if (const CUresult result = find_nodes(*capture->graph, handles, count, nodes); result != CUDA_SUCCESS) return result;
     auto& frontier = capture->frontier[cuda::handle_bits(stream)];
-    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) frontier.clear();
-    for (GraphNode* const node : nodes) {
-      if (std::find(frontier.begin(), frontier.end(), node) == frontier.end()) frontier.push_back(node);
-    }
-    return CUDA_SUCCESS;
+    std::vector<CapturedDependency> nodes;
+    if (flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES) nodes = frontier;
+    const CUresult result = add_dependencies(*capture->graph, handles, edges, count, nodes);
+    if (result == CUDA_SUCCESS) frontier = std::move(nodes);
+    return result;
   });
 }
 
@@ -132,45 +144,40 @@ CUresult update_dependencies(CUstream given, CUgraphNode* handles, size_t count,
 ON_STREAM(cuStreamBeginCapture, (), (), begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL))
 ON_STREAM(cuStreamBeginCapture_v2, (CUstreamCaptureMode mode), (mode), begin(stream, mode))
 ON_STREAM(cuStreamEndCapture, (CUgraph* graph), (graph), end(stream, graph))
-ON_STREAM(cuStreamIsCapturing, (CUstreamCaptureStatus* status), (status), info(stream, status, nullptr, nullptr, nullptr, nullptr))
+ON_STREAM(cuStreamIsCapturing, (CUstreamCaptureStatus* status), (status), info(stream, status))
 ON_STREAM(cuStreamGetCaptureInfo, (CUstreamCaptureStatus* status, cuuint64_t* id), (status, id),
-          info(stream, status, id, nullptr, nullptr, nullptr))
+          info(stream, status, id))
 ON_STREAM(cuStreamGetCaptureInfo_v2,
           (CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies, size_t* count),
-          (status, id, graph, dependencies, count), info(stream, status, id, graph, dependencies, count))
+          (status, id, graph, dependencies, count), info(stream, status, id, graph, dependencies, nullptr, count))
 ON_STREAM(cuStreamUpdateCaptureDependencies, (CUgraphNode* nodes, size_t count, unsigned int flags), (nodes, count, flags),
-          update_dependencies(stream, nodes, count, flags))
+          update_dependencies(stream, nodes, nullptr, count, flags))
 
 #if CUDA_VERSION >= 12030
 namespace {
 
-CUresult begin_to_graph(CUstream given, CUgraph handle, const CUgraphNode* dependencies, size_t count, CUstreamCaptureMode mode) {
+CUresult begin_to_graph(CUstream given, CUgraph handle, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+                        CUstreamCaptureMode mode) {
   return on_stream(given, [&](Context&, CUstream stream) -> CUresult {
     const auto graph = share_graph(handle);
     if (!graph || !valid_mode(mode)) return CUDA_ERROR_INVALID_VALUE;
-    std::vector<GraphNode*> nodes;
-    if (const CUresult result = find_nodes(*graph, dependencies, count, nodes); result != CUDA_SUCCESS) return result;
+    std::vector<CapturedDependency> nodes;
+    if (const CUresult result = add_dependencies(*graph, dependencies, edges, count, nodes); result != CUDA_SUCCESS) return result;
     return capture::begin(stream, graph, std::move(nodes), mode, false);
   });
-}
-
-CUresult info_with_edges(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                         const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
-  if (edges) *edges = nullptr;  // all edges are plain
-  return info(stream, status, id, graph, dependencies, count);
 }
 
 }  // namespace
 
 ON_STREAM(cuStreamBeginCaptureToGraph,
           (CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode),
-          (graph, dependencies, edges, count, mode), begin_to_graph(stream, graph, dependencies, count, mode))
+          (graph, dependencies, edges, count, mode), begin_to_graph(stream, graph, dependencies, edges, count, mode))
 ON_STREAM(cuStreamGetCaptureInfo_v3,
           (CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
            const CUgraphEdgeData** edges, size_t* count),
-          (status, id, graph, dependencies, edges, count), info_with_edges(stream, status, id, graph, dependencies, edges, count))
+          (status, id, graph, dependencies, edges, count), info(stream, status, id, graph, dependencies, edges, count))
 ON_STREAM(cuStreamUpdateCaptureDependencies_v2, (CUgraphNode* nodes, const CUgraphEdgeData* edges, size_t count, unsigned int flags),
-          (nodes, edges, count, flags), update_dependencies(stream, nodes, count, flags))
+          (nodes, edges, count, flags), update_dependencies(stream, nodes, edges, count, flags))
 #endif
 
 CUDA_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {

@@ -24,35 +24,77 @@ CUresult give_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size
   return CUDA_SUCCESS;
 }
 
-CUresult give_edges(const Graph& graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
-  std::vector<std::pair<GraphNode*, GraphNode*>> edges;
-  for (const auto& node : graph.nodes) {
-    for (GraphNode* const dependent : node->dependents) edges.emplace_back(node.get(), dependent);
-  }
-  if (!count || (from == nullptr) != (to == nullptr) || (from && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
-  if (!from) {
+using Edge = std::pair<GraphNode*, GraphNode*>;
+
+std::vector<Edge> edges_before(GraphNode& node) {
+  std::vector<Edge> edges;
+  for (GraphNode* const dependency : node.dependencies) edges.emplace_back(dependency, &node);
+  return edges;
+}
+
+std::vector<Edge> edges_behind(GraphNode& node) {
+  std::vector<Edge> edges;
+  for (GraphNode* const dependent : node.dependents) edges.emplace_back(&node, dependent);
+  return edges;
+}
+
+// The same for a list of edges. `from` or `to` may alone be null; both are where only the count is asked for.
+CUresult give_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+  const bool counts = !from && !to;
+  if (!count || (counts && data) || (!counts && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
+  if (counts) {
     *count = edges.size();
     return CUDA_SUCCESS;
   }
+  const auto data_of = [](const Edge& edge) { return edge.second->edges.of(*edge.first); };
+  const bool full = std::all_of(edges.begin(), edges.end(), [&](const Edge& edge) { return data_of(edge) == cuda::kFullDependency; });
+  if (!full && !data) return CUDA_ERROR_LOSSY_QUERY;
   for (size_t i = 0; i < *count; ++i) {
-    from[i] = i < edges.size() ? node_handle(*edges[i].first) : nullptr;
-    to[i] = i < edges.size() ? node_handle(*edges[i].second) : nullptr;
+    const bool there = i < edges.size();
+    if (from) from[i] = there ? node_handle(*edges[i].first) : nullptr;
+    if (to) to[i] = there ? node_handle(*edges[i].second) : nullptr;
+    if (data && there) data[i] = cuda::to_cuda(data_of(edges[i]));
   }
   *count = std::min(*count, edges.size());
   return CUDA_SUCCESS;
 }
 
-CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, size_t count, bool (*change)(GraphNode&, GraphNode&)) {
+CUresult get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+  return on_graph(handle, [&](Graph& graph) -> CUresult {
+    if ((from == nullptr) != (to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+    std::vector<Edge> edges;
+    for (const auto& node : graph.nodes) {
+      for (GraphNode* const dependent : node->dependents) edges.emplace_back(node.get(), dependent);
+    }
+    return give_edges(edges, from, to, data, count);
+  });
+}
+
+CUresult get_dependencies(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
+  return on_node(handle, [&](GraphNode& node) { return give_edges(edges_before(node), nodes, nullptr, data, count); });
+}
+
+CUresult get_dependents(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
+  return on_node(handle, [&](GraphNode& node) { return give_edges(edges_behind(node), nullptr, nodes, data, count); });
+}
+
+template <class Change>
+CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count, Change&& change) {
   return on_graph(handle, [&](Graph& graph) -> CUresult {
     if (count != 0 && (!from || !to)) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; ++i) {
       GraphNode* const a = find_node(from[i]);
       GraphNode* const b = find_node(to[i]);
-      if (!a || !b || a->graph != &graph || b->graph != &graph || !change(*a, *b)) return CUDA_ERROR_INVALID_VALUE;
+      if (!a || !b || a->graph != &graph || b->graph != &graph) return CUDA_ERROR_INVALID_VALUE;
+      const auto edge = cuda::read_edge(edges, i, a->type, b->type);
+      if (!edge || !change(*a, *b, *edge)) return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
   });
 }
+
+// An edge is known by its data, too.
+bool disconnect(GraphNode& from, GraphNode& to, cuda::EdgeData edge) { return to.edges.of(from) == edge && Graph::disconnect(from, to); }
 
 }  // namespace
 
@@ -135,50 +177,38 @@ CUDA_EXPORT CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* typ
   });
 }
 
-CUDA_EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode handle, CUgraphNode* nodes, size_t* count) {
-  return on_node(handle, [&](GraphNode& node) { return give_nodes(node.dependencies, nodes, count); });
+CUDA_EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
+  return get_dependencies(node, nodes, nullptr, count);
 }
-CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode handle, CUgraphNode* nodes, size_t* count) {
-  return on_node(handle, [&](GraphNode& node) { return give_nodes(node.dependents, nodes, count); });
+CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
+  return get_dependents(node, nodes, nullptr, count);
 }
-CUDA_EXPORT CUresult cuGraphGetEdges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, size_t* count) {
-  return on_graph(handle, [&](Graph& graph) { return give_edges(graph, from, to, count); });
+CUDA_EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
+  return get_edges(graph, from, to, nullptr, count);
 }
-CUDA_EXPORT CUresult cuGraphAddDependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
-  return change_edges(handle, from, to, count, Graph::connect);
+CUDA_EXPORT CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  return change_edges(graph, from, to, nullptr, count, Graph::connect);
 }
-CUDA_EXPORT CUresult cuGraphRemoveDependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
-  return change_edges(handle, from, to, count, Graph::disconnect);
+CUDA_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  return change_edges(graph, from, to, nullptr, count, disconnect);
 }
 
 #if CUDA_VERSION >= 12030
-namespace {
-
-// Edges that say more than "before" are not forwarded, so all that there are are plain.
-CUresult plain(CUresult result, const void* wanted, CUgraphEdgeData* edges, const size_t* count) {
-  if (result == CUDA_SUCCESS && wanted && edges) std::fill_n(edges, *count, CUgraphEdgeData{});
-  return result;
+CUDA_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* edges, size_t* count) {
+  return get_dependencies(node, nodes, edges, count);
 }
-
-}  // namespace
-
-CUDA_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData* edges, size_t* count) {
-  return plain(cuGraphNodeGetDependencies(handle, nodes, count), nodes, edges, count);
+CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* edges, size_t* count) {
+  return get_dependents(node, nodes, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData* edges, size_t* count) {
-  return plain(cuGraphNodeGetDependentNodes(handle, nodes, count), nodes, edges, count);
+CUDA_EXPORT CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edges, size_t* count) {
+  return get_edges(graph, from, to, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphGetEdges_v2(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edges, size_t* count) {
-  return plain(cuGraphGetEdges(handle, from, to, count), from, edges, count);
+CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count) {
+  return change_edges(graph, from, to, edges, count, Graph::connect);
 }
-CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges,
-                                               size_t count) {
-  if (const CUresult checked = check_edges(handle, edges, count); checked != CUDA_SUCCESS) return checked;
-  return cuGraphAddDependencies(handle, from, to, count);
-}
-CUDA_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
-                                                  const CUgraphEdgeData*, size_t count) {
-  return cuGraphRemoveDependencies(handle, from, to, count);
+CUDA_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges,
+                                                  size_t count) {
+  return change_edges(graph, from, to, edges, count, disconnect);
 }
 #endif
 

@@ -1,7 +1,5 @@
 // Helpers of the graph functions.
 #pragma once
-#include <algorithm>
-
 #include "client/graph.h"
 
 namespace gpupool::client {
@@ -26,23 +24,6 @@ CUresult on_node(CUgraphNode handle, Body&& body) noexcept {
     return node ? body(*node) : CUDA_ERROR_INVALID_VALUE;
   });
 }
-
-#if CUDA_VERSION >= 12030
-// Every edge becomes a full dependency. A programmatic edge lets a kernel begin before the one ahead has ended, but does not
-// require it to, so a full dependency is correct for it. A count is looked at before what it counts.
-inline CUresult check_edges(CUgraph handle, const CUgraphEdgeData* edges, size_t count) {
-  return on_graph(handle, [&](Graph& graph) -> CUresult {
-    if (!edges) return CUDA_SUCCESS;
-    if (count > graph.nodes.size() * graph.nodes.size()) return CUDA_ERROR_INVALID_VALUE;
-    const bool known = std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
-      const bool full = edge.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT && edge.from_port == CU_GRAPH_KERNEL_NODE_PORT_DEFAULT;
-      const bool programmatic = edge.type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC && edge.from_port == CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC;
-      return edge.to_port == 0 && (full || programmatic);
-    });
-    return known ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-  });
-}
-#endif
 
 // What cuGraphKernelNodeGetParams and the like take, in the form of the newest header, and the work that it means in `context`
 // (null: none is current).

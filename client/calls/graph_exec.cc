@@ -172,7 +172,7 @@ CUgraphExecUpdateResult compare(const GraphExec& exec, const GraphDescription& d
     const auto &before = exec.nodes[i], &after = description.nodes[i];
     *number = i;
     if (before.type != after.type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
-    if (before.dependencies != after.dependencies) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    if (before.dependencies != after.dependencies || before.edges != after.edges) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     if (before.kind != after.kind) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;  // to or from the host, and now not
   }
   *number = wire::kNoGraphNode;

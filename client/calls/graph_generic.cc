@@ -157,8 +157,24 @@ CUDA_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node
 #if CUDA_VERSION >= 12030
 CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
                                        CUgraphNodeParams* params) {
-  const CUresult checked = check_edges(graph, edges, count);
-  return checked == CUDA_SUCCESS ? cuGraphAddNode(node, graph, dependencies, count, params) : checked;
+  if (!edges) return cuGraphAddNode(node, graph, dependencies, count, params);
+  if (!params || (count != 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<cuda::EdgeData> data;
+  const CUresult checked = on_graph(graph, [&](Graph& own) -> CUresult {
+    for (size_t i = 0; i < count; ++i) {
+      const GraphNode* const from = find_node(dependencies[i]);
+      const auto edge = from && from->graph == &own ? cuda::read_edge(edges, i, from->type, params->type) : std::nullopt;
+      if (!edge) return CUDA_ERROR_INVALID_VALUE;
+      data.push_back(*edge);
+    }
+    return CUDA_SUCCESS;
+  });
+  if (checked != CUDA_SUCCESS) return checked;
+  if (const CUresult added = cuGraphAddNode(node, graph, dependencies, count, params); added != CUDA_SUCCESS) return added;
+  return on_node(*node, [&](GraphNode& made) -> CUresult {
+    for (size_t i = 0; i < count; ++i) made.edges.set(*find_node(dependencies[i]), data[i]);
+    return CUDA_SUCCESS;
+  });
 }
 #endif
 

@@ -359,14 +359,14 @@ CUDA_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode handle, const CU
 CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id, const CUkernelNodeAttrValue* value) {
   return on_node_of(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) -> CUresult {
     if (!value || !cuda::is_launch_attribute(id)) return CUDA_ERROR_INVALID_VALUE;
-    if (id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;  // of launches only
+    CUlaunchAttribute made{};
+    made.id = id;
+    made.value = *value;
+    if (cuda::is_of_launches_only(made)) return CUDA_ERROR_INVALID_VALUE;
     auto& kernel = std::get<KernelWork>(node.work);
     auto attributes = kernel.attributes();
     std::erase_if(attributes, [&](const CUlaunchAttribute& known) { return known.id == id; });
     if (id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) kernel.launch.flags &= ~wire::kLaunchCooperative;
-    CUlaunchAttribute made{};
-    made.id = id;
-    made.value = *value;
     attributes.push_back(made);
     if (attributes.size() > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
     kernel.set_attributes(attributes);

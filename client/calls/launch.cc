@@ -9,6 +9,7 @@
 #include "client/shadows.h"
 #include "client/stream_order.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/cuda/graph_edges.h"
 #include "protocol/cuda/launch_check.h"
 #include "protocol/wire/commands.h"
 
@@ -60,13 +61,9 @@ cuda::LaunchLimits limits_of(const Device& device, const Function& function) {
   return limits;
 }
 
-// Kernels that record events: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT (CUDA 12.0) and _LAUNCH_COMPLETION_EVENT (12.3). Their values begin with the
-// event. The device may record it before the kernel, and what is before it, has ended.
+// The device may record the event before the kernel, and what is before it, has ended.
 void distrust_event_of(const CUlaunchAttribute& attribute) {
-  const int id = static_cast<int>(attribute.id);
-  uint64_t event = 0;
-  std::memcpy(&event, &attribute.value, sizeof event);
-  if (id == 7 || id == 12) stream_order().distrust(event);
+  if (const auto recorded = cuda::launch_event(attribute)) stream_order().distrust(cuda::handle_bits(recorded->event));
 }
 
 // Can the device refuse what only it knows enough about? Then the program waits for its answer, instead of hearing of it later.
@@ -195,7 +192,10 @@ CUresult make_work(const Request& request, Context& context, KernelWork* work) {
   work->tail.clear();
   wire::Writer writer(work->tail);
   write_tail(writer, request, prepared);
-  return reach_parameters(work->tail.data() + request.attribute_count * sizeof(CUlaunchAttribute), prepared.body.parameter_bytes,
+  auto attributes = work->attributes();
+  std::erase_if(attributes, cuda::is_of_launches_only);
+  work->set_attributes(attributes);
+  return reach_parameters(work->tail.data() + work->launch.attribute_count * sizeof(CUlaunchAttribute), prepared.body.parameter_bytes,
                           *context.session, context);
 }
 
@@ -259,8 +259,11 @@ CUresult launch(Request request) {
     }
     const auto captured = capture::add(*context, request.stream, CU_GRAPH_NODE_TYPE_KERNEL, [&](NodeWork& work) {
       return make_work(request, *context, &work.emplace<KernelWork>());
-    });
+    }, {request.attributes, request.attribute_count});
     if (captured) [[unlikely]] return *captured;
+    for (uint32_t i = 0; i < request.attribute_count; ++i) {
+      if (const auto recorded = cuda::launch_event(request.attributes[i])) capture::forget_event(recorded->event);
+    }
     const CUresult result = launch_now(request, *session, *context);
     return result == CUDA_SUCCESS && session->launch_blocking() ? synchronize_stream(*context, request.stream) : result;
   });

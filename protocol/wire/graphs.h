@@ -7,8 +7,8 @@
 namespace gpupool::wire {
 
 // Graphs are built in the client; the server gets what is to be executed. graph_nodes: `count` times a GraphNode, its
-// dependencies (u32 each, numbers of earlier nodes of the same graph) and its body follow; they are appended to the graph, which
-// the first such command makes. What is wrong with a node is told by the command that uses the graph.
+// dependencies (u32 each, numbers of earlier nodes of the same graph), its edges and its body follow; they are appended to the graph,
+// which the first such command makes. What is wrong with a node is told by the command that uses the graph.
 struct GraphNodes {
   uint64_t graph;
   uint32_t count;
@@ -31,8 +31,16 @@ struct GraphNode {
   GraphNodeKind kind;
   uint32_t dependency_count;
   uint32_t body_bytes;
-  uint32_t reserved;
+  uint32_t edge_count;
   uint64_t context;       // 0 where the kind needs none
+};
+// The data of an edge from a dependency, as CUgraphEdgeData has it. Edges without one are full dependencies.
+struct GraphEdge {
+  uint32_t from;          // one of the dependencies, in ascending order
+  uint8_t from_port;
+  uint8_t type;
+  uint16_t reserved;
+  bool operator==(const GraphEdge&) const = default;
 };
 struct GraphFill {
   uint64_t address;
@@ -104,6 +112,7 @@ struct DestroyGraph {
 
 static_assert(kIsBody<GraphNodes, 16>);
 static_assert(kIsBody<GraphNode, 24>);
+static_assert(kIsBody<GraphEdge, 8>);
 static_assert(kIsBody<GraphFill, 40>);
 static_assert(kIsBody<GraphCopy, 72>);
 static_assert(kIsBody<GraphHost, 8>);

@@ -24,7 +24,7 @@
   X(cuMemcpy3DAsync_v2) X(cuTexObjectCreate) X(cuTexObjectDestroy) X(cuSurfObjectCreate) X(cuSurfObjectDestroy) X(cuModuleGetTexRef) X(cuModuleGetSurfRef) \
   X(cuTexRefSetBorderColor)                                                                                          \
   X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuMemPoolDestroy) X(cuLinkDestroy) X(cuLinkCreate_v2) X(cuLinkAddData_v2) X(cuLinkComplete) \
-  X(cuGraphCreate) X(cuGraphAddMemcpyNode) X(cuGraphAddMemsetNode) X(cuGraphAddEmptyNode)     \
+  X(cuGraphCreate) X(cuGraphAddDependencies) X(cuGraphAddMemcpyNode) X(cuGraphAddMemsetNode) X(cuGraphAddEmptyNode)     \
   X(cuGraphAddEventRecordNode) X(cuGraphAddEventWaitNode) X(cuGraphAddBatchMemOpNode) X(cuGraphKernelNodeSetAttribute) \
   X(cuGraphInstantiateWithFlags) X(cuGraphExecMemcpyNodeSetParams) X(cuGraphExecMemsetNodeSetParams)                \
   X(cuGraphExecEventRecordNodeSetEvent) X(cuGraphExecEventWaitNodeSetEvent)         \
@@ -42,7 +42,7 @@
 #define GPUPOOL_DEVICE_CALLS_12_1(X)
 #endif
 #if CUDA_VERSION >= 12030
-#define GPUPOOL_DEVICE_CALLS_12_3(X) X(cuGraphConditionalHandleCreate) X(cuGraphAddNode_v2)
+#define GPUPOOL_DEVICE_CALLS_12_3(X) X(cuGraphConditionalHandleCreate) X(cuGraphAddNode_v2) X(cuGraphAddDependencies_v2)
 #else
 #define GPUPOOL_DEVICE_CALLS_12_3(X)
 #endif

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "protocol/cuda/graph_edges.h"
 #include "protocol/wire/commands.h"
 #include "server/worker/calls/launch.h"
 #include "server/worker/executor.h"
@@ -85,11 +86,8 @@ std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader bo
   }
   attributes.resize(launch.attribute_count);
   if (!read->attributes.empty()) std::memcpy(attributes.data(), read->attributes.data(), read->attributes.size());
-  // A captured launch that may begin before the one ahead of it has ended: nodes know only whole kernels, which is right too.
-  std::erase_if(attributes, [](const CUlaunchAttribute& attribute) { return attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION; });
   for (CUlaunchAttribute& attribute : attributes) {
-    // Events would have to live as long as the graph.
-    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || static_cast<unsigned>(attribute.id) == 12) return CUDA_ERROR_NOT_SUPPORTED;
+    if (cuda::is_of_launches_only(attribute)) return CUDA_ERROR_INVALID_VALUE;  // the client made edges of them
     if (const CUresult result = commands::translate(session, attribute); result != CUDA_SUCCESS) return result;
   }
   if ((launch.flags & wire::kLaunchCooperative) != 0) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/cuda/graph_edges.h"
 #include "server/worker/executor.h"
 #include "server/worker/graph_work.h"
 
@@ -28,6 +29,30 @@ bool is_work(GraphNodeKind kind) { return kind != GraphNodeKind::empty && kind !
 
 }  // namespace
 
+bool Graphs::Dependencies::read(wire::Reader& reader, const wire::GraphNode& node, size_t index) {
+  const auto bytes = reader.get_bytes(uint64_t{node.dependency_count} * sizeof(uint32_t));
+  const auto edge_bytes = reader.get_bytes(uint64_t{node.edge_count} * sizeof(wire::GraphEdge));
+  if (!reader.ok()) return false;
+  numbers.resize(node.dependency_count);
+  edges.resize(node.edge_count);
+  if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  if (!edge_bytes.empty()) std::memcpy(edges.data(), edge_bytes.data(), edge_bytes.size());
+  // Earlier ones, once each: no graph has a cycle.
+  std::sort(numbers.begin(), numbers.end());
+  if (!numbers.empty() && (numbers.back() >= index || std::adjacent_find(numbers.begin(), numbers.end()) != numbers.end())) return false;
+  for (size_t i = 0; i < edges.size(); ++i) {
+    if (i != 0 && edges[i - 1].from >= edges[i].from) return false;
+    if (edges[i].reserved != 0 || !std::binary_search(numbers.begin(), numbers.end(), edges[i].from)) return false;
+  }
+  return true;
+}
+
+bool Graphs::may_have(const Graph& graph, GraphNodeKind kind, const std::vector<wire::GraphEdge>& edges) {
+  return std::all_of(edges.begin(), edges.end(), [&](const wire::GraphEdge& edge) {
+    return cuda::may_connect({edge.from_port, edge.type}, graph.nodes[edge.from].kind == GraphNodeKind::kernel, kind == GraphNodeKind::kernel);
+  });
+}
+
 bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
   Graph* graph = find(head.graph, false);
   if (!graph) {
@@ -38,31 +63,24 @@ bool Graphs::add(const wire::GraphNodes& head, wire::Reader& nodes) {
     else if (graphs_.size() >= kMaxGraphs) return false;
     graph = (graphs_[head.graph] = std::move(made)).get();
   }
-  std::vector<uint32_t> dependencies;
+  Dependencies dependencies;
   for (uint32_t i = 0; i < head.count; ++i) {
     const auto node = nodes.get<wire::GraphNode>();
     const size_t index = graph->nodes.size() + graph->refused;
-    const auto bytes = nodes.get_bytes(uint64_t{node.dependency_count} * sizeof(uint32_t));
+    if (!dependencies.read(nodes, node, index)) return false;
     const auto body = nodes.get_bytes(node.body_bytes);
     if (!nodes.ok()) return false;
-    dependencies.resize(node.dependency_count);
-    if (!bytes.empty()) std::memcpy(dependencies.data(), bytes.data(), bytes.size());
-    // Earlier ones, once each: no graph has a cycle.
-    std::sort(dependencies.begin(), dependencies.end());
-    if (!dependencies.empty() && (dependencies.back() >= index || std::adjacent_find(dependencies.begin(), dependencies.end()) != dependencies.end())) {
-      return false;
-    }
     if (graph->wrong != CUDA_SUCCESS) {
       if (node.kind == GraphNodeKind::conditional && !refuse_bodies(*graph, wire::Reader(body))) return false;
       ++graph->refused;
       continue;
     }
     NodeWork work;
-    const auto read = nodes_ < wire::kMaxGraphNodes && edges_ + dependencies.size() <= kMaxGraphEdges
+    const auto read = nodes_ < wire::kMaxGraphNodes && edges_ + dependencies.numbers.size() <= kMaxGraphEdges
                           ? work.read(session_, node, wire::Reader(body)) : std::optional(CUDA_ERROR_OUT_OF_MEMORY);
     if (!read) return false;
-    if (graph->root && !may_be_in_body(work.kind)) return false;
-    const Node at = place(*graph, dependencies);
+    if ((graph->root && !may_be_in_body(work.kind)) || !may_have(*graph, node.kind, dependencies.edges)) return false;
+    const Node at = place(*graph, dependencies.numbers);
     CUresult result = *read == CUDA_SUCCESS ? translate_conditions(*graph, at.level, work) : *read;
     if (result == CUDA_SUCCESS) result = add_node(*graph, work, at, dependencies);
     if (result == CUDA_SUCCESS) continue;
@@ -88,7 +106,7 @@ Graphs::Node Graphs::place(const Graph& graph, std::span<const uint32_t> depende
   return place;
 }
 
-CUresult Graphs::add_node(Graph& graph, const NodeWork& work, const Node& place, std::span<const uint32_t> dependencies) {
+CUresult Graphs::add_node(Graph& graph, const NodeWork& work, const Node& place, const Dependencies& dependencies) {
   Node node = place;
   node.kind = work.kind;
   node.context = work.context;
@@ -105,20 +123,44 @@ CUresult Graphs::add_node(Graph& graph, const NodeWork& work, const Node& place,
   part.works += is_work(node.kind);
   if (node.kind == GraphNodeKind::host) part.client_nodes.push_back(static_cast<uint32_t>(graph.nodes.size()));
   graph.nodes.push_back(node);
-  graph.edges += dependencies.size();
-  edges_ += dependencies.size();
+  graph.edges += dependencies.numbers.size();
+  edges_ += dependencies.numbers.size();
   ++nodes_;
   return CUDA_SUCCESS;
 }
 
-CUresult Graphs::add_to_device(Graph& graph, const NodeWork& work, Node& node, std::span<const uint32_t> dependencies) {
-  const DeviceApi& api = session_.api;
+// Full dependencies come with the node, the others behind it.
+CUresult Graphs::add_to_device(Graph& graph, const NodeWork& work, Node& node, const Dependencies& dependencies) {
   CUgraph& object = graph.parts[node.level].object;
-  if (const CUresult made = object ? CUDA_SUCCESS : api.cuGraphCreate(&object, 0); made != CUDA_SUCCESS) return made;
+  if (const CUresult made = object ? CUDA_SUCCESS : session_.api.cuGraphCreate(&object, 0); made != CUDA_SUCCESS) return made;
   std::vector<CUgraphNode> before;
-  for (const uint32_t number : dependencies) {
-    if (graph.nodes[number].level == node.level) before.push_back(graph.nodes[number].object);
+  auto edge = dependencies.edges.begin();
+  for (const uint32_t number : dependencies.numbers) {
+    const bool has_data = edge != dependencies.edges.end() && edge->from == number;
+    edge += has_data;
+    if (!has_data && graph.nodes[number].level == node.level) before.push_back(graph.nodes[number].object);
   }
+  CUresult result = make_node(graph, work, node, before);
+  for (const wire::GraphEdge& edge : dependencies.edges) {
+    const Node& from = graph.nodes[edge.from];
+    if (result == CUDA_SUCCESS && from.level == node.level) result = connect(object, from.object, node.object, edge);
+  }
+  return result;
+}
+
+// A driver that refuses the edge's data, or knows of none, gets a full dependency: it may make kernels wait longer, which is correct too.
+CUresult Graphs::connect(CUgraph graph, CUgraphNode from, CUgraphNode to, const wire::GraphEdge& edge) {
+  const DeviceApi& api = session_.api;
+#if CUDA_VERSION >= 12030
+  const CUgraphEdgeData data = cuda::to_cuda({edge.from_port, edge.type});
+  if (api.cuGraphAddDependencies_v2 && api.cuGraphAddDependencies_v2(graph, &from, &to, &data, 1) == CUDA_SUCCESS) return CUDA_SUCCESS;
+#endif
+  return api.cuGraphAddDependencies ? api.cuGraphAddDependencies(graph, &from, &to, 1) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult Graphs::make_node(Graph& graph, const NodeWork& work, Node& node, const std::vector<CUgraphNode>& before) {
+  const DeviceApi& api = session_.api;
+  const CUgraph object = graph.parts[node.level].object;
   const CUgraphNode* const first = before.data();
   const size_t count = before.size();
   const CUcontext context = work.context ? work.context->object : nullptr;
@@ -272,7 +314,7 @@ CUresult Graphs::update(const wire::UpdateGraph& body, wire::GraphResult& result
 std::optional<CUresult> Graphs::set(const wire::SetGraphNode& head, wire::Reader& reader) {
   const auto node = reader.get<wire::GraphNode>();
   const auto body = reader.get_bytes(node.body_bytes);
-  if (!reader.finished() || node.dependency_count != 0) return std::nullopt;
+  if (!reader.finished() || node.dependency_count != 0 || node.edge_count != 0) return std::nullopt;
   Graph* const graph = find(head.executable, true);
   if (!graph) return CUDA_ERROR_INVALID_HANDLE;
   if (head.node >= graph->nodes.size() || graph->nodes[head.node].kind != node.kind) return CUDA_ERROR_INVALID_VALUE;

@@ -124,8 +124,18 @@ class Graphs {
   using Owner = std::unique_ptr<Graph>;
 
   Graph* find(uint64_t handle, bool executable);
-  CUresult add_node(Graph& graph, const NodeWork& work, const Node& place, std::span<const uint32_t> dependencies);
-  CUresult add_to_device(Graph& graph, const NodeWork& work, Node& node, std::span<const uint32_t> dependencies);
+  // Both lists in ascending order; `edges` has those that are not full dependencies.
+  struct Dependencies {
+    std::vector<uint32_t> numbers;
+    std::vector<wire::GraphEdge> edges;
+    bool read(wire::Reader& reader, const wire::GraphNode& node, size_t index);
+  };
+  CUresult add_node(Graph& graph, const NodeWork& work, const Node& place, const Dependencies& dependencies);
+  CUresult add_to_device(Graph& graph, const NodeWork& work, Node& node, const Dependencies& dependencies);
+  CUresult make_node(Graph& graph, const NodeWork& work, Node& node, const std::vector<CUgraphNode>& before);
+  CUresult connect(CUgraph graph, CUgraphNode from, CUgraphNode to, const wire::GraphEdge& edge);
+  // Whether the edges are such as CUDA has between nodes of these kinds.
+  static bool may_have(const Graph& graph, wire::GraphNodeKind kind, const std::vector<wire::GraphEdge>& edges);
   // Where a node with these dependencies stands.
   static Node place(const Graph& graph, std::span<const uint32_t> dependencies);
   CUresult keep_condition(Graph& graph, const NodeWork& work);

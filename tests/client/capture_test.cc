@@ -32,6 +32,11 @@ GraphNode* Graph::add(CUgraphNodeType type, uint64_t context, NodeWork work, con
   nodes.push_back(std::move(node));
   return nodes.back().get();
 }
+bool Graph::connect(GraphNode& from, GraphNode& to, cuda::EdgeData edge) {
+  to.dependencies.push_back(&from);
+  to.edges.set(from, edge);
+  return true;
+}
 ThreadState& thread_state() {
   thread_local ThreadState state;
   return state;
@@ -110,6 +115,34 @@ TEST_CASE("capture: each node comes behind the one before it") {
   CHECK(captured.node(0).dependencies.empty());
   CHECK(captured.node(0).context == context.handle);
   CHECK(captured.node(1).dependencies == Nodes{&captured.node(0)});
+}
+
+TEST_CASE("capture: programmatic serialization is an edge from the kernel before it in its stream, on GPUs that have it") {
+  const int major = GENERATE(8, 9);
+  Device device;
+  device.attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = major;
+  Context& context = make_context();
+  context.device = &device;
+  const Captured captured(context);
+  const CUstream joins = new_stream(context);
+  const Event event(context);
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  const auto launch = [&](CUstream stream, int allowed) {
+    attribute.value.programmaticStreamSerializationAllowed = allowed;
+    return capture::add(context, stream, CU_GRAPH_NODE_TYPE_KERNEL, [](NodeWork&) { return CUDA_SUCCESS; }, {&attribute, 1});
+  };
+  add(context, captured.stream);
+  CHECK(launch(captured.stream, 1) == CUDA_SUCCESS);
+  CHECK(launch(captured.stream, 0) == CUDA_SUCCESS);
+  CHECK(capture::record(context, captured.stream, event, 0) == CUDA_SUCCESS);
+  CHECK(capture::wait(context, joins, event, 0) == CUDA_SUCCESS);
+  CHECK(launch(joins, 1) == CUDA_SUCCESS);
+  const auto edge = [&](size_t to, size_t from) { return captured.node(to).edges.of(captured.node(from)); };
+  CHECK(edge(1, 0) == (major == 9 ? cuda::EdgeData{cuda::kPortProgrammatic, cuda::kDependencyProgrammatic} : cuda::kFullDependency));
+  CHECK(edge(2, 1) == cuda::kFullDependency);
+  CHECK(edge(3, 2) == cuda::kFullDependency);
+  context.device = nullptr;
 }
 
 TEST_CASE("capture: a stream that waits for a captured event joins, behind what the event stands for") {

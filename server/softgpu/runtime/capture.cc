@@ -74,30 +74,33 @@ CUresult Capture::add_op(const Stream& stream, const Ref<Op>& op) {
              dynamic_cast<ValueWriteOp*>(op.get()) != nullptr) {
     type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
   }
-  const Ref<GraphNode> node = graph->add(type, frontier[&stream]);
+  const Ref<GraphNode> node = append(stream, type);
   node->prototype = op;
   if (const auto* transfer = dynamic_cast<TransferOp*>(op.get()))
     describe_transfer(transfer->transfer(), *node);
-  frontier[&stream] = {node.get()};
   return CUDA_SUCCESS;
 }
 
-Ref<GraphNode> Capture::add_node(const Stream& stream, CUgraphNodeType type, uint64_t event) {
-  Ref<GraphNode> node = graph->add(type, frontier[&stream]);
-  node->event = event;
-  frontier[&stream] = {node.get()};
+Ref<GraphNode> Capture::append(const Stream& stream, CUgraphNodeType type) {
+  Ref<GraphNode> node = graph->add(type, {});
+  for (const CapturedDependency& before : frontier[&stream]) Graph::connect(*before.node, *node, cuda::captured_edge(before, type));
+  frontier[&stream] = {{node.get(), {}, true}};
   return node;
 }
 
-void Capture::join(const Ref<Stream>& stream, const std::vector<GraphNode*>& nodes) {
+Ref<GraphNode> Capture::add_node(const Stream& stream, CUgraphNodeType type, uint64_t event) {
+  Ref<GraphNode> node = append(stream, type);
+  node->event = event;
+  return node;
+}
+
+void Capture::join(const Ref<Stream>& stream, const std::vector<CapturedDependency>& nodes) {
   if (frontier.find(stream.get()) == frontier.end()) {
     streams.push_back(stream);
     stream->set_capture(Ref<Capture>::share(this));
   }
-  std::vector<GraphNode*>& known = frontier[stream.get()];
-  for (GraphNode* node : nodes) {
-    if (std::find(known.begin(), known.end(), node) == known.end()) known.push_back(node);
-  }
+  std::vector<CapturedDependency>& known = frontier[stream.get()];
+  for (const CapturedDependency& before : nodes) cuda::add_dependency(known, before.node, before.edge);
 }
 
 void Capture::leave(Stream& stream) {

@@ -61,6 +61,7 @@ class Device {
   };
   PciId pci() const { return pci_; }
   int capability_major() const { return config_.capability_major; }
+  bool has_programmatic_edges() const { return capability_major() >= 9; }  // in captured graphs; believed
   int capability_minor() const { return config_.capability_minor; }
   uint32_t compute_capability() const {
     return static_cast<uint32_t>(config_.capability_major * 10 + config_.capability_minor);

@@ -21,16 +21,18 @@ Ref<GraphNode> Graph::add(CUgraphNodeType type, const std::vector<GraphNode*>& d
   return node;
 }
 
-bool Graph::connect(GraphNode& from, GraphNode& to) {
+bool Graph::connect(GraphNode& from, GraphNode& to, cuda::EdgeData edge) {
   if (&from == &to || from.graph != to.graph) return false;
   if (std::find(to.dependencies.begin(), to.dependencies.end(), &from) != to.dependencies.end()) return false;
   to.dependencies.push_back(&from);
+  to.edges.set(from, edge);
   from.dependents.push_back(&to);
   return true;
 }
 
 bool Graph::disconnect(GraphNode& from, GraphNode& to) {
   if (std::erase(to.dependencies, &from) == 0) return false;
+  to.edges.set(from, cuda::kFullDependency);
   std::erase(from.dependents, &to);
   return true;
 }
@@ -83,7 +85,7 @@ Ref<Graph> Graph::clone() const {
     twins[node.get()] = twin.get();
   }
   for (const Ref<GraphNode>& node : nodes) {
-    for (const GraphNode* dependency : node->dependencies) connect(*twins[dependency], *twins[node.get()]);
+    for (const GraphNode* dependency : node->dependencies) connect(*twins[dependency], *twins[node.get()], node->edges.of(*dependency));
   }
   return copy;
 }
@@ -118,10 +120,13 @@ bool GraphExec::append(const Graph& graph, const std::vector<uint32_t>& roots,
   std::map<const GraphNode*, std::vector<uint32_t>> ends;
   for (const GraphNode* node : order) {
     std::vector<uint32_t> dependencies;
+    std::vector<cuda::EdgeData> edges;
     for (const GraphNode* dependency : node->dependencies) {
       dependencies.insert(dependencies.end(), ends[dependency].begin(), ends[dependency].end());
+      edges.resize(dependencies.size(), node->edges.of(*dependency));
     }
     if (node->dependencies.empty()) dependencies = roots;
+    edges.resize(dependencies.size());
     if (node->child) {
       if (!append(*node->child, dependencies, &ends[node])) return false;
     } else {
@@ -140,6 +145,7 @@ bool GraphExec::append(const Graph& graph, const std::vector<uint32_t>& roots,
       }
       for (const uint32_t dependency : dependencies) entries_[dependency].leaf = false;
       entry.dependencies = std::move(dependencies);
+      entry.edges = std::move(edges);
       ends[node] = {static_cast<uint32_t>(entries_.size())};
       entries_.push_back(std::move(entry));
     }
@@ -190,7 +196,7 @@ bool GraphExec::same_shape(const GraphExec& other, uint64_t* mismatch) const {
   if (other.entries_.size() != entries_.size()) return false;
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry &mine = entries_[i], &its = other.entries_[i];
-    bool same = its.type == mine.type && its.dependencies == mine.dependencies && its.condition_type == mine.condition_type &&
+    bool same = its.type == mine.type && its.dependencies == mine.dependencies && its.edges == mine.edges && its.condition_type == mine.condition_type &&
                 its.bodies.size() == mine.bodies.size();
     for (size_t body = 0; same && body < mine.bodies.size(); ++body) {
       uint64_t inner = 0;

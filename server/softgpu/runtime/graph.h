@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/graph_edges.h"
 #include "protocol/cuda/graph_memory.h"
 #include "protocol/cuda/user_objects.h"
 #include "server/softgpu/runtime/conditional.h"
@@ -52,6 +53,7 @@ class GraphNode final : public Object {
   std::vector<std::unique_ptr<LentParameters>> lent;
   uint64_t original = 0;          // handle of the node that this one was cloned from
   std::vector<GraphNode*> dependencies;
+  cuda::EdgesFrom<GraphNode> edges;  // from the dependencies
   std::vector<GraphNode*> dependents;
 };
 
@@ -60,7 +62,7 @@ class Graph final : public Object {
   static constexpr HandleKind kKind = HandleKind::graph;
   // All with graph_mutex() held.
   Ref<GraphNode> add(CUgraphNodeType type, const std::vector<GraphNode*>& dependencies);
-  static bool connect(GraphNode& from, GraphNode& to);
+  static bool connect(GraphNode& from, GraphNode& to, cuda::EdgeData edge = {});
   static bool disconnect(GraphNode& from, GraphNode& to);
   void remove(GraphNode& node);
   void clear();
@@ -104,7 +106,8 @@ class GraphExec final : public Object {
     Ref<Condition> condition;             // of conditional nodes
     uint32_t condition_type = 0;
     std::vector<Ref<GraphExec>> bodies;
-    std::vector<uint32_t> dependencies;  // earlier entries
+    std::vector<uint32_t> dependencies;  // earlier entries, all of which are waited for to their end
+    std::vector<cuda::EdgeData> edges;   // their data
     bool leaf = true;
   };
   Entry* find(uint64_t node);
@@ -155,20 +158,21 @@ class Capture final : public Object {
   // With graph_mutex() held:
   bool invalid = false;
   bool ended = false;
-  std::map<const Stream*, std::vector<GraphNode*>> frontier;  // what a stream's next operation depends on
+  std::map<const Stream*, std::vector<CapturedDependency>> frontier;  // what a stream's next operation depends on
   std::vector<Ref<Stream>> streams;
 
   CUresult add_op(const Stream& stream, const Ref<Op>& op);
   // An event node or an edge set in place of an operation.
   Ref<GraphNode> add_node(const Stream& stream, CUgraphNodeType type, uint64_t event);
   // The stream takes part from now on, behind the nodes.
-  void join(const Ref<Stream>& stream, const std::vector<GraphNode*>& nodes);
+  void join(const Ref<Stream>& stream, const std::vector<CapturedDependency>& nodes);
   // The stream is destroyed. Without its first stream nobody can end the capture any more; of another one the work must still be joined.
   void leave(Stream& stream);
   void end();
 
  private:
   ~Capture() override { strike(); }
+  Ref<GraphNode> append(const Stream& stream, CUgraphNodeType type);
   void enlist();
   void strike();
 };

@@ -85,7 +85,7 @@ Ref<Capture> Event::capture() const {
   return capture_;
 }
 
-void Event::set_capture(Ref<Capture> capture, std::vector<GraphNode*> nodes) {
+void Event::set_capture(Ref<Capture> capture, std::vector<CapturedDependency> nodes) {
   capture_ = std::move(capture);
   captured_nodes_ = std::move(nodes);
   captured_.store(static_cast<bool>(capture_), std::memory_order_release);

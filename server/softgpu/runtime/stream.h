@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-#include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/graph_edges.h"
 #include "server/softgpu/memory/shared_event.h"
 #include "server/softgpu/runtime/handles.h"
 #include "server/softgpu/runtime/op.h"
@@ -21,6 +21,7 @@ class Capture;
 class Context;
 class GraphNode;
 class HardwareQueue;
+using CapturedDependency = cuda::CapturedDependency<GraphNode>;
 
 class Stream final : public Object {
  public:
@@ -118,8 +119,8 @@ class Event final : public Object {
   // The point in a stream capture that was recorded last instead; null capture: none. With graph_mutex()
   // held.
   Ref<Capture> capture() const;
-  const std::vector<GraphNode*>& captured_nodes() const { return captured_nodes_; }
-  void set_capture(Ref<Capture> capture, std::vector<GraphNode*> nodes);
+  const std::vector<CapturedDependency>& captured_nodes() const { return captured_nodes_; }
+  void set_capture(Ref<Capture> capture, std::vector<CapturedDependency> nodes);
 
  private:
   const Ref<Context> context_;
@@ -132,7 +133,7 @@ class Event final : public Object {
   Ref<EventOp> record_;
   std::atomic<bool> captured_{false};
   Ref<Capture> capture_;  // guarded by graph_mutex(), as are the nodes
-  std::vector<GraphNode*> captured_nodes_;
+  std::vector<CapturedDependency> captured_nodes_;
 };
 
 }  // namespace gpupool::softgpu

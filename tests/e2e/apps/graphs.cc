@@ -87,6 +87,50 @@ SCENARIO(captured_launch_attributes) {
   EXPECT(download<unsigned>(s.a, kCount)[999] == 30);
 }
 
+// Decoders launch so: kernels that may begin before the one ahead of them ends, also in another stream.
+SCENARIO(captured_programmatic_launches) {
+  Device device;
+  Kernels kernels;
+  Streams s;
+  const auto launch = [&](CUstream stream, CUdeviceptr words, unsigned value, CUlaunchAttribute attribute) {
+    unsigned count = kCount;
+    void* parameters[] = {&words, &value, &count};
+    CUlaunchConfig config{};
+    config.gridDimX = 4;
+    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+    config.blockDimX = 256;
+    config.hStream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    OK(cuLaunchKernelEx(&config, kernels.function("add"), parameters, nullptr));
+  };
+  CUlaunchAttribute serialized{}, starts{}, completes{};
+  serialized.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  serialized.value.programmaticStreamSerializationAllowed = 1;
+  starts.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
+  starts.value.programmaticEvent.event = s.fork;
+  starts.value.programmaticEvent.triggerAtBlockStart = 1;
+  completes.id = static_cast<CUlaunchAttributeID>(12);  // CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT
+  completes.value = starts.value;
+  completes.value.programmaticEvent.triggerAtBlockStart = 0;
+  for (const bool by_completion : {false, true}) {
+    OK(cuStreamBeginCapture(s.one, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(cuMemsetD32Async(s.a, 0, kCount, s.one));
+    for (unsigned value = 1; value <= 8; ++value) launch(s.one, s.a, value, serialized);
+    launch(s.one, s.a, 9, by_completion ? completes : starts);
+    OK(cuStreamWaitEvent(s.two, s.fork, 0));
+    launch(s.two, s.b, 10, serialized);  // the two may run side by side
+    OK(cuEventRecord(s.join, s.two));
+    OK(cuStreamWaitEvent(s.one, s.join, 0));
+    const CUgraphExec exec = executable(end_capture(s.one));
+    OK(cuMemsetD32(s.b, 0, kCount));
+    run(exec, s.one, 3);
+    EXPECT(download<unsigned>(s.a, kCount) == std::vector<unsigned>(kCount, 45));
+    EXPECT(download<unsigned>(s.b, kCount) == std::vector<unsigned>(kCount, 30));
+    OK(cuGraphExecDestroy(exec));
+  }
+}
+
 // Memory of the host is read and written when a launch gets there, whatever it holds then.
 SCENARIO(graph_with_host_memory) {
   Device device;

@@ -100,6 +100,13 @@ class FakeDriver {
   std::vector<size_t> graph_launches;                         // how many nodes each had
   CUresult next_graph_launch = CUDA_SUCCESS;                  // what it returns
   std::set<size_t> refused_updates;                           // how many nodes the graphs have that no executable is updated from
+  std::vector<size_t> node_dependencies;                      // how many each node was added with
+  struct GraphEdge {
+    CUgraphNode from, to;
+    CUgraphEdgeData data;
+  };
+  std::vector<GraphEdge> graph_edges;                         // that were added by themselves
+  bool refuses_edge_data = false;
   int host_nodes = 0;                                         // that any graph was given
   std::set<void*> arrays;                                     // mipmapped ones and their levels too
   std::set<void*> references;                                 // texture references, modules' ones too

@@ -50,6 +50,7 @@ CUresult destroy(CUgraph graph) {
 // A driver does not check where the nodes come from that this one comes after.
 CUresult add(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, size_t count, Work work) {
   auto& nodes = graph_of(graph).nodes;
+  driver().locked([&] { return driver().node_dependencies.push_back(count), 0; });
   for (size_t i = 0; i < count; ++i) {
     const bool known = std::any_of(nodes.begin(), nodes.end(), [&](const auto& own) { return reinterpret_cast<CUgraphNode>(own.get()) == before[i]; });
     driver().misused += !known;
@@ -112,6 +113,14 @@ CUresult add_wait(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, s
 CUresult create_condition(CUgraphConditionalHandle* handle, CUgraph, CUcontext, unsigned, unsigned) {
   return *handle = kFakeCondition, CUDA_SUCCESS;
 }
+CUresult connect(CUgraph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* data, size_t count) {
+  return driver().locked([&] {
+    if (data && driver().refuses_edge_data) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; ++i) driver().graph_edges.push_back({from[i], to[i], data ? data[i] : CUgraphEdgeData{}});
+    return CUDA_SUCCESS;
+  });
+}
+CUresult connect_fully(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) { return connect(graph, from, to, nullptr, count); }
 // Conditional ones: nothing in them is executed.
 CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* before, const CUgraphEdgeData*, size_t count, CUgraphNodeParams* params) {
   if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || params->conditional.handle != kFakeCondition) return CUDA_ERROR_INVALID_VALUE;
@@ -185,6 +194,8 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuGraphAddEmptyNode, add_empty),
     FAKE(cuGraphConditionalHandleCreate, create_condition),
     FAKE(cuGraphAddNode_v2, add_node),
+    FAKE(cuGraphAddDependencies_v2, connect),
+    FAKE(cuGraphAddDependencies, connect_fully),
     FAKE(cuGraphAddEventRecordNode, add_record),
     FAKE(cuGraphAddEventWaitNode, add_wait),
     FAKE(cuGraphInstantiateWithFlags, instantiate),

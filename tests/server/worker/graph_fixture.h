@@ -22,10 +22,13 @@ constexpr uint64_t kPage = FakeDriver::kGranularity;
 struct Nodes {
   uint32_t count = 0;
   wire::Buffer bytes;
-  Nodes& add(NodeKind kind, const wire::Buffer& body, const std::vector<uint32_t>& dependencies = {}, uint64_t context = kContext) {
+  Nodes& add(NodeKind kind, const wire::Buffer& body, const std::vector<uint32_t>& dependencies = {}, uint64_t context = kContext,
+             const std::vector<wire::GraphEdge>& edges = {}) {
     wire::Writer writer(bytes);
-    writer.put(wire::GraphNode{kind, static_cast<uint32_t>(dependencies.size()), static_cast<uint32_t>(body.size()), 0, context});
+    writer.put(wire::GraphNode{kind, static_cast<uint32_t>(dependencies.size()), static_cast<uint32_t>(body.size()),
+                               static_cast<uint32_t>(edges.size()), context});
     writer.put_bytes(dependencies.data(), dependencies.size() * sizeof(uint32_t));
+    writer.put_bytes(edges.data(), edges.size() * sizeof(wire::GraphEdge));
     writer.put_bytes(body.data(), body.size());
     ++count;
     return *this;

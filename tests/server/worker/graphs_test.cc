@@ -1,6 +1,8 @@
 // Graphs in the worker: what a client describes is built, checked and executed; what it should not is refused; nothing is left.
 #include "server/worker/graphs.h"
 
+#include "protocol/cuda/fatbin.h"
+#include "protocol/wire/images.h"
 #include "tests/server/worker/graph_fixture.h"
 
 using namespace gpupool;
@@ -173,4 +175,85 @@ TEST_CASE_METHOD(Fixture, "bodies that do not fit end the session") {
     case 3: client.send(Command::graph_nodes, bytes_of(wire::GraphNodes{kGraph, 1, 0}, wire::GraphNode{NodeKind::empty, ~0u, ~0u, 0, 0})); break;
     case 4: describe(kGraph, Nodes().add(NodeKind::memory_operations, bytes_of(uint64_t{1}))); break;
   }
+}
+
+namespace {
+
+wire::GraphEdge programmatic(uint32_t from) { return {from, CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC, 0}; }
+
+struct KernelFixture : GraphFixture {
+  KernelFixture() {
+    constexpr uint64_t kModule = make_handle(Kind::module, 1, 520), kFunction = make_handle(Kind::function, 1, 521), kUpload = make_handle(Kind::upload, 1, 522);
+    static constexpr char kPtx[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry kernel()\n{\nret;\n}\n";
+    cuda::Bytes bundle;
+    REQUIRE(cuda::bundle({.image = std::as_bytes(std::span(kPtx))}, bundle) == CUDA_SUCCESS);
+    auto part = bytes_of(wire::UploadPart{kUpload, bundle.view().size()});
+    part.insert(part.end(), bundle.view().begin(), bundle.view().end());
+    client.send(Command::upload_part, part);
+    client.send(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload}));
+    auto get = bytes_of(wire::GetFunction{kFunction, kModule});
+    wire::Writer(get).put_text("kernel");
+    CHECK(client.ask(Command::get_function, get) == CUDA_SUCCESS);
+    kernel = client.launch_body(kFunction, 0, {});
+  }
+  wire::Buffer kernel;
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(KernelFixture, "edges with data get to the driver behind their nodes") {
+  describe(kGraph, Nodes().add(NodeKind::kernel, kernel).add(NodeKind::fill, fill(0, 16, 1)));
+  describe(kGraph, Nodes().add(NodeKind::kernel, kernel, {1, 0}, kContext, {programmatic(0)}));
+  SECTION("as they are") {
+    REQUIRE(instantiate() == CUDA_SUCCESS);
+    const auto edges = client.fake.locked([&] { return client.fake.graph_edges; });
+    REQUIRE(edges.size() == 1);
+    CHECK(edges[0].data.type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC);
+    CHECK(edges[0].data.from_port == CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC);
+    CHECK(edges[0].from != edges[0].to);
+    CHECK(client.fake.locked([&] { return client.fake.node_dependencies; }) == std::vector<size_t>{0, 0, 1});  // the fill
+  }
+  SECTION("as full dependencies, if the driver refuses the data") {
+    client.fake.locked([&] { return client.fake.refuses_edge_data = true; });
+    REQUIRE(instantiate() == CUDA_SUCCESS);
+    const auto edges = client.fake.locked([&] { return client.fake.graph_edges; });
+    REQUIRE(edges.size() == 1);
+    CHECK(edges[0].data.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT);
+    CHECK(edges[0].data.from_port == CU_GRAPH_KERNEL_NODE_PORT_DEFAULT);
+  }
+  CHECK(launch() == CUDA_SUCCESS);
+}
+
+TEST_CASE_METHOD(KernelFixture, "an edge with data to another part is the parts' order") {
+  describe(kGraph, Nodes().add(NodeKind::kernel, kernel).add(NodeKind::host, bytes_of(wire::GraphHost{7}), {0}));
+  describe(kGraph, Nodes().add(NodeKind::kernel, kernel, {0, 1}, kContext, {programmatic(0)}));
+  CHECK(instantiate() == CUDA_SUCCESS);
+  CHECK(client.fake.locked([&] { return client.fake.graph_edges.empty(); }));
+}
+
+TEST_CASE_METHOD(KernelFixture, "edges that cannot be end the session") {
+  ends_well = false;
+  describe(kGraph, Nodes().add(NodeKind::kernel, kernel).add(NodeKind::fill, fill(0, 16, 1)));
+  const auto add = [&](std::vector<wire::GraphEdge> edges, NodeKind kind = NodeKind::kernel) {
+    describe(kGraph, Nodes().add(kind, kind == NodeKind::kernel ? kernel : fill(0, 16, 1), {0, 1}, kContext, edges));
+  };
+  switch (GENERATE(0, 1, 2, 3, 4, 5, 6)) {
+    case 0: add({programmatic(2)}); break;                         // of no dependency
+    case 1: add({programmatic(1)}); break;                         // from a fill
+    case 2: add({programmatic(0)}, NodeKind::fill); break;         // to a fill
+    case 3: add({programmatic(0), programmatic(0)}); break;
+    case 4: add({{0, 3, 1, 0}}); break;
+    case 5: add({{0, 1, 1, 1}}); break;
+    case 6: client.send(Command::graph_nodes, bytes_of(wire::GraphNodes{kGraph, 1, 0}, wire::GraphNode{NodeKind::empty, 0, 0, ~0u, 0})); break;
+  }
+}
+
+TEST_CASE_METHOD(KernelFixture, "attributes that only launches have are refused in nodes") {
+  wire::Launch launched{};
+  std::memcpy(&launched, kernel.data(), sizeof launched);
+  launched.attribute_count = 1;
+  CUlaunchAttribute attribute{};
+  attribute.id = GENERATE(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT);
+  describe(kGraph, Nodes().add(NodeKind::kernel, bytes_of(launched, attribute)));
+  CHECK(instantiate() == CUDA_ERROR_INVALID_VALUE);
 }

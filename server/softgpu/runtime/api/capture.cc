@@ -5,6 +5,7 @@
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/graph.h"
 
+using namespace gpupool;
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
@@ -13,9 +14,10 @@ namespace {
 std::atomic<uint64_t> next_capture{1};
 
 // Whether everything that the capture's other streams did is before the nodes.
-bool joined(const Capture& capture, const std::vector<GraphNode*>& ends) {
+bool joined(const Capture& capture, const std::vector<CapturedDependency>& ends) {
   std::set<const GraphNode*> before;
-  std::vector<const GraphNode*> open(ends.begin(), ends.end());
+  std::vector<const GraphNode*> open;
+  for (const CapturedDependency& end : ends) open.push_back(end.node);
   while (!open.empty()) {
     const GraphNode* node = open.back();
     open.pop_back();
@@ -23,14 +25,14 @@ bool joined(const Capture& capture, const std::vector<GraphNode*>& ends) {
     open.insert(open.end(), node->dependencies.begin(), node->dependencies.end());
   }
   for (const auto& [stream, nodes] : capture.frontier) {
-    for (const GraphNode* node : nodes) {
-      if (before.count(node) == 0) return false;
+    for (const CapturedDependency& end : nodes) {
+      if (before.count(end.node) == 0) return false;
     }
   }
   return true;
 }
 
-CUresult begin(Stream& stream, Ref<Graph> graph, std::vector<GraphNode*> dependencies,
+CUresult begin(Stream& stream, Ref<Graph> graph, std::vector<CapturedDependency> dependencies,
                CUstreamCaptureMode mode, bool own_graph) {
   if (stream.legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream.capture()) return CUDA_ERROR_ILLEGAL_STATE;
@@ -45,55 +47,62 @@ bool valid_mode(CUstreamCaptureMode mode) {
   return static_cast<unsigned>(mode) <= CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-CUresult find_nodes(const Graph& graph, const CUgraphNode* handles, size_t count,
-                    std::vector<GraphNode*>* nodes) {
+CUresult add_dependencies(const Graph& graph, const CUgraphNode* handles, const CUgraphEdgeData* edges, size_t count,
+                          std::vector<CapturedDependency>& dependencies) {
   if (count != 0 && handles == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     const Ref<GraphNode> node = find<GraphNode>(handles[i]);
     if (!node || node->graph != &graph) return CUDA_ERROR_INVALID_VALUE;
-    nodes->push_back(node.get());
+    const auto edge = cuda::read_edge(edges, i, node->type, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (!edge) return CUDA_ERROR_INVALID_VALUE;
+    cuda::add_dependency(dependencies, node.get(), *edge);
   }
   return CUDA_SUCCESS;
 }
 
-CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                      const CUgraphNode** dependencies, size_t* count) {
+CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id = nullptr, CUgraph* graph = nullptr,
+                      const CUgraphNode** dependencies = nullptr, const CUgraphEdgeData** edges = nullptr, size_t* count = nullptr) {
   return call_on_stream(handle, [&](Stream& stream) {
-    if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (status == nullptr || (edges != nullptr && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard guard(graph_mutex());
     const Ref<Capture> capture = stream.capture();
     *status = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
               : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                  : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (!capture || capture->invalid) return CUDA_SUCCESS;
+    // CUDA lends the lists until the next call about the stream; lists per thread live as long.
+    thread_local std::vector<CUgraphNode> lent;
+    thread_local std::vector<CUgraphEdgeData> lent_edges;
+    lent.clear();
+    lent_edges.clear();
+    bool full = true;
+    for (const CapturedDependency& before : capture->frontier[&stream]) {
+      lent.push_back(make_handle<CUgraphNode>(before.node->handle));
+      lent_edges.push_back(cuda::to_cuda(before.edge));
+      full &= before.edge == cuda::kFullDependency;
+    }
+    if (dependencies != nullptr && edges == nullptr && !full) return CUDA_ERROR_LOSSY_QUERY;
     if (id != nullptr) *id = capture->id;
     if (graph != nullptr) *graph = make_handle<CUgraph>(capture->graph->handle);
-    // CUDA lends the list until the next call about the stream; a list per thread lives as long.
-    thread_local std::vector<CUgraphNode> lent;
-    lent.clear();
-    for (const GraphNode* node : capture->frontier[&stream])
-      lent.push_back(make_handle<CUgraphNode>(node->handle));
     if (dependencies != nullptr) *dependencies = lent.data();
+    if (edges != nullptr) *edges = lent_edges.data();
     if (count != nullptr) *count = lent.size();
     return CUDA_SUCCESS;
   });
 }
 
-CUresult update_dependencies(CUstream handle, CUgraphNode* handles, size_t count, unsigned flags) {
+CUresult update_dependencies(CUstream handle, CUgraphNode* handles, const CUgraphEdgeData* edges, size_t count, unsigned flags) {
   return call_on_stream(handle, [&](Stream& stream) {
     std::lock_guard guard(graph_mutex());
     const Ref<Capture> capture = stream.capture();
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
     if (flags > 1) return CUDA_ERROR_INVALID_VALUE;
-    std::vector<GraphNode*> nodes;
-    const CUresult result = find_nodes(*capture->graph, handles, count, &nodes);
-    if (result != CUDA_SUCCESS) return result;
-    std::vector<GraphNode*>& frontier = capture->frontier[&stream];
-    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) frontier.clear();
-    for (GraphNode* node : nodes) {
-      if (std::find(frontier.begin(), frontier.end(), node) == frontier.end()) frontier.push_back(node);
-    }
-    return CUDA_SUCCESS;
+    std::vector<CapturedDependency>& frontier = capture->frontier[&stream];
+    std::vector<CapturedDependency> nodes;
+    if (flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES) nodes = frontier;
+    const CUresult result = add_dependencies(*capture->graph, handles, edges, count, nodes);
+    if (result == CUDA_SUCCESS) frontier = std::move(nodes);
+    return result;
   });
 }
 
@@ -117,14 +126,14 @@ CUDA_EXPORT CUresult cuStreamBeginCapture(CUstream stream) {
 
 #if CUDA_VERSION >= 12030
 CUDA_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle,
-                                                 const CUgraphNode* dependencies, const CUgraphEdgeData*,
+                                                 const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                                  size_t count, CUstreamCaptureMode mode) {
   return call_on_stream(handle, [&](Stream& stream) {
     std::lock_guard guard(graph_mutex());
     const Ref<Graph> graph = find<Graph>(graph_handle);
     if (!graph || !valid_mode(mode)) return CUDA_ERROR_INVALID_VALUE;
-    std::vector<GraphNode*> nodes;
-    const CUresult result = find_nodes(*graph, dependencies, count, &nodes);
+    std::vector<CapturedDependency> nodes;
+    const CUresult result = add_dependencies(*graph, dependencies, edges, count, nodes);
     return result != CUDA_SUCCESS ? result : begin(stream, graph, std::move(nodes), mode, false);
   });
 }
@@ -160,32 +169,31 @@ CUDA_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
 }
 
 CUDA_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  return capture_info(stream, status, nullptr, nullptr, nullptr, nullptr);
+  return capture_info(stream, status);
 }
 CUDA_EXPORT CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id) {
-  return capture_info(stream, status, id, nullptr, nullptr, nullptr);
+  return capture_info(stream, status, id);
 }
 CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
                                                CUgraph* graph, const CUgraphNode** dependencies,
                                                size_t* count) {
-  return capture_info(stream, status, id, graph, dependencies, count);
+  return capture_info(stream, status, id, graph, dependencies, nullptr, count);
 }
 #if CUDA_VERSION >= 12030
 CUDA_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
                                                CUgraph* graph, const CUgraphNode** dependencies,
                                                const CUgraphEdgeData** edges, size_t* count) {
-  if (edges != nullptr) *edges = nullptr;  // all edges are plain
-  return capture_info(stream, status, id, graph, dependencies, count);
+  return capture_info(stream, status, id, graph, dependencies, edges, count);
 }
 CUDA_EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* nodes,
-                                                          const CUgraphEdgeData*, size_t count,
+                                                          const CUgraphEdgeData* edges, size_t count,
                                                           unsigned int flags) {
-  return update_dependencies(stream, nodes, count, flags);
+  return update_dependencies(stream, nodes, edges, count, flags);
 }
 #endif
 CUDA_EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* nodes, size_t count,
                                                        unsigned int flags) {
-  return update_dependencies(stream, nodes, count, flags);
+  return update_dependencies(stream, nodes, nullptr, count, flags);
 }
 
 CUDA_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {

@@ -68,7 +68,7 @@ CUDA_EXPORT CUresult cuEventRecordWithFlags(CUevent event_handle, CUstream handl
         capture->add_node(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, handle_value(event_handle));
         return CUDA_SUCCESS;
       }
-      event->set_capture(capture, capture ? capture->frontier[&stream] : std::vector<GraphNode*>());
+      event->set_capture(capture, capture ? capture->frontier[&stream] : std::vector<CapturedDependency>());
       if (capture) return CUDA_SUCCESS;
     }
     const Ref<EventOp> op = event->make_record();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+using namespace gpupool;
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
@@ -23,35 +24,78 @@ CUresult give_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size
   return CUDA_SUCCESS;
 }
 
-CUresult give_edges(const Graph& graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
-  std::vector<std::pair<GraphNode*, GraphNode*>> edges;
-  for (const Ref<GraphNode>& node : graph.nodes) {
-    for (GraphNode* dependent : node->dependents) edges.emplace_back(node.get(), dependent);
-  }
-  if (count == nullptr || (from == nullptr) != (to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  if (from != nullptr && *count == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (from == nullptr) {
+struct Edge {
+  GraphNode* from;
+  GraphNode* to;
+  cuda::EdgeData data() const { return to->edges.of(*from); }
+};
+
+// The same for edges: a node's dependencies have no `to`, its dependents no `from`, and for the count both are null.
+CUresult give_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (from == nullptr && to == nullptr) {
+    if (data != nullptr) return CUDA_ERROR_INVALID_VALUE;
     *count = edges.size();
     return CUDA_SUCCESS;
   }
+  if (*count == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (const Edge& edge : edges) {
+    if (data == nullptr && edge.data() != cuda::kFullDependency) return CUDA_ERROR_LOSSY_QUERY;
+  }
   for (size_t i = 0; i < *count; ++i) {
     const bool there = i < edges.size();
-    from[i] = there ? make_handle<CUgraphNode>(edges[i].first->handle) : nullptr;
-    to[i] = there ? make_handle<CUgraphNode>(edges[i].second->handle) : nullptr;
+    if (from != nullptr) from[i] = there ? make_handle<CUgraphNode>(edges[i].from->handle) : nullptr;
+    if (to != nullptr) to[i] = there ? make_handle<CUgraphNode>(edges[i].to->handle) : nullptr;
+    if (data != nullptr && there) data[i] = cuda::to_cuda(edges[i].data());
   }
   *count = std::min(*count, edges.size());
   return CUDA_SUCCESS;
 }
 
-CUresult change_edges(Graph& graph, const CUgraphNode* from, const CUgraphNode* to, size_t count,
-                      bool (*change)(GraphNode&, GraphNode&)) {
-  if (count != 0 && (from == nullptr || to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  for (size_t i = 0; i < count; ++i) {
-    const Ref<GraphNode> a = find<GraphNode>(from[i]), b = find<GraphNode>(to[i]);
-    if (!a || !b || a->graph != &graph || b->graph != &graph || !change(*a, *b))
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
+CUresult get_dependencies(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
+  return call_on_graph<GraphNode>(handle, [&](GraphNode& node) {
+    std::vector<Edge> edges;
+    for (GraphNode* dependency : node.dependencies) edges.push_back({dependency, &node});
+    return give_edges(edges, nodes, nullptr, data, count);
+  });
+}
+
+CUresult get_dependents(CUgraphNode handle, CUgraphNode* nodes, CUgraphEdgeData* data, size_t* count) {
+  return call_on_graph<GraphNode>(handle, [&](GraphNode& node) {
+    std::vector<Edge> edges;
+    for (GraphNode* dependent : node.dependents) edges.push_back({&node, dependent});
+    return give_edges(edges, nullptr, nodes, data, count);
+  });
+}
+
+CUresult get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+  return call_on_graph<Graph>(handle, [&](Graph& graph) {
+    if ((from == nullptr) != (to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+    std::vector<Edge> edges;
+    for (const Ref<GraphNode>& node : graph.nodes) {
+      for (GraphNode* dependent : node->dependents) edges.push_back({node.get(), dependent});
+    }
+    return give_edges(edges, from, to, data, count);
+  });
+}
+
+CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count,
+                      bool (*change)(GraphNode&, GraphNode&, cuda::EdgeData)) {
+  return call_on_graph<Graph>(handle, [&](Graph& graph) {
+    if (count != 0 && (from == nullptr || to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; ++i) {
+      const Ref<GraphNode> a = find<GraphNode>(from[i]), b = find<GraphNode>(to[i]);
+      if (!a || !b || a->graph != &graph || b->graph != &graph) return CUDA_ERROR_INVALID_VALUE;
+      const auto edge = cuda::read_edge(edges, i, a->type, b->type);
+      if (!edge || !change(*a, *b, *edge)) return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+// An edge with other data is another edge.
+bool disconnect(GraphNode& from, GraphNode& to, cuda::EdgeData edge) {
+  return to.edges.of(from) == edge && Graph::disconnect(from, to);
 }
 
 }  // namespace
@@ -133,58 +177,38 @@ CUDA_EXPORT CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* typ
   });
 }
 
-CUDA_EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode handle, CUgraphNode* nodes, size_t* count) {
-  return call_on_graph<GraphNode>(
-      handle, [&](GraphNode& node) { return give_nodes(node.dependencies, nodes, count); });
+CUDA_EXPORT CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
+  return get_dependencies(node, nodes, nullptr, count);
 }
-CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode handle, CUgraphNode* nodes, size_t* count) {
-  return call_on_graph<GraphNode>(handle,
-                                  [&](GraphNode& node) { return give_nodes(node.dependents, nodes, count); });
+CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode* nodes, size_t* count) {
+  return get_dependents(node, nodes, nullptr, count);
 }
-CUDA_EXPORT CUresult cuGraphGetEdges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, size_t* count) {
-  return call_on_graph<Graph>(handle, [&](Graph& graph) { return give_edges(graph, from, to, count); });
+CUDA_EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
+  return get_edges(graph, from, to, nullptr, count);
 }
-CUDA_EXPORT CUresult cuGraphAddDependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
-                                            size_t count) {
-  return call_on_graph<Graph>(
-      handle, [&](Graph& graph) { return change_edges(graph, from, to, count, Graph::connect); });
+CUDA_EXPORT CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  return change_edges(graph, from, to, nullptr, count, Graph::connect);
 }
-CUDA_EXPORT CUresult cuGraphRemoveDependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
-                                               size_t count) {
-  return call_on_graph<Graph>(
-      handle, [&](Graph& graph) { return change_edges(graph, from, to, count, Graph::disconnect); });
+CUDA_EXPORT CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  return change_edges(graph, from, to, nullptr, count, disconnect);
 }
 
 #if CUDA_VERSION >= 12030
-CUDA_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode handle, CUgraphNode* nodes,
-                                                   CUgraphEdgeData* edges, size_t* count) {
-  const CUresult result = cuGraphNodeGetDependencies(handle, nodes, count);
-  if (result == CUDA_SUCCESS && nodes != nullptr && edges != nullptr)
-    std::fill_n(edges, *count, CUgraphEdgeData{});
-  return result;
+CUDA_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* edges, size_t* count) {
+  return get_dependencies(node, nodes, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode handle, CUgraphNode* nodes,
-                                                     CUgraphEdgeData* edges, size_t* count) {
-  const CUresult result = cuGraphNodeGetDependentNodes(handle, nodes, count);
-  if (result == CUDA_SUCCESS && nodes != nullptr && edges != nullptr)
-    std::fill_n(edges, *count, CUgraphEdgeData{});
-  return result;
+CUDA_EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode* nodes, CUgraphEdgeData* edges, size_t* count) {
+  return get_dependents(node, nodes, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphGetEdges_v2(CUgraph handle, CUgraphNode* from, CUgraphNode* to,
-                                        CUgraphEdgeData* data, size_t* count) {
-  const CUresult result = cuGraphGetEdges(handle, from, to, count);
-  if (result == CUDA_SUCCESS && from != nullptr && data != nullptr)
-    std::fill_n(data, *count, CUgraphEdgeData{});
-  return result;
+CUDA_EXPORT CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edges, size_t* count) {
+  return get_edges(graph, from, to, edges, count);
 }
-CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
-                                               const CUgraphEdgeData*, size_t count) {
-  return cuGraphAddDependencies(handle, from, to, count);
+CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count) {
+  return change_edges(graph, from, to, edges, count, Graph::connect);
 }
-CUDA_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph handle, const CUgraphNode* from,
-                                                  const CUgraphNode* to, const CUgraphEdgeData*,
+CUDA_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges,
                                                   size_t count) {
-  return cuGraphRemoveDependencies(handle, from, to, count);
+  return change_edges(graph, from, to, edges, count, disconnect);
 }
 #endif
 

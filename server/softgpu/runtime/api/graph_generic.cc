@@ -1,6 +1,7 @@
 // The functions of CUDA 12 that take the parameters of a node of any type: each calls the function for the node's type.
 #include "server/softgpu/runtime/api/graph.h"
 
+using namespace gpupool;
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
@@ -94,8 +95,20 @@ CUDA_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node
 #endif
 
 #if CUDA_VERSION >= 12030
-CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData*, size_t count,
+CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
                                        CUgraphNodeParams* params) {
-  return cuGraphAddNode(node, graph, dependencies, count, params);
+  if (params == nullptr || (count != 0 && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) {
+    const Ref<GraphNode> from = find<GraphNode>(dependencies[i]);
+    if (!from || !cuda::read_edge(edges, i, from->type, params->type)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (const CUresult added = cuGraphAddNode(node, graph, dependencies, count, params); added != CUDA_SUCCESS) return added;
+  return call_on_graph<GraphNode>(*node, [&](GraphNode& made) {
+    for (size_t i = 0; i < count; ++i) {
+      const Ref<GraphNode> from = find<GraphNode>(dependencies[i]);
+      made.edges.set(*from, *cuda::read_edge(edges, i, from->type, made.type));
+    }
+    return CUDA_SUCCESS;
+  });
 }
 #endif

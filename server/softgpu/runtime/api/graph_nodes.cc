@@ -6,6 +6,7 @@
 #include "server/softgpu/runtime/api/launch.h"
 #include "server/softgpu/runtime/module.h"
 
+using namespace gpupool;
 using namespace gpupool::softgpu;
 using namespace gpupool::softgpu::api;
 
@@ -297,9 +298,9 @@ CUDA_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle,
 CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id,
                                                    const CUkernelNodeAttrValue* value) {
   return call_on_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, [&](GraphNode& node) {
-    if (value == nullptr || id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) return CUDA_ERROR_INVALID_VALUE;  // of launches only
     CUlaunchAttribute attribute{};
     attribute.id = id;
+    if (value == nullptr || cuda::is_of_launches_only(attribute)) return CUDA_ERROR_INVALID_VALUE;
     attribute.value = *value;
     LaunchShape shape{};
     if (const CUresult result = read_launch_attributes(&attribute, 1, &shape); result != CUDA_SUCCESS)

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
+#include "protocol/cuda/graph_edges.h"
 #include "protocol/cuda/launch_check.h"
 #include "server/softgpu/runtime/api/call.h"
+#include "server/softgpu/runtime/graph.h"
 
 using namespace gpupool;
 using namespace gpupool::softgpu;
@@ -70,12 +73,49 @@ bool fits_at_once(const LaunchShape& shape, const Context& context) {
   return blocks <= each * static_cast<uint64_t>(context.multiprocessor_count());
 }
 
+CUresult check_events(const Stream& stream, std::span<const CUlaunchAttribute> attributes) {
+  for (const CUlaunchAttribute& attribute : attributes) {
+    const auto recorded = cuda::launch_event(attribute);
+    if (!recorded) continue;
+    const Ref<Event> event = find<Event>(recorded->event);
+    if (!event || &event->context().root() != &stream.context().root()) return CUDA_ERROR_INVALID_HANDLE;
+    if (recorded->flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+// A kernel triggers nothing before its end: the event is recorded behind it. In a capture the edges from the kernel say more.
+CUresult record_events(Stream& stream, CUstream handle, std::span<const CUlaunchAttribute> attributes) {
+  for (const CUlaunchAttribute& attribute : attributes) {
+    const auto recorded = cuda::launch_event(attribute);
+    if (!recorded) continue;
+    if (const CUresult result = cuEventRecord(recorded->event, handle); result != CUDA_SUCCESS) return result;
+    std::lock_guard guard(graph_mutex());
+    const Ref<Capture> capture = stream.capture();
+    if (!capture || !stream.context().device().has_programmatic_edges()) continue;
+    find<Event>(recorded->event)->set_capture(capture, {{capture->frontier[&stream].back().node, recorded->edge}});
+  }
+  return CUDA_SUCCESS;
+}
+
+void serialize_captured(Stream& stream, std::span<const CUlaunchAttribute> attributes) {
+  if (!std::any_of(attributes.begin(), attributes.end(), cuda::serializes_programmatically)) return;
+  std::lock_guard guard(graph_mutex());
+  const Ref<Capture> capture = stream.capture();
+  if (capture && stream.context().device().has_programmatic_edges()) cuda::serialize_programmatically(capture->frontier[&stream]);
+}
+
 CUresult launch(CUfunction handle, const LaunchShape& shape, CUstream stream_handle, void** parameters,
-                void** extra) {
+                void** extra, std::span<const CUlaunchAttribute> attributes = {}) {
   return call_on_stream(stream_handle, [&](Stream& stream) {
     Ref<Op> op;
-    CUresult result = make_launch(stream.context(), handle_value(handle), shape, parameters, extra, &op);
-    if (result == CUDA_SUCCESS) result = stream.context().enqueue(stream, op);
+    CUresult result = check_events(stream, attributes);
+    if (result == CUDA_SUCCESS) result = make_launch(stream.context(), handle_value(handle), shape, parameters, extra, &op);
+    if (result == CUDA_SUCCESS) {
+      serialize_captured(stream, attributes);
+      result = stream.context().enqueue(stream, op);
+    }
+    if (result == CUDA_SUCCESS) result = record_events(stream, stream_handle, attributes);
     const bool blocks = runtime().config().launch_blocking && !stream.capturing();
     return result == CUDA_SUCCESS && blocks ? stream.context().synchronize(stream) : result;
   });
@@ -159,11 +199,8 @@ CUresult read_launch_attributes(const CUlaunchAttribute* attributes, unsigned co
         shape->cluster[2] = cluster.z;
         break;
       }
-      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-      case 12:  // LAUNCH_COMPLETION_EVENT
-        return CUDA_ERROR_NOT_SUPPORTED;
       default:
-        // Hints: priorities, cache windows, serialisation that may be relaxed.
+        // Hints: priorities, cache windows, serialisation that may be relaxed. Events are looked at by launch().
         if (!cuda::is_launch_attribute(attributes[i].id)) return CUDA_ERROR_INVALID_VALUE;
         break;
     }
@@ -198,7 +235,7 @@ CUDA_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f
                     config->sharedMemBytes,
                     false};
   const CUresult result = read_launch_attributes(config->attrs, config->numAttrs, &shape);
-  return result != CUDA_SUCCESS ? result : launch(function, shape, config->hStream, parameters, extra);
+  return result != CUDA_SUCCESS ? result : launch(function, shape, config->hStream, parameters, extra, {config->attrs, config->numAttrs});
 }
 
 // --- The launch calls of CUDA 2: parameters and shape are set on the function first ---
