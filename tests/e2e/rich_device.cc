@@ -1,8 +1,9 @@
 // A device library for tests: softgpu, and what it lacks: multicast objects, of which it keeps what is bound, and a decompression engine
-// that takes stored blocks, which is a copy.
+// that takes stored blocks, which is a copy. It prints the data of edges that are added to graphs, which has no effect on softgpu.
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -106,6 +107,12 @@ CUDA_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     if (objects.erase(handle) != 0) return CUDA_SUCCESS;
   }
   return softgpu<decltype(cuMemRelease)>("cuMemRelease")(handle);
+}
+
+CUDA_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count) {
+  const CUresult result = softgpu<decltype(cuGraphAddDependencies_v2)>("cuGraphAddDependencies_v2")(graph, from, to, edges, count);
+  for (size_t i = 0; edges && result == CUDA_SUCCESS && i < count; ++i) std::printf("an edge of port %u and type %u\n", edges[i].from_port, edges[i].type);
+  return result;
 }
 
 CUDA_EXPORT CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* operations, size_t count, unsigned int, size_t*, CUstream stream) {

@@ -30,13 +30,14 @@ void passes_both_ways(const std::vector<std::string>& scenario, const Environmen
 }
 
 // What ends a program on softgpu directly.
-void passes_through_poold(const std::vector<std::string>& scenario, const std::string& device = test_device()) {
+std::string passes_through_poold(const std::vector<std::string>& scenario, const std::string& device = test_device()) {
   Pool pool({}, {}, device);
   std::vector<std::string> words{driver_app()};
   words.insert(words.end(), scenario.begin(), scenario.end());
   const Finished pooled = run_patiently(words, pool.through());
   INFO("through poold: " << pooled.output);
   CHECK(pooled.status == 0);
+  return pooled.output;
 }
 
 // From the first copy on: without the setting the connection is opened beside it.
@@ -190,6 +191,13 @@ TEST_CASE("memory of a pool is freed with its context") { passes_through_poold({
 TEST_CASE("multicast objects of a device that has them") {
   if (CUDA_VERSION < 12080) return report_skip("needs the headers of CUDA 12.8");
   passes_through_poold({"multicast_objects"}, RICH_DEVICE);
+}
+TEST_CASE("a device gets the edges that captured launches make") {
+  if (CUDA_VERSION < 12080) return report_skip("needs the headers of CUDA 12.8");
+  const std::string output = passes_through_poold({"captured_programmatic_launches"}, RICH_DEVICE);
+  CHECK(lines_with(output, "an edge of port 1 and type 1").size() == 14);
+  CHECK(lines_with(output, "an edge of port 2 and type 1").size() == 1);  // of a programmatic event
+  CHECK(lines_with(output, "an edge of port 2 and type 0").size() == 1);  // of a launch completion event
 }
 TEST_CASE("decompression by a device that has the engine") {
   if (CUDA_VERSION < 12080) return report_skip("needs the headers of CUDA 12.8");
