@@ -28,14 +28,31 @@ bool load_by_name(Session& session, Context* context, wire::Command command, uin
   return !reply.empty() || static_cast<int>(*result) != wire::kImageMissing;
 }
 
-// The server's verdict on an image, sent if need be.
-CUresult load_bundle(Session& session, Context* context, Kind kind, uint64_t handle, cuda::ByteSpan bundle, const std::vector<wire::JitOption>& options,
-                     wire::Buffer& reply) {
+// What the session's devices can run. Empty: not known, or the program has the compiler choose code for another device.
+std::vector<cuda::CodeTarget> targets_of(const Session& session, const std::vector<wire::JitOption>& options) {
+  if (std::any_of(options.begin(), options.end(), [](const wire::JitOption& option) { return option.option == CU_JIT_TARGET; })) return {};
+  std::vector<cuda::CodeTarget> targets;
+  for (const auto& device : devices()) {
+    if (device->session != &session) continue;
+    const auto& attributes = device->attributes;
+    const auto major = attributes.find(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), minor = attributes.find(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    if (major == attributes.end() || minor == attributes.end()) return {};
+    targets.push_back({major->second, minor->second, false});
+  }
+  return targets;
+}
+
+// The server's verdict on an image, sent if need be, without code that its devices cannot run.
+CUresult load_image(Session& session, Context* context, Kind kind, uint64_t handle, cuda::ImageSpans spans, const std::vector<wire::JitOption>& options,
+                    wire::Buffer& reply) {
   const auto command = kind == Kind::module ? wire::Command::load_module : wire::Command::load_library;
-  CUresult result = CUDA_SUCCESS;
-  if (load_by_name(session, context, command, handle, bundle, options, reply, &result)) return result;
+  cuda::Bytes kept, bundle;
+  CUresult result = cuda::keep_runnable(targets_of(session, options), spans, kept);
+  if (result == CUDA_SUCCESS) result = cuda::bundle(spans, bundle);
+  if (result != CUDA_SUCCESS) return result;
+  if (load_by_name(session, context, command, handle, bundle.view(), options, reply, &result)) return result;
   uint64_t upload = 0;
-  result = upload_image(session, bundle, &upload);
+  result = upload_image(session, bundle.view(), &upload);
   if (result != CUDA_SUCCESS) return result;
   return session.call(static_cast<uint16_t>(command), context, [&](wire::Writer& writer) {
     writer.put(wire::LoadImage{handle, upload});
@@ -158,19 +175,19 @@ CUresult load(Session& session, Context* context, Kind kind, const void* image, 
   if (const CUresult result = jit.to_send(&options); result != CUDA_SUCCESS) return result;
   cuda::ImageSpans spans;
   if (const CUresult result = cuda::locate_image(image, spans); result != CUDA_SUCCESS) return result;
-  cuda::Bytes bundle;
-  if (const CUresult result = cuda::bundle(spans, bundle); result != CUDA_SUCCESS) return result;
   auto made = std::make_unique<Code>();
   Code* const code = made.get();
   code->context = context ? context->owner().handle : 0;
   if (kind == Kind::library && sessions().size() > 1) {
+    cuda::Bytes bundle;  // of all code: other servers may have other devices
+    if (const CUresult result = cuda::bundle(spans, bundle); result != CUDA_SUCCESS) return result;
     code->bundle.assign(bundle.view().begin(), bundle.view().end());
     code->options = options;
   }
   *handle = session.mint(kind, std::move(made));
   if (*handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   wire::Buffer reply;
-  const CUresult result = load_bundle(session, context, kind, *handle, bundle.view(), options, reply);
+  const CUresult result = load_image(session, context, kind, *handle, spans, options, reply);
   wire::Reader reader(reply);
   code->log = reader.get_text();
   deliver_log(code->log, result, jit);
@@ -335,7 +352,9 @@ CUresult Code::come_to(Session& other) {
   std::lock_guard lock(mutex);
   if (elsewhere.load() & bit) return CUDA_SUCCESS;
   wire::Buffer reply;
-  const CUresult result = load_bundle(other, nullptr, Kind::library, handle, bundle, options, reply);
+  cuda::Bundle whole;
+  CUresult result = whole.parse(bundle);
+  if (result == CUDA_SUCCESS) result = load_image(other, nullptr, Kind::library, handle, whole.spans(), options, reply);
   wire::Reader reader(reply);
   log = reader.get_text();
   deliver_log(log, result, {});

@@ -2,9 +2,10 @@
 // PTX text.
 //
 //   locate_image()  from a bare pointer of this process to the bytes behind it  (client, softgpu)
-//   parse_image()   from bytes to a list of entries                              (anyone; the bytes may be
-//   hostile) select_code()   the entries that a device should load unpack_entry()  one entry's plain bytes
-//   pack_entry()    one entry as a fat binary of its own, still compressed: what is worth sending
+//   parse_image()   from bytes to a list of entries  (anyone; the bytes may be hostile)
+//   select_code()   the entries that a device should load
+//   unpack_entry()  one entry's plain bytes
+//   keep_runnable() the entries that some devices can run, still compressed: what is worth sending
 //   bundle(), Bundle   several files as one run of bytes for the wire, and back to what a driver accepts
 //
 // Everything but locate_image() reads only inside the spans that it is given, whatever they hold. Nothing
@@ -115,9 +116,10 @@ class Bytes {
 // INVALID_IMAGE is given.
 CUresult unpack_entry(const ImageEntry& entry, Bytes& bytes, uint64_t max_bytes = kMaxUnpackedBytes);
 
-// A container with this entry alone, as it lay in its own; a bare ELF or PTX entry is its payload (PTX ends
-// with a NUL).
-CUresult pack_entry(const ImageEntry& entry, Bytes& bytes);
+// Replaces a container by one in `bytes` without the machine code and PTX that none of the devices can run. Leaves an image alone
+// that has files to be linked, is no container, is broken, or has nothing for one of the devices: the driver shall see what the
+// program gave.
+CUresult keep_runnable(const std::vector<CodeTarget>& targets, ImageSpans& spans, Bytes& bytes);
 
 // The files of one image as one run of bytes: {u32 magic, u32 count, {u64 size} * count, files padded to 8
 // bytes}.

@@ -144,26 +144,27 @@ CUresult unpack_entry(const ImageEntry& entry, Bytes& bytes, uint64_t max_bytes)
   return CUDA_SUCCESS;
 }
 
-CUresult pack_entry(const ImageEntry& entry, Bytes& bytes) {
+CUresult keep_runnable(const std::vector<CodeTarget>& targets, ImageSpans& spans, Bytes& bytes) {
   using fatbin_format::ContainerHeader;
-  bytes = Bytes();
-  if (entry.record.empty()) {
-    if (entry.kind != CodeKind::ptx) {
-      bytes = Bytes(entry.payload);
-      return CUDA_SUCCESS;
-    }
-    bytes = Bytes::allocate(entry.payload.size() + 1);
-    if (bytes.writable() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    std::memcpy(bytes.writable(), entry.payload.data(), entry.payload.size());
-    bytes.writable()[entry.payload.size()] = std::byte{0};
-    return CUDA_SUCCESS;
-  }
-  const ContainerHeader header{fatbin_format::kContainerMagic, 1, sizeof(ContainerHeader),
-                               entry.record.size()};
-  bytes = Bytes::allocate(sizeof(header) + entry.record.size());
-  if (bytes.writable() == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-  std::memcpy(bytes.writable(), &header, sizeof(header));
-  std::memcpy(bytes.writable() + sizeof(header), entry.record.data(), entry.record.size());
+  std::vector<ImageEntry> entries;
+  if (targets.empty() || !spans.linked.empty() || parse_image(spans.image, entries) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  const auto fits = [&](const CodeTarget& target) { return select_entry(entries, target) != nullptr; };
+  if (!std::all_of(targets.begin(), targets.end(), fits)) return CUDA_SUCCESS;
+  const size_t dropped = std::erase_if(entries, [&](const ImageEntry& entry) {
+    const auto runs = [&](const CodeTarget& target) { return runs_on(entry, target); };
+    return entry.kind != CodeKind::other && std::none_of(targets.begin(), targets.end(), runs);
+  });
+  if (dropped == 0) return CUDA_SUCCESS;
+  uint64_t size = 0;
+  for (const ImageEntry& entry : entries) size += entry.record.size();
+  const ContainerHeader header{fatbin_format::kContainerMagic, 1, sizeof(ContainerHeader), size};
+  bytes = Bytes::allocate(sizeof(header) + size);
+  std::byte* at = bytes.writable();
+  if (at == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::memcpy(at, &header, sizeof(header));
+  at += sizeof(header);
+  for (const ImageEntry& entry : entries) at = std::copy(entry.record.begin(), entry.record.end(), at);
+  spans.image = bytes.view();
   return CUDA_SUCCESS;
 }
 

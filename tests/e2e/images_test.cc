@@ -57,6 +57,16 @@ TEST_CASE("the second process of a program uploads nothing") {
   CHECK(pool.poold().await_log("image_cache_hit"));
 }
 
+TEST_CASE("code of a fat binary that no GPU of the server can run does not travel") {
+  Pool pool, newer(Environment{{"SOFTGPU_COMPUTE_CAPABILITY", "12.0"}}), without({}, {"--image-cache-mib", "0"});
+  const std::vector<std::string> load_fat = {"load_fat", std::to_string(kBig)};
+  const Traffic needed = traffic_of(pool, load_fat);
+  CHECK(needed.uploads == 1);  // the module's and the library's image is the same
+  CHECK(needed.bytes < 64 * 1024);
+  CHECK(traffic_of(newer, load_fat).bytes > kBig / 2);  // whose GPU can run the large PTX, too
+  CHECK(traffic_of(without, load_fat).uploads == 2);
+}
+
 TEST_CASE("a session uses what softgpu compiled for its tenant and for no other") {
   SharedPool pool({"", ""}, {{"SOFTGPU_LOG", "1"}});
   // What softgpu says of the program's kernel, which it does on the program's standard error.

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "protocol/cuda/fatbin_format.h"
 #include "tests/e2e/apps/scenario.h"
 
 using namespace app;
@@ -26,7 +27,45 @@ std::string big_ptx(size_t bytes) {
   return ptx;
 }
 
+// An entry of a fat binary, padded to the next one's place.
+std::string fat_entry(uint16_t kind, uint32_t arch, std::string payload) {
+  namespace format = gpupool::cuda::fatbin_format;
+  payload.resize((payload.size() + 8) / 8 * 8);
+  const format::EntryHeader header{.kind = kind, .version = 0x101, .header_size = sizeof header, .padded_payload = payload.size(), .arch = arch, .flags = 0x11};
+  return std::string(reinterpret_cast<const char*>(&header), sizeof header) + payload;
+}
+
 }  // namespace
+
+// [bytes]: a fat binary with code for several devices, of which all but a little is for others. As a module and as a library.
+SCENARIO(load_fat) {
+  Device device;
+  namespace format = gpupool::cuda::fatbin_format;
+  const size_t bytes = argument(arguments, 0, 3 << 20);
+  const std::string entries = fat_entry(format::kKindElf, 70, std::string(bytes / 2, 'x')) + fat_entry(format::kKindPtx, 50, big_ptx(100)) +
+                              fat_entry(format::kKindPtx, 120, big_ptx(bytes / 2));
+  const format::ContainerHeader header{format::kContainerMagic, 1, sizeof header, entries.size()};
+  const std::string image = std::string(reinterpret_cast<const char*>(&header), sizeof header) + entries;
+  CUmodule module = nullptr;
+  CUfunction kernel = nullptr;
+  CUdeviceptr value = 0;
+  OK(cuModuleLoadData(&module, image.data()));
+  OK(cuModuleGetFunction(&kernel, module, "kernel_0"));
+  OK(cuMemAlloc(&value, 4));
+  OK(cuMemsetD32(value, 7, 1));
+  void* parameters[] = {&value};
+  OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+#if CUDA_VERSION >= 12000
+  CUlibrary library = nullptr;
+  CUkernel of_library = nullptr;
+  OK(cuLibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  OK(cuLibraryGetKernel(&of_library, library, "kernel_0"));
+  OK(cuLaunchKernel(reinterpret_cast<CUfunction>(of_library), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+#else
+  OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+#endif
+  EXPECT(download<unsigned>(value, 1)[0] == 7 + 2 * 99 * 100 / 2);
+}
 
 // [contexts]: the same module in that many contexts, and its kernel in each.
 SCENARIO(load_in_contexts) {

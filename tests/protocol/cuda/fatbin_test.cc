@@ -29,13 +29,16 @@ std::string text_of(const cuda::ImageEntry& entry) {
   return std::string(bytes.text());
 }
 
+std::string name_of(const cuda::ImageEntry& entry) {
+  return (entry.kind == CodeKind::elf ? "sm_" : entry.kind == CodeKind::ptx ? "ptx " : "other ") + std::to_string(entry.arch) +
+         (entry.exact_arch ? "a" : "") + (entry.family_arch ? "f" : "");
+}
+
 // The entry that would be loaded, as "sm_86" or "ptx 90a"; "-" where none fits.
 std::string choice(const std::vector<cuda::ImageEntry>& entries, int major, int minor,
                    bool ptx_only = false) {
   const cuda::ImageEntry* entry = cuda::select_entry(entries, {major, minor, ptx_only});
-  if (entry == nullptr) return "-";
-  return (entry->kind == CodeKind::elf ? "sm_" : "ptx ") + std::to_string(entry->arch) +
-         (entry->exact_arch ? "a" : "") + (entry->family_arch ? "f" : "");
+  return entry == nullptr ? "-" : name_of(*entry);
 }
 
 }  // namespace
@@ -62,21 +65,66 @@ TEST_CASE("a container gives its entries, packed in any way") {
   CHECK(cuda::image_extent(bytes.data()) == bytes.size());
 }
 
-TEST_CASE("an entry sent on its own is the same entry") {
-  const Buffer bytes =
-      container({{format::kKindPtx, 75, 0x11, kPtx, ""},
-                 {format::kKindPtx, 80, 0x11 | format::kFlagZstd, kPtx, "-maxrregcount=32"}});
-  const auto entries = parsed(bytes);
-  cuda::Bytes packed;
-  REQUIRE(cuda::pack_entry(entries[1], packed) == CUDA_SUCCESS);
-  CHECK(packed.view().size() < bytes.size());
-  CHECK(cuda::image_extent(packed.view().data()) == packed.view().size());
+namespace {
+
+// The architectures of what is left for devices of these compute capabilities, as choice() names them.
+std::string kept(const Buffer& image, const std::vector<cuda::CodeTarget>& targets) {
+  cuda::ImageSpans spans{image, {}};
+  cuda::Bytes bytes;
+  REQUIRE(cuda::keep_runnable(targets, spans, bytes) == CUDA_SUCCESS);
+  CHECK(cuda::image_extent(spans.image.data()) == spans.image.size());
+  std::vector<cuda::ImageEntry> entries;
+  REQUIRE(cuda::parse_image(spans.image, entries) == CUDA_SUCCESS);
+  std::string names;
+  for (const cuda::ImageEntry& entry : entries) names += (names.empty() ? "" : ", ") + name_of(entry);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("only entries that a device can run are worth sending") {
+  const auto elf = [](uint32_t arch, uint64_t flags = 0) { return Part{format::kKindElf, arch, 0x11 | flags, "x", ""}; };
+  const auto ptx = [](uint32_t arch, uint64_t flags = 0) { return Part{format::kKindPtx, arch, 0x11 | flags, kPtx, "-O1"}; };
+  const Buffer image = container({elf(75), elf(80), elf(86), elf(90), elf(90, format::kFlagExactArch), elf(100, format::kFlagFamilyArch),
+                                  elf(103, format::kFlagExactArch), ptx(75, format::kFlagZstd), ptx(90, format::kFlagExactArch), ptx(120), {8, 80, 0x11, "other", ""}});
+  CHECK(kept(image, {{8, 0}}) == "sm_80, ptx 75, other 80");
+  CHECK(kept(image, {{8, 9}}) == "sm_80, sm_86, ptx 75, other 80");
+  CHECK(kept(image, {{9, 0}}) == "sm_90, sm_90a, ptx 75, ptx 90a, other 80");
+  CHECK(kept(image, {{10, 0}}) == "sm_100f, ptx 75, other 80");
+  CHECK(kept(image, {{10, 3}}) == "sm_100f, sm_103a, ptx 75, other 80");
+  CHECK(kept(image, {{12, 1}}) == "ptx 75, ptx 120, other 80");
+  CHECK(kept(image, {{8, 0}, {9, 0}}) == "sm_80, sm_90, sm_90a, ptx 75, ptx 90a, other 80");
+  const std::string all = kept(image, {});
+  CHECK(all.starts_with("sm_75, sm_80, "));
+  // Then the driver says itself why it has nothing to run.
+  CHECK(kept(image, {{7, 0}}) == all);
+  CHECK(kept(image, {{7, 0}, {9, 0}}) == all);
+}
+
+TEST_CASE("an entry that is kept is the same entry") {
+  const Buffer bytes = container({{format::kKindPtx, 120, 0x11, kPtx, ""}, {format::kKindPtx, 80, 0x11 | format::kFlagZstd, kPtx, "-maxrregcount=32"}});
+  cuda::ImageSpans spans{bytes, {}};
+  cuda::Bytes kept;
+  REQUIRE(cuda::keep_runnable({{8, 0}}, spans, kept) == CUDA_SUCCESS);
+  CHECK(spans.image.size() < bytes.size());
   std::vector<cuda::ImageEntry> again;
-  REQUIRE(cuda::parse_image(packed.view(), again) == CUDA_SUCCESS);
+  REQUIRE(cuda::parse_image(spans.image, again) == CUDA_SUCCESS);
   REQUIRE(again.size() == 1);
   CHECK(again[0].arch == 80);
   CHECK(again[0].options == "-maxrregcount=32");
   CHECK(text_of(again[0]) == kPtx);
+}
+
+TEST_CASE("images that are no plain containers are sent as they are") {
+  const Buffer text = to_buffer(kPtx + '\0'), image = container({{format::kKindPtx, 50, 0x11, kPtx, ""}, {format::kKindPtx, 120, 0x11, kPtx, ""}});
+  const Buffer broken(image.begin(), image.end() - 8);
+  cuda::Bytes bytes;
+  for (const cuda::ImageSpans& given : {cuda::ImageSpans{text, {}}, cuda::ImageSpans{broken, {}}, cuda::ImageSpans{image, {image}}}) {
+    cuda::ImageSpans spans = given;
+    CHECK(cuda::keep_runnable({{9, 0}}, spans, bytes) == CUDA_SUCCESS);
+    CHECK(spans.image.data() == given.image.data());
+    CHECK(spans.image.size() == given.image.size());
+  }
 }
 
 TEST_CASE("PTX text is measured up to its NUL and read for its target") {
@@ -89,10 +137,6 @@ TEST_CASE("PTX text is measured up to its NUL and read for its target") {
   CHECK(entries[0].arch == 90);
   CHECK(entries[0].exact_arch);
   CHECK(entries[0].debug);
-  cuda::Bytes packed;
-  REQUIRE(cuda::pack_entry(entries[0], packed) == CUDA_SUCCESS);
-  CHECK(packed.view().size() == ptx.size() + 1);
-  CHECK(packed.view().back() == std::byte{0});
 }
 
 TEST_CASE("what is no image is refused") {
