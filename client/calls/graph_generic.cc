@@ -159,6 +159,7 @@ CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const C
                                        CUgraphNodeParams* params) {
   if (!edges) return cuGraphAddNode(node, graph, dependencies, count, params);
   if (!params || (count != 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
+  const std::vector<CUgraphNode> from_nodes(dependencies, dependencies + count);  // `node` may point into `dependencies`
   std::vector<cuda::EdgeData> data;
   const CUresult checked = on_graph(graph, [&](Graph& own) -> CUresult {
     for (size_t i = 0; i < count; ++i) {
@@ -172,7 +173,9 @@ CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const C
   if (checked != CUDA_SUCCESS) return checked;
   if (const CUresult added = cuGraphAddNode(node, graph, dependencies, count, params); added != CUDA_SUCCESS) return added;
   return on_node(*node, [&](GraphNode& made) -> CUresult {
-    for (size_t i = 0; i < count; ++i) made.edges.set(*find_node(dependencies[i]), data[i]);
+    for (size_t i = 0; i < count; ++i) {
+      if (const GraphNode* const from = find_node(from_nodes[i])) made.edges.set(*from, data[i]);  // unless another thread has destroyed it
+    }
     return CUDA_SUCCESS;
   });
 }

@@ -62,12 +62,14 @@ struct CapturedDependency {
   bool last_in_stream = false;  // the stream's own last node, rather than one that it waits for by an event
 };
 
-// A dependency that is there already keeps its edge data only if the new one has the same.
+// A dependency that is there already keeps its edge data only if the new one has the same. Where the stream waits for all of its own last node, by
+// an event, no attribute of the next kernel shortens that.
 template <class Node>
 void add_dependency(std::vector<CapturedDependency<Node>>& all, Node* node, EdgeData edge) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& known) { return known.node == node; });
-  if (found == all.end()) all.push_back({node, edge});
-  else if (found->edge != edge) found->edge = kFullDependency;
+  if (found == all.end()) return all.push_back({node, edge});
+  if (found->edge != edge) found->edge = kFullDependency;
+  if (edge == kFullDependency) found->last_in_stream = false;
 }
 
 // A kernel with CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION comes next: the attribute concerns the kernel before it in its stream.

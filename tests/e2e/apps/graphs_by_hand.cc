@@ -363,11 +363,14 @@ SCENARIO(graph_with_programmatic_edges) {
   edge.type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
   edge.from_port = CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC;
   for (amount = 1; amount <= 8; ++amount) {
-    CUgraphNode node = nullptr;
-    OK(cuGraphAddNode_v2(&node, graph, before ? &before : nullptr, before ? &edge : nullptr, before ? 1 : 0, &params));
-    before = node;
+    OK(cuGraphAddNode_v2(&before, graph, before ? &before : nullptr, before ? &edge : nullptr, before ? 1 : 0, &params));
   }
   EXPECT(node_count(graph) == 8);
+  CUgraphNode from = nullptr;
+  CUgraphEdgeData kept{};
+  size_t edges = 1;
+  OK(cuGraphNodeGetDependencies_v2(before, &from, &kept, &edges));
+  EXPECT(edges == 1 && kept.type == edge.type && kept.from_port == edge.from_port);
   const CUgraphExec exec = executable(graph);
   run(exec, s.one, 2);
   EXPECT(download<unsigned>(s.a, kCount) == std::vector<unsigned>(kCount, 2 * 36));

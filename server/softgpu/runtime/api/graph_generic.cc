@@ -98,16 +98,14 @@ CUDA_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node
 CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
                                        CUgraphNodeParams* params) {
   if (params == nullptr || (count != 0 && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Ref<GraphNode>> from_nodes;  // `node` may point into `dependencies`
   for (size_t i = 0; i < count; ++i) {
-    const Ref<GraphNode> from = find<GraphNode>(dependencies[i]);
-    if (!from || !cuda::read_edge(edges, i, from->type, params->type)) return CUDA_ERROR_INVALID_VALUE;
+    from_nodes.push_back(find<GraphNode>(dependencies[i]));
+    if (!from_nodes.back() || !cuda::read_edge(edges, i, from_nodes.back()->type, params->type)) return CUDA_ERROR_INVALID_VALUE;
   }
   if (const CUresult added = cuGraphAddNode(node, graph, dependencies, count, params); added != CUDA_SUCCESS) return added;
   return call_on_graph<GraphNode>(*node, [&](GraphNode& made) {
-    for (size_t i = 0; i < count; ++i) {
-      const Ref<GraphNode> from = find<GraphNode>(dependencies[i]);
-      made.edges.set(*from, *cuda::read_edge(edges, i, from->type, made.type));
-    }
+    for (size_t i = 0; i < count; ++i) made.edges.set(*from_nodes[i], *cuda::read_edge(edges, i, from_nodes[i]->type, made.type));
     return CUDA_SUCCESS;
   });
 }
