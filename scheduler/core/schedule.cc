@@ -26,6 +26,18 @@ struct Candidate {
   Spot spot;
 };
 
+std::vector<Spot> spots_of(const std::vector<Candidate>& candidates) {
+  std::vector<Spot> spots;
+  for (const Candidate& one : candidates) spots.push_back(one.spot);
+  return spots;
+}
+
+bool exceeds_quota(const Tenant& tenant, const Demand& demand, const std::vector<Spot>& spots) {
+  uint64_t memory = tenant.memory;
+  for (const Spot& spot : spots) memory += demand.of(spot.node->gpus[spot.gpu]).memory;
+  return tenant.quota.memory_bytes() != 0 && memory > tenant.quota.memory_bytes();
+}
+
 }  // namespace
 
 const std::optional<std::string>& Core::never_places(const Demand& demand, const std::string& shape) {
@@ -101,19 +113,22 @@ bool Core::try_to_grant(Waiter& waiter, Time now) {
   if (waiter.failed_at == capacity_) return false;
   const Demand demand = demand_now(waiter);
   counters_.set_placements_tried(counters_.placements_tried() + 1);
-  const auto spots = placer_->place(demand);
   const Tenant& whose = tenant(waiter.tenant);
-  uint64_t memory = 0;
+  auto spots = placer_->place(demand);
+  if (spots && exceeds_quota(whose, demand, *spots)) {  // GPUs of several sizes, each within the quota, but not together
+    Demand even = demand;
+    even.most_memory = (whose.quota.memory_bytes() - whose.memory) / demand.gpus;
+    spots = placer_->place(even);
+  }
   bool room = spots.has_value();
   std::map<const Node*, uint32_t> by_node;
   for (size_t i = 0; room && i < spots->size(); ++i) {  // the placer proposes; what is so is in the books
     const Gpu& gpu = (*spots)[i].node->gpus[(*spots)[i].gpu];
     room = (*spots)[i].node->open() && demand.of(gpu).within(gpu.book.spare());
-    memory += demand.of(gpu).memory;
     ++by_node[(*spots)[i].node];
   }
   for (const auto& [node, gpus] : by_node) room = room && demand.host_beside(gpus).within(node->host.spare());
-  room = room && (whose.quota.memory_bytes() == 0 || whose.memory + memory <= whose.quota.memory_bytes());
+  room = room && !exceeds_quota(whose, demand, *spots);
   if (!room) {
     waiter.failed_at = capacity_;
     return false;
@@ -188,6 +203,7 @@ void Core::lift_reservation() {
 // Keeps for it the GPUs that will be free first. False: there are not enough that can be waited for.
 bool Core::reserve(Waiter& waiter, Time now) {
   const Demand demand = demand_now(waiter);
+  const Tenant& whose = tenant(waiter.tenant);
   const bool may_preempt = policy_.preemption() && waiter.request.priority() > lease::BEST_EFFORT;
   const auto sooner = [](const Candidate& a, const Candidate& b) { return a.wait < b.wait; };
   std::vector<Candidate> all, best;
@@ -209,7 +225,7 @@ bool Core::reserve(Waiter& waiter, Time now) {
       all.insert(all.end(), here.begin(), here.end());
       continue;
     }
-    if (here.size() < demand.gpus) continue;
+    if (here.size() < demand.gpus || exceeds_quota(whose, demand, spots_of(here))) continue;
     // By the slowest, then by how many there are of the slower ones.
     const auto cost = [](const std::vector<Candidate>& of) {
       int sum = 0;
@@ -225,10 +241,7 @@ bool Core::reserve(Waiter& waiter, Time now) {
     best = std::move(all);
   }
   if (best.empty()) return false;
-  const uint64_t quota = tenant(waiter.tenant).quota.memory_bytes();
-  uint64_t memory = tenant(waiter.tenant).memory;
-  for (const Candidate& one : best) memory += demand.of(one.spot.node->gpus[one.spot.gpu]).memory;
-  if (quota != 0 && memory > quota) return false;  // GPUs of several sizes, each within the quota, but not together
+  if (exceeds_quota(whose, demand, spots_of(best))) return false;
   std::map<Node*, uint32_t> nodes;
   for (const Candidate& one : best) {
     Gpu& gpu = one.spot.node->gpus[one.spot.gpu];

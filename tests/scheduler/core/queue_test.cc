@@ -371,3 +371,30 @@ TEST_CASE("a GPU that is larger than the tenant's memory quota is neither kept f
   REQUIRE(pool.told<QueuePlace>(next));
   CHECK(pool.told<QueuePlace>(next)->why.ends_with("; on other GPUs it would exceed the quota of tenant 'a', which has 16.0 GiB of memory=40GiB"));
 }
+
+TEST_CASE("several GPUs of several sizes are chosen so that their memory together is within the quota") {
+  TestPool pool(GENERATE(false, true));
+  pool.tenants[0].quota.set_memory_bytes(120 * kGiB);
+  pool.core->configure(pool.tenants, pool.now);
+  pool::Request two = ask(2);
+  SECTION("when they are free") {
+    pool.attend(1, 1, 2, 80 * kGiB);
+    pool.attend(2, 2, 2, 16 * kGiB);
+    const Stream granted = pool.request(two);
+    REQUIRE(pool.grant(granted));
+    CHECK(pool.leased_milli() == 2000);
+  }
+  SECTION("when they are waited for, on one host") {
+    two.set_one_host(true);
+    const Stream large = pool.attend(1, 1, 2, 80 * kGiB);
+    const Stream before = pool.request(ask(2), "b");
+    REQUIRE(pool.grant(before));
+    const Stream small = pool.attend(2, 2, 2, 16 * kGiB);
+    const Stream other = pool.request(ask(2), "b");
+    REQUIRE(pool.grant(other));
+    const Stream waits = pool.request(two);
+    for (int i = 0; i < 2; ++i) pool.pass(1000), pool.report(large), pool.report(small);
+    REQUIRE(pool.told<QueuePlace>(waits));
+    CHECK(pool.told<QueuePlace>(waits)->why.ends_with("it is the next, and 2 are kept for it on n2"));
+  }
+}
