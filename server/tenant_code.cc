@@ -52,6 +52,7 @@ TenantCode::Kept* TenantCode::kept_for(const std::string& tenant) {
   const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.owner == name; });
   if (found != kept_.end()) {
     kept_.splice(kept_.begin(), kept_, found);
+    if (folders_ && kept_.front().folder.descriptor < 0) kept_.front().folder = folders_->make();  // it could not be made before
     return &kept_.front();
   }
   const int file = make_file(bytes_per_tenant_);

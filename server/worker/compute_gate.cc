@@ -181,7 +181,7 @@ void ComputeGate::end(ComputeLane& lane) {
   if (lane.sampled) {
     const Lock lock(mutex_);
     if (lane.seen_idle) {  // nothing is to be waited for
-      lane.open = lane.sampled = lane.resting = false;
+      lane.open = lane.sampled = lane.resting = lane.seen_idle = false;
       return;
     }
   }

@@ -479,6 +479,7 @@ void Executor::departing(StreamState& stream) {
 }
 
 bool Executor::leave(ContextState& context) {
+  scrubber.finish_all();  // behind whatever runs on the device
   const Waiting waiting("its copies and waits to end");
   const auto deadline = std::chrono::steady_clock::now() + kLongestQuiesce;
   if (!empty_backlog(context, deadline)) return false;

@@ -85,7 +85,7 @@ class Scrubber {
   CUresult run_later(int device, const Work& work, std::function<void()> undo, Complete complete);
   // Null: nothing marks the end of `work`, which is over; *result.
   std::shared_ptr<Mark> begin(ContextState& context, const Work& work, CUresult* result);
-  bool passed_soon(Mark& mark);
+  bool passed_soon(Mark& mark, CUcontext context);
   bool await(const std::shared_ptr<Mark>& mark, CUcontext context);
   void finish_done();
   void finish(Job& job, CUresult result);

@@ -84,7 +84,7 @@ CUresult Scrubber::run_later(int device, const Work& work, std::function<void()>
   std::shared_ptr<Mark> mark;
   if (context) mark = begin(*context, work, &result);
   else result = run(device, work);
-  if (mark && !passed_soon(*mark) && await(mark, context->object)) {
+  if (mark && !passed_soon(*mark, context->object) && await(mark, context->object)) {
     jobs_.push_back({std::move(mark), context->object, std::move(undo), std::move(complete), postpone_()});
     return CUDA_SUCCESS;
   }
@@ -112,7 +112,8 @@ std::shared_ptr<Scrubber::Mark> Scrubber::begin(ContextState& context, const Wor
   return nullptr;
 }
 
-bool Scrubber::passed_soon(Mark& mark) {
+bool Scrubber::passed_soon(Mark& mark, CUcontext context) {
+  const VisitContext visit(api_, context);
   const auto stop = std::chrono::steady_clock::now() + kLongestLook;
   do {
     mark.result = api_.cuEventQuery(static_cast<CUevent>(mark.event.get()));
@@ -132,12 +133,14 @@ bool Scrubber::await(const std::shared_ptr<Mark>& mark, CUcontext context) {
     any_done_.store(true);
     wake_();
   });
-  if (!begun) mark->result = api_.cuEventSynchronize(static_cast<CUevent>(mark->event.get()));
-  return begun;
+  if (begun) return true;
+  const VisitContext visit(api_, context);
+  mark->result = api_.cuEventSynchronize(static_cast<CUevent>(mark->event.get()));
+  return false;
 }
 
 void Scrubber::finish_done() {
-  any_done_.store(false);
+  any_done_.exchange(false, std::memory_order_acq_rel);  // so that what was done before is seen below
   std::list<Job> done;
   for (auto job = jobs_.begin(); job != jobs_.end();) {
     const auto next = std::next(job);
@@ -151,6 +154,7 @@ void Scrubber::finish_all() {
   const Waiting waiting("new memory to be zeroed");
   for (std::list<Job> all = std::move(jobs_); Job& job : all) {
     const bool passed = job.mark->passed.load(std::memory_order_acquire);
+    const VisitContext visit(api_, job.context);
     finish(job, passed ? job.mark->result : api_.cuEventSynchronize(static_cast<CUevent>(job.mark->event.get())));
   }
 }
