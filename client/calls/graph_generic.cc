@@ -159,7 +159,7 @@ CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const C
                                        CUgraphNodeParams* params) {
   if (!edges) return cuGraphAddNode(node, graph, dependencies, count, params);
   if (!params || (count != 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
-  const std::vector<CUgraphNode> from_nodes(dependencies, dependencies + count);  // `node` may point into `dependencies`
+  std::vector<CUgraphNode> from_nodes;  // `node` may point into `dependencies`
   std::vector<cuda::EdgeData> data;
   const CUresult checked = on_graph(graph, [&](Graph& own) -> CUresult {
     for (size_t i = 0; i < count; ++i) {
@@ -167,6 +167,7 @@ CUDA_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const C
       const auto edge = from && from->graph == &own ? cuda::read_edge(edges, i, from->type, params->type) : std::nullopt;
       if (!edge) return CUDA_ERROR_INVALID_VALUE;
       data.push_back(*edge);
+      from_nodes.push_back(dependencies[i]);
     }
     return CUDA_SUCCESS;
   });
