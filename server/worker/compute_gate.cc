@@ -95,6 +95,12 @@ void ComputeGate::left(ComputeLane& lane) {
   if (full) end(lane);
 }
 
+void ComputeGate::pause(StreamState& stream) {
+  if (!page_ || (!stream.compute && !add_lane(stream))) return;
+  if (stream.compute->open) end(*stream.compute);
+  stream.compute->behind_wait = true;
+}
+
 // Until there is the turn, and little enough on the device. The lane has an open piece then.
 bool ComputeGate::wait_for_turn(ComputeLane& lane, const WorkKind& kind) {
   ComputeGpu& gpu = lane.gpu;
@@ -169,6 +175,7 @@ void ComputeGate::begin(ComputeLane& lane) {
     lane.seen_idle = false;
   }
   open_.push_back(&lane);
+  lane.behind_wait = false;
   lane.works = 0;
   lane.kind = {};
   lane.start = lane.events->take();

@@ -67,10 +67,8 @@ class ComputeGate {
     left(*stream.compute);
     return result;
   }
-  // The stream waits for the client next: that is not to be measured.
-  void pause(StreamState& stream) {
-    if (stream.compute && stream.compute->open) end(*stream.compute);
-  }
+  // The stream waits next for the client, or for something that other work or another session does: that time does not count.
+  void pause(StreamState& stream);
   // No command is there. How long the executor may sleep at most.
   std::optional<std::chrono::microseconds> before_sleep();
   // After each command; costs a load.

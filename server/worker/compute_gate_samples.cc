@@ -30,7 +30,7 @@ bool may_be_sampled(const ComputeLane& lane) {
 void ComputeGate::begin_alone(ComputeLane& lane) {
   const auto now = Clock::now();
   auto& next = lane.gpu.next_measured;
-  if (lane.samplable && api_.cuStreamQuery && next > now + kMeasureAhead) return begin_sampled(lane, now);
+  if (lane.samplable && !lane.behind_wait && api_.cuStreamQuery && next > now + kMeasureAhead) return begin_sampled(lane, now);
   next = std::max(next, now) + kMeasureEvery;
   if (lane.open) end(lane);
   begin(lane);

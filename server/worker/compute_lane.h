@@ -69,6 +69,7 @@ struct ComputeLane {
   bool open = false;          // there is a piece with a beginning and no end yet
   bool sampled = false;       // the open piece is sampled
   bool resting = false;       // the open piece is sampled, and the executor has slept since the piece's last command
+  bool behind_wait = false;   // the next piece comes behind a wait of the stream, in which the stream is not idle either: it is measured
   CUevent start = nullptr;
   uint64_t works = 0;
   WorkKind kind;

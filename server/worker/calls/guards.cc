@@ -379,6 +379,7 @@ const Wrapper kWrappers[] = {
     WRAP(cuEventCreate, create_event),
     WRAP(cuEventRecord, record_event),
     WRAP(cuEventRecordWithFlags, record_event_with_flags),
+    WRAP(cuStreamWaitEvent, wait_event),
     WRAP(cuEventQuery, query_event),
     WRAP(cuEventDestroy_v2, destroy_event),
     WRAP(cuArray3DCreate_v2, create_array),

@@ -17,7 +17,7 @@
   X(cuMemGetAllocationGranularity) X(cuCtxSetLimit) X(cuStreamCreate) X(cuStreamCreateWithPriority)                \
   X(cuStreamDestroy_v2) X(cuStreamQuery) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2)                       \
   X(cuStreamWriteValue32_v2) X(cuStreamWriteValue64_v2) X(cuStreamBatchMemOp_v2) X(cuEventDestroy_v2)              \
-  X(cuEventQuery) X(cuMemGetInfo_v2) X(cuStreamSetAttribute) X(cuArray3DCreate_v2) X(cuMipmappedArrayCreate) X(cuTexObjectCreate)              \
+  X(cuStreamWaitEvent) X(cuEventQuery) X(cuMemGetInfo_v2) X(cuStreamSetAttribute) X(cuArray3DCreate_v2) X(cuMipmappedArrayCreate) X(cuTexObjectCreate)              \
   X(cuTexObjectDestroy) X(cuSurfObjectCreate) X(cuSurfObjectDestroy) X(cuTexRefSetAddress_v2) X(cuTexRefSetAddress2D_v3) \
   X(cuEventCreate) X(cuEventRecord) X(cuEventRecordWithFlags) X(cuTexRefCreate) X(cuTexRefDestroy)           \
   X(cuTexRefSetArray) X(cuTexRefSetMipmappedArray) X(cuSurfRefSetArray) X(cuModuleUnload) X(cuCtxEnablePeerAccess) X(cuCtxDisablePeerAccess)

@@ -1,6 +1,8 @@
 // The wrappers (guards.h) of streams and events: what they may name, and what is known once they answer.
 #include "server/worker/calls/stream_guards.h"
 
+#include <algorithm>
+
 #include "server/worker/executor.h"
 
 namespace gpupool::worker::guards {
@@ -12,6 +14,15 @@ bool owns(CUdeviceptr address, uint64_t size) { return t_executor->memory.owns(a
 
 bool may_create_stream() {
   return t_executor->start.usage.allows(&quota::Account::streams, t_executor->counters.streams.load(std::memory_order_relaxed));
+}
+
+bool is_wait(const CUstreamBatchMemOpParams& operation) {
+  return operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+}
+
+// The stream may wait for what other work, or another session, does.
+void pause(CUstream stream) {
+  if (StreamState* const state = t_executor->contexts.find_stream(stream)) t_executor->compute.pause(*state);
 }
 
 }  // namespace
@@ -39,10 +50,12 @@ CUresult check_operations(const DeviceMemory& memory, std::span<const CUstreamBa
 
 CUresult wait_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
   if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+  pause(stream);
   return REAL(cuStreamWaitValue32_v2)(stream, address, value, flags);
 }
 CUresult wait_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
   if (!owns(address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+  pause(stream);
   return REAL(cuStreamWaitValue64_v2)(stream, address, value, flags);
 }
 CUresult write_value32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
@@ -56,7 +69,9 @@ CUresult write_value64(CUstream stream, CUdeviceptr address, cuuint64_t value, u
 CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
   if (!operations) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = check_operations(t_executor->memory, {operations, count});
-  return result != CUDA_SUCCESS ? result : REAL(cuStreamBatchMemOp_v2)(stream, count, operations, flags);
+  if (result != CUDA_SUCCESS) return result;
+  if (std::any_of(operations, operations + count, is_wait)) pause(stream);
+  return REAL(cuStreamBatchMemOp_v2)(stream, count, operations, flags);
 }
 
 CUresult set_stream_attribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
@@ -115,6 +130,11 @@ CUresult record_event(CUevent event, CUstream stream) {
 CUresult record_event_with_flags(CUevent event, CUstream stream, unsigned flags) {
   t_executor->contexts.event_recorded(event, stream);
   return REAL(cuEventRecordWithFlags)(event, stream, flags);
+}
+
+CUresult wait_event(CUstream stream, CUevent event, unsigned flags) {
+  if (!t_executor->contexts.recorded(event)) pause(stream);  // perhaps another session records it
+  return REAL(cuStreamWaitEvent)(stream, event, flags);
 }
 
 CUresult query_event(CUevent event) {

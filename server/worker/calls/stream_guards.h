@@ -17,6 +17,7 @@ CUresult query_stream(CUstream stream);
 CUresult create_event(CUevent* event, unsigned flags);
 CUresult record_event(CUevent event, CUstream stream);
 CUresult record_event_with_flags(CUevent event, CUstream stream, unsigned flags);
+CUresult wait_event(CUstream stream, CUevent event, unsigned flags);
 CUresult query_event(CUevent event);
 CUresult destroy_event(CUevent event);
 

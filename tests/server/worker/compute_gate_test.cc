@@ -253,6 +253,31 @@ TEST_CASE("a sampled piece that ends at a gate is sampled until the device is do
   CHECK(session.gpu_time() == after);
 }
 
+TEST_CASE("work behind a wait is measured, since the stream is not idle while it waits") {
+  Session session;
+  session.sleep_often();
+  session.gate->pause(session.context->legacy);
+  session.device.pass(session.device.recorded);  // the sampled piece, if there was one
+  session.gate->before_sleep();
+  const auto before = session.gpu_time();
+  uint64_t recorded = session.device.recorded;
+  session.device.busy_tenths = 10;
+  REQUIRE(session.work() == CUDA_SUCCESS);
+  CHECK(session.device.recorded == recorded + 1);
+  session.gate->before_sleep();
+  std::this_thread::sleep_for(50ms);
+  CHECK(session.gpu_time() == before);
+  recorded = session.device.recorded;
+  session.device.pass(recorded);
+  CHECK(eventually([&] { return session.gpu_time() == before + 1ms; }));
+  for (int i = 0; i < 1000; ++i) {
+    REQUIRE(session.work() == CUDA_SUCCESS);
+    session.gate->before_sleep();
+    session.device.pass(session.device.recorded);
+  }
+  CHECK(session.device.recorded < recorded + 2 * 1000);  // it is sampled again
+}
+
 TEST_CASE("sampled work holds the turn that others want until it is done") {
   Session session;
   session.sleep_often();
