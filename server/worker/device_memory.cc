@@ -112,9 +112,10 @@ CUresult DeviceMemory::add_new(uint64_t address, const Mapping& mapping, bool to
 }
 
 void DeviceMemory::give_back_new(const Mapping& mapping) {
-  if (mapping.memory != 0) api_.cuMemRelease(mapping.memory);
   uncharge(mapping.device, mapping.size);
-  undo_peak(mapping.device);
+  // What the device gave, the session had; more may have been charged since, also to a higher peak.
+  if (mapping.memory == 0) return undo_peak(mapping.device);
+  api_.cuMemRelease(mapping.memory);
 }
 
 CUmemAllocationProp DeviceMemory::properties_of(int device) const {

@@ -310,6 +310,30 @@ TEST_CASE("zeroing new memory holds up neither the reply nor other work, but wha
   }
 }
 
+TEST_CASE("memory that the device gave and could not zero stays in the peak") {
+  Limited tenant(0, [](FakeDriver& fake) { fake.zeroes_memory = false; });
+  TestClient& client = *tenant.client;
+  CHECK(tenant.map(0, 1) == CUDA_SUCCESS);
+  REQUIRE(client.fake.streams_alive() == 1);  // on which memory is zeroed
+  CHECK(client.ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
+  client.fake.hold(0);
+  const auto map = [&](uint64_t at, uint64_t pages) {
+    return client.send(Command::map_memory, bytes_of(wire::MapMemory{client.address(at * kPage), pages * kPage, 0, 0}), true);
+  };
+  map(10, 2);
+  map(20, 3);
+  client.fake.await_blocked(2);
+  client.fake.locked([&] {
+    client.fake.sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+    client.fake.streams[0]->work.clear();
+    client.fake.changed.notify_all();
+  });
+  for (int i = 0; i < 2; ++i) CHECK(client.receive().header.result == CUDA_ERROR_ILLEGAL_ADDRESS);
+  client.fake.locked([&] { client.fake.sticky = CUDA_SUCCESS; });
+  client.fake.let_go(0);
+  CHECK((*tenant.page)->gpus[0].memory_peak - (*tenant.page)->gpus[0].memory_used == 5 * kPage);
+}
+
 TEST_CASE("memory is zero when a client gets it") {
   const bool clean = GENERATE(true, false);
   Limited tenant(0, [&](FakeDriver& fake) { fake.zeroes_memory = clean; });
