@@ -2,8 +2,11 @@
 
 #include <elf.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "protocol/cuda/linked_cubin.h"
 #include "protocol/cuda/ptx_tokens.h"
@@ -101,6 +104,10 @@ uint64_t ptx_bytes(std::string_view ptx) {
   bool external = false;
   bool starts = true;  // a statement, where statements are
   for (std::string_view token = tokens.next(); !token.empty(); token = tokens.next()) {
+    if (is_word(token.front())) {  // most are
+      starts = false;
+      continue;
+    }
     const bool may_declare = parentheses == 0 && (braces == 0 || starts);
     if (may_declare && (token == ".global" || token == ".const")) {
       const uint64_t bytes = variables_bytes(tokens);
@@ -121,11 +128,15 @@ uint64_t ptx_bytes(std::string_view ptx) {
   return sum;
 }
 
-uint64_t selected_bytes(const Image& image, const CodeTarget& target) {
+std::vector<const ImageEntry*> selected(const Image& image, const CodeTarget& target) {
   CodeSelection selection;
-  if (select_code(image, target, selection) != CUDA_SUCCESS) return 0;
+  if (select_code(image, target, selection) != CUDA_SUCCESS) return {};
+  return std::move(selection.entries);
+}
+
+uint64_t sum_of_bytes(const std::vector<const ImageEntry*>& entries) {
   uint64_t sum = 0;
-  for (const ImageEntry* const entry : selection.entries) {
+  for (const ImageEntry* const entry : entries) {
     Bytes code;
     if (unpack_entry(*entry, code) == CUDA_SUCCESS) sum = plus(sum, device_bytes(entry->kind, code.view()));
   }
@@ -148,7 +159,8 @@ uint64_t device_bytes(CodeKind kind, ByteSpan code) {
 }
 
 uint64_t device_bytes(const Image& image, int major, int minor) {
-  return std::max(selected_bytes(image, {major, minor, false}), selected_bytes(image, {major, minor, true}));
+  const auto any = selected(image, {major, minor, false}), ptx = selected(image, {major, minor, true});
+  return any == ptx ? sum_of_bytes(ptx) : std::max(sum_of_bytes(any), sum_of_bytes(ptx));
 }
 
 }  // namespace gpupool::cuda

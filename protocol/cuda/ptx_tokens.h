@@ -1,16 +1,20 @@
 // The words of a PTX text, for those who look for its declarations. Internal to protocol/cuda.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 namespace gpupool::cuda {
 
-inline bool is_word(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '$' ||
-         c == '%';
-}
+inline constexpr auto kIsWord = [] {
+  std::array<bool, 256> is{};
+  for (const char c : std::string_view("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_$%")) is[static_cast<unsigned char>(c)] = true;
+  return is;
+}();
+
+inline bool is_word(char c) { return kIsWord[static_cast<unsigned char>(c)]; }
 
 // Words (".param", "name", "32") and single characters, without blank space, comments and strings.
 class Tokens {
@@ -50,9 +54,9 @@ class Tokens {
       const char c = text_[at_];
       if (c == ' ' || (c >= '\t' && c <= '\r')) {
         ++at_;
-      } else if (text_.substr(at_, 2) == "//") {
+      } else if (c == '/' && text_.substr(at_, 2) == "//") {
         at_ = std::min(text_.find('\n', at_), text_.size());
-      } else if (text_.substr(at_, 2) == "/*") {
+      } else if (c == '/' && text_.substr(at_, 2) == "/*") {
         const size_t end = text_.find("*/", at_ + 2);
         at_ = end == std::string_view::npos ? text_.size() : end + 2;
       } else if (c == '"') {
