@@ -261,11 +261,12 @@ CUresult launch(Request request) {
       return make_work(request, *context, &work.emplace<KernelWork>());
     }, {request.attributes, request.attribute_count});
     if (captured) [[unlikely]] return *captured;
+    const CUresult result = launch_now(request, *session, *context);
+    if (result != CUDA_SUCCESS) return result;
     for (uint32_t i = 0; i < request.attribute_count; ++i) {
       if (const auto recorded = cuda::launch_event(request.attributes[i])) capture::forget_event(recorded->event);
     }
-    const CUresult result = launch_now(request, *session, *context);
-    return result == CUDA_SUCCESS && session->launch_blocking() ? synchronize_stream(*context, request.stream) : result;
+    return session->launch_blocking() ? synchronize_stream(*context, request.stream) : result;
   });
 }
 
