@@ -109,6 +109,7 @@ def cuda_samples(checkout, scratch, _python):
 
 
 # --- Suites in Python: a program is a module of tests, run with the interpreter that is given ---
+# At SIGINT, pytest and unittest with --catch print a summary of the tests so far.
 
 def modules(pattern, runner, settings=None, installed=True):
     """`installed`: the tests are a part of the installed package, or need it, which the checkout's own folder must not hide."""
@@ -148,9 +149,9 @@ CAPABILITIES = {"cuda-samples": "13.0", "cupy": "12.0", "ggml": "13.0", "warp": 
 SUITES = {
     "cuda-samples": cuda_samples,
     "numba-cuda": modules("numba_cuda/numba/cuda/tests/cud[ad]*/test_*.py", numba_module),
-    "cupy": modules("tests/cupy_tests/*/test_*.py", lambda path, _: ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(path)], PTX),
-    "warp": modules("warp/tests/**/test_*.py", lambda _, relative: ["-m", ".".join(relative.parts)], {"WARP_CACHE_PATH": "warp-cache", "GPUPOOL_DRIVER_VERSION": "13.4", "SOFTGPU_DRIVER_VERSION": "13.4"}),
-    "tinygrad": modules("test/backend/test_*.py", lambda _, relative: ["-m", "unittest", ".".join(relative.parts)], {"DEV": "CUDA"},
+    "cupy": modules("tests/cupy_tests/*/test_*.py", lambda path, _: ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)], PTX),
+    "warp": modules("warp/tests/**/test_*.py", lambda _, relative: ["-m", ".".join(relative.parts), "--catch"], {"WARP_CACHE_PATH": "warp-cache", "GPUPOOL_DRIVER_VERSION": "13.4", "SOFTGPU_DRIVER_VERSION": "13.4"}),
+    "tinygrad": modules("test/backend/test_*.py", lambda _, relative: ["-m", "unittest", "--catch", ".".join(relative.parts)], {"DEV": "CUDA"},
                         installed=False),
     "ggml": ggml,
 }

@@ -22,8 +22,10 @@ import pool as pools  # noqa: E402
 import suites  # noqa: E402
 
 WAYS = ("direct", "pool")
+GOOD = ("passed", "skipped", "in part")  # how the outcomes begin that are no failures
 WAIVED = {"cuda-samples": 2}  # exit status by which a program says that it cannot run here
 BUILD_SECONDS = 3600
+SUMMARY_SECONDS = 60  # which the test that runs when the limit is reached has to its end, at most as long as the limit
 LEAST_SECONDS, NOTABLE_RATIO = 0.1, 1.3  # of the comparison of times
 
 
@@ -44,20 +46,44 @@ def row_for(rows, name, way):
     return next((row for row in rows if fnmatch.fnmatchcase(name, row[0]) and (row[1] == way or row[1] == "both" and way in WAYS)), None)
 
 
-def skipped_all(log):
-    """Whether unittest's or pytest's summary, the last lines of the log, or one of ggml's says that no test ran to its end."""
+def tests_in(log):
+    """{"passed", "failed" and "skipped": number of tests} as the last lines of unittest or pytest say, else None."""
     text = log.read_text(errors="replace")
-    if re.search(r"^ *0/0 tests passed$", text, re.MULTILINE):
-        return True
-    if ran := re.search(r"^Ran (\d+) tests? in .*\n\n(?:OK|NO TESTS RAN)(?: \((.*)\))?\s*\Z", text, re.MULTILINE):
-        skipped = re.search(r"skipped=(\d+)", ran[2] or "")
-        return int(ran[1]) == (int(skipped[1]) if skipped else 0)
-    last = text.rstrip().rpartition("\n")[2]
-    return re.search(r"\bin [\d.]+s", last) is not None and re.search(r"\d+ (passed|failed|error|xfailed|xpassed)", last) is None
+    if ran := re.search(r"^Ran (\d+) tests? in .*\n\n(?:OK|FAILED|NO TESTS RAN)(?: \((.*)\))?\s*\Z", text, re.MULTILINE):
+        named = {name: int(number) for name, number in re.findall(r"([a-z ]+)=(\d+)", ran[2] or "")}
+        failed = sum(number for name, number in named.items() if "skipped" not in name and "expected" not in name)
+        return {"passed": int(ran[1]) - failed - named.get("skipped", 0), "failed": failed, "skipped": named.get("skipped", 0)}
+    for line in reversed(text.rstrip().splitlines()[-3:]):
+        if re.search(r"\bin [\d.]+s", line):
+            named = {name: int(number) for number, name in re.findall(r"(\d+) (passed|failed|error|skipped|xfailed|xpassed)", line)}
+            passed = named.get("passed", 0) + named.get("xfailed", 0) + named.get("xpassed", 0)
+            return {"passed": passed, "failed": named.get("failed", 0) + named.get("error", 0), "skipped": named.get("skipped", 0)}
+    return None
+
+
+def skipped_all(log):
+    """Whether the summary of unittest, pytest or ggml says that no test ran to its end."""
+    tests = tests_in(log)
+    if tests is None:
+        return re.search(r"^ *0/0 tests passed$", log.read_text(errors="replace"), re.MULTILINE) is not None
+    return not tests["passed"] and not tests["failed"]
+
+
+def ended(process, seconds):
+    """The status of a process, or None after `seconds`. A test runner gets SIGINT then, and time to print what it has."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(min(seconds, SUMMARY_SECONDS))
+    except subprocess.TimeoutExpired:
+        pass
+    return None
 
 
 def outcome(command, folder, environment, log, seconds, waived):
-    """"passed", "waived", "skipped" where all of its tests were, or how it failed. The process group ends with the program."""
+    """"passed", "waived", "skipped" where all of its tests were, "in part: ..." where the limit came first, or how it failed. The process group ends with the program."""
     with open(log, "w") as out:
         try:
             process = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -65,9 +91,7 @@ def outcome(command, folder, environment, log, seconds, waived):
         except OSError as failure:
             return f"does not start: {failure}"
         try:
-            status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            status = None
+            status = ended(process, seconds)
         finally:
             try:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -75,7 +99,10 @@ def outcome(command, folder, environment, log, seconds, waived):
                 pass
             process.wait()
     if status is None:
-        return f"not done after {seconds} s"
+        tests = tests_in(log) or {"passed": 0, "failed": 0}
+        if tests["failed"]:
+            return f"{tests['failed']} failed in {seconds} s"
+        return f"in part: {tests['passed']} tests passed in {seconds} s" if tests["passed"] else f"not done after {seconds} s"
     if status == 0:
         return "skipped" if skipped_all(log) else "passed"
     return "waived" if status == waived else f"status {status}"
@@ -110,7 +137,7 @@ class Run:
         if failure:
             return program.name, {"build": failure}
         results = {"pool": self.once(number, program, "pool")} if self.given.quick else {}
-        if results.get("pool") not in ("passed", "skipped"):
+        if not results.get("pool", "").startswith(GOOD):
             results = {way: self.once(number, program, way) for way in WAYS}
         if self.given.repeat and set(results.values()) == {"passed"}:
             self.measure(number, program)
@@ -153,7 +180,7 @@ def judged(suite, results):
     for name, ways in sorted(results.items()):
         for way, result in ways.items():
             row = row_for(rows, name, way)
-            kind = result.split(":")[0] if result in ("passed", "waived", "skipped") or result.startswith("left out") else "expected" if row else "new"
+            kind = result.split(":")[0] if result.startswith((*GOOD, "waived", "left out")) else "expected" if row else "new"
             counts[way, kind] = counts.get((way, kind), 0) + 1
             if kind == "new":
                 new.append((name, way, result))

@@ -17,6 +17,8 @@ PROGRAMS = {
     # The first run of each way takes longer, and each through the pool, so that the ratio is printed.
     "slow_at_first": "f = open('slow_at_first', 'a'); first = f.tell() < 2; f.write('x'); f.close(); pool = 'GPUPOOL' in os.environ; "
                      "threading.Event().wait(4 if first else 2 if pool else 0.2)",
+    # Reaches the limit of 15 s in its second test.
+    "takes_long": "pass\n  def test_b(self):\n    threading.Event().wait(20)\n  def test_c(self):\n    self.fail()",
     "runs_none": "print('  0/0 tests passed')",
 }
 
@@ -52,6 +54,12 @@ class Script(unittest.TestCase):
         new = {tuple(line.split()[2:4]) for line in done.stdout.splitlines() if line.startswith("  new failure")}
         self.assertEqual({(name.removeprefix("test.backend.test_"), way) for name, way in new},
                          {("fails", "direct"), ("fails", "pool"), ("fails_in_pool", "pool"), ("never_ends", "direct"), ("never_ends", "pool")})
+
+    def test_a_program_that_reaches_the_limit_is_judged_by_what_it_ran(self):
+        done = self.run_script("--only", "*test_takes_long", "--seconds", "15", "--quick")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("pool: in part: 2 tests passed in 15 s", done.stdout)
+        self.assertIn("tinygrad: pool in part 1\n", done.stdout)
 
     def test_a_chosen_program_that_passes(self):
         done = self.run_script("--only", "*test_passes")
