@@ -397,7 +397,8 @@ int main(int argc, char** argv) {
   app.add_option("--markdown", options.markdown, "also write the figures to this file as a table for docs/performance.md");
   app.add_option("--plots", options.plots, "also draw the figures into this folder, as SVG");
   app.add_option("--device", options.device, "device library, as poold takes it: softgpu, nvidia or a path");
-  app.add_option("--costs", options.costs, "measure the suite `all` a second time with this SOFTGPU_COSTS (h100, or a file), for the column \"ratio with costs\"");
+  app.add_option("--costs", options.costs, "measure the suite `all` a second time with this SOFTGPU_COSTS (h100, or a file), for the column \"ratio with costs\"")
+      ->check(CLI::IsMember({"h100"}) | CLI::ExistingFile);
   app.add_option("--transport", options.transport, "how the client is connected")->check(CLI::IsMember({"tcp", "shm", "both"}));
   app.add_option("--rounds", options.rounds, "how often each side is measured; medians are reported")->check(CLI::Range(1, 100));
   app.add_option("--steps", options.steps, "training steps per round")->check(CLI::Range(1, 100'000));
