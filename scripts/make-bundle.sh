@@ -48,7 +48,7 @@ if [[ $softgpu == yes ]]; then
   mkdir "$tree/lib/softgpu"
   cp -a "$build"/lib/softgpu/*.so* "$tree/lib/softgpu/"
 fi
-find "$build/bin" -maxdepth 1 -type f -executable ! -name 'gpupool-*' -exec cp -t "$tree/bin" {} +
+find "$build/bin" -maxdepth 1 -type f -executable -name 'pool*' -exec cp -t "$tree/bin" {} +
 find "$build/examples" -maxdepth 1 -type f -executable ! -name '*-shared' -exec cp -t "$tree/examples" {} +
 find "$build/examples/tools" -maxdepth 1 -type f -executable -exec cp -t "$tree/examples/tools" {} +
 cp "$root"/{README.md,CHANGELOG.md,LICENSE} "$tree/"
