@@ -293,20 +293,24 @@ def main():
         return 0
     folder, releases = sys.argv[1:]
     pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-    libraries = {}
+    libraries, missing = {}, ""
     with open(pathlib.Path(folder, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for package, version in listed(releases):
-            libraries[version] = download(folder, package, version)
-            if libraries[version] is None:
-                print(f"skipped: {package} {version} is not to be had from PyPI")
-                return 77
-    assert libraries, f"no runtimes in {releases}"
+            path = download(folder, package, version)
+            if path is None:  # the others are not asked for, which could take as long for each
+                missing = f"skipped: {package} {version} is not to be had from PyPI, nor tried are those behind it"
+                break
+            libraries[version] = path
+    assert libraries or missing, f"no runtimes in {releases}"
     failed = [version for version, path in libraries.items() if not run(path, version)]
     print(len(libraries) - len(failed), "of", len(libraries), "runtimes work")
     if failed:
         print("failed:", *failed)
-    return 1 if failed else 0
+        return 1
+    if missing:
+        print(missing)
+    return 77 if missing else 0
 
 
 if __name__ == "__main__":
