@@ -321,12 +321,12 @@ void virtual_memory() {
   CUmemAccessDesc bad_access = access;
   bad_access.location.id = 9;
   unsigned long long flags = 0;
-  SHOW(cuMemsetD8(range, 1, 10));
+  LATE(cuMemsetD8(range, 1, 10));
   SHOW(cuMemSetAccess(range, 2 * granularity, nullptr, 1));
   SHOW(cuMemSetAccess(range, 2 * granularity, &access, 0));
   SHOW(cuMemSetAccess(range, 2 * granularity, &bad_access, 1));
-  SHOW(cuMemSetAccess(range, 3 * granularity, &access, 1));
-  SHOW(cuMemSetAccess(range, granularity + 1, &access, 1));
+  LATE(cuMemSetAccess(range, 3 * granularity, &access, 1));
+  LATE(cuMemSetAccess(range, granularity + 1, &access, 1));
   SHOW(cuMemSetAccess(kWildAddress, granularity, &access, 1));
   CUmemAccessDesc reading = access;
   reading.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
@@ -339,7 +339,7 @@ void virtual_memory() {
   SHOW(cuMemGetAccess(&flags, nullptr, range));
   SHOW(cuMemGetAccess(&flags, &access.location, kWildAddress));
   SHOW(cuMemsetD8(range, 1, 10));
-  SHOW(cuMemsetD8(range, 1, 2 * granularity + 1));
+  LATE(cuMemsetD8(range, 1, 2 * granularity + 1));
   SHOW(cuMemFree(range));
   SHOW(cuMemRetainAllocationHandle(&other, wild<void*>()));
   SHOW(cuMemRetainAllocationHandle(nullptr, reinterpret_cast<void*>(range)));

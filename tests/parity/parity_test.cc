@@ -98,10 +98,9 @@ void expect_parity(Pool& pool, const std::vector<std::string>& program, const En
 struct Part {
   const char* name;
   int devices;
-  const char* only_synchronous;  // why, or ""
 };
 constexpr Part kParts[] = {
-#define PART(function, context, devices, only_synchronous) {#function, devices, only_synchronous},
+#define PART(function, context, devices) {#function, devices},
 #include "tests/parity/parts.def"
 #undef PART
 };
@@ -116,9 +115,9 @@ void compare(const Part& part, Pool& pool, Outcomes& outcomes) {
     expect_same(expected, seen);
     add_outcomes(seen, outcomes);
   }
-  if (*part.only_synchronous != '\0') return;
   INFO("calls queued");
-  expect_same(expected, run({driver_parity(), part.name}, pool.through()));
+  const Environment queued{{"PARITY_QUEUED", "1"}};
+  expect_same(run({driver_parity(), part.name}, pool.directly(queued)), run({driver_parity(), part.name}, pool.through(queued)));
 }
 
 // GPUPOOL_TEST_PART: the only part to compare, for machines where each one has a time limit of its own.

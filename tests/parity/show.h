@@ -112,6 +112,11 @@ inline void show_pointer_attributes(const char* what, CUdeviceptr of) {
 }  // namespace parity
 
 #define SHOW(call) ::parity::show((call), #call)
+// What is refused, by the server where there is one: in the default mode a later call would report it. Left out where PARITY_QUEUED is set.
+#define LATE(call)                            \
+  do {                                        \
+    if (!std::getenv("PARITY_QUEUED")) SHOW(call); \
+  } while (false)
 #define REQUIRE(expected, call) ::parity::require((call), (expected), #call)
 #define EXPECT(condition) ::parity::expect((condition), #condition)
 // With a value that the call wrote; only where it succeeded.

@@ -100,9 +100,9 @@ void first_memory_operations() {
   SHOW(cuStreamWaitValue32(stream, words, 7, CU_STREAM_WAIT_VALUE_EQ));
   SHOW(cuStreamWriteValue64(stream, words + 8, 9, 0));
   SHOW(cuStreamWaitValue64(stream, words + 8, 9, CU_STREAM_WAIT_VALUE_GEQ));
-  SHOW(cuStreamWaitValue32(stream, kWildAddress, 7, CU_STREAM_WAIT_VALUE_EQ));
-  SHOW(cuStreamWaitValue64(stream, words + 4, 7, CU_STREAM_WAIT_VALUE_EQ));
-  SHOW(cuStreamWriteValue32(stream, 0, 7, 0));
+  LATE(cuStreamWaitValue32(stream, kWildAddress, 7, CU_STREAM_WAIT_VALUE_EQ));
+  LATE(cuStreamWaitValue64(stream, words + 4, 7, CU_STREAM_WAIT_VALUE_EQ));
+  LATE(cuStreamWriteValue32(stream, 0, 7, 0));
   SHOW(cuStreamWriteValue64(wild<CUstream>(), words, 7, 0));
   CUstreamBatchMemOpParams operations[2] = {};
   operations[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
@@ -113,8 +113,8 @@ void first_memory_operations() {
   operations[1].waitValue.value = 11;
   operations[1].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
   SHOW(cuStreamBatchMemOp(stream, 2, operations, 0));
-  SHOW(cuStreamBatchMemOp(stream, 0, operations, 0));
-  SHOW(cuStreamBatchMemOp(stream, 2, nullptr, 0));
+  LATE(cuStreamBatchMemOp(stream, 0, operations, 0));
+  LATE(cuStreamBatchMemOp(stream, 2, nullptr, 0));
   SHOW(cuStreamSynchronize(stream));
   SHOW_VALUE(cuMemcpyDtoH_v2(&value, words + 16, sizeof value), "%u", value);
   SHOW(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
