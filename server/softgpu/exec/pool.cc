@@ -138,6 +138,7 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
                         grid->stack_class < FiberPool::kClasses && context.params != 0;
   const std::shared_ptr<const Multiprocessors> where = r.multiprocessors;  // once it is queued the grid may end and go
   const bool may_run = worker_about_to_claim != nullptr && grid->may_run_on(worker_about_to_claim->number());
+  if (grid->blocks == 0) grid->blocks = 1;  // so that abort() has one to finish
   bool stopping;
   {
     std::lock_guard lock(mutex_);
@@ -146,13 +147,13 @@ void Pool::submit_at(uint32_t depth, GridRequest request, std::function<void(Gri
     if (unfinished_ != nullptr) unfinished_->previous = grid;
     unfinished_ = grid;
     unfinished_count_.fetch_add(1, std::memory_order_relaxed);
-    queue_.push_back(grid);
-    queued_.store(static_cast<uint32_t>(queue_.size()), std::memory_order_relaxed);
     stopping = stopping_;
-    if (!possible || stopping) grid->references.fetch_add(1);
+    if (possible && !stopping) {
+      queue_.push_back(grid);
+      queued_.store(static_cast<uint32_t>(queue_.size()), std::memory_order_relaxed);
+    }
   }
-  if (!possible || stopping) {
-    if (grid->blocks == 0) grid->blocks = 1;
+  if (!possible || stopping) {  // never in the queue: a worker that is awake would run it
     abort(*grid, stopping ? FaultKind::cancelled : FaultKind::illegal_instruction, 0,
           "kernel " + std::string(r.kernel_name) + ": a launch that cannot run");
     release(grid);
