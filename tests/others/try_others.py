@@ -63,10 +63,10 @@ def tests_in(log):
 
 def skipped_all(log):
     """Whether the summary of unittest, pytest or ggml says that no test ran to its end."""
+    if re.search(r"^ *0/0 tests passed$", log.read_text(errors="replace"), re.MULTILINE):
+        return True
     tests = tests_in(log)
-    if tests is None:
-        return re.search(r"^ *0/0 tests passed$", log.read_text(errors="replace"), re.MULTILINE) is not None
-    return not tests["passed"] and not tests["failed"]
+    return tests is not None and not tests["passed"] and not tests["failed"]
 
 
 def ended(process, seconds):
