@@ -1,7 +1,8 @@
 #!/bin/sh
 # Usage: make_python.sh FOLDER PIP_ARGUMENT...
-# Makes FOLDER a virtual environment with what pip is told to install, once. Status 77, with the reason, where that cannot be:
-# pip is given PIP_SECONDS (60), and NEEDS_GIB, if set, must be free on FOLDER's disk.
+# Makes FOLDER a virtual environment with what pip is told to install, once. Status 77, with the reason, where PyPI is out of
+# reach, has nothing for this Python, or takes over PIP_SECONDS (60), and where FOLDER's disk has less than NEEDS_GIB free.
+# Status 1, with pip's log, where pip fails in another way.
 set -u
 folder=$1
 shift
@@ -16,6 +17,14 @@ rm -rf "$folder"
 free=$(($(df -Pk "$(dirname "$folder")" | awk 'NR == 2 { print $4 }') / 1048576))
 [ "$free" -ge "${NEEDS_GIB:-0}" ] || skip "needs $NEEDS_GIB GiB of disk, of which $free are free"
 python3 -m venv "$folder" >/dev/null 2>&1 || skip "python3 has no venv (package python3-venv)"
-timeout "${PIP_SECONDS:-60}" "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 1 "$@" >"$folder/pip.log" 2>&1 ||
-  skip "not to be had from PyPI: $* ($(tail -n 1 "$folder/pip.log"))"
+timeout "${PIP_SECONDS:-60}" "$folder/bin/pip" install --quiet --disable-pip-version-check --retries 1 "$@" >"$folder/pip.log" 2>&1
+status=$?
+if [ $status -eq 124 ]; then skip "PyPI took over ${PIP_SECONDS:-60} s: $*"; fi
+if [ $status -ne 0 ]; then
+  grep -qE 'Connection|Network|timed out|No matching distribution|No space left' "$folder/pip.log" &&
+    skip "not to be had from PyPI: $* ($(tail -n 1 "$folder/pip.log"))"
+  echo "pip cannot install $*:"
+  cat "$folder/pip.log"
+  exit 1
+fi
 echo "$wanted" >"$folder/done"

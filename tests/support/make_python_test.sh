@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# make_python_test.sh: which failures of pip make tests/support/make_python.sh skip, and which make it fail. Without PyPI.
+set -euo pipefail
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/broken"
+echo "raise SystemExit('does not build')" >"$work/broken/setup.py"
+
+failed=0
+# expect STATUS PATTERN ARGUMENT...: how the script ends, and what it prints.
+expect() {
+  local wanted=$1 pattern=$2 status=0 output
+  shift 2
+  output=$(sh "$here/make_python.sh" "$work/environment" "$@" 2>&1) || status=$?
+  if [[ $status != "$wanted" || ! $output =~ $pattern ]]; then
+    printf '%s: ended with %s and printed "%s"; expected %s and "%s"\n' "$*" "$status" "$output" "$wanted" "$pattern"
+    failed=1
+  fi
+}
+
+export PIP_NO_INDEX=1
+expect 77 '^skipped: not to be had from PyPI: nothing-of-this-name' nothing-of-this-name
+expect 1 '^pip cannot install .*does not build' "--no-build-isolation" "$work/broken"
+expect 0 '^$' --requirement /dev/null pip
+[[ -f $work/environment/done ]] || { echo "an environment that was made is not marked"; failed=1; }
+unset PIP_NO_INDEX
+PIP_SECONDS=60 PIP_INDEX_URL=http://127.0.0.1:9/ expect 77 '^skipped: not to be had from PyPI: numpy' numpy
+PIP_SECONDS=0.01 expect 77 '^skipped: PyPI took over 0.01 s: numpy' numpy
+exit $failed
