@@ -1,10 +1,12 @@
-// Resolving and connecting, on Asio: every address of a host is tried within one time limit.
+// Resolving and connecting, on Asio: every address of a host is tried within one time limit, in turns.
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <cerrno>
+#include <chrono>
 #include <exception>
 
 #include "protocol/transport/shm/connection.h"
@@ -14,6 +16,10 @@ namespace gpupool::transport::tcp {
 namespace {
 
 using asio::ip::tcp;
+
+// Of one attempt at one address. The kernel sends a SYN that was lost again after 1 s, 3 s, and 7 s: an address that could be reached
+// again after 3 s would not be noticed within a time limit of 5 s. A new socket starts anew.
+constexpr std::chrono::milliseconds kAttempt{2000};
 
 Error cannot_connect(const Endpoint& endpoint, const std::string& why, const std::string& advice) {
   return {ErrorCode::unavailable, "cannot connect to " + endpoint.text() + ": " + why + "; " + advice};
@@ -92,12 +98,17 @@ Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint
     return cannot_connect(endpoint, status.message(), "check the host name");
   }
   status = asio::error::host_not_found;
-  for (const auto& address : addresses) {
-    if (options.prefer_shared_memory && is_this_host(address.endpoint())) {
-      if (auto beside = connect_beside(address.endpoint(), options)) return beside;
+  for (bool unanswered = true; unanswered;) {
+    unanswered = false;
+    for (const auto& address : addresses) {
+      if (options.prefer_shared_memory && is_this_host(address.endpoint())) {
+        if (auto beside = connect_beside(address.endpoint(), options)) return beside;
+      }
+      const int native = connect_one(context, address.endpoint(), std::min(deadline, Clock::now() + kAttempt), status);
+      if (native >= 0) return adopt(native, options);
+      unanswered |= status == asio::error::timed_out;
+      if (Clock::now() >= deadline) break;
     }
-    const int native = connect_one(context, address.endpoint(), deadline, status);
-    if (native >= 0) return adopt(native, options);
     if (Clock::now() >= deadline) break;
   }
   if (status == asio::error::timed_out) {

@@ -2,8 +2,12 @@
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
 
 #include "tests/protocol/transport/contract.h"
 #include "tests/support/skip.h"
@@ -56,6 +60,38 @@ TEST_CASE("connecting ends at its time limit") {
   CHECK(Clock::now() - start >= milliseconds(150));
   CHECK(Clock::now() - start < kLong);
   ::close(listener);
+}
+
+TEST_CASE("a server that can be reached again after 3 s is noticed before the kernel's fourth packet after 7 s") {
+  bool connected = false;
+  std::string missing;
+  // A thread in a network of its own, whose timers can be set to those of kernels before 6.5.
+  std::thread([&] {
+    if (::unshare(CLONE_NEWNET) != 0) return missing = "needs the right to make a network namespace", void();
+    std::system("ip link set lo up; sysctl -qw net.ipv4.tcp_syn_linear_timeouts=0 2>/dev/null");
+    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    if (::bind(listener, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener, 4) != 0 ||
+        ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+      return missing = "no listener in the namespace", void();
+    }
+    play_dead(listener);
+    std::thread back([listener] {
+      std::this_thread::sleep_for(milliseconds(3200));  // the kernel has sent three packets by then
+      const int ignored = 0;
+      ::setsockopt(listener, SOL_SOCKET, SO_DETACH_FILTER, &ignored, sizeof ignored);
+    });
+    Options options;
+    options.connect_timeout = milliseconds(6500);
+    connected = connect({"tcp", "127.0.0.1", ntohs(address.sin_port)}, options).ok();
+    back.join();
+    ::close(listener);
+  }).join();
+  if (!missing.empty()) return gpupool::testing::report_skip(missing);
+  CHECK(connected);
 }
 
 TEST_CASE("bad targets are refused with a reason") {
