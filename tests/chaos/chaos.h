@@ -88,6 +88,7 @@ class Chaos {
   // The life of the pool (chaos.cc).
   void look();
   void do_what_is_due();
+  bool await_end(Daemon& daemon);
   void heal();
   void keep_busy();
   void pass(int64_t time);

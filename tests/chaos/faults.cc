@@ -111,9 +111,19 @@ void Chaos::not_calm(const Host& host, int64_t until) { calm_at_[&host] = std::m
 
 void Chaos::later(int64_t in_ms, std::function<void()> what) { due_.push_back({time_of_day() + in_ms, std::move(what)}); }
 
+// What is due meanwhile is done: a daemon may need seconds to its end, and a link that was cut for a short time comes back in them.
+bool Chaos::await_end(Daemon& daemon) {
+  const int64_t end = time_of_day() + kPatience.count();
+  while (!daemon.await_end(std::chrono::milliseconds(20))) {
+    if (time_of_day() > end) return false;
+    do_what_is_due();
+  }
+  return true;
+}
+
 // It has ended, or its machine is off: it comes back after a while.
 void Chaos::lost_poold(GpuMachine& machine) {
-  if (!machine.await_end()) throw std::runtime_error(machine.host().name() + "'s poold does not end:\n" + machine.log());
+  if (!await_end(machine)) throw std::runtime_error(machine.host().name() + "'s poold does not end:\n" + machine.log());
   starts_[&machine].push_back(time_of_day());
   later(time_between(0, 2'000), [this, &machine] {
     if (!machine.host().is_on()) machine.host().power_on();
@@ -240,7 +250,7 @@ bool Chaos::stop_helper() { return signal_helper(SIGSTOP, false); }
 
 void Chaos::lost_scheduler(SchedulerMachine& machine) {
   troubles_.begin(kSchedulers, time_of_day());
-  if (!machine.await_end()) throw std::runtime_error("the scheduler does not end:\n" + machine.log());
+  if (!await_end(machine)) throw std::runtime_error("the scheduler does not end:\n" + machine.log());
   later(time_between(0, 2'000), [this, &machine] {
     if (!machine.host().is_on()) machine.host().power_on();
     machine.start();
