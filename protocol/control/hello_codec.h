@@ -128,6 +128,9 @@ constexpr uint32_t bytes(uint32_t tag) {
   return protozero::tag_and_type(tag, protozero::pbf_wire_type::length_delimited);
 }
 
+// protozero's get_bool() looks at the byte behind a message that ends with the field's tag, and takes 0x80 0x00 for true.
+inline bool get_flag(protozero::pbf_reader& in) { return in.get_uint64() != 0; }
+
 inline Attribute read_attribute(protozero::pbf_reader in) {
   Attribute attribute;
   each_field(in, [&](uint32_t field) {
@@ -153,8 +156,8 @@ inline Device read_device(protozero::pbf_reader in) {
         device.attributes.push_back(read_attribute(in.get_message()));
         return true;
       case varint(7): device.granularity = in.get_uint64(); return true;
-      case varint(8): device.has_virtual_memory = in.get_bool(); return true;
-      case varint(11): device.memory_limited = in.get_bool(); return true;
+      case varint(8): device.has_virtual_memory = get_flag(in); return true;
+      case varint(11): device.memory_limited = get_flag(in); return true;
       default: return false;
     }
   });
@@ -187,11 +190,11 @@ inline void read_hello(protozero::pbf_reader in, Hello& hello) {
       case bytes(10): hello.token = in.get_bytes(); return true;
       case bytes(11): hello.bulk_token = in.get_bytes(); return true;
       case varint(12): hello.compression = in.get_uint32(); return true;
-      case varint(13): hello.from_peer = in.get_bool(); return true;
+      case varint(13): hello.from_peer = get_flag(in); return true;
       case varint(14): hello.rdma = in.get_uint32(); return true;
-      case varint(15): hello.monitor = in.get_bool(); return true;
+      case varint(15): hello.monitor = get_flag(in); return true;
       case bytes(16): hello.pid_space = in.get_bytes(); return true;
-      case varint(17): hello.checkpoint = in.get_bool(); return true;
+      case varint(17): hello.checkpoint = get_flag(in); return true;
       default: return false;
     }
   });
@@ -217,7 +220,7 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
       case bytes(12): reply.bulk_token = in.get_bytes(); return true;
       case bytes(13): reply.image_nonce = in.get_bytes(); return true;
       case varint(14): reply.largest_image = in.get_uint64(); return true;
-      case varint(15): reply.takes_compressed = in.get_bool(); return true;
+      case varint(15): reply.takes_compressed = get_flag(in); return true;
       case varint(16): reply.server_id = in.get_uint64(); return true;
       default: return false;
     }

@@ -2,6 +2,9 @@
 // damaged bytes.
 #include "protocol/control/hello_codec.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <random>
 
 #include "protocol/control/hello.pb.h"
@@ -187,6 +190,22 @@ TEST_CASE("a message cut at any byte is judged as libprotobuf judges it") {
   for (size_t size = 0; size <= reply.size(); ++size) {
     same_for_both<control::HelloReply>(reply.substr(0, size), hello::decode_hello_reply);
   }
+}
+
+TEST_CASE("nothing is read behind a message that ends with the tag of a flag") {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  auto* const pages = static_cast<char*>(::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(pages != MAP_FAILED);
+  REQUIRE(::mprotect(pages + page, page, PROT_NONE) == 0);
+  pages[page - 1] = 13 << 3;  // Hello.from_peer
+  CHECK_FALSE(hello::decode_hello({pages + page - 1, 1}));
+  pages[page - 1] = 15 << 3;  // HelloReply.takes_compressed
+  CHECK_FALSE(hello::decode_hello_reply({pages + page - 1, 1}));
+  ::munmap(pages, 2 * page);
+
+  const auto zero = hello::decode_hello(std::string("\x68\x80\0", 3));  // in two bytes
+  REQUIRE(zero);
+  CHECK_FALSE(zero->from_peer);
 }
 
 TEST_CASE("damaged bytes never throw") {
