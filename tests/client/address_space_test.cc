@@ -54,6 +54,19 @@ struct Space : AddressSpace {
 
 }  // namespace
 
+TEST_CASE("a range that a hostile server gives is refused") {
+  const uint64_t base = free_range();
+  for (const uint64_t granularity : {uint64_t{0}, uint64_t{3}, kGranule + 1, kGranule * 3, uint64_t{1} << 63}) {
+    AddressSpace space;
+    CHECK_FALSE(space.adopt(base, kRange, granularity));
+  }
+  AddressSpace space;
+  CHECK_FALSE(space.adopt(base + 4096, kRange, kGranule));
+  CHECK_FALSE(space.adopt(base, kRange - 4096, kGranule));
+  REQUIRE(space.adopt(base, kRange, kGranule));
+  munmap(reinterpret_cast<void*>(static_cast<uintptr_t>(base)), kRange);
+}
+
 TEST_CASE("address space: refuses a range that the process uses") {
   Space first;
   AddressSpace second;
