@@ -24,6 +24,11 @@ if(GPUPOOL_SANITIZE)
   endif()
 endif()
 
+if(GPUPOOL_LIBFUZZER)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fconstexpr-steps=100000000>)  # the tables of protocol/cuda
+endif()
+
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})

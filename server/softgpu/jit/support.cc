@@ -1,5 +1,9 @@
 #include "server/softgpu/jit/support.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <cfenv>
@@ -316,7 +320,10 @@ static void softgpu_cancel_nothing(ThreadContext* thread, uint64_t answer, uint6
 
 bool host_converts_half() {
 #if defined(__x86_64__)
-  static const bool yes = __builtin_cpu_supports("f16c");
+  static const bool yes = [] {  // clang's __builtin_cpu_supports does not know "f16c", which "avx" must be there for
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return __builtin_cpu_supports("avx") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+  }();
   return yes;
 #elif defined(__aarch64__)
   return true;

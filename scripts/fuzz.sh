@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Usage: scripts/fuzz.sh [--seconds N | --hours N] [--jobs N] [--coverage] [--keep] [TARGET...]
+# Builds the fuzzers of tests/fuzz with clang (16 or newer), AddressSanitizer and UndefinedBehaviorSanitizer, and runs each of them, or
+# those that are named (`fatbin`, `hello`, ...), guided by the coverage of the code that they test.
+#
+#   --seconds N   each target runs for N seconds (30)
+#   --hours N     all targets together take N hours, each the same part
+#   --jobs N      N targets run at once (the number of processors)
+#   --coverage    instead prints which part of the lines of the tested files the inputs reach that were found so far
+#   --keep        afterwards puts the inputs of the corpus that cover something into tests/fuzz/corpora, one archive for a target
+#
+# Inputs that were found stay in build/fuzz/corpus/TARGET for the next run. An input that makes a target fail is written to
+# build/fuzz/failures, with the target's output; `build/fuzz/tests/fuzz_TARGET FILE` repeats it. Exit status 1: a target failed.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$root"
+
+seconds=30 hours='' jobs=$(nproc) coverage=no keep=no targets=()
+while (($#)); do
+  case $1 in
+    -h | --help) usage && exit ;;
+    --seconds | --hours | --jobs)
+      [[ ${2:-} =~ ^[0-9]+$ && $2 -gt 0 ]] || die "$1 needs a number above 0"
+      printf -v "${1#--}" %s "$2"
+      shift
+      ;;
+    --coverage) coverage=yes ;;
+    --keep) keep=yes ;;
+    -*) die "unknown option '$1'; try --help" ;;
+    *) targets+=("$1") ;;
+  esac
+  shift
+done
+
+for version in 19 18 17 16; do
+  if command -v "clang++-$version" >/dev/null; then break; fi
+  version=''
+done
+[[ -n $version ]] || die "needs clang++-16 or newer (scripts/install-dependencies.sh)"
+mapfile -t known < <(sed -nE 's/^gpupool_fuzzer\((\w+).*/\1/p' tests/fuzz/CMakeLists.txt)
+for target in "${targets[@]}"; do
+  [[ " ${known[*]} " == *" $target "* ]] || die "no target '$target'; there are: ${known[*]}"
+done
+((${#targets[@]})) || targets=("${known[@]}")
+[[ -z $hours ]] || seconds=$((hours * 3600 * jobs / ${#targets[@]}))
+
+# build FOLDER OPTION...: the chosen targets.
+build() {
+  local folder=$1
+  shift
+  mkdir -p "$folder"
+  say "building ${#targets[@]} fuzzers in $folder with clang $version"
+  CC=clang-$version CXX=clang++-$version cmake --preset fuzz -B "$folder" "$@" >"$folder/configure.log" 2>&1 ||
+    { tail -n 20 "$folder/configure.log" >&2 && die "cmake failed: $folder/configure.log"; }
+  cmake --build "$folder" -j "$(nproc)" --target "${targets[@]/#/fuzz_}" >"$folder/build.log" 2>&1 ||
+    { grep -A 8 -E 'error|FAILED' "$folder/build.log" | head -n 40 >&2 && die "the build failed: $folder/build.log"; }
+}
+
+# The inputs that the repository has for a target, in a folder.
+unpack() {
+  mkdir -p "build/fuzz/corpus/$1" "build/fuzz/kept/$1"
+  if [[ -f tests/fuzz/corpora/$1.tar.zst ]]; then tar -C "build/fuzz/kept/$1" --zstd -xf "tests/fuzz/corpora/$1.tar.zst"; fi
+}
+
+run_target() {
+  local target=$1 status=0 log=build/fuzz/failures/$1.log executions covered
+  unpack "$target"
+  "build/fuzz/tests/fuzz_$target" -max_total_time="$seconds" -max_len=8192 -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 -use_value_profile=0 \
+    -artifact_prefix="build/fuzz/failures/$target-" "build/fuzz/corpus/$target" "build/fuzz/kept/$target" "tests/fuzz/seeds/$target" >"$log" 2>&1 || status=$?
+  executions=$(grep -a '^stat::number_of_executed_units' "$log" | grep -oE '[0-9]+$' || true)
+  covered=$(grep -aoE 'cov: [0-9]+' "$log" | tail -n 1 | grep -oE '[0-9]+' || true)
+  if ((status)); then
+    printf '%-16s FAILED with %s: %s\n' "$target" "$status" "$log"
+    return 1
+  fi
+  printf '%-16s %12s executions, %6s edges covered, %5s inputs\n' "$target" "${executions:-?}" "${covered:-?}" "$(find "build/fuzz/corpus/$target" -type f | wc -l)"
+  rm -f "$log"
+}
+
+print_coverage() {
+  local build=build/fuzz-coverage target objects=()
+  build "$build" -DGPUPOOL_LIBFUZZER=ON -DGPUPOOL_SANITIZE= "-DCMAKE_CXX_FLAGS=-fprofile-instr-generate -fcoverage-mapping"
+  for target in "${targets[@]}"; do
+    unpack "$target"
+    LLVM_PROFILE_FILE="$root/$build/$target.profraw" "$build/tests/fuzz_$target" -runs=0 "build/fuzz/corpus/$target" "build/fuzz/kept/$target" "tests/fuzz/seeds/$target" >/dev/null 2>&1 ||
+      note "$target fails with its corpus: its coverage is left out"
+    objects+=("$build/tests/fuzz_$target")
+  done
+  "llvm-profdata-$version" merge -sparse "$build"/*.profraw -o "$build/all.profdata"
+  "llvm-cov-$version" report -instr-profile="$build/all.profdata" "${objects[0]}" "${objects[@]/#/-object=}" 2>/dev/null |
+    awk 'NR == 1 { print "file", "lines", "missed", "covered" } !/^-/ && $8 > $9 { print $1, $8, $9, $10 }' | column -t
+}
+
+keep_corpora() {
+  local target folder
+  mkdir -p tests/fuzz/corpora
+  for target in "${targets[@]}"; do
+    folder=build/fuzz/merged/$target
+    rm -rf "$folder" && mkdir -p "$folder"
+    "build/fuzz/tests/fuzz_$target" -merge=1 "$folder" "build/fuzz/corpus/$target" "build/fuzz/kept/$target" >/dev/null 2>&1 || die "merging the corpus of $target failed"
+    tar -C "$folder" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --zstd -cf "tests/fuzz/corpora/$target.tar.zst" .
+    note "$target: $(find "$folder" -type f | wc -l) inputs, $(stat -c %s "tests/fuzz/corpora/$target.tar.zst") bytes"
+  done
+}
+
+if [[ $coverage == yes ]]; then
+  print_coverage
+  exit
+fi
+build build/fuzz
+mkdir -p build/fuzz/failures
+say "running ${#targets[@]} fuzzers for $seconds s each, $jobs at once"
+export seconds root
+export -f run_target unpack
+failed=0
+printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'run_target "$1"' run {} || failed=1
+[[ $keep == no ]] || keep_corpora
+exit $failed
