@@ -1,0 +1,64 @@
+// Records of writes that are larger than etcd takes at once, as whoever can write to etcd leaves them; and records of this store's own,
+// which are read as what they were made of.
+#include <google/protobuf/stubs/logging.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "scheduler/store/etcd/batch.h"
+#include "tests/fuzz/input.h"
+
+using namespace gpupool::scheduler::etcd;
+
+namespace {
+
+const Batch kBatch("p/batch");
+
+void add(Batch::Reader& reader, std::string key, std::string value) {
+  etcdserverpb::KeyValue one;
+  one.set_key(std::move(key));
+  one.set_value(std::move(value));
+  reader.add(one);
+}
+
+void read_anything(gpupool::fuzz::Input input) {
+  Batch::Reader reader(kBatch);
+  while (!input.empty()) {
+    const uint32_t part = input.below(6);
+    const std::string key = part == 5 ? "p/batch" : "p/batch/000" + std::to_string(part);
+    add(reader, key, input.text());
+  }
+  static_cast<void>(reader.whole());
+}
+
+void write_and_read(gpupool::fuzz::Input input) {
+  Operations operations;
+  for (uint32_t i = input.below(8); i > 0; --i) {
+    auto& put = *operations.Add()->mutable_request_put();
+    put.set_key(input.text());
+    put.set_value(std::string(input.below(16) == 0 ? size_t{1} << 20 : input.get<uint8_t>(), 'v'));
+  }
+  if (operations.empty()) return;
+  const auto record = kBatch.record(operations);
+  if (!record) return;
+  Batch::Reader reader(kBatch);
+  for (const Operations& transaction : *record) {
+    for (const auto& one : transaction) add(reader, one.request_put().key(), one.request_put().value());
+  }
+  const Operations again = reader.whole();
+  if (again.size() != operations.size()) std::abort();
+  for (int i = 0; i < again.size(); ++i) {
+    if (again[i].SerializeAsString() != operations[i].SerializeAsString()) std::abort();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const auto quiet = google::protobuf::SetLogHandler(nullptr);
+  (void)quiet;
+  read_anything({data, size});
+  write_and_read({data, size});
+  return 0;
+}

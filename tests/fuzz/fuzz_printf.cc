@@ -1,0 +1,41 @@
+// printf of a kernel: a format and arguments of the kernel's choice. The text stays in its buffer.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "server/softgpu/exec/faults.h"
+#include "server/softgpu/exec/printf_format.h"
+#include "server/softgpu/memory/address_space.h"
+#include "tests/fuzz/input.h"
+
+using namespace gpupool::softgpu;
+
+namespace {
+
+// Memory that a kernel can read.
+uint64_t device_memory() {
+  if (!reserve_range() || !install_fault_handlers()) std::abort();
+  const auto address = allocate_addresses(kGranule, kGranule, 0);
+  static const auto memory = create_memory(kGranule, {});
+  if (!address || !memory || !map_memory(memory, 0, *address, kGranule)) std::abort();
+  return *address;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const uint64_t arguments = device_memory();
+  gpupool::fuzz::Input input(data, size);
+  const std::string packed = input.long_text();
+  std::memcpy(reinterpret_cast<void*>(arguments), packed.data(), packed.size());
+  const uint64_t capacity = input.get<uint8_t>();
+  std::vector<char> text(capacity + 16, '\x5a');
+  const auto formatted = format_device_text(text.data(), capacity, input.rest().c_str(), arguments);
+  if (formatted.length > capacity || formatted.arguments > static_cast<int32_t>(kMaxPrintfArguments)) std::abort();
+  for (size_t i = capacity; i < text.size(); ++i) {
+    if (text[i] != '\x5a') std::abort();
+  }
+  return 0;
+}

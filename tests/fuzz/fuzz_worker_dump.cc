@@ -1,0 +1,26 @@
+// The part of a session's dump that its worker sends: what comes out is bounded and printable, whatever goes in.
+#include <google/protobuf/stubs/logging.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "server/admin/worker_dump.h"
+
+using namespace gpupool::server;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const auto quiet = google::protobuf::SetLogHandler(nullptr);
+  (void)quiet;
+  const auto dump = read_worker_dump(std::string(reinterpret_cast<const char*>(data), size));
+  if (!dump) {
+    if (dump.error().message.empty()) std::abort();
+    return 0;
+  }
+  constexpr size_t kMostBytes = 4 << 20;  // gRPC's limit for the answer that carries it
+  const std::string bytes = dump->SerializeAsString();
+  if (bytes.size() > kMostBytes) std::abort();
+  const auto again = read_worker_dump(bytes);
+  if (!again || again->SerializeAsString() != bytes) std::abort();
+  return 0;
+}
