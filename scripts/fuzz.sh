@@ -63,6 +63,7 @@ unpack() {
   if [[ -f tests/fuzz/corpora/$1.tar.zst ]]; then tar -C "build/fuzz/kept/$1" --zstd -xf "tests/fuzz/corpora/$1.tar.zst"; fi
 }
 
+# shellcheck disable=SC2317  # called by xargs
 run_target() {
   local target=$1 status=0 log=build/fuzz/failures/$1.log executions covered
   unpack "$target"
@@ -114,6 +115,7 @@ say "running ${#targets[@]} fuzzers for $seconds s each, $jobs at once"
 export seconds root
 export -f run_target unpack
 failed=0
+# shellcheck disable=SC2016  # expanded by the shell that xargs starts
 printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'run_target "$1"' run {} || failed=1
 [[ $keep == no ]] || keep_corpora
 exit $failed
