@@ -37,7 +37,7 @@ for version in 19 18 17 16; do
   if command -v "clang++-$version" >/dev/null; then break; fi
   version=''
 done
-[[ -n $version ]] || die "needs clang++-16 or newer (scripts/install-dependencies.sh)"
+[[ -n $version ]] || die "needs clang 16 or newer: apt-get install clang-16 libclang-rt-16-dev llvm-16"
 mapfile -t known < <(sed -nE 's/^gpupool_fuzzer\((\w+).*/\1/p' tests/fuzz/CMakeLists.txt)
 for target in "${targets[@]}"; do
   [[ " ${known[*]} " == *" $target "* ]] || die "no target '$target'; there are: ${known[*]}"
@@ -67,7 +67,7 @@ unpack() {
 run_target() {
   local target=$1 status=0 log=build/fuzz/failures/$1.log executions covered
   unpack "$target"
-  "build/fuzz/tests/fuzz_$target" -max_total_time="$seconds" -max_len=8192 -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 -use_value_profile=0 \
+  "build/fuzz/tests/fuzz_$target" -max_total_time="$seconds" -max_len=8192 -timeout=60 -rss_limit_mb=4096 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/failures/$target-" "build/fuzz/corpus/$target" "build/fuzz/kept/$target" "tests/fuzz/seeds/$target" >"$log" 2>&1 || status=$?
   executions=$(grep -a '^stat::number_of_executed_units' "$log" | grep -oE '[0-9]+$' || true)
   covered=$(grep -aoE 'cov: [0-9]+' "$log" | tail -n 1 | grep -oE '[0-9]+' || true)
@@ -81,7 +81,8 @@ run_target() {
 
 print_coverage() {
   local build=build/fuzz-coverage target objects=()
-  build "$build" -DGPUPOOL_LIBFUZZER=ON -DGPUPOOL_SANITIZE= "-DCMAKE_CXX_FLAGS=-fprofile-instr-generate -fcoverage-mapping"
+  build "$build" -DGPUPOOL_SANITIZE= "-DCMAKE_CXX_FLAGS=-fprofile-instr-generate -fcoverage-mapping"
+  rm -f "$build"/*.profraw
   for target in "${targets[@]}"; do
     unpack "$target"
     LLVM_PROFILE_FILE="$root/$build/$target.profraw" "$build/tests/fuzz_$target" -runs=0 "build/fuzz/corpus/$target" "build/fuzz/kept/$target" "tests/fuzz/seeds/$target" >/dev/null 2>&1 ||
@@ -112,7 +113,7 @@ fi
 build build/fuzz
 mkdir -p build/fuzz/failures
 say "running ${#targets[@]} fuzzers for $seconds s each, $jobs at once"
-export seconds root
+export seconds
 export -f run_target unpack
 failed=0
 # shellcheck disable=SC2016  # expanded by the shell that xargs starts
