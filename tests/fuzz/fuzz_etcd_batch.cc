@@ -1,13 +1,12 @@
 // Records of writes that are larger than etcd takes at once, as whoever can write to etcd leaves them; and records of this store's own,
 // which are read as what they were made of.
-#include <google/protobuf/stubs/logging.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 
 #include "scheduler/store/etcd/batch.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/quiet_protobuf.h"
 
 using namespace gpupool::scheduler::etcd;
 
@@ -56,8 +55,7 @@ void write_and_read(gpupool::fuzz::Input input) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const auto quiet = google::protobuf::SetLogHandler(nullptr);
-  (void)quiet;
+  gpupool::fuzz::quiet_protobuf();
   read_anything({data, size});
   write_and_read({data, size});
   return 0;

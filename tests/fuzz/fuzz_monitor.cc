@@ -1,16 +1,14 @@
 // What a server tells NVML's library of its GPUs: a hostile one must not get more out of it than an error.
-#include <google/protobuf/stubs/logging.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 
 #include "protocol/control/monitor.pb.h"
 #include "protocol/control/monitor_codec.h"
+#include "tests/fuzz/quiet_protobuf.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const auto quiet = google::protobuf::SetLogHandler(nullptr);
-  (void)quiet;
+  gpupool::fuzz::quiet_protobuf();
   using namespace gpupool;
   const auto state = monitor::decode_state({reinterpret_cast<const char*>(data), size});
   control::MonitorState proto;

@@ -1,12 +1,11 @@
 // The scheduler's core while holders and nodes say anything in any order, with crashes: no GPU is given away twice, and what is stored
 // can be restored.
-#include <google/protobuf/stubs/logging.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/quiet_protobuf.h"
 #include "tests/scheduler/core/pool.h"
 
 using namespace gpupool;
@@ -91,7 +90,7 @@ class Game {
     }
   }
 
-  // What leases have of a GPU is never more than it is.
+  // Leases together never hold more of a GPU than it has.
   void check() const {
     google::protobuf::RepeatedPtrField<pool::NodeState> nodes;
     pool_.core->view_nodes(nodes);
@@ -111,8 +110,7 @@ class Game {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const auto quiet = google::protobuf::SetLogHandler(nullptr);
-  (void)quiet;
+  gpupool::fuzz::quiet_protobuf();
   Game({data, size}).play();
   return 0;
 }

@@ -1,6 +1,4 @@
-// What a scheduler finds in its store: entries that make no sense are refused with their key, and never make it end.
-#include <google/protobuf/stubs/logging.h>
-
+// Starts a scheduler with arbitrary entries in its store. It refuses entries that make no sense, with an error, and does not crash.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -9,13 +7,13 @@
 #include "scheduler/core/library_placer.h"
 #include "scheduler/core/records.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/quiet_protobuf.h"
 
 using namespace gpupool;
 using namespace gpupool::scheduler;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const auto quiet = google::protobuf::SetLogHandler(nullptr);
-  (void)quiet;
+  gpupool::fuzz::quiet_protobuf();
   fuzz::Input input(data, size);
   std::vector<std::pair<std::string, std::string>> stored;
   while (!input.empty()) {

@@ -1,4 +1,5 @@
-// What a client shows to say whose it is, against tenants with tokens, certificates and users; hashes of tokens in a configuration.
+// Authenticates clients with arbitrary credentials against tenants that have tokens, certificates and users, and parses the token hashes
+// of a configuration.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

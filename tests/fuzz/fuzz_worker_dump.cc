@@ -1,17 +1,15 @@
 // The part of a session's dump that its worker sends: what comes out is bounded and printable, whatever goes in.
-#include <google/protobuf/stubs/logging.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 
 #include "server/admin/worker_dump.h"
+#include "tests/fuzz/quiet_protobuf.h"
 
 using namespace gpupool::server;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const auto quiet = google::protobuf::SetLogHandler(nullptr);
-  (void)quiet;
+  gpupool::fuzz::quiet_protobuf();
   const auto dump = read_worker_dump(std::string(reinterpret_cast<const char*>(data), size));
   if (!dump) {
     if (dump.error().message.empty()) std::abort();
