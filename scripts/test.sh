@@ -112,6 +112,7 @@ summary() {
 # No program that nvcc builds, nothing of gRPC, no compiler of PTX: they take most of a whole build.
 quick_targets=(
   fuzz_fatbin fuzz_pieces fuzz_hello fuzz_monitor fuzz_http fuzz_tenants fuzz_lease fuzz_commands fuzz_messages
+  fuzz_address_space fuzz_device_bytes fuzz_lease_file fuzz_linked_cubin fuzz_shm_ring fuzz_tokens fuzz_worker_dump
   client_address_space_test client_bulk_parts_test client_capture_test client_command_queue_test client_devices_test client_handles_test
   client_receiver_test client_shadows_test registered_memory_test
   protocol_compression_test protocol_cuda_fatbin_test protocol_hello_codec_test protocol_image_test protocol_lease_test
