@@ -17,8 +17,8 @@ namespace {
 
 using asio::ip::tcp;
 
-// Of one attempt at one address. The kernel sends a SYN that was lost again after 1 s, 3 s, and 7 s: an address that could be reached
-// again after 3 s would not be noticed within a time limit of 5 s. A new socket starts anew.
+// Time limit of one attempt at one address. Linux before 6.5 sends a lost SYN again after 1 s, 3 s and 7 s, so a host that becomes reachable
+// after 3 s would be missed within a time limit of 5 s. A new socket starts these timers again.
 constexpr std::chrono::milliseconds kAttempt{2000};
 
 Error cannot_connect(const Endpoint& endpoint, const std::string& why, const std::string& advice) {
@@ -98,7 +98,8 @@ Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint
     return cannot_connect(endpoint, status.message(), "check the host name");
   }
   status = asio::error::host_not_found;
-  for (bool unanswered = true; unanswered;) {
+  bool unanswered;
+  do {
     unanswered = false;
     for (const auto& address : addresses) {
       if (options.prefer_shared_memory && is_this_host(address.endpoint())) {
@@ -109,8 +110,7 @@ Result<std::unique_ptr<Connection>> resolve_and_connect(const Endpoint& endpoint
       unanswered |= status == asio::error::timed_out;
       if (Clock::now() >= deadline) break;
     }
-    if (Clock::now() >= deadline) break;
-  }
+  } while (unanswered && Clock::now() < deadline);
   if (status == asio::error::timed_out) {
     return cannot_connect(endpoint,
                           "no answer within " + std::to_string(options.connect_timeout.count()) + " ms",

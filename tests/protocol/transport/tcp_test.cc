@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "tests/protocol/transport/contract.h"
+#include "tests/support/processes.h"
 #include "tests/support/skip.h"
 
 using namespace gpupool;
@@ -27,6 +30,22 @@ void play_dead(int socket) {
   sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
   const sock_fprog program{1, &drop};
   REQUIRE(::setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
+}
+
+// How many SYN packets the kernel has sent again in this thread's network namespace.
+long resent_syns() {
+  std::ifstream file("/proc/thread-self/net/netstat");
+  std::string names, values, name;
+  long value = 0;
+  while (std::getline(file, names) && std::getline(file, values)) {
+    std::istringstream of_names(names), of_values(values);
+    std::string protocol;
+    of_names >> protocol, of_values >> protocol;
+    while (of_names >> name && of_values >> value) {
+      if (name == "TCPSynRetrans") return value;
+    }
+  }
+  return -1;
 }
 
 }  // namespace
@@ -80,7 +99,7 @@ TEST_CASE("a server that can be reached again after 3 s is noticed before the ke
     }
     play_dead(listener);
     std::thread back([listener] {
-      std::this_thread::sleep_for(milliseconds(3200));  // the kernel has sent three packets by then
+      gpupool::testing::eventually([] { return resent_syns() >= 2; });  // after 3 s
       const int ignored = 0;
       ::setsockopt(listener, SOL_SOCKET, SO_DETACH_FILTER, &ignored, sizeof ignored);
     });
