@@ -41,8 +41,8 @@ struct Allocation {
 
 class AddressSpace {
  public:
-  // Takes the range when it is free in this process; false: the server has to move it. Also false: the granularity is no power of two,
-  // or the range is none of whole granules.
+  // Takes the range if it is free in this process. False if it is not, so that the server has to move it; also false if the granularity
+  // is not a power of two, or the base or the size is not a multiple of it.
   bool adopt(uint64_t base, uint64_t size, uint64_t granularity);
   static bool is_free(uint64_t base, uint64_t size);
   uint64_t base() const { return base_; }

@@ -111,7 +111,7 @@ void Chaos::not_calm(const Host& host, int64_t until) { calm_at_[&host] = std::m
 
 void Chaos::later(int64_t in_ms, std::function<void()> what) { due_.push_back({time_of_day() + in_ms, std::move(what)}); }
 
-// What is due meanwhile is done: a daemon may need seconds to its end, and a link that was cut for a short time comes back in them.
+// Meanwhile does what is due: a daemon may take seconds to end, longer than a link is to stay cut.
 bool Chaos::await_end(Daemon& daemon) {
   const int64_t end = time_of_day() + kPatience.count();
   while (!daemon.await_end(std::chrono::milliseconds(20))) {

@@ -18,8 +18,8 @@ namespace {
 
 // A packet is sent again after 1.07 s, six times: a guest whose host is busy may stand still for longer than the 2 s of the
 // default, and none of these tests is about lost packets (bad_cable_test is).
-const char* const kPatience = "18";
-const std::vector<std::string> kAtCable{"--listen", std::string("tcp://") + kNear + ":0", "--insecure", "--rdma-timeout", kPatience};
+const char* const kPacketTimeout = "18";
+const std::vector<std::string> kAtCable{"--listen", std::string("tcp://") + kNear + ":0", "--insecure", "--rdma-timeout", kPacketTimeout};
 const Environment kDevice{{"SOFTGPU_MEMORY", "128MiB"}};
 
 std::string url_of(const Pool& pool) {
@@ -37,7 +37,7 @@ void passes(const Pool& pool, const std::string& url, const std::vector<std::str
   command.insert(command.end(), words.begin(), words.end());
   Environment environment = more;
   environment["GPUPOOL"] = url;
-  environment["GPUPOOL_RDMA_TIMEOUT"] = kPatience;
+  environment["GPUPOOL_RDMA_TIMEOUT"] = kPacketTimeout;
   const Finished app = run_patiently(command, pool.through(environment));
   INFO(app.output);
   CHECK(app.status == 0);
