@@ -29,12 +29,13 @@ int connected_socket(const Address& address, std::chrono::milliseconds timeout) 
   return made;
 }
 
-// Abstract names belong to whoever comes first; who listens was recorded by the kernel.
-bool is_trusted(int socket) {
+// Abstract names belong to whoever comes first; who listens was recorded by the kernel. Empty: a user who may read what this program sends.
+std::string distrust_reason(int socket) {
   ucred listener{};
   socklen_t size = sizeof listener;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) return false;
-  return listener.uid == 0 || listener.uid == ::geteuid();
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &size) != 0) return "the kernel does not say which user listens there";
+  if (listener.uid == 0 || listener.uid == ::geteuid()) return "";
+  return "user " + std::to_string(listener.uid) + " listens there, neither root nor this program's user";
 }
 
 }  // namespace
@@ -43,11 +44,16 @@ Result<std::unique_ptr<Connection>> connect(const Endpoint& endpoint, const Opti
   const auto address = make_address(endpoint);
   if (!address) return address.error();
   const int socket = connected_socket(*address, options.connect_timeout);
-  if (socket >= 0) return adopt(socket, options);
   const int error = errno;
   const auto failure = [&](const std::string& why, const char* advice) {
     return Error{ErrorCode::unavailable, "cannot connect to " + endpoint.text() + ": " + why + "; " + advice};
   };
+  if (socket >= 0) {
+    const std::string distrusted = endpoint.host.starts_with('@') ? distrust_reason(socket) : "";
+    if (distrusted.empty()) return adopt(socket, options);
+    ::close(socket);
+    return failure(distrusted, "any user can take an abstract name; where poold runs as another user, have it listen at a path (shm:///PATH)");
+  }
   if (error == ECONNREFUSED) return failure("connection refused", "check that poold runs there and listens on this address");
   if (error == EAGAIN) {
     return failure("no answer within " + std::to_string(options.connect_timeout.count()) + " ms",
@@ -62,7 +68,7 @@ std::unique_ptr<Connection> connect_beside_tcp(const std::string& numeric_host, 
   if (!address) return nullptr;
   const int socket = connected_socket(*address, options.connect_timeout);
   if (socket < 0) return nullptr;
-  if (!is_trusted(socket)) {
+  if (!distrust_reason(socket).empty()) {
     ::close(socket);
     return nullptr;
   }

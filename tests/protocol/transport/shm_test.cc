@@ -318,31 +318,64 @@ TEST_CASE("a path that is too long, or names no socket, is refused with the reas
   CHECK_FALSE(listen({"shm", "/dev/null", 0}, {}));
 }
 
+namespace {
+
+// A process of user 65534 that listens at a Unix socket's address. Root alone can start one.
+class ForeignListener {
+ public:
+  explicit ForeignListener(const Endpoint& endpoint) {
+    REQUIRE(::pipe2(ready_, O_CLOEXEC) == 0);
+    process_ = ::fork();
+    if (process_ == 0) {
+      if (::setuid(65534) != 0) ::_exit(1);
+      const auto taken = listen(endpoint, {});
+      if (!taken || ::write(ready_[1], "x", 1) != 1) ::_exit(1);
+      ::pause();
+    }
+    ::close(ready_[1]);
+    char byte = 0;
+    CHECK(::read(ready_[0], &byte, 1) == 1);
+  }
+  ~ForeignListener() {
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+    ::close(ready_[0]);
+  }
+  ForeignListener(const ForeignListener&) = delete;
+  ForeignListener& operator=(const ForeignListener&) = delete;
+
+ private:
+  int ready_[2];
+  pid_t process_ = -1;
+};
+
+}  // namespace
+
 TEST_CASE("an abstract name that another user has taken is not trusted") {
   if (::geteuid() != 0) return gpupool::testing::report_skip("only root can act as another user");
   auto tcp = listen({"tcp", "127.0.0.1", 0}, {});
   REQUIRE(tcp);
-  const uint16_t port = (*tcp)->endpoint().port;
-  int ready[2];
-  REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
-  const pid_t squatter = ::fork();
-  if (squatter == 0) {
-    if (::setuid(65534) != 0) ::_exit(1);
-    const auto taken = listen(shm::beside_tcp("127.0.0.1", port), {});
-    if (!taken || ::write(ready[1], "x", 1) != 1) ::_exit(1);
-    ::pause();
-  }
-  char byte = 0;
-  ::close(ready[1]);
-  CHECK(::read(ready[0], &byte, 1) == 1);
+  const ForeignListener squatter(shm::beside_tcp("127.0.0.1", (*tcp)->endpoint().port));
   Options options;
   options.prefer_shared_memory = true;
   const auto connection = connect((*tcp)->endpoint(), options);
   REQUIRE(connection);
   CHECK_FALSE((*connection)->shares_memory());
-  ::kill(squatter, SIGKILL);
-  ::waitpid(squatter, nullptr, 0);
-  ::close(ready[0]);
+}
+
+TEST_CASE("an abstract name given as the server's address is refused where another user listens") {
+  if (::geteuid() != 0) return gpupool::testing::report_skip("only root can act as another user");
+  const std::string name = "@gpupool-test-" + std::to_string(::getpid());
+  {
+    const ForeignListener squatter({"shm", name, 0});
+    const auto connection = connect({"shm", name, 0}, {});
+    REQUIRE_FALSE(connection);
+    CHECK(connection.error().message.find("user 65534 listens there") != std::string::npos);
+    CHECK(connection.error().message.find("shm:///PATH") != std::string::npos);
+  }
+  const auto own = listen({"shm", name, 0}, {});
+  REQUIRE(own);
+  CHECK(connect({"shm", name, 0}, {}));
 }
 
 TEST_CASE("tcp on this host becomes shared memory where that is offered and wished") {
