@@ -1,8 +1,6 @@
 #include "server/daemon.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -19,6 +17,7 @@
 #include <system_error>
 
 #include "protocol/control/admin_address.h"
+#include "protocol/transport/loopback.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/shm/address.h"
 #include "server/admin/administration.h"
@@ -38,14 +37,7 @@
 namespace gpupool::server {
 namespace {
 
-bool is_loopback(const std::string& numeric_host) {
-  in_addr four{};
-  if (::inet_pton(AF_INET, numeric_host.c_str(), &four) == 1) return (ntohl(four.s_addr) >> 24) == 127;
-  in6_addr six{};
-  return ::inet_pton(AF_INET6, numeric_host.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
-}
-
-bool is_foreign(const transport::Endpoint& endpoint) { return endpoint.scheme != "shm" && !is_loopback(endpoint.host); }
+bool is_foreign(const transport::Endpoint& endpoint) { return endpoint.scheme != "shm" && !transport::is_loopback(endpoint.host); }
 
 bool listens_with_tls(const ServerOptions& options) {
   return std::any_of(options.listen.begin(), options.listen.end(), [](const auto& endpoint) { return endpoint.scheme == "tls"; });

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "protocol/control/connect_failure.h"
+#include "protocol/transport/loopback.h"
 
 namespace gpupool::holder {
 namespace {
@@ -17,8 +18,6 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
-
 }  // namespace
 
 std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler, const transport::TlsOptions& tls) {
@@ -30,7 +29,7 @@ std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Sc
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // each attempt stands for itself
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // as for poolds
-  if (tls.ca.empty() && (address.insecure || is_loopback(scheduler.host))) {
+  if (tls.ca.empty() && (address.insecure || transport::connects_to_loopback(scheduler.host))) {
     return grpc::CreateCustomChannel(scheduler.text(), grpc::InsecureChannelCredentials(), arguments);
   }
   grpc::SslCredentialsOptions options;

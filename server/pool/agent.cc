@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "protocol/control/connect_failure.h"
+#include "protocol/transport/loopback.h"
 #include "protocol/transport/transport.h"
 #include "server/admin/printable.h"
 #include "server/log/log.h"
@@ -50,9 +51,6 @@ Result<std::string> read_token(const std::string& path) {
   }
   return token;
 }
-
-// What of this host can be heard by nobody else needs no TLS.
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address.starts_with("localhost:") || address.starts_with("[::1]:"); }
 
 std::string bounded(const std::string& reason) { return printable(reason.substr(0, kLongestReason)); }
 
@@ -139,7 +137,7 @@ std::shared_ptr<grpc::Channel> Agent::channel(const std::string& address) const 
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMostOrderBytes);
   const auto credentials =
-      options_.ca.empty() && (options_.insecure || is_loopback(address)) ? grpc::InsecureChannelCredentials() : grpc::SslCredentials({.pem_root_certs = ca_, .pem_private_key = {}, .pem_cert_chain = {}});
+      options_.ca.empty() && (options_.insecure || transport::connects_to_loopback(address)) ? grpc::InsecureChannelCredentials() : grpc::SslCredentials({.pem_root_certs = ca_, .pem_private_key = {}, .pem_cert_chain = {}});
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 

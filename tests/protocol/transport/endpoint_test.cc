@@ -1,3 +1,4 @@
+#include "protocol/transport/loopback.h"
 #include "protocol/transport/transport.h"
 #include "tests/support/catch.h"
 
@@ -72,4 +73,18 @@ TEST_CASE("an unknown transport is refused and the known ones are named") {
     CHECK(error.message.find("'pigeon'") != std::string::npos);
     CHECK(error.message.find("tcp") != std::string::npos);
   }
+}
+
+TEST_CASE("loopback is a number or localhost, never how a name begins") {
+  for (const char* address : {"127.0.0.1", "127.1.2.3:9800", "localhost", "localhost:9800", "::1", "[::1]:9800", "[::1]", "::ffff:127.0.0.1", "[::ffff:127.0.0.2]:1"}) {
+    CAPTURE(address);
+    CHECK(transport::connects_to_loopback(address));
+  }
+  for (const char* address : {"127.evil.example", "127.evil.example:9800", "127.0.0.1.evil.example:1", "localhost.evil.example:1", "127.1", "128.0.0.1", "::2", "[::2]:1",
+                              "::ffff:10.0.0.1", "[::1", "", ":", "[]:1", "[::1]evil.example:1", "@127.0.0.1"}) {
+    CAPTURE(address);
+    CHECK_FALSE(transport::connects_to_loopback(address));
+  }
+  CHECK(transport::is_loopback("127.0.0.1"));
+  CHECK_FALSE(transport::is_loopback("localhost"));
 }
