@@ -67,6 +67,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
   if (key == "log-level") return to_level(node, options.log_level);
   if (key == "log-format") return to_format(node, options.log_format);
   if (key == "insecure") return to_flag(node, options.insecure);
+  if (key == "users-at-paths") return to_flag(node, options.users_at_paths);
   return wrong("unknown key; the keys are those of poold --help, without the dashes, and the tables [pool], [tls], [rdma], [default_quota], [[tenant]]");
 }
 

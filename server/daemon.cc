@@ -168,6 +168,7 @@ class Daemon {
 
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
+    if (options_.users_at_paths) door_.trust_users_at_paths();
     if (const auto read = read_certificate(options_.tls); !read) return fail(read.error().message);
     if (const auto read = read_keys(options_.pool.public_keys); !read) return fail(read.error().message);
     pool_.on_session_start([this](const SessionView& session) {
@@ -221,6 +222,7 @@ class Daemon {
                             {"version", kVersion},
                             {"max_sessions", options_.max_sessions}});
     tenants_.on_change([this](const Tenant& tenant) { warn_of_quota(tenant); });
+    warn_of_users();
     if (const auto started = agent_.start(); !started) give_up("[pool]: " + started.error().message);
   }
 
@@ -231,6 +233,15 @@ class Daemon {
     const uint64_t limit = tenant.quota.each.memory_bytes;
     if (tenant.leased || most == 0 || limit <= most) return;
     log::warning("quota_without_effect", {{"tenant", tenant.name}, {"quota_memory", limit}, {"gpu_memory", most}, {"reason", "the quota is more memory than any GPU here has"}});
+  }
+
+  // Warns that a tenant's users need tokens on sockets at paths.
+  void warn_of_users() const {
+    const auto at_path = std::find_if(options_.listen.begin(), options_.listen.end(), [](const auto& endpoint) { return endpoint.scheme == "shm" && !endpoint.host.starts_with('@'); });
+    const auto has_users = [](const auto& entry) { return !entry.second.users.empty(); };
+    if (options_.users_at_paths || at_path == options_.listen.end() || std::none_of(tenants_.all().begin(), tenants_.all().end(), has_users)) return;
+    log::warning("users_need_tokens", {{"address", at_path->text()},
+                                       {"reason", "users of [[tenant]] do not count on sockets at paths, which containers may share; give them tokens, or --users-at-paths if no container has the folder"}});
   }
 
   pool::Inventory inventory() const {
@@ -347,6 +358,7 @@ class Daemon {
       return;
     }
     tenants_.replace(std::move(read.tenants));
+    warn_of_users();
     log::info("reloaded", {{"file", options_.config_file}, {"tenants", tenants_.all().size()}});
   }
 

@@ -34,6 +34,8 @@ class FrontDoor {
 
   // For tls listeners; those who come from now on.
   void use_tls(std::shared_ptr<const transport::tls::Context> context) { tls_ = std::move(context); }
+  // Tenants' users count on sockets at paths, too. Otherwise only on abstract ones, which containers with networks of their own cannot reach.
+  void trust_users_at_paths() { trusts_users_at_paths_ = true; }
   void open();
   // Refuses newcomers and drops the half-open ones.
   void close();
@@ -63,6 +65,7 @@ class FrontDoor {
   const std::chrono::milliseconds hello_timeout_;
   const Admit admit_;
   std::shared_ptr<const transport::tls::Context> tls_;
+  bool trusts_users_at_paths_ = false;
   std::vector<std::unique_ptr<Entrance>> entrances_;
   std::list<std::shared_ptr<HalfOpen>> half_open_;  // oldest first
   bool closed_ = false;

@@ -1,9 +1,11 @@
 #include "server/half_open.h"
 
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include <asio/read.hpp>
 #include <asio/write.hpp>
+#include <cstddef>
 
 #include "server/handover.h"
 #include "server/version.h"
@@ -23,6 +25,13 @@ std::string encode(const Refusal& refusal) {
   const std::string body = reply.SerializeAsString();
   const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
   return std::string(reinterpret_cast<const char*>(&preamble), sizeof preamble) + body;
+}
+
+// True for a Unix socket at a path, which containers may share. Abstract names are those of one network namespace.
+bool is_at_path(int socket) {
+  sockaddr_un own{};
+  socklen_t size = sizeof own;
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0 || size <= offsetof(sockaddr_un, sun_path) || own.sun_path[0] != '\0';
 }
 
 // Of the program at the other end of a Unix socket, as it was when it connected.
@@ -148,7 +157,8 @@ void HalfOpen::introduce() {
   timer_.cancel();
   Credentials shown{.tenant = hello.tenant(), .token = hello.token()};
   if (tls_) shown.certificate_names = tls_->certificate_names();
-  if (transport_ == "shm") shown.user = user_of(stream_.native_handle());
+  const int socket = stream_.native_handle();
+  if (transport_ == "shm" && (door_.trusts_users_at_paths_ || !is_at_path(socket))) shown.user = user_of(socket);
   hello.clear_token();  // none of the worker's business
   Client client{.descriptor = stream_.release(),
                 .transport = transport_ == "shm" || transport_ == "tls" ? transport_ : hello.rdma() != 0 ? "rdma" : "tcp",

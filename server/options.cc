@@ -57,6 +57,7 @@ struct Words {
   std::string worker_user;
   std::string peers;
   bool no_sandbox = false;
+  bool users_at_paths = false;
 };
 
 EarlyExit mistake(const std::string& what) {
@@ -180,6 +181,9 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
       app.add_option("--log-format", given.log_format, std::string("one of ") + kLogFormats + " [text]");
   const auto* insecure = app.add_flag("--insecure", given.insecure,
                                       "listen beyond loopback without TLS or without credentials of tenants: everyone on that network is trusted");
+  const auto* users_at_paths = app.add_flag("--users-at-paths", given.users_at_paths,
+                                            "tenants' users need no token on shm:///PATH sockets either; not where containers share one, "
+                                            "since their users have the numbers of this host's");
   const PoolWords pool(app);
   try {
     app.parse(count, words);
@@ -232,6 +236,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
     return mistake("--log-format: '" + given.log_format + "' is not one of " + kLogFormats);
   }
   if (insecure->count() > 0) options.insecure = given.insecure;
+  if (users_at_paths->count() > 0) options.users_at_paths = given.users_at_paths;
   if (worker_user->count() > 0) options.worker_user = given.worker_user;
   if (no_sandbox->count() > 0) options.sandbox = !given.no_sandbox;
   if (peers->count() > 0) options.peers = given.peers;

@@ -103,6 +103,31 @@ TEST_CASE("programs of a user of this host need no token over a Unix socket") {
   CHECK(poold.await_log("tenant=local "));
 }
 
+// A container's user 1000 is this host's user 1000 for the kernel.
+TEST_CASE("users count on sockets at paths, which containers may share, only if that is asked for") {
+  const TemporaryFolder folder;
+  const Token token = new_token();
+  const std::string config = folder.write("poold.toml", tenant_text("local", token) + "users = [" + std::to_string(::getuid()) + "]\n");
+  const std::string path = (folder.path() / "poold.sock").string();
+  std::vector<std::string> options{"--config", config, "--listen", "tcp://127.0.0.1:0", "--listen", "shm://" + path};
+  {
+    PooldProcess poold(kDevice, options);
+    CHECK(poold.await_log("users_need_tokens"));
+    RawClient without({"shm", path, 0}), with({"shm", path, 0});
+    without.send_hello();
+    CHECK(without.receive_reply().status == hello::Status::denied);
+    with.open(hello_with(token.text));
+    RawClient abstract(transport::shm::beside_tcp("127.0.0.1", poold.port()));
+    abstract.open();
+  }
+  options.push_back("--users-at-paths");
+  PooldProcess poold(kDevice, options);
+  RawClient local({"shm", path, 0});
+  local.open();
+  CHECK(poold.await_log("tenant=local "));
+  CHECK_FALSE(has(poold.log(), "users_need_tokens"));
+}
+
 TEST_CASE("without credentials clients name their tenant") {
   const TemporaryFolder folder;
   PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", "[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'b'\n")});
