@@ -1,0 +1,87 @@
+// Keys of copies and proofs of holding one: each is good for one copy, one connection and one side, and names nothing to those who do not know it.
+#include "protocol/peers/proof.h"
+
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "tests/support/catch.h"
+
+using namespace gpupool;
+
+namespace {
+
+const std::string kToken(32, 't');
+constexpr std::array<uint8_t, 16> kSession{1, 2, 3}, kOther{1, 2, 4};
+
+wire::PeerNonce nonce(uint8_t value) {
+  wire::PeerNonce nonce;
+  nonce.fill(value);
+  return nonce;
+}
+
+std::string hex(const wire::PeerMac& mac) {
+  std::string text;
+  for (const uint8_t byte : mac) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("keys and proofs are the HMACs that docs/wire-format.md defines") {
+  // By Python: hmac.new(b"t" * 32, b"gpupool copy to the device 2" + struct.pack("<Q", 7), "sha256")
+  const wire::CopyKey key = peers::copy_key(kToken, 7);
+  CHECK(hex(key) == "c4f51d1a665b1a03ca2c8aa1f45af79e53b15983e0753a93f7c2f20de00b6af5");
+  CHECK(hex(peers::prove(key, peers::Side::connecting, nonce(1), nonce(2))) == "f2b848f473c9a9bb1f24e2bdd8ddce9c6947248f06406a378781a91dd53352cd");
+  CHECK(hex(peers::prove(key, peers::Side::accepting, nonce(1), nonce(2))) == "a9770a027cf31f6a995681bfdc806dcd9e44cebee3ce2c0cd459614ffe16e90f");
+}
+
+TEST_CASE("a copy's key is no other copy's and no other session's") {
+  const wire::CopyKey key = peers::copy_key(kToken, 7);
+  CHECK(peers::same(key, peers::copy_key(kToken, 7)));
+  CHECK_FALSE(peers::same(key, peers::copy_key(kToken, 8)));
+  CHECK_FALSE(peers::same(key, peers::copy_key(std::string(32, 'u'), 7)));
+  CHECK(std::memcmp(key.data(), kToken.data(), key.size()) != 0);
+}
+
+TEST_CASE("a proof is good for one key, one side and one connection") {
+  const wire::CopyKey key = peers::copy_key(kToken, 7), other = peers::copy_key(kToken, 8);
+  using enum peers::Side;
+  std::set<wire::PeerMac> proofs;
+  for (const auto& of : {key, other}) {
+    for (const auto side : {connecting, accepting}) {
+      for (const auto& [first, second] : {std::pair{1, 2}, {2, 1}, {1, 3}, {3, 2}}) {
+        proofs.insert(peers::prove(of, side, nonce(static_cast<uint8_t>(first)), nonce(static_cast<uint8_t>(second))));
+      }
+    }
+  }
+  CHECK(proofs.size() == 16);
+}
+
+TEST_CASE("a hello names a session and a copy to those alone who know the session's id") {
+  for (const uint64_t copy : {uint64_t{0}, uint64_t{7}, ~uint64_t{0}}) {
+    const wire::PeerHello hello = peers::make_hello(nonce(9), kSession, copy);
+    uint64_t found = copy + 1;
+    CHECK(peers::names(hello, kSession, &found));
+    CHECK(found == copy);
+    CHECK_FALSE(peers::names(hello, kOther, &found));
+    CHECK(hello.session != kSession);
+    CHECK(hello.copy != copy);
+    const wire::PeerHello again = peers::make_hello(nonce(10), kSession, copy);
+    CHECK(again.session != hello.session);
+    CHECK(again.copy != hello.copy);
+  }
+}
+
+TEST_CASE("a comparison finds a difference in any bit") {
+  const wire::PeerMac mac = nonce(5);
+  for (size_t bit = 0; bit < mac.size() * 8; ++bit) {
+    wire::PeerMac other = mac;
+    other[bit / 8] = static_cast<uint8_t>(other[bit / 8] ^ (1u << bit % 8));
+    CHECK_FALSE(peers::same(mac, other));
+  }
+  CHECK(peers::same(mac, mac));
+}
