@@ -6,12 +6,14 @@
 // copies travel on the command connection. Pieces are sent in the order of the commands that announced them, by whichever
 // connection is free. Any thread. A connection that breaks fails the session.
 #pragma once
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,9 @@ class BulkLinks {
     std::string token;         // empty: the server takes no bulk connections at all
     unsigned connections = 0;  // 0: none may be opened
     compression::Policy compression = compression::Policy::off;
+    // For copies from other servers: the address under which they may reach this one, and the version of what servers say to each other.
+    std::optional<std::array<uint8_t, 16>> address = std::nullopt;
+    uint32_t peer_protocol = 0;
   };
   BulkLinks(Receiver& receiver, std::function<void(Error)> failed) : receiver_(receiver), failed_(std::move(failed)) {}
 

@@ -1,11 +1,14 @@
 #include "client/server_copy.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "client/bulk_parts.h"
+#include "client/log.h"
 #include "client/transfer.h"
 #include "protocol/cuda/errors.h"
+#include "protocol/peers/proof.h"
 #include "protocol/wire/copies.h"
 
 namespace gpupool::client {
@@ -98,6 +101,22 @@ CUresult relay(const Box& box, CUstream source, CUstream target) {
   return result;
 }
 
+// All but the copy's number and key.
+wire::PeerTarget target_of(const BulkLinks::Offer& offer) {
+  wire::PeerTarget target{};
+  target.address = *offer.address;
+  std::memcpy(target.session_id.data(), offer.session_id.data(), target.session_id.size());
+  target.port = offer.server.port;
+  target.rdma = offer.options.rdma.use != transport::RdmaOptions::Use::never;
+  return target;
+}
+
+// Can servers send copies to this session? Over tls they could not without each other's certificates.
+bool takes_from_peers(const BulkLinks::Offer& offer) {
+  return offer.peer_protocol == wire::kPeerProtocolVersion && !offer.token.empty() && offer.session_id.size() == sizeof(wire::PeerTarget::session_id) &&
+         offer.server.scheme == "tcp" && offer.address;
+}
+
 // One part from server to server. False: it did not get there, and has to take another way.
 bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint64_t to_address, CUstream source, CUstream target,
                CUresult* result) {
@@ -107,24 +126,19 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
   const auto rows = [&](CUstream stream, uint64_t address, uint64_t pitch) {
     return wire::BulkCopy{cuda::handle_bits(stream), address, part.rows == 1 ? part.width : pitch, part.width, part.rows, 0, 0};
   };
-  wire::PeerCopy copy{rows(source, from_address + part.host, box.from.pitch), 0};
-  *result = to.post(wire::Command::bulk_to_device, box.to.context, rows(target, to_address + part.device, box.to.pitch), &copy.copy);
+  wire::CopyToPeer copy{rows(source, from_address + part.host, box.from.pitch), target_of(to.links().offer())};
+  *result = to.post(wire::Command::bulk_to_device, box.to.context, rows(target, to_address + part.device, box.to.pitch), &copy.target.copy);
   if (*result != CUDA_SUCCESS) return true;
-  const BulkLinks::Offer& offer = to.links().offer();
-  transport::Endpoint server = offer.server;
-  if (offer.options.rdma.use != transport::RdmaOptions::Use::never) server.scheme = "rdma";
+  copy.target.key = peers::copy_key(to.links().offer().token, copy.target.copy);
   wire::Buffer reply;
-  const CUresult sent = from.call(static_cast<uint16_t>(wire::Command::bulk_to_peer), box.from.context,
-                                  [&](wire::Writer& writer) {
-                                    writer.put(copy);
-                                    writer.put_text(server.text());
-                                    writer.put_text(offer.session_id);
-                                    writer.put_text(offer.token);
-                                  },
-                                  reply);
+  const CUresult sent = from.call(wire::Command::copy_to_peer, box.from.context, copy, reply);
   if (sent == CUDA_SUCCESS) return true;
-  (void)to.post(wire::Command::cancel_bulk, nullptr, wire::CancelBulk{copy.copy});
-  if (sent == CUDA_ERROR_NOT_SUPPORTED) from.reaches_no_peers();
+  (void)to.post(wire::Command::cancel_bulk, nullptr, wire::CancelBulk{copy.target.copy});
+  if (sent == CUDA_ERROR_NOT_SUPPORTED) {
+    from.reaches_no_peers();
+    explain("%s does not reach %s: copies between them go through this program; poold's --peers there lists the networks of its peers",
+            from.server().c_str(), to.server().c_str());
+  }
   *result = sent;
   return cuda::is_sticky(sent) || sent == Session::failure();
 }
@@ -132,8 +146,13 @@ bool send_part(const Box& box, const BulkPart& part, uint64_t from_address, uint
 // The source's server sends to the target's. False: it cannot, or no more.
 bool send_directly(const Box& box, CUstream source, CUstream target, CUresult* result) {
   Session& from = *box.from.context->session;
-  const BulkLinks::Offer& offer = box.to.context->session->links().offer();
-  if (!from.may_reach_peers() || offer.token.empty() || offer.server.scheme != "tcp") return false;
+  if (!from.may_reach_peers() || !takes_from_peers(box.to.context->session->links().offer())) return false;
+  if (const uint32_t version = from.links().offer().peer_protocol; version != wire::kPeerProtocolVersion) {
+    from.reaches_no_peers();
+    explain("%s speaks version %#x of the protocol between servers, the program %#x: copies from there go through the program; use the same release of gpupool",
+            from.server().c_str(), version, unsigned{wire::kPeerProtocolVersion});
+    return false;
+  }
   bool there = true;
   *result = CUDA_SUCCESS;
   for (uint64_t z = 0; z < box.depth && there && *result == CUDA_SUCCESS; ++z) {

@@ -8,6 +8,7 @@
 
 #include "client/identity.h"
 #include "client/log.h"
+#include "client/peer_address.h"
 #include "protocol/control/hello_exchange.h"
 #include "protocol/cuda/errors.h"
 #include "protocol/transport/rdma_options.h"
@@ -109,7 +110,8 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
   if (server.scheme == "rdma") bulk_server.scheme = "tcp";
   const unsigned wished = settings_.bulk_connections.value_or(usual_bulk_connections(over_rdma));
   links_.take_offer({bulk_server, bulk, reply->session_id, reply->bulk_token, std::min(reply->bulk_connections, wished),
-                     reply->takes_compressed ? settings_.compression : compression::Policy::off});
+                     reply->takes_compressed ? settings_.compression : compression::Policy::off,
+                     numeric_address(connection_->peer(), bulk_server.host), reply->peer_protocol});
   if (!reply->bulk_token.empty()) registered_.start(connection_->direct_memory(), {});
   const bool unasked = server.scheme == "tcp" && settings_.carrier == Carrier::automatic && !connection_->shares_memory();
   explain("session with %s over %s%s: worker %lld, %zu device(s)", settings_.server.c_str(), connection_->carrier().c_str(),

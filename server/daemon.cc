@@ -145,14 +145,16 @@ class Daemon {
                .host_memory_for_idle = uint64_t{options.host_memory_for_idle_mib} << 20,
                .host_memory_for_checkpoints = uint64_t{options.host_memory_for_checkpoints_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout,
+               .peers = *Networks::parse(options.peers),
                .turns = {.overdue = options.turn_limit}},
               tenants_,
               [this](Client client, const Refusal& refusal) {
-                if (client.bulk_token.empty()) administration_.denied(client.tenant);
+                if (!client.peer && client.bulk_token.empty()) administration_.denied(client.tenant);
                 turn_away(std::move(client), refusal);
               }),
         door_(context_, std::move(listeners), options.hello_timeout,
-              [this](Client client, const Credentials& shown) { admit(std::move(client), shown); }),
+              [this](Client client, const Credentials& shown) { admit(std::move(client), shown); },
+              [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
         leases_(context_, tenants_, options.pool.name, new_boot(), {},
                 {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },
                  .sessions = [this](const std::string& tenant) { return pool_.sessions_of(tenant); },
@@ -269,7 +271,7 @@ class Daemon {
   }
 
   void admit(Client client, const Credentials& shown) {
-    if (!client.bulk_token.empty()) return pool_.attach(std::move(client));  // which says whose it is
+    if (client.peer || !client.bulk_token.empty()) return pool_.attach(std::move(client));  // which says whose it is
     if (lease::is_token(shown.token)) return admit_lease(std::move(client), shown.token);
     const auto tenant = authenticate(tenants_, shown);
     if (tenant) {
@@ -416,7 +418,6 @@ int run_daemon(const ServerOptions& options) {
                  .device = *device,
                  .user = options.worker_user,
                  .sandbox = options.sandbox,
-                 .peers = options.peers,
                  .tls = listens_with_tls(options),
                  .rdma = options.rdma,
                  .log_level = options.log_level,

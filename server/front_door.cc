@@ -19,8 +19,8 @@ FrontDoor::Entrance::Entrance(asio::io_context& context, std::unique_ptr<transpo
     : listener(std::move(made)), readable(context, listener->descriptor()), pause(context) {}
 
 FrontDoor::FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
-                     std::chrono::milliseconds hello_timeout, Admit admit)
-    : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)) {
+                     std::chrono::milliseconds hello_timeout, Admit admit, FindPeerCopy find_peer_copy)
+    : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)), find_peer_copy_(std::move(find_peer_copy)) {
   for (auto& listener : listeners) entrances_.push_back(std::make_unique<Entrance>(context, std::move(listener)));
 }
 

@@ -25,9 +25,10 @@ class HalfOpen;
 class FrontDoor {
  public:
   using Admit = std::function<void(Client, const Credentials&)>;
+  using FindPeerCopy = std::function<std::optional<PeerCopy>(const wire::PeerHello&)>;
 
   FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
-            std::chrono::milliseconds hello_timeout, Admit admit);
+            std::chrono::milliseconds hello_timeout, Admit admit, FindPeerCopy find_peer_copy);
   ~FrontDoor();
   FrontDoor(const FrontDoor&) = delete;
   FrontDoor& operator=(const FrontDoor&) = delete;
@@ -64,6 +65,7 @@ class FrontDoor {
   asio::io_context& context_;
   const std::chrono::milliseconds hello_timeout_;
   const Admit admit_;
+  const FindPeerCopy find_peer_copy_;
   std::shared_ptr<const transport::tls::Context> tls_;
   bool trusts_users_at_paths_ = false;
   std::vector<std::unique_ptr<Entrance>> entrances_;

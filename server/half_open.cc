@@ -129,6 +129,7 @@ void HalfOpen::read_preamble() {
 
 void HalfOpen::read_body() {
   if (preamble_.magic != wire::kMagic) return reject("it does not speak gpupool's protocol");
+  if (preamble_.protocol_version == wire::kPeerProtocolVersion) return read_peer_hello();
   if (preamble_.protocol_version != wire::kProtocolVersion) {
     return refuse({control::HelloReply::WRONG_VERSION,
                    "the server speaks protocol version " + std::to_string(wire::kProtocolVersion) +
@@ -152,6 +153,9 @@ void HalfOpen::introduce() {
   if (!hello.ParseFromString(bytes_)) {
     return refuse({control::HelloReply::MALFORMED, "the client's hello cannot be read"});
   }
+  if (hello.from_peer()) {
+    return refuse({control::HelloReply::WRONG_VERSION, "another server asks for a copy's connection in the way of earlier releases; use the same release of gpupool on both"});
+  }
   // The worker could not have it: what follows is said to the worker, in a connection of its own.
   if (tls_ && tls_->has_received()) return refuse({control::HelloReply::MALFORMED, "the client goes on before the connection was handed over"});
   timer_.cancel();
@@ -165,7 +169,6 @@ void HalfOpen::introduce() {
                 .hello = hello.SerializeAsString(),
                 .session_id = hello.session_id(),
                 .bulk_token = hello.bulk_token(),
-                .from_peer = hello.from_peer(),
                 .monitor = hello.monitor(),
                 .checkpoint = hello.checkpoint(),
                 .tls = tls_,

@@ -9,10 +9,12 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "protocol/wire/frame.h"
+#include "protocol/wire/peers.h"
 #include "server/front_door.h"
 
 namespace gpupool::server {
@@ -45,6 +47,10 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   void read_body();
   void written(const asio::error_code& status);
   void introduce();
+  // In half_open_peer.cc: another server.
+  void read_peer_hello();
+  void prove_to_peer();
+  void read_peer_proof();
   void linger();
   void reject(const std::string& why);  // without an answer
 
@@ -56,6 +62,10 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   std::shared_ptr<transport::tls::Stream> tls_;
   wire::Preamble preamble_;
   std::string bytes_;              // Hello, then the refusal
+  wire::PeerHello peer_hello_{};
+  wire::PeerProof peer_proof_{};
+  wire::PeerMac peer_expected_{};
+  std::optional<PeerCopy> peer_copy_;
   std::array<char, 4096> sink_{};  // what a refused client still sends
   size_t discarded_ = 0;
 };

@@ -18,6 +18,7 @@
 
 #include "protocol/wire/checkpoint.h"
 #include "protocol/wire/images.h"
+#include "protocol/wire/peers.h"
 #include "protocol/wire/result.h"
 
 namespace gpupool::server {
@@ -69,6 +70,9 @@ enum class ControlKind : uint32_t {
   cache_folder = 30,   // likewise: the tenant's folder for the cache of NVIDIA's driver
   dump_wanted = 28,    // poold -> worker: what the session is doing, answered by:
   dump = 29,           // with an admin::WorkerDump
+  peer_wanted = 31,    // worker -> poold: a connection to another server, for a copy; answered by:
+  peer_found = 32,     // with the descriptor: the other server has proved that it holds the copy's key
+  peer_missing = 33,
   stop_locking = 26,   // poold -> worker: if it is not locked yet; then state_changed says CUDA_ERROR_NOT_READY
 };
 
@@ -82,7 +86,9 @@ struct ControlHeader {
   std::array<char, 32> resume_token{};
   std::array<char, 32> bulk_token{};
   std::array<char, 32> tls_secret{};  // session, bulk: of a tls connection
-  uint32_t from_peer = 0;  // bulk only: another server's
+  uint32_t from_peer = 0;  // bulk only: another server's, of the copy peer.copy
+  wire::PeerTarget peer{};     // peer_wanted
+  uint64_t peer_request = 0;   // of peer_wanted and its answer
   uint32_t account_slot = 0;  // account: the session's
   uint32_t oversubscribes = 0;  // session: device memory may go to host memory, and room_wanted is answered
   int32_t gpu = 0;              // room_wanted, move_out, moved_out

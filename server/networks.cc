@@ -11,6 +11,18 @@ bool holds(const Network& network, const decltype(network.address())& address) {
   return Network(address, network.prefix_length()).canonical() == network.canonical();
 }
 
+// Reached without a network, or only on the host's own link: services there may trust whoever can connect (metadata servers of clouds, too).
+bool is_local(const asio::ip::address_v4& address) { return address.is_loopback() || (address.to_uint() >> 16) == 0xa9fe; }  // 169.254.0.0/16
+bool is_local(const asio::ip::address_v6& address) { return address.is_loopback() || address.is_link_local(); }
+
+// A network of local addresses has to be named: 0.0.0.0/0 has none of them.
+template <class Network, class Address>
+bool any_holds(const std::vector<Network>& networks, const Address& address) {
+  return std::any_of(networks.begin(), networks.end(), [&](const Network& network) {
+    return holds(network, address) && (!is_local(address) || is_local(network.canonical().address()));
+  });
+}
+
 }  // namespace
 
 Result<Networks> Networks::parse(const std::string& list) {
@@ -34,17 +46,12 @@ Result<Networks> Networks::parse(const std::string& list) {
   return parsed;
 }
 
-bool Networks::contains(const std::string& host) const {
-  if (any_) return true;
-  asio::error_code bad;
-  const auto address = asio::ip::make_address(host, bad);
-  if (bad) return false;
-  if (address.is_v4()) {
-    return std::any_of(four_.begin(), four_.end(), [&](const auto& network) { return holds(network, address.to_v4()); });
-  }
+bool Networks::contains(const asio::ip::address& address) const {
+  if (address.is_unspecified() || address.is_multicast()) return false;  // the unspecified address means loopback
+  if (address.is_v4()) return any_ ? !is_local(address.to_v4()) : any_holds(four_, address.to_v4());
   const auto six = address.to_v6();
-  if (six.is_v4_mapped()) return contains(asio::ip::make_address_v4(asio::ip::v4_mapped, six).to_string());
-  return std::any_of(six_.begin(), six_.end(), [&](const auto& network) { return holds(network, six); });
+  if (six.is_v4_mapped()) return contains(asio::ip::make_address_v4(asio::ip::v4_mapped, six));
+  return any_ ? !is_local(six) : any_holds(six_, six);
 }
 
 }  // namespace gpupool::server

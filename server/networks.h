@@ -1,5 +1,6 @@
-// IP networks that an operator lists, e.g. "10.1.0.0/16,fd00::/8,192.0.2.7", or "any", or "none".
+// IP networks that an operator lists, e.g. "10.1.0.0/16,fd00::/8,192.0.2.7", or "any", or "none". Immutable; any thread.
 #pragma once
+#include <asio/ip/address.hpp>
 #include <asio/ip/network_v4.hpp>
 #include <asio/ip/network_v6.hpp>
 #include <string>
@@ -15,8 +16,8 @@ class Networks {
   static Result<Networks> parse(const std::string& list);
 
   bool none() const { return !any_ && four_.empty() && six_.empty(); }
-  // `host` as a number: names are in no network, since they may mean something else a moment later. With "any" all are.
-  bool contains(const std::string& host) const;
+  // Loopback and link-local addresses are in networks of their own kind only ("127.0.0.0/8"), never in "any" or 0.0.0.0/0.
+  bool contains(const asio::ip::address& address) const;
 
  private:
   bool any_ = false;

@@ -160,8 +160,8 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* worker_user = app.add_option("--worker-user", given.worker_user,
                                            "the user that workers become when poold runs as root [nobody]");
   const auto* peers = app.add_option("--peers", given.peers,
-                                     "networks that workers may connect to for copies between servers, e.g. "
-                                     "10.1.0.0/16,fd00::/8; any; none [127.0.0.0/8,::1; with --insecure any]");
+                                     "networks of other poolds that copies between servers may go to directly, e.g. "
+                                     "10.1.0.0/16,fd00::/8; any (but loopback); none: through the client [none]");
   const auto* no_sandbox = app.add_flag("--no-sandbox", given.no_sandbox,
                                         "do not confine workers: for finding out whether a device library needs something "
                                         "that they may not do");
@@ -242,7 +242,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (peers->count() > 0) options.peers = given.peers;
   if (const auto applied = pool.apply(options.pool); !applied) return mistake(applied.error().message);
   if (const auto checked = check_pool(options.pool); !checked) return mistake(checked.error().message);
-  if (options.peers.empty()) options.peers = options.insecure ? "any" : "127.0.0.0/8,::1";
+  if (options.peers.empty()) options.peers = "none";
   if (const auto networks = Networks::parse(options.peers); !networks) return mistake("--peers: " + networks.error().message);
   const auto any = [&](auto&& condition) { return std::any_of(options.listen.begin(), options.listen.end(), condition); };
   if (!options.port_file.empty() && !any([](const auto& endpoint) { return endpoint.scheme != "shm"; })) {

@@ -46,7 +46,7 @@ struct ServerOptions {
   std::string worker_user = "nobody";  // when poold is root; empty: workers stay root
   bool users_at_paths = false;         // tenants' users count on shm:///PATH sockets, too
   bool sandbox = true;                 // workers are confined (server/worker/sandbox.h)
-  std::string peers;                   // Networks that workers may open connections to; never empty after parse_options()
+  std::string peers;                   // Networks for copies to other servers; never empty after parse_options()
   bool insecure = false;  // listen beyond loopback without TLS or without tenants' credentials
 };
 

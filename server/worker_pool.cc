@@ -57,6 +57,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       images_(settings_.image_cache_bytes),
       code_(settings_.code_cache_bytes, open_folders(settings_)),
       turns_(context, tenants, settings_.turns),
+      peers_(context, settings_.peers),
       child_signal_(context, SIGCHLD),
       backoff_timer_(context),
       stop_timer_(context) {
@@ -176,6 +177,7 @@ bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
     }
     if (message.descriptor < 0 && header.kind == ControlKind::share_wanted) return ask_for_share(worker, header);
     if (message.descriptor < 0 && header.kind == ControlKind::image_wanted) return give_image(worker, header);
+    if (message.descriptor < 0 && header.kind == ControlKind::peer_wanted) return open_peer(worker, header);
     if (message.descriptor < 0 && header.kind == ControlKind::image_damaged && header.image_name == worker.image) {
       images_.drop_damaged(header.image_name, header.image_bytes, worker.session);
       return true;
@@ -318,6 +320,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   if (auto answered = std::exchange(worker.checkpoint.answered, nullptr)) answered(CUDA_ERROR_INVALID_VALUE);
   end_dump(worker);
   turns_.remove(worker.session);
+  peers_.drop(worker.session);
   partitions_.release(worker.session);
   const std::string how = worker.ending.empty() ? end_text(wait_status) : worker.ending;
   switch (worker.state) {
@@ -341,6 +344,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
   stopped_ = std::move(stopped);
   backoff_timer_.cancel();
   turns_.stop();
+  peers_.close();
   for (auto& waiting : std::exchange(waiting_, {})) {
     refuse_(std::move(waiting.client), {control::HelloReply::BUSY, "poold is shutting down"});
   }

@@ -27,6 +27,8 @@
 #include "server/handover.h"
 #include "server/image_cache.h"
 #include "server/log/log.h"
+#include "server/networks.h"
+#include "server/peer_connections.h"
 #include "server/quota/accounts.h"
 #include "server/quota/memory_moves.h"
 #include "server/quota/partitions.h"
@@ -37,6 +39,13 @@
 
 namespace gpupool::server {
 
+// A copy to the device that another server may send, of a session here.
+struct PeerCopy {
+  uint64_t session = 0;
+  uint64_t copy = 0;  // sequence number of its command
+  wire::CopyKey key{};
+};
+
 // A client whose Hello is complete.
 struct Client {
   int descriptor = -1;
@@ -44,7 +53,7 @@ struct Client {
   std::string hello;
   std::string session_id;
   std::string bulk_token;  // not empty: a bulk connection of that session
-  bool from_peer = false;
+  std::optional<PeerCopy> peer;  // another server's, which has shown the copy's key
   bool monitor = false;    // wants no session: it watches
   bool checkpoint = false;  // nor this one: it changes others' state
   std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null of others
@@ -95,6 +104,7 @@ class WorkerPool {
     std::chrono::milliseconds start_timeout{60'000};  // from exec to ready
     // How long a client waits for a worker; it loses patience itself after 20 s.
     std::chrono::milliseconds client_patience{15'000};
+    Networks peers;  // where copies to other servers may go
     quota::Arbiter::Settings turns{};
   };
   // Takes the client back, with its descriptor, to be told why.
@@ -114,6 +124,8 @@ class WorkerPool {
   void assign(Client client);
   // A bulk connection goes to its session's worker, or is refused. Takes over its descriptor.
   void attach(Client client);
+  // In worker_pool_peers.cc: the copy that another server's hello names. Nothing: no session here has it.
+  std::optional<PeerCopy> find_peer_copy(const wire::PeerHello& hello) const;
   // This and the next six are in worker_pool_admin.cc. What a worker said of them; none before the first was ready.
   const std::vector<control::Device>& devices() const { return devices_; }
   int32_t driver_version() const { return driver_version_; }
@@ -226,6 +238,9 @@ class WorkerPool {
   static uint64_t in_host(const Worker& worker);
   static bool still_wants(const Worker& worker, Clock::time_point now);
   uint64_t host_room() const;
+  // This and the next are in worker_pool_peers.cc.
+  bool open_peer(Worker& asking, const ControlHeader& wanted);
+  void answer_peer(uint64_t session, uint64_t request, int descriptor);
   // This and the next four are in worker_pool_shares.cc.
   Worker* serving(uint64_t session);
   bool share_missing(Worker& asking, uint64_t request);
@@ -269,6 +284,7 @@ class WorkerPool {
   quota::Partitions partitions_;
   std::map<std::string, quota::Partitions::Wish> partitioned_;  // as partitions_ knows it
   GpuTurns turns_;
+  PeerConnections peers_;
   asio::signal_set child_signal_;
   asio::steady_timer backoff_timer_;
   asio::steady_timer stop_timer_;

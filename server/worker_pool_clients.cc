@@ -81,11 +81,13 @@ void WorkerPool::give_up_waiting(uint64_t ticket) {
 
 void WorkerPool::attach(Client client) {
   for (const auto& [pid, worker] : workers_) {
-    if (worker->state != Stage::serving || worker->session_id != client.session_id) continue;
-    if (!same_secret(worker->bulk_token, client.bulk_token)) break;
+    if (worker->state != Stage::serving) continue;
+    if (client.peer ? worker->session != client.peer->session : worker->session_id != client.session_id) continue;
+    if (!client.peer && !same_secret(worker->bulk_token, client.bulk_token)) break;
     ControlHeader header{.kind = ControlKind::bulk};
     if (!add_secret(client, header)) break;
-    header.from_peer = client.from_peer;
+    header.from_peer = client.peer.has_value();
+    if (client.peer) header.peer.copy = client.peer->copy;
     client.transport.copy(header.transport.data(), header.transport.size() - 1);
     if (!send_control(worker->control.native_handle(), header, "", client.descriptor)) break;
     if (client.tls) client.tls->end();  // the client goes on with the worker

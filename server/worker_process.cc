@@ -79,8 +79,6 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
                          program.cache_folders.c_str(),
                          "--cache-bytes",
                          cache_bytes.c_str(),
-                         "--peers",
-                         program.peers.c_str(),
                          "--parent",
                          parent.c_str(),
                          "--log-level",

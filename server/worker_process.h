@@ -18,7 +18,6 @@ struct WorkerProgram {
   bool sandbox = true;   // server/worker/sandbox.h
   std::string cache_folders;  // the folder with all tenants' folders for the cache of NVIDIA's driver; empty: there are none
   uint64_t cache_bytes = 0;   // that the driver may keep in one
-  std::string peers = "none";  // Networks that workers may open connections to
   bool tls = false;  // there will be tls connections
   bool rdma = true;    // offered; how, its environment says (GPUPOOL_RDMA_...)
   log::Level log_level = log::Level::info;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "protocol/compression/lz4.h"
+#include "protocol/wire/peers.h"
 
 namespace gpupool::compression {
 namespace {
@@ -61,9 +62,10 @@ Result<void> PieceSender::send(transport::Connection& connection, wire::BulkHead
   return sent;
 }
 
-Result<wire::BulkHeader> PieceReader::next() {
+Result<wire::BulkHeader> PieceReader::next(bool copy_keys) {
   const auto got = transport::receive_exact(connection_, {reinterpret_cast<std::byte*>(&header_), sizeof header_}, {});
   if (!got) return got.error();
+  if (copy_keys && header_.flags == wire::kBulkCopyKey && header_.length == sizeof(wire::CopyKey)) return header_;
   if (header_.length == 0 || header_.length > wire::kBulkChunkBytes || (header_.flags & ~wire::kBulkCompressed) != 0) {
     return Error{ErrorCode::malformed, "a piece of a copy has a wrong header"};
   }

@@ -33,8 +33,9 @@ class PieceSender {
 class PieceReader {
  public:
   explicit PieceReader(transport::Connection& connection) : connection_(connection) {}
-  // The next piece's header; its bytes are then read once. ErrorCode::closed: no piece comes any more.
-  Result<wire::BulkHeader> next();
+  // The next piece's header; its bytes are then read once. ErrorCode::closed: no piece comes any more. With `copy_keys` it may be that of
+  // a copy's key (wire::kBulkCopyKey), which read() takes as a piece.
+  Result<wire::BulkHeader> next(bool copy_keys = false);
   // Is the header's length possible for a piece of this size?
   bool fits(uint64_t piece_bytes) const {
     return compressed() ? header_.length < piece_bytes : header_.length == piece_bytes;

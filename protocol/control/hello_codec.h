@@ -77,6 +77,7 @@ struct HelloReply {
   uint64_t largest_image = 0;
   bool takes_compressed = false;
   uint64_t server_id = 0;
+  uint32_t peer_protocol = 0;
 };
 
 constexpr size_t kMaxDevices = 256;             // a peer is not trusted: more is malformed
@@ -222,6 +223,7 @@ inline void read_reply(protozero::pbf_reader in, HelloReply& reply) {
       case varint(14): reply.largest_image = in.get_uint64(); return true;
       case varint(15): reply.takes_compressed = get_flag(in); return true;
       case varint(16): reply.server_id = in.get_uint64(); return true;
+      case varint(17): reply.peer_protocol = in.get_uint32(); return true;
       default: return false;
     }
   });
@@ -308,6 +310,7 @@ inline std::string encode(const HelloReply& reply) {
   fields.u64(14, reply.largest_image);
   fields.boolean(15, reply.takes_compressed);
   fields.u64(16, reply.server_id);
+  fields.u32(17, reply.peer_protocol);
   return out;
 }
 

@@ -22,7 +22,10 @@ Result<HelloReply> exchange(transport::Connection& connection, const Hello& hell
   preamble.length = static_cast<uint32_t>(text.size());
   const iovec parts[] = {{&preamble, sizeof preamble}, {const_cast<char*>(text.data()), text.size()}};
   if (auto sent = transport::send_all(connection, parts, deadline); !sent) return sent.error();
+  return receive_reply(connection, deadline);
+}
 
+Result<HelloReply> receive_reply(transport::Connection& connection, transport::Deadline deadline) {
   wire::Preamble answer;
   if (auto got = transport::receive_exact(connection, {reinterpret_cast<std::byte*>(&answer), sizeof answer}, deadline); !got) {
     const bool ended = got.error().code == ErrorCode::closed || got.error().code == ErrorCode::lost;  // a reset, where it read nothing

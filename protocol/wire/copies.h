@@ -47,9 +47,8 @@ struct BulkCopy {
   uint32_t reserved;
 };
 constexpr uint64_t kMaxBulkCopyBytes = uint64_t{1} << 30;
-// bulk_to_peer: a copy from the device whose pieces this server sends to another one, where the client has announced it with
-// bulk_to_device. Behind it three texts: the other server's address, the session there, its bulk token. Reply: when all has been
-// sent; after an error some of it may have been. CUDA_ERROR_NOT_SUPPORTED: the other server cannot be reached from here.
+// bulk_to_peer: of clients before copy_to_peer (peers.h). Behind it three texts: the other server's address, the session there, its bulk token.
+// Reply: CUDA_ERROR_NOT_SUPPORTED, upon which the client moves the data itself.
 struct PeerCopy {
   BulkCopy rows;        // flags 0
   uint64_t copy;        // sequence number of the announcement there

@@ -70,13 +70,15 @@ constexpr uint16_t kBacklogLong = 2;
 constexpr uint32_t kMaxBulkConnections = 8;  // of one session
 struct BulkHeader {
   uint32_t length = 0;    // bytes after this header; every piece but the last of a copy has bulk_piece_bytes()
-  uint16_t flags = 0;     // kBulkCompressed: the piece as an LZ4 block, shorter than the piece itself
+  uint16_t flags = 0;     // kBulkCompressed: the piece as an LZ4 block, shorter than the piece itself; kBulkCopyKey
   uint16_t reserved = 0;
   uint64_t copy = 0;      // sequence number of the command that announced it
   uint64_t offset = 0;    // of the piece in the packed rows
 };
 static_assert(sizeof(BulkHeader) == 24);
 constexpr uint16_t kBulkCompressed = 1;
+// From a peer only: no piece, but the key (wire::CopyKey) of a copy whose pieces follow on this connection; offset 0.
+constexpr uint16_t kBulkCopyKey = 2;
 
 // Commands beside the call table: what one driver call has no row for. Ids are append-only.
 constexpr uint16_t kFirstCommand = 0x8000;

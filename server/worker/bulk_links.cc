@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "protocol/control/dump.pb.h"
-
+#include "protocol/peers/proof.h"
 #include "server/worker/incoming_copy.h"
 #include "server/worker/outgoing_copy.h"
 
@@ -23,7 +23,7 @@ std::string text_of(const ThreadActivity* activity) {
 
 }  // namespace
 
-bool BulkLinks::add(std::unique_ptr<transport::Connection> connection, bool from_peer) {
+bool BulkLinks::add(std::unique_ptr<transport::Connection> connection, std::optional<uint64_t> peer_copy) {
   std::vector<std::unique_ptr<Link>> gone;
   bool added = false;
   {
@@ -35,10 +35,10 @@ bool BulkLinks::add(std::unique_ptr<transport::Connection> connection, bool from
     if (!stopping_ && links_.size() < wire::kMaxBulkConnections) {
       Link& link = *links_.emplace_back(std::make_unique<Link>());
       link.connection = std::move(connection);
-      link.from_peer = from_peer;
+      link.from_peer = peer_copy.has_value();
       try {
-        link.receiver = std::thread([this, &link] { run_receiver(link); });
-        if (!from_peer) link.sender = std::thread([this, &link] { run_sender(link); });
+        link.receiver = std::thread([this, &link, peer_copy] { run_receiver(link, peer_copy); });
+        if (!peer_copy) link.sender = std::thread([this, &link] { run_sender(link); });
         added = true;
       } catch (const std::system_error&) {  // no thread to be had: a connection that serves one direction is no use
         link.connection->close();
@@ -108,6 +108,14 @@ bool BulkLinks::open(Link& link) {
   return opened.ok();
 }
 
+Result<void> BulkLinks::claim(Link& link, uint64_t copy) {
+  const auto incoming = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(copy));
+  if (!incoming || !incoming->claim()) return Error{ErrorCode::malformed, "another server has shown the key of no copy, or one that was used before"};
+  std::erase_if(link.claimed, [this](uint64_t earlier) { return !copies_.find(earlier); });
+  link.claimed.push_back(copy);
+  return {};
+}
+
 void BulkLinks::set_activity(const ThreadActivity** place, const ThreadActivity* activity) {
   const std::lock_guard lock(mutex_);
   *place = activity;
@@ -125,18 +133,18 @@ void BulkLinks::describe(admin::WorkerDump& dump) {
   }
 }
 
-void BulkLinks::run_receiver(Link& link) {
+void BulkLinks::run_receiver(Link& link, std::optional<uint64_t> peer_copy) {
   set_activity(&link.receiving, &t_activity);
-  receive_until_closed(link);
+  receive_until_closed(link, peer_copy);
   set_activity(&link.receiving, nullptr);
 }
 
-void BulkLinks::receive_until_closed(Link& link) {
+void BulkLinks::receive_until_closed(Link& link, std::optional<uint64_t> peer_copy) {
   if (!open(link)) return;
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceReader reader(*link.connection);
-  auto received = receive_piece(reader, scratch);
-  while (received) received = receive_piece(reader, scratch);
+  auto received = peer_copy ? claim(link, *peer_copy) : Result<void>{};
+  while (received) received = receive_piece(link, reader, scratch);
   link.connection->close();
   {
     const std::lock_guard lock(mutex_);
@@ -148,10 +156,21 @@ void BulkLinks::receive_until_closed(Link& link) {
   outbox_.end("a bulk connection failed: " + received.error().message);
 }
 
-Result<void> BulkLinks::receive_piece(compression::PieceReader& reader, std::span<std::byte> scratch) {
+Result<void> BulkLinks::receive_key(Link& link, compression::PieceReader& reader, uint64_t copy) {
+  wire::CopyKey key;
+  if (auto received = reader.read(std::as_writable_bytes(std::span(key))); !received) return received;
+  if (peers::same(key, peers::copy_key(bulk_token_, copy))) return claim(link, copy);
+  return Error{ErrorCode::malformed, "another server has shown the wrong key of a copy"};
+}
+
+Result<void> BulkLinks::receive_piece(Link& link, compression::PieceReader& reader, std::span<std::byte> scratch) {
   const Waiting waiting("the client's data");
-  const auto header = reader.next();
+  const auto header = reader.next(link.from_peer);
   if (!header) return header.error();
+  if (header->flags == wire::kBulkCopyKey) return receive_key(link, reader, header->copy);
+  if (link.from_peer && std::find(link.claimed.begin(), link.claimed.end(), header->copy) == link.claimed.end()) {
+    return Error{ErrorCode::malformed, "another server has sent a piece of a copy without its key"};
+  }
   const auto copy = std::dynamic_pointer_cast<IncomingCopy>(copies_.await(header->copy));
   if (!copy) return Error{ErrorCode::malformed, "a piece of no copy"};
   outbox_.counters().bytes_from_client.fetch_add(sizeof *header + header->length, std::memory_order_relaxed);

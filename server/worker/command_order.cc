@@ -144,6 +144,7 @@ CommandOrder order_of(Executor& session, const Command& command) {
     case Id::copy_from_device:
     case Id::bulk_from_device:
     case Id::bulk_to_peer:
+    case Id::copy_to_peer:
     case Id::direct_from_device:
     case Id::host_function:
     case Id::hold_stream: in_stream(body.get<uint64_t>()); break;

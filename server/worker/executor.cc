@@ -83,7 +83,8 @@ Executor::Executor(SessionStart& start)
       staging(api, remote.memory(), start.usage),
       shared_memory(api, waits),
       bulk(api, outbox, staging, waits, capture, output_possible),
-      links(copies, outbox, start.compression, start.welcome_bulk),
+      links(copies, outbox, start.compression, start.welcome_bulk, start.bulk_token),
+      peer_requests(start.control),
       offers(api, start.control, start.server_id, start.session_number),
       checkpoint_image(ledger, offers, outbox),
       memory(api, contexts, outbox, ledger, scrubber, remote.memory()),
@@ -439,15 +440,13 @@ void Executor::fetch_output(StreamState& stream) {
   if (output_possible.load(std::memory_order_relaxed)) api.cuStreamSynchronize(stream.stream);
 }
 
-std::shared_ptr<Peer> Executor::peer(const std::string& address, const std::string& session_id, const std::string& token) {
-  const auto endpoint = transport::Endpoint::parse(address);
-  if (!endpoint || (endpoint->scheme != "tcp" && endpoint->scheme != "rdma") || !start.peers.contains(endpoint->host)) return nullptr;
-  const std::string key = endpoint->text() + " " + session_id;
-  const auto known = peers_.find(key);
+std::shared_ptr<Peer> Executor::peer(const wire::PeerTarget& target) {
+  const PeerName name{target.address, target.session_id, target.port, target.rdma};
+  const auto known = peers_.find(name);
   if (known != peers_.end() && !known->second->broken()) return known->second;
   if (known != peers_.end()) peers_.erase(known);
   if (peers_.size() >= kMaxPeers) return nullptr;
-  return peers_[key] = std::make_shared<Peer>(*endpoint, session_id, token, start.dead_peer_timeout, start.rdma, start.bandwidth);
+  return peers_[name] = std::make_shared<Peer>(target.rdma != 0, peer_requests, start.dead_peer_timeout, start.rdma, start.bandwidth);
 }
 
 ContextState* Executor::enter(const Command& command) {
@@ -524,6 +523,7 @@ void Executor::tear_down() {
   compute.stop();
   links.close();
   remote.close();
+  peer_requests.stop();
   for (auto& [name, peer] : peers_) peer->stop();
   for (auto& [handle, context] : contexts.all()) {  // nobody waits for data that cannot come any more
     contexts.enter(context.get());

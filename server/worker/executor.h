@@ -4,6 +4,7 @@
 //
 // Owns everything that the session holds on the device. The handlers of single commands are in calls/.
 #pragma once
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -44,6 +45,7 @@
 #include "server/worker/offers.h"
 #include "server/worker/outbox.h"
 #include "server/worker/peer.h"
+#include "server/worker/peer_requests.h"
 #include "server/worker/output_capture.h"
 #include "server/worker/remote_memory.h"
 #include "server/worker/resources.h"
@@ -117,6 +119,7 @@ class Executor {
   Bulk bulk;
   BulkCopies copies;
   BulkLinks links;
+  PeerRequests peer_requests;
   Offers offers;
   CheckpointImage checkpoint_image;
   DeviceMemory memory;
@@ -167,8 +170,8 @@ class Executor {
   bool when_done(StreamState& stream, const char* purpose, std::function<void(CUresult)> then);
   // The stream is about to be destroyed: its unfinished copies and uses are kept apart from it.
   void departing(StreamState& stream);
-  // Null: not an address that this server may connect to, or too many.
-  std::shared_ptr<Peer> peer(const std::string& address, const std::string& session_id, const std::string& token);
+  // Null: there are too many. Does not connect yet.
+  std::shared_ptr<Peer> peer(const wire::PeerTarget& target);
   // The context that the command names, made current; null: it names none, or one that does not exist.
   ContextState* enter(const Command& command);
   // The context is about to be destroyed: what the session has in it is given up. False: a wait in it did not end.
@@ -208,7 +211,12 @@ class Executor {
     const char* driver_name;  // null: a wrapper, which names the driver functions that it calls
   };
   std::vector<RowFunction> functions_;  // of the rows, by their place in the table
-  std::map<std::string, std::shared_ptr<Peer>> peers_;  // by address and session; executor's thread
+  struct PeerName {
+    std::array<uint8_t, 16> address, session_id;
+    uint16_t port, rdma;
+    auto operator<=>(const PeerName&) const = default;
+  };
+  std::map<PeerName, std::shared_ptr<Peer>> peers_;  // executor's thread
   std::shared_ptr<Postponed> postponed_;  // by the command at work
   uint64_t last_sequence_ = 0;
   std::atomic<CUresult> deferred_{CUDA_SUCCESS};  // the executor's thread writes

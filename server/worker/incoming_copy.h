@@ -35,6 +35,8 @@ class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<
 
   // The bytes of the piece at `offset`, whose header `reader` has read. The last one ends the copy's registration.
   Result<void> receive(compression::PieceReader& reader, uint64_t offset, std::span<std::byte> scratch);
+  // True once: another server that has shown the copy's key sends the data.
+  bool claim() { return !claimed_.exchange(true); }
   void cancel() override;
 
  private:
@@ -57,6 +59,7 @@ class IncomingCopy final : public BulkCopy, public std::enable_shared_from_this<
   Executor& session_;
   const uint64_t sequence_;
   std::optional<StagedIn> staged_;
+  std::atomic<bool> claimed_{false};
 
   std::mutex mutex_;            // what follows
   std::condition_variable changed_;

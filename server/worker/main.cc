@@ -20,9 +20,9 @@
 #include "protocol/transport/tls/context.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/wire/frame.h"
+#include "protocol/wire/peers.h"
 #include "server/handover.h"
 #include "server/log/log.h"
-#include "server/networks.h"
 #include "server/version.h"
 #include "server/worker/control.h"
 #include "server/worker/device_description.h"
@@ -49,7 +49,6 @@ struct Arguments {
   bool sandbox = true;
   std::string cache_folders;
   std::string cache_bytes;
-  server::Networks peers;
   pid_t parent = 0;
   log::Level level = log::Level::info;
   log::Format format = log::Format::text;
@@ -81,10 +80,6 @@ bool parse_arguments(int count, char** words, Arguments& out) {
     } else if (name == "--cache-bytes") {
       out.cache_bytes = value;
       good = true;
-    } else if (name == "--peers") {
-      auto networks = server::Networks::parse(std::string(value));
-      good = networks.ok();
-      if (good) out.peers = std::move(*networks);
     } else if (name == "--parent") {
       good = std::from_chars(value.begin(), value.end(), out.parent).ec == std::errc();
     } else if (name == "--log-level") {
@@ -186,7 +181,7 @@ std::optional<VisibleDevices> visible_devices(const server::ControlHeader& heade
 
 int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressRange range,
           const transport::RdmaOptions& rdma, server::ControlMessage message, Control& control,
-          const Usage& usage, std::vector<quota::Groups> groups, const server::Networks& peers,
+          const Usage& usage, std::vector<quota::Groups> groups,
           std::function<MemoryUse(int device)> memory_use) {
   const server::ControlHeader& header = message.header;
   const std::chrono::milliseconds dead_peer_timeout(header.dead_peer_timeout_ms);
@@ -217,6 +212,7 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   reply.mutable_addresses()->set_size(range.size);
   reply.set_worker_pid(::getpid());
   reply.set_server_id(header.server_id);
+  reply.set_peer_protocol(wire::kPeerProtocolVersion);
   // Where client and worker share memory nothing is faster than the one connection.
   reply.set_bulk_connections((*connection)->shares_memory() ? 0 : wire::kMaxBulkConnections);
   reply.set_takes_compressed(true);
@@ -254,7 +250,6 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   start.oversubscribes = header.oversubscribes != 0;
   start.usage = usage;
   start.groups = std::move(groups);
-  start.peers = peers;
   start.image_nonce = nonce;
   start.largest_image = keeps_images ? header.image_bytes : 0;
   start.stop_descriptor = control.end_descriptor();
@@ -263,10 +258,12 @@ int serve(DeviceLibrary& library, std::vector<control::Device> devices, AddressR
   options.bulk = true;
   options.session = start.connection.get();
   start.welcome_bulk = welcome_bulk;
+  start.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
   start.bulk_connections = [&control, options](BulkSink sink) {
     if (!sink) return control.handle(server::ControlKind::bulk, nullptr);
     control.handle(server::ControlKind::bulk, [options, sink](const server::ControlMessage& message) {
-      if (auto connection = open_connection(message, options)) sink(std::move(*connection), message.header.from_peer != 0);
+      const bool peer = message.header.from_peer != 0;
+      if (auto connection = open_connection(message, options)) sink(std::move(*connection), peer ? std::optional(message.header.peer.copy) : std::nullopt);
     });
   };
   return run_session(std::move(start));
@@ -334,7 +331,7 @@ int run(const Arguments& arguments) {
   rdma.use = arguments.rdma;
 
   if (kFiltersCalls && arguments.sandbox) {
-    if (const auto restricted = sandbox::restrict_calls(!arguments.peers.none()); !restricted) return fail_to_start(restricted.error().message);
+    if (const auto restricted = sandbox::restrict_calls(/*outward=*/false); !restricted) return fail_to_start(restricted.error().message);
   }
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
                                          in_short(**library, *devices), -1);
@@ -356,8 +353,7 @@ int run(const Arguments& arguments) {
   if (message->header.kind != server::ControlKind::session || message->descriptor < 0)
     return server::kWorkerControlBroken;
   Control& control = *new Control(server::kControlDescriptor, poold_is_gone);  // as long as the process
-  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage, std::move(groups), arguments.peers,
-               std::move(memory_use));
+  return serve(**library, std::move(*devices), range, rdma, std::move(*message), control, usage, std::move(groups), std::move(memory_use));
 }
 
 }  // namespace

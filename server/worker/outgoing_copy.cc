@@ -64,7 +64,7 @@ void OutgoingCopy::hand_over() {
 }
 
 void OutgoingCopy::queue_ready() {
-  if (way_.by == Way::peer && !way_.server->open()) finish(CUDA_ERROR_NOT_SUPPORTED);
+  if (way_.by == Way::peer && !way_.server->open(way_.there)) finish(CUDA_ERROR_NOT_SUPPORTED);
   if (staged_) {
     while (const auto piece = staged_->next()) queue(*piece);
     if (const CUresult result = staged_->result(); result != CUDA_SUCCESS) finish(result);
@@ -114,7 +114,7 @@ Result<void> OutgoingCopy::send(transport::Connection& connection, compression::
   if (!data) return {};
   wire::BulkHeader header;
   header.length = static_cast<uint32_t>(data->size());
-  header.copy = way_.by == Way::peer ? way_.copy : sequence_;
+  header.copy = way_.by == Way::peer ? way_.there.copy : sequence_;
   header.offset = piece * rows.piece_bytes();
   const iovec part{data->data(), data->size()};
   const auto sent = sender.send(connection, header, {&part, 1});

@@ -11,6 +11,7 @@
 
 #include "protocol/compression/pieces.h"
 #include "protocol/transport/transport.h"
+#include "protocol/wire/peers.h"
 #include "server/worker/bulk_copy.h"
 #include "server/worker/staged_copy.h"
 #include "server/worker/stream_gates.h"
@@ -26,13 +27,17 @@ class OutgoingCopy final : public BulkCopy, public std::enable_shared_from_this<
   struct Way {
     enum { links, messages, peer } by;
     std::shared_ptr<Peer> server = nullptr;  // by peer
-    uint64_t copy = 0;                       // its number there
+    wire::PeerTarget there{};                // likewise
   };
   // Registers the copy and gives `stream` its part. With an error nothing was registered.
   static CUresult start(Executor& session, Way way, StreamState& stream, const DeviceRows& rows, uint64_t sequence,
                         CUresult reply);
   OutgoingCopy(Executor& session, Way way, ContextState& context, const DeviceRows& rows, uint64_t sequence, CUresult reply);
   ~OutgoingCopy() override;
+
+  const wire::PeerTarget& target() const { return way_.there; }  // by peer
+  // True once the peer's connection has the copy's key. The peer's sender alone.
+  bool key_sent = false;
 
   // After an error the session must end, and the copy is left to cancel(), or the caller ends it.
   Result<void> send(transport::Connection& connection, compression::PieceSender& sender, uint64_t piece,

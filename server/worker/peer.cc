@@ -1,11 +1,13 @@
 #include "server/worker/peer.h"
 
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "protocol/control/hello_exchange.h"
 #include "protocol/wire/frame.h"
 #include "server/worker/outgoing_copy.h"
+#include "server/worker/peer_requests.h"
 
 namespace gpupool::worker {
 namespace {
@@ -14,35 +16,38 @@ constexpr CUresult kBroken = CUDA_ERROR_OPERATING_SYSTEM;
 
 }  // namespace
 
-Peer::Peer(transport::Endpoint server, std::string session_id, std::string token, std::chrono::milliseconds dead_peer_timeout,
-           const transport::RdmaOptions& rdma, std::shared_ptr<Bandwidth> bandwidth)
-    : server_(std::move(server)), session_id_(std::move(session_id)), token_(std::move(token)), bandwidth_(std::move(bandwidth)) {
+Peer::Peer(bool over_rdma, PeerRequests& requests, std::chrono::milliseconds dead_peer_timeout, const transport::RdmaOptions& rdma,
+           std::shared_ptr<Bandwidth> bandwidth)
+    : requests_(requests), bandwidth_(std::move(bandwidth)) {
   options_.dead_peer_timeout = dead_peer_timeout;
   options_.bulk = true;
-  if (server_.scheme == "rdma") options_.rdma = rdma;
+  if (over_rdma) options_.rdma = rdma;
 }
 
-bool Peer::open() {
+Result<std::unique_ptr<transport::Connection>> Peer::connect(wire::PeerTarget target) {
+  const bool over_rdma = options_.rdma.use != transport::RdmaOptions::Use::never;
+  target.rdma = over_rdma;
+  const int descriptor = requests_.ask(target);
+  if (descriptor < 0) return Error{ErrorCode::unavailable, "the other server cannot be reached"};
+  auto connection = transport::adopt(over_rdma ? "rdma" : "tcp", descriptor, options_);
+  if (!connection) return connection;
+  const auto deadline = transport::Clock::now() + options_.connect_timeout;
+  if (const auto welcome = hello::receive_reply(**connection, deadline); !welcome) return welcome.error();
+  if (const auto upgraded = (*connection)->upgrade(transport::Side::client, deadline); !upgraded) return upgraded.error();
+  return connection;
+}
+
+bool Peer::open(const wire::PeerTarget& target) {
   const std::lock_guard one_at_a_time(opening_);
   if (is_open()) return true;
   if (broken()) return false;
-  auto connection = transport::connect(server_, options_);
-  bool good = connection.ok();
-  if (good) {
-    hello::Hello hello;
-    hello.protocol_version = wire::kProtocolVersion;
-    hello.session_id = session_id_;
-    hello.bulk_token = token_;
-    hello.from_peer = true;
-    hello.rdma = static_cast<uint32_t>(options_.rdma.use);
-    const auto deadline = transport::Clock::now() + options_.connect_timeout;
-    good = hello::exchange(**connection, hello, deadline) && (*connection)->upgrade(transport::Side::client, deadline);
-  }
+  auto connection = connect(target);
   const std::lock_guard lock(mutex_);
   if (state_ != State::closed) return false;  // stopped meanwhile
-  state_ = good ? State::open : State::broken;
-  if (!good) return false;
+  state_ = connection ? State::open : State::broken;
+  if (!connection) return false;
   connection_ = std::move(*connection);
+  opened_for_ = target.copy;
   if (bandwidth_) connection_ = std::make_unique<MeteredConnection>(std::move(connection_), bandwidth_);
   try {
     sender_ = std::thread([this] { run_sender(); });
@@ -74,6 +79,14 @@ void Peer::send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece) {
   copy->finish(kBroken);
 }
 
+Result<void> Peer::send_key(OutgoingCopy& copy) {
+  if (std::exchange(copy.key_sent, true) || copy.target().copy == opened_for_) return {};
+  wire::BulkHeader header{.length = sizeof copy.target().key, .flags = wire::kBulkCopyKey, .copy = copy.target().copy};
+  wire::CopyKey key = copy.target().key;
+  const iovec parts[] = {{&header, sizeof header}, {key.data(), key.size()}};
+  return transport::send_all(*connection_, parts, {});
+}
+
 void Peer::run_sender() {
   std::vector<std::byte> scratch(wire::kBulkChunkBytes);
   compression::PieceSender sender(compression::Policy::off);
@@ -84,7 +97,8 @@ void Peer::run_sender() {
     Piece piece = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    const auto sent = piece.copy->send(*connection_, sender, piece.number, scratch);
+    auto sent = send_key(*piece.copy);
+    if (sent) sent = piece.copy->send(*connection_, sender, piece.number, scratch);
     if (!sent) piece.copy->finish(kBroken);
     piece.copy = nullptr;
     lock.lock();

@@ -1,6 +1,7 @@
 // Another server's session of the same client, to which copies are sent directly.
 //
-// One connection, opened when the first copy wants it, and one thread that sends. Whatever goes wrong ends the copies with an
+// One connection, which poold opens when the first copy wants it (peer_requests.h), and one thread that sends. It begins with that copy's key; later
+// copies send their own before their pieces. Whatever goes wrong ends the copies with an
 // error and the peer with them: the session makes a new one, and the client knows another way. open() may block, and belongs to
 // wait threads; the rest may be called by any.
 #pragma once
@@ -8,27 +9,28 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 
 #include "protocol/transport/transport.h"
+#include "protocol/wire/peers.h"
 #include "server/worker/bandwidth.h"
 
 namespace gpupool::worker {
 
 class OutgoingCopy;
+class PeerRequests;
 
 class Peer {
  public:
-  // What it sends is charged to `bandwidth`. Over rdma, for an rdma:// address, where both ends can.
-  Peer(transport::Endpoint server, std::string session_id, std::string token, std::chrono::milliseconds dead_peer_timeout,
-       const transport::RdmaOptions& rdma, std::shared_ptr<Bandwidth> bandwidth);
+  // What it sends is charged to `bandwidth`. With `over_rdma` that is tried, where both ends can.
+  Peer(bool over_rdma, PeerRequests& requests, std::chrono::milliseconds dead_peer_timeout, const transport::RdmaOptions& rdma,
+       std::shared_ptr<Bandwidth> bandwidth);
   ~Peer() { stop(); }
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  // False: it cannot be reached, or does not know the session.
-  bool open();
+  // False: it cannot be reached, or does not hold the copy's key.
+  bool open(const wire::PeerTarget& target);
   bool is_open();
   bool broken();
   void send(std::shared_ptr<OutgoingCopy> copy, uint64_t piece);
@@ -40,11 +42,11 @@ class Peer {
     std::shared_ptr<OutgoingCopy> copy;
     uint64_t number;
   };
+  Result<std::unique_ptr<transport::Connection>> connect(wire::PeerTarget target);
+  Result<void> send_key(OutgoingCopy& copy);
   void run_sender();
 
-  const transport::Endpoint server_;
-  const std::string session_id_;
-  const std::string token_;
+  PeerRequests& requests_;
   const std::shared_ptr<Bandwidth> bandwidth_;  // may be null
   transport::Options options_;
   std::mutex opening_;
@@ -52,6 +54,7 @@ class Peer {
   std::condition_variable wake_;
   State state_ = State::closed;
   std::unique_ptr<transport::Connection> connection_;
+  uint64_t opened_for_ = 0;  // the copy with whose key
   std::deque<Piece> queue_;
   std::thread sender_;
 };

@@ -57,8 +57,8 @@ int run_session(SessionStart start) {
   int status = 1;
   {
     const Background background(executor, stop_descriptor);
-    if (accept_bulk) accept_bulk([&executor, bandwidth](auto connection, bool from_peer) {
-      executor.links.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth), from_peer);
+    if (accept_bulk) accept_bulk([&executor, bandwidth](auto connection, std::optional<uint64_t> peer_copy) {
+      executor.links.add(std::make_unique<MeteredConnection>(std::move(connection), bandwidth), peer_copy);
     });
     if (start.control) {
       start.control->handle(server::ControlKind::end_session, [&executor](const server::ControlMessage& message) {

@@ -10,12 +10,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "protocol/compression/governor.h"
 #include "protocol/image/name.h"
 #include "protocol/transport/transport.h"
-#include "server/networks.h"
 #include "server/quota/partitions.h"
 #include "server/quota/session_page.h"
 #include "server/quota/shared_page.h"
@@ -31,7 +31,8 @@ using SymbolLookup = std::function<void*(const char* name)>;
 
 // The rest of a bulk connection's opening: the server's answer to the hello, and the upgrade.
 using WelcomeBulk = std::function<Result<void>(transport::Connection&, transport::Deadline)>;
-using BulkSink = std::function<void(std::unique_ptr<transport::Connection>, bool from_peer)>;
+// `peer_copy`: of another server, the copy to the device that it has come with the key of.
+using BulkSink = std::function<void(std::unique_ptr<transport::Connection>, std::optional<uint64_t> peer_copy)>;
 
 // Bytes of a device's memory in use; nullopt: nothing tells.
 struct MemoryUse {
@@ -79,11 +80,11 @@ struct SessionStart {
   // be null.
   std::function<void(BulkSink)> bulk_connections;
   WelcomeBulk welcome_bulk;
+  std::string bulk_token;  // of which the keys of copies from other servers are derived
   compression::Policy compression = compression::Policy::off;  // of what the client gets on bulk connections: its wish
   Usage usage;
   std::vector<quota::Groups> groups;                  // of each device's multiprocessors; none, or 0: all
   std::shared_ptr<Bandwidth> bandwidth;               // run_session() makes it
-  server::Networks peers = *server::Networks::parse("any");  // where its client may send it for copies between servers
   Control* control = nullptr;                          // to poold, outlives the session; null: there is none
   image::Nonce image_nonce{};                          // as told in the hello
   uint64_t largest_image = 0;                          // that poold keeps; 0: none

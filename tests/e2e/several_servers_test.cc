@@ -13,6 +13,7 @@ namespace {
 
 const Environment kOneDevice{{"SOFTGPU_MEMORY", "128MiB"}};
 const Environment kTwoDevices{{"SOFTGPU_MEMORY", "128MiB"}, {"SOFTGPU_DEVICES", "2"}};
+const std::vector<std::string> kPeers{"--peers", "127.0.0.0/8"};
 
 std::string both(const Pool& one, const Pool& other) {
   return const_cast<Pool&>(one).poold().url() + "," + const_cast<Pool&>(other).poold().url();
@@ -23,7 +24,7 @@ const SlowLink::Quality kSlow{.bytes_per_second = 100e6, .first_unlimited = true
 
 // On one softgpu with two devices, through one poold, through two: the same.
 void passes_everywhere(const std::string& scenario, const Environment& environment = {}) {
-  Pool both_devices(kTwoDevices), first(kOneDevice), second(kOneDevice);
+  Pool both_devices(kTwoDevices), first(kOneDevice, kPeers), second(kOneDevice, kPeers);
   const std::vector<std::string> words{driver_app(), scenario};
   const Finished direct = run_patiently(words, both_devices.directly(environment));
   INFO("directly: " << direct.output);
@@ -66,7 +67,7 @@ TEST_CASE("two servers while every call waits") {
 }
 
 TEST_CASE("copies between servers come behind data that is on its way") {
-  Pool first(kOneDevice), second(kOneDevice);
+  Pool first(kOneDevice, kPeers), second(kOneDevice, kPeers);
   SlowLink one(first.poold().endpoint(), kSlow), other(second.poold().endpoint(), kSlow);
   for (const char* sync : {"0", "1"}) {
     const Finished app = run_patiently({driver_app(), "copies_behind_new_data"},
@@ -132,7 +133,7 @@ TEST_CASE("one of the listed servers is not there") {
 }
 
 TEST_CASE("the data of copies between servers does not pass through the program") {
-  Pool first(kOneDevice), second(kOneDevice);
+  Pool first(kOneDevice, kPeers), second(kOneDevice, kPeers);
   SlowLink one(first.poold().endpoint(), {}), other(second.poold().endpoint(), {});
   const Finished app = run_patiently({driver_app(), "large_copies_between_devices", "4"},
                                      first.through({{"GPUPOOL", one.url() + "," + other.url()}}));
@@ -144,8 +145,19 @@ TEST_CASE("the data of copies between servers does not pass through the program"
   CHECK(one.bytes_up() + other.bytes_up() > 9 * kOnce);
 }
 
-TEST_CASE("copies between servers take another way when their connection breaks") {
+TEST_CASE("copies between servers pass through the program where their operators have named no peers") {
   Pool first(kOneDevice), second(kOneDevice);
+  SlowLink one(first.poold().endpoint(), {}), other(second.poold().endpoint(), {});
+  const Finished app = run_patiently({driver_app(), "large_copies_between_devices", "4"},
+                                     first.through({{"GPUPOOL", one.url() + "," + other.url()}, {"GPUPOOL_LOG", "debug"}}));
+  INFO(app.output);
+  CHECK(app.status == 0);
+  CHECK(app.output.find("--peers") != std::string::npos);
+  CHECK(one.bytes_down() + other.bytes_down() > 4 * (16u << 20));
+}
+
+TEST_CASE("copies between servers take another way when their connection breaks") {
+  Pool first(kOneDevice, kPeers), second(kOneDevice, kPeers);
   for (const int broken : {0, 1}) {
     SlowLink one(first.poold().endpoint(), {}), other(second.poold().endpoint(), {});
     Process app({driver_app(), "large_copies_between_devices", "40"},
@@ -163,7 +175,7 @@ TEST_CASE("copies between servers take another way when their connection breaks"
 
 TEST_CASE("one of two servers dies at work") {
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    Pool lost(kOneDevice), kept(kOneDevice);
+    Pool lost(kOneDevice, kPeers), kept(kOneDevice, kPeers);
     Process app({driver_app(), "one_of_two_fails"},
                 lost.through({{"GPUPOOL", both(lost, kept)}, {"GPUPOOL_DEAD_PEER_TIMEOUT_MS", "8000"}}));
     REQUIRE(app.await_output("working"));

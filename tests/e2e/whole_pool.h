@@ -43,7 +43,7 @@ class WholePool {
     return more;
   }
   std::vector<std::string> member(const std::string& name) const {
-    return {"--pool-scheduler", scheduler_.address(), "--pool-name", name, "--pool-public-key", scheduler_.public_key_file()};
+    return {"--peers", "127.0.0.0/8", "--pool-scheduler", scheduler_.address(), "--pool-name", name, "--pool-public-key", scheduler_.public_key_file()};
   }
 
   SchedulerProcess scheduler_;

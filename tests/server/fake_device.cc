@@ -49,6 +49,12 @@ void speak_to_poold(int) {
     file = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
   }
   if (how == "hostile:dump") header.kind = ControlKind::dump;
+  if (how == "hostile:peers") {  // more connections at once than any client needs
+    header.kind = ControlKind::peer_wanted;
+    header.peer.address = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+    header.peer.port = 1;
+    for (int more = 0; more < 100; ++more) (void)send_control(kControlDescriptor, header, "", -1);
+  }
   (void)send_control(kControlDescriptor, header, "", file);
 }
 

@@ -4,22 +4,40 @@
 
 using gpupool::server::Networks;
 
+namespace {
+
+bool contains(const std::string& networks, const char* address) { return Networks::parse(networks)->contains(asio::ip::make_address(address)); }
+
+}  // namespace
+
 TEST_CASE("networks hold the addresses in them and no others") {
-  const auto networks = Networks::parse("10.1.0.0/16,192.0.2.7,fd00::/8");
-  REQUIRE(networks.ok());
-  for (const char* host : {"10.1.0.0", "10.1.255.255", "192.0.2.7", "fd12::1", "::ffff:10.1.2.3"}) CHECK(networks->contains(host));
-  for (const char* host : {"10.2.0.0", "10.0.255.255", "192.0.2.8", "fe80::1", "::1", "127.0.0.1", "localhost", "", "10.1.0.0/16"}) {
-    CAPTURE(host);
-    CHECK_FALSE(networks->contains(host));
+  const std::string networks = "10.1.0.0/16,192.0.2.7,fd00::/8";
+  for (const char* address : {"10.1.0.0", "10.1.255.255", "192.0.2.7", "fd12::1", "::ffff:10.1.2.3"}) CHECK(contains(networks, address));
+  for (const char* address : {"10.2.0.0", "10.0.255.255", "192.0.2.8", "fe80::1", "::1", "127.0.0.1", "::ffff:127.0.0.1"}) {
+    CAPTURE(address);
+    CHECK_FALSE(contains(networks, address));
   }
-  CHECK_FALSE(networks->none());
+  CHECK_FALSE(Networks::parse(networks)->none());
 }
 
 TEST_CASE("any network, and none") {
-  CHECK(Networks::parse("any")->contains("192.0.2.1"));
-  CHECK(Networks::parse("any")->contains("some.host"));
-  CHECK_FALSE(Networks::parse("none")->contains("127.0.0.1"));
+  CHECK(contains("any", "192.0.2.1"));
+  CHECK(contains("any", "fd00::1"));
+  CHECK_FALSE(contains("none", "192.0.2.1"));
   CHECK(Networks::parse("none")->none());
+}
+
+TEST_CASE("loopback and link-local addresses are only in networks that name them") {
+  for (const char* address : {"127.0.0.1", "127.1.2.3", "169.254.169.254", "::1", "fe80::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "0.0.0.0", "::", "224.0.0.1"}) {
+    CAPTURE(address);
+    for (const char* networks : {"any", "0.0.0.0/0,::/0", "126.0.0.0/7,169.0.0.0/8,fe00::/8"}) CHECK_FALSE(contains(networks, address));
+  }
+  CHECK(contains("127.0.0.0/8", "127.1.2.3"));
+  CHECK(contains("127.0.0.1", "::ffff:127.0.0.1"));
+  CHECK(contains("::1", "::1"));
+  CHECK(contains("169.254.0.0/16,fe80::/10", "169.254.1.1"));
+  CHECK(contains("fe80::/10", "fe80::1"));
+  CHECK_FALSE(contains("127.0.0.1", "127.0.0.2"));
 }
 
 TEST_CASE("what is no network is told") {

@@ -136,9 +136,9 @@ TEST_CASE("a worker inherits no descriptors but its own") {
 }
 
 TEST_CASE("a worker that breaks the control protocol is ended, and no one else") {
-  const std::string how = GENERATE("garbage", "kind", "ready", "damaged", "deposit", "dump");
+  const std::string how = GENERATE("garbage", "kind", "ready", "damaged", "deposit", "dump", "peers");
   CAPTURE(how);
-  PooldProcess poold(kDevice, {}, {{"FAKE_DEVICE", "hostile:" + how}});
+  PooldProcess poold(kDevice, {"--peers", "127.0.0.0/8"}, {{"FAKE_DEVICE", "hostile:" + how}});
   RawClient hostile(poold.endpoint());
   const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
   RawClient other(poold.endpoint());

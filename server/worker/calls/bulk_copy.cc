@@ -1,5 +1,6 @@
 // Copies whose data goes by the bulk connections, or straight from and to the client's memory. The command says what and where; nothing here waits for the data.
 #include "protocol/wire/copies.h"
+#include "protocol/wire/peers.h"
 #include "server/worker/calls/commands.h"
 #include "server/worker/calls/copy_ranges.h"
 #include "server/worker/incoming_copy.h"
@@ -108,20 +109,29 @@ Outcome direct_copy(Executor& session, Command& command, bool to_device) {
 Outcome direct_to_device(Executor& session, Command& command) { return direct_copy(session, command, true); }
 Outcome direct_from_device(Executor& session, Command& command) { return direct_copy(session, command, false); }
 
-Outcome bulk_to_peer(Executor& session, Command& command) {
+// From clients older than copy_to_peer. Nothing that they name is used.
+Outcome bulk_to_peer(Executor&, Command& command) {
   const auto copy = command.body.get<wire::PeerCopy>();
-  const std::string address(command.body.get_text()), session_id(command.body.get_text()), token(command.body.get_text());
+  for (int texts = 0; texts < 3; ++texts) (void)command.body.get_text();
   if (!command.body.finished() || !command.wants_reply() || !sane(copy.rows) || copy.rows.flags != 0) return bad_body();
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+Outcome copy_to_peer(Executor& session, Command& command) {
+  const auto copy = only<wire::CopyToPeer>(command);
+  if (!copy) return Outcome::malformed("a copy to another server has the wrong length: address, session id and key have 16, 16 and 32 bytes");
+  const wire::BulkCopy& rows = copy->rows;
+  if (!command.wants_reply() || !sane(rows) || rows.flags != 0 || copy->target.rdma > 1 || copy->target.reserved != 0) return bad_body();
   session.enter(command);
-  StreamState* const stream = session.table.use_stream(copy.rows.stream);
+  StreamState* const stream = session.table.use_stream(rows.stream);
   if (!stream) return session.contexts.current() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
-  const auto touched = extent(copy.rows.pitch, copy.rows.width, copy.rows.rows);
-  if (!touched || !session.memory.owns(copy.rows.device, *touched)) return CUDA_ERROR_INVALID_VALUE;
-  auto peer = session.peer(address, session_id, token);
+  const auto touched = extent(rows.pitch, rows.width, rows.rows);
+  if (!touched || !session.memory.owns(rows.device, *touched)) return CUDA_ERROR_INVALID_VALUE;
+  auto peer = session.peer(copy->target);
   if (!peer) return CUDA_ERROR_NOT_SUPPORTED;
   session.contexts.enter(stream->context);
-  const CUresult result = OutgoingCopy::start(session, {OutgoingCopy::Way::peer, std::move(peer), copy.copy}, *stream,
-                                              rows_of(copy.rows), command.header.sequence, CUDA_SUCCESS);
+  const CUresult result = OutgoingCopy::start(session, {OutgoingCopy::Way::peer, std::move(peer), copy->target}, *stream, rows_of(rows),
+                                              command.header.sequence, CUDA_SUCCESS);
   return result == CUDA_SUCCESS ? Outcome::parked() : Outcome(result);
 }
 

@@ -47,7 +47,9 @@ hello::HelloReply sample_reply() {
                           .bulk_token = std::string(32, 'b'),
                           .image_nonce = std::string(32, 'n'),
                           .largest_image = 1ull << 30,
-                          .takes_compressed = true};
+                          .takes_compressed = true,
+                          .server_id = ~0ull,
+                          .peer_protocol = 0x8002};
   for (int number = 0; number < 3; ++number) {
     hello::Device device{.name = "Device " + std::to_string(number),
                          .uuid = std::string(16, static_cast<char>(number)),
@@ -117,6 +119,8 @@ control::HelloReply to_proto(const hello::HelloReply& in) {
   out.set_image_nonce(in.image_nonce);
   out.set_largest_image(in.largest_image);
   out.set_takes_compressed(in.takes_compressed);
+  out.set_server_id(in.server_id);
+  out.set_peer_protocol(in.peer_protocol);
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include "protocol/wire/copies.h"
 #include "protocol/wire/graphs.h"
 #include "protocol/wire/images.h"
+#include "protocol/wire/peers.h"
 #include "protocol/wire/sharing.h"
 #include "server/worker/handle_table.h"
 #include "server/worker/rows.h"
@@ -116,6 +117,7 @@ std::vector<Frame> frames(const Client& client) {
       {id(Command::cancel_bulk), bytes_of(wire::CancelBulk{0})},
       {id(Command::bulk_from_device), bytes_of(rows)},
       {id(Command::bulk_to_peer), to_peer},
+      {id(Command::copy_to_peer), bytes_of(wire::CopyToPeer{rows, {}})},
       {id(Command::direct_to_device), bytes_of(direct)},
       {id(Command::direct_from_device), bytes_of(direct)},
       {id(Command::share_host_memory), bytes_of(wire::ShareHostMemory{1, kShared, 0})},
@@ -302,7 +304,7 @@ TEST_CASE("a connection cut at any byte ends the session") {
     for (const Frame& frame : frames(client)) {
       if (frame.id == id(Command::goodbye)) continue;
       wire::CommandHeader header;
-      if (frame.id == id(Command::bulk_to_peer)) header.flags = wire::kWantsReply;  // it must
+      if (frame.id == id(Command::bulk_to_peer) || frame.id == id(Command::copy_to_peer)) header.flags = wire::kWantsReply;  // it must
       header.length = static_cast<uint32_t>(frame.body.size());
       header.id = frame.id;
       header.context = kContext;

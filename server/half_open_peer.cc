@@ -1,0 +1,52 @@
+// Accepts another server: it names a copy of one of the sessions here, this poold proves that it holds the copy's key, and then so does the
+// other one (protocol/wire/peers.h).
+#include <sys/random.h>
+
+#include <asio/write.hpp>
+
+#include "protocol/peers/proof.h"
+#include "server/half_open.h"
+
+namespace gpupool::server {
+
+void HalfOpen::read_peer_hello() {
+  if (preamble_.length != sizeof peer_hello_ || (transport_ != "tcp" && transport_ != "rdma")) {
+    return refuse({control::HelloReply::MALFORMED, "another server's hello has the wrong length, or came to a port that takes none"});
+  }
+  read(asio::buffer(&peer_hello_, sizeof peer_hello_), [this](const asio::error_code& status, size_t) {
+    if (!status) return prove_to_peer();
+    reject("another server left in the middle of its hello");
+  });
+}
+
+void HalfOpen::prove_to_peer() {
+  peer_copy_ = door_.find_peer_copy_(peer_hello_);
+  if (!peer_copy_) return refuse({control::HelloReply::DENIED, "there is no such session to send a copy to"});
+  wire::PeerAnswer answer{};
+  if (::getrandom(answer.nonce.data(), answer.nonce.size(), 0) != static_cast<ssize_t>(answer.nonce.size())) return reject("no random numbers");
+  answer.proof = peers::prove(peer_copy_->key, peers::Side::accepting, peer_hello_.nonce, answer.nonce);
+  const wire::Preamble preamble{.protocol_version = wire::kPeerProtocolVersion, .length = sizeof answer};
+  bytes_.assign(reinterpret_cast<const char*>(&preamble), sizeof preamble);
+  bytes_.append(reinterpret_cast<const char*>(&answer), sizeof answer);
+  peer_expected_ = peers::prove(peer_copy_->key, peers::Side::connecting, peer_hello_.nonce, answer.nonce);
+  asio::async_write(stream_, asio::buffer(bytes_), [self = shared_from_this()](const asio::error_code& status, size_t) {
+    if (status == asio::error::operation_aborted) return;
+    if (status) return self->reject("another server left before it had the proof");
+    self->read_peer_proof();
+  });
+}
+
+void HalfOpen::read_peer_proof() {
+  read(asio::buffer(&peer_proof_, sizeof peer_proof_), [this](const asio::error_code& status, size_t) {
+    if (status) return reject("another server left in the middle of its proof");
+    if (!peers::same(peer_proof_.proof, peer_expected_)) return refuse({control::HelloReply::DENIED, "this is not the key of the copy"});
+    timer_.cancel();
+    Client client{.descriptor = stream_.release(),
+                  .transport = peer_hello_.rdma != 0 ? "rdma" : "tcp",
+                  .peer = *peer_copy_,
+                  .address = address_};
+    door_.admit(*this, std::move(client), {});
+  });
+}
+
+}  // namespace gpupool::server

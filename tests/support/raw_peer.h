@@ -1,0 +1,60 @@
+// Speaks the opening between servers by hand, as the connecting one (protocol/wire/peers.h). Throws std::runtime_error when the other side does not
+// do what the call waits for.
+#pragma once
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <stdexcept>
+#include <string>
+
+#include "protocol/peers/proof.h"
+#include "tests/support/raw_client.h"
+
+namespace gpupool::testing {
+
+class RawPeer : public RawClient {
+ public:
+  explicit RawPeer(const transport::Endpoint& endpoint) : RawClient(endpoint) {}
+
+  void send_hello(const wire::PeerHello& hello) {
+    hello_ = hello;
+    send_preamble({.protocol_version = wire::kPeerProtocolVersion, .length = sizeof hello});
+    send(bytes_of(hello));
+  }
+  // A new one, for this copy of this session.
+  void send_hello(const std::string& session_id, uint64_t copy) {
+    wire::PeerNonce nonce;
+    if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) throw std::runtime_error("no random numbers");
+    std::array<uint8_t, 16> id{};
+    std::copy_n(session_id.begin(), std::min(session_id.size(), id.size()), id.begin());
+    send_hello(peers::make_hello(nonce, id, copy));
+  }
+  wire::PeerAnswer receive_answer() {
+    struct {
+      wire::Preamble preamble;
+      wire::PeerAnswer answer;
+    } got;
+    const auto deadline = transport::Clock::now() + std::chrono::seconds(20);
+    const auto bytes = [](auto& part) { return std::span(reinterpret_cast<std::byte*>(&part), sizeof part); };
+    if (!transport::receive_exact(connection(), bytes(got.preamble), deadline) || got.preamble.protocol_version != wire::kPeerProtocolVersion ||
+        got.preamble.length != sizeof got.answer || !transport::receive_exact(connection(), bytes(got.answer), deadline)) {
+      throw std::runtime_error("the server has not answered as one server does another");
+    }
+    return got.answer;
+  }
+  wire::PeerProof prove(const wire::CopyKey& key, const wire::PeerAnswer& answer) const {
+    return {peers::prove(key, peers::Side::connecting, hello_.nonce, answer.nonce)};
+  }
+  // All of it with this key; what the worker says of the connection, or the refusal.
+  hello::HelloReply open(const std::string& session_id, uint64_t copy, const wire::CopyKey& key) {
+    send_hello(session_id, copy);
+    send(bytes_of(prove(key, receive_answer())));
+    return receive_reply();
+  }
+
+ private:
+  wire::PeerHello hello_{};
+};
+
+}  // namespace gpupool::testing
