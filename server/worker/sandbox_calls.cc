@@ -1,5 +1,10 @@
-// sandbox::restrict_calls(): the list of system calls that a worker may make once it has a client.
+// sandbox::restrict_calls(): a filter of allowed_calls.h, and of the calls below whose arguments decide.
+#include <fcntl.h>
 #include <linux/netlink.h>
+#include <linux/prctl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/ioctl.h>
@@ -9,57 +14,155 @@
 #include <cerrno>
 #include <memory>
 #include <system_error>
+#include <vector>
 
+#include "server/worker/allowed_calls.h"
 #include "server/worker/sandbox.h"
+
+#ifndef PR_SET_VMA
+#define PR_SET_VMA 0x53564d41
+#endif
 
 namespace gpupool::worker::sandbox {
 namespace {
 
-// By what they are needed for. Names that this machine's architecture does not have are left out by libseccomp.
-constexpr const char* kAllowed[] = {
-    // memory
-    "brk", "mmap", "mmap2", "munmap", "mprotect", "mremap", "madvise", "mincore", "msync", "mlock", "mlock2", "mlockall", "munlock",
-    "munlockall", "memfd_create", "membarrier", "mbind", "set_mempolicy", "get_mempolicy", "move_pages", "pkey_alloc", "pkey_free",
-    "pkey_mprotect", "shmget", "shmat", "shmdt", "shmctl",
-    // threads
-    "futex", "futex_waitv", "get_robust_list", "set_robust_list", "rseq", "set_tid_address", "arch_prctl", "prctl", "gettid", "exit", "exit_group",
-    "sched_yield", "sched_getaffinity", "sched_setaffinity", "sched_getparam", "sched_getscheduler", "sched_get_priority_max",
-    "sched_get_priority_min", "sched_rr_get_interval", "getcpu", "getpriority",
-    // signals
-    "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigtimedwait", "rt_sigsuspend", "rt_sigpending", "sigaltstack", "restart_syscall", "pause", "signalfd4",
-    // time
-    "clock_gettime", "clock_getres", "clock_nanosleep", "gettimeofday", "nanosleep", "time", "times", "timer_create", "timer_settime",
-    "timer_gettime", "timer_getoverrun", "timer_delete", "timerfd_create", "timerfd_settime", "timerfd_gettime", "alarm", "setitimer", "getitimer",
-    // files that restrict_files() leaves, pipes, events
-    "open", "openat", "openat2", "close", "close_range", "read", "readv", "pread64", "preadv", "preadv2", "write", "writev", "pwrite64", "pwritev", "pwritev2",
-    "lseek", "stat", "fstat", "lstat", "newfstatat", "statx", "statfs", "fstatfs", "access", "faccessat", "faccessat2", "readlink", "readlinkat", "getdents",
-    "getdents64", "getcwd", "umask", "dup", "dup2", "dup3", "fcntl", "flock", "ftruncate", "fallocate", "fsync", "fdatasync", "unlink", "unlinkat",
-    "mkdir", "mkdirat", "rmdir",
-    "fadvise64", "pipe", "pipe2", "eventfd", "eventfd2", "poll", "ppoll", "select", "pselect6", "epoll_create", "epoll_create1",
-    "epoll_ctl", "epoll_wait", "epoll_pwait", "epoll_pwait2", "inotify_init1", "inotify_add_watch", "inotify_rm_watch", "splice", "tee", "vmsplice",
-    // sockets
-    "socketpair", "bind", "connect", "listen", "accept", "accept4", "getsockname", "getpeername", "getsockopt", "setsockopt", "shutdown",
-    "sendto", "sendmsg", "sendmmsg", "recvfrom", "recvmsg", "recvmmsg",
-    // what the process and the machine are
-    "getpid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups", "getpgrp", "getpgid", "getsid", "getrlimit", "getrusage",
-    "capget", "uname", "sysinfo", "getrandom",
+// A call that is allowed where all of its conditions hold. Several rows of one call are alternatives.
+struct CheckedCall {
+  const char* name;
+  std::vector<scmp_arg_cmp> only;
+  const char* reason;
 };
+
+// The kernel takes the low 32 bits of an int, so the rest must not decide: an attacker chooses it freely.
+scmp_arg_cmp is(unsigned argument, uint64_t value) { return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, 0xffffffffu, value & 0xffffffffu); }
+scmp_arg_cmp has_none_of(unsigned argument, uint64_t bits) { return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, bits, 0); }
+scmp_arg_cmp has_all_of(unsigned argument, uint64_t bits) { return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, bits, bits); }
+scmp_arg_cmp is_null(unsigned argument) { return SCMP_CMP(argument, SCMP_CMP_EQ, 0); }
+scmp_arg_cmp is_socket_type(unsigned argument, int type) {
+  return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, 0xffffffffu & ~static_cast<unsigned>(SOCK_CLOEXEC | SOCK_NONBLOCK), static_cast<scmp_datum_t>(type));
+}
+
+// No command that makes the kernel send signals for the descriptor (F_SETOWN, F_SETSIG, O_ASYNC, F_NOTIFY, F_SETLEASE): they go to any
+// process of the same user.
+std::vector<CheckedCall> descriptor_calls() {
+  return {
+      {"fcntl", {is(1, F_DUPFD)}, "descriptors"},
+      {"fcntl", {is(1, F_DUPFD_CLOEXEC)}, "descriptors"},
+      {"fcntl", {is(1, F_GETFD)}, "descriptors"},
+      {"fcntl", {is(1, F_SETFD)}, "FD_CLOEXEC"},
+      {"fcntl", {is(1, F_GETFL)}, "O_NONBLOCK"},
+      {"fcntl", {is(1, F_SETFL), has_none_of(2, O_ASYNC)}, "O_NONBLOCK"},
+      {"fcntl", {is(1, F_GETLK)}, "record locks of softgpu's shared state and of cached code"},
+      {"fcntl", {is(1, F_SETLK)}, "as F_GETLK"},
+      {"fcntl", {is(1, F_SETLKW)}, "as F_GETLK"},
+      {"fcntl", {is(1, F_ADD_SEALS)}, "images and shared memory"},
+      {"fcntl", {is(1, F_GET_SEALS)}, "images and shared memory"},
+      {"fcntl", {is(1, F_SETPIPE_SZ)}, "output of kernels"},
+      {"fcntl", {is(1, F_GETPIPE_SZ)}, "driver"},
+      // Of type 'T' (a terminal, which poold's log may be, must not be typed into; FIOASYNC) and 0x89 (FIOSETOWN, SIOCSPGRP) only these.
+      {"ioctl", {is(1, TCGETS)}, "isatty"},
+      {"ioctl", {is(1, FIONREAD)}, "driver"},
+      {"ioctl", {is(1, FIONBIO)}, "driver"},
+      {"ioctl", {is(1, FIOCLEX)}, "driver"},
+      {"ioctl", {is(1, SIOCGIFNAME)}, "if_indextoname of rdma-core; only reads"},
+      {"ioctl", {is(1, SIOCGIFINDEX)}, "if_nametoindex of rdma-core; only reads"},
+  };
+}
+
+// All other types: drivers are called by ioctl (NVIDIA's 'F' and 0, RDMA's 0x1b, dma-buf 'b'). A filter compares for equality under a mask, so
+// "neither of two types" is said by bits: one in which the two are equal and the type differs, or one in which it differs from the first
+// and another in which it differs from the second.
+std::vector<CheckedCall> device_calls() {
+  constexpr unsigned kTerminal = 'T', kSocket = 0x89;
+  const auto bits = [](unsigned mask, unsigned value) { return SCMP_CMP(1, SCMP_CMP_MASKED_EQ, scmp_datum_t{mask} << 8, scmp_datum_t{value & mask} << 8); };
+  std::vector<CheckedCall> calls;
+  for (unsigned first = 1; first < 0x100; first <<= 1) {
+    if ((kTerminal & first) == (kSocket & first)) {
+      calls.push_back({"ioctl", {bits(first, ~kTerminal)}, "devices"});
+      continue;
+    }
+    for (unsigned second = 1; second < 0x100; second <<= 1) {
+      if (second == first || (kTerminal & second) == (kSocket & second)) continue;
+      calls.push_back({"ioctl", {bits(first | second, (~kTerminal & first) | (~kSocket & second))}, "devices"});
+    }
+  }
+  return calls;
+}
+
+// Options that make nobody wait: SO_LINGER would, where poold closes its copy of the descriptor.
+std::vector<CheckedCall> socket_calls(bool outward) {
+  std::vector<CheckedCall> calls = {
+      // No datagram sockets: such a socket reaches any other one by sendto or connect.
+      {"socketpair", {is(0, AF_UNIX), is_socket_type(1, SOCK_STREAM)}, "shm connections"},
+      {"socketpair", {is(0, AF_UNIX), is_socket_type(1, SOCK_SEQPACKET)}, "driver"},
+      {"sendto", {is_null(4)}, "send()"},
+      // By the address's length, which ports do not have: sockets of the Internet and, but for a few names, Unix sockets keep the name that they got.
+      {"bind", {is(2, sizeof(sockaddr_nl))}, "netlink sockets of rdma-core (nl_connect) and glibc (getaddrinfo)"},
+      {"socket", {is(0, AF_NETLINK), is(2, NETLINK_ROUTE)}, "rdma-core; glibc's getaddrinfo"},
+      {"socket", {is(0, AF_NETLINK), is(2, NETLINK_RDMA)}, "rdma-core"},
+      {"setsockopt", {is(1, SOL_NETLINK)}, "rdma-core (libnl)"},
+      {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_KEEPALIVE)}, "TCP connections"},
+      {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_SNDBUF)}, "connections; rdma-core"},
+      {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_RCVBUF)}, "connections; rdma-core"},
+      {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_SNDTIMEO)}, "driver"},
+      {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_RCVTIMEO)}, "driver"},
+      {"setsockopt", {is(1, IPPROTO_TCP), is(2, TCP_NODELAY)}, "TCP connections"},
+      {"setsockopt", {is(1, IPPROTO_TCP), is(2, TCP_KEEPIDLE)}, "TCP connections"},
+      {"setsockopt", {is(1, IPPROTO_TCP), is(2, TCP_KEEPINTVL)}, "TCP connections"},
+      {"setsockopt", {is(1, IPPROTO_TCP), is(2, TCP_KEEPCNT)}, "TCP connections"},
+  };
+  if (!outward) return calls;
+  for (const int domain : {AF_INET, AF_INET6}) {
+    for (const int type : {SOCK_STREAM, SOCK_DGRAM}) {
+      calls.push_back({"socket", {is(0, static_cast<uint64_t>(domain)), is_socket_type(1, type)}, "connections to other servers, and glibc's resolver"});
+    }
+  }
+  calls.push_back({"connect", {}, "connections to other servers"});
+  calls.push_back({"setsockopt", {is(1, IPPROTO_IP), is(2, IP_RECVERR)}, "glibc's resolver"});
+  calls.push_back({"setsockopt", {is(1, IPPROTO_IPV6), is(2, IPV6_RECVERR)}, "glibc's resolver"});
+  return calls;
+}
+
+// Threads and signals of this process, and no process beside it.
+std::vector<CheckedCall> process_calls() {
+  const auto self = static_cast<uint64_t>(::getpid());
+  return {
+      {"clone", {has_all_of(0, CLONE_THREAD)}, "threads"},
+      {"kill", {is(0, self)}, "raise()"},
+      {"tgkill", {is(0, self)}, "raise(), pthread_kill()"},
+      {"prlimit64", {is(0, 0)}, "limits of its own"},
+      {"prlimit64", {is(0, self)}, "limits of its own"},
+      // Of the calling thread: pthread_setaffinity_np, which names a thread's number, fails, since a filter cannot tell whose it is.
+      {"sched_setaffinity", {is(0, 0)}, "driver"},
+      {"move_pages", {is(0, 0)}, "driver"},
+      {"move_pages", {is(0, self)}, "driver"},
+      {"prctl", {is(0, PR_SET_NAME)}, "names of threads"},
+      {"prctl", {is(0, PR_GET_NAME)}, "names of threads"},
+      {"prctl", {is(0, PR_SET_VMA)}, "glibc names its memory"},
+      {"prctl", {is(0, PR_SET_TIMERSLACK)}, "driver"},
+      {"prctl", {is(0, PR_GET_TIMERSLACK)}, "driver"},
+      {"prctl", {is(0, PR_SET_THP_DISABLE)}, "driver"},
+      {"prctl", {is(0, PR_GET_THP_DISABLE)}, "driver"},
+      {"prctl", {is(0, PR_GET_DUMPABLE)}, "driver; only reads"},
+      {"prctl", {is(0, PR_GET_NO_NEW_PRIVS)}, "driver; only reads"},
+      {"prctl", {is(0, PR_GET_SECCOMP)}, "driver; only reads"},
+      {"prctl", {is(0, PR_CAPBSET_READ)}, "driver; only reads"},
+  };
+}
 
 class Filter {
  public:
-  Filter() : context_(::seccomp_init(SCMP_ACT_ERRNO(EPERM)), ::seccomp_release) {}
+  explicit Filter(uint32_t refusal) : context_(::seccomp_init(refusal), ::seccomp_release) {}
 
   // Failures are kept; the first one is the result of load().
-  template <class... Arguments>
-  void allow(const char* name, Arguments... arguments) {
-    add(SCMP_ACT_ALLOW, name, arguments...);
-  }
-  template <class... Arguments>
-  void add(uint32_t action, const char* name, Arguments... arguments) {
+  void add(uint32_t action, const char* name, const std::vector<scmp_arg_cmp>& only = {}) {
     const int number = ::seccomp_syscall_resolve_name(name);
     if (!context_ || number == __NR_SCMP_ERROR) return;  // older libseccomps do not know the newest calls
-    const int error = ::seccomp_rule_add(context_.get(), action, number, sizeof...(arguments), arguments...);
+    const int error = ::seccomp_rule_add_array(context_.get(), action, number, static_cast<unsigned>(only.size()), only.data());
     if (error != 0 && error != -EDOM && error_ == 0) error_ = error;
+  }
+  void allow(const std::vector<CheckedCall>& calls) {
+    for (const CheckedCall& call : calls) add(SCMP_ACT_ALLOW, call.name, call.only);
   }
   Result<void> load() {
     if (!context_) return Error{ErrorCode::unavailable, "cannot make a system-call filter"};
@@ -79,31 +182,14 @@ class Filter {
 }  // namespace
 
 Result<void> restrict_calls(bool outward) {
-  Filter filter;
-  for (const char* const name : kAllowed) filter.allow(name);
-  // Threads, no processes. clone3 keeps its flags in memory, where a filter cannot look: libc then takes clone.
-  filter.allow("clone", SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
+  Filter filter(SCMP_ACT_ERRNO(EPERM));
+  for (const AllowedCall& call : kAllowedCalls) filter.add(SCMP_ACT_ALLOW, call.name);
+  filter.allow(descriptor_calls());
+  filter.allow(device_calls());
+  filter.allow(socket_calls(outward));
+  filter.allow(process_calls());
+  // Its flags are in memory, where a filter cannot look: libc then takes clone.
   filter.add(SCMP_ACT_ERRNO(ENOSYS), "clone3");
-  // Of this process only.
-  const auto self = static_cast<scmp_datum_t>(::getpid());
-  filter.allow("kill", SCMP_A0(SCMP_CMP_EQ, self));
-  filter.allow("tgkill", SCMP_A0(SCMP_CMP_EQ, self));
-  for (const scmp_datum_t pid : {scmp_datum_t{0}, self}) filter.allow("prlimit64", SCMP_A0(SCMP_CMP_EQ, pid));
-  // Drivers are called by ioctl. A terminal (poold's log may be one) must not be typed into: of type 'T' only what is harmless,
-  // and of all types whose number differs from it in at least one bit, everything.
-  for (unsigned bit = 0; bit < 8; ++bit) {
-    const scmp_datum_t mask = scmp_datum_t{1} << (8 + bit);
-    filter.allow("ioctl", SCMP_A1(SCMP_CMP_MASKED_EQ, mask, ~(scmp_datum_t{'T'} << 8) & mask));
-  }
-  for (const scmp_datum_t request : {TCGETS, FIONREAD, FIONBIO, FIOCLEX}) {
-    filter.allow("ioctl", SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, request));
-  }
-  for (const scmp_datum_t protocol : {NETLINK_ROUTE, NETLINK_RDMA}) {
-    filter.allow("socket", SCMP_A0(SCMP_CMP_EQ, AF_NETLINK), SCMP_A2(SCMP_CMP_EQ, protocol));
-  }
-  for (const int domain : {AF_INET, AF_INET6}) {
-    if (outward) filter.allow("socket", SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(domain)));
-  }
   return filter.load();
 }
 
