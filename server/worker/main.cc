@@ -306,10 +306,7 @@ Result<void> confine(const Arguments& arguments) {
   if (!arguments.sandbox) return {};
   if (auto dropped = sandbox::drop_user(arguments.user); !dropped) return dropped;
   if (!dies_with_poold(arguments)) return Error{ErrorCode::closed, "poold is gone"};
-  const auto missing = sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()}, arguments.cache_folders);
-  if (!missing) return missing.error();
-  if (!missing->empty()) log::debug("sandbox", {{"missing", *missing}});
-  return {};
+  return sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()}, arguments.cache_folders, /*outward=*/false);
 }
 
 int run(const Arguments& arguments) {
@@ -367,6 +364,7 @@ int main(int count, char** words) {
     return server::kWorkerUsage;
   }
   if (!worker::dies_with_poold(arguments)) return server::kWorkerPooldGone;
+  if (arguments.sandbox && !worker::sandbox::hide_memory()) return server::kWorkerUsage;
   worker::close_inherited();
   for (const int descriptor : {server::kControlDescriptor, server::kLogDescriptor, server::kSessionPageDescriptor}) {
     ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);

@@ -1,67 +1,88 @@
 #include "server/worker/sandbox.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/landlock.h>
+#include <poll.h>
 #include <pwd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
+#include <charconv>
+#include <chrono>
+#include <optional>
 #include <system_error>
+#include <vector>
 
 namespace gpupool::worker::sandbox {
 namespace {
+
+constexpr std::chrono::milliseconds kPatience{3'000};  // with processes that a poold left which was killed: the kernel kills them
+constexpr int kPause = 20;                             // milliseconds between two looks
+
+struct Identity {
+  uid_t user = 0;
+  gid_t group = 0;
+};
 
 Error failure(const std::string& what, int error) {
   return {ErrorCode::unavailable, what + ": " + std::generic_category().message(error)};
 }
 
+Result<Identity> find_user(const std::string& name) {
+  uid_t number = 0;
+  const auto read = std::from_chars(name.data(), name.data() + name.size(), number);
+  // A number needs no entry in the host's database; its group is the one of the same number, which other workers do not have.
+  if (read.ec == std::errc() && read.ptr == name.data() + name.size()) return Identity{number, number};
+  const passwd* const found = ::getpwnam(name.c_str());
+  if (!found) return Error{ErrorCode::invalid, "there is no user '" + name + "' for workers; name another one with --worker-users"};
+  return Identity{found->pw_uid, found->pw_gid};
+}
+
 Result<void> become(const std::string& user) {
-  const passwd* const found = ::getpwnam(user.c_str());
-  if (!found) return Error{ErrorCode::invalid, "there is no user '" + user + "' for workers; name another one with --worker-user"};
-  std::vector<gid_t> groups{found->pw_gid};
+  const auto wanted = find_user(user);
+  if (!wanted) return wanted.error();
+  std::vector<gid_t> groups{wanted->group};
   for (const char* const name : {"video", "render"}) {
     if (const ::group* const group = ::getgrnam(name)) groups.push_back(group->gr_gid);
   }
-  const uid_t uid = found->pw_uid;
-  const gid_t gid = found->pw_gid;
+  const uid_t uid = wanted->user;
+  const gid_t gid = wanted->group;
   if (::setgroups(groups.size(), groups.data()) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) {
     return failure("cannot become the user '" + user + "'", errno);
   }
   return {};
 }
 
-// linux/landlock.h of the build may be older than the kernel: only what its first version had.
-constexpr uint64_t kRead = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR | LANDLOCK_ACCESS_FS_EXECUTE;
-constexpr uint64_t kChange = LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG;
-constexpr uint64_t kAll = kRead | kChange | LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_MAKE_CHAR |
-                          LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO |
-                          LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SYM;
+std::optional<pid_t> other_process_of(uid_t user) {
+  DIR* const processes = ::opendir("/proc");
+  if (!processes) return std::nullopt;
+  std::optional<pid_t> other;
+  while (const dirent* const entry = other ? nullptr : ::readdir(processes)) {
+    const std::string name = entry->d_name;
+    pid_t process = 0;
+    struct stat status {};
+    if (std::from_chars(name.data(), name.data() + name.size(), process).ec != std::errc() || process == ::getpid()) continue;
+    if (::stat(("/proc/" + name).c_str(), &status) == 0 && status.st_uid == user) other = process;
+  }
+  ::closedir(processes);
+  return other;
+}
 
-constexpr uint64_t kMakeFolders = LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_REMOVE_DIR;
-
-// What drivers read: libraries, settings, and what the kernel tells of devices.
-constexpr const char* kReadable[] = {"/usr", "/lib", "/lib64", "/etc", "/proc", "/sys", "/opt", "/run/nvidia"};
-constexpr const char* kWritable[] = {"/dev", "/proc/self"};  // device files, shared memory; a thread's name
-
-Result<void> allow(int ruleset, const std::string& path, uint64_t access) {
-  const int file = ::open(path.c_str(), O_PATH | O_CLOEXEC);
-  if (file < 0) return {};  // what is not there needs no rule
-  struct stat status {};
-  if (::fstat(file, &status) == 0 && !S_ISDIR(status.st_mode)) access &= ~uint64_t{LANDLOCK_ACCESS_FS_READ_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG};
-  landlock_path_beneath_attr rule{};
-  rule.allowed_access = access;
-  rule.parent_fd = file;
-  const long added = ::syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
-  const int error = errno;
-  ::close(file);
-  if (added != 0) return failure("cannot keep '" + path + "' within reach of a worker", error);
-  return {};
+// Session after session has this user, of whichever tenants.
+void remove_leftovers(uid_t user) {
+  DIR* const memory = ::opendir("/dev/shm");
+  if (!memory) return;
+  while (const dirent* const entry = ::readdir(memory)) {
+    struct stat status {};
+    if (::fstatat(::dirfd(memory), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode) && status.st_uid == user) {
+      ::unlinkat(::dirfd(memory), entry->d_name, 0);
+    }
+  }
+  ::closedir(memory);
 }
 
 }  // namespace
@@ -78,34 +99,26 @@ Result<void> drop_user(const std::string& user) {
     if (auto changed = become(user); !changed) return changed;
   }
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return failure("cannot give up new privileges", errno);
+  return hide_memory();
+}
+
+Result<void> hide_memory() {
+  if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return failure("cannot keep other processes of this user from the memory", errno);
   return {};
 }
 
-Result<std::string> restrict_files(const std::vector<std::string>& readable, const std::string& cache) {
-  if (::syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION) < 1) {
-    return std::string("this kernel has no Landlock (Linux 5.13; it may be switched off): a worker can open whatever its user can");
+Result<void> take_over_user() {
+  const uid_t user = ::getuid();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (auto other = other_process_of(user); other; other = other_process_of(user)) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      return Error{ErrorCode::unavailable, "a worker needs the user " + std::to_string(user) + " for itself, but process " + std::to_string(*other) +
+                                               " is that user's, too; give each poold a range of users of its own (--worker-users), in which no account lies"};
+    }
+    ::poll(nullptr, 0, kPause);
   }
-  landlock_ruleset_attr attributes{};
-  attributes.handled_access_fs = kAll;
-  const int ruleset = static_cast<int>(::syscall(SYS_landlock_create_ruleset, &attributes, sizeof attributes, 0));
-  if (ruleset < 0) return failure("cannot make a Landlock ruleset", errno);
-  Result<void> added;
-  for (const char* const path : kReadable) {
-    if (added) added = allow(ruleset, path, kRead);
-  }
-  for (const std::string& path : readable) {
-    if (added) added = allow(ruleset, path, kRead);
-  }
-  for (const char* const path : kWritable) {
-    if (added) added = allow(ruleset, path, kRead | kChange);
-  }
-  if (added && !cache.empty()) added = allow(ruleset, cache, kRead | kChange | kMakeFolders);
-  const bool restricted = added && ::syscall(SYS_landlock_restrict_self, ruleset, 0) == 0;
-  const int error = errno;
-  ::close(ruleset);
-  if (!added) return added.error();
-  if (!restricted) return failure("cannot restrict a worker's files", error);
-  return std::string();
+  remove_leftovers(user);
+  return {};
 }
 
 }  // namespace gpupool::worker::sandbox

@@ -195,10 +195,10 @@ TEST_CASE("beside each port programs of this host find shared memory") {
 TEST_CASE("how rdma is used reaches the workers, from the command line before the file") {
   TemporaryFolder folder;
   const std::string file = folder.write("poold.toml", "[rdma]\nmtu = 1024\ndevice = \"mlx5_7\"\npartition-key = \"0x8001\"\n");
-  PooldProcess poold(kDevice, {"--config", file, "--rdma-mtu", "2048", "--rdma-gid-index", "3", "--idle-workers", "1"},
+  PooldProcess poold(kDevice, {"--config", file, "--rdma-mtu", "2048", "--rdma-gid-index", "3", "--idle-workers", "1", "--no-sandbox"},
                      {{"GPUPOOL_RDMA_GID_INDEX", "5"}, {"GPUPOOL_RDMA_TIMEOUT", "long"}});
   REQUIRE(poold.workers().size() == 1);
-  const std::string process = "/proc/" + std::to_string(poold.workers()[0]);
+  const std::string process = "/proc/" + std::to_string(poold.workers()[0]);  // whose environment a sandbox would hide
   std::stringstream environment, words;
   environment << std::ifstream(process + "/environ").rdbuf();
   words << std::ifstream(process + "/cmdline").rdbuf();

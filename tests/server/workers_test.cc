@@ -132,7 +132,10 @@ TEST_CASE("a worker inherits no descriptors but its own") {
   RawClient(poold.endpoint()).open();  // both have finished starting by the time one has been used
   CHECK(poold.await_log("session_ended"));
   // 0 to 2, and those that server/handover.h numbers from there on.
-  for (const pid_t worker : poold.workers()) CHECK(eventually([&] { return descriptors_of(worker) == server::kCacheDescriptor + 1; }));
+  for (const pid_t worker : poold.workers()) {
+    if (!can_count_descriptors(worker)) return report_skip("before Linux 6.2 only root can count a worker's descriptors");
+    CHECK(eventually([&] { return descriptors_of(worker) == server::kCacheDescriptor + 1; }));
+  }
 }
 
 TEST_CASE("a worker that breaks the control protocol is ended, and no one else") {

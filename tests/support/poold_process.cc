@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -91,6 +92,12 @@ std::string PooldProcess::log() const { return complete_lines(process_->output()
 
 bool PooldProcess::await_log(const std::string& text, size_t count) const {
   return process_->await_output([&](const std::string& log) { return occurrences(complete_lines(log), text) >= count; });
+}
+
+size_t PooldProcess::descriptors() const {
+  if (can_count_descriptors(pid())) return descriptors_of(pid());
+  std::puts("SKIPPED: poold's descriptors are not counted: before Linux 6.2 only root can");
+  return 0;
 }
 
 int PooldProcess::stop() {

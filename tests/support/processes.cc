@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -181,10 +182,18 @@ std::vector<pid_t> children_of(pid_t pid) {
   return children;
 }
 
+bool can_count_descriptors(pid_t pid) {
+  const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
+  struct stat status {};
+  return ::access(folder.c_str(), R_OK) == 0 || (::stat(folder.c_str(), &status) == 0 && status.st_size > 0);
+}
+
 size_t descriptors_of(pid_t pid) {
+  const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
+  struct stat status {};
+  if (::stat(folder.c_str(), &status) == 0 && status.st_size > 0) return static_cast<size_t>(status.st_size);  // since Linux 6.2
   size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
-    ++count;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder)) ++count;
   return count;
 }
 

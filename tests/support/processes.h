@@ -77,6 +77,8 @@ Finished run_to_end(const std::vector<std::string>& words, const Environment& en
 
 std::vector<pid_t> children_of(pid_t pid);
 size_t descriptors_of(pid_t pid);
+// False before Linux 6.2, unless this is root, for a process that hides its memory, as poold and its workers do: then descriptors_of() throws.
+bool can_count_descriptors(pid_t pid);
 // True when the process is gone, or waits to be reaped by someone else, within the time.
 bool await_gone(pid_t pid, std::chrono::milliseconds patience = kPatience);
 bool is_zombie(pid_t pid);

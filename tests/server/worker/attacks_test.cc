@@ -1,5 +1,6 @@
 // One confined child attacks another one, or the test itself. Each attack must fail, and its victim must live on.
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/netlink.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -8,13 +9,16 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 
 #include <string>
 
+#include "server/worker/landlock.h"
 #include "server/worker/sandbox.h"
 #include "tests/server/worker/confined_children.h"
 #include "tests/support/skip.h"
@@ -22,6 +26,119 @@
 using namespace gpupool;
 using namespace gpupool::testing;
 namespace sandbox = gpupool::worker::sandbox;
+
+namespace {
+
+// A victim's memory, as seen by a process of the same user that has made itself nothing but unprivileged.
+bool memory_is_hidden(pid_t victim) {
+  const std::string folder = "/proc/" + std::to_string(victim);
+  return refused(::open((folder + "/mem").c_str(), O_RDWR), EACCES) && refused(::open((folder + "/environ").c_str(), O_RDONLY), EACCES) &&
+         ::open((folder + "/fd/0").c_str(), O_RDONLY) < 0 && refused(::ptrace(PTRACE_SEIZE, victim, nullptr, nullptr));
+}
+
+}  // namespace
+
+TEST_CASE("a worker's memory is hidden from processes of its user, also without Landlock") {
+  // As a program that a user has started: root gives way to nobody, and nothing is hidden.
+  const auto ordinary = [] {
+    const bool other = ::geteuid() != 0 || (::setgroups(0, nullptr) == 0 && ::setresgid(65534, 65534, 65534) == 0 && ::setresuid(65534, 65534, 65534) == 0);
+    return other && ::prctl(PR_SET_DUMPABLE, 1) == 0;
+  };
+  const Victim victim([&] { return ordinary() && sandbox::drop_user("").ok(); });
+  CHECK(in_child([&](Checks& check) {
+          check(ordinary());
+          check(memory_is_hidden(victim.pid()));
+        }) == 0);
+  CHECK(victim.lives());
+}
+
+TEST_CASE("workers with users of their own neither signal each other nor read what they made") {
+  if (::geteuid() != 0) return gpupool::testing::report_skip("only root's workers become other users");
+  constexpr const char* kFirst = "61001";
+  constexpr const char* kSecond = "61002";
+  const std::string shared = "/dev/shm/gpupool-attacks-test-" + std::to_string(::getpid());
+  const Victim victim([&] {
+    const bool confined = sandbox::drop_user(kFirst).ok();
+    ::umask(077);
+    return confined && ::open(shared.c_str(), O_RDWR | O_CREAT | O_EXCL, 0666) >= 0;
+  });
+  CHECK(in_child([&](Checks& check) {
+          check(sandbox::drop_user(kSecond).ok());
+          check(::getuid() == 61002 && ::getgid() == 61002);
+          check(refused(::kill(victim.pid(), SIGKILL)));
+          check(refused(::kill(victim.pid(), 0)));
+          cpu_set_t all;
+          check(::sched_getaffinity(0, sizeof all, &all) == 0);
+          check(refused(::sched_setaffinity(victim.pid(), sizeof all, &all)));
+          int ends[2];
+          check(::pipe(ends) == 0);
+          check(::fcntl(ends[0], F_SETSIG, SIGKILL) == 0 && ::fcntl(ends[0], F_SETOWN, victim.pid()) == 0 && ::fcntl(ends[0], F_SETFL, O_ASYNC) == 0);
+          check(::write(ends[1], "x", 1) == 1);  // the kernel sends nothing to another user
+          check(memory_is_hidden(victim.pid()));
+          check(refused(::open(shared.c_str(), O_RDONLY), EACCES));
+          check(refused(::unlink(shared.c_str())));
+        }) == 0);
+  CHECK(victim.lives());
+  CHECK(::unlink(shared.c_str()) == 0);
+}
+
+TEST_CASE("a session's user has no other process, and finds nothing of the session before") {
+  if (::geteuid() != 0) return gpupool::testing::report_skip("only root's workers become other users");
+  const std::string shared = "/dev/shm/gpupool-leftover-test-" + std::to_string(::getpid());
+  {
+    const Victim before([&] { return sandbox::drop_user("61003").ok() && ::open(shared.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600) >= 0; });
+    CHECK(in_child([&](Checks& check) {
+            check(sandbox::drop_user("61003").ok());
+            const auto taken = sandbox::take_over_user();
+            check(!taken.ok() && taken.error().message.find(std::to_string(before.pid())) != std::string::npos);
+          }) == 0);
+    CHECK(::access(shared.c_str(), F_OK) == 0);
+  }
+  CHECK(in_child([&](Checks& check) {
+          check(sandbox::drop_user("61003").ok());
+          check(sandbox::take_over_user().ok());
+        }) == 0);
+  CHECK((::access(shared.c_str(), F_OK) < 0 && errno == ENOENT));
+}
+
+TEST_CASE("Landlock keeps workers from TCP, abstract sockets and other processes' signals without the filter") {
+  if (sandbox::landlock_version() < sandbox::kLandlockScopes) return gpupool::testing::report_skip("this kernel's Landlock has no scopes (Linux 6.12)");
+  const Victim victim([] { return sandbox::drop_user("nobody").ok(); });
+  const int datagrams = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), port = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  socklen_t size = sizeof name.sun_family;
+  REQUIRE(::bind(datagrams, reinterpret_cast<const sockaddr*>(&name), size) == 0);
+  size = sizeof name;
+  REQUIRE(::getsockname(datagrams, reinterpret_cast<sockaddr*>(&name), &size) == 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t address_size = sizeof address;
+  REQUIRE(::bind(port, reinterpret_cast<const sockaddr*>(&address), address_size) == 0);
+  REQUIRE((::listen(port, 4) == 0 && ::getsockname(port, reinterpret_cast<sockaddr*>(&address), &address_size) == 0));
+  for (const bool outward : {false, true}) {
+    CHECK(in_child([&](Checks& check) {
+            check(sandbox::drop_user("nobody").ok());
+            check(sandbox::restrict_files({}, "", outward).ok());
+            check(refused(::kill(victim.pid(), SIGKILL)));
+            check(::raise(SIGURG) == 0);
+            int ends[2];
+            check(::pipe(ends) == 0 && ::fcntl(ends[0], F_SETSIG, SIGKILL) == 0 && ::fcntl(ends[0], F_SETOWN, victim.pid()) == 0);
+            check(::fcntl(ends[0], F_SETFL, O_ASYNC) == 0 && ::write(ends[1], "x", 1) == 1);
+            const int unix_socket = ::socket(AF_UNIX, SOCK_DGRAM, 0), tcp = ::socket(AF_INET, SOCK_STREAM, 0), other = ::socket(AF_INET, SOCK_STREAM, 0);
+            check(refused(::sendto(unix_socket, "x", 1, 0, reinterpret_cast<const sockaddr*>(&name), size)));
+            check(refused(::connect(unix_socket, reinterpret_cast<const sockaddr*>(&name), size)));
+            const int connected = ::connect(tcp, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+            check(outward ? connected == 0 : refused(connected, EACCES));
+            sockaddr_in any = address;
+            any.sin_port = 0;
+            check(refused(::bind(other, reinterpret_cast<const sockaddr*>(&any), sizeof any), EACCES));
+          }) == 0);
+  }
+  CHECK(victim.lives());
+  for (const int one : {datagrams, port}) ::close(one);
+}
 
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
 TEST_CASE("attacks of one worker on another") { gpupool::testing::report_skip("the sanitizers' run-time needs system calls that a worker may not make"); }
