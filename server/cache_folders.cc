@@ -1,7 +1,7 @@
 #include "server/cache_folders.h"
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <pwd.h>
 #include <sys/file.h>
 #include <sys/fsuid.h>
 #include <sys/random.h>
@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -41,35 +42,101 @@ std::string random_name() {
   return name;
 }
 
-// Removes what is in the folder. The driver's subfolders belong to the worker's user, and root may lack the capability to change
-// them (examples/systemd/poold.service), so the calling thread takes that user's identity for files meanwhile.
-void empty(int folder, uid_t worker_user) {
-  const auto before = static_cast<uid_t>(::setfsuid(worker_user));
-  std::error_code status;
-  fs::directory_iterator entry("/proc/self/fd/" + std::to_string(folder), status);
-  while (!status && entry != fs::directory_iterator()) {
-    const fs::path path = entry->path();
-    entry.increment(status);
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
+// What workers made belongs to their users, and root may lack the capability to change it (examples/systemd/poold.service), so the calling thread takes
+// the owner's identity for files meanwhile.
+class AsOwner {
+ public:
+  explicit AsOwner(uid_t owner) : before_(static_cast<uid_t>(::setfsuid(owner))) {}
+  ~AsOwner() { ::setfsuid(before_); }
+  AsOwner(const AsOwner&) = delete;
+  AsOwner& operator=(const AsOwner&) = delete;
+
+ private:
+  const uid_t before_;
+};
+
+constexpr int kDeepest = 16;      // folders in folders that are open at once; the driver's are two deep
+constexpr int kMostRounds = 4096;
+
+// Calls `use` with each name in the folder, however many a worker has made.
+template <class Use>
+void for_each_name(int folder, const Use& use) {
+  const int own = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // closedir() closes it
+  DIR* const list = own >= 0 ? ::fdopendir(own) : nullptr;
+  if (!list) {
+    if (own >= 0) ::close(own);
+    return;
   }
-  ::setfsuid(before);
+  while (const dirent* const entry = ::readdir(list)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") use(entry->d_name);
+  }
+  ::closedir(list);
 }
 
-void remove_root(const std::string& path, uid_t worker_user) {
+// Opens a folder that a worker may have made, with whatever mode. -1: it is none.
+int open_folder(int parent, const char* name, uid_t& owner) {
+  struct stat status {};
+  if (::fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(status.st_mode)) return -1;
+  owner = status.st_uid;
+  const AsOwner identity(owner);
+  (void)!::fchmodat(parent, name, 0777, AT_SYMLINK_NOFOLLOW);  // else it cannot be opened
+  return ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+// Removes what is in `folder`, of whichever users; the calling thread has its owner's identity. True if folders that are deeper than kDeepest were moved
+// to `top`, for another round.
+bool empty(int top, int folder, int depth) {
+  bool moved = false;
+  for_each_name(folder, [&](const char* name) {
+    uid_t owner = 0;
+    const int inner = open_folder(folder, name, owner);
+    if (inner >= 0 && depth < kDeepest) {
+      const AsOwner identity(owner);
+      moved |= empty(top, inner, depth + 1);
+    } else if (inner >= 0) {
+      moved |= ::renameat(folder, name, top, random_name().c_str()) == 0;
+    }
+    if (inner >= 0) ::close(inner);
+    ::unlinkat(folder, name, inner >= 0 ? AT_REMOVEDIR : 0);
+  });
+  return moved;
+}
+
+void empty(int folder) {
+  struct stat status {};
+  if (::fstat(folder, &status) != 0) return;
+  const AsOwner identity(status.st_uid);
+  for (int round = 0; round < kMostRounds && empty(folder, folder, 0); ++round) {}
+}
+
+// Lets everybody who gets into the folder read and change what is `user`'s there.
+void open_to_all(int folder, uid_t user, int depth = 0) {
+  for_each_name(folder, [&](const char* name) {
+    struct stat status {};
+    const int made = ::openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (made < 0) return;
+    const bool known = ::fstat(made, &status) == 0, is_folder = known && S_ISDIR(status.st_mode);
+    if (status.st_uid == user && (is_folder || S_ISREG(status.st_mode))) ::fchmod(made, is_folder ? 0777 : 0666);
+    if (is_folder && depth < kDeepest) open_to_all(made, user, depth + 1);
+    ::close(made);
+  });
+}
+
+void remove_root(const std::string& path) {
   ::chmod(path.c_str(), 0700);
   std::error_code status;
   for (fs::directory_iterator entry(path, status); !status && entry != fs::directory_iterator(); entry.increment(status)) {
     const int folder = ::open(entry->path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (folder < 0) continue;
-    empty(folder, worker_user);
+    empty(folder);
     ::close(folder);
   }
   fs::remove_all(path, status);
 }
 
 // Removes what a poold of this user left that was killed.
-void remove_stale(uid_t worker_user) {
+void remove_stale() {
   std::error_code status;
   for (fs::directory_iterator entry(kParent, status); !status && entry != fs::directory_iterator(); entry.increment(status)) {
     const std::string path = entry->path();
@@ -78,20 +145,15 @@ void remove_stale(uid_t worker_user) {
     if (!S_ISDIR(found.st_mode) || found.st_uid != ::geteuid()) continue;
     const int lock = ::open((path + "/" + kLock).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (lock < 0) continue;
-    if (::flock(lock, LOCK_EX | LOCK_NB) == 0) remove_root(path, worker_user);
+    if (::flock(lock, LOCK_EX | LOCK_NB) == 0) remove_root(path);
     ::close(lock);
   }
-}
-
-uid_t files_user(const std::string& worker_user) {
-  const passwd* const found = ::geteuid() == 0 && !worker_user.empty() ? ::getpwnam(worker_user.c_str()) : nullptr;
-  return found ? found->pw_uid : ::geteuid();
 }
 
 }  // namespace
 
 struct CacheFolders::Root {
-  Root(int folder, int lock, uid_t worker_user) : folder(folder), lock(lock), worker_user(worker_user) {}
+  Root(int folder, int lock) : folder(folder), lock(lock) {}
   ~Root() {
     ::close(folder);
     ::close(lock);
@@ -100,19 +162,17 @@ struct CacheFolders::Root {
   Root& operator=(const Root&) = delete;
 
   void remove(const Folder& gone) const {
-    empty(gone.descriptor, worker_user);
+    empty(gone.descriptor);
     ::close(gone.descriptor);
     ::unlinkat(folder, gone.name.c_str(), AT_REMOVEDIR);
   }
 
   const int folder;
   const int lock;
-  const uid_t worker_user;
 };
 
-Result<std::unique_ptr<CacheFolders>> CacheFolders::open(const std::string& worker_user) {
-  if (::geteuid() == 0 && worker_user.empty()) return Error{ErrorCode::unavailable, "workers are root and could read all tenants' folders"};
-  const uid_t user = files_user(worker_user);
+Result<std::unique_ptr<CacheFolders>> CacheFolders::open(const std::string& worker_users) {
+  if (::geteuid() == 0 && worker_users.empty()) return Error{ErrorCode::unavailable, "workers are root and could read all tenants' folders"};
   const std::string path = std::string(kParent) + "/" + kPrefix + random_name();
   if (::mkdir(path.c_str(), 0700) != 0) return cannot_make(path, errno);
   const int lock = ::open((path + "/" + kLock).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -123,14 +183,14 @@ Result<std::unique_ptr<CacheFolders>> CacheFolders::open(const std::string& work
     const int error = errno;
     if (lock >= 0) ::close(lock);
     if (folder >= 0) ::close(folder);
-    remove_root(path, user);
+    remove_root(path);
     return cannot_make(path, error);
   }
-  std::thread([user] { remove_stale(user); }).detach();  // not before this one is locked
-  return std::unique_ptr<CacheFolders>(new CacheFolders(path, std::make_shared<const Root>(folder, lock, user)));
+  std::thread([] { remove_stale(); }).detach();  // not before this one is locked
+  return std::unique_ptr<CacheFolders>(new CacheFolders(path, std::make_shared<const Root>(folder, lock)));
 }
 
-CacheFolders::~CacheFolders() { remove_root(path_, root_->worker_user); }
+CacheFolders::~CacheFolders() { remove_root(path_); }
 
 CacheFolders::Folder CacheFolders::make() {
   Folder made{random_name()};
@@ -141,6 +201,18 @@ CacheFolders::Folder CacheFolders::make() {
   if (made.descriptor >= 0) ::close(std::exchange(made.descriptor, -1));
   ::unlinkat(root_->folder, made.name.c_str(), AT_REMOVEDIR);
   return made;
+}
+
+void CacheFolders::share(const Folder& folder, uid_t user) {
+  const int own = folder.descriptor >= 0 ? ::fcntl(folder.descriptor, F_DUPFD_CLOEXEC, 0) : -1;
+  if (own < 0) return;
+  std::thread([own, user] {
+    {
+      const AsOwner identity(user);
+      open_to_all(own, user);
+    }
+    ::close(own);
+  }).detach();
 }
 
 void CacheFolders::remove(Folder folder) {

@@ -5,6 +5,8 @@
 // the names are random, so a worker that has been taken over does not find other tenants' folders. Nothing but the driver itself bounds what a
 // folder takes.
 #pragma once
+#include <sys/types.h>
+
 #include <memory>
 #include <string>
 
@@ -19,14 +21,17 @@ class CacheFolders {
     int descriptor = -1;  // -1: it could not be made
   };
 
-  // `worker_user`: the user that workers become when poold is root.
-  static Result<std::unique_ptr<CacheFolders>> open(const std::string& worker_user);
+  // `worker_users`: those that workers become when poold is root.
+  static Result<std::unique_ptr<CacheFolders>> open(const std::string& worker_users);
   ~CacheFolders();
   CacheFolders(const CacheFolders&) = delete;
   CacheFolders& operator=(const CacheFolders&) = delete;
 
   const std::string& root() const { return path_; }
   Folder make();
+  // Where each session has a user of its own: lets the other sessions of the tenant read and change what `user`'s has made, which has ended. Returns at
+  // once; a thread of its own does it. They have what it is for by the folder's descriptor, so the modes keep nobody else from it or let them in.
+  void share(const Folder& folder, uid_t user);
   // Workers that have it go on without. Returns at once; a thread of its own empties the folder, however much a worker put into it.
   void remove(Folder folder);
   // The same before it returns, when poold ends.

@@ -1,4 +1,7 @@
 // The TOML file of poold: the same keys as the command line's long options.
+#include <string_view>
+#include <utility>
+
 #include "server/options.h"
 #include "server/settings/toml_values.h"
 #include "server/tenants/tenants_file.h"
@@ -35,9 +38,20 @@ Result<void> to_endpoints(const toml::node& node, std::vector<transport::Endpoin
   return {};
 }
 
+constexpr std::pair<std::string_view, Sandbox> kSandboxes[] = {{"on", Sandbox::on}, {"off", Sandbox::off}, {"log", Sandbox::log}};
+
+// A flag, too, as before there was "log".
+Result<void> to_sandbox(const toml::node& node, Sandbox& out) {
+  if (const auto flag = node.value_exact<bool>()) {
+    out = *flag ? Sandbox::on : Sandbox::off;
+    return {};
+  }
+  return to_choice(node, kSandboxes, out);
+}
+
 Result<void> read_key(std::string_view key, const toml::node& node, ServerOptions& options) {
-  if (key == "worker-user") return to_text(node, options.worker_user);
-  if (key == "sandbox") return to_flag(node, options.sandbox);
+  if (key == "worker-users" || key == "worker-user") return to_text(node, options.worker_users);
+  if (key == "sandbox") return to_sandbox(node, options.sandbox);
   if (key == "peers") return to_text(node, options.peers);
   if (key == "listen") return to_endpoints(node, options.listen);
   if (key == "no-shm") {

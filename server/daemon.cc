@@ -416,7 +416,7 @@ int run_daemon(const ServerOptions& options) {
   Daemon daemon(options, std::move(*listeners),
                 {.program = *program,
                  .device = *device,
-                 .user = options.worker_user,
+                 .user = options.worker_users,
                  .sandbox = options.sandbox,
                  .tls = listens_with_tls(options),
                  .rdma = options.rdma,

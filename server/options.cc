@@ -54,8 +54,9 @@ struct Words {
   std::string log_level;
   std::string log_format;
   bool insecure = false;
-  std::string worker_user;
+  std::string worker_users;
   std::string peers;
+  std::string sandbox;
   bool no_sandbox = false;
   bool users_at_paths = false;
 };
@@ -63,6 +64,15 @@ struct Words {
 EarlyExit mistake(const std::string& what) {
   std::fprintf(stderr, "poold: %s\n", what.c_str());
   return {kExitUsage};
+}
+
+Result<void> check_worker_users(const ServerOptions& options) {
+  const auto users = WorkerUsers::parse(options.worker_users);
+  if (!users) return users.error();
+  const size_t workers = size_t{options.max_sessions} + options.idle_workers;
+  if (!users->one_each() || users->size() >= workers) return {};
+  return Error{ErrorCode::invalid, "'" + options.worker_users + "' has " + std::to_string(users->size()) + " users, but there may be " + std::to_string(workers) +
+                                       " workers (--max-sessions and --idle-workers together)"};
 }
 
 EarlyExit print_token() {
@@ -157,14 +167,17 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* dead_peer = app.add_option("--dead-peer-timeout", given.dead_peer_timeout,
                                          "seconds after which an unreachable client's session ends [15]")
                               ->check(seconds);
-  const auto* worker_user = app.add_option("--worker-user", given.worker_user,
-                                           "the user that workers become when poold runs as root [nobody]");
+  const auto* worker_users = app.add_option("--worker-users,--worker-user", given.worker_users,
+                                            "the users that workers become when poold runs as root: a name or number for all, or a range such as "
+                                            "70000-70999, of which each session gets one of its own [nobody]");
   const auto* peers = app.add_option("--peers", given.peers,
                                      "networks of other poolds that copies between servers may go to directly, e.g. "
                                      "10.1.0.0/16,fd00::/8; any (but loopback); none: through the client [none]");
-  const auto* no_sandbox = app.add_flag("--no-sandbox", given.no_sandbox,
-                                        "do not confine workers: for finding out whether a device library needs something "
-                                        "that they may not do");
+  const auto* sandbox = app.add_option("--sandbox", given.sandbox,
+                                       "on: workers are confined; log: system calls that they may not make are made, and the kernel logs them; "
+                                       "off: not at all, for finding out whether a device library needs something that they may not do [on]")
+                            ->check(CLI::IsMember({"on", "off", "log"}));
+  const auto* no_sandbox = app.add_flag("--no-sandbox", given.no_sandbox, "the same as --sandbox=off");
   app.add_option("--config", given.config,
                  "TOML file with the same keys, and the tenants; the command line wins. SIGHUP has the tenants read again");
   const auto* tls_certificate =
@@ -237,8 +250,10 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   }
   if (insecure->count() > 0) options.insecure = given.insecure;
   if (users_at_paths->count() > 0) options.users_at_paths = given.users_at_paths;
-  if (worker_user->count() > 0) options.worker_user = given.worker_user;
-  if (no_sandbox->count() > 0) options.sandbox = !given.no_sandbox;
+  if (worker_users->count() > 0) options.worker_users = given.worker_users;
+  if (sandbox->count() > 0) parse(given.sandbox, options.sandbox);
+  if (no_sandbox->count() > 0 && given.no_sandbox) options.sandbox = Sandbox::off;
+  if (const auto checked = check_worker_users(options); !checked) return mistake("--worker-users: " + checked.error().message);
   if (peers->count() > 0) options.peers = given.peers;
   if (const auto applied = pool.apply(options.pool); !applied) return mistake(applied.error().message);
   if (const auto checked = check_pool(options.pool); !checked) return mistake(checked.error().message);

@@ -10,6 +10,7 @@
 
 #include "protocol/transport/transport.h"
 #include "protocol/wire/result.h"
+#include "server/confinement/worker_users.h"
 #include "server/log/log.h"
 #include "server/pool/pool_options.h"
 #include "server/tenants/tenant.h"
@@ -43,10 +44,10 @@ struct ServerOptions {
   std::chrono::milliseconds turn_limit{1'000};  // a turn on a GPU that is not given back is taken so long afterwards
   log::Level log_level = log::Level::info;
   log::Format log_format = log::Format::text;
-  std::string worker_user = "nobody";  // when poold is root; empty: workers stay root
-  bool users_at_paths = false;         // tenants' users count on shm:///PATH sockets, too
-  bool sandbox = true;                 // workers are confined (server/worker/sandbox.h)
-  std::string peers;                   // Networks for copies to other servers; never empty after parse_options()
+  std::string worker_users = "nobody";  // WorkerUsers, when poold is root; empty: workers stay root
+  bool users_at_paths = false;          // tenants' users count on shm:///PATH sockets, too
+  Sandbox sandbox = Sandbox::on;        // how workers are confined (server/worker/sandbox.h)
+  std::string peers;                    // Networks for copies to other servers; never empty after parse_options()
   bool insecure = false;  // listen beyond loopback without TLS or without tenants' credentials
 };
 

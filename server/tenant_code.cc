@@ -45,10 +45,20 @@ int TenantCode::folder_of(const std::string& tenant) {
   return kept ? kept->folder.descriptor : -1;
 }
 
+void TenantCode::session_ended(const std::string& tenant, uid_t user) {
+  const auto found = std::find_if(kept_.begin(), kept_.end(), [name = owner_of(tenant)](const Kept& one) { return one.owner == name; });
+  if (folders_ && found != kept_.end()) folders_->share(found->folder, user);
+}
+
+// "TENANT/" of a lease, which is no tenant's name.
+std::string TenantCode::owner_of(const std::string& tenant) {
+  const size_t slash = tenant.find('/');
+  return slash == std::string::npos ? tenant : tenant.substr(0, slash + 1);
+}
+
 TenantCode::Kept* TenantCode::kept_for(const std::string& tenant) {
   if (most_ == 0) return nullptr;
-  const std::string owner = tenant.substr(0, tenant.find('/') + 1);  // "TENANT/", which is no tenant's name; empty: no lease
-  const std::string& name = owner.empty() ? tenant : owner;
+  const std::string name = owner_of(tenant);
   const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.owner == name; });
   if (found != kept_.end()) {
     kept_.splice(kept_.begin(), kept_, found);

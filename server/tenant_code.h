@@ -5,6 +5,8 @@
 // A worker writes machine code there that the tenant's next sessions execute, so tenants must never share a file or a folder, and poold
 // never reads one. Files are of fixed size; memory is taken as they fill.
 #pragma once
+#include <sys/types.h>
+
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -31,6 +33,8 @@ class TenantCode {
   int file_of(const std::string& tenant);
   // Likewise the tenant's folder, open as a descriptor.
   int folder_of(const std::string& tenant);
+  // Lets the tenant's sessions use what one of them, which had `user` to itself, left in the folder.
+  void session_ended(const std::string& tenant, uid_t user);
   // The folder with all tenants' folders; empty: there are none.
   std::string folders() const { return folders_ && most_ != 0 ? folders_->root() : ""; }
   uint64_t bytes_per_tenant() const { return bytes_per_tenant_; }
@@ -41,6 +45,7 @@ class TenantCode {
     int file = -1;
     CacheFolders::Folder folder;
   };
+  static std::string owner_of(const std::string& tenant);
   Kept* kept_for(const std::string& tenant);
 
   const uint64_t bytes_per_tenant_;

@@ -56,6 +56,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
       tenants_(tenants),
       images_(settings_.image_cache_bytes),
       code_(settings_.code_cache_bytes, open_folders(settings_)),
+      users_(*WorkerUsers::parse(settings_.program.user)),
       turns_(context, tenants, settings_.turns),
       peers_(context, settings_.peers),
       child_signal_(context, SIGCHLD),
@@ -110,8 +111,14 @@ void WorkerPool::keep_enough() {
   }
 }
 
+bool WorkerPool::has_own_users() const { return users_.one_each() && ::geteuid() == 0; }
+
 void WorkerPool::start_one() {
+  auto user = users_.take();
+  if (!user) return start_failed(user.error().message);
   WorkerProgram program = settings_.program;
+  program.user = (*user)->name;
+  program.own_user = has_own_users();
   program.cache_folders = code_.folders();
   program.cache_bytes = code_.bytes_per_tenant();
   auto started = start_worker(program);
@@ -120,6 +127,7 @@ void WorkerPool::start_one() {
     return;
   }
   auto worker = std::make_shared<Worker>(context_, std::move(*started));
+  worker->user = std::move(*user);
   workers_.emplace(worker->pid, worker);
   log::debug("worker_starting", {{"worker", worker->pid}});
   watch_start(worker);
@@ -299,6 +307,7 @@ void WorkerPool::reap() {
     }
     const std::shared_ptr<Worker> worker = at->second;
     at = workers_.erase(at);
+    worker->user->give_back();
     ended(*worker, wait_status);
     at = workers_.lower_bound(worker->pid);  // ended() may have started others
   }
@@ -328,6 +337,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
       const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
       for (const auto& tell : session_ended_) tell(view_of(worker), stopping_ ? "poold is shutting down" : how, crashed);
       worker.place.reset();
+      if (has_own_users()) code_.session_ended(worker.client.tenant, static_cast<uid_t>(std::stoul(worker.user->name)));
       return;
     }
     case Stage::idle:

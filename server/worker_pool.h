@@ -23,6 +23,7 @@
 #include "protocol/control/hello.pb.h"
 #include "protocol/transport/tls/stream.h"
 #include "server/answer_timer.h"
+#include "server/confinement/worker_users.h"
 #include "server/gpu_turns.h"
 #include "server/handover.h"
 #include "server/image_cache.h"
@@ -166,6 +167,7 @@ class WorkerPool {
         : pid(started.pid), control(context, started.control), page(std::move(started.page)), deadline(context), since(Clock::now()), dump(context) {}
     ~Worker();
     pid_t pid;
+    std::unique_ptr<WorkerUsers::Taken> user;  // given back when the process has been waited for
     asio::posix::stream_descriptor control;
     std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
     std::unique_ptr<quota::Accounts::Place> place;  // while serving
@@ -223,6 +225,7 @@ class WorkerPool {
   };
 
   void keep_enough();
+  bool has_own_users() const;  // each worker is another user
   void start_one();
   void watch_start(const std::shared_ptr<Worker>& worker);
   void watch_control(const std::shared_ptr<Worker>& worker);
@@ -283,6 +286,7 @@ class WorkerPool {
   quota::Accounts accounts_;
   quota::Partitions partitions_;
   std::map<std::string, quota::Partitions::Wish> partitioned_;  // as partitions_ knows it
+  WorkerUsers users_;
   GpuTurns turns_;
   PeerConnections peers_;
   asio::signal_set child_signal_;

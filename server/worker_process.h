@@ -5,6 +5,7 @@
 #include <string>
 
 #include "protocol/wire/result.h"
+#include "server/confinement/worker_users.h"
 #include "server/log/log.h"
 #include "server/quota/session_page.h"
 #include "server/quota/shared_page.h"
@@ -14,8 +15,9 @@ namespace gpupool::server {
 struct WorkerProgram {
   std::string program;
   std::string device;  // path of the device library
-  std::string user;      // that workers become when poold is root; empty: they stay root
-  bool sandbox = true;   // server/worker/sandbox.h
+  std::string user;       // that the worker becomes when poold is root, a name or a number; empty: it stays root
+  bool own_user = false;  // no other process is that user's
+  Sandbox sandbox = Sandbox::on;
   std::string cache_folders;  // the folder with all tenants' folders for the cache of NVIDIA's driver; empty: there are none
   uint64_t cache_bytes = 0;   // that the driver may keep in one
   bool tls = false;  // there will be tls connections

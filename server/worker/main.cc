@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -46,7 +47,9 @@ struct Arguments {
   transport::RdmaOptions::Use rdma = transport::RdmaOptions::Use::never;
   bool tls = false;
   std::string user;
+  bool own_user = false;
   bool sandbox = true;
+  sandbox::Calls other_calls = sandbox::Calls::refuse;
   std::string cache_folders;
   std::string cache_bytes;
   pid_t parent = 0;
@@ -71,9 +74,13 @@ bool parse_arguments(int count, char** words, Arguments& out) {
     } else if (name == "--user") {
       out.user = value;
       good = true;
-    } else if (name == "--sandbox") {
-      out.sandbox = value == "yes";
+    } else if (name == "--own-user") {
+      out.own_user = value == "yes";
       good = value == "yes" || value == "no";
+    } else if (name == "--sandbox") {
+      out.sandbox = value != "off";
+      out.other_calls = value == "log" ? sandbox::Calls::log : sandbox::Calls::refuse;
+      good = value == "on" || value == "off" || value == "log";
     } else if (name == "--cache-folders") {
       out.cache_folders = value;
       good = true;
@@ -306,6 +313,10 @@ Result<void> confine(const Arguments& arguments) {
   if (!arguments.sandbox) return {};
   if (auto dropped = sandbox::drop_user(arguments.user); !dropped) return dropped;
   if (!dies_with_poold(arguments)) return Error{ErrorCode::closed, "poold is gone"};
+  if (arguments.own_user) {
+    if (auto alone = sandbox::take_over_user(); !alone) return alone;
+    ::umask(077);  // what it makes is not for others, whom its group or the host's settings might let in
+  }
   return sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()}, arguments.cache_folders, /*outward=*/false);
 }
 
@@ -328,7 +339,7 @@ int run(const Arguments& arguments) {
   rdma.use = arguments.rdma;
 
   if (kFiltersCalls && arguments.sandbox) {
-    if (const auto restricted = sandbox::restrict_calls(/*outward=*/false); !restricted) return fail_to_start(restricted.error().message);
+    if (const auto restricted = sandbox::restrict_calls(/*outward=*/false, arguments.other_calls); !restricted) return fail_to_start(restricted.error().message);
   }
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
                                          in_short(**library, *devices), -1);

@@ -2,8 +2,11 @@
 #include "server/tenant_code.h"
 
 #include <fcntl.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <string>
 
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
@@ -87,6 +90,61 @@ TEST_CASE("tenants have folders of their own in a folder that lists nobody's, an
   CHECK(::stat(root.c_str(), &status) != 0);
   CHECK(TenantCode(kMiB).folder_of("a") == -1);
   CHECK(TenantCode(kMiB).folders().empty());
+}
+
+TEST_CASE("a tenant's sessions, which have users of their own, share what ended ones left, and it goes whoever made it") {
+  if (::geteuid() != 0) return gpupool::testing::report_skip("only root's workers become other users");
+  constexpr uid_t kEnded = 61000, kRunning = 61001;
+  auto folders = CacheFolders::open("61000-61001");
+  REQUIRE(folders.ok());
+  TenantCode code(64 * kMiB, std::move(*folders));  // of one tenant
+  const int folder = ::dup(code.folder_of("a"));
+  const auto make = [&](uid_t user, const std::string& name, mode_t mode) {  // as the driver does
+    const auto before = static_cast<uid_t>(::setfsuid(user));
+    const std::string file = name + "/entry";
+    const bool made = ::mkdirat(folder, name.c_str(), 0700) == 0;
+    const int entry = ::openat(folder, file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (mode != 0700) ::fchmodat(folder, name.c_str(), mode, 0);
+    ::setfsuid(before);
+    REQUIRE((made && entry >= 0));
+    ::close(entry);
+  };
+  const auto make_deep = [&](uid_t user) {  // as a worker that wants its folders to stay
+    const auto before = static_cast<uid_t>(::setfsuid(user));
+    int inner = ::dup(folder);
+    for (int depth = 0; depth < 50 && inner >= 0; ++depth) {
+      const int outer = inner;
+      ::mkdirat(outer, "deep", 0700);
+      inner = ::openat(outer, "deep", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      ::close(outer);
+    }
+    ::setfsuid(before);
+    REQUIRE(inner >= 0);
+    ::close(inner);
+  };
+  const auto mode_of = [&](const char* name) {
+    struct stat status {};
+    return ::fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) == 0 ? status.st_mode & 0777 : 0;
+  };
+  make(kEnded, "1", 0700);
+  make_deep(kEnded);
+  make(kRunning, "2", 0700);
+  make(kRunning, "3", 0);
+  code.session_ended("another", kEnded);
+  code.session_ended("a", kEnded);
+  CHECK(gpupool::testing::eventually([&] { return mode_of("1/entry") == 0666; }));
+  CHECK(mode_of("1") == 0777);
+  CHECK(mode_of("2") == 0700);
+  CHECK(mode_of("2/entry") == 0600);
+  const auto before = static_cast<uid_t>(::setfsuid(kRunning));
+  const int shared = ::openat(folder, "1/entry", O_RDWR | O_CLOEXEC), made = ::openat(folder, "1/another", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ::setfsuid(before);
+  CHECK((shared >= 0 && made >= 0));
+  for (const int file : {shared, made}) ::close(file);
+  code.folder_of("b");  // in the place of a
+  struct stat status {};
+  CHECK(gpupool::testing::eventually([&] { return ::fstat(folder, &status) == 0 && status.st_nlink == 0; }));
+  ::close(folder);
 }
 
 TEST_CASE("workers that stay root share no cache of the driver's") {

@@ -1,0 +1,72 @@
+#include "server/confinement/worker_users.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <utility>
+
+namespace gpupool::server {
+namespace {
+
+constexpr std::pair<const char*, Sandbox> kSandboxes[] = {{"off", Sandbox::off}, {"on", Sandbox::on}, {"log", Sandbox::log}};
+constexpr uid_t kLargest = std::numeric_limits<uid_t>::max() - 1;  // the largest number says "no change" to the kernel
+constexpr uid_t kMost = 1u << 20;                                  // in a range
+
+std::optional<uid_t> to_number(std::string_view text) {
+  uid_t number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+const char* name_of(Sandbox sandbox) {
+  for (const auto& [name, one] : kSandboxes) {
+    if (one == sandbox) return name;
+  }
+  return "";
+}
+
+bool parse(const std::string& name, Sandbox& out) {
+  const auto* const found = std::find_if(std::begin(kSandboxes), std::end(kSandboxes), [&](const auto& one) { return one.first == name; });
+  if (found == std::end(kSandboxes)) return false;
+  out = found->second;
+  return true;
+}
+
+Result<WorkerUsers> WorkerUsers::parse(const std::string& text) {
+  const auto wrong = [&](const std::string& why) { return Error{ErrorCode::invalid, "'" + text + "' " + why}; };
+  WorkerUsers users;
+  users.name_ = text;
+  if (const auto one = to_number(text)) {
+    if (*one == 0 || *one > kLargest) return wrong("is root or no user's number; name an ordinary user, or a range such as 70000-70999");
+    users.first_ = users.last_ = *one;
+    return users;
+  }
+  const size_t dash = text.find('-');
+  if (dash == std::string::npos) return users;
+  const auto first = to_number(std::string_view(text).substr(0, dash)), last = to_number(std::string_view(text).substr(dash + 1));
+  if (!first || !last) return users;  // a name with a '-'
+  if (*first == 0 || *first >= *last || *last > kLargest || *last - *first >= kMost) {
+    return wrong("is no range of users; it must be FIRST-LAST with at most " + std::to_string(kMost) + " numbers and without root, such as 70000-70999");
+  }
+  users.first_ = *first;
+  users.last_ = *last;
+  users.taken_ = std::make_shared<std::vector<bool>>(users.size());
+  return users;
+}
+
+Result<std::unique_ptr<WorkerUsers::Taken>> WorkerUsers::take() {
+  if (!one_each()) return std::make_unique<Taken>(name_, nullptr, 0);
+  for (size_t tried = 0; tried < size(); ++tried) {
+    const size_t place = std::exchange(next_, (next_ + 1) % size());
+    if ((*taken_)[place]) continue;
+    (*taken_)[place] = true;
+    return std::make_unique<Taken>(std::to_string(first_ + place), taken_, place);
+  }
+  return Error{ErrorCode::limit, "all " + std::to_string(size()) + " users of --worker-users have a worker"};
+}
+
+}  // namespace gpupool::server

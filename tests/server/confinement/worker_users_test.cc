@@ -1,0 +1,54 @@
+// Which users --worker-users names, and that each is one worker's at a time.
+#include "server/confinement/worker_users.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using gpupool::ErrorCode;
+using gpupool::server::WorkerUsers;
+
+TEST_CASE("a name or a number is all workers' user") {
+  const std::string text = GENERATE("nobody", "gpupool-w", "61000", "gpu-1", "");
+  auto users = WorkerUsers::parse(text);
+  REQUIRE(users.ok());
+  CHECK_FALSE(users->one_each());
+  const auto first = users->take(), second = users->take();
+  REQUIRE((first.ok() && second.ok()));
+  CHECK((*first)->name == text);
+  CHECK((*second)->name == text);
+}
+
+TEST_CASE("a range gives each worker a user, and again only when all others had their turn") {
+  auto users = WorkerUsers::parse("61000-61002");
+  REQUIRE((users.ok() && users->one_each() && users->size() == 3));
+  std::vector<std::unique_ptr<WorkerUsers::Taken>> taken;
+  for (const char* const name : {"61000", "61001", "61002"}) {
+    auto one = users->take();
+    REQUIRE(one.ok());
+    CHECK((*one)->name == name);
+    taken.push_back(std::move(*one));
+  }
+  const auto none = users->take();
+  REQUIRE_FALSE(none.ok());
+  CHECK(none.error().code == ErrorCode::limit);
+  taken[1]->give_back();
+  auto again = users->take();
+  REQUIRE(again.ok());
+  CHECK((*again)->name == "61001");
+  taken.erase(taken.begin() + 1);  // gives back nothing, since it has
+  CHECK_FALSE(users->take().ok());
+  taken.clear();
+  auto next = users->take();
+  REQUIRE(next.ok());
+  CHECK((*next)->name == "61002");
+}
+
+TEST_CASE("users that nobody may become are refused") {
+  for (const char* const text : {"0", "4294967295", "0-10", "10-0", "7-7", "1-4294967295", "1-1048578"}) {
+    INFO(text);
+    CHECK_FALSE(WorkerUsers::parse(text).ok());
+  }
+}
