@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@
 #include "protocol/transport/shm/address.h"
 #include "server/admin/administration.h"
 #include "server/audit.h"
+#include "server/check_host.h"
 #include "server/checkpoints.h"
 #include "server/denials.h"
 #include "server/front_door.h"
@@ -408,9 +410,13 @@ int run_daemon(const ServerOptions& options) {
   if (!device) return fail(device.error().message);
   const auto program = worker_program_path();
   if (!program) return fail(program.error().message);
+  // Workers of the same user must not read this process's secrets from its memory.
+  if (options.sandbox != Sandbox::off) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  if (const auto checked = check_secrets(options, *device); !checked) return fail(checked.error().message);
   auto listeners = open_listeners(options);
   if (!listeners) return fail(listeners.error().message);
   log::start(STDERR_FILENO, options.log_level, options.log_format, "poold");
+  warn_of_confinement(options, *device);
   if (options.shared_memory) listen_beside_tcp(options, *listeners);
   export_rdma_settings(options);
   Daemon daemon(options, std::move(*listeners),

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "server/check_host.h"
 #include "server/daemon.h"
 #include "server/options.h"
 
@@ -28,7 +29,8 @@ int main(int count, char** words) {
     fill_standard_descriptors();
     const auto parsed = parse_options(count, words);
     if (const auto* early = std::get_if<EarlyExit>(&parsed)) return early->status;
-    return run_daemon(std::get<ServerOptions>(parsed));
+    const auto& options = std::get<ServerOptions>(parsed);
+    return options.check_host ? check_host(options) : run_daemon(options);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "poold: %s\n", failure.what());
     return kExitFailure;

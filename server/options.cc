@@ -59,6 +59,7 @@ struct Words {
   std::string sandbox;
   bool no_sandbox = false;
   bool users_at_paths = false;
+  bool check_host = false;
 };
 
 EarlyExit mistake(const std::string& what) {
@@ -178,6 +179,8 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
                                        "off: not at all, for finding out whether a device library needs something that they may not do [on]")
                             ->check(CLI::IsMember({"on", "off", "log"}));
   const auto* no_sandbox = app.add_flag("--no-sandbox", given.no_sandbox, "the same as --sandbox=off");
+  app.add_flag("--check-host", given.check_host,
+               "print which layers of the workers' confinement hold on this host, with the options given, and exit: with 0 if all do, else 1");
   app.add_option("--config", given.config,
                  "TOML file with the same keys, and the tenants; the command line wins. SIGHUP has the tenants read again");
   const auto* tls_certificate =
@@ -253,6 +256,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (worker_users->count() > 0) options.worker_users = given.worker_users;
   if (sandbox->count() > 0) parse(given.sandbox, options.sandbox);
   if (no_sandbox->count() > 0 && given.no_sandbox) options.sandbox = Sandbox::off;
+  options.check_host = given.check_host;
   if (const auto checked = check_worker_users(options); !checked) return mistake("--worker-users: " + checked.error().message);
   if (peers->count() > 0) options.peers = given.peers;
   if (const auto applied = pool.apply(options.pool); !applied) return mistake(applied.error().message);

@@ -47,6 +47,7 @@ struct ServerOptions {
   std::string worker_users = "nobody";  // WorkerUsers, when poold is root; empty: workers stay root
   bool users_at_paths = false;          // tenants' users count on shm:///PATH sockets, too
   Sandbox sandbox = Sandbox::on;        // how workers are confined (server/worker/sandbox.h)
+  bool check_host = false;              // --check-host: say which layers of the confinement hold here, and exit
   std::string peers;                    // Networks for copies to other servers; never empty after parse_options()
   bool insecure = false;  // listen beyond loopback without TLS or without tenants' credentials
 };

@@ -1,11 +1,19 @@
-// poold's part of the workers' confinement: their users.
+// poold's part of the workers' confinement: their users, its own secrets, and what it says of the host.
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
 
+#include "server/worker/landlock.h"
+#include "tests/server/worker/confined_children.h"
 #include "tests/support/catch.h"
+#include "tests/support/lease_maker.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/skip.h"
@@ -16,6 +24,7 @@ using namespace gpupool::testing;
 namespace {
 
 const std::string kDevice = FAKE_DEVICE_LIBRARY;
+constexpr uid_t kNobody = 65534;
 
 // As `uid uid uid uid` in /proc/PID/status; empty: the process is gone.
 std::string users_of(pid_t process) {
@@ -39,6 +48,31 @@ std::set<uid_t> users_of(const std::vector<pid_t>& processes) {
   return users;
 }
 
+// poold as an ordinary user starts it.
+std::vector<std::string> ordinary_poold(const std::vector<std::string>& more) {
+  std::vector<std::string> words;
+  if (::geteuid() == 0) words = {"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"};
+  for (const std::string& word : {program_path("poold"), std::string("--listen"), std::string("tcp://127.0.0.1:0"), std::string("--admin-socket"), std::string("none")}) words.push_back(word);
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// A folder with a device library, to which ordinary users get.
+struct DeviceFolder {
+  TemporaryFolder folder;
+  std::string library = folder.path() / "libdevice.so";
+  DeviceFolder() {
+    std::filesystem::copy_file(kDevice, library);
+    std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  }
+  std::string secret(const std::string& name) const {
+    const std::string file = folder.write(name, "secret\n");
+    if (::geteuid() == 0) REQUIRE(::chown(file.c_str(), kNobody, kNobody) == 0);
+    std::filesystem::permissions(file, std::filesystem::perms(0600));
+    return file;
+  }
+};
+
 }  // namespace
 
 TEST_CASE("each session has a user of its own, which a later one gets again") {
@@ -59,6 +93,7 @@ TEST_CASE("each session has a user of its own, which a later one gets again") {
   }
   CHECK(seen == std::set<uid_t>{61100, 61101, 61102});
   CHECK(occurrences(poold.log(), "worker_start_failed") == 0);
+  CHECK(poold.log().find("user per session") == std::string::npos);
 }
 
 TEST_CASE("two poolds do not share users for sessions") {
@@ -82,4 +117,97 @@ TEST_CASE("users for workers that make no sense are told at the start") {
   CHECK(poold.status == 2);
   CHECK(poold.output.find("--worker-users: ") != std::string::npos);
   CHECK(poold.output.find(why) != std::string::npos);
+}
+
+TEST_CASE("poold does not start where a worker could read its secrets") {
+  const DeviceFolder device;
+  const auto [option, name] = GENERATE(table<std::string, std::string>({{"--tls-key", "server.key"}, {"--pool-token-file", "node.token"}}));
+  const std::string secret = device.secret(name);
+  std::vector<std::string> words = ordinary_poold({"--device", device.library, option, secret});
+  const LeaseMaker maker;
+  if (option == "--pool-token-file") {
+    const std::string key = device.folder.path() / "public.pem";  // where ordinary users get to it
+    std::filesystem::copy_file(maker.public_key_file(), key);
+    std::filesystem::permissions(key, std::filesystem::perms(0644));
+    words.insert(words.end(), {"--pool-scheduler", "127.0.0.1:1", "--pool-name", "test", "--pool-insecure", "--pool-public-key", key});
+  }
+  const Finished refused = run_to_end(words);
+  INFO(refused.output);
+  CHECK(refused.status == 1);
+  CHECK(refused.output.find(option + ": a worker") != std::string::npos);
+  CHECK(refused.output.find(secret) != std::string::npos);
+  words.push_back("--insecure");
+  Process poold(words, {});
+  CHECK(poold.await_output("secret_within_reach"));
+  CHECK(poold.await_output(" listening "));
+}
+
+TEST_CASE("poold starts where Landlock keeps workers from its secrets") {
+  if (worker::sandbox::landlock_version() < worker::sandbox::kLandlockFiles) return report_skip("this kernel has no Landlock");
+  const DeviceFolder device, elsewhere;
+  Process poold(ordinary_poold({"--device", device.library, "--tls-key", elsewhere.secret("server.key")}), {});
+  CHECK(poold.await_output(" listening "));
+  CHECK(poold.output().find("secret_within_reach") == std::string::npos);
+  // Nor does it keep them where another process of its user reads them.
+  CHECK(in_child([&](Checks& check) {
+          if (::geteuid() == 0) check(::setgroups(0, nullptr) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 && ::setresuid(kNobody, kNobody, kNobody) == 0);
+          const std::string folder = "/proc/" + std::to_string(poold.pid());
+          check(refused(::open((folder + "/mem").c_str(), O_RDONLY), EACCES));
+          check(refused(::open((folder + "/environ").c_str(), O_RDONLY), EACCES));
+          check(refused(::open((folder + "/fd").c_str(), O_RDONLY | O_DIRECTORY), EACCES));
+        }) == 0);
+}
+
+TEST_CASE("root's poold does not start where all users may read its secrets, which workers find") {
+  if (::geteuid() != 0) return report_skip("only root's workers become other users");
+  const DeviceFolder device;
+  const std::string secret = device.secret("server.key");
+  const std::vector<std::string> words{program_path("poold"), "--device", device.library, "--listen", "tcp://127.0.0.1:0", "--admin-socket", "none", "--tls-key", secret};
+  std::filesystem::permissions(secret, std::filesystem::perms(0644));
+  const Finished refused = run_to_end(words);
+  INFO(refused.output);
+  CHECK(refused.status == 1);
+  CHECK(refused.output.find("all users may") != std::string::npos);
+  std::filesystem::permissions(secret, std::filesystem::perms(0600));
+  Process poold(words, {});
+  CHECK(poold.await_output(" listening "));
+}
+
+TEST_CASE("poold warns once of each layer of the confinement that does not hold") {
+  const PooldProcess poold(kDevice);
+  CHECK(poold.await_log("missing=\"user per session\""));
+  CHECK(occurrences(poold.log(), "missing=\"user per session\"") == 1);
+  CHECK((poold.log().find("missing=\"other user\"") != std::string::npos) == (::geteuid() != 0));
+  CHECK((poold.log().find("missing=files") != std::string::npos) == (worker::sandbox::landlock_version() < worker::sandbox::kLandlockFiles));
+}
+
+TEST_CASE("--check-host tells which layers hold, and its exit status whether all do") {
+  const auto check_host = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words{program_path("poold"), "--check-host"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_to_end(words);
+  };
+  const Finished usual = check_host({});
+  INFO(usual.output);
+  CHECK(usual.status == 1);  // one user for all
+  for (const char* const layer : {"other user", "user per session", "system calls", "files", "TCP", "signals and sockets", "mount namespace", "PID namespace", "IPC namespace",
+                                  "network namespace", "control group"}) {
+    CHECK(usual.output.find(std::string("\n") + layer + " ") != std::string::npos);
+  }
+  const Finished off = check_host({"--sandbox=off"});
+  CHECK(off.status == 1);
+  CHECK(off.output.find("not confined at all") != std::string::npos);
+  CHECK(check_host({"--no-sandbox"}).output == off.output);
+  const Finished logged = check_host({"--sandbox=log"});
+  CHECK(logged.status == 1);
+  CHECK(check_host({"--sandbox=perhaps"}).status == 2);
+#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
+  report_skip("with a sanitizer workers have no filter of system calls");
+#else
+  const bool all = ::geteuid() == 0 && worker::sandbox::landlock_version() >= worker::sandbox::kLandlockScopes;
+  const Finished whole = check_host({"--worker-users", "61100-61199"});
+  INFO(whole.output);
+  CHECK(whole.status == (all ? 0 : 1));
+  CHECK(logged.output.find("they are logged, not refused") != std::string::npos);
+#endif
 }

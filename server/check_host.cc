@@ -1,0 +1,46 @@
+#include "server/check_host.h"
+
+#include <filesystem>
+
+#include "server/confinement/layers.h"
+#include "server/confinement/secrets.h"
+#include "server/networks.h"
+
+namespace gpupool::server {
+namespace {
+
+#if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
+constexpr bool kFiltersCalls = false;
+#else
+constexpr bool kFiltersCalls = true;
+#endif
+
+ConfinementWish wish_of(const ServerOptions& options) {
+  const auto peers = Networks::parse(options.peers);
+  return {.sandbox = options.sandbox, .users = options.worker_users, .outward = peers && !peers->none(), .filters = kFiltersCalls};
+}
+
+std::vector<std::string> secrets_within_reach(const ServerOptions& options, const std::string& device_library) {
+  const std::vector<Secret> secrets{{"--tls-key", options.tls.key}, {"--pool-token-file", options.pool.token_file}};
+  return readable_secrets(secrets, wish_of(options), {std::filesystem::path(device_library).parent_path()});
+}
+
+}  // namespace
+
+int check_host(const ServerOptions& options) { return print_layers(check_layers(wish_of(options))) ? 0 : kExitFailure; }
+
+Result<void> check_secrets(const ServerOptions& options, const std::string& device_library) {
+  if (options.insecure || options.sandbox == Sandbox::off) return {};
+  const auto found = secrets_within_reach(options, device_library);
+  if (found.empty()) return {};
+  return Error{ErrorCode::invalid, found.front() + ". With --insecure poold starts all the same"};
+}
+
+void warn_of_confinement(const ServerOptions& options, const std::string& device_library) {
+  for (const Layer& layer : check_layers(wish_of(options))) {
+    if (layer.state == Layer::State::missing) log::warning("confinement", {{"missing", layer.name}, {"reason", layer.text}});
+  }
+  for (const std::string& why : secrets_within_reach(options, device_library)) log::warning("secret_within_reach", {{"reason", why}});
+}
+
+}  // namespace gpupool::server

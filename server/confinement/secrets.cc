@@ -1,0 +1,30 @@
+#include "server/confinement/secrets.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "server/worker/landlock.h"
+
+namespace gpupool::server {
+
+std::vector<std::string> readable_secrets(const std::vector<Secret>& secrets, const ConfinementWish& wish, const std::vector<std::string>& readable) {
+  const bool other_user = ::geteuid() == 0 && !wish.users.empty() && wish.sandbox != Sandbox::off;
+  std::vector<std::string> found;
+  for (const Secret& secret : secrets) {
+    struct stat status {};
+    if (secret.file.empty() || ::stat(secret.file.c_str(), &status) != 0) continue;
+    if (other_user && (status.st_mode & S_IROTH) == 0) continue;
+    if (wish.sandbox != Sandbox::off && !worker::sandbox::is_readable(secret.file, readable)) continue;
+    const std::string what = secret.name + ": a worker, which runs what its client makes it run, could read '" + secret.file + "': ";
+    if (other_user) found.push_back(what + "all users may; take that right away (chmod o-r)");
+    else if (wish.sandbox == Sandbox::off) found.push_back(what + "--sandbox=off does not confine it");
+    else if (worker::sandbox::landlock_version() < worker::sandbox::kLandlockFiles) {
+      found.push_back(what + "it has poold's user, and this kernel has no Landlock; start poold as root");
+    } else {
+      found.push_back(what + "it has poold's user, and the file lies where workers find libraries, settings or devices; move it elsewhere, or start poold as root");
+    }
+  }
+  return found;
+}
+
+}  // namespace gpupool::server
