@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "server/worker/sandbox.h"
@@ -56,7 +57,10 @@ constexpr const char* kReadable[] = {
     "/etc/ssl/openssl.cnf", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/crypto-policies",
     // drivers
     "/etc/nvidia", "/etc/OpenCL", "/etc/libibverbs.d", "/etc/rdma", "/etc/libnl", "/etc/libnl-3"};
-constexpr const char* kWritable[] = {"/dev", "/proc/self"};  // device files, shared memory; a thread's name
+constexpr const char* kWritable[] = {"/dev/shm", "/proc/self"};  // shared memory; a thread's name
+// No terminals, no virtual machines, no other program's devices, whatever their modes.
+constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/infiniband", "/dev/dri"};
+constexpr std::string_view kGpuDevices[] = {"nvidia", "nvhost", "nvmap", "nvgpu", "dxg"};  // names in /dev that begin so
 
 Error failure(const std::string& what, int error) { return {ErrorCode::unavailable, what + ": " + std::generic_category().message(error)}; }
 
@@ -81,6 +85,17 @@ Result<void> allow(int ruleset, const std::string& path, uint64_t rights) {
   return {};
 }
 
+std::vector<std::string> devices() {
+  std::vector<std::string> found(std::begin(kDevices), std::end(kDevices));
+  std::error_code status;
+  for (std::filesystem::directory_iterator entry("/dev", status); !status && entry != std::filesystem::directory_iterator(); entry.increment(status)) {
+    const std::string name = entry->path().filename();
+    const auto begins_so = [&](std::string_view prefix) { return name.starts_with(prefix); };
+    if (std::any_of(std::begin(kGpuDevices), std::end(kGpuDevices), begins_so)) found.push_back(entry->path());
+  }
+  return found;
+}
+
 Result<void> add_rules(int ruleset, uint64_t known, const std::vector<std::string>& readable, const std::string& cache) {
   Result<void> added;
   for (const char* const path : kReadable) {
@@ -91,6 +106,9 @@ Result<void> add_rules(int ruleset, uint64_t known, const std::vector<std::strin
   }
   for (const char* const path : kWritable) {
     if (added) added = allow(ruleset, path, (kRead | kChange) & known);
+  }
+  for (const std::string& path : devices()) {
+    if (added) added = allow(ruleset, path, (kReadFile | kReadFolder | kWriteFile | kTruncate | kControlDevice) & known);
   }
   if (added && !cache.empty()) added = allow(ruleset, cache, (kRead | kChange | kMakeFolder | kRemoveFolder) & known);
   return added;

@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -95,6 +97,32 @@ TEST_CASE("a worker reads of /etc what loaders, names and TLS need, and no keys"
           check(refused(::open("/etc", O_RDONLY | O_DIRECTORY), EACCES));
           for (const char* const needed : {"/etc/passwd", "/etc/nsswitch.conf", "/etc/ld.so.cache"}) check(::access(needed, F_OK) != 0 || readable(needed));
         }) == 0);
+}
+
+TEST_CASE("a worker opens the devices of GPUs and no others") {
+  if (!has_landlock()) return gpupool::testing::report_skip("this kernel has no Landlock");
+  CHECK(in_child([](Checks& check) {
+          check(sandbox::drop_user("").ok());
+          check(sandbox::restrict_files({}).ok());
+          for (const char* const device : {"/dev/null", "/dev/zero", "/dev/urandom"}) check(readable(device));
+          const std::string shared = "/dev/shm/gpupool-sandbox-test-" + std::to_string(::getpid());
+          check(::open(shared.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600) >= 0 && ::unlink(shared.c_str()) == 0);
+          for (const char* const other : {"/dev", "/dev/tty", "/dev/ptmx", "/dev/kmsg", "/dev/kvm", "/dev/fuse", "/dev/net/tun", "/dev/mqueue", "/dev/pts"}) check(!readable(other));
+        }) == 0);
+  if (::geteuid() != 0) return gpupool::testing::report_skip("only root can make a folder /dev of its own");
+  const int status = in_child([](Checks& check) {
+    if (::unshare(CLONE_NEWNS) != 0) ::_exit(77);
+    check(::mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) == 0 && ::mount("test", "/dev", "tmpfs", 0, nullptr) == 0);
+    check(::mkdir("/dev/nvidia-caps", 0755) == 0);
+    for (const char* const made : {"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1", "/dev/nvram"}) check(::open(made, O_RDWR | O_CREAT | O_CLOEXEC, 0666) >= 0);
+    check(sandbox::drop_user("").ok());
+    check(sandbox::restrict_files({}).ok());
+    check(::open("/dev/nvidia0", O_RDWR) >= 0 && ::open("/dev/nvidia-caps/nvidia-cap1", O_RDWR) >= 0);
+    check(refused(::open("/dev/nvram", O_RDWR), EACCES));
+    check(refused(::open("/dev/nvidia1", O_RDWR | O_CREAT, 0600), EACCES));
+  });
+  if (status == 77) return gpupool::testing::report_skip("this process may not make a mount namespace");
+  CHECK(status == 0);
 }
 
 TEST_CASE("a worker makes folders below the one for the driver's cache and nowhere else") {
