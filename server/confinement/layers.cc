@@ -1,8 +1,8 @@
 #include "server/confinement/layers.h"
 
+#include <grp.h>
 #include <linux/seccomp.h>
 #include <pwd.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,12 +16,15 @@
 #include <utility>
 
 #include "server/worker/landlock.h"
+#include "server/worker/namespaces.h"
 
 namespace gpupool::server {
 namespace {
 
 using State = Layer::State;
-namespace landlock = worker::sandbox;
+namespace sandbox = worker::sandbox;
+
+constexpr uid_t kNobody = 65534;
 
 Layer holds(const char* name, std::string text) { return {name, State::holds, std::move(text)}; }
 Layer missing(const char* name, std::string text) { return {name, State::missing, std::move(text)}; }
@@ -67,20 +70,41 @@ Layer system_calls(const ConfinementWish& wish) {
 }
 
 Layer of_landlock(const char* name, int needed, const char* linux, const std::string& what, const char* effect) {
-  const int version = landlock::landlock_version();
+  const int version = sandbox::landlock_version();
   if (version >= needed) return holds(name, what);
   if (version == 0) return missing(name, std::string("this kernel has no Landlock (Linux 5.13; it may be switched off, see lsm= on its command line): ") + effect);
   return missing(name, "this kernel has version " + std::to_string(version) + " of Landlock, which needs " + std::to_string(needed) + " (Linux " + linux + "): " + effect);
 }
 
-// Whether a process of poold's user may make such a namespace.
-Layer of_namespace(const char* name, int flag) {
+// Has a child do what a worker does, and become another user, from which the kernel must hide poold.
+sandbox::Namespaces try_namespaces() {
+  const std::string poold = "/proc/" + std::to_string(::getpid());
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(::unshare(flag) == 0 ? 0 : errno);
+  if (child == 0) {
+    sandbox::Namespaces made = sandbox::separate({.processes = true, .ipc = true, .network = true});
+    made.processes = made.processes && ::setgroups(0, nullptr) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 &&
+                     ::setresuid(kNobody, kNobody, kNobody) == 0 && ::access(poold.c_str(), F_OK) != 0;
+    ::_exit((made.processes ? 1 : 0) | (made.ipc ? 2 : 0) | (made.network ? 4 : 0));
+  }
   int status = 0;
-  const bool waited = child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status);
-  if (waited && WEXITSTATUS(status) == 0) return {name, State::unused, "possible here"};
-  return {name, State::unused, "not possible here: " + (waited ? std::generic_category().message(WEXITSTATUS(status)) : std::string("no process to try it"))};
+  if (child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return {};
+  const int made = WEXITSTATUS(status);
+  return {.processes = (made & 1) != 0, .ipc = (made & 2) != 0, .network = (made & 4) != 0};
+}
+
+std::vector<Layer> of_namespaces(const ConfinementWish& wish) {
+  const bool other_users = ::geteuid() == 0 && !wish.users.empty();
+  const sandbox::Namespaces made = other_users ? try_namespaces() : sandbox::Namespaces{};
+  const std::string why = other_users ? "poold may not make such a namespace (CAP_SYS_ADMIN, also in CapabilityBoundingSet of its unit), or this kernel has none: "
+                                      : "only root makes namespaces for workers that are other users: ";
+  std::vector<Layer> layers;
+  layers.push_back(made.processes ? holds("processes", "a worker's /proc shows its own alone") : missing("processes", why + "a worker sees which processes there are"));
+  layers.push_back(made.ipc ? holds("IPC", "a namespace for each worker") : missing("IPC", why + "the filter of system calls alone keeps workers from System V IPC"));
+  constexpr const char* kNetwork = "network";
+  if (wish.outward) layers.push_back(missing(kNetwork, "workers connect to other servers; --peers none gives each a network of its own, without any connections"));
+  else if (wish.rdma) layers.push_back(missing(kNetwork, "workers use RDMA, whose addresses are the host's; see --rdma no"));
+  else layers.push_back(made.network ? holds(kNetwork, "a namespace for each worker") : missing(kNetwork, why + "the other layers alone keep workers from the host's network"));
+  return layers;
 }
 
 Layer of_cgroup() {
@@ -101,14 +125,12 @@ Layer of_cgroup() {
 std::vector<Layer> check_layers(const ConfinementWish& wish) {
   if (wish.sandbox == Sandbox::off) return {missing("all", "--sandbox=off: workers are not confined at all")};
   std::vector<Layer> layers{other_user(wish), user_per_session(wish), system_calls(wish)};
-  layers.push_back(of_landlock("files", landlock::kLandlockFiles, "5.13", "system folders, devices, shared memory", "a worker can open whatever its user can"));
-  layers.push_back(of_landlock("TCP", landlock::kLandlockTcp, "6.7", wish.outward ? "no ports; connections as --peers says" : "no ports, no connections",
+  layers.push_back(of_landlock("files", sandbox::kLandlockFiles, "5.13", "system folders, devices, shared memory", "a worker can open whatever its user can"));
+  layers.push_back(of_landlock("TCP", sandbox::kLandlockTcp, "6.7", wish.outward ? "no ports, but connections (--peers)" : "no ports, no connections",
                                "the filter of system calls alone keeps workers from it"));
-  layers.push_back(of_landlock("signals and sockets", landlock::kLandlockScopes, "6.12", "no signals and no abstract Unix sockets of other processes",
+  layers.push_back(of_landlock("signals and sockets", sandbox::kLandlockScopes, "6.12", "no signals and no abstract Unix sockets of other processes",
                                "the other user and the filter of system calls alone keep workers from them"));
-  constexpr std::pair<const char*, int> kNamespaces[] = {
-      {"mount namespace", CLONE_NEWNS}, {"PID namespace", CLONE_NEWPID}, {"IPC namespace", CLONE_NEWIPC}, {"network namespace", CLONE_NEWNET}};
-  for (const auto& [name, flag] : kNamespaces) layers.push_back(of_namespace(name, flag));
+  for (Layer& layer : of_namespaces(wish)) layers.push_back(std::move(layer));
   layers.push_back(of_cgroup());
   return layers;
 }

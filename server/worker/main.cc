@@ -29,6 +29,7 @@
 #include "server/worker/device_description.h"
 #include "server/worker/device_library.h"
 #include "server/worker/memory_use.h"
+#include "server/worker/namespaces.h"
 #include "server/worker/sandbox.h"
 #include "server/worker/session.h"
 
@@ -126,7 +127,7 @@ bool reserve_code_descriptor() {
 // tenant's folder with the session. Until then it is one in which nobody can make anything.
 bool set_driver_cache(const std::string& bytes) {
   const std::string path = "/proc/self/fd/" + std::to_string(server::kCacheDescriptor);
-  return reserve_descriptor("/proc", O_RDONLY | O_DIRECTORY, server::kCacheDescriptor) && ::setenv("CUDA_CACHE_PATH", path.c_str(), 1) == 0 &&
+  return reserve_descriptor("/sys", O_RDONLY | O_DIRECTORY, server::kCacheDescriptor) && ::setenv("CUDA_CACHE_PATH", path.c_str(), 1) == 0 &&
          ::setenv("CUDA_CACHE_MAXSIZE", bytes.c_str(), 1) == 0;
 }
 
@@ -308,15 +309,25 @@ bool dies_with_poold(const Arguments& arguments) {
   return ::getppid() == arguments.parent;  // else it ended before the line above
 }
 
+// A worker that uses RDMA stays in the network in which its devices and their addresses are.
+sandbox::Namespaces wanted_namespaces(const Arguments& arguments) {
+  const bool uses_rdma = arguments.rdma != transport::RdmaOptions::Use::never && transport::has_rdma_device();
+  return {.processes = true, .ipc = true, .network = !uses_rdma};
+}
+
 // Between the device library's loading, which may need what only poold's user can read, and its start, which makes files and threads.
 Result<void> confine(const Arguments& arguments) {
   if (!arguments.sandbox) return {};
-  if (auto dropped = sandbox::drop_user(arguments.user); !dropped) return dropped;
-  if (!dies_with_poold(arguments)) return Error{ErrorCode::closed, "poold is gone"};
-  if (arguments.own_user) {
-    if (auto alone = sandbox::take_over_user(); !alone) return alone;
+  const int processes = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (::geteuid() == 0 && !arguments.user.empty()) (void)sandbox::separate(wanted_namespaces(arguments));  // poold has said what is not possible
+  Result<void> confined = sandbox::drop_user(arguments.user);
+  if (confined && !dies_with_poold(arguments)) confined = Error{ErrorCode::closed, "poold is gone"};
+  if (confined && arguments.own_user) {
+    confined = sandbox::take_over_user(processes);
     ::umask(077);  // what it makes is not for others, whom its group or the host's settings might let in
   }
+  ::close(processes);  // with it a worker would see what it must not
+  if (!confined) return confined;
   return sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()}, arguments.cache_folders, /*outward=*/false);
 }
 

@@ -57,18 +57,19 @@ Result<void> become(const std::string& user) {
   return {};
 }
 
-std::optional<pid_t> other_process_of(uid_t user) {
-  DIR* const processes = ::opendir("/proc");
-  if (!processes) return std::nullopt;
+Result<std::optional<pid_t>> other_process_of(uid_t user, int processes) {
+  const int folder = ::openat(processes, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // closedir() closes it
+  DIR* const list = folder >= 0 ? ::fdopendir(folder) : nullptr;
+  if (!list) return failure("cannot see in /proc whether another process has a worker's user", errno);
   std::optional<pid_t> other;
-  while (const dirent* const entry = other ? nullptr : ::readdir(processes)) {
+  while (const dirent* const entry = other ? nullptr : ::readdir(list)) {
     const std::string name = entry->d_name;
     pid_t process = 0;
     struct stat status {};
     if (std::from_chars(name.data(), name.data() + name.size(), process).ec != std::errc() || process == ::getpid()) continue;
-    if (::stat(("/proc/" + name).c_str(), &status) == 0 && status.st_uid == user) other = process;
+    if (::fstatat(folder, name.c_str(), &status, 0) == 0 && status.st_uid == user) other = process;
   }
-  ::closedir(processes);
+  ::closedir(list);
   return other;
 }
 
@@ -107,12 +108,15 @@ Result<void> hide_memory() {
   return {};
 }
 
-Result<void> take_over_user() {
+Result<void> take_over_user(int processes) {
   const uid_t user = ::getuid();
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  for (auto other = other_process_of(user); other; other = other_process_of(user)) {
+  while (true) {
+    const auto other = other_process_of(user, processes);
+    if (!other) return other.error();
+    if (!*other) break;
     if (std::chrono::steady_clock::now() > deadline) {
-      return Error{ErrorCode::unavailable, "a worker needs the user " + std::to_string(user) + " for itself, but process " + std::to_string(*other) +
+      return Error{ErrorCode::unavailable, "a worker needs the user " + std::to_string(user) + " for itself, but process " + std::to_string(**other) +
                                                " is that user's, too; give each poold a range of users of its own (--worker-users), in which no account lies"};
     }
     ::poll(nullptr, 0, kPause);

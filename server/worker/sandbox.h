@@ -1,8 +1,8 @@
 // What a worker gives up before a client's bytes reach it: another user's rights, files that it has no need of, and system
 // calls with which a process that has been taken over would reach beyond itself. docs/security.md says what is left.
 //
-// Steps, in this order, all while the process has one thread (the last excepted): hide_memory(), drop_user(), restrict_files(), then cuInit and
-// whatever the device library opens, then restrict_calls(). A step that the kernel does not know is left out (poold says so at its start, confinement.h);
+// Steps, in this order, all while the process has one thread (the last excepted): hide_memory(), separate() (namespaces.h), drop_user(), restrict_files(),
+// then cuInit and whatever the device library opens, then restrict_calls(). A step that the kernel does not know is left out (poold says so at its start, confinement.h);
 // a step that fails is an error. Nothing can be undone.
 #pragma once
 #include <string>
@@ -20,8 +20,8 @@ Result<void> hide_memory();
 Result<void> drop_user(const std::string& user);
 
 // Where each session has a user of its own: fails if another process has this one's user (it waits for those that are just ending), and removes
-// what an earlier session left in shared memory.
-Result<void> take_over_user();
+// what an earlier session left in shared memory. `processes`: the host's /proc, which this process may not see any more.
+Result<void> take_over_user(int processes);
 
 // Files and folders below these stay within reach, nothing else does; devices and shared memory may be written, and below `cache`, unless
 // empty, folders made. Where the kernel knows it: no TCP ports and, unless `outward`, no TCP connections; no abstract Unix sockets and no signals of

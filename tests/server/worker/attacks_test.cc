@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/netlink.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -16,9 +17,11 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <cstring>
 #include <string>
 
 #include "server/worker/landlock.h"
+#include "server/worker/namespaces.h"
 #include "server/worker/sandbox.h"
 #include "tests/server/worker/confined_children.h"
 #include "tests/support/skip.h"
@@ -89,16 +92,63 @@ TEST_CASE("a session's user has no other process, and finds nothing of the sessi
     const Victim before([&] { return sandbox::drop_user("61003").ok() && ::open(shared.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600) >= 0; });
     CHECK(in_child([&](Checks& check) {
             check(sandbox::drop_user("61003").ok());
-            const auto taken = sandbox::take_over_user();
+            const auto taken = sandbox::take_over_user(::open("/proc", O_RDONLY | O_DIRECTORY));
             check(!taken.ok() && taken.error().message.find(std::to_string(before.pid())) != std::string::npos);
           }) == 0);
     CHECK(::access(shared.c_str(), F_OK) == 0);
   }
   CHECK(in_child([&](Checks& check) {
           check(sandbox::drop_user("61003").ok());
-          check(sandbox::take_over_user().ok());
+          check(sandbox::take_over_user(::open("/proc", O_RDONLY | O_DIRECTORY)).ok());
         }) == 0);
   CHECK((::access(shared.c_str(), F_OK) < 0 && errno == ENOENT));
+}
+
+TEST_CASE("a worker sees no processes, no shared memory and no network of the host") {
+  if (::geteuid() != 0) return gpupool::testing::report_skip("only root makes namespaces");
+  const Victim victim([] { return sandbox::drop_user("nobody").ok(); });
+  const int memory = ::shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0666);
+  REQUIRE(memory >= 0);
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const int host = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  socklen_t size = sizeof name;
+  REQUIRE((::bind(host, reinterpret_cast<const sockaddr*>(&name), sizeof name.sun_family) == 0 && ::getsockname(host, reinterpret_cast<sockaddr*>(&name), &size) == 0));
+  const std::string other = "/proc/" + std::to_string(victim.pid()), parent = "/proc/" + std::to_string(::getpid());
+  const int status = in_child([&](Checks& check) {
+    const sandbox::Namespaces made = sandbox::separate({.processes = true, .ipc = true, .network = true});
+    if (!made.processes || !made.ipc || !made.network) ::_exit(77);
+    check(sandbox::drop_user("nobody").ok());
+    for (const std::string& folder : {other, parent, std::string("/proc/1")}) check(refused(::access(folder.c_str(), F_OK), ENOENT));  // the first one has its user, too
+    check(::access(("/proc/" + std::to_string(::getpid()) + "/maps").c_str(), R_OK) == 0 && ::access("/proc/meminfo", R_OK) == 0);
+    struct shmid_ds state {};
+    check(refused(::shmctl(memory, IPC_STAT, &state), EINVAL));
+    const int datagrams = ::socket(AF_UNIX, SOCK_DGRAM, 0);
+    check(refused(::sendto(datagrams, "x", 1, 0, reinterpret_cast<const sockaddr*>(&name), size), ECONNREFUSED));
+    check(::write(ends[1], "x", 1) == 1);
+    ifreq loopback{};
+    std::strcpy(loopback.ifr_name, "lo");
+    check(refused(::ioctl(::socket(AF_INET, SOCK_DGRAM, 0), SIOCGIFADDR, &loopback), EADDRNOTAVAIL));  // not even loopback has an address
+  });
+  char byte = 0;
+  const bool came = ::recv(ends[0], &byte, 1, MSG_DONTWAIT) == 1, nobody_came = ::recv(host, &byte, 1, 0) < 0;
+  for (const int end : {ends[0], ends[1], host}) ::close(end);
+  ::shmctl(memory, IPC_RMID, nullptr);
+  if (status == 77) return gpupool::testing::report_skip("this process may not make namespaces");
+  CHECK(status == 0);
+  CHECK((came && nobody_came));
+  CHECK(victim.lives());
+}
+
+TEST_CASE("a process without rights makes no namespaces and goes on without") {
+  CHECK(in_child([](Checks& check) {
+          if (::geteuid() == 0) check(sandbox::drop_user("nobody").ok());
+          const sandbox::Namespaces made = sandbox::separate({.processes = true, .ipc = true, .network = true});
+          check(!made.processes && !made.ipc && !made.network);
+          check(::access("/proc/1", F_OK) == 0);
+        }) == 0);
 }
 
 TEST_CASE("Landlock keeps workers from TCP, abstract sockets and other processes' signals without the filter") {
