@@ -5,7 +5,6 @@
 #include "protocol/transport/rdma_options.h"
 #include "server/confinement/layers.h"
 #include "server/confinement/secrets.h"
-#include "server/networks.h"
 
 namespace gpupool::server {
 namespace {
@@ -17,8 +16,7 @@ constexpr bool kFiltersCalls = true;
 #endif
 
 ConfinementWish wish_of(const ServerOptions& options) {
-  const auto peers = Networks::parse(options.peers);
-  return {.sandbox = options.sandbox, .users = options.worker_users, .outward = peers && !peers->none(), .rdma = options.rdma && transport::has_rdma_device(), .filters = kFiltersCalls};
+  return {.sandbox = options.sandbox, .users = options.worker_users, .rdma = options.rdma && transport::has_rdma_device(), .filters = kFiltersCalls};
 }
 
 std::vector<std::string> secrets_within_reach(const ServerOptions& options, const std::string& device_library) {

@@ -101,8 +101,7 @@ std::vector<Layer> of_namespaces(const ConfinementWish& wish) {
   layers.push_back(made.processes ? holds("processes", "a worker's /proc shows its own alone") : missing("processes", why + "a worker sees which processes there are"));
   layers.push_back(made.ipc ? holds("IPC", "a namespace for each worker") : missing("IPC", why + "the filter of system calls alone keeps workers from System V IPC"));
   constexpr const char* kNetwork = "network";
-  if (wish.outward) layers.push_back(missing(kNetwork, "workers connect to other servers; --peers none gives each a network of its own, without any connections"));
-  else if (wish.rdma) layers.push_back(missing(kNetwork, "workers use RDMA, whose addresses are the host's; see --rdma no"));
+  if (wish.rdma) layers.push_back(missing(kNetwork, "workers use RDMA, whose addresses are the host's; see --rdma no"));
   else layers.push_back(made.network ? holds(kNetwork, "a namespace for each worker") : missing(kNetwork, why + "the other layers alone keep workers from the host's network"));
   return layers;
 }
@@ -126,7 +125,7 @@ std::vector<Layer> check_layers(const ConfinementWish& wish) {
   if (wish.sandbox == Sandbox::off) return {missing("all", "--sandbox=off: workers are not confined at all")};
   std::vector<Layer> layers{other_user(wish), user_per_session(wish), system_calls(wish)};
   layers.push_back(of_landlock("files", sandbox::kLandlockFiles, "5.13", "system folders, devices, shared memory", "a worker can open whatever its user can"));
-  layers.push_back(of_landlock("TCP", sandbox::kLandlockTcp, "6.7", wish.outward ? "no ports, but connections (--peers)" : "no ports, no connections",
+  layers.push_back(of_landlock("TCP", sandbox::kLandlockTcp, "6.7", "no ports, no connections",
                                "the filter of system calls alone keeps workers from it"));
   layers.push_back(of_landlock("signals and sockets", sandbox::kLandlockScopes, "6.12", "no signals and no abstract Unix sockets of other processes",
                                "the other user and the filter of system calls alone keep workers from them"));

@@ -18,7 +18,6 @@ struct Layer {
 struct ConfinementWish {
   Sandbox sandbox = Sandbox::on;
   std::string users;      // --worker-users
-  bool outward = false;   // workers may connect to other servers
   bool rdma = false;      // workers use RDMA, of which this host has a device
   bool filters = true;    // this build filters system calls
 };

@@ -138,14 +138,14 @@ bool is_readable(const std::string& path, const std::vector<std::string>& more) 
   return std::any_of(std::begin(kReadable), std::end(kReadable), holds) || std::any_of(std::begin(kWritable), std::end(kWritable), holds) || std::any_of(more.begin(), more.end(), holds);
 }
 
-Result<void> restrict_files(const std::vector<std::string>& readable, const std::string& cache, bool outward) {
+Result<void> restrict_files(const std::vector<std::string>& readable, const std::string& cache) {
   const int version = landlock_version();
   if (version < kLandlockFiles) return {};
   const uint64_t known = known_file_rights(version);
   RulesetAttributes attributes{.files = known, .tcp = 0, .scopes = 0};
   size_t size = sizeof attributes.files;  // older kernels refuse to be given more than they know
   if (version >= kLandlockTcp) {
-    attributes.tcp = outward ? kBindTcp : kBindTcp | kConnectTcp;
+    attributes.tcp = kBindTcp | kConnectTcp;
     size += sizeof attributes.tcp;
   }
   if (version >= kLandlockScopes) {

@@ -328,7 +328,7 @@ Result<void> confine(const Arguments& arguments) {
   }
   ::close(processes);  // with it a worker would see what it must not
   if (!confined) return confined;
-  return sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()}, arguments.cache_folders, /*outward=*/false);
+  return sandbox::restrict_files({std::filesystem::path(arguments.device).parent_path()}, arguments.cache_folders);
 }
 
 int run(const Arguments& arguments) {
@@ -350,7 +350,7 @@ int run(const Arguments& arguments) {
   rdma.use = arguments.rdma;
 
   if (kFiltersCalls && arguments.sandbox) {
-    if (const auto restricted = sandbox::restrict_calls(/*outward=*/false, arguments.other_calls); !restricted) return fail_to_start(restricted.error().message);
+    if (const auto restricted = sandbox::restrict_calls(arguments.other_calls); !restricted) return fail_to_start(restricted.error().message);
   }
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
                                          in_short(**library, *devices), -1);

@@ -24,15 +24,14 @@ Result<void> drop_user(const std::string& user);
 Result<void> take_over_user(int processes);
 
 // Files and folders below these stay within reach, nothing else does; devices and shared memory may be written, and below `cache`, unless
-// empty, folders made. Where the kernel knows it: no TCP ports and, unless `outward`, no TCP connections; no abstract Unix sockets and no signals of
-// processes that are not restricted together with this one.
-Result<void> restrict_files(const std::vector<std::string>& readable, const std::string& cache = "", bool outward = true);
+// empty, folders made. Where the kernel knows it: neither TCP ports nor TCP connections; no abstract Unix sockets and no
+// signals of processes that are not restricted together with this one.
+Result<void> restrict_files(const std::vector<std::string>& readable, const std::string& cache = "");
 
 enum class Calls { refuse, log };
 
 // System calls from now on, of all threads: what drivers, verbs, sockets, memory and threads need. No other program, no new process, no
 // other process's memory, no change of users, names or mounts. They fail with EPERM; with `log` they are made, and the kernel's log has them.
-// `outward`: may open connections by TCP.
-Result<void> restrict_calls(bool outward, Calls others = Calls::refuse);
+Result<void> restrict_calls(Calls others = Calls::refuse);
 
 }  // namespace gpupool::worker::sandbox

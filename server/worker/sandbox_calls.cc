@@ -90,7 +90,7 @@ std::vector<CheckedCall> device_calls() {
 }
 
 // Options that make nobody wait: SO_LINGER would, where poold closes its copy of the descriptor.
-std::vector<CheckedCall> socket_calls(bool outward) {
+std::vector<CheckedCall> socket_calls() {
   std::vector<CheckedCall> calls = {
       // No datagram sockets: such a socket reaches any other one by sendto or connect.
       {"socketpair", {is(0, AF_UNIX), is_socket_type(1, SOCK_STREAM)}, "shm connections"},
@@ -111,15 +111,6 @@ std::vector<CheckedCall> socket_calls(bool outward) {
       {"setsockopt", {is(1, IPPROTO_TCP), is(2, TCP_KEEPINTVL)}, "TCP connections"},
       {"setsockopt", {is(1, IPPROTO_TCP), is(2, TCP_KEEPCNT)}, "TCP connections"},
   };
-  if (!outward) return calls;
-  for (const int domain : {AF_INET, AF_INET6}) {
-    for (const int type : {SOCK_STREAM, SOCK_DGRAM}) {
-      calls.push_back({"socket", {is(0, static_cast<uint64_t>(domain)), is_socket_type(1, type)}, "connections to other servers, and glibc's resolver"});
-    }
-  }
-  calls.push_back({"connect", {}, "connections to other servers"});
-  calls.push_back({"setsockopt", {is(1, IPPROTO_IP), is(2, IP_RECVERR)}, "glibc's resolver"});
-  calls.push_back({"setsockopt", {is(1, IPPROTO_IPV6), is(2, IPV6_RECVERR)}, "glibc's resolver"});
   return calls;
 }
 
@@ -181,12 +172,12 @@ class Filter {
 
 }  // namespace
 
-Result<void> restrict_calls(bool outward, Calls others) {
+Result<void> restrict_calls(Calls others) {
   Filter filter(others == Calls::log ? SCMP_ACT_LOG : SCMP_ACT_ERRNO(EPERM));
   for (const AllowedCall& call : kAllowedCalls) filter.add(SCMP_ACT_ALLOW, call.name);
   filter.allow(descriptor_calls());
   filter.allow(device_calls());
-  filter.allow(socket_calls(outward));
+  filter.allow(socket_calls());
   filter.allow(process_calls());
   // Its flags are in memory, where a filter cannot look: libc then takes clone.
   filter.add(SCMP_ACT_ERRNO(ENOSYS), "clone3");

@@ -118,14 +118,13 @@ TEST_CASE("each session has a user of its own, which a later one gets again") {
   CHECK(poold.log().find("user per session") == std::string::npos);
 }
 
-TEST_CASE("workers have namespaces of their own, and one of the network unless they connect to other servers") {
+TEST_CASE("workers have namespaces of their own") {
   if (!can_make_namespaces()) return report_skip("this process may not make namespaces");
-  const auto [peers, separate] = GENERATE(table<std::string, bool>({{"none", true}, {"127.0.0.0/8", false}}));
-  PooldProcess poold(kDevice, {"--peers", peers, "--rdma", "no"});
+  PooldProcess poold(kDevice, {"--rdma", "no"});
   RawClient client(poold.endpoint());
   const auto worker = static_cast<pid_t>(client.open().worker_pid);
   client.ping();
-  CHECK((name_space(worker, "net") != name_space(::getpid(), "net")) == separate);
+  CHECK(name_space(worker, "net") != name_space(::getpid(), "net"));
   for (const char* const kind : {"mnt", "ipc"}) {
     CHECK(eventually([&] {
       std::set<std::string> spaces{name_space(::getpid(), kind)};
@@ -138,7 +137,7 @@ TEST_CASE("workers have namespaces of their own, and one of the network unless t
   CHECK(text.find("hidepid=invisible") != std::string::npos);
   for (const pid_t one : poold.workers()) CHECK(eventually([&] { return !has_descriptor_below(one, "/proc"); }));  // when it has started
   CHECK(poold.log().find("missing=processes") == std::string::npos);
-  CHECK((poold.log().find("missing=network") == std::string::npos) == separate);
+  CHECK(poold.log().find("missing=network") == std::string::npos);
 }
 
 TEST_CASE("two poolds do not share users for sessions") {
@@ -248,7 +247,7 @@ TEST_CASE("--check-host tells which layers hold, and its exit status whether all
 #if defined(GPUPOOL_ASAN) || defined(GPUPOOL_TSAN)
   report_skip("with a sanitizer workers have no filter of system calls");
 #else
-  const Finished whole = check_host({"--worker-users", "61100-61199", "--peers", "none", "--rdma", "no"});
+  const Finished whole = check_host({"--worker-users", "61100-61199", "--rdma", "no"});
   INFO(whole.output);
   CHECK(whole.status == (all_layers() ? 0 : 1));
   CHECK(logged.output.find("they are logged, not refused") != std::string::npos);
