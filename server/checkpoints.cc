@@ -13,8 +13,8 @@
 
 namespace gpupool::server {
 
-// Lives in Checkpoints' list, and in the handlers of its pending operations; drop() ends both. A read is always pending, so that a client
-// that leaves is noticed at once.
+// Lives in Checkpoints' list, and in the handlers of its pending operations; drop() ends both. The next question is read when the answer
+// has been written. While a question is open the link waits for the socket to become readable, so a client that leaves is noticed at once.
 class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
  public:
   CheckpointLink(Checkpoints& owner, Client client)
@@ -30,7 +30,6 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     control::HelloReply reply;
     reply.set_protocol_version(wire::kProtocolVersion);
     reply.set_server_version(kVersion);
-    await_question();
     answer(reply.SerializeAsString());
   }
 
@@ -50,7 +49,23 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
 
  private:
   void await_question() {
-    stream_.read(std::span(asked_), [self = shared_from_this()](bool asked) { asked && !self->waits_ ? self->take_question() : self->drop(); });
+    drop_after(Checkpoints::kSilence);
+    stream_.read(std::span(asked_), [self = shared_from_this()](bool asked) { asked ? self->take_question() : self->drop(); });
+  }
+
+  // The client has nothing to say while its question is open: it has left, or breaks the protocol.
+  void watch(uint64_t asked) {
+    stream_.await_readable([weak = weak_from_this(), asked] {
+      if (const auto self = weak.lock(); self && self->question_ == asked) self->drop();
+    });
+  }
+
+  // The next question is read only then, so that a flood fills the client's own socket.
+  void pause() {
+    timer_.expires_after(Checkpoints::kPause);
+    timer_.async_wait([self = shared_from_this()](const asio::error_code& status) {
+      if (!status) self->await_question();
+    });
   }
 
   void take_question() {
@@ -62,7 +77,6 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
       return drop();
     }
     waits_ = true;
-    await_question();
     if (question.action == wire::CheckpointAction::find) return tell(CUDA_SUCCESS, owner_.pool_.sessions_of_process(client_, question.pid));
     show_life();
     const uint64_t asked = owner_.pool_.change_state(client_, question, [weak = weak_from_this()](int32_t result) {
@@ -70,9 +84,13 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     });
     if (!waits_) return;  // answered at once
     question_ = asked;
-    if (question.action != wire::CheckpointAction::lock || question.timeout_ms == 0) return;
-    time_out_.expires_after(std::chrono::milliseconds(question.timeout_ms));
-    time_out_.async_wait([self = shared_from_this(), asked](const asio::error_code& status) {
+    if (question.action == wire::CheckpointAction::lock && question.timeout_ms != 0) give_up_after(std::chrono::milliseconds(question.timeout_ms));
+    watch(asked);
+  }
+
+  void give_up_after(std::chrono::milliseconds time) {
+    time_out_.expires_after(time);
+    time_out_.async_wait([self = shared_from_this(), asked = question_](const asio::error_code& status) {
       if (!status && self->question_ == asked) self->owner_.pool_.give_up(asked, false);
     });
   }
@@ -87,7 +105,7 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     answer(body);
   }
 
-  // Behind a sign of life that is on its way.
+  // Behind a sign of life that is on its way. No other answer is: the next question has not been read.
   void answer(const std::string& body) {
     const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
     unsent_.append(reinterpret_cast<const char*>(&preamble), sizeof preamble);
@@ -103,7 +121,7 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
       self->sending_.clear();
       if (!written) return self->drop();
       if (!self->unsent_.empty()) return self->send();
-      if (!self->waits_) self->drop_after(Checkpoints::kSilence);
+      if (!self->waits_) self->pause();
     });
   }
 

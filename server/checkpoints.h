@@ -1,8 +1,8 @@
 // The clients that lock, checkpoint, restore and unlock other processes of their tenant (protocol/wire/checkpoint.h): poold passes on
 // what they want to the sessions' workers, and no worker is taken for them.
 //
-// poold's one thread. What comes in is not trusted: questions have a fixed size, one is answered at a time, and connections are bounded in
-// number for each tenant and in time. A client that leaves while its question is open takes back what is not done yet.
+// poold's one thread. What comes in is not trusted: questions have a fixed size, one is read and answered at a time, and connections are
+// bounded in number for each tenant and in time. A client that leaves while its question is open takes back what is not done yet.
 #pragma once
 #include <asio/io_context.hpp>
 #include <chrono>
@@ -24,6 +24,7 @@ class Checkpoints {
   static constexpr std::chrono::milliseconds kSilence{60'000};   // between an answer and the next question
   static constexpr std::chrono::milliseconds kPatience{5'000};   // for a client that does not read
   static constexpr std::chrono::milliseconds kLifeSign{500};     // while it waits
+  static constexpr std::chrono::milliseconds kPause{2};          // between an answer and reading the next question
   using Refuse = std::function<void(Client, const Refusal&)>;
 
   Checkpoints(asio::io_context& context, WorkerPool& pool, Refuse refuse);

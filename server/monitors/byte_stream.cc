@@ -27,6 +27,14 @@ void ByteStream::write(std::span<const std::byte> bytes, Then then) {
   asio::async_write(stream_, asio::buffer(bytes.data(), bytes.size()), unless_closed(std::move(then)));
 }
 
+void ByteStream::await_readable(std::function<void()> then) {
+  // Bytes that OpenSSL has decrypted already do not make the socket readable again.
+  if (tls_ && tls_->has_received()) return then();
+  stream_.async_wait(asio::posix::stream_descriptor::wait_read, [then = std::move(then)](const asio::error_code& status) {
+    if (!status) then();
+  });
+}
+
 void ByteStream::read_tls(std::span<std::byte> rest, Then then) {
   while (!rest.empty()) {
     const auto got = tls_->receive_some(rest);

@@ -20,6 +20,8 @@ class ByteStream {
 
   void read(std::span<std::byte> buffer, Then then);
   void write(std::span<const std::byte> bytes, Then then);
+  // Calls `then` once there are bytes to read, or the other side has ended the connection. A read() may begin meanwhile.
+  void await_readable(std::function<void()> then);
   void close();
 
  private:

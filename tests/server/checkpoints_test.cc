@@ -1,6 +1,8 @@
 // A client that asks poold to lock and checkpoint others (protocol/wire/checkpoint.h), well and badly behaved, over real connections.
 #include <cuda.h>
 
+#include <fstream>
+
 #include "protocol/control/hello_exchange.h"
 #include "protocol/wire/checkpoint.h"
 #include "tests/support/catch.h"
@@ -52,6 +54,23 @@ Answer ask(transport::Connection& connection, const wire::CheckpointQuestion& qu
   REQUIRE(preamble.length == sizeof answer.head + answer.sessions.size() * sizeof(wire::ProcessSession));
   if (!answer.sessions.empty()) receive(answer.sessions.data(), answer.sessions.size() * sizeof(wire::ProcessSession));
   return answer;
+}
+
+size_t resident_bytes(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmRSS:")) return std::stoull(line.substr(6)) * 1024;
+  }
+  throw std::runtime_error("no VmRSS");
+}
+
+std::string questions(size_t count) {
+  const wire::Preamble preamble{.length = sizeof(wire::CheckpointQuestion)};
+  const wire::CheckpointQuestion question{.pid = 1};
+  const std::string one = std::string(RawClient::bytes_of(preamble)) + std::string(RawClient::bytes_of(question));
+  std::string all;
+  for (size_t i = 0; i < count; ++i) all += one;
+  return all;
 }
 
 }  // namespace
@@ -118,4 +137,46 @@ TEST_CASE("one tenant has no more than so many such connections") {
     again.send_hello(asking());
     return again.receive_reply().status == hello::Status::ok;
   }));
+}
+
+TEST_CASE("a flood of questions stays in the client's own socket") {
+  PooldProcess poold(kDevice);
+  RawClient client(poold.endpoint());
+  client.open(asking());
+  const size_t before = resident_bytes(poold.pid());
+  constexpr size_t kFlood = 96u << 20;  // far more than the sockets' buffers hold
+  const std::string block = questions(4096);
+  size_t sent = 0;
+  while (sent < kFlood) {
+    const iovec rest{const_cast<char*>(block.data()) + sent % block.size(), block.size() - sent % block.size()};
+    const auto took = client.connection().send_some({&rest, 1});
+    REQUIRE(took);
+    sent += *took;
+    if (*took != 0) continue;
+    const auto ready = client.connection().wait(false, true, transport::Clock::now() + std::chrono::seconds(1));
+    REQUIRE(ready);
+    if (*ready == transport::Connection::Ready::none) break;  // poold does not read on
+  }
+  CHECK(sent < kFlood);
+  CHECK(resident_bytes(poold.pid()) < before + (16u << 20));
+  RawClient other(poold.endpoint());
+  other.open(asking());
+  CHECK(ask(other.connection(), {.pid = 1}).head.result == CUDA_SUCCESS);
+}
+
+TEST_CASE("questions that are sent at once are answered one after another") {
+  PooldProcess poold(kDevice);
+  RawClient client(poold.endpoint());
+  client.open(asking());
+  constexpr size_t kQuestions = 100;
+  client.send(questions(kQuestions));
+  for (size_t i = 0; i < kQuestions; ++i) {
+    wire::Preamble preamble;
+    wire::CheckpointAnswer answer;
+    const auto deadline = transport::Clock::now() + kPatience;
+    REQUIRE(transport::receive_exact(client.connection(), std::as_writable_bytes(std::span(&preamble, 1)), deadline));
+    REQUIRE(preamble.length == sizeof answer);
+    REQUIRE(transport::receive_exact(client.connection(), std::as_writable_bytes(std::span(&answer, 1)), deadline));
+    CHECK(answer.result == CUDA_SUCCESS);
+  }
 }
