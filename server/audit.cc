@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "protocol/text/names.h"
 #include "server/tenants/units.h"
 
 namespace gpupool::server {
@@ -77,9 +78,9 @@ void Audit::denied(const Client& client, const Refusal& refusal) {
   file_.append("session_denied", {{"client", client.address},
                             {"lease", client.lease},
                             {"transport", client.transport},
-                            {"host", client.host},
+                            {"host", brief_name(client.host)},
                             {"pid", client.pid},
-                            {"program", client.program},
+                            {"program", brief_name(client.program)},
                             {"status", control::HelloReply::Status_Name(refusal.status)},
                             {"reason", refusal.reason}});
 }

@@ -7,6 +7,7 @@
 #include <asio/write.hpp>
 #include <cstddef>
 
+#include "protocol/text/names.h"
 #include "server/handover.h"
 #include "server/version.h"
 
@@ -173,10 +174,10 @@ void HalfOpen::introduce() {
                 .checkpoint = hello.checkpoint(),
                 .tls = tls_,
                 .address = address_,
-                .host = hello.host(),
-                .program = hello.program(),
+                .host = cut_name(hello.host()),
+                .program = cut_name(hello.program()),
                 .pid = hello.pid(),
-                .pid_space = hello.pid_space()};
+                .pid_space = cut_name(hello.pid_space())};
   door_.admit(*this, std::move(client), shown);
 }
 

@@ -1,5 +1,6 @@
 // The core's holders and leases.
 #include "protocol/lease/token.h"
+#include "protocol/text/names.h"
 #include "scheduler/core/core.h"
 #include "server/tenants/units.h"
 
@@ -54,7 +55,7 @@ void Core::request(Stream stream, const std::string& name, const pool::Request& 
 
 void Core::refuse_request(Stream stream, const std::string& tenant, const pool::Request& request, Refusal::Kind kind, const std::string& why) {
   counters_.set_refused(counters_.refused() + 1);
-  note("request_refused", {{"tenant", tenant}, {"program", request.program()}, {"host", request.host()}, {"reason", why}});
+  note("request_refused", {{"tenant", tenant}, {"program", brief_name(request.program())}, {"host", brief_name(request.host())}, {"reason", why}});
   refuse(stream, kind, why);
 }
 

@@ -1,5 +1,6 @@
 // The core's nodes: they come, report, are fenced and get lost.
 #include "protocol/lease/token.h"
+#include "protocol/text/names.h"
 #include "scheduler/core/core.h"
 #include "scheduler/core/inventory.h"
 
@@ -18,7 +19,7 @@ constexpr int kMostReportedLeases = 65'536;
 void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
   const pool::Inventory& inventory = first.inventory();
   const auto refuse_node = [&](Refusal::Kind kind, const std::string& why) {
-    note("node_refused", {{"node", inventory.node()}, {"reason", why}}, Note::Level::warning);
+    note("node_refused", {{"node", brief_name(inventory.node())}, {"reason", why}}, Note::Level::warning);
     effects_.nodes.push_back({stream, {}, Refusal{kind, why}});
   };
   if (const auto wrong = check_inventory(inventory)) return refuse_node(Refusal::Kind::invalid, "the inventory: " + *wrong);

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "protocol/text/names.h"
 #include "server/admin/printable.h"
 #include "server/version.h"
 
@@ -238,7 +239,7 @@ grpc::ServerUnaryReactor* AdminService::ListTenants(Context* context, const pool
 grpc::ServerUnaryReactor* AdminService::GetQuota(Context* context, const pool::GetTenantQuotaRequest* request, pool::TenantQuota* reply) {
   return answer(engine_, context, [request, reply](Core& core) -> grpc::Status {
     const auto found = core.tenants().find(request->tenant());
-    if (found == core.tenants().end()) return {grpc::StatusCode::NOT_FOUND, "there is no tenant '" + request->tenant() + "'"};
+    if (found == core.tenants().end()) return {grpc::StatusCode::NOT_FOUND, "there is no tenant '" + brief_name(request->tenant()) + "'"};
     *reply = found->second.quota;
     return grpc::Status::OK;
   });

@@ -7,6 +7,7 @@
 
 #include "protocol/control/priority.h"
 #include "protocol/lease/token.h"
+#include "protocol/text/names.h"
 #include "server/settings/toml_values.h"
 #include "server/tenants/suggestion.h"
 #include "server/tenants/token.h"
@@ -161,13 +162,13 @@ Result<std::string> Callers::tenant(const std::string& token, const std::string&
   if (!has_tokens()) {
     const std::string wished = !name.empty() ? name : tenants_.size() == 1 ? tenants_[0].name : server::kDefaultTenant;
     const bool known = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& tenant) { return tenant.name == wished; });
-    if (!known) return Error{ErrorCode::invalid, "this pool has no tenant '" + wished + "'"};
+    if (!known) return Error{ErrorCode::invalid, "this pool has no tenant '" + brief_name(wished) + "'"};
     return wished;
   }
   const auto caller = find(token, Role::tenant);
   if (!caller) return caller.error();
   if (!name.empty() && name != (*caller)->name) {
-    return Error{ErrorCode::invalid, "this token belongs to tenant '" + (*caller)->name + "', not to '" + name + "': show the other token, or leave the tenant out"};
+    return Error{ErrorCode::invalid, "this token belongs to tenant '" + (*caller)->name + "', not to '" + brief_name(name) + "': show the other token, or leave the tenant out"};
   }
   return (*caller)->name;
 }
@@ -177,7 +178,7 @@ Result<std::string> Callers::node(const std::string& token, const std::string& n
   const auto caller = find(token, Role::node);
   if (!caller) return caller.error();
   if (name != (*caller)->name) {
-    return Error{ErrorCode::invalid, "this token belongs to node '" + (*caller)->name + "', not to '" + name + "': give poold the other token (--pool-token-file) or the "
+    return Error{ErrorCode::invalid, "this token belongs to node '" + (*caller)->name + "', not to '" + brief_name(name) + "': give poold the other token (--pool-token-file) or the "
                                      "other name (--pool-name)"};
   }
   return name;

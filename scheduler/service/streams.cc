@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/text/names.h"
 #include "server/log/log.h"
 
 namespace gpupool::scheduler {
@@ -61,6 +62,8 @@ void HolderStream::heard(const pool::AcquireCall& call) {
   if (!tenant) return end(denied(tenant.error()));
   tenant_ = *tenant;
   request_ = call.request();
+  request_.set_program(cut_name(request_.program()));
+  request_.set_host(cut_name(request_.host()));
   std::optional<Time> arrived;
   if (!request_.ticket().empty()) {
     arrived = engine_.seals().arrival(tenant_, request_);

@@ -234,6 +234,48 @@ TEST_CASE("the audit file has each session's start, end and denial, and may be r
   CHECK(occurrences(read(file + ".1"), "\n") == 3);
 }
 
+TEST_CASE("a refused attempt writes at most 512 bytes each to the log and the audit file, whatever it says") {
+  constexpr size_t kMostPerAttempt = 512;
+  const TemporaryFolder folder;
+  const Token a = new_token();
+  const std::string file = folder.path() / "audit.json";
+  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a)), "--audit-file", file, "--log-format", "json"});
+  REQUIRE(poold.await_log("listening"));
+  for (const char byte : {'x', '\x01', '"', '\xff'}) {
+    hello::Hello hello = hello_with(std::string(64, 'x'));
+    hello.program = std::string(30'000, byte);
+    hello.host = std::string(30'000, byte);
+    hello.tenant = std::string(3'000, byte);
+    const size_t logged = poold.log().size(), audited = read(file).size();
+    CHECK(answer(poold, hello).status == hello::Status::denied);
+    CHECK(eventually([&] { return read(file).size() > audited && poold.log().size() > logged; }));
+    CHECK(read(file).size() - audited <= kMostPerAttempt);
+    CHECK(poold.log().size() - logged <= kMostPerAttempt);
+  }
+}
+
+TEST_CASE("long names of a client with a session are cut in the log, the audit file and the list of sessions") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "audit.json";
+  PooldProcess poold(kDevice, {"--audit-file", file});
+  hello::Hello hello = test_hello();
+  hello.program = std::string(30'000, 'p');
+  hello.host = std::string(30'000, 'h');
+  {
+    RawClient client(poold.endpoint());
+    client.open(hello);
+    client.ping();
+  }
+  CHECK(poold.await_log("session_ended"));
+  CHECK(eventually([&] { return has(read(file), "session_ended"); }));
+  for (const std::string& text : {read(file), poold.log()}) {
+    CHECK(has(text, std::string(256, 'p')));
+    CHECK_FALSE(has(text, std::string(257, 'p')));
+    CHECK(has(text, std::string(256, 'h')));
+    CHECK_FALSE(has(text, std::string(257, 'h')));
+  }
+}
+
 TEST_CASE("an audit file or a configuration that cannot be used ends poold with the reason") {
   const TemporaryFolder folder;
   const std::string poold = program_path("poold");

@@ -285,6 +285,26 @@ TEST_CASE("a request that has been granted is found by its number, and its lease
   CHECK(pool.core->why("q2", pool.now).error().message.starts_with("no request 'q2' is waiting"));
 }
 
+TEST_CASE("refused requests and nodes are noted briefly, whatever they are called") {
+  TestPool pool;
+  pool::Request request = ask(0);
+  request.set_program(std::string(1 << 20, 'p'));
+  request.set_host(std::string(1 << 20, '\x01'));
+  pool.request(request);
+  pool::NodeReport report;
+  report.mutable_inventory()->set_node(std::string(1 << 20, '"'));
+  pool.core->attend(4711, report, pool.now);
+  pool.settle();
+  size_t refusals = 0;
+  for (const Note& note : pool.said.notes) {
+    size_t bytes = 0;
+    for (const auto& [key, value] : note.fields) bytes += value.size();
+    CHECK(bytes <= 300);
+    refusals += std::string(note.event).ends_with("_refused") ? 1 : 0;
+  }
+  CHECK(refusals == 2);
+}
+
 TEST_CASE("a lease that is over is found by its id and by its request, with the reason") {
   TestPool pool;
   const Stream node = pool.attend(1, 1, 1);

@@ -239,6 +239,36 @@ TEST_CASE("killed at any moment, it loses no lease and grants nothing twice") {
   CHECK(usage.twice().empty());
 }
 
+TEST_CASE("long names of programs and hosts are cut, also for the ticket") {
+  SchedulerProcess scheduler;
+  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  REQUIRE(poolds.await());
+  const auto channel = connect(scheduler.address());
+  pool::AcquireCall call = request_call(1, 1000);
+  call.mutable_request()->set_program(std::string(100'000, 'p'));
+  call.mutable_request()->set_host(std::string(100'000, 'h'));
+  Acquisition holder(channel, call);
+  REQUIRE(holder.granted());
+  auto second = std::make_unique<Acquisition>(channel, call);
+  const auto told = second->queued(1);
+  REQUIRE(told);
+  Acquisition third(channel, call);
+  REQUIRE(third.queued(2));
+  second->cut();
+  REQUIRE(third.queued(1));
+  call.mutable_request()->set_ticket(told->ticket());
+  Acquisition back(channel, call);
+  REQUIRE(back.queued(2));
+  Acquisition fourth(channel, request_call(1, 1000));
+  REQUIRE(fourth.queued(3));
+  std::ifstream audit(scheduler.audit_file());
+  const std::string lines{std::istreambuf_iterator<char>(audit), {}};
+  for (const char c : {'p', 'h'}) {
+    CHECK(lines.find(std::string(256, c)) != std::string::npos);
+    CHECK(lines.find(std::string(257, c)) == std::string::npos);
+  }
+}
+
 TEST_CASE("who opens a stream and says nothing is not waited for") {
   SchedulerProcess scheduler;
   const auto stub = pool::Leases::NewStub(connect(scheduler.address()));
