@@ -116,6 +116,9 @@ class Daemon {
       http_ = std::move(*http);
       note_history();
       log::info("metrics", {{"url", "http://" + server::text_of(http_->endpoint()) + "/metrics"}});
+      if (!http_->endpoint().address().is_loopback()) {
+        log::warning("metrics_open", {{"reason", "whoever reaches this address can read tenants, programs, hosts and what they use"}});
+      }
     }
     await_end_signal();
     await_reload_signal();

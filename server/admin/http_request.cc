@@ -1,5 +1,7 @@
 #include "server/admin/http_request.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 
 namespace gpupool::server {
@@ -37,15 +39,24 @@ std::string_view cut(std::string_view& rest, std::string_view separator) {
 
 HttpRequest refuse(int status) { return {.refusal = status}; }
 
-// Status to refuse with, or 0.
-int check_fields(std::string_view fields, bool wants_host) {
+std::string_view trim(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(" \t"), text.size());
+  text.remove_prefix(begin);
+  return text.substr(0, text.find_last_not_of(" \t") + 1);
+}
+
+// Status to refuse with, or 0. Sets `host`.
+int check_fields(std::string_view fields, bool wants_host, std::string& host) {
   int hosts = 0;
   while (!fields.empty()) {
     std::string_view value = cut(fields, kEndOfLine);
     if (value.find(':') == value.npos) return 400;
     const std::string_view name = cut(value, ":");
     if (!is_token(name) || !is_value(value)) return 400;
-    hosts += same_name(name, "host") ? 1 : 0;
+    if (same_name(name, "host")) {
+      ++hosts;
+      host = trim(value);
+    }
     // Nothing here takes a body.
     if (same_name(name, "transfer-encoding")) return 400;
     if (same_name(name, "content-length") && value.find_first_not_of(" \t0") != value.npos) return 413;
@@ -67,9 +78,23 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
   std::string_view target = cut(line, " ");
   if (!is_token(method) || !is_target(target) || line.size() != 8 || !line.starts_with("HTTP/")) return refuse(400);
   if (line != "HTTP/1.1" && line != "HTTP/1.0") return refuse(505);
-  if (const int status = check_fields(rest, line == "HTTP/1.1")) return refuse(status);
+  std::string host;
+  if (const int status = check_fields(rest, line == "HTTP/1.1", host)) return refuse(status);
   if (method != "GET" && method != "HEAD") return refuse(405);
-  return HttpRequest{.head = method == "HEAD", .path = std::string(cut(target, "?"))};
+  return HttpRequest{.head = method == "HEAD", .path = std::string(cut(target, "?")), .host = std::move(host)};
+}
+
+bool is_local_host(std::string_view host) {
+  const size_t colon = host.rfind(':');
+  const size_t bracket = host.rfind(']');
+  if (colon != host.npos && (bracket == host.npos || colon > bracket)) {
+    if (host.find_first_not_of("0123456789", colon + 1) != host.npos) return false;
+    host = host.substr(0, colon);
+  }
+  if (same_name(host, "localhost")) return true;
+  unsigned char address[16];
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') return ::inet_pton(AF_INET6, std::string(host.substr(1, host.size() - 2)).c_str(), address) == 1;
+  return ::inet_pton(AF_INET, std::string(host).c_str(), address) == 1;
 }
 
 }  // namespace gpupool::server

@@ -1,5 +1,6 @@
 #include "server/admin/http_server.h"
 
+#include <algorithm>
 #include <array>
 #include <asio/connect.hpp>
 #include <asio/write.hpp>
@@ -14,6 +15,13 @@ using asio::ip::tcp;
 
 constexpr size_t kMostDiscarded = 64 * 1024;
 constexpr std::chrono::milliseconds kPauseAfterFailure{100};
+constexpr int kPauseTimes = 20;  // as long as the last answer took to make
+constexpr std::chrono::milliseconds kLongestPause{1'000};
+// The page is one document with its script and its style in it; nothing else is loaded, and no other page may frame it.
+constexpr const char* kFixedFields =
+    "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\nCross-Origin-Resource-Policy: same-origin"
+    "\r\nContent-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'\r\nConnection: close\r\n";
 
 const char* reason_of(int status) {
   switch (status) {
@@ -23,6 +31,7 @@ const char* reason_of(int status) {
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";
     case 413: return "Content Too Large";
+    case 421: return "Misdirected Request";
     case 431: return "Request Header Fields Too Large";
     case 503: return "Service Unavailable";
     case 505: return "HTTP Version Not Supported";
@@ -32,8 +41,7 @@ const char* reason_of(int status) {
 
 std::string encode(const HttpResponse& response, bool without_body) {
   std::string text = "HTTP/1.1 " + std::to_string(response.status) + " " + reason_of(response.status) +
-                     "\r\nContent-Type: " + response.type + "\r\nContent-Length: " + std::to_string(response.body.size()) +
-                     "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n";
+                     "\r\nContent-Type: " + response.type + "\r\nContent-Length: " + std::to_string(response.body.size()) + kFixedFields;
   if (response.status == 405) text += "Allow: GET, HEAD\r\n";
   text += "\r\n";
   if (!without_body) text += response.body;
@@ -50,7 +58,7 @@ std::string text_of(const tcp::endpoint& endpoint) {
 class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(HttpServer& server, tcp::socket socket)
-      : server_(&server), socket_(std::move(socket)), deadline_(socket_.get_executor()) {}
+      : server_(&server), socket_(std::move(socket)), deadline_(socket_.get_executor()), turn_(socket_.get_executor()) {}
 
   void serve() {
     deadline_.expires_after(server_->patience_);
@@ -64,6 +72,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     if (!server_) return;
     const auto self = shared_from_this();
     deadline_.cancel();
+    turn_.cancel();
     asio::error_code ignored;
     socket_.close(ignored);
     server_->connections_.erase(place);
@@ -80,8 +89,20 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       self->head_.append(self->buffer_.data(), bytes);
       const auto request = read_request(self->head_);
       if (!request) return self->read();
-      if (request->refusal != 0) self->write({request->refusal, std::string(reason_of(request->refusal)) + "\n"}, request->head);
-      else self->write(self->server_->answer_(request->path), request->head);
+      self->without_body_ = request->head;
+      if (auto refusal = self->server_->refuse(*request)) return self->write(*refusal);
+      self->path_ = request->path;
+      self->asked_ = Clock::now();
+      self->answer();
+    });
+  }
+
+  void answer() {
+    Clock::time_point when;
+    if (const auto response = server_->answer(path_, asked_, when)) return write(*response);
+    turn_.expires_at(when);
+    turn_.async_wait([self = shared_from_this()](const asio::error_code& status) {
+      if (!status && self->server_ && !self->answered_) self->answer();
     });
   }
 
@@ -92,12 +113,12 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     deadline_.async_wait([self = shared_from_this()](const asio::error_code& status) {
       if (!status) self->drop();
     });
-    write({408, "the request did not come in time\n"}, false);
+    write({408, "the request did not come in time\n"});
   }
 
-  void write(const HttpResponse& response, bool without_body) {
+  void write(const HttpResponse& response) {
     answered_ = true;
-    head_ = encode(response, without_body);
+    head_ = encode(response, without_body_);
     asio::async_write(socket_, asio::buffer(head_), [self = shared_from_this()](const asio::error_code& status, size_t) {
       if (!self->server_) return;
       if (status) return self->drop();
@@ -120,8 +141,12 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   HttpServer* server_;  // null: dropped
   tcp::socket socket_;
   asio::steady_timer deadline_;
+  asio::steady_timer turn_;  // for an answer
   std::array<char, 4096> buffer_;
   std::string head_;  // then the answer
+  std::string path_;
+  Clock::time_point asked_;
+  bool without_body_ = false;
   size_t discarded_ = 0;
   bool answered_ = false;
 };
@@ -154,8 +179,29 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(asio::io_context& context
 }
 
 HttpServer::HttpServer(asio::io_context& context, tcp::acceptor acceptor, Answer answer, std::chrono::milliseconds patience)
-    : acceptor_(std::move(acceptor)), answer_(std::move(answer)), patience_(patience), pause_(context) {
+    : acceptor_(std::move(acceptor)), answer_(std::move(answer)), patience_(patience), local_only_(acceptor_.local_endpoint().address().is_loopback()), pause_(context) {
   accept();
+}
+
+std::optional<HttpResponse> HttpServer::refuse(const HttpRequest& request) const {
+  if (request.refusal != 0) return HttpResponse{request.refusal, std::string(reason_of(request.refusal)) + "\n"};
+  if (!local_only_ || request.host.empty() || is_local_host(request.host)) return std::nullopt;
+  return HttpResponse{421, "this address answers requests for localhost or a numeric address only, not for other names in the Host field\n"};
+}
+
+std::optional<HttpResponse> HttpServer::answer(const std::string& path, Clock::time_point asked, Clock::time_point& when) {
+  const auto begin = Clock::now();
+  const auto made = made_.find(path);
+  if (made != made_.end() && made->second.at >= asked) return made->second.response;
+  if (made != made_.end() && made->second.next > begin) {
+    when = made->second.next;
+    return std::nullopt;
+  }
+  HttpResponse response = answer_(path);
+  const auto end = Clock::now();
+  // Only these paths are few.
+  if (response.status == 200) made_.insert_or_assign(path, Made{response, begin, end + std::min<Clock::duration>(kPauseTimes * (end - begin), kLongestPause)});
+  return response;
 }
 
 HttpServer::~HttpServer() {

@@ -1,6 +1,9 @@
 // Answers GET and HEAD requests over HTTP/1.1, one per connection, for Prometheus and health checks. poold's one thread.
 //
-// What comes in is not trusted: bounded in size, time and number (the longest waiting connection is dropped for a new one).
+// Requests are not trusted: bounded in size, time and number (the longest waiting connection is dropped for a new one). On a loopback address
+// only requests for localhost or a numeric address are answered, so web pages of other sites cannot read the answers by DNS rebinding. The next
+// answer to a path is made after twenty times as long as the last one took, a second at most, for all requests that wait for it by then: no
+// answer is older than its request, and requests in numbers do not take the thread's time.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
@@ -8,12 +11,16 @@
 #include <chrono>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "protocol/wire/result.h"
 
 namespace gpupool::server {
+
+struct HttpRequest;
 
 struct HttpResponse {
   int status = 200;
@@ -40,12 +47,23 @@ class HttpServer {
   size_t connections() const { return connections_.size(); }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  struct Made {
+    HttpResponse response;
+    Clock::time_point at;    // when that began
+    Clock::time_point next;  // not before
+  };
   class Connection;
   void accept();
+  std::optional<HttpResponse> refuse(const HttpRequest& request) const;
+  // Nothing: it is to be asked again at `when`.
+  std::optional<HttpResponse> answer(const std::string& path, Clock::time_point asked, Clock::time_point& when);
 
   asio::ip::tcp::acceptor acceptor_;
   const Answer answer_;
   const std::chrono::milliseconds patience_;
+  const bool local_only_;
+  std::map<std::string, Made> made_;  // by path
   asio::steady_timer pause_;
   std::list<std::shared_ptr<Connection>> connections_;  // oldest first
 };

@@ -15,9 +15,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!request && size >= kMostRequestHeadBytes) std::abort();
   if (request && request->refusal == 0) {
     if (request->path.empty() || request->path[0] != '/' || printable(request->path) != request->path) std::abort();
+    (void)is_local_host(request->host);
     // More bytes make no other request of it.
     const auto longer = read_request(std::string(text) + "x");
-    if (!longer || longer->path != request->path) std::abort();
+    if (!longer || longer->path != request->path || longer->host != request->host) std::abort();
   }
   const std::string harmless = printable(text);
   if (printable(harmless) != harmless) std::abort();

@@ -27,6 +27,25 @@ TEST_CASE("a GET is read with its path, without its query") {
   CHECK(read_request(kGood + "more bytes")->refusal == 0);
 }
 
+TEST_CASE("the host is read without the spaces around it") {
+  CHECK(read_request(kGood)->host == "gpu-host:9701");
+  CHECK(read_request("GET / HTTP/1.1\r\nhOST:x \t\r\n\r\n")->host == "x");
+  CHECK(read_request("GET / HTTP/1.1\r\nHost:\r\n\r\n")->host.empty());
+  CHECK(read_request("GET / HTTP/1.0\r\n\r\n")->host.empty());
+}
+
+TEST_CASE("local hosts are localhost and numeric addresses, with or without a port") {
+  for (const char* local : {"localhost", "LocalHost:9701", "127.0.0.1", "127.0.0.1:9701", "10.0.0.1", "[::1]", "[::1]:9701", "[fe80::1]:1"}) {
+    INFO(local);
+    CHECK(is_local_host(local));
+  }
+  for (const char* other : {"", ":", "evil.example", "evil.example:9701", "localhost.evil.example", "127.0.0.1.evil.example:9701", "127.1", "2130706433", "::1", "[::1", "[evil]",
+                            "[]", "localhost:evil", "127.0.0.1:80:80", "localhost@evil.example", "evil.example:80]"}) {
+    INFO(other);
+    CHECK_FALSE(is_local_host(other));
+  }
+}
+
 TEST_CASE("a request that is cut anywhere is not complete") {
   for (size_t length = 0; length < kGood.size(); ++length) {
     INFO(length);

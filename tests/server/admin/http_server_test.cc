@@ -25,7 +25,11 @@ class Endpoint {
  public:
   explicit Endpoint(milliseconds patience = milliseconds(20'000)) {
     auto made = HttpServer::listen(context_, "127.0.0.1:0",
-                                   [](const std::string& path) {
+                                   [this](const std::string& path) {
+                                     if (path == "/slow") {
+                                       std::this_thread::sleep_for(milliseconds(50));
+                                       return HttpResponse{200, std::to_string(++made_)};
+                                     }
                                      if (path == "/large") return HttpResponse{200, std::string(8u << 20, 'x')};
                                      return path == "/here" ? HttpResponse{200, "found\n"} : HttpResponse{404, "no\n"};
                                    },
@@ -54,6 +58,7 @@ class Endpoint {
   }
 
  private:
+  int made_ = 0;
   asio::io_context context_, clients_;
   asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
   std::unique_ptr<HttpServer> server_;
@@ -82,25 +87,65 @@ std::string get(Endpoint& endpoint, const std::string& request) {
 
 TEST_CASE("requests are answered, one per connection") {
   Endpoint endpoint;
-  const std::string found = get(endpoint, "GET /here HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string found = get(endpoint, "GET /here HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(found.starts_with("HTTP/1.1 200 OK\r\n"));
   CHECK(found.find("Content-Length: 6\r\n") != found.npos);
   CHECK(found.find("Connection: close\r\n") != found.npos);
   CHECK(found.ends_with("\r\n\r\nfound\n"));
-  CHECK(get(endpoint, "HEAD /here HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("\r\n\r\n"));
-  CHECK(get(endpoint, "GET /elsewhere HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 404 "));
-  CHECK(get(endpoint, "GET /here HTTP/1.1\r\nHost: x\r\n\r\nGET /here HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("\r\n\r\nfound\n"));
-  CHECK(get(endpoint, "DELETE /here HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 405 "));
+  CHECK(get(endpoint, "HEAD /here HTTP/1.1\r\nHost: localhost\r\n\r\n").ends_with("\r\n\r\n"));
+  CHECK(get(endpoint, "GET /elsewhere HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 404 "));
+  CHECK(get(endpoint, "GET /here HTTP/1.1\r\nHost: localhost\r\n\r\nGET /here HTTP/1.1\r\nHost: localhost\r\n\r\n").ends_with("\r\n\r\nfound\n"));
+  CHECK(get(endpoint, "DELETE /here HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 405 "));
   CHECK(get(endpoint, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
   CHECK(get(endpoint, "GET / HTTP/1.1\r\nX: " + std::string(100'000, 'a')).starts_with("HTTP/1.1 431 "));
-  CHECK(get(endpoint, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n").size() > (8u << 20));
+  CHECK(get(endpoint, "GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n").size() > (8u << 20));
   CHECK(testing::eventually([&] { return endpoint.connections() == 0; }));
+}
+
+TEST_CASE("on loopback a web page of another site gets nothing by DNS rebinding") {
+  Endpoint endpoint;
+  for (const char* host : {"evil.example", "evil.example:9701", "localhost.evil.example"}) {
+    const std::string refused = get(endpoint, std::string("GET /here HTTP/1.1\r\nHost: ") + host + "\r\n\r\n");
+    CHECK(refused.starts_with("HTTP/1.1 421 "));
+    CHECK(refused.find("found") == refused.npos);
+  }
+  for (const char* host : {"localhost:1", "127.0.0.1:1", "[::1]"}) {
+    CHECK(get(endpoint, std::string("GET /here HTTP/1.1\r\nHost: ") + host + "\r\n\r\n").ends_with("found\n"));
+  }
+  CHECK(get(endpoint, "GET /here HTTP/1.0\r\n\r\n").ends_with("found\n"));
+}
+
+TEST_CASE("no other page may frame an answer") {
+  Endpoint endpoint;
+  const std::string found = get(endpoint, "GET /here HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  CHECK(found.find("frame-ancestors 'none'") != found.npos);
+  CHECK(found.find("\r\nX-Frame-Options: DENY\r\n") != found.npos);
+}
+
+TEST_CASE("an answer that takes long to make is made once for all that wait for it, and after each of their requests") {
+  Endpoint endpoint;
+  const std::string request = "GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const auto number_of = [](const std::string& answer) { return std::stoi(answer.substr(answer.rfind('\n') + 1)); };
+  CHECK(number_of(get(endpoint, request)) == 1);
+  std::vector<tcp::socket> waiting;
+  for (int i = 0; i < 20; ++i) {
+    waiting.push_back(endpoint.connect());
+    send(waiting.back(), request);
+  }
+  int last = 0;
+  for (tcp::socket& socket : waiting) {
+    const int number = number_of(rest(socket));
+    CHECK(number >= 2);  // not the one that was made before it asked
+    last = std::max(last, number);
+  }
+  CHECK(last <= 10);
+  CHECK(number_of(get(endpoint, request)) > last);
 }
 
 TEST_CASE("a request that comes in bytes is read whole") {
   Endpoint endpoint;
   tcp::socket socket = endpoint.connect();
-  for (const char byte : std::string("GET /here HTTP/1.1\r\nHost: x\r\n\r\n")) send(socket, std::string(1, byte));
+  for (const char byte : std::string("GET /here HTTP/1.1\r\nHost: localhost\r\n\r\n")) send(socket, std::string(1, byte));
   CHECK(rest(socket).ends_with("found\n"));
 }
 
@@ -112,7 +157,7 @@ TEST_CASE("who does not come to an end is told so and hung up on") {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<bool> over{false};
   std::thread dripping([&] {
-    send(slow, "GET /here HTTP/1.1\r\nHost: x\r\n");
+    send(slow, "GET /here HTTP/1.1\r\nHost: localhost\r\n");
     while (!over) {
       send(slow, "X: y\r\n");
       std::this_thread::sleep_for(milliseconds(20));
@@ -128,7 +173,7 @@ TEST_CASE("who does not come to an end is told so and hung up on") {
 TEST_CASE("who does not read the answer is hung up on") {
   Endpoint endpoint(milliseconds(200));
   tcp::socket lazy = endpoint.connect();
-  send(lazy, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+  send(lazy, "GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(testing::eventually([&] { return endpoint.connections() == 0; }));
 }
 
@@ -139,7 +184,7 @@ TEST_CASE("who holds connections open keeps nobody out") {
     held.push_back(endpoint.connect());
     send(held.back(), "GET /here HTTP/1.1\r\n");
   }
-  CHECK(get(endpoint, "GET /here HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("found\n"));
+  CHECK(get(endpoint, "GET /here HTTP/1.1\r\nHost: localhost\r\n\r\n").ends_with("found\n"));
   CHECK(endpoint.connections() <= HttpServer::kMostConnections);
   CHECK(rest(held.front()).empty());  // the oldest had to go
 }
