@@ -85,6 +85,9 @@ void Audit::denied(const Client& client, const Refusal& refusal) {
                             {"reason", refusal.reason}});
 }
 
+// The log has clients_refused_unlogged.
+void Audit::denied_too(uint64_t count) { file_.append("sessions_denied_too", {{"count", count}}); }
+
 void Audit::write(log::Level level, std::string_view event, std::span<const log::Field> fields) {
   log::write(level, event, fields);
   file_.append(event, fields);

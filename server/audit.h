@@ -21,6 +21,8 @@ class Audit {
   void started(const SessionView& session, const quota::Quota& quota);
   void ended(const SessionView& session, const std::string& reason, bool crashed);
   void denied(const Client& client, const Refusal& refusal);
+  // Clients that were turned away without a line of their own, within about a second. For the file alone.
+  void denied_too(uint64_t count);
 
  private:
   void write(log::Level level, std::string_view event, std::span<const log::Field> fields);

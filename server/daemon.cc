@@ -22,10 +22,11 @@
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/shm/address.h"
 #include "server/admin/administration.h"
+#include "server/admission/left_out.h"
+#include "server/admission/peer_rates.h"
 #include "server/audit.h"
 #include "server/check_host.h"
 #include "server/checkpoints.h"
-#include "server/denials.h"
 #include "server/front_door.h"
 #include "server/install_paths.h"
 #include "server/log/log.h"
@@ -168,7 +169,8 @@ class Daemon {
         monitors_(context_, {},
                   {.describe = [this](const Client& client) { return describe_to_monitor(monitor_sources(), client); },
                    .look = [this](const Client& client) { return show_to_monitor(monitor_sources(), client); }}),
-        checkpoints_(context_, pool_, [this](Client client, const Refusal& refusal) { turn_away(std::move(client), refusal); }) {}
+        checkpoints_(context_, pool_, [this](Client client, const Refusal& refusal) { turn_away(std::move(client), refusal); }),
+        unaudited_(context_, [this](uint64_t count) { audit_.denied_too(count); }) {}
 
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
@@ -299,12 +301,14 @@ class Daemon {
 
   MonitorSources monitor_sources() const { return {pool_, tenants_, administration_.ended()}; }
 
-  // Those who try what gives no access, again and again, are not even answered.
+  // A peer that shows again and again what gives no access is not even answered. One that shows the right thing is never held up, so
+  // nobody can lock out others behind the same address.
   void turn_away(Client client, const Refusal& refusal) {
-    const bool noted = denials_.note(client.address);
+    const bool noted = denials_.take(client.charged_to);
     if (noted) audit_.denied(client, refusal);
+    else unaudited_.note();
     if (noted || refusal.status != control::HelloReply::DENIED) return door_.refuse(std::move(client), refusal);
-    ::close(client.descriptor);
+    door_.drop(std::move(client));
   }
 
   void give_up(const std::string& why) {
@@ -373,6 +377,7 @@ class Daemon {
     leases_.stop();
     monitors_.close();
     checkpoints_.close();
+    unaudited_.finish();
     administration_.close();
     pool_.stop([this] {
       end_signals_.cancel();
@@ -395,7 +400,8 @@ class Daemon {
   Administration administration_;
   Monitors monitors_;
   Checkpoints checkpoints_;
-  Denials denials_;
+  PeerRates denials_{{.burst = 10, .per_second = 1}};
+  LeftOut unaudited_;
   bool stopping_ = false;
   bool port_file_written_ = false;
   int status_ = 0;

@@ -20,7 +20,8 @@ FrontDoor::Entrance::Entrance(asio::io_context& context, std::unique_ptr<transpo
 
 FrontDoor::FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
                      std::chrono::milliseconds hello_timeout, Admit admit, FindPeerCopy find_peer_copy)
-    : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)), find_peer_copy_(std::move(find_peer_copy)) {
+    : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)), find_peer_copy_(std::move(find_peer_copy)),
+      unlogged_(context, [](uint64_t count) { log::warning("clients_refused_unlogged", {{"count", count}}); }) {
   for (auto& listener : listeners) entrances_.push_back(std::make_unique<Entrance>(context, std::move(listener)));
 }
 
@@ -40,6 +41,7 @@ void FrontDoor::close() {
     entrance->listener->close();
   }
   while (!half_open_.empty()) half_open_.front()->drop();
+  unlogged_.finish();
 }
 
 void FrontDoor::await_connection(Entrance& entrance) {
@@ -96,6 +98,12 @@ void FrontDoor::admit(HalfOpen& half_open, Client client, const Credentials& sho
   admit_(std::move(client), shown);
 }
 
+void FrontDoor::drop(Client client) {
+  ++turned_away_;
+  unlogged_.note();
+  ::close(client.descriptor);
+}
+
 void FrontDoor::refuse(Client client, const Refusal& refusal) {
   auto half_open = std::make_shared<HalfOpen>(*this, client.descriptor, client.transport, client.address, client.tls);
   half_open->place = half_open_.insert(half_open_.end(), half_open);
@@ -106,15 +114,10 @@ void FrontDoor::report(const std::string& address, const std::string& why) {
   ++turned_away_;
   const auto now = std::chrono::steady_clock::now();
   if (now - report_second_ >= std::chrono::seconds(1)) {
-    if (reports_left_out_ > 0) log::warning("clients_refused_unlogged", {{"count", reports_left_out_}});
     report_second_ = now;
     reports_in_second_ = 0;
-    reports_left_out_ = 0;
   }
-  if (++reports_in_second_ > kReportsPerSecond) {
-    ++reports_left_out_;
-    return;
-  }
+  if (++reports_in_second_ > kReportsPerSecond) return unlogged_.note();
   log::warning("client_refused", {{"client", address}, {"reason", why}});
 }
 

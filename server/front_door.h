@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "protocol/transport/transport.h"
+#include "server/admission/left_out.h"
 #include "server/refusal.h"
 #include "server/tenants/authenticate.h"
 #include "server/worker_pool.h"
@@ -42,7 +43,9 @@ class FrontDoor {
   void close();
   // Sends the refusal and closes the connection once the client has seen it. Takes over the descriptor.
   void refuse(Client client, const Refusal& refusal);
-  // Connections that were turned away so far.
+  // Closes the connection without an answer. Takes over the descriptor.
+  void drop(Client client);
+  // Connections that were turned away so far, logged or not.
   uint64_t turned_away() const { return turned_away_; }
 
  private:
@@ -75,7 +78,7 @@ class FrontDoor {
   // Refusals are logged, but a flood of them must not fill the disk.
   std::chrono::steady_clock::time_point report_second_{};
   unsigned reports_in_second_ = 0;
-  uint64_t reports_left_out_ = 0;
+  LeftOut unlogged_;
 };
 
 }  // namespace gpupool::server

@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "protocol/text/names.h"
+#include "server/admission/peer.h"
 #include "server/handover.h"
 #include "server/version.h"
 
@@ -35,14 +36,6 @@ bool is_at_path(int socket) {
   return ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0 || size <= offsetof(sockaddr_un, sun_path) || own.sun_path[0] != '\0';
 }
 
-// Of the program at the other end of a Unix socket, as it was when it connected.
-std::optional<uid_t> user_of(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
-  return peer.uid;
-}
-
 }  // namespace
 
 HalfOpen::HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::string address, std::shared_ptr<transport::tls::Stream> tls)
@@ -51,6 +44,7 @@ HalfOpen::HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::
       timer_(door.context_),
       transport_(std::move(transport)),
       address_(std::move(address)),
+      peer_(peer_of(address_, descriptor)),
       tls_(std::move(tls)) {}
 
 void HalfOpen::read(asio::mutable_buffer buffer, Then then) {
@@ -173,6 +167,7 @@ void HalfOpen::introduce() {
                 .monitor = hello.monitor(),
                 .checkpoint = hello.checkpoint(),
                 .tls = tls_,
+                .charged_to = peer_,
                 .address = address_,
                 .host = cut_name(hello.host()),
                 .program = cut_name(hello.program()),

@@ -29,6 +29,7 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   void drop();
 
   const std::string& address() const { return address_; }
+  const std::string& peer() const { return peer_; }
 
   std::list<std::shared_ptr<HalfOpen>>::iterator place;  // in the door's list
 
@@ -59,6 +60,7 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   asio::steady_timer timer_;
   const std::string transport_;
   const std::string address_;
+  const std::string peer_;  // that its load and its refusals are charged to
   std::shared_ptr<transport::tls::Stream> tls_;
   wire::Preamble preamble_;
   std::string bytes_;              // Hello, then the refusal

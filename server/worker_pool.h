@@ -60,6 +60,7 @@ struct Client {
   std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null of others
   std::string tenant = kDefaultTenant;
   std::string lease;  // hexadecimal; empty: it has shown none
+  std::string charged_to;  // the peer that its refusals are charged to (admission/peer.h)
   // For logs, as the client says it:
   std::string address;
   std::string host;

@@ -1,5 +1,6 @@
 // Who poold lets in, as which tenant, how often, and what it writes down of it.
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -8,8 +9,10 @@
 
 #include "protocol/transport/shm/address.h"
 #include "tests/support/catch.h"
+#include "tests/support/http_get.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -194,6 +197,62 @@ TEST_CASE("who tries too often is not answered any more, and nobody else is held
   CHECK(answered < 40);
   CHECK(answer(poold, hello_with(a.text)).status == hello::Status::ok);
   CHECK(occurrences(poold.log(), "client_refused ") <= answered);
+}
+
+TEST_CASE("refused attempts that are not answered are counted, and summed up in the log and the audit file") {
+  const TemporaryFolder folder;
+  const Token a = new_token(), wrong = new_token();
+  const std::string file = folder.path() / "audit.json";
+  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a)), "--audit-file", file, "--metrics", "127.0.0.1:0"});
+  constexpr size_t kAttempts = 60;
+  for (size_t attempt = 0; attempt < kAttempts; ++attempt) {
+    RawClient client(poold.endpoint());
+    client.send_hello(hello_with(wrong.text));
+    REQUIRE(client.await_end());
+  }
+  CHECK(has(http_get(metrics_port(poold.log()), "/metrics"), "gpupool_handshake_failures_total " + std::to_string(kAttempts) + "\n"));
+  const auto sum_of_counts = [](const std::string& text, const std::string& event, const std::string& key) {
+    size_t sum = 0;
+    for (size_t at = 0; (at = text.find(event, at)) != std::string::npos;) {
+      at = text.find(key, at) + key.size();
+      sum += std::stoul(text.substr(at));
+    }
+    return sum;
+  };
+  CHECK(eventually([&] { return occurrences(poold.log(), "client_refused ") + sum_of_counts(poold.log(), "clients_refused_unlogged", "count=") == kAttempts; }));
+  CHECK(eventually([&] { return occurrences(read(file), "session_denied\"") + sum_of_counts(read(file), "sessions_denied_too", "\"count\":") == kAttempts; }));
+  CHECK(occurrences(read(file), "\n") < kAttempts);
+}
+
+TEST_CASE("a local user who shows wrong tokens again and again does not keep another's refusals from being answered") {
+  if (::geteuid() != 0) return report_skip("needs root, to be two users");
+  const TemporaryFolder folder;
+  const Token a = new_token(), wrong = new_token();
+  PooldProcess poold(kDevice, {"--config", folder.write("poold.toml", tenant_text("a", a))});
+  const transport::Endpoint local = transport::shm::beside_tcp("127.0.0.1", poold.port());
+  const auto answered = [&] {
+    try {
+      RawClient client(local);
+      client.send_hello(hello_with(wrong.text));
+      return client.receive_reply().status == hello::Status::denied;
+    } catch (const std::runtime_error&) {  // hung up
+      return false;
+    }
+  };
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (::setuid(65534) != 0) ::_exit(2);
+    for (int attempt = 0; attempt < 200; ++attempt) {
+      if (!answered()) ::_exit(0);
+    }
+    ::_exit(1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  REQUIRE(WEXITSTATUS(status) == 0);  // it was not answered any more
+  CHECK(answered());
 }
 
 TEST_CASE("the audit file has each session's start, end and denial, and may be rotated") {

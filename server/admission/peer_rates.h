@@ -1,0 +1,39 @@
+// A token bucket for each peer (peer.h). One thread; never fails. The number of peers is bounded: the peer that was seen least recently is
+// forgotten, and has a full bucket again.
+#pragma once
+#include <chrono>
+#include <list>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace gpupool::server {
+
+class PeerRates {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Limit {
+    double burst;
+    double per_second;
+  };
+  static constexpr size_t kMostPeers = 4096;
+
+  explicit PeerRates(const Limit& limit) : limit_(limit) {}
+
+  // Takes a token. False: the peer has none left.
+  bool take(const std::string& peer, Clock::time_point now = Clock::now());
+  size_t peers() const { return buckets_.size(); }
+
+ private:
+  struct Bucket {
+    const std::string peer;
+    double tokens;
+    Clock::time_point since;
+  };
+
+  const Limit limit_;
+  std::list<Bucket> buckets_;  // least recently seen first
+  std::unordered_map<std::string_view, std::list<Bucket>::iterator> by_peer_;  // the keys are the buckets' own
+};
+
+}  // namespace gpupool::server

@@ -1,0 +1,23 @@
+#include "server/admission/left_out.h"
+
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using gpupool::server::LeftOut;
+
+TEST_CASE("events that were left out are reported as a number a second after the first, also without another one") {
+  asio::io_context context;
+  std::vector<uint64_t> reported;
+  LeftOut left_out(context, [&](uint64_t count) { reported.push_back(count); });
+  for (int i = 0; i < 1000; ++i) left_out.note();
+  CHECK(reported.empty());
+  context.run();  // until the timer is over
+  CHECK(reported == std::vector<uint64_t>{1000});
+  left_out.note();
+  left_out.finish();
+  left_out.finish();
+  context.restart();
+  context.run();
+  CHECK(reported == std::vector<uint64_t>{1000, 1});
+}
