@@ -72,7 +72,8 @@ Json json_of(const PoolCounters& counters) {
           {"placements_tried", counters.placements_tried()},
           {"grant_wait_ms", counters.grant_wait_ms()},
           {"store_commits", counters.store_commits()},
-          {"store_failures", counters.store_failures()}};
+          {"store_failures", counters.store_failures()},
+          {"callers_refused", counters.callers_refused()}};
 }
 
 }  // namespace

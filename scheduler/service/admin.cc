@@ -25,7 +25,11 @@ grpc::Status too_long() { return {grpc::StatusCode::INVALID_ARGUMENT, "the reaso
 // Ready to be answered, or why not.
 grpc::Status check(Engine& engine, Context& context, std::string* operator_ = nullptr) {
   const auto caller = engine.callers().operator_(bearer_token(context));
-  if (!caller) return denied(caller.error());
+  if (!caller) {
+    const grpc::Status status = denied(caller.error());
+    engine.refusals().note(peer_of_call(context), status);
+    return status;
+  }
   if (operator_) *operator_ = *caller;
   return engine.leads() && !engine.stopping() ? grpc::Status::OK : not_leading(engine, context);
 }
@@ -92,6 +96,7 @@ pool::PoolState pool_state(Engine& engine) {
   state.set_public_key(engine.key().public_key().raw());
   state.mutable_counters()->set_store_commits(engine.commits());
   state.mutable_counters()->set_store_failures(engine.store_failures());
+  state.mutable_counters()->set_callers_refused(engine.refusals().count());
   return state;
 }
 

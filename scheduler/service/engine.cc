@@ -52,6 +52,7 @@ Engine::Engine(asio::io_context& context, std::unique_ptr<Store> store, lease::S
       seals_(key_),
       callers_(std::move(callers)),
       audit_(std::move(audit_file)),
+      refusals_(context, audit_),
       return_time_(return_time),
       steady_start_(std::chrono::steady_clock::now()),
       wall_start_(wall_clock()) {}
@@ -138,6 +139,7 @@ void Engine::stop(std::function<void()> done) {
 }
 
 void Engine::finish_stopping() {
+  refusals_.finish();
   core_.reset();
   for (auto* const list : {&told_, &being_told_}) {
     for (const auto& told : std::exchange(*list, {})) told(false);

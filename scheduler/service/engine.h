@@ -18,6 +18,7 @@
 #include "protocol/lease/key.h"
 #include "scheduler/core/core.h"
 #include "scheduler/service/callers.h"
+#include "scheduler/service/refusals.h"
 #include "scheduler/service/seals.h"
 #include "scheduler/store/store.h"
 #include "server/log/audit_file.h"
@@ -66,6 +67,7 @@ class Engine {
   // The core has been told something: soon what follows is stored and said. `told`: after that; false: it was not stored.
   void flush(std::function<void(bool)> told = {});
   void audit(const char* event, std::initializer_list<log::Field> fields);
+  Refusals& refusals() { return refusals_; }
 
   Stream add(HolderStream& stream);
   Stream add(NodeStream& stream);
@@ -93,6 +95,7 @@ class Engine {
   const Seals seals_;
   Callers callers_;
   server::AuditFile audit_;
+  Refusals refusals_;
   const std::chrono::milliseconds return_time_;
   std::string address_;
   const std::chrono::steady_clock::time_point steady_start_;

@@ -39,6 +39,7 @@ void add_pool(const pool::PoolState& state, MetricsPage& page) {
   page.counter("pool_nodes_fenced_total", "Nodes that were fenced.", number(counters.nodes_fenced()));
   page.counter("pool_store_commits_total", "Transactions of the store.", number(counters.store_commits()));
   page.counter("pool_store_failures_total", "Times the store failed, or another scheduler took over.", number(counters.store_failures()));
+  page.counter("pool_callers_refused_total", "Calls that were refused for what their callers showed.", number(counters.callers_refused()));
   auto ended = page.counter("pool_ended_total", "Leases that ended, by why.");
   for (const auto& one : counters.ended()) ended.add({{"why", lower(pool::Ended::Why_Name(one.why()))}}, number(one.leases()));
 }

@@ -51,15 +51,15 @@ void HolderStream::heard(const pool::AcquireCall& call) {
   const auto tenant = engine_.callers().tenant(bearer_token(context_), call.request().tenant());
   if (call.has_resume()) {
     // Without tokens, or with another name than the first time, the secret alone says whose it is.
-    if (!tenant && engine_.callers().has_tokens()) return end(denied(tenant.error()));
+    if (!tenant && engine_.callers().has_tokens()) return refuse(denied(tenant.error()));
     if (!engine_.seals().is_lease_secret(call.resume().lease(), call.resume().secret())) {
-      return end({grpc::StatusCode::PERMISSION_DENIED, "this is not the lease's secret"});
+      return refuse({grpc::StatusCode::PERMISSION_DENIED, "this is not the lease's secret"});
     }
     tenant_ = tenant ? *tenant : "?";
     core.resume(stream_, engine_.callers().has_tokens() ? tenant_ : "", call.resume().lease(), engine_.now());
     return engine_.flush();
   }
-  if (!tenant) return end(denied(tenant.error()));
+  if (!tenant) return refuse(denied(tenant.error()));
   tenant_ = *tenant;
   request_ = call.request();
   request_.set_program(cut_name(request_.program()));
@@ -91,7 +91,7 @@ void NodeStream::heard(const pool::NodeReport& report) {
     return engine_.flush();
   }
   const auto node = engine_.callers().node(bearer_token(context_), report.inventory().node());
-  if (!node) return end(denied(node.error()));
+  if (!node) return refuse(denied(node.error()));
   engine_.core().attend(stream_, by_core_clock, engine_.now());
   engine_.flush();
 }

@@ -46,6 +46,11 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
     status_ = status;
     if (out_.empty()) this->Finish(status);
   }
+  // Ends the call for what its caller shows.
+  void refuse(const grpc::Status& status) {
+    engine_.refusals().note(peer_of_call(context_), status);
+    end(status);
+  }
   bool heard_anything() const { return heard_anything_; }
 
  protected:

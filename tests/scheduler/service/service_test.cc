@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "protocol/control/pool_admin.grpc.pb.h"
 #include "protocol/lease/token.h"
 #include "tests/scheduler/service/clients.h"
 #include "tests/scheduler/service/scheduler_process.h"
@@ -174,6 +175,42 @@ TEST_CASE("tokens say who calls, and each kind may do its own only") {
     call.mutable_request()->set_tenant("z");
     CHECK(Acquisition(channel, call, kTenantToken).queued(1));
   }
+}
+
+TEST_CASE("every caller with a wrong token is counted, and has a line or is summed up in log and audit") {
+  TemporaryFolder folder;
+  SchedulerProcess scheduler({"--config", folder.write("pool.toml", with_tokens()), "--metrics", "127.0.0.1:0"});
+  REQUIRE(scheduler.await_log(" leads"));
+  const auto channel = connect(scheduler.address());
+  constexpr size_t kStreams = 40, kCalls = 20;
+  for (size_t i = 0; i < kStreams; ++i) {
+    Acquisition wrong(channel, request_call(1, 1000), std::string(64, 'x'));
+    CHECK(wrong.status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  }
+  const auto admin = pool::PoolAdmin::NewStub(channel);
+  for (size_t i = 0; i < kCalls; ++i) {
+    grpc::ClientContext context;
+    pool::PoolState state;
+    CHECK(admin->GetPool(&context, pool::GetPoolRequest(), &state).error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  }
+  const std::string counted = "gpupool_pool_callers_refused_total " + std::to_string(kStreams + kCalls) + "\n";
+  CHECK(http_get(metrics_port(scheduler.log()), "/metrics").find(counted) != std::string::npos);
+  const auto sum = [](const std::string& text, const std::string& line, const std::string& summary, const std::string& key) {
+    size_t all = occurrences(text, line);
+    for (size_t at = 0; (at = text.find(summary, at)) != std::string::npos;) {
+      at = text.find(key, at) + key.size();
+      all += std::stoul(text.substr(at));
+    }
+    return all;
+  };
+  const auto audit = [&] {
+    std::ifstream file(scheduler.audit_file());
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  CHECK(eventually([&] { return sum(audit(), "\"caller_refused\"", "\"callers_refused_too\"", "\"count\":") == kStreams + kCalls; }));
+  CHECK(eventually([&] { return sum(scheduler.log(), " caller_refused ", " callers_refused_too ", "count=") == kStreams + kCalls; }));
+  CHECK(occurrences(audit(), "\"caller_refused\"") < kStreams + kCalls);
+  CHECK(audit().find("\"peer\":\"127.0.0.1\"") != std::string::npos);
 }
 
 TEST_CASE("killed at any moment, it loses no lease and grants nothing twice") {

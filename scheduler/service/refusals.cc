@@ -1,0 +1,38 @@
+#include "scheduler/service/refusals.h"
+
+#include "server/admission/peer.h"
+#include "server/log/log.h"
+
+namespace gpupool::scheduler {
+namespace {
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+}
+
+}  // namespace
+
+// gRPC writes "ipv4:10.0.0.1:4321" and "ipv6:%5B::1%5D:4321".
+std::string peer_of_call(const grpc::CallbackServerContext& context) {
+  std::string address = context.peer();
+  address.erase(0, address.find(':') + 1);
+  replace_all(address, "%5B", "[");
+  replace_all(address, "%5D", "]");
+  return server::peer_of(address);
+}
+
+Refusals::Refusals(asio::io_context& context, server::AuditFile& audit)
+    : audit_(audit), left_out_(context, [this](uint64_t count) {
+        log::warning("callers_refused_too", {{"count", count}});
+        audit_.append("callers_refused_too", {{"count", count}});
+      }) {}
+
+void Refusals::note(const std::string& peer, const grpc::Status& status) {
+  if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED && status.error_code() != grpc::StatusCode::PERMISSION_DENIED) return;
+  ++count_;
+  if (!rates_.take(peer)) return left_out_.note();
+  log::warning("caller_refused", {{"peer", peer}, {"reason", status.error_message()}});
+  audit_.append("caller_refused", {{"peer", peer}, {"reason", status.error_message()}});
+}
+
+}  // namespace gpupool::scheduler
