@@ -76,6 +76,7 @@ Result<void> read_key(std::string_view key, const toml::node& node, ServerOption
   if (key == "host-memory-for-idle-mib") return to_count(node, 0, kMostHostMemoryMib, options.host_memory_for_idle_mib);
   if (key == "host-memory-for-checkpoints-mib") return to_count(node, 0, kMostHostMemoryMib, options.host_memory_for_checkpoints_mib);
   if (key == "hello-timeout") return to_seconds(node, options.hello_timeout);
+  if (key == "connections-per-second") return to_count(node, 1, kMostConnectionsPerSecond, options.connections_per_second);
   if (key == "turn-limit") return to_seconds(node, options.turn_limit);
   if (key == "dead-peer-timeout") return to_seconds(node, options.dead_peer_timeout);
   if (key == "log-level") return to_level(node, options.log_level);

@@ -155,7 +155,7 @@ class Daemon {
                 if (!client.peer && client.bulk_token.empty()) administration_.denied(client.tenant);
                 turn_away(std::move(client), refusal);
               }),
-        door_(context_, std::move(listeners), options.hello_timeout,
+        door_(context_, std::move(listeners), options.hello_timeout, options.connections_per_second,
               [this](Client client, const Credentials& shown) { admit(std::move(client), shown); },
               [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
         leases_(context_, tenants_, options.pool.name, new_boot(), {},

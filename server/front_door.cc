@@ -2,6 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "server/admission/peer.h"
 #include "server/half_open.h"
 #include "server/log/log.h"
 
@@ -19,9 +24,10 @@ FrontDoor::Entrance::Entrance(asio::io_context& context, std::unique_ptr<transpo
     : listener(std::move(made)), readable(context, listener->descriptor()), pause(context) {}
 
 FrontDoor::FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
-                     std::chrono::milliseconds hello_timeout, Admit admit, FindPeerCopy find_peer_copy)
+                     std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, FindPeerCopy find_peer_copy)
     : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)), find_peer_copy_(std::move(find_peer_copy)),
-      unlogged_(context, [](uint64_t count) { log::warning("clients_refused_unlogged", {{"count", count}}); }) {
+      unlogged_(context, [](uint64_t count) { log::warning("clients_refused_unlogged", {{"count", count}}); }),
+      rates_({.burst = 2.0 * connections_per_second, .per_second = static_cast<double>(connections_per_second)}) {
   for (auto& listener : listeners) entrances_.push_back(std::make_unique<Entrance>(context, std::move(listener)));
 }
 
@@ -71,13 +77,15 @@ void FrontDoor::accept_some(Entrance& entrance) {
 }
 
 void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std::string& transport) {
-  if (half_open_.size() >= kMostHalfOpen) {
-    report(half_open_.front()->address(),
-           "dropped for a newer connection: too many have not introduced themselves");
-    half_open_.front()->drop();
-  }
   const std::string address = connection->peer();
   const int descriptor = connection->release_descriptor();
+  const std::string peer = peer_of(address, descriptor);
+  if (!rates_.take(peer)) {
+    report(address, "too many new connections from " + peer);
+    ::close(descriptor);
+    return;
+  }
+  make_room(peer);
   std::shared_ptr<transport::tls::Stream> tls;
   if (transport == "tls") {
     auto stream = transport::tls::Stream::server(tls_, descriptor);
@@ -93,6 +101,19 @@ void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std
   half_open->read_hello(hello_timeout_);
 }
 
+// Drops the oldest connection of the peer that has most, if there are too many for one more of `peer`. Where each has one it is the oldest.
+void FrontDoor::make_room(const std::string& peer) {
+  if (half_open_.size() < kMostHalfOpen) return;
+  std::unordered_map<std::string_view, size_t> counts{{peer, 1}};
+  for (const auto& half_open : half_open_) ++counts[half_open->peer()];
+  // `peer` may have none yet, and is the one that has most only where it has some.
+  size_t most = 0;
+  for (const auto& half_open : half_open_) most = std::max(most, counts[half_open->peer()]);
+  const auto oldest = std::find_if(half_open_.begin(), half_open_.end(), [&](const auto& half_open) { return counts[half_open->peer()] == most; });
+  report((*oldest)->address(), "dropped for a newer connection: too many have not introduced themselves, most of them from " + (*oldest)->peer());
+  (*oldest)->drop();
+}
+
 void FrontDoor::admit(HalfOpen& half_open, Client client, const Credentials& shown) {
   half_open.drop();
   admit_(std::move(client), shown);
@@ -105,6 +126,7 @@ void FrontDoor::drop(Client client) {
 }
 
 void FrontDoor::refuse(Client client, const Refusal& refusal) {
+  make_room(client.charged_to);
   auto half_open = std::make_shared<HalfOpen>(*this, client.descriptor, client.transport, client.address, client.tls);
   half_open->place = half_open_.insert(half_open_.end(), half_open);
   half_open->refuse(refusal);

@@ -1,7 +1,8 @@
 // poold's entrance: accepts connections and reads each one's Preamble and Hello, many at once, none for long.
 //
-// Runs on poold's one thread. What comes in is not trusted: bounded in size, time and number (the longest
-// waiting one is dropped for a new one). Only a client whose Hello is complete and fits is passed on.
+// Runs on poold's one thread. Connections are not trusted: bounded in size, time, number and rate, number and rate for each peer
+// (admission/peer.h). Where there are too many, the peer that has most loses its oldest, so no peer keeps the others out. Only a client
+// whose Hello is complete and fits is passed on.
 #pragma once
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
@@ -15,6 +16,7 @@
 
 #include "protocol/transport/transport.h"
 #include "server/admission/left_out.h"
+#include "server/admission/peer_rates.h"
 #include "server/refusal.h"
 #include "server/tenants/authenticate.h"
 #include "server/worker_pool.h"
@@ -29,7 +31,7 @@ class FrontDoor {
   using FindPeerCopy = std::function<std::optional<PeerCopy>(const wire::PeerHello&)>;
 
   FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
-            std::chrono::milliseconds hello_timeout, Admit admit, FindPeerCopy find_peer_copy);
+            std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, FindPeerCopy find_peer_copy);
   ~FrontDoor();
   FrontDoor(const FrontDoor&) = delete;
   FrontDoor& operator=(const FrontDoor&) = delete;
@@ -62,6 +64,7 @@ class FrontDoor {
   void await_connection(Entrance& entrance);
   void accept_some(Entrance& entrance);
   void add(std::unique_ptr<transport::Connection> connection, const std::string& transport);
+  void make_room(const std::string& peer);
   void admit(HalfOpen& half_open, Client client, const Credentials& shown);
   void report(const std::string& address, const std::string& why);
 
@@ -79,6 +82,7 @@ class FrontDoor {
   std::chrono::steady_clock::time_point report_second_{};
   unsigned reports_in_second_ = 0;
   LeftOut unlogged_;
+  PeerRates rates_;
 };
 
 }  // namespace gpupool::server

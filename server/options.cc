@@ -43,6 +43,7 @@ struct Words {
   unsigned host_memory_for_idle_mib = 0;
   unsigned host_memory_for_checkpoints_mib = 0;
   double hello_timeout = 0;
+  unsigned connections_per_second = 0;
   double dead_peer_timeout = 0;
   double turn_limit = 0;
   std::string config;
@@ -163,6 +164,10 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* hello_timeout = app.add_option("--hello-timeout", given.hello_timeout,
                                              "seconds a new connection has to introduce itself [5]")
                                   ->check(seconds);
+  const auto* connections = app.add_option("--connections-per-second", given.connections_per_second,
+                                           "new connections of one address (IPv4, a /64 of IPv6, or a local user) in the long run, twice as many "
+                                           "at once; more are closed unread [4096]")
+                                ->check(CLI::Range(1u, kMostConnectionsPerSecond));
   const auto* turn_limit = app.add_option("--turn-limit", given.turn_limit, "seconds after which a GPU that a program does not give back goes to the next one [1]")
                                ->check(seconds);
   const auto* dead_peer = app.add_option("--dead-peer-timeout", given.dead_peer_timeout,
@@ -243,6 +248,7 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (code_cache->count() > 0) options.code_cache_mib = given.code_cache_mib;
   if (image_cache->count() > 0) options.image_cache_mib = given.image_cache_mib;
   if (hello_timeout->count() > 0) options.hello_timeout = to_milliseconds(given.hello_timeout);
+  if (connections->count() > 0) options.connections_per_second = given.connections_per_second;
   if (turn_limit->count() > 0) options.turn_limit = to_milliseconds(given.turn_limit);
   if (dead_peer->count() > 0) options.dead_peer_timeout = to_milliseconds(given.dead_peer_timeout);
   if (level->count() > 0 && !log::parse(given.log_level, options.log_level)) {

@@ -40,6 +40,7 @@ struct ServerOptions {
   unsigned host_memory_for_idle_mib = 0;  // for device memory of sessions that have nothing to do; 0: it stays where it is
   unsigned host_memory_for_checkpoints_mib = half_of_host_memory_mib();  // for device memory of sessions that a program has checkpointed; 0: none can be
   std::chrono::milliseconds hello_timeout{5'000};
+  unsigned connections_per_second = 4096;  // of one peer (admission/peer.h)
   std::chrono::milliseconds dead_peer_timeout{15'000};
   std::chrono::milliseconds turn_limit{1'000};  // a turn on a GPU that is not given back is taken so long afterwards
   log::Level log_level = log::Level::info;
@@ -61,6 +62,7 @@ constexpr int kExitUsage = 2;
 
 // What the command line and the file accept.
 constexpr unsigned kMostIdleWorkers = 256;
+constexpr unsigned kMostConnectionsPerSecond = 1'000'000;
 constexpr unsigned kMostSessions = 65'536;
 constexpr unsigned kMostImageCacheMib = 1u << 20;
 constexpr unsigned kMostCodeCacheMib = 1u << 20;

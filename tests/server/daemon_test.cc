@@ -36,7 +36,7 @@ TEST_CASE("poold prints its version and its help") {
   const Finished help = poold({"--help"});
   CHECK(help.status == 0);
   for (const char* option :
-       {"--listen", "--no-shm", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout",
+       {"--listen", "--no-shm", "--device", "--port-file", "--idle-workers", "--max-sessions", "--image-cache-mib", "--hello-timeout", "--connections-per-second",
         "--dead-peer-timeout", "--turn-limit", "--config", "--log-level", "--log-format", "--insecure", "--admin-socket", "--metrics", "--rdma ", "--rdma-device", "--rdma-port",
         "--rdma-gid-index", "--rdma-mtu", "--rdma-traffic-class", "--rdma-service-level", "--rdma-partition-key", "--rdma-timeout", "--rdma-setup", "SOFTGPU_INSTANCE"}) {
     CHECK(has(help.output, option));
@@ -51,7 +51,7 @@ TEST_CASE("a wrong option ends poold with status 2 and names it") {
   const auto wrong = GENERATE(
       Case{{"--nonsense"}, "--nonsense"}, Case{{"extra"}, "extra"},
       Case{{"--idle-workers", "0"}, "--idle-workers"}, Case{{"--idle-workers", "x"}, "--idle-workers"},
-      Case{{"--max-sessions", "0"}, "--max-sessions"},
+      Case{{"--max-sessions", "0"}, "--max-sessions"}, Case{{"--connections-per-second", "0"}, "--connections-per-second"},
       Case{{"--image-cache-mib", "-1"}, "--image-cache-mib"}, Case{{"--hello-timeout", "0"}, "--hello-timeout"},
       Case{{"--dead-peer-timeout", "-1"}, "--dead-peer-timeout"}, Case{{"--turn-limit", "0"}, "--turn-limit"}, Case{{"--log-level", "loud"}, "loud"},
       Case{{"--log-format", "xml"}, "xml"}, Case{{"--listen", "127.0.0.1:1"}, "127.0.0.1:1"},
@@ -229,7 +229,7 @@ TEST_CASE("a mistake in the configuration file is named") {
   const auto wrong = GENERATE(
       Case{"idle-wokers = 3\n", "idle-wokers: unknown key"}, Case{"idle-workers = \"3\"\n", "idle-workers"},
       Case{"idle-workers = 0\n", "from 1"}, Case{"max-sessions = 2.5\n", "max-sessions"},
-      Case{"hello-timeout = \"5s\"\n", "hello-timeout"}, Case{"hello-timeout = 0\n", "hello-timeout"},
+      Case{"connections-per-second = 0\n", "from 1"}, Case{"hello-timeout = \"5s\"\n", "hello-timeout"}, Case{"hello-timeout = 0\n", "hello-timeout"},
       Case{"dead-peer-timeout = nan\n", "dead-peer-timeout"}, Case{"listen = \"here\"\n", "'here'"},
       Case{"listen = []\n", "listen"}, Case{"listen = [\"tcp://127.0.0.1:0\", 3]\n", "listen"},
       Case{"listen = [\"tcp://127.0.0.1:0\", \"here\"]\n", "'here'"}, Case{"no-shm = 1\n", "no-shm"},

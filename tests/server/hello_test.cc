@@ -1,6 +1,14 @@
 // What poold does with everything that can arrive before a session begins.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
@@ -17,6 +25,19 @@ std::string whole_hello() {
   const std::string body = hello::encode(test_hello());
   const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
   return std::string(RawClient::bytes_of(preamble)) + body;
+}
+
+// A blocking TCP connection from this address of this host; -1: failed. Closing it resets it, and leaves no port in TIME_WAIT.
+int connect_from(const char* address, uint16_t port) {
+  const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in from{.sin_family = AF_INET}, to{.sin_family = AF_INET, .sin_port = htons(port)};
+  const linger reset{.l_onoff = 1, .l_linger = 0};
+  if (made >= 0) ::setsockopt(made, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  ::inet_pton(AF_INET, address, &from.sin_addr);
+  ::inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+  if (made >= 0 && ::bind(made, reinterpret_cast<sockaddr*>(&from), sizeof from) == 0 && ::connect(made, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0) return made;
+  if (made >= 0) ::close(made);
+  return -1;
 }
 
 void served(const PooldProcess& poold) {
@@ -193,6 +214,43 @@ TEST_CASE("hundreds of silent connections are bounded and keep no one out") {
   RawClient& last = *silent.back();
   last.open();
   last.ping();
+}
+
+TEST_CASE("an address that opens connections without end keeps no other address out") {
+  PooldProcess poold(kDevice, {"--hello-timeout", "60"});
+  std::atomic<size_t> opened{0};
+  const std::jthread flood([&](const std::stop_token& stop) {
+    std::deque<int> open;
+    while (!stop.stop_requested()) {
+      const int socket = connect_from("127.0.0.2", poold.port());
+      if (socket < 0) continue;
+      open.push_back(socket);
+      ++opened;
+      if (open.size() <= 512) continue;
+      ::close(open.front());
+      open.pop_front();
+    }
+    for (const int socket : open) ::close(socket);
+  });
+  for (int session = 0; session < 8; ++session) {
+    RawClient client(poold.endpoint());
+    const size_t before = opened;
+    REQUIRE(eventually([&] { return opened >= before + 512; }));  // far more than poold keeps
+    client.open();
+    client.ping();
+  }
+}
+
+TEST_CASE("an address that opens connections faster than it may is not listened to, and others are") {
+  PooldProcess poold(kDevice, {"--connections-per-second", "1"});
+  std::vector<int> sockets;
+  while (occurrences(poold.log(), "too many new connections from 127.0.0.2") == 0) {
+    REQUIRE(sockets.size() < 1000);
+    sockets.push_back(connect_from("127.0.0.2", poold.port()));
+    REQUIRE(sockets.back() >= 0);
+  }
+  served(poold);
+  for (const int socket : sockets) ::close(socket);
 }
 
 TEST_CASE("a flood of garbage costs poold nothing that lasts") {

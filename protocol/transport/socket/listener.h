@@ -32,7 +32,7 @@ class SocketListener : public Listener {
   std::atomic<bool> closed_{false};
 };
 
-constexpr int kBacklog = 512;
+constexpr int kBacklog = 4096;  // a flood that poold takes in within a second must not make others try again
 Error cannot_listen(const Endpoint& endpoint, const std::string& why, const std::string& advice);
 
 }  // namespace gpupool::transport
