@@ -13,7 +13,7 @@
 namespace gpupool::server {
 namespace {
 
-constexpr size_t kMostHalfOpen = 256;
+constexpr size_t kMostHalfOpen = 512;
 constexpr int kMostAcceptedAtOnce = 32;  // then others get a turn
 constexpr std::chrono::milliseconds kPauseAfterFailure{100};
 constexpr unsigned kReportsPerSecond = 20;
@@ -26,6 +26,7 @@ FrontDoor::Entrance::Entrance(asio::io_context& context, std::unique_ptr<transpo
 FrontDoor::FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
                      std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, FindPeerCopy find_peer_copy)
     : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)), find_peer_copy_(std::move(find_peer_copy)),
+      handshakes_(context),
       unlogged_(context, [](uint64_t count) { log::warning("clients_refused_unlogged", {{"count", count}}); }),
       rates_({.burst = 2.0 * connections_per_second, .per_second = static_cast<double>(connections_per_second)}) {
   for (auto& listener : listeners) entrances_.push_back(std::make_unique<Entrance>(context, std::move(listener)));

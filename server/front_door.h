@@ -17,6 +17,7 @@
 #include "protocol/transport/transport.h"
 #include "server/admission/left_out.h"
 #include "server/admission/peer_rates.h"
+#include "server/handshakes.h"
 #include "server/refusal.h"
 #include "server/tenants/authenticate.h"
 #include "server/worker_pool.h"
@@ -75,6 +76,7 @@ class FrontDoor {
   std::shared_ptr<const transport::tls::Context> tls_;
   bool trusts_users_at_paths_ = false;
   std::vector<std::unique_ptr<Entrance>> entrances_;
+  Handshakes handshakes_;
   std::list<std::shared_ptr<HalfOpen>> half_open_;  // oldest first
   bool closed_ = false;
   uint64_t turned_away_ = 0;

@@ -1,5 +1,6 @@
 #include "server/half_open.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -67,6 +68,28 @@ void HalfOpen::read_tls(std::span<std::byte> buffer, size_t received, Then then)
   then({}, received);
 }
 
+void HalfOpen::open_tls() {
+  opening_ = true;
+  const auto self = shared_from_this();
+  door_.handshakes_.post({.owner = this, .peer = peer_, .work = [self] { self->take_tls_step(); }, .done = [self] { self->tls_step_done(); }});
+}
+
+// On the handshakes' thread. A client that has left before its turn came costs nothing.
+void HalfOpen::take_tls_step() {
+  pollfd left{.fd = stream_.native_handle(), .events = POLLRDHUP, .revents = 0};
+  if (::poll(&left, 1, 0) > 0) opened_ = Error{ErrorCode::closed, address_ + " closed the connection"};
+  else opened_ = tls_->open();
+}
+
+void HalfOpen::tls_step_done() {
+  opening_ = false;
+  if (dropped_) return hang_up();
+  if (!opened_ && opened_.error().code == ErrorCode::closed) return reject("it left without a word");
+  if (!opened_) return fail_tls(opened_.error().message);
+  if (!*opened_) return await_tls([this] { open_tls(); });
+  read_preamble();
+}
+
 // OpenSSL has told the client why, if it can be told.
 void HalfOpen::fail_tls(const std::string& why) {
   door_.report(address_, why);
@@ -109,7 +132,7 @@ void HalfOpen::read_hello(std::chrono::milliseconds timeout) {
   start_timer(timeout, "it did not introduce itself in time");
   if (!tls_) return read_preamble();
   await_tls([this] {
-    if (!is_plain()) return read_preamble();
+    if (!is_plain()) return open_tls();
     tls_.reset();
     refuse({control::HelloReply::DENIED, "this port takes encrypted connections only: use tls:// instead of tcp:// in GPUPOOL"});
   });
@@ -208,11 +231,17 @@ void HalfOpen::reject(const std::string& why) {
   drop();
 }
 
+void HalfOpen::hang_up() {
+  asio::error_code ignored;
+  stream_.close(ignored);
+}
+
 void HalfOpen::drop() {
   const auto self = shared_from_this();
   timer_.cancel();
-  asio::error_code ignored;
-  stream_.close(ignored);
+  dropped_ = true;
+  if (opening_ && door_.handshakes_.withdraw(this)) opening_ = false;
+  if (!opening_) hang_up();  // otherwise tls_step_done() does
   if (place != door_.half_open_.end()) {
     door_.half_open_.erase(place);
     place = door_.half_open_.end();

@@ -41,6 +41,10 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   void read_tls(std::span<std::byte> buffer, size_t received, Then then);
   void write_tls(std::span<const std::byte> rest);
   void fail_tls(const std::string& why);
+  void open_tls();
+  void take_tls_step();
+  void tls_step_done();
+  void hang_up();
   void await_tls(std::function<void()> then);
   bool is_plain();
   void start_timer(std::chrono::milliseconds timeout, const char* reason);
@@ -62,6 +66,9 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   const std::string address_;
   const std::string peer_;  // that its load and its refusals are charged to
   std::shared_ptr<transport::tls::Stream> tls_;
+  bool opening_ = false;           // a step of the handshake is waiting or under way: the socket must stay
+  bool dropped_ = false;
+  Result<bool> opened_ = false;    // what the last step came to
   wire::Preamble preamble_;
   std::string bytes_;              // Hello, then the refusal
   wire::PeerHello peer_hello_{};

@@ -2,12 +2,14 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "protocol/control/hello_exchange.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -40,6 +42,22 @@ std::string failure(const transport::Endpoint& endpoint, const transport::TlsOpt
 
 transport::TlsOptions trusting(const Authority& authority, const Authority::Files& own = {}) {
   return {.ca = authority.certificate(), .certificate = own.certificate, .key = own.key, .secret = {}};
+}
+
+// Nanoseconds of processor time of a process's main thread, and of all of its threads.
+struct ProcessorTime {
+  uint64_t main = 0, all = 0;
+};
+ProcessorTime processor_time(pid_t pid) {
+  ProcessorTime time;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+    std::ifstream file(task.path() / "schedstat");
+    uint64_t ran = 0;
+    file >> ran;
+    time.all += ran;
+    if (task.path().filename() == std::to_string(pid)) time.main = ran;
+  }
+  return time;
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -196,4 +214,22 @@ TEST_CASE("beyond loopback poold takes tls:// with credentials only") {
   poold.process().signal(SIGHUP);
   CHECK(poold.await_log("reload_failed"));
   CHECK(has(failure(at(poold), trusting(authority)), "GPUPOOL_TLS_CERT"));
+}
+
+TEST_CASE("handshakes take their time on another thread than the one that hands out turns on the GPU") {
+  const Authority authority("authority");
+  PooldProcess poold(kDevice, options_for(authority.sign_costly("server", kNames)));
+  transport::Options options;
+  options.tls = trusting(authority);
+  RawClient(at(poold), options).open();
+  const ProcessorTime before = processor_time(poold.pid());
+  for (int i = 0; i < 50; ++i) {
+    RawClient client(at(poold), options);
+    client.send(std::string(sizeof(wire::Preamble), 'x'));  // is no hello
+    REQUIRE(client.await_end());
+  }
+  const ProcessorTime after = processor_time(poold.pid());
+  const uint64_t main = after.main - before.main, others = after.all - before.all - main;
+  if (before.main == 0) return report_skip("this kernel does not tell threads' processor time");
+  CHECK(main < others);
 }

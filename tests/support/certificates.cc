@@ -1,7 +1,6 @@
 #include "tests/support/certificates.h"
 
 #include <stdexcept>
-#include <vector>
 
 namespace gpupool::testing {
 namespace {
@@ -13,6 +12,7 @@ void openssl(std::vector<std::string> words) {
 }
 
 const std::vector<std::string> kNewKey{"-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"};
+const std::vector<std::string> kCostlyKey{"-newkey", "rsa:4096", "-nodes"};
 
 }  // namespace
 
@@ -24,10 +24,18 @@ Authority::Authority(const std::string& name) {
 }
 
 Authority::Files Authority::sign(const std::string& common_name, const std::string& names, int days) const {
+  return sign_key(kNewKey, common_name, names, days);
+}
+
+Authority::Files Authority::sign_costly(const std::string& common_name, const std::string& names) const {
+  return sign_key(kCostlyKey, common_name, names, 2);
+}
+
+Authority::Files Authority::sign_key(const std::vector<std::string>& key, const std::string& common_name, const std::string& names, int days) const {
   const std::string stem = folder_.path() / std::to_string(++signed_);
   const Files files{stem + ".pem", stem + ".key"};
   std::vector<std::string> request{"req", "-new", "-subj", "/CN=" + common_name, "-keyout", files.key, "-out", stem + ".csr"};
-  request.insert(request.end(), kNewKey.begin(), kNewKey.end());
+  request.insert(request.end(), key.begin(), key.end());
   openssl(request);
   const std::string extensions = folder_.write(std::to_string(signed_) + ".ext", "basicConstraints=CA:FALSE\n" +
                                                                                      (names.empty() ? "" : "subjectAltName=" + names + "\n"));

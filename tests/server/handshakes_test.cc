@@ -1,0 +1,114 @@
+// The thread that TLS handshakes take their time on.
+#include "server/handshakes.h"
+
+#include <atomic>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using gpupool::server::Handshakes;
+
+namespace {
+
+// Holds the thread until it is told to go on, so that what comes next waits.
+class Gate {
+ public:
+  void pass() { passed_.wait(false); }
+  void open() {
+    passed_ = true;
+    passed_.notify_all();
+  }
+
+ private:
+  std::atomic<bool> passed_{false};
+};
+
+struct Run {
+  asio::io_context context;
+  Handshakes handshakes{context};
+  std::vector<std::string> done;
+  int owners[16] = {};
+
+  Handshakes::Step step(int owner, const std::string& peer, std::function<void()> work = [] {}) {
+    return {.owner = &owners[owner], .peer = peer, .work = std::move(work), .done = [this, owner, peer] { done.push_back(peer + std::to_string(owner)); }};
+  }
+  void await(size_t count) {
+    const asio::executor_work_guard<asio::io_context::executor_type> work(context.get_executor());
+    while (done.size() < count) context.run_one();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a step runs on another thread, and what follows it on the caller's") {
+  Run run;
+  std::thread::id worked;
+  run.handshakes.post(run.step(0, "a", [&] { worked = std::this_thread::get_id(); }));
+  run.await(1);
+  CHECK(worked != std::thread::id());
+  CHECK(worked != std::this_thread::get_id());
+}
+
+TEST_CASE("the peer that waits with fewest goes first") {
+  Run run;
+  Gate gate;
+  run.handshakes.post(run.step(0, "a", [&] { gate.pass(); }));
+  for (int i = 1; i <= 4; ++i) run.handshakes.post(run.step(i, "a"));
+  run.handshakes.post(run.step(5, "b"));
+  run.handshakes.post(run.step(6, "b"));
+  gate.open();
+  run.await(7);
+  std::string peers;
+  for (const std::string& done : run.done) peers += done[0];
+  CHECK(peers == "abbaaaa");
+  CHECK(std::set<std::string>(run.done.begin(), run.done.end()).size() == 7);
+}
+
+TEST_CASE("of one peer's steps neither the oldest nor the newest always waits") {
+  std::set<std::string> first;
+  for (int round = 0; first.size() < 3; ++round) {
+    REQUIRE(round < 1000);
+    Run run;
+    Gate gate;
+    run.handshakes.post(run.step(0, "a", [&] { gate.pass(); }));
+    for (int i = 1; i <= 3; ++i) run.handshakes.post(run.step(i, "a"));
+    gate.open();
+    run.await(4);
+    first.insert(run.done[1]);
+  }
+}
+
+TEST_CASE("a step that waits can be withdrawn, one that is under way is finished") {
+  Run run;
+  Gate gate;
+  std::atomic<bool> begun{false};
+  run.handshakes.post(run.step(0, "a", [&] {
+    begun = true;
+    begun.notify_all();
+    gate.pass();
+  }));
+  run.handshakes.post(run.step(1, "a", [] { FAIL("it was withdrawn"); }));
+  run.handshakes.post(run.step(2, "a"));
+  begun.wait(false);
+  CHECK(run.handshakes.withdraw(&run.owners[1]));
+  CHECK_FALSE(run.handshakes.withdraw(&run.owners[1]));
+  CHECK_FALSE(run.handshakes.withdraw(&run.owners[0]));
+  gate.open();
+  run.await(2);
+  CHECK(run.done == std::vector<std::string>{"a0", "a2"});
+}
+
+TEST_CASE("the end waits for a step that is under way, and lets go of the others") {
+  bool worked = false;
+  const auto kept = std::make_shared<int>(0);
+  {
+    Run run;
+    run.handshakes.post(run.step(0, "a", [&] { worked = true; }));
+    run.handshakes.post(run.step(1, "a", [kept] {}));
+    run.handshakes.post(run.step(2, "b", [kept] {}));
+  }
+  CHECK(worked);
+  CHECK(kept.use_count() == 1);
+}
