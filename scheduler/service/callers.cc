@@ -184,6 +184,13 @@ Result<std::string> Callers::node(const std::string& token, const std::string& n
   return name;
 }
 
+Result<void> Callers::check(const std::string& token, Role role) const {
+  if (!has_tokens()) return {};
+  const auto caller = find(token, role);
+  if (!caller) return caller.error();
+  return {};
+}
+
 Result<std::string> Callers::operator_(const std::string& token) const {
   if (!has_tokens()) return std::string("operator");
   const auto caller = find(token, Role::operator_);

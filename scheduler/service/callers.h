@@ -33,6 +33,8 @@ class Callers {
   // was shown. `name`: who it says it is, if anything; it must not be somebody else.
   Result<std::string> tenant(const std::string& token, const std::string& name) const;
   Result<std::string> node(const std::string& token, const std::string& name) const;
+  // Whether the token gives its owner the role.
+  Result<void> check(const std::string& token, Role role) const;
   Result<std::string> operator_(const std::string& token) const;
 
  private:

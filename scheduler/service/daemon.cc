@@ -31,6 +31,12 @@ constexpr int kKeepaliveMs = 10'000;
 constexpr int kLeastBetweenPingsMs = 5'000;
 constexpr unsigned kCertificatesEverySeconds = 10;
 constexpr std::chrono::seconds kCallsEnd{5};
+// Bounds on what callers may cause before they have shown a token.
+constexpr size_t kMostMemoryOfCalls = size_t{1} << 30;  // of all connections and calls, as gRPC counts it
+constexpr int kMostMessageBytes = 1024 * 1024;  // a node's report of thirty thousand leases
+constexpr int kMostMetadataBytes = 8 * 1024;
+constexpr int kMostStreamsOfConnection = 4096;
+constexpr int kHandshakeMs = 10'000;
 
 int fail(const std::string& why) {
   std::fprintf(stderr, "pool-scheduler: %s\n", why.c_str());
@@ -149,6 +155,11 @@ class Daemon {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kLeastBetweenPingsMs);
+    builder.SetResourceQuota(grpc::ResourceQuota("calls").Resize(kMostMemoryOfCalls));
+    builder.SetMaxReceiveMessageSize(kMostMessageBytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadataBytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreamsOfConnection);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
     builder.AddListeningPort(where_.text, *tls, &port_);
     builder.RegisterService(&leases_);
     builder.RegisterService(&nodes_);

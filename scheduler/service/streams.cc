@@ -32,8 +32,7 @@ grpc::Status denied(const Error& error) {
 HolderStream::HolderStream(Engine& engine, grpc::CallbackServerContext& context) : LastingCall(engine, context) {
   engine.post([this] {
     stream_ = engine_.add(*this);
-    if (!engine_.leads()) end(not_leading(engine_, context_));
-    else begin();
+    begin(Role::tenant);
   });
 }
 
@@ -77,8 +76,7 @@ void HolderStream::heard(const pool::AcquireCall& call) {
 NodeStream::NodeStream(Engine& engine, grpc::CallbackServerContext& context) : LastingCall(engine, context) {
   engine.post([this] {
     stream_ = engine_.add(*this);
-    if (!engine_.leads()) end(not_leading(engine_, context_));
-    else begin();
+    begin(Role::node);
   });
 }
 

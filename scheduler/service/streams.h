@@ -28,7 +28,13 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
   LastingCall(Engine& engine, grpc::CallbackServerContext& context) : engine_(engine), context_(context) {}
 
   // All that follows: the engine's thread.
-  void begin() { read(); }
+  // No message is read before the caller's token has been looked at.
+  void begin(Role role) {
+    if (!engine_.leads()) return end(not_leading(engine_, context_));
+    const auto allowed = engine_.callers().check(bearer_token(context_), role);
+    if (!allowed) return refuse(denied(allowed.error()));
+    read();
+  }
   // What was not sent yet and means nothing beside the new is left out. Bounded: who does not read loses the call.
   void send(Out message) {
     if (status_) return;
@@ -71,6 +77,7 @@ class LastingCall : public grpc::ServerBidiReactor<In, Out> {
       if (status_) return;
       heard_anything_ = true;
       heard(in_);
+      in_ = In();  // a long stream keeps no large message
       if (!status_) read();
     });
   }

@@ -34,6 +34,11 @@ std::string with_tokens() {
 
 lease::PublicKey public_key(const SchedulerProcess& scheduler) { return *lease::PublicKey::read(scheduler.public_key_file()); }
 
+asio::ip::tcp::endpoint endpoint_of(const SchedulerProcess& scheduler) {
+  const std::string address = scheduler.address();
+  return {asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(std::stoul(address.substr(address.rfind(':') + 1)))};
+}
+
 std::chrono::milliseconds time_of_day() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
 }
@@ -175,6 +180,79 @@ TEST_CASE("tokens say who calls, and each kind may do its own only") {
     call.mutable_request()->set_tenant("z");
     CHECK(Acquisition(channel, call, kTenantToken).queued(1));
   }
+}
+
+TEST_CASE("a token is looked at before any message is read") {
+  TemporaryFolder folder;
+  SchedulerProcess scheduler({"--config", folder.write("pool.toml", with_tokens())});
+  const auto channel = connect(scheduler.address());
+  const auto holders = pool::Leases::NewStub(channel);
+  const auto nodes = pool::Nodes::NewStub(channel);
+  for (const std::string& token : {std::string(64, 'x'), kOperatorToken, std::string()}) {
+    grpc::ClientContext holder_context, node_context;
+    for (grpc::ClientContext* context : {&holder_context, &node_context}) {
+      context->set_deadline(std::chrono::system_clock::now() + kPatience);
+      if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
+    }
+    const auto expected = token == kOperatorToken ? grpc::StatusCode::PERMISSION_DENIED : grpc::StatusCode::UNAUTHENTICATED;
+    const auto holder = holders->Acquire(&holder_context);  // they say nothing
+    pool::AcquireEvent event;
+    CHECK(!holder->Read(&event));
+    CHECK(holder->Finish().error_code() == expected);
+    const auto node = nodes->Attend(&node_context);
+    pool::NodeOrders orders;
+    CHECK(!node->Read(&orders));
+    CHECK(node->Finish().error_code() == expected);
+  }
+}
+
+TEST_CASE("a message that is too large ends its call alone") {
+  SchedulerProcess scheduler;
+  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  REQUIRE(poolds.await());
+  const auto channel = connect(scheduler.address());
+  pool::AcquireCall large = request_call(1, 1000);
+  large.mutable_request()->set_program(std::string(2 << 20, 'p'));
+  CHECK(Acquisition(channel, large).status().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  CHECK(Acquisition(channel, request_call(1, 1000)).granted());
+}
+
+TEST_CASE("a connection has a bounded number of streams") {
+  SchedulerProcess scheduler;
+  asio::io_context context;
+  asio::ip::tcp::socket speaks(context);
+  speaks.connect(endpoint_of(scheduler));
+  // HTTP/2's preface and empty settings; the server answers with a frame of its own: 9 bytes of head, then 6 of each setting.
+  asio::write(speaks, asio::buffer(std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9)));
+  const auto receive = [&](size_t size) {
+    std::vector<unsigned char> bytes(size);
+    asio::read(speaks, asio::buffer(bytes));
+    return bytes;
+  };
+  const auto head = receive(9);
+  REQUIRE(head[3] == 4);  // SETTINGS
+  const auto settings = receive(head[0] << 16 | head[1] << 8 | head[2]);
+  constexpr unsigned kMaxConcurrentStreams = 3;
+  uint32_t streams = UINT32_MAX;
+  for (size_t at = 0; at + 6 <= settings.size(); at += 6) {
+    if ((settings[at] << 8 | settings[at + 1]) != kMaxConcurrentStreams) continue;
+    streams = uint32_t{settings[at + 2]} << 24 | settings[at + 3] << 16 | settings[at + 4] << 8 | settings[at + 5];
+  }
+  CHECK(streams <= 4096);
+}
+
+TEST_CASE("a connection that never finishes its TLS handshake is closed") {
+  const Authority authority("authority");
+  const Authority::Files files = authority.sign("scheduler", "IP:127.0.0.1");
+  SchedulerProcess scheduler({"--tls-certificate", files.certificate, "--tls-key", files.key});
+  asio::io_context context;
+  asio::ip::tcp::socket silent(context);
+  silent.connect(endpoint_of(scheduler));
+  bool ended = false;
+  char byte = 0;
+  silent.async_read_some(asio::buffer(&byte, 1), [&](const asio::error_code&, size_t) { ended = true; });
+  context.run_for(kPatience);
+  CHECK(ended);
 }
 
 TEST_CASE("every caller with a wrong token is counted, and has a line or is summed up in log and audit") {
