@@ -27,6 +27,7 @@
 #include "server/audit.h"
 #include "server/check_host.h"
 #include "server/checkpoints.h"
+#include "server/descriptor_closer.h"
 #include "server/front_door.h"
 #include "server/install_paths.h"
 #include "server/log/log.h"
@@ -389,6 +390,7 @@ class Daemon {
   const ServerOptions& options_;
   const Addresses addresses_;
   asio::io_context context_{1};
+  DescriptorCloser closer_{context_};
   asio::signal_set end_signals_;
   asio::signal_set reload_signal_;
   Audit audit_;

@@ -1,12 +1,14 @@
 #include "server/front_door.h"
 
-#include <unistd.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
 
 #include "server/admission/peer.h"
+#include "server/descriptor_closer.h"
+#include "server/foreign_socket.h"
 #include "server/half_open.h"
 #include "server/log/log.h"
 
@@ -41,13 +43,16 @@ void FrontDoor::open() {
 }
 
 void FrontDoor::close() {
-  if (std::exchange(closed_, true)) return;
-  for (const auto& entrance : entrances_) {
-    entrance->pause.cancel();
-    entrance->readable.cancel();
-    entrance->listener->close();
+  if (!std::exchange(closed_, true)) {
+    for (const auto& entrance : entrances_) {
+      entrance->pause.cancel();
+      entrance->readable.cancel();
+      // The connections that it has not accepted are closed with the process, which does not wait for what they hold.
+      (void)::fcntl(entrance->listener->descriptor(), F_DUPFD_CLOEXEC, 0);
+      entrance->listener->close();
+    }
   }
-  while (!half_open_.empty()) half_open_.front()->drop();
+  while (!half_open_.empty()) half_open_.front()->drop();  // those refused since, too
   unlogged_.finish();
 }
 
@@ -80,10 +85,11 @@ void FrontDoor::accept_some(Entrance& entrance) {
 void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std::string& transport) {
   const std::string address = connection->peer();
   const int descriptor = connection->release_descriptor();
+  if (transport == "shm") refuse_descriptors(descriptor);
   const std::string peer = peer_of(address, descriptor);
   if (!rates_.take(peer)) {
     report(address, "too many new connections from " + peer);
-    ::close(descriptor);
+    close_connection(descriptor);
     return;
   }
   make_room(peer);
@@ -92,7 +98,7 @@ void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std
     auto stream = transport::tls::Stream::server(tls_, descriptor);
     if (!stream) {
       report(address, stream.error().message);
-      ::close(descriptor);
+      close_connection(descriptor);
       return;
     }
     tls = std::move(*stream);
@@ -123,7 +129,7 @@ void FrontDoor::admit(HalfOpen& half_open, Client client, const Credentials& sho
 void FrontDoor::drop(Client client) {
   ++turned_away_;
   unlogged_.note();
-  ::close(client.descriptor);
+  close_connection(client.descriptor);
 }
 
 void FrontDoor::refuse(Client client, const Refusal& refusal) {

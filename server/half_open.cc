@@ -4,12 +4,13 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <asio/read.hpp>
 #include <asio/write.hpp>
 #include <cstddef>
 
 #include "protocol/text/names.h"
 #include "server/admission/peer.h"
+#include "server/descriptor_closer.h"
+#include "server/foreign_socket.h"
 #include "server/handover.h"
 #include "server/version.h"
 
@@ -49,8 +50,10 @@ HalfOpen::HalfOpen(FrontDoor& door, int descriptor, std::string transport, std::
       tls_(std::move(tls)) {}
 
 void HalfOpen::read(asio::mutable_buffer buffer, Then then) {
-  if (tls_) return read_tls({static_cast<std::byte*>(buffer.data()), buffer.size()}, 0, std::move(then));
-  asio::async_read(stream_, buffer, [self = shared_from_this(), then = std::move(then)](const asio::error_code& status, size_t count) {
+  const std::span<std::byte> bytes(static_cast<std::byte*>(buffer.data()), buffer.size());
+  if (tls_) return read_tls(bytes, 0, std::move(then));
+  async_receive(stream_, bytes, [self = shared_from_this(), then = std::move(then)](const asio::error_code& status, size_t count) {
+    if (status == asio::error::no_permission) return self->reject("it sent descriptors before it had a session");
     if (status != asio::error::operation_aborted) then(status, count);
   });
 }
@@ -217,13 +220,12 @@ void HalfOpen::written(const asio::error_code& status) {
 
 // Closing with bytes unread would reset the connection, and the refusal might be lost with it.
 void HalfOpen::linger() {
-  stream_.async_read_some(asio::buffer(sink_),
-                          [self = shared_from_this()](const asio::error_code& status, size_t received) {
-                            if (status == asio::error::operation_aborted) return;
-                            self->discarded_ += received;
-                            if (status || self->discarded_ > kMostDiscarded) return self->drop();
-                            self->linger();
-                          });
+  async_receive_some(stream_, sink_, [self = shared_from_this()](const asio::error_code& status, size_t received) {
+    if (status == asio::error::operation_aborted) return;
+    self->discarded_ += received;
+    if (status || self->discarded_ > kMostDiscarded) return self->drop();
+    self->linger();
+  });
 }
 
 void HalfOpen::reject(const std::string& why) {
@@ -232,8 +234,7 @@ void HalfOpen::reject(const std::string& why) {
 }
 
 void HalfOpen::hang_up() {
-  asio::error_code ignored;
-  stream_.close(ignored);
+  if (stream_.is_open()) close_connection(stream_.release());
 }
 
 void HalfOpen::drop() {

@@ -75,7 +75,7 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   wire::PeerProof peer_proof_{};
   wire::PeerMac peer_expected_{};
   std::optional<PeerCopy> peer_copy_;
-  std::array<char, 4096> sink_{};  // what a refused client still sends
+  std::array<std::byte, 4096> sink_{};  // what a refused client still sends
   size_t discarded_ = 0;
 };
 

@@ -63,18 +63,19 @@ Result<void> send_control(int socket, ControlHeader header, const std::string& p
   return {};
 }
 
-Result<ControlMessage> receive_control(int socket) {
+namespace {
+
+Result<ControlMessage> receive(int socket, DescriptorSpace* space, int flags) {
   ControlMessage out;
   out.payload.resize(kMaxControlPayload);
   iovec parts[2] = {{&out.header, sizeof out.header}, {out.payload.data(), out.payload.size()}};
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  DescriptorSpace space{};
-  message.msg_control = space.bytes;
-  message.msg_controllen = sizeof space.bytes;
+  message.msg_control = space;
+  message.msg_controllen = space == nullptr ? 0 : sizeof space->bytes;
   ssize_t size = 0;
-  while ((size = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0) {
+  while ((size = ::recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC)) < 0) {
     if (errno != EINTR) return failure("reading from", errno);
   }
   const size_t descriptors = take_descriptors(message, out.descriptor);
@@ -87,6 +88,27 @@ Result<ControlMessage> receive_control(int socket) {
   }
   out.payload.resize(out.header.payload_bytes);
   return out;
+}
+
+}  // namespace
+
+Result<ControlMessage> receive_control(int socket) {
+  DescriptorSpace space{};
+  return receive(socket, &space, 0);
+}
+
+Result<ControlMessage> receive_worker_control(int socket) {
+  char byte = 0;
+  iovec part{&byte, 1};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  while (::recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT) < 0) {
+    if (errno != EINTR) return failure("reading from", errno);
+  }
+  // Received, they would be closed on this thread.
+  if ((message.msg_flags & MSG_CTRUNC) != 0) return Error{ErrorCode::malformed, "a message on the control socket carries descriptors"};
+  return receive(socket, nullptr, MSG_DONTWAIT);
 }
 
 }  // namespace gpupool::server

@@ -5,11 +5,13 @@
 // and which groups of each GPU's multiprocessors are the session's (quota::Groups, 8 bytes each; none: whole GPUs);
 // session, with the client's descriptor and
 // its Hello; bulk, with the descriptor of a further connection of that session; end_session. worker -> poold: turn. Module images go both ways as
-// sealed memory files (sealed_file.h): the worker asks for one by name, poold answers; the worker deposits one, or
-// says that what it got is not what the name says. What sessions of one tenant share goes from worker to worker through poold, which
-// asks the one for the other and keeps nothing. What a session is doing is asked by dump_wanted and told by dump. While the session runs, worker::Control receives what poold
+// sealed memory files (sealed_file.h): the worker asks for one by name, poold answers; the worker offers one, fills and seals the file that it gets for
+// it, and deposits it; or it
+// says that what it got is not what the name says. What sessions of one tenant share goes from worker to worker: poold
+// asks the one for the other, and gives each an end of a socket pair for the memory's descriptor. What a session is doing is asked by dump_wanted and told by dump. While the session runs, worker::Control receives what poold
 // sends and WorkerPool::serve what the worker sends. The end of either process ends the other's socket. Both are the same build, so the packet is a
-// plain struct; it is checked all the same, because a worker runs a client's code paths.
+// plain struct; it is checked all the same, because a worker runs a client's code paths. Descriptors go from poold to a worker and never back:
+// poold could not close one without waiting for whoever made it.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -59,10 +61,10 @@ enum class ControlKind : uint32_t {
   image_wanted = 16,  // worker -> poold, answered by:
   image_found = 17,   // with the file
   image_missing = 18,
-  image_deposit = 19,  // with the file
+  image_deposit = 19,  // worker -> poold: the file that came with image_space is filled and sealed
   image_damaged = 20,
-  share_wanted = 21,  // worker -> poold -> the worker of the session that shares it, answered the same way back by:
-  share_found = 22,   // with a descriptor, where it is memory
+  share_wanted = 21,  // worker -> poold -> the worker of the session that shares it, with a socket for the descriptor; answered the same way back by:
+  share_found = 22,   // to the asker with the socket on which the descriptor came from the other worker, where it is memory
   share_missing = 23,
   change_state = 24,   // poold -> worker: lock, checkpoint, restore or unlock the session (checkpoint.h), answered by:
   state_changed = 25,
@@ -73,6 +75,9 @@ enum class ControlKind : uint32_t {
   peer_wanted = 31,    // worker -> poold: a connection to another server, for a copy; answered by:
   peer_found = 32,     // with the descriptor: the other server has proved that it holds the copy's key
   peer_missing = 33,
+  image_offered = 34,  // worker -> poold: it has an image that poold may want to keep, answered by:
+  image_space = 35,    // with a file to fill
+  image_unwanted = 36,
   stop_locking = 26,   // poold -> worker: if it is not locked yet; then state_changed says CUDA_ERROR_NOT_READY
 };
 
@@ -109,6 +114,7 @@ struct ControlHeader {
   uint64_t share_session = 0;              // share_wanted: whose it is
   uint64_t share_asker = 0;                // the session that wants it: poold's word
   uint64_t share_request = 0;              // the asker's
+  uint32_t share_is_memory = 0;            // share_found
   uint64_t share_types = 0;                // share_found, of memory; `gpu` and `memory_bytes` as well
   uint64_t share_charge = 0;
   std::array<char, 64> share_event{};      // share_found, of an event
@@ -130,5 +136,8 @@ Result<void> send_control(int socket, ControlHeader header, const std::string& p
 // Blocks as the socket does. ErrorCode::closed: the other process has ended; malformed: it has sent anything else
 // than one message with at most one descriptor. A descriptor is lost where this process may open no more.
 Result<ControlMessage> receive_control(int socket);
+// The same for poold, which takes no descriptors: a message with some stays where it is, and is ErrorCode::malformed. Never blocks: ErrorCode::limit
+// where there is no message.
+Result<ControlMessage> receive_worker_control(int socket);
 
 }  // namespace gpupool::server

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "server/descriptor_closer.h"
 #include "server/log/log.h"
 #include "server/sealed_file.h"
 
@@ -61,15 +62,19 @@ int ImageCache::find(const wire::ImageDigest& name, uint64_t image_bytes, uint64
   return found->second->descriptor;
 }
 
+bool ImageCache::wants(const wire::ImageDigest& name, uint64_t image_bytes) const {
+  return image_bytes != 0 && image_bytes <= largest_image() && !by_key_.contains({name, image_bytes});
+}
+
 Result<void> ImageCache::add(const wire::ImageDigest& name, uint64_t image_bytes, int descriptor, uint64_t session) {
   const bool fits = image_bytes != 0 && image_bytes <= largest_image();
   if (!fits || !is_sealed_file(descriptor, image_bytes)) {
-    ::close(descriptor);
+    close_elsewhere(descriptor);
     return Error{ErrorCode::malformed, fits ? "it deposits an image that is no sealed memory file of that size"
                                             : "it deposits an image larger than it may"};
   }
   if (by_key_.contains({name, image_bytes})) {
-    ::close(descriptor);
+    close_elsewhere(descriptor);
     return {};
   }
   while (bytes_ + cost(image_bytes) > capacity_ || images_.size() >= most_images_) {
@@ -97,7 +102,7 @@ void ImageCache::drop_damaged(const wire::ImageDigest& name, uint64_t image_byte
 
 void ImageCache::remove(Images::iterator image) {
   bytes_ -= cost(image->key.second);
-  ::close(image->descriptor);
+  close_elsewhere(image->descriptor);
   by_key_.erase(image->key);
   images_.erase(image);
 }

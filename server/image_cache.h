@@ -26,7 +26,9 @@ class ImageCache {
   uint64_t largest_image() const;
   // The image's descriptor, which stays the cache's until the next call; -1: not here. `session` is for the log.
   int find(const wire::ImageDigest& name, uint64_t image_bytes, uint64_t session);
-  // Takes over the descriptor, also when it fails: it is not what it should be. Keeps what is there under the name.
+  // True where add() would keep it.
+  bool wants(const wire::ImageDigest& name, uint64_t image_bytes) const;
+  // Takes over the descriptor of a file that poold made, also when it fails: it is not what it should be. Keeps what is there under the name.
   Result<void> add(const wire::ImageDigest& name, uint64_t image_bytes, int descriptor, uint64_t session);
   // Its bytes are not what its name says.
   void drop_damaged(const wire::ImageDigest& name, uint64_t image_bytes, uint64_t session);

@@ -9,8 +9,10 @@
 
 namespace gpupool::server {
 
-// The descriptor is the caller's to close.
-Result<int> make_sealed_file(std::span<const std::byte> image);
+// A file of the image's size that cannot be resized, for somebody else to fill. The descriptor is the caller's to close.
+Result<int> make_image_file(uint64_t image_bytes);
+// Writes the image into a file made for its size and seals it.
+Result<void> fill_image_file(int file, std::span<const std::byte> image);
 // True for an ordinary memory file of this image size that can be neither written nor resized. The descriptor may be
 // anything that a hostile process has sent.
 bool is_sealed_file(int descriptor, uint64_t image_bytes);

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,7 +12,9 @@
 #include <utility>
 
 #include "protocol/cuda/cuda_header.h"
+#include "server/descriptor_closer.h"
 #include "server/log/log.h"
+#include "server/sealed_file.h"
 
 namespace gpupool::server {
 namespace {
@@ -22,6 +25,7 @@ constexpr milliseconds kFirstBackoff{100};
 constexpr milliseconds kLongestBackoff{10'000};
 constexpr unsigned kFailuresThatCount = 3;
 constexpr milliseconds kStopGrace{2'000};
+constexpr int kLastMessages = 64;  // that are still read of a worker that has ended: whoever it gave its socket to may go on sending
 
 // Opening a device library keeps a core busy.
 unsigned most_starting_at_once() {
@@ -45,8 +49,17 @@ std::unique_ptr<CacheFolders> open_folders(const WorkerPool::Settings& settings)
 
 // The last of it: whoever counts poold's descriptors may do so now.
 WorkerPool::Worker::~Worker() {
+  close_control();
+  close_elsewhere(image_space.file);
+  close_elsewhere(share_asked.end);
   page.reset();
-  log::debug("worker_gone", {{"worker", pid}});
+  after_closing([pid = pid] { log::debug("worker_gone", {{"worker", pid}}); });
+}
+
+void WorkerPool::Worker::close_control() {
+  if (!control.is_open()) return;
+  ::shutdown(control.native_handle(), SHUT_RDWR);
+  close_elsewhere(control.release());
 }
 
 WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& tenants, Refuse refuse)
@@ -78,7 +91,7 @@ WorkerPool::~WorkerPool() {
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
   }
-  for (const Waiting& waiting : waiting_) ::close(waiting.client.descriptor);
+  for (const Waiting& waiting : waiting_) close_connection(waiting.client.descriptor);
 }
 
 void WorkerPool::start(std::function<void(Result<void>)> first_result) {
@@ -155,14 +168,13 @@ void WorkerPool::watch_control(const std::shared_ptr<Worker>& worker) {
 // False when nothing more is to be read.
 bool WorkerPool::read_control(Worker& worker) {
   if (!worker.failure.empty()) return false;
-  const auto message = receive_control(worker.control.native_handle());
+  const auto message = receive_worker_control(worker.control.native_handle());
   if (!message) {
     if (message.error().code == ErrorCode::limit) return true;  // nothing there
     if (message.error().code == ErrorCode::malformed) end_worker(worker, message.error().message);
     return false;  // it has ended: reap() says how
   }
   if (worker.state == Stage::serving) return serve(worker, *message);
-  if (message->descriptor >= 0) ::close(message->descriptor);
   if (worker.state == Stage::starting && message->header.kind == ControlKind::ready) {
     // It has had no client yet, so what it says can be believed.
     if (control::Devices said; devices_.empty() && said.ParseFromString(message->payload)) learn(said);
@@ -177,31 +189,29 @@ bool WorkerPool::read_control(Worker& worker) {
 // A worker runs what its client makes it run, so its messages are checked as a client's are.
 bool WorkerPool::serve(Worker& worker, const ControlMessage& message) {
   const ControlHeader& header = message.header;
-  if (message.descriptor < 0 && header.kind == ControlKind::dump) return take_dump(worker, message);
+  if (header.kind == ControlKind::dump) return take_dump(worker, message);
   if (message.payload.empty()) {
-    if (header.kind == ControlKind::image_deposit) return take_image(worker, message);
-    if (header.kind == ControlKind::share_found || (message.descriptor < 0 && header.kind == ControlKind::share_missing)) {
-      return give_share(worker, message);
-    }
-    if (message.descriptor < 0 && header.kind == ControlKind::share_wanted) return ask_for_share(worker, header);
-    if (message.descriptor < 0 && header.kind == ControlKind::image_wanted) return give_image(worker, header);
-    if (message.descriptor < 0 && header.kind == ControlKind::peer_wanted) return open_peer(worker, header);
-    if (message.descriptor < 0 && header.kind == ControlKind::image_damaged && header.image_name == worker.image) {
+    if (header.kind == ControlKind::image_offered) return make_image_space(worker, header);
+    if (header.kind == ControlKind::image_deposit) return take_image(worker, header);
+    if (header.kind == ControlKind::share_found || header.kind == ControlKind::share_missing) return give_share(worker, header);
+    if (header.kind == ControlKind::share_wanted) return ask_for_share(worker, header);
+    if (header.kind == ControlKind::image_wanted) return give_image(worker, header);
+    if (header.kind == ControlKind::peer_wanted) return open_peer(worker, header);
+    if (header.kind == ControlKind::image_damaged && header.image_name == worker.image) {
       images_.drop_damaged(header.image_name, header.image_bytes, worker.session);
       return true;
     }
-    if (message.descriptor < 0 && header.kind == ControlKind::state_changed) return state_changed(worker, header);
-    if (message.descriptor < 0 && header.kind == ControlKind::turn) {
+    if (header.kind == ControlKind::state_changed) return state_changed(worker, header);
+    if (header.kind == ControlKind::turn) {
       turns_.look_at(worker.session);
       return true;
     }
-    if (message.descriptor < 0 && settings_.host_memory_for_idle != 0 && header.gpu >= 0 &&
-        static_cast<size_t>(header.gpu) < devices_.size() && static_cast<size_t>(header.gpu) < quota::kMostGpus) {
+    if (settings_.host_memory_for_idle != 0 && header.gpu >= 0 && static_cast<size_t>(header.gpu) < devices_.size() &&
+        static_cast<size_t>(header.gpu) < quota::kMostGpus) {
       if (header.kind == ControlKind::room_wanted) return make_room(worker, header);
       if (header.kind == ControlKind::moved_out) return moved_out(worker, header);
     }
   }
-  if (message.descriptor >= 0) ::close(message.descriptor);
   return end_worker(worker, "its control message makes no sense");
 }
 
@@ -219,27 +229,48 @@ bool WorkerPool::give_image(Worker& worker, const ControlHeader& wanted) {
   return true;
 }
 
-bool WorkerPool::take_image(Worker& worker, const ControlMessage& deposit) {
-  if (deposit.descriptor < 0) return true;  // poold has too many open itself
-  const auto added =
-      images_.add(deposit.header.image_name, deposit.header.image_bytes, deposit.descriptor, worker.session);
+// It has one file at a time, which it fills while it holds back its client's answer.
+bool WorkerPool::make_image_space(Worker& worker, const ControlHeader& offered) {
+  Worker::ImageSpace& space = worker.image_space;
+  close_elsewhere(std::exchange(space.file, -1));
+  if (images_.wants(offered.image_name, offered.image_bytes)) {
+    const auto file = make_image_file(offered.image_bytes);
+    if (file) space = {offered.image_name, offered.image_bytes, *file};
+  }
+  const auto sent = send_control(worker.control.native_handle(),
+                                 {.kind = space.file >= 0 ? ControlKind::image_space : ControlKind::image_unwanted,
+                                  .image_bytes = offered.image_bytes,
+                                  .image_name = offered.image_name,
+                                  .image_request = offered.image_request},
+                                 "", space.file);
+  if (!sent && sent.error().code == ErrorCode::limit) return end_worker(worker, sent.error().message);
+  return true;
+}
+
+bool WorkerPool::take_image(Worker& worker, const ControlHeader& deposit) {
+  Worker::ImageSpace& space = worker.image_space;
+  if (space.file < 0 || deposit.image_name != space.name || deposit.image_bytes != space.bytes) {
+    return end_worker(worker, "it deposits an image that it has not offered");
+  }
+  const auto added = images_.add(space.name, space.bytes, std::exchange(space.file, -1), worker.session);
   return added || end_worker(worker, added.error().message);
 }
 
-// Of a worker that has ended, so there is nobody to end for what it sent.
+// Of a worker that has ended: at most the one that it was given a file for.
 void WorkerPool::take_last_images(Worker& worker) {
-  for (auto message = receive_control(worker.control.native_handle()); message;
-       message = receive_control(worker.control.native_handle())) {
-    if (message->header.kind == ControlKind::image_deposit && message->descriptor >= 0) {
-      (void)images_.add(message->header.image_name, message->header.image_bytes, message->descriptor, worker.session);
-    } else if (message->descriptor >= 0) {
-      ::close(message->descriptor);
-    }
+  for (int count = 0; count < kLastMessages && worker.image_space.file >= 0; ++count) {
+    const auto message = receive_worker_control(worker.control.native_handle());
+    if (!message) return;
+    if (message->header.kind == ControlKind::image_deposit && !take_image(worker, message->header)) return;
   }
 }
 
 bool WorkerPool::end_worker(Worker& worker, const std::string& why) {
   worker.failure = why;
+  if (worker.ended) {  // its number may be another process's by now
+    log::warning("worker_sent_nonsense", {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
+    return false;
+  }
   log::error("worker_ended_by_poold", {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
   ::kill(worker.pid, SIGKILL);
   return false;
@@ -321,10 +352,11 @@ void WorkerPool::reap() {
 }
 
 void WorkerPool::ended(Worker& worker, int wait_status) {
+  worker.ended = true;
   if (worker.state == Stage::starting) read_control(worker);  // its last words may not have been read yet
   worker.deadline.cancel();
-  if (worker.state == Stage::serving) take_last_images(worker);
-  worker.control.close();
+  if (worker.state == Stage::serving && worker.failure.empty()) take_last_images(worker);
+  worker.close_control();
   answer_for(worker);
   if (auto answered = std::exchange(worker.checkpoint.answered, nullptr)) answered(CUDA_ERROR_INVALID_VALUE);
   end_dump(worker);
@@ -361,7 +393,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
   for (auto& [pid, worker] : workers_) {
     worker->deadline.cancel();
     worker->dump.deadline.stop();
-    worker->control.close();  // the worker sees the end of it and leaves
+    worker->close_control();
   }
   stop_timer_.expires_after(kStopGrace);
   stop_timer_.async_wait([this](const asio::error_code& status) {

@@ -167,6 +167,7 @@ class WorkerPool {
     Worker(asio::io_context& context, StartedWorker started)
         : pid(started.pid), control(context, started.control), page(std::move(started.page)), deadline(context), since(Clock::now()), dump(context) {}
     ~Worker();
+    void close_control();  // it sees the end of it and leaves
     pid_t pid;
     std::unique_ptr<WorkerUsers::Taken> user;  // given back when the process has been waited for
     asio::posix::stream_descriptor control;
@@ -174,6 +175,7 @@ class WorkerPool {
     std::unique_ptr<quota::Accounts::Place> place;  // while serving
     asio::steady_timer deadline;
     Stage state = Stage::starting;
+    bool ended = false;
     Clock::time_point since;  // of the state
     uint64_t session = 0;
     std::string session_id;  // this and the next: while serving
@@ -183,6 +185,13 @@ class WorkerPool {
     std::string ending;      // why end_session() ends it
     std::string failure;
     wire::ImageDigest image{};  // that it got last
+    // The file that it fills with an image it has offered; poold's, so that closing it waits for nobody.
+    struct ImageSpace {
+      wire::ImageDigest name{};
+      uint64_t bytes = 0;
+      int file = -1;
+    };
+    ImageSpace image_space;
     // Of memory that is moved, in worker_pool_memory.cc.
     struct Moves {
       Clock::time_point wants_since{}, wanted{}, warned{};  // room: from when, when it last said so
@@ -198,7 +207,7 @@ class WorkerPool {
     // What it wants of another session: whose it is, and its number for the question. In worker_pool_shares.cc.
     struct ShareAsked {
       uint64_t session = 0, request = 0;
-      bool operator==(const ShareAsked&) const = default;
+      int end = -1;  // the asker's, of the pair on which the descriptor comes
     };
     ShareAsked share_asked;
     // In worker_pool_checkpoints.cc.
@@ -233,7 +242,8 @@ class WorkerPool {
   bool read_control(Worker& worker);
   bool serve(Worker& worker, const ControlMessage& message);
   bool give_image(Worker& worker, const ControlHeader& wanted);
-  bool take_image(Worker& worker, const ControlMessage& deposit);
+  bool make_image_space(Worker& worker, const ControlHeader& offered);
+  bool take_image(Worker& worker, const ControlHeader& deposit);
   void take_last_images(Worker& worker);
   // This and the next five are in worker_pool_memory.cc.
   bool make_room(Worker& asking, const ControlHeader& wanted);
@@ -245,11 +255,12 @@ class WorkerPool {
   // This and the next are in worker_pool_peers.cc.
   bool open_peer(Worker& asking, const ControlHeader& wanted);
   void answer_peer(uint64_t session, uint64_t request, int descriptor);
-  // This and the next four are in worker_pool_shares.cc.
+  // This and the next five are in worker_pool_shares.cc.
   Worker* serving(uint64_t session);
   bool share_missing(Worker& asking, uint64_t request);
   bool ask_for_share(Worker& asking, const ControlHeader& wanted);
-  bool give_share(Worker& owner, const ControlMessage& answer);
+  bool give_share(Worker& owner, const ControlHeader& header);
+  static void forget_share(Worker& asking);
   void answer_for(const Worker& gone);
   static uint64_t host_memory_left();
   // This and the next three are in worker_pool_checkpoints.cc.

@@ -1,10 +1,9 @@
 // How clients come to the workers of a WorkerPool.
 #include <sys/random.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "server/descriptor_closer.h"
 #include "server/log/log.h"
 #include "server/worker_pool.h"
 
@@ -18,9 +17,8 @@ bool same_secret(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
-void close_descriptor(int& descriptor) {
-  if (descriptor >= 0) ::close(std::exchange(descriptor, -1));
-}
+// The worker has the connection as well, and may be done with it first.
+void close_shared(int& descriptor) { close_elsewhere(std::exchange(descriptor, -1)); }
 
 bool add_secret(const Client& client, ControlHeader& header) {
   if (!client.tls) return true;
@@ -91,7 +89,7 @@ void WorkerPool::attach(Client client) {
     client.transport.copy(header.transport.data(), header.transport.size() - 1);
     if (!send_control(worker->control.native_handle(), header, "", client.descriptor)) break;
     if (client.tls) client.tls->end();  // the client goes on with the worker
-    close_descriptor(client.descriptor);
+    close_shared(client.descriptor);
     log::debug("bulk_connection", {{"session", worker->session}, {"client", client.address}});
     return;
   }
@@ -168,7 +166,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   }
   turns_.add(worker.session, client.tenant, has_partition ? client.tenant : "", worker.page);
   if (client.tls) client.tls->end();  // the client goes on with the worker
-  close_descriptor(client.descriptor);
+  close_shared(client.descriptor);
   return true;
 }
 

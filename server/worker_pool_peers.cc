@@ -1,10 +1,9 @@
 // Copies between servers: connections that workers want to other servers (peer_connections.h), and those that come from there.
-#include <unistd.h>
-
 #include <algorithm>
 #include <span>
 
 #include "protocol/peers/proof.h"
+#include "server/descriptor_closer.h"
 #include "server/worker_pool.h"
 
 namespace gpupool::server {
@@ -21,7 +20,7 @@ void WorkerPool::answer_peer(uint64_t session, uint64_t request, int descriptor)
     // A worker that does not drain its socket; one that has ended is handled elsewhere.
     if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
   }
-  if (descriptor >= 0) ::close(descriptor);
+  close_elsewhere(descriptor);  // which the worker may have by now
 }
 
 // Hashes once per session.

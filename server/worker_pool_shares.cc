@@ -1,7 +1,9 @@
 // What sessions of one tenant share (worker/offers.h): one worker's question goes to another, and the answer back. poold keeps
-// nothing but who has asked whom; the secret in the name is the other worker's to check.
-#include <unistd.h>
+// nothing but who has asked whom, and the asker's end of a pair of sockets on which the other worker sends the memory's descriptor; the secret in the
+// name is the other worker's to check.
+#include <sys/socket.h>
 
+#include "server/descriptor_closer.h"
 #include "server/worker_pool.h"
 
 namespace gpupool::server {
@@ -21,43 +23,51 @@ bool WorkerPool::share_missing(Worker& asking, uint64_t request) {
 }
 
 bool WorkerPool::ask_for_share(Worker& asking, const ControlHeader& wanted) {
-  asking.share_asked = {};
+  forget_share(asking);
   Worker* const owner = serving(wanted.share_session);
   if (!owner || owner == &asking || owner->client.tenant != asking.client.tenant || owner->client.lease != asking.client.lease) {
     return share_missing(asking, wanted.share_request);
   }
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return share_missing(asking, wanted.share_request);
+  asking.share_asked = {owner->session, wanted.share_request, ends[0]};
   const auto sent = send_control(owner->control.native_handle(),
                                  {.kind = ControlKind::share_wanted,
                                   .share_secret = wanted.share_secret,
                                   .share_session = owner->session,
                                   .share_asker = asking.session,
                                   .share_request = wanted.share_request},
-                                 "", -1);
-  if (!sent) return share_missing(asking, wanted.share_request);  // it does not listen: no reason to end either
-  asking.share_asked = {owner->session, wanted.share_request};
+                                 "", ends[1]);
+  close_elsewhere(ends[1]);
+  if (sent) return true;
+  forget_share(asking);
+  return share_missing(asking, wanted.share_request);  // it does not listen: no reason to end either
+}
+
+bool WorkerPool::give_share(Worker& owner, const ControlHeader& header) {
+  // Who has asked may have given up, or ended, or never was: nobody gets what they have not asked this worker for.
+  Worker* const asking = serving(header.share_asker);
+  if (asking && asking != &owner && asking->share_asked.session == owner.session && asking->share_asked.request == header.share_request) {
+    ControlHeader passed = header;
+    passed.share_asker = asking->session;
+    const bool memory = header.kind == ControlKind::share_found && header.share_is_memory != 0;
+    const auto sent = send_control(asking->control.native_handle(), passed, "", memory ? asking->share_asked.end : -1);
+    forget_share(*asking);
+    if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
+  }
   return true;
 }
 
-bool WorkerPool::give_share(Worker& owner, const ControlMessage& answer) {
-  const ControlHeader& header = answer.header;
-  // Who has asked may have given up, or ended, or never was: nobody gets what they have not asked this worker for.
-  Worker* const asking = serving(header.share_asker);
-  if (asking && asking != &owner && asking->share_asked == Worker::ShareAsked{owner.session, header.share_request}) {
-    asking->share_asked = {};
-    ControlHeader passed = header;
-    passed.share_asker = asking->session;
-    const auto sent = send_control(asking->control.native_handle(), passed, "", answer.descriptor);
-    if (!sent && sent.error().code == ErrorCode::limit) end_worker(*asking, sent.error().message);
-  }
-  if (answer.descriptor >= 0) ::close(answer.descriptor);
-  return true;
+void WorkerPool::forget_share(Worker& asking) {
+  close_elsewhere(asking.share_asked.end);
+  asking.share_asked = {};
 }
 
 void WorkerPool::answer_for(const Worker& gone) {
   for (const auto& [pid, worker] : workers_) {
     if (worker->state != Stage::serving || worker->share_asked.session != gone.session || gone.session == 0) continue;
     share_missing(*worker, worker->share_asked.request);
-    worker->share_asked = {};
+    forget_share(*worker);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "server/foreign_socket.h"
 #include "server/handover.h"
 
 extern char** environ;
@@ -46,6 +47,7 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
     return cannot_start(program.program, duplicate_error);
   }
   ::fcntl(ours, F_SETFL, O_NONBLOCK);
+  refuse_descriptors(ours);
 
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;

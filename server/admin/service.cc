@@ -6,13 +6,13 @@
 #include <grpcpp/server_posix.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 
 #include "protocol/control/admin.grpc.pb.h"
+#include "server/descriptor_closer.h"
 #include "server/log/log.h"
 #include "server/worker_pool.h"
 
@@ -242,7 +242,7 @@ void AdminService::accept_some() {
       return;
     }
     if (welcome(connection)) server_->add(connection);
-    else ::close(connection);
+    else close_connection(connection);
   }
   await_connection();
 }

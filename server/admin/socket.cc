@@ -13,6 +13,9 @@
 #include <system_error>
 #include <utility>
 
+#include "protocol/transport/socket/descriptors.h"
+#include "server/descriptor_closer.h"
+
 namespace gpupool::server {
 namespace {
 
@@ -85,6 +88,7 @@ Result<OwnedSocket> OwnedSocket::listen(const std::string& path) {
   }
   const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (socket < 0) return give_up(failure(path, errno), -1);
+  transport::allow_descriptors(socket, false);
   // Nobody can connect before listen().
   if (::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return give_up(failure(path, errno), socket);
   if (::chmod(path.c_str(), 0600) != 0 || ::listen(socket, kBacklog) != 0) {
@@ -101,7 +105,7 @@ OwnedSocket::OwnedSocket(OwnedSocket&& other) noexcept
 OwnedSocket::~OwnedSocket() {
   if (socket_ < 0) return;
   ::unlink(path_.c_str());
-  ::close(socket_);
+  close_elsewhere(socket_);
   ::unlink(lock_path(path_).c_str());
   ::close(lock_);
 }

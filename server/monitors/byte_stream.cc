@@ -1,7 +1,9 @@
 #include "server/monitors/byte_stream.h"
 
-#include <asio/read.hpp>
 #include <asio/write.hpp>
+
+#include "server/descriptor_closer.h"
+#include "server/foreign_socket.h"
 
 namespace gpupool::server {
 namespace {
@@ -19,7 +21,7 @@ ByteStream::ByteStream(asio::io_context& context, int descriptor, std::shared_pt
 
 void ByteStream::read(std::span<std::byte> buffer, Then then) {
   if (tls_) return read_tls(buffer, std::move(then));
-  asio::async_read(stream_, asio::buffer(buffer.data(), buffer.size()), unless_closed(std::move(then)));
+  async_receive(stream_, buffer, unless_closed(std::move(then)));
 }
 
 void ByteStream::write(std::span<const std::byte> bytes, Then then) {
@@ -64,8 +66,7 @@ void ByteStream::await_tls(std::function<void()> then) {
 }
 
 void ByteStream::close() {
-  asio::error_code ignored;
-  stream_.close(ignored);
+  if (stream_.is_open()) close_connection(stream_.release());
 }
 
 }  // namespace gpupool::server

@@ -1,6 +1,6 @@
 // Exact reads and writes on a client's connection that poold keeps, through TLS where there is some.
 //
-// poold's one thread. One read and one write at a time. Handlers keep what they need alive; none is called after close().
+// poold's one thread, which never takes a descriptor that the client sends. One read and one write at a time. Handlers keep what they need alive; none is called after close().
 #pragma once
 #include <asio/posix/stream_descriptor.hpp>
 #include <functional>
@@ -17,6 +17,7 @@ class ByteStream {
 
   // Takes over the descriptor. `tls`: null where there is none.
   ByteStream(asio::io_context& context, int descriptor, std::shared_ptr<transport::tls::Stream> tls);
+  ~ByteStream() { close(); }
 
   void read(std::span<std::byte> buffer, Then then);
   void write(std::span<const std::byte> bytes, Then then);

@@ -12,6 +12,12 @@ namespace gpupool::worker {
 
 using server::ControlKind;
 
+namespace {
+
+constexpr ControlKind kAnswers[] = {ControlKind::image_found, ControlKind::image_missing, ControlKind::image_space, ControlKind::image_unwanted};
+
+}  // namespace
+
 MappedImage::MappedImage(int descriptor, uint64_t size) {
   if (!server::is_sealed_file(descriptor, size)) return;
   void* const place = ::mmap(nullptr, size + 1, PROT_READ, MAP_PRIVATE, descriptor, 0);
@@ -29,14 +35,14 @@ CachedImages::CachedImages(Control* control, const image::Nonce& nonce, uint64_t
                            std::chrono::milliseconds patience)
     : control_(largest != 0 ? control : nullptr), nonce_(nonce), largest_(largest), patience_(patience) {
   if (!control_) return;
-  for (const ControlKind kind : {ControlKind::image_found, ControlKind::image_missing}) {
+  for (const ControlKind kind : kAnswers) {
     control_->handle(kind, [this](server::ControlMessage message) { answered(std::move(message)); });
   }
 }
 
 CachedImages::~CachedImages() {
   if (!control_) return;
-  for (const ControlKind kind : {ControlKind::image_found, ControlKind::image_missing}) control_->handle(kind, nullptr);
+  for (const ControlKind kind : kAnswers) control_->handle(kind, nullptr);
   if (answer_ && answer_->descriptor >= 0) ::close(answer_->descriptor);
 }
 
@@ -50,14 +56,11 @@ void CachedImages::answered(server::ControlMessage message) {
   changed_.notify_one();
 }
 
-// descriptor -1: poold does not have it, or does not answer.
-server::ControlMessage CachedImages::ask(const wire::ImageName& name) {
+// descriptor -1: poold does not have it or does not want it, or does not answer.
+server::ControlMessage CachedImages::ask(ControlKind kind, const wire::ImageDigest& name, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   answer_.reset();
-  const auto sent = control_->send({.kind = ControlKind::image_wanted,
-                                    .image_bytes = name.size,
-                                    .image_name = name.digest,
-                                    .image_request = ++request_});
+  const auto sent = control_->send({.kind = kind, .image_bytes = bytes, .image_name = name, .image_request = ++request_});
   const Waiting waiting("poold's answer about an image");
   if (sent) changed_.wait_for(lock, patience_, [this] { return answer_.has_value(); });
   ++request_;  // what comes later is too late
@@ -66,7 +69,7 @@ server::ControlMessage CachedImages::ask(const wire::ImageName& name) {
 
 std::optional<MappedImage> CachedImages::take(const wire::ImageName& name) {
   if (!control_ || name.size == 0 || name.size > largest_) return std::nullopt;
-  const server::ControlMessage answer = ask(name);
+  const server::ControlMessage answer = ask(ControlKind::image_wanted, name.digest, name.size);
   if (answer.descriptor < 0) return std::nullopt;
   MappedImage image(answer.descriptor, name.size);
   ::close(answer.descriptor);
@@ -81,11 +84,13 @@ std::optional<MappedImage> CachedImages::take(const wire::ImageName& name) {
 
 void CachedImages::deposit(std::span<const std::byte> image) {
   if (!control_ || image.empty() || image.size() > largest_) return;
-  const auto file = server::make_sealed_file(image);
-  if (!file) return;  // the image stays uncached
-  (void)control_->send(
-      {.kind = ControlKind::image_deposit, .image_bytes = image.size(), .image_name = image::digest(image)}, {}, *file);
-  ::close(*file);
+  const wire::ImageDigest name = image::digest(image);
+  const server::ControlMessage space = ask(ControlKind::image_offered, name, image.size());
+  if (space.descriptor < 0) return;
+  if (server::fill_image_file(space.descriptor, image)) {  // else the image stays uncached
+    (void)control_->send({.kind = ControlKind::image_deposit, .image_bytes = image.size(), .image_name = name});
+  }
+  ::close(space.descriptor);
 }
 
 }  // namespace gpupool::worker

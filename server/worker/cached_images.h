@@ -44,7 +44,7 @@ class CachedImages {
   void deposit(std::span<const std::byte> image);
 
  private:
-  server::ControlMessage ask(const wire::ImageName& name);
+  server::ControlMessage ask(server::ControlKind kind, const wire::ImageDigest& name, uint64_t bytes);
   void answered(server::ControlMessage message);
 
   Control* const control_;

@@ -46,8 +46,8 @@ void Control::handle(server::ControlKind kind, Handler handler) {
   handlers_[kind] = std::move(handler);
 }
 
-Result<void> Control::send(const server::ControlHeader& header, const std::string& payload, int descriptor) const {
-  return server::send_control(socket_, header, payload, descriptor);
+Result<void> Control::send(const server::ControlHeader& header, const std::string& payload) const {
+  return server::send_control(socket_, header, payload, -1);
 }
 
 void Control::dispatch(server::ControlMessage message) {

@@ -26,7 +26,7 @@ class Control {
   // what comes from now on; when the call returns, the former one is not at work any more.
   void handle(server::ControlKind kind, Handler handler);
   // To poold; never blocks.
-  Result<void> send(const server::ControlHeader& header, const std::string& payload = {}, int descriptor = -1) const;
+  Result<void> send(const server::ControlHeader& header, const std::string& payload = {}) const;
   // Readable as soon as poold has closed its end.
   int end_descriptor() const { return ended_; }
 

@@ -15,8 +15,8 @@ Offers::Offers(const DeviceApi& api, Control* control, uint64_t server, uint64_t
     : api_(api), control_(control), server_(server), session_(session), patience_(patience) {
   if (!control_) return;
   control_->handle(ControlKind::share_wanted, [this](server::ControlMessage message) {
+    answer(message);
     if (message.descriptor >= 0) ::close(message.descriptor);
-    answer(message.header);
   });
   for (const ControlKind kind : {ControlKind::share_found, ControlKind::share_missing}) {
     control_->handle(kind, [this](server::ControlMessage message) { answered(std::move(message)); });
@@ -116,13 +116,17 @@ CUresult Offers::take(const Secret& secret, ControlHeader* header, int* descript
   return api_.cuMemExportToShareableHandle(descriptor, memory.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
-// poold has seen to it that who asks is of the same tenant.
-void Offers::answer(const ControlHeader& wanted) {
-  ControlHeader header{.kind = ControlKind::share_found, .share_asker = wanted.share_asker, .share_request = wanted.share_request};
+// poold has seen to it that who asks is of the same tenant. The descriptor is there before the answer is.
+void Offers::answer(const server::ControlMessage& wanted) {
+  ControlHeader header{.kind = ControlKind::share_found, .share_asker = wanted.header.share_asker, .share_request = wanted.header.share_request};
   int descriptor = -1;
-  if (take(wanted.share_secret, &header, &descriptor) != CUDA_SUCCESS) header.kind = ControlKind::share_missing;
-  (void)control_->send(header, {}, descriptor);  // else poold does not read, and who asks gives up
-  if (descriptor >= 0) ::close(descriptor);
+  if (take(wanted.header.share_secret, &header, &descriptor) != CUDA_SUCCESS) header.kind = ControlKind::share_missing;
+  if (descriptor >= 0) {
+    header.share_is_memory = 1;
+    if (!server::send_control(wanted.descriptor, {.kind = ControlKind::share_found}, "", descriptor)) header.kind = ControlKind::share_missing;
+    ::close(descriptor);
+  }
+  (void)control_->send(header);  // else poold does not read, and who asks gives up
 }
 
 void Offers::answered(server::ControlMessage message) {
@@ -133,6 +137,14 @@ void Offers::answered(server::ControlMessage message) {
   }
   answer_ = std::move(message);
   changed_.notify_one();
+}
+
+// The descriptor that the other worker has sent on this socket, which is closed; -1: none.
+int Offers::take_descriptor(int socket) {
+  if (socket < 0) return -1;
+  const auto message = server::receive_control(socket);
+  ::close(socket);
+  return message ? message->descriptor : -1;
 }
 
 CUresult Offers::fetch(const wire::SharedName& name, Fetched* to) {
@@ -156,8 +168,9 @@ CUresult Offers::fetch(const wire::SharedName& name, Fetched* to) {
     const auto message = std::exchange(answer_, std::nullopt);
     if (!message) return CUDA_ERROR_MAP_FAILED;
     header = message->header;
-    to->descriptor = message->descriptor;
-    if (header.kind != ControlKind::share_found) return CUDA_ERROR_INVALID_VALUE;
+    const bool found = header.kind == ControlKind::share_found;
+    to->descriptor = take_descriptor(message->descriptor);
+    if (!found || (header.share_is_memory != 0) != (to->descriptor >= 0)) return CUDA_ERROR_INVALID_VALUE;
   }
   if (to->descriptor >= 0) {
     const Memory told{0, header.memory_bytes, header.gpu, header.share_types, header.share_charge};

@@ -87,8 +87,9 @@ class Offers {
   CUresult add(const Offer& offer, std::map<uint64_t, Secret>& by_object, uint64_t object, wire::SharedName* name);
   bool withdraw(std::map<uint64_t, Secret>& by_object, uint64_t object);
   CUresult take(const Secret& secret, server::ControlHeader* header, int* descriptor);
-  void answer(const server::ControlHeader& wanted);
+  void answer(const server::ControlMessage& wanted);
   void answered(server::ControlMessage message);
+  static int take_descriptor(int socket);
 
   const DeviceApi& api_;
   Control* const control_;

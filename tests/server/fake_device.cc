@@ -6,14 +6,24 @@
 #include <cuda.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <span>
 #include <string>
 
 #include "server/handover.h"
@@ -28,11 +38,89 @@ std::string mode() {
 }
 int contexts = 0;
 
+// A connection whose last close() takes a minute: its peer, the test, does not read.
+int lingering_connection() {
+  const int connected = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(std::atoi(std::getenv("FAKE_DEVICE_PEER"))));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(connected, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return -1;
+  static const char bytes[64 * 1024] = {};
+  while (::send(connected, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+  }
+  const linger wish{1, 60};
+  return ::setsockopt(connected, SOL_SOCKET, SO_LINGER, &wish, sizeof wish) == 0 ? connected : -1;
+}
+
+// 0, or errno.
+int send_copies(int socket, std::span<const std::byte> bytes, int descriptor, size_t count) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char space[CMSG_SPACE(253 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+  cmsghdr* const control = CMSG_FIRSTHDR(&message);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(count * sizeof(int));
+  for (size_t i = 0; i < count; ++i) std::memcpy(CMSG_DATA(control) + i * sizeof(int), &descriptor, sizeof descriptor);
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL) < 0 ? errno : 0;
+}
+
+void send_lingering(const std::string& how) {
+  using namespace gpupool::server;
+  ControlHeader header{.kind = how == "hostile:linger-share" ? ControlKind::share_found : ControlKind::image_deposit};
+  header.image_bytes = 100;
+  const size_t count = how == "hostile:linger-many" ? 253 : 1;
+  const int lingers = how == "hostile:linger-fuse" ? ::open(std::getenv("FAKE_DEVICE_PEER"), O_RDONLY | O_CLOEXEC) : lingering_connection();
+  const int error = send_copies(kControlDescriptor, std::as_bytes(std::span(&header, 1)), lingers, count);
+  if (error == 0 && how != "hostile:linger-fuse") ::close(lingers);
+  ::dprintf(kLogDescriptor, "fake_sent errno=%d\n", error);
+}
+
+void speak_to_admin_socket() {
+  const int lingers = lingering_connection(), connected = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, std::getenv("FAKE_DEVICE_SOCKET"), sizeof address.sun_path - 1);
+  if (::connect(connected, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
+  if (send_copies(connected, std::as_bytes(std::span("x", 1)), lingers, 1) == 0) ::close(lingers);
+}
+
+char state_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t end = text.rfind(") ");
+  return end == text.npos ? '?' : text[end + 2];
+}
+
+// Offers an image, and once poold has been stopped, sends more than poold should read of a worker that has ended, an empty image last.
+void say_last_words() {
+  using namespace gpupool::server;
+  ::alarm(60);
+  ControlHeader header{.kind = ControlKind::image_offered};
+  header.image_bytes = 100;
+  (void)send_control(kControlDescriptor, header, "", -1);
+  for (int unread = 1; unread > 0;) ::ioctl(kControlDescriptor, SIOCOUTQ, &unread);
+  ::dprintf(kLogDescriptor, "fake_offered\n");
+  while (state_of(::getppid()) != 'T') ::usleep(1000);
+  header.kind = ControlKind::turn;
+  for (int count = 0; count < 120; ++count) (void)send_control(kControlDescriptor, header, "", -1);
+  header.kind = ControlKind::image_deposit;
+  if (!send_control(kControlDescriptor, header, "", -1)) ::abort();
+  ::_exit(0);
+}
+
 void speak_to_poold(int) {
   using namespace gpupool::server;
   ControlHeader header;
-  int file = -1;
   const std::string how = mode();
+  if (how.starts_with("hostile:linger-")) return send_lingering(how);
+  if (how == "hostile:last-words") return say_last_words();
+  if (how == "hostile:admin") return speak_to_admin_socket();
   if (how == "hostile:garbage") {
     ::send(kControlDescriptor, "?", 1, MSG_NOSIGNAL);
     return;
@@ -46,7 +134,6 @@ void speak_to_poold(int) {
   if (how == "hostile:deposit") {
     header.kind = ControlKind::image_deposit;
     header.image_bytes = 100;
-    file = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
   }
   if (how == "hostile:dump") header.kind = ControlKind::dump;
   if (how == "hostile:peers") {  // more connections at once than any client needs
@@ -55,7 +142,7 @@ void speak_to_poold(int) {
     header.peer.port = 1;
     for (int more = 0; more < 100; ++more) (void)send_control(kControlDescriptor, header, "", -1);
   }
-  (void)send_control(kControlDescriptor, header, "", file);
+  (void)send_control(kControlDescriptor, header, "", -1);
 }
 
 std::string cache_path, cache_bytes;  // as of cuInit

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "tests/support/catch.h"
@@ -123,6 +124,33 @@ TEST_CASE("more than one descriptor is malformed, and none of them stays open") 
   char byte = 0;
   ::fcntl(pipe_ends[0], F_SETFL, O_NONBLOCK);
   CHECK(::read(pipe_ends[0], &byte, 1) == 0);  // nobody else has the writing end
+  ::close(pipe_ends[0]);
+}
+
+TEST_CASE("poold takes no message with a descriptor, and leaves it where it is") {
+  Sockets sockets;
+  int pipe_ends[2];
+  REQUIRE(::pipe(pipe_ends) == 0);
+  CHECK(receive_worker_control(sockets.ends[1]).error().code == ErrorCode::limit);
+  REQUIRE(send_control(sockets.ends[0], {.kind = ControlKind::turn}, "", -1));
+  REQUIRE(send_control(sockets.ends[0], {.kind = ControlKind::dump}, "text", pipe_ends[1]));
+  ::close(pipe_ends[1]);
+  const auto first = receive_worker_control(sockets.ends[1]);
+  REQUIRE(first);
+  CHECK(first->header.kind == ControlKind::turn);
+  for (int again = 0; again < 2; ++again) {
+    const auto second = receive_worker_control(sockets.ends[1]);
+    REQUIRE_FALSE(second);
+    CHECK(second.error().code == ErrorCode::malformed);
+  }
+  ::fcntl(pipe_ends[0], F_SETFL, O_NONBLOCK);
+  char byte = 0;
+  CHECK((::read(pipe_ends[0], &byte, 1) < 0 && errno == EAGAIN));  // still on its way
+  const auto all = receive_control(sockets.ends[1]);
+  REQUIRE(all);
+  CHECK(all->payload == "text");
+  ::close(all->descriptor);
+  CHECK(::read(pipe_ends[0], &byte, 1) == 0);
   ::close(pipe_ends[0]);
 }
 

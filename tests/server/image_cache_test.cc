@@ -25,8 +25,9 @@ wire::ImageDigest name(uint8_t number) {
 
 int file_of(uint64_t size) {
   const std::vector<std::byte> bytes(size, std::byte{'i'});
-  const auto file = make_sealed_file(bytes);
+  const auto file = make_image_file(size);
   REQUIRE(file);
+  REQUIRE(fill_image_file(*file, bytes));
   return *file;
 }
 
@@ -78,6 +79,18 @@ TEST_CASE("a second image of the same name does not replace the first one; of an
   CHECK(cache.find(name(1), 10, 3) == first);
   REQUIRE(cache.add(name(1), 11, file_of(11), 2));
   CHECK(cache.find(name(1), 10, 3) == first);
+}
+
+TEST_CASE("an image is wanted where it would be kept and is not there yet") {
+  ImageCache cache(100 * kKiB);
+  CHECK(cache.wants(name(1), 10));
+  CHECK(cache.wants(name(1), cache.largest_image()));
+  CHECK_FALSE(cache.wants(name(1), cache.largest_image() + 1));
+  CHECK_FALSE(cache.wants(name(1), 0));
+  REQUIRE(cache.add(name(1), 10, file_of(10), 1));
+  CHECK_FALSE(cache.wants(name(1), 10));
+  CHECK(cache.wants(name(1), 11));
+  CHECK_FALSE(ImageCache(0).wants(name(1), 10));
 }
 
 TEST_CASE("a damaged image goes") {

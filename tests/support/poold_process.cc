@@ -88,6 +88,17 @@ PooldProcess::~PooldProcess() {
   if (!clean) std::_Exit(66);  // not abort(): the sanitizer would report on the handler of that signal, at length
 }
 
+// poold has short-lived children beside them.
+std::vector<pid_t> PooldProcess::workers() const {
+  std::vector<pid_t> workers = children_of(pid());
+  std::erase_if(workers, [](pid_t child) {
+    std::string name;
+    std::getline(std::ifstream("/proc/" + std::to_string(child) + "/comm"), name);
+    return name != "poold-worker";
+  });
+  return workers;
+}
+
 std::string PooldProcess::log() const { return complete_lines(process_->output()); }
 
 bool PooldProcess::await_log(const std::string& text, size_t count) const {

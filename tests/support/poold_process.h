@@ -29,7 +29,7 @@ class PooldProcess {
   std::string url() const { return endpoint().text(); }
   uint16_t port() const { return port_; }
   pid_t pid() const { return process_->pid(); }
-  std::vector<pid_t> workers() const { return children_of(pid()); }
+  std::vector<pid_t> workers() const;
   size_t descriptors() const;  // 0, and a line that says so, where they cannot be counted
   std::string admin_socket() const { return folder_.path() / "admin.sock"; }  // unless `more_options` say --admin-socket
   std::string port_file() const { return folder_.path() / "port"; }

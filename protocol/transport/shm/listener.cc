@@ -10,6 +10,7 @@
 
 #include "protocol/transport/shm/address.h"
 #include "protocol/transport/shm/connection.h"
+#include "protocol/transport/socket/descriptors.h"
 #include "protocol/transport/socket/listener.h"
 
 namespace gpupool::transport::shm {
@@ -70,6 +71,7 @@ Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, const Options
   };
   const int made = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return failure(errno);
+  allow_descriptors(made, false);  // not before a worker has the connection (ShmConnection::offer)
   int error = bind_to(made, *address);
   // The folder's permissions decide who may connect; poold authenticates sessions, as those over TCP.
   if (error == 0 && address->bytes.sun_path[0] != '\0') ::chmod(address->bytes.sun_path, 0666);

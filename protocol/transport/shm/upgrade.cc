@@ -13,6 +13,7 @@
 
 #include "protocol/transport/deadline.h"
 #include "protocol/transport/shm/connection.h"
+#include "protocol/transport/socket/descriptors.h"
 
 namespace gpupool::transport::shm {
 namespace {
@@ -62,6 +63,7 @@ Result<void> ShmConnection::upgrade(Side side, Deadline deadline) {
 }
 
 Result<void> ShmConnection::offer(Deadline deadline) {
+  allow_descriptors(socket(), true);  // before the client knows of the rings, and sends some
   const Descriptor memory(::memfd_create("gpupool-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ::ftruncate(memory.get(), kControlBytes + 2 * kRingBytes) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0) {

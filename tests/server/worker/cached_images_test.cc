@@ -53,6 +53,20 @@ struct Poold {
     REQUIRE(server::send_control(ends[0], answer, "", descriptor));
     if (descriptor >= 0) ::close(descriptor);
   }
+  // Awaits the offer of an image; answers with a file for it, or that it is not wanted. The file stays the caller's.
+  int give_space(const wire::ImageName& name, bool wanted) {
+    const auto offered = receive();
+    REQUIRE(offered.header.kind == ControlKind::image_offered);
+    CHECK(offered.header.image_name == name.digest);
+    CHECK(offered.header.image_bytes == name.size);
+    CHECK(offered.descriptor == -1);
+    const auto file = server::make_image_file(name.size);
+    REQUIRE(file);
+    server::ControlHeader answer = offered.header;
+    answer.kind = wanted ? ControlKind::image_space : ControlKind::image_unwanted;
+    REQUIRE(server::send_control(ends[0], answer, "", wanted ? *file : -1));
+    return *file;
+  }
   bool silent() {
     char byte = 0;
     return ::recv(ends[0], &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0;
@@ -72,15 +86,25 @@ std::vector<std::byte> bundle_of(const std::string& comment) {
 }
 
 int sealed(const std::vector<std::byte>& bytes) {
-  const auto file = server::make_sealed_file(bytes);
+  const auto file = server::make_image_file(bytes.size());
   REQUIRE(file);
+  REQUIRE(server::fill_image_file(*file, bytes));
   return *file;
 }
+
+const std::vector<std::byte> kImage = bundle_of("image");
+const wire::ImageName kName = image::name(kImageNonce, kImage);
 
 struct Session {
   Session() { client.retain(); }
   uint64_t load(const wire::ImageName& name) {
     return client.send(Command::load_module, bytes_of(wire::LoadImage{kModule, 0}, name), true);
+  }
+  uint64_t upload() {
+    auto part = bytes_of(wire::UploadPart{kUpload, kImage.size()});
+    part.insert(part.end(), kImage.begin(), kImage.end());
+    client.send(Command::upload_part, part);
+    return client.send(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload}), true);
   }
   // Exactly what a client is told whose image the server does not have.
   void must_miss(uint64_t load) {
@@ -94,9 +118,6 @@ struct Session {
   TestClient client{false, poold.control.get(), kLargest};
 };
 
-const std::vector<std::byte> kImage = bundle_of("image");
-const wire::ImageName kName = image::name(kImageNonce, kImage);
-
 }  // namespace
 
 TEST_CASE("an image in the cache is loaded without an upload") {
@@ -109,26 +130,35 @@ TEST_CASE("an image in the cache is loaded without an upload") {
   CHECK(session.poold.silent());
 }
 
-TEST_CASE("an image that is not there is missed, uploaded, and deposited under its own name") {
+TEST_CASE("an image that is not there is missed, uploaded, and deposited under its own name in poold's file") {
   Session session;
   const uint64_t load = session.load(kName);
   session.poold.give(kName, -1);
   session.must_miss(load);
-  auto part = bytes_of(wire::UploadPart{kUpload, kImage.size()});
-  part.insert(part.end(), kImage.begin(), kImage.end());
-  session.client.send(Command::upload_part, part);
-  CHECK(session.client.ask(Command::load_module, bytes_of(wire::LoadImage{kModule, kUpload})) == CUDA_SUCCESS);
+  const uint64_t upload = session.upload();
+  const int file = session.poold.give_space(kName, true);
+  CHECK(session.client.result(upload) == CUDA_SUCCESS);
   const auto deposit = session.poold.receive();
   REQUIRE(deposit.header.kind == ControlKind::image_deposit);
   CHECK(deposit.header.image_name == kName.digest);
   CHECK(deposit.header.image_bytes == kImage.size());
-  REQUIRE(server::is_sealed_file(deposit.descriptor, kImage.size()));
+  CHECK(deposit.descriptor == -1);
+  REQUIRE(server::is_sealed_file(file, kImage.size()));
   std::vector<std::byte> bytes(kImage.size() + 1);
-  REQUIRE(::pread(deposit.descriptor, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  REQUIRE(::pread(file, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
   CHECK(bytes.back() == std::byte{0});
   bytes.pop_back();
   CHECK(bytes == kImage);
-  ::close(deposit.descriptor);
+  ::close(file);
+}
+
+TEST_CASE("an image that poold does not want is loaded and not deposited") {
+  Session session;
+  const uint64_t upload = session.upload();
+  ::close(session.poold.give_space(kName, false));
+  CHECK(session.client.result(upload) == CUDA_SUCCESS);
+  CHECK(session.client.finish() == 0);
+  CHECK(session.poold.silent());
 }
 
 TEST_CASE("a client that knows the name and not the bytes learns nothing") {

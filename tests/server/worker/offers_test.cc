@@ -58,6 +58,12 @@ struct Side {
   std::unique_ptr<Offers> offers;
 };
 
+// What poold makes for each question: the other worker's end, and the asker's.
+struct Pair {
+  Pair() { REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0); }
+  int ends[2];
+};
+
 const Offers::Memory kMemory{17, 4096, 2, 8, 99};
 
 }  // namespace
@@ -110,9 +116,14 @@ TEST_CASE("what one session offers another gets, through poold, until it is with
     CHECK(wanted.header.kind == ControlKind::share_wanted);
     CHECK(wanted.header.share_session == 1);
     wanted.header.share_asker = 2;
+    const Pair pair;
+    wanted.descriptor = pair.ends[1];
     owner.send(wanted);
     auto answer = owner.receive();
     CHECK(answer.header.share_asker == 2);
+    CHECK(answer.descriptor == -1);  // poold takes none
+    if (answer.header.share_is_memory != 0) answer.descriptor = pair.ends[0];
+    else ::close(pair.ends[0]);
     taker.send(answer);
     thread.join();
     return result;
@@ -180,15 +191,32 @@ TEST_CASE("who does not answer, or answers something else, is not waited for") {
   taker.send(wanted);
   CHECK(taker.offers->fetch(name, &none) == CUDA_ERROR_MAP_FAILED);
   CHECK_FALSE(none.memory);
-  // Memory that says nothing of itself.
+}
+
+TEST_CASE("an answer of another worker that is not what it should be opens nothing") {
+  enum class Sends { no_socket, nothing, memory_without_size, memory_called_event, no_message };
+  const auto sends = GENERATE(Sends::no_socket, Sends::nothing, Sends::memory_without_size, Sends::memory_called_event, Sends::no_message);
+  Side taker;
+  taker.start(2);
+  const wire::SharedName name{.magic = wire::kSharedName, .server = 5, .session = 1};
+  Offers::Fetched none;
   std::thread thread([&] {
     auto asked = taker.receive();
-    asked = taker.receive();
     asked.header.kind = ControlKind::share_found;
-    asked.descriptor = ::memfd_create("empty", MFD_CLOEXEC);
+    asked.header.share_is_memory = sends != Sends::memory_called_event;
+    const Pair pair;
+    asked.descriptor = sends == Sends::no_socket ? ::memfd_create("none", MFD_CLOEXEC) : pair.ends[0];
+    const int memory = ::memfd_create("empty", MFD_CLOEXEC);
+    if (sends == Sends::memory_without_size || sends == Sends::memory_called_event) {
+      REQUIRE(server::send_control(pair.ends[1], {.kind = ControlKind::share_found}, "", memory));
+    }
+    if (sends == Sends::no_message) REQUIRE(::send(pair.ends[1], "?", 1, 0) == 1);
+    if (sends == Sends::no_socket) ::close(pair.ends[0]);
     taker.send(asked);
+    ::close(memory);
+    ::close(pair.ends[1]);
   });
-  CHECK(taker.offers->fetch(name, &none) != CUDA_SUCCESS);
+  CHECK(taker.offers->fetch(name, &none) == CUDA_ERROR_INVALID_VALUE);
   thread.join();
   CHECK_FALSE(none.memory);
 }

@@ -1,0 +1,141 @@
+#include "server/descriptor_closer.h"
+
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "server/log/log.h"
+
+namespace gpupool::server {
+namespace {
+
+constexpr std::chrono::seconds kWorthAWarning{5};
+
+DescriptorCloser* g_closer = nullptr;
+
+std::atomic<uint32_t>* shared_word() {
+  void* const page = ::mmap(nullptr, sizeof(std::atomic<uint32_t>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) throw std::bad_alloc();
+  static_assert(std::atomic<uint32_t>::is_always_lock_free);
+  return new (page) std::atomic<uint32_t>(0);
+}
+
+// In the child of a process with threads: system calls only. `held` is sorted; nothing else stays open, so that nobody waits for the end of a
+// connection because of this process.
+[[noreturn]] void hold_until_closed(std::span<const int> held, std::atomic<uint32_t>* closed, uint32_t before, pid_t parent) {
+  ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  unsigned next = 0;
+  for (const int descriptor : held) {
+    const auto number = static_cast<unsigned>(descriptor);
+    if (number > next) ::syscall(SYS_close_range, next, number - 1, 0);
+    next = number + 1;
+  }
+  ::syscall(SYS_close_range, next, ~0u, 0);
+  while (closed->load() == before && ::syscall(SYS_getppid) == parent) {
+    ::syscall(SYS_futex, closed, FUTEX_WAIT, before, nullptr, nullptr, 0);
+  }
+  ::syscall(SYS_exit_group, 0);
+  __builtin_unreachable();
+}
+
+bool is_unix(int socket) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return ::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
+}  // namespace
+
+DescriptorCloser::DescriptorCloser(asio::io_context& context) : timer_(context), closed_(shared_word()) { g_closer = this; }
+
+DescriptorCloser::~DescriptorCloser() {
+  g_closer = nullptr;
+  ::munmap(closed_, sizeof *closed_);
+}
+
+void DescriptorCloser::close(int descriptor) {
+  waiting_.push_back(descriptor);
+  if (!scheduled_) schedule(std::chrono::milliseconds(0));
+}
+
+void DescriptorCloser::then(std::function<void()> done) {
+  if (waiting_.empty()) return done();
+  done_.push_back(std::move(done));
+}
+
+void DescriptorCloser::schedule(std::chrono::milliseconds pause) {
+  scheduled_ = true;
+  timer_.expires_after(pause);
+  timer_.async_wait([this](const asio::error_code& status) {
+    if (!status) tend();
+  });
+}
+
+void DescriptorCloser::tend() {
+  reap();
+  if (!waiting_.empty() && helpers_.size() < kMostHelpers) start_helper();
+  scheduled_ = false;
+  if (!waiting_.empty() || !helpers_.empty()) schedule(kPause);
+}
+
+void DescriptorCloser::reap() {
+  std::erase_if(helpers_, [](const Helper& helper) { return ::waitpid(helper.pid, nullptr, WNOHANG) != 0; });
+  const bool slow = !helpers_.empty() && std::chrono::steady_clock::now() - helpers_.front().since > kWorthAWarning;
+  if (slow && !std::exchange(warned_, true)) {
+    log::warning("descriptors_not_closed", {{"processes", helpers_.size()},
+                                            {"reason", "something that a client or worker sent cannot be closed, as a file of a FUSE file "
+                                                       "system that does not answer; only these child processes wait for it"}});
+  }
+  if (helpers_.empty()) warned_ = false;
+}
+
+// Does nothing where there can be no process now.
+void DescriptorCloser::start_helper() {
+  std::sort(waiting_.begin(), waiting_.end());
+  const uint32_t before = closed_->load();
+  const pid_t parent = ::getpid();
+  // Handlers of signals write to descriptors that the child shares.
+  sigset_t all, mask;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &mask);
+  const pid_t child = ::_Fork();
+  if (child == 0) hold_until_closed(waiting_, closed_, before, parent);
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  if (child < 0) return;
+  for (const int descriptor : std::exchange(waiting_, {})) ::close(descriptor);
+  closed_->fetch_add(1);
+  ::syscall(SYS_futex, closed_, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+  helpers_.push_back({child, std::chrono::steady_clock::now()});
+  for (const auto& done : std::exchange(done_, {})) done();
+}
+
+void close_elsewhere(int descriptor) {
+  if (descriptor < 0) return;
+  if (g_closer != nullptr) g_closer->close(descriptor);
+  else ::close(descriptor);
+}
+
+void after_closing(std::function<void()> done) {
+  if (g_closer != nullptr) g_closer->then(std::move(done));
+  else done();
+}
+
+void close_connection(int socket) {
+  if (!is_unix(socket)) {
+    ::close(socket);
+    return;
+  }
+  ::shutdown(socket, SHUT_RDWR);
+  close_elsewhere(socket);
+}
+
+}  // namespace gpupool::server

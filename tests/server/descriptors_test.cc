@@ -1,0 +1,205 @@
+// Clients and workers that send descriptors whose last close() waits for a minute. Whatever they do, poold answers others meanwhile.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "protocol/wire/checkpoint.h"
+#include "tests/server/attacked_poold.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+constexpr size_t kMostInMessage = 253;  // the kernel's limit
+
+std::string whole(const hello::Hello& hello) {
+  const std::string body = hello::encode(hello);
+  const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
+  return std::string(RawClient::bytes_of(preamble)) + body;
+}
+
+bool peer_ends(int connected) {
+  char bytes[4096];
+  const timeval patience{20, 0};
+  ::setsockopt(connected, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  ssize_t got = 0;
+  while ((got = ::recv(connected, bytes, sizeof bytes, 0)) > 0) {
+  }
+  return got == 0 || errno == ECONNRESET;
+}
+
+}  // namespace
+
+TEST_CASE("descriptors sent before or with a hello hold up nobody") {
+  const AttackedPoold server;
+  const bool with_hello = GENERATE(false, true), many = GENERATE(false, true), leaves = GENERATE(false, true);
+  CAPTURE(with_hello, many, leaves);
+  LingeringSocket lingers;
+  const int connected = server.connect();
+  server.send(connected, with_hello ? whole(test_hello()) : "GPUP", lingers, many ? kMostInMessage : 1);
+  if (leaves) ::close(connected);
+  server.must_answer();
+  if (server.old_kernel && !leaves) CHECK(peer_ends(connected));
+  if (server.old_kernel && !leaves) CHECK(server.poold->await_log("sent descriptors"));
+  if (!leaves) ::close(connected);
+  server.must_answer();
+  CHECK(server.poold->stop() == 0);
+}
+
+TEST_CASE("descriptors that nobody has read when a hello's time is up hold up nobody") {
+  const AttackedPoold server({"--hello-timeout", "1"});
+  LingeringSocket lingers;
+  const int connected = server.connect();
+  REQUIRE(::send(connected, "GP", 2, 0) == 2);
+  server.send(connected, "UP", lingers);
+  server.must_answer_until("client_refused");
+  server.must_answer();
+  ::close(connected);
+}
+
+TEST_CASE("urgent bytes with descriptors hold up nobody") {
+  const AttackedPoold server;
+  LingeringSocket lingers;
+  const int connected = server.connect();
+  iovec part{const_cast<char*>("GP"), 1};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  cmsghdr* const control = CMSG_FIRSTHDR(&message);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(sizeof(int));
+  const int descriptor = lingers.descriptor();
+  std::memcpy(CMSG_DATA(control), &descriptor, sizeof descriptor);
+  if (::sendmsg(connected, &message, MSG_OOB | MSG_NOSIGNAL) >= 0) lingers.close();
+  const std::string hello = whole(test_hello());
+  (void)::send(connected, hello.data(), hello.size(), MSG_NOSIGNAL);
+  server.must_answer();
+  ::close(connected);
+  server.must_answer();
+}
+
+TEST_CASE("descriptors behind the hello of a session, a watcher or a checkpoint hold up nobody") {
+  const std::string wish = GENERATE("session", "watcher", "checkpoint");
+  CAPTURE(wish);
+  hello::Hello hello = test_hello();
+  hello.monitor = wish == "watcher";
+  hello.checkpoint = wish == "checkpoint";
+  const AttackedPoold server;
+  LingeringSocket lingers;
+  const int connected = server.connect();
+  const std::string first = whole(hello);
+  REQUIRE(::send(connected, first.data(), first.size(), 0) == static_cast<ssize_t>(first.size()));
+  server.send(connected, std::string(sizeof(wire::Preamble) + sizeof(wire::CheckpointQuestion), '\0'), lingers);
+  server.must_answer();
+  ::close(connected);
+  server.must_answer();
+}
+
+TEST_CASE("descriptors behind the hello of a client that is refused hold up nobody") {
+  const AttackedPoold server({"--max-sessions", "1"});
+  const bool knows = GENERATE(false, true);
+  CAPTURE(knows);
+  RawClient only(server.poold->endpoint());
+  only.open();
+  LingeringSocket lingers;
+  const int connected = server.connect();
+  const std::string hello = whole(test_hello());
+  REQUIRE(::send(connected, hello.data(), hello.size(), 0) == static_cast<ssize_t>(hello.size()));
+  char byte = 0;
+  if (knows) CHECK(::recv(connected, &byte, 1, 0) == 1);  // the refusal
+  server.send(connected, "more", lingers);
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(server.poold->await_log("client_refused"));
+  CHECK(http_get(server.http, "/healthz").find(" 200 ") != std::string::npos);
+  ::close(connected);
+  only.ping();
+  CHECK(http_get(server.http, "/healthz").find(" 200 ") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - start < kSoon);
+}
+
+namespace {
+
+// Accepts one connection, which it never reads.
+struct Peer {
+  Peer() {
+    listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+    socklen_t size = sizeof address;
+    REQUIRE(::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    REQUIRE(::listen(listener, 1) == 0);
+    const timeval patience{30, 0};
+    ::setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);  // of accept
+    REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    port = std::to_string(ntohs(address.sin_port));
+  }
+  ~Peer() {
+    ::close(connection);
+    ::close(listener);
+  }
+  void accept() {
+    connection = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    REQUIRE(connection >= 0);
+  }
+  int listener = -1, connection = -1;
+  std::string port;
+};
+
+}  // namespace
+
+// The worker fills a connection to this test and sends it to poold.
+TEST_CASE("descriptors that a worker sends hold up nobody, and end it") {
+  const std::string how = GENERATE("deposit", "share", "many");
+  CAPTURE(how);
+  Peer peer;
+  const AttackedPoold server({"--no-sandbox"}, {{"FAKE_DEVICE", "hostile:linger-" + how}, {"FAKE_DEVICE_PEER", peer.port}});
+  RawClient hostile(server.poold->endpoint());
+  const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
+  REQUIRE(::kill(worker, SIGUSR1) == 0);
+  peer.accept();
+  if (server.old_kernel) server.must_answer_until("worker_ended_by_poold");
+  else REQUIRE(server.poold->await_log("fake_sent errno=1"));  // the kernel refused it
+  server.must_answer();
+  ::kill(worker, SIGKILL);
+  CHECK(await_gone(worker));
+  server.must_answer();
+}
+
+TEST_CASE("descriptors that a worker sends to the admin socket, which it may not use, hold up nobody") {
+  Peer peer;
+  const TemporaryFolder folder;
+  const std::string socket = folder.path() / "admin.sock";
+  const AttackedPoold server({"--no-sandbox", "--worker-user", "root", "--admin-socket", socket},
+                             {{"FAKE_DEVICE", "hostile:admin"}, {"FAKE_DEVICE_PEER", peer.port}, {"FAKE_DEVICE_SOCKET", socket}});
+  RawClient hostile(server.poold->endpoint());
+  const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
+  REQUIRE(::kill(worker, SIGUSR1) == 0);
+  peer.accept();
+  CHECK(server.poold->await_log("admin_denied"));
+  server.must_answer();
+}
+
+TEST_CASE("what a worker has sent before its end is read up to a limit") {
+  const AttackedPoold server({"--no-sandbox"}, {{"FAKE_DEVICE", "hostile:last-words"}}, false);
+  RawClient hostile(server.poold->endpoint());
+  const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
+  REQUIRE(::kill(worker, SIGUSR1) == 0);
+  REQUIRE(server.poold->await_log("fake_offered"));
+  REQUIRE(::kill(server.poold->pid(), SIGSTOP) == 0);
+  CHECK(eventually([&] { return is_zombie(worker); }));
+  REQUIRE(::kill(server.poold->pid(), SIGCONT) == 0);
+  REQUIRE(server.poold->await_log("session_ended session=1 "));
+  CHECK(server.poold->log().find("deposits an image") == std::string::npos);  // the last of its messages
+  server.must_answer();
+}
