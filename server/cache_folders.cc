@@ -10,8 +10,10 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <future>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -24,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kParent = "/dev/shm";
 constexpr const char* kPrefix = "gpupool-cache-";
+constexpr std::chrono::seconds kLastPatience{2};
 constexpr const char* kLock = "lock";  // locked by poold as long as it runs
 
 Error cannot_make(const std::string& path, int error) {
@@ -190,7 +193,15 @@ Result<std::unique_ptr<CacheFolders>> CacheFolders::open(const std::string& work
   return std::unique_ptr<CacheFolders>(new CacheFolders(path, std::make_shared<const Root>(folder, lock)));
 }
 
-CacheFolders::~CacheFolders() { remove_root(path_); }
+CacheFolders::~CacheFolders() {
+  const auto removed = std::make_shared<std::promise<void>>();
+  auto done = removed->get_future();
+  std::thread([path = path_, root = root_, removed] {
+    remove_root(path);
+    removed->set_value();
+  }).detach();
+  (void)done.wait_for(kLastPatience);
+}
 
 CacheFolders::Folder CacheFolders::make() {
   Folder made{random_name()};
@@ -218,10 +229,6 @@ void CacheFolders::share(const Folder& folder, uid_t user) {
 void CacheFolders::remove(Folder folder) {
   if (folder.descriptor < 0) return;
   std::thread([root = root_, gone = std::move(folder)] { root->remove(gone); }).detach();
-}
-
-void CacheFolders::remove_now(const Folder& folder) {
-  if (folder.descriptor >= 0) root_->remove(folder);
 }
 
 }  // namespace gpupool::server

@@ -1,8 +1,8 @@
 // Folders in which NVIDIA's driver keeps machine code that it compiled from PTX (CUDA_CACHE_PATH): one for each tenant, given to the
 // workers of that tenant's sessions by descriptor and to no others. poold's one thread.
 //
-// All lie in one root folder in /dev/shm, which goes with this object, or when the next poold of the same user starts. Nobody can list it and
-// the names are random, so a worker that has been taken over does not find other tenants' folders. Nothing but the driver itself bounds what a
+// All lie in one root folder in /dev/shm, which goes with this object, or, what a worker has made too much of to remove it in a moment, when the next
+// poold of the same user starts. Nobody can list it and the names are random, so a worker that has been taken over does not find other tenants' folders. Nothing but the driver itself bounds what a
 // folder takes.
 #pragma once
 #include <sys/types.h>
@@ -34,8 +34,6 @@ class CacheFolders {
   void share(const Folder& folder, uid_t user);
   // Workers that have it go on without. Returns at once; a thread of its own empties the folder, however much a worker put into it.
   void remove(Folder folder);
-  // The same before it returns, when poold ends.
-  void remove_now(const Folder& folder);
 
  private:
   struct Root;

@@ -31,7 +31,7 @@ TenantCode::TenantCode(uint64_t capacity, std::unique_ptr<CacheFolders> folders)
 TenantCode::~TenantCode() {
   for (const Kept& kept : kept_) {
     ::close(kept.file);
-    if (folders_) folders_->remove_now(kept.folder);
+    if (kept.folder.descriptor >= 0) ::close(kept.folder.descriptor);  // folders_ removes them all
   }
 }
 

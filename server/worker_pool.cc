@@ -25,6 +25,7 @@ constexpr milliseconds kFirstBackoff{100};
 constexpr milliseconds kLongestBackoff{10'000};
 constexpr unsigned kFailuresThatCount = 3;
 constexpr milliseconds kStopGrace{2'000};
+constexpr milliseconds kKillGrace{5'000};
 constexpr int kLastMessages = 64;  // that are still read of a worker that has ended: whoever it gave its socket to may go on sending
 
 // Opening a device library keeps a core busy.
@@ -89,7 +90,7 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
 WorkerPool::~WorkerPool() {
   for (auto& [pid, worker] : workers_) {
     ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
+    ::waitpid(pid, nullptr, WNOHANG);  // one that the driver keeps in the kernel does not end: init's to reap
   }
   for (const Waiting& waiting : waiting_) close_connection(waiting.client.descriptor);
 }
@@ -381,6 +382,17 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   }
 }
 
+// Workers that do not end although they were killed: the driver keeps them in the kernel.
+void WorkerPool::leave_behind() {
+  stop_timer_.expires_after(kKillGrace);
+  stop_timer_.async_wait([this](const asio::error_code& status) {
+    if (status || !stopped_) return;
+    for (auto& [pid, worker] : workers_) log::error("worker_left_behind", {{"worker", pid}, {"reason", "it does not end although it was killed"}});
+    child_signal_.cancel();
+    std::exchange(stopped_, nullptr)();
+  });
+}
+
 void WorkerPool::stop(std::function<void()> stopped) {
   stopping_ = true;
   stopped_ = std::move(stopped);
@@ -402,6 +414,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
       log::warning("worker_killed", {{"worker", pid}, {"reason", "it did not end in time"}});
       ::kill(pid, SIGKILL);
     }
+    leave_behind();
   });
   asio::post(context_, [this] { reap(); });
 }

@@ -285,6 +285,7 @@ class WorkerPool {
   void await_ends();
   void reap();
   void ended(Worker& worker, int wait_status);
+  void leave_behind();
   void give_up_waiting(uint64_t ticket);
   unsigned count(Stage stage) const;
   static SessionView view_of(const Worker& worker);

@@ -12,6 +12,8 @@
 
 #include "protocol/wire/checkpoint.h"
 #include "tests/server/attacked_poold.h"
+#include "tests/support/skip.h"
+#include "tests/support/slow_file.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -190,6 +192,25 @@ TEST_CASE("descriptors that a worker sends to the admin socket, which it may not
   server.must_answer();
 }
 
+TEST_CASE("a file of a FUSE file system that does not answer holds up nobody but the worker that sends it") {
+  std::optional<SlowFile> file;
+  try {
+    file.emplace();
+  } catch (const std::exception& error) {
+    return report_skip(error.what());
+  }
+  const AttackedPoold server({"--no-sandbox", "--worker-user", "root"}, {{"FAKE_DEVICE", "hostile:linger-fuse"}, {"FAKE_DEVICE_PEER", file->path()}});
+  RawClient hostile(server.poold->endpoint());
+  const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
+  REQUIRE(::kill(worker, SIGUSR1) == 0);
+  if (server.old_kernel) server.must_answer_until("worker_ended_by_poold");
+  else REQUIRE(server.poold->await_log("fake_sent errno=1"));
+  ::kill(worker, SIGKILL);
+  CHECK(eventually([&] { return file->holds_up_somebody(); }));  // the worker, which ends with the file open
+  server.must_answer();
+  CHECK(server.poold->stop() == 0);
+}
+
 TEST_CASE("what a worker has sent before its end is read up to a limit") {
   const AttackedPoold server({"--no-sandbox"}, {{"FAKE_DEVICE", "hostile:last-words"}}, false);
   RawClient hostile(server.poold->endpoint());
@@ -202,4 +223,17 @@ TEST_CASE("what a worker has sent before its end is read up to a limit") {
   REQUIRE(server.poold->await_log("session_ended session=1 "));
   CHECK(server.poold->log().find("deposits an image") == std::string::npos);  // the last of its messages
   server.must_answer();
+}
+
+TEST_CASE("a stopped worker holds up nobody") {
+  const AttackedPoold server({}, {}, false);
+  RawClient client(server.poold->endpoint());
+  const pid_t worker = static_cast<pid_t>(client.open().worker_pid);
+  REQUIRE(::kill(worker, SIGSTOP) == 0);
+  const auto idle = server.poold->workers();
+  for (const pid_t one : idle) REQUIRE(::kill(one, SIGSTOP) == 0);
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(http_get(server.http, "/healthz").find(" 200 ") != std::string::npos);
+  CHECK(server.poold->stop() == 0);
+  CHECK(std::chrono::steady_clock::now() - start < kSoon);
 }
