@@ -35,11 +35,13 @@ Result<void> check_secrets(const ServerOptions& options, const std::string& devi
   return Error{ErrorCode::invalid, found.front() + ". With --insecure poold starts all the same"};
 }
 
-void warn_of_confinement(const ServerOptions& options, const std::string& device_library) {
-  for (const Layer& layer : check_layers(wish_of(options))) {
-    if (layer.state == Layer::State::missing) log::warning("confinement", {{"missing", layer.name}, {"reason", layer.text}});
-  }
-  for (const std::string& why : secrets_within_reach(options, device_library)) log::warning("secret_within_reach", {{"reason", why}});
+std::function<void()> look_at_confinement(const ServerOptions& options, const std::string& device_library) {
+  return [layers = check_layers(wish_of(options)), secrets = secrets_within_reach(options, device_library)] {
+    for (const Layer& layer : layers) {
+      if (layer.state == Layer::State::missing) log::warning("confinement", {{"missing", layer.name}, {"reason", layer.text}});
+    }
+    for (const std::string& why : secrets) log::warning("secret_within_reach", {{"reason", why}});
+  };
 }
 
 }  // namespace gpupool::server

@@ -41,6 +41,8 @@
 namespace gpupool::server {
 namespace {
 
+constexpr std::chrono::milliseconds kLastLines{1'000};  // for the log to be written at the end
+
 bool is_foreign(const transport::Endpoint& endpoint) { return endpoint.scheme != "shm" && !transport::is_loopback(endpoint.host); }
 
 bool listens_with_tls(const ServerOptions& options) {
@@ -424,19 +426,24 @@ int run_daemon(const ServerOptions& options) {
   auto listeners = open_listeners(options);
   if (!listeners) return fail(listeners.error().message);
   log::start(STDERR_FILENO, options.log_level, options.log_format, "poold");
-  warn_of_confinement(options, *device);
+  const auto warn_of_confinement = look_at_confinement(options, *device);
+  log::write_in_background();
+  warn_of_confinement();
   if (options.shared_memory) listen_beside_tcp(options, *listeners);
   export_rdma_settings(options);
-  Daemon daemon(options, std::move(*listeners),
-                {.program = *program,
-                 .device = *device,
-                 .user = options.worker_users,
-                 .sandbox = options.sandbox,
-                 .tls = listens_with_tls(options),
-                 .rdma = options.rdma,
-                 .log_level = options.log_level,
-                 .log_format = options.log_format});
-  return daemon.run();
+  std::optional<Daemon> daemon;
+  daemon.emplace(options, std::move(*listeners),
+                 WorkerProgram{.program = *program,
+                               .device = *device,
+                               .user = options.worker_users,
+                               .sandbox = options.sandbox,
+                               .tls = listens_with_tls(options),
+                               .rdma = options.rdma,
+                               .log_level = options.log_level});
+  const int status = daemon->run();
+  daemon.reset();
+  (void)log::flush(kLastLines);
+  return status;
 }
 
 }  // namespace gpupool::server

@@ -26,7 +26,7 @@
 namespace gpupool::server {
 
 constexpr int kControlDescriptor = 3;  // in the worker
-constexpr int kLogDescriptor = 4;      // in the worker: poold's stderr
+constexpr int kLogDescriptor = 4;      // in the worker: the socket to poold that is its stdout and stderr, too (worker_log.h)
 constexpr int kSessionPageDescriptor = 5;  // in the worker: its quota::SessionPage
 constexpr int kCodeDescriptor = 6;         // in the worker, once it has a client: its tenant's file of compiled code (tenant_code.h)
 constexpr int kCacheDescriptor = 7;        // likewise its tenant's folder for the cache of NVIDIA's driver (cache_folders.h)

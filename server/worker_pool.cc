@@ -51,6 +51,7 @@ std::unique_ptr<CacheFolders> open_folders(const WorkerPool::Settings& settings)
 // The last of it: whoever counts poold's descriptors may do so now.
 WorkerPool::Worker::~Worker() {
   close_control();
+  output->finish();
   close_elsewhere(image_space.file);
   close_elsewhere(share_asked.end);
   page.reset();
@@ -144,6 +145,9 @@ void WorkerPool::start_one() {
   worker->user = std::move(*user);
   workers_.emplace(worker->pid, worker);
   log::debug("worker_starting", {{"worker", worker->pid}});
+  worker->output->watch([this, weak = std::weak_ptr(worker)](const std::string& why) {
+    if (const auto self = weak.lock(); self && self->failure.empty()) end_worker(*self, why);
+  });
   watch_start(worker);
 }
 
@@ -358,6 +362,7 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   worker.deadline.cancel();
   if (worker.state == Stage::serving && worker.failure.empty()) take_last_images(worker);
   worker.close_control();
+  worker.output->finish();
   answer_for(worker);
   if (auto answered = std::exchange(worker.checkpoint.answered, nullptr)) answered(CUDA_ERROR_INVALID_VALUE);
   end_dump(worker);

@@ -36,6 +36,7 @@
 #include "server/refusal.h"
 #include "server/tenant_code.h"
 #include "server/tenants/tenants.h"
+#include "server/worker_log.h"
 #include "server/worker_process.h"
 
 namespace gpupool::server {
@@ -165,12 +166,19 @@ class WorkerPool {
   enum class Stage { starting, idle, serving };
   struct Worker {
     Worker(asio::io_context& context, StartedWorker started)
-        : pid(started.pid), control(context, started.control), page(std::move(started.page)), deadline(context), since(Clock::now()), dump(context) {}
+        : pid(started.pid),
+          control(context, started.control),
+          output(std::make_shared<WorkerLog>(context, started.output, started.pid)),
+          page(std::move(started.page)),
+          deadline(context),
+          since(Clock::now()),
+          dump(context) {}
     ~Worker();
     void close_control();  // it sees the end of it and leaves
     pid_t pid;
     std::unique_ptr<WorkerUsers::Taken> user;  // given back when the process has been waited for
     asio::posix::stream_descriptor control;
+    const std::shared_ptr<WorkerLog> output;
     std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
     std::unique_ptr<quota::Accounts::Place> place;  // while serving
     asio::steady_timer deadline;

@@ -138,6 +138,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
   worker.since = Clock::now();
   worker.started = std::chrono::system_clock::now();
   worker.session = next_session_++;
+  worker.output->set_session(worker.session);
   worker.session_id.assign(header.session_id.data(), header.session_id.size());
   worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
   worker.client = client;

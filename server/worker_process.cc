@@ -27,36 +27,47 @@ Error cannot_start(const std::string& program, int error) {
 // Descriptors below this one are targets of dup2 in the child, so a source must lie above.
 constexpr int kFirstFree = 10;
 
+// A pair of Unix sockets between poold and a worker.
+struct Channel {
+  int ours = -1, theirs = -1;
+};
+
+// False, with errno: what was opened is in `out`.
+bool open_channel(int type, Channel& out) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) != 0) return false;
+  out = {ends[0], ::fcntl(ends[1], F_DUPFD_CLOEXEC, kFirstFree)};
+  const int error = errno;
+  ::close(ends[1]);
+  errno = error;
+  ::fcntl(out.ours, F_SETFL, O_NONBLOCK);
+  refuse_descriptors(out.ours);
+  return out.theirs >= 0;
+}
+
 }  // namespace
 
 Result<StartedWorker> start_worker(const WorkerProgram& program) {
   auto page = quota::SharedPage<quota::SessionPage>::create("gpupool-session");
   if (!page) return page.error();
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-    return cannot_start(program.program, errno);
-  const int ours = ends[0];
-  const int theirs = ::fcntl(ends[1], F_DUPFD_CLOEXEC, kFirstFree);
-  const int theirs_page = ::fcntl((*page)->descriptor(), F_DUPFD_CLOEXEC, kFirstFree);
-  const int duplicate_error = errno;
-  ::close(ends[1]);
-  if (theirs < 0 || theirs_page < 0) {
-    for (const int descriptor : {ours, theirs, theirs_page}) {
+  Channel control, output;
+  int theirs_page = -1;
+  if (!open_channel(SOCK_SEQPACKET, control) || !open_channel(SOCK_STREAM, output) ||
+      (theirs_page = ::fcntl((*page)->descriptor(), F_DUPFD_CLOEXEC, kFirstFree)) < 0) {
+    const int error = errno;
+    for (const int descriptor : {control.ours, control.theirs, output.ours, output.theirs}) {
       if (descriptor >= 0) ::close(descriptor);
     }
-    return cannot_start(program.program, duplicate_error);
+    return cannot_start(program.program, error);
   }
-  ::fcntl(ours, F_SETFL, O_NONBLOCK);
-  refuse_descriptors(ours);
 
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawnattr_init(&attributes);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, kLogDescriptor);
-  ::posix_spawn_file_actions_adddup2(&actions, theirs, kControlDescriptor);
+  for (const int number : {STDOUT_FILENO, STDERR_FILENO, kLogDescriptor}) ::posix_spawn_file_actions_adddup2(&actions, output.theirs, number);
+  ::posix_spawn_file_actions_adddup2(&actions, control.theirs, kControlDescriptor);
   ::posix_spawn_file_actions_adddup2(&actions, theirs_page, kSessionPageDescriptor);
   sigset_t signals;
   ::sigemptyset(&signals);
@@ -67,38 +78,26 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
 
   const std::string parent = std::to_string(::getpid()), cache_bytes = std::to_string(program.cache_bytes);
   const char* words[] = {"poold-worker",
-                         "--device",
-                         program.device.c_str(),
-                         "--rdma",
-                         program.rdma ? "yes" : "no",
-                         "--tls",
-                         program.tls ? "yes" : "no",
-                         "--user",
-                         program.user.c_str(),
-                         "--own-user",
-                         program.own_user ? "yes" : "no",
-                         "--sandbox",
-                         name_of(program.sandbox),
-                         "--cache-folders",
-                         program.cache_folders.c_str(),
-                         "--cache-bytes",
-                         cache_bytes.c_str(),
-                         "--parent",
-                         parent.c_str(),
-                         "--log-level",
-                         log::name_of(program.log_level),
-                         "--log-format",
-                         log::name_of(program.log_format),
+                         "--device", program.device.c_str(),
+                         "--rdma", program.rdma ? "yes" : "no",
+                         "--tls", program.tls ? "yes" : "no",
+                         "--user", program.user.c_str(),
+                         "--own-user", program.own_user ? "yes" : "no",
+                         "--sandbox", name_of(program.sandbox),
+                         "--cache-folders", program.cache_folders.c_str(),
+                         "--cache-bytes", cache_bytes.c_str(),
+                         "--parent", parent.c_str(),
+                         "--log-level", log::name_of(program.log_level),
                          nullptr};
-  StartedWorker started{.pid = -1, .control = ours, .page = std::move(*page)};
+  StartedWorker started{.pid = -1, .control = control.ours, .output = output.ours, .page = std::move(*page)};
   const int error = ::posix_spawn(&started.pid, program.program.c_str(), &actions, &attributes,
                                   const_cast<char* const*>(words), environ);
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
-  ::close(theirs);
-  ::close(theirs_page);
+  for (const int descriptor : {control.theirs, output.theirs, theirs_page}) ::close(descriptor);
   if (error != 0) {
-    ::close(ours);
+    ::close(control.ours);
+    ::close(output.ours);
     return cannot_start(program.program, error);
   }
   return started;

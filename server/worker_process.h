@@ -23,17 +23,16 @@ struct WorkerProgram {
   bool tls = false;  // there will be tls connections
   bool rdma = true;    // offered; how, its environment says (GPUPOOL_RDMA_...)
   log::Level log_level = log::Level::info;
-  log::Format log_format = log::Format::text;
 };
 
 struct StartedWorker {
   pid_t pid = -1;
   int control = -1;  // poold's end of the control socket, non-blocking; the caller's to close
+  int output = -1;   // likewise the end of the socket that is its stdout, stderr and log
   std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
 };
 
-// The worker gets nothing but stdin from /dev/null, poold's stderr (as 1, 2 and the log), the control socket and its
-// session's page.
+// The worker gets nothing but stdin from /dev/null, a socket to poold (as 1, 2 and the log), the control socket and its session's page.
 Result<StartedWorker> start_worker(const WorkerProgram& program);
 
 // Why a worker's session is over: "the client left", "killed by signal 11 (Segmentation fault)", "exit status

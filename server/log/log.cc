@@ -1,45 +1,27 @@
 #include "server/log/log.h"
 
+#include <signal.h>
+#include <spdlog/async_logger.h>
+#include <spdlog/details/thread_pool.h>
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <ctime>
 #include <memory>
-#include <mutex>
 #include <utility>
+
+#include "server/log/descriptor_sink.h"
 
 namespace gpupool::log {
 namespace {
 
-class DescriptorSink final : public spdlog::sinks::base_sink<std::mutex> {
- public:
-  explicit DescriptorSink(int descriptor) : descriptor_(descriptor) {}
-
- private:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    spdlog::memory_buf_t line;
-    formatter_->format(message, line);
-    const char* at = line.data();
-    for (size_t left = line.size(); left > 0;) {
-      const ssize_t written = ::write(descriptor_, at, left);
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return;  // a log that cannot be written must not stop the work
-      at += written;
-      left -= static_cast<size_t>(written);
-    }
-  }
-  void flush_() override {}
-
-  const int descriptor_;
-};
-
 struct State {
-  std::unique_ptr<spdlog::logger> logger;
+  std::string component;  // empty: poold puts it in front
   Format format = Format::text;
+  std::shared_ptr<DescriptorSink> sink;
+  std::shared_ptr<spdlog::logger> logger;
 };
 State* g_state = nullptr;  // not freed at exit: threads may log until the process ends
 
@@ -101,20 +83,6 @@ bool find_name(std::string_view name, const char* const (&names)[count], T& out)
   return false;
 }
 
-}  // namespace
-
-void start(int descriptor, Level level, Format format, std::string component) {
-  auto logger = std::make_unique<spdlog::logger>(component, std::make_shared<DescriptorSink>(descriptor));
-  logger->set_level(to_spdlog(level));
-  const char* pattern = format == Format::json
-                            ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l","component":"%n","pid":%P,%v})"
-                            : "%Y-%m-%dT%H:%M:%S.%eZ %l %n[%P] %v";
-  logger->set_formatter(std::make_unique<spdlog::pattern_formatter>(pattern, spdlog::pattern_time_type::utc));
-  delete std::exchange(g_state, new State{std::move(logger), format});
-}
-
-namespace {
-
 std::string text_of(bool json, std::string_view event, std::span<const Field> fields) {
   std::string line;
   if (json) {
@@ -142,7 +110,65 @@ std::string text_of(bool json, std::string_view event, std::span<const Field> fi
   return line;
 }
 
+std::string text_of(const State& state, const Process& process, std::string_view event, std::span<const Field> fields) {
+  const std::string pid = std::to_string(process.pid);
+  if (process.component.empty()) return text_of(false, event, fields);
+  if (state.format == Format::text) return process.component + "[" + pid + "] " + text_of(false, event, fields);
+  return "\"component\":\"" + process.component + "\",\"pid\":" + pid + "," + text_of(true, event, fields);
+}
+
+std::string lost_line(uint64_t lost) {
+  const Field fields[] = {{"lines", lost}, {"reason", "the log's reader is slower than its writers"}};
+  return text_of(*g_state, {g_state->component, ::getpid()}, "log_lines_lost", fields);
+}
+
+void set_logger(State& state, std::shared_ptr<spdlog::logger> logger, spdlog::level::level_enum level) {
+  logger->set_level(level);
+  logger->set_error_handler([](const std::string&) {});  // spdlog's own one writes to stderr
+  state.logger = std::move(logger);
+}
+
+void start(int descriptor, Level level, Format format, std::string component, const char* pattern) {
+  auto state = std::make_unique<State>();
+  state->component = std::move(component);
+  state->format = format;
+  state->sink = std::make_shared<DescriptorSink>(descriptor, lost_line);
+  state->sink->set_formatter(std::make_unique<spdlog::pattern_formatter>(pattern, spdlog::pattern_time_type::utc));
+  set_logger(*state, std::make_shared<spdlog::logger>("", state->sink), to_spdlog(level));
+  delete std::exchange(g_state, state.release());
+}
+
+// spdlog's one thread and its queue. Never destroyed: the thread may be in write() when the process ends.
+std::shared_ptr<spdlog::details::thread_pool>& writer() {
+  static auto& pool = *new auto([] {
+    sigset_t all, mask;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &mask);
+    auto made = std::make_shared<spdlog::details::thread_pool>(DescriptorSink::kMostLines, 1);
+    ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+    return made;
+  }());
+  return pool;
+}
+
 }  // namespace
+
+void start(int descriptor, Level level, Format format, std::string component) {
+  start(descriptor, level, format, std::move(component),
+        format == Format::json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})" : "%Y-%m-%dT%H:%M:%S.%eZ %l %v");
+}
+
+void start_to_poold(int descriptor, Level level) { start(descriptor, level, Format::text, "", "%l %v"); }
+
+void write_in_background() {
+  g_state->sink->expect_background();
+  // Nothing overruns: the sink has room for fewer lines than the queue.
+  set_logger(*g_state,
+             std::make_shared<spdlog::async_logger>("", g_state->sink, writer(), spdlog::async_overflow_policy::overrun_oldest),
+             g_state->logger->level());
+}
+
+bool flush(std::chrono::milliseconds patience) { return g_state == nullptr || g_state->sink->await_written(patience); }
 
 std::string json_line(std::string_view event, std::span<const Field> fields) {
   timespec now{};
@@ -156,9 +182,13 @@ std::string json_line(std::string_view event, std::span<const Field> fields) {
 }
 
 void write(Level level, std::string_view event, std::span<const Field> fields) {
+  if (g_state != nullptr) write_for({g_state->component, ::getpid()}, level, event, fields);
+}
+
+void write_for(const Process& process, Level level, std::string_view event, std::span<const Field> fields) {
   if (g_state == nullptr || !g_state->logger->should_log(to_spdlog(level))) return;
-  const std::string line = text_of(g_state->format == Format::json, event, fields);
-  g_state->logger->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
+  const std::string line = text_of(*g_state, process, event, fields);
+  if (g_state->sink->reserve(line.size())) g_state->logger->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
 bool parse(std::string_view name, Level& level) {
@@ -169,9 +199,6 @@ bool parse(std::string_view name, Format& format) {
 }
 const char* name_of(Level level) {
   return kLevels[static_cast<size_t>(level)];
-}
-const char* name_of(Format format) {
-  return kFormats[static_cast<size_t>(format)];
 }
 
 }  // namespace gpupool::log

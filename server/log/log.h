@@ -1,9 +1,11 @@
 // Structured log lines of poold and its workers: one event name and key=value pairs, as text or as JSON.
 //
-// Goes to one descriptor, a line per write(2), so that the lines of several processes never mix. Any thread
-// may log; start() is called once, before that. Values come from clients too: everything that is no plain
-// text is escaped.
+// Goes to one descriptor, a line at a time. Any thread may log; start() is called once, before that. Values come from
+// clients too: everything that is no plain text is escaped. A worker's lines go to poold, which checks them and puts them into its own log.
 #pragma once
+#include <sys/types.h>
+
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
@@ -34,7 +36,19 @@ struct Field {
 
 // `component` stands in every line: "poold", for example. The descriptor stays the caller's.
 void start(int descriptor, Level level, Format format, std::string component);
+// In a worker: lines for poold (relayed_line.h).
+void start_to_poold(int descriptor, Level level);
+// From now on a thread writes, and nobody who logs waits for whoever reads the log: lines that have no room are dropped and counted. Once.
+void write_in_background();
+// Waits, at a process's end, until that thread has written all. False: not in time.
+bool flush(std::chrono::milliseconds patience);
 void write(Level level, std::string_view event, std::span<const Field> fields);
+// In another process's name.
+struct Process {
+  std::string component;
+  pid_t pid;
+};
+void write_for(const Process& process, Level level, std::string_view event, std::span<const Field> fields);
 inline void write(Level level, std::string_view event, std::initializer_list<Field> fields) {
   write(level, event, std::span(fields.begin(), fields.size()));
 }
@@ -59,6 +73,5 @@ inline void error(std::string_view event, std::initializer_list<Field> fields = 
 bool parse(std::string_view name, Level& level);
 bool parse(std::string_view name, Format& format);
 const char* name_of(Level level);
-const char* name_of(Format format);
 
 }  // namespace gpupool::log

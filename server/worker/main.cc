@@ -1,5 +1,5 @@
 // poold-worker: opens the device library, tells poold that it is ready, waits for one client, serves it,
-// ends. Started by poold only, with the control socket as descriptor 3 and poold's log as descriptor 4.
+// ends. Started by poold only, with the control socket as descriptor 3 and its log, a socket to poold, as descriptor 4.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -55,7 +55,6 @@ struct Arguments {
   std::string cache_bytes;
   pid_t parent = 0;
   log::Level level = log::Level::info;
-  log::Format format = log::Format::text;
 };
 
 bool parse_arguments(int count, char** words, Arguments& out) {
@@ -92,8 +91,6 @@ bool parse_arguments(int count, char** words, Arguments& out) {
       good = std::from_chars(value.begin(), value.end(), out.parent).ec == std::errc();
     } else if (name == "--log-level") {
       good = log::parse(value, out.level);
-    } else if (name == "--log-format") {
-      good = log::parse(value, out.format);
     }
     if (!good) return false;
   }
@@ -393,7 +390,8 @@ int main(int count, char** words) {
   }
   if (!worker::reserve_code_descriptor()) return server::kWorkerUsage;
   if (!arguments.cache_folders.empty() && !worker::set_driver_cache(arguments.cache_bytes)) return server::kWorkerUsage;
-  log::start(server::kLogDescriptor, arguments.level, arguments.format, "worker");
+  ::signal(SIGPIPE, SIG_IGN);  // of a log that poold reads no more
+  log::start_to_poold(server::kLogDescriptor, arguments.level);
   // _exit: the device library's own exit handlers may wait for a client's endless kernel.
   ::_exit(worker::run(arguments));
 }

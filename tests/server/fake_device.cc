@@ -7,17 +7,21 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <linux/userfaultfd.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -90,6 +94,34 @@ void speak_to_admin_socket() {
   if (send_copies(connected, std::as_bytes(std::span("x", 1)), lingers, 1) == 0) ::close(lingers);
 }
 
+// Writes what looks like poold's own line, tries to cut the log, and writes a line without end.
+void spoil_log() {
+  for (const int log : {STDOUT_FILENO, STDERR_FILENO, gpupool::server::kLogDescriptor}) {
+    (void)!::ftruncate(log, 0);
+    ::dprintf(log, "2026-01-01T00:00:00.000Z info poold[1] session_started session=%d\n", 900 + log);
+  }
+  const std::string filler(100'000, 'x');
+  ::dprintf(gpupool::server::kLogDescriptor, "%s\ninfo spoilt\n", filler.c_str());
+}
+
+// Writes from memory that never comes, with enough before it that poold is still reading.
+void write_slowly() {
+  using gpupool::server::kLogDescriptor;
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  void* const memory = ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const int faults = static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC));
+  uffdio_api api{};
+  api.api = UFFD_API;
+  uffdio_register wanted{};
+  wanted.range = {reinterpret_cast<uintptr_t>(memory), page};
+  wanted.mode = UFFDIO_REGISTER_MODE_MISSING;
+  const bool slow = faults >= 0 && ::ioctl(faults, UFFDIO_API, &api) == 0 && ::ioctl(faults, UFFDIO_REGISTER, &wanted) == 0;
+  const std::string lines = std::string(slow ? "info fake_writes slowly\n" : "info fake_writes\n") + std::string(60'000, '\n');
+  (void)!::write(kLogDescriptor, lines.data(), lines.size());
+  ::alarm(60);
+  if (slow) (void)!::write(kLogDescriptor, memory, page);
+}
+
 char state_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -121,6 +153,13 @@ void speak_to_poold(int) {
   if (how.starts_with("hostile:linger-")) return send_lingering(how);
   if (how == "hostile:last-words") return say_last_words();
   if (how == "hostile:admin") return speak_to_admin_socket();
+  if (how == "hostile:log") return spoil_log();
+  if (how == "hostile:log-slow") return write_slowly();
+  if (how == "hostile:log-descriptors") {
+    const int error = send_copies(kLogDescriptor, std::as_bytes(std::span("info sent\n", 10)), kControlDescriptor, 253);
+    ::dprintf(kLogDescriptor, "fake_sent errno=%d\n", error);
+    return;
+  }
   if (how == "hostile:garbage") {
     ::send(kControlDescriptor, "?", 1, MSG_NOSIGNAL);
     return;

@@ -1,0 +1,89 @@
+// Workers that spoil poold's log, and a log that takes nothing. Whatever happens, poold answers others meanwhile.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "tests/server/attacked_poold.h"
+#include "tests/support/full_pipe.h"
+#include "tests/support/processes.h"
+#include "tests/support/skip.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+TEST_CASE("a log that nobody reads holds up nobody") {
+  const TemporaryFolder folder;
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  fill_pipe(ends[1]);
+  ::fcntl(ends[1], F_SETFL, 0);
+  const std::string log = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(ends[1]), port_file = folder.path() / "port";
+  Process poold({"/bin/sh", "-c", "exec \"$@\" 2>" + log, "sh", program_path("poold"), "--device", kDevice, "--listen", "tcp://127.0.0.1:0", "--port-file",
+                 port_file, "--admin-socket", "none", "--log-level", "debug"},
+                {});
+  uint16_t port = 0;
+  REQUIRE(eventually([&] { return static_cast<bool>(std::ifstream(port_file) >> port); }));
+  for (int i = 0; i < 20; ++i) {
+    RawClient client({"tcp", "127.0.0.1", port});
+    client.open();
+    client.ping();
+  }
+  poold.signal(SIGTERM);
+  CHECK(poold.wait() == 0);
+  for (const int end : ends) ::close(end);
+}
+
+TEST_CASE("a worker neither forges lines of the log nor cuts it") {
+  const AttackedPoold server({"--no-sandbox", "--log-level", "debug"}, {{"FAKE_DEVICE", "hostile:log"}}, false);
+  const auto forged = [](const pid_t worker, const std::string& session, int number) {
+    return " info worker[" + std::to_string(worker) + "] worker_output " + session + "line=\"2026-01-01T00:00:00.000Z info poold[1] session_started session=" +
+           std::to_string(number) + "\"\n";
+  };
+  REQUIRE(eventually([&] { return !server.poold->workers().empty(); }));
+  const pid_t idle = server.poold->workers().front();
+  REQUIRE(server.poold->await_log("worker_ready worker=" + std::to_string(idle)));
+  REQUIRE(::kill(idle, SIGUSR1) == 0);
+  for (const int number : {901, 902, 904}) CHECK(server.poold->await_log(forged(idle, "", number)));
+  RawClient hostile(server.poold->endpoint());
+  const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
+  REQUIRE(::kill(worker, SIGUSR1) == 0);
+  CHECK(server.poold->await_log(forged(worker, "session=1 ", 904)));
+  CHECK(server.poold->await_log(" info worker[" + std::to_string(worker) + "] spoilt session=1\n"));
+  const std::string log = server.poold->log();
+  CHECK(log.find("\n2026-01-01T00:00:00.000Z info poold[1]") == std::string::npos);
+  CHECK(log.find(std::string(5000, 'x')) == std::string::npos);
+  CHECK(log.find("listening") != std::string::npos);
+}
+
+namespace {
+
+// Ends a worker that holds up poold, before poold is stopped.
+struct Kill {
+  ~Kill() { ::kill(pid, SIGKILL); }
+  pid_t pid;
+};
+
+}  // namespace
+
+TEST_CASE("a worker that does not come to the end of a write to its log holds up nobody") {
+  const AttackedPoold server({"--no-sandbox", "--worker-user", "root"}, {{"FAKE_DEVICE", "hostile:log-slow"}}, false);
+  RawClient hostile(server.poold->endpoint());
+  const Kill worker{static_cast<pid_t>(hostile.open().worker_pid)};
+  REQUIRE(::kill(worker.pid, SIGUSR1) == 0);
+  REQUIRE(server.poold->await_log("fake_writes"));
+  if (server.poold->log().find("fake_writes slowly") == std::string::npos) return report_skip("this process may not use userfaultfd");
+  server.must_answer();
+}
+
+TEST_CASE("descriptors that a worker sends as lines of its log hold up nobody, and end it") {
+  const AttackedPoold server({"--no-sandbox"}, {{"FAKE_DEVICE", "hostile:log-descriptors"}});
+  RawClient hostile(server.poold->endpoint());
+  const pid_t worker = static_cast<pid_t>(hostile.open().worker_pid);
+  REQUIRE(::kill(worker, SIGUSR1) == 0);
+  if (server.old_kernel) server.must_answer_until("worker_ended_by_poold");
+  else REQUIRE(server.poold->await_log("fake_sent errno=1"));
+  server.must_answer();
+}
