@@ -75,18 +75,18 @@ void Audit::ended(const SessionView& session, const std::string& reason, bool cr
 
 // The log has the front door's line.
 void Audit::denied(const Client& client, const Refusal& refusal) {
-  file_.append("session_denied", {{"client", client.address},
-                            {"lease", client.lease},
-                            {"transport", client.transport},
-                            {"host", brief_name(client.host)},
-                            {"pid", client.pid},
-                            {"program", brief_name(client.program)},
-                            {"status", control::HelloReply::Status_Name(refusal.status)},
-                            {"reason", refusal.reason}});
+  file_.append_if_room("session_denied", {{"client", client.address},
+                                    {"lease", client.lease},
+                                    {"transport", client.transport},
+                                    {"host", brief_name(client.host)},
+                                    {"pid", client.pid},
+                                    {"program", brief_name(client.program)},
+                                    {"status", control::HelloReply::Status_Name(refusal.status)},
+                                    {"reason", refusal.reason}});
 }
 
 // The log has clients_refused_unlogged.
-void Audit::denied_too(uint64_t count) { file_.append("sessions_denied_too", {{"count", count}}); }
+void Audit::denied_too(uint64_t count) { file_.append_if_room("sessions_denied_too", {{"count", count}}); }
 
 void Audit::write(log::Level level, std::string_view event, std::span<const log::Field> fields) {
   log::write(level, event, fields);

@@ -1,5 +1,5 @@
 // Who used this host's GPUs, when, and how much: one structured line for each session's start and end and each client that was turned away,
-// in poold's log and, if wished, appended to a file as JSON. poold's one thread. What cannot be written is logged and does not stop the work.
+// in poold's log and, if wished, appended to a file as JSON. poold's one thread.
 #pragma once
 #include <span>
 #include <string>
@@ -18,6 +18,8 @@ class Audit {
 
   // Again after a rotation; on failure the old file stays in use.
   Result<void> open() { return file_.open(); }
+  // The file takes no lines: no session should begin.
+  bool stalled() const { return file_.stalled(); }
   void started(const SessionView& session, const quota::Quota& quota);
   void ended(const SessionView& session, const std::string& reason, bool crashed);
   void denied(const Client& client, const Refusal& refusal);

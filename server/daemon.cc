@@ -298,6 +298,9 @@ class Daemon {
 
   void serve(Client client) {
     if (client.checkpoint) return checkpoints_.admit(std::move(client));
+    if (!client.monitor && audit_.stalled()) {
+      return turn_away(std::move(client), {control::HelloReply::BUSY, "the server's audit file takes no records; try again, or tell its operator"});
+    }
     if (!client.monitor) return pool_.assign(std::move(client));
     if (!monitors_.admit(client)) turn_away(std::move(client), {control::HelloReply::NO_DEVICE, "there is no GPU to watch"});
   }

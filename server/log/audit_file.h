@@ -1,7 +1,13 @@
-// A file to which lines of JSON are appended, for those who want to know afterwards who did what. One thread. What cannot be written is
-// logged and does not stop the work.
+// A file to which lines of JSON are appended, for those who want to know afterwards who did what.
+//
+// A thread of its own writes, since a disk or pipe may stall. append() waits until the line is written, so that the record of what happens is there
+// before it happens, but not for long, and not at all from then on until all lines are written. Where that takes longer, stalled() is true, and
+// whoever appends should begin nothing new that has to be recorded. What cannot be written at all is in the log, with the whole line. One thread
+// calls.
 #pragma once
+#include <chrono>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,19 +19,30 @@ namespace gpupool::server {
 
 class AuditFile {
  public:
-  explicit AuditFile(std::string path) : path_(std::move(path)) {}  // empty: none
+  static constexpr std::chrono::milliseconds kPatience{200};  // of append(), the first time
+  static constexpr std::chrono::milliseconds kStalled{2'000};
+  static constexpr std::chrono::milliseconds kLastPatience{2'000};
+  static constexpr size_t kMostWaiting = 16'384;  // lines; more are lost, and counted in the log and the file
+
+  explicit AuditFile(std::string path);  // empty: none
   ~AuditFile();
   AuditFile(const AuditFile&) = delete;
   AuditFile& operator=(const AuditFile&) = delete;
 
-  // Again after a rotation; on failure the old file stays in use.
+  // Again after a rotation: the thread then opens it, and logs where that fails and the old file stays in use.
   Result<void> open();
   void append(std::string_view event, std::span<const log::Field> fields);
   void append(std::string_view event, std::initializer_list<log::Field> fields) { append(event, std::span(fields.begin(), fields.size())); }
+  // The same for what may come without bound: lost once half of the room is taken.
+  void append_if_room(std::string_view event, std::initializer_list<log::Field> fields);
+  bool stalled() const;
 
  private:
-  const std::string path_;
-  int descriptor_ = -1;
+  struct Queue;
+  void append(std::string line, size_t most_waiting);
+
+  const std::shared_ptr<Queue> queue_;  // the thread's too, which may outlive this in write()
+  bool started_ = false;
 };
 
 }  // namespace gpupool::server

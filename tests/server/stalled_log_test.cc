@@ -1,9 +1,11 @@
-// Workers that spoil poold's log, and a log that takes nothing. Whatever happens, poold answers others meanwhile.
+// Workers that spoil poold's log, and a log and an audit file that take nothing. Whatever happens, poold answers others meanwhile.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "tests/server/attacked_poold.h"
@@ -13,6 +15,17 @@
 
 using namespace gpupool;
 using namespace gpupool::testing;
+
+namespace {
+
+std::string drain(int pipe) {
+  std::string all;
+  char bytes[64 * 1024];
+  for (ssize_t got = 0; (got = ::read(pipe, bytes, sizeof bytes)) > 0;) all.append(bytes, static_cast<size_t>(got));
+  return all;
+}
+
+}  // namespace
 
 TEST_CASE("a log that nobody reads holds up nobody") {
   const TemporaryFolder folder;
@@ -34,6 +47,43 @@ TEST_CASE("a log that nobody reads holds up nobody") {
   poold.signal(SIGTERM);
   CHECK(poold.wait() == 0);
   for (const int end : ends) ::close(end);
+}
+
+TEST_CASE("while the audit file takes no records no session begins, and everything else goes on") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "audit";
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const int reader = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  fill_pipe(reader);
+  const AttackedPoold server({"--audit-file", path}, {}, false);
+  RawClient first(server.poold->endpoint());
+  first.open();  // nobody knows yet that the file takes nothing
+  std::optional<hello::HelloReply> reply;
+  CHECK(eventually([&] {
+    RawClient client(server.poold->endpoint());
+    client.send_hello();
+    reply = client.receive_reply();
+    return reply->status != hello::Status::ok;
+  }));
+  CHECK(reply->status == hello::Status::busy);
+  CHECK(reply->reason.find("audit file") != std::string::npos);
+  CHECK(server.poold->await_log("audit_stalled"));
+  CHECK(http_get(server.http, "/healthz").find(" 200 ") != std::string::npos);
+  first.ping();
+  std::string records;
+  CHECK(eventually([&] {
+    records += drain(reader);
+    return server.poold->log().find("audit_goes_on") != std::string::npos;
+  }));
+  server.must_answer();
+  first.close();
+  CHECK(server.poold->await_log("session_ended session=1 "));
+  records += drain(reader);
+  CHECK(records.find("\"session_started\",\"session\":1,") != std::string::npos);
+  CHECK(server.poold->stop() == 0);
+  records += drain(reader);
+  CHECK(records.find("\"session_ended\",\"session\":1,") != std::string::npos);
+  ::close(reader);
 }
 
 TEST_CASE("a worker neither forges lines of the log nor cuts it") {
