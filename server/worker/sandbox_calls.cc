@@ -16,6 +16,7 @@
 #include <system_error>
 #include <vector>
 
+#include "protocol/transport/socket/descriptors.h"
 #include "server/worker/allowed_calls.h"
 #include "server/worker/sandbox.h"
 
@@ -104,6 +105,7 @@ std::vector<CheckedCall> socket_calls() {
       {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_KEEPALIVE)}, "TCP connections"},
       {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_SNDBUF)}, "connections; rdma-core"},
       {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_RCVBUF)}, "connections; rdma-core"},
+      {"setsockopt", {is(1, SOL_SOCKET), is(2, transport::kPassRights)}, "its client's shm connection, by which memory is shared"},
       {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_SNDTIMEO)}, "driver"},
       {"setsockopt", {is(1, SOL_SOCKET), is(2, SO_RCVTIMEO)}, "driver"},
       {"setsockopt", {is(1, IPPROTO_TCP), is(2, TCP_NODELAY)}, "TCP connections"},

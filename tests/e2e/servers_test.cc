@@ -346,6 +346,17 @@ TEST_CASE("the connection is cut in the middle of a message") {
   }
 }
 
+TEST_CASE("pinned memory of a program on the server's host is shared with its worker") {
+  Pool pool;
+  const auto pinned = [&](const std::string& transport) {
+    const Finished app = run_to_end({driver_app(), "shared_pinned_memory"}, {{"LD_LIBRARY_PATH", client_folder()}, {"GPUPOOL", pool.poold().url()}, {"GPUPOOL_TRANSPORT", transport}});
+    CHECK(app.status == 0);
+    return app.output;
+  };
+  CHECK(pinned("auto").starts_with("pinned memory is shared\n"));
+  CHECK(pinned("tcp").starts_with("pinned memory is private\n"));
+}
+
 TEST_CASE("a program on the server's host uses shared memory unless told otherwise") {
   TemporaryFolder folder;
   const std::string socket = "shm://" + (folder.path() / "pool.sock").string();

@@ -6,14 +6,15 @@
 
 namespace gpupool::transport {
 
-inline void allow_descriptors(int socket, bool allow) {
 #if defined(SO_PASSRIGHTS)
-  constexpr int kPassRights = SO_PASSRIGHTS;
+constexpr int kPassRights = SO_PASSRIGHTS;
 #elif defined(__hppa__) || defined(__sparc__) || defined(__alpha__) || defined(__mips__)
-  constexpr int kPassRights = -1;  // numbers options differently
+constexpr int kPassRights = -1;  // numbers options differently
 #else
-  constexpr int kPassRights = 83;
+constexpr int kPassRights = 83;
 #endif
+
+inline void allow_descriptors(int socket, bool allow) {
   const int value = allow ? 1 : 0;
   (void)::setsockopt(socket, SOL_SOCKET, kPassRights, &value, sizeof value);
 }

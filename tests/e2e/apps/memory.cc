@@ -1,6 +1,8 @@
 // Device memory: copies of all shapes, fills, symbols, exhaustion.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "tests/e2e/apps/scenario.h"
 
@@ -231,4 +233,21 @@ SCENARIO(many_small_allocations) {
     EXPECT(std::all_of(values.begin(), values.end(), [&](uint32_t value) { return value == i; }));
     OK(cuMemFree(addresses[i]));
   }
+}
+
+// Whether the server has the same pages: only a client whose connection carries descriptors can have that.
+SCENARIO(shared_pinned_memory) {
+  Device device;
+  void* memory = nullptr;
+  OK(cuMemHostAlloc(&memory, 1 << 20, 0));
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  std::ifstream maps("/proc/self/maps");
+  std::string mapping;
+  for (std::string line; std::getline(maps, line);) {
+    char* dash = nullptr;
+    const uintptr_t begin = std::strtoull(line.c_str(), &dash, 16), end = std::strtoull(dash + 1, nullptr, 16);
+    if (begin <= address && address < end) mapping = line;
+  }
+  std::printf("pinned memory is %s\n", mapping.find("gpupool-pinned") != std::string::npos ? "shared" : "private");
+  OK(cuMemFreeHost(memory));
 }

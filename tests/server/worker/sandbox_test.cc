@@ -20,6 +20,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "protocol/transport/socket/descriptors.h"
 #include "server/worker/landlock.h"
 #include "tests/server/worker/confined_children.h"
 #include "tests/support/skip.h"
@@ -212,6 +213,7 @@ TEST_CASE("a worker may do what drivers and connections need") {
           check(::memfd_create("test", MFD_CLOEXEC) >= 0);
           int ends[2];
           check(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
+          check(::setsockopt(ends[0], SOL_SOCKET, transport::kPassRights, &ends[0], sizeof ends[0]) == 0 || errno == ENOPROTOOPT);  // Linux 6.16
           int pending = 0;
           check(::ioctl(ends[0], FIONREAD, &pending) == 0);
           check(::ioctl(ends[0], 0xc0de4601, &pending) < 0 && errno != EPERM);  // of type 'F', as NVIDIA's are
