@@ -13,11 +13,14 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "server/log/log.h"
 
 namespace gpupool::server {
 namespace {
@@ -43,6 +46,17 @@ std::string random_name() {
     name += digits;
   }
   return name;
+}
+
+// False where there is no thread for it: workers can take all that the host has. Folders then stay until the next poold starts.
+bool in_background(std::function<void()> work) {
+  try {
+    std::thread(std::move(work)).detach();
+    return true;
+  } catch (const std::system_error& failure) {
+    log::warning("cache_folder_left", {{"reason", failure.what()}});
+    return false;
+  }
 }
 
 // What workers made belongs to their users, and root may lack the capability to change it (examples/systemd/poold.service), so the calling thread takes
@@ -189,18 +203,18 @@ Result<std::unique_ptr<CacheFolders>> CacheFolders::open(const std::string& work
     remove_root(path);
     return cannot_make(path, error);
   }
-  std::thread([] { remove_stale(); }).detach();  // not before this one is locked
+  (void)in_background([] { remove_stale(); });  // not before this one is locked
   return std::unique_ptr<CacheFolders>(new CacheFolders(path, std::make_shared<const Root>(folder, lock)));
 }
 
 CacheFolders::~CacheFolders() {
   const auto removed = std::make_shared<std::promise<void>>();
   auto done = removed->get_future();
-  std::thread([path = path_, root = root_, removed] {
+  const bool begun = in_background([path = path_, root = root_, removed] {
     remove_root(path);
     removed->set_value();
-  }).detach();
-  (void)done.wait_for(kLastPatience);
+  });
+  if (begun) (void)done.wait_for(kLastPatience);
 }
 
 CacheFolders::Folder CacheFolders::make() {
@@ -217,18 +231,19 @@ CacheFolders::Folder CacheFolders::make() {
 void CacheFolders::share(const Folder& folder, uid_t user) {
   const int own = folder.descriptor >= 0 ? ::fcntl(folder.descriptor, F_DUPFD_CLOEXEC, 0) : -1;
   if (own < 0) return;
-  std::thread([own, user] {
+  const bool begun = in_background([own, user] {
     {
       const AsOwner identity(user);
       open_to_all(own, user);
     }
     ::close(own);
-  }).detach();
+  });
+  if (!begun) ::close(own);
 }
 
 void CacheFolders::remove(Folder folder) {
   if (folder.descriptor < 0) return;
-  std::thread([root = root_, gone = std::move(folder)] { root->remove(gone); }).detach();
+  if (!in_background([root = root_, folder] { root->remove(folder); })) ::close(folder.descriptor);
 }
 
 }  // namespace gpupool::server

@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{3'000};  // with processes that a poold left which was killed: the kernel kills them
 constexpr int kPause = 20;                             // milliseconds between two looks
+constexpr rlim_t kMostThreads = 4096;                  // a driver and a session have some dozens
 
 struct Identity {
   uid_t user = 0;
@@ -110,6 +111,8 @@ Result<void> hide_memory() {
 
 Result<void> take_over_user(int processes) {
   const uid_t user = ::getuid();
+  const rlimit threads{kMostThreads, kMostThreads};  // of the user: without users of their own workers would take them from each other
+  ::setrlimit(RLIMIT_NPROC, &threads);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (true) {
     const auto other = other_process_of(user, processes);

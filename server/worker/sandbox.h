@@ -19,8 +19,8 @@ Result<void> hide_memory();
 // as root may (RDMA does). For any process: no core files, no new privileges by exec, and hide_memory() again, which a change of the user undoes.
 Result<void> drop_user(const std::string& user);
 
-// Where each session has a user of its own: fails if another process has this one's user (it waits for those that are just ending), and removes
-// what an earlier session left in shared memory. `processes`: the host's /proc, which this process may not see any more.
+// Where each session has a user of its own: bounds the number of its threads, fails if another process has this one's user (it waits for those that
+// are just ending), and removes what an earlier session left in shared memory. `processes`: the host's /proc, which this process may not see any more.
 Result<void> take_over_user(int processes);
 
 // Files and folders below these stay within reach, nothing else does; devices and shared memory may be written, and below `cache`, unless

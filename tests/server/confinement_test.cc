@@ -43,6 +43,16 @@ uid_t user_of(pid_t process) {
   return real;
 }
 
+// The hard limit of threads of the process's user.
+std::string most_threads(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/limits");
+  std::string soft, hard;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("Max processes")) std::istringstream(line.substr(std::string("Max processes").size())) >> soft >> hard;
+  }
+  return hard;
+}
+
 std::set<uid_t> users_of(const std::vector<pid_t>& processes) {
   std::set<uid_t> users;
   for (const pid_t process : processes) users.insert(user_of(process));
@@ -105,6 +115,7 @@ TEST_CASE("each session has a user of its own, which a later one gets again") {
     RawClient first(poold.endpoint()), second(poold.endpoint());
     const auto one = static_cast<pid_t>(first.open().worker_pid), other = static_cast<pid_t>(second.open().worker_pid);
     CHECK(user_of(one) != user_of(other));
+    CHECK(most_threads(one) == "4096");
     REQUIRE(eventually([&] { return poold.workers().size() == 3 && users_of(poold.workers()).size() == 3 && !users_of(poold.workers()).contains(0); }));
     for (const uid_t user : users_of(poold.workers())) seen.insert(user);
     for (RawClient* const client : {&first, &second}) {

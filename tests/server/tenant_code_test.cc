@@ -3,11 +3,13 @@
 
 #include <fcntl.h>
 #include <sys/fsuid.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
 
+#include "tests/server/worker/confined_children.h"
 #include "tests/support/catch.h"
 #include "tests/support/processes.h"
 #include "tests/support/skip.h"
@@ -90,6 +92,27 @@ TEST_CASE("tenants have folders of their own in a folder that lists nobody's, an
   CHECK(::stat(root.c_str(), &status) != 0);
   CHECK(TenantCode(kMiB).folder_of("a") == -1);
   CHECK(TenantCode(kMiB).folders().empty());
+}
+
+TEST_CASE("a host without threads for it keeps folders, and poold goes on") {
+  CHECK(gpupool::testing::in_child([](gpupool::testing::Checks& check) {
+          constexpr uid_t kUser = 61002;  // root has no limit
+          check(::geteuid() != 0 || ::setresuid(kUser, kUser, kUser) == 0);
+          auto folders = CacheFolders::open("nobody");
+          check(folders.ok());
+          const auto first = (*folders)->make(), second = (*folders)->make();
+          const rlimit none{0, 0};
+          check(first.descriptor >= 0 && second.descriptor >= 0 && ::setrlimit(RLIMIT_NPROC, &none) == 0);
+          (*folders)->share(first, kUser);
+          (*folders)->remove(first);
+          check(::fcntl(first.descriptor, F_GETFD) < 0);
+          const std::string root = (*folders)->root();
+          folders->reset();
+          ::rmdir((root + "/" + first.name).c_str());
+          ::rmdir((root + "/" + second.name).c_str());
+          ::unlink((root + "/lock").c_str());
+          check(::rmdir(root.c_str()) == 0);
+        }) == 0);
 }
 
 TEST_CASE("a tenant's sessions, which have users of their own, share what ended ones left, and it goes whoever made it") {
