@@ -13,6 +13,7 @@
 #include <new>
 #include <utility>
 
+#include "server/foreign_socket.h"
 #include "server/log/log.h"
 
 namespace gpupool::server {
@@ -47,6 +48,19 @@ std::atomic<uint32_t>* shared_word() {
   __builtin_unreachable();
 }
 
+constexpr size_t kMostDrained = 1 << 20;  // a Unix socket keeps some hundred KiB
+
+// Reads what is there, to its end. False: descriptors are among it, or too much. After shutdown() nothing more comes.
+bool drained(int socket) {
+  std::byte buffer[4096];
+  for (size_t count = 0; count < kMostDrained;) {
+    const auto got = receive_bytes(socket, buffer);
+    if (!got) return got.error().code != ErrorCode::malformed;
+    count += *got;
+  }
+  return false;
+}
+
 bool is_unix(int socket) {
   int domain = 0;
   socklen_t size = sizeof domain;
@@ -63,12 +77,12 @@ DescriptorCloser::~DescriptorCloser() {
 }
 
 void DescriptorCloser::close(int descriptor) {
-  waiting_.push_back(descriptor);
+  (is_unix(descriptor) ? unix_ : others_).waiting.push_back(descriptor);
   if (!scheduled_) schedule(std::chrono::milliseconds(0));
 }
 
 void DescriptorCloser::then(std::function<void()> done) {
-  if (waiting_.empty()) return done();
+  if (nothing_waits()) return done();
   done_.push_back(std::move(done));
 }
 
@@ -81,26 +95,30 @@ void DescriptorCloser::schedule(std::chrono::milliseconds pause) {
 }
 
 void DescriptorCloser::tend() {
-  reap();
-  if (!waiting_.empty() && helpers_.size() < kMostHelpers) start_helper();
+  tend(others_);
+  tend(unix_);
   scheduled_ = false;
-  if (!waiting_.empty() || !helpers_.empty()) schedule(kPause);
+  if (!nothing_waits() || helpers() != 0) schedule(kPause);
+  if (!nothing_waits()) return;
+  for (const auto& done : std::exchange(done_, {})) done();
 }
 
-void DescriptorCloser::reap() {
-  std::erase_if(helpers_, [](const Helper& helper) { return ::waitpid(helper.pid, nullptr, WNOHANG) != 0; });
-  const bool slow = !helpers_.empty() && std::chrono::steady_clock::now() - helpers_.front().since > kWorthAWarning;
-  if (slow && !std::exchange(warned_, true)) {
-    log::warning("descriptors_not_closed", {{"processes", helpers_.size()},
+void DescriptorCloser::tend(Lane& lane) {
+  const auto now = std::chrono::steady_clock::now();
+  std::erase_if(lane.helpers, [](const Helper& helper) { return ::waitpid(helper.pid, nullptr, WNOHANG) != 0; });
+  if (lane.helpers.empty()) lane.warned = false;
+  else if (now - lane.helpers.front().since > kWorthAWarning && !std::exchange(lane.warned, true)) {
+    log::warning("descriptors_not_closed", {{"processes", lane.helpers.size()},
                                             {"reason", "something that a client or worker sent cannot be closed, as a file of a FUSE file "
                                                        "system that does not answer; only these child processes wait for it"}});
   }
-  if (helpers_.empty()) warned_ = false;
+  if (lane.waiting.empty()) return;
+  if (lane.helpers.size() < kMostHelpers || now - lane.helpers.back().since >= kPauseBeyond) start_helper(lane);
 }
 
 // Does nothing where there can be no process now.
-void DescriptorCloser::start_helper() {
-  std::sort(waiting_.begin(), waiting_.end());
+void DescriptorCloser::start_helper(Lane& lane) {
+  std::sort(lane.waiting.begin(), lane.waiting.end());
   const uint32_t before = closed_->load();
   const pid_t parent = ::getpid();
   // Handlers of signals write to descriptors that the child shares.
@@ -108,14 +126,13 @@ void DescriptorCloser::start_helper() {
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &mask);
   const pid_t child = ::_Fork();
-  if (child == 0) hold_until_closed(waiting_, closed_, before, parent);
+  if (child == 0) hold_until_closed(lane.waiting, closed_, before, parent);
   ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   if (child < 0) return;
-  for (const int descriptor : std::exchange(waiting_, {})) ::close(descriptor);
+  for (const int descriptor : std::exchange(lane.waiting, {})) ::close(descriptor);
   closed_->fetch_add(1);
   ::syscall(SYS_futex, closed_, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
-  helpers_.push_back({child, std::chrono::steady_clock::now()});
-  for (const auto& done : std::exchange(done_, {})) done();
+  lane.helpers.push_back({child, std::chrono::steady_clock::now()});
 }
 
 void close_elsewhere(int descriptor) {
@@ -135,7 +152,8 @@ void close_connection(int socket) {
     return;
   }
   ::shutdown(socket, SHUT_RDWR);
-  close_elsewhere(socket);
+  if (drained(socket)) ::close(socket);
+  else close_elsewhere(socket);
 }
 
 }  // namespace gpupool::server

@@ -2,7 +2,8 @@
 // sockets, whose unread messages may hold descriptors of any kind (before Linux 6.16).
 //
 // Short-lived child processes do it by ending: poold forks one, which has copies of them all, closes its own, and lets the child go. The kernel
-// does not linger for a process that ends, and where it waits all the same (a FUSE file), only the child does. poold's one thread.
+// does not linger for a process that ends, and where it waits all the same (a FUSE file), only the child does. Unix sockets have children of their
+// own, so that other descriptors never wait behind what somebody has sent. poold's one thread.
 #pragma once
 #include <sys/types.h>
 
@@ -20,8 +21,9 @@ namespace gpupool::server {
 
 class DescriptorCloser {
  public:
-  static constexpr size_t kMostHelpers = 64;  // at a time; they stay where a close never ends
-  static constexpr std::chrono::milliseconds kPause{20};
+  // Of each of the two kinds. They stay where a close never ends; then one more starts each second and takes all that waits.
+  static constexpr size_t kMostHelpers = 64;
+  static constexpr std::chrono::milliseconds kPause{20}, kPauseBeyond{1'000};
 
   // At most one exists at a time. close_elsewhere() uses it.
   explicit DescriptorCloser(asio::io_context& context);
@@ -34,32 +36,36 @@ class DescriptorCloser {
   void close(int descriptor);
   // Calls `done` when this process has closed all that it was given so far.
   void then(std::function<void()> done);
-  size_t helpers() const { return helpers_.size(); }
+  size_t helpers() const { return others_.helpers.size() + unix_.helpers.size(); }
 
  private:
   struct Helper {
     pid_t pid;
     std::chrono::steady_clock::time_point since;
   };
+  struct Lane {
+    std::vector<int> waiting;
+    std::vector<Helper> helpers;  // oldest first
+    bool warned = false;
+  };
   void tend();
+  void tend(Lane& lane);
   void schedule(std::chrono::milliseconds pause);
-  void reap();
-  void start_helper();
+  void start_helper(Lane& lane);
+  bool nothing_waits() const { return others_.waiting.empty() && unix_.waiting.empty(); }
 
   asio::steady_timer timer_;
-  std::vector<int> waiting_;
+  Lane others_, unix_;
   std::vector<std::function<void()>> done_;
-  std::vector<Helper> helpers_;
   std::atomic<uint32_t>* const closed_;  // batches; shared with helpers, which wait for it
   bool scheduled_ = false;
-  bool warned_ = false;
 };
 
 // By the process's DescriptorCloser, or at once where there is none: in a worker, and once poold is over.
 void close_elsewhere(int descriptor);
 // Calls `done` when that has happened to all descriptors so far.
 void after_closing(std::function<void()> done);
-// A client's connection that no other process has had. Its peer sees the end at once.
+// A client's connection that no other process has had. Its peer sees the end at once. What has come and was not read is lost.
 void close_connection(int socket);
 
 }  // namespace gpupool::server

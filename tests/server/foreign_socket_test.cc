@@ -17,6 +17,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/hostile_descriptors.h"
 #include "tests/support/processes.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool;
 using namespace gpupool::server;
@@ -79,7 +80,7 @@ TEST_CASE("urgent bytes come in their order, and a descriptor with them is seen"
   Sockets sockets;
   refuse_descriptors(sockets.ends[1]);
   REQUIRE(::send(sockets.ends[0], "a", 1, 0) == 1);
-  if (::send(sockets.ends[0], "b", 1, MSG_OOB) != 1) return;  // a kernel without them
+  if (::send(sockets.ends[0], "b", 1, MSG_OOB) != 1) return report_skip("this kernel has no urgent bytes on Unix sockets");
   REQUIRE(::send(sockets.ends[0], "c", 1, 0) == 1);
   std::string all;
   std::byte buffer[16];
@@ -198,6 +199,18 @@ TEST_CASE("descriptors of one turn go to one child, and those of this process st
   CHECK(is_open(kept));
   run_to_end(context, closer);
   ::close(kept);
+}
+
+TEST_CASE("a Unix socket without unread descriptors is closed at once") {
+  asio::io_context context;
+  DescriptorCloser closer(context);
+  Sockets sockets;
+  REQUIRE(::send(sockets.ends[0], "abcd", 4, 0) == 4);
+  const int descriptor = std::exchange(sockets.ends[1], -1);
+  close_connection(descriptor);
+  CHECK_FALSE(is_open(descriptor));
+  context.poll();
+  CHECK(closer.helpers() == 0);
 }
 
 TEST_CASE("without a closer descriptors are closed at once") {
