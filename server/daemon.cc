@@ -160,6 +160,7 @@ class Daemon {
               }),
         door_(context_, std::move(listeners), options.hello_timeout, options.connections_per_second,
               [this](Client client, const Credentials& shown) { admit(std::move(client), shown); },
+              [this](Client client, const Refusal& refusal) { turn_away(std::move(client), refusal); },
               [this](const wire::PeerHello& hello) { return pool_.find_peer_copy(hello); }),
         leases_(context_, tenants_, options.pool.name, new_boot(), {},
                 {.devices = [this]() -> const std::vector<control::Device>& { return pool_.devices(); },

@@ -26,8 +26,8 @@ FrontDoor::Entrance::Entrance(asio::io_context& context, std::unique_ptr<transpo
     : listener(std::move(made)), readable(context, listener->descriptor()), pause(context) {}
 
 FrontDoor::FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
-                     std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, FindPeerCopy find_peer_copy)
-    : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)), find_peer_copy_(std::move(find_peer_copy)),
+                     std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, Deny deny, FindPeerCopy find_peer_copy)
+    : context_(context), hello_timeout_(hello_timeout), admit_(std::move(admit)), deny_(std::move(deny)), find_peer_copy_(std::move(find_peer_copy)),
       handshakes_(context),
       unlogged_(context, [](uint64_t count) { log::warning("clients_refused_unlogged", {{"count", count}}); }),
       rates_({.burst = 2.0 * connections_per_second, .per_second = static_cast<double>(connections_per_second)}) {
@@ -125,6 +125,13 @@ void FrontDoor::admit(HalfOpen& half_open, Client client, const Credentials& sho
   half_open.drop();
   admit_(std::move(client), shown);
 }
+
+void FrontDoor::deny(HalfOpen& half_open, Client client, const Refusal& refusal) {
+  half_open.drop();
+  deny_(std::move(client), refusal);
+}
+
+bool FrontDoor::takes_peer_hello(const std::string& peer) { return peer_hellos_.take(peer) && all_peer_hellos_.take("all"); }
 
 void FrontDoor::drop(Client client) {
   ++turned_away_;

@@ -29,10 +29,11 @@ class HalfOpen;
 class FrontDoor {
  public:
   using Admit = std::function<void(Client, const Credentials&)>;
+  using Deny = std::function<void(Client, const Refusal&)>;
   using FindPeerCopy = std::function<std::optional<PeerCopy>(const wire::PeerHello&)>;
 
   FrontDoor(asio::io_context& context, std::vector<std::unique_ptr<transport::Listener>> listeners,
-            std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, FindPeerCopy find_peer_copy);
+            std::chrono::milliseconds hello_timeout, unsigned connections_per_second, Admit admit, Deny deny, FindPeerCopy find_peer_copy);
   ~FrontDoor();
   FrontDoor(const FrontDoor&) = delete;
   FrontDoor& operator=(const FrontDoor&) = delete;
@@ -67,11 +68,14 @@ class FrontDoor {
   void add(std::unique_ptr<transport::Connection> connection, const std::string& transport);
   void make_room(const std::string& peer);
   void admit(HalfOpen& half_open, Client client, const Credentials& shown);
+  void deny(HalfOpen& half_open, Client client, const Refusal& refusal);
+  bool takes_peer_hello(const std::string& peer);
   void report(const std::string& address, const std::string& why);
 
   asio::io_context& context_;
   const std::chrono::milliseconds hello_timeout_;
   const Admit admit_;
+  const Deny deny_;
   const FindPeerCopy find_peer_copy_;
   std::shared_ptr<const transport::tls::Context> tls_;
   bool trusts_users_at_paths_ = false;
@@ -85,6 +89,8 @@ class FrontDoor {
   unsigned reports_in_second_ = 0;
   LeftOut unlogged_;
   PeerRates rates_;
+  // Hellos of other servers, for each of which a hash is made for each session.
+  PeerRates peer_hellos_{{.burst = 64, .per_second = 16}}, all_peer_hellos_{{.burst = 512, .per_second = 256}};
 };
 
 }  // namespace gpupool::server

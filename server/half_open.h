@@ -56,6 +56,7 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   void read_peer_hello();
   void prove_to_peer();
   void read_peer_proof();
+  void deny_peer(const std::string& why);
   void linger();
   void reject(const std::string& why);  // without an answer
 

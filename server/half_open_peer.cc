@@ -14,14 +14,22 @@ void HalfOpen::read_peer_hello() {
     return refuse({control::HelloReply::MALFORMED, "another server's hello has the wrong length, or came to a port that takes none"});
   }
   read(asio::buffer(&peer_hello_, sizeof peer_hello_), [this](const asio::error_code& status, size_t) {
-    if (!status) return prove_to_peer();
-    reject("another server left in the middle of its hello");
+    if (status) return reject("another server left in the middle of its hello");
+    if (!door_.takes_peer_hello(peer_)) return reject("too many hellos of other servers");
+    prove_to_peer();
   });
+}
+
+// Counted and bounded as clients' refusals are.
+void HalfOpen::deny_peer(const std::string& why) {
+  timer_.cancel();
+  Client client{.descriptor = stream_.release(), .transport = "tcp", .charged_to = peer_, .address = address_};
+  door_.deny(*this, std::move(client), {control::HelloReply::DENIED, why});
 }
 
 void HalfOpen::prove_to_peer() {
   peer_copy_ = door_.find_peer_copy_(peer_hello_);
-  if (!peer_copy_) return refuse({control::HelloReply::DENIED, "there is no such session to send a copy to"});
+  if (!peer_copy_) return deny_peer("there is no such session to send a copy to");
   wire::PeerAnswer answer{};
   if (::getrandom(answer.nonce.data(), answer.nonce.size(), 0) != static_cast<ssize_t>(answer.nonce.size())) return reject("no random numbers");
   answer.proof = peers::prove(peer_copy_->key, peers::Side::accepting, peer_hello_.nonce, answer.nonce);
@@ -39,11 +47,12 @@ void HalfOpen::prove_to_peer() {
 void HalfOpen::read_peer_proof() {
   read(asio::buffer(&peer_proof_, sizeof peer_proof_), [this](const asio::error_code& status, size_t) {
     if (status) return reject("another server left in the middle of its proof");
-    if (!peers::same(peer_proof_.proof, peer_expected_)) return refuse({control::HelloReply::DENIED, "this is not the key of the copy"});
+    if (!peers::same(peer_proof_.proof, peer_expected_)) return deny_peer("this is not the key of the copy");
     timer_.cancel();
     Client client{.descriptor = stream_.release(),
                   .transport = peer_hello_.rdma != 0 ? "rdma" : "tcp",
                   .peer = *peer_copy_,
+                  .charged_to = peer_,
                   .address = address_};
     door_.admit(*this, std::move(client), {});
   });

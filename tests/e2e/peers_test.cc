@@ -1,6 +1,8 @@
 // Copies between servers, with one of the two played by the test: where a poold connects to and what it says before the other side has proved
 // itself, and what another server can do with the key of one copy.
 #include <chrono>
+#include <fstream>
+#include <iterator>
 
 #include "protocol/cuda/cuda_header.h"
 #include "protocol/cuda/handles.h"
@@ -271,5 +273,37 @@ TEST_CASE("no session is joined with the key of a copy or with what another conn
     earlier.send_hello(hello);
     CHECK(earlier.receive_reply().status == hello::Status::wrong_version);
   }
+  session.client.ping();
+}
+
+TEST_CASE("servers that ask for copies that there are not are recorded and bounded as clients that may not") {
+  const TemporaryFolder folder;
+  const std::string audit = folder.path() / "audit.json";
+  Pool pool({}, {"--audit-file", audit});
+  Session session(pool.poold());
+  const bool knows_session = GENERATE(false, true);
+  constexpr int kAttempts = 40;
+  int answered = 0;
+  for (int i = 0; i < kAttempts; ++i) {
+    RawPeer peer(session.endpoint);
+    peer.send_hello(knows_session ? session.reply.session_id : std::string(16, 'x'), 1);
+    if (knows_session) peer.send(RawPeer::bytes_of(peer.prove({}, peer.receive_answer())));
+    hello::HelloReply reply;
+    try {
+      reply = peer.receive_reply();
+    } catch (const std::runtime_error&) {  // closed without a word
+      continue;
+    }
+    CHECK(reply.status == hello::Status::denied);
+    ++answered;
+  }
+  CHECK(answered >= 10);
+  CHECK(answered < kAttempts);
+  const auto recorded = [&] {
+    std::ifstream file(audit);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  CHECK(eventually([&] { return !lines_with(recorded(), "sessions_denied_too").empty(); }));
+  CHECK(lines_with(recorded(), "\"session_denied\"").size() == static_cast<size_t>(answered));
   session.client.ping();
 }
