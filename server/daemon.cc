@@ -311,10 +311,10 @@ class Daemon {
   // A peer that shows again and again what gives no access is not even answered. One that shows the right thing is never held up, so
   // nobody can lock out others behind the same address.
   void turn_away(Client client, const Refusal& refusal) {
-    const bool noted = denials_.take(client.charged_to);
-    if (noted) audit_.denied(client, refusal);
+    const bool answered = denials_.take(client.charged_to);
+    if (answered && all_denials_.take("all")) audit_.denied(client, refusal);
     else unaudited_.note();
-    if (noted || refusal.status != control::HelloReply::DENIED) return door_.refuse(std::move(client), refusal);
+    if (answered || refusal.status != control::HelloReply::DENIED) return door_.refuse(std::move(client), refusal);
     door_.drop(std::move(client));
   }
 
@@ -409,6 +409,7 @@ class Daemon {
   Monitors monitors_;
   Checkpoints checkpoints_;
   PeerRates denials_{{.burst = 10, .per_second = 1}};
+  PeerRates all_denials_{{.burst = 200, .per_second = 50}};  // in the audit file, from however many addresses they come
   LeftOut unaudited_;
   bool stopping_ = false;
   bool port_file_written_ = false;

@@ -1,5 +1,5 @@
-// Callers that are refused for the token that they show: each refusal is counted; some of each peer (server/admission/peer.h) have a line in
-// log and audit file, and others are summed up each second. The engine's thread; never fails.
+// Callers that are refused for the token that they show: each refusal is counted; some of each peer (server/admission/peer.h), and of all together, have a line
+// in log and audit file, and others are summed up each second. The engine's thread; never fails.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -27,7 +27,7 @@ class Refusals {
 
  private:
   server::AuditFile& audit_;
-  server::PeerRates rates_{{.burst = 10, .per_second = 1}};
+  server::PeerRates rates_{{.burst = 10, .per_second = 1}}, all_{{.burst = 200, .per_second = 20}};
   server::LeftOut left_out_;
   uint64_t count_ = 0;
 };
