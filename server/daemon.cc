@@ -152,7 +152,8 @@ class Daemon {
                .host_memory_for_checkpoints = uint64_t{options.host_memory_for_checkpoints_mib} << 20,
                .dead_peer_timeout = options.dead_peer_timeout,
                .peers = *Networks::parse(options.peers),
-               .turns = {.overdue = options.turn_limit}},
+               .turns = {.overdue = options.turn_limit},
+               .refuses = [this] { return refuses_sessions(); }},
               tenants_,
               [this](Client client, const Refusal& refusal) {
                 if (!client.peer && client.bulk_token.empty()) administration_.denied(client.tenant);
@@ -299,11 +300,13 @@ class Daemon {
 
   void serve(Client client) {
     if (client.checkpoint) return checkpoints_.admit(std::move(client));
-    if (!client.monitor && audit_.stalled()) {
-      return turn_away(std::move(client), {control::HelloReply::BUSY, "the server's audit file takes no records; try again, or tell its operator"});
-    }
     if (!client.monitor) return pool_.assign(std::move(client));
     if (!monitors_.admit(client)) turn_away(std::move(client), {control::HelloReply::NO_DEVICE, "there is no GPU to watch"});
+  }
+
+  std::optional<Refusal> refuses_sessions() const {
+    if (!audit_.stalled()) return std::nullopt;
+    return Refusal{control::HelloReply::BUSY, "the server's audit file takes no records; try again, or tell its operator"};
   }
 
   MonitorSources monitor_sources() const { return {pool_, tenants_, administration_.ended()}; }

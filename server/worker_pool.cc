@@ -291,6 +291,10 @@ void WorkerPool::became_ready(Worker& worker) {
   while (worker.state == Stage::idle && !waiting_.empty() && !stopping_) {
     Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
+    if (const auto refusal = settings_.refuses()) {
+      refuse_(std::move(next.client), *refusal);
+      continue;
+    }
     if (!hand_over(worker, next.client)) {
       waiting_.push_front(std::move(next));
       break;

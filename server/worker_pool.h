@@ -109,6 +109,8 @@ class WorkerPool {
     std::chrono::milliseconds client_patience{15'000};
     Networks peers;  // where copies to other servers may go
     quota::Arbiter::Settings turns{};
+    // Asked before each session: why none may begin now.
+    std::function<std::optional<Refusal>()> refuses;
   };
   // Takes the client back, with its descriptor, to be told why.
   using SessionEnded = std::function<void(const SessionView&, const std::string& reason, bool crashed)>;

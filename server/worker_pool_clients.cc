@@ -34,6 +34,7 @@ void WorkerPool::assign(Client client) {
     refuse_(std::move(client), {control::HelloReply::BUSY, "poold is shutting down"});
     return;
   }
+  if (const auto refusal = settings_.refuses()) return refuse_(std::move(client), *refusal);
   if (count(Stage::serving) + waiting_.size() >= settings_.max_sessions) {
     refuse_(std::move(client), {control::HelloReply::BUSY, "all " + std::to_string(settings_.max_sessions) +
                                                                " session slots are in use; try again later"});

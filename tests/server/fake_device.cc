@@ -10,6 +10,7 @@
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -212,6 +213,11 @@ FAKE cuInit(unsigned flags) {
   if (how == "init") return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
   if (how == "crash") std::abort();
   while (how == "hang") ::pause();
+  if (how == "gate") {  // which a test has locked
+    const int gate = ::open(std::getenv("FAKE_DEVICE_GATE"), O_RDONLY | O_CLOEXEC);
+    if (gate < 0 || ::flock(gate, LOCK_SH) != 0) return CUDA_ERROR_SYSTEM_NOT_READY;
+    ::close(gate);
+  }
   if (how == "cache") {
     const char* const path = std::getenv("CUDA_CACHE_PATH");
     const char* const bytes = std::getenv("CUDA_CACHE_MAXSIZE");

@@ -1,6 +1,7 @@
 // Workers that spoil poold's log, and a log and an audit file that take nothing. Whatever happens, poold answers others meanwhile.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,6 +84,33 @@ TEST_CASE("while the audit file takes no records no session begins, and everythi
   CHECK(server.poold->stop() == 0);
   records += drain(reader);
   CHECK(records.find("\"session_ended\",\"session\":1,") != std::string::npos);
+  ::close(reader);
+}
+
+TEST_CASE("a client that waits for a worker begins no session once the audit file takes no records") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "audit.json", gate_path = folder.write("gate", "");
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  const int reader = ::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC), gate = ::open(gate_path.c_str(), O_RDONLY | O_CLOEXEC);
+  fill_pipe(reader);
+  const AttackedPoold server({"--audit-file", path, "--no-sandbox", "--idle-workers", "1", "--max-sessions", "2", "--log-level", "debug"},
+                             {{"FAKE_DEVICE", "gate"}, {"FAKE_DEVICE_GATE", gate_path}}, false);
+  REQUIRE(server.poold->await_log("worker_ready"));
+  REQUIRE(::flock(gate, LOCK_EX) == 0);
+  RawClient first(server.poold->endpoint()), waits(server.poold->endpoint());
+  first.open();
+  waits.send_hello();
+  CHECK(eventually([&] {
+    RawClient client(server.poold->endpoint());
+    client.send_hello();
+    return client.receive_reply().reason.find("audit file") != std::string::npos;
+  }));
+  REQUIRE(::flock(gate, LOCK_UN) == 0);
+  const auto reply = waits.receive_reply();
+  CHECK(reply.status == hello::Status::busy);
+  CHECK(reply.reason.find("audit file") != std::string::npos);
+  first.ping();
+  ::close(gate);
   ::close(reader);
 }
 
