@@ -37,6 +37,7 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     const auto self = shared_from_this();
     timer_.cancel();
     time_out_.cancel();
+    waits_ = false;
     stream_.close();
     owner_.pool_.give_up(std::exchange(question_, 0), true);
     if (place != owner_.links_.end()) {
