@@ -1,4 +1,4 @@
-# Warnings, sanitizers, compiler cache and linker for every target of the tree.
+# Warnings, hardening, sanitizers, compiler cache and linker for every target of the tree.
 add_compile_options(-Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 sees overflows in libstdc++'s inlined code that are not there; they come and go with the optimisation level.
@@ -7,6 +7,21 @@ endif()
 if(GPUPOOL_WERROR)
   add_compile_options(-Werror)
 endif()
+
+# tests/hardening looks for what these leave in the built files. Sanitizers find more, and do not go with all of them.
+if(NOT GPUPOOL_SANITIZE)
+  add_compile_options(-fstack-protector-strong -fstack-clash-protection)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    add_compile_options(-fcf-protection)
+  endif()
+  foreach(type RELEASE RELWITHDEBINFO)  # which optimise, without which it does nothing
+    string(APPEND CMAKE_C_FLAGS_${type} " -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
+    string(APPEND CMAKE_CXX_FLAGS_${type} " -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
+  endforeach()
+  add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack)
+endif()
+include(CheckPIESupported)
+check_pie_supported()
 
 if(GPUPOOL_SANITIZE)
   add_compile_options(-fsanitize=${GPUPOOL_SANITIZE} -fno-sanitize-recover=all)

@@ -1,0 +1,62 @@
+"""hardening_test.py FILE...: each is position-independent, resolves its symbols before it runs and keeps them read-only, has no executable stack,
+guards its stack and checks the sizes that the C library's functions get; on x86-64 its functions begin where an indirect branch may go."""
+import re
+import subprocess
+import sys
+
+ENDBR64 = bytes.fromhex("f30f1efa")
+
+
+def readelf(file, *options):
+    return subprocess.run(["readelf", "--wide", *options, file], capture_output=True, text=True, check=True).stdout
+
+
+def functions(file):
+    """Addresses of functions that other files can call, or of main()."""
+    symbols = re.findall(r"^\s*\d+: ([0-9a-f]+)\s+\d+ FUNC\s+GLOBAL\s+(DEFAULT|HIDDEN)\s+\d+ (\S+)", readelf(file, "--symbols"), re.M)
+    return {name: int(address, 16) for address, visible, name in symbols if name == "main" or (visible == "DEFAULT" and name.startswith("cu"))}
+
+
+def begins(file, address):
+    """The first bytes of the function."""
+    for line in re.findall(r"^\s*LOAD\s+(.*)$", readelf(file, "--segments"), re.M):
+        offset, virtual, _, size = (int(word, 16) for word in line.split()[:4])
+        if virtual <= address < virtual + size:
+            with open(file, "rb") as content:
+                content.seek(offset + address - virtual)
+                return content.read(4)
+    raise SystemExit(f"{file}: {address:#x} is in no segment")
+
+
+def missing(file):
+    header, segments, dynamic = readelf(file, "--file-header"), readelf(file, "--segments"), readelf(file, "--dynamic")
+    imported = set(re.findall(r"UND (\w+)", readelf(file, "--dyn-syms")))
+    if not re.search(r"Type:\s+DYN", header):
+        yield "it is not position-independent"
+    if "GNU_RELRO" not in segments:
+        yield "nothing is read-only after relocation"
+    if not re.search(r"BIND_NOW|Flags:.*\bNOW\b", dynamic):
+        yield "symbols are resolved while it runs, so their table stays writable"
+    if not re.search(r"GNU_STACK.*\bRW\s", segments):
+        yield "its stack is executable"
+    if "__stack_chk_fail" not in imported:
+        yield "no function guards its stack"
+    if not any(re.fullmatch(r"__\w+_chk", name) and name != "__cxa_chk" for name in imported):
+        yield "no call of the C library checks sizes"
+    if "X86-64" in header:
+        known = functions(file)
+        if not known:
+            yield "it has no functions to look at"
+        bare = [name for name, address in known.items() if begins(file, address) != ENDBR64]
+        if bare:
+            yield f"{len(bare)} of {len(known)} functions begin without endbr64, as {bare[0]}"
+
+
+def main():
+    failures = [f"{file}: {what}" for file in sys.argv[1:] for what in missing(file)]
+    print("\n".join(failures) or f"{len(sys.argv) - 1} files are hardened")
+    return 1 if failures or len(sys.argv) < 2 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
