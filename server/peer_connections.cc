@@ -13,7 +13,7 @@
 
 #include "protocol/control/hello.pb.h"
 #include "protocol/peers/proof.h"
-#include "server/admin/printable.h"
+#include "protocol/text/printable.h"
 #include "server/log/log.h"
 
 namespace gpupool::server {

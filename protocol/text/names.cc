@@ -13,12 +13,14 @@ bool needs_escape(char c) { return c < ' ' || c > '~' || c == '"' || c == '\\'; 
 
 }  // namespace
 
-std::string cut_name(std::string_view text) {
-  if (text.size() <= kMostNameBytes) return std::string(text);
-  size_t end = kMostNameBytes;
-  while (end > kMostNameBytes - kLongestCharacter + 1 && continues_character(text[end])) --end;
-  return std::string(text.substr(0, end));
+std::string_view cut_text(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  size_t end = most;
+  while (end > 0 && end + kLongestCharacter > most + 1 && continues_character(text[end])) --end;
+  return text.substr(0, end);
 }
+
+std::string cut_name(std::string_view text) { return std::string(cut_text(text, kMostNameBytes)); }
 
 std::string brief_name(std::string_view text) {
   std::string brief(text.substr(0, kMostBriefBytes));

@@ -7,8 +7,11 @@
 
 namespace gpupool {
 
+// The first `most` bytes, without a part of a UTF-8 character at the end.
+std::string_view cut_text(std::string_view text, size_t most);
+
 constexpr size_t kMostNameBytes = 256;
-// The first kMostNameBytes bytes, without a part of a UTF-8 character at the end.
+// The same with kMostNameBytes.
 std::string cut_name(std::string_view text);
 
 constexpr size_t kMostBriefBytes = 64;

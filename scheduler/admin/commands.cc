@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "protocol/text/printable.h"
 #include "scheduler/admin/describe.h"
 #include "scheduler/admin/dump.h"
 #include "scheduler/admin/quota_words.h"
 #include "scheduler/admin/terminal.h"
 #include "scheduler/admin/to_json.h"
-#include "server/admin/printable.h"
 #include "server/tenants/units.h"
 
 namespace gpupool::admin {
@@ -46,7 +46,7 @@ Exit show_gpus(PooldClient& poold, bool json) {
 
 Exit show_sessions(PooldClient& poold, bool json, const std::string& tenant) {
   ListSessionsRequest request;
-  request.set_tenant(server::printable(tenant));
+  request.set_tenant(printable(tenant));
   const auto reply = poold.call(&Admin::Stub::ListSessions, request);
   if (reply.sessions().empty() && !tenant.empty()) check_tenant(poold, request.tenant());
   return print(json ? line_of(json_list(reply.sessions())) : sessions_text(reply.sessions(), terminal_width()));
@@ -68,7 +68,7 @@ Exit show_quotas(PooldClient& poold, bool json, const std::string& tenant) {
     return print(line_of(quotas));
   }
   GetQuotaRequest request;
-  request.set_tenant(server::printable(tenant));
+  request.set_tenant(printable(tenant));
   const auto quota = poold.call(&Admin::Stub::GetQuota, request);
   return print(json ? line_of(Json{{tenant, json_of(quota)}}) : quota_text(tenant, quota));
 }
@@ -78,9 +78,9 @@ Exit set_quota(PooldClient& poold, bool json, const std::string& tenant, const s
   const auto changes = read_quota_words(words);
   if (!changes) throw Failure(kExitUsage, changes.error().message);
   SetQuotaRequest request;
-  request.set_tenant(server::printable(tenant));
+  request.set_tenant(printable(tenant));
   *request.mutable_quota() = *changes;
-  request.set_gpu(server::printable(gpu));
+  request.set_gpu(printable(gpu));
   request.set_as_each(as_each);
   const auto quota = poold.call(&Admin::Stub::SetQuota, request);
   warn_of_memory(poold, *changes);
@@ -94,7 +94,7 @@ Exit kill_sessions(PooldClient& poold, bool json, const std::vector<std::string>
     const uint64_t session = std::stoull(number);
     KillSessionRequest request;
     request.set_session(session);
-    request.set_reason(server::printable(reason));
+    request.set_reason(printable(reason));
     try {
       const auto reply = poold.call(&Admin::Stub::KillSession, request);
       killed.push_back({{"session", session}, {"grace_ms", reply.grace_ms()}});

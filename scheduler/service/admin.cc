@@ -3,14 +3,13 @@
 #include <memory>
 
 #include "protocol/text/names.h"
-#include "server/admin/printable.h"
+#include "protocol/text/printable.h"
 #include "server/version.h"
 
 namespace gpupool::scheduler {
 namespace {
 
 using Context = grpc::CallbackServerContext;
-using server::printable;
 
 constexpr size_t kLongestReason = 1024;
 constexpr uint32_t kShortestInterval = 100, kLongestInterval = 10'000;

@@ -5,9 +5,9 @@
 #include <exception>
 
 #include "protocol/lease/token.h"
+#include "protocol/text/printable.h"
 #include "scheduler/core/library_placer.h"
 #include "scheduler/service/streams.h"
-#include "server/admin/printable.h"
 #include "server/log/log.h"
 
 namespace gpupool::scheduler {
@@ -246,7 +246,7 @@ void Engine::publish(const ToHolder& one, int64_t offset) {
     pool::Queued& queued = *event.mutable_queued();
     queued.set_place(place->place);
     queued.set_waiting(place->waiting);
-    queued.set_why(server::printable(place->why));
+    queued.set_why(printable(place->why));
     queued.set_ticket(seals_.ticket(stream.tenant(), stream.request(), place->arrived));
   } else if (const auto* const grant = std::get_if<Grant>(&one.what)) {
     pool::Granted& granted = *event.mutable_granted();

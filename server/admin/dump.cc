@@ -1,6 +1,6 @@
 #include "server/admin/dump.h"
 
-#include "server/admin/printable.h"
+#include "protocol/text/printable.h"
 #include "server/admin/worker_dump.h"
 #include "server/quota/turn_word.h"
 

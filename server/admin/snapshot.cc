@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "protocol/lease/token.h"
-#include "server/admin/printable.h"
+#include "protocol/text/printable.h"
 #include "server/version.h"
 
 namespace gpupool::server {

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "protocol/control/admin.pb.h"
-#include "server/admin/printable.h"
+#include "protocol/text/printable.h"
 #include "server/admin/usage.h"
 #include "server/front_door.h"
 #include "server/pool/agent.h"

@@ -1,8 +1,8 @@
 #include "server/admin/worker_dump.h"
+#include "protocol/text/printable.h"
 
 #include <string_view>
 
-#include "server/admin/printable.h"
 
 namespace gpupool::server {
 namespace {

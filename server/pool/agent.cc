@@ -10,9 +10,9 @@
 #include <mutex>
 
 #include "protocol/control/connect_failure.h"
+#include "protocol/text/printable.h"
 #include "protocol/transport/loopback.h"
 #include "protocol/transport/transport.h"
-#include "server/admin/printable.h"
 #include "server/log/log.h"
 #include "server/version.h"
 

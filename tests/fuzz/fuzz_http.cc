@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "protocol/text/printable.h"
 #include "server/admin/http_request.h"
-#include "server/admin/printable.h"
 
 using namespace gpupool::server;
 
@@ -14,13 +14,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto request = read_request(text);
   if (!request && size >= kMostRequestHeadBytes) std::abort();
   if (request && request->refusal == 0) {
-    if (request->path.empty() || request->path[0] != '/' || printable(request->path) != request->path) std::abort();
+    if (request->path.empty() || request->path[0] != '/' || gpupool::printable(request->path) != request->path) std::abort();
     (void)is_local_host(request->host);
     // More bytes make no other request of it.
     const auto longer = read_request(std::string(text) + "x");
     if (!longer || longer->path != request->path || longer->host != request->host) std::abort();
   }
-  const std::string harmless = printable(text);
-  if (printable(harmless) != harmless) std::abort();
+  const std::string harmless = gpupool::printable(text);
+  if (gpupool::printable(harmless) != harmless) std::abort();
   return 0;
 }

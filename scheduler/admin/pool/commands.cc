@@ -4,11 +4,11 @@
 #include <cmath>
 #include <cstdio>
 
+#include "protocol/text/printable.h"
 #include "scheduler/admin/pool/describe.h"
 #include "scheduler/admin/pool/words.h"
 #include "scheduler/admin/terminal.h"
 #include "scheduler/json/pool_json.h"
-#include "server/admin/printable.h"
 #include "server/tenants/units.h"
 
 namespace gpupool::admin {
@@ -18,7 +18,6 @@ constexpr std::chrono::milliseconds kBetweenTries{200};  // of top, to find the 
 
 using Stub = pool::PoolAdmin::Stub;
 using pool::json_of;
-using server::printable;
 
 Exit print(const std::string& text) {
   std::fputs(text.c_str(), stdout);

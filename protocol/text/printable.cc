@@ -1,8 +1,11 @@
-#include "server/admin/printable.h"
+#include "protocol/text/printable.h"
 
+#include <algorithm>
 #include <cstdint>
 
-namespace gpupool::server {
+#include "protocol/text/names.h"
+
+namespace gpupool {
 namespace {
 
 // Bytes of the character that begins here; 0: none does.
@@ -25,16 +28,35 @@ size_t character_length(std::string_view text) {
 
 }  // namespace
 
+void make_printable(char* text, size_t size) {
+  for (std::string_view rest(text, size); !rest.empty();) {
+    const size_t length = character_length(rest);
+    if (length == 0) text[size - rest.size()] = '?';
+    rest.remove_prefix(length == 0 ? 1 : length);
+  }
+}
+
 std::string printable(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const size_t length = character_length(text);
-    if (length == 0) out += '?';
-    else out += text.substr(0, length);
-    text.remove_prefix(length == 0 ? 1 : length);
+  std::string out(text);
+  make_printable(out.data(), out.size());
+  return out;
+}
+
+std::string printable_lines(std::string_view text) {
+  std::string out(text);
+  for (size_t at = 0; at < out.size();) {
+    const size_t end = std::min(out.find('\n', at), out.size());
+    make_printable(&out[at], end - at);
+    at = end + 1;
   }
   return out;
 }
 
-}  // namespace gpupool::server
+std::string printable_message(std::string_view text) {
+  constexpr std::string_view kRest = "...";
+  if (text.size() <= kMostMessageBytes) return printable(text);
+  std::string out = printable(cut_text(text, kMostMessageBytes - kRest.size()));
+  return out.append(kRest);
+}
+
+}  // namespace gpupool
