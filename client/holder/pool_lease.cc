@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -44,16 +43,10 @@ class LeaseFile {
  public:
   ~LeaseFile() { remove(); }
   Result<void> make() {
-    const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
-    for (const char* const folder : {runtime ? runtime : "", "/tmp"}) {
-      std::string path = std::string(folder) + "/gpupool-lease-XXXXXX";
-      const int file = *folder == '\0' ? -1 : ::mkstemp(path.data());
-      if (file < 0) continue;
-      ::close(file);
-      path_ = path;
-      return {};
-    }
-    return Error{ErrorCode::unavailable, std::string("cannot make a file in /tmp: ") + std::strerror(errno)};
+    auto path = client::make_lease_folder();
+    if (!path) return path.error();
+    path_ = std::move(*path);
+    return {};
   }
   Result<void> write(const std::vector<client::LeasedServer>& servers) {
     const std::lock_guard lock(mutex_);
@@ -61,7 +54,7 @@ class LeaseFile {
   }
   void remove() {
     const std::lock_guard lock(mutex_);
-    if (!path_.empty()) ::unlink(path_.c_str());
+    if (!path_.empty()) client::remove_lease_file(path_);
     path_.clear();
   }
   std::string path() const {

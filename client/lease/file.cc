@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace gpupool::client {
 namespace {
@@ -16,20 +18,68 @@ constexpr size_t kMostBytes = 1u << 20;
 
 Error failed(const std::string& path, const std::string& why) { return {ErrorCode::unavailable, "the lease file " + path + " " + why}; }
 
-Result<std::string> contents(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return failed(path, std::string("cannot be read: ") + std::strerror(errno) + "; is pool-lease still running?");
-  std::string text;
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+struct Place {
+  Descriptor folder;
+  std::string name;  // of the file in it
+};
+
+// Empty: only root and this user decide what is there.
+std::string distrust_reason(const struct stat& about) {
+  if (about.st_uid != ::geteuid() && about.st_uid != 0) return "is another user's";
+  if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "can be written by other users";
+  return "";
+}
+
+// Opens the file's folder. Whoever can write there could put another file in its place, so such a folder is refused.
+Result<Place> open_folder(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  Place place{Descriptor(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)), path.substr(slash == std::string::npos ? 0 : slash + 1)};
   struct stat about {};
-  const bool mine = ::fstat(file, &about) == 0 && (about.st_uid == ::geteuid() || about.st_uid == 0);
+  if (place.folder.number() < 0 || ::fstat(place.folder.number(), &about) != 0) {
+    return failed(path, std::string("cannot be found: ") + std::strerror(errno) + "; is pool-lease still running?");
+  }
+  if (const std::string why = distrust_reason(about); !why.empty()) {
+    return failed(path, "is not used: its folder " + why + "; it must be yours, with mode 0700");
+  }
+  return place;
+}
+
+Result<std::string> contents(const std::string& path) {
+  const auto place = open_folder(path);
+  if (!place) return place.error();
+  const Descriptor file(::openat(place->folder.number(), place->name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat about {};
+  if (file.number() < 0 || ::fstat(file.number(), &about) != 0) {
+    return failed(path, std::string("cannot be read: ") + std::strerror(errno) + "; is pool-lease still running?");
+  }
+  if (!S_ISREG(about.st_mode)) return failed(path, "is no regular file");
+  if (const std::string why = distrust_reason(about); !why.empty()) return failed(path, "is not used: it " + why);
+  std::string text;
   char part[4096];
-  for (ssize_t length = 1; mine && text.size() <= kMostBytes && (length = ::read(file, part, sizeof part)) > 0;) {
+  for (ssize_t length = 1; text.size() <= kMostBytes && (length = ::read(file.number(), part, sizeof part)) > 0;) {
     text.append(part, static_cast<size_t>(length));
   }
-  ::close(file);
-  if (!mine) return failed(path, "is another user's");
   if (text.size() > kMostBytes) return failed(path, "is too large");
   return text;
+}
+
+// A token that ends the line would add servers of its own.
+bool is_token(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
 
 bool write_all(int file, const std::string& text) {
@@ -46,11 +96,15 @@ bool write_all(int file, const std::string& text) {
 Result<std::vector<LeasedServer>> read_lease_file(const std::string& path) {
   const auto text = contents(path);
   if (!text) return text.error();
+  return parse_lease(path, *text);
+}
+
+Result<std::vector<LeasedServer>> parse_lease(const std::string& path, const std::string& text) {
   std::vector<LeasedServer> servers;
   bool first = true;
-  for (size_t at = 0; at < text->size();) {
-    const size_t end = std::min(text->find('\n', at), text->size());
-    const std::string line = text->substr(at, end - at);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
     at = end + 1;
     if (std::exchange(first, false)) {
       if (line != kFirstLine) return failed(path, "is no lease file of this version");
@@ -79,16 +133,36 @@ Result<std::vector<LeasedServer>> named_servers(const std::string& text) {
   return servers;
 }
 
+Result<std::string> make_lease_folder() {
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  for (const char* const parent : {runtime ? runtime : "", "/tmp"}) {
+    std::string folder = std::string(parent) + "/gpupool-lease-XXXXXX";
+    if (*parent != '\0' && ::mkdtemp(folder.data())) return folder + "/servers";
+  }
+  return Error{ErrorCode::unavailable, std::string("cannot make a folder in /tmp: ") + std::strerror(errno)};
+}
+
 Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers) {
   std::string text = std::string(kFirstLine) + "\n";
-  for (const LeasedServer& server : servers) text += server.endpoint.text() + " " + server.token + "\n";
-  const std::string fresh = path + ".new";
-  const int file = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  const bool written = file >= 0 && write_all(file, text);
-  const int error = errno;
-  if (file >= 0) ::close(file);
-  if (!written || std::rename(fresh.c_str(), path.c_str()) != 0) return failed(path, std::string("cannot be written: ") + std::strerror(written ? errno : error));
-  return {};
+  for (const LeasedServer& server : servers) {
+    if (!is_token(server.token)) return failed(path, "cannot be written: the token for " + server.endpoint.text() + " has blanks or control characters");
+    text += server.endpoint.text() + " " + server.token + "\n";
+  }
+  const auto place = open_folder(path);
+  if (!place) return place.error();
+  const int folder = place->folder.number();
+  const std::string fresh = place->name + ".new";
+  ::unlinkat(folder, fresh.c_str(), 0);  // there after a write that was cut off
+  const Descriptor file(::openat(folder, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (file.number() >= 0 && write_all(file.number(), text) && ::renameat(folder, fresh.c_str(), folder, place->name.c_str()) == 0) return {};
+  const std::string why = std::strerror(errno);
+  ::unlinkat(folder, fresh.c_str(), 0);
+  return failed(path, "cannot be written: " + why);
+}
+
+void remove_lease_file(const std::string& path) {
+  if (const auto place = open_folder(path)) ::unlinkat(place->folder.number(), place->name.c_str(), 0);
+  ::rmdir(path.substr(0, path.rfind('/')).c_str());
 }
 
 }  // namespace gpupool::client

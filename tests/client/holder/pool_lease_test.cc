@@ -1,5 +1,6 @@
 // pool-lease behind pool-run and behind the library, before a scheduler that the test plays and a poold.
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include "tests/client/holder/fake_scheduler.h"
 #include "tests/support/catch.h"
 #include "tests/support/poold_process.h"
+#include "tests/support/skip.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -221,6 +223,36 @@ TEST_CASE("a lease survives its scheduler, its tokens are renewed, and its end i
   CHECK(has(app.output(), "the lease has ended: somebody with priority needs it"));
   CHECK(has(app.output(), "over"));
   CHECK(eventually([&] { return home.is_empty(); }));
+}
+
+TEST_CASE("another user of the machine cannot prepare the file that gets the next tokens") {
+  if (::geteuid() != 0) return report_skip("only root can try this as another user");
+  const TemporaryFolder shared;  // as /tmp on a machine without fs.protected_regular
+  fs::permissions(shared.path(), fs::perms(0777));
+  std::atomic<bool> renew{false};
+  std::unique_ptr<FakeScheduler> scheduler;
+  scheduler = std::make_unique<FakeScheduler>([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
+    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "old"}}));
+    while (!renew && !context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "NEW"}}));
+    return scheduler->await_release(stream) ? grpc::Status::OK : grpc::Status::CANCELLED;
+  });
+  const std::string script = "echo file ${GPUPOOL#lease:} .; until grep -q NEW ${GPUPOOL#lease:}; do sleep 0.05; done; echo renewed";
+  Process app({program_path("pool-run"), "--server", url(*scheduler), "--", "sh", "-c", script}, {{"XDG_RUNTIME_DIR", shared.path()}});
+  REQUIRE(app.await_output(" .\n"));
+  const std::string output = app.output();
+  const size_t begin = output.find("file ") + 5;
+  const std::string file = output.substr(begin, output.find(" .\n") - begin);
+
+  const std::string attack = "umask 0; if ( : >\"$0.new\" ) 2>/dev/null; then exec 3<\"$0.new\"; echo tried; until grep -q NEW /proc/$$/fd/3; do sleep 0.05; done; exit 0; fi; echo tried; exit 7";
+  Process attacker({"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", attack, file}, {});
+  REQUIRE(attacker.await_output("tried"));
+  renew = true;
+  CHECK(app.await_output("renewed"));
+  CHECK(attacker.wait() == 7);  // 0: it has read the token
+  CHECK(app.wait() == 0);
+  CHECK(app.await_end_of_output());
+  CHECK(eventually([&] { return fs::is_empty(shared.path()); }));
 }
 
 TEST_CASE("another scheduler of the pool is asked where one does not lead or is away") {
