@@ -2,10 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "protocol/text/printable.h"
 
 namespace gpupool::client {
 
@@ -19,11 +22,12 @@ constexpr char kHead[] = "gpupool: ";
 void write_line(const char* format, va_list arguments, bool complaint = false) {
   char line[1024];
   int length = std::snprintf(line, sizeof line, kHead);
-  length += std::vsnprintf(line + length, sizeof line - length - 1, format, arguments);
+  length += std::max(0, std::vsnprintf(line + length, sizeof line - length - 1, format, arguments));
   if (length > static_cast<int>(sizeof line) - 2) length = sizeof line - 2;
+  constexpr size_t kHeadBytes = sizeof kHead - 1;
+  make_printable(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes);  // much of it has come from servers
   line[length++] = '\n';
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, length);
-  constexpr size_t kHeadBytes = sizeof kHead - 1;
   if (complaint && complaint_listener) complaint_listener(line + kHeadBytes, static_cast<size_t>(length) - kHeadBytes - 1);
 }
 

@@ -5,7 +5,7 @@
 
 namespace gpupool::client {
 
-// printf formats. complain: what stops the program from using the GPU; explain: only with GPUPOOL_LOG=debug.
+// printf formats; control characters are printed as question marks. complain: what stops the program from using the GPU; explain: only with GPUPOOL_LOG=debug.
 void complain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void explain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 

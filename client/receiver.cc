@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/trace.h"
+#include "protocol/text/printable.h"
 #include "protocol/wire/copies.h"
 #include "protocol/wire/reader.h"
 #include "protocol/wire/rows.h"
@@ -236,11 +237,12 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
       }
       return true;
     }
-    case wire::MessageKind::standard_output:
+    case wire::MessageKind::standard_output:  // as the program's own code wrote it
       std::fwrite(body, 1, header.length, stdout);
       return true;
     case wire::MessageKind::standard_error: {
-      [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, body, header.length);
+      const std::string text = printable_lines({reinterpret_cast<const char*>(body), header.length});
+      [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
       return true;
     }
     case wire::MessageKind::host_callback: {
@@ -253,8 +255,7 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
     case wire::MessageKind::pong:
       return true;
     case wire::MessageKind::end:
-      report(ErrorCode::refused, "the server ended the session: " +
-                                     std::string(reinterpret_cast<const char*>(body), header.length));
+      report(ErrorCode::refused, "the server ended the session: " + printable_message({reinterpret_cast<const char*>(body), header.length}));
       return false;
     case wire::MessageKind::device_data:
       break;  // handled by parse()

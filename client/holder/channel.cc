@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "protocol/control/connect_failure.h"
+#include "protocol/text/printable.h"
 #include "protocol/transport/loopback.h"
 
 namespace gpupool::holder {
@@ -20,8 +21,9 @@ std::string contents(const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler, const transport::TlsOptions& tls) {
+std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler, const transport::TlsOptions& tls, int most_message_bytes) {
   grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(most_message_bytes);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -39,11 +41,17 @@ std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Sc
   return grpc::CreateCustomChannel(scheduler.text(), grpc::SslCredentials(options), arguments);
 }
 
+grpc::Status printable_status(const grpc::Status& status) {
+  return status.ok() ? status : grpc::Status(status.error_code(), printable_message(status.error_message()));
+}
+
 std::optional<size_t> leader_of(const grpc::ClientContext& context, std::vector<Scheduler>& schedulers) {
   const auto& metadata = context.GetServerTrailingMetadata();
   const auto leader = metadata.find("leader");
   if (leader == metadata.end()) return std::nullopt;
-  const auto parsed = parse_pool_address("pool://" + std::string(leader->second.data(), leader->second.size()));
+  const std::string text(leader->second.data(), leader->second.size());
+  if (printable_message(text) != text) return std::nullopt;
+  const auto parsed = parse_pool_address("pool://" + text);
   if (!parsed || parsed->schedulers.size() != 1) return std::nullopt;
   const auto known = std::find_if(schedulers.begin(), schedulers.end(), [&](const Scheduler& one) { return one.text() == parsed->schedulers[0].text(); });
   const auto place = static_cast<size_t>(known - schedulers.begin());

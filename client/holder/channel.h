@@ -12,8 +12,14 @@
 
 namespace gpupool::holder {
 
-// TLS with the files in `tls`, or trusting the system's authorities; in plain only to this host, or where the address says insecure=1.
-std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler, const transport::TlsOptions& tls);
+constexpr int kMostEventBytes = 4 << 20;  // of one message for pool-lease
+// TLS with the files in `tls`, or trusting the system's authorities; in plain only to this host, or where the address says insecure=1. Messages of more
+// than `most_message_bytes` end their call.
+std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler, const transport::TlsOptions& tls,
+                                            int most_message_bytes = kMostEventBytes);
+
+// The end of a call with a message that may be shown to a user: printable and bounded.
+grpc::Status printable_status(const grpc::Status& status);
 
 // After a call has failed: the place in `schedulers` of the one that leads, which is added where it is new; none where the call
 // says nothing about it.

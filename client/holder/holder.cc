@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "client/holder/channel.h"
+#include "protocol/text/names.h"
+#include "protocol/text/printable.h"
 
 namespace gpupool::holder {
 namespace {
@@ -33,6 +35,17 @@ bool is_final(grpc::StatusCode code) {
       return true;
     default:
       return false;
+  }
+}
+
+// A scheduler's texts, which go to the user's terminal.
+void make_texts_printable(pool::AcquireEvent& event) {
+  if (event.has_queued()) event.mutable_queued()->set_why(printable_message(event.queued().why()));
+  if (event.has_ended()) event.mutable_ended()->set_reason(printable_message(event.ended().reason()));
+  if (!event.has_granted()) return;
+  for (pool::Server& server : *event.mutable_granted()->mutable_servers()) {
+    server.set_node(printable(cut_name(server.node())));
+    server.set_address(printable(server.address()));
   }
 }
 
@@ -124,6 +137,7 @@ grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& ov
   pool::AcquireEvent event;
   while (!over && stream->Read(&event)) {
     heard_ = ever_heard_ = true;
+    make_texts_printable(event);
     over = take(event);
   }
   {
@@ -131,7 +145,7 @@ grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& ov
     stream_ = nullptr;
   }
   if (over) context.TryCancel();
-  const grpc::Status status = stream->Finish();
+  const grpc::Status status = printable_status(stream->Finish());
   if (const auto leader = leader_of(context, settings_.address.schedulers); !status.ok() && leader) {
     redirected_ = true;
     next_ = *leader;

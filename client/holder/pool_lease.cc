@@ -21,6 +21,7 @@
 #include "client/log.h"
 #include "client/run/version.h"
 #include "client/settings.h"
+#include "protocol/text/printable.h"
 
 namespace {
 
@@ -86,13 +87,6 @@ void answer(const std::string& line) {
   std::fclose(stdout);  // who waits for it goes on
 }
 
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
-  }
-  return text;
-}
-
 // Until the process has ended, or a signal asks this one to.
 void await_end(int process, int signals) {
   pollfd watched[] = {{process, POLLIN, 0}, {signals, POLLIN, 0}};
@@ -114,7 +108,7 @@ int hold(holder::PoolAddress address, int process, int signals) {
     return {};
   };
   holder::Holder holder({std::move(address), settings.token, settings.tls}, granted,
-                        [](const std::string& line) { client::complain("%s", one_line(line).c_str()); });
+                        [](const std::string& line) { client::complain("%s", line.c_str()); });
   std::thread watcher([&] {
     await_end(process, signals);
     file.remove();  // the alarm leaves no time for it
@@ -123,10 +117,10 @@ int hold(holder::PoolAddress address, int process, int signals) {
   });
   const Result<void> ended = holder.run();
   if (!ended && granted_once) {
-    client::complain("%s", one_line(ended.error().message).c_str());
+    client::complain("%s", ended.error().message.c_str());
     (void)file.write({});  // whoever starts now is told
   }
-  if (!granted_once) answer("refused " + one_line(ended ? "pool-lease was ended" : ended.error().message));
+  if (!granted_once) answer("refused " + printable(ended ? "pool-lease was ended" : ended.error().message));
   if (!granted_once) ::kill(::getpid(), SIGTERM);  // the watcher has nothing to wait for
   watcher.join();
   return ended ? 0 : 1;
@@ -139,7 +133,7 @@ int main(int, char** words) {
   if (word == "--help" || word == "-h") return std::fputs(kHelp, stdout), words[1] ? 0 : 2;
   if (word == "--version") return std::printf("pool-lease %s\n", gpupool::run::kVersion), 0;
   auto address = holder::parse_pool_address(word);
-  if (!address) return answer("invalid " + one_line(address.error().message)), 2;
+  if (!address) return answer("invalid " + printable(address.error().message)), 2;
 
   ::syscall(SYS_close_range, 3u, ~0u, 0u);  // what the program has open is not ours to keep
   // Before the one who started it can be gone and its number somebody else's. It may be gone already: then the parent is whoever takes
@@ -162,7 +156,7 @@ int main(int, char** words) {
   try {
     return hold(std::move(*address), process, signals);
   } catch (const std::exception& failure) {
-    answer("refused " + one_line(failure.what()));
+    answer("refused " + printable(failure.what()));
     return 1;
   }
 }

@@ -7,6 +7,8 @@
 #include <ctime>
 #include <functional>
 
+#include "protocol/text/printable.h"
+
 namespace gpupool::smi {
 namespace {
 
@@ -94,7 +96,8 @@ class Reader {
     gpu_.lost |= result == NVML_ERROR_GPU_IS_LOST;
     return result == NVML_SUCCESS;
   }
-  void set(const char* name, std::string value) { gpu_.values[name] = std::move(value); }
+  // Names come from servers.
+  void set(const char* name, const std::string& value) { gpu_.values[name] = printable(value); }
 
   void processes() {
     std::vector<nvmlProcessInfo_t> infos(16);
@@ -108,7 +111,7 @@ class Reader {
     for (unsigned i = 0; ok(result) && i < count; ++i) {
       char name[256] = "";
       if (api_.nvmlSystemGetProcessName(infos[i].pid, name, sizeof name) != NVML_SUCCESS) std::snprintf(name, sizeof name, "-");
-      gpu_.processes.push_back({infos[i].pid, name, infos[i].usedGpuMemory >> 20});
+      gpu_.processes.push_back({infos[i].pid, printable(name), infos[i].usedGpuMemory >> 20});
     }
   }
 

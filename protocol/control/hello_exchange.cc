@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "protocol/text/names.h"
+#include "protocol/text/printable.h"
 #include "protocol/wire/frame.h"
 
 namespace gpupool::hello {
@@ -12,6 +14,16 @@ namespace {
 bool is_http2(const wire::Preamble& answer) {
   constexpr std::array<unsigned char, 6> kRest{0x04, 0, 0, 0, 0, 0};  // type, flags, stream, behind the length's three bytes
   return std::memcmp(reinterpret_cast<const unsigned char*>(&answer) + 3, kRest.data(), kRest.size()) == 0;
+}
+
+// Texts of the server that go to terminals, logs, and programs which print them.
+void make_texts_printable(HelloReply& reply) {
+  reply.reason = printable_message(reply.reason);
+  reply.server_version = printable(cut_name(reply.server_version));
+  for (Device& device : reply.devices) {
+    device.name = printable(cut_name(device.name));
+    device.pci_bus_id = printable(cut_name(device.pci_bus_id));
+  }
 }
 
 }  // namespace
@@ -42,6 +54,7 @@ Result<HelloReply> receive_reply(transport::Connection& connection, transport::D
   }
   auto reply = decode_hello_reply(body);
   if (!reply) return reply.error();
+  make_texts_printable(*reply);
   if (reply->status != Status::ok) return Error{ErrorCode::refused, "refused: " + reply->reason};
   if (answer.protocol_version != wire::kProtocolVersion) {
     return Error{ErrorCode::refused, "it speaks protocol version " + std::to_string(answer.protocol_version) +

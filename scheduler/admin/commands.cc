@@ -15,7 +15,7 @@ namespace gpupool::admin {
 namespace {
 
 Exit print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
+  show(text);
   return kExitGood;
 }
 

@@ -146,7 +146,7 @@ void run_live(const LiveView<Snapshot>& view, const TopSignals& signals, const T
       continue;
     }
     const std::string text = options.json ? view.json_line(*now) : view.picture(*now, before ? &*before : nullptr, terminal_width()) + "\n";
-    std::fputs(text.c_str(), stdout);
+    show(text);
     if (std::fflush(stdout) != 0) return;  // whoever read it has left
   }
 }

@@ -49,6 +49,12 @@ std::string port_of(const std::string& socket) {
   return name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
 }
 
+std::shared_ptr<grpc::Channel> open_channel(const std::string& socket) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMostReplyBytes);
+  return grpc::CreateCustomChannel("unix:" + std::filesystem::absolute(socket).string(), grpc::InsecureChannelCredentials(), arguments);
+}
+
 }  // namespace
 
 std::string find_socket(const std::string& wish) {
@@ -76,10 +82,7 @@ std::string find_socket(const std::string& wish) {
   throw Failure(kExitUsage, "there are several poold on this host; name one with --poold: " + ports);
 }
 
-PooldClient::PooldClient(const std::string& socket)
-    : socket_(socket),
-      stub_(Admin::NewStub(grpc::CreateChannel("unix:" + std::filesystem::absolute(socket).string(),
-                                               grpc::InsecureChannelCredentials()))) {
+PooldClient::PooldClient(const std::string& socket) : socket_(socket), stub_(Admin::NewStub(open_channel(socket))) {
   struct stat status {};
   if (::stat(socket.c_str(), &status) == 0) {
     if (status.st_uid == 0 || status.st_uid == ::geteuid() || ::geteuid() == 0) return;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "protocol/text/names.h"
+#include "protocol/text/printable.h"
+
 namespace gpupool::admin {
 namespace {
 
@@ -40,6 +43,11 @@ std::vector<std::string> wrapped(const std::string& text, size_t most) {
   }
   lines.push_back(rest);
   return lines;
+}
+
+void Table::add(std::vector<std::string> row) {
+  for (std::string& cell : row) cell = printable(cut_text(cell, kMostCellBytes));
+  rows_.push_back(std::move(row));
 }
 
 std::string Table::text(size_t width) const {

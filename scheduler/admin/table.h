@@ -16,8 +16,9 @@ class Table {
     bool wraps = false;     // texts that are too long go on in the next line instead of being cut
   };
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  // As many texts as there are columns, in UTF-8 without control characters.
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  // As many texts as there are columns. They are made printable, and cut to kMostCellBytes: many are what clients and servers say of themselves.
+  static constexpr size_t kMostCellBytes = 4096;
+  void add(std::vector<std::string> row);
   bool empty() const { return rows_.empty(); }
   // `width` 0: as wide as it needs.
   std::string text(size_t width) const;

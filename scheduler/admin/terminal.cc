@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
+
+#include "protocol/text/printable.h"
 
 namespace gpupool::admin {
 namespace {
@@ -33,6 +36,8 @@ winsize size_of_terminal() {
 }
 
 }  // namespace
+
+void show(const std::string& text) { std::fputs(printable_lines(text).c_str(), stdout); }
 
 size_t terminal_width() {
   if (::isatty(STDOUT_FILENO)) return size_of_terminal().ws_col;
@@ -62,7 +67,8 @@ size_t Screen::width() const { return size_of_terminal().ws_col; }
 
 void Screen::draw(const std::string& text) {
   std::string out = "\x1b[H";
-  std::string_view rest = text;
+  const std::string lines_of_text = printable_lines(text);
+  std::string_view rest = lines_of_text;
   size_t lines = size_of_terminal().ws_row;
   for (; lines != 0 && !rest.empty(); --lines) {
     const size_t end = std::min(rest.find('\n'), rest.size());

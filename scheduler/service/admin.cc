@@ -82,8 +82,12 @@ void make_printable(pool::LeaseState& lease) {
 void make_printable(pool::NodeState& node) { node.set_because(printable(node.because())); }
 void make_printable(pool::Waiting& waiting) {
   waiting.set_why(printable(waiting.why()));
-  waiting.mutable_request()->set_program(printable(waiting.request().program()));
-  waiting.mutable_request()->set_host(printable(waiting.request().host()));
+  pool::Request& request = *waiting.mutable_request();
+  request.set_program(printable(request.program()));
+  request.set_host(printable(request.host()));
+  for (auto* const words : {request.mutable_models(), request.mutable_near(), request.mutable_apart_from(), request.mutable_labels()}) {
+    for (std::string& word : *words) word = printable(word);
+  }
 }
 
 pool::PoolState pool_state(Engine& engine) {

@@ -1,6 +1,9 @@
 // The receiving half of a session: messages reach who waits for them, data its place, and every wait ends when the session does.
 #include "client/receiver.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
 #include <numeric>
 #include <string>
@@ -8,12 +11,15 @@
 
 #include "tests/client/memory_connection.h"
 #include "tests/support/catch.h"
+#include "tests/support/hostile_text.h"
 #include "tests/support/processes.h"
 
 using namespace gpupool;
 using namespace gpupool::client;
 using gpupool::client::test::MemoryConnection;
 using gpupool::testing::eventually;
+using gpupool::testing::is_harmless;
+using gpupool::testing::kHostileText;
 using std::chrono::milliseconds;
 using wire::MessageKind;
 
@@ -198,6 +204,39 @@ TEST_CASE("receiver: the server's last words say why the session is over, and ev
   CHECK_FALSE(line.receiver.wait(late));
   line.receiver.expect(5, [&](CUresult result) { heard.push_back(result); });
   CHECK(heard.size() == 2);
+}
+
+TEST_CASE("the reason for a session's end is printable and bounded") {
+  Line& line = Line::make();
+  Awaited waiter(line, 1);
+  line.message(MessageKind::end, 0, kHostileText + std::string(60'000, 'x'));
+  CHECK_FALSE(line.receiver.wait(waiter));
+  REQUIRE(line.failed() == 1);
+  CHECK(is_harmless(line.failures[0].message));
+  CHECK(line.failures[0].message.size() < 2048);
+}
+
+TEST_CASE("an assertion's text reaches stderr in lines without control characters") {
+  Line& line = Line::make();
+  Awaited waiter(line, 1);
+  int pipe[2];
+  REQUIRE(::pipe2(pipe, O_CLOEXEC) == 0);
+  const int before = ::dup(STDERR_FILENO);
+  ::dup2(pipe[1], STDERR_FILENO);
+  line.message(MessageKind::standard_error, 0, "größe.cu:7: Assertion `x` failed.\n" + kHostileText + "\n");
+  line.message(MessageKind::reply, 1);
+  const bool answered = line.receiver.wait(waiter);
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  ::close(pipe[1]);
+  CHECK(answered);
+  char text[512];
+  const ssize_t length = ::read(pipe[0], text, sizeof text);
+  ::close(pipe[0]);
+  REQUIRE(length > 0);
+  const std::string written(text, static_cast<size_t>(length));
+  CHECK(written.starts_with("größe.cu:7: Assertion `x` failed.\n?]0;owned?"));
+  CHECK(is_harmless(written));
 }
 
 TEST_CASE("receiver: asks a silent server for a sign of life, and gives it up after the time that is set") {

@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kBetweenRounds{200};
 }  // namespace
 
 pool::PoolAdmin::Stub& PoolClient::stub() {
-  if (!stub_) stub_ = pool::PoolAdmin::NewStub(holder::open_channel(settings_.address, settings_.address.schedulers[current_], settings_.tls));
+  if (!stub_) stub_ = pool::PoolAdmin::NewStub(holder::open_channel(settings_.address, settings_.address.schedulers[current_], settings_.tls, kMostReplyBytes));
   return *stub_;
 }
 

@@ -20,7 +20,7 @@ using Stub = pool::PoolAdmin::Stub;
 using pool::json_of;
 
 Exit print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
+  show(text);
   return kExitGood;
 }
 

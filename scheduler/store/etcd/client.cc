@@ -7,6 +7,7 @@
 #include <iterator>
 #include <thread>
 
+#include "protocol/text/printable.h"
 #include "server/log/log.h"
 
 namespace gpupool::scheduler::etcd {
@@ -112,6 +113,7 @@ grpc::Status Client::attempt(const char* name, Clock::time_point until, const st
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(std::min<Clock::duration>(left, kAttempt)));
     context.AddMetadata("hasleader", "true");  // a member that is cut off from the others says so at once
     status = call(*member, context);
+    if (!status.ok()) status = grpc::Status(status.error_code(), printable_message(status.error_message()));
     if (!is_worth_another(status.error_code())) return status;
     status = grpc::Status(status.error_code(), addresses_[place] + ": " + status.error_message());
     log::debug("store_attempt_failed", {{"call", name}, {"reason", status.error_message()}});

@@ -9,6 +9,7 @@
 
 #include "tests/client/holder/fake_scheduler.h"
 #include "tests/support/catch.h"
+#include "tests/support/hostile_text.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/skip.h"
 
@@ -253,6 +254,32 @@ TEST_CASE("another user of the machine cannot prepare the file that gets the nex
   CHECK(app.wait() == 0);
   CHECK(app.await_end_of_output());
   CHECK(eventually([&] { return fs::is_empty(shared.path()); }));
+}
+
+TEST_CASE("a scheduler's texts reach the terminal without control characters, and bounded") {
+  const Home home;
+  const std::string text = kHostileText + std::string(100'000, 'x');
+  FakeScheduler refusing([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext&) {
+    stream.Write(FakeScheduler::queued(1, 1, text));
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, kHostileText);
+  });
+  FakeScheduler ending([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext&) {
+    pool::AcquireEvent ended;
+    ended.mutable_ended()->set_why(pool::Ended::EVICTED);
+    ended.mutable_ended()->set_reason(text);
+    stream.Write(ended);
+    return grpc::Status::OK;
+  });
+  FakeScheduler lying(grants({{"tcp://" + kHostileText, "token"}}));
+  FakeScheduler forging(grants({{"tcp://192.0.2.1:7", "token\ntcp://198.51.100.1:9 " + kHostileText}}));
+  for (const FakeScheduler* const scheduler : {&refusing, &ending, &lying, &forging}) {
+    const Finished run = run_to_end({program_path("pool-run"), "--server", url(*scheduler), "--", "true"}, home.with());
+    INFO(run.output);
+    CHECK(run.status == 125);
+    CHECK(is_harmless(run.output));
+    CHECK(run.output.size() < 8 * 1024);
+    CHECK(eventually([&] { return home.is_empty(); }));
+  }
 }
 
 TEST_CASE("another scheduler of the pool is asked where one does not lead or is away") {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/hostile_text.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
 
@@ -150,6 +151,26 @@ TEST_CASE("what is shown as a table is there as JSON, too") {
   CHECK(health.status == 0);
   CHECK(has(health.output, "\nready\n"));
   CHECK(json_of(poold, {"health"})["sessions"] == 1);
+}
+
+TEST_CASE("a program's names are shown without control characters, and cut") {
+  PooldProcess poold(kDevice);
+  RawClient program(poold.endpoint());
+  hello::Hello hello = test_hello();
+  hello.program = kHostileText + std::string(20'000, 'p');
+  hello.host = kHostileText + std::string(20'000, 'h');
+  program.open(hello);
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"sessions"}, {"dump", "1"}, {"top", "--count", "2", "--interval", "0.1"}}) {
+    const Finished shown = pool_admin(poold, command);
+    INFO(shown.output);
+    CHECK(shown.status == 0);
+    CHECK(has(shown.output, "?]0;owned?"));
+    CHECK(is_harmless(shown.output));
+    CHECK(shown.output.size() < 8 * 1024);
+  }
+  const std::string shown = json_of(poold, {"sessions"})[0]["program"];
+  CHECK(is_harmless(shown));
+  CHECK(shown.size() == 256);
 }
 
 TEST_CASE("quotas are shown and changed, and what is wrong with a change is told") {

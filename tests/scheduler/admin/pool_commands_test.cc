@@ -4,6 +4,7 @@
 #include "tests/scheduler/service/clients.h"
 #include "tests/scheduler/service/scheduler_process.h"
 #include "tests/support/catch.h"
+#include "tests/support/hostile_text.h"
 #include "tests/support/http_get.h"
 #include "tests/support/poold_process.h"
 
@@ -84,6 +85,33 @@ TEST_CASE("an operator sees who has what, who waits for what, and can change it"
   second->signal(SIGTERM);
   second->wait();
   CHECK(eventually([&] { return json_of(scheduler, {"leases"}).empty(); }));
+}
+
+TEST_CASE("the names that programs give themselves are shown without control characters, and cut") {
+  SchedulerProcess scheduler;
+  PretendedPoolds poolds(scheduler.address(), 1, 1);
+  REQUIRE(poolds.await());
+  pool::AcquireCall wish = request_call(1, 1000);
+  wish.mutable_request()->set_program(kHostileText + std::string(900, 'p'));
+  wish.mutable_request()->set_host(kHostileText + std::string(900, 'h'));
+  wish.mutable_request()->add_labels(kHostileText);
+  const auto channel = connect(scheduler.address());
+  Acquisition holder(channel, wish);
+  REQUIRE(holder.granted());
+  Acquisition waiting(channel, wish);
+  REQUIRE(waiting.queued(1));
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{{"leases"}, {"queue"}, {"top", "--count", "2", "--interval", "0.1"}}) {
+    const Finished shown = pool_admin(scheduler, command);
+    INFO(shown.output);
+    CHECK(shown.status == 0);
+    CHECK(has(shown.output, "?]0;owned?"));
+    CHECK(is_harmless(shown.output));
+    CHECK(shown.output.size() < 16 * 1024);
+  }
+  const std::string queue = json_of(scheduler, {"queue"}).dump(), leases = json_of(scheduler, {"leases"}).dump();
+  CHECK(is_harmless(queue));
+  CHECK(is_harmless(leases));
+  CHECK(has(queue, "?]0;owned?"));
 }
 
 TEST_CASE("quotas, the policy and drained nodes are changed and kept") {

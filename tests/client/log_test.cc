@@ -1,0 +1,37 @@
+// What the client library tells the user, much of which a server has sent.
+#include "client/log.h"
+
+#include <string>
+
+#include "tests/support/catch.h"
+#include "tests/support/hostile_text.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+std::string heard;
+
+std::string line_of(const std::string& text) {
+  client::complaint_listener = [](const char* line, size_t length) { heard.assign(line, length); };
+  client::complain("cannot use the server %s", text.c_str());
+  client::complaint_listener = nullptr;
+  return heard;
+}
+
+}  // namespace
+
+TEST_CASE("a line has no control characters") {
+  CHECK(line_of("größe") == "cannot use the server größe");
+  CHECK(line_of("x\ngpupool: forged") == "cannot use the server x?gpupool: forged");
+  CHECK(is_harmless(line_of(kHostileText)));
+}
+
+TEST_CASE("a line that is cut has no part of a character at its end") {
+  for (size_t length = 955; length < 975; ++length) {
+    const std::string line = line_of(std::string(length, 'x') + "ööööööööööööööööööööö");
+    CHECK(line.size() < 1024);
+    CHECK((line.ends_with("ö") || line.ends_with("?")));
+  }
+}

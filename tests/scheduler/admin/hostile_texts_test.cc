@@ -1,0 +1,199 @@
+// pool-admin with a poold and a scheduler whose texts are not for a terminal, and which have more of them than gRPC takes in one message as a rule.
+#include <grpcpp/grpcpp.h>
+
+#include "protocol/control/admin.grpc.pb.h"
+#include "protocol/control/pool_admin.grpc.pb.h"
+#include "tests/support/catch.h"
+#include "tests/support/hostile_text.h"
+#include "tests/support/poold_process.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+using grpc::ServerContext;
+using grpc::Status;
+
+constexpr int kMany = 8'000;
+constexpr size_t kUsualLimit = 4 << 20;  // of gRPC
+const std::string kLongText = kHostileText + std::string(3 << 20, 'x');  // of one field
+const std::string kName = kHostileText + std::string(200, 'n');
+const Status kRefusal(grpc::StatusCode::INVALID_ARGUMENT, kHostileText + std::string(3000, 'x'));
+
+void fill(admin::Poold& poold) {
+  poold.set_version(kName);
+  poold.set_not_ready_because(kLongText);
+  poold.mutable_pool()->set_node(kName);
+  poold.mutable_pool()->set_away_because(kName);
+  poold.mutable_pool()->set_fenced_because(kName);
+}
+void fill(admin::Session& session, int number) {
+  session.set_number(static_cast<uint64_t>(number));
+  session.set_tenant(kName);
+  session.set_program(kName);
+  session.set_host(kName);
+  session.set_address(kName);
+  session.set_transport(kHostileText);
+}
+void fill(admin::Gpu& gpu) {
+  gpu.set_name(kLongText);
+  gpu.set_uuid(kName);
+  gpu.set_pci_bus_id(kName);
+}
+
+class HostilePoold final : public admin::Admin::Service {
+  Status Health(ServerContext*, const admin::HealthRequest*, admin::Poold* reply) override { return fill(*reply), Status::OK; }
+  Status ListGpus(ServerContext*, const admin::ListGpusRequest*, admin::ListGpusReply* reply) override { return fill(*reply->add_gpus()), Status::OK; }
+  Status ListSessions(ServerContext*, const admin::ListSessionsRequest*, admin::ListSessionsReply* reply) override {
+    for (int i = 0; i < kMany; ++i) fill(*reply->add_sessions(), i);
+    return reply->ByteSizeLong() > kUsualLimit ? Status::OK : Status(grpc::StatusCode::INTERNAL, "too few");
+  }
+  Status ListTenants(ServerContext*, const admin::ListTenantsRequest*, admin::ListTenantsReply* reply) override {
+    for (const bool configured : {true, false}) {
+      admin::Tenant& tenant = *reply->add_tenants();
+      tenant.set_name(kName + std::to_string(configured));
+      tenant.set_configured(configured);
+    }
+    return Status::OK;
+  }
+  Status KillSession(ServerContext*, const admin::KillSessionRequest*, admin::KillSessionReply*) override { return kRefusal; }
+  Status DumpSession(ServerContext*, const admin::DumpSessionRequest*, admin::SessionDump* reply) override {
+    reply->set_tenant(kName);
+    reply->set_program(kName);
+    reply->set_host(kName);
+    reply->set_no_answer_because(kLongText);
+    return Status::OK;
+  }
+  Status Watch(ServerContext*, const admin::WatchRequest*, grpc::ServerWriter<admin::Snapshot>* stream) override {
+    admin::Snapshot snapshot;
+    fill(*snapshot.mutable_poold());
+    fill(*snapshot.add_gpus());
+    fill(*snapshot.add_sessions(), 1);
+    for (int i = 0; i < 3; ++i) stream->Write(snapshot);
+    return kRefusal;
+  }
+};
+
+void fill(pool::LeaseState& lease) {
+  lease.set_id(kName);
+  lease.set_tenant(kName);
+  lease.set_program(kName);
+  lease.set_host(kName);
+  lease.set_end_reason(kName);
+  lease.add_labels(kName);
+  lease.add_parts()->set_node(kName);
+}
+void fill(pool::NodeState& node) {
+  node.set_name(kName);
+  node.set_because(kLongText);
+  node.add_addresses(kName);
+  node.set_rack(kName);
+  node.set_zone(kName);
+  node.set_version(kName);
+}
+void fill(pool::Waiting& waiting) {
+  waiting.set_id(kName);
+  waiting.set_tenant(kName);
+  waiting.set_why(kLongText);
+  waiting.mutable_request()->add_models(kName);
+  waiting.mutable_request()->add_labels(kName);
+  waiting.mutable_request()->set_program(kName);
+  waiting.mutable_request()->set_host(kName);
+}
+
+class HostileScheduler final : public pool::PoolAdmin::Service {
+  Status GetPool(ServerContext*, const pool::GetPoolRequest*, pool::PoolState* reply) override {
+    reply->set_leader(true);
+    reply->set_version(kName);
+    reply->set_store(kLongText);
+    return Status::OK;
+  }
+  Status ListNodes(ServerContext*, const pool::ListNodesRequest*, pool::ListNodesReply* reply) override { return fill(*reply->add_nodes()), Status::OK; }
+  Status ListGpus(ServerContext*, const pool::ListGpusRequest*, pool::ListPoolGpusReply* reply) override {
+    pool::PoolGpu& gpu = *reply->add_gpus();
+    gpu.set_node(kName);
+    gpu.set_uuid(kName);
+    gpu.set_model(kLongText);
+    return Status::OK;
+  }
+  Status ListLeases(ServerContext*, const pool::ListLeasesRequest*, pool::ListLeasesReply* reply) override {
+    for (int i = 0; i < kMany; ++i) fill(*reply->add_leases());
+    return reply->ByteSizeLong() > kUsualLimit ? Status::OK : Status(grpc::StatusCode::INTERNAL, "too few");
+  }
+  Status ListQueue(ServerContext*, const pool::ListQueueRequest*, pool::ListQueueReply* reply) override { return fill(*reply->add_waiting()), Status::OK; }
+  Status ListTenants(ServerContext*, const pool::ListPoolTenantsRequest*, pool::ListPoolTenantsReply* reply) override {
+    pool::TenantState& tenant = *reply->add_tenants();
+    tenant.set_name(kName);
+    tenant.set_configured(true);
+    return Status::OK;
+  }
+  Status GetPolicy(ServerContext*, const pool::GetPolicyRequest*, pool::Policy* reply) override { return reply->set_placement(kName), Status::OK; }
+  Status Drain(ServerContext*, const pool::DrainRequest*, pool::NodeState*) override { return kRefusal; }
+  Status Undrain(ServerContext*, const pool::UndrainRequest*, pool::NodeState* reply) override { return fill(*reply), Status::OK; }
+  Status Evict(ServerContext*, const pool::EvictRequest*, pool::LeaseState* reply) override { return fill(*reply), Status::OK; }
+  Status Why(ServerContext*, const pool::WhyRequest*, pool::WhyReply* reply) override { return reply->add_lines(kLongText), Status::OK; }
+  Status Watch(ServerContext*, const pool::PoolWatchRequest*, grpc::ServerWriter<pool::PoolSnapshot>* stream) override {
+    pool::PoolSnapshot snapshot;
+    snapshot.mutable_pool()->set_version(kName);
+    fill(*snapshot.add_nodes());
+    fill(*snapshot.add_leases());
+    fill(*snapshot.add_waiting());
+    for (int i = 0; i < 3; ++i) stream->Write(snapshot);
+    return kRefusal;
+  }
+};
+
+std::unique_ptr<grpc::Server> serve(grpc::Service& service, const std::string& address, int* port = nullptr) {
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), port);
+  builder.RegisterService(&service);
+  auto server = builder.BuildAndStart();
+  REQUIRE(server);
+  return server;
+}
+
+// On a terminal of 80 characters and on none, and as JSON.
+void check_harmless(std::vector<std::string> words, const std::vector<std::string>& command) {
+  words.insert(words.begin(), program_path("pool-admin"));
+  words.insert(words.end(), command.begin(), command.end());
+  for (const char* const columns : {"80", "0"}) {
+    const Finished shown = run_to_end(words, {{"COLUMNS", columns}});
+    INFO(command[0] << ", COLUMNS=" << columns << "\n" << shown.output.substr(0, 2000));
+    CHECK((shown.status == 0 || shown.status == 1));  // 1: it is not ready, or refused; what cannot be read is 3
+    CHECK(shown.output.find("?]0;own") != std::string::npos);
+    CHECK(is_harmless(shown.output));
+  }
+  words.push_back("--json");
+  const Finished json = run_to_end(words);
+  INFO(command[0] << " --json\n" << json.output.substr(0, 2000));
+  CHECK(is_harmless(json.output));
+  CHECK(json.output.find("owned") != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("a poold's texts and refusals are shown without control characters, however many they are") {
+  const TemporaryFolder folder;
+  const std::string socket = folder.path() / "admin.sock";
+  HostilePoold poold;
+  const auto server = serve(poold, "unix:" + socket);
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"health"}, {"gpus"}, {"sessions"}, {"tenants"}, {"quota", "show"}, {"kill", "1"}, {"dump", "1"}, {"top", "--count", "2", "--interval", "0.1"}}) {
+    check_harmless({"--poold", "unix:" + socket}, command);
+  }
+  server->Shutdown(std::chrono::system_clock::now());
+}
+
+TEST_CASE("a scheduler's texts and refusals are shown without control characters, however many they are") {
+  HostileScheduler scheduler;
+  int port = 0;
+  const auto server = serve(scheduler, "127.0.0.1:0", &port);
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"health"}, {"nodes"}, {"gpus"}, {"leases"}, {"queue"}, {"tenants"}, {"quota", "show"}, {"policy", "show"}, {"drain", "n"}, {"undrain", "n"}, {"evict", "1"}, {"why", "q1"},
+           {"top", "--count", "2", "--interval", "0.1"}}) {
+    check_harmless({"--scheduler", "127.0.0.1:" + std::to_string(port)}, command);
+  }
+  server->Shutdown(std::chrono::system_clock::now());
+}
