@@ -261,11 +261,12 @@ int run_daemon(const Options& options) {
   log::start(STDERR_FILENO, options.log_level, options.log_format, "pool-scheduler");
   auto where = allowed_address(options);  // before files are made
   if (!where) return fail(where.error().message);
+  if (const auto allowed = check_store(options.store, options.insecure); !allowed) return fail(allowed.error().message);
   bool made = false;
   auto key = load_key(options.key, made);
   if (!key) return fail(key.error().message);
   if (made) log::info("key_made", {{"file", options.key}, {"note", "poolds need its public key: pool-scheduler --key FILE --print-public-key"}});
-  auto store = open_store(options.store, options.store_tls);
+  auto store = open_store(options.store, options.store_tls, options.insecure);
   if (!store) return fail(store.error().message);
   Daemon daemon(options, std::move(*where), std::move(*store), std::move(*key));
   return daemon.run();

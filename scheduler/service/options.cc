@@ -107,7 +107,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
   app.add_option("--address", given.address, "HOST:PORT that clients are told of this scheduler by others of the pool [as --listen]");
   app.add_option("--port-file", given.port_file, "write the port to this file when ready");
   app.add_option("--store", given.store, "where leases are kept: sqlite:FILE, or for several schedulers of one pool etcd://HOST:PORT,HOST:PORT,.../PREFIX "
-                                         "(etcds:// with TLS)");
+                                         "(etcds:// with TLS, as all but loopback must have)");
   app.add_option("--store-ca", given.store_tls.ca, "authorities of etcd's certificates (PEM) [the system's]");
   app.add_option("--store-certificate", given.store_tls.certificate, "the certificate that etcd is shown, if it wants one (PEM)");
   app.add_option("--store-key", given.store_tls.key, "its private key (PEM)");
@@ -125,7 +125,7 @@ std::variant<Options, EarlyExit> parse_options(int count, char** words) {
                                                 "SIGHUP has these three read again");
   app.add_option("--log-level", level, std::string("one of ") + kLogLevels + " [info]");
   app.add_option("--log-format", format, std::string("one of ") + kLogFormats + " [text]");
-  app.add_flag("--insecure", given.insecure, "listen beyond loopback without TLS or tokens");
+  app.add_flag("--insecure", given.insecure, "listen beyond loopback without TLS or tokens, and use etcd:// there");
   try {
     app.parse(count, words);
   } catch (const CLI::ParseError& error) {

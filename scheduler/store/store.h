@@ -41,7 +41,9 @@ class Store {
   virtual std::string describe() const = 0;  // for people: which store it is
 };
 
-// "sqlite:FILE", "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]", "etcds://..." with TLS: `tls` has this side's files.
-Result<std::unique_ptr<Store>> open_store(const std::string& text, const transport::TlsOptions& tls = {});
+// "sqlite:FILE", "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]", "etcds://..." with TLS: `tls` has this side's files. etcd:// to another host needs `insecure`.
+Result<std::unique_ptr<Store>> open_store(const std::string& text, const transport::TlsOptions& tls = {}, bool insecure = false);
+// What open_store() refuses because of the address alone (ErrorCode::invalid); makes and opens nothing.
+Result<void> check_store(const std::string& text, bool insecure);
 
 }  // namespace gpupool::scheduler

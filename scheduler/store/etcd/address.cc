@@ -1,7 +1,10 @@
 #include "scheduler/store/etcd/address.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
+
+#include "protocol/transport/loopback.h"
 
 namespace gpupool::scheduler::etcd {
 namespace {
@@ -49,6 +52,12 @@ Result<Address> parse_address(const std::string& text) {
   if (prefix.starts_with('/') || prefix.size() > kLongestPrefix) return wrong("the prefix must not begin with a slash, and be short");
   if (!prefix.empty()) out.prefix = std::move(prefix);
   return out;
+}
+
+std::string plaintext_member(const Address& address) {
+  if (address.tls) return "";
+  const auto found = std::find_if_not(address.endpoints.begin(), address.endpoints.end(), transport::connects_to_loopback);
+  return found == address.endpoints.end() ? "" : *found;
 }
 
 }  // namespace gpupool::scheduler::etcd

@@ -16,5 +16,7 @@ struct Address {
 bool is_address(const std::string& text);  // by how it begins
 // ErrorCode::invalid: what is wrong with it.
 Result<Address> parse_address(const std::string& text);
+// The first member to which etcd:// would speak in plaintext beyond this host; empty: there is none.
+std::string plaintext_member(const Address& address);
 
 }  // namespace gpupool::scheduler::etcd

@@ -315,6 +315,16 @@ class EtcdStore : public Store {
 
 bool is_etcd_store(const std::string& text) { return etcd::is_address(text); }
 
+Result<void> check_etcd_store(const std::string& text, bool insecure) {
+  const auto address = etcd::parse_address(text);
+  if (!address) return address.error();
+  const std::string member = etcd::plaintext_member(*address);
+  if (member.empty() || insecure) return {};
+  return Error{ErrorCode::invalid, "refusing to use the store " + text + ": " + member +
+                                       " is another host, and who can read or change what is said to etcd in plaintext decides over the pool; give etcd TLS and "
+                                       "write etcds:// (with --store-ca, --store-certificate, --store-key), or give --insecure in a network you trust"};
+}
+
 Result<std::unique_ptr<Store>> open_etcd_store(const std::string& text, const transport::TlsOptions& tls) {
   const auto address = etcd::parse_address(text);
   if (!address) return address.error();

@@ -7,6 +7,8 @@
 namespace gpupool::scheduler {
 
 bool is_etcd_store(const std::string& text);
+// ErrorCode::invalid: what is wrong with the address, or that it is etcd:// with a member on another host, which only `insecure` allows.
+Result<void> check_etcd_store(const std::string& text, bool insecure);
 // Does not connect yet. `tls`: this side's files, for etcds://.
 Result<std::unique_ptr<Store>> open_etcd_store(const std::string& text, const transport::TlsOptions& tls);
 

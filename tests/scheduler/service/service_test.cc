@@ -10,6 +10,7 @@
 #include "tests/scheduler/service/scheduler_process.h"
 #include "tests/support/catch.h"
 #include "tests/support/certificates.h"
+#include "tests/support/contains.h"
 #include "tests/support/http_get.h"
 #include "tests/support/poold_process.h"
 
@@ -453,6 +454,21 @@ TEST_CASE("it starts, says what is wrong, and ends as it should") {
   REQUIRE(holder.granted());
   CHECK(scheduler.stop() == 0);
   CHECK(holder.status().error_code() == grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_CASE("pool-scheduler refuses plaintext to another host's etcd, and makes no key then") {
+  TemporaryFolder folder;
+  const std::string key = folder.path() / "key.pem";
+  const auto refusal = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {program_path("pool-scheduler"), "--listen", "127.0.0.1:0", "--key", key});
+    const Finished finished = run_to_end(options);
+    CHECK((finished.status == 1 || finished.status == 2));
+    return finished.output;
+  };
+  const std::string plaintext = refusal({"--store", "etcd://127.0.0.1:1,192.0.2.1:2379/pool"});
+  CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring("refusing to use the store etcd://127.0.0.1:1,192.0.2.1:2379/pool: 192.0.2.1:2379 is another host"));
+  CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring("etcds://") && Catch::Matchers::ContainsSubstring("--insecure"));
+  CHECK_FALSE(std::filesystem::exists(key));
 }
 
 TEST_CASE("a mistake in the configuration is named with its tenant and the right form") {

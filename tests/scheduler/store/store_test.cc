@@ -96,6 +96,21 @@ TEST_CASE("every store keeps the contract") {
   }
 }
 
+TEST_CASE("etcd:// to another host needs to be allowed") {
+  for (const char* const text : {"etcd://192.0.2.1", "etcd://127.0.0.1:2379,db-1:2379", "etcd://127.evil.example", "etcd://[fe80::1]:2379/pool", "etcd://localhost.example"}) {
+    INFO(text);
+    const auto refused = open_store(text);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::invalid);
+    CHECK(refused.error().message.find("give --insecure in a network you trust") != std::string::npos);
+    CHECK(open_store(text, {}, true));
+  }
+  for (const char* const text : {"etcd://127.0.0.1", "etcd://[::1]:2379,localhost:1,127.1.2.3", "etcds://db-1,db-2"}) {
+    INFO(text);
+    CHECK(open_store(text));
+  }
+}
+
 TEST_CASE("what is no store is refused with what one is") {
   for (const char* text : {"", "sqlite:", "mysql:x", "/tmp/x"}) {
     const auto store = open_store(text);
