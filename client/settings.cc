@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "client/log.h"
+#include "protocol/files/exposure.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/wire/frame.h"
 
@@ -76,10 +77,13 @@ std::string token_from_file(const std::string& path) {
   const ssize_t length = file >= 0 ? ::read(file, text, sizeof text) : -1;
   if (length < 0) complain("GPUPOOL_TOKEN_FILE=%s cannot be read: %s", path.c_str(), std::strerror(errno));
   struct stat about {};
-  if (length > 0 && ::fstat(file, &about) == 0 && (about.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    complain("the token in %s can be read by others; use chmod 600", path.c_str());
-  }
+  const files::Exposure exposure = length > 0 && ::fstat(file, &about) == 0 ? files::exposure_of(about) : files::Exposure{};
   if (file >= 0) ::close(file);
+  if (exposure.writable) {
+    complain("GPUPOOL_TOKEN_FILE=%s is not used, because other users can write it; use chmod 600", path.c_str());
+    return "";
+  }
+  if (exposure.readable) complain("the token in %s can be read by others; use chmod 600", path.c_str());
   const std::string token = length > 0 ? only_line(std::string(text, static_cast<size_t>(length))) : "";
   if (length >= 0 && token.empty()) complain("GPUPOOL_TOKEN_FILE=%s has no token in its first line, so none is shown; write the token into it", path.c_str());
   return token;

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "protocol/control/connect_failure.h"
+#include "protocol/files/exposure.h"
 #include "protocol/text/printable.h"
 #include "protocol/transport/loopback.h"
 
@@ -39,6 +40,11 @@ std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Sc
   if (!tls.certificate.empty()) options.pem_cert_chain = contents(tls.certificate);
   if (!tls.key.empty()) options.pem_private_key = contents(tls.key);
   return grpc::CreateCustomChannel(scheduler.text(), grpc::SslCredentials(options), arguments);
+}
+
+Result<void> check_files(const transport::TlsOptions& tls) {
+  const auto checked = files::check_secret(tls.key);
+  return checked ? checked : Error{ErrorCode::invalid, "GPUPOOL_TLS_KEY: " + checked.error().message};
 }
 
 grpc::Status printable_status(const grpc::Status& status) {

@@ -18,6 +18,9 @@ constexpr int kMostEventBytes = 4 << 20;  // of one message for pool-lease
 std::shared_ptr<grpc::Channel> open_channel(const PoolAddress& address, const Scheduler& scheduler, const transport::TlsOptions& tls,
                                             int most_message_bytes = kMostEventBytes);
 
+// ErrorCode::invalid: the private key in `tls` must not be used, since others can read it. To be asked before the first channel is opened.
+Result<void> check_files(const transport::TlsOptions& tls);
+
 // The end of a call with a message that may be shown to a user: printable and bounded.
 grpc::Status printable_status(const grpc::Status& status);
 

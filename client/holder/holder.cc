@@ -62,6 +62,7 @@ Holder::Holder(Settings settings, Granted granted, Told told) : settings_(std::m
 }
 
 Result<void> Holder::run() {
+  if (const auto checked = check_files(settings_.tls); !checked) return checked;
   const auto start = Clock::now();
   auto last_heard = start;
   milliseconds between = kFirstPause;

@@ -7,12 +7,13 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/sha.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <optional>
 #include <system_error>
+
+#include "protocol/files/exposure.h"
 
 namespace gpupool::lease {
 namespace {
@@ -46,9 +47,9 @@ struct Descriptor {
 
 Result<std::string> read_file(const std::string& path, bool secret) {
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
-  struct stat about{};
-  if (file.number < 0 || ::fstat(file.number, &about) != 0) return cannot("read", path, errno_text());
-  if (secret && (about.st_mode & 077) != 0) return cannot("use", path, "others than its owner may read or write it; chmod 600 it");
+  if (file.number < 0) return cannot("read", path, errno_text());
+  // Whoever can alter a public key can sign leases.
+  if (const auto checked = secret ? files::check_secret(file.number, path) : files::check_unaltered(path); !checked) return checked.error();
   std::string text(kMostFileBytes, '\0');
   size_t size = 0;
   while (size < text.size()) {

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "protocol/files/exposure.h"
 #include "protocol/lease/token.h"
 #include "scheduler/service/admin.h"
 #include "scheduler/service/metrics.h"
@@ -88,6 +89,7 @@ Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const transport::Tl
   for (const std::string& file : {tls.certificate, tls.key, tls.ca}) {
     if (!file.empty() && !is_readable(file)) return Error{ErrorCode::invalid, "cannot read '" + file + "'"};
   }
+  if (const auto checked = files::check_secret(tls.key); !checked) return checked.error();
   using grpc::experimental::FileWatcherCertificateProvider;
   const auto provider = tls.ca.empty() ? std::make_shared<FileWatcherCertificateProvider>(tls.key, tls.certificate, kCertificatesEverySeconds)
                                        : std::make_shared<FileWatcherCertificateProvider>(tls.key, tls.certificate, tls.ca, kCertificatesEverySeconds);

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "protocol/control/connect_failure.h"
+#include "protocol/files/exposure.h"
 #include "protocol/text/printable.h"
 #include "protocol/transport/loopback.h"
 #include "protocol/transport/transport.h"
@@ -42,6 +43,7 @@ Result<std::string> read_file(const std::string& path) {
 // No file, no token: for schedulers that believe everybody.
 Result<std::string> read_token(const std::string& path) {
   if (path.empty()) return std::string();
+  if (const auto checked = files::check_secret(path); !checked) return checked.error();
   auto token = read_file(path);
   if (!token) return token;
   while (!token->empty() && (token->back() == '\n' || token->back() == '\r' || token->back() == ' ')) token->pop_back();

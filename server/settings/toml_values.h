@@ -28,7 +28,7 @@ inline std::chrono::milliseconds to_milliseconds(double seconds) {
 
 inline Error wrong(const std::string& why) { return {ErrorCode::invalid, why}; }
 
-// The whole file; the error names it, and the line.
+// The whole file, which only its owner and root may write; the error names it, and the line.
 Result<toml::table> read_file(const std::string& path);
 
 Result<void> to_text(const toml::node& node, std::string& out);

@@ -36,7 +36,7 @@ class Cluster {
       schedulers_.push_back(SchedulerProcess::one_of_several(etcd_.store(), folder_.path() / "key.pem"));
     }
     if (!eventually([&] { return leader().has_value(); })) throw std::runtime_error("no scheduler leads:\n" + schedulers_[0]->log());
-    const std::string token = folder_.write("token", std::string(64, 'n') + "\n");
+    const std::string token = folder_.write_secret("token", std::string(64, 'n') + "\n");
     for (int i = 0; i < suite.poolds; ++i) {
       Environment device = device_environment();
       device.insert({{"SOFTGPU_INSTANCE", "failover-" + std::to_string(::getpid()) + "-" + std::to_string(i)}, {"SOFTGPU_DEVICES", std::to_string(suite.gpus)}, {"SOFTGPU_MEMORY", "256MiB"}});

@@ -35,7 +35,7 @@ std::string write_key(const std::string& folder) {
 
 Chaos::Chaos(const ChaosOptions& options) : options_(options), random_(options.seed) {
   const std::string folder = folder_.path();
-  PoolMember member{.schedulers = {}, .public_key = write_key(folder), .token_file = folder_.write("token", std::string(64, 'n') + "\n")};
+  PoolMember member{.schedulers = {}, .public_key = write_key(folder), .token_file = folder_.write_secret("token", std::string(64, 'n') + "\n")};
   std::string url = "pool://";
   for (int i = 0; i < options_.schedulers; ++i) {
     member.schedulers.push_back(Network::address(kFirstScheduler + i) + ":9800");

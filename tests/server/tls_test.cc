@@ -192,6 +192,54 @@ TEST_CASE("poold says which of its TLS files it cannot use") {
   CHECK(has(mixed.output, "'" + other.key + "' cannot be used as the private key of"));
 }
 
+TEST_CASE("a key that others can read, and a configuration that they can write, are refused at the start and on SIGHUP") {
+  const Authority authority("authority");
+  const auto files = authority.sign("server", kNames);
+  const TemporaryFolder folder;
+  const std::string config = folder.write("poold.toml", "");
+  const auto permit = [](const std::string& file, unsigned mode) { std::filesystem::permissions(file, std::filesystem::perms(mode)); };
+  std::vector<std::string> words = options_for(files, {"--device", kDevice, "--admin-socket", "none", "--config", config});
+  words.insert(words.begin(), program_path("poold"));
+  const auto refused = [&](int status, const std::string& file, const std::string& why) {
+    const Finished finished = run_to_end(words);
+    INFO(finished.output);
+    return finished.status == status && has(finished.output, "refusing to use '" + file + "': " + why);
+  };
+  permit(files.key, 0604);
+  CHECK(refused(1, files.key, "other users can read it; chmod 600 it"));
+  permit(files.key, 0602);
+  CHECK(refused(1, files.key, "other users can write it"));
+  permit(files.key, 0600);
+  permit(config, 0666);
+  CHECK(refused(2, config, "other users can write it"));
+  permit(config, 0644);
+
+  PooldProcess poold(kDevice, options_for(files, {"--config", config}));
+  permit(files.key, 0644);
+  poold.process().signal(SIGHUP);
+  CHECK(poold.await_log("reload_failed", 1));
+  permit(files.key, 0600);
+  permit(config, 0662);
+  poold.process().signal(SIGHUP);
+  CHECK(poold.await_log("reload_failed", 2));
+  CHECK(failure(at(poold), trusting(authority)) == "");
+  permit(config, 0644);
+  poold.process().signal(SIGHUP);
+  CHECK(poold.await_log("reloaded"));
+}
+
+TEST_CASE("a client does not use a key that others can read") {
+  const Authority authority("authority");
+  const PooldProcess poold(kDevice, options_for(authority.sign("server", kNames)));
+  const auto files = authority.sign("client");
+  transport::TlsOptions tls = trusting(authority);
+  tls.certificate = files.certificate;
+  tls.key = files.key;
+  CHECK(failure(at(poold), tls) == "");
+  std::filesystem::permissions(files.key, std::filesystem::perms(0604));
+  CHECK(has(failure(at(poold), tls), "refusing to use '" + files.key + "': other users can read it"));
+}
+
 TEST_CASE("beyond loopback poold takes tls:// with credentials only") {
   const Authority authority("authority");
   const auto files = authority.sign("server", kNames);

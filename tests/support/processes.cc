@@ -60,6 +60,12 @@ std::string TemporaryFolder::write(const std::string& name, const std::string& c
   return file.string();
 }
 
+std::string TemporaryFolder::write_secret(const std::string& name, const std::string& content) const {
+  const std::string file = write(name, "");
+  fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
+  return write(name, content);
+}
+
 Process::Process(const std::vector<std::string>& words, const Environment& environment) {
   Environment merged;
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -25,6 +25,8 @@ class TemporaryFolder {
   const std::filesystem::path& path() const { return path_; }
   // Writes a file and returns its path.
   std::string write(const std::string& name, const std::string& content) const;
+  // The same for keys and tokens: nobody else can read it.
+  std::string write_secret(const std::string& name, const std::string& content) const;
 
  private:
   std::filesystem::path path_;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "protocol/files/exposure.h"
 #include "protocol/transport/tls/openssl.h"
 #include "protocol/transport/tls/stream.h"
 
@@ -35,6 +36,7 @@ Result<std::shared_ptr<const Context>> create(const SSL_METHOD* method) {
 }
 
 Result<void> use_certificate(SSL_CTX* context, const TlsOptions& options) {
+  if (auto private_to_us = files::check_secret(options.key); !private_to_us) return private_to_us;
   const Openssl& ssl = openssl();
   if (ssl.SSL_CTX_use_certificate_chain_file(context, options.certificate.c_str()) != 1) {
     return wrong_file(options.certificate, "a certificate");

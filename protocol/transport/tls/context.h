@@ -12,6 +12,7 @@ namespace gpupool::transport::tls {
 
 class Context {
  public:
+  // ErrorCode::invalid: a file cannot be used, or others can read the private key.
   // The server's certificate is checked against `options.ca` (empty: the system's authorities).
   static Result<std::shared_ptr<const Context>> client(const TlsOptions& options);
   // A client's certificate is asked for where `options.ca` says who may have signed it; clients need not have one.

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "client/holder/channel.h"
 #include "client/settings.h"
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/commands.h"
@@ -30,6 +31,7 @@ PoolClient::Settings settings_of(const std::string& where, const std::string& to
   auto address = holder::parse_pool_address(where.starts_with("pool://") ? where : "pool://" + where);
   if (!address) throw Failure(kExitUsage, "--scheduler: " + address.error().message);
   client::Settings environment = client::settings_from_environment();
+  if (const auto checked = holder::check_files(environment.tls); !checked) throw Failure(kExitUsage, checked.error().message);
   return {std::move(*address), std::move(environment.token), std::move(environment.tls)};
 }
 

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <thread>
 
+#include "protocol/files/exposure.h"
 #include "protocol/text/printable.h"
 #include "server/log/log.h"
 
@@ -50,6 +51,7 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> credentials(const Address& add
     if (tls.ca.empty() && tls.certificate.empty()) return grpc::InsecureChannelCredentials();
     return Error{ErrorCode::invalid, "certificates are given, but the store's address says etcd://; write etcds:// for TLS"};
   }
+  if (const auto checked = files::check_secret(tls.key); !checked) return checked.error();
   grpc::SslCredentialsOptions options;
   for (const auto& [file, out] : {std::pair(&tls.ca, &options.pem_root_certs), {&tls.certificate, &options.pem_cert_chain}, {&tls.key, &options.pem_private_key}}) {
     if (const auto good = read_file(*file, *out); !good) return good.error();

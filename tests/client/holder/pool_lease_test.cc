@@ -256,6 +256,22 @@ TEST_CASE("another user of the machine cannot prepare the file that gets the nex
   CHECK(eventually([&] { return fs::is_empty(shared.path()); }));
 }
 
+TEST_CASE("a private key that others can read is refused by pool-lease and pool-admin") {
+  const Home home;
+  const TemporaryFolder folder;
+  FakeScheduler scheduler(grants({{"tcp://192.0.2.1:7", "x"}}));
+  const std::string key = folder.write("client.key", "key");
+  fs::permissions(key, fs::perms(0644));
+  const std::string why = "GPUPOOL_TLS_KEY: refusing to use '" + key + "': other users can read it; chmod 600 it";
+  const Finished run = run_to_end({program_path("pool-run"), "--server", url(scheduler), "--", "true"}, home.with({{"GPUPOOL_TLS_KEY", key}}));
+  CHECK(run.status == 125);
+  CHECK(has(run.output, why));
+  const Finished admin = run_to_end({program_path("pool-admin"), "--scheduler", scheduler.address(), "health"}, {{"GPUPOOL_TLS_KEY", key}});
+  CHECK(admin.status == 2);
+  CHECK(has(admin.output, why));
+  CHECK(scheduler.calls().empty());
+}
+
 TEST_CASE("a scheduler's texts reach the terminal without control characters, and bounded") {
   const Home home;
   const std::string text = kHostileText + std::string(100'000, 'x');

@@ -103,7 +103,7 @@ TEST_CASE("a key file that will not do says why", "[lease]") {
   CHECK_THAT(PublicKey::read(folder.write("text", "hello\n")).error().message, Catch::Matchers::ContainsSubstring("no Ed25519 key"));
   CHECK_FALSE(SigningKey::read(folder.write("public", key->public_key().pem())));
   REQUIRE(key->write(folder.path + "/open"));
-  ::chmod((folder.path + "/open").c_str(), 0640);
+  ::chmod((folder.path + "/open").c_str(), 0644);
   CHECK_THAT(SigningKey::read(folder.path + "/open").error().message, Catch::Matchers::ContainsSubstring("chmod 600"));
   // A key, of another kind.
   const std::string rsa = folder.path + "/ec.pem";

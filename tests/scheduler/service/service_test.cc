@@ -456,9 +456,12 @@ TEST_CASE("it starts, says what is wrong, and ends as it should") {
   CHECK(holder.status().error_code() == grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST_CASE("pool-scheduler refuses plaintext to another host's etcd, and makes no key then") {
+TEST_CASE("pool-scheduler refuses keys that others can read, a configuration that they can write, and plaintext to another host's etcd") {
   TemporaryFolder folder;
-  const std::string key = folder.path() / "key.pem";
+  const Authority authority("authority");
+  const Authority::Files files = authority.sign("scheduler", "IP:127.0.0.1");
+  const std::string key = folder.path() / "key.pem", sqlite = "sqlite:" + (folder.path() / "pool.db").string(), config = folder.write("pool.toml", "");
+  const auto permit = [](const std::string& file, unsigned mode) { std::filesystem::permissions(file, std::filesystem::perms(mode)); };
   const auto refusal = [&](std::vector<std::string> options) {
     options.insert(options.begin(), {program_path("pool-scheduler"), "--listen", "127.0.0.1:0", "--key", key});
     const Finished finished = run_to_end(options);
@@ -469,6 +472,13 @@ TEST_CASE("pool-scheduler refuses plaintext to another host's etcd, and makes no
   CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring("refusing to use the store etcd://127.0.0.1:1,192.0.2.1:2379/pool: 192.0.2.1:2379 is another host"));
   CHECK_THAT(plaintext, Catch::Matchers::ContainsSubstring("etcds://") && Catch::Matchers::ContainsSubstring("--insecure"));
   CHECK_FALSE(std::filesystem::exists(key));
+
+  permit(files.key, 0644);
+  const std::string unsafe = "refusing to use '" + files.key + "': other users can read it; chmod 600 it";
+  CHECK_THAT(refusal({"--store", sqlite, "--tls-certificate", files.certificate, "--tls-key", files.key}), Catch::Matchers::ContainsSubstring(unsafe));
+  CHECK_THAT(refusal({"--store", "etcds://127.0.0.1:1", "--store-certificate", files.certificate, "--store-key", files.key}), Catch::Matchers::ContainsSubstring(unsafe));
+  permit(config, 0646);
+  CHECK_THAT(refusal({"--store", sqlite, "--config", config}), Catch::Matchers::ContainsSubstring("refusing to use '" + config + "': other users can write it"));
 }
 
 TEST_CASE("a mistake in the configuration is named with its tenant and the right form") {

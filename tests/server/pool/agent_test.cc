@@ -21,7 +21,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 struct Files {
   TemporaryFolder folder;
-  const std::string token = folder.write("token", "node-secret\n");
+  const std::string token = folder.write_secret("token", "node-secret\n");
 };
 
 std::vector<std::string> attending(const LeaseMaker& maker, const Files& files, const std::vector<std::string>& schedulers,
@@ -266,6 +266,13 @@ TEST_CASE("a pool that cannot be is said at the start") {
   CHECK(has(why({"--pool-scheduler", "a", "--pool-public-key", maker.public_key_file(), "--pool-token-file", files.token}), "HOST:PORT"));
   CHECK(has(why({"--pool-name", "a b", "--pool-public-key", maker.public_key_file()}), "letters, digits"));
   CHECK(has(why({"--pool-public-key", files.token}), "no Ed25519"));
+  std::filesystem::permissions(files.token, std::filesystem::perms(0644));
+  const std::string read_by_all = why({"--pool-scheduler", "127.0.0.1:1", "--pool-public-key", maker.public_key_file(), "--pool-token-file", files.token});
+  CHECK(has(read_by_all, "refusing to use '" + files.token + "': other users can read it; chmod 600 it"));
+  const std::string forged = files.folder.write("forged.pem", "");
+  std::filesystem::copy_file(maker.public_key_file(), forged, std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::permissions(forged, std::filesystem::perms(0646));
+  CHECK(has(why({"--pool-public-key", forged}), "refusing to use '" + forged + "': other users can write it"));
   const std::string key = files.folder.path() / "key.pem";
   REQUIRE(lease::SigningKey::make()->write(key));
   CHECK(has(why({"--pool-scheduler", "a:1", "--pool-public-key", key}), "it is the private key"));
