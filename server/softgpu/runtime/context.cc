@@ -138,6 +138,8 @@ void Context::tear_down() {
     std::lock_guard guard(mutex_);
     own_memory_.reset();
     local_memory_.reset();
+    printf_memory_.reset();
+    heap_memory_.reset();
   }
   if (!green()) costs().charge(Cost::context_destroy);
   error_.store(CUDA_SUCCESS, std::memory_order_release);

@@ -141,6 +141,8 @@ class Context final : public Object {
   void forget_stream(Stream& stream);
   CUresult wait_all(const std::vector<Ref<Op>>& ops);
   void reset_settings();
+  CUresult take_local_memory(uint32_t bytes);  // this and the next: with mutex_ held
+  CUresult take_for_limit(size_t value, size_t at_first, std::shared_ptr<Memory>* memory);
 
   Device& device_;
   Context* const root_;  // this one or the device's primary context, which stays
@@ -176,8 +178,8 @@ class Context final : public Object {
   std::atomic<uint32_t> stack_bytes_{0};
   std::atomic<uint32_t> local_bytes_{0};  // of local memory per thread, so far
   std::set<uint64_t> peers_;  // handles
-  // What the context takes of the device's memory for itself, and for local memory; null where the rule is off.
-  std::shared_ptr<Memory> own_memory_, local_memory_;
+  // What the context takes of the device's memory for itself, for local memory, and for limits that were raised; null where the rule is off.
+  std::shared_ptr<Memory> own_memory_, local_memory_, printf_memory_, heap_memory_;
 };
 
 // The calling thread's stack of contexts.

@@ -5,17 +5,22 @@
 #include "server/softgpu/runtime/runtime.h"
 
 namespace gpupool::softgpu {
+namespace {
+
+constexpr size_t kStackBytes = 1024, kPrintfBytes = 1 << 20, kHeapBytes = 8 << 20;
+
+}  // namespace
 
 void Context::reset_settings() {
   limits_.fill(0);
-  limits_[CU_LIMIT_STACK_SIZE] = 1024;
-  limits_[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
-  limits_[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+  limits_[CU_LIMIT_STACK_SIZE] = kStackBytes;
+  limits_[CU_LIMIT_PRINTF_FIFO_SIZE] = kPrintfBytes;
+  limits_[CU_LIMIT_MALLOC_HEAP_SIZE] = kHeapBytes;
   limits_[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
   limits_[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
   limits_[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
-  stack_bytes_ = 1024;
-  local_bytes_ = 1024;
+  stack_bytes_ = kStackBytes;
+  local_bytes_ = kStackBytes;
   cache_config = CU_FUNC_CACHE_PREFER_NONE;
   shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
   peers_.clear();
@@ -49,21 +54,39 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
     default:
       return CUDA_ERROR_UNSUPPORTED_LIMIT;
   }
-  if (limit == CU_LIMIT_STACK_SIZE) stack_bytes_ = static_cast<uint32_t>(value);
-  if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) set_printf_fifo_bytes(value);
-  if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && !set_kernel_heap_bytes(value)) return CUDA_ERROR_INVALID_VALUE;
+  if (limit == CU_LIMIT_STACK_SIZE) {
+    if (const CUresult result = take_local_memory(static_cast<uint32_t>(value)); result != CUDA_SUCCESS) return result;
+    stack_bytes_ = static_cast<uint32_t>(value);
+  }
+  if (limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
+    const bool is_heap = limit == CU_LIMIT_MALLOC_HEAP_SIZE;
+    std::shared_ptr<Memory> memory;
+    if (const CUresult result = take_for_limit(value, is_heap ? kHeapBytes : kPrintfBytes, &memory); result != CUDA_SUCCESS) return result;
+    if (is_heap && !set_kernel_heap_bytes(value)) return CUDA_ERROR_INVALID_VALUE;
+    if (!is_heap) set_printf_fifo_bytes(value);
+    (is_heap ? heap_memory_ : printf_memory_) = std::move(memory);
+  }
   limits_[limit] = value;
   return CUDA_SUCCESS;
+}
+
+// What the limit is raised by; the rest is part of what the context takes.
+CUresult Context::take_for_limit(size_t value, size_t at_first, std::shared_ptr<Memory>* memory) {
+  if (value <= at_first || !runtime().config().rules.keep(Rule::context_memory)) return CUDA_SUCCESS;
+  return device_.create_physical(value - at_first, memory);
 }
 
 CUresult Context::reserve_local_memory(uint32_t bytes) {
   if (root_ != this) return root_->reserve_local_memory(bytes);
   if (bytes <= local_bytes_.load(std::memory_order_relaxed)) [[likely]] return CUDA_SUCCESS;
-  const Rules& rules = runtime().config().rules;
-  if (rules.keep(Rule::lazy_loading)) synchronize_locked();
+  if (runtime().config().rules.keep(Rule::lazy_loading)) synchronize_locked();
   std::lock_guard guard(mutex_);
+  return take_local_memory(bytes);
+}
+
+CUresult Context::take_local_memory(uint32_t bytes) {
   if (bytes <= local_bytes_) return CUDA_SUCCESS;
-  if (rules.keep(Rule::context_memory)) {
+  if (runtime().config().rules.keep(Rule::context_memory)) {
     local_memory_.reset();
     if (const CUresult result = device_.create_physical(device_.local_memory_bytes(bytes), &local_memory_); result != CUDA_SUCCESS) return result;
   }

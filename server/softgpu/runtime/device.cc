@@ -1,5 +1,7 @@
 #include "server/softgpu/runtime/device.h"
 
+#include <algorithm>
+
 #include "server/softgpu/runtime/identity.h"
 #include "server/softgpu/runtime/runtime.h"
 
@@ -54,7 +56,10 @@ uint64_t Device::context_bytes() const {
   return config_.context_bytes != 0 ? config_.context_bytes : scaled(kScaleContextBytes, shared_->total_bytes());
 }
 
-uint64_t Device::local_memory_bytes(uint32_t bytes_per_thread) const { return scaled(kScaleThreads * bytes_per_thread, shared_->total_bytes()); }
+uint64_t Device::local_memory_bytes(uint32_t bytes_per_thread) const {
+  const uint64_t threads = static_cast<uint64_t>(multiprocessors_) * limits::kThreadsPerMultiprocessor;
+  return std::min(scaled(kScaleThreads * bytes_per_thread, shared_->total_bytes()), round_up(threads * bytes_per_thread, page_bytes()));
+}
 
 Ref<MemoryPool> Device::pool() const {
   std::lock_guard guard(pool_mutex_);

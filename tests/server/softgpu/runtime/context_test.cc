@@ -187,3 +187,25 @@ TEST_CASE_METHOD(ContextFixture, "local memory that kernels need is the device's
   REQUIRE_OK(cuLaunchKernel(deep, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
   CHECK(free_memory() == with);
 }
+
+TEST_CASE_METHOD(ContextFixture, "what limits are raised by is the device's memory") {
+  CUcontext another = nullptr;
+  const size_t before = free_memory();
+  REQUIRE_OK(cuCtxCreate_v2(&another, 0, device));
+  const size_t with = free_memory();
+  REQUIRE_OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 8192));
+  const size_t with_stack = free_memory();
+  CHECK(with - with_stack >= 6u << 20);  // as a kernel's
+  REQUIRE_OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
+  CHECK(free_memory() == with_stack);
+  REQUIRE_OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 5 << 20));
+  CHECK(free_memory() <= with_stack - (4u << 20));
+  REQUIRE_OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 1 << 20));
+  CHECK(free_memory() == with_stack);
+  CHECK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, size_t{1} << 40) == CUDA_ERROR_OUT_OF_MEMORY);
+  size_t printf_bytes = 0;
+  REQUIRE_OK(cuCtxGetLimit(&printf_bytes, CU_LIMIT_PRINTF_FIFO_SIZE));
+  CHECK(printf_bytes == 1 << 20);
+  REQUIRE_OK(cuCtxDestroy_v2(another));
+  CHECK(free_memory() == before);
+}
