@@ -51,6 +51,9 @@ struct Context : Object {
   uint32_t copy_stream_epoch = 0;
   // Work that may write the program's memory and that the legacy stream comes behind, since that was last waited for.
   std::atomic<bool> host_writers{false};
+  // Of local memory, where a memory quota holds: the most bytes per thread that the server has found room for, and in its upper half the
+  // context's epoch then.
+  std::atomic<uint64_t> local_memory{0};
   std::atomic<uint64_t> touches{0};  // numbers its last work that may use memory of mirrors.h
   std::atomic<uint64_t> waited{0};   // up to there it is known to be over
 };

@@ -102,10 +102,21 @@ bool is_doubtful(const Request& request, const Device& device, const Function& f
   return blocks > of_device(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) * (of_device(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) / threads);
 }
 
+// Local memory (bytes per thread) that the launch needs more of than any before in the context, where a memory quota holds: the server may have no
+// room for it, and the program hears of that as a driver's answer to this launch. 0: no more.
+uint32_t more_local_memory(const Session& session, const Context& context, const Function& function) {
+  const int bytes = function.attributes[CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES].load(std::memory_order_relaxed);
+  if (bytes <= 0 || !session.memory_limited()) [[likely]] return 0;
+  const uint64_t known = context.owner().local_memory.load(std::memory_order_relaxed);
+  const bool of_now = known >> 32 == context.owner().epoch.load(std::memory_order_relaxed);
+  return of_now && static_cast<uint32_t>(known) >= static_cast<uint32_t>(bytes) ? 0 : static_cast<uint32_t>(bytes);
+}
+
 // A request that may be launched, as it is sent.
 struct Prepared {
   Function* function = nullptr;
   bool doubtful = false;
+  uint32_t local_bytes = 0;  // more_local_memory()
   wire::Launch body{};
   const void* packed = nullptr;  // parameters; null: one by one
 };
@@ -135,7 +146,8 @@ CUresult prepare(const Request& request, Session& session, Context& context, Pre
   }
 
   prepared.function = function;
-  prepared.doubtful = is_doubtful(request, *context.device, *settings);
+  prepared.local_bytes = more_local_memory(session, context, *settings);
+  prepared.doubtful = prepared.local_bytes != 0 || is_doubtful(request, *context.device, *settings);
   wire::Launch& body = prepared.body;
   body.function = function->handle;
   body.stream = cuda::handle_bits(request.stream);
@@ -216,7 +228,12 @@ CUresult send(Session& session, Context& context, const Prepared& prepared, Writ
   const auto id = static_cast<uint16_t>(wire::Command::launch);
   if (!prepared.doubtful) [[likely]] return session.post(id, &context, write);
   wire::Buffer reply;
-  return session.call(id, &context, write, reply);
+  const uint64_t epoch = context.owner().epoch.load(std::memory_order_relaxed);
+  const CUresult result = session.call(id, &context, write, reply);
+  if (result == CUDA_SUCCESS && prepared.local_bytes != 0) {
+    context.owner().local_memory.store(epoch << 32 | prepared.local_bytes, std::memory_order_relaxed);
+  }
+  return result;
 }
 
 // A launch where there is memory that the host and kernels both use. The program's parameters may be in it, and pages of it
