@@ -62,6 +62,13 @@ class EventPool {
   std::vector<CUevent> idle_;
 };
 
+// Local memory of a function or kernel: bytes per thread, on the device that takes most of those that were asked.
+struct KernelMemory {
+  uint64_t devices = 0;  // that were asked, a bit for each
+  uint64_t bytes = 0;
+};
+constexpr uint64_t bit_of_device(int device) { return device >= 0 && device < 64 ? uint64_t{1} << device : 0; }
+
 struct ContextState;
 class CopyLane;      // copies to the host that are on their way (bulk.h)
 struct ComputeLane;  // what is measured of a stream (compute_lane.h)
@@ -111,6 +118,13 @@ struct ContextState {
   CUstream scrubbing = nullptr;       // Scrubber's
   void* zeros = nullptr;              // likewise; pinned
   uint64_t charged = 0;               // bytes of the quota, by Footprints
+  // Local memory that the device keeps for the context. It only grows: drivers do not shrink it any more (CU_CTX_LMEM_RESIZE_TO_MAX).
+  struct LocalMemory {
+    uint64_t at_first = 0;            // bytes per thread: the stack limit of a new context; 0: not asked yet
+    uint64_t bytes = 0;               // per thread, now
+    uint64_t charged = 0;             // part of ContextState::charged
+  };
+  LocalMemory local;                  // of a green context: see owner()
   struct Limit {
     size_t at_first = 0;
     uint64_t charged = 0;             // what it was raised by

@@ -92,7 +92,7 @@ Executor::Executor(SessionStart& start)
       checkpoint(*this),
       virtual_memory(api, memory, scrubber),
       arrays(api, contexts, memory, scrubber, waits),
-      footprints(api, contexts, memory, ledger, start),
+      footprints(api, contexts, table, memory, ledger, start),
       graphs(*this),
       uploads(start.usage),
       cached_images(start.control, start.image_nonce, start.largest_image),

@@ -107,43 +107,54 @@ uint64_t Footprints::libraries() const {
   return sum;
 }
 
-uint64_t Footprints::cost(CUlimit limit, size_t value, int device) const {
-  if (limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value;
-  if (limit != CU_LIMIT_STACK_SIZE || !api_.cuDeviceGetAttribute) return 0;
-  int processors = 0, threads = 0;  // every thread that can be on the device has a stack
-  if (api_.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
-      api_.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS) {
-    return 0;
+namespace {
+
+// Of a kernel's launch by a kernel that has not begun: its parameters, which may be 32,764 bytes, what describes it, and two events.
+constexpr uint64_t kPendingLaunchBytes = 40 * 1024;
+
+// Device memory that a context's limit makes the driver take. nullopt: nobody says how much.
+std::optional<uint64_t> cost_of_limit(CUlimit limit, uint64_t value) {
+  switch (limit) {
+    case CU_LIMIT_PRINTF_FIFO_SIZE:
+    case CU_LIMIT_MALLOC_HEAP_SIZE: return value;
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: return value > UINT64_MAX / kPendingLaunchBytes ? UINT64_MAX : value * kPendingLaunchBytes;
+    case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE: return 0;
+    default: return std::nullopt;  // CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, and those to come
   }
-  uint64_t bytes = 0;
-  const auto stacks = static_cast<uint64_t>(processors) * static_cast<uint64_t>(threads);
-  return __builtin_mul_overflow(stacks, uint64_t{value}, &bytes) ? UINT64_MAX : bytes;
 }
 
+}  // namespace
+
 CUresult Footprints::set_limit(CUlimit limit, size_t value) {
-  ContextState* const context = contexts_.current();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!contexts_.current()) return CUDA_ERROR_INVALID_CONTEXT;
+  ContextState& context = contexts_.current()->owner();
   if (!api_.cuCtxSetLimit || !api_.cuCtxGetLimit) return CUDA_ERROR_NOT_SUPPORTED;
-  auto known = context->limits.find(limit);
-  if (known == context->limits.end()) {
+  if (limit == CU_LIMIT_STACK_SIZE) return set_stack_limit(context, value);
+  auto known = context.limits.find(limit);
+  if (known == context.limits.end()) {
     size_t at_first = 0;  // which is part of what the context took when it was made
     const CUresult result = api_.cuCtxGetLimit(&at_first, limit);
     if (result != CUDA_SUCCESS) return result;
-    known = context->limits.emplace(limit, ContextState::Limit{at_first, 0}).first;
+    known = context.limits.emplace(limit, ContextState::Limit{at_first, 0}).first;
   }
-  const uint64_t before = cost(limit, known->second.at_first, context->device), now = cost(limit, value, context->device);
-  const uint64_t charge = now > before ? now - before : 0, charged = known->second.charged;
+  const auto before = cost_of_limit(limit, known->second.at_first), now = cost_of_limit(limit, value);
+  if (!now && value > known->second.at_first && ledger_.room(context.device)) {
+    ledger_.note_refusal();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const uint64_t charge = now && *now > *before ? *now - *before : 0, charged = known->second.charged;
   if (charge > charged) {
-    const CUresult result = memory_.charge(context->device, charge - charged);
+    const CUresult result = memory_.charge(context.device, charge - charged);
     if (result != CUDA_SUCCESS) return result;
   }
   const CUresult result = api_.cuCtxSetLimit(limit, value);
   if (result != CUDA_SUCCESS) {
-    if (charge > charged) memory_.uncharge(context->device, charge - charged);
+    if (charge > charged) memory_.uncharge(context.device, charge - charged);
     return result;
   }
-  if (charge < charged) memory_.uncharge(context->device, charged - charge);
-  context->charged = context->charged - charged + charge;
+  if (charge < charged) memory_.uncharge(context.device, charged - charge);
+  context.charged = context.charged - charged + charge;
   known->second.charged = charge;
   return result;
 }

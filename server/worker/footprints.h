@@ -1,22 +1,24 @@
 // What counts in the tenant's memory quota beside the memory that the client asks for: contexts, the variables and code of
-// modules and libraries, and what a client raises the limits of a context to (stacks, device printf, malloc in kernels).
+// modules and libraries, kernels' local memory, executable graphs, and what a client raises the limits of a context to (stacks,
+// device printf, malloc in kernels, launches by kernels).
 // Managed memory belongs here as soon as it is forwarded; arrays: arrays.h. The executor's thread.
 //
 // Counted is what the image says (protocol/cuda/device_bytes.h), a library's once for every context; of a context what the
 // process's memory on the device, as the driver tells it, grew by when it was made, or else what the device's free memory lost; of its
-// limits what they are raised by.
+// limits what they are raised by. Where the driver alone knows how much it takes, an upper estimate counts (ADR 0018).
 #pragma once
 #include <unordered_map>
 
 #include "protocol/cuda/fatbin.h"
 #include "server/worker/device_memory.h"
+#include "server/worker/handle_table.h"
 
 namespace gpupool::worker {
 
 class Footprints {
  public:
-  Footprints(const DeviceApi& api, Contexts& contexts, DeviceMemory& memory, const quota::Ledger& ledger, const SessionStart& start)
-      : api_(api), contexts_(contexts), memory_(memory), ledger_(ledger), start_(start) {}
+  Footprints(const DeviceApi& api, Contexts& contexts, HandleTable& table, DeviceMemory& memory, quota::Ledger& ledger, const SessionStart& start)
+      : api_(api), contexts_(contexts), table_(table), memory_(memory), ledger_(ledger), start_(start) {}
 
   // A context that is about to be made on `device`: what it takes is charged until it is made a part of the context, or given
   // back when this is destroyed.
@@ -60,6 +62,17 @@ class Footprints {
   // cuCtxSetLimit, in the current context.
   CUresult set_limit(CUlimit limit, size_t value);
 
+  // --- Local memory, in footprints_local_memory.cc ---
+  // Before the kernel is launched in the context, or becomes a node of a graph there: charges what the context's local memory grows by.
+  // OUT_OF_MEMORY: there is no room in the quota.
+  CUresult charge_local_memory(ContextState& context, const HandleTable::Launchable& kernel) {
+    const ContextState& owner = context.owner();
+    if ((kernel.memory->devices & bit_of_device(owner.device)) != 0 && kernel.memory->bytes <= owner.local.bytes) [[likely]] return CUDA_SUCCESS;
+    return grow_local_memory(context.owner(), kernel);
+  }
+  // The device refused the launch for want of memory: the context has what it had before.
+  void restore_local_memory(ContextState& context, const ContextState::LocalMemory& before);
+
  private:
   struct Image {
     uint64_t bytes = 0;
@@ -67,15 +80,20 @@ class Footprints {
   };
   uint64_t bytes_of(const cuda::Image& image, int device) const;
   uint64_t libraries() const;
-  uint64_t cost(CUlimit limit, size_t value, int device) const;
+  CUresult grow_local_memory(ContextState& context, const HandleTable::Launchable& kernel);
+  CUresult grow_local_memory(ContextState& context, uint64_t bytes_per_thread);
+  uint64_t local_memory(uint64_t bytes_per_thread, int device) const;
+  uint64_t local_bytes_of(const HandleTable::Launchable& kernel, int device) const;
+  CUresult set_stack_limit(ContextState& context, size_t value);
   // As start_.memory_use tells; of all processes also as a context of this session on the device does.
   MemoryUse used_on(int device);
   void log_refusal(int device, uint64_t context_bytes) const;
 
   const DeviceApi& api_;
   Contexts& contexts_;
+  HandleTable& table_;
   DeviceMemory& memory_;
-  const quota::Ledger& ledger_;
+  quota::Ledger& ledger_;
   const SessionStart& start_;
   std::unordered_map<uint64_t, Image> images_;
 };

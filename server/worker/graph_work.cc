@@ -61,14 +61,16 @@ std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader bo
 #if CUDA_VERSION >= 12000
   const wire::Launch& launch = read->launch;
   if (!context || session.contexts.enter(context) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_CONTEXT;
-  const auto object = session.table.resolve(cuda::Kind::function, launch.function);
-  if (!object || !*object) return CUDA_ERROR_INVALID_HANDLE;
+  const auto node = session.table.resolve_launchable(launch.function);
+  if (!node || !node->object) return CUDA_ERROR_INVALID_HANDLE;
+  // The device may take it when the graph is made executable. It is told of by what uses the graph.
+  if (const CUresult result = session.footprints.charge_local_memory(*context, *node); result != CUDA_SUCCESS) return result;
   // A kernel is for any context, and then the node says which; the driver takes one in a function's place as launches do.
   if (cuda::kind_of(launch.function) == cuda::Kind::kernel) {
-    kernel.kern = static_cast<CUkernel>(*object);
+    kernel.kern = static_cast<CUkernel>(node->object);
     kernel.ctx = context->object;
   } else {
-    kernel.func = static_cast<CUfunction>(*object);
+    kernel.func = static_cast<CUfunction>(node->object);
   }
   kernel.gridDimX = launch.grid[0];
   kernel.gridDimY = launch.grid[1];

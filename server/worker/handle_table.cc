@@ -39,6 +39,15 @@ std::optional<void*> HandleTable::resolve(Kind kind, uint64_t handle) {
   return entry->object;
 }
 
+std::optional<HandleTable::Launchable> HandleTable::resolve_launchable(uint64_t handle) {
+  const Kind kind = cuda::kind_of(handle);
+  // The driver takes a CUkernel where it expects a CUfunction, and cudart relies on it.
+  if (kind != Kind::function && kind != Kind::kernel) return std::nullopt;
+  Entry* const entry = find(handle);
+  if (!entry) return std::nullopt;
+  return Launchable{handle, entry->object, entry->owner, &entry->memory};
+}
+
 StreamState* HandleTable::find_stream(uint64_t handle) {
   StreamState* state = nullptr;
   if (handle <= 1) {  // 0 and CU_STREAM_LEGACY; per-thread streams (2) are streams of their own, made by the client

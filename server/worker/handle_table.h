@@ -32,6 +32,14 @@ class HandleTable {
 
   // --- codec.h's Table ---
   std::optional<void*> resolve(Kind kind, uint64_t handle);
+  // A function that is launched, or a kernel in its place. nullopt: unknown.
+  struct Launchable {
+    uint64_t handle;
+    void* object;
+    uint64_t owner;        // its module or library
+    KernelMemory* memory;  // until the handle is bound again or forgotten
+  };
+  std::optional<Launchable> resolve_launchable(uint64_t handle);
   // The context of the object that resolve() found last; null: it belongs to none.
   const ContextState* resolved_in() const { return resolved_in_; }
   void bind(Kind kind, uint64_t handle, void* object) { bind_owned(kind, handle, object, 0); }
@@ -83,6 +91,7 @@ class HandleTable {
     ContextState* context = nullptr;  // null: belongs to none (libraries, kernels, memory)
     StreamState* stream = nullptr;    // of a stream
     uint64_t owner = 0;
+    KernelMemory memory;              // of a function or kernel
   };
   using Page = std::array<Entry, kPageEntries>;
 

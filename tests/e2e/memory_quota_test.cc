@@ -4,8 +4,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "tests/e2e/pool.h"
-#include "tests/support/catch.h"
+#include "tests/e2e/shared_pool.h"
 
 using namespace gpupool::testing;
 
@@ -81,6 +80,42 @@ TEST_CASE("a quota without room for a context is told by the call that makes it"
   CHECK(app.output.find("gpupool: device 0: no context can be made") != std::string::npos);
   CHECK(app.output.find("memory quota (8 MiB)") != std::string::npos);
   CHECK(pool->poold().await_log("context_exceeds_quota", 2));
+}
+
+// The device's own word, as another tenant hears it, is held against the account.
+TEST_CASE("what the device takes by itself for kernels and limits is never more than what is charged") {
+  constexpr uint64_t kQuota = 96;
+  TemporaryFolder folder;
+  SharedPool pool({"memory = \"" + std::to_string(kQuota) + "MiB\"", "compute = 100"},
+                  {{"SOFTGPU_MEMORY", "1GiB"}, {"SOFTGPU_CONTEXT_MEMORY", "16MiB"}, {"SOFTGPU_THREADS", "2"}});
+  const auto free_of_device = [&] {
+    const auto observer = pool.start(2, {"show_free_memory"});
+    CHECK(observer->wait(kLongPatience) == 0);
+    observer->await_end_of_output();
+    size_t free = 0;
+    REQUIRE(std::sscanf(observer->output().c_str(), "free %zu", &free) == 1);
+    return free;
+  };
+  const size_t before = free_of_device();
+  const std::string file = folder.path() / "go";
+  const auto app = pool.start(1, {"quota_of_local_memory", std::to_string(kQuota), file});
+  for (int step = 1; step <= 6; ++step) {
+    const std::string line = "step " + std::to_string(step) + ": ";
+    const bool came = app->await_output(line, kLongPatience) && app->await_output("\n", kLongPatience);
+    INFO(app->output());
+    REQUIRE(came);
+    const size_t charged = std::strtoull(app->output().c_str() + app->output().find(line) + line.size(), nullptr, 10);
+    const size_t taken = before - free_of_device();
+    INFO(line << charged << " bytes are charged and " << taken << " taken");
+    CHECK(taken >= size_t{16} << 20);
+    CHECK(taken <= charged);
+    CHECK(charged <= kQuota << 20);
+    std::ofstream(file + std::to_string(step)) << ".";
+  }
+  CHECK(app->wait(kLongPatience) == 0);
+  app->await_end_of_output();
+  INFO(app->output());
+  CHECK(app->output().find("driver_app:") == std::string::npos);
 }
 
 TEST_CASE("32 programs that race for a quota get all of it and nothing over") {

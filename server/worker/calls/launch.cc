@@ -26,6 +26,18 @@ enum LaunchAttribute : unsigned {
   kNvlinkCentricScheduling = 16,
 };
 
+// A launch whose local memory the quota has room for.
+template <class F>
+CUresult launch_in_quota(Executor& session, StreamState& stream, const HandleTable::Launchable& kernel, WorkKind kind, F&& launch) {
+  ContextState& context = stream.context->owner();
+  const ContextState::LocalMemory before = context.local;
+  CUresult result = session.footprints.charge_local_memory(context, kernel);
+  if (result != CUDA_SUCCESS) return result;
+  result = session.compute.run(stream, kind, launch);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) session.footprints.restore_local_memory(context, before);
+  return result;
+}
+
 }  // namespace
 
 std::optional<uint64_t> event_of(const CUlaunchAttribute& attribute) {
@@ -89,10 +101,10 @@ Outcome launch(Executor& session, Command& command) {
   if (!body) return bad_body();
   const auto& [launch, attribute_bytes, parameter_bytes] = *body;
   if (!session.enter(command)) return CUDA_ERROR_INVALID_CONTEXT;
-  const auto object = session.table.resolve(cuda::Kind::function, launch.function);
+  const auto kernel = session.table.resolve_launchable(launch.function);
   StreamState* const stream = session.table.use_stream(launch.stream);
-  if (!object || !stream) return CUDA_ERROR_INVALID_HANDLE;
-  const auto function = static_cast<CUfunction>(*object);
+  if (!kernel || !stream) return CUDA_ERROR_INVALID_HANDLE;
+  const auto function = static_cast<CUfunction>(kernel->object);
 
   // Aligned, and readable beyond what was sent: a device library may trust the kernel's own idea of its parameters.
   alignas(64) static thread_local std::byte parameters[wire::kMaxParameterBytes + 4];
@@ -104,7 +116,7 @@ Outcome launch(Executor& session, Command& command) {
   const WorkKind kind = kernel_kind(function, uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2],
                                     uint64_t{launch.block[0]} * launch.block[1] * launch.block[2]);
   if ((launch.flags & (wire::kLaunchCooperative | wire::kLaunchExtended)) == 0) {
-    return session.compute.run(*stream, kind, [&] {
+    return launch_in_quota(session, *stream, *kernel, kind, [&] {
       return session.api.cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0],
                                         launch.block[1], launch.block[2], launch.shared_bytes, stream->stream, nullptr,
                                         packed);
@@ -134,7 +146,7 @@ Outcome launch(Executor& session, Command& command) {
   config.hStream = stream->stream;
   config.attrs = attributes;
   config.numAttrs = count;
-  return session.compute.run(*stream, kind, [&] { return session.api.cuLaunchKernelEx(&config, function, nullptr, packed); });
+  return launch_in_quota(session, *stream, *kernel, kind, [&] { return session.api.cuLaunchKernelEx(&config, function, nullptr, packed); });
 }
 
 }  // namespace gpupool::worker::commands

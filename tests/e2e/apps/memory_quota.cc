@@ -225,6 +225,74 @@ SCENARIO(quota_without_room_for_a_context) {
   GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&address, 1));
 }
 
+namespace {
+
+// Kernels that need so many bytes of local memory for each thread.
+std::string module_of_kernels(const std::vector<size_t>& local_bytes) {
+  std::string text = ".version 7.0\n.target sm_70\n.address_size 64\n";
+  for (const size_t bytes : local_bytes) {
+    const std::string number = std::to_string(bytes);
+    text += ".visible .entry local" + number + "(.param .u64 out) {\n.local .align 4 .b8 room[" + number +
+            "];\n.reg .u64 %a;\n.reg .u32 %v;\nmov.u64 %a, room;\nst.local.u32 [%a], 7;\nld.local.u32 %v, [%a];\n"
+            "ld.param.u64 %a, [out];\nst.global.u32 [%a], %v;\nret;\n}\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+// [quota: MiB, file]: reports what it is charged after each step that makes the device take memory by itself, and goes on when the file, with
+// the number of the step behind its name, is there. The device holds 4,096 threads.
+SCENARIO(quota_of_local_memory) {
+  Device device;
+  const size_t quota = std::stoul(arguments.at(0)) << 20;
+  int step = 0;
+  const auto report = [&] {
+    OK(cuCtxSynchronize());
+    std::printf("step %d: %zu\n", ++step, quota - free_bytes());
+    std::fflush(stdout);
+    const std::string next = arguments.at(1) + std::to_string(step);
+    for (int i = 0; i < 60'000 && ::access(next.c_str(), F_OK) != 0; ++i) ::usleep(1000);
+  };
+  report();
+  CUmodule module = nullptr;
+  CUdeviceptr out = 0;
+  void* parameters[] = {&out};
+  const auto launch = [&](const char* name) {
+    CUfunction kernel = nullptr;
+    OK(cuModuleGetFunction(&kernel, module, name));
+    return cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr);
+  };
+  OK(cuMemAlloc(&out, 4));
+  OK(cuModuleLoadData(&module, module_of_kernels({512, 4096, 8192, 65536, 131072}).c_str()));
+  OK(launch("local512"));
+  report();
+  OK(launch("local8192"));
+  EXPECT(free_bytes() <= quota - (32u << 20));
+  report();
+  // Told by the launch itself, and nothing else fails.
+  for (const char* const large : {"local65536", "local131072"}) GIVES(CUDA_ERROR_OUT_OF_MEMORY, launch(large));
+  OK(cuCtxSynchronize());
+  OK(launch("local4096"));
+  OK(launch("local8192"));
+  report();
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 65536));
+  OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 10240));
+  OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
+  report();
+  OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 9u << 20));
+  OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 16u << 20));
+  GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, quota));
+  report();
+  EXPECT(download<uint32_t>(out, 1)[0] == 7);
+}
+
+// Of the device, for a program without a quota.
+SCENARIO(show_free_memory) {
+  Device device;
+  std::printf("free %zu\n", free_bytes());
+}
+
 // [file, which way]: takes granules as fast as it can as soon as the file is there, and keeps them until it is ended.
 SCENARIO(quota_race) {
   Device device;

@@ -141,6 +141,9 @@ class FakeDriver {
   uint64_t stuck = 0;                                         // what is mapped there cannot be unmapped
   std::vector<FakeLaunch> launches;
   std::map<std::string, std::string> functions;               // interned names
+  std::map<std::string, int> local_bytes;                     // of functions: local memory per thread; else little
+  int attribute_questions = 0;                                // about functions
+  CUresult next_kernel_launch = CUDA_SUCCESS;                 // what it returns
   std::vector<std::string> images;                            // what cuModuleLoadDataEx saw, as text
   std::function<void()> in_kernel;                            // runs at each launch
   std::function<void()> in_module_load;                       // likewise; may block

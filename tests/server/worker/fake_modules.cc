@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "protocol/cuda/fatbin.h"
 #include "tests/server/worker/fake_driver.h"
@@ -42,8 +43,12 @@ CUresult get_global(CUdeviceptr* address, size_t* size, CUmodule, const char*) {
   *size = driver().global.size();
   return CUDA_SUCCESS;
 }
-CUresult function_attribute(int* value, CUfunction_attribute attribute, CUfunction) {
+CUresult function_attribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   *value = 100 + attribute;
+  const Lock lock(driver().mutex);
+  ++driver().attribute_questions;
+  const auto local = driver().local_bytes.find(*reinterpret_cast<std::string*>(function));
+  if (attribute == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES && local != driver().local_bytes.end()) *value = local->second;
   return attribute == 5 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 #if CUDA_VERSION >= 12040
@@ -55,6 +60,8 @@ CUresult parameter_info(CUfunction, size_t index, size_t* offset, size_t* size) 
 }
 #endif
 CUresult note_launch(CUfunction function, CUstream stream, FakeLaunch launch, void** extra) {
+  const CUresult refusal = driver().locked([] { return std::exchange(driver().next_kernel_launch, CUDA_SUCCESS); });
+  if (refusal != CUDA_SUCCESS) return refusal;
   launch.function = *reinterpret_cast<std::string*>(function);
   if (extra) {
     const auto* const bytes = static_cast<const std::byte*>(extra[1]);

@@ -1,11 +1,7 @@
 // Whatever takes device memory asks the tenant's account first and gives back what it had.
-#include "protocol/cuda/fatbin.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/copies.h"
-#include "protocol/wire/images.h"
-#include "server/quota/accounts.h"
-#include "tests/server/worker/test_client.h"
-#include "tests/support/catch.h"
+#include "tests/server/worker/limited_session.h"
 
 using namespace gpupool;
 using namespace gpupool::worker;
@@ -19,48 +15,7 @@ namespace {
 constexpr uint64_t kPage = FakeDriver::kGranularity;
 constexpr uint64_t kMemory = make_handle(Kind::memory, 1, 300);
 constexpr uint64_t kModule = make_handle(Kind::module, 1, 301);
-constexpr uint64_t kUpload = make_handle(Kind::upload, 1, 302);
 constexpr uint64_t kSecond = make_handle(Kind::context, 1, 2);
-
-// One session of a tenant who may have `limit` bytes.
-struct Limited {
-  explicit Limited(uint64_t limit, const std::function<void(FakeDriver&)>& prepare = {}) {
-    REQUIRE(accounts.set("t", {.each = {.memory_bytes = limit}}));
-    place = std::move(*accounts.take("t"));
-    page = *quota::SharedPage<quota::SessionPage>::create("session");
-    client.emplace(false, nullptr, 0, false, nullptr, false, Usage{page, *accounts.of("t"), place->slot()}, prepare);
-    client->retain();
-  }
-  uint64_t used() { return (**accounts.of("t"))->sessions[place->slot()].memory_used[0]; }
-  CUresult map(uint64_t at, uint64_t pages) {
-    return client->ask(Command::map_memory, bytes_of(wire::MapMemory{client->address(at * kPage), pages * kPage, 0, 0}));
-  }
-  void free(uint64_t at, uint64_t pages) {
-    client->send(Command::free_memory, bytes_of(wire::FreeMemory{client->address(at * kPage), pages * kPage, wire::kAllStreams}));
-  }
-  CUresult create(uint64_t handle, uint64_t pages) {
-    CUmemAllocationProp properties{};
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    return client->ask("cuMemCreate", bytes_of(handle, uint64_t{pages * kPage}, uint8_t{1}, properties, uint64_t{0}));
-  }
-  CUresult load(uint64_t handle, const std::string& ptx) {
-    const std::string image = ".version 8.0\n.target sm_80\n.address_size 64\n" + ptx;
-    cuda::Bytes bundle;
-    REQUIRE(cuda::bundle({std::as_bytes(std::span(image.c_str(), image.size() + 1)), {}}, bundle) == CUDA_SUCCESS);
-    wire::Buffer part = bytes_of(wire::UploadPart{kUpload, bundle.view().size()});
-    part.insert(part.end(), bundle.view().begin(), bundle.view().end());
-    client->send(Command::upload_part, part);
-    return client->ask(Command::load_module, bytes_of(wire::LoadImage{handle, kUpload}));
-  }
-  CUresult set_limit(CUlimit limit, uint64_t value) { return client->ask("cuCtxSetLimit", bytes_of(limit, value)); }
-  size_t refused() { return (*page)->over_quota; }
-
-  quota::Accounts accounts;
-  std::unique_ptr<quota::Accounts::Place> place;
-  std::shared_ptr<quota::SharedPage<quota::SessionPage>> page;
-  std::optional<TestClient> client;
-};
 
 }  // namespace
 
@@ -162,14 +117,12 @@ TEST_CASE("a context's limits count by what they are raised") {
   CHECK(tenant.used() == 900'000);
   CHECK(tenant.set_limit(CU_LIMIT_PRINTF_FIFO_SIZE, (1u << 20) + 100'001) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.client->fake.limits[CU_LIMIT_PRINTF_FIFO_SIZE] == 1u << 20);
-  CHECK(tenant.set_limit(CU_LIMIT_STACK_SIZE, 1024 + 501) == CUDA_ERROR_OUT_OF_MEMORY);  // times 200 threads
-  CHECK(tenant.set_limit(CU_LIMIT_STACK_SIZE, 1024 + 500) == CUDA_SUCCESS);
-  CHECK(tenant.used() == 1'000'000);
   CHECK(tenant.set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 77) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(tenant.used() == 1'000'000);
+  CHECK(tenant.used() == 900'000);
   CHECK(tenant.set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 4096) == CUDA_SUCCESS);
-  CHECK(tenant.used() == 100'000);
-  CHECK(tenant.set_limit(CU_LIMIT_STACK_SIZE, ~uint64_t{0}) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.used() == 0);
+  CHECK(tenant.set_limit(CU_LIMIT_PRINTF_FIFO_SIZE, (1u << 20) + 100'001) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 100'001);
   tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0);
   tenant.client->retain();
   CHECK(tenant.set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 5000) == CUDA_SUCCESS);

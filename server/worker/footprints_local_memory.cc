@@ -1,0 +1,92 @@
+// Local memory: stacks, spilled registers and arrays of kernels' threads. The device keeps it for every thread that it can hold, of the kernel
+// that has needed most so far, and not less than the stack limit; a launch that needs more makes it grow. So the most that any kernel of a
+// context has needed is charged until the context ends, before the launch.
+#include <algorithm>
+
+#include "server/worker/footprints.h"
+
+namespace gpupool::worker {
+namespace {
+
+constexpr uint64_t kLeastGranularity = 512;
+
+}  // namespace
+
+// All of it, although the context may have had some of it when it was made: whether it had is the driver's secret.
+uint64_t Footprints::local_memory(uint64_t bytes_per_thread, int device) const {
+  int processors = 0, threads = 0;
+  if (!api_.cuDeviceGetAttribute ||
+      api_.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
+      api_.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS) {
+    return 0;
+  }
+  const auto index = static_cast<size_t>(device);
+  const uint64_t granularity = std::max(index < start_.granularity.size() ? start_.granularity[index] : 0, kLeastGranularity);
+  const uint64_t all = static_cast<uint64_t>(processors) * static_cast<uint64_t>(threads);
+  uint64_t bytes = 0;
+  if (__builtin_mul_overflow(all, bytes_per_thread, &bytes) || bytes > UINT64_MAX - granularity) return UINT64_MAX;
+  return (bytes + granularity - 1) / granularity * granularity;
+}
+
+uint64_t Footprints::local_bytes_of(const HandleTable::Launchable& kernel, int device) const {
+  int bytes = 0;
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  if (cuda::kind_of(kernel.handle) == cuda::Kind::function) {
+    result = api_.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, static_cast<CUfunction>(kernel.object));
+#if CUDA_VERSION >= 12000
+  } else if (api_.cuKernelGetAttribute) {
+    result = api_.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, static_cast<CUkernel>(kernel.object), device);
+#endif
+  }
+  return result == CUDA_SUCCESS ? static_cast<uint64_t>(std::max(bytes, 0)) : 0;
+}
+
+CUresult Footprints::grow_local_memory(ContextState& context, const HandleTable::Launchable& kernel) {
+  KernelMemory& memory = *kernel.memory;
+  if ((memory.devices & bit_of_device(context.device)) == 0) {
+    memory.bytes = std::max(memory.bytes, local_bytes_of(kernel, context.device));
+    memory.devices |= bit_of_device(context.device);
+  }
+  return grow_local_memory(context, memory.bytes);
+}
+
+CUresult Footprints::grow_local_memory(ContextState& context, uint64_t bytes_per_thread) {
+  // Asked before anything makes it grow: a driver may raise the limit to what a kernel has needed.
+  if (context.local.at_first == 0) {
+    const CUcontext before = current_context();
+    size_t stack = 0;
+    const bool told = api_.cuCtxGetLimit && make_current(api_, context.object) == CUDA_SUCCESS &&
+                      api_.cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS;
+    make_current(api_, before);
+    context.local.at_first = context.local.bytes = told ? std::max<uint64_t>(stack, 1) : 1;
+  }
+  if (bytes_per_thread <= context.local.bytes) return CUDA_SUCCESS;
+  const uint64_t all = local_memory(bytes_per_thread, context.device), more = all - std::min(all, context.local.charged);
+  if (const CUresult result = memory_.charge(context.device, more); result != CUDA_SUCCESS) return result;
+  context.local.bytes = bytes_per_thread;
+  context.local.charged += more;
+  context.charged += more;
+  return CUDA_SUCCESS;
+}
+
+void Footprints::restore_local_memory(ContextState& context, const ContextState::LocalMemory& before) {
+  const uint64_t more = context.local.charged - before.charged;
+  if (more == 0) return;
+  memory_.uncharge(context.device, more);
+  memory_.undo_peak(context.device);
+  context.charged -= more;
+  context.local.bytes = std::max(before.bytes, context.local.at_first);
+  context.local.charged = before.charged;
+}
+
+// Lowering the limit gives nothing back: see ContextState::LocalMemory.
+CUresult Footprints::set_stack_limit(ContextState& context, size_t value) {
+  const ContextState::LocalMemory before = context.local;
+  CUresult result = grow_local_memory(context, value);
+  if (result != CUDA_SUCCESS) return result;
+  result = api_.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, value);
+  if (result != CUDA_SUCCESS) restore_local_memory(context, before);
+  return result;
+}
+
+}  // namespace gpupool::worker
