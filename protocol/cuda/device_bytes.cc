@@ -101,7 +101,8 @@ uint64_t ptx_bytes(std::string_view ptx) {
   Tokens tokens(ptx);
   uint64_t sum = 0;
   int braces = 0, parentheses = 0;
-  bool external = false;
+  bool external = false, section = false;  // sections are for debuggers, and stay on the host
+  const char* body = nullptr;              // of the function at hand
   bool starts = true;  // a statement, where statements are
   for (std::string_view token = tokens.next(); !token.empty(); token = tokens.next()) {
     if (is_word(token.front())) {  // most are
@@ -120,9 +121,16 @@ uint64_t ptx_bytes(std::string_view ptx) {
              (starts && (token == ".visible" || token == ".weak" || token == ".common" || token == ".extern"));
     if (token == ".extern") external = true;
     else if (token == ";" || token == ".entry" || token == ".func") external = false;
-    else if (token == "{") ++braces;
-    else if (token == "}") braces -= braces > 0;
-    else if (token == "(") ++parentheses;
+    else if (token == ".section") section = braces == 0;
+    else if (token == "{") {
+      if (++braces == 1 && !section) body = token.data();
+    } else if (token == "}") {
+      braces -= braces > 0;
+      if (braces != 0) continue;
+      if (body) sum = plus(sum, static_cast<uint64_t>(token.data() - body));
+      body = nullptr;
+      section = false;
+    } else if (token == "(") ++parentheses;
     else if (token == ")") parentheses -= parentheses > 0;
   }
   return sum;
@@ -134,13 +142,20 @@ std::vector<const ImageEntry*> selected(const Image& image, const CodeTarget& ta
   return std::move(selection.entries);
 }
 
-uint64_t sum_of_bytes(const std::vector<const ImageEntry*>& entries) {
-  uint64_t sum = 0;
+bool names_launches(ByteSpan code) {
+  const std::string_view text(reinterpret_cast<const char*>(code.data()), code.size());
+  return text.find("LaunchDevice") != text.npos;  // cudaLaunchDeviceV2, __cudaCDP2LaunchDevice ...
+}
+
+DeviceUse use_of(const std::vector<const ImageEntry*>& entries) {
+  DeviceUse use;
   for (const ImageEntry* const entry : entries) {
     Bytes code;
-    if (unpack_entry(*entry, code) == CUDA_SUCCESS) sum = plus(sum, device_bytes(entry->kind, code.view()));
+    if (unpack_entry(*entry, code) != CUDA_SUCCESS) continue;
+    use.bytes = plus(use.bytes, device_bytes(entry->kind, code.view()));
+    use.launches_kernels |= names_launches(code.view());
   }
-  return sum;
+  return use;
 }
 
 }  // namespace
@@ -158,9 +173,12 @@ uint64_t device_bytes(CodeKind kind, ByteSpan code) {
   return 0;
 }
 
-uint64_t device_bytes(const Image& image, int major, int minor) {
+DeviceUse device_use(const Image& image, int major, int minor) {
   const auto any = selected(image, {major, minor, false}), ptx = selected(image, {major, minor, true});
-  return any == ptx ? sum_of_bytes(ptx) : std::max(sum_of_bytes(any), sum_of_bytes(ptx));
+  const DeviceUse compiled = use_of(ptx);
+  if (any == ptx) return compiled;
+  const DeviceUse use = use_of(any);
+  return {std::max(use.bytes, compiled.bytes), use.launches_kernels || compiled.launches_kernels};
 }
 
 }  // namespace gpupool::cuda

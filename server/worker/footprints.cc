@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "protocol/cuda/device_bytes.h"
 #include "server/log/log.h"
 
 namespace gpupool::worker {
@@ -47,22 +46,24 @@ CUresult Footprints::Coming::measure() {
 
 void Footprints::Coming::become(ContextState& context) { context.charged = std::exchange(charged_, 0); }
 
-uint64_t Footprints::bytes_of(const cuda::Image& image, int device) const {
+cuda::DeviceUse Footprints::use_of(const cuda::Image& image, int device) const {
   int major = 0, minor = 0;
   if (!api_.cuDeviceGetAttribute ||
       api_.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) != CUDA_SUCCESS ||
       api_.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) != CUDA_SUCCESS) {
-    return 0;
+    return {};
   }
-  const uint64_t bytes = cuda::device_bytes(image, major, minor);
-  return bytes > UINT64_MAX - kRounding ? bytes : (bytes + kRounding - 1) / kRounding * kRounding;
+  cuda::DeviceUse use = cuda::device_use(image, major, minor);
+  if (use.bytes <= UINT64_MAX - kRounding) use.bytes = (use.bytes + kRounding - 1) / kRounding * kRounding;
+  return use;
 }
 
 CUresult Footprints::add_module(uint64_t handle, const cuda::Image& image) {
   if (images_.contains(handle)) return CUDA_ERROR_INVALID_VALUE;
   const ContextState* const context = contexts_.current();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  const Image added{bytes_of(image, context->device), context->device};
+  const cuda::DeviceUse use = use_of(image, context->device);
+  const Image added{use.bytes, context->device, use.launches_kernels};
   if (const CUresult result = memory_.charge(added.device, added.bytes); result != CUDA_SUCCESS) return result;
   images_[handle] = added;
   return CUDA_SUCCESS;
@@ -71,7 +72,8 @@ CUresult Footprints::add_module(uint64_t handle, const cuda::Image& image) {
 CUresult Footprints::add_library(uint64_t handle, const cuda::Image& image) {
   if (images_.contains(handle)) return CUDA_ERROR_INVALID_VALUE;
   const ContextState* const context = contexts_.current();
-  const Image added{bytes_of(image, context ? context->device : 0), -1};
+  const cuda::DeviceUse use = use_of(image, context ? context->device : 0);
+  const Image added{use.bytes, -1, use.launches_kernels};
   std::vector<ContextState*> charged;
   for (auto& [of, in] : contexts_.all()) {
     const CUresult result = memory_.charge(in->device, added.bytes);

@@ -9,7 +9,7 @@
 #pragma once
 #include <unordered_map>
 
-#include "protocol/cuda/fatbin.h"
+#include "protocol/cuda/device_bytes.h"
 #include "server/worker/device_memory.h"
 #include "server/worker/handle_table.h"
 
@@ -77,13 +77,15 @@ class Footprints {
   struct Image {
     uint64_t bytes = 0;
     int device = -1;  // of a module; a library is in every context
+    bool launches_kernels = false;
   };
-  uint64_t bytes_of(const cuda::Image& image, int device) const;
+  cuda::DeviceUse use_of(const cuda::Image& image, int device) const;
   uint64_t libraries() const;
   CUresult grow_local_memory(ContextState& context, const HandleTable::Launchable& kernel);
   CUresult grow_local_memory(ContextState& context, uint64_t bytes_per_thread);
   uint64_t local_memory(uint64_t bytes_per_thread, int device) const;
-  uint64_t local_bytes_of(const HandleTable::Launchable& kernel, int device) const;
+  CUresult add_local_bytes(cuda::Kind kind, void* object, int device, uint64_t* bytes) const;
+  CUresult add_local_bytes_of_all(uint64_t code, int device, uint64_t* bytes) const;
   CUresult set_stack_limit(ContextState& context, size_t value);
   // As start_.memory_use tells; of all processes also as a context of this session on the device does.
   MemoryUse used_on(int device);

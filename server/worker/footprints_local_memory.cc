@@ -2,6 +2,7 @@
 // that has needed most so far, and not less than the stack limit; a launch that needs more makes it grow. So the most that any kernel of a
 // context has needed is charged until the context ends, before the launch.
 #include <algorithm>
+#include <vector>
 
 #include "server/worker/footprints.h"
 
@@ -28,23 +29,55 @@ uint64_t Footprints::local_memory(uint64_t bytes_per_thread, int device) const {
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
-uint64_t Footprints::local_bytes_of(const HandleTable::Launchable& kernel, int device) const {
-  int bytes = 0;
-  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-  if (cuda::kind_of(kernel.handle) == cuda::Kind::function) {
-    result = api_.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, static_cast<CUfunction>(kernel.object));
+// Raises *bytes to what a function or kernel needs.
+CUresult Footprints::add_local_bytes(cuda::Kind kind, void* object, int device, uint64_t* bytes) const {
+  int needed = 0;
+  CUresult result = CUDA_SUCCESS;
+  if (kind == cuda::Kind::function) {
+    result = api_.cuFuncGetAttribute(&needed, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, static_cast<CUfunction>(object));
 #if CUDA_VERSION >= 12000
   } else if (api_.cuKernelGetAttribute) {
-    result = api_.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, static_cast<CUkernel>(kernel.object), device);
+    result = api_.cuKernelGetAttribute(&needed, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, static_cast<CUkernel>(object), device);
 #endif
   }
-  return result == CUDA_SUCCESS ? static_cast<uint64_t>(std::max(bytes, 0)) : 0;
+  *bytes = std::max(*bytes, static_cast<uint64_t>(std::max(needed, 0)));
+  return result;
 }
 
+// The same of all kernels of a module or library: a kernel that launches others has them all at hand, and no launch of theirs is seen here.
+CUresult Footprints::add_local_bytes_of_all(uint64_t code, int device, uint64_t* bytes) const {
+#if CUDA_VERSION >= 12040
+  const auto add_all = [&](cuda::Kind kind, auto of, const auto& count_of, const auto& enumerate, auto object) -> CUresult {
+    if (!count_of || !enumerate) return CUDA_SUCCESS;
+    unsigned count = 0;
+    CUresult result = count_of(&count, of);
+    std::vector<decltype(object)> all(count);
+    if (result == CUDA_SUCCESS && count != 0) result = enumerate(all.data(), count, of);
+    for (const auto one : all) {
+      if (result == CUDA_SUCCESS) result = add_local_bytes(kind, one, device, bytes);
+    }
+    return result;
+  };
+  if (const auto module = table_.resolve(cuda::Kind::module, code)) {
+    return add_all(cuda::Kind::function, static_cast<CUmodule>(*module), api_.cuModuleGetFunctionCount, api_.cuModuleEnumerateFunctions, CUfunction{});
+  }
+  if (const auto library = table_.resolve(cuda::Kind::library, code)) {
+    return add_all(cuda::Kind::kernel, static_cast<CUlibrary>(*library), api_.cuLibraryGetKernelCount, api_.cuLibraryEnumerateKernels, CUkernel{});
+  }
+#endif
+  return CUDA_SUCCESS;
+}
+
+// A kernel whose need is not told is not launched: a context that is broken tells nothing, and the next one would believe it to need nothing.
 CUresult Footprints::grow_local_memory(ContextState& context, const HandleTable::Launchable& kernel) {
   KernelMemory& memory = *kernel.memory;
   if ((memory.devices & bit_of_device(context.device)) == 0) {
-    memory.bytes = std::max(memory.bytes, local_bytes_of(kernel, context.device));
+    CUresult result = add_local_bytes(cuda::kind_of(kernel.handle), kernel.object, context.device, &memory.bytes);
+    const auto code = images_.find(kernel.owner);
+    if (result == CUDA_SUCCESS && code != images_.end() && code->second.launches_kernels) {
+      result = add_local_bytes_of_all(kernel.owner, context.device, &memory.bytes);
+    }
+    if (result != CUDA_SUCCESS) return result;
     memory.devices |= bit_of_device(context.device);
   }
   return grow_local_memory(context, memory.bytes);

@@ -30,12 +30,35 @@ TEST_CASE("what PTX declares in device memory is counted") {
   // Somebody else's, on-chip, or a kernel's own.
   CHECK(of_ptx(head + ".extern .global .b8 theirs[100];\n.global .b8 own[7];") == 7);
   CHECK(of_ptx(head + ".extern .func (.param .b32 r) f (.param .b64 p);\n.global .b8 own[7];") == 7);
-  CHECK(of_ptx(head + ".shared .b8 s[100];\n.entry k(.param .u64 .ptr .global .align 4 p) { .local .b8 l[64]; ld.global.u32 %r1, [%rd1]; }") == 0);
+  CHECK(of_ptx(head + ".shared .b8 s[100];\n.entry k(.param .u64 .ptr .global .align 4 p);") == 0);
   // Wherever it hides.
-  CHECK(of_ptx(head + ".entry k() { add.u32 a, b, c; .global .b8 inner[9]; ret; }") == 9);
+  const std::string body = "{ add.u32 a, b, c; .global .b8 inner[9]; ret; ";
+  CHECK(of_ptx(head + ".entry k() " + body + "}") == 9 + body.size());
   CHECK(of_ptx(head + "// .global .b8 no[9];\n/* .global .b8 no[9]; */") == 0);
   CHECK(of_ptx(head + ".global .b8 cut[9") == 0);
   CHECK(of_ptx("}}}))) .global .b8 x[3];") == 3);
+}
+
+TEST_CASE("the text of PTX functions counts as the code that becomes of it") {
+  const std::string head = ".version 8.0\n.target sm_80\n.address_size 64\n";
+  const std::string body = "{ .local .b8 l[64]; { ld.global.u32 %r1, [%rd1]; } ret; ";
+  CHECK(of_ptx(head + ".visible .entry k(.param .u64 .ptr .global .align 4 p) " + body + "}") == body.size());
+  CHECK(of_ptx(head + ".entry k() .pragma \"nounroll\"; " + body + "}\n.func f() " + body + "}") == 2 * body.size());
+  CHECK(of_ptx(head + ".func f();\n.section .debug_str { .b8 1, 2, 3 }\n.entry k() " + body + "}") == body.size());
+  CHECK(of_ptx(head + ".global .u32 v[2] = {1, 2};\n.entry k() " + body + "}") == 8 + body.size());
+}
+
+TEST_CASE("code that launches kernels is known by the device runtime's functions") {
+  const auto use_of = [](const std::string& text) {
+    cuda::ImageSpans spans;
+    spans.image = std::as_bytes(std::span(text.c_str(), text.size() + 1));
+    cuda::Image image;
+    REQUIRE(cuda::parse_image(spans, image) == CUDA_SUCCESS);
+    return cuda::device_use(image, 9, 0);
+  };
+  const std::string head = ".version 8.0\n.target sm_80\n.address_size 64\n";
+  CHECK_FALSE(use_of(head + ".entry k() { ret; }").launches_kernels);
+  CHECK(use_of(head + ".extern .func (.param .b32 r) cudaLaunchDeviceV2(.param .b64 p, .param .b64 s);").launches_kernels);
 }
 
 TEST_CASE("nothing outside a cubin is read for its size") {

@@ -142,6 +142,7 @@ class FakeDriver {
   std::vector<FakeLaunch> launches;
   std::map<std::string, std::string> functions;               // interned names
   std::map<std::string, int> local_bytes;                     // of functions: local memory per thread; else little
+  CUresult next_attribute = CUDA_SUCCESS;                     // what the next question about a function returns
   int attribute_questions = 0;                                // about functions
   CUresult next_kernel_launch = CUDA_SUCCESS;                 // what it returns
   std::vector<std::string> images;                            // what cuModuleLoadDataEx saw, as text

@@ -47,6 +47,7 @@ CUresult function_attribute(int* value, CUfunction_attribute attribute, CUfuncti
   *value = 100 + attribute;
   const Lock lock(driver().mutex);
   ++driver().attribute_questions;
+  if (const CUresult refusal = std::exchange(driver().next_attribute, CUDA_SUCCESS); refusal != CUDA_SUCCESS) return refusal;
   const auto local = driver().local_bytes.find(*reinterpret_cast<std::string*>(function));
   if (attribute == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES && local != driver().local_bytes.end()) *value = local->second;
   return attribute == 5 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -56,6 +57,25 @@ CUresult parameter_info(CUfunction, size_t index, size_t* offset, size_t* size) 
   if (index >= 2) return CUDA_ERROR_INVALID_VALUE;
   *offset = 8 * index;
   *size = index == 0 ? 8 : 4;
+  return CUDA_SUCCESS;
+}
+#endif
+#if CUDA_VERSION >= 12040
+// Those whose local memory a test has set, whatever the module.
+CUresult function_count(unsigned* count, CUmodule) {
+  const Lock lock(driver().mutex);
+  *count = static_cast<unsigned>(driver().local_bytes.size());
+  return CUDA_SUCCESS;
+}
+CUresult enumerate_functions(CUfunction* functions, unsigned count, CUmodule) {
+  const Lock lock(driver().mutex);
+  for (const auto& [name, bytes] : driver().local_bytes) {
+    auto& interned = driver().functions[name];
+    interned = name;
+    if (count == 0) break;
+    --count;
+    *functions++ = reinterpret_cast<CUfunction>(&interned);
+  }
   return CUDA_SUCCESS;
 }
 #endif
@@ -92,6 +112,8 @@ const std::unordered_map<std::string_view, void*> kSymbols = {
     FAKE(cuFuncGetAttribute, function_attribute),
 #if CUDA_VERSION >= 12040
     FAKE(cuFuncGetParamInfo, parameter_info),
+    FAKE(cuModuleGetFunctionCount, function_count),
+    FAKE(cuModuleEnumerateFunctions, enumerate_functions),
 #endif
     FAKE(cuLaunchKernel, launch),
     FAKE(cuLaunchKernelEx, launch_extended),

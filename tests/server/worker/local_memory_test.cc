@@ -82,6 +82,14 @@ TEST_CASE("a launch that the device has no memory for costs nothing") {
   CHECK(tenant.pages() == pages_of(kDeeperBytes));
 }
 
+TEST_CASE("a kernel whose need the device does not tell is not launched and asked about again") {
+  Kernels tenant(pages_of(kDeepBytes));
+  tenant.client->fake.locked([&] { tenant.client->fake.next_attribute = CUDA_ERROR_LAUNCH_FAILED; });
+  CHECK(tenant.launch(kDeeper) == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(tenant.launch(kDeeper) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.launch(kDeep) == CUDA_SUCCESS);
+}
+
 TEST_CASE("each context has local memory of its own") {
   Kernels tenant(2 * pages_of(kDeepBytes));
   CHECK(tenant.launch(kDeep) == CUDA_SUCCESS);
@@ -121,6 +129,20 @@ TEST_CASE("the stack limit is charged as local memory is and not given back by l
   CHECK(tenant.launch(kDeep) == CUDA_SUCCESS);
   CHECK(tenant.launch(kDeeper) == CUDA_ERROR_OUT_OF_MEMORY);
 }
+
+#if CUDA_VERSION >= 12040
+TEST_CASE("a kernel that can launch others needs what the largest of its module needs") {
+  Kernels tenant(pages_of(kDeepBytes));
+  constexpr uint64_t kParents = make_handle(Kind::module, 1, 302), kParent = make_handle(Kind::function, 1, 313);
+  REQUIRE(tenant.load(kParents, ".extern .func (.param .b32 r) cudaLaunchDeviceV2(.param .b64 p, .param .b64 s);") == CUDA_SUCCESS);
+  REQUIRE(tenant.get_function(kParent, kParents, "flat") == CUDA_SUCCESS);
+  CHECK(tenant.launch(kFlat) == CUDA_SUCCESS);
+  CHECK(tenant.launch(kParent) == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(tenant.accounts.set("t", {.each = {.memory_bytes = pages_of(kDeeperBytes) * kPage}}));
+  CHECK(tenant.launch(kParent) == CUDA_SUCCESS);
+  CHECK(tenant.pages() == pages_of(kDeeperBytes));
+}
+#endif
 
 TEST_CASE("limits for launches by kernels are charged or refused where a quota holds") {
   Kernels tenant(8);
