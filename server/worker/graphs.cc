@@ -220,6 +220,23 @@ void Graphs::let_go(Node& node) {
   if (node.callback != 0) callbacks_.erase(std::exchange(node.callback, 0));
 }
 
+// Until end().
+CUresult Graphs::charge(Graph& graph) {
+  std::map<int, uint64_t> wanted;
+  const auto count = [&](const Graph& one) {
+    for (const Node& node : one.nodes) {
+      if (is_work(node.kind) && node.context) wanted[node.context->device] += kGraphNodeBytes;
+    }
+  };
+  count(graph);
+  for (const Owner& body : graph.inner) count(*body);
+  for (const auto& [device, bytes] : wanted) {
+    if (const CUresult result = session_.memory.charge(device, bytes); result != CUDA_SUCCESS) return result;
+    graph.charged[device] = bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResult& result) {
   const DeviceApi& api = session_.api;
   const Owner graph = take(body.graph);
@@ -228,6 +245,7 @@ CUresult Graphs::instantiate(const wire::InstantiateGraph& body, wire::GraphResu
   CUresult outcome = graph->wrong;
   if (outcome == CUDA_SUCCESS && graphs_.contains(body.executable)) outcome = CUDA_ERROR_INVALID_HANDLE;
   if (outcome == CUDA_SUCCESS && (!api.cuGraphInstantiateWithFlags || !api.cuGraphLaunch || !api.cuGraphExecDestroy)) outcome = CUDA_ERROR_NOT_SUPPORTED;
+  if (outcome == CUDA_SUCCESS) outcome = charge(*graph);
   for (Part& part : graph->parts) {
     if (outcome != CUDA_SUCCESS || part.works == 0) continue;
     outcome = api.cuGraphInstantiateWithFlags(&part.executable, part.object, body.flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
@@ -397,6 +415,7 @@ void Graphs::end(Graph& graph) {
     if (part.updated_from) session_.api.cuGraphDestroy(part.updated_from);
     if (part.object && !graph.root) session_.api.cuGraphDestroy(part.object);
   }
+  for (const auto& [device, bytes] : graph.charged) session_.memory.uncharge(device, bytes);
   for (Node& node : graph.nodes) let_go(node);
   nodes_ -= graph.nodes.size();
   edges_ -= graph.edges;

@@ -9,6 +9,7 @@
 // (graph_launch.cc). Bodies of conditional nodes, which could not be cut, have no client nodes: CUDA allows none, and add() ends the session.
 #pragma once
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,8 @@ class Executor;
 constexpr size_t kMaxGraphs = 1u << 16;               // of one session, executable ones among them
 constexpr uint64_t kMaxGraphEdges = 4u << 20;         // in all of them
 constexpr size_t kMaxClientNodes = 65536;             // likewise
+// Device memory that a driver takes for each node of an executable graph that gives the device work; reported of kernels and driver 550.
+constexpr uint64_t kGraphNodeBytes = 64 * 1024;
 static_assert(wire::kMaxGraphNodes <= kMaxGraphEdges);
 
 struct NodeWork;  // graph_work.h
@@ -101,6 +104,7 @@ class Graphs {
     std::vector<uint64_t> bodies;      // of a root: numbers of them all
     std::vector<std::unique_ptr<Graph>> inner;  // the same, once it is executable
     std::unordered_map<uint64_t, Condition> conditions;  // of a root, by the client's handle
+    std::map<int, uint64_t> charged;   // of an executable graph: bytes of the quota, by device
     size_t refused = 0;                // nodes that were not kept, since one was wrong
     CUresult wrong = CUDA_SUCCESS;     // of an executable graph: an update that failed half way
     uint32_t wrong_node = wire::kNoGraphNode;
@@ -149,6 +153,7 @@ class Graphs {
   CUresult update_parts(Graph& target, Graph& graph, wire::GraphResult& result);
   bool restore_parts(const Graph& target, size_t count);
   CUresult change_node(Graph& graph, Node& node, const NodeWork& work);
+  CUresult charge(Graph& graph);
   CUresult hold(Node& node, const NodeWork& work);
   void let_go(Node& node);
   void end(Graph& graph);

@@ -1,9 +1,9 @@
 // Kernels' local memory in the tenant's account: what a client gets by kernels that need much of it, and by the limits of a context.
+#include "server/worker/graphs.h"
 #include "tests/server/worker/graph_fixture.h"
 #include "tests/server/worker/limited_session.h"
 
 using namespace gpupool;
-using namespace gpupool::worker;
 using namespace gpupool::worker::test;
 
 namespace {
@@ -112,6 +112,30 @@ TEST_CASE("kernels in graphs need local memory as launched ones do") {
   CHECK(tenant.used() == 0);
   CHECK(instantiate(kFlat) == CUDA_SUCCESS);
   CHECK(tenant.client->ask(Command::set_graph_node, set_node(0, NodeKind::kernel, tenant.client->launch_body(kDeeper, 0, {}))) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE("an executable graph is charged for what it gives the device to do until it is destroyed") {
+  static_assert(worker::kGraphNodeBytes == kPage);
+  Kernels tenant(3);
+  const auto instantiate = [&](int kernels) {
+    Nodes nodes;
+    nodes.add(NodeKind::empty, {});
+    for (int i = 0; i < kernels; ++i) nodes.add(NodeKind::kernel, tenant.client->launch_body(kFlat, 0, {}));
+    tenant.client->send(Command::graph_nodes, nodes.of(kGraph));
+    return tenant.client->ask(Command::instantiate_graph, bytes_of(wire::InstantiateGraph{kGraph, kExecutable, 0}));
+  };
+  CHECK(instantiate(4) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.used() == 0);
+  CHECK(instantiate(3) == CUDA_SUCCESS);
+  CHECK(tenant.pages() == 3);
+  CHECK(tenant.map(0, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.client->ask(Command::destroy_graph, bytes_of(wire::DestroyGraph{kExecutable})) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 0);
+  CHECK(instantiate(1) == CUDA_SUCCESS);
+  CHECK(tenant.pages() == 1);
+  tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0);
+  tenant.client->retain();
+  CHECK(tenant.map(0, 3) == CUDA_SUCCESS);
 }
 
 TEST_CASE("the stack limit is charged as local memory is and not given back by lowering it") {
