@@ -41,7 +41,7 @@ void WorkerPool::assign(Client client) {
     return;
   }
   const Tenant* const tenant = tenants_.find(client.tenant);
-  if (const unsigned most = tenant ? tenant->quota.sessions : 0; most != 0 && sessions_of(client.tenant) >= most) {
+  if (const unsigned most = tenant ? tenant->quota.most_sessions() : 0; most != 0 && sessions_of(client.tenant) >= most) {
     refuse_(std::move(client), {control::HelloReply::BUSY, "your tenant has its " + std::to_string(most) +
                                                                " session(s) already; try again when one has ended"});
     return;

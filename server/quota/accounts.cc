@@ -39,8 +39,8 @@ Result<void> Accounts::set(const std::string& tenant, const Quota& quota) {
   account.memory_limited.store(limited);
   account.to_device_bytes_per_second.store(quota.to_device_bytes_per_second);
   account.to_host_bytes_per_second.store(quota.to_host_bytes_per_second);
-  account.streams.store(quota.streams);
-  account.modules.store(quota.modules);
+  account.streams.store(quota.most_streams());
+  account.modules.store(quota.most_modules());
   account.queued_bytes.store(quota.queued_bytes);
   return {};
 }

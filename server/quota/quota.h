@@ -1,5 +1,6 @@
 // What one tenant may use of each GPU of a host, and of the host. Zero means no limit unless said otherwise.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -18,6 +19,9 @@ inline const char* name_of(Mode mode) {
 enum class Priority : uint32_t { best_effort, normal, latency_critical };
 
 constexpr uint32_t kWholeGpu = 1000;  // thousandths
+
+// Counts that hold where a quota limits memory and not them: each of these takes device memory that only the driver knows of.
+constexpr uint32_t kUsualSessions = 64, kUsualStreams = 4096, kUsualModules = 16384;
 
 // Of one GPU.
 struct GpuShare {
@@ -47,6 +51,14 @@ struct Quota {
   uint32_t modules = 0;
   uint64_t queued_bytes = 0;   // commands and data that have come and are not executed yet
   bool operator==(const Quota&) const = default;
+
+  bool limits_memory() const {
+    return each.memory_bytes != 0 || std::any_of(gpus.begin(), gpus.end(), [](const auto& gpu) { return gpu.second.memory_bytes.value_or(0) != 0; });
+  }
+  // 0: no limit.
+  uint32_t most_sessions() const { return sessions == 0 && limits_memory() ? kUsualSessions : sessions; }
+  uint32_t most_streams() const { return streams == 0 && limits_memory() ? kUsualStreams : streams; }
+  uint32_t most_modules() const { return modules == 0 && limits_memory() ? kUsualModules : modules; }
 
   GpuShare with(const GpuLimits& limits) const {
     return {limits.memory_bytes.value_or(each.memory_bytes), limits.guaranteed_memory_bytes.value_or(each.guaranteed_memory_bytes),

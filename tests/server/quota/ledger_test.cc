@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <random>
 #include <thread>
@@ -61,6 +62,21 @@ bool eventually_at_most(Tenant& tenant, uint64_t limit) {
 }
 
 }  // namespace
+
+TEST_CASE("where memory is limited streams and modules and sessions are counted, too") {
+  Tenant tenant(0);
+  const auto counts = [&](const Quota& quota) {
+    REQUIRE(tenant.accounts.set("t", quota));
+    return std::array<uint32_t, 3>{(*tenant.page())->streams.load(), (*tenant.page())->modules.load(), quota.most_sessions()};
+  };
+  const std::array<uint32_t, 3> none{0, 0, 0}, usual{kUsualStreams, kUsualModules, kUsualSessions};
+  CHECK(counts({}) == none);
+  CHECK(counts({.each = {.memory_bytes = 1 << 30}}) == usual);
+  CHECK(counts({.gpus = {{3, {.memory_bytes = 1 << 30}}}}) == usual);
+  CHECK(counts({.gpus = {{3, {.memory_bytes = 0}}}}) == none);
+  CHECK(counts({.each = {.memory_bytes = 1 << 30}, .sessions = 100, .streams = 5, .modules = 20'000}) == std::array<uint32_t, 3>{5, 20'000, 100});
+  CHECK(counts({.streams = 5}) == std::array<uint32_t, 3>{5, 0, 0});
+}
 
 TEST_CASE("a limit of one GPU is another than that of the others") {
   Tenant tenant(0);
