@@ -16,8 +16,9 @@ constexpr uint64_t kMostOfContext = uint64_t{1} << 30;
 // A process without a context on the device is not listed there, so it had nothing.
 uint64_t growth(const MemoryUse& before, const MemoryUse& after) {
   if (after.process) return *after.process - std::min(*after.process, before.process.value_or(0));
-  if (!before.device || !after.device || *after.device <= *before.device) return 0;
-  return std::min(*after.device - *before.device, kMostOfContext);
+  // Where nobody could be asked before, the context may have all that is in use.
+  const uint64_t had = before.device.value_or(0), has = after.device.value_or(0);
+  return std::min(has - std::min(has, had), kMostOfContext);
 }
 
 }  // namespace
@@ -29,13 +30,15 @@ Footprints::Coming::Coming(Footprints& all, int device) : all_(all), device_(dev
   if (result_ == CUDA_SUCCESS) result_ = all.memory_.charge(device, libraries);
   if (result_ != CUDA_SUCCESS) return;
   charged_ = libraries;
-  before_ = all.used_on(device);
+  const ContextState* const another = all.contexts_.find_on(device);
+  before_ = all.used_on(device, another ? another->object : nullptr);
+  by_context_ = another || !before_.device;
 }
 
 Footprints::Coming::~Coming() { all_.memory_.uncharge(device_, charged_); }
 
-CUresult Footprints::Coming::measure() {
-  const uint64_t taken = growth(before_, all_.used_on(device_));
+CUresult Footprints::Coming::measure(CUcontext made) {
+  const uint64_t taken = growth(before_, all_.used_on(device_, by_context_ ? made : nullptr));
   if (const CUresult result = all_.memory_.charge(device_, taken); result != CUDA_SUCCESS) {
     all_.log_refusal(device_, taken);
     return result;
@@ -161,13 +164,12 @@ CUresult Footprints::set_limit(CUlimit limit, size_t value) {
   return result;
 }
 
-MemoryUse Footprints::used_on(int device) {
+MemoryUse Footprints::used_on(int device, CUcontext context) {
   MemoryUse use = start_.memory_use ? start_.memory_use(device) : MemoryUse{};
-  const ContextState* const context = contexts_.find_on(device);
   if (use.process || !context || !api_.cuMemGetInfo_v2) return use;
   const CUcontext before = current_context();
   size_t free = 0, total = 0;
-  const bool told = make_current(api_, context->object) == CUDA_SUCCESS && api_.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
+  const bool told = make_current(api_, context) == CUDA_SUCCESS && api_.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS;
   make_current(api_, before);
   if (told && free <= total) use.device = total - free;
   return use;

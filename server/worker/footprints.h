@@ -30,7 +30,7 @@ class Footprints {
     Coming& operator=(const Coming&) = delete;
     CUresult result() const { return result_; }  // OUT_OF_MEMORY: it must not be made
     // It was made. OUT_OF_MEMORY: it must be destroyed again.
-    CUresult measure();
+    CUresult measure(CUcontext made);
     void become(ContextState& context);
 
    private:
@@ -39,6 +39,7 @@ class Footprints {
     CUresult result_;
     uint64_t charged_ = 0;
     MemoryUse before_;
+    bool by_context_ = false;  // a context tells the memory in use, which need not be NVML's number
   };
   // A context that is about to be destroyed: what it took is given back when this is.
   class Leaving {
@@ -87,8 +88,8 @@ class Footprints {
   CUresult add_local_bytes(cuda::Kind kind, void* object, int device, uint64_t* bytes) const;
   CUresult add_local_bytes_of_all(uint64_t code, int device, uint64_t* bytes) const;
   CUresult set_stack_limit(ContextState& context, size_t value);
-  // As start_.memory_use tells; of all processes also as a context of this session on the device does.
-  MemoryUse used_on(int device);
+  // As start_.memory_use tells; of all processes also as `context`, of this session on the device, does. Null: there is none.
+  MemoryUse used_on(int device, CUcontext context);
   void log_refusal(int device, uint64_t context_bytes) const;
 
   const DeviceApi& api_;

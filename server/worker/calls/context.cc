@@ -93,7 +93,7 @@ Outcome create_green(Executor& session, const wire::CreateContext& body, uint64_
     return session.partition.create(body.device, static_cast<CUdevResourceDesc>(*description), &green, &object);
   });
   if (result != CUDA_SUCCESS) return result;
-  result = coming.measure();
+  result = coming.measure(object);
   if (result != CUDA_SUCCESS) {
     session.destroy(object, false, green);
     forget_current();
@@ -135,7 +135,7 @@ Outcome retain_primary_context(Executor& session, Command& command) {
   if (result != CUDA_SUCCESS) return result;
   GreenContext green = nullptr;
   if (session.groups_of(body->device) != 0) result = make_green(session, body->device, &green, &object);
-  if (result == CUDA_SUCCESS) result = coming.measure();
+  if (result == CUDA_SUCCESS) result = coming.measure(object);
   if (result != CUDA_SUCCESS) {
     session.destroy(object, true, green);
     session.api.cuDevicePrimaryCtxRelease_v2(body->device);
@@ -204,7 +204,7 @@ Outcome create_context(Executor& session, Command& command) {
                                                          : session.api.cuCtxCreate_v2(&object, body.flags, body.device);
   forget_current();  // creating a context makes it current
   if (result != CUDA_SUCCESS) return result;
-  result = coming.measure();
+  result = coming.measure(object);
   if (result != CUDA_SUCCESS) {
     session.destroy(object, false, green);
     forget_current();

@@ -167,6 +167,21 @@ TEST_CASE("the first context counts as well, where the driver tells what it take
   CHECK(tenant.used() == 3 * kPage);
 }
 
+TEST_CASE("the first context counts as all that is in use where nothing could be asked before it") {
+  Limited tenant(8 * kPage, [](FakeDriver& fake) {
+    fake.memory_used = 2 * kPage;  // another process's
+    fake.primary_bytes = 3 * kPage;
+    fake.context_bytes = kPage;
+  });
+  CHECK(tenant.map(0, 4) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.used() == 5 * kPage);
+  CHECK(tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 6 * kPage);  // what it took, since the first one could be asked
+  tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0);
+  CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
+  CHECK(tenant.used() == 0);
+}
+
 TEST_CASE("a first context that the quota has no room for is refused, and the session goes on") {
   Limited tenant(2 * kPage, [](FakeDriver& fake) {
     fake.primary_bytes = 3 * kPage;
