@@ -64,7 +64,7 @@ class Footprints {
   CUresult set_limit(CUlimit limit, size_t value);
 
   // --- Local memory, in footprints_local_memory.cc ---
-  // Before the kernel is launched in the context, or becomes a node of a graph there: charges what the context's local memory grows by.
+  // Before the kernel is launched in the context, or becomes a node of a graph there; a function's own context goes before. Charges what the context's local memory grows by.
   // OUT_OF_MEMORY: there is no room in the quota.
   CUresult charge_local_memory(ContextState& context, const HandleTable::Launchable& kernel) {
     const ContextState& owner = context.owner();

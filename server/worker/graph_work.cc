@@ -64,7 +64,7 @@ std::optional<CUresult> NodeWork::read_kernel(Executor& session, wire::Reader bo
   const auto node = session.table.resolve_launchable(launch.function);
   if (!node || !node->object) return CUDA_ERROR_INVALID_HANDLE;
   // The device may take it when the graph is made executable. It is told of by what uses the graph.
-  if (const CUresult result = session.footprints.charge_local_memory(*context, *node); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = session.footprints.charge_local_memory(node->context ? *node->context : *context, *node); result != CUDA_SUCCESS) return result;
   // A kernel is for any context, and then the node says which; the driver takes one in a function's place as launches do.
   if (cuda::kind_of(launch.function) == cuda::Kind::kernel) {
     kernel.kern = static_cast<CUkernel>(node->object);

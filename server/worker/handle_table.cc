@@ -45,7 +45,7 @@ std::optional<HandleTable::Launchable> HandleTable::resolve_launchable(uint64_t 
   if (kind != Kind::function && kind != Kind::kernel) return std::nullopt;
   Entry* const entry = find(handle);
   if (!entry) return std::nullopt;
-  return Launchable{handle, entry->object, entry->owner, &entry->memory};
+  return Launchable{handle, entry->object, entry->owner, entry->context, &entry->memory};
 }
 
 StreamState* HandleTable::find_stream(uint64_t handle) {
@@ -95,7 +95,11 @@ void HandleTable::bind_owned(Kind kind, uint64_t handle, void* object, uint64_t 
   ContextState* const current = contexts_.current();
   entry.context = !belongs_to_context(kind) || !current ? nullptr : kind == Kind::stream ? current : &current->owner();
   entry.owner = owner;
-  if (owner != 0) adopt_child(owner, handle);
+  if (owner != 0) {
+    // Whichever context is current, the driver's object ends with its module's.
+    if (const Entry* const code = find(owner); code && code->context) entry.context = code->context;
+    adopt_child(owner, handle);
+  }
   if (kind == Kind::stream && entry.context) {
     auto state = std::make_unique<StreamState>();
     state->context = entry.context;

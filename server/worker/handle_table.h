@@ -37,6 +37,7 @@ class HandleTable {
     uint64_t handle;
     void* object;
     uint64_t owner;        // its module or library
+    ContextState* context; // null: a kernel, which is for any
     KernelMemory* memory;  // until the handle is bound again or forgotten
   };
   std::optional<Launchable> resolve_launchable(uint64_t handle);

@@ -28,8 +28,8 @@ enum LaunchAttribute : unsigned {
 
 // A launch whose local memory the quota has room for.
 template <class F>
-CUresult launch_in_quota(Executor& session, StreamState& stream, const HandleTable::Launchable& kernel, WorkKind kind, F&& launch) {
-  ContextState& context = stream.context->owner();
+CUresult launch_in_quota(Executor& session, StreamState& stream, const HandleTable::Launchable& kernel, const WorkKind& kind, F&& launch) {
+  ContextState& context = kernel.context ? *kernel.context : stream.context->owner();
   const ContextState::LocalMemory before = context.local;
   CUresult result = session.footprints.charge_local_memory(context, kernel);
   if (result != CUDA_SUCCESS) return result;

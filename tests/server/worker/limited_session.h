@@ -37,7 +37,7 @@ struct Limited {
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     return client->ask("cuMemCreate", bytes_of(handle, uint64_t{pages * kPage}, uint8_t{1}, properties, uint64_t{0}));
   }
-  CUresult load(uint64_t handle, const std::string& ptx) {
+  CUresult load(uint64_t handle, const std::string& ptx, uint64_t context = kContext) {
     const std::string image = ".version 8.0\n.target sm_80\n.address_size 64\n" + ptx;
     cuda::Bytes bundle;
     REQUIRE(cuda::bundle({std::as_bytes(std::span(image.c_str(), image.size() + 1)), {}}, bundle) == CUDA_SUCCESS);
@@ -45,12 +45,12 @@ struct Limited {
     wire::Buffer part = bytes_of(wire::UploadPart{kUpload, bundle.view().size()});
     part.insert(part.end(), bundle.view().begin(), bundle.view().end());
     client->send(wire::Command::upload_part, part);
-    return client->ask(wire::Command::load_module, bytes_of(wire::LoadImage{handle, kUpload}));
+    return client->result(client->send(wire::Command::load_module, bytes_of(wire::LoadImage{handle, kUpload}), true, context));
   }
-  CUresult get_function(uint64_t handle, uint64_t module, const std::string& name) {
+  CUresult get_function(uint64_t handle, uint64_t module, const std::string& name, uint64_t context = kContext) {
     auto get = bytes_of(wire::GetFunction{handle, module});
     wire::Writer(get).put_text(name);
-    return client->ask(wire::Command::get_function, get);
+    return client->result(client->send(wire::Command::get_function, get, true, context));
   }
   CUresult set_limit(CUlimit limit, uint64_t value) { return client->ask("cuCtxSetLimit", bytes_of(limit, value)); }
   size_t refused() { return (*page)->over_quota; }

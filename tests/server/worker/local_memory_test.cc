@@ -95,9 +95,13 @@ TEST_CASE("each context has local memory of its own") {
   CHECK(tenant.launch(kDeep) == CUDA_SUCCESS);
   CHECK(tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
   CHECK(tenant.pages() == pages_of(kDeepBytes));
-  CHECK(tenant.launch(kDeep, kSecond) == CUDA_SUCCESS);
+  constexpr uint64_t kOtherModule = make_handle(Kind::module, 1, 303), kOtherDeep = make_handle(Kind::function, 1, 315), kOtherDeeper = make_handle(Kind::function, 1, 316);
+  REQUIRE(tenant.load(kOtherModule, "", kSecond) == CUDA_SUCCESS);
+  REQUIRE(tenant.get_function(kOtherDeep, kOtherModule, "deep", kSecond) == CUDA_SUCCESS);
+  REQUIRE(tenant.get_function(kOtherDeeper, kOtherModule, "deeper", kSecond) == CUDA_SUCCESS);
+  CHECK(tenant.launch(kOtherDeep, kSecond) == CUDA_SUCCESS);
   CHECK(tenant.pages() == 2 * pages_of(kDeepBytes));
-  CHECK(tenant.launch(kDeeper, kSecond) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(tenant.launch(kOtherDeeper, kSecond) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
   CHECK(tenant.pages() == pages_of(kDeepBytes));
 }
@@ -152,6 +156,24 @@ TEST_CASE("the stack limit is charged as local memory is and not given back by l
   CHECK(tenant.pages() == pages_of(kDeepBytes));
   CHECK(tenant.launch(kDeep) == CUDA_SUCCESS);
   CHECK(tenant.launch(kDeeper) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE("a function belongs to its module's context whichever it was asked for in") {
+  Kernels tenant(2 * pages_of(kDeepBytes));
+  constexpr uint64_t kStray = make_handle(Kind::function, 1, 314);
+  CHECK(tenant.client->ask(Command::create_context, bytes_of(wire::CreateContext{kSecond, 0, 0})) == CUDA_SUCCESS);
+  CHECK(tenant.get_function(kStray, kModule, "deep", kSecond) == CUDA_SUCCESS);
+  SECTION("its local memory is that context's") {
+    CHECK(tenant.launch(kStray, kSecond) == CUDA_SUCCESS);
+    tenant.client->send(Command::graph_nodes, Nodes().add(NodeKind::kernel, tenant.client->launch_body(kStray, 0, {}), {}, kSecond).of(kGraph));
+    CHECK(tenant.client->ask(Command::destroy_context, bytes_of(wire::DestroyContext{kSecond})) == CUDA_SUCCESS);
+    CHECK(tenant.pages() == pages_of(kDeepBytes));
+  }
+  SECTION("it ends with that context") {
+    tenant.client->send(Command::release_primary_context, bytes_of(wire::PrimaryContext{kContext, 0, 0}), false, 0);
+    CHECK(tenant.launch(kStray, kSecond) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(tenant.launches() == 0);
+  }
 }
 
 #if CUDA_VERSION >= 12040
