@@ -12,6 +12,27 @@ endif()
 # that failed, or tested anything, has made assertions.
 set(gpupool_all_skipped "SKIPPED: .*assertions: - none -")
 
+# docs/security.md names the tests that attack what it claims: `ctest -L security` runs the programs of these files, and each file exists.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/security.md)
+file(READ ${CMAKE_SOURCE_DIR}/docs/security.md security_page)
+string(REGEX MATCHALL "tests/[a-z0-9_/]+\\.[a-z]+" security_tests "${security_page}")
+foreach(file ${security_tests})
+  if(NOT EXISTS ${CMAKE_SOURCE_DIR}/${file})
+    message(FATAL_ERROR "docs/security.md names ${file}, which does not exist")
+  endif()
+endforeach()
+# security_label(variable source ...): sets the variable to `security` if the page names one of the sources.
+function(security_label variable)
+  set(${variable} "" PARENT_SCOPE)
+  foreach(source ${ARGN})
+    get_filename_component(path ${source} ABSOLUTE)
+    file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${path})
+    if(path IN_LIST security_tests)
+      set(${variable} security PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
 # skipped_test(name reason [LABELS ...]): an entry that this build cannot have; the summary shows the reason.
 function(skipped_test name reason)
   cmake_parse_arguments(T "" "" "LABELS" ${ARGN})
@@ -29,6 +50,7 @@ function(gpupool_test name)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 300)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}"
+  security_label(security ${T_SOURCES})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS};${security}"
     SKIP_REGULAR_EXPRESSION "${gpupool_all_skipped}")
 endfunction()
