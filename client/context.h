@@ -51,6 +51,8 @@ struct Context : Object {
   uint32_t copy_stream_epoch = 0;
   // Work that may write the program's memory and that the legacy stream comes behind, since that was last waited for.
   std::atomic<bool> host_writers{false};
+  // Streams that the legacy one waits for have been made.
+  std::atomic<bool> blocking_streams{false};
   // Of local memory, where a memory quota holds: the most bytes per thread that the server has found room for, and in its upper half the
   // context's epoch then.
   std::atomic<uint64_t> local_memory{0};

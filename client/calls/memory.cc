@@ -97,6 +97,13 @@ CUresult allocate(Session& session, Context& context, CUdeviceptr* address, uint
   return CUDA_SUCCESS;
 }
 
+// A free from a pool is work in its stream, although it sends nothing: in the legacy stream it comes behind what the blocking streams have got,
+// which get their next work behind it, and in a blocking stream behind the legacy one's work.
+void order_free(Context& context, CUstream stream) {
+  const bool legacy = cuda::handle_bits(stream) <= 1;
+  if (legacy ? context.blocking_streams.load(std::memory_order_relaxed) : is_blocking(cuda::handle_bits(stream))) (void)give_event(context, stream);
+}
+
 CUresult allocate_pooled(Pool& pool, Context& context, CUstream stream, CUdeviceptr* address, uint64_t bytes) {
   Allocation about;
   about.origin = pool.handle_types != 0 ? Allocation::Origin::shared_pool : Allocation::Origin::stream_ordered;
@@ -133,8 +140,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
     if (captured) [[unlikely]] return *captured;
     if (const CUresult result = session->before_call(context); result != CUDA_SUCCESS) return result;
     if (const auto pooled = session->addresses().take_pooled(address)) {
-      // The free comes behind the legacy stream's work, for which a blocking stream without work of its own is not waited for.
-      if (is_blocking(cuda::handle_bits(stream))) (void)give_event(*context, stream);
+      order_free(*context, stream);
       pooled->pool_memory->free(*pooled, freed_in(*context, stream));
       return CUDA_SUCCESS;
     }

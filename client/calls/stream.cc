@@ -48,6 +48,7 @@ CUresult create_stream(Context& context, unsigned flags, int priority, CUstream*
     handles().retire(handle);
     return result;
   }
+  if ((flags & CU_STREAM_NON_BLOCKING) == 0) context.blocking_streams.store(true, std::memory_order_relaxed);
   *stream = cuda::handle_from_bits<CUstream>(handle);
   return CUDA_SUCCESS;
 }

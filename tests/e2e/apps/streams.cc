@@ -111,6 +111,30 @@ SCENARIO(null_stream_waits_for_blocking_streams) {
 }
 
 // Pinned memory is read when the stream gets to the copy: what comes before in the stream writes it first.
+// Work of one blocking stream, a free in the null stream, work of another blocking stream: one after another.
+SCENARIO(memory_freed_in_the_null_stream) {
+  Device device;
+  CUstream first = nullptr, second = nullptr;
+  OK(cuStreamCreate(&first, CU_STREAM_DEFAULT));
+  OK(cuStreamCreate(&second, CU_STREAM_DEFAULT));
+  CUdeviceptr values = 0, pooled = 0;
+  OK(cuMemAlloc(&values, 4));
+  OK(cuMemAllocAsync(&pooled, 1 << 20, nullptr));
+  Gate gate;
+  gate.put_into(first);
+  OK(cuMemsetD32Async(values, 1, 1, first));
+  OK(cuMemFreeAsync(pooled, nullptr));
+  OK(cuMemsetD32Async(values, 2, 1, second));
+  for (int i = 0; i < 100 && cuStreamQuery(second) == CUDA_ERROR_NOT_READY; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  gate.let_go();
+  OK(cuStreamSynchronize(first));
+  OK(cuStreamSynchronize(second));
+  EXPECT(download<uint32_t>(values, 1)[0] == 2);
+  OK(cuMemFree(values));
+  OK(cuStreamDestroy(first));
+  OK(cuStreamDestroy(second));
+}
+
 SCENARIO(pinned_memory_is_read_in_stream_order) {
   Device device;
   Kernels kernels;
