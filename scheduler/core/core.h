@@ -56,6 +56,8 @@ class Core {
   Result<void> drain(const std::string& node, const std::string& reason, bool evict, std::optional<uint32_t> grace_ms, Time now);
   Result<void> undrain(const std::string& node, Time now);
   Result<uint32_t> remove_node(const std::string& node, Time now);
+  // The GPU is this node's, whoever else reports it. By its UUID.
+  Result<void> trust_gpu(const std::string& node, const std::string& uuid, Time now);
   Result<LeaseId> evict(const std::string& lease, const std::string& reason, std::optional<uint32_t> grace_ms, Time now);
   Result<pool::TenantQuota> set_quota(const std::string& tenant, const pool::TenantQuota& changes, Time now);
   Result<pool::TenantQuota> clear_quota(const std::string& tenant, Time now);
@@ -105,7 +107,8 @@ class Core {
 
   // Nodes (nodes.cc).
   void take_report(Node& node, const pool::NodeReport& report, Time now);
-  void take_inventory(Node& node, const pool::Inventory& inventory);
+  void take_inventory(Node& node, const pool::Inventory& inventory, Time now, std::map<std::string, Claim> claims = {});
+  void judge_claims(const std::string& uuid);  // claims.cc
   void notice_pause(Time now);
   void check_node(Node& node, Time now);
   void forget_leases(Node& node, const std::string& reason, Time now);
@@ -155,7 +158,7 @@ class Core {
   pool::Policy policy_ = default_policy();
   Nodes nodes_;
   std::unique_ptr<Placer> placer_;
-  std::map<std::string, std::string> gpu_owner_;  // GPU's UUID, node's name
+  std::map<std::string, std::set<std::string>> claimants_;  // by a GPU's UUID: the nodes that report it, in their `gpus`
   std::unordered_map<Stream, std::string> node_streams_;
   PoolTotal total_;  // of all nodes that are known
 

@@ -51,10 +51,12 @@ std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
   for (const auto& [name, node] : nodes) {
     const bool suits = std::any_of(node.gpus.begin(), node.gpus.end(), [&](const Gpu& gpu) { return demand.suits(gpu); });
     const bool apart = demand.apart.contains(&node);
-    if (node.forgotten() || !suits || (node.open() && !apart) || ++hosts > kMostHosts) continue;
+    const auto withheld = std::find_if(node.gpus.begin(), node.gpus.end(), [&](const Gpu& gpu) { return demand.suits(gpu) && gpu.book.withheld; });
+    if (node.forgotten() || !suits || (node.open() && !apart && withheld == node.gpus.end()) || ++hosts > kMostHosts) continue;
     const auto [condition, because] = node.condition();
     text += (hosts == 1 ? "; " : ", ") + name;
-    if (node.open()) text += " has a lease that it must be apart from";
+    if (node.open() && apart) text += " has a lease that it must be apart from";
+    else if (node.open()) text += " has a GPU in dispute with another node";
     else text += std::string(" is ") + pool::text_of(condition) + (because.empty() ? "" : " (" + because + ")");
   }
   return hosts <= kMostHosts ? text : text + " and " + std::to_string(hosts - kMostHosts) + " more";
@@ -64,12 +66,16 @@ std::string closed_hosts(const Nodes& nodes, const Demand& demand) {
 std::string contents_of(const Nodes& nodes) {
   constexpr size_t kMostKinds = 4;
   std::map<std::string, uint32_t> counts;
-  uint32_t gpus = 0, hosts = 0;
+  uint32_t gpus = 0, hosts = 0, withheld = 0;
   for (const auto& [name, node] : nodes) {
     if (!node.lie.empty() || node.gpus.empty()) continue;
     ++hosts;
-    for (const Gpu& gpu : node.gpus) ++gpus, ++counts[gpu.model + " " + bytes_text(gpu.book.total.memory)];
+    for (const Gpu& gpu : node.gpus) {
+      withheld += gpu.book.withheld;
+      if (!gpu.book.withheld) ++gpus, ++counts[gpu.model + " " + bytes_text(gpu.book.total.memory)];
+    }
   }
+  if (gpus == 0 && withheld > 0) return "no GPUs but those in dispute between nodes, see pool-admin nodes";
   if (gpus == 0) return "no GPUs: start poold with --pool-scheduler on a GPU host";
   std::vector<std::pair<std::string, uint32_t>> kinds(counts.begin(), counts.end());
   std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -112,7 +118,7 @@ std::optional<std::string> Core::never_within_memory(const Demand& demand, const
 
 std::optional<std::string> Core::why_never_places(const Demand& demand, bool with_fenced) const {
   const uint32_t could = count_gpus(nodes_, demand, all_of_host, [&](const Node& node, const Gpu& gpu) {
-    return (with_fenced || node.lie.empty()) && demand.of(gpu).within(gpu.book.total);
+    return (with_fenced || (node.lie.empty() && !gpu.book.withheld)) && demand.of(gpu).within(gpu.book.total);
   });
   if (could >= demand.gpus) return std::nullopt;
   if (demand.host.cpu_milli > 0 || demand.host.memory > 0) {
@@ -155,7 +161,7 @@ std::string Core::explain(const Waiter& waiter) const {
   }
   const auto open_gpus = [&](const Demand& with) {
     return count_gpus(nodes_, with, all_of_host, [&](const Node& node, const Gpu& gpu) {
-      return node.open() && !demand.apart.contains(&node) && with.of(gpu).within(gpu.book.total);
+      return node.open() && !gpu.book.withheld && !demand.apart.contains(&node) && with.of(gpu).within(gpu.book.total);
     });
   };
   const uint32_t could = open_gpus(demand);
@@ -170,7 +176,7 @@ std::string Core::explain(const Waiter& waiter) const {
   }
   const bool head = waiter.stream == head_;
   const auto count_free = [&](bool with_reserved) {
-    const auto left = [&](const auto& book) { return with_reserved ? less(book.total, book.used) : book.spare(); };
+    const auto left = [&](const auto& book) { return with_reserved ? book.free() : book.spare(); };
     return count_gpus(
         nodes_, demand, [&](const Node& node) { return left(node.host); },
         [&](const Node& node, const Gpu& gpu) { return node.open() && !demand.apart.contains(&node) && demand.of(gpu).within(left(gpu.book)); });

@@ -47,11 +47,21 @@ struct Book {
   T ending;       // part of it: by those that are to go
   T preemptible;  // part of it: by best-effort ones that are not ending
   T reserved;     // for the head of the queue; with `used` it may be more than there is
-  T spare() const { return less(total, used + reserved); }
+  bool withheld = false;  // nothing more is leased of it
+  T free() const { return withheld ? T{} : less(total, used); }
+  T spare() const { return withheld ? T{} : less(total, used + reserved); }
+};
+
+// A node's word that a GPU is its own (claims.cc).
+struct Claim {
+  Time since = 0;        // without a pause; 0: since before this was recorded
+  bool trusted = false;  // an operator says so, too
 };
 
 struct Gpu {
   std::string uuid, model;
+  Claim claim;
+  std::string withheld_because;  // not empty: another node reports the same GPU, and no more leases of it are placed here
   Book<Amount> book;
   pool::GpuUse use;  // as reported
 };

@@ -38,11 +38,8 @@ void Core::attend(Stream stream, const pool::NodeReport& first, Time now) {
     }
   } else {
     forget_leases(node, "node '" + inventory.node() + "' was started anew", now);
-    take_inventory(node, inventory);
+    take_inventory(node, inventory, now);
     node.lie.clear();
-    for (const Gpu& gpu : node.gpus) {
-      if (gpu_owner_[gpu.uuid] != node.name()) node.lie = "its GPU " + gpu.uuid + " is node '" + gpu_owner_[gpu.uuid] + "''s already; on softgpu, give each poold a SOFTGPU_INSTANCE of its own";
-    }
     if (!node.removed()) node.removed_boot.clear();
     dirty_nodes_.insert(node.name());
   }
@@ -184,17 +181,20 @@ void Core::forget_leases(Node& node, const std::string& reason, Time now) {
   }
 }
 
-// Nothing is leased there.
-void Core::take_inventory(Node& node, const pool::Inventory& inventory) {
+// Nothing is leased there. `claims`: of the store; a GPU that it has had before keeps its claim.
+void Core::take_inventory(Node& node, const pool::Inventory& inventory, Time now, std::map<std::string, Claim> claims) {
   if (std::any_of(reservation_.begin(), reservation_.end(), [&](const Spot& spot) { return spot.node == &node; })) {
     lift_reservation();
     head_ = 0;
   }
   placer_->removed(node);
+  std::set<std::string> reported;  // now or before
   for (const Gpu& gpu : node.gpus) {
     total_.milli -= kWholeGpu;
     total_.memory -= gpu.book.total.memory;
-    if (gpu_owner_[gpu.uuid] == node.name()) gpu_owner_.erase(gpu.uuid);
+    claims[gpu.uuid] = gpu.claim;
+    reported.insert(gpu.uuid);
+    if (auto& names = claimants_[gpu.uuid]; names.erase(node.name()), names.empty()) claimants_.erase(gpu.uuid);
   }
   node.inventory = inventory;
   node.gpus.clear();
@@ -205,13 +205,17 @@ void Core::take_inventory(Node& node, const pool::Inventory& inventory) {
     gpu.book.total = {kWholeGpu, has.memory_bytes()};
     total_.milli += kWholeGpu;
     total_.memory += has.memory_bytes();
-    gpu_owner_.insert({gpu.uuid, node.name()});
+    const auto before = claims.find(gpu.uuid);
+    gpu.claim = before == claims.end() ? Claim{.since = now} : before->second;
+    claimants_[gpu.uuid].insert(node.name());
+    reported.insert(gpu.uuid);
   }
   node.host = {};
   node.host.total = {inventory.cpu_milli(), inventory.host_memory_bytes()};
   never_.clear();
   recheck_waiting_ = true;
   changed(node, true);
+  for (const std::string& uuid : reported) judge_claims(uuid);
 }
 
 pool::NodeOrders Core::orders(const Node& node, Time now) const {

@@ -42,11 +42,6 @@ Result<void> Core::undrain(const std::string& name, Time now) {
   const auto known = known_node(name);
   if (!known) return known.error();
   Node& node = **known;
-  for (const Gpu& gpu : node.gpus) {
-    if (const std::string& owner = gpu_owner_.insert({gpu.uuid, name}).first->second; owner != name) {
-      return Error{ErrorCode::invalid, "its GPU " + gpu.uuid + " is node '" + owner + "''s: remove that one first"};
-    }
-  }
   node.drained = false;
   node.drained_because.clear();
   node.drained_at = 0;
@@ -75,7 +70,7 @@ Result<uint32_t> Core::remove_node(const std::string& name, Time now) {
   node.stream = 0;
   pool::Inventory none;
   none.set_node(name);
-  take_inventory(node, none);
+  take_inventory(node, none, now);
   node.drained = false;
   node.drained_at = node.stopped_at = 0;
   node.lost = false;

@@ -48,6 +48,11 @@ std::string node_record(const Node& node) {
   record.set_removed_boot(node.removed_boot);
   record.set_drained_ms(node.drained_at);
   record.set_stopped_ms(node.stopped_at);
+  for (const Gpu& gpu : node.gpus) {
+    ClaimRecord& claim = *record.add_claims();
+    claim.set_since_ms(gpu.claim.since);
+    claim.set_trusted(gpu.claim.trusted);
+  }
   return record.SerializeAsString();
 }
 
@@ -94,7 +99,11 @@ Result<void> Core::restore_node(const std::string& value, Time now) {
   node.drained_at = record.drained_ms();
   node.stopped_at = record.stopped_ms();
   node.heard = node.since = now;
-  take_inventory(node, record.inventory());
+  std::map<std::string, Claim> claims;
+  for (int i = 0; i < std::min(record.claims_size(), record.inventory().gpus_size()); ++i) {
+    claims[record.inventory().gpus(i).uuid()] = {.since = record.claims(i).since_ms(), .trusted = record.claims(i).trusted()};
+  }
+  take_inventory(node, record.inventory(), 0, std::move(claims));
   return {};
 }
 

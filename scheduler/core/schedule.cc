@@ -14,7 +14,8 @@ enum Wait { none, endings, preemption, leases, never };
 
 template <class T>
 Wait wait_for(const T& need, const Book<T>& book, bool may_preempt) {
-  const T left = less(book.total, book.used);
+  if (book.withheld) return never;
+  const T left = book.free();
   if (need.within(left)) return none;
   if (need.within(left + book.ending)) return endings;
   if (may_preempt && need.within(left + book.ending + book.preemptible)) return preemption;

@@ -46,6 +46,7 @@ void view(const Node& node, NodeState& out) {
     view.set_memory_bytes_reserved(std::min(free.memory, gpu.book.reserved.memory));
     view.set_memory_used_bytes(gpu.use.memory_used_bytes());
     view.set_gpu_nanoseconds(gpu.use.gpu_nanoseconds());
+    view.set_withheld_because(gpu.withheld_because);
   }
 }
 
@@ -92,7 +93,11 @@ std::pair<NodeState::Condition, std::string> Node::condition() const {
   if (std::string why = fence(); !why.empty()) return {NodeState::FENCED, std::move(why)};
   if (drained) return {NodeState::DRAINED, drained_because};
   if (!ready) return {NodeState::NOT_READY, not_ready_because};
-  return {NodeState::OPEN, ""};
+  const auto is_withheld = [](const Gpu& gpu) { return gpu.book.withheld; };
+  const auto withheld = std::count_if(gpus.begin(), gpus.end(), is_withheld);
+  if (withheld == 0) return {NodeState::OPEN, ""};
+  const std::string& first = std::find_if(gpus.begin(), gpus.end(), is_withheld)->withheld_because;
+  return {NodeState::OPEN, (withheld == 1 ? "" : std::to_string(withheld) + " of its GPUs get no leases; ") + first};
 }
 
 Result<pool::NodeState> Core::view_node(const std::string& name) const {
@@ -113,7 +118,7 @@ Result<pool::LeaseState> Core::view_lease(const LeaseId& id) const {
 
 pool::PoolState Core::view_pool() const {
   pool::PoolState state;
-  uint32_t nodes = 0, open = 0, gpus = 0;
+  uint32_t nodes = 0, open = 0, gpus = 0, withheld = 0;
   uint64_t milli = 0, memory = 0, milli_leased = 0, memory_leased = 0;
   for (const auto& [name, node] : nodes_) {
     if (node.forgotten()) continue;
@@ -121,6 +126,7 @@ pool::PoolState Core::view_pool() const {
     open += node.open();
     gpus += static_cast<uint32_t>(node.gpus.size());
     for (const Gpu& gpu : node.gpus) {
+      withheld += gpu.book.withheld;
       if (!node.silent) {
         milli += gpu.book.total.milli;
         memory += gpu.book.total.memory;
@@ -133,6 +139,7 @@ pool::PoolState Core::view_pool() const {
   state.set_nodes(nodes);
   state.set_nodes_open(open);
   state.set_gpus(gpus);
+  state.set_gpus_withheld(withheld);
   state.set_leases(static_cast<uint32_t>(leases_.size()));
   state.set_leases_ending(static_cast<uint32_t>(std::count_if(leases_.begin(), leases_.end(), [](const auto& one) { return one.second.ending; })));
   state.set_waiting(static_cast<uint32_t>(queue_.size()));

@@ -73,7 +73,8 @@ Json json_of(const PoolCounters& counters) {
           {"grant_wait_ms", counters.grant_wait_ms()},
           {"store_commits", counters.store_commits()},
           {"store_failures", counters.store_failures()},
-          {"callers_refused", counters.callers_refused()}};
+          {"callers_refused", counters.callers_refused()},
+          {"gpu_disputes", counters.gpu_disputes()}};
 }
 
 }  // namespace
@@ -101,6 +102,7 @@ Json json_of(const PoolState& pool) {
           {"nodes", pool.nodes()},
           {"nodes_open", pool.nodes_open()},
           {"gpus", pool.gpus()},
+          {"gpus_withheld", pool.gpus_withheld()},
           {"leases", pool.leases()},
           {"leases_ending", pool.leases_ending()},
           {"waiting", pool.waiting()},
@@ -123,7 +125,8 @@ Json json_of(const PoolGpu& gpu) {
           {"memory_bytes_reserved", gpu.memory_bytes_reserved()},
           {"leases", gpu.leases()},
           {"memory_used_bytes", gpu.memory_used_bytes()},
-          {"gpu_nanoseconds", gpu.gpu_nanoseconds()}};
+          {"gpu_nanoseconds", gpu.gpu_nanoseconds()},
+          {"withheld_because", gpu.withheld_because()}};
 }
 
 Json json_of(const NodeState& node) {

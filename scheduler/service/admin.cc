@@ -301,6 +301,13 @@ grpc::ServerUnaryReactor* AdminService::RemoveNode(Context* context, const pool:
   });
 }
 
+grpc::ServerUnaryReactor* AdminService::TrustGpu(Context* context, const pool::TrustGpuRequest* request, pool::NodeState* reply) {
+  return change(engine_, context, "trust_gpu", request->node() + " " + request->gpu(), [this, request, reply](Core& core) {
+    const auto done = core.trust_gpu(request->node(), request->gpu(), engine_.now());
+    return done ? take(core.view_node(request->node()), reply) : failed(done.error());
+  });
+}
+
 grpc::ServerUnaryReactor* AdminService::Evict(Context* context, const pool::EvictRequest* request, pool::LeaseState* reply) {
   return change(engine_, context, "evict", request->lease(), [this, request, reply](Core& core) {
     if (request->reason().size() > kLongestReason) return too_long();

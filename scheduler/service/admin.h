@@ -30,6 +30,7 @@ class AdminService final : public pool::PoolAdmin::CallbackService {
   Unary* Drain(Context* context, const pool::DrainRequest* request, pool::NodeState* reply) override;
   Unary* Undrain(Context* context, const pool::UndrainRequest* request, pool::NodeState* reply) override;
   Unary* RemoveNode(Context* context, const pool::RemoveNodeRequest* request, pool::RemoveNodeReply* reply) override;
+  Unary* TrustGpu(Context* context, const pool::TrustGpuRequest* request, pool::NodeState* reply) override;
   Unary* Evict(Context* context, const pool::EvictRequest* request, pool::LeaseState* reply) override;
   Unary* Why(Context* context, const pool::WhyRequest* request, pool::WhyReply* reply) override;
   grpc::ServerWriteReactor<pool::PoolSnapshot>* Watch(Context* context, const pool::PoolWatchRequest* request) override;

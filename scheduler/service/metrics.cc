@@ -37,6 +37,8 @@ void add_pool(const pool::PoolState& state, MetricsPage& page) {
   page.counter("pool_placements_total", "Places that were looked for.", number(counters.placements_tried()));
   page.counter("pool_nodes_lost_total", "Nodes that were not heard for too long.", number(counters.nodes_lost()));
   page.counter("pool_nodes_fenced_total", "Nodes that were fenced.", number(counters.nodes_fenced()));
+  page.gauge("pool_gpus_withheld", "GPUs on nodes where they get no leases, because another node reports the same UUID.", number(state.gpus_withheld()));
+  page.counter("pool_gpu_disputes_total", "Times that a GPU came to be withheld.", number(counters.gpu_disputes()));
   page.counter("pool_store_commits_total", "Transactions of the store.", number(counters.store_commits()));
   page.counter("pool_store_failures_total", "Times the store failed, or another scheduler took over.", number(counters.store_failures()));
   page.counter("pool_callers_refused_total", "Calls that were refused for what their callers showed.", number(counters.callers_refused()));

@@ -56,7 +56,7 @@ int run_for_pool(int count, char** words) {
     return added;
   };
 
-  std::string node, tenant, id, reason;
+  std::string node, gpu, tenant, id, reason;
   std::vector<std::string> changes, leases;
   std::optional<double> grace;
   bool evict = false;
@@ -76,6 +76,9 @@ int run_for_pool(int count, char** words) {
   command(*nodes, "remove", "forget one that will not come back; its leases are over", [&](PoolCommands& pool) { return pool.remove_node(node); })
       ->add_option("NODE", node)
       ->required();
+  CLI::App* const trust = command(*nodes, "trust", "say that a GPU is this node's, where several nodes report it", [&](PoolCommands& pool) { return pool.trust_gpu(node, gpu); });
+  trust->add_option("NODE", node)->required();
+  trust->add_option("--gpu", gpu, "its UUID")->required();
   CLI::App* const drain = command(app, "drain", "no new leases on a node", [&](PoolCommands& pool) { return pool.drain(node, reason, evict, grace); });
   drain->add_option("NODE", node)->required();
   drain->add_option("--reason", reason, "for people");

@@ -142,6 +142,15 @@ Exit PoolCommands::remove_node(const std::string& node) {
   return print(node + " is forgotten, with " + server::counted(reply.leases_ended(), "lease") + "\n");
 }
 
+Exit PoolCommands::trust_gpu(const std::string& node, const std::string& gpu) {
+  pool::TrustGpuRequest request;
+  request.set_node(printable(node));
+  request.set_gpu(printable(gpu));
+  const auto state = scheduler_.call(&Stub::TrustGpu, request);
+  if (json_) return print(line_of(json_of(state)));
+  return print(gpu + " is " + node + "'s\n");
+}
+
 Exit PoolCommands::evict(const std::vector<std::string>& leases, const std::string& reason, std::optional<double> grace_seconds) {
   Exit status = kExitGood;
   Json evicted = Json::array();

@@ -190,17 +190,6 @@ TEST_CASE("the same process with another inventory is fenced until it is another
   CHECK(condition(pool) == pool::NodeState::OPEN);
 }
 
-TEST_CASE("nobody has another node's GPU") {
-  TestPool pool;
-  pool.attend(1, 1, 1);
-  pool::NodeReport thief = first_report(1, 2, 1);
-  thief.mutable_inventory()->set_node("n2");
-  pool.core->attend(500, thief, pool.now);
-  pool.settle();
-  CHECK(condition(pool, "n2") == pool::NodeState::FENCED);
-  CHECK(!pool.core->undrain("n2", pool.now));
-}
-
 TEST_CASE("two processes cannot be one node at the same time") {
   TestPool pool;
   const Stream first = pool.attend(1, 1, 1);

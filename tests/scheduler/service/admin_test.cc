@@ -6,6 +6,8 @@
 #include "tests/scheduler/service/clients.h"
 #include "tests/scheduler/service/scheduler_process.h"
 #include "tests/support/catch.h"
+#include "tests/support/http_get.h"
+#include "tests/support/poold_process.h"
 
 using namespace gpupool;
 using namespace gpupool::testing;
@@ -161,4 +163,32 @@ TEST_CASE("operators see the pool and change it") {
     which.set_tenant("nobody");
     CHECK(again.call(&Stub::GetQuota, which, quota).error_code() == StatusCode::NOT_FOUND);
   }
+}
+
+TEST_CASE("an operator decides whose a GPU is that two nodes report") {
+  SchedulerProcess scheduler({"--metrics", "127.0.0.1:0"});
+  PretendedPoold one(connect(scheduler.address()), {"n1", 7, 1, ""}), two(connect(scheduler.address()), {"n2", 7, 1, ""});
+  Operator admin(scheduler.address());
+  const auto withheld = [&] {
+    one.beat();
+    two.beat();
+    return admin.snapshot().pool().gpus_withheld();
+  };
+  REQUIRE(eventually([&] { return withheld() == 2; }));
+  CHECK(scheduler.await_log(" gpu_withheld "));
+  CHECK(http_get(metrics_port(scheduler.log()), "/metrics").find("gpupool_pool_gpus_withheld 2\n") != std::string::npos);
+  pool::TrustGpuRequest request;
+  request.set_node("n1");
+  request.set_gpu("GPU-no");
+  pool::NodeState node;
+  CHECK(admin.call(&Stub::TrustGpu, request, node).error_code() == StatusCode::INVALID_ARGUMENT);
+  request.set_gpu(some_uuid(7, 0));
+  REQUIRE(admin.call(&Stub::TrustGpu, request, node).ok());
+  CHECK(node.gpus(0).withheld_because().empty());
+  CHECK(withheld() == 1);
+  const auto granted = Acquisition(connect(scheduler.address()), request_call(1, 1000)).granted();
+  REQUIRE(granted);
+  CHECK(granted->servers(0).node() == "n1");
+  std::ifstream audit(scheduler.audit_file());
+  CHECK(std::string(std::istreambuf_iterator<char>(audit), {}).find("\"does\":\"trust_gpu\"") != std::string::npos);
 }
