@@ -25,6 +25,7 @@
 #include "server/admission/left_out.h"
 #include "server/admission/peer_rates.h"
 #include "server/audit.h"
+#include "server/certificate_watch.h"
 #include "server/check_host.h"
 #include "server/checkpoints.h"
 #include "server/descriptor_closer.h"
@@ -180,7 +181,7 @@ class Daemon {
   int run() {
     if (const auto opened = audit_.open(); !opened) return fail(opened.error().message);
     if (options_.users_at_paths) door_.trust_users_at_paths();
-    if (const auto read = read_certificate(options_.tls); !read) return fail(read.error().message);
+    if (const auto begun = begin_tls(); !begun) return fail(begun.error().message);
     if (const auto read = read_keys(options_.pool.public_keys); !read) return fail(read.error().message);
     pool_.on_session_start([this](const SessionView& session) {
       const Tenant* const tenant = tenants_.find(session.client.tenant);
@@ -342,12 +343,20 @@ class Daemon {
     });
   }
 
-  Result<void> read_certificate(const transport::TlsOptions& files) {
+  Result<void> begin_tls() {
     if (!listens_with_tls(options_)) return {};
-    auto context = transport::tls::Context::server(files);
+    auto context = transport::tls::Context::server(options_.tls);
     if (!context) return context.error();
     door_.use_tls(std::move(*context));
+    certificates_.emplace(context_, options_.tls, [this](const CertificateWatch::Read& read) { renew_certificate(read); });
     return {};
+  }
+
+  // The files have changed. Those who are connected stay connected; who comes now gets the new certificate.
+  void renew_certificate(const CertificateWatch::Read& read) {
+    if (!read) return log::warning("certificate_not_renewed", {{"reason", read.error().message}, {"note", "the one before stays in use"}});
+    door_.use_tls(*read);
+    log::info("certificate_renewed", {{"file", options_.tls.certificate}});
   }
 
   Result<void> read_keys(const std::vector<std::string>& files) {
@@ -357,31 +366,49 @@ class Daemon {
     return {};
   }
 
-  // Tenants, certificates and the pool's public keys. A mistake in a file changes nothing.
+  // What a reload brings.
+  struct Reloaded {
+    ServerOptions options;  // of the file
+    std::shared_ptr<const transport::tls::Context> tls;  // null: none
+    std::vector<lease::PublicKey> keys;
+  };
+  Result<Reloaded> read_again() const {
+    Reloaded read;
+    if (auto good = read_config(options_.config_file, read.options); !good) return good.error();
+    if (addresses_.foreign && !options_.insecure && !any_credentials(read.options) && !leases_.serves()) {
+      return Error{ErrorCode::invalid, "no [[tenant]] has tokens or certificates although poold listens beyond this host"};
+    }
+    if (listens_with_tls(options_)) {
+      auto tls = transport::tls::Context::server(options_.tls);
+      if (!tls) return tls.error();
+      read.tls = std::move(*tls);
+    }
+    auto keys = read_public_keys(read.options.pool.public_keys.empty() ? options_.pool.public_keys : read.options.pool.public_keys);
+    if (!keys) return keys.error();
+    read.keys = std::move(*keys);
+    return read;
+  }
+
+  // Tenants, certificates and the pool's public keys. A mistake in a file changes nothing. Without a configuration there are the audit
+  // file and the certificate, which is renewed by itself.
   void reload() {
     if (const auto opened = audit_.open(); !opened) log::error("audit_failed", {{"reason", opened.error().message}});
     if (options_.config_file.empty()) {
-      log::warning("nothing_to_reload", {{"reason", "poold was started without --config"}});
-      return;
+      if (listens_with_tls(options_)) return renew_certificate(transport::tls::Context::server(options_.tls));
+      return log::warning("nothing_to_reload", {{"reason", "poold was started without --config"}});
     }
-    ServerOptions read;
-    auto good = read_config(options_.config_file, read);
-    if (good && addresses_.foreign && !options_.insecure && !any_credentials(read) && !leases_.serves()) {
-      good = Error{ErrorCode::invalid, "no [[tenant]] has tokens or certificates although poold listens beyond this host"};
-    }
-    if (good) good = read_certificate(options_.tls);
-    if (good) good = read_keys(read.pool.public_keys.empty() ? options_.pool.public_keys : read.pool.public_keys);
-    if (!good) {
-      log::error("reload_failed", {{"reason", good.error().message}});
-      return;
-    }
-    tenants_.replace(std::move(read.tenants));
+    auto read = read_again();
+    if (!read) return log::error("reload_failed", {{"reason", read.error().message}});
+    if (read->tls) door_.use_tls(std::move(read->tls));
+    leases_.use_keys(std::move(read->keys));
+    tenants_.replace(std::move(read->options.tenants));
     warn_of_users();
     log::info("reloaded", {{"file", options_.config_file}, {"tenants", tenants_.all().size()}});
   }
 
   void stop() {
     if (std::exchange(stopping_, true)) return;
+    certificates_.reset();
     door_.close();
     agent_.stop();
     leases_.stop();
@@ -406,6 +433,7 @@ class Daemon {
   Tenants tenants_;
   WorkerPool pool_;
   FrontDoor door_;
+  std::optional<CertificateWatch> certificates_;  // none: no tls:// address
   Leases leases_;
   Agent agent_;
   Administration administration_;

@@ -1,8 +1,6 @@
 #include "scheduler/service/daemon.h"
 
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/security/tls_certificate_provider.h>
-#include <grpcpp/security/tls_credentials_options.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,11 +9,12 @@
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
 #include <cstdio>
+#include <optional>
 #include <thread>
 
-#include "protocol/files/exposure.h"
 #include "protocol/lease/token.h"
 #include "scheduler/service/admin.h"
+#include "scheduler/service/certificates.h"
 #include "scheduler/service/metrics.h"
 #include "scheduler/web/page.h"
 #include "scheduler/service/streams.h"
@@ -30,7 +29,6 @@ namespace {
 
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kLeastBetweenPingsMs = 5'000;
-constexpr unsigned kCertificatesEverySeconds = 10;
 constexpr std::chrono::seconds kCallsEnd{5};
 // Bounds on what callers may cause before they have shown a token.
 constexpr size_t kMostMemoryOfCalls = size_t{1} << 30;  // of all connections and calls, as gRPC counts it
@@ -81,27 +79,6 @@ Result<ListenAddress> allowed_address(const Options& options) {
   return where;
 }
 
-bool is_readable(const std::string& file) { return ::access(file.c_str(), R_OK) == 0; }
-
-// Files are read again when they have changed.
-Result<std::shared_ptr<grpc::ServerCredentials>> credentials(const transport::TlsOptions& tls) {
-  if (tls.certificate.empty()) return grpc::InsecureServerCredentials();
-  for (const std::string& file : {tls.certificate, tls.key, tls.ca}) {
-    if (!file.empty() && !is_readable(file)) return Error{ErrorCode::invalid, "cannot read '" + file + "'"};
-  }
-  if (const auto checked = files::check_secret(tls.key); !checked) return checked.error();
-  using grpc::experimental::FileWatcherCertificateProvider;
-  const auto provider = tls.ca.empty() ? std::make_shared<FileWatcherCertificateProvider>(tls.key, tls.certificate, kCertificatesEverySeconds)
-                                       : std::make_shared<FileWatcherCertificateProvider>(tls.key, tls.certificate, tls.ca, kCertificatesEverySeconds);
-  grpc::experimental::TlsServerCredentialsOptions options(provider);
-  options.watch_identity_key_cert_pairs();
-  if (!tls.ca.empty()) {
-    options.watch_root_certs();
-    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  }
-  return grpc::experimental::TlsServerCredentials(options);
-}
-
 class Daemon {
  public:
   Daemon(const Options& options, ListenAddress where, std::unique_ptr<Store> store, lease::SigningKey key)
@@ -149,8 +126,13 @@ class Daemon {
 
  private:
   Result<void> serve() {
-    const auto tls = credentials(options_.tls);
-    if (!tls) return tls.error();
+    std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
+    if (!options_.tls.certificate.empty()) {
+      certificates_.emplace(options_.tls);
+      if (const auto read = certificates_->read(); !read) return read.error();
+      credentials = certificates_->credentials();
+      certificates_->watch(context_);
+    }
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -162,7 +144,7 @@ class Daemon {
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadataBytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreamsOfConnection);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
-    builder.AddListeningPort(where_.text, *tls, &port_);
+    builder.AddListeningPort(where_.text, credentials, &port_);
     builder.RegisterService(&leases_);
     builder.RegisterService(&nodes_);
     builder.RegisterService(&admin_);
@@ -228,6 +210,8 @@ class Daemon {
   // Tenants, nodes and operators. A mistake in the file changes nothing.
   void reload() {
     if (const auto opened = engine_.open_audit(); !opened) log::error("audit_failed", {{"reason", opened.error().message}});
+    if (certificates_) certificates_->renew();
+    if (options_.config_file.empty() && certificates_) return;
     if (options_.config_file.empty()) return log::warning("nothing_to_reload", {{"reason", "pool-scheduler was started without --config"}});
     Options read;
     auto good = read_config(options_.config_file, read);
@@ -249,6 +233,7 @@ class Daemon {
   NodesService nodes_;
   AdminService admin_;
   std::unique_ptr<server::HttpServer> http_;
+  std::optional<Certificates> certificates_;  // none: no TLS
   std::unique_ptr<grpc::Server> server_;
   std::thread shutdown_;
   int port_ = 0;

@@ -157,6 +157,8 @@ void Agent::connect() {
   if (stopped_) return;
   const auto token = read_token(options_.token_file);
   if (!token) return away(token.error().message);
+  // The authorities may have been renewed. A file that cannot be read just now changes nothing.
+  if (auto ca = options_.ca.empty() ? Result<std::string>("") : read_file(options_.ca); ca && !ca->empty()) ca_ = std::move(*ca);
   address_ = leader_.empty() ? options_.schedulers[next_++ % options_.schedulers.size()] : std::exchange(leader_, {});
   const uint64_t attempt = ++attempt_;
   writing_ = has_inventory_ = attended_ = false;

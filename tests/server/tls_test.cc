@@ -174,6 +174,34 @@ TEST_CASE("a renewed certificate is used after SIGHUP, a broken one is not") {
   CHECK(has(failure(at(poold), trusting(authority)), "GPUPOOL_TLS_CA"));
 }
 
+TEST_CASE("a renewed certificate is used without a signal, once both of its files are written, and no session is lost") {
+  const Authority authority("authority"), renewed("renewed");
+  const TemporaryFolder folder;
+  const Authority::Files files{folder.path() / "server.pem", folder.path() / "server.key"};
+  const auto install = [](const std::string& from, const std::string& to) { std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing); };
+  const auto first = authority.sign("server", kNames), second = renewed.sign("server", kNames);
+  install(first.certificate, files.certificate);
+  install(first.key, files.key);
+  PooldProcess poold(kDevice, options_for(files));
+  transport::Options options;
+  options.tls = trusting(authority);
+  RawClient session(at(poold), options);
+  session.open();
+  install(second.certificate, files.certificate);  // half of the pair
+  CHECK(poold.await_log("certificate_not_renewed"));
+  CHECK(failure(at(poold), trusting(authority)) == "");
+  install(second.key, files.key);
+  CHECK(poold.await_log("certificate_renewed"));
+  CHECK(failure(at(poold), trusting(renewed)) == "");
+  CHECK(has(failure(at(poold), trusting(authority)), "GPUPOOL_TLS_CA"));
+  session.ping();
+  install(first.certificate, files.certificate);
+  install(first.key, files.key);
+  poold.process().signal(SIGHUP);  // without --config, too
+  CHECK(poold.await_log("certificate_renewed", 2));
+  CHECK(failure(at(poold), trusting(authority)) == "");
+}
+
 TEST_CASE("poold says which of its TLS files it cannot use") {
   const Authority authority("authority");
   const auto good = authority.sign("server", kNames), other = authority.sign("other", kNames);

@@ -550,6 +550,45 @@ TEST_CASE("over TLS") {
   CHECK(Acquisition(connect(scheduler.address()), request_call(0, 1)).status().error_code() == grpc::StatusCode::UNAVAILABLE);
 }
 
+TEST_CASE("a renewed certificate is used while it runs, and half of one, or none, is not") {
+  const Authority authority("before"), renewed("after");
+  const TemporaryFolder folder;
+  const Authority::Files files{folder.path() / "scheduler.pem", folder.path() / "scheduler.key"};
+  const auto install = [](const std::string& from, const std::string& to) { std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing); };
+  const auto first = authority.sign("scheduler", "IP:127.0.0.1"), second = renewed.sign("scheduler", "IP:127.0.0.1");
+  install(first.certificate, files.certificate);
+  install(first.key, files.key);
+  SchedulerProcess scheduler({"--tls-certificate", files.certificate, "--tls-key", files.key});
+  const auto trusting = [&](const Authority& whom) {
+    std::ifstream file(whom.certificate());
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = {std::istreambuf_iterator<char>(file), {}};
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel(scheduler.address(), grpc::SslCredentials(options), arguments);
+  };
+  const auto answers = [&](const Authority& whom) { return Acquisition(trusting(whom), request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT; };
+  const auto connected = trusting(authority);
+  CHECK(Acquisition(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  install(second.certificate, files.certificate);
+  CHECK(scheduler.await_log("certificate_not_renewed"));
+  // gRPC looks at its files every second.
+  for (const auto end = std::chrono::steady_clock::now() + 3s; std::chrono::steady_clock::now() < end;) CHECK(answers(authority));
+  std::filesystem::remove(files.key);
+  CHECK(eventually([&] { return occurrences(scheduler.log(), "certificate_not_renewed") >= 2; }));
+  CHECK(answers(authority));
+  install(second.key, files.key);
+  CHECK(scheduler.await_log("certificate_renewed"));
+  CHECK(eventually([&] { return answers(renewed); }));
+  CHECK_FALSE(answers(authority));
+  CHECK(Acquisition(connected, request_call(0, 1)).status().error_code() == grpc::StatusCode::INVALID_ARGUMENT);  // the connection of before
+  install(first.certificate, files.certificate);
+  install(first.key, files.key);
+  scheduler.process().signal(SIGHUP);
+  CHECK(eventually([&] { return answers(authority); }));
+  CHECK(scheduler.stop() == 0);
+}
+
 TEST_CASE("metrics, health and the audit") {
   SchedulerProcess scheduler({"--metrics", "127.0.0.1:0"});
   PretendedPoolds poolds(scheduler.address(), 2, 2);

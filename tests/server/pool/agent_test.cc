@@ -253,6 +253,27 @@ TEST_CASE("the scheduler is spoken to over TLS, and only to the right one") {
   CHECK(poold.stop() == 0);
 }
 
+TEST_CASE("authorities that were renewed are trusted on the next connection") {
+  LeaseMaker maker;
+  const Files files;
+  const TemporaryFolder folder;
+  const Authority before("before"), after("after");
+  const auto read = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const auto pair = after.sign("scheduler", "IP:127.0.0.1");
+  grpc::SslServerCredentialsOptions options;
+  options.pem_key_cert_pairs.push_back({read(pair.key), read(pair.certificate)});
+  FakeScheduler scheduler({.credentials = grpc::SslServerCredentials(options)});
+  const std::string ca = folder.write("ca.pem", read(before.certificate()));
+  PooldProcess poold(kDevice, attending(maker, files, {scheduler.address()}, {"--pool-ca", ca}));
+  CHECK(poold.await_log("scheduler_away"));
+  CHECK(scheduler.streams() == 0);
+  folder.write("ca.pem", read(after.certificate()));
+  CHECK(scheduler.await_report());
+}
+
 TEST_CASE("a pool that cannot be is said at the start") {
   LeaseMaker maker;
   const Files files;

@@ -1,0 +1,95 @@
+#include "server/certificate_watch.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <asio/post.hpp>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace gpupool::server {
+namespace {
+
+constexpr std::chrono::seconds kInterval{10};
+
+// Equal for two looks at a file that nobody has written or replaced in between.
+struct Stamp {
+  bool there = false;
+  dev_t device = 0;
+  ino_t inode = 0;
+  off_t size = 0;
+  int64_t seconds = 0, nanoseconds = 0;
+  bool operator==(const Stamp&) const = default;
+};
+
+Stamp stamp_of(const std::string& path) {
+  struct stat about {};
+  if (path.empty() || ::stat(path.c_str(), &about) != 0) return {};
+  return {true, about.st_dev, about.st_ino, about.st_size, about.st_mtim.tv_sec, about.st_mtim.tv_nsec};
+}
+
+using Stamps = std::array<Stamp, 3>;
+Stamps stamps_of(const transport::TlsOptions& files) { return {stamp_of(files.certificate), stamp_of(files.key), stamp_of(files.ca)}; }
+
+}  // namespace
+
+struct CertificateWatch::Shared : std::enable_shared_from_this<Shared> {
+  Shared(asio::io_context& context, transport::TlsOptions files, std::function<void(const Read&)> changed)
+      : context(context), files(std::move(files)), changed(std::move(changed)) {}
+  void run(Stamps known);
+  bool pause();  // false: the end
+  void tell(Read read);
+
+  asio::io_context& context;
+  const transport::TlsOptions files;
+  const std::function<void(const Read&)> changed;
+  std::mutex mutex;
+  std::condition_variable ending;
+  bool ended = false;  // the context may be gone
+};
+
+bool CertificateWatch::Shared::pause() {
+  std::unique_lock lock(mutex);
+  return !ending.wait_for(lock, kInterval, [this] { return ended; });
+}
+
+void CertificateWatch::Shared::run(Stamps known) {
+  while (pause()) {
+    const Stamps before = stamps_of(files);
+    if (before == known) continue;
+    Read read = transport::tls::Context::server(files);
+    if (stamps_of(files) != before) continue;  // still being written
+    known = before;
+    tell(std::move(read));
+  }
+}
+
+void CertificateWatch::Shared::tell(Read read) {
+  const std::lock_guard lock(mutex);
+  if (ended) return;
+  asio::post(context, [self = shared_from_this(), read = std::move(read)] {
+    if (!self->ended) self->changed(read);
+  });
+}
+
+CertificateWatch::CertificateWatch(asio::io_context& context, transport::TlsOptions files, std::function<void(const Read&)> changed)
+    : shared_(std::make_shared<Shared>(context, std::move(files), std::move(changed))) {
+  const Stamps known = stamps_of(shared_->files);
+  sigset_t all, mask;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &mask);
+  std::thread([shared = shared_, known] { shared->run(known); }).detach();
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+}
+
+CertificateWatch::~CertificateWatch() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->ended = true;
+  shared_->ending.notify_all();
+}
+
+}  // namespace gpupool::server
