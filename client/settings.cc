@@ -89,11 +89,6 @@ std::string token_from_file(const std::string& path) {
   return token;
 }
 
-std::string token() {
-  const std::string file = text_of("GPUPOOL_TOKEN_FILE");
-  return file.empty() ? only_line(text_of("GPUPOOL_TOKEN")) : token_from_file(file);
-}
-
 bool is(const char* variable, const char* value) {
   const char* text = std::getenv(variable);
   return text && std::strcmp(text, value) == 0;
@@ -101,10 +96,15 @@ bool is(const char* variable, const char* value) {
 
 }  // namespace
 
+std::string token_from_environment() {
+  const std::string file = text_of("GPUPOOL_TOKEN_FILE");
+  return file.empty() ? only_line(text_of("GPUPOOL_TOKEN")) : token_from_file(file);
+}
+
 Settings settings_from_environment() {
   Settings settings;
   settings.tenant = text_of("GPUPOOL_TENANT");
-  settings.token = token();
+  settings.token = token_from_environment();
   settings.tls = {.ca = text_of("GPUPOOL_TLS_CA"), .certificate = text_of("GPUPOOL_TLS_CERT"), .key = text_of("GPUPOOL_TLS_KEY"), .secret = {}};
   settings.carrier = carrier();
   settings.rdma = transport::rdma_options_from_environment([](const std::string& mistake) { complain("%s", mistake.c_str()); });

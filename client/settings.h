@@ -33,6 +33,9 @@ struct Settings {
   std::chrono::milliseconds dead_peer_timeout{15000};     // GPUPOOL_DEAD_PEER_TIMEOUT_MS
 };
 
+// The tenant's token as it is now, of GPUPOOL_TOKEN_FILE or GPUPOOL_TOKEN: for those who live longer than a token.
+std::string token_from_environment();
+
 // All but `server` and `index`.
 Settings settings_from_environment();
 

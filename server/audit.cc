@@ -39,6 +39,7 @@ std::vector<log::Field> fields_of(const SessionView& session) {
           {"worker", session.worker},
           {"tenant", client.tenant},
           {"lease", client.lease},
+          {"credential", client.credential.text()},
           {"client", client.address},
           {"transport", client.transport},
           {"host", client.host},

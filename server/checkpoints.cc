@@ -4,7 +4,9 @@
 #include <array>
 #include <asio/steady_timer.hpp>
 #include <cstring>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "protocol/cuda/cuda_header.h"
 #include "protocol/wire/frame.h"
@@ -25,6 +27,7 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
         client_(std::move(client)) {}
 
   const std::string& tenant() const { return client_.tenant; }
+  const Client& client() const { return client_; }
 
   void welcome() {
     control::HelloReply reply;
@@ -159,6 +162,12 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
 Checkpoints::Checkpoints(asio::io_context& context, WorkerPool& pool, Refuse refuse) : context_(context), pool_(pool), refuse_(std::move(refuse)) {}
 
 Checkpoints::~Checkpoints() { close(); }
+
+void Checkpoints::drop_if(const std::function<bool(const Client&)>& clients) {
+  std::vector<std::shared_ptr<CheckpointLink>> dropped;
+  std::copy_if(links_.begin(), links_.end(), std::back_inserter(dropped), [&](const auto& link) { return clients(link->client()); });
+  for (const auto& link : dropped) link->drop();
+}
 
 void Checkpoints::close() {
   while (!links_.empty()) links_.front()->drop();

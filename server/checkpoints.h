@@ -34,6 +34,8 @@ class Checkpoints {
 
   // A client that has shown whose it is. Takes over its descriptor.
   void admit(Client client);
+  // Those of these clients lose their connections.
+  void drop_if(const std::function<bool(const Client&)>& clients);
   void close();
 
  private:

@@ -283,12 +283,11 @@ class Daemon {
   void admit(Client client, const Credentials& shown) {
     if (client.peer || !client.bulk_token.empty()) return pool_.attach(std::move(client));  // which says whose it is
     if (lease::is_token(shown.token)) return admit_lease(std::move(client), shown.token);
-    const auto tenant = authenticate(tenants_, shown);
-    if (tenant) {
-      client.tenant = (*tenant)->name;
-      return serve(std::move(client));
-    }
-    turn_away(std::move(client), {control::HelloReply::DENIED, tenant.error().message});
+    const auto admission = authenticate(tenants_, shown);
+    if (!admission) return turn_away(std::move(client), {control::HelloReply::DENIED, admission.error().message});
+    client.tenant = admission->tenant->name;
+    client.credential = admission->by;
+    serve(std::move(client));
   }
 
   void admit_lease(Client client, const std::string& token) {
@@ -296,6 +295,7 @@ class Daemon {
     if (!admitted) return turn_away(std::move(client), {control::HelloReply::DENIED, admitted.error().message});
     client.tenant = admitted->tenant;
     client.lease = admitted->lease;
+    client.credential.kind = Credential::Kind::lease;
     serve(std::move(client));
   }
 
@@ -404,6 +404,16 @@ class Daemon {
     tenants_.replace(std::move(read->options.tenants));
     warn_of_users();
     log::info("reloaded", {{"file", options_.config_file}, {"tenants", tenants_.all().size()}});
+    end_revoked();
+  }
+
+  // What has been taken out of the configuration ends what it has begun.
+  void end_revoked() {
+    const auto why = [this](const Client& client) { return revoked(tenants_, client.tenant, client.credential); };
+    pool_.end_sessions(why, log::Level::warning);
+    const auto is_revoked = [&](const Client& client) { return why(client).has_value(); };
+    monitors_.drop_if(is_revoked);
+    checkpoints_.drop_if(is_revoked);
   }
 
   void stop() {

@@ -35,6 +35,7 @@
 #include "server/quota/partitions.h"
 #include "server/refusal.h"
 #include "server/tenant_code.h"
+#include "server/tenants/credential.h"
 #include "server/tenants/tenants.h"
 #include "server/worker_log.h"
 #include "server/worker_process.h"
@@ -61,6 +62,7 @@ struct Client {
   std::shared_ptr<transport::tls::Stream> tls;  // poold's part of a tls connection; null of others
   std::string tenant = kDefaultTenant;
   std::string lease;  // hexadecimal; empty: it has shown none
+  Credential credential;  // that admitted it; of a bulk or peer's connection: none, since it belongs to a session
   std::string charged_to;  // the peer that its refusals are charged to (admission/peer.h)
   // For logs, as the client says it:
   std::string address;
@@ -144,6 +146,9 @@ class WorkerPool {
   Result<void> end_session(uint64_t session, const std::string& reason, log::Level level = log::Level::warning);
   // All of a tenant whose lease has ended, those that wait for a worker too. No warning: programs that end give their lease back.
   void end_sessions(const std::string& tenant, const std::string& reason);
+  // Those, and clients that wait for a worker, for which there is a reason.
+  using Reason = std::function<std::optional<std::string>(const Client&)>;
+  void end_sessions(const Reason& reason, log::Level level);
   size_t sessions_of(const std::string& tenant) const;  // those that wait included
   bool is_worker(pid_t pid) const { return workers_.contains(pid); }
   // This and the next two are in worker_pool_checkpoints.cc. The sessions of a process of the client's tenant and lease on the client's own

@@ -58,18 +58,23 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
 }
 
 void WorkerPool::end_sessions(const std::string& tenant, const std::string& reason) {
-  std::vector<uint64_t> running;
+  end_sessions([&](const Client& client) { return client.tenant == tenant ? std::optional(reason) : std::nullopt; }, log::Level::info);
+}
+
+void WorkerPool::end_sessions(const Reason& reason, log::Level level) {
+  std::vector<std::pair<uint64_t, std::string>> running;
   for (const auto& [pid, worker] : workers_) {
-    if (worker->state == Stage::serving && worker->client.tenant == tenant) running.push_back(worker->session);
+    if (worker->state != Stage::serving) continue;
+    if (auto why = reason(worker->client)) running.emplace_back(worker->session, *std::move(why));
   }
-  for (const uint64_t session : running) (void)end_session(session, reason, log::Level::info);
-  std::vector<Client> refused;
+  for (const auto& [session, why] : running) (void)end_session(session, why, level);
+  std::vector<std::pair<Client, std::string>> refused;
   for (auto at = waiting_.begin(); at != waiting_.end();) {
-    const bool its = at->client.tenant == tenant;
-    if (its) refused.push_back(std::move(at->client));
-    at = its ? waiting_.erase(at) : std::next(at);
+    auto why = reason(at->client);
+    if (why) refused.emplace_back(std::move(at->client), *std::move(why));
+    at = why ? waiting_.erase(at) : std::next(at);
   }
-  for (Client& client : refused) refuse_(std::move(client), {control::HelloReply::DENIED, reason});
+  for (auto& [client, why] : refused) refuse_(std::move(client), {control::HelloReply::DENIED, std::move(why)});
 }
 
 }  // namespace gpupool::server

@@ -119,6 +119,7 @@ void Holder::pause(milliseconds time) {
 grpc::Status Holder::attend(const Scheduler& scheduler, std::optional<Error>& over) {
   const auto stub = pool::Leases::NewStub(open_channel(settings_.address, scheduler, settings_.tls));
   grpc::ClientContext context;
+  if (std::string renewed = settings_.renewed_token ? settings_.renewed_token() : ""; !renewed.empty()) settings_.token = std::move(renewed);
   if (!settings_.token.empty()) context.AddMetadata("authorization", "Bearer " + settings_.token);
   const auto stream = stub->Acquire(&context);
   pool::AcquireCall call;

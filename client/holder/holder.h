@@ -29,6 +29,8 @@ class Holder {
     transport::TlsOptions tls;  // files; without `ca` the system's authorities are trusted
     // How long no scheduler at all may be reachable before the first one was.
     std::chrono::milliseconds patience{10'000};
+    // The token as it is now, for each new stream: tokens are replaced while leases are held. Empty, or it says nothing: `token`.
+    std::function<std::string()> renewed_token{};
   };
   // A lease, or the same one with new tokens. An error ends run().
   using Granted = std::function<Result<void>(const pool::Granted&)>;

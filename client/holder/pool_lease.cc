@@ -107,7 +107,7 @@ int hold(holder::PoolAddress address, int process, int signals) {
     answer("granted " + file.path());
     return {};
   };
-  holder::Holder holder({std::move(address), settings.token, settings.tls}, granted,
+  holder::Holder holder({.address = std::move(address), .token = settings.token, .tls = settings.tls, .renewed_token = client::token_from_environment}, granted,
                         [](const std::string& line) { client::complain("%s", line.c_str()); });
   std::thread watcher([&] {
     await_end(process, signals);

@@ -88,6 +88,7 @@ Json json_of(const Session& session) {
           {"pid", session.pid()},
           {"address", session.address()},
           {"transport", session.transport()},
+          {"credential", session.credential()},
           {"started_ms", session.started_ms()},
           {"worker_pid", session.worker_pid()},
           {"gpus", std::move(gpus)},

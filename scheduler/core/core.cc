@@ -27,6 +27,24 @@ void Core::configure(const std::vector<ConfiguredTenant>& tenants, Time now) {
   dirty_ = recheck_waiting_ = true;
 }
 
+void Core::end_removed_tenants(Time now) {
+  const auto reason_for = [&](const std::string& name) {
+    return tenants_.at(name).configured ? "" : "tenant '" + name + "' was removed from the scheduler's configuration";
+  };
+  std::vector<std::pair<LeaseId, std::string>> ending;
+  for (const auto& [id, lease] : leases_) {
+    if (std::string why = reason_for(lease.tenant); !why.empty()) ending.emplace_back(id, std::move(why));
+  }
+  for (const auto& [id, why] : ending) {
+    if (Lease* const lease = find_lease(id)) end(*lease, pool::Ended::EVICTED, why, 0, now);
+  }
+  std::vector<std::pair<Stream, std::string>> refused;
+  for (const auto& [stream, waiter] : queue_.all()) {
+    if (std::string why = reason_for(waiter.tenant); !why.empty()) refused.emplace_back(stream, std::move(why));
+  }
+  for (const auto& [stream, why] : refused) revoke(stream, why, now);
+}
+
 Tenant& Core::tenant(const std::string& name) {
   Tenant& tenant = tenants_[name];
   if (tenant.name.empty()) {

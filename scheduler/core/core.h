@@ -39,6 +39,8 @@ class Core {
   // Once, before anything else: all that is stored. An error names the key that makes no sense.
   Result<void> restore(const std::vector<std::pair<std::string, std::string>>& stored, Time now);
   void configure(const std::vector<ConfiguredTenant>& tenants, Time now);  // at first, and whenever it is another
+  // Ends what tenants have that are not configured any more. Not at the start: another scheduler may have a newer configuration.
+  void end_removed_tenants(Time now);
 
   // Holders. `arrived`: of the ticket, if there is one. The caller has checked tickets and secrets. Only the secret says whose a lease is
   // where resume()'s tenant is empty.
@@ -46,6 +48,8 @@ class Core {
   void resume(Stream stream, const std::string& tenant, const LeaseId& lease, Time now);
   void release(Stream stream, Time now);
   void holder_cut(Stream stream, Time now);
+  // What it showed gives it no access any more: its place in the queue or its lease ends at once.
+  void revoke(Stream stream, const std::string& reason, Time now);
 
   // Nodes.
   void attend(Stream stream, const pool::NodeReport& first, Time now);

@@ -320,6 +320,13 @@ void Core::release(Stream stream, Time now) {
   effects_.holders.push_back({stream, std::move(ended), true});
 }
 
+void Core::revoke(Stream stream, const std::string& reason, Time now) {
+  if (Lease* const lease = held_by(stream)) return end(*lease, pool::Ended::EVICTED, reason, 0, now);
+  if (!queue_.find(stream)) return;
+  holder_cut(stream, now);
+  refuse(stream, Refusal::Kind::denied, reason);
+}
+
 void Core::holder_cut(Stream stream, Time now) {
   if (Waiter* const waiter = queue_.find(stream)) {
     --tenant(waiter->tenant).waiting;

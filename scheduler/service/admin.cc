@@ -123,7 +123,7 @@ class Watcher final : public grpc::ServerWriteReactor<pool::PoolSnapshot> {
   }
   void show() {
     if (ended_) return;
-    if (!engine_.leads() || engine_.stopping()) return end(not_leading(engine_, context_));
+    if (const grpc::Status status = check(engine_, context_); !status.ok()) return end(status);  // the token may have been taken away
     snapshot_ = take_snapshot(engine_);
     writing_ = true;
     StartWrite(&snapshot_);

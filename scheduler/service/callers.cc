@@ -93,29 +93,35 @@ Result<pool::TenantQuota> read_quota(const toml::node& node) {
 
 struct CallerEntry {
   std::string name;
-  std::vector<server::TokenHash> tokens;
+  std::vector<server::TokenHash> tokens, retired_tokens;
   pool::TenantQuota quota;
 };
 
-Result<CallerEntry> read_entry(const toml::table& table, bool has_quota) {
+Result<void> read_tokens(const toml::node& node, std::vector<server::TokenHash>& tokens) {
+  const toml::array* const list = node.as_array();
+  if (!list) return wrong("must be an array");
+  for (const toml::node& one : *list) {
+    const auto hash = server::parse_token_hash(one.value_exact<std::string>().value_or(""));
+    if (!hash) return hash.error();
+    tokens.push_back(*hash);
+  }
+  return {};
+}
+
+Result<CallerEntry> read_entry(const toml::table& table, bool is_tenant) {
   CallerEntry entry;
   for (const auto& [key, value] : table) {
     if (key.str() == "name") {
       entry.name = value.value_exact<std::string>().value_or("");
-    } else if (key.str() == "tokens") {
-      const toml::array* const list = value.as_array();
-      if (!list) return wrong("tokens: must be an array");
-      for (const toml::node& one : *list) {
-        const auto hash = server::parse_token_hash(one.value_exact<std::string>().value_or(""));
-        if (!hash) return wrong("tokens: " + hash.error().message);
-        entry.tokens.push_back(*hash);
-      }
-    } else if (key.str() == "quota" && has_quota) {
+    } else if (key.str() == "tokens" || (key.str() == "retired_tokens" && is_tenant)) {
+      const auto read = read_tokens(value, key.str() == "tokens" ? entry.tokens : entry.retired_tokens);
+      if (!read) return wrong(std::string(key.str()) + ": " + read.error().message);
+    } else if (key.str() == "quota" && is_tenant) {
       auto quota = read_quota(value);
       if (!quota) return quota.error();
       entry.quota = std::move(*quota);
     } else {
-      return wrong(std::string(key.str()) + ": unknown key; there are name, tokens" + (has_quota ? ", quota" : ""));
+      return wrong(std::string(key.str()) + ": unknown key; there are name, tokens" + (is_tenant ? ", retired_tokens, quota" : ""));
     }
   }
   if (!table.contains("name")) return wrong("name: missing; write name = \"NAME\"");
@@ -136,9 +142,11 @@ Result<Callers> Callers::read(const toml::table& file) {
       auto entry = read_entry(table, role == Role::tenant);
       if (!entry) return entry.error();
       if (!names.insert({role, entry->name}).second) return wrong("this name is there twice");
-      if (entry->tokens.empty()) without_token = kind + " '" + entry->name + "'";
-      for (const auto& token : entry->tokens) {
-        if (!callers.by_token_.insert({token, {role, entry->name}}).second) return wrong("tokens: somebody else has the same token");
+      if (entry->tokens.empty() && entry->retired_tokens.empty()) without_token = kind + " '" + entry->name + "'";
+      for (const bool retired : {false, true}) {
+        for (const auto& token : retired ? entry->retired_tokens : entry->tokens) {
+          if (!callers.by_token_.insert({token, {role, entry->name, retired}}).second) return wrong("tokens: the same one is there twice, or is somebody else's");
+        }
       }
       if (role == Role::tenant) tenants.push_back({entry->name, std::move(entry->quota)});
       return {};
@@ -158,7 +166,7 @@ Result<const Caller*> Callers::find(const std::string& token, Role role) const {
   return &found->second;
 }
 
-Result<std::string> Callers::tenant(const std::string& token, const std::string& name) const {
+Result<std::string> Callers::tenant(const std::string& token, const std::string& name, For purpose) const {
   if (!has_tokens()) {
     const std::string wished = !name.empty() ? name : tenants_.size() == 1 ? tenants_[0].name : server::kDefaultTenant;
     const bool known = std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& tenant) { return tenant.name == wished; });
@@ -167,6 +175,7 @@ Result<std::string> Callers::tenant(const std::string& token, const std::string&
   }
   const auto caller = find(token, Role::tenant);
   if (!caller) return caller.error();
+  if ((*caller)->retired && purpose == For::something_new) return Error{ErrorCode::refused, "this token is retired: use the tenant's new one"};
   if (!name.empty() && name != (*caller)->name) {
     return Error{ErrorCode::invalid, "this token belongs to tenant '" + (*caller)->name + "', not to '" + brief_name(name) + "': show the other token, or leave the tenant out"};
   }

@@ -17,7 +17,11 @@ enum class Role { tenant, node, operator_ };
 struct Caller {
   Role role;
   std::string name;
+  bool retired = false;  // a tenant's token that begins nothing more
 };
+
+// What a tenant's call is for: retired tokens are good for what they have begun.
+enum class For { something_new, what_is_there };
 
 class Callers {
  public:
@@ -31,9 +35,9 @@ class Callers {
 
   // ErrorCode::refused: not known, with what to do about it; invalid: known, but somebody else (of another kind). `token`: what
   // was shown. `name`: who it says it is, if anything; it must not be somebody else.
-  Result<std::string> tenant(const std::string& token, const std::string& name) const;
+  Result<std::string> tenant(const std::string& token, const std::string& name, For purpose) const;
   Result<std::string> node(const std::string& token, const std::string& name) const;
-  // Whether the token gives its owner the role.
+  // Whether the token gives its owner the role, perhaps for what is there only.
   Result<void> check(const std::string& token, Role role) const;
   Result<std::string> operator_(const std::string& token) const;
 

@@ -154,7 +154,22 @@ void Engine::configure(Callers callers) {
   callers_ = std::move(callers);
   if (!core_) return;
   core_->configure(callers_.tenants(), now());
+  core_->end_removed_tenants(now());
+  end_revoked();
   flush();
+}
+
+// Holders with a lease or a place in the queue hear of it when that is stored.
+void Engine::end_revoked() {
+  for (const auto& [stream, holder] : holders_) {
+    const auto why = holder->revoked();
+    if (!why) continue;
+    core_->revoke(stream, "the token that it was held with was removed from the scheduler's configuration", now());
+    if (holder->tenant().empty()) holder->refuse(*why);
+  }
+  for (const auto& [stream, node] : nodes_) {
+    if (const auto why = node->revoked()) node->refuse(*why);
+  }
 }
 
 void Engine::tick() {

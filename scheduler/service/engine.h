@@ -42,6 +42,7 @@ class Engine {
   void start(const std::string& address);
   // Streams are ended; `done` when nothing is being stored any more and somebody else may lead.
   void stop(std::function<void()> done);
+  // Of a file that was read again. What callers have begun with what is not in it any more ends.
   void configure(Callers callers);
 
   template <class Work>
@@ -78,6 +79,7 @@ class Engine {
   void lead(Result<uint64_t> term, Result<std::vector<Entry>> entries);
   void step_down(const std::string& why);
   void end_streams(const std::string& why);
+  void end_revoked();
   void work();
   void commit(Effects effects);
   void publish(Effects effects);

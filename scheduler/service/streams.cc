@@ -47,7 +47,7 @@ void HolderStream::heard(const pool::AcquireCall& call) {
   if (!first || call.has_release() || call.call_case() == pool::AcquireCall::CALL_NOT_SET) {
     return end({grpc::StatusCode::INVALID_ARGUMENT, first ? "say at first what is wanted: a request, or a lease to resume" : "only a release may follow"});
   }
-  const auto tenant = engine_.callers().tenant(bearer_token(context_), call.request().tenant());
+  const auto tenant = engine_.callers().tenant(bearer_token(context_), call.request().tenant(), call.has_resume() ? For::what_is_there : For::something_new);
   if (call.has_resume()) {
     // Without tokens, or with another name than the first time, the secret alone says whose it is.
     if (!tenant && engine_.callers().has_tokens()) return refuse(denied(tenant.error()));
@@ -73,6 +73,15 @@ void HolderStream::heard(const pool::AcquireCall& call) {
   engine_.flush();
 }
 
+std::optional<grpc::Status> HolderStream::revoked() const {
+  const Callers& callers = engine_.callers();
+  if (const auto allowed = callers.check(bearer_token(context_), Role::tenant); !allowed) return denied(allowed.error());
+  if (tenant_.empty() || !callers.has_tokens()) return std::nullopt;
+  const auto tenant = callers.tenant(bearer_token(context_), "", For::what_is_there);
+  if (tenant && *tenant == tenant_) return std::nullopt;
+  return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "this token is not tenant '" + tenant_ + "''s any more");
+}
+
 NodeStream::NodeStream(Engine& engine, grpc::CallbackServerContext& context) : LastingCall(engine, context) {
   engine.post([this] {
     stream_ = engine_.add(*this);
@@ -84,14 +93,22 @@ void NodeStream::heard(const pool::NodeReport& report) {
   if (!engine_.leads()) return end(not_leading(engine_, context_));
   pool::NodeReport by_core_clock = report;
   by_core_clock.set_now_ms(std::clamp<int64_t>(report.now_ms(), 0, kLatest) - engine_.wall_offset());
-  if (std::exchange(attends_, true)) {
+  if (!node_.empty()) {
     engine_.core().report(stream_, by_core_clock, engine_.now());
     return engine_.flush();
   }
   const auto node = engine_.callers().node(bearer_token(context_), report.inventory().node());
   if (!node) return refuse(denied(node.error()));
+  node_ = *node;
   engine_.core().attend(stream_, by_core_clock, engine_.now());
   engine_.flush();
+}
+
+std::optional<grpc::Status> NodeStream::revoked() const {
+  const auto allowed = engine_.callers().check(bearer_token(context_), Role::node);
+  const auto node = node_.empty() ? Result<std::string>("") : engine_.callers().node(bearer_token(context_), node_);
+  if (allowed && node) return std::nullopt;
+  return denied(allowed ? node.error() : allowed.error());
 }
 
 }  // namespace gpupool::scheduler

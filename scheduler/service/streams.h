@@ -109,6 +109,8 @@ class HolderStream final : public LastingCall<pool::AcquireCall, pool::AcquireEv
  public:
   HolderStream(Engine& engine, grpc::CallbackServerContext& context);
   const std::string& tenant() const { return tenant_; }
+  // What it showed gives it no access any more; to be asked when the configuration has changed.
+  std::optional<grpc::Status> revoked() const;
   const pool::Request& request() const { return request_; }
 
  private:
@@ -124,6 +126,7 @@ class HolderStream final : public LastingCall<pool::AcquireCall, pool::AcquireEv
 class NodeStream final : public LastingCall<pool::NodeReport, pool::NodeOrders> {
  public:
   NodeStream(Engine& engine, grpc::CallbackServerContext& context);
+  std::optional<grpc::Status> revoked() const;  // as HolderStream's
 
  private:
   void heard(const pool::NodeReport& report) override;
@@ -132,7 +135,7 @@ class NodeStream final : public LastingCall<pool::NodeReport, pool::NodeOrders> 
   bool replaces(const pool::NodeOrders&, const pool::NodeOrders&) const override { return true; }
 
   Stream stream_ = 0;
-  bool attends_ = false;
+  std::string node_;  // empty: it has not said anything
 };
 
 // The services of pool.proto but for PoolAdmin.

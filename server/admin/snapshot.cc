@@ -37,6 +37,7 @@ void fill(const SessionView& view, admin::Session& session) {
   session.set_pid(view.client.pid);
   session.set_address(printable(view.client.address));
   session.set_transport(view.client.transport);
+  session.set_credential(printable(view.client.credential.text()));
   session.set_started_ms(to_ms(view.started));
   session.set_worker_pid(view.worker);
   for (size_t index = 0; index < quota::kMostGpus; ++index) {

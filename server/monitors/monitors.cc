@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <asio/steady_timer.hpp>
+#include <iterator>
 #include <map>
+#include <vector>
 
 #include "protocol/wire/frame.h"
 #include "server/monitors/byte_stream.h"
@@ -19,6 +21,7 @@ class MonitorLink : public std::enable_shared_from_this<MonitorLink> {
         client_(std::move(client)) {}
 
   const std::string& tenant() const { return client_.tenant; }
+  const Client& client() const { return client_; }
 
   void welcome(const control::HelloReply& reply) {
     answer(reply, [](MonitorLink& self) { self.await_question(); });
@@ -86,6 +89,12 @@ Monitors::Monitors(asio::io_context& context, const Limits& limits, Source sourc
     : context_(context), limits_(limits), source_(std::move(source)) {}
 
 Monitors::~Monitors() { close(); }
+
+void Monitors::drop_if(const std::function<bool(const Client&)>& clients) {
+  std::vector<std::shared_ptr<MonitorLink>> dropped;
+  std::copy_if(links_.begin(), links_.end(), std::back_inserter(dropped), [&](const auto& link) { return clients(link->client()); });
+  for (const auto& link : dropped) link->drop();
+}
 
 void Monitors::close() {
   while (!links_.empty()) links_.front()->drop();

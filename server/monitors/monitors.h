@@ -43,6 +43,8 @@ class Monitors {
   // A client that has shown whose it is. Takes over its descriptor. False: refused, and the descriptor is still the caller's.
   bool admit(Client& client);
   size_t count() const { return links_.size(); }
+  // Those of these clients lose their connections.
+  void drop_if(const std::function<bool(const Client&)>& clients);
   void close();
 
  private:

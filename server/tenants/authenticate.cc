@@ -1,6 +1,8 @@
 #include "server/tenants/authenticate.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 #include "server/tenants/token.h"
 
@@ -19,9 +21,9 @@ bool same(const TokenHash& a, const TokenHash& b) {
 }
 
 // Looks at all of them, whatever it finds.
-bool has_token(const Tenant& tenant, const TokenHash& shown) {
+bool contains(const std::vector<TokenHash>& tokens, const TokenHash& shown) {
   bool found = false;
-  for (const TokenHash& token : tenant.tokens) found |= same(token, shown);
+  for (const TokenHash& token : tokens) found |= same(token, shown);
   return found;
 }
 
@@ -35,20 +37,44 @@ bool has_user(const Tenant& tenant, uid_t user) {
   return std::find(tenant.users.begin(), tenant.users.end(), user) != tenant.users.end();
 }
 
-Result<const Tenant*> by_wish(const Tenants& tenants, const std::string& wish) {
+Result<Admission> by_wish(const Tenants& tenants, const std::string& wish) {
   const Tenant* const found = tenants.find(wish.empty() ? kDefaultTenant : wish);
-  if (found && !found->leased) return found;
+  if (found && !found->leased) return Admission{found, {}};
   const auto configured = [](const auto& entry) { return !entry.second.leased; };
   if (wish.empty() && std::count_if(tenants.all().begin(), tenants.all().end(), configured) == 1) {
-    return &std::find_if(tenants.all().begin(), tenants.all().end(), configured)->second;
+    return Admission{&std::find_if(tenants.all().begin(), tenants.all().end(), configured)->second, {}};
   }
   if (wish.empty()) return refused("this server has several tenants: set GPUPOOL_TENANT to yours");
   return refused("this server has no tenant of the name in GPUPOOL_TENANT");
 }
 
+// `rank`: as in authenticate().
+Credential credential_of(const Tenant& tenant, const Credentials& shown, const TokenHash& token, int rank) {
+  Credential by;
+  by.kind = rank == 3 ? Credential::Kind::token : rank == 2 ? Credential::Kind::certificate : Credential::Kind::user;
+  if (rank == 3) by.token = token;
+  if (rank == 1) by.user = *shown.user;
+  if (rank != 2) return by;
+  std::copy_if(shown.certificate_names.begin(), shown.certificate_names.end(), std::back_inserter(by.names),
+               [&](const std::string& name) { return has_certificate(tenant, {name}); });
+  return by;
+}
+
 }  // namespace
 
-Result<const Tenant*> authenticate(const Tenants& tenants, const Credentials& shown) {
+std::string Credential::text() const {
+  constexpr size_t kPrefix = std::string_view("sha256:").size(), kDigits = 8;
+  switch (kind) {
+    case Kind::none: break;
+    case Kind::token: return "token " + hash_text(token).substr(kPrefix, kDigits);
+    case Kind::certificate: return "certificate " + (names.empty() ? "" : names.front());
+    case Kind::user: return "user " + std::to_string(user);
+    case Kind::lease: return "lease";
+  }
+  return "";
+}
+
+Result<Admission> authenticate(const Tenants& tenants, const Credentials& shown) {
   if (tenants.serves_anybody()) return by_wish(tenants, shown.tenant);
   if (!tenants.has_credentials()) return refused("this server serves leases of its pool alone: name the pool's scheduler (pool-run --server pool://HOST:PORT)");
   const bool token_fits = shown.token.size() >= kShortestToken;
@@ -60,19 +86,34 @@ Result<const Tenant*> authenticate(const Tenants& tenants, const Credentials& sh
     int rank = 0;
     if (shown.user && has_user(tenant, *shown.user)) rank = 1;
     if (has_certificate(tenant, shown.certificate_names)) rank = 2;
-    if (has_token(tenant, hash) && token_fits) rank = 3;
+    if (contains(tenant.tokens, hash) && token_fits) rank = 3;
     if (rank > best_rank && (shown.tenant.empty() || shown.tenant == name)) {
       best = &tenant;
       best_rank = rank;
     }
   }
   // A wrong token is never made good by something else.
-  if (best && (shown.token.empty() || best_rank == 3)) return best;
+  if (best && (shown.token.empty() || best_rank == 3)) return Admission{best, credential_of(*best, shown, hash, best_rank)};
   if (shown.token.empty() && shown.certificate_names.empty()) {
     return refused("this server wants to know who you are: set GPUPOOL_TOKEN_FILE to a file with your token, or use a tls:// address with "
                    "GPUPOOL_TLS_CERT");
   }
   return refused("what you show gives no access here; check GPUPOOL_TOKEN_FILE, GPUPOOL_TOKEN, GPUPOOL_TLS_CERT and GPUPOOL_TENANT");
+}
+
+std::optional<std::string> revoked(const Tenants& tenants, const std::string& name, const Credential& by) {
+  if (by.kind == Credential::Kind::lease) return std::nullopt;
+  const Tenant* const tenant = tenants.find(name);
+  if (!tenant) return "tenant '" + name + "' was removed from the server's configuration";
+  const auto unless = [&](bool stays, const char* what) {
+    return stays ? std::nullopt : std::optional("the " + std::string(what) + " that began this was removed from the server's configuration");
+  };
+  switch (by.kind) {
+    case Credential::Kind::token: return unless(contains(tenant->tokens, by.token) || contains(tenant->retired_tokens, by.token), "token");
+    case Credential::Kind::certificate: return unless(has_certificate(*tenant, by.names), "certificate name");
+    case Credential::Kind::user: return unless(has_user(*tenant, by.user), "user");
+    default: return tenants.serves_anybody() ? std::nullopt : std::optional<std::string>("this server wants to know now who its clients are: show a token or a certificate");
+  }
 }
 
 }  // namespace gpupool::server

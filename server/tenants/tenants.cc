@@ -231,7 +231,9 @@ Result<void> check_tenants(const std::vector<Tenant>& tenants) {
       return wrong(place + "has no tokens, certificates or users although another tenant has: nobody could be this one; make a token with "
                            "poold --make-token");
     }
-    if (!all_new(tenant.tokens, tokens)) return wrong(place + "tokens: one stands in the file twice; make one for each with poold --make-token");
+    if (!all_new(tenant.tokens, tokens) || !all_new(tenant.retired_tokens, tokens)) {
+      return wrong(place + "tokens, retired_tokens: one stands in the file twice; make one for each with poold --make-token");
+    }
     if (!all_new(tenant.certificates, certificates)) return wrong(place + "certificates: one stands in the file twice");
     if (!all_new(tenant.users, users)) return wrong(place + "users: one stands in the file twice");
   }

@@ -101,10 +101,10 @@ Result<void> read_gpu(std::string_view name, const toml::node& node, Tenant& ten
   return {};
 }
 
-Result<void> add_token(const toml::node& node, Tenant& tenant) {
+Result<void> add_token(const toml::node& node, std::vector<TokenHash>& tokens) {
   const auto hash = parse_token_hash(node.value_exact<std::string>().value_or(""));
   if (!hash) return hash.error();
-  tenant.tokens.push_back(*hash);
+  tokens.push_back(*hash);
   return {};
 }
 
@@ -132,12 +132,13 @@ Result<void> add_user(const toml::node& node, Tenant& tenant) {
 
 Result<void> read_key(std::string_view key, const toml::node& node, Tenant& tenant) {
   if (key == "name") return {};
-  if (key == "tokens") return for_each_entry(node, [&](const toml::node& entry) { return add_token(entry, tenant); });
+  if (key == "tokens") return for_each_entry(node, [&](const toml::node& entry) { return add_token(entry, tenant.tokens); });
+  if (key == "retired_tokens") return for_each_entry(node, [&](const toml::node& entry) { return add_token(entry, tenant.retired_tokens); });
   if (key == "certificates") return for_each_entry(node, [&](const toml::node& entry) { return add_certificate(entry, tenant); });
   if (key == "users") return for_each_entry(node, [&](const toml::node& entry) { return add_user(entry, tenant); });
   if (key == "quota") return read_quota(node, tenant.quota);
   if (key == "gpu") return for_each_key(node, [&](std::string_view name, const toml::node& gpu) { return read_gpu(name, gpu, tenant); });
-  return wrong("unknown key; a tenant has name, tokens, certificates, users, quota, gpu");
+  return wrong("unknown key; a tenant has name, tokens, retired_tokens, certificates, users, quota, gpu");
 }
 
 Result<Tenant> read_tenant(const toml::table& table, const quota::Quota& usual) {

@@ -39,7 +39,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool has_certificate = std::find(shown.certificate_names.begin(), shown.certificate_names.end(), "host.example") != shown.certificate_names.end();
   const bool has_user = shown.user && *shown.user == 7;
   if (tenant) {
-    const std::string& name = (*tenant)->name;
+    const std::string& name = tenant->tenant->name;
+    if (gpupool::server::revoked(known, name, tenant->by)) std::abort();
     if (!((name == "a" && has_token) || (name == "b" && has_certificate) || (name == "c" && has_user))) std::abort();
     if (!shown.tenant.empty() && shown.tenant != name) std::abort();
   } else if (tenant.error().message.empty()) {

@@ -298,6 +298,40 @@ TEST_CASE("a scheduler's texts reach the terminal without control characters, an
   }
 }
 
+TEST_CASE("a token that was replaced in its file while the lease is held is shown on the next connection") {
+  const Home home;
+  const TemporaryFolder folder;
+  const std::string token_file = folder.write("token", "the-old-token\n");
+  std::mutex mutex;
+  std::vector<std::string> shown;
+  std::atomic<int> step{0};
+  FakeScheduler scheduler([&](const pool::AcquireCall&, Stream& stream, grpc::ServerContext& context) {
+    const auto header = context.client_metadata().find("authorization");
+    size_t streams = 0;
+    {
+      const std::lock_guard lock(mutex);
+      shown.emplace_back(header->second.data(), header->second.size());
+      streams = shown.size();
+    }
+    stream.Write(FakeScheduler::granted({{"tcp://192.0.2.1:7", "token"}}));
+    while (step == 0 && !context.IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (streams == 1) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down");
+    pool::AcquireEvent ended;
+    ended.mutable_ended()->set_why(pool::Ended::EVICTED);
+    stream.Write(ended);
+    return grpc::Status::OK;
+  });
+  Process app({program_path("pool-run"), "--server", url(scheduler), "--token-file", token_file, "--", "sh", "-c",
+               "until grep -qv . ${GPUPOOL#lease:} || [ $(wc -l <${GPUPOOL#lease:}) = 1 ]; do sleep 0.05; done"},
+              home.with());
+  REQUIRE(scheduler.await_calls(1));
+  folder.write("token", "the-new-token\n");
+  step = 1;
+  CHECK(app.wait() == 0);
+  const std::lock_guard lock(mutex);
+  CHECK(shown == std::vector<std::string>{"Bearer the-old-token", "Bearer the-new-token"});
+}
+
 TEST_CASE("another scheduler of the pool is asked where one does not lead or is away") {
   const Home home;
   FakeScheduler leader(grants({{"tcp://192.0.2.1:7", "x"}}));

@@ -27,7 +27,7 @@ std::vector<Tenant> three() {
 
 std::string who(const Tenants& tenants, const Credentials& shown) {
   const auto found = authenticate(tenants, shown);
-  if (found) return (*found)->name;
+  if (found) return found->tenant->name;
   CHECK(found.error().code == ErrorCode::refused);
   return found.error().message;
 }
@@ -71,4 +71,44 @@ TEST_CASE("a refusal does not say what was wrong") {
   // A wrong token is not made good by being somebody on this host, nor is a guessable one taken.
   CHECK(who(tenants, {.token = kNobodysToken, .user = 1000}) == wrong);
   CHECK(who(tenants, {.token = "another"}) == wrong);
+}
+
+TEST_CASE("what admitted somebody is known, and whether it still would let it go on") {
+  Tenants tenants(three());
+  const auto admitted = [&](const Credentials& shown) { return authenticate(tenants, shown)->by; };
+  const Credential token = admitted({.token = kTokenOfA}), certificate = admitted({.certificate_names = {"x", "b.example"}}), user = admitted({.user = 1000});
+  CHECK(token.text() == "token " + hash_text(hash_token(kTokenOfA)).substr(7, 8));
+  CHECK(certificate.text() == "certificate b.example");
+  CHECK(user.text() == "user 1000");
+  CHECK(Credential().text().empty());
+  CHECK(!revoked(tenants, "a", token));
+  CHECK(!revoked(tenants, "b", certificate));
+  CHECK(!revoked(tenants, "c", user));
+  CHECK(revoked(tenants, "b", token));  // another tenant's now
+  CHECK(revoked(tenants, "a", {}));
+  CHECK(!revoked(tenants, "n/lease", {.kind = Credential::Kind::lease}));
+  auto changed = three();
+  changed[0].retired_tokens = std::exchange(changed[0].tokens, {hash_token(kNobodysToken)});
+  changed[1].certificates = {"x"};
+  changed.pop_back();
+  tenants.replace(changed);
+  CHECK(!revoked(tenants, "a", token));
+  CHECK(who(tenants, {.token = kTokenOfA}).find("gives no access") != std::string::npos);
+  CHECK(revoked(tenants, "b", certificate) == "the certificate name that began this was removed from the server's configuration");
+  CHECK(revoked(tenants, "c", user) == "tenant 'c' was removed from the server's configuration");
+  const Tenants open;
+  CHECK(!revoked(open, "default", {}));
+  CHECK(revoked(open, "default", token));
+}
+
+TEST_CASE("a tenant of whom only retired tokens are left lets nobody in") {
+  Tenant a = tenant("a");
+  a.retired_tokens = {hash_token(kTokenOfA)};
+  CHECK(check_tenants({a}));
+  const Tenants tenants({a});
+  CHECK(!tenants.serves_anybody());
+  CHECK(!authenticate(tenants, {}));
+  CHECK(!authenticate(tenants, {.token = kTokenOfA}));
+  a.tokens = a.retired_tokens;
+  CHECK(!check_tenants({a}));
 }

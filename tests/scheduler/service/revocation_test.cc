@@ -1,0 +1,159 @@
+// Tokens that are replaced and taken away while pool-scheduler runs.
+#include <signal.h>
+
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "protocol/control/pool_admin.grpc.pb.h"
+#include "tests/scheduler/service/clients.h"
+#include "tests/scheduler/service/scheduler_process.h"
+#include "tests/support/catch.h"
+#include "tests/support/poold_process.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::string kOld(64, 'o'), kNew(64, 'n'), kOther(64, 't'), kNodeOld(64, 'p'), kNodeNew(64, 'q'), kOperator(64, 'r');
+
+std::string hashes(const std::vector<std::string>& tokens) {
+  std::string text = "[";
+  for (const std::string& token : tokens) {
+    text += "\"sha256:" + run_to_end({"sh", "-c", "printf %s " + token + " | sha256sum | cut -c1-64"}).output.substr(0, 64) + "\", ";
+  }
+  return text + "]\n";
+}
+
+std::string tenant(const std::string& name, const std::vector<std::string>& tokens, const std::vector<std::string>& retired = {}) {
+  return "[[tenant]]\nname = \"" + name + "\"\ntokens = " + hashes(tokens) + (retired.empty() ? "" : "retired_tokens = " + hashes(retired));
+}
+
+class Configured {
+ public:
+  explicit Configured(const std::string& tenants) {
+    scheduler_.emplace(std::vector<std::string>{"--config", write(tenants)});
+    poold_ = std::make_unique<PretendedPoold>(connect(scheduler_->address()), PretendedPoold::Has{"n0", 0, 4, kNodeOld});
+    beating_ = std::jthread([this](std::stop_token stop) {
+      while (!stop.stop_requested()) {
+        poold_->beat();
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      }
+    });
+    REQUIRE(eventually([&] { return poold_->attends(); }));
+  }
+  void reload(const std::string& tenants) {
+    write(tenants);
+    scheduler_->process().signal(SIGHUP);
+    ++reloads_;
+    REQUIRE(eventually([&] { return occurrences(scheduler_->log(), " reloaded ") >= reloads_; }));
+  }
+  void set_node_tokens(const std::vector<std::string>& tokens) { node_tokens_ = tokens; }
+  void set_operator_tokens(const std::vector<std::string>& tokens) { operator_tokens_ = tokens; }
+  SchedulerProcess& scheduler() { return *scheduler_; }
+  PretendedPoold& poold() { return *poold_; }
+
+ private:
+  std::string write(const std::string& tenants) const {
+    return folder_.write("pool.toml", tenants + "[[node]]\nname = \"n0\"\ntokens = " + hashes(node_tokens_) + "[[operator]]\nname = \"root\"\ntokens = " + hashes(operator_tokens_));
+  }
+
+  const TemporaryFolder folder_;
+  std::vector<std::string> node_tokens_{kNodeOld}, operator_tokens_{kOperator};
+  std::optional<SchedulerProcess> scheduler_;
+  std::unique_ptr<PretendedPoold> poold_;
+  size_t reloads_ = 0;
+  std::jthread beating_;
+};
+
+}  // namespace
+
+TEST_CASE("a tenant's token is replaced while its leases are held; what is held with a removed one ends") {
+  Configured pool(tenant("a", {kOld}));
+  const auto channel = connect(pool.scheduler().address());
+  auto first = std::make_unique<Acquisition>(channel, request_call(1, 1000), kOld);
+  const auto granted = first->granted();
+  REQUIRE(granted);
+
+  pool.reload(tenant("a", {kOld, kNew}));
+  Acquisition second(channel, request_call(1, 1000), kNew), third(channel, request_call(1, 1000), kOld);
+  REQUIRE(second.granted());
+  REQUIRE(third.granted());
+  Acquisition waits(channel, request_call(4, 1000), kOld);
+  REQUIRE(waits.queued(1));
+
+  pool.reload(tenant("a", {kNew}, {kOld}));
+  CHECK(Acquisition(channel, request_call(1, 1000), kOld).status().error_message() == "this token is retired: use the tenant's new one");
+  first->cut();
+  first = std::make_unique<Acquisition>(channel, resume_call(*granted), kOld);  // what it holds it may come back to
+  REQUIRE(first->granted());
+  CHECK(Acquisition(channel, request_call(1, 100), kNew).queued(2));
+
+  pool.reload(tenant("a", {kNew}));
+  for (Acquisition* const lost : {first.get(), &third}) {
+    REQUIRE(lost->ended());
+    CHECK(lost->ended()->why() == pool::Ended::EVICTED);
+    CHECK(lost->ended()->reason() == "the token that it was held with was removed from the scheduler's configuration");
+    CHECK(lost->ended()->at_ms() == 0);
+  }
+  CHECK(waits.status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
+  CHECK(Acquisition(channel, resume_call(*granted), kOld).status().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+  second.release();
+  REQUIRE(second.ended());
+  CHECK(second.ended()->why() == pool::Ended::RELEASED);  // it had gone on
+}
+
+TEST_CASE("a tenant that is removed loses its leases and its places in the queue") {
+  Configured pool(tenant("a", {kOld}) + tenant("b", {kOther}));
+  const auto channel = connect(pool.scheduler().address());
+  Acquisition removed(channel, request_call(2, 1000), kOld), stays(channel, request_call(2, 1000), kOther);
+  auto away = removed.granted();
+  REQUIRE(away);
+  REQUIRE(stays.granted());
+  removed.cut();  // the lease is held for it
+  Acquisition waits(channel, request_call(1, 1000), kOld);
+  REQUIRE(waits.queued(1));
+  Acquisition next(channel, request_call(1, 1000), kOther);
+  REQUIRE(next.queued(2));
+  pool.reload(tenant("b", {kOther}));
+  CHECK(waits.status().error_code() == grpc::StatusCode::PERMISSION_DENIED);
+  CHECK(eventually([&] { return pool.poold().has_ended(away->lease()); }));
+  CHECK(next.granted());
+  CHECK(pool.scheduler().log().find("tenant 'a' was removed from the scheduler's configuration") != std::string::npos);
+  stays.release();
+  REQUIRE(stays.ended());
+  CHECK(stays.ended()->why() == pool::Ended::RELEASED);
+}
+
+TEST_CASE("a node's connection ends with its token, and another of its tokens lets it in") {
+  Configured pool(tenant("a", {kOld}));
+  pool.set_node_tokens({kNodeOld, kNodeNew});
+  pool.reload(tenant("a", {kOld}));
+  CHECK(pool.poold().attends());
+  pool.set_node_tokens({kNodeNew});
+  pool.reload(tenant("a", {kOld}));
+  CHECK(eventually([&] { return !pool.poold().attends() && pool.poold().last_error().starts_with("what you show gives no access here"); }));
+  PretendedPoold again(connect(pool.scheduler().address()), {"n0", 0, 4, kNodeNew});
+  CHECK(eventually([&] {
+    again.beat();
+    return again.attends();
+  }));
+}
+
+TEST_CASE("an operator who watches is not told any more when the token is removed") {
+  Configured pool(tenant("a", {kOld}));
+  const auto admin = pool::PoolAdmin::NewStub(connect(pool.scheduler().address()));
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer " + kOperator);
+  pool::PoolWatchRequest request;
+  request.set_interval_ms(100);
+  const auto stream = admin->Watch(&context, request);
+  pool::PoolSnapshot seen;
+  REQUIRE(stream->Read(&seen));
+  pool.set_operator_tokens({kNew});
+  pool.reload(tenant("a", {kOld}));
+  while (stream->Read(&seen)) {
+  }
+  CHECK(stream->Finish().error_code() == grpc::StatusCode::UNAUTHENTICATED);
+}

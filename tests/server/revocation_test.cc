@@ -1,0 +1,200 @@
+// Credentials that are replaced and taken away while poold runs.
+#include <signal.h>
+
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "protocol/wire/checkpoint.h"
+#include "tests/support/catch.h"
+#include "tests/support/certificates.h"
+#include "tests/support/poold_process.h"
+#include "tests/support/raw_client.h"
+
+using namespace gpupool;
+using namespace gpupool::testing;
+
+namespace {
+
+const std::string kDevice = FAKE_DEVICE_LIBRARY;
+
+struct Token {
+  std::string text, hash;
+};
+
+Token new_token() {
+  std::istringstream lines(run_to_end({program_path("poold"), "--make-token"}, {}).output);
+  Token token;
+  std::string line;
+  std::getline(lines, token.text);
+  std::getline(lines, line);
+  token.hash = line.substr(line.find('"') + 1, std::string("sha256:").size() + 64);
+  return token;
+}
+
+std::string list_of(const std::string& key, const std::vector<Token>& tokens) {
+  std::string text = key + " = [";
+  for (const Token& token : tokens) text += "\"" + token.hash + "\", ";
+  return text + "]\n";
+}
+
+std::string tenant_text(const std::string& name, const std::vector<Token>& tokens, const std::vector<Token>& retired = {}) {
+  return "[[tenant]]\nname = \"" + name + "\"\n" + list_of("tokens", tokens) + (retired.empty() ? "" : list_of("retired_tokens", retired));
+}
+
+hello::Hello with(const Token& token) {
+  hello::Hello hello = test_hello();
+  hello.token = token.text;
+  return hello;
+}
+
+hello::Status status(const PooldProcess& poold, hello::Hello hello) {
+  RawClient client(poold.endpoint());
+  client.send_hello(hello);
+  return client.receive_reply().status;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class Configured {
+ public:
+  explicit Configured(const std::string& text, std::vector<std::string> more = {}) {
+    const std::string path = folder_.write("poold.toml", text);
+    more.insert(more.end(), {"--config", path, "--audit-file", audit_file()});
+    poold_.emplace(kDevice, more);
+  }
+  void reload(const std::string& text) {
+    folder_.write("poold.toml", text);
+    poold_->process().signal(SIGHUP);
+    REQUIRE(poold_->await_log(" reloaded ", ++reloads_));
+  }
+  std::string audit_file() const { return folder_.path() / "audit.json"; }
+  PooldProcess& operator*() { return *poold_; }
+  PooldProcess* operator->() { return &*poold_; }
+
+ private:
+  const TemporaryFolder folder_;
+  std::optional<PooldProcess> poold_;
+  size_t reloads_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a tenant's token is replaced while its sessions run, and none is lost") {
+  const Token old = new_token(), fresh = new_token();
+  Configured poold(tenant_text("a", {old}));
+  RawClient first(poold->endpoint());
+  first.open(with(old));
+
+  poold.reload(tenant_text("a", {old, fresh}));
+  CHECK(status(*poold, with(old)) == hello::Status::ok);
+  RawClient second(poold->endpoint());
+  second.open(with(fresh));
+  first.ping();
+
+  poold.reload(tenant_text("a", {fresh}, {old}));
+  CHECK(status(*poold, with(old)) == hello::Status::denied);
+  CHECK(status(*poold, with(fresh)) == hello::Status::ok);
+  first.ping();
+  second.ping();
+
+  poold.reload(tenant_text("a", {fresh}));
+  const auto why = first.await_end();
+  REQUIRE(why);
+  CHECK(has(*why, "the token that began this was removed from the server's configuration"));
+  second.ping();
+}
+
+TEST_CASE("a tenant that is removed loses its sessions, and others lose none") {
+  const Token a = new_token(), b = new_token();
+  Configured poold(tenant_text("a", {a}) + tenant_text("b", {b}));
+  RawClient removed(poold->endpoint()), stays(poold->endpoint());
+  removed.open(with(a));
+  stays.open(with(b));
+  poold.reload(tenant_text("b", {b}));
+  const auto why = removed.await_end();
+  REQUIRE(why);
+  CHECK(has(*why, "tenant 'a' was removed from the server's configuration"));
+  stays.ping();
+  REQUIRE(poold->await_log("session_ended"));
+  CHECK(has(poold->log(), "session_killed session=1 "));
+  CHECK(eventually([&] { return has(read(poold.audit_file()), "\"reason\":\"tenant 'a' was removed from the server's configuration\""); }));
+  CHECK(has(read(poold.audit_file()), "\"credential\":\"token " + a.hash.substr(7, 8) + "\""));
+}
+
+TEST_CASE("a tenant with retired tokens alone begins nothing, and is not open to everybody") {
+  const Token a = new_token();
+  Configured poold(tenant_text("a", {a}));
+  RawClient runs(poold->endpoint());
+  runs.open(with(a));
+  poold.reload(tenant_text("a", {}, {a}));
+  CHECK(status(*poold, with(a)) == hello::Status::denied);
+  CHECK(status(*poold, test_hello()) == hello::Status::denied);
+  runs.ping();
+}
+
+TEST_CASE("sessions that were begun without a credential end when tenants get some") {
+  Configured poold("[[tenant]]\nname = 'a'\n");
+  RawClient runs(poold->endpoint());
+  runs.open();
+  poold.reload(tenant_text("a", {new_token()}));
+  const auto why = runs.await_end();
+  REQUIRE(why);
+  CHECK(has(*why, "wants to know now who its clients are"));
+}
+
+TEST_CASE("those who watch, and those who ask for checkpoints, lose their connections with their credential") {
+  const Token old = new_token(), fresh = new_token();
+  Configured poold(tenant_text("a", {old, fresh}));
+  for (const bool monitor : {true, false}) {
+    hello::Hello hello = with(monitor ? old : fresh);
+    hello.monitor = monitor;
+    hello.checkpoint = !monitor;
+    RawClient loses(poold->endpoint()), keeps(poold->endpoint());
+    loses.open(hello);
+    hello.token = monitor ? fresh.text : old.text;
+    keeps.open(hello);
+    poold.reload(tenant_text("a", {monitor ? fresh : old}));
+    CHECK(loses.await_end());
+    // The other's answers its next question.
+    wire::Preamble question;
+    std::string bytes(RawClient::bytes_of(question));
+    if (!monitor) {
+      question.length = sizeof(wire::CheckpointQuestion);
+      const wire::CheckpointQuestion asked{.action = wire::CheckpointAction::find, .pid = 1};
+      bytes = std::string(RawClient::bytes_of(question)) + std::string(RawClient::bytes_of(asked));
+    }
+    keeps.send(bytes);
+    std::byte answer[1];
+    CHECK(transport::receive_exact(keeps.connection(), answer, transport::Clock::now() + kPatience));
+    poold.reload(tenant_text("a", {old, fresh}));
+  }
+}
+
+TEST_CASE("a client certificate's name that is removed ends the sessions of that certificate") {
+  const Authority servers("servers"), clients("clients");
+  const auto files = servers.sign("server", "IP:127.0.0.1");
+  const std::string both = "[[tenant]]\nname = 'a'\ncertificates = ['one', 'two']\n";
+  Configured poold(both, {"--listen", "tls://127.0.0.1:0", "--tls-certificate", files.certificate, "--tls-key", files.key, "--tls-client-ca", clients.certificate()});
+  const auto options_of = [&](const std::string& name) {
+    const auto own = clients.sign(name);
+    transport::Options options;
+    options.tls = {.ca = servers.certificate(), .certificate = own.certificate, .key = own.key, .secret = {}};
+    return options;
+  };
+  const transport::Endpoint endpoint{"tls", "127.0.0.1", poold->port()};
+  RawClient one(endpoint, options_of("one")), two(endpoint, options_of("two"));
+  one.open();
+  two.open();
+  poold.reload("[[tenant]]\nname = 'a'\ncertificates = ['two']\n");
+  const auto why = one.await_end();
+  REQUIRE(why);
+  CHECK(has(*why, "the certificate name that began this was removed"));
+  two.ping();
+  CHECK(has(read(poold.audit_file()), "\"credential\":\"certificate one\""));
+}
