@@ -89,6 +89,12 @@ void Audit::denied(const Client& client, const Refusal& refusal) {
 // The log has clients_refused_unlogged.
 void Audit::denied_too(uint64_t count) { file_.append_if_room("sessions_denied_too", {{"count", count}}); }
 
+void Audit::administered(std::string_view does, const std::string& on, const std::string& how) {
+  file_.append("administrator", {{"does", does}, {"on", cut_name(on)}, {"how", cut_name(how)}});
+}
+
+void Audit::reloaded(const std::string& file, size_t tenants) { write(log::Level::info, "reloaded", {{"file", file}, {"tenants", tenants}}); }
+
 void Audit::write(log::Level level, std::string_view event, std::span<const log::Field> fields) {
   log::write(level, event, fields);
   file_.append(event, fields);

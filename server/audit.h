@@ -20,11 +20,15 @@ class Audit {
   Result<void> open() { return file_.open(); }
   // The file takes no lines: no session should begin.
   bool stalled() const { return file_.stalled(); }
+  AuditFile::Counts counts() const { return file_.counts(); }
   void started(const SessionView& session, const quota::Quota& quota);
   void ended(const SessionView& session, const std::string& reason, bool crashed);
   void denied(const Client& client, const Refusal& refusal);
   // Clients that were turned away without a line of their own, within about a second. For the file alone.
   void denied_too(uint64_t count);
+  // An administrator's change, over the admin socket: what, and of what.
+  void administered(std::string_view does, const std::string& on, const std::string& how);
+  void reloaded(const std::string& file, size_t tenants);
 
  private:
   void write(log::Level level, std::string_view event, std::span<const log::Field> fields);

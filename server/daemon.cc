@@ -171,7 +171,7 @@ class Daemon {
                  .now = [] { return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()); }}),
         agent_(context_, options.pool, leases_,
                {.inventory = [this] { return inventory(); }, .describe_state = [this](pool::NodeReport& report) { describe_state(report); }}),
-        administration_(context_, pool_, door_, tenants_, options.pool.configured() ? &agent_ : nullptr),
+        administration_(context_, pool_, door_, tenants_, audit_, options.pool.configured() ? &agent_ : nullptr),
         monitors_(context_, {},
                   {.describe = [this](const Client& client) { return describe_to_monitor(monitor_sources(), client); },
                    .look = [this](const Client& client) { return show_to_monitor(monitor_sources(), client); }}),
@@ -403,7 +403,7 @@ class Daemon {
     leases_.use_keys(std::move(read->keys));
     tenants_.replace(std::move(read->options.tenants));
     warn_of_users();
-    log::info("reloaded", {{"file", options_.config_file}, {"tenants", tenants_.all().size()}});
+    audit_.reloaded(options_.config_file, tenants_.all().size());
     end_revoked();
   }
 

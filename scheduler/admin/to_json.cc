@@ -43,6 +43,8 @@ Json json_of(const Poold& poold) {
           {"max_sessions", poold.max_sessions()},
           {"sessions_started", poold.sessions_started()},
           {"handshake_failures", poold.handshake_failures()},
+          {"audit_records", poold.audit_records()},
+          {"audit_records_lost", poold.audit_records_lost()},
           {"worker_start_failures", poold.worker_start_failures()},
           {"image_cache",
            {{"images", cache.images()},

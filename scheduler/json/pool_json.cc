@@ -74,7 +74,9 @@ Json json_of(const PoolCounters& counters) {
           {"store_commits", counters.store_commits()},
           {"store_failures", counters.store_failures()},
           {"callers_refused", counters.callers_refused()},
-          {"gpu_disputes", counters.gpu_disputes()}};
+          {"gpu_disputes", counters.gpu_disputes()},
+          {"audit_records", counters.audit_records()},
+          {"audit_records_lost", counters.audit_records_lost()}};
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ grpc::ServerUnaryReactor* change(Engine& engine, Context* context, const char* w
     grpc::Status status = check(engine, *context, &who);
     if (status.ok()) status = change(engine.core());
     if (!status.ok()) return reactor->Finish(status);
-    engine.audit("operator", {{"operator", who}, {"does", what}, {"on", on}});
+    engine.audit("operator", {{"operator", who}, {"does", what}, {"on", cut_name(on)}});
     engine.flush([reactor](bool stored) {
       reactor->Finish(stored ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAVAILABLE, "it could not be stored"));
     });
@@ -100,6 +100,8 @@ pool::PoolState pool_state(Engine& engine) {
   state.mutable_counters()->set_store_commits(engine.commits());
   state.mutable_counters()->set_store_failures(engine.store_failures());
   state.mutable_counters()->set_callers_refused(engine.refusals().count());
+  state.mutable_counters()->set_audit_records(engine.audit_counts().records);
+  state.mutable_counters()->set_audit_records_lost(engine.audit_counts().lost);
   return state;
 }
 

@@ -68,6 +68,7 @@ class Engine {
   // The core has been told something: soon what follows is stored and said. `told`: after that; false: it was not stored.
   void flush(std::function<void(bool)> told = {});
   void audit(const char* event, std::initializer_list<log::Field> fields);
+  server::AuditFile::Counts audit_counts() const { return audit_.counts(); }
   Refusals& refusals() { return refusals_; }
 
   Stream add(HolderStream& stream);

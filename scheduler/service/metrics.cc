@@ -37,6 +37,8 @@ void add_pool(const pool::PoolState& state, MetricsPage& page) {
   page.counter("pool_placements_total", "Places that were looked for.", number(counters.placements_tried()));
   page.counter("pool_nodes_lost_total", "Nodes that were not heard for too long.", number(counters.nodes_lost()));
   page.counter("pool_nodes_fenced_total", "Nodes that were fenced.", number(counters.nodes_fenced()));
+  page.counter("pool_audit_records_total", "Records of the audit file, those that were lost too.", number(counters.audit_records()));
+  page.counter("pool_audit_records_lost_total", "Records that could not be written to the audit file.", number(counters.audit_records_lost()));
   page.gauge("pool_gpus_withheld", "GPUs on nodes where they get no leases, because another node reports the same UUID.", number(state.gpus_withheld()));
   page.counter("pool_gpu_disputes_total", "Times that a GPU came to be withheld.", number(counters.gpu_disputes()));
   page.counter("pool_store_commits_total", "Transactions of the store.", number(counters.store_commits()));

@@ -24,7 +24,7 @@ std::string peer_of_call(const grpc::CallbackServerContext& context) {
 Refusals::Refusals(asio::io_context& context, server::AuditFile& audit)
     : audit_(audit), left_out_(context, [this](uint64_t count) {
         log::warning("callers_refused_too", {{"count", count}});
-        audit_.append("callers_refused_too", {{"count", count}});
+        audit_.append_if_room("callers_refused_too", {{"count", count}});
       }) {}
 
 void Refusals::note(const std::string& peer, const grpc::Status& status) {
@@ -32,7 +32,7 @@ void Refusals::note(const std::string& peer, const grpc::Status& status) {
   ++count_;
   if (!rates_.take(peer) || !all_.take("all")) return left_out_.note();
   log::warning("caller_refused", {{"peer", peer}, {"reason", status.error_message()}});
-  audit_.append("caller_refused", {{"peer", peer}, {"reason", status.error_message()}});
+  audit_.append_if_room("caller_refused", {{"peer", peer}, {"reason", status.error_message()}});
 }
 
 }  // namespace gpupool::scheduler

@@ -9,9 +9,9 @@
 
 namespace gpupool::server {
 
-Administration::Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants,
+Administration::Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants, Audit& audit,
                                const Agent* agent)
-    : context_(context), pool_(pool), door_(door), tenants_(tenants), agent_(agent) {
+    : context_(context), pool_(pool), door_(door), tenants_(tenants), audit_(audit), agent_(agent) {
   pool.on_session_end([this](const SessionView& session, const std::string&, bool) { ended_.add(session); });
   tenants.on_removal([this](const std::string& lease) { ended_.fold(lease, lease.substr(0, lease.rfind('/'))); });
 }
@@ -25,8 +25,7 @@ Result<void> Administration::serve_socket(const std::string& path) {
                    .snapshot = [this] { return snapshot(); },
                    .quota = [this](const std::string& tenant) { return quota(tenant); },
                    .set_quota = [this](const admin::SetQuotaRequest& request) { return set_quota(request); },
-                   .end_session = [this](uint64_t session,
-                                         const std::string& reason) { return pool_.end_session(session, "ended by an administrator: " + (reason.empty() ? "no reason given" : printable(reason))); },
+                   .end_session = [this](uint64_t session, const std::string& reason) { return end_session(session, reason); },
                    .dump = [this](uint64_t session, auto answered) { dump(session, std::move(answered)); },
                    .may_connect = [this](pid_t pid) { return !pool_.is_worker(pid); }});
   log::info("admin_socket", {{"path", path}});
@@ -81,6 +80,13 @@ Result<uint32_t> Administration::gpu_of(const std::string& name) const {
   return Error{ErrorCode::invalid, "this poold has no GPU '" + printable(name) + "'"};
 }
 
+Result<void> Administration::end_session(uint64_t session, const std::string& reason) {
+  const std::string why = reason.empty() ? "no reason given" : printable(reason);
+  auto ended = pool_.end_session(session, "ended by an administrator: " + why);
+  if (ended) audit_.administered("kill", std::to_string(session), why);
+  return ended;
+}
+
 Result<admin::Quota> Administration::set_quota(const admin::SetQuotaRequest& request) {
   const std::string& tenant = request.tenant();
   const Tenant* const found = tenants_.find(tenant);
@@ -97,6 +103,7 @@ Result<admin::Quota> Administration::set_quota(const admin::SetQuotaRequest& req
     if (limits == quota::GpuLimits{}) changed.gpus.erase(*gpu);
   }
   if (const auto set = tenants_.set_quota(tenant, changed); !set) return set.error();
+  audit_.administered("set_quota", tenant, request.gpu().empty() ? "" : "GPU " + request.gpu());
   return quota(tenant);
 }
 

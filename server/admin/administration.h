@@ -15,7 +15,7 @@ namespace gpupool::server {
 class Administration {
  public:
   // `agent`: null where poold belongs to no pool.
-  Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants, const Agent* agent);
+  Administration(asio::io_context& context, WorkerPool& pool, const FrontDoor& door, Tenants& tenants, Audit& audit, const Agent* agent);
   Administration(const Administration&) = delete;
   Administration& operator=(const Administration&) = delete;
 
@@ -29,10 +29,11 @@ class Administration {
   void denied(const std::string& tenant) { ended_.denied(tenant); }
 
  private:
-  Sources sources() const { return {pool_, door_, tenants_, ended_, started_, agent_}; }
+  Sources sources() const { return {pool_, door_, tenants_, ended_, audit_, started_, agent_}; }
   HttpResponse answer(const std::string& path) const;
   Result<admin::Quota> quota(const std::string& tenant) const;
   Result<admin::Quota> set_quota(const admin::SetQuotaRequest& request);
+  Result<void> end_session(uint64_t session, const std::string& reason);
   void dump(uint64_t session, std::function<void(Result<admin::SessionDump>)> answered);
   Result<uint32_t> gpu_of(const std::string& name) const;
 
@@ -40,6 +41,7 @@ class Administration {
   WorkerPool& pool_;
   const FrontDoor& door_;
   Tenants& tenants_;
+  Audit& audit_;
   const Agent* const agent_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   EndedUsage ended_;

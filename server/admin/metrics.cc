@@ -25,6 +25,8 @@ void add_poold(const admin::Poold& poold, MetricsPage& page) {
   page.gauge("clients_waiting", "Clients that wait for a worker.", poold.clients_waiting());
   page.counter("sessions_started_total", "Sessions that began.", static_cast<double>(poold.sessions_started()));
   page.counter("handshake_failures_total", "Connections that were turned away.", static_cast<double>(poold.handshake_failures()));
+  page.counter("audit_records_total", "Records of the audit file, those that were lost too.", static_cast<double>(poold.audit_records()));
+  page.counter("audit_records_lost_total", "Records that could not be written to the audit file.", static_cast<double>(poold.audit_records_lost()));
   page.counter("worker_start_failures_total", "Workers that did not become ready.",
                static_cast<double>(poold.worker_start_failures()));
   const admin::ImageCache& cache = poold.image_cache();

@@ -6,6 +6,7 @@
 #include "protocol/control/admin.pb.h"
 #include "protocol/text/printable.h"
 #include "server/admin/usage.h"
+#include "server/audit.h"
 #include "server/front_door.h"
 #include "server/pool/agent.h"
 #include "server/tenants/tenants.h"
@@ -19,6 +20,7 @@ struct Sources {
   const FrontDoor& door;
   const Tenants& tenants;
   const EndedUsage& ended;
+  const Audit& audit;
   std::chrono::system_clock::time_point started;
   const Agent* agent;  // null: it belongs to no pool
 };

@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -19,11 +22,13 @@
 namespace gpupool::server {
 
 struct AuditFile::Queue {
-  explicit Queue(std::string path) : path(std::move(path)) {}
+  explicit Queue(std::string path);
   ~Queue() {
     if (descriptor >= 0) ::close(descriptor);
   }
   Result<int> open_file() const;
+  void number(std::string& line);  // locked
+  bool write(const std::string& line);
   void run();
   void reopen();
   bool done() const { return waiting.empty() && lost == 0 && !reopens && !busy; }
@@ -32,19 +37,42 @@ struct AuditFile::Queue {
   }
 
   const std::string path;
-  int descriptor = -1;  // the thread's, once it runs
+  std::string boot;     // hexadecimal
+  int descriptor = -1;  // this and the next: the thread's, once it runs
+  bool torn = false;    // the file ends in a part of a line
   std::mutex mutex;     // what follows; never held while writing
   std::condition_variable changed;
   std::deque<std::string> waiting;
-  uint64_t lost = 0;
+  uint64_t lost = 0;  // since the file last said how many
+  Counts counts;
   bool reopens = false, busy = false, ends = false;
   std::optional<std::chrono::steady_clock::time_point> behind_since;  // a line was not written in time
 };
+
+AuditFile::Queue::Queue(std::string path) : path(std::move(path)) {
+  uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, 0) != static_cast<ssize_t>(sizeof random)) std::terminate();  // never, for so few bytes
+  char digits[2 * sizeof random + 1];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(random));
+  boot = digits;
+}
+
+// Behind the brace that begins it.
+void AuditFile::Queue::number(std::string& line) { line.insert(1, "\"boot\":\"" + boot + "\",\"seq\":" + std::to_string(++counts.records) + ","); }
 
 Result<int> AuditFile::Queue::open_file() const {
   const int opened = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
   if (opened >= 0) return opened;
   return Error{ErrorCode::unavailable, "cannot open the audit file '" + path + "': " + std::generic_category().message(errno)};
+}
+
+// What is left of a line that could not be written as a whole (a full disk) is a line by itself.
+bool AuditFile::Queue::write(const std::string& line) {
+  const std::string text = (torn ? "\n" : "") + line;
+  std::string_view rest = text;
+  const bool written = log::write_rest(descriptor, rest);
+  if (rest.size() != text.size()) torn = !rest.empty() && rest.size() != line.size();
+  return written;
 }
 
 void AuditFile::Queue::reopen() {
@@ -67,13 +95,14 @@ void AuditFile::Queue::run() {
     } else if (lost != 0) {
       const log::Field fields[] = {{"count", std::exchange(lost, 0)}};
       line = log::json_line("audit_records_lost", fields);
+      number(line);
     }
     lock.unlock();
     if (again) reopen();
-    if (!log::write_line(descriptor, line)) {
-      log::error("audit_failed", {{"file", path}, {"reason", std::generic_category().message(errno)}, {"record", line}});
-    }
+    const bool written = line.empty() || write(line);
+    if (!written) log::error("audit_failed", {{"file", path}, {"reason", std::generic_category().message(errno)}, {"record", line}});
     lock.lock();
+    counts.lost += !written;
     busy = false;
     if (done() && std::exchange(behind_since, std::nullopt)) log::warning("audit_goes_on", {{"file", path}});
     changed.notify_all();
@@ -115,7 +144,9 @@ Result<void> AuditFile::open() {
 void AuditFile::append(std::string line, size_t most_waiting) {
   Queue& queue = *queue_;
   std::unique_lock lock(queue.mutex);
+  queue.number(line);
   if (queue.waiting.size() >= most_waiting) {
+    ++queue.counts.lost;
     if (queue.lost++ == 0) log::error("audit_records_lost", {{"file", queue.path}, {"reason", "the file takes no more lines"}, {"record", line}});
     return;
   }
@@ -132,6 +163,12 @@ void AuditFile::append(std::string_view event, std::span<const log::Field> field
 
 void AuditFile::append_if_room(std::string_view event, std::initializer_list<log::Field> fields) {
   if (started_) append(log::json_line(event, std::span(fields.begin(), fields.size())), kMostWaiting / 2);
+}
+
+AuditFile::Counts AuditFile::counts() const {
+  if (!queue_) return {};
+  const std::lock_guard lock(queue_->mutex);
+  return queue_->counts;
 }
 
 bool AuditFile::stalled() const {

@@ -1,5 +1,8 @@
 // A file to which lines of JSON are appended, for those who want to know afterwards who did what.
 //
+// Each line has the process's `boot`, a random number, and `seq`, which counts from 1 without a gap, also over a rotation: a line that is
+// missing or was put elsewhere shows. Lines that are lost have numbers, too.
+//
 // A thread of its own writes, since a disk or pipe may stall. append() waits until the line is written, so that the record of what happens is there
 // before it happens, but not for long, and not at all from then on until all lines are written. Where that takes longer, stalled() is true, and
 // whoever appends should begin nothing new that has to be recorded. What cannot be written at all is in the log, with the whole line. One thread
@@ -36,6 +39,10 @@ class AuditFile {
   // The same for what may come without bound: lost once half of the room is taken.
   void append_if_room(std::string_view event, std::initializer_list<log::Field> fields);
   bool stalled() const;
+  struct Counts {
+    uint64_t records = 0, lost = 0;  // all that were numbered, and those of them that are not in the file
+  };
+  Counts counts() const;
 
  private:
   struct Queue;

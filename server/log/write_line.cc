@@ -7,7 +7,9 @@
 
 namespace gpupool::log {
 
-bool write_line(int descriptor, std::string_view line) {
+bool write_line(int descriptor, std::string_view line) { return write_rest(descriptor, line); }
+
+bool write_rest(int descriptor, std::string_view& line) {
   while (!line.empty()) {
     const ssize_t written = ::write(descriptor, line.data(), line.size());
     if (written > 0) {

@@ -283,6 +283,7 @@ TEST_CASE("the audit file has each session's start, end and denial, and may be r
   CHECK(has(text, R"("status":"DENIED")"));
   CHECK_FALSE(has(text, a.text));
   CHECK(occurrences(text, "\n") == 3);
+  for (int line = 1; line <= 3; ++line) CHECK(occurrences(text, "\"seq\":" + std::to_string(line) + ",") == 1);
   CHECK((std::filesystem::status(file).permissions() & std::filesystem::perms(077)) == std::filesystem::perms::none);
 
   std::filesystem::rename(file, file + ".1");
