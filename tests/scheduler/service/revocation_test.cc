@@ -146,6 +146,7 @@ TEST_CASE("an operator who watches is not told any more when the token is remove
   const auto admin = pool::PoolAdmin::NewStub(connect(pool.scheduler().address()));
   grpc::ClientContext context;
   context.AddMetadata("authorization", "Bearer " + kOperator);
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
   pool::PoolWatchRequest request;
   request.set_interval_ms(100);
   const auto stream = admin->Watch(&context, request);
