@@ -316,7 +316,7 @@ class Daemon {
   // nobody can lock out others behind the same address.
   void turn_away(Client client, const Refusal& refusal) {
     const bool answered = denials_.take(client.charged_to);
-    if (answered && all_denials_.take("all")) audit_.denied(client, refusal);
+    if (answered && all_denials_.take()) audit_.denied(client, refusal);
     else unaudited_.note();
     if (answered || refusal.status != control::HelloReply::DENIED) return door_.refuse(std::move(client), refusal);
     door_.drop(std::move(client));
@@ -450,7 +450,7 @@ class Daemon {
   Monitors monitors_;
   Checkpoints checkpoints_;
   PeerRates denials_{{.burst = 10, .per_second = 1}};
-  PeerRates all_denials_{{.burst = 200, .per_second = 50}};  // in the audit file, from however many addresses they come
+  TokenBucket all_denials_{{.burst = 200, .per_second = 50}};  // in the audit file, from however many addresses they come
   LeftOut unaudited_;
   bool stopping_ = false;
   bool port_file_written_ = false;

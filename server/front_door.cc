@@ -131,7 +131,7 @@ void FrontDoor::deny(HalfOpen& half_open, Client client, const Refusal& refusal)
   deny_(std::move(client), refusal);
 }
 
-bool FrontDoor::takes_peer_hello(const std::string& peer) { return peer_hellos_.take(peer) && all_peer_hellos_.take("all"); }
+bool FrontDoor::takes_peer_hello(const std::string& peer) { return peer_hellos_.take(peer) && all_peer_hellos_.take(); }
 
 void FrontDoor::drop(Client client) {
   ++turned_away_;

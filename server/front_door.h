@@ -90,7 +90,8 @@ class FrontDoor {
   LeftOut unlogged_;
   PeerRates rates_;
   // Hellos of other servers, for each of which a hash is made for each session.
-  PeerRates peer_hellos_{{.burst = 64, .per_second = 16}}, all_peer_hellos_{{.burst = 512, .per_second = 256}};
+  PeerRates peer_hellos_{{.burst = 64, .per_second = 16}};
+  TokenBucket all_peer_hellos_{{.burst = 512, .per_second = 256}};
 };
 
 }  // namespace gpupool::server

@@ -21,8 +21,7 @@ namespace {
 
 using asio::ip::tcp;
 
-constexpr double kMostAtOnce = 32, kPerSecond = 2;  // attempts per session
-constexpr size_t kMostWaiting = 64;                 // likewise; a worker asks for that many peers at most
+constexpr size_t kMostWaiting = 64;  // attempts per session; a worker asks for that many peers at most
 constexpr uint32_t kLongestRefusal = 4096;
 constexpr size_t kLongestReason = 256;
 
@@ -168,21 +167,11 @@ PeerConnections::PeerConnections(asio::io_context& context, Networks networks) :
 
 PeerConnections::~PeerConnections() { close(); }
 
-bool PeerConnections::is_in_pace(Pace& pace) const {
-  const auto now = std::chrono::steady_clock::now();
-  const double seconds = std::chrono::duration<double>(now - pace.since).count();
-  pace.allowed = pace.since == decltype(pace.since){} ? kMostAtOnce : std::min(kMostAtOnce, pace.allowed + seconds * kPerSecond);
-  pace.since = now;
-  if (pace.allowed < 1) return false;
-  pace.allowed -= 1;
-  return true;
-}
-
 bool PeerConnections::open(uint64_t session, const wire::PeerTarget& target, Answer answer) {
   Session& its = sessions_[session];
   const tcp::endpoint endpoint = endpoint_of(target);
   if (target.port == 0 || !networks_.contains(endpoint.address())) {
-    if (!std::exchange(its.pace.told, true)) {
+    if (!std::exchange(its.told, true)) {
       log::info("peer_not_allowed", {{"session", session},
                                      {"address", text_of(endpoint)},
                                      {"reason", "it is in no network of --peers: copies to that server go through the client; name its network there if it is yours"}});
@@ -194,7 +183,7 @@ bool PeerConnections::open(uint64_t session, const wire::PeerTarget& target, Ans
   const uint64_t number = next_attempt_++;
   const auto attempt = std::make_shared<Attempt>(*this, session, number, target);
   its.attempts[number] = attempt;
-  attempt->begin(is_in_pace(its.pace), std::move(answer));
+  attempt->begin(its.pace.take(), std::move(answer));
   return true;
 }
 

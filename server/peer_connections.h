@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "protocol/wire/peers.h"
+#include "server/admission/token_bucket.h"
 #include "server/networks.h"
 
 namespace gpupool::server {
@@ -36,18 +37,12 @@ class PeerConnections {
 
  private:
   class Attempt;
-  // Attempts that a session may begin now, as a number that grows with the time and is capped.
-  struct Pace {
-    double allowed = 0;
-    std::chrono::steady_clock::time_point since{};
-    bool told = false;  // that an address is outside the networks
-  };
   struct Session {
-    Pace pace;
+    TokenBucket pace{{.burst = 32, .per_second = 2}};  // attempts that it may begin
+    bool told = false;  // that an address is outside the networks
     std::map<uint64_t, std::shared_ptr<Attempt>> attempts;
   };
 
-  bool is_in_pace(Pace& pace) const;
   void finish(uint64_t session, uint64_t attempt, int descriptor);
 
   asio::io_context& context_;

@@ -30,7 +30,7 @@ Refusals::Refusals(asio::io_context& context, server::AuditFile& audit)
 void Refusals::note(const std::string& peer, const grpc::Status& status) {
   if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED && status.error_code() != grpc::StatusCode::PERMISSION_DENIED) return;
   ++count_;
-  if (!rates_.take(peer) || !all_.take("all")) return left_out_.note();
+  if (!rates_.take(peer) || !all_.take()) return left_out_.note();
   log::warning("caller_refused", {{"peer", peer}, {"reason", status.error_message()}});
   audit_.append_if_room("caller_refused", {{"peer", peer}, {"reason", status.error_message()}});
 }

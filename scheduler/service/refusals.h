@@ -27,7 +27,8 @@ class Refusals {
 
  private:
   server::AuditFile& audit_;
-  server::PeerRates rates_{{.burst = 10, .per_second = 1}}, all_{{.burst = 200, .per_second = 20}};
+  server::PeerRates rates_{{.burst = 10, .per_second = 1}};
+  server::TokenBucket all_{{.burst = 200, .per_second = 20}};
   server::LeftOut left_out_;
   uint64_t count_ = 0;
 };

@@ -1,21 +1,19 @@
 // A token bucket for each peer (peer.h). One thread; never fails. The number of peers is bounded: the peer that was seen least recently is
 // forgotten, and has a full bucket again.
 #pragma once
-#include <chrono>
 #include <list>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
+#include "server/admission/token_bucket.h"
+
 namespace gpupool::server {
 
 class PeerRates {
  public:
-  using Clock = std::chrono::steady_clock;
-  struct Limit {
-    double burst;
-    double per_second;
-  };
+  using Clock = TokenBucket::Clock;
+  using Limit = TokenBucket::Limit;
   static constexpr size_t kMostPeers = 4096;
 
   explicit PeerRates(const Limit& limit) : limit_(limit) {}
@@ -27,8 +25,7 @@ class PeerRates {
  private:
   struct Bucket {
     const std::string peer;
-    double tokens;
-    Clock::time_point since;
+    TokenBucket tokens;
   };
 
   const Limit limit_;
