@@ -36,7 +36,7 @@ bool AddressSpace::is_free(uint64_t base, uint64_t size) {
 
 bool AddressSpace::adopt(uint64_t base, uint64_t size, uint64_t granularity) {
   // The server chose these values and is not trusted.
-  const bool whole = std::has_single_bit(granularity) && base % granularity == 0 && size % granularity == 0;
+  const bool whole = base != 0 && std::has_single_bit(granularity) && base % granularity == 0 && size % granularity == 0;
   if (!whole || !take_from_process(base, size)) return false;
   std::lock_guard lock(mutex_);
   base_ = base;

@@ -42,7 +42,7 @@ struct Allocation {
 class AddressSpace {
  public:
   // Takes the range if it is free in this process. False if it is not, so that the server has to move it; also false if the granularity
-  // is not a power of two, or the base or the size is not a multiple of it.
+  // is not a power of two, or the base is 0, which is no device address, or the base or the size is not a multiple of the granularity.
   bool adopt(uint64_t base, uint64_t size, uint64_t granularity);
   static bool is_free(uint64_t base, uint64_t size);
   uint64_t base() const { return base_; }

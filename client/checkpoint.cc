@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/checkpoint_exchange.h"
 #include "client/identity.h"
 #include "client/log.h"
 #include "client/poold_connection.h"
-#include "protocol/wire/frame.h"
 
 namespace gpupool::client {
 namespace {
@@ -24,32 +24,6 @@ CheckpointAction opposite_of(CheckpointAction action) {
     case CheckpointAction::restore: return CheckpointAction::checkpoint;
     default: return CheckpointAction::lock;
   }
-}
-
-Result<void> receive(transport::Connection& connection, void* to, size_t bytes, transport::Deadline deadline) {
-  return transport::receive_exact(connection, {static_cast<std::byte*>(to), bytes}, deadline);
-}
-
-Result<wire::CheckpointAnswer> exchange(transport::Connection& connection, const wire::CheckpointQuestion& question,
-                                        std::chrono::milliseconds dead_peer_timeout, std::vector<wire::ProcessSession>* sessions) {
-  wire::Preamble preamble{.length = sizeof question};
-  const iovec parts[] = {{&preamble, sizeof preamble}, {const_cast<wire::CheckpointQuestion*>(&question), sizeof question}};
-  if (auto sent = transport::send_all(connection, parts, Clock::now() + dead_peer_timeout); !sent) return sent.error();
-  do {  // signs of life
-    if (auto got = receive(connection, &preamble, sizeof preamble, Clock::now() + dead_peer_timeout); !got) return got.error();
-  } while (preamble.magic == wire::kMagic && preamble.length == 0);
-  wire::CheckpointAnswer answer;
-  if (preamble.magic != wire::kMagic || preamble.length < sizeof answer) return Error{ErrorCode::malformed, "its answer makes no sense"};
-  const auto deadline = Clock::now() + dead_peer_timeout;
-  if (auto got = receive(connection, &answer, sizeof answer, deadline); !got) return got.error();
-  if (answer.sessions > wire::kMostProcessSessions || preamble.length != sizeof answer + answer.sessions * sizeof(wire::ProcessSession)) {
-    return Error{ErrorCode::malformed, "its answer makes no sense"};
-  }
-  sessions->resize(answer.sessions);
-  if (answer.sessions != 0) {
-    if (auto got = receive(connection, sessions->data(), answer.sessions * sizeof(wire::ProcessSession), deadline); !got) return got.error();
-  }
-  return answer;
 }
 
 }  // namespace
@@ -80,7 +54,7 @@ CUresult CheckpointedProcess::find(const Settings& settings, const std::vector<L
 }
 
 CUresult CheckpointedProcess::ask(Server& server, const wire::CheckpointQuestion& question, std::vector<wire::ProcessSession>* sessions) const {
-  const auto answer = exchange(*server.connection, question, dead_peer_timeout_, sessions);
+  const auto answer = exchange_checkpoint(*server.connection, question, dead_peer_timeout_, sessions);
   if (answer) return static_cast<CUresult>(answer->result);
   complain("lost the server %s that was asked about process %d: %s", server.name.c_str(), pid_, answer.error().message.c_str());
   return CUDA_ERROR_DEVICE_UNAVAILABLE;

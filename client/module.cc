@@ -7,6 +7,7 @@
 
 #include "client/log.h"
 #include "client/mirrors.h"
+#include "client/replies.h"
 #include "protocol/cuda/fatbin.h"
 #include "protocol/wire/commands.h"
 #include "protocol/wire/images.h"
@@ -60,6 +61,16 @@ CUresult load_image(Session& session, Context* context, Kind kind, uint64_t hand
   }, reply);
 }
 
+// Copies what the server said of a function into the object; false: it makes no sense.
+bool take_description(const wire::Buffer& reply, Function& function) {
+  KernelDescription description;
+  if (!read_kernel_description(reply, &description)) return false;
+  function.parameters = std::move(description.parameters);
+  function.parameter_bytes = description.parameter_bytes;
+  for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function.attributes[i] = description.attributes[i];
+  return true;
+}
+
 // A device loads a fat binary without code for it as a library, and refuses the calls that need the code: complains at the first.
 CUresult explain_no_code(Code& code, CUresult result) {
   if (result != CUDA_ERROR_NO_BINARY_FOR_GPU) return result;
@@ -87,22 +98,6 @@ Function* find_function(CUfunction function) {
   const uint64_t handle = cuda::handle_bits(function);
   if (auto* found = handles().find_as<Function>(Kind::function, handle)) return found;
   return handles().find_as<Function>(Kind::kernel, handle);
-}
-
-bool read_function_info(const wire::Buffer& reply, Function& function) {
-  wire::Reader reader(reply);
-  const auto info = reader.get<wire::FunctionInfo>();
-  if (!reader.ok() || info.parameter_count > wire::kMaxParameters) return false;
-  function.parameters.resize(info.parameter_count);
-  for (auto& parameter : function.parameters) {
-    parameter = reader.get<wire::ParameterInfo>();
-    if (parameter.offset > wire::kMaxParameterBytes || parameter.size > wire::kMaxParameterBytes - parameter.offset) {
-      return false;
-    }
-    function.parameter_bytes = std::max(function.parameter_bytes, parameter.offset + parameter.size);
-  }
-  for (uint32_t i = 0; i < wire::kFunctionAttributes; ++i) function.attributes[i] = info.attributes[i];
-  return reader.finished();
 }
 
 CUresult upload_image(Session& session, cuda::ByteSpan all, uint64_t* upload) {
@@ -217,7 +212,7 @@ CUresult look_up(Session& session, Context* context, Kind owner_kind, Kind kind,
   wire::Buffer reply;
   const auto command = kind == Kind::function ? wire::Command::get_function : wire::Command::get_kernel;
   CUresult result = session.call(command, context, name, reply, wire::GetFunction{*handle, owner});
-  if (result == CUDA_SUCCESS && !read_function_info(reply, function)) {
+  if (result == CUDA_SUCCESS && !take_description(reply, function)) {
     session.fail({ErrorCode::malformed, "its description of a kernel makes no sense"});
     result = Session::failure();
   }
@@ -276,21 +271,16 @@ CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint6
   if (const CUresult result = code->come_to(session); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(code->mutex);
   std::vector<std::string> all;
-  for (uint64_t count = 0; !code->names;) {
+  while (!code->names) {
     wire::Buffer reply;
     const CUresult result = session.call(wire::Command::kernel_names, context, wire::GetKernelNames{owner, all.size()}, reply);
     if (result != CUDA_SUCCESS) return explain_no_code(*code, result);
-    wire::Reader reader(reply);
-    count = reader.get<wire::KernelNames>().count;
-    const auto bytes = reader.get_bytes(reader.remaining());
-    std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    const size_t before = all.size();
-    for (size_t end; (end = text.find('\0')) != std::string_view::npos; text.remove_prefix(end + 1)) all.emplace_back(text.substr(0, end));
-    if (all.size() > count || (all.size() == before && count != before)) {
+    bool complete = false;
+    if (!read_kernel_names(reply, &all, &complete)) {
       session.fail({ErrorCode::malformed, "its list of kernels makes no sense"});
       return Session::failure();
     }
-    if (all.size() == count) code->names = std::move(all);
+    if (complete) code->names = std::move(all);
   }
   *names = &*code->names;
   return CUDA_SUCCESS;
@@ -308,9 +298,8 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
     wire::Buffer reply;
     const CUresult result = session.call(wire::Command::get_global, context, name, reply, wire::GetGlobal{owner});
     if (result != CUDA_SUCCESS) return explain_no_code(*code, result);
-    wire::Reader reader(reply);
-    const auto info = reader.get<wire::GlobalInfo>();
-    if (!reader.finished()) return Session::failure();
+    wire::GlobalInfo info;
+    if (!read_global(reply, &info)) return Session::failure();
     // The driver chose the address, and knows only of its own server's: a copy could not tell the two memories apart.
     if (const Session* const other = owner_of(session, info.address, info.size)) {
       complain("the variable '%s' cannot be used: %s placed it at 0x%llx, where this program has device memory of %s; start the program again, "

@@ -102,7 +102,4 @@ CUresult get_global(Session& session, Context* context, Kind owner_kind, uint64_
 // A file is read whole and loaded from memory; PTX needs its NUL.
 CUresult read_file(const char* path, std::string* content);
 
-// Copies what the server said of a function into the object; false: malformed.
-bool read_function_info(const wire::Buffer& reply, Function& function);
-
 }  // namespace gpupool::client

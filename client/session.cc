@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "client/address_offer.h"
 #include "client/identity.h"
 #include "client/log.h"
 #include "client/peer_address.h"
@@ -19,8 +20,6 @@ namespace {
 
 using transport::Clock;
 using Use = transport::RdmaOptions::Use;
-
-constexpr int kAddressAttempts = 16;
 
 transport::Options options_of(const Settings& settings) {
   transport::Options options;
@@ -123,22 +122,13 @@ Result<void> Session::say_hello(const transport::Endpoint& server, const transpo
 Result<void> Session::take_addresses() {
   if (offered_.empty()) return {};
   const uint64_t granularity = granularity_of(offered_.front());
-  auto [base, size] = proposed_;
-  for (int attempt = 0; attempt < kAddressAttempts && size != 0; ++attempt) {
-    if (addresses_.adopt(base, size, granularity)) return {};
+  return agree_on_addresses(addresses_, proposed_, granularity, [this](const wire::MoveAddresses& wish) -> std::optional<wire::AddressRange> {
     wire::Buffer reply;
-    // Of several servers each proposes the same range, as a rule.
-    uint64_t wished = base + size;
-    for (int step = 0; step < kAddressAttempts && !AddressSpace::is_free(wished, size); ++step) wished += size;
-    const wire::MoveAddresses wish{wished, size};
-    if (call(wire::Command::move_addresses, nullptr, wish, reply) != CUDA_SUCCESS) break;
+    if (call(wire::Command::move_addresses, nullptr, wish, reply) != CUDA_SUCCESS) return std::nullopt;
     wire::Reader reader(reply);
     const auto range = reader.get<wire::AddressRange>();
-    if (!reader.finished()) break;
-    base = range.base;
-    size = range.size;
-  }
-  return Error{ErrorCode::unavailable, "no range of device addresses is free on both sides (is 'ulimit -v' set?)"};
+    return reader.finished() ? std::optional(range) : std::nullopt;
+  });
 }
 
 uint64_t Session::mint(Kind kind, std::unique_ptr<Object> object) {

@@ -7,12 +7,13 @@
 #include <atomic>
 
 #include "client/log.h"
+#include "client/replies.h"
 
 namespace gpupool::client {
 
 CUresult read_name(const void* bytes, SharedKind kind, wire::SharedName* name, Session** session) {
   std::memcpy(name, bytes, sizeof *name);
-  if (name->magic != wire::kSharedName || name->kind != static_cast<uint32_t>(kind) || name->server == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_shared_name(*name, static_cast<uint32_t>(kind))) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& one : sessions()) {
     if (one->server_id() != name->server) continue;
     *session = one.get();

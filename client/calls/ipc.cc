@@ -5,6 +5,7 @@
 
 #include "client/capture.h"
 #include "client/interprocess_events.h"
+#include "client/replies.h"
 #include "client/stream_order.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
@@ -104,7 +105,8 @@ CUDA_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event
     const CUresult result =
         known->session->call(wire::Command::export_event, context, wire::ExportEvent{cuda::handle_bits(event)}, reply);
     if (result != CUDA_SUCCESS) return result;
-    auto name = wire::Reader(reply).get<wire::SharedName>();
+    wire::SharedName name;
+    if (!read_shared_name(reply, &name)) return Session::failure();
     name.kind = static_cast<uint32_t>(SharedKind::event);
     write_name(name, handle);
     return CUDA_SUCCESS;

@@ -3,6 +3,7 @@
 // What a program gets is a name (shared_name.h) in either form. It keeps nothing alive: unlike NVIDIA's descriptors, one that
 // is received after the memory was released opens nothing.
 #include "client/memory_pool.h"
+#include "client/replies.h"
 #include "client/virtual_memory.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/sharing.h"
@@ -51,7 +52,8 @@ CUDA_EXPORT CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericA
     const CUresult result = memory->session->call(wire::Command::export_memory, nullptr, wire::ExportMemory{handle, 0}, reply);
     if (result != CUDA_SUCCESS) return result;
     note_shared_memory();
-    auto name = wire::Reader(reply).get<wire::SharedName>();
+    wire::SharedName name;
+    if (!read_shared_name(reply, &name)) return Session::failure();
     name.kind = static_cast<uint32_t>(SharedKind::allocation);
     name.size = memory->size;
     return give(name, type, shareable);

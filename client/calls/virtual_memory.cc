@@ -2,6 +2,7 @@
 #include "client/virtual_memory.h"
 
 #include "client/idle_memory.h"
+#include "client/replies.h"
 #include "protocol/cuda/exports.h"
 #include "protocol/wire/sharing.h"
 
@@ -27,7 +28,7 @@ CUresult name_of_allocation(Session& session, const Allocation& about, SharedKin
   const CUresult result = session.call(wire::Command::export_memory, context, wire::ExportMemory{0, about.address}, reply);
   if (result != CUDA_SUCCESS) return result;
   note_shared_memory();
-  *name = wire::Reader(reply).get<wire::SharedName>();
+  if (!read_shared_name(reply, name)) return Session::failure();
   name->kind = static_cast<uint32_t>(kind);
   name->size = about.size;
   return CUDA_SUCCESS;
@@ -45,7 +46,11 @@ CUresult import_memory(Session& session, const wire::SharedName& name, uint32_t 
     handles().retire(minted);
     return result;
   }
-  const auto imported = wire::Reader(reply).get<wire::ImportedMemory>();
+  wire::ImportedMemory imported;
+  if (!read_imported_memory(reply, &imported)) {
+    handles().retire(minted);
+    return Session::failure();
+  }
   memory.size = imported.size;
   memory.properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   memory.properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(imported.handle_types);

@@ -1,0 +1,23 @@
+#include "client/address_offer.h"
+
+namespace gpupool::client {
+namespace {
+
+constexpr int kAddressAttempts = 16;
+
+}  // namespace
+
+Result<void> agree_on_addresses(AddressSpace& addresses, wire::AddressRange proposed, uint64_t granularity, const MoveAddresses& move) {
+  for (int attempt = 0; attempt < kAddressAttempts && proposed.size != 0; ++attempt) {
+    if (addresses.adopt(proposed.base, proposed.size, granularity)) return {};
+    // Of several servers each proposes the same range, as a rule.
+    uint64_t wished = proposed.base + proposed.size;
+    for (int step = 0; step < kAddressAttempts && !AddressSpace::is_free(wished, proposed.size); ++step) wished += proposed.size;
+    const auto moved = move({wished, proposed.size});
+    if (!moved) break;
+    proposed = *moved;
+  }
+  return Error{ErrorCode::unavailable, "no range of device addresses is free on both sides (is 'ulimit -v' set?)"};
+}
+
+}  // namespace gpupool::client
