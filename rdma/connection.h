@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "protocol/transport/tcp/connection.h"
+#include "rdma/card.h"
 #include "rdma/connection_manager.h"
 #include "rdma/data_channel.h"
 #include "rdma/stream.h"
@@ -28,7 +29,6 @@ class RdmaConnection final : public tcp::TcpConnection {
   DirectMemory* direct_memory() override { return direct_.get(); }
 
  private:
-  struct Card;
   // The steps of upgrade(); each returns why there will be no rdma, empty if there will.
   std::string prepare(Side side);
   Result<std::string> connect_pairs(Side side, const Card& mine, const Card& theirs, Deadline deadline);

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "rdma/card.h"
+
 namespace gpupool::transport::rdma {
 namespace {
 
@@ -113,7 +115,7 @@ void QueuePair::describe_path(ibv_qp_attr& state, const Address& peer, const Rdm
 
 Result<void> QueuePair::connect(const Address& peer, const RdmaOptions& options, const Path& path) {
   const Device& device = domain_->device();
-  if (peer.mtu < IBV_MTU_256 || peer.mtu > IBV_MTU_4096 || peer.queue_pair == 0) {
+  if (!is_possible(peer)) {
     return Error{ErrorCode::malformed, "the peer's queue pair has an address that cannot be"};
   }
   const Error no_path{ErrorCode::unavailable, "the RDMA connection manager knows no path"};

@@ -4,55 +4,16 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "rdma/connection.h"
 
 namespace gpupool::transport::rdma {
 namespace {
 
-constexpr uint32_t kMagic = 0x414d4452;  // "RDMA"
-constexpr uint32_t kVersion = 1;
 // The trial message takes its retries to fail where packets get lost on the way, for example in a firewall.
 constexpr std::chrono::seconds kTrial{5};
 constexpr std::chrono::microseconds kLeastPatience{20}, kMostPatience{300};
 constexpr unsigned kLooksPerYield = 64;
-
-}  // namespace
-
-struct RdmaConnection::Card {
-  uint32_t magic = kMagic;
-  uint32_t version = kVersion;
-  uint32_t usable = 0;
-  uint32_t receives = 0;
-  Address stream;
-  Address direct;
-  ConnectionManager::Token manager_token{};
-  uint16_t manager_port = 0;     // server: where its connection manager listens; 0: it does not
-  uint16_t has_manager = 0;      // client
-  char why_not[156] = "";
-};
-
-namespace {
-
-struct Verdict {
-  uint32_t good = 0;
-  char why_not[156] = "";
-};
-static_assert(sizeof(Verdict) == 160 && std::is_trivially_copyable_v<Verdict>);
-
-template <size_t size>
-void put_text(char (&to)[size], const std::string& text) {
-  std::memcpy(to, text.data(), std::min(text.size(), size - 1));
-}
-
-// The peer's words go into log lines.
-template <size_t size>
-std::string text_of(const char (&from)[size]) {
-  std::string text(from, ::strnlen(from, size));
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
-  return text;
-}
 
 template <class Body>
 std::span<std::byte> bytes_of(Body& body) {
@@ -64,10 +25,9 @@ std::span<std::byte> bytes_of(Body& body) {
 Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
   if (options_.use == RdmaOptions::Use::never && side == Side::client) return {};
   const std::string problem = prepare(side);
-  static_assert(sizeof(Card) == 256 && std::is_trivially_copyable_v<Card>);
   Card mine;
   mine.usable = problem.empty();
-  put_text(mine.why_not, problem);
+  set_reason(mine, problem);
   if (stream_) {
     mine.receives = stream_->receives();
     mine.stream = stream_->pair().address();
@@ -80,11 +40,10 @@ Result<void> RdmaConnection::upgrade(Side side, Deadline deadline) {
   }
   Card theirs;
   if (auto exchanged = exchange(bytes_of(mine), bytes_of(theirs), deadline); !exchanged) return exchanged;
-  if (theirs.magic != kMagic) return Error{ErrorCode::malformed, peer() + " does not speak of rdma"};
-  std::string why = problem;
-  if (why.empty() && theirs.version != kVersion) why = "the peer speaks another version of the rdma protocol";
-  if (why.empty() && theirs.usable == 0) why = "the peer: " + text_of(theirs.why_not);
-  if (problem.empty() && theirs.usable != 0 && theirs.version == kVersion) {
+  const auto refusal = refusal_of(theirs);
+  if (!refusal) return Error{refusal.error().code, peer() + " " + refusal.error().message};
+  std::string why = problem.empty() ? *refusal : problem;
+  if (why.empty()) {
     auto connected = connect_pairs(side, mine, theirs, deadline);
     if (!connected) return connected.error();
     why = *connected;
@@ -181,10 +140,10 @@ Result<void> RdmaConnection::exchange(std::span<const std::byte> mine, std::span
 Result<std::string> RdmaConnection::agree(const Result<void>& mine, Deadline deadline) {
   Verdict verdict, theirs;
   verdict.good = mine.ok();
-  if (!mine) put_text(verdict.why_not, mine.error().message);
+  if (!mine) set_reason(verdict, mine.error().message);
   if (auto exchanged = exchange(bytes_of(verdict), bytes_of(theirs), deadline); !exchanged) return exchanged.error();
   if (!mine) return mine.error().message;
-  return theirs.good != 0 ? std::string() : "the peer: " + text_of(theirs.why_not);
+  return refusal_of(theirs);
 }
 
 }  // namespace gpupool::transport::rdma
