@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -65,9 +66,10 @@ Result<void> send_control(int socket, ControlHeader header, const std::string& p
 
 namespace {
 
-Result<ControlMessage> receive(int socket, DescriptorSpace* space, int flags) {
+// `most`: room for a payload.
+Result<ControlMessage> receive(int socket, DescriptorSpace* space, int flags, size_t most) {
   ControlMessage out;
-  out.payload.resize(kMaxControlPayload);
+  out.payload.resize(most);
   iovec parts[2] = {{&out.header, sizeof out.header}, {out.payload.data(), out.payload.size()}};
   msghdr message{};
   message.msg_iov = parts;
@@ -94,7 +96,7 @@ Result<ControlMessage> receive(int socket, DescriptorSpace* space, int flags) {
 
 Result<ControlMessage> receive_control(int socket) {
   DescriptorSpace space{};
-  return receive(socket, &space, 0);
+  return receive(socket, &space, 0, kMaxControlPayload);
 }
 
 Result<ControlMessage> receive_worker_control(int socket) {
@@ -103,12 +105,14 @@ Result<ControlMessage> receive_worker_control(int socket) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  while (::recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT) < 0) {
+  ssize_t size = 0;  // of the whole message: most have no payload, and come often
+  while ((size = ::recvmsg(socket, &message, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT)) < 0) {
     if (errno != EINTR) return failure("reading from", errno);
   }
   // Received, they would be closed on this thread.
   if ((message.msg_flags & MSG_CTRUNC) != 0) return Error{ErrorCode::malformed, "a message on the control socket carries descriptors"};
-  return receive(socket, nullptr, MSG_DONTWAIT);
+  const size_t payload = std::max(static_cast<size_t>(size), sizeof(ControlHeader)) - sizeof(ControlHeader);
+  return receive(socket, nullptr, MSG_DONTWAIT, std::min<size_t>(payload, kMaxControlPayload));
 }
 
 }  // namespace gpupool::server
