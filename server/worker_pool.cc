@@ -30,7 +30,8 @@ constexpr int kLastMessages = 64;  // that are still read of a worker that has e
 
 // Opening a device library keeps a core busy.
 unsigned most_starting_at_once() {
-  return std::max(4u, std::thread::hardware_concurrency());
+  static const unsigned most = std::max(4u, std::thread::hardware_concurrency());  // reads a file
+  return most;
 }
 
 int64_t milliseconds_since(std::chrono::steady_clock::time_point start) {
@@ -90,8 +91,9 @@ WorkerPool::WorkerPool(asio::io_context& context, Settings settings, Tenants& te
 
 WorkerPool::~WorkerPool() {
   for (auto& [pid, worker] : workers_) {
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, WNOHANG);  // one that the driver keeps in the kernel does not end: init's to reap
+    int wait_status = 0;
+    settings_.processes.kill(pid);
+    settings_.processes.has_ended(pid, &wait_status);  // one that the driver keeps in the kernel does not end: init's to reap
   }
   for (const Waiting& waiting : waiting_) close_connection(waiting.client.descriptor);
 }
@@ -136,7 +138,7 @@ void WorkerPool::start_one() {
   program.own_user = has_own_users();
   program.cache_folders = code_.folders();
   program.cache_bytes = code_.bytes_per_tenant();
-  auto started = start_worker(program);
+  auto started = settings_.processes.start(program);
   if (!started) {
     start_failed(started.error().message);
     return;
@@ -157,7 +159,7 @@ void WorkerPool::watch_start(const std::shared_ptr<Worker>& worker) {
     if (status || worker->state != Stage::starting) return;
     worker->failure = "the device library took longer than " +
                       std::to_string(settings_.start_timeout.count() / 1000) + " s to start";
-    ::kill(worker->pid, SIGKILL);
+    settings_.processes.kill(worker->pid);
   });
   watch_control(worker);
 }
@@ -187,7 +189,7 @@ bool WorkerPool::read_control(Worker& worker) {
     return true;
   }
   worker.failure = message->header.kind == ControlKind::failed ? message->payload : "it broke the control protocol";
-  if (worker.state == Stage::idle) ::kill(worker.pid, SIGKILL);
+  if (worker.state == Stage::idle) settings_.processes.kill(worker.pid);
   return false;
 }
 
@@ -277,7 +279,7 @@ bool WorkerPool::end_worker(Worker& worker, const std::string& why) {
     return false;
   }
   log::error("worker_ended_by_poold", {{"worker", worker.pid}, {"session", worker.session}, {"reason", why}});
-  ::kill(worker.pid, SIGKILL);
+  settings_.processes.kill(worker.pid);
   return false;
 }
 
@@ -341,7 +343,7 @@ void WorkerPool::await_ends() {
 void WorkerPool::reap() {
   for (auto at = workers_.begin(); at != workers_.end();) {
     int wait_status = 0;
-    if (::waitpid(at->first, &wait_status, WNOHANG) != at->first) {
+    if (!settings_.processes.has_ended(at->first, &wait_status)) {
       ++at;
       continue;
     }
@@ -421,7 +423,7 @@ void WorkerPool::stop(std::function<void()> stopped) {
     if (status) return;
     for (auto& [pid, worker] : workers_) {
       log::warning("worker_killed", {{"worker", pid}, {"reason", "it did not end in time"}});
-      ::kill(pid, SIGKILL);
+      settings_.processes.kill(pid);
     }
     leave_behind();
   });

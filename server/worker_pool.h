@@ -98,6 +98,7 @@ class WorkerPool {
   };
   struct Settings {
     WorkerProgram program;
+    WorkerProcesses processes{};
     unsigned idle_workers = 2;
     unsigned max_sessions = 64;
     uint64_t image_cache_bytes = 0;

@@ -1,6 +1,4 @@
 // WorkerPool as those see it who administer poold.
-#include <signal.h>
-
 #include "server/log/log.h"
 #include "server/worker_pool.h"
 
@@ -50,7 +48,7 @@ Result<void> WorkerPool::end_session(uint64_t session, const std::string& reason
     worker->deadline.expires_after(told ? kEndGrace : std::chrono::milliseconds(0));
     worker->deadline.async_wait([this, worker = worker](const asio::error_code& status) {
       const auto at = workers_.find(worker->pid);  // once it is reaped the number may be another process's
-      if (!status && at != workers_.end() && at->second == worker) ::kill(worker->pid, SIGKILL);
+      if (!status && at != workers_.end() && at->second == worker) settings_.processes.kill(worker->pid);
     });
     return {};
   }

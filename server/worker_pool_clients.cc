@@ -163,7 +163,7 @@ bool WorkerPool::hand_over(Worker& worker, Client& client) {
     worker.place.reset();
     partitions_.release(worker.session);
     worker.state = Stage::starting;
-    ::kill(worker.pid, SIGKILL);
+    settings_.processes.kill(worker.pid);
     return false;
   }
   turns_.add(worker.session, client.tenant, has_partition ? client.tenant : "", worker.page);

@@ -103,6 +103,10 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
   return started;
 }
 
+void kill_worker(pid_t pid) { ::kill(pid, SIGKILL); }
+
+bool worker_has_ended(pid_t pid, int* wait_status) { return ::waitpid(pid, wait_status, WNOHANG) == pid; }
+
 std::string end_text(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
     const int signal = WTERMSIG(wait_status);

@@ -2,6 +2,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 
 #include "protocol/wire/result.h"
@@ -34,6 +35,16 @@ struct StartedWorker {
 
 // The worker gets nothing but stdin from /dev/null, a socket to poold (as 1, 2 and the log), the control socket and its session's page.
 Result<StartedWorker> start_worker(const WorkerProgram& program);
+void kill_worker(pid_t pid);
+bool worker_has_ended(pid_t pid, int* wait_status);
+
+// How WorkerPool starts workers, kills them and learns of their ends. A test may have workers that are no processes.
+struct WorkerProcesses {
+  std::function<Result<StartedWorker>(const WorkerProgram&)> start = start_worker;
+  std::function<void(pid_t)> kill = kill_worker;
+  // True: it has ended, and `wait_status` is as waitpid() says. It is not asked about again.
+  std::function<bool(pid_t, int* wait_status)> has_ended = worker_has_ended;
+};
 
 // Why a worker's session is over: "the client left", "killed by signal 11 (Segmentation fault)", "exit status
 // 3".

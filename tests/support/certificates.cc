@@ -16,8 +16,8 @@ const std::vector<std::string> kCostlyKey{"-newkey", "rsa:4096", "-nodes"};
 
 }  // namespace
 
-Authority::Authority(const std::string& name) {
-  std::vector<std::string> words{"req", "-x509", "-days", "2", "-subj", "/CN=" + name, "-keyout", folder_.path() / "authority.key", "-out",
+Authority::Authority(const std::string& name, int days) {
+  std::vector<std::string> words{"req", "-x509", "-days", std::to_string(days), "-subj", "/CN=" + name, "-keyout", folder_.path() / "authority.key", "-out",
                                  certificate()};
   words.insert(words.end(), kNewKey.begin(), kNewKey.end());
   openssl(words);

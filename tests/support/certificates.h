@@ -9,7 +9,7 @@ namespace gpupool::testing {
 
 class Authority {
  public:
-  explicit Authority(const std::string& name);
+  explicit Authority(const std::string& name, int days = 2);
 
   struct Files {
     std::string certificate;
