@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <functional>
 #include <stdexcept>
@@ -150,6 +152,7 @@ void TestClient::send_raw(const void* bytes, size_t size) {
   const auto* at = static_cast<const char*>(bytes);
   while (size != 0) {
     const ssize_t sent = ::send(socket_, at, size, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
     if (sent <= 0) return;  // the session has ended: the test sees that elsewhere
     at += sent;
     size -= static_cast<size_t>(sent);
@@ -179,15 +182,26 @@ uint64_t TestClient::call(const char* name, const wire::Buffer& body, bool wants
 void TestClient::cut() { ::shutdown(socket_, SHUT_RDWR); }
 void TestClient::hang_up() { ::shutdown(socket_, SHUT_WR); }
 
+// False: nothing comes within that time. Signals, as a fuzzer's alarms, do not end it.
+bool TestClient::await_bytes(std::chrono::milliseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    pollfd polled{socket_, POLLIN, 0};
+    const int ready = ::poll(&polled, 1, static_cast<int>(std::max<int64_t>(0, left.count())));
+    if (ready >= 0 || errno != EINTR) return ready == 1;
+  }
+}
+
 Message TestClient::receive() {
   Message message;
   message.header.kind = wire::MessageKind{0};
   const auto exactly = [&](void* to, size_t size) {
     auto* at = static_cast<char*>(to);
     while (size != 0) {
-      pollfd polled{socket_, POLLIN, 0};
-      must(::poll(&polled, 1, 10'000) == 1, "the session sends nothing");
+      must(await_bytes(kPatience), "the session sends nothing");
       const ssize_t got = ::recv(socket_, at, size, 0);
+      if (got < 0 && errno == EINTR) continue;
       if (got <= 0) return false;
       at += got;
       size -= static_cast<size_t>(got);
@@ -212,8 +226,7 @@ Message TestClient::reply(uint64_t sequence) {
 }
 
 bool TestClient::silent(int milliseconds) {
-  pollfd polled{socket_, POLLIN, 0};
-  return ::poll(&polled, 1, milliseconds) == 0;
+  return !await_bytes(std::chrono::milliseconds(milliseconds));
 }
 
 int TestClient::finish() {

@@ -1,5 +1,6 @@
 // A session in a thread of the test, its client's end of the connection, and the fake driver under it.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -68,7 +69,7 @@ class TestClient {
   void send_raw(const void* bytes, size_t size);
   void hang_up();  // no more sending; what the session still sends can be received
 
-  // The next message of any kind; fails the test after ten seconds. At the connection's end: kind 0.
+  // The next message of any kind; fails the test after kPatience, which is for busy machines. At the connection's end: kind 0.
   Message receive();
   // The next message, which must be the reply to this command. Leaves out what says that functions of a refused command are not called.
   Message reply(uint64_t sequence);
@@ -100,6 +101,9 @@ class TestClient {
   std::string end_reason;
 
  private:
+  static constexpr std::chrono::milliseconds kPatience{60'000};
+  bool await_bytes(std::chrono::milliseconds time);
+
   int socket_ = -1;
   std::mutex descriptors_mutex_;
   std::deque<int> descriptors_;

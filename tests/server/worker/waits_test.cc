@@ -1,4 +1,7 @@
 // Waits are answered when the device is there, out of order, while the session goes on.
+#include <signal.h>
+#include <sys/time.h>
+
 #include "protocol/wire/commands.h"
 #include "protocol/wire/graphs.h"
 #include "tests/server/worker/test_client.h"
@@ -294,4 +297,18 @@ TEST_CASE("an event recorded anew says nothing of the stream that it was recorde
   }
   CHECK(query(client, stream_handle(0)) == CUDA_ERROR_NOT_READY);
   client.fake.let_go(0);
+}
+
+// As libFuzzer's alarm does.
+TEST_CASE("a signal does not end a test client's wait for the session") {
+  struct sigaction action {}, before {};
+  action.sa_handler = [](int) {};
+  REQUIRE(::sigaction(SIGALRM, &action, &before) == 0);
+  TestClient client;
+  const itimerval often{{0, 2000}, {0, 2000}}, never{};
+  ::setitimer(ITIMER_REAL, &often, nullptr);
+  CHECK(client.silent(50));
+  ::setitimer(ITIMER_REAL, &never, nullptr);
+  CHECK(client.finish() == 0);
+  ::sigaction(SIGALRM, &before, nullptr);
 }
