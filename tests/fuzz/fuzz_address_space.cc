@@ -1,5 +1,7 @@
 // The client's device addresses in a range that a hostile server gives, with any calls in any order: no two allocations overlap, and all
 // lie in the range.
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -17,6 +19,11 @@ namespace {
 class Game {
  public:
   explicit Game(fuzz::Input input) : input_(input) {}
+
+  // The next input finds the addresses free.
+  ~Game() {
+    if (space_.size() != 0) ::munmap(reinterpret_cast<void*>(static_cast<uintptr_t>(space_.base())), space_.size());
+  }
 
   void play() {
     const uint64_t base = input_.below(2) == 0 ? uint64_t{1} << 44 : input_.get<uint64_t>();

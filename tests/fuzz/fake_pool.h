@@ -1,0 +1,100 @@
+// A WorkerPool whose workers are played (fake_workers.h), on a clock that stands still (virtual_time.h), with two tenants.
+#pragma once
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "server/worker_pool.h"
+#include "tests/fuzz/fake_workers.h"
+#include "tests/fuzz/virtual_time.h"
+
+namespace gpupool::fuzz {
+
+class FakePool {
+ public:
+  explicit FakePool(unsigned idle_workers = 1)
+      : pool_(loop_.context,
+              {.processes = workers_.processes(),
+               .idle_workers = idle_workers,
+               .max_sessions = 4,
+               .image_cache_bytes = 64 * 1024,
+               .host_memory_for_idle = uint64_t{4} << 30,
+               .host_memory_for_checkpoints = uint64_t{2} << 30,
+               .dead_peer_timeout = std::chrono::seconds(15),
+               .peers = *server::Networks::parse("none"),
+               .refuses = [] { return std::nullopt; }},
+              tenants_, [this](server::Client client, const server::Refusal& refusal) { refuse(std::move(client), refusal); }) {
+    pool_.start([](const Result<void>&) {});
+  }
+
+  // A client of which the pool has the other end, for as long as this object is there.
+  server::Client new_client(const std::string& tenant, int64_t pid) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) std::abort();
+    clients_.push_back(ends[1]);
+    server::Client client{.descriptor = ends[0], .transport = "tcp", .hello = "hello", .tenant = tenant};
+    client.host = "host";
+    client.pid = pid;
+    return client;
+  }
+  int client_end(size_t index) const { return clients_[index]; }
+  size_t client_ends() const { return clients_.size(); }
+  // Gives a client of the tenant the next worker, which says that it is ready.
+  void begin_session(const std::string& tenant, int64_t pid) {
+    pool_.assign(new_client(tenant, pid));
+    all_say_ready();
+  }
+  void all_say_ready() {
+    for (size_t i = ready_; i < workers_.count(); ++i) workers_.say_ready(*workers_.at(i));
+    ready_ = workers_.count();
+    loop_.settle();
+  }
+  // All workers end, and with them all that they and their clients had.
+  void stop() {
+    bool stopped = false;
+    pool_.stop([&stopped] { stopped = true; });
+    loop_.settle();
+    for (size_t i = 0; i < workers_.count(); ++i) {
+      if (!workers_.at(i)->ended()) workers_.end(*workers_.at(i), 0);
+    }
+    loop_.settle();
+    if (!stopped) std::abort();
+    for (const int end : clients_) ::close(end);
+    clients_.clear();
+  }
+
+  Loop& loop() { return loop_; }
+  FakeWorkers& workers() { return workers_; }
+  server::WorkerPool& pool() { return pool_; }
+  server::Tenants& tenants() { return tenants_; }
+  uint64_t refused() const { return refused_; }
+
+ private:
+  static std::vector<server::Tenant> two_tenants() {
+    std::vector<server::Tenant> tenants(2);
+    tenants[0].name = "a";
+    tenants[0].quota.each.guaranteed_memory_bytes = uint64_t{1} << 30;
+    tenants[1].name = "b";
+    tenants[1].quota.sessions = 2;
+    return tenants;
+  }
+  void refuse(server::Client client, const server::Refusal& refusal) {
+    if (client.descriptor < 0 || refusal.reason.empty()) std::abort();
+    ++refused_;
+    ::close(client.descriptor);
+  }
+
+  Loop loop_;
+  FakeWorkers workers_;
+  server::Tenants tenants_{two_tenants()};
+  server::WorkerPool pool_;
+  std::vector<int> clients_;
+  size_t ready_ = 0;  // workers that have said so
+  uint64_t refused_ = 0;
+};
+
+}  // namespace gpupool::fuzz

@@ -1,0 +1,221 @@
+#include "tests/fuzz/fake_workers.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "protocol/control/hello.pb.h"
+#include "server/sealed_file.h"
+#include "tests/fuzz/require.h"
+
+namespace gpupool::fuzz {
+namespace {
+
+using server::ControlHeader;
+using server::ControlKind;
+using server::ControlMessage;
+
+constexpr pid_t kFirstPid = 2'000'000'000;  // beyond those of Linux
+
+void close_if_open(int& descriptor) {
+  if (descriptor >= 0) ::close(std::exchange(descriptor, -1));
+}
+
+// Pages are used again: a memory file takes longer than most inputs.
+std::vector<std::shared_ptr<quota::SharedPage<quota::SessionPage>>>& idle_pages() {
+  static auto* const pages = new std::vector<std::shared_ptr<quota::SharedPage<quota::SessionPage>>>;
+  return *pages;
+}
+
+// True for messages that come with a descriptor.
+bool has_descriptor(const ControlHeader& header) {
+  switch (header.kind) {
+    case ControlKind::session:
+    case ControlKind::bulk:
+    case ControlKind::account:
+    case ControlKind::code:
+    case ControlKind::cache_folder:
+    case ControlKind::image_found:
+    case ControlKind::image_space:
+    case ControlKind::share_wanted:
+    case ControlKind::peer_found:
+      return true;
+    case ControlKind::share_found:
+      return header.share_is_memory != 0;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+FakeWorkers::~FakeWorkers() {
+  for (const auto& worker : workers_) {
+    if (!worker->ended()) end(*worker, SIGKILL);
+    // Whoever still has the page has it no longer than the pool.
+    std::memset(static_cast<void*>(&**worker->page), 0, sizeof(quota::SessionPage));
+    idle_pages().push_back(std::move(worker->page));
+  }
+}
+
+server::WorkerProcesses FakeWorkers::processes() {
+  return {.start = [this](const server::WorkerProgram& program) { return start(program); },
+          .kill = [this](pid_t pid) {
+            for (const auto& worker : workers_) {
+              if (worker->pid == pid && !worker->ended()) end(*worker, SIGKILL);
+            }
+          },
+          .has_ended = [this](pid_t pid, int* wait_status) {
+            for (const auto& worker : workers_) {
+              if (worker->pid != pid || !worker->ended()) continue;
+              require(!std::exchange(worker->waited_for, true));
+              *wait_status = worker->wait_status;
+              return true;
+            }
+            return false;
+          }};
+}
+
+Result<server::StartedWorker> FakeWorkers::start(const server::WorkerProgram&) {
+  if (!starts) return Error{ErrorCode::unavailable, "cannot start it"};
+  int control[2], output[2];
+  require(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, control) == 0);
+  require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, output) == 0);
+  auto worker = std::make_unique<FakeWorker>();
+  worker->pid = kFirstPid + static_cast<pid_t>(workers_.size());
+  worker->control = control[1];
+  worker->output = output[1];
+  if (idle_pages().empty()) {
+    auto page = quota::SharedPage<quota::SessionPage>::create("fuzz");
+    require(page.ok());
+    worker->page = std::move(*page);
+  } else {
+    worker->page = std::move(idle_pages().back());
+    idle_pages().pop_back();
+  }
+  workers_.push_back(std::move(worker));
+  return server::StartedWorker{.pid = workers_.back()->pid, .control = control[0], .output = output[0], .page = workers_.back()->page};
+}
+
+void FakeWorkers::end(FakeWorker& worker, int status) {
+  worker.wait_status = status;
+  close_if_open(worker.control);
+  close_if_open(worker.output);
+  close_if_open(worker.image_space);
+  ::raise(SIGCHLD);
+}
+
+void FakeWorkers::send(FakeWorker& worker, const ControlHeader& header, const std::string& payload, int descriptor) {
+  if (worker.ended()) return;
+  if (header.kind == ControlKind::share_wanted) worker.share_requests.insert(header.share_request);
+  static_cast<void>(server::send_control(worker.control, header, payload, descriptor));
+}
+
+void FakeWorkers::send_raw(FakeWorker& worker, const std::string& bytes) {
+  if (!worker.ended()) static_cast<void>(::send(worker.control, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+void FakeWorkers::say_ready(FakeWorker& worker) {
+  static const std::string devices = [] {
+    control::Devices said;
+    said.set_driver_version(13000);
+    for (int i = 0; i < 2; ++i) {
+      control::Device& device = *said.add_devices();
+      device.set_name("GPU");
+      device.set_uuid(std::string(16, static_cast<char>('a' + i)));
+      device.set_total_bytes(uint64_t{8} << 30);
+    }
+    return said.SerializeAsString();
+  }();
+  send(worker, {.kind = ControlKind::ready}, devices);
+}
+
+void FakeWorkers::take(FakeWorker& worker) {
+  while (!worker.ended()) {
+    ControlMessage message;
+    {
+      auto received = server::receive_control(worker.control);
+      if (!received) {
+        require(received.error().code != ErrorCode::malformed);
+        return;
+      }
+      message = std::move(*received);
+    }
+    require((message.descriptor >= 0) == has_descriptor(message.header));
+    note(worker, message);
+    close_if_open(message.descriptor);
+  }
+}
+
+void FakeWorkers::note(FakeWorker& worker, const ControlMessage& message) {
+  const ControlHeader& header = message.header;
+  switch (header.kind) {
+    case ControlKind::session:
+      require(worker.session == 0 && header.session_number != 0);
+      worker.session = header.session_number;
+      worker.session_id.assign(header.session_id.data(), header.session_id.size());
+      worker.bulk_token.assign(header.bulk_token.data(), header.bulk_token.size());
+      return;
+    case ControlKind::image_found:
+      return require(server::is_sealed_file(message.descriptor, header.image_bytes));
+    case ControlKind::image_space:
+      close_if_open(worker.image_space);
+      worker.image_space = ::fcntl(message.descriptor, F_DUPFD_CLOEXEC, 0);
+      worker.image_name = header.image_name;
+      worker.image_bytes = header.image_bytes;
+      return;
+    case ControlKind::share_wanted:
+      require(header.share_session == worker.session && header.share_asker != worker.session);
+      worker.share_wanted = header;
+      return;
+    case ControlKind::share_found:
+    case ControlKind::share_missing: {
+      // Only who has asked gets an answer, and one.
+      const auto asked = worker.share_requests.find(header.share_request);
+      require(asked != worker.share_requests.end());
+      worker.share_requests.erase(asked);
+      return;
+    }
+    case ControlKind::change_state:
+      worker.state_question = header.state_question;
+      return;
+    case ControlKind::dump_wanted:
+      worker.dump_question = header.dump_question;
+      return;
+    case ControlKind::account:
+    case ControlKind::bulk:
+    case ControlKind::end_session:
+    case ControlKind::move_out:
+    case ControlKind::room_patience:
+    case ControlKind::image_missing:
+    case ControlKind::image_unwanted:
+    case ControlKind::peer_missing:
+    case ControlKind::stop_locking:
+      return;
+    default:
+      std::abort();
+  }
+}
+
+void FakeWorkers::fill_image(FakeWorker& worker, bool sealed) {
+  if (worker.image_space < 0) return;
+  const std::string bytes(worker.image_bytes, 'i');
+  const bool filled = sealed ? server::fill_image_file(worker.image_space, std::as_bytes(std::span(bytes))).ok()
+                             : ::pwrite(worker.image_space, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size());
+  require(filled);
+  close_if_open(worker.image_space);
+}
+
+int next_descriptor() {
+  const int lowest = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+  ::close(lowest);
+  return lowest;
+}
+
+}  // namespace gpupool::fuzz

@@ -1,0 +1,28 @@
+// What a server answers a program that asks about a process's sessions: signs of life, answers that are cut off, too long, or tell of more than there can be.
+// The input is what the server sends, for one question after the other.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "client/checkpoint_exchange.h"
+#include "tests/fuzz/played_connection.h"
+
+using namespace gpupool;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fuzz::PlayedConnection connection({reinterpret_cast<const std::byte*>(data), size}, true);
+  while (true) {
+    const size_t before = connection.rest().size();
+    std::vector<wire::ProcessSession> sessions;
+    const auto answer = client::exchange_checkpoint(connection, {.pid = 1}, std::chrono::milliseconds(1000), &sessions);
+    if (!answer) {
+      if (answer.error().message.empty()) std::abort();
+      return 0;
+    }
+    if (sessions.size() != answer->sessions || sessions.size() > wire::kMostProcessSessions) std::abort();
+    for (const auto& session : sessions) {
+      if (session.state > wire::ProcessState::failed) std::abort();
+    }
+    if (before - connection.rest().size() < sizeof(wire::CheckpointAnswer) + sessions.size() * sizeof(wire::ProcessSession)) std::abort();
+  }
+}

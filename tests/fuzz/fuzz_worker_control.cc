@@ -1,0 +1,231 @@
+// Workers that have been taken over, and whoever starts and ends sessions, at a WorkerPool: any message on the control socket, with odd descriptors or
+// cut off, what is written into session pages and logs, ends at any time. The input is a row of calls.
+//
+// poold must answer only who has asked (fake_workers.cc), end who breaks the protocol, and lose no descriptor.
+#include <signal.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "tests/fuzz/fake_pool.h"
+#include "tests/fuzz/input.h"
+
+using namespace gpupool;
+using namespace gpupool::server;
+
+namespace {
+
+constexpr ControlKind kKinds[] = {
+    ControlKind::turn,         ControlKind::room_wanted,   ControlKind::moved_out,     ControlKind::image_wanted, ControlKind::image_deposit,
+    ControlKind::image_damaged, ControlKind::share_wanted, ControlKind::share_found,   ControlKind::share_missing, ControlKind::state_changed,
+    ControlKind::dump,         ControlKind::peer_wanted,   ControlKind::image_offered, ControlKind::ready,        ControlKind::failed};
+constexpr uint64_t kSizes[] = {0, 1, 100, 4096, 60'000, uint64_t{1} << 30, uint64_t{6} << 30, UINT64_MAX};
+constexpr int kTimes[] = {0, 1, 5, 20, 600, 2'000, 11'000, 70'000};  // milliseconds
+constexpr int kStatuses[] = {0, 1 << 8, 10 << 8, 13 << 8, SIGKILL, SIGSEGV};  // as of waitpid()
+const char* const kTenants[] = {"a", "b", "nobody"};
+
+class Attack {
+ public:
+  explicit Attack(fuzz::Input input) : input_(input), file_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+  ~Attack() { ::close(file_); }
+
+  void run() {
+    pool_.all_say_ready();
+    pool_.begin_session("a", 1);
+    pool_.begin_session("a", 2);
+    for (int calls = 0; !input_.empty() && calls < 200; ++calls) {
+      call();
+      pool_.loop().settle();
+    }
+    for (size_t i = 0; i < pool_.workers().count(); ++i) pool_.workers().take(*pool_.workers().at(i));
+    check_books();
+    pool_.stop();
+    if (dumps_ != 0 || (open_ != 0 && !gave_up_)) std::abort();  // questions that were never answered
+  }
+
+ private:
+  fuzz::FakeWorker* worker() { return pool_.workers().at(input_.below(8)); }
+  uint64_t size() { return kSizes[input_.below(std::size(kSizes))]; }
+  const char* tenant() { return kTenants[input_.below(std::size(kTenants))]; }
+
+  void call() {
+    switch (input_.below(16)) {
+      default: return send();
+      case 6: return send_raw();
+      case 7: return start_session();
+      case 8:
+        if (auto* const its = worker()) answer(*its);
+        return;
+      case 9:
+        if (auto* const its = worker(); its && !its->ended()) pool_.workers().end(*its, kStatuses[input_.below(std::size(kStatuses))]);
+        return;
+      case 10: return change_state();
+      case 11: return ask();
+      case 12: return attach();
+      case 13: return write_page();
+      case 14: return pool_.loop().pass(std::chrono::milliseconds(kTimes[input_.below(std::size(kTimes))]));
+      case 15: return write_log();
+    }
+  }
+
+  void send() {
+    auto* const its = worker();
+    ControlHeader header{.kind = kKinds[input_.below(std::size(kKinds))]};
+    header.gpu = static_cast<int32_t>(input_.below(4)) - 1;
+    header.memory_bytes = header.image_bytes = size();
+    header.memory_returns = input_.below(2);
+    header.image_name.fill(static_cast<uint8_t>(input_.below(3)));
+    header.image_request = header.share_request = header.peer_request = header.memory_question = input_.below(4);
+    header.share_session = input_.below(6);
+    header.share_asker = input_.below(6);
+    header.share_is_memory = input_.below(2);
+    header.state_question = header.dump_question = input_.below(8);
+    header.state_result = static_cast<int32_t>(input_.below(3));
+    header.peer.port = static_cast<uint16_t>(input_.below(2));
+    const uint32_t odd = input_.below(16);
+    if (odd == 1) header.kind = ControlKind(input_.get<uint32_t>());
+    if (its) pool_.workers().send(*its, header, odd == 2 || header.kind == ControlKind::dump ? input_.text() : "", odd == 3 ? file_ : -1);
+  }
+
+  void send_raw() {
+    auto* const its = worker();
+    const std::string bytes = input_.long_text();
+    if (its) pool_.workers().send_raw(*its, bytes);
+  }
+
+  // As an honest worker would, to come further.
+  void answer(fuzz::FakeWorker& its) {
+    fuzz::FakeWorkers& all = pool_.workers();
+    all.take(its);
+    switch (input_.below(6)) {
+      case 0:
+        all.fill_image(its, true);
+        return all.send(its, {.kind = ControlKind::image_deposit, .image_bytes = its.image_bytes, .image_name = its.image_name}, "");
+      case 1:
+        all.fill_image(its, false);
+        return all.send(its, {.kind = ControlKind::image_deposit, .image_bytes = its.image_bytes, .image_name = its.image_name}, "");
+      case 2: {
+        ControlHeader found = its.share_wanted;
+        found.kind = ControlKind::share_found;
+        found.share_is_memory = input_.below(2);
+        return all.send(its, found, "");
+      }
+      case 3: return all.send(its, {.kind = ControlKind::state_changed, .state_question = its.state_question, .state_result = static_cast<int32_t>(input_.below(2))}, "");
+      case 4: return all.send(its, {.kind = ControlKind::dump, .dump_question = its.dump_question}, input_.text());
+      default: return;
+    }
+  }
+
+  void start_session() {
+    const uint32_t how = input_.below(4);
+    pool_.workers().starts = how != 1;
+    const char* const name = tenant();
+    Client client = pool_.new_client(name, input_.below(3));
+    if (how == 2) client.lease = "1f";
+    pool_.pool().assign(std::move(client));
+    if (how != 3) pool_.all_say_ready();
+  }
+
+  void change_state() {
+    Client client;
+    client.tenant = tenant();
+    client.host = "host";
+    client.program = input_.text();
+    const wire::CheckpointQuestion wish{.action = static_cast<wire::CheckpointAction>(input_.below(wire::kCheckpointActions)), .pid = input_.below(3), .session = input_.below(6)};
+    if (pool_.pool().sessions_of_process(client, wish.pid).size() > 4) std::abort();
+    if (wish.action == wire::CheckpointAction::find) {
+      const bool nobody_waits = input_.below(2) == 1;
+      gave_up_ = gave_up_ || nobody_waits;
+      return pool_.pool().give_up(question_, nobody_waits);
+    }
+    ++open_;
+    question_ = pool_.pool().change_state(client, wish, [this](int32_t) { --open_; });
+  }
+
+  void ask() {
+    const uint64_t session = input_.below(6);
+    switch (input_.below(4)) {
+      case 0:
+        ++dumps_;
+        if (!pool_.pool().dump(session, [this](const SessionView&, const Result<std::string>&) { --dumps_; })) --dumps_;
+        return;
+      case 1: return static_cast<void>(pool_.pool().end_session(session, input_.text()));
+      case 2: return pool_.pool().end_sessions(tenant(), "ended");
+      default: {
+        wire::PeerHello hello = input_.get<wire::PeerHello>();
+        if (pool_.pool().find_peer_copy(hello)) std::abort();  // nobody guesses a session's id
+        return;
+      }
+    }
+  }
+
+  void attach() {
+    const auto* const its = worker();
+    Client client = pool_.new_client("", 0);
+    const uint32_t how = input_.below(4);
+    if (its && how != 0) client.session_id = its->session_id;
+    if (its && how != 1) client.bulk_token = its->bulk_token;
+    if (its && how == 2) client.peer = PeerCopy{its->session, input_.get<uint8_t>(), {}};
+    const uint64_t refused = pool_.refused();
+    pool_.pool().attach(std::move(client));
+    // Without the session's secret nobody joins it.
+    if (its && its->session != 0 && how < 2 && pool_.refused() == refused) std::abort();
+  }
+
+  void write_page() {
+    auto* const its = worker();
+    const uint32_t gpu = input_.below(3);
+    const uint64_t value = size();
+    const uint32_t field = input_.below(10);
+    if (!its) return;
+    quota::SessionPage& page = **its->page;
+    switch (field) {
+      case 0: page.gpus[gpu].memory_used = value; return;
+      case 1: page.gpus[gpu].memory_in_host = value; return;
+      case 2: page.gpus[gpu].memory_movable = value; return;
+      case 3: page.gpus[gpu].gpu_nanoseconds = value; return;
+      case 4: page.idle_since = static_cast<int64_t>(value); return;
+      case 5: page.stays_until = static_cast<int64_t>(value); return;
+      case 6: page.turns[gpu] = static_cast<uint32_t>(value); return;
+      case 7: page.bell = static_cast<uint32_t>(value); return;
+      default: page.wants_turn[gpu] = field % 2; return;
+    }
+  }
+
+  void write_log() {
+    auto* const its = worker();
+    const std::string text = input_.text();
+    if (its && !its->ended()) static_cast<void>(::send(its->output, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+  }
+
+  // As the pages that administer poold see it.
+  void check_books() {
+    unsigned serving = 0;
+    pool_.pool().for_each_session([&](const SessionView& view) {
+      ++serving;
+      if (view.number == 0) std::abort();
+    });
+    const auto state = pool_.pool().state();
+    if (serving != state.serving || pool_.pool().images().bytes() > pool_.pool().images().capacity()) std::abort();
+  }
+
+  fuzz::Input input_;
+  const int file_;
+  fuzz::FakePool pool_;
+  uint64_t question_ = 0;
+  int open_ = 0, dumps_ = 0;  // questions without an answer
+  bool gave_up_ = false;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const int before = fuzz::next_descriptor();
+  {
+    Attack attack(fuzz::Input(data, size));
+    attack.run();
+  }
+  if (fuzz::next_descriptor() != before) std::abort();
+  return 0;
+}
