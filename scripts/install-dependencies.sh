@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# Usage: scripts/install-dependencies.sh [--no-tests] [--no-cuda] [--bundle]
+# Usage: scripts/install-dependencies.sh [--no-tests] [--no-cuda] [--bundle] [--fuzzers]
 # Installs the packages that gpupool's build and tests need and this machine lacks. For Debian 12 or newer; Ubuntu 24.04 or newer is
 # expected to work, and was not tried.
 # Everything comes from the distribution; does nothing, quickly, when nothing is missing. Uses sudo when not root.
 # --no-tests leaves out the packages that only the tests need (etcd, QEMU, perftest, ...).
 # CUDA is left alone where nvcc is on PATH, in CUDA_HOME or in /usr/local/cuda; otherwise the distribution's own
 # nvidia-cuda-toolkit is installed (several GB; no GPU or driver is needed). --no-cuda skips that. --bundle adds what
-# scripts/make-bundle.sh needs.
+# scripts/make-bundle.sh needs, --fuzzers clang with libFuzzer where the distribution has it (16 or newer).
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export DEBIAN_FRONTEND=noninteractive
 
-want_tests=yes want_cuda=yes want_bundle=no
+want_tests=yes want_cuda=yes want_bundle=no want_fuzzers=no
 while (($#)); do
   case $1 in
     -h | --help) usage && exit ;;
     --no-tests) want_tests=no ;;
     --no-cuda) want_cuda=no ;;
     --bundle) want_bundle=yes ;;
+    --fuzzers) want_fuzzers=yes ;;
     *) die "unknown option '$1'; try --help" ;;
   esac
   shift
@@ -67,6 +68,14 @@ oldest_llvm() {
     if installable "llvm-$version-dev"; then echo "llvm-$version-dev" && return; fi
   done
   die "this release has no LLVM from 15 to 19"
+}
+
+# Packages of the oldest clang with libFuzzer that will do; none where there is none, which is no mistake.
+clang_packages() {
+  local version
+  for version in 16 17 18 19; do
+    if installable "libclang-rt-$version-dev"; then echo "clang-$version libclang-rt-$version-dev llvm-$version" && return; fi
+  done
 }
 
 # Where cmake looks for it (cmake/dependencies.cmake).
@@ -134,6 +143,7 @@ need_python() { python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-v
 need_for_tests() {
   need '/usr/include/catch2/catch*.hpp' catch2
   need '/usr/*bin/ip' iproute2  # tests/chaos
+  need zstd zstd  # archives of fuzzers' inputs
   need_python
   need etcd etcd-server  # this and the next: for tests of several schedulers
   need etcdctl etcd-client
@@ -145,25 +155,32 @@ need_for_tests() {
   need "/usr/lib/$multiarch/libibverbs/librxe-*.so" ibverbs-providers
   need ib_send_lat perftest
   need xz xz-utils
-  need zstd zstd
 }
 if [[ $want_tests == yes ]]; then need_for_tests; elif ! has_new_headers; then need_python; fi
 if [[ $want_bundle == yes ]]; then need patchelf patchelf; fi
+if [[ $want_fuzzers == yes ]]; then need '/usr/lib/llvm-1[6-9]/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a' clang; fi
 
 if ((${#missing[@]})); then
   command -v apt-get >/dev/null || die "no apt-get here; needed packages: ${missing[*]}"
   for package in "${missing[@]}"; do
-    if [[ $package == llvm ]]; then package=llvm-15-dev; fi  # asked for only to see whether the lists are there
+    if [[ $package == llvm ]]; then package=llvm-15-dev; fi  # this and the next: asked for only to see whether the lists are there
+    if [[ $package == clang ]]; then package=libclang-rt-16-dev; fi
     installable "$package" || update_lists
   done
   packages=()
   for package in "${missing[@]}"; do
     [[ $package != llvm ]] || package=$(oldest_llvm)
+    if [[ $package == clang ]]; then
+      read -ra clang < <(clang_packages) || true
+      ((${#clang[@]})) || note "this release has no clang 16 or newer: the fuzzers will not be guided by coverage"
+      packages+=("${clang[@]}")
+      continue
+    fi
     installable "$package" || die "this release has no package '$package'"
     packages+=("$package")
   done
   # Package lists may be older than the mirror: on a failure, one more try with fresh ones.
-  install "${packages[@]}" || { updated=no && update_lists && install "${packages[@]}"; }
+  ((!${#packages[@]})) || install "${packages[@]}" || { updated=no && update_lists && install "${packages[@]}"; }
   # Its package starts a service, which nobody has asked for: tests start their own.
   if [[ " ${packages[*]} " == *" etcd-server "* && -d /run/systemd/system ]]; then as_root systemctl disable --now --quiet etcd.service; fi
 fi

@@ -4,7 +4,9 @@
 # builds with AddressSanitizer + UndefinedBehaviorSanitizer, then with ThreadSanitizer, and runs the tests that are
 # not labelled bench or soak (nor fuzz, under ThreadSanitizer). Stops at the first build with a failing test.
 # --sanitizers=quick instead builds only the fuzzers and the unit tests of what reads foreign bytes, with AddressSanitizer +
-# UndefinedBehaviorSanitizer, and runs nothing else: some ten minutes on two cores.
+# UndefinedBehaviorSanitizer, and runs nothing else.
+# In both the fuzzers are guided by coverage (libFuzzer) where clang 16 or newer is there, and start from the inputs that the repository has
+# (tests/fuzz/corpora). Where it is not, they change their seeds at random, and the end of the output says so.
 # Ends with a line 'N passed, N failed, N skipped'; exits non-zero if a test failed or none ran. Before it stands why each skipped test
 # was skipped; test cases that an entry skipped beside others that it ran (lines 'SKIPPED: NAME: REASON') are listed and counted too.
 set -euo pipefail
@@ -29,6 +31,7 @@ done
 
 cd "$root"
 passed=0 failed=0 skipped=0
+unguided=no  # the fuzzers ran without coverage
 skip_reasons=()
 
 result='^ *[0-9]+/[0-9]+ Test +#[0-9]+: .*'  # a line of ctest's
@@ -100,6 +103,7 @@ run_tests() {
 
 summary() {
   local reason
+  if [[ $unguided == yes ]]; then say "the fuzzers were not guided by coverage: there is no clang 16 or newer (clang-16, libclang-rt-16-dev)"; fi
   if ((${#skip_reasons[@]})); then
     say "skipped, and why"
     for reason in "${skip_reasons[@]}"; do note "$reason"; done
@@ -113,23 +117,65 @@ summary() {
 quick_targets=(
   fuzz_fatbin fuzz_pieces fuzz_hello fuzz_monitor fuzz_http fuzz_tenants fuzz_lease fuzz_commands fuzz_messages
   fuzz_address_space fuzz_device_bytes fuzz_lease_file fuzz_linked_cubin fuzz_shm_ring fuzz_tokens fuzz_worker_dump
-  client_address_space_test client_bulk_parts_test client_capture_test client_command_queue_test client_devices_test client_handles_test
-  client_receiver_test client_shadows_test registered_memory_test
+  fuzz_worker_control fuzz_checkpoints fuzz_front_door fuzz_tls_door fuzz_peer_answers fuzz_checkpoint_answers fuzz_code_replies
+  fuzz_server_offer fuzz_rdma_card
+  client_address_space_test client_bulk_parts_test client_capture_test client_checkpoint_exchange_test client_command_queue_test client_devices_test client_handles_test
+  client_receiver_test client_replies_test client_shadows_test registered_memory_test
   protocol_compression_test protocol_cuda_fatbin_test protocol_hello_codec_test protocol_image_test protocol_lease_test
   server_arbiter_test server_tenants_test
   worker_checkpoint_test worker_commands_test worker_compute_gate_test worker_copies_test worker_direct_copies_test worker_graphs_test
   worker_hostile_test worker_hostile_objects_test worker_memory_moves_test worker_memory_quota_test worker_waits_test
 )
-run_quick_sanitizers() {
-  say "building preset asan, the targets of --sanitizers=quick, with $jobs jobs"
-  quietly build/asan/configure.log cmake --preset asan
-  quietly build/asan/build.log cmake --build --preset asan -j "$jobs" --target "${quick_targets[@]}"
-  local names
-  names=$(IFS='|' && printf '%s' "${quick_targets[*]}")
-  run_tests asan -R "^($names)\$"
+
+# The number of a clang with libFuzzer, and exit status 1 where there is none.
+find_clang() {
+  local version
+  for version in 19 18 17 16; do
+    if command -v "clang++-$version" >/dev/null && [[ -f $("clang++-$version" -print-file-name=libclang_rt.fuzzer.a 2>/dev/null) ||
+      -f $("clang++-$version" -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null) ]]; then
+      echo "$version" && return
+    fi
+  done
+  return 1
 }
 
-[[ $install == no ]] || scripts/install-dependencies.sh
+# build_fuzz_preset CLANG_VERSION TARGET...: preset fuzz.
+build_fuzz_preset() {
+  local clang=$1
+  shift
+  quietly build/fuzz/configure.log env "CC=clang-$clang" "CXX=clang++-$clang" cmake --preset fuzz
+  quietly build/fuzz/build.log cmake --build --preset fuzz -j "$jobs" --target "$@"
+}
+
+# One build, whichever compiler it is: what the fuzzers link is most of what the unit tests link.
+run_quick_sanitizers() {
+  local names clang preset=asan
+  names=$(IFS='|' && printf '%s' "${quick_targets[*]}")
+  if clang=$(find_clang); then
+    preset=fuzz
+    say "building preset fuzz, the targets of --sanitizers=quick, with clang $clang and $jobs jobs"
+    build_fuzz_preset "$clang" "${quick_targets[@]}"
+  else
+    unguided=yes
+    say "building preset asan, the targets of --sanitizers=quick, with $jobs jobs"
+    quietly build/asan/configure.log cmake --preset asan
+    quietly build/asan/build.log cmake --build --preset asan -j "$jobs" --target "${quick_targets[@]}"
+  fi
+  run_tests "$preset" -R "^($names)\$"
+}
+
+# All fuzzers, guided by coverage. Exit status 1: there is no clang for that.
+run_guided_fuzzers() {
+  local clang fuzzers
+  clang=$(find_clang) || return 1
+  mapfile -t fuzzers < <(sed -nE 's/^gpupool_fuzzer\((\w+).*/fuzz_\1/p' tests/fuzz/CMakeLists.txt)
+  say "building preset fuzz, ${#fuzzers[@]} fuzzers, with clang $clang and $jobs jobs"
+  build_fuzz_preset "$clang" "${fuzzers[@]}"
+  run_tests fuzz -L fuzz
+}
+
+if [[ $sanitizers == no ]]; then for_fuzzers=(); else for_fuzzers=(--fuzzers); fi
+[[ $install == no ]] || scripts/install-dependencies.sh "${for_fuzzers[@]}"
 if [[ $sanitizers == quick ]]; then
   run_quick_sanitizers
   summary && exit
@@ -141,8 +187,12 @@ run_tests "$preset"
 if [[ $sanitizers == yes ]] && ((failed == 0)); then
   # What nvcc makes does not depend on the preset, so the CUDA programs are taken from the first build.
   reuse=-DGPUPOOL_CUDA_PROGRAMS_FROM=build/$preset
-  scripts/build.sh asan "$reuse"
-  run_tests asan -LE 'bench|soak'
+  without='bench|soak'  # labels
+  if run_guided_fuzzers; then without+='|fuzz'; else unguided=yes; fi
+  if ((failed == 0)); then
+    scripts/build.sh asan "$reuse"
+    run_tests asan -LE "$without"
+  fi
   if ((failed == 0)); then
     scripts/build.sh tsan "$reuse"
     run_tests tsan -LE 'bench|soak|fuzz'
