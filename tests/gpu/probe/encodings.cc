@@ -1,4 +1,4 @@
-// The device itself, tensor maps, and parts of the device.
+// The device itself, tensor maps, parts of the device, and grids without blocks.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -170,4 +170,27 @@ PROBE(green_split) {
   see("first_process", said[0]);
   see("second_process", said[1]);
   see("same_multiprocessors", said[0] == said[1]);
+}
+
+// tinygrad makes graph nodes with a grid of 0 blocks, and gives them their size before it launches the graph.
+PROBE(grid_of_no_blocks) {
+  const Device device;
+  const Kernels kernels;
+  CUDA_KERNEL_NODE_PARAMS node{};
+  node.func = kernels.function("nothing");
+  node.gridDimX = 0;
+  node.gridDimY = node.gridDimZ = node.blockDimX = node.blockDimY = node.blockDimZ = 1;
+  CUgraph graph = nullptr;
+  CUgraphNode added = nullptr;
+  CUgraphExec executable = nullptr;
+  see("launch", name_of(cuLaunchKernel(node.func, 0, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr)));
+  CHECK(cuGraphCreate(&graph, 0));
+  const CUresult result = cuGraphAddKernelNode(&added, graph, nullptr, 0, &node);
+  see("add_node", name_of(result));
+  if (result != CUDA_SUCCESS) return;
+  const CUresult instantiated = cuGraphInstantiate(&executable, graph, 0);
+  see("instantiate", name_of(instantiated));
+  if (instantiated == CUDA_SUCCESS) see("launch_graph", name_of(cuGraphLaunch(executable, nullptr)));
+  node.gridDimX = 1;
+  if (instantiated == CUDA_SUCCESS) see("set_size", name_of(cuGraphExecKernelNodeSetParams(executable, added, &node)));
 }
