@@ -144,8 +144,14 @@ def ggml(checkout, scratch, _python):
 
 
 PTX = {"CUPY_COMPILE_WITH_PTX": "1", "CUPY_ACCELERATORS": ""}
-# The device for which CuPy, Warp and CUDA's libraries (in samples) have PTX of what they bring compiled.
-CAPABILITIES = {"cuda-samples": "13.0", "cupy": "12.0", "ggml": "13.0", "warp": "12.0"}
+# softgpu's settings. The compute capability is that for which CuPy, Warp and CUDA's libraries (in samples) have PTX of what they bring compiled.
+DEVICES = {
+    "cuda-samples": {"SOFTGPU_COMPUTE_CAPABILITY": "13.0"},
+    "cupy": {"SOFTGPU_COMPUTE_CAPABILITY": "12.0"},
+    "ggml": {"SOFTGPU_COMPUTE_CAPABILITY": "13.0"},
+    "tinygrad": {"SOFTGPU_DEVICES": "6"},
+    "warp": {"SOFTGPU_COMPUTE_CAPABILITY": "12.0"},
+}
 SUITES = {
     "cuda-samples": cuda_samples,
     "numba-cuda": modules("numba_cuda/numba/cuda/tests/cud[ad]*/test_*.py", numba_module),

@@ -228,7 +228,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that poold ends, too
     failed = False
     for name, checkout in found.items():
-        settings = {"SOFTGPU_COMPUTE_CAPABILITY": suites.CAPABILITIES.get(name, "9.0"), "SOFTGPU_MEMORY": "2GiB"}
+        settings = {"SOFTGPU_COMPUTE_CAPABILITY": "9.0", "SOFTGPU_MEMORY": "2GiB", **suites.DEVICES.get(name, {})}
         with pools.Pool(build / "bin", build / "lib" / "client", settings=settings) as pool:
             run = Run(given, name, checkout, pool, build)
             results = run.all()
