@@ -83,7 +83,7 @@ run_tests() {
   shift
   rm -rf "$build/ctest.status" "$build/softroce"
   say "running the tests of $build"
-  { ctest --test-dir "$build" -j "$jobs" --output-on-failure "$@" 2>&1 || echo $? >"$build/ctest.status"; } |
+  { ctest --test-dir "$build" -j "$test_jobs" --output-on-failure "$@" 2>&1 || echo $? >"$build/ctest.status"; } |
     tee "$log" | grep --line-buffered -vE '^( *Start +[0-9]+:|Test project |Internal ctest |.*\. +Passed )' || true
   tally "$build" "$log" "$build/Testing/Temporary/LastTest.log"
   # ctest can fail without a test that did, for example when a test's program is missing.
@@ -112,13 +112,11 @@ summary() {
   ((failed == 0 && passed > 0))
 }
 
-# What --sanitizers=quick builds and runs: decoders of foreign bytes (clients', servers', files'), and memory that threads share.
-# No program that nvcc builds, nothing of gRPC, no compiler of PTX: they take most of a whole build.
+# All fuzzers: decoders of foreign bytes (clients', servers', files').
+mapfile -t fuzzers < <(sed -nE 's/^gpupool_fuzzer\((\w+).*/fuzz_\1/p' tests/fuzz/CMakeLists.txt)
+# What --sanitizers=quick builds and runs beside them: unit tests of what reads such bytes, and of memory that threads share. No program that nvcc
+# builds, no process of poold's: they take most of a whole build, and of its time.
 quick_targets=(
-  fuzz_fatbin fuzz_pieces fuzz_hello fuzz_monitor fuzz_http fuzz_tenants fuzz_lease fuzz_commands fuzz_messages
-  fuzz_address_space fuzz_device_bytes fuzz_lease_file fuzz_linked_cubin fuzz_shm_ring fuzz_tokens fuzz_worker_dump
-  fuzz_worker_control fuzz_checkpoints fuzz_front_door fuzz_tls_door fuzz_peer_answers fuzz_checkpoint_answers fuzz_code_replies
-  fuzz_server_offer fuzz_rdma_card
   client_address_space_test client_bulk_parts_test client_capture_test client_checkpoint_exchange_test client_command_queue_test client_devices_test client_handles_test
   client_receiver_test client_replies_test client_shadows_test registered_memory_test
   protocol_compression_test protocol_cuda_fatbin_test protocol_hello_codec_test protocol_image_test protocol_lease_test
@@ -149,26 +147,25 @@ build_fuzz_preset() {
 
 # One build, whichever compiler it is: what the fuzzers link is most of what the unit tests link.
 run_quick_sanitizers() {
-  local names clang preset=asan
-  names=$(IFS='|' && printf '%s' "${quick_targets[*]}")
+  local targets=("${fuzzers[@]}" "${quick_targets[@]}") names clang preset=asan
+  names=$(IFS='|' && printf '%s' "${targets[*]}")
   if clang=$(find_clang); then
     preset=fuzz
     say "building preset fuzz, the targets of --sanitizers=quick, with clang $clang and $jobs jobs"
-    build_fuzz_preset "$clang" "${quick_targets[@]}"
+    build_fuzz_preset "$clang" "${targets[@]}"
   else
     unguided=yes
     say "building preset asan, the targets of --sanitizers=quick, with $jobs jobs"
     quietly build/asan/configure.log cmake --preset asan
-    quietly build/asan/build.log cmake --build --preset asan -j "$jobs" --target "${quick_targets[@]}"
+    quietly build/asan/build.log cmake --build --preset asan -j "$jobs" --target "${targets[@]}"
   fi
   run_tests "$preset" -R "^($names)\$"
 }
 
 # All fuzzers, guided by coverage. Exit status 1: there is no clang for that.
 run_guided_fuzzers() {
-  local clang fuzzers
+  local clang
   clang=$(find_clang) || return 1
-  mapfile -t fuzzers < <(sed -nE 's/^gpupool_fuzzer\((\w+).*/fuzz_\1/p' tests/fuzz/CMakeLists.txt)
   say "building preset fuzz, ${#fuzzers[@]} fuzzers, with clang $clang and $jobs jobs"
   build_fuzz_preset "$clang" "${fuzzers[@]}"
   run_tests fuzz -L fuzz
