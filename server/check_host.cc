@@ -16,7 +16,7 @@ constexpr bool kFiltersCalls = true;
 #endif
 
 ConfinementWish wish_of(const ServerOptions& options) {
-  return {.sandbox = options.sandbox, .users = options.worker_users, .rdma = options.rdma && transport::has_rdma_device(), .filters = kFiltersCalls};
+  return {.sandbox = options.sandbox, .users = options.worker_users, .rdma = options.rdma && transport::has_rdma_device(), .filters = kFiltersCalls, .limits = options.worker_limits};
 }
 
 std::vector<std::string> secrets_within_reach(const ServerOptions& options, const std::string& device_library) {

@@ -51,6 +51,9 @@ Result<void> to_sandbox(const toml::node& node, Sandbox& out) {
 
 Result<void> read_key(std::string_view key, const toml::node& node, ServerOptions& options) {
   if (key == "worker-users" || key == "worker-user") return to_text(node, options.worker_users);
+  if (key == "worker-memory-mib") return to_count(node, 0, kMostHostMemoryMib, options.worker_limits.memory_mib);
+  if (key == "worker-threads") return to_count(node, 0, kMostWorkerThreads, options.worker_limits.threads);
+  if (key == "worker-cpus") return to_count(node, 0, kMostWorkerCpus, options.worker_limits.cpus);
   if (key == "sandbox") return to_sandbox(node, options.sandbox);
   if (key == "peers") return to_text(node, options.peers);
   if (key == "listen") return to_endpoints(node, options.listen);

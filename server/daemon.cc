@@ -68,6 +68,15 @@ bool any_credentials(const ServerOptions& options) {
   return options.pool.configured() || std::any_of(tenants.begin(), tenants.end(), [](const Tenant& tenant) { return tenant.has_credentials(); });
 }
 
+// Null: none. The layers of the confinement tell of a host that has none.
+std::shared_ptr<Cgroups> open_cgroups(const ServerOptions& options) {
+  if (options.sandbox == Sandbox::off) return nullptr;
+  auto opened = Cgroups::open(options.worker_limits);
+  if (opened) return std::move(*opened);
+  if (opened.error().code != ErrorCode::unavailable) log::warning("confinement", {{"missing", "control group"}, {"reason", opened.error().message}});
+  return nullptr;
+}
+
 using Listeners = std::vector<std::unique_ptr<transport::Listener>>;
 
 Result<void> open_listener(const transport::Endpoint& wished, const ServerOptions& options, Listeners& listeners) {
@@ -135,7 +144,7 @@ std::string new_boot() {
 
 class Daemon {
  public:
-  Daemon(const ServerOptions& options, Listeners listeners, WorkerProgram program)
+  Daemon(const ServerOptions& options, Listeners listeners, WorkerProgram program, std::shared_ptr<Cgroups> cgroups)
       : options_(options),
         addresses_(listeners),
         end_signals_(context_, SIGTERM, SIGINT),
@@ -144,6 +153,7 @@ class Daemon {
         tenants_(options.tenants, options.pool.configured() ? Tenants::Without::nobody : Tenants::Without::anybody),
         pool_(context_,
               {.program = std::move(program),
+               .cgroups = std::move(cgroups),
                .idle_workers = options.idle_workers,
                .max_sessions = options.max_sessions,
                .image_cache_bytes = uint64_t{options.image_cache_mib} << 20,
@@ -485,7 +495,8 @@ int run_daemon(const ServerOptions& options) {
                                .sandbox = options.sandbox,
                                .tls = listens_with_tls(options),
                                .rdma = options.rdma,
-                               .log_level = options.log_level});
+                               .log_level = options.log_level},
+                 open_cgroups(options));
   const int status = daemon->run();
   daemon.reset();
   (void)log::flush(kLastLines);

@@ -56,6 +56,7 @@ struct Words {
   std::string log_format;
   bool insecure = false;
   std::string worker_users;
+  WorkerLimits worker_limits;
   std::string peers;
   std::string sandbox;
   bool no_sandbox = false;
@@ -176,6 +177,15 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   const auto* worker_users = app.add_option("--worker-users,--worker-user", given.worker_users,
                                             "the users that workers become when poold runs as root: a name or number for all, or a range such as "
                                             "70000-70999, of which each session gets one of its own [nobody]");
+  const auto* worker_memory = app.add_option("--worker-memory-mib", given.worker_limits.memory_mib,
+                                             "host memory that one worker may take, where poold's cgroup is delegated to it: with softgpu that includes the memory of "
+                                             "its GPUs; a worker that takes more is killed; 0: no limit [0]")
+                                  ->check(CLI::Range(0u, kMostHostMemoryMib));
+  const auto* worker_threads = app.add_option("--worker-threads", given.worker_limits.threads, "threads and processes that one worker may have, likewise; 0: no limit [4096]")
+                                   ->check(CLI::Range(0u, kMostWorkerThreads));
+  const auto* worker_cpus = app.add_option("--worker-cpus", given.worker_limits.cpus,
+                                           "processors whose time one worker may take, likewise; 0: no limit, and where there are too few all workers get equal parts [0]")
+                                ->check(CLI::Range(0u, kMostWorkerCpus));
   const auto* peers = app.add_option("--peers", given.peers,
                                      "networks of other poolds that copies between servers may go to directly, e.g. "
                                      "10.1.0.0/16,fd00::/8; any (but loopback); none: through the client [none]");
@@ -260,6 +270,9 @@ std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words) {
   if (insecure->count() > 0) options.insecure = given.insecure;
   if (users_at_paths->count() > 0) options.users_at_paths = given.users_at_paths;
   if (worker_users->count() > 0) options.worker_users = given.worker_users;
+  if (worker_memory->count() > 0) options.worker_limits.memory_mib = given.worker_limits.memory_mib;
+  if (worker_threads->count() > 0) options.worker_limits.threads = given.worker_limits.threads;
+  if (worker_cpus->count() > 0) options.worker_limits.cpus = given.worker_limits.cpus;
   if (sandbox->count() > 0) parse(given.sandbox, options.sandbox);
   if (no_sandbox->count() > 0 && given.no_sandbox) options.sandbox = Sandbox::off;
   options.check_host = given.check_host;

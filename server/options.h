@@ -10,6 +10,7 @@
 
 #include "protocol/transport/transport.h"
 #include "protocol/wire/result.h"
+#include "server/confinement/cgroups.h"
 #include "server/confinement/worker_users.h"
 #include "server/log/log.h"
 #include "server/pool/pool_options.h"
@@ -46,6 +47,7 @@ struct ServerOptions {
   log::Level log_level = log::Level::info;
   log::Format log_format = log::Format::text;
   std::string worker_users = "nobody";  // WorkerUsers, when poold is root; empty: workers stay root
+  WorkerLimits worker_limits;           // where poold's cgroup is delegated to it (server/confinement/cgroups.h)
   bool users_at_paths = false;          // tenants' users count on shm:///PATH sockets, too
   Sandbox sandbox = Sandbox::on;        // how workers are confined (server/worker/sandbox.h)
   bool check_host = false;              // --check-host: say which layers of the confinement hold here, and exit
@@ -67,6 +69,8 @@ constexpr unsigned kMostSessions = 65'536;
 constexpr unsigned kMostImageCacheMib = 1u << 20;
 constexpr unsigned kMostCodeCacheMib = 1u << 20;
 constexpr unsigned kMostHostMemoryMib = 1u << 26;
+constexpr unsigned kMostWorkerThreads = 1u << 22;  // as many as Linux has
+constexpr unsigned kMostWorkerCpus = 1u << 16;
 
 std::variant<ServerOptions, EarlyExit> parse_options(int count, char** words);
 

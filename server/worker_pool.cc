@@ -138,6 +138,10 @@ void WorkerPool::start_one() {
   program.own_user = has_own_users();
   program.cache_folders = code_.folders();
   program.cache_bytes = code_.bytes_per_tenant();
+  if (settings_.cgroups) {
+    program.cgroup = settings_.cgroups->next();
+    program.cgroup_settings = settings_.cgroups->settings();
+  }
   auto started = settings_.processes.start(program);
   if (!started) {
     start_failed(started.error().message);
@@ -145,6 +149,7 @@ void WorkerPool::start_one() {
   }
   auto worker = std::make_shared<Worker>(context_, std::move(*started));
   worker->user = std::move(*user);
+  worker->cgroup = program.cgroup;
   workers_.emplace(worker->pid, worker);
   log::debug("worker_starting", {{"worker", worker->pid}});
   worker->output->watch([this, weak = std::weak_ptr(worker)](const std::string& why) {
@@ -375,7 +380,8 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
   turns_.remove(worker.session);
   peers_.drop(worker.session);
   partitions_.release(worker.session);
-  const std::string how = worker.ending.empty() ? end_text(wait_status) : worker.ending;
+  const std::string end = leave_cgroup(worker, wait_status);
+  const std::string how = worker.ending.empty() ? end : worker.ending;
   switch (worker.state) {
     case Stage::serving: {
       const bool crashed = WIFSIGNALED(wait_status) && !stopping_ && worker.ending.empty();
@@ -391,6 +397,17 @@ void WorkerPool::ended(Worker& worker, int wait_status) {
                                           : worker.failure);
       return;
   }
+}
+
+// How a worker ended, also where its limits ended it.
+std::string WorkerPool::leave_cgroup(Worker& worker, int wait_status) {
+  if (worker.cgroup.empty()) return end_text(wait_status);
+  const Cgroups::End end = settings_.cgroups->end(worker.cgroup);
+  if (end.refused_threads != 0) {
+    log::warning("worker_had_no_threads", {{"worker", worker.pid}, {"session", worker.session}, {"refused", end.refused_threads},
+                                           {"reason", "it had as many threads and processes as it may have; see --worker-threads"}});
+  }
+  return WIFSIGNALED(wait_status) && !end.killed.empty() ? end.killed : end_text(wait_status);
 }
 
 // Workers that do not end although they were killed: the driver keeps them in the kernel.

@@ -23,6 +23,7 @@
 #include "protocol/control/hello.pb.h"
 #include "protocol/transport/tls/stream.h"
 #include "server/answer_timer.h"
+#include "server/confinement/cgroups.h"
 #include "server/confinement/worker_users.h"
 #include "server/gpu_turns.h"
 #include "server/handover.h"
@@ -99,6 +100,7 @@ class WorkerPool {
   struct Settings {
     WorkerProgram program;
     WorkerProcesses processes{};
+    std::shared_ptr<Cgroups> cgroups;  // null: none
     unsigned idle_workers = 2;
     unsigned max_sessions = 64;
     uint64_t image_cache_bytes = 0;
@@ -184,6 +186,7 @@ class WorkerPool {
     ~Worker();
     void close_control();  // it sees the end of it and leaves
     pid_t pid;
+    std::string cgroup;  // empty: none
     std::unique_ptr<WorkerUsers::Taken> user;  // given back when the process has been waited for
     asio::posix::stream_descriptor control;
     const std::shared_ptr<WorkerLog> output;
@@ -301,6 +304,7 @@ class WorkerPool {
   void await_ends();
   void reap();
   void ended(Worker& worker, int wait_status);
+  std::string leave_cgroup(Worker& worker, int wait_status);
   void leave_behind();
   void give_up_waiting(uint64_t ticket);
   unsigned count(Stage stage) const;

@@ -86,6 +86,8 @@ Result<StartedWorker> start_worker(const WorkerProgram& program) {
                          "--sandbox", name_of(program.sandbox),
                          "--cache-folders", program.cache_folders.c_str(),
                          "--cache-bytes", cache_bytes.c_str(),
+                         "--cgroup", program.cgroup.c_str(),
+                         "--cgroup-settings", program.cgroup_settings.c_str(),
                          "--parent", parent.c_str(),
                          "--log-level", log::name_of(program.log_level),
                          nullptr};

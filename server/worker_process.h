@@ -21,6 +21,7 @@ struct WorkerProgram {
   Sandbox sandbox = Sandbox::on;
   std::string cache_folders;  // the folder with all tenants' folders for the cache of NVIDIA's driver; empty: there are none
   uint64_t cache_bytes = 0;   // that the driver may keep in one
+  std::string cgroup, cgroup_settings;  // enter_cgroup()'s; empty: none
   bool tls = false;  // there will be tls connections
   bool rdma = true;    // offered; how, its environment says (GPUPOOL_RDMA_...)
   log::Level log_level = log::Level::info;

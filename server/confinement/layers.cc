@@ -106,17 +106,28 @@ std::vector<Layer> of_namespaces(const ConfinementWish& wish) {
   return layers;
 }
 
-Layer of_cgroup() {
-  constexpr const char* kName = "control group";
-  std::ifstream own("/proc/self/cgroup");
-  std::string line, path;
-  while (std::getline(own, line)) {
-    if (line.starts_with("0::")) path = line.substr(3);
+// Whether a limit is wanted that the group has no controller for.
+std::string missing_controllers(const DelegatedCgroup& group, const WorkerLimits& limits) {
+  std::string names;
+  const std::pair<const char*, bool> wanted[] = {{"memory", limits.memory_mib != 0}, {"pids", limits.threads != 0}, {"cpu", limits.cpus != 0}};
+  for (const auto& [name, is_wanted] : wanted) {
+    if (is_wanted && !group.has(name)) names += (names.empty() ? "" : ", ") + std::string(name);
   }
-  if (path.empty()) return {kName, State::unused, "not possible here: poold is in no cgroup of version 2"};
-  const std::string folder = "/sys/fs/cgroup" + path;
-  if (::access((folder + "/cgroup.procs").c_str(), W_OK) != 0) return {kName, State::unused, "not possible here: " + folder + " is not delegated to poold (Delegate=yes of its unit)"};
-  return {kName, State::unused, "possible here: " + folder + " is delegated to poold"};
+  return names;
+}
+
+std::string limit_text(unsigned limit, const char* unit, const char* what) { return (limit != 0 ? "at most " + std::to_string(limit) + unit : "no limit of ") + what; }
+
+Layer of_cgroup(const ConfinementWish& wish) {
+  constexpr const char* kName = "control group";
+  const WorkerLimits& limits = wish.limits;
+  if (!limits.any()) return {kName, State::unused, "--worker-threads, --worker-memory-mib and --worker-cpus are all 0"};
+  const std::string effect = ": one worker can take memory, threads and processors from the whole host";
+  const auto group = find_delegated_cgroup();
+  if (!group) return missing(kName, group.error().message + effect);
+  if (const std::string names = missing_controllers(*group, limits); !names.empty()) return missing(kName, group->folder + " has no controller for " + names + effect);
+  if (::geteuid() != 0 && sandbox::landlock_version() < sandbox::kLandlockFiles) return missing(kName, "workers have poold's user, and no Landlock keeps them from leaving their group" + effect);
+  return holds(kName, "one for each worker: " + limit_text(limits.threads, " ", "threads") + ", " + limit_text(limits.memory_mib, " MiB of ", "host memory") + ", " + limit_text(limits.cpus, " ", "processors"));
 }
 
 }  // namespace
@@ -130,7 +141,7 @@ std::vector<Layer> check_layers(const ConfinementWish& wish) {
   layers.push_back(of_landlock("signals and sockets", sandbox::kLandlockScopes, "6.12", "no signals and no abstract Unix sockets of other processes",
                                "the other user and the filter of system calls alone keep workers from them"));
   for (Layer& layer : of_namespaces(wish)) layers.push_back(std::move(layer));
-  layers.push_back(of_cgroup());
+  layers.push_back(of_cgroup(wish));
   return layers;
 }
 

@@ -4,12 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "server/confinement/cgroups.h"
 #include "server/confinement/worker_users.h"
 
 namespace gpupool::server {
 
 struct Layer {
-  enum class State { holds, missing, unused };  // unused: this version of gpupool has no use for it, whether the host has it or not
+  enum class State { holds, missing, unused };  // unused: the options do not want it, whether the host has it or not
   std::string name;
   State state = State::missing;
   std::string text;  // what holds, or why it does not and with what effect
@@ -20,6 +21,7 @@ struct ConfinementWish {
   std::string users;      // --worker-users
   bool rdma = false;      // workers use RDMA, of which this host has a device
   bool filters = true;    // this build filters system calls
+  WorkerLimits limits{};
 };
 
 std::vector<Layer> check_layers(const ConfinementWish& wish);

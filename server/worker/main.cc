@@ -22,6 +22,7 @@
 #include "protocol/transport/rdma_options.h"
 #include "protocol/wire/frame.h"
 #include "protocol/wire/peers.h"
+#include "server/confinement/cgroups.h"
 #include "server/handover.h"
 #include "server/log/log.h"
 #include "server/version.h"
@@ -53,6 +54,8 @@ struct Arguments {
   sandbox::Calls other_calls = sandbox::Calls::refuse;
   std::string cache_folders;
   std::string cache_bytes;
+  std::string cgroup;
+  std::string cgroup_settings;
   pid_t parent = 0;
   log::Level level = log::Level::info;
 };
@@ -86,6 +89,12 @@ bool parse_arguments(int count, char** words, Arguments& out) {
       good = true;
     } else if (name == "--cache-bytes") {
       out.cache_bytes = value;
+      good = true;
+    } else if (name == "--cgroup") {
+      out.cgroup = value;
+      good = true;
+    } else if (name == "--cgroup-settings") {
+      out.cgroup_settings = value;
       good = true;
     } else if (name == "--parent") {
       good = std::from_chars(value.begin(), value.end(), out.parent).ec == std::errc();
@@ -329,6 +338,10 @@ Result<void> confine(const Arguments& arguments) {
 }
 
 int run(const Arguments& arguments) {
+  // First of all, while this process is still poold's user: the device library and clients are subject to the limits.
+  if (!arguments.cgroup.empty()) {
+    if (const auto entered = server::enter_cgroup(arguments.cgroup, arguments.cgroup_settings); !entered) return fail_to_start(entered.error().message);
+  }
   // Waiting streams must not share hardware queues; NVIDIA's driver reads this in cuInit.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   ::unsetenv("CUDA_LAUNCH_BLOCKING");  // the client's to honour: a launch that blocks would keep the executor from what lets it go on

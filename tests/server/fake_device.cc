@@ -95,6 +95,13 @@ void speak_to_admin_socket() {
   if (send_copies(connected, std::as_bytes(std::span("x", 1)), lingers, 1) == 0) ::close(lingers);
 }
 
+// Takes a gigabyte of host memory, if it may.
+void take_memory() {
+  constexpr size_t kBytes = size_t{1} << 30;
+  void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  ::dprintf(gpupool::server::kLogDescriptor, "info fake_took_memory whole=%d\n", memory != MAP_FAILED);
+}
+
 // Writes what looks like poold's own line, tries to cut the log, and writes a line without end.
 void spoil_log() {
   for (const int log : {STDOUT_FILENO, STDERR_FILENO, gpupool::server::kLogDescriptor}) {
@@ -153,6 +160,7 @@ void speak_to_poold(int) {
   const std::string how = mode();
   if (how.starts_with("hostile:linger-")) return send_lingering(how);
   if (how == "hostile:last-words") return say_last_words();
+  if (how == "hostile:memory") return take_memory();
   if (how == "hostile:admin") return speak_to_admin_socket();
   if (how == "hostile:log") return spoil_log();
   if (how == "hostile:log-slow") return write_slowly();

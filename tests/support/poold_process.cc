@@ -45,8 +45,9 @@ Environment with_reports([[maybe_unused]] const std::filesystem::path& folder, E
 }  // namespace
 
 PooldProcess::PooldProcess(const std::string& device, const std::vector<std::string>& more_options,
-                           const Environment& environment) {
-  std::vector<std::string> words{program_path("poold"), "--device", device, "--port-file", port_file()};
+                           const Environment& environment, const std::vector<std::string>& launcher) {
+  std::vector<std::string> words = launcher;
+  words.insert(words.end(), {program_path("poold"), "--device", device, "--port-file", port_file()});
   const auto given = [&](const char* option) {
     return std::find(more_options.begin(), more_options.end(), option) != more_options.end();
   };

@@ -19,9 +19,9 @@ std::string moved_path(const std::string& path, const std::string& otherwise);
 
 class PooldProcess {
  public:
-  // `device` as in --device. Throws with poold's output when it does not come up.
+  // `device` as in --device; `launcher` has the words of a program that becomes poold. Throws with poold's output when it does not come up.
   explicit PooldProcess(const std::string& device, const std::vector<std::string>& more_options = {},
-                        const Environment& environment = {});
+                        const Environment& environment = {}, const std::vector<std::string>& launcher = {});
   // What a sanitizer found in poold or a worker, whose output nobody reads, ends the test program.
   ~PooldProcess();
 
