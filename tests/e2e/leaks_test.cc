@@ -1,7 +1,6 @@
 // Many clients, and clients that are killed, leave nothing behind: no process, descriptor, file or byte.
 #include <signal.h>
 
-#include <fstream>
 #include <ostream>
 
 #include "tests/e2e/pool.h"
@@ -20,13 +19,6 @@ constexpr size_t kAllowedGrowth = 32u << 20;  // sanitizers keep freed memory fo
 constexpr int kClients = 1000;  // programs on the client library; every other one is killed
 constexpr size_t kAllowedGrowth = 1u << 20;
 #endif
-
-size_t resident_bytes(pid_t pid) {
-  size_t pages = 0;
-  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
-  file >> pages >> pages;
-  return pages * 4096;
-}
 
 // What poold holds while nobody is connected.
 struct Holdings {

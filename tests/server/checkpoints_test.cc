@@ -1,8 +1,6 @@
 // A client that asks poold to lock and checkpoint others (protocol/wire/checkpoint.h), well and badly behaved, over real connections.
 #include <cuda.h>
 
-#include <fstream>
-
 #include "protocol/control/hello_exchange.h"
 #include "protocol/wire/checkpoint.h"
 #include "tests/support/catch.h"
@@ -54,14 +52,6 @@ Answer ask(transport::Connection& connection, const wire::CheckpointQuestion& qu
   REQUIRE(preamble.length == sizeof answer.head + answer.sessions.size() * sizeof(wire::ProcessSession));
   if (!answer.sessions.empty()) receive(answer.sessions.data(), answer.sessions.size() * sizeof(wire::ProcessSession));
   return answer;
-}
-
-size_t resident_bytes(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("VmRSS:")) return std::stoull(line.substr(6)) * 1024;
-  }
-  throw std::runtime_error("no VmRSS");
 }
 
 std::string questions(size_t count) {

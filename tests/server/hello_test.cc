@@ -1,7 +1,4 @@
 // What poold does with everything that can arrive before a session begins.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,6 +8,7 @@
 #include <thread>
 
 #include "tests/support/catch.h"
+#include "tests/support/connect_from.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/raw_client.h"
 
@@ -21,24 +19,7 @@ namespace {
 
 const std::string kDevice = FAKE_DEVICE_LIBRARY;
 
-std::string whole_hello() {
-  const std::string body = hello::encode(test_hello());
-  const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
-  return std::string(RawClient::bytes_of(preamble)) + body;
-}
-
-// A blocking TCP connection from this address of this host; -1: failed. Closing it resets it, and leaves no port in TIME_WAIT.
-int connect_from(const char* address, uint16_t port) {
-  const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in from{.sin_family = AF_INET}, to{.sin_family = AF_INET, .sin_port = htons(port)};
-  const linger reset{.l_onoff = 1, .l_linger = 0};
-  if (made >= 0) ::setsockopt(made, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-  ::inet_pton(AF_INET, address, &from.sin_addr);
-  ::inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
-  if (made >= 0 && ::bind(made, reinterpret_cast<sockaddr*>(&from), sizeof from) == 0 && ::connect(made, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0) return made;
-  if (made >= 0) ::close(made);
-  return -1;
-}
+std::string whole_hello() { return hello_bytes(test_hello()); }
 
 void served(const PooldProcess& poold) {
   RawClient client(poold.endpoint());

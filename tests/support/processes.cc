@@ -194,6 +194,15 @@ bool can_count_descriptors(pid_t pid) {
   return ::access(folder.c_str(), R_OK) == 0 || (::stat(folder.c_str(), &status) == 0 && status.st_size > 0);
 }
 
+size_t resident_bytes(pid_t pid) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/status";
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmRSS:")) return std::stoull(line.substr(6)) * 1024;
+  }
+  throw std::runtime_error(path + " has no VmRSS");
+}
+
 size_t descriptors_of(pid_t pid) {
   const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
   struct stat status {};

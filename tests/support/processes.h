@@ -78,6 +78,7 @@ struct Finished {
 Finished run_to_end(const std::vector<std::string>& words, const Environment& environment = {});
 
 std::vector<pid_t> children_of(pid_t pid);
+size_t resident_bytes(pid_t pid);
 size_t descriptors_of(pid_t pid);
 // False before Linux 6.2, unless this is root, for a process that hides its memory, as poold and its workers do: then descriptors_of() throws.
 bool can_count_descriptors(pid_t pid);

@@ -23,6 +23,12 @@ hello::Hello test_hello() {
           .pid = ::getpid()};
 }
 
+std::string hello_bytes(const hello::Hello& hello) {
+  const std::string body = hello::encode(hello);
+  const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
+  return std::string(RawClient::bytes_of(preamble)) + body;
+}
+
 RawClient::RawClient(const transport::Endpoint& endpoint, const transport::Options& options) {
   auto connected = transport::connect(endpoint, options);
   if (!connected) throw std::runtime_error(connected.error().message);
@@ -48,9 +54,7 @@ void RawClient::send_preamble(const wire::Preamble& preamble) {
 }
 
 void RawClient::send_hello(const hello::Hello& hello) {
-  const std::string body = hello::encode(hello);
-  const wire::Preamble preamble{.length = static_cast<uint32_t>(body.size())};
-  send(std::string(bytes_of(preamble)) + body);
+  send(hello_bytes(hello));
 }
 
 hello::HelloReply RawClient::receive_reply() {

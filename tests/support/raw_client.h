@@ -18,6 +18,7 @@ struct Message {
 };
 
 hello::Hello test_hello();
+std::string hello_bytes(const hello::Hello& hello);  // with its Preamble
 
 class RawClient {
  public:
