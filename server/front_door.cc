@@ -2,10 +2,6 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
-#include <string_view>
-#include <unordered_map>
-
 #include "server/admission/peer.h"
 #include "server/descriptor_closer.h"
 #include "server/foreign_socket.h"
@@ -52,7 +48,7 @@ void FrontDoor::close() {
       entrance->listener->close();
     }
   }
-  while (!half_open_.empty()) half_open_.front()->drop();  // those refused since, too
+  while (half_open_.size() != 0) half_open_.oldest_of_most("")->drop();  // those refused since, too
   unlogged_.finish();
 }
 
@@ -104,21 +100,16 @@ void FrontDoor::add(std::unique_ptr<transport::Connection> connection, const std
     tls = std::move(*stream);
   }
   auto half_open = std::make_shared<HalfOpen>(*this, descriptor, transport, address, std::move(tls));
-  half_open->place = half_open_.insert(half_open_.end(), half_open);
+  half_open->place = half_open_.add(half_open->peer(), half_open);
   half_open->read_hello(hello_timeout_);
 }
 
 // Drops the oldest connection of the peer that has most, if there are too many for one more of `peer`. Where each has one it is the oldest.
 void FrontDoor::make_room(const std::string& peer) {
   if (half_open_.size() < kMostHalfOpen) return;
-  std::unordered_map<std::string_view, size_t> counts{{peer, 1}};
-  for (const auto& half_open : half_open_) ++counts[half_open->peer()];
-  // `peer` may have none yet, and is the one that has most only where it has some.
-  size_t most = 0;
-  for (const auto& half_open : half_open_) most = std::max(most, counts[half_open->peer()]);
-  const auto oldest = std::find_if(half_open_.begin(), half_open_.end(), [&](const auto& half_open) { return counts[half_open->peer()] == most; });
-  report((*oldest)->address(), "dropped for a newer connection: too many have not introduced themselves, most of them from " + (*oldest)->peer());
-  (*oldest)->drop();
+  const auto oldest = half_open_.oldest_of_most(peer);
+  report(oldest->address(), "dropped for a newer connection: too many have not introduced themselves, most of them from " + oldest->peer());
+  oldest->drop();
 }
 
 void FrontDoor::admit(HalfOpen& half_open, Client client, const Credentials& shown) {
@@ -142,7 +133,7 @@ void FrontDoor::drop(Client client) {
 void FrontDoor::refuse(Client client, const Refusal& refusal) {
   make_room(client.charged_to);
   auto half_open = std::make_shared<HalfOpen>(*this, client.descriptor, client.transport, client.address, client.tls);
-  half_open->place = half_open_.insert(half_open_.end(), half_open);
+  half_open->place = half_open_.add(half_open->peer(), half_open);
   half_open->refuse(refusal);
 }
 

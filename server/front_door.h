@@ -9,13 +9,13 @@
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
-#include <list>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "protocol/transport/transport.h"
 #include "server/admission/left_out.h"
+#include "server/admission/per_peer.h"
 #include "server/admission/peer_rates.h"
 #include "server/handshakes.h"
 #include "server/refusal.h"
@@ -81,7 +81,7 @@ class FrontDoor {
   bool trusts_users_at_paths_ = false;
   std::vector<std::unique_ptr<Entrance>> entrances_;
   Handshakes handshakes_;
-  std::list<std::shared_ptr<HalfOpen>> half_open_;  // oldest first
+  PerPeer<std::shared_ptr<HalfOpen>> half_open_;
   bool closed_ = false;
   uint64_t turned_away_ = 0;
   // Refusals are logged, but a flood of them must not fill the disk.

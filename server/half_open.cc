@@ -6,6 +6,7 @@
 
 #include <asio/write.hpp>
 #include <cstddef>
+#include <utility>
 
 #include "protocol/text/names.h"
 #include "server/admission/peer.h"
@@ -243,10 +244,7 @@ void HalfOpen::drop() {
   dropped_ = true;
   if (opening_ && door_.handshakes_.withdraw(this)) opening_ = false;
   if (!opening_) hang_up();  // otherwise tls_step_done() does
-  if (place != door_.half_open_.end()) {
-    door_.half_open_.erase(place);
-    place = door_.half_open_.end();
-  }
+  if (place) door_.half_open_.remove(*std::exchange(place, std::nullopt));
 }
 
 }  // namespace gpupool::server

@@ -1,13 +1,12 @@
 // One connection that has not introduced itself yet, or that is being told why it is refused.
 //
-// Lives in FrontDoor's list, and in the handlers of its pending operations; drop() ends both. poold's one
+// Lives among FrontDoor's, and in the handlers of its pending operations; drop() ends both. poold's one
 // thread.
 #pragma once
 #include <array>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/steady_timer.hpp>
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,7 +30,7 @@ class HalfOpen : public std::enable_shared_from_this<HalfOpen> {
   const std::string& address() const { return address_; }
   const std::string& peer() const { return peer_; }
 
-  std::list<std::shared_ptr<HalfOpen>>::iterator place;  // in the door's list
+  std::optional<PerPeer<std::shared_ptr<HalfOpen>>::Place> place;  // among the door's
 
  private:
   using Then = std::function<void(const asio::error_code& status, size_t count)>;

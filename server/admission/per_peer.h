@@ -1,0 +1,56 @@
+// Things that are each charged to a peer (peer.h), and the one that goes when there are too many: the oldest of the peer that has most, in steps that
+// grow with the number of peers, not of things. One thread; never fails.
+#pragma once
+#include <cstdint>
+#include <iterator>
+#include <list>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace gpupool::server {
+
+template <class Thing>
+class PerPeer {
+  struct Kept {
+    Thing thing;
+    uint64_t number;  // counted up: the oldest has the lowest
+  };
+  using Peers = std::map<std::string, std::list<Kept>>;  // no list is empty; each has its oldest first
+
+ public:
+  // Of one thing, until it is removed.
+  struct Place {
+    typename Peers::iterator peer;
+    typename std::list<Kept>::iterator thing;
+  };
+
+  Place add(const std::string& peer, Thing thing) {
+    const auto its = peers_.try_emplace(peer).first;
+    ++size_;
+    return {its, its->second.insert(its->second.end(), {std::move(thing), next_++})};
+  }
+  void remove(const Place& place) {
+    place.peer->second.erase(place.thing);
+    if (place.peer->second.empty()) peers_.erase(place.peer);
+    --size_;
+  }
+  size_t size() const { return size_; }
+  // Of several peers that have most, the oldest thing of all. `newcomer` counts one more, if it has some. There must be things.
+  const Thing& oldest_of_most(const std::string& newcomer) const {
+    const auto count = [&, own = peers_.find(newcomer)](auto peer) { return peer->second.size() + (peer == own ? 1 : 0); };
+    auto chosen = peers_.begin();
+    for (auto peer = std::next(chosen); peer != peers_.end(); ++peer) {
+      const size_t most = count(chosen), its = count(peer);
+      if (its > most || (its == most && peer->second.front().number < chosen->second.front().number)) chosen = peer;
+    }
+    return chosen->second.front().thing;
+  }
+
+ private:
+  Peers peers_;
+  size_t size_ = 0;
+  uint64_t next_ = 0;
+};
+
+}  // namespace gpupool::server

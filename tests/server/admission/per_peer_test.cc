@@ -1,0 +1,42 @@
+#include "server/admission/per_peer.h"
+
+#include "tests/support/catch.h"
+
+using gpupool::server::PerPeer;
+
+TEST_CASE("the oldest of the peer that has most goes") {
+  PerPeer<int> things;
+  things.add("a", 1);
+  things.add("b", 2);
+  const auto third = things.add("b", 3);
+  things.add("b", 4);
+  things.add("c", 5);
+  CHECK(things.size() == 5);
+  CHECK(things.oldest_of_most("a") == 2);
+  CHECK(things.oldest_of_most("unknown") == 2);
+  things.remove(third);
+  CHECK(things.size() == 4);
+  CHECK(things.oldest_of_most("unknown") == 2);
+}
+
+TEST_CASE("a newcomer's next thing counts, if it has some already") {
+  PerPeer<int> things;
+  things.add("a", 1);
+  things.add("b", 2);
+  CHECK(things.oldest_of_most("b") == 2);
+  CHECK(things.oldest_of_most("a") == 1);
+  CHECK(things.oldest_of_most("c") == 1);
+}
+
+TEST_CASE("of peers that have as many, the oldest thing goes, and peers without things are forgotten") {
+  PerPeer<int> things;
+  const auto first = things.add("z", 1);
+  things.add("a", 2);
+  things.add("b", 3);
+  CHECK(things.oldest_of_most("") == 1);
+  things.remove(first);
+  CHECK(things.oldest_of_most("") == 2);
+  CHECK(things.oldest_of_most("z") == 2);
+  things.add("z", 4);
+  CHECK(things.oldest_of_most("") == 2);
+}
