@@ -64,9 +64,9 @@ class CheckpointLink : public std::enable_shared_from_this<CheckpointLink> {
     });
   }
 
-  // The next question is read only then, so that a flood fills the client's own socket.
+  // The next question is read only then, so that a flood fills the client's own socket. The more connections a tenant has, the longer each pauses.
   void pause() {
-    timer_.expires_after(Checkpoints::kPause);
+    timer_.expires_after(Checkpoints::kPause * owner_.links_of(tenant()));
     timer_.async_wait([self = shared_from_this()](const asio::error_code& status) {
       if (!status) self->await_question();
     });
@@ -169,13 +169,16 @@ void Checkpoints::drop_if(const std::function<bool(const Client&)>& clients) {
   for (const auto& link : dropped) link->drop();
 }
 
+size_t Checkpoints::links_of(const std::string& tenant) const {
+  return static_cast<size_t>(std::count_if(links_.begin(), links_.end(), [&](const auto& link) { return link->tenant() == tenant; }));
+}
+
 void Checkpoints::close() {
   while (!links_.empty()) links_.front()->drop();
 }
 
 void Checkpoints::admit(Client client) {
-  const auto of_tenant = std::count_if(links_.begin(), links_.end(), [&](const auto& link) { return link->tenant() == client.tenant; });
-  if (static_cast<size_t>(of_tenant) >= kMostOfTenant || links_.size() >= kMost) {
+  if (links_of(client.tenant) >= kMostOfTenant || links_.size() >= kMost) {
     return refuse_(std::move(client), {control::HelloReply::BUSY, "too many clients ask for checkpoints; try again"});
   }
   const auto link = std::make_shared<CheckpointLink>(*this, std::move(client));

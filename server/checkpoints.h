@@ -2,7 +2,8 @@
 // what they want to the sessions' workers, and no worker is taken for them.
 //
 // poold's one thread. What comes in is not trusted: questions have a fixed size, one is read and answered at a time, and connections are
-// bounded in number for each tenant and in time. A client that leaves while its question is open takes back what is not done yet.
+// bounded in number for each tenant and in time, and all of a tenant's are answered 500 times a second at most. A client that leaves while its
+// question is open takes back what is not done yet.
 #pragma once
 #include <asio/io_context.hpp>
 #include <chrono>
@@ -24,7 +25,7 @@ class Checkpoints {
   static constexpr std::chrono::milliseconds kSilence{60'000};   // between an answer and the next question
   static constexpr std::chrono::milliseconds kPatience{5'000};   // for a client that does not read
   static constexpr std::chrono::milliseconds kLifeSign{500};     // while it waits
-  static constexpr std::chrono::milliseconds kPause{2};          // between an answer and reading the next question
+  static constexpr std::chrono::milliseconds kPause{2};          // between an answer and reading the next question, times the tenant's connections
   using Refuse = std::function<void(Client, const Refusal&)>;
 
   Checkpoints(asio::io_context& context, WorkerPool& pool, Refuse refuse);
@@ -40,6 +41,8 @@ class Checkpoints {
 
  private:
   friend class CheckpointLink;
+
+  size_t links_of(const std::string& tenant) const;
 
   asio::io_context& context_;
   WorkerPool& pool_;

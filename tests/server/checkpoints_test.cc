@@ -63,6 +63,19 @@ std::string questions(size_t count) {
   return all;
 }
 
+// All of them "no such process", which is no error.
+void receive_answers(RawClient& client, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    wire::Preamble preamble;
+    wire::CheckpointAnswer answer;
+    const auto deadline = transport::Clock::now() + kPatience;
+    REQUIRE(transport::receive_exact(client.connection(), std::as_writable_bytes(std::span(&preamble, 1)), deadline));
+    REQUIRE(preamble.length == sizeof answer);
+    REQUIRE(transport::receive_exact(client.connection(), std::as_writable_bytes(std::span(&answer, 1)), deadline));
+    CHECK(answer.result == CUDA_SUCCESS);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("sessions are found by their process's number on the same system, and no worker is taken for that") {
@@ -160,13 +173,20 @@ TEST_CASE("questions that are sent at once are answered one after another") {
   client.open(asking());
   constexpr size_t kQuestions = 100;
   client.send(questions(kQuestions));
-  for (size_t i = 0; i < kQuestions; ++i) {
-    wire::Preamble preamble;
-    wire::CheckpointAnswer answer;
-    const auto deadline = transport::Clock::now() + kPatience;
-    REQUIRE(transport::receive_exact(client.connection(), std::as_writable_bytes(std::span(&preamble, 1)), deadline));
-    REQUIRE(preamble.length == sizeof answer);
-    REQUIRE(transport::receive_exact(client.connection(), std::as_writable_bytes(std::span(&answer, 1)), deadline));
-    CHECK(answer.result == CUDA_SUCCESS);
+  receive_answers(client, kQuestions);
+}
+
+TEST_CASE("the answers to all connections of a tenant together are no more than 500 a second") {
+  PooldProcess poold(kDevice);
+  constexpr size_t kConnections = 10, kQuestions = 60;
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (size_t i = 0; i < kConnections; ++i) {
+    clients.push_back(std::make_unique<RawClient>(poold.endpoint()));
+    clients.back()->open(asking());
   }
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& client : clients) client->send(questions(kQuestions));
+  for (const auto& client : clients) receive_answers(*client, kQuestions);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  CHECK(took.count() >= kConnections * (kQuestions - 1) / 500.0);  // the first ones may be answered at once
 }
