@@ -63,6 +63,8 @@ double Samples::median(const std::string& name) const { return bench::median(of(
 
 double Samples::most(const std::string& name) const { return *std::max_element(of(name).begin(), of(name).end()); }
 
+double Samples::least(const std::string& name) const { return *std::min_element(of(name).begin(), of(name).end()); }
+
 std::vector<std::string> Samples::names(const std::string& prefix) const {
   std::vector<std::string> found;
   for (const auto& [name, values] : values_) {

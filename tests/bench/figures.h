@@ -36,6 +36,7 @@ class Samples {
   // Throws when there is no sample of that name: a figure must not be missing silently.
   double median(const std::string& name) const;
   double most(const std::string& name) const;
+  double least(const std::string& name) const;
   std::vector<std::string> names(const std::string& prefix) const;  // all that begin with it
 
  private:

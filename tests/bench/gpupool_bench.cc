@@ -14,6 +14,7 @@
 
 #include "protocol/wire/frame.h"
 #include "scheduler/sim/svg_plot.h"
+#include "tests/bench/attacks_suite.h"
 #include "tests/bench/baselines.h"
 #include "tests/bench/failover.h"
 #include "tests/bench/figures.h"
@@ -298,6 +299,14 @@ int run_sharing(const Options& options) {
   return 0;
 }
 
+int run_attacks(const Options& options) {
+  publish(options, measure_attacks({.device = options.device,
+                                    .rounds = options.rounds,
+                                    .seconds = options.quick ? 0.5 : options.sharing.seconds,
+                                    .only = options.sharing.only}));
+  return 0;
+}
+
 int run_mechanisms(const Options& options) {
   publish(options, measure_mechanisms({.device = options.device,
                                        .direct = direct_environment(options),
@@ -371,6 +380,7 @@ int run(const Options& options) {
   if (options.suite == "sharing") return run_sharing(options);
   if (options.suite == "pool") return run_pool(options);
   if (options.suite == "mechanisms") return run_mechanisms(options);
+  if (options.suite == "attacks") return run_attacks(options);
   Samples direct, raw;
   std::map<std::string, Samples> pool;
   std::vector<Figure> figures = measure_all(options, direct, raw, pool);
@@ -385,11 +395,11 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Measures what the pool costs against the bare device, raw TCP and memcpy, side by side");
-  app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; sharing: several tenants on one GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; all: everything else")->check(CLI::IsMember({"all", "mechanisms", "pool", "rdma", "sharing"}));
-  app.add_option("--seconds", options.sharing.seconds, "of each measurement of the sharing and the pool suite [10]")->check(CLI::Range(0.2, 600.0));
-  app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, shapes, priorities, accounting, memory, partitions, bandwidth, stuck; of the pool suite: grants, failover; of the mechanisms suite: quota, pools, compression, images [all]")
+  app.add_option("--suite", options.suite, "rdma: over RDMA, beside perftest on the same devices; sharing: several tenants on one GPU; pool: leases from a scheduler; mechanisms: quotas, compression, the image cache; attacks: a poold under attack; all: everything else")->check(CLI::IsMember({"all", "attacks", "mechanisms", "pool", "rdma", "sharing"}));
+  app.add_option("--seconds", options.sharing.seconds, "of each measurement of the suites sharing, pool and attacks [10]")->check(CLI::Range(0.2, 600.0));
+  app.add_option("--only", options.sharing.only, "parts of the sharing suite: shares, hard, elastic, two, shapes, priorities, accounting, memory, partitions, bandwidth, stuck; of the pool suite: grants, failover; of the mechanisms suite: quota, pools, compression, images; of the attacks suite: answers, resident, records, served [all]")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "shapes", "priorities", "accounting", "memory", "partitions", "bandwidth", "stuck", "grants", "failover", "quota", "pools", "compression", "images"}));
+      ->check(CLI::IsMember({"shares", "hard", "elastic", "two", "shapes", "priorities", "accounting", "memory", "partitions", "bandwidth", "stuck", "grants", "failover", "quota", "pools", "compression", "images", "answers", "resident", "records", "served"}));
   app.add_option("--kills", options.failover.kills, "of the leading scheduler, in the pool suite [50]")->check(CLI::Range(1, 10'000));
   app.add_option("--rdma-devices", options.rdma.devices, "of the client and the server, with a comma [the first two that are up]")->delimiter(',');
   app.add_option("--rdma-addresses", options.rdma.addresses, "their addresses [from their GIDs]")->delimiter(',');

@@ -11,13 +11,13 @@
 // WAY: plain, wide (16 blocks), ex (cuLaunchKernelEx), cooperative, library (a kernel of a CUlibrary, as cuBLAS and the like have them), fill (a
 // memset beside each kernel), graph (a launch of a graph with a kernel in it), shapes (another grid in each launch, as with sequences of
 // varying length).
-#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <deque>
 #include <string>
 
+#include "tests/bench/monotonic.h"
 #include "tests/bench/program.h"
 
 namespace {
@@ -56,17 +56,6 @@ again:
 constexpr size_t kQueued = 8;  // kernels that the program has under way
 constexpr size_t kGranule = 2u << 20;
 constexpr size_t kBytes = 64 << 10;
-
-double now() {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-void sleep_until(double when) {
-  const double left = when - now();
-  if (left > 0) ::usleep(static_cast<useconds_t>(left * 1e6));
-}
 
 struct Work {
   CUstream stream = nullptr;

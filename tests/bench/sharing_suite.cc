@@ -1,7 +1,5 @@
 #include "tests/bench/sharing_suite.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -11,6 +9,7 @@
 #include <stdexcept>
 
 #include "server/tenants/token.h"
+#include "tests/bench/monotonic.h"
 #include "tests/bench/run_program.h"
 #include "tests/support/poold_process.h"
 #include "tests/support/slow_link.h"
@@ -29,12 +28,6 @@ constexpr size_t kGranule = 2u << 20, kQuotaGranules = 301;
 constexpr size_t kRacers = 32;
 constexpr double kBandwidth = 50;  // MB/s of the tenant's: what any machine moves
 const char* const kWays[] = {"plain", "ex", "cooperative", "library", "fill", "graph"};
-
-double now() {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
 
 std::string text(double value, const char* format = "%.6f") {
   char text[64];

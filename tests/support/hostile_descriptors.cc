@@ -67,8 +67,13 @@ LingeringSocket::LingeringSocket() {
 }
 
 LingeringSocket::~LingeringSocket() {
-  ::close(peer_);  // with unread bytes: that resets the connection, and nothing lingers
+  end_lingering();
   close();
+}
+
+void LingeringSocket::end_lingering() {
+  if (peer_ >= 0) ::close(peer_);  // with unread bytes: that resets the connection, and nothing lingers
+  peer_ = -1;
 }
 
 void LingeringSocket::close() {

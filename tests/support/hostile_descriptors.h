@@ -16,6 +16,7 @@ class LingeringSocket {
   LingeringSocket& operator=(const LingeringSocket&) = delete;
   int descriptor() const { return lingers_; }
   void close();  // the own copy: others are left to close the last one
+  void end_lingering();  // closes that wait return, also on another thread
 
  private:
   int lingers_ = -1, peer_ = -1;

@@ -1,0 +1,29 @@
+// The suite `attacks` itself: every figure is there, and what is a matter of right and wrong holds (bytes that are written down). No time or memory
+// is asserted: half a second on a busy machine says little of them.
+#include "tests/bench/quick_run.h"
+
+using namespace gpupool::testing;
+
+TEST_CASE("a quick run of the attacks suite has every figure, and refused attempts write down no more than they may") {
+  const QuickRun run = quick_run({"--suite", "attacks"}, std::chrono::minutes(5));
+  INFO(run.output);
+  for (const std::string name : {"healthz_attacked_most", "healthz_attacked_p99", "launch_p99_attacked", "attempts", "resident_attacked", "resident_attempts"}) {
+    INFO(name);
+    CHECK(run.value(name) > 0);
+  }
+  CHECK(run.value("healthz_attacked_p99") <= run.value("healthz_attacked_most"));
+  CHECK(run.value("attempts", "tcp", "baseline_value") > 0);
+  run.value("resident_growth");  // may be anything
+  for (const std::string name : {"log_bytes_refused", "audit_bytes_refused", "log_bytes_refused_in_numbers", "audit_bytes_refused_in_numbers"}) {
+    INFO(name);
+    CHECK(run.value(name) > 0);
+    CHECK(run.value(name) <= 512);
+  }
+  for (const std::string attack : {"flood", "handshakes", "both"}) {
+    INFO(attack);
+    const std::string via = attack == "flood" ? "tcp" : "tls";
+    CHECK(run.value("attempts_beside_" + attack, via) > 0);
+    CHECK(run.value("slowest_beside_" + attack, via) > 0);
+    CHECK(run.value("served_beside_" + attack, via) >= 0);
+  }
+}
