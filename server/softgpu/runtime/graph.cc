@@ -272,6 +272,13 @@ class LaunchEnd final : public Op {
   std::vector<cuda::graph_memory::Shared> memory_;
 };
 
+// Where an entry's operation runs: a kernel of another context than the launch's, in its own.
+Context& context_of(const GraphExec::Entry& entry, Context& launched_in) {
+  if (entry.type != CU_GRAPH_NODE_TYPE_KERNEL || !entry.prototype) return launched_in;
+  Context& own = static_cast<const GridOp&>(*entry.prototype).function().context();
+  return &own == &launched_in.root() ? launched_in : own;
+}
+
 }  // namespace
 
 std::vector<Ref<Op>> GraphExec::make_ops(Context& context, Op& begin, Op& end) const {
@@ -293,7 +300,7 @@ std::vector<Ref<Op>> GraphExec::make_ops(Context& context, Op& begin, Op& end) c
       }
       op = entry.enabled && entry.prototype ? entry.prototype->clone() : Ref<Op>(make_ref<MarkerOp>());
     }
-    op->set_context(&context);
+    op->set_context(&context_of(entry, context));
     if (waited) op->after(*waited);
     if (entry.dependencies.empty()) op->after(begin);
     for (const uint32_t dependency : entry.dependencies) op->after(*ops[dependency]);

@@ -120,6 +120,76 @@ SCENARIO(what_belongs_to_another_device) {
   else GIVES(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, cuCtxEnablePeerAccess(there.device.context, 0));
 }
 
+// A function in a graph runs in its own context, whichever is current.
+SCENARIO(graph_of_two_devices) {
+  constexpr unsigned kCount = 4096;
+  const Side a(0, kCount * 4), b(1, kCount * 4);
+  b.use();
+  unsigned start = 7, more = 5, count = kCount;
+  CUdeviceptr filled_memory = a.memory, added_memory = b.memory;
+  void* fill_parameters[] = {&filled_memory, &start, &count};
+  void* add_parameters[] = {&added_memory, &more, &count};
+  CUDA_KERNEL_NODE_PARAMS fill{};
+  fill.func = a.kernels.function("fill");
+  fill.gridDimX = kCount / 256;
+  fill.blockDimX = 256;
+  fill.gridDimY = fill.gridDimZ = fill.blockDimY = fill.blockDimZ = 1;
+  CUDA_KERNEL_NODE_PARAMS add = fill;
+  fill.kernelParams = fill_parameters;
+  add.func = b.kernels.function("add");
+  add.kernelParams = add_parameters;
+  CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = a.memory;
+  copy.dstDevice = b.memory;
+  copy.WidthInBytes = kCount * 4;
+  copy.Height = copy.Depth = 1;
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  CUgraphNode filled = nullptr, copied = nullptr, added = nullptr;
+  OK(cuGraphCreate(&graph, 0));
+  OK(cuGraphAddKernelNode(&filled, graph, nullptr, 0, &fill));
+  OK(cuGraphAddMemcpyNode(&copied, graph, &filled, 1, &copy, a.device.context));
+  OK(cuGraphAddKernelNode(&added, graph, &copied, 1, &add));
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  for (const Side* const side : {&b, &a}) {
+    side->use();
+    OK(cuGraphLaunch(executable, side->stream));
+    OK(cuStreamSynchronize(side->stream));
+    EXPECT(download<uint32_t>(a.memory, kCount)[kCount - 1] == start + kCount - 1);
+    EXPECT(download<uint32_t>(b.memory, kCount)[kCount - 1] == start + more + kCount - 1);
+    start = 100;
+    OK(cuGraphExecKernelNodeSetParams(executable, filled, &fill));
+  }
+}
+
+SCENARIO(capture_over_two_devices) {
+  constexpr unsigned kCount = 4096;
+  const Side a(0, kCount * 4), b(1, kCount * 4);
+  CUevent fork = nullptr, join = nullptr;
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  b.use();
+  OK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
+  a.use();
+  OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+  OK(cuStreamBeginCapture(a.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(a.kernels.launch("fill", kCount / 256, 256, a.stream, a.memory, 1u, kCount));
+  OK(cuEventRecord(fork, a.stream));
+  b.use();
+  OK(cuStreamWaitEvent(b.stream, fork, 0));
+  OK(b.kernels.launch("fill", kCount / 256, 256, b.stream, b.memory, 2u, kCount));
+  OK(cuEventRecord(join, b.stream));
+  a.use();
+  OK(cuStreamWaitEvent(a.stream, join, 0));
+  OK(cuStreamEndCapture(a.stream, &graph));
+  OK(cuGraphInstantiate(&executable, graph, 0));
+  OK(cuGraphLaunch(executable, a.stream));
+  OK(cuStreamSynchronize(a.stream));
+  EXPECT(download<uint32_t>(a.memory, kCount)[kCount - 1] == 1 + kCount - 1);
+  EXPECT(download<uint32_t>(b.memory, kCount)[kCount - 1] == 2 + kCount - 1);
+}
+
 // Each round: fill here, copy there, count there, copy back, all of it queued before any of it is done.
 SCENARIO(a_chain_over_two_devices) {
   constexpr unsigned kCount = 300'000;

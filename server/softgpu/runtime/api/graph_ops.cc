@@ -6,8 +6,12 @@
 namespace gpupool::softgpu::api {
 
 CUresult make_kernel_op(const CUDA_KERNEL_NODE_PARAMS_v1* kernel, uint64_t handle, Ref<Op>* op) {
-  const Ref<Context> context = current_context();
+  Ref<Context> context = current_context();
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  // A function runs in its own context whichever is current (CUDA_KERNEL_NODE_PARAMS: "ctx is ignored if func is set").
+  if (const Ref<Function> function = runtime().handles().find<Function>(handle); function && &function->context() != &context->root()) {
+    context = Ref<Context>::share(&function->context());
+  }
   const LaunchShape shape{{kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ},
                           {kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ},
                           kernel->sharedMemBytes,
