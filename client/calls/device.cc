@@ -1,11 +1,11 @@
 // Devices: answered from what the server's hello brought. Nothing here travels.
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <strings.h>
 
 #include "client/call.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/cuda/pci_address.h"
 
 using namespace gpupool::client;
 
@@ -129,8 +129,7 @@ CUDA_EXPORT CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice ordinal) {
 CUDA_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
   if (const CUresult result = ready(); result != CUDA_SUCCESS) return result;
   if (!device || !id) return CUDA_ERROR_INVALID_VALUE;
-  unsigned numbers[3];
-  if (std::sscanf(id, "%x:%x:%x", &numbers[0], &numbers[1], &numbers[2]) < 2) return CUDA_ERROR_INVALID_VALUE;
+  if (!gpupool::cuda::parse_pci_address(id)) return CUDA_ERROR_INVALID_VALUE;
   for (const auto& known : devices()) {
     const std::string& full = known->pci_bus_id;  // "0000:01:00.0"; the domain and the function may be left out
     const std::string wanted = id;

@@ -1,6 +1,5 @@
 // Start-up: cuInit, versions, names of errors, symbol look-up and export tables. Nothing here travels.
 #include <atomic>
-#include <cstdio>
 
 #include "client/call.h"
 #include "client/driver_version.h"
@@ -9,6 +8,7 @@
 #include "protocol/cuda/errors.h"
 #include "protocol/cuda/export_tables.h"
 #include "protocol/cuda/exports.h"
+#include "protocol/cuda/pci_address.h"
 
 using namespace gpupool;
 using namespace gpupool::client;
@@ -43,11 +43,10 @@ CUresult device_identity(CUdevice ordinal, cuda::DeviceIdentity* identity) {
   const Device* device = find_device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   std::memcpy(identity->uuid, device->uuid.data(), sizeof identity->uuid);
-  unsigned domain = 0, bus = 0, slot = 0;
-  std::sscanf(device->pci_bus_id.c_str(), "%x:%x:%x", &domain, &bus, &slot);
-  identity->pci_domain = static_cast<int32_t>(domain);
-  identity->pci_bus = static_cast<int32_t>(bus);
-  identity->pci_device = static_cast<int32_t>(slot);
+  const cuda::PciAddress address = cuda::parse_pci_address(device->pci_bus_id).value_or(cuda::PciAddress{});
+  identity->pci_domain = static_cast<int32_t>(address.domain);
+  identity->pci_bus = static_cast<int32_t>(address.bus);
+  identity->pci_device = static_cast<int32_t>(address.device);
   return CUDA_SUCCESS;
 }
 

@@ -4,10 +4,12 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "client/gpu_uuid.h"
 #include "client/nvml/library.h"
 #include "protocol/cuda/cuda_header.h"
+#include "protocol/cuda/pci_address.h"
 
 using namespace gpupool::nvml;
 
@@ -109,12 +111,11 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t* uuid, nvml
 
 // "0000:01:00.0", with a domain of any length or none, with or without the function.
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char* id, nvmlDevice_t* device) {
-  if (!id) return library().with_library([](auto&) { return NVML_ERROR_INVALID_ARGUMENT; });
-  unsigned numbers[3] = {};
-  int count = std::sscanf(id, "%x:%x:%x", &numbers[0], &numbers[1], &numbers[2]);
-  if (count == 2) numbers[2] = std::exchange(numbers[1], std::exchange(numbers[0], 0)), count = 3;
-  if (count != 3) return library().with_library([](auto&) { return NVML_ERROR_INVALID_ARGUMENT; });
-  return find(device, [&](const Device& known) { return known.domain == numbers[0] && known.bus == numbers[1] && known.slot == numbers[2]; });
+  const auto address = id ? gpupool::cuda::parse_pci_address(id) : std::nullopt;
+  if (!address) return library().with_library([](auto&) { return NVML_ERROR_INVALID_ARGUMENT; });
+  return find(device, [&](const Device& known) {
+    return known.domain == address->domain && known.bus == address->bus && known.slot == address->device;
+  });
 }
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* id, nvmlDevice_t* device) { return nvmlDeviceGetHandleByPciBusId(id, device); }
 

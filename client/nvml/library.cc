@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstring>
 
 #include "client/bus_ids.h"
 #include "client/log.h"
 #include "protocol/cuda/driver_version.h"
+#include "protocol/cuda/pci_address.h"
 
 namespace gpupool::nvml {
 namespace {
@@ -96,7 +96,10 @@ nvmlReturn_t Library::open() {
   }
   client::make_bus_ids_unique(described);
   for (const auto& device : devices_) {
-    std::sscanf(device->description.pci_bus_id.c_str(), "%x:%x:%x", &device->domain, &device->bus, &device->slot);
+    const cuda::PciAddress address = cuda::parse_pci_address(device->description.pci_bus_id).value_or(cuda::PciAddress{});
+    device->domain = address.domain;
+    device->bus = address.bus;
+    device->slot = address.device;
   }
   open_ = true;
   return NVML_SUCCESS;

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "protocol/cuda/pci_address.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/array.h"
 
@@ -118,15 +119,12 @@ CUDA_EXPORT CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice index)
 CUDA_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
   return call([&] {
     if (device == nullptr || text == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    unsigned domain = 0, bus = 0, number = 0;
-    if (sscanf(text, "%x:%x:%x", &domain, &bus, &number) != 3) {
-      domain = 0;
-      if (sscanf(text, "%x:%x", &bus, &number) != 2) return CUDA_ERROR_INVALID_VALUE;
-    }
+    const auto address = gpupool::cuda::parse_pci_address(text);
+    if (!address) return CUDA_ERROR_INVALID_VALUE;
     for (const auto& candidate : runtime().devices()) {
       const Device::PciId pci = candidate->pci();
-      if (static_cast<unsigned>(pci.domain) == domain && static_cast<unsigned>(pci.bus) == bus &&
-          static_cast<unsigned>(pci.device) == number) {
+      if (static_cast<unsigned>(pci.domain) == address->domain && static_cast<unsigned>(pci.bus) == address->bus &&
+          static_cast<unsigned>(pci.device) == address->device) {
         *device = candidate->index();
         return CUDA_SUCCESS;
       }
