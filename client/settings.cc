@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 
 #include "client/log.h"
 #include "protocol/files/exposure.h"
@@ -75,7 +76,7 @@ std::string token_from_file(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   char text[kLongestToken];
   const ssize_t length = file >= 0 ? ::read(file, text, sizeof text) : -1;
-  if (length < 0) complain("GPUPOOL_TOKEN_FILE=%s cannot be read: %s", path.c_str(), std::strerror(errno));
+  if (length < 0) complain("GPUPOOL_TOKEN_FILE=%s cannot be read: %s", path.c_str(), std::generic_category().message(errno).c_str());
   struct stat about {};
   const files::Exposure exposure = length > 0 && ::fstat(file, &about) == 0 ? files::exposure_of(about) : files::Exposure{};
   if (file >= 0) ::close(file);

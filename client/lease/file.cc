@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
+#include <system_error>
 #include <utility>
 
 namespace gpupool::client {
@@ -50,7 +50,7 @@ Result<Place> open_folder(const std::string& path) {
   Place place{Descriptor(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)), path.substr(slash == std::string::npos ? 0 : slash + 1)};
   struct stat about {};
   if (place.folder.number() < 0 || ::fstat(place.folder.number(), &about) != 0) {
-    return failed(path, std::string("cannot be found: ") + std::strerror(errno) + "; is pool-lease still running?");
+    return failed(path, std::string("cannot be found: ") + std::generic_category().message(errno) + "; is pool-lease still running?");
   }
   if (const std::string why = distrust_reason(about); !why.empty()) {
     return failed(path, "is not used: its folder " + why + "; it must be yours, with mode 0700");
@@ -64,7 +64,7 @@ Result<std::string> contents(const std::string& path) {
   const Descriptor file(::openat(place->folder.number(), place->name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat about {};
   if (file.number() < 0 || ::fstat(file.number(), &about) != 0) {
-    return failed(path, std::string("cannot be read: ") + std::strerror(errno) + "; is pool-lease still running?");
+    return failed(path, std::string("cannot be read: ") + std::generic_category().message(errno) + "; is pool-lease still running?");
   }
   if (!S_ISREG(about.st_mode)) return failed(path, "is no regular file");
   if (const std::string why = distrust_reason(about); !why.empty()) return failed(path, "is not used: it " + why);
@@ -139,7 +139,7 @@ Result<std::string> make_lease_folder() {
     std::string folder = std::string(parent) + "/gpupool-lease-XXXXXX";
     if (*parent != '\0' && ::mkdtemp(folder.data())) return folder + "/servers";
   }
-  return Error{ErrorCode::unavailable, std::string("cannot make a folder in /tmp: ") + std::strerror(errno)};
+  return Error{ErrorCode::unavailable, std::string("cannot make a folder in /tmp: ") + std::generic_category().message(errno)};
 }
 
 Result<void> write_lease_file(const std::string& path, const std::vector<LeasedServer>& servers) {
@@ -155,7 +155,7 @@ Result<void> write_lease_file(const std::string& path, const std::vector<LeasedS
   ::unlinkat(folder, fresh.c_str(), 0);  // there after a write that was cut off
   const Descriptor file(::openat(folder, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.number() >= 0 && write_all(file.number(), text) && ::renameat(folder, fresh.c_str(), folder, place->name.c_str()) == 0) return {};
-  const std::string why = std::strerror(errno);
+  const std::string why = std::generic_category().message(errno);
   ::unlinkat(folder, fresh.c_str(), 0);
   return failed(path, "cannot be written: " + why);
 }

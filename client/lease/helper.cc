@@ -8,7 +8,7 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
+#include <system_error>
 
 extern char** environ;
 
@@ -44,13 +44,13 @@ int spawn(const std::string& holder, const std::string& address, const std::stri
 
 Result<std::string> acquire_lease(const std::string& holder, const std::string& address, const std::string& program) {
   int answer[2];
-  if (::pipe2(answer, O_CLOEXEC) != 0) return Error{ErrorCode::unavailable, std::string("no pipe: ") + std::strerror(errno)};
+  if (::pipe2(answer, O_CLOEXEC) != 0) return Error{ErrorCode::unavailable, std::string("no pipe: ") + std::generic_category().message(errno)};
   pid_t pid = -1;
   const int error = spawn(holder, address, program, answer[1], pid);
   ::close(answer[1]);
   if (error != 0) {
     ::close(answer[0]);
-    return Error{ErrorCode::unavailable, "cannot start " + holder + ": " + std::strerror(error)};
+    return Error{ErrorCode::unavailable, "cannot start " + holder + ": " + std::generic_category().message(error)};
   }
   // It leaves at once and goes on as nobody's child; a handler of the program's may have seen that first.
   int status = 0;

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 namespace gpupool::sim {
 namespace {
@@ -101,7 +101,7 @@ Result<Csv> Csv::parse(std::string file, std::string_view text) {
 
 Result<Csv> Csv::read(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) return Error{ErrorCode::unavailable, path + ": " + std::strerror(errno)};
+  if (!in) return Error{ErrorCode::unavailable, path + ": " + std::generic_category().message(errno)};
   std::ostringstream text;
   text << in.rdbuf();
   if (in.bad() || !text) return Error{ErrorCode::unavailable, path + ": cannot be read"};

@@ -5,8 +5,8 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <memory>
+#include <system_error>
 
 namespace gpupool::worker {
 namespace {
@@ -20,7 +20,7 @@ constexpr int kPipeBytes = 1 << 20;      // wished; the system may give less
 Result<void> OutputCapture::start() {
   for (int i = 0; i < 2; ++i) {
     int ends[2];
-    const auto failure = [] { return Error{ErrorCode::unavailable, std::string("cannot capture output: ") + std::strerror(errno)}; };
+    const auto failure = [] { return Error{ErrorCode::unavailable, std::string("cannot capture output: ") + std::generic_category().message(errno)}; };
     if (::pipe2(ends, O_CLOEXEC) != 0) return failure();
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     ::fcntl(ends[1], F_SETPIPE_SZ, kPipeBytes);

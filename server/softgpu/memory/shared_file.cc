@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <new>
+#include <system_error>
 
 namespace gpupool::softgpu {
 namespace {
@@ -26,7 +26,7 @@ struct flock record(int64_t byte, short type) {
 }
 
 std::string system_error(const std::string& what, const std::string& path) {
-  return what + " " + path + ": " + std::strerror(errno);
+  return what + " " + path + ": " + std::generic_category().message(errno);
 }
 
 }  // namespace
