@@ -13,11 +13,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <system_error>
 
 #include "protocol/control/admin_address.h"
+#include "protocol/environment.h"
 #include "protocol/transport/loopback.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/transport/shm/address.h"
@@ -117,7 +119,9 @@ const char* rdma_offer(const ServerOptions& options) {
 
 // The workers read what the options say from the environment, where it wins over what poold was started with.
 void export_rdma_settings(const ServerOptions& options) {
-  for (const auto& [variable, text] : options.rdma_settings) ::setenv(variable.c_str(), text.c_str(), 1);
+  for (const auto& [variable, text] : options.rdma_settings) {
+    if (!set_environment(variable.c_str(), text)) throw std::bad_alloc();
+  }
 }
 
 struct Addresses {

@@ -18,6 +18,7 @@
 #include "client/lease/file.h"
 #include "client/lease/helper.h"
 #include "client/run/version.h"
+#include "protocol/environment.h"
 #include "protocol/transport/transport.h"
 
 namespace {
@@ -163,14 +164,14 @@ bool prepend(const char* variable, const std::string& value) {
   const char* old = std::getenv(variable);
   // An empty entry would mean the current folder.
   const std::string all = old != nullptr && *old != '\0' ? value + ":" + old : value;
-  return ::setenv(variable, all.c_str(), 1) == 0;
+  return gpupool::set_environment(variable, all);
 }
 
 // What NCCL cannot find out on this host: no GPU maps this host's shared memory, and the GPUs of one server reach each other's memory.
 // Between processes whose GPUs are different servers' it must not try that: as far as it can see they are on one host, so each server
 // is made one. A process with GPUs of several servers is left to what NCCL makes of them.
 bool advise_nccl(const std::string& server) {
-  const auto set = [](const char* name, const std::string& value) { return ::setenv(name, value.c_str(), 0) == 0; };
+  const auto set = [](const char* name, const std::string& value) { return gpupool::set_environment(name, value, false); };
   if (!set("NCCL_SHM_DISABLE", "1")) return false;
   const auto servers = gpupool::client::named_servers(server);
   if (!servers || servers->size() != 1) return true;
@@ -224,7 +225,7 @@ int run(char** words) {
                                  "; move gpupool to a path without colons, semicolons and blanks");
   }
   const std::string token_file = arguments.token_file.empty() ? "" : fs::absolute(arguments.token_file).string();
-  if (!token_file.empty() && ::setenv("GPUPOOL_TOKEN_FILE", token_file.c_str(), 1) != 0) return fail(kExitBroken, "out of memory");
+  if (!token_file.empty() && !gpupool::set_environment("GPUPOOL_TOKEN_FILE", token_file)) return fail(kExitBroken, "out of memory");
   if (pool) {
     if (!arguments.wishes.empty()) arguments.server += (arguments.server.find('?') == std::string::npos ? "?" : "&") + arguments.wishes;
     // It holds the lease as long as this process lives, which is about to become the program.
@@ -233,9 +234,9 @@ int run(char** words) {
     if (!lease) return fail(lease.error().code == gpupool::ErrorCode::invalid ? kExitUsage : kExitBroken, lease.error().message);
     arguments.server = "lease:" + *lease;
   }
-  if (::setenv("GPUPOOL", arguments.server.c_str(), 1) != 0 || !advise_nccl(arguments.server) ||
+  if (!gpupool::set_environment("GPUPOOL", arguments.server) || !advise_nccl(arguments.server) ||
       !advise_jax(library.parent_path()) || !prepend("LD_LIBRARY_PATH", library.parent_path().string()) ||
-      (arguments.stats && ::setenv("GPUPOOL_STATS", "1", 1) != 0) ||
+      (arguments.stats && !gpupool::set_environment("GPUPOOL_STATS", "1")) ||
       (arguments.preload && !prepend("LD_PRELOAD", library.string()))) {
     return fail(kExitBroken, "out of memory");
   }

@@ -12,6 +12,7 @@
 
 #include "client/run/version.h"
 #include "client/smi/print.h"
+#include "protocol/environment.h"
 #include "server/settings/command_line.h"
 
 namespace {
@@ -77,8 +78,10 @@ int show(const Api& api, const Arguments& arguments, const Csv& csv) {
 int run(const Arguments& arguments) {
   Csv csv;
   if (const std::string wrong = check(arguments, csv); !wrong.empty()) return fail(kExitUsage, wrong);
-  if (!arguments.server.empty()) ::setenv("GPUPOOL", arguments.server.c_str(), 1);
-  if (!arguments.token_file.empty()) ::setenv("GPUPOOL_TOKEN_FILE", arguments.token_file.c_str(), 1);
+  if ((!arguments.server.empty() && !gpupool::set_environment("GPUPOOL", arguments.server)) ||
+      (!arguments.token_file.empty() && !gpupool::set_environment("GPUPOOL_TOKEN_FILE", arguments.token_file))) {
+    return fail(1, "out of memory");
+  }
   const char* const server = std::getenv("GPUPOOL");
   if (server && std::string_view(server).starts_with("pool://")) {
     return fail(kExitUsage, "a scheduler has no GPUs itself, and nothing is leased only to be looked at: run pool-smi under pool-run, or name a poold with --server tcp://HOST:PORT");

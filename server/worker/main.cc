@@ -18,6 +18,7 @@
 #include <map>
 #include <string>
 
+#include "protocol/environment.h"
 #include "protocol/transport/tls/context.h"
 #include "protocol/transport/rdma_options.h"
 #include "protocol/wire/frame.h"
@@ -126,15 +127,15 @@ bool reserve_descriptor(const char* path, int flags, int number) {
 // another file's. Never in a folder: all tenants' workers could write there.
 bool reserve_code_descriptor() {
   return reserve_descriptor("/dev/null", O_RDWR, server::kCodeDescriptor) &&
-         ::setenv("SOFTGPU_CACHE", ("fd:" + std::to_string(server::kCodeDescriptor)).c_str(), 1) == 0;
+         set_environment("SOFTGPU_CACHE", "fd:" + std::to_string(server::kCodeDescriptor));
 }
 
 // NVIDIA's driver reads these variables in cuInit, before the tenant is known: they name the folder by a descriptor, which becomes the
 // tenant's folder with the session. Until then it is one in which nobody can make anything.
 bool set_driver_cache(const std::string& bytes) {
   const std::string path = "/proc/self/fd/" + std::to_string(server::kCacheDescriptor);
-  return reserve_descriptor("/sys", O_RDONLY | O_DIRECTORY, server::kCacheDescriptor) && ::setenv("CUDA_CACHE_PATH", path.c_str(), 1) == 0 &&
-         ::setenv("CUDA_CACHE_MAXSIZE", bytes.c_str(), 1) == 0;
+  return reserve_descriptor("/sys", O_RDONLY | O_DIRECTORY, server::kCacheDescriptor) && set_environment("CUDA_CACHE_PATH", path) &&
+         set_environment("CUDA_CACHE_MAXSIZE", bytes);
 }
 
 // Lets the number name what poold has sent. False: the next message is another one.
@@ -343,8 +344,9 @@ int run(const Arguments& arguments) {
     if (const auto entered = server::enter_cgroup(arguments.cgroup, arguments.cgroup_settings); !entered) return fail_to_start(entered.error().message);
   }
   // Waiting streams must not share hardware queues; NVIDIA's driver reads this in cuInit.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  ::unsetenv("CUDA_LAUNCH_BLOCKING");  // the client's to honour: a launch that blocks would keep the executor from what lets it go on
+  if (!set_environment("CUDA_DEVICE_MAX_CONNECTIONS", "32", false)) return fail_to_start("out of memory");
+  // The client's to honour: a launch that blocks would keep the executor from what lets it go on.
+  ::unsetenv("CUDA_LAUNCH_BLOCKING");  // NOLINT(concurrency-mt-unsafe): the process has one thread yet
   if (arguments.tls) {  // while files can be opened
     if (const auto ready = transport::tls::Context::by_secret(transport::Side::server); !ready) return fail_to_start(ready.error().message);
   }
@@ -365,9 +367,10 @@ int run(const Arguments& arguments) {
   const auto told = server::send_control(server::kControlDescriptor, {.kind = server::ControlKind::ready},
                                          in_short(**library, *devices), -1);
   // Nothing has run on the device until a client comes, so that its library's exit handlers find nothing to wait for.
-  if (!told) std::exit(server::kWorkerPooldGone);
+  if (!told) std::exit(server::kWorkerPooldGone);  // NOLINT(concurrency-mt-unsafe): no other thread ends the process
   auto page = quota::SharedPage<quota::SessionPage>::open(server::kSessionPageDescriptor);
   auto message = server::receive_control(server::kControlDescriptor);
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread ends the process
   if (!message && message.error().code == ErrorCode::closed) std::exit(server::kWorkerOrderly);
   if (!page || !message || message->header.kind != server::ControlKind::account) return server::kWorkerControlBroken;
   auto account = quota::SharedPage<quota::Account>::open(message->descriptor);

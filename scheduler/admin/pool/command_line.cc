@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <new>
 
 #include "client/holder/channel.h"
 #include "client/settings.h"
+#include "protocol/environment.h"
 #include "scheduler/admin/completion.h"
 #include "scheduler/admin/pool/commands.h"
 #include "server/settings/command_line.h"
@@ -27,7 +29,7 @@ constexpr const char* kNotes =
     "docs/operations.md tells how to use it and what the JSON fields mean.";
 
 PoolClient::Settings settings_of(const std::string& where, const std::string& token_file) {
-  if (!token_file.empty()) ::setenv("GPUPOOL_TOKEN_FILE", token_file.c_str(), 1);
+  if (!token_file.empty() && !set_environment("GPUPOOL_TOKEN_FILE", token_file)) throw std::bad_alloc();
   auto address = holder::parse_pool_address(where.starts_with("pool://") ? where : "pool://" + where);
   if (!address) throw Failure(kExitUsage, "--scheduler: " + address.error().message);
   client::Settings environment = client::settings_from_environment();
