@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -34,9 +34,14 @@ uint64_t number_in(const std::string& file, const char* name) {
   char line[128];
   while (std::fgets(line, sizeof line, text)) {
     const size_t length = std::strlen(name);
-    if (std::strncmp(line, name, length) == 0 && std::sscanf(line + length, "%" SCNu64, &value) == 1) break;
+    if (std::strncmp(line, name, length) != 0) continue;
+    char* end = nullptr;
+    const uint64_t number = std::strtoull(line + length, &end, 10);
+    if (end == line + length) continue;
+    value = number;
+    break;
   }
-  std::fclose(text);
+  static_cast<void>(std::fclose(text));
   return value;
 }
 
@@ -220,7 +225,7 @@ bool HostMemory::free(void* address) {
   const uint64_t size = round_to_pages(gone.size);
   if (gone.home) {
     mirrors().remove(gone.address);
-    mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    (void)mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     gone.home->addresses().unreserve_host(gone.address, gone.reached ? unmap_on_server(gone) : 0);
   } else {
     munmap(address, size);

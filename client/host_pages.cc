@@ -68,7 +68,7 @@ bool HostPages::show(uint64_t address, uint64_t bytes, Use use) {
 bool HostPages::protect(uint64_t address, uint64_t bytes, Use use) { return mprotect(host_pointer(address), bytes, protection(use)) == 0; }
 
 void HostPages::hide(uint64_t address, uint64_t bytes) {
-  mmap(host_pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  (void)mmap(host_pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   (void)fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(address - base_), static_cast<off_t>(bytes));
 }
 

@@ -280,7 +280,10 @@ CUresult kernel_names(Session& session, Context* context, Kind owner_kind, uint6
       session.fail({ErrorCode::malformed, "its list of kernels makes no sense"});
       return Session::failure();
     }
-    if (complete) code->names = std::move(all);
+    if (complete) {
+      code->names = std::move(all);
+      break;
+    }
   }
   *names = &*code->names;
   return CUDA_SUCCESS;

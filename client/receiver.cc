@@ -238,7 +238,7 @@ bool Receiver::handle(const wire::MessageHeader& header, const std::byte* body) 
       return true;
     }
     case wire::MessageKind::standard_output:  // as the program's own code wrote it
-      std::fwrite(body, 1, header.length, stdout);
+      (void)std::fwrite(body, 1, header.length, stdout);  // a kernel's printf learns of no failure
       return true;
     case wire::MessageKind::standard_error: {
       const std::string text = printable_lines({reinterpret_cast<const char*>(body), header.length});

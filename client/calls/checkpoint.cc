@@ -6,7 +6,7 @@
 #include <dirent.h>
 #include <unistd.h>
 
-#include <cstdlib>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 
@@ -50,7 +50,8 @@ int thread_of_library(int pid) {
     while (const dirent* const thread = ::readdir(threads)) {
       std::string name;
       std::ifstream file(folder + thread->d_name + "/comm");
-      if (std::getline(file, name) && name == CommandQueue::kThreadName) found = std::atoi(thread->d_name);
+      if (!std::getline(file, name) || name != CommandQueue::kThreadName) continue;
+      std::from_chars(thread->d_name, thread->d_name + std::strlen(thread->d_name), found);
     }
     ::closedir(threads);
   }

@@ -12,7 +12,7 @@ namespace {
 
 template <class T>
 CUresult give(void* to, T value) {
-  std::memcpy(to, &value, sizeof value);
+  std::memcpy(to, &value, sizeof(T));
   return CUDA_SUCCESS;
 }
 

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -138,7 +140,8 @@ int main(int, char** words) {
   ::syscall(SYS_close_range, 3u, ~0u, 0u);  // what the program has open is not ours to keep
   // Before the one who started it can be gone and its number somebody else's. It may be gone already: then the parent is whoever takes
   // orphans, and would be waited for in vain.
-  const pid_t parent = words[2] && words[3] ? std::atoi(words[3]) : ::getppid();
+  pid_t parent = words[2] && words[3] ? 0 : ::getppid();
+  if (parent == 0) std::from_chars(words[3], words[3] + std::strlen(words[3]), parent);  // no process has number 0, which stays for no number
   const int process = static_cast<int>(::syscall(SYS_pidfd_open, parent, 0));
   if (process < 0 || ::getppid() != parent) return answer("refused the program has gone"), 1;
   char host[256] = "";

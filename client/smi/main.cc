@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <sstream>
 #include <thread>
 
@@ -100,9 +101,7 @@ int run(const Arguments& arguments) {
   return status;
 }
 
-}  // namespace
-
-int main(int count, char** words) {
+int read_and_run(int count, char** words) {
   Arguments arguments;
   CLI::App app{"Shows the GPUs that GPUPOOL gives a program: memory up to the quota, use, and this host's processes."};
   app.set_version_flag("--version", std::string("pool-smi ") + gpupool::run::kVersion);
@@ -129,4 +128,14 @@ int main(int count, char** words) {
     return 0;
   }
   return run(arguments);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  try {
+    return read_and_run(count, words);
+  } catch (const std::exception& failure) {
+    return fail(1, failure.what());
+  }
 }
