@@ -109,14 +109,13 @@ bool read_param(Tokens& tokens, uint32_t& offset, KernelParam& param, std::strin
       end = token;
       return true;
     }
+    if (token == ".v2" || token == ".v4") return false;  // CUDA has no vector parameters; they are arrays
     if (token == ".ptr") {
       of_pointer = true;
     } else if (token == ".align") {
       const std::optional<uint32_t> bytes = number(tokens.next());
       if (!bytes || *bytes == 0 || (*bytes & (*bytes - 1)) != 0) return false;
       if (!of_pointer) alignment = *bytes;
-    } else if (token == ".v2" || token == ".v4") {
-      return false;  // CUDA has no vector parameters; they are arrays
     } else if (token == "[") {
       const std::optional<uint32_t> count = number(tokens.next());
       if (!count || tokens.next() != "]") return false;

@@ -8,10 +8,10 @@ namespace {
 
 constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-constexpr std::array<int8_t, 256> make_values() {
-  std::array<int8_t, 256> values{};
+constexpr std::array<int, 256> make_values() {
+  std::array<int, 256> values{};
   values.fill(-1);
-  for (size_t i = 0; i < kAlphabet.size(); ++i) values[static_cast<unsigned char>(kAlphabet[i])] = static_cast<int8_t>(i);
+  for (size_t i = 0; i < kAlphabet.size(); ++i) values[static_cast<unsigned char>(kAlphabet[i])] = static_cast<int>(i);
   return values;
 }
 constexpr auto kValues = make_values();
