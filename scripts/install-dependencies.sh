@@ -144,6 +144,8 @@ need_for_tests() {
   need '/usr/include/catch2/catch*.hpp' catch2
   need '/usr/*bin/ip' iproute2  # tests/chaos
   need zstd zstd  # archives of fuzzers' inputs
+  need clang-tidy clang-tidy  # this and the next: scripts/lint.sh
+  need shellcheck shellcheck
   need_python
   need etcd etcd-server  # this and the next: for tests of several schedulers
   need etcdctl etcd-client
