@@ -21,11 +21,11 @@ compile debug.fatbin -fatbin -G
 compile plain.fatbin -fatbin -no-compress
 compile lz4.fatbin -fatbin --compress-mode=speed
 compile zstd.fatbin -fatbin --compress-mode=size
-compile exact.fatbin -fatbin -gencode arch=compute_90a,code=[sm_90a,compute_90a] -gencode arch=compute_90,code=sm_90
-compile family.fatbin -fatbin -gencode arch=compute_100f,code=[sm_100f,compute_100f]
-compile lto.fatbin -fatbin -gencode arch=compute_80,code=[lto_80,sm_80]
+compile exact.fatbin -fatbin -gencode arch=compute_90a,"code=[sm_90a,compute_90a]" -gencode arch=compute_90,code=sm_90
+compile family.fatbin -fatbin -gencode arch=compute_100f,"code=[sm_100f,compute_100f]"
+compile lto.fatbin -fatbin -gencode arch=compute_80,"code=[lto_80,sm_80]"
 compile kernels.cubin -cubin -arch=sm_80
 compile kernels.ptx -ptx -arch=compute_80
 compile large.cubin -cubin -arch=sm_90 -DLARGE_PARAMS
 compile large.ptx -ptx -arch=compute_90 -DLARGE_PARAMS
-touch done
+touch 'done'
