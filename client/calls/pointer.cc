@@ -12,7 +12,7 @@ namespace {
 
 template <class T>
 CUresult give(void* to, T value) {
-  std::memcpy(to, &value, sizeof(T));
+  std::memcpy(to, &value, sizeof value);  // NOLINT(bugprone-sizeof-expression): T may be a pointer
   return CUDA_SUCCESS;
 }
 
