@@ -80,10 +80,10 @@ class Includes:
 def changed_lines(base):
     """What differs from a commit: file -> list of [first line, last line], an empty one for a file that git does not know (all of it)."""
     def git(*words):
-        return subprocess.run(["git", "-c", "core.quotePath=off", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+        return subprocess.run(["git", "-c", "core.quotePath=off", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace", check=True).stdout.split("\n")
 
-    changed, file = {ROOT / name: [] for name in git("ls-files", "--others", "--exclude-standard").splitlines()}, None
-    for line in git("diff", "-U0", "--no-color", "--no-ext-diff", "--no-renames", "--diff-filter=d", "--src-prefix=a/", "--dst-prefix=b/", base, "--").splitlines():
+    changed, file = {ROOT / name: [] for name in git("ls-files", "--others", "--exclude-standard") if name}, None
+    for line in git("diff", "-U0", "--no-color", "--no-ext-diff", "--no-renames", "--diff-filter=d", "--src-prefix=a/", "--dst-prefix=b/", base, "--"):
         hunk = re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line)
         if line.startswith("+++ b/"):
             file = ROOT / line[len("+++ b/"):].rstrip("\t")
