@@ -474,7 +474,7 @@ class Daemon {
 }  // namespace
 
 int run_daemon(const ServerOptions& options) {
-  ::signal(SIGPIPE, SIG_IGN);
+  (void)::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
   const auto device = device_library_path(options.device);
   if (!device) return fail(device.error().message);

@@ -153,7 +153,7 @@ int main(int, char** words) {
   ::sigemptyset(&ends);
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&ends, signal);
   ::sigprocmask(SIG_BLOCK, &ends, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
+  (void)::signal(SIGPIPE, SIG_IGN);
   const int signals = ::signalfd(-1, &ends, SFD_CLOEXEC);
   if (const pid_t child = ::fork(); child != 0) return child < 0 ? (answer("refused there are too many processes"), 1) : 0;
   try {

@@ -243,7 +243,7 @@ class Daemon {
 }  // namespace
 
 int run_daemon(const Options& options) {
-  ::signal(SIGPIPE, SIG_IGN);
+  (void)::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
   log::start(STDERR_FILENO, options.log_level, options.log_format, "pool-scheduler");
   auto where = allowed_address(options);  // before files are made

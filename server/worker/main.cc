@@ -406,7 +406,7 @@ int main(int count, char** words) {
   }
   if (!worker::reserve_code_descriptor()) return server::kWorkerUsage;
   if (!arguments.cache_folders.empty() && !worker::set_driver_cache(arguments.cache_bytes)) return server::kWorkerUsage;
-  ::signal(SIGPIPE, SIG_IGN);  // of a log that poold reads no more
+  (void)::signal(SIGPIPE, SIG_IGN);  // of a log that poold reads no more
   log::start_to_poold(server::kLogDescriptor, arguments.level);
   // _exit: the device library's own exit handlers may wait for a client's endless kernel.
   ::_exit(worker::run(arguments));
