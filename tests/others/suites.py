@@ -147,7 +147,7 @@ PTX = {"CUPY_COMPILE_WITH_PTX": "1", "CUPY_ACCELERATORS": ""}
 # softgpu's settings. The compute capability is that for which CuPy, Warp and CUDA's libraries (in samples) have PTX of what they bring compiled.
 DEVICES = {
     "cuda-samples": {"SOFTGPU_COMPUTE_CAPABILITY": "13.0"},
-    "cupy": {"SOFTGPU_COMPUTE_CAPABILITY": "12.0"},
+    "cupy": {"SOFTGPU_COMPUTE_CAPABILITY": "12.0", "SOFTGPU_MEMORY": "8GiB"},
     "ggml": {"SOFTGPU_COMPUTE_CAPABILITY": "13.0"},
     "tinygrad": {"SOFTGPU_DEVICES": "6"},
     "warp": {"SOFTGPU_COMPUTE_CAPABILITY": "12.0"},

@@ -19,6 +19,7 @@ PROGRAMS = {
                      "threading.Event().wait(4 if first else 2 if pool else 0.2)",
     # Reaches the limit of 15 s in its second test.
     "takes_long": "pass\n  def test_b(self):\n    threading.Event().wait(20)\n  def test_c(self):\n    self.fail()",
+    "skips_module": "print('1 skipped in 0.1s', flush=True); os._exit(5)",  # as pytest
     "runs_none": "print('  0/0 tests passed')",
 }
 
@@ -81,7 +82,7 @@ class Script(unittest.TestCase):
         self.assertIn("tinygrad: direct new 1, pool new 1, pool passed 1\n", done.stdout)
 
     def test_a_program_that_skips_all_of_its_tests_has_not_passed(self):
-        for name in ("skips_all", "runs_none"):
+        for name in ("skips_all", "skips_module", "runs_none"):
             done = self.run_script("--only", f"*test_{name}")
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn("direct skipped 1, pool skipped 1", done.stdout)
