@@ -58,7 +58,7 @@ SCENARIO(any_call) {
     std::fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-      alarm(60);
+      alarm(240);  // some numbers are sizes of gigabytes, which take their time on a busy machine
       Device device;
       constexpr size_t kScratch = 1 << 20;
       void* scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -160,7 +160,7 @@ int call_with_numbers(const Row& row, size_t first, bool with_stale, bool in_mem
   std::fflush(stdout);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);
+    alarm(240);  // some numbers are sizes of gigabytes, which take their time on a busy machine
     Device device;
     constexpr size_t kScratch = 1 << 20;
     void* scratch = mmap(nullptr, kScratch, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
