@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "server/blocked_signals.h"
 #include "server/log/log.h"
 
 namespace gpupool::server {
@@ -50,6 +51,7 @@ std::string random_name() {
 
 // False where there is no thread for it: workers can take all that the host has. Folders then stay until the next poold starts.
 bool in_background(std::function<void()> work) {
+  const BlockedSignals blocked;
   try {
     std::thread(std::move(work)).detach();
     return true;

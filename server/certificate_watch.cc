@@ -1,6 +1,5 @@
 #include "server/certificate_watch.h"
 
-#include <signal.h>
 #include <sys/stat.h>
 
 #include <asio/post.hpp>
@@ -10,6 +9,8 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include "server/blocked_signals.h"
 
 namespace gpupool::server {
 namespace {
@@ -79,11 +80,8 @@ void CertificateWatch::Shared::tell(Read read) {
 CertificateWatch::CertificateWatch(asio::io_context& context, transport::TlsOptions files, std::function<void(const Read&)> changed)
     : shared_(std::make_shared<Shared>(context, std::move(files), std::move(changed))) {
   const Stamps known = stamps_of(shared_->files);
-  sigset_t all, mask;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &mask);
+  const BlockedSignals blocked;
   std::thread([shared = shared_, known] { shared->run(known); }).detach();
-  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
 }
 
 CertificateWatch::~CertificateWatch() {

@@ -13,6 +13,7 @@
 #include <new>
 #include <utility>
 
+#include "server/blocked_signals.h"
 #include "server/foreign_socket.h"
 #include "server/log/log.h"
 
@@ -121,13 +122,12 @@ void DescriptorCloser::start_helper(Lane& lane) {
   std::sort(lane.waiting.begin(), lane.waiting.end());
   const uint32_t before = closed_->load();
   const pid_t parent = ::getpid();
-  // Handlers of signals write to descriptors that the child shares.
-  sigset_t all, mask;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &mask);
-  const pid_t child = ::_Fork();
-  if (child == 0) hold_until_closed(lane.waiting, closed_, before, parent);
-  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  pid_t child;
+  {
+    const BlockedSignals blocked;  // their handlers write to descriptors that the child shares
+    child = ::_Fork();
+    if (child == 0) hold_until_closed(lane.waiting, closed_, before, parent);
+  }
   if (child < 0) return;
   for (const int descriptor : std::exchange(lane.waiting, {})) ::close(descriptor);
   closed_->fetch_add(1);

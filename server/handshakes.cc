@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "server/blocked_signals.h"
+
 namespace gpupool::server {
 namespace {
 
@@ -17,7 +19,7 @@ constexpr int kNiceness = 5;
 
 }  // namespace
 
-Handshakes::Handshakes(asio::io_context& context) : context_(context) {
+Handshakes::Handshakes(asio::io_context& context) : context_(context), thread_((BlockedSignals(), 1)) {
   asio::post(thread_, [] {
     ::pthread_setname_np(::pthread_self(), "handshakes");
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);  // of this thread alone; without it, too, all works

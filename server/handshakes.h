@@ -40,7 +40,7 @@ class Handshakes {
   std::list<Step> waiting_;
   std::minstd_rand random_{std::random_device{}()};
   bool busy_ = false;
-  asio::thread_pool thread_{1};
+  asio::thread_pool thread_;
 };
 
 }  // namespace gpupool::server

@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_posix.h>
-#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <cerrno>
 
 #include "protocol/control/admin.grpc.pb.h"
+#include "server/blocked_signals.h"
 #include "server/descriptor_closer.h"
 #include "server/log/log.h"
 #include "server/worker_pool.h"
@@ -176,10 +176,7 @@ class AdminService::Calls final : public admin::Admin::Service {
 class AdminService::Server {
  public:
   explicit Server(Calls& calls) {
-    // gRPC's threads get this mask: signals are for poold's thread.
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    const BlockedSignals blocked;  // in gRPC's threads
     gpr_set_log_function(log_of_grpc);
     grpc::ServerBuilder builder;
     grpc::ResourceQuota limits("poold-admin");
@@ -192,7 +189,6 @@ class AdminService::Server {
     builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
     builder.RegisterService(&calls);
     server_ = builder.BuildAndStart();
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   // Whoever is being served hears that it is over.
   ~Server() {

@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "server/blocked_signals.h"
 #include "server/log/log.h"
 
 namespace gpupool::server {
@@ -175,6 +176,7 @@ Cgroups::Cgroups(DelegatedCgroup group, const WorkerLimits& limits)
     next_ = std::max(next_, number + 1);
     ended_.push_back({entry.path()});
   }
+  const BlockedSignals blocked;
   remover_ = std::thread([this] { remove_ended(); });
 }
 

@@ -1,7 +1,6 @@
 #include "server/log/audit_file.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "server/blocked_signals.h"
 #include "server/log/write_line.h"
 
 namespace gpupool::server {
@@ -133,11 +133,8 @@ Result<void> AuditFile::open() {
   if (!opened) return opened.error();
   queue_->descriptor = *opened;
   started_ = true;
-  sigset_t all, mask;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &mask);
+  const BlockedSignals blocked;
   std::thread([queue = queue_] { queue->run(); }).detach();
-  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   return {};
 }
 

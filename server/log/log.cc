@@ -1,6 +1,5 @@
 #include "server/log/log.h"
 
-#include <signal.h>
 #include <spdlog/async_logger.h>
 #include <spdlog/details/thread_pool.h>
 #include <spdlog/logger.h>
@@ -12,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "server/blocked_signals.h"
 #include "server/log/descriptor_sink.h"
 
 namespace gpupool::log {
@@ -141,12 +141,8 @@ void start(int descriptor, Level level, Format format, std::string component, co
 // spdlog's one thread and its queue. Never destroyed: the thread may be in write() when the process ends.
 std::shared_ptr<spdlog::details::thread_pool>& writer() {
   static auto& pool = *new auto([] {
-    sigset_t all, mask;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &mask);
-    auto made = std::make_shared<spdlog::details::thread_pool>(DescriptorSink::kMostLines, 1);
-    ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-    return made;
+    const server::BlockedSignals blocked;
+    return std::make_shared<spdlog::details::thread_pool>(DescriptorSink::kMostLines, 1);
   }());
   return pool;
 }

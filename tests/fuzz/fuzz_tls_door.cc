@@ -20,7 +20,7 @@
 
 namespace gpupool::server {
 
-Handshakes::Handshakes(asio::io_context& context) : context_(context) {}
+Handshakes::Handshakes(asio::io_context& context) : context_(context), thread_(1) {}
 
 void Handshakes::post(Step step) {
   waiting_.push_back(std::move(step));
