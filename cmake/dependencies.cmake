@@ -55,7 +55,9 @@ target_link_libraries(grpc INTERFACE ${LIBRARY_grpc++} ${LIBRARY_grpc} ${LIBRARY
 # gRPC uses the system's libcrypto and zlib; what a program has of its own (CRYPTO_STATIC) must not get in between.
 target_link_options(grpc INTERFACE -Wl,--exclude-libs,libcrypto.a:libz.a:libzstd.a)
 if(GPUPOOL_SANITIZE MATCHES "thread")
-  target_sources(grpc INTERFACE ${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.cc)
+  # Objects, so that a unity build does not put them together with what must be linked.
+  add_library(tsan_suppressions OBJECT ${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.cc)
+  target_sources(grpc INTERFACE $<TARGET_OBJECTS:tsan_suppressions>)
 endif()
 add_library(prometheus INTERFACE)
 target_link_libraries(prometheus INTERFACE ${LIBRARY_prometheus-cpp-core})
