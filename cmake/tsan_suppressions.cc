@@ -1,4 +1,4 @@
-// gRPC, Abseil and what gRPC uses come from the distribution without ThreadSanitizer, which so does not see how they synchronise: what they call in
+// gRPC, Abseil, what gRPC uses, and spdlog come from the distribution without ThreadSanitizer, which so does not see how they synchronise: what they call in
 // libc is not looked at. Each pattern must match one library only.
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions() {
   return "called_from_lib:libgrpc.so\n"
@@ -15,6 +15,7 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
          "race:libgrpc++.so\n"
          "race:libgpr.so\n"
          "race:libabsl_\n"
+         "race:libspdlog.so\n"
          "race:libupb.so\n"
          "race:libcrypto.so\n"
          "race:grpc::\n"

@@ -154,7 +154,7 @@ void say_last_words() {
   ::_exit(0);
 }
 
-void speak_to_poold(int) {
+void speak_to_poold() {
   using namespace gpupool::server;
   ControlHeader header;
   const std::string how = mode();
@@ -233,7 +233,13 @@ FAKE cuInit(unsigned flags) {
     cache_bytes = bytes != nullptr ? bytes : "none";
     ::signal(SIGUSR1, &use_cache);
   }
-  if (how.starts_with("hostile:")) ::signal(SIGUSR1, &speak_to_poold);
+  if (how.starts_with("hostile:")) {
+    ::signal(SIGUSR1, [](int) {
+      const int interrupted = errno;
+      speak_to_poold();
+      errno = interrupted;
+    });
+  }
   if (how.starts_with("flag:") && ::access(how.c_str() + 5, F_OK) == 0) return CUDA_ERROR_SYSTEM_NOT_READY;
   return CUDA_SUCCESS;
 }

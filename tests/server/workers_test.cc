@@ -174,12 +174,19 @@ struct CacheUser {
   std::string line;
 };
 
-// The folder with all tenants' folders, as a worker's command line has it.
+// The folder with all tenants' folders, as a worker's command line has it once the worker is more than a copy of poold.
 std::string cache_root(const PooldProcess& poold) {
-  std::ifstream file("/proc/" + std::to_string(poold.workers().at(0)) + "/cmdline");
-  const std::string words{std::istreambuf_iterator<char>(file), {}};
-  const size_t at = words.find("/dev/shm/gpupool-cache-");
-  return at == std::string::npos ? "" : words.c_str() + at;
+  std::string root;
+  eventually([&] {
+    for (const pid_t worker : poold.workers()) {
+      std::ifstream file("/proc/" + std::to_string(worker) + "/cmdline");
+      const std::string words{std::istreambuf_iterator<char>(file), {}};
+      const size_t at = words.find("/dev/shm/gpupool-cache-");
+      if (at != std::string::npos) root = words.c_str() + at;
+    }
+    return !root.empty();
+  });
+  return root;
 }
 
 }  // namespace
