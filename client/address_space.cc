@@ -335,6 +335,7 @@ std::optional<Allocation> AddressSpace::find(uint64_t address) const {
 }
 
 std::optional<uint64_t> AddressSpace::reserve(uint64_t bytes, uint64_t alignment, uint64_t wished) {
+  if (bytes == 0) return std::nullopt;  // which would fit behind the last address
   std::lock_guard lock(mutex_);
   const auto at = take_range(bytes, std::max(alignment, granularity_), wished);
   if (at) reservations_[*at] = bytes;

@@ -269,6 +269,7 @@ TEST_CASE("address space: a reservation is where it was wished, if it is free th
   Space space;
   const uint64_t wished = space.base() + 8 * kGranule;
   CHECK(space.reserve(2 * kGranule, 0, wished) == wished);
+  CHECK_FALSE(space.reserve(0, 0, space.base() + space.size()));
   const auto other = space.reserve(kGranule, 0, wished + kGranule);
   REQUIRE(other);
   CHECK((*other < wished || *other >= wished + 2 * kGranule));
