@@ -14,6 +14,21 @@ die() {
   exit 1
 }
 
+# Prints the version of the newest clang that has libFuzzer. Exit status 1: none has.
+find_clang() {
+  local version
+  for version in 19 18 17 16; do
+    if command -v "clang++-$version" >/dev/null && [[ -f $("clang++-$version" -print-file-name=libclang_rt.fuzzer.a 2>/dev/null) ||
+      -f $("clang++-$version" -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null) ]]; then
+      echo "$version" && return
+    fi
+  done
+  return 1
+}
+
+# Prints the subject of each fuzzer of tests/fuzz, a line each; its program is fuzz_SUBJECT.
+fuzz_targets() { sed -nE 's/^gpupool_fuzzer\((\w+).*/\1/p' "$root/tests/fuzz/CMakeLists.txt"; }
+
 # Prints the comment block at the top of the calling script, which is its help text.
 usage() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[1]}"; }
 

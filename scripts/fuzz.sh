@@ -33,12 +33,8 @@ while (($#)); do
   shift
 done
 
-for version in 19 18 17 16; do
-  if command -v "clang++-$version" >/dev/null; then break; fi
-  version=''
-done
-[[ -n $version ]] || die "needs clang 16 or newer: apt-get install clang-16 libclang-rt-16-dev llvm-16"
-mapfile -t known < <(sed -nE 's/^gpupool_fuzzer\((\w+).*/\1/p' tests/fuzz/CMakeLists.txt)
+version=$(find_clang) || die "needs clang 16 or newer: apt-get install clang-16 libclang-rt-16-dev llvm-16"
+mapfile -t known < <(fuzz_targets)
 for target in "${targets[@]}"; do
   [[ " ${known[*]} " == *" $target "* ]] || die "no target '$target'; there are: ${known[*]}"
 done

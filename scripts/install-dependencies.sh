@@ -70,7 +70,7 @@ oldest_llvm() {
   die "this release has no LLVM from 15 to 19"
 }
 
-# Packages of the oldest clang with libFuzzer that will do; none where there is none, which is no mistake.
+# Prints the packages of the oldest clang that has libFuzzer and is new enough, or nothing if the distribution has none.
 clang_packages() {
   local version
   for version in 16 17 18 19; do

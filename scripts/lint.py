@@ -158,10 +158,10 @@ def check_all(options, folder, units, lines):
         runs = {pool.submit(check, options.tidy, folder, files[unit.name], lines): unit for unit in units}
         for done, run in enumerate(concurrent.futures.as_completed(runs), 1):
             unit, findings = runs[run], run.result()
-            for lines in findings:
-                if lines[0] not in reported:  # those in headers are found by each unit that reads them
-                    reported.add(lines[0])
-                    print("\n".join(lines).replace(f"{ROOT}/", ""))
+            for finding in findings:
+                if finding[0] not in reported:  # those in headers are found by each unit that reads them
+                    reported.add(finding[0])
+                    print("\n".join(finding).replace(f"{ROOT}/", ""))
             if not findings:
                 clean.append(unit.name)
             print(f"    [{done}/{len(units)}] {unit.name}: {len(unit.sources)} files, after {time.monotonic() - started:.0f} s", flush=True)

@@ -113,7 +113,7 @@ summary() {
 }
 
 # All fuzzers: decoders of foreign bytes (clients', servers', files').
-mapfile -t fuzzers < <(sed -nE 's/^gpupool_fuzzer\((\w+).*/fuzz_\1/p' tests/fuzz/CMakeLists.txt)
+mapfile -t fuzzers < <(fuzz_targets | sed 's/^/fuzz_/')
 # What --sanitizers=quick builds and runs beside them: unit tests of what reads such bytes, and of memory that threads share. No program that nvcc
 # builds, no process of poold's: they take most of a whole build, and of its time.
 quick_targets=(
@@ -124,18 +124,6 @@ quick_targets=(
   worker_checkpoint_test worker_commands_test worker_compute_gate_test worker_copies_test worker_direct_copies_test worker_graphs_test
   worker_hostile_test worker_hostile_objects_test worker_memory_moves_test worker_memory_quota_test worker_waits_test
 )
-
-# The number of a clang with libFuzzer, and exit status 1 where there is none.
-find_clang() {
-  local version
-  for version in 19 18 17 16; do
-    if command -v "clang++-$version" >/dev/null && [[ -f $("clang++-$version" -print-file-name=libclang_rt.fuzzer.a 2>/dev/null) ||
-      -f $("clang++-$version" -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null) ]]; then
-      echo "$version" && return
-    fi
-  done
-  return 1
-}
 
 # build_fuzz_preset CLANG_VERSION TARGET...: preset fuzz.
 build_fuzz_preset() {
