@@ -1,7 +1,5 @@
 #include "server/pool/agent.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <asio/post.hpp>
 #include <condition_variable>
@@ -14,6 +12,7 @@
 #include "protocol/text/printable.h"
 #include "protocol/transport/loopback.h"
 #include "protocol/transport/transport.h"
+#include "server/blocked_signals.h"
 #include "server/log/log.h"
 #include "server/version.h"
 
@@ -55,20 +54,6 @@ Result<std::string> read_token(const std::string& path) {
 }
 
 std::string bounded(const std::string& reason) { return printable(reason.substr(0, kLongestReason)); }
-
-// gRPC's threads get this mask: signals are for poold's thread.
-class NoSignals {
- public:
-  NoSignals() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~NoSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 
@@ -166,7 +151,7 @@ void Agent::connect() {
     const std::lock_guard lock(shared_->mutex);
     ++shared_->open;
   }
-  const NoSignals none;
+  const BlockedSignals blocked;  // in gRPC's threads
   NodeStream::Events events;
   events.orders = on_thread(attempt, [this](const pool::NodeOrders& orders) { attended(orders); });
   events.written = on_thread(attempt, [this] {
