@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "protocol/text/printable.h"
+
 namespace gpupool::transport::rdma {
 namespace {
 
@@ -13,12 +15,9 @@ void put_text(char (&to)[size], const std::string& text) {
   std::memcpy(to, text.data(), std::min(text.size(), size - 1));
 }
 
-// The peer's words go into log lines.
 template <size_t size>
 std::string peers_words(const char (&from)[size]) {
-  std::string text(from, ::strnlen(from, size));
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
-  return "the peer: " + text;
+  return "the peer: " + printable({from, ::strnlen(from, size)});
 }
 
 }  // namespace
