@@ -11,6 +11,8 @@ namespace {
 
 constexpr uint64_t kAddressLimit = uint64_t{1} << 57;  // of processors with five levels of page tables, and of GPUs
 
+bool names_something(const wire::SharedName& name) { return name.magic == wire::kSharedName && name.server != 0; }
+
 }  // namespace
 
 bool read_kernel_description(std::span<const std::byte> reply, KernelDescription* description) {
@@ -50,7 +52,7 @@ bool read_global(std::span<const std::byte> reply, wire::GlobalInfo* info) {
 bool read_shared_name(std::span<const std::byte> reply, wire::SharedName* name) {
   wire::Reader reader(reply);
   *name = reader.get<wire::SharedName>();
-  return reader.finished() && name->magic == wire::kSharedName && name->server != 0;
+  return reader.finished() && names_something(*name);
 }
 
 bool read_imported_memory(std::span<const std::byte> reply, wire::ImportedMemory* memory) {
@@ -59,8 +61,6 @@ bool read_imported_memory(std::span<const std::byte> reply, wire::ImportedMemory
   return reader.finished();
 }
 
-bool is_shared_name(const wire::SharedName& name, uint32_t kind) {
-  return name.magic == wire::kSharedName && name.kind == kind && name.server != 0;
-}
+bool is_shared_name(const wire::SharedName& name, uint32_t kind) { return names_something(name) && name.kind == kind; }
 
 }  // namespace gpupool::client

@@ -140,8 +140,11 @@ int main(int, char** words) {
   ::syscall(SYS_close_range, 3u, ~0u, 0u);  // what the program has open is not ours to keep
   // Before the one who started it can be gone and its number somebody else's. It may be gone already: then the parent is whoever takes
   // orphans, and would be waited for in vain.
-  pid_t parent = words[2] && words[3] ? 0 : ::getppid();
-  if (parent == 0) std::from_chars(words[3], words[3] + std::strlen(words[3]), parent);  // no process has number 0, which stays for no number
+  pid_t parent = ::getppid();
+  if (words[2] && words[3]) {
+    parent = 0;  // no process's, if the word is no number
+    std::from_chars(words[3], words[3] + std::strlen(words[3]), parent);
+  }
   const int process = static_cast<int>(::syscall(SYS_pidfd_open, parent, 0));
   if (process < 0 || ::getppid() != parent) return answer("refused the program has gone"), 1;
   char host[256] = "";

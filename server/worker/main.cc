@@ -15,8 +15,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "protocol/environment.h"
 #include "protocol/transport/tls/context.h"
@@ -61,23 +64,25 @@ struct Arguments {
   log::Level level = log::Level::info;
 };
 
+constexpr std::pair<std::string_view, std::string Arguments::*> kTexts[] = {
+    {"--device", &Arguments::device},           {"--user", &Arguments::user},     {"--cache-folders", &Arguments::cache_folders},
+    {"--cache-bytes", &Arguments::cache_bytes}, {"--cgroup", &Arguments::cgroup}, {"--cgroup-settings", &Arguments::cgroup_settings},
+};
+
 bool parse_arguments(int count, char** words, Arguments& out) {
   for (int at = 1; at + 1 < count; at += 2) {
     const std::string_view name = words[at];
     const std::string_view value = words[at + 1];
-    bool good = false;
-    if (name == "--device") {
-      out.device = value;
-      good = !value.empty();
+    const auto text = std::find_if(std::begin(kTexts), std::end(kTexts), [&](const auto& one) { return one.first == name; });
+    bool good = text != std::end(kTexts);
+    if (good) {
+      out.*text->second = value;
     } else if (name == "--rdma") {
       out.rdma = value == "yes" ? transport::RdmaOptions::Use::if_possible : transport::RdmaOptions::Use::never;
       good = value == "yes" || value == "no";
     } else if (name == "--tls") {
       out.tls = value == "yes";
       good = value == "yes" || value == "no";
-    } else if (name == "--user") {
-      out.user = value;
-      good = true;
     } else if (name == "--own-user") {
       out.own_user = value == "yes";
       good = value == "yes" || value == "no";
@@ -85,18 +90,6 @@ bool parse_arguments(int count, char** words, Arguments& out) {
       out.sandbox = value != "off";
       out.other_calls = value == "log" ? sandbox::Calls::log : sandbox::Calls::refuse;
       good = value == "on" || value == "off" || value == "log";
-    } else if (name == "--cache-folders") {
-      out.cache_folders = value;
-      good = true;
-    } else if (name == "--cache-bytes") {
-      out.cache_bytes = value;
-      good = true;
-    } else if (name == "--cgroup") {
-      out.cgroup = value;
-      good = true;
-    } else if (name == "--cgroup-settings") {
-      out.cgroup_settings = value;
-      good = true;
     } else if (name == "--parent") {
       good = std::from_chars(value.begin(), value.end(), out.parent).ec == std::errc();
     } else if (name == "--log-level") {
