@@ -9,7 +9,7 @@
 
 namespace gpupool::client {
 
-// Asks the server for another range, best at the wished address. nullopt: its answer makes no sense, or there is none.
+// Asks the server for another range, at the wished address if it can. nullopt: the call failed, or the answer is malformed.
 using MoveAddresses = std::function<std::optional<wire::AddressRange>(const wire::MoveAddresses& wish)>;
 
 // Adopts the range that the server has proposed, or the first one that is free here, too, of those that it proposes afterwards.

@@ -1,5 +1,5 @@
-// What a server's replies about code and shared memory say. The server is not trusted: a reply that makes no sense is told apart here, once, before
-// anything of it is used. No state; any thread; fails by returning false, and leaves what it was to fill in as it was, or partly filled.
+// Decodes a server's replies about code and shared memory. The server is not trusted: each function checks the whole reply before the client uses it.
+// No state, any thread. False: the reply is malformed; the output arguments may then be partly filled.
 #pragma once
 #include <cstddef>
 #include <cstdint>

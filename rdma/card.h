@@ -1,5 +1,5 @@
-// What the two sides of a connection tell each other while they try to switch to rdma: a card each, then a verdict after every step. On the wire as they
-// stand here. The other side is not trusted: what it says is judged here before a device hears of it. No state; any thread.
+// Messages of the switch from TCP to RDMA: each side sends a Card, and a Verdict after each step. They are sent as they are in memory. The peer is not
+// trusted: its messages are checked here before a device uses anything of them. No state, any thread.
 #pragma once
 #include <array>
 #include <cstdint>

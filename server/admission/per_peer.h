@@ -19,7 +19,7 @@ class PerPeer {
   using Peers = std::map<std::string, std::list<Kept>>;  // no list is empty; each has its oldest first
 
  public:
-  // Of one thing, until it is removed.
+  // Where a thing is kept. Valid until the thing is removed.
   struct Place {
     typename Peers::iterator peer;
     typename std::list<Kept>::iterator thing;
@@ -36,7 +36,8 @@ class PerPeer {
     --size_;
   }
   size_t size() const { return size_; }
-  // Of several peers that have most, the oldest thing of all. `newcomer` counts one more, if it has some. There must be things.
+  // The oldest thing of the peer that has most things; if several peers have most, the oldest of theirs. A peer `newcomer` that has things counts as
+  // having one more. Requires size() > 0.
   const Thing& oldest_of_most(const std::string& newcomer) const {
     const auto count = [&, own = peers_.find(newcomer)](auto peer) { return peer->second.size() + (peer == own ? 1 : 0); };
     auto chosen = peers_.begin();

@@ -93,7 +93,8 @@ std::optional<std::string> own_folder() {
   return std::nullopt;
 }
 
-// Root could write to any group. systemd marks those that it has delegated, and nobody but it may divide others; an ordinary user has none but delegated ones.
+// True if systemd manages the group and has not delegated it. Only root has to ask: it can write to every group, an ordinary user only to delegated ones.
+// systemd marks groups that it delegates with an extended attribute.
 bool is_systemds(const std::string& folder) {
   if (::geteuid() != 0 || ::access("/run/systemd/system", F_OK) != 0) return false;
   char mark = 0;

@@ -22,7 +22,7 @@ namespace gpupool::server {
 
 constexpr unsigned kWorkerThreads = 4096;  // a driver and a session have some dozens
 
-// Of one worker; 0: no limit.
+// Limits of one worker. 0: no limit.
 struct WorkerLimits {
   unsigned memory_mib = 0;  // host memory, without swap
   unsigned threads = kWorkerThreads;
@@ -58,7 +58,7 @@ class Cgroups {
     std::string killed;             // by the kernel for want of memory: why, and what to do. Empty: it was not
     uint64_t refused_threads = 0;   // that the limit has refused
   };
-  // Of a worker that was waited for. Kills what is left in its group, and removes the group soon.
+  // Reads how a worker ended that waitpid() has returned. Another thread then kills what is left in its group, and removes the group.
   End end(const std::string& folder);
 
  private:

@@ -51,7 +51,7 @@ class Attackers {
   std::vector<std::unique_ptr<testing::Process>> running_;
 };
 
-// What attackers meet instead of poold, for comparison: it accepts connections and closes them.
+// The baseline: attackers connect to this listener instead of poold. It accepts connections and closes them.
 class ClosingListener {
  public:
   ClosingListener();

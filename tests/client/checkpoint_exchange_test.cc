@@ -1,4 +1,4 @@
-// What a program makes of a server's answer about a process's sessions.
+// How a program decodes a server's answer about a process's sessions.
 #include "client/checkpoint_exchange.h"
 
 #include <string>

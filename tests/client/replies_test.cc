@@ -1,4 +1,4 @@
-// What the client makes of a server's replies that are cut off, too long, or make no sense.
+// The client refuses replies that are cut off, too long or malformed.
 #include "client/replies.h"
 
 #include "protocol/wire/writer.h"
