@@ -46,9 +46,11 @@ skipped_cases() {
     said && sub(/^SKIPPED: /, "") && !seen[entry, $0]++ { print entry ": " $0 }' "$1"
 }
 
-# tally NAME OUTPUT LOG: adds what a ctest said to the totals; LOG is its LastTest.log.
+# tally NAME OUTPUT LOG: adds what a ctest said to the totals; LOG is its LastTest.log, which has another name until ctest ends.
 tally() {
   local where=$1 output=$2 log=$3
+  [[ -e $log ]] || log+=.tmp
+  [[ -e $log ]] || log=/dev/null
   local now_passed now_skipped now_all  # and the caller's now_failed
   now_all=$(count "$result" "$output")
   now_passed=$(count "$result\. +Passed " "$output")
