@@ -10,7 +10,7 @@ shift 2
 logs=$build/softroce
 rm -rf "$logs" && mkdir -p "$logs"
 # shellcheck disable=SC2016  # expanded in the guest
-"$here/run.sh" --timeout 1500 --writable "$logs" -- bash -c '
+"$here/run.sh" --timeout 2400 --writable "$logs" -- bash -c '
   build=$1 label=$2
   shift 2
   mkdir -p "$build/Testing" && mount --bind "$build/softroce" "$build/Testing" &&

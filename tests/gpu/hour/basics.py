@@ -135,7 +135,7 @@ def parity(machine):
         cases = [case for case in cases if case in ("copies", "exhaustion", "events_order_streams", "two_devices")]
     for way in ["tcp"] if machine.quick else ["tcp", "shm"]:
         for part in parts:
-            yield f"{part}_{way}", functools.partial(compare_calls, machine, way, "driver calls*", GPUPOOL_TEST_PART=part)
+            yield f"{part}_{way}", functools.partial(compare_calls, machine, way, "driver calls*", GPUPOOL_TEST_PARTS=part)
         for name, cases_of, variable in (("runtime", "runtime calls*", "RUNTIME_PARITY"), ("textures", "textures*", "TEXTURES_PARITY")):
             path = machine.tree / "tests" / "parity" / ("runtime_parity-static" if name == "runtime" else "textures_parity")
             if machine.quick:
