@@ -121,6 +121,7 @@ CUresult ManagedAdvice::get(void* data, size_t size, CUmem_range_attribute attri
     std::erase_if(accessed_by, [&](int device) { return !facts->accessed_by.contains(device); });
     at = next;
   }
+  if (!first) return CUDA_ERROR_INVALID_VALUE;  // address + bytes is beyond the end of the address space
   const ManagedPlace preferred = same_preferred ? first->preferred : ManagedPlace{};
   const ManagedPlace prefetched = same_prefetched ? first->prefetched : ManagedPlace{};
   const auto give = [&](int value) {

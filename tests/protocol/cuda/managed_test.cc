@@ -63,6 +63,7 @@ TEST_CASE("wrong advice and places") {
   int value = 0;
   CHECK(advice.get(&value, 3, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, kBase, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(advice.get(&value, 4, static_cast<CUmem_range_attribute>(9), kBase, 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(advice.get(&value, 4, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, kBase, UINT64_MAX) == CUDA_ERROR_INVALID_VALUE);
   CHECK(check_place({ManagedPlace::kHostNode, -1}, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(check_place({99, 0}, 1) == CUDA_ERROR_INVALID_VALUE);
   const size_t firsts[] = {0, 2, 2};
