@@ -67,18 +67,18 @@ std::vector<std::string_view> texts_of_linked_cubin(ByteSpan elf) {
     if (!at.empty()) std::memcpy(&value, at.data(), sizeof value);
     return !at.empty();
   };
-  Elf64_Ehdr header;
+  Elf64_Ehdr header{};
   if (!read(0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_shentsize != sizeof(Elf64_Shdr) ||
       header.e_shnum > kMaxLinkedTexts + 2 || header.e_shoff > bytes.size()) {
     return {};
   }
   const auto section_at = [&](uint64_t index, Elf64_Shdr& section) { return read(header.e_shoff + index * sizeof section, section); };
-  Elf64_Shdr strings;
+  Elf64_Shdr strings{};
   if (!section_at(header.e_shstrndx, strings)) return {};
   const std::string_view names = part(strings.sh_offset, strings.sh_size);
   std::vector<std::string_view> texts;
   for (uint32_t i = 1; i < header.e_shnum; ++i) {
-    Elf64_Shdr section;
+    Elf64_Shdr section{};
     if (!section_at(i, section)) return {};
     const std::string_view name = section.sh_name < names.size() ? names.substr(section.sh_name) : std::string_view();
     if (name.substr(0, name.find('\0')) != kSection) continue;

@@ -128,6 +128,7 @@ std::string PublicKey::pem() const {
 }
 
 struct SigningKey::Secret {
+  explicit Secret(std::shared_ptr<EVP_PKEY> secret_key) : key(std::move(secret_key)) {}
   std::shared_ptr<EVP_PKEY> key;
 };
 
