@@ -367,14 +367,8 @@ void ComputeGate::describe(admin::WorkerDump& dump) {
 }
 
 void ComputeGate::stop() {
-  if (!page_) return;
-  {
-    const Lock lock(mutex_);
-    if (stopped_) return;
-    stopped_ = true;
-    for (const auto& gpu : gpus_) give_up(*gpu);
-  }
-  changed_.notify_all();
+  if (!page_ || stopped_.exchange(true)) return;
+  changed_.notify_all();  // without the lock, a waiting executor can miss it, and looks after kAskAgain
   quota::ring_bell((*page_)->bell);
 }
 

@@ -81,7 +81,8 @@ class ComputeGate {
   void leave(const ContextState& context);
   // Everything in the context is done.
   void drop(const ContextState& context);
-  // The session is over: its turns are given up, nobody waits in here any more.
+  // Ends the session: the watcher gives the turns up, enter() waits no longer. Takes no lock, because the watcher may hold it in a driver
+  // call that waits for a kernel: the caller ends the process then.
   void stop();
   // What is on the device, as far as it can be told without waiting. Any thread.
   void describe(admin::WorkerDump& dump);
@@ -132,7 +133,8 @@ class ComputeGate {
   std::vector<ComputeLane*> open_;      // the executor's: lanes with an open piece
   std::atomic<bool> attention_{false};  // the watcher wants the executor to end the open pieces
 
-  std::mutex mutex_;  // held during driver calls that do not wait, such as cuEventQuery
+  // Held during calls such as cuEventQuery, which wait where another thread holds the context's lock in a call that does.
+  std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::unique_ptr<ComputeGpu>> gpus_;  // that were used
   Estimates estimates_;
@@ -140,7 +142,7 @@ class ComputeGate {
   int64_t sample_slot_ = 0;
   Clock::time_point next_sample_{};
   std::minstd_rand random_{std::random_device{}()};
-  bool stopped_ = false;
+  std::atomic<bool> stopped_{false};
   std::thread watcher_;  // from the first command on
 };
 

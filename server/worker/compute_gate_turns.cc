@@ -111,6 +111,8 @@ void ComputeGate::run_watcher() {
     quota::wait_bell((*page_)->bell, seen, next);
     lock.lock();
   }
+  for (const auto& gpu : gpus_) give_up(*gpu);
+  changed_.notify_all();
 }
 
 }  // namespace gpupool::worker

@@ -176,6 +176,14 @@ TEST_CASE("a kernel that never ends keeps nobody from the device") {
   scenarios_pass(pool, 2, {"events_order_streams"});
 }
 
+TEST_CASE("a worker ends with its client while a driver call waits for a kernel that never ends") {
+  SharedPool pool({"compute = 90"});
+  const auto endless = pool.start_working(1, {"load_behind_an_endless_kernel"});
+  REQUIRE(pool->poold().await_log("command_takes_long"));
+  endless->signal(SIGKILL);
+  CHECK(pool->poold().await_log("session_ended"));
+}
+
 TEST_CASE("a program that is killed while it waits for its turn leaves nothing in the way") {
   SharedPool pool({"compute = 1\nmode = \"hard\"", "compute = 50"});
   const auto throttled = pool.start_working(1, {"keep_busy", kForever, kLongKernel});

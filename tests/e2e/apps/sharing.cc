@@ -127,6 +127,22 @@ SCENARIO(endless) {
   while (true) ::pause();
 }
 
+// Behind a kernel that never ends, the first use of another kernel waits in the driver, which holds the context's lock.
+SCENARIO(load_behind_an_endless_kernel) {
+  Device device;
+  Kernels kernels;
+  CUdeviceptr flag = 0;
+  OK(cuMemAlloc(&flag, 4));
+  OK(cuMemsetD32(flag, 0, 1));
+  OK(kernels.launch("burn_forever", 1, 1, nullptr, flag));
+  EXPECT(cuStreamQuery(nullptr) == CUDA_ERROR_NOT_READY);
+  ::usleep(100'000);  // the worker's executor sleeps meanwhile, so that its other threads have the kernel to watch
+  std::printf("working\n");
+  std::fflush(stdout);
+  OK(kernels.launch("nothing", 1, 1, nullptr));
+  while (true) ::pause();
+}
+
 // Has used the device, and is there.
 SCENARIO(idle_session) {
   Device device;

@@ -472,7 +472,7 @@ TEST_CASE("the end of a session lets go of who waits, and of the turn") {
   holder.turn(State::open, true);
   REQUIRE(holder.work() == CUDA_SUCCESS);
   holder.gate->stop();
-  CHECK(holder.word().closed());
+  CHECK(eventually([&] { return holder.word().closed(); }));
 }
 
 TEST_CASE("the time in which a stream waits for the client is not counted") {
