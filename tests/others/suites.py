@@ -144,10 +144,10 @@ def ggml(checkout, scratch, _python):
 
 
 PTX = {"CUPY_COMPILE_WITH_PTX": "1", "CUPY_ACCELERATORS": ""}
-# softgpu's settings. The compute capability is that for which CuPy, Warp and CUDA's libraries (in samples) have PTX of what they bring compiled.
+# softgpu's settings. A device of 13.0 takes the newest PTX that CUDA's libraries bring; Warp's own is for 12.0 at most.
 DEVICES = {
     "cuda-samples": {"SOFTGPU_COMPUTE_CAPABILITY": "13.0"},
-    "cupy": {"SOFTGPU_COMPUTE_CAPABILITY": "12.0", "SOFTGPU_MEMORY": "8GiB"},
+    "cupy": {"SOFTGPU_COMPUTE_CAPABILITY": "13.0", "SOFTGPU_DEVICES": "2", "SOFTGPU_MEMORY": "8GiB"},
     "ggml": {"SOFTGPU_COMPUTE_CAPABILITY": "13.0"},
     "tinygrad": {"SOFTGPU_DEVICES": "6"},
     "warp": {"SOFTGPU_COMPUTE_CAPABILITY": "12.0"},
