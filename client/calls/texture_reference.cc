@@ -159,7 +159,7 @@ CUDA_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference, const CUDA_ARRA
 CUDA_EXPORT CUresult cuTexRefGetAddress(CUdeviceptr_v1* address, CUtexref reference) {
   CUdeviceptr wide = 0;
   const CUresult result = rows::cuTexRefGetAddress_v2::forward(address ? &wide : nullptr, reference);
-  if (result == CUDA_SUCCESS) *address = static_cast<CUdeviceptr_v1>(wide);
+  if (result == CUDA_SUCCESS && address) *address = static_cast<CUdeviceptr_v1>(wide);
   return result;
 }
 CUDA_EXPORT CUresult cuTexRefGetArray(CUarray* array, CUtexref reference) {

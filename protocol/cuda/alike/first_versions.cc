@@ -17,7 +17,7 @@ Narrow narrow_size(size_t size) { return static_cast<Narrow>(std::min<size_t>(si
 
 // Memory that was just allocated.
 CUresult hand_out(CUdeviceptr address, CUdeviceptr_v1* to) {
-  if (fits(address)) {
+  if (to && fits(address)) {
     *to = static_cast<CUdeviceptr_v1>(address);
     return CUDA_SUCCESS;
   }
@@ -101,7 +101,7 @@ CUDA_EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1* address, unsigned int* pitc
   size_t wide_pitch = 0;
   CUresult result = cuMemAllocPitch_v2(address ? &wide : nullptr, pitch ? &wide_pitch : nullptr, width, height, element_bytes);
   if (result == CUDA_SUCCESS) result = hand_out(wide, address);
-  if (result == CUDA_SUCCESS) *pitch = narrow_size(wide_pitch);
+  if (result == CUDA_SUCCESS && pitch) *pitch = narrow_size(wide_pitch);
   return result;
 }
 
@@ -124,7 +124,7 @@ CUDA_EXPORT CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1* address, void* me
   CUdeviceptr wide = 0;
   const CUresult result = cuMemHostGetDevicePointer_v2(address ? &wide : nullptr, memory, flags);
   if (result != CUDA_SUCCESS) return result;
-  if (!fits(wide)) return CUDA_ERROR_INVALID_VALUE;
+  if (!address || !fits(wide)) return CUDA_ERROR_INVALID_VALUE;
   *address = static_cast<CUdeviceptr_v1>(wide);
   return CUDA_SUCCESS;
 }
