@@ -1,4 +1,4 @@
-// Address ranges of cuMemAddressReserve. Thread-safe.
+// Address ranges reserved by cuMemAddressReserve. Thread-safe.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,7 +12,7 @@ class AddressReservations {
     std::lock_guard guard(mutex_);
     ranges_[address] = size;
   }
-  // False when there is no such reservation.
+  // False if there is no reservation of exactly this range.
   bool remove(uint64_t address, uint64_t size) {
     std::lock_guard guard(mutex_);
     const auto it = ranges_.find(address);
@@ -20,7 +20,7 @@ class AddressReservations {
     ranges_.erase(it);
     return true;
   }
-  // Whether [address, address + size) lies inside one reservation.
+  // True if [address, address + size) lies inside one reservation.
   bool contains(uint64_t address, uint64_t size) const {
     std::lock_guard guard(mutex_);
     auto it = ranges_.upper_bound(address);

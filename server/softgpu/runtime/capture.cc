@@ -1,4 +1,4 @@
-// Capture of what is queued on streams into a graph (graph.h).
+// Stream capture: makes a graph of work that is queued on streams (graph.h).
 #include <algorithm>
 
 #include "server/softgpu/runtime/copy_engine.h"
@@ -12,7 +12,7 @@ namespace gpupool::softgpu {
 namespace {
 
 struct Captures {
-  std::mutex mutex;  // taken last
+  std::mutex mutex;  // innermost lock
   std::vector<Capture*> all;
 };
 Captures& captures() {
@@ -108,7 +108,7 @@ void Capture::leave(Stream& stream) {
     invalid = true;
     end();
   } else {
-    stream.set_capture(nullptr);  // `streams` keeps the object, which is a key of `frontier`
+    stream.set_capture(nullptr);  // `streams` keeps the object, because `frontier` has its address
   }
 }
 

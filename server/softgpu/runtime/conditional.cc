@@ -7,7 +7,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-// CUgraphConditionalNodeType, which older headers lack.
+// Values of CUgraphConditionalNodeType, which older headers lack.
 constexpr uint32_t kIf = 0, kWhile = 1;
 
 }  // namespace
@@ -30,7 +30,7 @@ int next_body(uint32_t type, size_t bodies, uint32_t value) {
   return value < bodies ? static_cast<int>(value) : -1;
 }
 
-// Behind a body.
+// Runs after a body: starts the next round of a while node, or completes the node.
 class ConditionalOp::Round final : public Op {
  public:
   explicit Round(Ref<ConditionalOp> node) : node_(std::move(node)) {}

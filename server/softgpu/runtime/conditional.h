@@ -1,4 +1,5 @@
-// Conditional nodes of graphs: a condition that kernels set, and bodies that are executed as it says.
+// Conditional nodes of graphs: conditions that kernels set, and bodies that run depending on them. Any
+// thread, except where a lock is named.
 #pragma once
 #include <vector>
 
@@ -11,36 +12,37 @@ namespace gpupool::softgpu {
 class Graph;
 class GraphExec;
 
-// Of a graph; lives as long as that, or an executable graph made of it.
+// The condition of a CUgraphConditionalHandle. Its graph and the executable graphs made of that hold
+// references.
 class Condition final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::graph_condition;
   Condition(uint32_t initial, bool at_launch) : initial(initial), at_launch(at_launch) {}
-  // Once: kernels reach it by its handle from now on.
+  // Makes the condition known to kernels under its handle. Called once.
   void publish(uint64_t handle);
   uint32_t value() const;
   void assign_initial() const;
 
   const uint32_t initial;
-  const bool at_launch;  // every launch begins with the initial value
+  const bool at_launch;  // every launch resets it to `initial`
 
  private:
   ~Condition() override;
   uint64_t handle_ = 0;
 };
 
-// What such a node says; with graph_mutex() held.
+// The parameters of a conditional node; guarded by graph_mutex().
 struct Conditional {
   Ref<Condition> condition;
   uint32_t type = 0;  // CUgraphConditionalNodeType
   std::vector<Ref<Graph>> bodies;
-  std::vector<CUgraph> lent;  // their handles, as the program got them
+  std::vector<CUgraph> lent;  // handles of the bodies, returned in phGraph_out
 };
 
-// Which body comes next, or none: -1.
+// Returns the index of the body to run next, or -1.
 int next_body(uint32_t type, size_t bodies, uint32_t value);
 
-// One launch of a node: looks at the condition, executes a body, and looks again if it is a loop.
+// One run of a conditional node: tests the condition and runs a body, repeatedly for a while node.
 class ConditionalOp final : public Op {
  public:
   ConditionalOp(Ref<Condition> condition, uint32_t type, std::vector<Ref<GraphExec>> bodies);

@@ -55,7 +55,8 @@ uint64_t default_memory() {
   return std::clamp<uint64_t>(half, kMinMemoryBytes, 4ull << 30);
 }
 
-// Hardware queues. What makes no sense in CUDA's own variables is ignored, as NVIDIA's driver does.
+// Reads the settings of hardware queues. Invalid values of CUDA's own variables are ignored, as in NVIDIA's
+// driver.
 std::optional<std::string> read_queues(Config& config) {
   std::string_view rest;
   if (const auto text = variable("SOFTGPU_QUEUE_ENTRIES"); !text.empty()) {

@@ -96,21 +96,21 @@ CUresult Context::activate() {
 }
 
 void Context::tear_down() {
-  // Work in flight is finished, as a program that resets its device straight after a launch expects; a stream
-  // that waits for a value which nobody will write is let go, and with it a thread that holds the lock before a full queue.
+  // Wait for work in flight: programs reset the device right after a launch. Operations that wait for a value
+  // give up, which also releases a thread that holds the lock while it waits for space in a hardware queue.
   ending_.store(true, std::memory_order_release);
   runtime().value_waiter().kick();
   std::vector<Ref<Context>> greens;
   {
     std::lock_guard guard(root_->order_mutex_);
     if (green()) std::erase_if(root_->greens_, [this](const Ref<Context>& other) { return other.get() == this; });
-    greens.swap(greens_);  // a green one has none
+    greens.swap(greens_);  // empty for a green context
   }
   for (const Ref<Context>& green : greens) green->tear_down();
   synchronize();
   cuda::context_local_storage().destroy_context(reinterpret_cast<CUcontext>(handle_));
   active_.store(false, std::memory_order_release);
-  synchronize();  // what other threads queued meanwhile
+  synchronize();  // work that other threads queued meanwhile
   std::unordered_set<uint64_t> children;
   {
     std::lock_guard guard(mutex_);
@@ -146,7 +146,7 @@ void Context::tear_down() {
 }
 
 void Context::fail(CUresult error) {
-  write_assertions();  // whoever sees the error finds the reason written
+  write_assertions();  // before the error becomes visible
   int none = CUDA_SUCCESS;
   std::atomic<int>& whose = error == CUDA_ERROR_CONTEXT_IS_DESTROYED ? error_ : root_->error_;
   if (whose.compare_exchange_strong(none, error, std::memory_order_acq_rel)) runtime().value_waiter().kick();
@@ -202,8 +202,8 @@ Ref<Stream> Context::legacy_stream() {
 }
 
 Ref<Stream> Context::per_thread_stream() {
-  // A thread's default streams, one for each context that it used; on the main thread they outlive exit
-  // handlers.
+  // The thread's default streams, one per context. Those of the main thread are never freed, because exit
+  // handlers may call the driver.
   struct Mine {
     uint64_t epoch;
     Ref<Stream> stream;
@@ -240,7 +240,8 @@ void Context::drop_per_thread_stream(Stream& stream) {
 
 HardwareQueue& Context::assign_queue() { return queues_[streams_made_.fetch_add(1, std::memory_order_relaxed) % queues_.size()]; }
 
-// Blocks while the queue is full. Operations of one stream follow each other anyway.
+// Blocks while the queue is full. Consecutive operations of one stream need no issue order, since each waits
+// for the one before.
 void Context::enter_queue(Stream& stream, Op& first, Op& last) {
   HardwareQueue& queue = stream.queue_;
   queue.enter(queue_limit_);
@@ -287,7 +288,7 @@ CUresult Context::enqueue(Stream& stream, const Ref<Op>& op, Op* also) {
     std::lock_guard guard(graph_mutex());
     if (const Ref<Capture> capture = stream.capture()) return capture->add_op(stream, op);
   }
-  // The null stream would wait for what is captured.
+  // The legacy default stream would have to wait for work that is only captured.
   if (stream.legacy() && spoil_captures(true)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   op->set_context(this);
   if (also != nullptr) op->after(*also);
@@ -457,7 +458,7 @@ void Context::disown(uint64_t handle) {
 
 namespace {
 
-// Outlives the thread's other objects on the main thread: programs call the driver from exit handlers.
+// The main thread's is never freed, because exit handlers may call the driver.
 struct ThreadContexts {
   std::vector<Ref<Context>> stack;
 };

@@ -1,4 +1,4 @@
-// Limits and peers of a context.
+// Limits and peer access of contexts (context.h).
 #include "server/softgpu/exec/grid.h"
 #include "server/softgpu/runtime/context.h"
 #include "server/softgpu/runtime/device.h"
@@ -70,7 +70,7 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
   return CUDA_SUCCESS;
 }
 
-// What the limit is raised by; the rest is part of what the context takes.
+// Takes memory for the increase over the default only, which the context's own memory includes.
 CUresult Context::take_for_limit(size_t value, size_t at_first, std::shared_ptr<Memory>* memory) {
   if (value <= at_first || !runtime().config().rules.keep(Rule::context_memory)) return CUDA_SUCCESS;
   return device_.create_physical(value - at_first, memory);

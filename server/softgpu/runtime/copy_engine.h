@@ -1,7 +1,7 @@
-// The threads that carry out asynchronous transfers which are too long to be done on the spot.
+// The threads that carry out asynchronous transfers too long for the thread that makes them ready.
 //
-// Transfers take turns in pieces, so that a short one never waits for the whole of a long one. Threads start
-// with the first transfer and live as long as the process. Thread-safe.
+// Transfers take turns in pieces of 4 MiB, so that a short one never waits for the whole of a long one. Two
+// to four threads start with the first transfer and live as long as the process. Thread-safe.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -15,20 +15,20 @@ namespace gpupool::softgpu {
 
 class TransferOp final : public Op {
  public:
-  // `staged`: memory that the transfer reads and that lives as long as it.
+  // `staged`: a buffer that the transfer reads and the operation keeps, or null.
   explicit TransferOp(const Transfer& transfer, std::shared_ptr<const std::byte[]> staged = nullptr)
       : transfer_(transfer), staged_(std::move(staged)) {}
   Ref<Op> clone() const override { return make_ref<TransferOp>(transfer_, staged_); }
   const Transfer& transfer() const { return transfer_; }
   Cost cost() const override { return transfer_.is_fill() ? Cost::enqueue : Cost::copy; }
 
-  // Transfers up to this size are done by the thread that makes them ready.
+  // The thread that makes a transfer ready carries it out up to this size.
   static constexpr uint64_t kInlineBytes = 16 << 10;
 
  private:
   friend class CopyEngine;
   void start() override;
-  // True when the operation is complete.
+  // Transfers at most `limit` bytes. True if the operation is complete.
   bool advance(uint64_t limit);
 
   const Transfer transfer_;

@@ -1,6 +1,8 @@
-// Costs of driver calls (costs.def): for how long SOFTGPU_COSTS occupies the calling thread inside each call.
+// Simulated costs of driver calls (costs.def): for how long SOFTGPU_COSTS occupies the calling thread inside
+// each call.
 //
-// Read once, by cuInit (config.h), and constant from then on. Off by default; charges are then free. Thread-safe.
+// cuInit reads the setting once (config.h) and fails for a wrong one; constant from then on. Off by default;
+// charging is then free. Thread-safe.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -30,7 +32,8 @@ struct CostRow {
 // All costs, in the order of the enumeration.
 std::span<const CostRow> cost_rows();
 
-// Spins for short times. Sleeps through most of longer ones and spins at their end, because sleeping threads wake up late.
+// Spins up to 50 us. For longer times it sleeps, and spins only the last 50 us, because sleeping threads wake
+// up late.
 void occupy_thread(uint64_t nanoseconds);
 
 class Costs {
@@ -38,16 +41,17 @@ class Costs {
   using Occupy = void (*)(uint64_t nanoseconds);
   Costs() = default;  // off
 
-  // Empty: off. "h100": the table's. Otherwise the path of a TOML file of `name = microseconds`; costs that it does not name are 0. A mistake
-  // gives a message that says what to do. Tests pass an `occupy` of their own.
+  // Empty: off. "h100": the table's numbers. Otherwise the path of a TOML file with lines `name =
+  // microseconds`; missing costs are 0. Returns an error message for a wrong setting. Tests pass an `occupy`
+  // of their own.
   static std::variant<Costs, std::string> parse(std::string_view setting, Occupy occupy = occupy_thread);
 
   bool on() const { return on_; }
-  // Nanoseconds; 0 where costs are off. `amount`: bytes for a cost per MiB, nodes for one per node.
+  // In nanoseconds; 0 if costs are off. `amount`: bytes for a cost per MiB, nodes for one per node.
   uint64_t price(Cost cost) const { return prices_[static_cast<size_t>(cost)]; }
   uint64_t price(Cost cost, Cost per_unit, uint64_t amount) const;
 
-  // Occupies the calling thread for so long.
+  // Occupies the calling thread for this time.
   void spend(uint64_t nanoseconds) const {
     if (nanoseconds != 0) [[unlikely]] occupy_(nanoseconds);
   }
@@ -59,7 +63,7 @@ class Costs {
  private:
   explicit Costs(Occupy occupy) : occupy_(occupy) {}
   void set(size_t row, double microseconds) { prices_[row] = static_cast<uint64_t>(microseconds * 1000 + 0.5); }
-  std::string read(const std::string& path);  // what is wrong with it
+  std::string read(const std::string& path);  // returns an error message, empty if the file is valid
 
   bool on_ = false;
   std::array<uint64_t, static_cast<size_t>(Cost::count)> prices_{};  // nanoseconds

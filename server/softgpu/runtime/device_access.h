@@ -1,7 +1,7 @@
-// Which memory the kernels of a context may use: what its device has been given access to, and memory of peers.
+// Checks which memory a context's kernels may use: memory that its device has access to, and memory of peers.
 //
-// All devices of a process share its address space, and any of their kernels could reach all of it. So a kernel's parameters are looked at when it
-// starts; addresses that it reads from memory are not.
+// All devices of a process share its address space, so any kernel could reach all of it. A kernel's
+// parameters are checked when it starts; addresses that it reads from memory are not.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,7 +12,8 @@ namespace gpupool::softgpu {
 
 class Context;
 
-// The first parameter that is an address of memory which the context's device cannot reach. Any thread.
+// Returns the first 8-byte word of the parameters that is an address of memory that the context's device
+// cannot reach; nullopt if there is none, or if rule device_access is off. Any thread.
 std::optional<uint64_t> unreachable_parameter(const Context& context, const PackedParameters& parameters);
 
 }  // namespace gpupool::softgpu

@@ -116,7 +116,7 @@ bool GraphExec::append(const Graph& graph, const std::vector<uint32_t>& roots,
     *leaves = roots;
     return true;
   }
-  // The entries that stand for a node being complete: a child graph's last ones, else the node's own.
+  // Entries that are complete when a node is: its own entry, or the leaves of its child graph.
   std::map<const GraphNode*, std::vector<uint32_t>> ends;
   for (const GraphNode* node : order) {
     std::vector<uint32_t> dependencies;
@@ -237,7 +237,7 @@ CUresult GraphExec::update_child(const Graph& embedded, const Graph& child) {
   std::vector<Entry*> mine;
   for (const Entry& entry : before.entries_) {
     mine.push_back(find(entry.node));
-    if (mine.back() == nullptr) return CUDA_ERROR_INVALID_VALUE;  // not of this executable graph
+    if (mine.back() == nullptr) return CUDA_ERROR_INVALID_VALUE;  // not part of this executable graph
   }
   for (size_t i = 0; i < mine.size(); ++i) {
     mine[i]->prototype = after.entries_[i].prototype;
@@ -255,7 +255,7 @@ GraphExec::Entry* GraphExec::find(uint64_t node) {
 
 namespace {
 
-// The last of a launch: what the graph holds references to may go when it is done.
+// The last operation of a launch: drops the launch's references to user objects and graph memory.
 class LaunchEnd final : public Op {
  public:
   LaunchEnd(std::shared_ptr<cuda::UserReferences> held, std::vector<cuda::graph_memory::Shared> memory)
@@ -272,7 +272,8 @@ class LaunchEnd final : public Op {
   std::vector<cuda::graph_memory::Shared> memory_;
 };
 
-// Where an entry's operation runs: a kernel of another context than the launch's, in its own.
+// Returns the context that an entry's operation runs in: a kernel's own if that is another one, else the
+// launch's.
 Context& context_of(const GraphExec::Entry& entry, Context& launched_in) {
   if (entry.type != CU_GRAPH_NODE_TYPE_KERNEL || !entry.prototype) return launched_in;
   Context& own = static_cast<const GridOp&>(*entry.prototype).function().context();
@@ -313,7 +314,7 @@ std::vector<Ref<Op>> GraphExec::make_ops(Context& context, Op& begin, Op& end) c
 
 namespace {
 
-// Conditions that a launch begins with.
+// Resets conditions to their initial values when a launch starts.
 class AssignOp final : public Op {
  public:
   explicit AssignOp(std::vector<Ref<Condition>> conditions) : conditions_(std::move(conditions)) {}

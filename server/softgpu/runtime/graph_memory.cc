@@ -13,7 +13,7 @@ class NodeMemory final : public cuda::GraphMemory {
       : GraphMemory(address, bytes, device, context), id_(id) {}
   ~NodeMemory() override {
     if (!forget()) return;
-    // The context may have taken it along, and the address be another's.
+    // The range may have been freed with its context, and the address reused: compare the ids.
     const auto range = runtime().memory().take(address, [&](const MemoryRange& found) { return found.id == id_; });
     if (range) runtime().release(*range);
   }

@@ -1,5 +1,6 @@
-// The device memory of a graph's memory node (protocol/cuda/graph_memory.h): allocated when the node is made, at the address that the node
-// gives; freed when no graph, launch in flight or program can use it any more, or with its context. Thread-safe.
+// The device memory of a graph's memory node (protocol/cuda/graph_memory.h). It is allocated when the node is
+// made, at the address that the node reports, and freed when no graph, launch in flight or program can use it
+// any more, or with its context. Thread-safe.
 #pragma once
 #include "protocol/cuda/graph_memory.h"
 #include "server/softgpu/runtime/op.h"
@@ -8,10 +9,10 @@ namespace gpupool::softgpu {
 
 class Context;
 
-// In the context's device. CUDA_ERROR_OUT_OF_MEMORY: there is no room.
+// Allocates on the context's device. CUDA_ERROR_OUT_OF_MEMORY if that is full.
 CUresult allocate_graph_memory(Context& context, uint64_t bytes, cuda::graph_memory::Shared* memory);
 
-// Keeps memory until the stream gets there.
+// Drops its reference to the memory in stream order.
 class HoldOp final : public Op {
  public:
   explicit HoldOp(cuda::graph_memory::Shared memory) : memory_(std::move(memory)) {}

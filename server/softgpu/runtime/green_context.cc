@@ -8,7 +8,7 @@ namespace gpupool::softgpu {
 
 Ref<Resources> Resources::of(Device& device, const Multiprocessors& which) {
   static std::mutex mutex;
-  static auto& known = *new std::vector<Ref<Resources>>;  // programs call the driver from exit handlers
+  static auto& known = *new std::vector<Ref<Resources>>;  // never destroyed: exit handlers call the driver
   std::lock_guard guard(mutex);
   for (const Ref<Resources>& one : known) {
     if (&one->device_ == &device && *one->which_ == which) return one;

@@ -1,9 +1,11 @@
-// Green contexts: some of a device's multiprocessors as a context of its own, and the resources that one is made from.
+// Green contexts: contexts on a subset of a device's multiprocessors, and the resources that they are made
+// from.
 //
-// A multiprocessor of softgpu is a thread of its executor, so a green context with 3 of 8 computes on those three threads of
-// this process, whatever else it runs. Other processes' green contexts have threads of their own: who wants theirs to be
-// disjoint gives them disjoint multiprocessors, and no more of them than the host has cores. They do not take turns on the
-// device with other processes, nor with each other. Thread-safe.
+// A multiprocessor of softgpu is a thread of its executor: a green context with 3 of 8 multiprocessors
+// computes on these three threads of this process. Green contexts of other processes have threads of their
+// own, so processes that must not disturb each other need disjoint multiprocessors, and no more in all than
+// the host has cores. Green contexts do not take turns on the device with other processes, nor with each
+// other. Thread-safe.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,12 +15,12 @@
 
 namespace gpupool::softgpu {
 
-// Some multiprocessors of a device. There is one object for each such set, which stays: the driver API has no call to let go
-// of a descriptor.
+// A set of a device's multiprocessors. There is one object per set, which is never freed, because the driver
+// API has no call to release a descriptor.
 class Resources final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::resources;
-  // Null: no room for handles.
+  // Returns null if the handle table is full.
   static Ref<Resources> of(Device& device, const Multiprocessors& which);
 
   Device& device() const { return device_; }
@@ -36,7 +38,8 @@ class Resources final : public Object {
 class GreenContext final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::green_context;
-  // Retains the device's primary context until destroy(), which is called once.
+  // Creates a green context, which retains the device's primary context until destroy(). destroy() is called
+  // once.
   static CUresult create(const Resources& resources, uint64_t* handle);
   void destroy();
 
@@ -47,8 +50,8 @@ class GreenContext final : public Object {
   const Ref<Context> context_;
 };
 
-// What cuDevicePrimaryCtxRetain and ...Release do.
+// Implement cuDevicePrimaryCtxRetain and cuDevicePrimaryCtxRelease.
 CUresult retain_primary(Device& device);
-bool release_primary(Device& device);  // false: nobody holds it
+bool release_primary(Device& device);  // false: it is not retained
 
 }  // namespace gpupool::softgpu

@@ -3,7 +3,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-// kind: 8 bits, generation: 28 bits, slot: 24 bits, then four zeros, as a pointer to an object would have.
+// From the top: 8 bits of kind, 28 of generation, 24 of slot, and four zeros, like an aligned pointer.
 constexpr uint32_t kGenerationMask = (1u << 28) - 1;
 
 uint64_t encode(HandleKind kind, uint32_t generation, uint32_t index) {
@@ -30,7 +30,7 @@ uint64_t HandleTable::add(HandleKind kind, Ref<Object> object) {
   uint32_t index;
   {
     std::lock_guard guard(mutex_);
-    // Recycle late: a slot that was given back rests until a chunk's worth of others has been.
+    // Reuse slots late: when a chunk's worth of them is free, or no unused slot is left.
     if (free_.size() >= kChunkSlots || (used_ == kChunkSlots * kChunks && !free_.empty())) {
       index = free_.front();
       free_.pop_front();

@@ -1,9 +1,8 @@
 // The table behind every handle that softgpu gives out.
 //
-// A handle names a slot, the slot's generation and the kind of object, so that a null, wild or stale handle,
-// or one of another kind, is noticed by comparison alone and never followed. Any thread; looking up returns a
-// reference, so an object stays alive while a call uses it even if another thread destroys its handle
-// meanwhile.
+// A handle encodes a slot, the slot's generation and the object's kind. A null, wild or stale handle, or one
+// of another kind, is rejected by comparison and never dereferenced. Any thread. Look-ups return a reference,
+// which keeps the object alive while a call uses it, even if another thread destroys the handle.
 #pragma once
 #include <array>
 #include <atomic>
@@ -45,14 +44,14 @@ enum class HandleKind : uint8_t {
 
 class HandleTable {
  public:
-  // 0 when the table is full (16 million live handles).
+  // Returns 0 if the table is full (16 million live handles).
   uint64_t add(HandleKind kind, Ref<Object> object);
-  // The handle's object, or null.
+  // Returns the handle's object, or null.
   Ref<Object> find(uint64_t handle, HandleKind kind);
-  // As find, and the handle is invalid from now on.
+  // Like find(), and invalidates the handle.
   Ref<Object> remove(uint64_t handle, HandleKind kind);
 
-  // All of a kind that are there now.
+  // Returns all live objects of a kind.
   std::vector<Ref<Object>> all(HandleKind kind);
 
   template <class T>
@@ -84,9 +83,9 @@ class HandleTable {
   Slot* slot_of(uint64_t handle);
 
   std::array<std::atomic<Chunk*>, kChunks> chunks_{};
-  std::mutex mutex_;  // guards the two below
+  std::mutex mutex_;  // guards used_ and free_
   uint32_t used_ = 0;
-  std::deque<uint32_t> free_;  // first in, first out: a slot's reuse is put off as long as it can be
+  std::deque<uint32_t> free_;  // first in, first out, to reuse a slot as late as possible
 };
 
 }  // namespace gpupool::softgpu

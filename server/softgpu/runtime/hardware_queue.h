@@ -1,7 +1,8 @@
-// One of a context's hardware queues: how many operations of its streams are incomplete, and which stream put the last one in.
+// One of a context's hardware queues: counts incomplete operations, and knows the stream of the last one.
 //
-// Streams share queues (Context::assign_queue). A full queue blocks the thread that enters an operation. That thread holds the context's order
-// lock, as NVIDIA's driver holds the context's lock, so nothing that completes an operation may need the order lock.
+// Streams share queues (Context::assign_queue). A full queue blocks the thread that enters an operation,
+// while that thread holds the context's order lock. NVIDIA's driver is believed to hold its context's lock
+// likewise. So code that completes operations must not take the order lock.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -16,26 +17,26 @@ class HardwareQueue {
  public:
   HardwareQueue();
   ~HardwareQueue();
-  // For one more operation; blocks while the queue holds `limit` operations. With the order lock held.
+  // Adds an operation; blocks while the queue holds `limit` operations. With the order lock held.
   void enter(uint32_t limit) {
     if (entered_ - known_left_ >= limit) [[unlikely]] wait_for_place(limit);
     ++entered_;
   }
-  // An operation is complete. Any thread.
+  // Removes a completed operation. Any thread.
   void leave() {
     left_.fetch_add(1, std::memory_order_seq_cst);
     if (blocked_.load(std::memory_order_seq_cst)) [[unlikely]] wake();
   }
 
-  Ref<Stream> last_stream;  // guarded by the order lock
+  Ref<Stream> last_stream;  // stream of the last operation; guarded by the order lock
 
  private:
   void wait_for_place(uint32_t limit);
   void wake();
 
-  // Counters that wrap around. The first two are guarded by the order lock.
+  // The counters wrap around. The order lock guards entered_ and known_left_.
   uint32_t entered_ = 0;
-  uint32_t known_left_ = 0;  // as of the last look at left_, which completing threads keep in their caches
+  uint32_t known_left_ = 0;  // last value read of left_, whose cache line the completing threads write
   alignas(64) std::atomic<uint32_t> left_{0};
   std::atomic<bool> blocked_{false};
 };

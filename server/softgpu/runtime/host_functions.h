@@ -1,7 +1,7 @@
 // Host functions and callbacks on streams, and the thread that runs them.
 //
-// They run one at a time, in the order in which they became ready, on a thread that is allowed to block and
-// that holds no lock of the runtime, as CUDA promises. The thread starts with the first of them. Thread-safe.
+// They run one at a time, in the order in which they became ready, on a thread that may block and holds no
+// lock of the runtime. The thread starts with the first of them and serves all contexts. Thread-safe.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -14,7 +14,7 @@ namespace gpupool::softgpu {
 
 class HostOp : public Op {
  public:
-  // On the host thread; then the operation is complete.
+  // Calls the function, then completes the operation. On the host thread.
   void run() {
     call();
     complete();
@@ -26,7 +26,7 @@ class HostOp : public Op {
   void start() final;
 };
 
-// cuLaunchHostFunc: not called when the context has failed.
+// cuLaunchHostFunc: the function is not called if the context has failed.
 class HostFunctionOp final : public HostOp {
  public:
   HostFunctionOp(CUhostFn function, void* user) : function_(function), user_(user) {}
@@ -40,7 +40,7 @@ class HostFunctionOp final : public HostOp {
   void* const user_;
 };
 
-// cuStreamAddCallback: called in any case, with the context's error.
+// cuStreamAddCallback: the callback is always called, with the context's error.
 class StreamCallbackOp final : public HostOp {
  public:
   StreamCallbackOp(CUstreamCallback callback, CUstream stream, void* user)
@@ -54,7 +54,7 @@ class StreamCallbackOp final : public HostOp {
   void* const user_;
 };
 
-// In a host function, which must not call CUDA. Constant on each thread.
+// True on the host thread if rule host_functions is on: CUDA calls then return CUDA_ERROR_NOT_PERMITTED.
 __attribute__((tls_model("initial-exec"))) inline constinit thread_local bool calls_forbidden = false;
 
 class HostThread {

@@ -13,7 +13,7 @@ namespace {
 
 using namespace cuda::fatbin_format;
 
-// A section holds containers one after the other.
+// A section holds one container after the other.
 void add_containers(cuda::ByteSpan section, std::vector<cuda::ByteSpan>& found) {
   constexpr uint64_t kAlignment = 8;
   ContainerHeader header;
@@ -38,7 +38,7 @@ void add_object(cuda::ByteSpan object, std::vector<cuda::ByteSpan>& found) {
   if (!elf.read(0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || !elf.section(header.e_shstrndx, &names)) return;
   for (uint64_t i = 0; elf.section(i, &section); ++i) {
     const std::string_view name = elf.text(names, section.sh_name);
-    if (name != ".nv_fatbin" && name != "__nv_relfatbin") continue;  // the latter: of -rdc=true
+    if (name != ".nv_fatbin" && name != "__nv_relfatbin") continue;  // the latter: compiled with -rdc=true
     if (section.sh_offset > object.size() || section.sh_size > object.size() - section.sh_offset) continue;
     add_containers(object.subspan(section.sh_offset, section.sh_size), found);
   }

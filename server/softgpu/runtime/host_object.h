@@ -1,4 +1,5 @@
-// The device code in what a host's compiler makes: object files with fat binaries in them, and archives of such.
+// Finds the device code in host object files with embedded fat binaries, and in archives of them; for the
+// linker (cuLinkAddData). Any thread.
 #pragma once
 #include <vector>
 
@@ -6,7 +7,8 @@
 
 namespace gpupool::softgpu {
 
-// Containers, in order; none: it is no such file, or has no device code. They point into the bytes, which may be hostile.
+// Returns the fat binary containers in order; none if the file is of another kind or has no device code. They
+// point into the input, which may be hostile.
 std::vector<cuda::ByteSpan> fat_binaries_of(cuda::ByteSpan object_or_archive);
 bool is_archive(cuda::ByteSpan bytes);
 

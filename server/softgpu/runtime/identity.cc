@@ -15,7 +15,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-// FNV-1a: identities must be the same in every process and on every run.
+// FNV-1a, because the result must be the same in every process and on every run.
 uint64_t stable_hash(std::string_view text, uint64_t seed) {
   uint64_t hash = 0xcbf29ce484222325ull ^ seed;
   for (const char character : text) hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3ull;

@@ -1,4 +1,5 @@
-// Which device of an instance is which: the same in every process, from the configuration alone. Pure functions, any thread.
+// The identity of an instance's devices, computed from the configuration without starting the runtime:
+// softgpu's NVML uses it, too. Every process of the instance gets the same. Any thread.
 #pragma once
 #include "server/softgpu/runtime/config.h"
 
@@ -13,8 +14,8 @@ PciAddress device_pci(const Config& config, int ordinal);
 
 int multiprocessors(const Config& config);
 
-// SOFTGPU_DRIVER_VERSION as cuDriverGetVersion gives it, or the newest version whose promises are kept. A wrong setting makes cuInit fail
-// (read_config).
+// The number that cuDriverGetVersion reports: SOFTGPU_DRIVER_VERSION, or cuda::kPromisedVersion. An invalid
+// setting makes cuInit fail (read_config).
 int driver_version();
 
 }  // namespace gpupool::softgpu

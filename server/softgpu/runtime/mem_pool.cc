@@ -27,7 +27,7 @@ std::optional<uint64_t> MemoryPool::allocate(uint64_t size) {
   const uint64_t wanted = block_size(size);
   {
     std::lock_guard guard(mutex_);
-    // A cached block serves when not more than a quarter of it would lie idle.
+    // Reuse a cached block if at most a quarter of it would stay unused.
     const auto it = free_.lower_bound(wanted);
     if (it != free_.end() && it->first <= wanted + wanted / 3) {
       const auto [block, address] = *it;

@@ -1,8 +1,8 @@
 // A memory pool of stream-ordered allocation (cuMemAllocAsync).
 //
-// An allocation's address exists from the call on; what is freed becomes available to others when the freeing
-// operation has completed. Freed memory stays with the pool up to its release threshold, the rest goes back
-// to the device at the next synchronisation, or when the device has no other memory left. Thread-safe.
+// An allocation's address is valid as soon as the call returns; freed memory becomes available when the
+// freeing operation is complete. The pool caches freed memory up to its release threshold. The rest goes back
+// to the device at the next synchronisation, or when the device is out of memory. Thread-safe.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -25,19 +25,21 @@ class MemoryPool final : public Object {
   ~MemoryPool() override;
 
   Device& device() const { return device_; }
-  uint64_t handle = 0;  // set once, before the pool is shown to anyone
+  uint64_t handle = 0;  // set before the pool is published
 
+  // Returns an address, or nullopt if the device is out of memory or the pool has reached its maximum size.
   std::optional<uint64_t> allocate(uint64_t size);
-  // The pool has no handle any more: it keeps nothing that is given back.
+  // Called when the pool's handle is destroyed: frees the cache and sets the release threshold to 0.
   void set_released();
-  // The block may be given out again from now on.
+  // Makes an allocation's block available to others.
   void give_back(uint64_t address);
-  // Frees cached blocks until at most `keep` bytes are reserved; true when anything was freed.
+  // Frees cached blocks until at most `keep` bytes are reserved; true if any was freed.
   bool trim(uint64_t keep);
-  // As trim with the release threshold; cheap when there is nothing to do.
+  // Like trim() with the release threshold; cheap if there is nothing to free.
   void trim_to_threshold();
 
-  // What another device may do with its memory: kept and given back. Every device reaches all memory here.
+  // Access of other devices (cuMemPoolSetAccess). Rule device_access checks it for kernel parameters; copies
+  // ignore it.
   void set_access(int device, CUmemAccess_flags flags);
   CUmemAccess_flags access(int device) const;
 
@@ -50,8 +52,8 @@ class MemoryPool final : public Object {
   Device& device_;
   const uint64_t max_size_;  // 0: no limit
   mutable std::mutex mutex_;
-  std::map<uint64_t, uint64_t> used_;       // address -> size of the block
-  std::multimap<uint64_t, uint64_t> free_;  // size -> address
+  std::map<uint64_t, uint64_t> used_;       // address to size of the block
+  std::multimap<uint64_t, uint64_t> free_;  // size to address
   uint64_t used_bytes_ = 0, used_high_ = 0;
   uint64_t reserved_bytes_ = 0, reserved_high_ = 0;
   std::map<int, CUmemAccess_flags> access_;  // by device
@@ -59,7 +61,7 @@ class MemoryPool final : public Object {
   int reuse_event_ = 1, reuse_opportunistic_ = 1, reuse_internal_ = 1;
 };
 
-// cuMemFreeAsync: gives an asynchronous allocation back when the stream gets there.
+// cuMemFreeAsync: frees an allocation in stream order.
 class FreeOp final : public Op {
  public:
   explicit FreeOp(uint64_t address) : address_(address) {}

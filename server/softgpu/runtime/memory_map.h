@@ -1,9 +1,9 @@
-// What every address range means to the driver API: device, managed, pinned, registered and mapped memory.
+// The memory map: who owns each address range, what kind of memory it is, and who may access it.
 //
-// Knows who owns a range and whether it may be accessed; the memory itself belongs to the device's heap, to a
-// memory pool or to the reserved range. Thread-safe. Two locks: a short one for the index, and the access
-// lock, held shared while the host side touches device memory (copies, waits on values) and exclusively while
-// memory is taken away, so that freeing or unmapping under a running copy cannot crash the process.
+// The memory itself belongs to the device's heap, to a memory pool or to softgpu's reserved range.
+// Thread-safe. There are two locks: one for the index, held briefly; and the access lock, held shared while
+// the host touches device memory (copies, waits for values) and exclusively while memory is freed or
+// unmapped, so that freeing memory under a running copy cannot crash the process.
 #pragma once
 #include <pthread.h>
 
@@ -21,43 +21,44 @@ enum class MemoryKind : uint8_t {
   device,          // cuMemAlloc
   managed,         // cuMemAllocManaged
   pool,            // cuMemAllocAsync
-  module_data,     // a module's globals; their segment belongs to the module
-  module_managed,  // likewise, __managed__
+  module_data,     // a module's globals; the module owns their segment
+  module_managed,  // a module's __managed__ variables
   mapped,          // cuMemMap
   opened,          // cuIpcOpenMemHandle
   pinned,          // cuMemHostAlloc
   registered,      // cuMemHostRegister
-  array,           // an array's, whose address no program is told
-  graph,           // of a graph's memory node (graph_memory.h)
+  array,           // a CUDA array's; programs do not see its address
+  graph,           // a graph memory node's (graph_memory.h)
 };
 
 struct MemoryRange {
   uint64_t address = 0;
   uint64_t size = 0;  // bytes
   MemoryKind kind = MemoryKind::device;
-  int device = 0;        // ordinal; the device of the context for host memory
-  uint64_t context = 0;  // handle; 0 where memory belongs to no context
-  uint32_t flags = 0;    // of the call that made it
+  int device = 0;        // CUdevice; for host memory the device of its context
+  uint64_t context = 0;  // handle; 0: belongs to no context
+  uint32_t flags = 0;    // of the call that allocated it
   uint64_t id = 0;       // CU_POINTER_ATTRIBUTE_BUFFER_ID; assigned by add()
-  Ref<Object> owner;     // physical memory of a mapping, pool of an asynchronous allocation
-  uint64_t offset = 0;   // of a mapping in its physical memory
+  Ref<Object> owner;     // PhysicalMemory of a mapping, MemoryPool of an asynchronous allocation
+  uint64_t offset = 0;   // bytes into the mapped or opened memory
   bool readable = true;
   bool writable = true;
-  // Mappings: access set by cuMemSetAccess, one bit per device, and for the host. All locations share one CPU mapping, so `readable`
-  // and `writable` are the union of their access.
+  // For mappings: access granted by cuMemSetAccess, one bit per device, and for the host. All locations share
+  // one CPU mapping, so `readable` and `writable` are the union of their access.
   uint64_t reading_devices = 0, writing_devices = 0;
   bool host_reads = false, host_writes = false;
   bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
-  bool freeing = false;  // cuMemFreeAsync is on its way
+  bool freeing = false;  // cuMemFreeAsync has been called
 
-  // Of a mapping: what cuMemSetAccess granted the device.
+  // For mappings: true if cuMemSetAccess granted the device this access.
   bool grants(int device, bool write) const { return ((write ? writing_devices : reading_devices) >> device & 1) != 0; }
   bool is_host() const { return kind == MemoryKind::pinned || kind == MemoryKind::registered; }
   bool is_module() const { return kind == MemoryKind::module_data || kind == MemoryKind::module_managed; }
   bool is_managed() const { return kind == MemoryKind::managed || kind == MemoryKind::module_managed; }
 };
 
-// A reader-writer lock that lets writers in first: copies come without end, frees are few.
+// A reader-writer lock that prefers writers, so that a steady flow of copies cannot starve the rare frees. A
+// thread must not lock it twice.
 class AccessLock {
  public:
   AccessLock();
@@ -72,10 +73,11 @@ class AccessLock {
 
 class MemoryMap {
  public:
-  // False when the range overlaps one that is there.
+  // Adds a range and gives it an id. False if it overlaps an existing range.
   bool add(MemoryRange range);
+  // Returns the range that contains the address.
   std::optional<MemoryRange> find(uint64_t address) const;
-  // Removes the range that starts at the address if `accept` agrees, and returns it.
+  // Removes and returns the range that starts at the address, if `accept` agrees.
   template <class Accept>
   std::optional<MemoryRange> take(uint64_t address, const Accept& accept) {
     index_lock_.lock();
@@ -87,7 +89,8 @@ class MemoryMap {
     index_lock_.unlock();
     return found;
   }
-  // Changes the ranges inside [address, address + size) in place; false when they do not cover it exactly.
+  // Changes the ranges that tile [address, address + size); false, without a change, if they do not cover it
+  // exactly.
   template <class Change>
   bool change(uint64_t address, uint64_t size, const Change& change_range) {
     index_lock_.lock();
@@ -100,14 +103,17 @@ class MemoryMap {
     index_lock_.unlock();
     return whole;
   }
-  // The starts of the ranges that tile [address, address + size) exactly; empty when they do not.
+  // Returns the starts of the ranges that tile [address, address + size); empty if they do not cover it
+  // exactly.
   std::vector<uint64_t> starts_within(uint64_t address, uint64_t size) const;
-  // Removes every range of a context (its destruction) but memory of pools, which outlives it (cuCtxDestroy).
+  // Removes and returns the ranges of a context that is being destroyed. Memory of pools outlives its
+  // context.
   std::vector<MemoryRange> take_context(uint64_t context);
 
-  // Whether all bytes may be accessed, inside one range or across mappings that touch: by the device where one is named, else by any.
+  // True if all bytes are accessible, inside one range or across adjacent mappings: by `device` if given,
+  // else by any location.
   bool accessible(uint64_t address, uint64_t size, bool write, std::optional<int> device = std::nullopt) const;
-  // Whether any byte of it belongs to a range.
+  // True if any byte belongs to a range.
   bool overlaps(uint64_t address, uint64_t size) const;
 
   AccessLock& access_lock() const { return access_lock_; }

@@ -1,7 +1,7 @@
-// What every object behind a driver handle has in common: an intrusive reference count.
+// Base class of the objects behind driver handles: an intrusive reference count.
 //
-// Objects are shared by the handle table, by queued operations and by other objects; the last reference
-// deletes. Any thread may take or drop a reference.
+// The handle table, queued operations and other objects share an object; the last reference deletes it. Any
+// thread may add or drop a reference.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -47,7 +47,7 @@ class Ref {
     return *this;
   }
 
-  // Takes over the reference that the object was born with.
+  // Takes ownership of an existing reference: a new object starts with one.
   static Ref adopt(T* object) noexcept {
     Ref ref;
     ref.object_ = object;

@@ -14,7 +14,8 @@
 namespace gpupool::softgpu {
 namespace {
 
-// How long a synchronous wait keeps its core before it sleeps.
+// A synchronous wait spins for kPauseNanoseconds, then yields up to kYieldNanoseconds in all, and then
+// sleeps.
 constexpr uint64_t kPauseNanoseconds = 4'000;
 constexpr uint64_t kYieldNanoseconds = 40'000;
 
@@ -102,8 +103,8 @@ void Op::predecessor_done() {
   if (unmet_.fetch_sub(1, std::memory_order_acq_rel) == 1) run_ready(Ref<Op>::share(this));
 }
 
-// Completing an operation may make others ready, which complete at once, and so on: a queue per thread
-// instead of recursion keeps the stack flat however long the chain is.
+// Completing an operation may make others ready, which complete at once in turn. A queue per thread in place
+// of recursion bounds the stack's depth.
 void Op::run_ready(Ref<Op> op) {
   thread_local std::vector<Ref<Op>>* queue = nullptr;
   if (queue != nullptr) {
@@ -127,11 +128,11 @@ void Op::run_ready(Ref<Op> op) {
 }
 
 void Op::complete() {
-  // The state changes last: who sees "done" may free what the operation used, so nothing of *this is touched
-  // after the successors are told. The caller holds a reference.
+  // The state changes last, because a thread that sees kDone may free the memory that the operation used.
+  // `self` keeps the operation itself until the function returns.
   const Ref<Op> self = Ref<Op>::share(this);
   if (queue_ != nullptr) {
-    queue_->leave();  // the queue lives as long as the context, which waits for its operations
+    queue_->leave();  // the queue's owner, the context, waits for its operations
     issue();
   }
   std::array<Op*, 2> first;

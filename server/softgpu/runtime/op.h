@@ -1,11 +1,12 @@
-// One operation on a stream, as a node of the graph of everything that is queued.
+// One operation on a stream: a node in the dependency graph of all queued work.
 //
-// An operation starts when all its predecessors are complete: whichever thread completes the last of them (or
-// submits the operation) calls start(), which must not block: it does the work at once when that is short, or
-// hands it to a thread or to the device, and calls complete() when the work is done. Nothing is scheduled by
-// a central loop.
+// An operation starts when all its predecessors are complete. The thread that completes the last of them, or
+// that submits the operation, calls start(), which must not block: it does short work at once, or hands the
+// work to another thread or to the device. complete() is called when the work is done. There is no central
+// scheduler.
 //
-// Life: make_ref, after() for each predecessor, submit(). All members may then be used from any thread.
+// Life cycle: make_ref, after() for each predecessor, submit(). From then on all members may be used from any
+// thread.
 #pragma once
 #include <array>
 #include <atomic>
@@ -23,42 +24,45 @@ class HardwareQueue;
 
 class Op : public Object {
  public:
-  // Names a predecessor. Only before submit().
+  // Adds a predecessor. Only before submit().
   void after(Op& predecessor);
-  // The operation in front of this one in a hardware queue, of another stream: this one starts when it has left the queue's head (see
-  // holds_queue()). An operation has at most one behind it. Only before submit().
+  // Makes this operation wait until `front`, the operation in front of it in a hardware queue, leaves the
+  // queue's head (see holds_queue()). `front` belongs to another stream and releases one operation at most.
+  // Only before submit().
   void issue_after(Op& front);
-  // No predecessor will follow: starts at once when there is none left. Must not be called with a lock held
-  // that start() or complete() of any operation could want.
+  // Ends the list of predecessors, and starts the operation if all are complete. The caller must not hold a
+  // lock that start() or complete() of any operation takes.
   void submit();
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
-  // Returns when done; `spin` allows a short busy wait first. False if it was done already.
+  // Waits until the operation is complete, with a short busy wait first if `spin`. Returns false if it
+  // already was.
   bool wait(bool spin);
 
-  // The context whose error makes the operation be skipped. Set before submit().
+  // Sets the context whose error makes the operation be skipped. Only before submit().
   void set_context(Context* context) { context_ = context; }
   Context* context() const { return context_; }
 
-  // The operation takes a place in a hardware queue until it is complete. Set before submit().
+  // Sets the hardware queue that the operation occupies an entry of until it is complete. Only before
+  // submit().
   void set_queue(HardwareQueue* queue) { queue_ = queue; }
 
-  // A fresh, unsubmitted operation that does the same (graphs launch copies of what was captured); null when
-  // this operation cannot be part of a graph.
+  // Returns a new, unsubmitted operation that does the same, or null if operations of this kind cannot be
+  // part of a graph. Graphs launch clones of what was captured.
   virtual Ref<Op> clone() const { return nullptr; }
 
-  // Charged to the caller that enters the operation into a stream.
+  // The cost that is charged to the thread that enqueues the operation.
   virtual Cost cost() const { return Cost::enqueue; }
 
  protected:
   ~Op() override = default;
-  // All predecessors are complete. Ends, now or later, in complete().
+  // Called when all predecessors are complete. Calls complete(), or arranges for it to be called.
   virtual void start() = 0;
-  // As start(), when the context has failed: the operation does nothing, unless a subclass must still tell
-  // somebody.
+  // Called in place of start() if the context has failed. Only completes the operation, unless a subclass
+  // must free or signal something.
   virtual void skip() { complete(); }
-  // Stays at the head of its hardware queue until it is complete: what waits, and what the host does. Other operations leave the head when
-  // they start.
+  // True if the operation stays at the head of its hardware queue until it is complete: waits and host
+  // functions. Other operations leave the head when they start.
   virtual bool holds_queue() const { return false; }
   void complete();
 
@@ -68,21 +72,21 @@ class Op : public Object {
   void predecessor_done();
   static void run_ready(Ref<Op> op);
   void issue();
-  // Stands in behind_ for "has left the queue's head".
+  // A value of behind_: the operation has left the queue's head.
   static Op* issued() { return reinterpret_cast<Op*>(1); }
 
   Context* context_ = nullptr;
-  HardwareQueue* queue_ = nullptr;  // null: takes no place of its own, as the nodes of a graph
-  std::atomic<Op*> behind_{nullptr};  // what issue() lets go on, an owned reference; issued()
+  HardwareQueue* queue_ = nullptr;  // null: occupies no entry, like the nodes of graphs
+  std::atomic<Op*> behind_{nullptr};  // operation that issue() releases, an owned reference; or issued()
   std::atomic<uint32_t> unmet_{1};  // predecessors not complete, plus one until submit()
   std::atomic<uint32_t> state_{kPending};
-  SpinLock lock_;  // guards the successors against completion
+  SpinLock lock_;  // guards the successors
   uint32_t inline_count_ = 0;
   std::array<Op*, 2> inline_successors_{};  // owned references
   std::vector<Ref<Op>> more_successors_;
 };
 
-// Does nothing: joins predecessors (waiting for an event, a barrier between streams).
+// Does nothing but join its predecessors (waits for events, barriers between streams).
 class MarkerOp final : public Op {
  public:
   Ref<Op> clone() const override { return make_ref<MarkerOp>(); }
@@ -92,8 +96,8 @@ class MarkerOp final : public Op {
   void start() override { complete(); }
 };
 
-// Run by the thread that made it: the thread waits until the operation is ready, does the work, and calls
-// finish(). This is how synchronous copies run without a change of threads.
+// An operation whose creator does the work: it calls wait_until_ready(), does the work and calls finish().
+// Synchronous copies use it to run without a change of threads.
 class CallerOp final : public Op {
  public:
   void wait_until_ready(bool spin);
@@ -111,7 +115,7 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t while_value);
 // Returns after at most `nanoseconds`.
 void futex_wait_for(const std::atomic<uint32_t>& word, uint32_t while_value, uint64_t nanoseconds);
 void futex_wake_all(const std::atomic<uint32_t>& word);
-// A short busy wait; true when the word has changed.
+// Busy-waits for at most 40 us; true if the word has changed.
 bool spin_while(const std::atomic<uint32_t>& word, uint32_t value);
 uint64_t monotonic_nanoseconds();
 

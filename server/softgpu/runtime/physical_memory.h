@@ -1,5 +1,5 @@
-// Memory of cuMemCreate: owned by its handle and by every mapping of it, charged to the device until the last
-// one goes.
+// Physical memory of cuMemCreate. Its handle and every mapping of it hold a reference; it is charged to the
+// device until the last of them is gone. Immutable once published, but for the atomic count; any thread.
 #pragma once
 #include <memory>
 
@@ -17,8 +17,8 @@ class PhysicalMemory final : public Object {
 
   const std::shared_ptr<Memory> memory;
   const CUmemAllocationProp properties;
-  uint64_t handle = 0;                    // set once, before it is shown to anyone
-  std::atomic<uint32_t> handle_count{1};  // creations, retains and releases of the handle
+  uint64_t handle = 0;                    // set before the object is published
+  std::atomic<uint32_t> handle_count{1};  // uses of the handle: created, retained, imported; minus releases
 };
 
 }  // namespace gpupool::softgpu

@@ -1,7 +1,8 @@
-// Is this process locked, or checkpointed (cuCheckpointProcess...)? Locked, every call into the library waits at its beginning; checkpointed,
-// what the process has of its devices counts for nothing: softgpu's device memory is host memory already, so nothing has to be moved.
+// Whether this process is locked or checkpointed (cuCheckpointProcess...). While it is locked, every call
+// into the library blocks at its beginning. While it is checkpointed, its memory is not charged to the
+// devices; nothing has to be moved, because softgpu's device memory is host memory.
 //
-// Any thread. Calls that had begun before the lock may go on beside it; they can only add to what is theirs.
+// Any thread. Locking waits for queued work, but not for other calls that have already begun.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -14,16 +15,16 @@ class ProcessState {
  public:
   enum : int { kRunning = 0, kLocked = 1, kCheckpointed = 2 };  // as CUprocessState, which headers before CUDA 12.8 do not have
 
-  // At the beginning of a call.
+  // Blocks while the process is locked. Called at the beginning of each call.
   void pass() const {
     while (closed_.load(std::memory_order_acquire)) [[unlikely]] closed_.wait(true, std::memory_order_acquire);
   }
   int get() const { return state_.load(std::memory_order_acquire); }
 
-  // Each gives CUDA_ERROR_ILLEGAL_STATE in another state than it goes on from.
-  CUresult lock(unsigned timeout_ms);  // 0: none; CUDA_ERROR_NOT_READY: work of the process was not done in time
+  // Each returns CUDA_ERROR_ILLEGAL_STATE unless the process is in the state before.
+  CUresult lock(unsigned timeout_ms);  // 0: no timeout; CUDA_ERROR_NOT_READY: timed out waiting for work
   CUresult checkpoint();
-  CUresult restore();  // CUDA_ERROR_OUT_OF_MEMORY: a device has not that much left, and nothing has changed
+  CUresult restore();  // CUDA_ERROR_OUT_OF_MEMORY: a device lacks the memory; nothing has changed
   CUresult unlock();
 
  private:
@@ -31,7 +32,7 @@ class ProcessState {
 
   std::atomic<bool> closed_{false};
   std::atomic<int> state_{kRunning};
-  std::mutex mutex_;  // one change at a time
+  std::mutex mutex_;  // serialises changes
 };
 
 }  // namespace gpupool::softgpu

@@ -1,6 +1,7 @@
-// The rules of NVIDIA's driver that softgpu keeps (rules.def), and which of them SOFTGPU_RULES switches off.
+// The rules of NVIDIA's driver that softgpu enforces (rules.def), and the setting SOFTGPU_RULES, which
+// switches them.
 //
-// Read once, by cuInit (config.h), and constant from then on.
+// cuInit reads the setting once (config.h) and fails for an unknown name. Constant from then on; any thread.
 #pragma once
 #include <bitset>
 #include <span>
@@ -26,7 +27,7 @@ struct RuleRow {
 // All rules, in the order of the enumeration.
 std::span<const RuleRow> rule_rows();
 
-// What SOFTGPU_RULES does not switch, for the documentation.
+// A rule that SOFTGPU_RULES cannot switch; only documented.
 struct FixedRule {
   std::string_view what;
   std::string_view source;
@@ -36,8 +37,8 @@ std::span<const FixedRule> fixed_rules();
 class Rules {
  public:
   Rules();  // the defaults
-  // "none" switches all rules off, "-name" one, and "+name" switches one on; separated by commas, from left to right. An unknown name gives a message
-  // that lists the known ones.
+  // Reads words separated by commas, from left to right: "none" switches all rules off, "-name" one off,
+  // "+name" one on. An unknown word gives an error message that lists the rules.
   static std::variant<Rules, std::string> parse(std::string_view setting);
   bool keep(Rule rule) const { return kept_[static_cast<size_t>(rule)]; }
 

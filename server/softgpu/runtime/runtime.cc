@@ -28,8 +28,8 @@ std::string uuid_text(const CUuuid& uuid) {
   return text;
 }
 
-// CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs; the list ends at the first entry that names no
-// device.
+// Parses CUDA_VISIBLE_DEVICES: device numbers or prefixes of UUIDs. The list ends at the first entry that is
+// invalid, ambiguous or repeated.
 std::vector<int> visible_devices(const std::vector<std::string>& uuids) {
   std::vector<int> all;
   for (int i = 0; i < static_cast<int>(uuids.size()); ++i) all.push_back(i);
@@ -71,7 +71,8 @@ Runtime::Runtime() {
   pthread_atfork(nullptr, nullptr, after_fork);
 }
 
-// The threads and the executor did not come along: the child can use no device that the parent had opened.
+// A forked child has none of the parent's threads and cannot use its devices: every call in the child returns
+// CUDA_ERROR_NOT_INITIALIZED.
 void Runtime::after_fork() {
   Runtime& self = runtime();
   if (self.state() != CUDA_SUCCESS) return;
@@ -93,7 +94,7 @@ CUresult Runtime::initialise(unsigned flags) {
 
 namespace {
 
-// The first process that uses an instance says how much memory its devices have.
+// The first process that opens an instance's device sets its memory size.
 void warn_of_other_memory(const Config& config, int ordinal, uint64_t bytes) {
   const char* const wished = std::getenv("SOFTGPU_MEMORY");
   if (wished == nullptr || *wished == '\0' || bytes == config.memory_bytes) return;
@@ -166,7 +167,7 @@ void Runtime::release(const MemoryRange& range) {
       unmap_memory(range.address, range.size);
       break;
     case MemoryKind::opened: {
-      // All of the memory that it is a part of.
+      // Unmap the whole imported memory, of which the range is a part.
       const uint64_t start = range.address - range.offset;
       const auto memory = memory_at(start, nullptr);
       const uint64_t size = memory ? round_up(memory->size(), page_bytes()) : 0;

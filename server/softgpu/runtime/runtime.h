@@ -1,7 +1,7 @@
-// Everything of the process: configuration, devices, handles, memory map and service threads.
+// The process-wide state of softgpu: configuration, devices, handles, memory map and service threads.
 //
-// One object, made at the first call into the library and never destroyed, because programs call the driver
-// from exit handlers and from threads that outlive main. Thread-safe.
+// One object, created by the first call into the library and never destroyed, because programs call the
+// driver from exit handlers and from threads that outlive main. Thread-safe.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -26,12 +26,13 @@ class Device;
 
 class Runtime {
  public:
-  // cuInit. The first call decides; later ones repeat its answer.
+  // Implements cuInit. The first call opens the devices; later calls return its result.
   CUresult initialise(unsigned flags);
-  // Success once cuInit succeeded; what other calls return before.
+  // CUDA_SUCCESS once cuInit has succeeded; until then the error that all other calls return.
   CUresult state() const { return static_cast<CUresult>(state_.load(std::memory_order_acquire)); }
 
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
+  // Returns null for an invalid index.
   Device* device(CUdevice index) const;
   const Config& config() const { return config_; }
 
@@ -41,21 +42,24 @@ class Runtime {
   CopyEngine& copy_engine() { return copy_engine_; }
   HostThread& host_thread() { return host_thread_; }
   ProgramCache& programs() { return programs_; }
-  // Opened at the first call; null: nothing is kept.
+  // The file that keeps compiled code across processes, opened by the first call. Null: code is not kept.
   std::shared_ptr<CodeFile> code_file();
   ProcessState& process_state() { return process_state_; }
   ValueWaiter& value_waiter() { return value_waiter_; }
 
-  // Gives back the memory behind a range that was taken out of the map.
+  // Frees or unmaps the memory of a range that has been removed from the memory map.
   void release(const MemoryRange& range);
+  // Frees the memory that the context owns, and trims its device's pools.
   void free_context_memory(Context& context);
+  // Frees what the device's pools cache above their release thresholds.
   void trim_pools(Device& device);
+  // Frees everything that the device's pools cache; false if there was nothing.
   bool empty_pools(Device& device);
-  // A pool that trim_pools and empty_pools look after.
+  // Registers a pool for trim_pools() and empty_pools(), which always include the device's default pool.
   void add_pool(const Ref<Object>& pool);
   void remove_pool(const Object* pool);
 
-  // One line to stderr under SOFTGPU_LOG=1.
+  // Writes one line to stderr if SOFTGPU_LOG=1.
   void log(const std::string& line) const;
 
  private:

@@ -1,8 +1,9 @@
 // Streams: the order in which a context's operations follow each other. Events: points in that order.
 //
-// A stream only remembers its last operation; each new one comes after it (see Context::enqueue, which also
-// keeps the rules of the legacy default stream). Both belong to a context and refer to it; a destroyed stream
-// or event stays alive, without effect, until the last call using it returns.
+// A stream only stores its last operation; each new one follows it (see Context::enqueue, which also
+// implements the legacy default stream's rules). Streams and events hold a reference to their context. A
+// destroyed one stays alive, without effect, until the last call that uses it returns. Thread-safe, except
+// where a lock is named.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -33,19 +34,19 @@ class Stream final : public Object {
   unsigned flags() const { return flags_; }  // CU_STREAM_*
   int priority() const { return priority_.load(std::memory_order_relaxed); }
   bool legacy() const { return legacy_; }
-  // Synchronises with the legacy default stream.
+  // True if the stream synchronises with the legacy default stream.
   bool blocking() const { return blocking_; }
   uint64_t id() const { return id_; }
-  uint64_t handle = 0;  // set once, before the stream is shown to anyone; 0: a default stream
+  uint64_t handle = 0;  // set before the stream is published; 0: a default stream
 
-  // --- Attributes (stream_attributes.cc): kept and given back; nothing here acts on them ---
+  // --- Attributes (stream_attributes.cc): stored and returned, without effect ---
   CUresult attribute(CUstreamAttrID attribute, CUstreamAttrValue* value) const;
   CUresult set_attribute(CUstreamAttrID attribute, const CUstreamAttrValue& value);
   void copy_attributes(const Stream& source);
 
   // --- Stream capture ---
   bool capturing() const { return capturing_.load(std::memory_order_acquire); }
-  // With graph_mutex() held. Null when the stream is not being captured.
+  // Both with graph_mutex() held. Null: the stream is not being captured.
   Ref<Capture> capture() const;
   void set_capture(Ref<Capture> capture);
 
@@ -55,7 +56,7 @@ class Stream final : public Object {
   struct Attributes {
     CUaccessPolicyWindow window{};
     CUsynchronizationPolicy synchronization = CU_SYNC_POLICY_AUTO;
-    uint8_t default_domain = 0, remote_domain = 0;  // where their memory operations are ordered
+    uint8_t default_domain = 0, remote_domain = 0;  // CUlaunchMemSyncDomainMap
     int domain = 0;
   };
   const unsigned flags_;
@@ -71,15 +72,15 @@ class Stream final : public Object {
   Ref<Capture> capture_;  // guarded by graph_mutex(); set while the stream is being captured
 };
 
-// Records when it completes. Of a shared event: other processes see it, too.
+// Records an event: stores the time at which it completes, and publishes the record of an interprocess event.
 class EventOp final : public Op {
  public:
   explicit EventOp(std::shared_ptr<SharedEvent> shared = nullptr, bool timed = false)
       : shared_(std::move(shared)), number_(shared_ ? shared_->record() : 0), timed_(timed) {}
-  ~EventOp() override { tell(); }  // it may never have been queued
+  ~EventOp() override { tell(); }  // completed() must follow record(), also if the operation was never queued
   Cost cost() const override { return timed_ ? Cost::event_record_timed : Cost::event_record; }
   uint64_t number() const { return number_; }
-  // 0 until complete.
+  // CLOCK_MONOTONIC in nanoseconds; 0 until complete.
   uint64_t completed_at() const { return completed_at_.load(std::memory_order_acquire); }
 
  private:
@@ -97,7 +98,7 @@ class EventOp final : public Op {
 class Event final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::event;
-  // `shared`: of an event of several processes.
+  // `shared`: the state of an interprocess event, else null.
   Event(Ref<Context> context, unsigned flags, std::shared_ptr<SharedEvent> shared = nullptr);
   ~Event() override;
 
@@ -105,26 +106,27 @@ class Event final : public Object {
   bool timed() const;          // without CU_EVENT_DISABLE_TIMING
   bool blocking_sync() const;  // CU_EVENT_BLOCKING_SYNC
   const std::shared_ptr<SharedEvent>& shared() const { return shared_; }
-  // A record to be queued and then set.
+  // Makes a record, which the caller enqueues and then passes to set_record().
   Ref<EventOp> make_record() const { return make_ref<EventOp>(shared_, timed()); }
-  // The latest record of this process, or null when there was none.
+  // The latest record of this process, or null.
   Ref<EventOp> record() const;
-  // What is complete when the latest record is, whoever made it; null when there is nothing to wait for.
+  // Returns an operation that completes when the latest record does, whichever process made it. Null: there
+  // is nothing to wait for.
   Ref<Op> awaited() const;
   bool pending() const;
   void set_record(Ref<EventOp> record);
 
-  // Whether the event was last recorded inside a stream capture.
+  // True if the event was last recorded in a stream capture.
   bool captured() const { return captured_.load(std::memory_order_acquire); }
-  // The point in a stream capture that was recorded last instead; null capture: none. With graph_mutex()
-  // held.
+  // The capture in which the event was last recorded, or null, and the nodes that the event stands for. With
+  // graph_mutex() held.
   Ref<Capture> capture() const;
   const std::vector<CapturedDependency>& captured_nodes() const { return captured_nodes_; }
   void set_capture(Ref<Capture> capture, std::vector<CapturedDependency> nodes);
 
  private:
   const Ref<Context> context_;
-  // The number of a record of another process that is the latest; 0: none is.
+  // The number of the latest record if another process made it, else 0.
   uint64_t foreign() const;
 
   const unsigned flags_;
@@ -132,7 +134,7 @@ class Event final : public Object {
   mutable SpinLock lock_;  // guards record_
   Ref<EventOp> record_;
   std::atomic<bool> captured_{false};
-  Ref<Capture> capture_;  // guarded by graph_mutex(), as are the nodes
+  Ref<Capture> capture_;  // guarded by graph_mutex(), like captured_nodes_
   std::vector<CapturedDependency> captured_nodes_;
 };
 

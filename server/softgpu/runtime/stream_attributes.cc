@@ -6,7 +6,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Names that the oldest headers lack.
+// CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP and CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, which older headers lack.
 constexpr int kDomainMap = 9;
 constexpr int kDomain = 10;
 

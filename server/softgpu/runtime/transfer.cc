@@ -32,7 +32,7 @@ void fill_bytes(void* destination, uint32_t value, uint32_t value_width, uint64_
   }
 }
 
-// Longer transfers than this leave nothing of their beginning in any cache. Writing them past the caches spares reading
+// From this size on, no cache keeps the beginning until the end. Stores that bypass the caches avoid reading
 // every line of the destination before it is overwritten: a third of the traffic.
 constexpr uint64_t kStreamedBytes = 128 << 20;
 
@@ -53,7 +53,7 @@ void copy_past_cache(std::byte* to, const std::byte* from, uint64_t bytes) {
   const uint64_t odd = std::min(-reinterpret_cast<uint64_t>(to) % kLine, bytes);
   std::memcpy(to, from, odd);
   to += odd, from += odd, bytes -= odd;
-  // Several pages at a time: one alone does not keep the memory busy.
+  // Several pages at a time, because one sequential stream does not saturate the memory.
   for (; bytes >= kPages * kPage; to += kPages * kPage, from += kPages * kPage, bytes -= kPages * kPage) {
     for (uint64_t line = 0; line < kPage; line += kLine) {
       for (uint64_t page = 0; page < kPages * kPage; page += kPage) stream_line(to + page + line, from + page + line);
@@ -97,7 +97,8 @@ uint64_t Transfer::source_extent() const {
 TransferStep TransferCursor::advance(const Transfer& transfer, const MemoryMap& memory, uint64_t limit) {
   if (transfer.bytes() == 0) return TransferStep::finished;
   std::shared_lock guard(memory.access_lock());
-  // Only memory of ours can go away behind the program's back; other host memory is the program's own affair.
+  // Only memory in softgpu's range can be freed by other calls; the program is responsible for its own
+  // memory.
   if (in_range(transfer.destination, 1) &&
       !memory.accessible(transfer.destination, transfer.destination_extent(), true)) {
     return TransferStep::bad_address;

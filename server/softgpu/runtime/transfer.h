@@ -1,7 +1,7 @@
-// A copy or a fill of memory by the host side, described once and carried out in pieces.
+// A copy or fill by the host, described once and carried out in pieces.
 //
-// A transfer holds no resources and can be copied. It never trusts its addresses: each piece is checked
-// against the memory map under the access lock, so that memory freed meanwhile ends the transfer instead of
+// A transfer owns nothing and can be copied. Its addresses are never trusted: each piece is checked against
+// the memory map with the access lock held, so that freeing the memory meanwhile ends the transfer and not
 // the process.
 #pragma once
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gpupool::softgpu {
 
-// A box of bytes: `height` rows of `width` bytes, `depth` times.
+// A box of bytes: `depth` slices of `height` rows of `width` bytes.
 struct Transfer {
   uint64_t destination = 0;
   uint64_t source = 0;  // copies only
@@ -27,22 +27,22 @@ struct Transfer {
 
   uint64_t bytes() const { return width * height * depth; }
   bool is_fill() const { return fill_width != 0; }
-  // Bytes from the first to behind the last that is touched; 0 for an empty transfer.
+  // Bytes from the first byte touched to the end of the last; 0 for an empty transfer.
   uint64_t destination_extent() const;
   uint64_t source_extent() const;
 };
 
 enum class TransferStep { more, finished, bad_address };
 
-// Where a transfer stands.
+// The progress of a transfer.
 class TransferCursor {
  public:
-  // Carries out the next piece, at most `limit` bytes or one row of a fill or copy of rows.
+  // Carries out the next piece, of at most `limit` bytes.
   TransferStep advance(const Transfer& transfer, const MemoryMap& memory, uint64_t limit);
 
  private:
-  uint64_t row_ = 0;     // counted through all slices
-  uint64_t column_ = 0;  // bytes done of the row
+  uint64_t row_ = 0;     // counted across all slices
+  uint64_t column_ = 0;  // bytes of the row that are done
 };
 
 }  // namespace gpupool::softgpu

@@ -10,7 +10,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-// After something moved: look without pause, then give way to other threads, then sleep between looks.
+// After a change: spin, then yield, then sleep between polls, twice as long each time.
 constexpr uint64_t kBusyNanoseconds = 20'000;
 constexpr uint64_t kYieldNanoseconds = 100'000;
 constexpr uint64_t kShortestSleep = 5'000;
@@ -18,7 +18,7 @@ constexpr uint64_t kLongestSleep = 500'000;
 
 bool holds(ValueCondition condition, uint64_t memory, uint64_t value, bool wide) {
   switch (condition) {
-    case ValueCondition::at_least:  // cyclic, as the header says: (int)(*addr - value) >= 0
+    case ValueCondition::at_least:  // cyclic, as in cuda.h: (int)(*addr - value) >= 0
       return wide ? static_cast<int64_t>(memory - value) >= 0
                   : static_cast<int32_t>(static_cast<uint32_t>(memory) - static_cast<uint32_t>(value)) >= 0;
     case ValueCondition::equal:
@@ -132,7 +132,7 @@ void ValueWaiter::work() {
   std::vector<Ref<PolledOp>> parked;
   uint64_t moved_at = monotonic_nanoseconds();
   uint64_t sleep = kShortestSleep;
-  uint32_t seen = kicks_.load(std::memory_order_seq_cst) - 1;  // as if kicked: look at what has arrived
+  uint32_t seen = kicks_.load(std::memory_order_seq_cst) - 1;  // as if kicked, to take the first arrivals
   for (;;) {
     const uint32_t kicks = kicks_.load(std::memory_order_seq_cst);
     bool moved = kicks != seen;

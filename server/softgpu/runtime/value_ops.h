@@ -1,9 +1,9 @@
-// Stream memory operations: a stream waits until a word in memory has a value, or writes a word. And other waits for what is done
-// elsewhere.
+// Stream memory operations: a stream waits until a word in memory has a value, or writes a word. Also waits
+// for events that other processes have recorded.
 //
-// Anybody may write the word: another stream, a kernel, or a plain store of the host. So waiting operations
-// are parked with one thread that looks at all their words: busily for a moment after something moved, then
-// ever more rarely. Words written by the runtime itself are looked at at once. Thread-safe.
+// Another stream, a kernel, or a plain store of the host may write the word. So waiting operations are parked
+// with one thread, which polls their words: continuously after a change, then at growing intervals up to 0.5
+// ms. It polls at once when the runtime itself writes a word. Thread-safe.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace gpupool::softgpu {
 
 enum class ValueCondition : uint8_t { at_least, equal, any_bit, any_bit_clear };
 
-// Complete when poll() has said so.
+// An operation that is complete once poll() has returned true. start() polls first, then the waiter's thread.
 class PolledOp : public Op {
  protected:
   void start() override;
@@ -35,7 +35,8 @@ class ValueWaitOp final : public PolledOp {
   Ref<Op> clone() const override { return make_ref<ValueWaitOp>(address_, value_, wide_, condition_); }
 
  private:
-  // True when the operation is complete: the condition holds, the memory is gone or the context has failed.
+  // True if the operation is complete: the condition holds, the memory is gone, or the context has failed or
+  // is ending.
   bool poll() override;
 
   const uint64_t address_;
@@ -44,7 +45,7 @@ class ValueWaitOp final : public PolledOp {
   const ValueCondition condition_;
 };
 
-// Another process's record of a shared event.
+// Waits for another process's record of an interprocess event.
 class SharedEventWaitOp final : public PolledOp {
  public:
   SharedEventWaitOp(std::shared_ptr<SharedEvent> event, uint64_t number) : event_(std::move(event)), number_(number) {}
@@ -68,7 +69,7 @@ class ValueWriteOp final : public Op {
   const bool wide_;
 };
 
-// Several operations, one after the other: what a batch is as a node of a graph. Holds prototypes.
+// Runs clones of several operations in order: a batch (cuStreamBatchMemOp) as a node of a graph.
 class BatchOp final : public Op {
  public:
   explicit BatchOp(std::vector<Ref<Op>> operations) : operations_(std::move(operations)) {}
@@ -80,10 +81,11 @@ class BatchOp final : public Op {
   const std::vector<Ref<Op>> operations_;
 };
 
+// Polls parked operations, on a thread that starts with the first of them.
 class ValueWaiter {
  public:
   void park(Ref<PolledOp> op);
-  // Something that a parked operation may wait for has happened.
+  // Makes the thread poll at once.
   void kick();
 
  private:
