@@ -1,7 +1,8 @@
-// The source of NVML's answers where a program loads softgpu directly: its devices, as its configuration says.
+// The source of NVML's answers (client/nvml/source.h) for programs that load softgpu directly: the devices of
+// softgpu's configuration. One thread at a time.
 //
-// softgpu's runtime is not started: programs ask NVML what there is, fork, and start CUDA in the children. So how the devices are used is not
-// known here, and not supported.
+// softgpu's runtime is not started, because programs query NVML, fork, and start CUDA in the children. So the
+// use of the devices is unknown, and queries of it return NVML_ERROR_NOT_SUPPORTED.
 #include <cstdio>
 #include <string>
 

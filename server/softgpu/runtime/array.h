@@ -1,7 +1,8 @@
 // CUDA arrays and mipmapped arrays: texels in device memory, row after row.
 //
-// An array owns its memory unless it is a level of a mipmapped array, whose memory that owns; it is in the memory map under
-// the context, which takes it away when it ends. give_back() frees it once. Immutable but for that; any thread.
+// An array owns its memory, but a level of a mipmapped array uses that array's. The memory map has the memory
+// under the context, with which it is freed; give_back() frees it earlier, and is called once. Otherwise
+// immutable; any thread.
 #pragma once
 #include <atomic>
 #include <optional>
@@ -14,16 +15,17 @@
 
 namespace gpupool::softgpu {
 
-// Nothing for formats that are not offered (block-compressed and planar ones) or that have no such number of channels.
+// Returns nullopt for unsupported formats (block-compressed, planar) and for invalid numbers of channels.
 std::optional<TexelFormat> texel_format(CUarray_format format, unsigned channels);
-// What CUDA's tables of extents and flags allow.
+// Checks a descriptor against CUDA's tables of extents and flags. CUDA_ERROR_NOT_SUPPORTED: block-compressed,
+// planar and packed YUV formats.
 CUresult check_array(const CUDA_ARRAY3D_DESCRIPTOR& wanted, bool mipmapped);
 
 class Array final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::array;
   static CUresult create(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& wanted, Ref<Array>* array);
-  // A level of a mipmapped array, in its memory.
+  // With `is_level`, a level of a mipmapped array, in that array's memory.
   Array(const CUDA_ARRAY3D_DESCRIPTOR& shape, uint64_t address, Ref<Context> context, bool is_level);
 
   const CUDA_ARRAY3D_DESCRIPTOR& shape() const { return shape_; }
@@ -35,8 +37,8 @@ class Array final : public Object {
   bool layered() const { return (shape_.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0; }
   Context& context() const { return *context_; }
   uint64_t handle() const { return handle_; }
-  bool make_handle();  // false: there are too many
-  // Waits for the context's work first, as CUDA does.
+  bool make_handle();  // false: the handle table is full
+  // Waits for the context's work, as CUDA does, then frees the memory; a level's memory stays.
   void give_back();
 
  private:

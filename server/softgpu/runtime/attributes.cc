@@ -1,5 +1,5 @@
-// Device attributes: those of a recent data-centre GPU where the number is a limit of the programming model,
-// the host's own where it is a quantity. Attributes of what is not there are 0.
+// Device attributes: limits of the programming model are those of a recent data-centre GPU, quantities are
+// the host's. Features that softgpu lacks are 0.
 #include "server/softgpu/runtime/device.h"
 
 namespace gpupool::softgpu {

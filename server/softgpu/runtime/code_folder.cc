@@ -14,7 +14,7 @@
 namespace gpupool::softgpu {
 namespace {
 
-constexpr const char* kFileName = "code-1";  // the number is the format's
+constexpr const char* kFileName = "code-1";  // 1: version of the file's format
 
 CodeFolder failed(const std::string& what, int error) {
   return {nullptr, what + ": " + std::generic_category().message(error)};
@@ -28,7 +28,7 @@ std::string default_folder() {
   return {};
 }
 
-// Empty, or why others could write there.
+// Returns why other users could write there; empty if they cannot.
 std::string open_to_others(const struct stat& status) {
   if (status.st_uid != ::geteuid()) return "belongs to another user";
   if ((status.st_mode & 077) != 0) return "is open to other users; its mode must be 0700";
@@ -60,7 +60,7 @@ CodeFolder open_in(const std::string& folder, uint64_t limit) {
   return {std::make_shared<CodeFile>(file, limit), {}};
 }
 
-// A memory file of fixed size that whoever started this process has made for it.
+// Opens a memory file of fixed size that the parent process has made, by its descriptor.
 CodeFolder open_given(std::string_view number) {
   int given = -1;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), given);
@@ -69,7 +69,7 @@ CodeFolder open_given(std::string_view number) {
   struct stat status {};
   if (file < 0 || ::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
     if (file >= 0) ::close(file);
-    return {};  // whoever reserved the number has put no file there
+    return {};  // the descriptor is reserved, but no file was put there
   }
   return {std::make_shared<CodeFile>(file, static_cast<uint64_t>(status.st_size)), {}};
 }

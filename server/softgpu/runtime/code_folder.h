@@ -1,4 +1,5 @@
-// Where compiled code is kept from one process to the next.
+// Opens the file that keeps compiled code from one process to the next (jit/code_file.h), for
+// Runtime::code_file().
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,12 +10,12 @@
 namespace gpupool::softgpu {
 
 struct CodeFolder {
-  std::shared_ptr<CodeFile> file;  // null: nothing is kept
-  std::string problem;             // why, where something was wrong
+  std::shared_ptr<CodeFile> file;  // null: code is not kept
+  std::string problem;             // what failed; empty if nothing did
 };
 
-// `where` as in Config::cache. The folder is made where there is none; it and the file must belong to this user and be closed
-// to all others, since who can write there decides what this process executes.
+// `where` is Config::cache, `limit` the file's size in bytes. Makes the folder if there is none. Folder and
+// file must belong to this user and be inaccessible to others, because their content is executed.
 CodeFolder open_code_folder(const std::string& where, uint64_t limit);
 
 }  // namespace gpupool::softgpu

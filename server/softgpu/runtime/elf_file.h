@@ -1,4 +1,4 @@
-// A 64-bit ELF file by its own headers, which may be hostile.
+// Reads a 64-bit ELF file in memory, whose headers may be hostile: every offset is checked. Any thread.
 #pragma once
 #include <elf.h>
 

@@ -169,7 +169,7 @@ class Capture final : public Object {
   // With graph_mutex() held:
   bool invalid = false;
   bool ended = false;
-  std::map<const Stream*, std::vector<CapturedDependency>> frontier;  // per stream, dependencies of its next node
+  std::map<const Stream*, std::vector<CapturedDependency>> frontier;  // by stream; for its next node
   std::vector<Ref<Stream>> streams;
 
   // Adds a node for the operation. If the operation cannot be cloned, invalidates the capture and returns

@@ -36,7 +36,7 @@ long milliseconds_since(std::chrono::steady_clock::time_point begin) {
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin).count());
 }
 
-// PTX in the place of machine code that is not to be executed; empty where there is no code for the device at all.
+// Returns PTX with empty kernels in place of the image's machine code for the device; empty if it has none.
 std::string skipped(const cuda::Image& image, const Device& device) {
   const cuda::ImageEntry* const cubin = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
   cuda::Bytes bytes;
@@ -98,7 +98,7 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
   cuda::Image image;
   CUresult result = cuda::parse_image(spans, image);
   if (result == CUDA_SUCCESS && image.linked.empty()) {
-    // What the linker made (cuLinkComplete).
+    // The image was made by cuLinkComplete.
     const cuda::ImageEntry* const cubin = cuda::select_entry(image.entries, {device.capability_major(), device.capability_minor(), false});
     if (cubin != nullptr && cubin->kind == cuda::CodeKind::elf && cubin->record.empty()) {
       const auto linked = cuda::texts_of_linked_cubin(cubin->payload);
@@ -107,7 +107,7 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
     }
   }
   if (result == CUDA_SUCCESS && skips_machine_code()) {
-    // A GPU takes machine code where there is some, whatever PTX is beside it.
+    // A GPU prefers machine code to PTX.
     std::string text = skipped(image, device);
     if (!text.empty()) {
       texts->push_back(std::move(text));
@@ -118,7 +118,7 @@ CUresult unpack_image(const cuda::ImageSpans& spans, const Device& device, std::
   cuda::CodeSelection selection;
   if (result == CUDA_SUCCESS && image.linked.empty() && image.entries.size() == 1 &&
       image.entries[0].kind == cuda::CodeKind::ptx && image.entries[0].record.empty()) {
-    // Bare PTX: there is nothing to choose, so the compiler says what is wrong with it.
+    // Plain PTX: there is nothing to select, and the compiler reports what is wrong with it.
     selection.entries.push_back(&image.entries[0]);
   } else if (result == CUDA_SUCCESS) {
     result = cuda::select_code(image, target, selection);

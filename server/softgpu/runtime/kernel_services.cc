@@ -1,4 +1,5 @@
-// What the device runtime asks of a kernel's program and device (exec/kernel_services.h).
+// Function's implementation of KernelServices (exec/kernel_services.h), for kernels that call the CUDA device
+// runtime.
 #include <algorithm>
 
 #include "server/softgpu/runtime/device.h"

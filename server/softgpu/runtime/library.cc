@@ -107,7 +107,7 @@ CUresult Library::place_managed() {
                                          [](const GlobalInfo& global) { return global.is_managed; })) {
     return CUDA_SUCCESS;
   }
-  // Context 0: not taken away by a context's reset.
+  // Context 0: a reset of the context does not free the memory.
   return place_globals(*program_, *runtime().devices().front(), 0, &managed_data_);
 }
 
@@ -134,7 +134,7 @@ void Library::unload() {
   runtime().handles().remove<Library>(handle_);
   for (const auto& [name, kernel] : kernels) runtime().handles().remove<Kernel>(kernel->handle);
   for (const auto& [context, instance] : instances) {
-    // What the context still runs may use the code's data.
+    // Work of the context may still use the module's data.
     if (instance.module->context().active() && instance.module->context().epoch() == instance.epoch) {
       instance.module->context().synchronize();
     }

@@ -1,8 +1,9 @@
-// Libraries: programs without a context (cuLibraryLoadData), and their kernels.
+// Libraries: programs loaded without a context (cuLibraryLoadData), and their kernels.
 //
-// A library becomes a module in each context that uses it, at the first use; a context's reset takes that
-// instance away and the next use makes a new one, while the library's and kernels' handles stay. Thread-safe.
-// A library of a fat binary without code for the devices has a handle and nothing else: find_library() fails for it.
+// A library becomes a module in each context at the first use there. A reset of the context removes that
+// module, and the next use makes a new one; the handles of the library and its kernels stay valid. A library
+// of a fat binary without code for the devices has a handle and nothing else: find_library() fails for it.
+// Thread-safe.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,20 +21,21 @@ class Kernel;
 class Library final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::library;
-  // Without a program (null): a library of an image that has no code for the devices. why_no_code is printed at the first use.
+  // `program` is null if the image has no code for the devices; the first use then prints why_no_code.
   static CUresult create(std::shared_ptr<const Program> program, std::string why_no_code, Ref<Library>* library);
 
   uint64_t handle() const { return handle_; }
   bool has_code() const { return program_ != nullptr; }
-  // Prints, once, why there is no code.
+  // Prints the reason once, to stderr and the driver's log.
   void report_no_code();
-  // These need code.
+  // program() to managed() require has_code().
   const Program& program() const { return *program_; }
   Ref<Kernel> kernel(std::string_view name);
   std::vector<Ref<Kernel>> kernels();
-  // The library's instance in the context.
+  // Returns the library's module in the context, made at the first use.
   CUresult module(Context& current, Ref<Module>* module);
-  // A __managed__ variable, which has its address before there is a context.
+  // Returns a __managed__ variable, which has its address before there is a context. CUDA_ERROR_NOT_FOUND if
+  // no such variable exists.
   CUresult managed(std::string_view name, uint64_t* address, uint64_t* size);
   void unload();
 
@@ -44,7 +46,7 @@ class Library final : public Object {
   const std::shared_ptr<const Program> program_;
   uint64_t handle_ = 0;
   std::mutex mutex_;
-  std::string why_no_code_;  // empty: nothing left to report
+  std::string why_no_code_;  // empty: reported already
   std::map<std::string, Ref<Kernel>, std::less<>> kernels_;
   struct Instance {
     uint64_t epoch;
@@ -52,12 +54,14 @@ class Library final : public Object {
   };
   std::map<uint64_t, Instance> instances_;  // by context handle
   CUresult place_managed();
-  // Globals of a program with managed variables: in the first device's primary context they keep their
-  // address through every reset. Other contexts have globals of their own, managed ones included.
+  // Data segment of a program with __managed__ variables, in the first device's primary context; 0: not
+  // allocated. Its address survives every reset. Other contexts have globals of their own, managed ones
+  // included.
   uint64_t managed_data_ = 0;
 };
 
-// The library of a handle, for all that needs its code: INVALID_HANDLE, NO_BINARY_FOR_GPU.
+// Finds a library whose code is needed. CUDA_ERROR_INVALID_HANDLE, or CUDA_ERROR_NO_BINARY_FOR_GPU if it has
+// none.
 CUresult find_library(uint64_t handle, Ref<Library>* library);
 
 class Kernel final : public Object {
@@ -75,16 +79,16 @@ class Kernel final : public Object {
   uint64_t handle = 0;  // set once, before the kernel is shown to anyone
 
  private:
-  const Ref<Library> library_;  // keeps the program that info_ is part of
+  const Ref<Library> library_;  // keeps info_ valid
   const KernelInfo& info_;
   std::vector<std::shared_ptr<FunctionSettings>> settings_;  // by device
-  SpinLock lock_;                                            // guards the last answer of function()
+  SpinLock lock_;                                            // guards the cached result of function()
   uint64_t cached_context_ = 0, cached_epoch_ = 0;
   Ref<Function> cached_;
 };
 
-// A function, or a kernel's function in the context, by handle: the driver takes either where it takes a
-// CUfunction.
+// Finds the function of a CUfunction handle, which in CUDA may be a kernel's handle: then its function in the
+// context.
 CUresult resolve_function(Context& context, uint64_t handle, Ref<Function>* function);
 
 }  // namespace gpupool::softgpu

@@ -21,7 +21,7 @@ bool is_identifier(std::string_view name) {
   });
 }
 
-// The variables of a cubin, which are symbols of its data.
+// Declares the cubin's variables: the data symbols of its symbol tables.
 std::string variables_of(cuda::ByteSpan cubin, const std::set<std::string_view>& taken) {
   const ElfFile elf(cubin);
   std::string ptx;
@@ -62,7 +62,7 @@ std::string without_machine_code(cuda::ByteSpan cubin, uint32_t arch) {
     entries += ".visible .entry " + std::string(kernel.name) + '(';
     for (size_t i = 0; i < kernel.params.size(); ++i) {
       const auto [offset, size] = kernel.params[i];
-      // The alignment that puts it where it was: the offsets follow from the sizes.
+      // PTX computes offsets from sizes and alignments; this alignment reproduces the cubin's offset.
       const uint32_t alignment = offset == 0 ? 16 : std::min<uint32_t>(offset & (~offset + 1), 128);
       entries += (i == 0 ? "" : ", ") + (".param .align " + std::to_string(alignment)) + " .b8 p" + std::to_string(i) + '[' +
                  std::to_string(std::max<uint32_t>(size, 1)) + ']';

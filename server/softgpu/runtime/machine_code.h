@@ -1,6 +1,6 @@
-// For tests of NVIDIA's libraries, whose kernels are machine code that softgpu cannot execute: with
-// SOFTGPU_SKIP_MACHINE_CODE=1 such code is loaded (in preference to PTX, as on
-// a GPU) and its kernels can be launched, but do nothing.
+// SOFTGPU_SKIP_MACHINE_CODE=1, for tests of NVIDIA's libraries, whose kernels are machine code that softgpu
+// cannot execute: cubins are loaded, in preference to PTX as on a GPU, and their kernels can be launched but
+// do nothing. Any thread.
 #pragma once
 #include <string>
 
@@ -8,11 +8,11 @@
 
 namespace gpupool::softgpu {
 
-// Is it so? From the environment, once.
+// True if SOFTGPU_SKIP_MACHINE_CODE=1. Reads the environment once.
 bool skips_machine_code();
 
-// PTX with the cubin's kernels, of the same parameters and without bodies, and its variables, all zero. Empty: not a cubin.
-// The bytes may be hostile.
+// Returns PTX with the cubin's kernels (same parameters, empty bodies) and its variables (all zero). Empty if
+// this is not a cubin; it may be hostile.
 std::string without_machine_code(cuda::ByteSpan cubin, uint32_t arch);
 
 }  // namespace gpupool::softgpu

@@ -209,7 +209,8 @@ void GridOp::start() {
     fault.detail = "kernel " + function_->kernel().name + ": its device has no access to the memory that a parameter names";
     return finished(fault);
   }
-  // A bare pointer with a reference of its own: small enough for std::function to hold without an allocation.
+  // Capture a raw pointer that owns a reference, small enough for std::function to hold without an
+  // allocation.
   add_reference();
   context()->device().executor().submit(std::move(request_), [this](const GridResult& result) {
     const Ref<GridOp> self = Ref<GridOp>::adopt(this);

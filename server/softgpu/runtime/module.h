@@ -1,7 +1,8 @@
-// Modules: an instance of a compiled program in a context, with its own globals. Functions: its kernels.
+// Modules: instances of a compiled program in a context, each with its own globals. Functions: a module's
+// kernels.
 //
-// A module owns its data segment; unload() gives it back, once, however long functions and queued launches
-// still refer to the code. Functions keep the code alive, not the data. Thread-safe.
+// A module owns its data segment, unless its creator passes one. unload() frees it once, even if functions
+// and queued launches still refer to the code: functions keep the code alive, not the data. Thread-safe.
 #pragma once
 #include <atomic>
 #include <climits>
@@ -23,8 +24,9 @@
 
 namespace gpupool::softgpu {
 
-// What a program has set of a kernel's attributes. A library kernel has settings per device, and its function in a context has
-// some on top: what is set of the function (cuFuncSetAttribute) holds, however the kernel is set later (cuKernelSetAttribute).
+// Attributes of a kernel that the program has set. A library kernel has settings per device, and its function
+// in a context has settings on top: attributes set by cuFuncSetAttribute override later cuKernelSetAttribute
+// calls.
 class FunctionSettings {
  public:
   explicit FunctionSettings(std::shared_ptr<const FunctionSettings> of_kernel = nullptr) : of_kernel_(std::move(of_kernel)) {
@@ -43,14 +45,14 @@ class FunctionSettings {
   std::atomic<int> values_[CU_FUNC_ATTRIBUTE_MAX];
 };
 
-// Attributes of a kernel, shared by functions and library kernels.
+// Attributes of a kernel (CU_FUNC_ATTRIBUTE_*), for functions and library kernels.
 CUresult kernel_attribute(const KernelInfo& kernel, const FunctionSettings& settings,
                           uint32_t compute_capability, CUfunction_attribute attribute, int* value);
 CUresult set_kernel_attribute(const KernelInfo& kernel, FunctionSettings& settings,
                               CUfunction_attribute attribute, int value);
 int max_dynamic_shared(const KernelInfo& kernel, const FunctionSettings& settings);
 std::array<int, 3> required_cluster(const KernelInfo& kernel, const FunctionSettings& settings);  // zeros: none
-// How many blocks of this shape a multiprocessor holds at once, by the limits that the device reports.
+// The number of blocks of `block_size` threads that a multiprocessor holds at once, by the device's limits.
 int blocks_per_multiprocessor(const KernelInfo& kernel, const FunctionSettings& settings, int block_size, size_t dynamic_shared);
 
 class Function final : public Object, public KernelServices {
@@ -64,11 +66,13 @@ class Function final : public Object, public KernelServices {
   FunctionSettings& settings() const { return *settings_; }
   uint64_t module_handle() const { return module_handle_; }
   uint64_t data_address() const { return data_address_; }
-  // Machine code; made at the first call. Loads the function.
+  // Loads the function and returns its machine code, which the first call compiles. CUDA_ERROR_INVALID_PTX if
+  // it does not compile; the reason goes to stderr and the driver's log.
   CUresult code(KernelCode* code);
-  // At the first use for which NVIDIA's driver loads a function, which may make it wait for the context.
+  // Called where NVIDIA's driver loads a function. The first call waits for the context's work (rule
+  // lazy_loading).
   void load();
-  // For the device runtime, where its program calls it; else null.
+  // Services for the CUDA device runtime; null if the program does not use it.
   const KernelServices* services() const { return program_->uses_device_runtime() ? this : nullptr; }
   std::optional<uint32_t> parameter_bytes(uint64_t kernel) const override;
   bool fits(uint64_t kernel, const GridRequest& request) const override;
@@ -81,10 +85,10 @@ class Function final : public Object, public KernelServices {
   std::optional<uint64_t> limit(int limit) const override;
   int version() const override;
   bool loaded() const { return loaded_.load(std::memory_order_acquire); }
-  uint64_t handle = 0;  // set once, before the function is shown to anyone
-  std::atomic<uint64_t> library_kernel{0};  // handle of the library's kernel that it is the function of; 0: none was asked for it
+  uint64_t handle = 0;  // set before the function is published
+  std::atomic<uint64_t> library_kernel{0};  // handle of the library kernel behind it; 0: unknown
 
-  // The parameters of the functions of old (cuParamSet*, cuFuncSetBlockShape).
+  // Launch state of the deprecated calls cuParamSet*, cuFuncSetBlockShape and cuFuncSetSharedSize.
   struct OldLaunch {
     std::vector<std::byte> params;
     uint32_t block[3] = {1, 1, 1};
@@ -109,24 +113,23 @@ class Function final : public Object, public KernelServices {
 class Module final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::module;
-  // A null maker of settings gives every function settings of its own.
+  // Returns the settings for a kernel's function. A null pointer gives each function settings of its own.
   using SettingsOf = std::shared_ptr<FunctionSettings> (*)(void* user, const KernelInfo& kernel);
-  // `data` is a segment that the caller keeps, with the initial values in it; 0: the module gets one of its
-  // own.
+  // `data`: the address of an initialised data segment that the caller owns; 0: the module allocates its own.
   static CUresult create(Ref<Context> context, std::shared_ptr<const Program> program, uint64_t data,
                          SettingsOf settings_of, void* user, Ref<Module>* module);
 
   Context& context() const { return *context_; }
   const Program& program() const { return *program_; }
   uint64_t handle() const { return handle_; }
-  // Null when there is no such kernel.
+  // Returns null if no kernel has this name.
   Ref<Function> function(std::string_view name);
-  // CUDA_ERROR_NOT_FOUND when there is no such global.
+  // CUDA_ERROR_NOT_FOUND if no global has this name.
   CUresult global(std::string_view name, uint64_t* address, uint64_t* size) const;
-  // CUDA_ERROR_NOT_FOUND when there is no such reference.
+  // CUDA_ERROR_NOT_FOUND if no texture or surface reference has this name.
   CUresult reference(std::string_view name, Ref<TextureReference>* found);
   CUresult reference(std::string_view name, Ref<SurfaceReference>* found);
-  // Gives back the data segment and the handles.
+  // Frees the data segment, and invalidates the handles of the module, its functions and its references.
   void unload();
 
  private:
@@ -140,7 +143,7 @@ class Module final : public Object {
   std::mutex mutex_;
   bool unloaded_ = false;
   std::map<std::string, Ref<Function>, std::less<>> functions_;
-  std::map<std::string, Ref<TextureReference>, std::less<>> textures_;  // those that were asked for
+  std::map<std::string, Ref<TextureReference>, std::less<>> textures_;  // those that programs have looked up
   std::map<std::string, Ref<SurfaceReference>, std::less<>> surfaces_;
 
   template <class Reference>
@@ -148,22 +151,22 @@ class Module final : public Object {
                      Ref<Reference>* found);
 };
 
-// A program's globals on a device: memory with their initial values, entered into the memory map under the
-// context's handle. No memory is needed (address 0) by a program without globals.
+// Allocates and initialises a program's globals on a device, and adds them to the memory map as those of a
+// context (a handle, or 0). *address is 0 if the program has no globals.
 CUresult place_globals(const Program& program, Device& device, uint64_t context, uint64_t* address);
 void remove_globals(const Program& program, Device& device, uint64_t address);
 
 // A launch of a kernel.
 class GridOp final : public Op, public Recycled<GridOp> {
  public:
-  // `kernel`: handle of the library's kernel that was launched in the function's place, or 0.
+  // `kernel`: the handle of the library kernel that the program launched; 0: it launched the function.
   GridOp(Ref<Function> function, GridRequest request, uint64_t kernel)
       : function_(std::move(function)), request_(std::move(request)), kernel_(kernel) {}
   Ref<Op> clone() const override { return make_ref<GridOp>(function_, request_, kernel_); }
   Cost cost() const override { return Cost::launch; }
   uint64_t kernel() const { return kernel_; }
   const Function& function() const { return *function_; }
-  const GridRequest& request() const { return request_; }  // until it starts
+  const GridRequest& request() const { return request_; }  // until start()
 
  private:
   void start() override;

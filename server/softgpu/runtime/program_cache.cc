@@ -5,7 +5,8 @@
 namespace gpupool::softgpu {
 namespace {
 
-// 128 bits in two lanes of multiply and fold. Not against forgery: a process can only fool itself.
+// 128 bits in two lanes of multiply and fold. It need not resist forgery, since a process can only deceive
+// itself.
 struct Hash {
   uint64_t low = 0x9e3779b97f4a7c15ull, high = 0xc2b2ae3d27d4eb4full;
 
@@ -76,7 +77,7 @@ ProgramCache::Outcome ProgramCache::get(std::span<const std::string_view> texts,
   Outcome outcome = CompileError{CompileErrorCode::internal, "out of memory"};
   try {
     outcome = compile(texts, options);
-  } catch (...) {  // the waiting threads must be told in any case
+  } catch (...) {  // waiting threads must be woken in any case
   }
   guard.lock();
   entries_[key].compiling = false;

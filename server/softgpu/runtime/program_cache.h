@@ -1,7 +1,7 @@
-// Compiled programs of this process, by content: an image loaded twice is compiled once.
+// The compiled programs of this process, by content: an image that is loaded twice is compiled once.
 //
-// Keeps programs that are in use, and the last few that are not, for programs that unload and load again.
-// Thread-safe; two threads that load the same image at once compile it once.
+// Keeps programs that are in use, and the 64 used last for programs that unload and load again. Thread-safe;
+// threads that load the same image at the same time compile it once.
 #pragma once
 #include <condition_variable>
 #include <list>

@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kReadAsInteger = 1, kNormalized = 2, kSrgb = 0x10, kTrilinear = 0x20, kSeamless = 0x40;  // CU_TRSF_*
 
-// The objects by what kernels know them by.
+// Handles of the objects, by CUtexObject or CUsurfObject.
 struct Known {
   std::mutex mutex;
   std::unordered_map<uint64_t, uint64_t> handles;
@@ -23,7 +23,7 @@ Known& known() {
   return *only;
 }
 
-// Drops a destroyed object once the kernels that may name it have ended.
+// Drops a destroyed object once the kernels that may use it have ended.
 class DropOp final : public Op {
  public:
   explicit DropOp(Ref<TextureObject> object) : object_(std::move(object)) {}
@@ -51,7 +51,7 @@ std::optional<TexelFormat> view_format(CUresourceViewFormat format) {
   return TexelFormat{kKinds[place / 3].kind, kKinds[place / 3].bits, kChannels[place % 3]};
 }
 
-// A part of the levels and layers, or another format of the same size.
+// Applies a resource view: a part of the levels and layers, or another format with texels of the same size.
 CUresult look_at(const CUDA_RESOURCE_VIEW_DESC& view, TextureState* state) {
   const auto format = view.format == CU_RES_VIEW_FORMAT_NONE ? std::optional(state->format) : view_format(view.format);
   if (!format || format->bytes() != state->format.bytes()) return CUDA_ERROR_INVALID_VALUE;
@@ -124,7 +124,8 @@ void made_of(const MipmappedArray& array, TextureState* state) {
 CUresult made_of_memory(CUdeviceptr address, TexelFormat format, uint64_t bytes, TextureState* state) {
   const uint64_t width = bytes / format.bytes();
   if (address == 0 || address % limits::kTextureAlignment != 0 || width == 0 || width > limits::kLinear1d) return CUDA_ERROR_INVALID_VALUE;
-  // As in NVIDIA's driver the texture may be longer than its memory; fetching from there is an access to an illegal address.
+  // As in NVIDIA's driver, the texture may be longer than its memory; fetching beyond that is an illegal
+  // access.
   if (!runtime().memory().accessible(address, format.bytes(), false)) return CUDA_ERROR_INVALID_VALUE;
   state->format = format;
   state->is_linear = true;
@@ -226,7 +227,7 @@ Ref<TextureObject> TextureObject::find(uint64_t value, bool surface) {
 }
 
 CUresult TextureObject::destroy(uint64_t value, bool surface) {
-  if (value == 0) return CUDA_SUCCESS;  // as NVIDIA's driver is believed to do: programs destroy what they never made
+  if (value == 0) return CUDA_SUCCESS;  // as NVIDIA's driver is believed to do: programs destroy null objects
   const Ref<TextureObject> object = find(value, surface);
   if (!object || !runtime().handles().remove<TextureObject>(object->handle_)) return CUDA_ERROR_INVALID_VALUE;
   object->context_->disown(object->handle_);

@@ -1,8 +1,8 @@
-// Texture and surface objects, and what textures are made of.
+// Texture and surface objects, and the resources that they are made of.
 //
-// An object is an entry of the executor's table (exec/texture.h) and what the program said of it. It goes with its context, or
-// when it is destroyed and all work that was queued before is done; kernels that name it afterwards fault. Immutable; any
-// thread.
+// An object is an entry of the executor's table (exec/texture.h) with the descriptors that the program gave.
+// It is removed with its context, or once it is destroyed and all work queued before is done; kernels that
+// use it afterwards fault. Immutable; any thread.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,7 +13,7 @@
 
 namespace gpupool::softgpu {
 
-// How a texture is read, whatever it is made of.
+// How a texture is sampled, whatever its resource is.
 struct TextureReading {
   CUaddress_mode address_mode[3] = {CU_TR_ADDRESS_MODE_WRAP, CU_TR_ADDRESS_MODE_WRAP, CU_TR_ADDRESS_MODE_WRAP};
   CUfilter_mode filter = CU_TR_FILTER_MODE_POINT, level_filter = CU_TR_FILTER_MODE_POINT;
@@ -22,8 +22,9 @@ struct TextureReading {
   float border[4] = {0, 0, 0, 0};
 };
 
-// Each fills in a part of the state, or says why it cannot be.
-CUresult read_as(const TextureReading& reading, TextureState* state);  // last: depends on the format
+// Each fills in a part of the state, or returns CUDA_ERROR_INVALID_VALUE. read_as() comes last: it depends on
+// the format.
+CUresult read_as(const TextureReading& reading, TextureState* state);
 void made_of(const Array& array, TextureState* state);
 void made_of(const MipmappedArray& array, TextureState* state);
 CUresult made_of_memory(CUdeviceptr address, TexelFormat format, uint64_t bytes, TextureState* state);
@@ -32,7 +33,8 @@ CUresult made_of_rows(CUdeviceptr address, TexelFormat format, uint64_t width, u
 class TextureObject final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::texture;
-  // `texture` and `view` may be null; without `texture` it is a surface.
+  // Makes a texture object, or a surface object if `texture` is null. `view` may be null. *value is the
+  // CUtexObject or CUsurfObject, which kernels get as a parameter.
   static CUresult create(Context& context, const CUDA_RESOURCE_DESC& resource, const CUDA_TEXTURE_DESC* texture,
                          const CUDA_RESOURCE_VIEW_DESC* view, uint64_t* value);
   static Ref<TextureObject> find(uint64_t value, bool surface);

@@ -7,10 +7,10 @@
 namespace gpupool::softgpu {
 namespace {
 
-// Kernels read it at any time.
+// Atomic, because kernels may read it at any time.
 void put(uint64_t* place, uint64_t value) { std::atomic_ref<uint64_t>(*place).store(value, std::memory_order_release); }
 
-// What was at `place` makes room for `state`; null: for nothing.
+// Replaces the texture at `place`, or removes it if `state` is null.
 CUresult replace(uint64_t* place, uint64_t& value, const TextureState* state) {
   const uint64_t next = state ? add_texture(*state) : 0;
   if (state && next == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -34,7 +34,7 @@ CUresult TextureReference::apply(const Settings& wanted) {
     case Binding::Kind::array: {
       const Ref<Array> array = runtime().handles().find<Array>(binding.handle);
       if (array) made_of(*array, &state);
-      bound = static_cast<bool>(array);  // it may be destroyed since
+      bound = static_cast<bool>(array);  // unbound if the array has been destroyed
       break;
     }
     case Binding::Kind::mipmapped_array: {

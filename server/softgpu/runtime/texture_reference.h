@@ -1,8 +1,9 @@
-// Texture and surface references: what programs did before there were objects.
+// Texture and surface references, the predecessors of texture and surface objects.
 //
-// A module's references are eight bytes each of its data segment (ReferenceInfo); binding writes there what the executor knows
-// as the texture, and every later setting replaces it. Kernels that run meanwhile see the one or the other. A reference that
-// cuTexRefCreate made belongs to no module, and no kernel can use it. Thread-safe.
+// Each reference of a module is eight bytes of the module's data segment (ReferenceInfo). Binding stores the
+// executor's texture value there, and every later setting replaces it; kernels that run meanwhile see the old
+// or the new one. A reference made by cuTexRefCreate belongs to no module, and no kernel can use it.
+// Thread-safe.
 #pragma once
 #include <mutex>
 #include <optional>
@@ -14,7 +15,7 @@ namespace gpupool::softgpu {
 class TextureReference final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::texture_reference;
-  // `place`: in a module's data; null: of no module.
+  // `place`: the reference's eight bytes in a module's data; null: no module.
   explicit TextureReference(uint64_t* place) : place_(place) {}
 
   struct Binding {
@@ -35,7 +36,7 @@ class TextureReference final : public Object {
     const std::lock_guard guard(mutex_);
     return settings_;
   }
-  // Changes the settings as `change` does, unless they then fit nothing.
+  // Applies `change` to the settings; fails, and keeps them, if no texture can have the result.
   template <class Change>
   CUresult set(const Change& change) {
     const std::lock_guard guard(mutex_);
@@ -43,7 +44,7 @@ class TextureReference final : public Object {
     change(changed);
     return apply(changed);
   }
-  // The module is gone, and its data with it.
+  // Called when the module is unloaded and its data freed: unbinds the reference.
   void leave();
 
   uint64_t handle = 0;

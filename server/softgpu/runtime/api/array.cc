@@ -32,7 +32,7 @@ Descriptor widened(const Old& old) {
   return wide;
 }
 
-// Of the first 32 bits of sizes, where the descriptor is one of old.
+// Fills in a descriptor. Those of the first version get the lower 32 bits of sizes.
 template <class Descriptor>
 CUresult describe(Descriptor* descriptor, CUarray handle) {
   return call_in_context([&](Context&) {
@@ -53,7 +53,8 @@ CUresult describe(Descriptor* descriptor, CUarray handle) {
   });
 }
 
-// What is asked about an array of either kind that can only be answered for one without memory of its own, or a sparse one.
+// For queries of planar, sparse or deferred-mapping arrays, which softgpu does not have: every existing array
+// gives CUDA_ERROR_INVALID_VALUE.
 template <class Kind, class Handle>
 CUresult no_answer(const void* answer, Handle handle) {
   return call_in_context([&](Context&) {
@@ -92,7 +93,7 @@ CUDA_EXPORT CUresult cuArrayDestroy(CUarray handle) {
   return call_in_context_or(owner, [&](Context&) {
     if (!array || array->is_level()) return CUDA_ERROR_INVALID_HANDLE;
     array = runtime().handles().remove<Array>(handle_value(handle));
-    if (!array) return CUDA_ERROR_INVALID_HANDLE;  // another thread was faster
+    if (!array) return CUDA_ERROR_INVALID_HANDLE;  // another thread has destroyed it
     array->give_back();
     return CUDA_SUCCESS;
   });

@@ -1,8 +1,9 @@
-// What every exported function does first and last: checks that cuInit succeeded and that no host function is the caller, waits while the process is locked, finds the
-// current context, turns what is thrown into an error code.
+// Common beginning and end of the exported functions: check that cuInit has succeeded and that the caller is
+// not a host function, wait while the process is locked, find the current context, and turn exceptions into
+// error codes.
 //
-// The functions in this folder are the driver API by object. They only check arguments and resolve handles;
-// the work is done by the objects of the folder above.
+// This folder is the driver API, one file per kind of object. Its functions only check arguments and resolve
+// handles; the objects of the folder above do the work. Any thread.
 #pragma once
 #include <new>
 
@@ -14,7 +15,7 @@
 
 namespace gpupool::softgpu::api {
 
-// Calls that need cuInit but no context.
+// Wraps calls that need cuInit but no context.
 template <class Body>
 CUresult call(const Body& body) noexcept {
   if (const CUresult state = runtime().state(); state != CUDA_SUCCESS) return state;
@@ -29,15 +30,14 @@ CUresult call(const Body& body) noexcept {
   }
 }
 
-// Calls that work on the current context: it must be there, active and without a sticky error.
+// Wraps calls on the current context, which must exist, be active, and have no sticky error.
 template <class Body>
 CUresult call_in_context(const Body& body) noexcept {
   return call([&] {
     const Ref<Context> context = current_context();
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (const CUresult result = context->check(); result != CUDA_SUCCESS) {
-      Context::write_device_output();  // nothing behind this call would: the kernel that failed may have said
-                                       // why
+      Context::write_device_output();  // the output may explain the error, and no later call would write it
       return result;
     }
     return body(*context);
@@ -58,7 +58,7 @@ Ref<T> find(Handle handle) {
   return runtime().handles().find<T>(handle_value(handle));
 }
 
-// Charges a call that has succeeded.
+// Charges the cost of a call that has succeeded, and returns CUDA_SUCCESS.
 inline CUresult charged(Cost cost) { return costs().charge(cost), CUDA_SUCCESS; }
 inline CUresult charged(Cost cost, Cost per_unit, uint64_t amount) { return costs().charge(cost, per_unit, amount), CUDA_SUCCESS; }
 
@@ -74,7 +74,7 @@ inline Ref<Context> find_context(CUcontext handle) {
   return handle == nullptr ? current_context() : find<Context>(handle);
 }
 
-// Calls through the _ptds and _ptsz symbols: the stream 0 means the calling thread's own.
+// Scope of a call through a _ptds or _ptsz symbol: stream 0 means the calling thread's default stream.
 class PerThreadDefaultStream {
  public:
   PerThreadDefaultStream() : before_(active_) { active_ = true; }
@@ -86,14 +86,14 @@ class PerThreadDefaultStream {
   const bool before_;
 };
 
-// The stream behind a handle, special ones included; null for a bad handle.
+// Returns the stream of a handle, special handles included; null for an invalid handle.
 Ref<Stream> find_stream(Context& current, CUstream handle);
 
-// What cuCtxRecordEvent and cuCtxWaitEvent do, for green contexts too.
+// Implement cuCtxRecordEvent and cuCtxWaitEvent, for green contexts, too.
 CUresult record_behind_all(Context& context, Event& event);
 CUresult all_wait_for(Context& context, Event& event);
 
-// As call_in_context, for functions that take a stream: checks the stream's own context too.
+// Like call_in_context(), for functions that take a stream: checks the stream's own context, too.
 template <class Body>
 CUresult call_on_stream(CUstream handle, const Body& body) noexcept {
   return call_in_context([&](Context& current) {

@@ -13,7 +13,8 @@ namespace {
 
 std::atomic<uint64_t> next_capture{1};
 
-// Whether everything that the capture's other streams did is before the nodes.
+// True if the work of all captured streams is joined: every stream's last nodes are `ends` or come before
+// them.
 bool joined(const Capture& capture, const std::vector<CapturedDependency>& ends) {
   std::set<const GraphNode*> before;
   std::vector<const GraphNode*> open;
@@ -70,7 +71,8 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
               : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                  : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (!capture || capture->invalid) return CUDA_SUCCESS;
-    // CUDA lends the lists until the next call about the stream; lists per thread live as long.
+    // The program may use the lists until its next call about the stream. They are overwritten when this
+    // thread asks about another stream.
     thread_local std::vector<CUgraphNode> lent;
     thread_local std::vector<CUgraphEdgeData> lent_edges;
     lent.clear();
@@ -143,7 +145,7 @@ CUDA_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   return call_on_stream(handle, [&](Stream& stream) {
     std::lock_guard guard(graph_mutex());
     const Ref<Capture> capture = stream.capture();
-    // Whoever captured into a graph has it already (cuStreamBeginCaptureToGraph).
+    // With cuStreamBeginCaptureToGraph the program has the graph already and may pass null.
     if (graph == nullptr && (!capture || capture->own_graph)) return CUDA_ERROR_INVALID_VALUE;
     if (graph != nullptr) *graph = nullptr;
     if (!capture) return CUDA_ERROR_ILLEGAL_STATE;

@@ -1,4 +1,5 @@
-// cuCheckpointProcess... of this process. Others of the same softgpu are not reached: poold does that for its sessions.
+// cuCheckpointProcess... of this process. For another process these return CUDA_ERROR_NOT_SUPPORTED; poold
+// checkpoints its sessions in their workers.
 #include "protocol/cuda/checkpoint_args.h"
 
 #if CUDA_VERSION >= 12080
@@ -16,7 +17,7 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-// Not call(), which waits while the process is locked.
+// In place of call(), which blocks while the process is locked.
 template <class Body>
 CUresult with_process(int pid, bool fits, const Body& body) noexcept {
   if (const CUresult state = runtime().state(); state != CUDA_SUCCESS) return state;
@@ -62,7 +63,7 @@ CUDA_EXPORT CUresult cuCheckpointProcessGetState(int pid, CUprocessState* value)
   });
 }
 
-// No thread is needed to restore it: the main one stands for all.
+// No particular thread is needed to restore the process: return the main one.
 CUDA_EXPORT CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int* tid) {
   return with_process(pid, tid != nullptr, [&](ProcessState&) {
     *tid = pid;

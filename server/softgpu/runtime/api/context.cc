@@ -25,7 +25,7 @@ CUresult create(CUcontext* handle, unsigned flags, CUdevice index) {
   });
 }
 
-// Calls that only ask about the current context answer whatever its error.
+// Wraps queries of the current context, which work in spite of a sticky error.
 template <class Body>
 CUresult call_about_context(const Body& body) noexcept {
   return call([&] {
@@ -287,7 +287,7 @@ CUDA_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer) {
   });
 }
 
-// The use count of old contexts.
+// Deprecated use count of contexts.
 CUDA_EXPORT CUresult cuCtxAttach(CUcontext* handle, unsigned int flags) {
   return call_about_context([&](Context& context) {
     if (handle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -296,7 +296,8 @@ CUDA_EXPORT CUresult cuCtxAttach(CUcontext* handle, unsigned int flags) {
     return CUDA_SUCCESS;
   });
 }
-// The last use is cuCtxCreate's own; a primary context has none. As documented, the context must be current.
+// Without an unmatched cuCtxAttach, destroys the context, or fails for a primary one. As documented, the
+// context must be current.
 CUDA_EXPORT CUresult cuCtxDetach(CUcontext handle) {
   return call_about_context([&](Context& context) {
     if (handle_value(handle) != context.handle()) return CUDA_ERROR_INVALID_CONTEXT;

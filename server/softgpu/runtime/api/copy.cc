@@ -1,7 +1,7 @@
-// Copies without a shape, in all directions.
+// Linear copies, in all directions.
 //
-// Host and device share one address space, so a copy is a copy; what differs between the functions is which
-// of the two addresses must be the device's.
+// Host and device share one address space, so the functions only differ in which of the two addresses must be
+// the device's.
 #include "server/softgpu/runtime/api/copy.h"
 
 #include <cstring>
@@ -36,10 +36,10 @@ CUresult check_transfer(const Transfer& transfer, Side destination, Side source,
   const MemoryMap& memory = runtime().memory();
   const auto valid = [&](uint64_t address, uint64_t extent, Side side, bool write, std::optional<int> device) {
     if (address + extent < address) return false;
-    // Addresses of the reserved range mean nothing but what is mapped there, whoever passes them.
+    // Addresses in softgpu's reserved range are valid only where something is mapped, also for the host.
     if (side == Side::host && !in_range(address, 1)) return address != 0;
     if (memory.accessible(address, extent, write, device)) return true;
-    // "Any" is what unified addressing makes of an address: unknown memory is the host's.
+    // With unified addressing, unknown memory outside of the range is the host's.
     return side == Side::any && !in_range(address, 1) && address != 0 && !memory.overlaps(address, 1);
   };
   if (transfer.bytes() == 0) return CUDA_SUCCESS;
@@ -51,8 +51,8 @@ CUresult check_transfer(const Transfer& transfer, Side destination, Side source,
   return CUDA_SUCCESS;
 }
 
-// Pageable memory is the program's again when the call returns, as with CUDA: little of it is staged, otherwise the call
-// waits until the copy is done.
+// As in CUDA, the program may reuse pageable memory when the call returns: a source of up to 64 KiB is
+// staged, otherwise the call waits until the copy is done.
 CUresult transfer_async(Stream& stream, const Transfer& transfer) {
   if (transfer.bytes() == 0) return CUDA_SUCCESS;
   constexpr uint64_t kStagedBytes = 64 << 10;
@@ -132,7 +132,7 @@ CUresult copy_async(uint64_t destination, Side destination_side, uint64_t source
   });
 }
 
-// Each device copies from or to the memory that it has access to.
+// Checks each side against the device of its own context.
 CUresult copy_between(Context& to, uint64_t destination, Context& from, uint64_t source, uint64_t bytes, CUstream handle) {
   return call_on_stream(handle, [&](Stream& stream) {
     const Transfer transfer = Transfer::copy(destination, source, bytes);
@@ -163,7 +163,7 @@ CUDA_EXPORT CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source, size
   return copy_now(address_of(destination), Side::host, source, Side::device, bytes);
 }
 CUDA_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
-  // On one device it does not wait for the host: only the order of the stream matters.
+  // A copy within one device is only ordered in the stream; the host does not wait.
   if (is_between_devices(Transfer::copy(destination, source, bytes))) return copy_now(destination, Side::device, source, Side::device, bytes);
   return copy_async(destination, Side::device, source, Side::device, bytes, nullptr);
 }
@@ -185,7 +185,7 @@ CUDA_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr s
   return copy_async(destination, Side::device, source, Side::device, bytes, stream);
 }
 
-// CUDA serialises it with all work of the three contexts, in streams that do not block as well.
+// CUDA serialises this copy with all work of the three contexts, non-blocking streams included.
 CUDA_EXPORT CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext destination_context, CUdeviceptr source,
                                   CUcontext source_context, size_t bytes) {
   return call_in_context([&](Context& current) {

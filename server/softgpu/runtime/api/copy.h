@@ -1,4 +1,5 @@
-// Checking and starting transfers; used by copies and memsets of all shapes.
+// Checks and starts transfers, for copies and memsets of all shapes, graph nodes and stream memory
+// operations. Any thread.
 #pragma once
 #include <optional>
 
@@ -10,26 +11,28 @@ namespace gpupool::softgpu::api {
 
 enum class Side { host, device, any };
 
-// The device of a context that a transfer runs in, for check_transfer(); nothing where the access of copies is not kept by device.
+// Returns the device whose access check_transfer() requires for a context's transfers; nullopt if rule
+// copy_access is off.
 std::optional<int> accessing_device(const Context& context);
-// CUDA_ERROR_INVALID_VALUE unless each side's bytes are accessible there, and mappings by the devices that access them.
+// Returns CUDA_ERROR_INVALID_VALUE unless all bytes of each side are accessible; mappings by the given
+// device, or by any if there is none.
 CUresult check_transfer(const Transfer& transfer, Side destination, Side source, std::optional<int> destination_device,
                         std::optional<int> source_device);
 inline CUresult check_transfer(const Transfer& transfer, Side destination, Side source, std::optional<int> device) {
   return check_transfer(transfer, destination, source, device, device);
 }
 
-// From the driver's descriptor; checks all but the addresses.
+// Converts the driver's descriptor to a transfer. Checks everything but the addresses.
 CUresult describe_copy(const CUDA_MEMCPY3D* copy, Transfer* described, Side* destination_side,
                        Side* source_side);
 
 CUresult transfer_async(Stream& stream, const Transfer& transfer);
-// Returns when the transfer is done; the calling thread does it.
+// Waits until the stream is ready and carries out the transfer on the calling thread.
 CUresult transfer_now(Stream& stream, const Transfer& transfer);
-// A synchronous function's transfer. Between the memory of two devices it begins when all work of both is done (CUDA Programming Guide,
-// Peer-to-Peer Memory Copy).
+// The transfer of a synchronous function. Between the memory of two devices it first waits for all work of
+// both (CUDA Programming Guide, Peer-to-Peer Memory Copy).
 CUresult transfer_synchronously(Stream& stream, const Transfer& transfer);
-// From the memory of one device's context to that of another's, which are not mappings of cuMemMap.
+// True for a copy between memory of contexts on different devices. Mappings of cuMemMap belong to no context.
 bool is_between_devices(const Transfer& transfer);
 
 }  // namespace gpupool::softgpu::api

@@ -1,4 +1,4 @@
-// Copies of rows and boxes (2D, 3D), from and to memory and arrays.
+// Copies of rows and boxes (2D, 3D) between memory and arrays.
 #include "protocol/cuda/box.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/api/copy.h"
@@ -15,7 +15,7 @@ struct End {
   Ref<Array> array;
 };
 
-// Which of a descriptor's pointers counts.
+// Selects the pointer that the descriptor's memory type refers to.
 CUresult resolve(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array, End& end) {
   switch (type) {
     case CU_MEMORYTYPE_HOST:
@@ -37,7 +37,7 @@ CUresult resolve(CUmemorytype type, const void* host, CUdeviceptr device, CUarra
   }
 }
 
-// The box must be whole texels of the array; its rows and slices are the array's.
+// True if the box consists of whole texels and lies in the array.
 bool inside(const Array& array, uint64_t x, uint64_t y, uint64_t z, uint64_t width, uint64_t height, uint64_t depth) {
   const auto part = [](uint64_t first, uint64_t count, uint64_t of) { return first <= of && count <= of - first; };
   const uint32_t texel = array.format().bytes();
@@ -45,7 +45,7 @@ bool inside(const Array& array, uint64_t x, uint64_t y, uint64_t z, uint64_t wid
          part(z, depth, array.slices());
 }
 
-// Offsets and pitches come from the program: anything absurd is refused before it can wrap around.
+// Offsets and pitches come from the program: values that could overflow in computations are rejected.
 bool sane(uint64_t value) {
   return value < 1ull << 46;
 }
@@ -70,7 +70,7 @@ bool countable(const Transfer& transfer) {
          !__builtin_mul_overflow(bytes, transfer.depth, &bytes) && sane(bytes);
 }
 
-// The contexts whose devices copy each side; null: the stream's.
+// The contexts whose devices access each side; null: the stream's.
 struct Copiers {
   Ref<Context> destination, source;
 };

@@ -1,4 +1,4 @@
-// Error names and texts, and calls about nothing but the library itself.
+// Names and descriptions of errors, and the calls for profilers.
 #include "protocol/cuda/errors.h"
 #include "server/softgpu/runtime/api/call.h"
 
@@ -23,7 +23,7 @@ CUDA_EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
   return answer(cuda::error_description(static_cast<int>(error)), text);
 }
 
-// There is no profiler to tell.
+// There is no profiler to control.
 CUDA_EXPORT CUresult cuProfilerStart() {
   return call_in_context([](Context&) { return CUDA_SUCCESS; });
 }

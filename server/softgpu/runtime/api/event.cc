@@ -7,9 +7,9 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-constexpr unsigned kExternal = 1;  // CU_EVENT_RECORD_EXTERNAL: a node of the graph, not a point in it
+constexpr unsigned kExternal = 1;  // CU_EVENT_RECORD_EXTERNAL: captured as a node
 
-// An event's own context must be usable; which context is current does not matter.
+// Wraps calls on an event. Its own context must be usable; the current context does not matter.
 template <class Body>
 CUresult call_on_event(CUevent handle, const Body& body) noexcept {
   return call([&] {
@@ -41,7 +41,7 @@ CUDA_EXPORT CUresult cuEventCreate(CUevent* event, unsigned int flags) {
   return call_in_context([&](Context& context) {
     constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     if (event == nullptr || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-    // Only events without timing can be shared.
+    // Interprocess events cannot have timing.
     if ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
     return context.create_event(flags, event);
   });

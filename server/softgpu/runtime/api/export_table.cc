@@ -1,4 +1,4 @@
-// cuGetExportTable: what NVIDIA's runtime asks of a driver beside the documented API.
+// cuGetExportTable: undocumented functions of the driver that NVIDIA's runtime calls.
 #include <cstring>
 
 #include "protocol/cuda/export_tables.h"

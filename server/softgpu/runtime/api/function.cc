@@ -10,7 +10,7 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-// Functions of kernels need a context to be found in, functions themselves have one.
+// Wraps calls on a function. A library kernel's handle stands for its function in the current context.
 template <class Body>
 CUresult call_on_function(CUfunction handle, const Body& body) noexcept {
   return call_in_context([&](Context& context) {
@@ -20,7 +20,7 @@ CUresult call_on_function(CUfunction handle, const Body& body) noexcept {
   });
 }
 
-// Calls about what a function becomes when it is loaded.
+// Wraps calls for which NVIDIA's driver loads the function (rule lazy_loading).
 template <class Body>
 CUresult call_on_loaded_function(CUfunction handle, const Body& body) noexcept {
   return call_on_function(handle, [&](Function& function) {
@@ -29,7 +29,7 @@ CUresult call_on_loaded_function(CUfunction handle, const Body& body) noexcept {
   });
 }
 
-// Of the current context, which may have some of the device's only.
+// Multiprocessors of the current context; a green one has a subset of the device's.
 int current_multiprocessors() { return current_context()->multiprocessor_count(); }
 
 CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2DSize shared_of,
@@ -40,7 +40,7 @@ CUresult potential_block(int* grid, int* block, CUfunction handle, CUoccupancyB2
         std::min(static_cast<int>(function.kernel().max_threads), limit > 0 ? limit : limits::kMaxThreads);
     const int warp = static_cast<int>(kWarpSize);
     int best_threads = 0, best_size = 0, best_blocks = 0;
-    // The largest block among those that fill a multiprocessor best.
+    // Find the largest block among those with the most threads per multiprocessor.
     for (int size = std::max(most / warp * warp, std::min(most, warp)); size > 0; size -= warp) {
       const size_t dynamic = shared_of != nullptr ? shared_of(size) : shared;
       const int blocks = blocks_per_multiprocessor(function.kernel(), function.settings(), size, dynamic);

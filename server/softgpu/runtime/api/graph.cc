@@ -9,8 +9,8 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-// CUDA's way to hand out a list: with no buffer the count is asked for; a longer buffer is filled with zeros. NVIDIA's driver refuses a
-// buffer without room for an entry.
+// Returns a list of nodes. Without a buffer only the count is returned; unused entries of a buffer are set to
+// null. NVIDIA's driver rejects a buffer of length 0.
 CUresult give_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
   if (count == nullptr || (out != nullptr && *count == 0)) return CUDA_ERROR_INVALID_VALUE;
   if (out != nullptr) {
@@ -30,7 +30,8 @@ struct Edge {
   cuda::EdgeData data() const { return to->edges.of(*from); }
 };
 
-// The same for edges: a node's dependencies have no `to`, its dependents no `from`, and for the count both are null.
+// The same for edges. `to` is null for a node's dependencies, `from` for its dependents, both for the count
+// alone.
 CUresult give_edges(const std::vector<Edge>& edges, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (from == nullptr && to == nullptr) {
@@ -93,7 +94,7 @@ CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode
   });
 }
 
-// An edge with other data is another edge.
+// Removes an edge only if it has this data.
 bool disconnect(GraphNode& from, GraphNode& to, cuda::EdgeData edge) {
   return to.edges.of(from) == edge && Graph::disconnect(from, to);
 }

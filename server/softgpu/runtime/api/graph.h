@@ -1,4 +1,4 @@
-// Helpers of the graph functions.
+// Helpers of the graph functions. Any thread, without graph_mutex() held.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,7 @@
 
 namespace gpupool::softgpu::api {
 
-// Holds graph_mutex() while `body` runs with the object behind the handle.
+// Calls `body` with the object behind the handle, holding graph_mutex().
 template <class T, class Handle, class Body>
 CUresult call_on_graph(Handle handle, const Body& body) noexcept {
   return call([&] {
@@ -17,13 +17,13 @@ CUresult call_on_graph(Handle handle, const Body& body) noexcept {
   });
 }
 
-// A node of the wanted type, or null.
+// Returns the node if it has the wanted type, else null.
 inline Ref<GraphNode> find_node(CUgraphNode handle, CUgraphNodeType type) {
   Ref<GraphNode> node = find<GraphNode>(handle);
   return node && node->type == type ? node : nullptr;
 }
 
-// Adds a node to the graph; `fill` sets it up and may refuse.
+// Adds a node to the graph. `fill` sets it up; if that fails, the node is removed.
 template <class Fill>
 CUresult add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, size_t count,
                   CUgraphNodeType type, const Fill& fill) {
@@ -46,17 +46,18 @@ CUresult add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependenc
   });
 }
 
-// The operation for a node's parameters, checked, in the current context.
+// Check a node's parameters and make its operation, in the current context.
 CUresult make_kernel_op(const CUDA_KERNEL_NODE_PARAMS_v1* kernel, uint64_t handle, Ref<Op>* op);
+// Returns a copy of a kernel's operation with the cooperative attribute set or cleared.
 Ref<Op> with_cooperation(const Ref<Op>& kernel, bool cooperative);
 CUresult make_copy_op(const CUDA_MEMCPY3D* copy, Ref<Op>* op);
 CUresult make_fill_op(const CUDA_MEMSET_NODE_PARAMS* fill, Ref<Op>* op);
 CUresult make_host_op(const CUDA_HOST_NODE_PARAMS* host, Ref<Op>* op);
 #if CUDA_VERSION >= 12030
-// Makes the bodies.
+// Sets up a conditional node and creates the graphs of its bodies.
 CUresult set_conditional(GraphNode& node, CUDA_CONDITIONAL_NODE_PARAMS& params);
 #endif
-// api/graph_memory.cc. The first allocates.
+// Set up memory nodes (api/graph_memory.cc). set_alloc() allocates the memory.
 CUresult set_alloc(GraphNode& node, CUDA_MEM_ALLOC_NODE_PARAMS* params, Context* context);
 CUresult set_free(GraphNode& node, CUdeviceptr address);
 CUresult make_batch_op(const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch, Ref<Op>* op);

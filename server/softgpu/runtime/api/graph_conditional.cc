@@ -1,4 +1,4 @@
-// Conditions of graphs, and the nodes that go by them (runtime/conditional.h).
+// Conditional handles and conditional nodes of graphs (runtime/conditional.h).
 #include "protocol/cuda/conditional_check.h"
 #include "server/softgpu/runtime/api/graph.h"
 

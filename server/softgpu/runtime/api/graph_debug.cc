@@ -1,4 +1,4 @@
-// A graph as a drawing.
+// cuGraphDebugDotPrint: writes a graph in the DOT language.
 #include <fstream>
 
 #include "server/softgpu/runtime/api/graph.h"

@@ -40,7 +40,7 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, uint64_t* mismatch) {
   });
 }
 
-// Attributes stay when parameters are set.
+// Setting parameters keeps the cooperative attribute.
 CUresult change_kernel(GraphExec::Entry& entry, const CUDA_KERNEL_NODE_PARAMS_v1& params, uint64_t handle) {
   const bool cooperative = static_cast<const GridOp&>(*entry.prototype).request().cooperative;
   Ref<Op> op;
@@ -78,7 +78,7 @@ CUDA_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph gra
 
 CUDA_EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
   return call([&] {
-    // Launches in flight hold what they need.
+    // Launches in flight hold references to what they need.
     return runtime().handles().remove<GraphExec>(handle_value(handle)) ? CUDA_SUCCESS
                                                                        : CUDA_ERROR_INVALID_VALUE;
   });

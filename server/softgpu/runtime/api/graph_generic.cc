@@ -1,4 +1,5 @@
-// The functions of CUDA 12 that take the parameters of a node of any type: each calls the function for the node's type.
+// The functions of CUDA 12 that take a node's parameters as CUgraphNodeParams: each calls the function of the
+// node's type.
 #include "server/softgpu/runtime/api/graph.h"
 
 using namespace gpupool;
@@ -8,7 +9,7 @@ using namespace gpupool::softgpu::api;
 #if CUDA_VERSION >= 12020
 namespace {
 
-// CUgraphNodeParams has the newest struct of each type, the functions take older ones.
+// Parameters as the older structs that those functions take; CUgraphNodeParams has the newest of each type.
 struct OlderParams {
   explicit OlderParams(const CUgraphNodeParams& params)
       : kernel{params.kernel.func,           params.kernel.gridDimX,     params.kernel.gridDimY, params.kernel.gridDimZ,
@@ -35,7 +36,7 @@ CUresult add_alloc(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependen
 
 CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const OlderParams older(*params);  // only the member of params->type means anything
+  const OlderParams older(*params);  // only the member of params->type is valid
   switch (params->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphAddKernelNode_v2(node, graph, dependencies, count, &older.kernel);
     case CU_GRAPH_NODE_TYPE_MEMCPY:
@@ -64,7 +65,7 @@ CUDA_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgr
 
 CUDA_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const OlderParams older(*params);  // only the member of params->type means anything
+  const OlderParams older(*params);  // only the member of params->type is valid
   switch (params->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphKernelNodeSetParams_v2(node, &older.kernel);
     case CU_GRAPH_NODE_TYPE_MEMCPY: return cuGraphMemcpyNodeSetParams(node, &params->memcpy.copyParams);
@@ -79,7 +80,7 @@ CUDA_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* p
 
 CUDA_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const OlderParams older(*params);  // only the member of params->type means anything
+  const OlderParams older(*params);  // only the member of params->type is valid
   switch (params->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphExecKernelNodeSetParams_v2(exec, node, &older.kernel);
     case CU_GRAPH_NODE_TYPE_MEMCPY: return cuGraphExecMemcpyNodeSetParams(exec, node, &params->memcpy.copyParams, params->memcpy.copyCtx);

@@ -1,4 +1,4 @@
-// Nodes of graphs: making them, reading and changing their parameters.
+// Nodes of graphs: adding them, getting and setting their parameters.
 #include <algorithm>
 
 #include "server/softgpu/runtime/api/copy.h"
@@ -36,7 +36,7 @@ CUresult set_batch(GraphNode& node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) 
   return result;
 }
 
-// Attributes stay when parameters are set.
+// Setting parameters keeps the cooperative attribute.
 CUresult set_kernel(GraphNode& node, const CUDA_KERNEL_NODE_PARAMS_v1* params, uint64_t handle) {
   const bool cooperative = static_cast<const GridOp&>(*node.prototype).request().cooperative;
   Ref<Op> op;
@@ -60,7 +60,8 @@ CUresult set_child(GraphNode& node, CUgraph handle) {
   return CUDA_SUCCESS;
 }
 
-// The parameters as the node has them now. The addresses stay the same as long as the node's kernels have parameters of the same sizes.
+// Returns the node's current parameters. The addresses stay the same for parameters of the same number and
+// total size.
 void** lend_parameters(GraphNode& node, const GridRequest& request, const std::vector<KernelParameter>& parameters) {
   const auto same_layout = [&](const auto& lent) {
     return lent->values.size() == request.params.size() && lent->addresses.size() == parameters.size();
@@ -96,7 +97,7 @@ void get_kernel(GraphNode& node, Params* params) {
 
 }  // namespace
 
-// --- Making nodes ---
+// --- Adding nodes ---
 
 CUDA_EXPORT CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                           size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
@@ -154,7 +155,7 @@ CUDA_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, 
                   [&](GraphNode& made) { return set_batch(made, batch); });
 }
 
-// --- Reading and changing them ---
+// --- Getting and setting parameters ---
 
 CUDA_EXPORT CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle, CUDA_BATCH_MEM_OP_NODE_PARAMS* batch) {
   return call_on_node(handle, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [&](GraphNode& node) {
@@ -246,7 +247,7 @@ CUDA_EXPORT CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode handle, CUevent ev
                       [&](GraphNode& node) { return set_event(node, event); });
 }
 
-// --- The forms of CUDA 12 ---
+// --- Versions of CUDA 12 ---
 
 #if CUDA_VERSION >= 12000
 namespace {
@@ -277,7 +278,7 @@ CUDA_EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERN
     const auto& grid = static_cast<const GridOp&>(*node.prototype);
     params->kern = make_handle<CUkernel>(grid.kernel());
     if (params->kern != nullptr) params->func = nullptr;
-    // By it cudart finds the program's name of the kernel.
+    // cudart maps this handle to the program's symbol of the kernel.
     else params->kern = make_handle<CUkernel>(grid.function().library_kernel.load(std::memory_order_relaxed));
     params->ctx = make_handle<CUcontext>(grid.function().context().handle());
     return CUDA_SUCCESS;
@@ -293,7 +294,7 @@ CUDA_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle,
 }
 #endif
 
-// --- Attributes of kernels: hints, but for one ---
+// --- Attributes of kernel nodes: cooperative launch and cluster size take effect, the others are hints ---
 
 CUDA_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID id,
                                                    const CUkernelNodeAttrValue* value) {

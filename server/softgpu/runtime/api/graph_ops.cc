@@ -1,4 +1,4 @@
-// What nodes of graphs do, made from the parameters that a program gives and checked.
+// Checks the parameters of graph nodes and makes the nodes' operations.
 #include "server/softgpu/runtime/api/copy.h"
 #include "server/softgpu/runtime/api/graph.h"
 #include "server/softgpu/runtime/api/launch.h"

@@ -1,4 +1,5 @@
-// Green contexts and the device's resources. There is one sort, multiprocessors, and any number of them makes a partition.
+// Green contexts and device resources. Multiprocessors are the only type of resource; a partition can have
+// any number.
 #include "server/softgpu/runtime/green_context.h"
 
 #include <algorithm>
@@ -12,10 +13,10 @@ using namespace gpupool::softgpu::api;
 #if CUDA_VERSION >= 12040
 namespace {
 
-// What a CUdevResource keeps where programs do not look. They may write there all the same.
+// Stored in _internal_padding of a CUdevResource. Programs can overwrite it, so read() checks it.
 struct Origin {
-  uint64_t resources;  // a handle
-  uint64_t split;      // which one it is the outcome of; 0: none
+  uint64_t resources;  // handle
+  uint64_t split;      // number of the split that made this; 0: none
 };
 static_assert(sizeof(Origin) <= sizeof(CUdevResource::_internal_padding));
 
@@ -49,7 +50,7 @@ CUresult read(const CUdevResource& resource, Ref<Resources>* resources, uint64_t
   return *resources && (*resources)->count() == resource.sm.smCount ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// All that there are, or a context's.
+// Describes all multiprocessors of the device, or those of the context if there is one.
 CUresult get(Device& device, const Context* context, CUdevResource* resource, CUdevResourceType type) {
   if (resource == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
@@ -59,7 +60,7 @@ CUresult get(Device& device, const Context* context, CUdevResource* resource, CU
   return describe(device, all, 0, resource);
 }
 
-// The `count` lowest of `from`, which loses them.
+// Removes the `count` lowest multiprocessors from `from` and returns them.
 Multiprocessors take(Multiprocessors& from, unsigned count) {
   Multiprocessors taken;
   for (size_t i = 0; count > 0 && i < from.size(); ++i) {
@@ -102,11 +103,11 @@ CUDA_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* 
   });
 }
 
-// Groups of equal size from the lowest number on; the same in every process.
+// Makes groups of equal size in ascending order, so that they are the same in every process.
 CUDA_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* groups, const CUdevResource* input,
                                                  CUdevResource* remaining, unsigned int flags, unsigned int least) {
   return call([&] {
-    constexpr unsigned kKnown = 3;  // hints about clusters, of which there are none
+    constexpr unsigned kKnown = 3;  // hints about cluster scheduling, which are ignored
     if (groups == nullptr || input == nullptr || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
     Ref<Resources> whole;
     uint64_t split = 0;

@@ -100,7 +100,7 @@ CUDA_EXPORT CUresult cuMemHostUnregister(void* pointer) {
     const auto registered = [](const MemoryRange& range) { return range.kind == MemoryKind::registered; };
     const auto range = runtime().memory().find(address_of(pointer));
     if (!range) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    // Pinned memory and the middle of registered memory are known, but not as what was registered.
+    // Pinned memory, or an address inside registered memory, is known but is not the start of a registration.
     if (range->address != address_of(pointer) || !registered(*range)) return CUDA_ERROR_INVALID_VALUE;
     context.root().synchronize();
     const auto taken = runtime().memory().take(address_of(pointer), registered);

@@ -1,4 +1,4 @@
-// cuInit, versions, cuGetProcAddress and error texts.
+// cuInit, cuDriverGetVersion, cuGetProcAddress, and questions of poold's workers.
 #include "server/softgpu/memory/address_space.h"
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/identity.h"
@@ -15,10 +15,10 @@ CUDA_EXPORT CUresult cuInit(unsigned int flags) {
   }
 }
 
-// Not of CUDA: tells poold's workers whether memory is zeroed when they get it.
+// Not part of CUDA, for poold's workers: 1 if new memory is zeroed, 0 if it is not.
 CUDA_EXPORT int softgpu_zeroes_memory() { return memory_is_dirty() ? 0 : 1; }
 
-// Not of CUDA either: tells them how much of a device's memory the process has, without a context.
+// Not part of CUDA, for poold's workers: bytes that this process has of a device's memory. Needs no context.
 CUDA_EXPORT int softgpu_process_memory(int index, unsigned long long* bytes) {
   Device* const device = runtime().device(index);
   if (device == nullptr || bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;

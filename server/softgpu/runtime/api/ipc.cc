@@ -1,6 +1,8 @@
-// Memory and events of other processes on the same device (cuIpc...). A handle for memory names the owner's process and its
-// descriptor there, so both processes must be the same user's and see each other; where they may not (the pool's workers), memory
-// is shared by descriptors (vmm.cc). Events are in the device's shared file.
+// cuIpc...: memory and events of other processes on the same device.
+//
+// A handle of memory has the owner's process id and its descriptor there, so both processes must belong to
+// one user and see each other in /proc. The pool's workers may not, and share memory by descriptors (vmm.cc).
+// Events are in the device's shared file.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -52,7 +54,7 @@ Device* device_of(uint64_t key) {
   return nullptr;
 }
 
-// Opening once more gives the same address.
+// Memory that is open. Opening it again returns the same address.
 struct Opened {
   uint64_t address;
   uint32_t times;
@@ -187,7 +189,7 @@ CUDA_EXPORT CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle bytes
     const Handle handle = get(bytes);
     if (handle.magic != kEvent) return CUDA_ERROR_INVALID_VALUE;
     if (handle.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
-    Device* const device = device_of(handle.device);  // any one: a program opens the events of its peers' devices
+    Device* const device = device_of(handle.device);  // may be a peer of the context's device
     if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
     auto shared = device->shared().open_event(handle.event);
     if (!shared) return CUDA_ERROR_INVALID_VALUE;

@@ -1,5 +1,6 @@
-// The options of cuModuleLoadDataEx, cuLibraryLoadData and cuLink*: the logs, the wall time and the number of registers
-// have an effect; options whose values are pointers to more than a log are not supported.
+// The options of cuModuleLoadDataEx, cuLibraryLoadData and cuLink*: the logs, the wall time and the number of
+// registers take effect, symbols' names and addresses are not supported, and all others are ignored. One
+// thread at a time.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -15,7 +16,7 @@ namespace gpupool::softgpu::api {
 
 class JitOptions {
  public:
-  static constexpr unsigned kMost = 64;  // more than there are; a count beyond it is no count
+  static constexpr unsigned kMost = 64;  // more than exist; a greater count is invalid
   JitOptions(unsigned count, const CUjit_option* options, void** values)
       : count_(count), options_(options), values_(values), info_room_(room(CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES)),
         error_room_(room(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)) {}
@@ -31,24 +32,24 @@ class JitOptions {
   }
   bool valid() const { return count_ == 0 || (count_ <= kMost && options_ != nullptr && values_ != nullptr); }
 
-  // Of each thread; 0: no limit.
+  // Per thread; 0: no limit.
   uint32_t max_registers() const { return number(CU_JIT_MAX_REGISTERS); }
 
-  // Tells the program why a call failed: in its error log or, if it gave none, on stderr.
+  // Writes the reason of a failure to the program's error log, or to stderr if it gave none.
   void report_failure(const std::string& why) const {
     put_time();
     if (why.empty()) return;
     cuda::log_for_program(cuda::Severity::error, why);
     if (!write(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, error_room_, why)) std::fprintf(stderr, "softgpu: %s\n", why.c_str());
   }
-  // The info log of a program that was compiled: its kernels, if CU_JIT_LOG_VERBOSE asks for them.
+  // Writes the info log of a compiled program: its kernels' properties, if CU_JIT_LOG_VERBOSE is set.
   bool report_success(const Program& program) const {
     std::string note;
     if (number(CU_JIT_LOG_VERBOSE) != 0)
       for (const KernelInfo& kernel : program.kernels()) note += properties(kernel);
     return report_success(note);
   }
-  // Writes the info log of a call that succeeded; false: the program gave no buffer for it.
+  // Writes the info log of a successful call; false if the program gave no buffer for it.
   bool report_success(const std::string& note = {}) const {
     put_time();
     return write(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, info_room_, note);
@@ -69,7 +70,7 @@ class JitOptions {
     void** const at = valid() ? value(option) : nullptr;
     return at == nullptr ? 0 : static_cast<uint32_t>(reinterpret_cast<uintptr_t>(*at));
   }
-  // In the words of NVIDIA's driver.
+  // In the format of NVIDIA's driver.
   static std::string properties(const KernelInfo& kernel) {
     return "info    : Function properties for '" + kernel.name + "':\ninfo    : used " + std::to_string(kernel.registers) + " registers, 0 stack, " +
            std::to_string(kernel.static_shared_bytes) + " bytes smem, " + std::to_string(kernel.parameter_bytes) + " bytes cmem[0], " +
@@ -94,7 +95,8 @@ class JitOptions {
   const unsigned count_;
   const CUjit_option* const options_;
   void** const values_;
-  // A log's size tells its room first and what was written later, so the room is kept.
+  // The values of CU_JIT_*_LOG_BUFFER_SIZE_BYTES: the driver overwrites them with the number of bytes
+  // written.
   const size_t info_room_;
   const size_t error_room_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

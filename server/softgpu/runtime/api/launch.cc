@@ -1,4 +1,4 @@
-// Launches.
+// Kernel launches.
 #include "server/softgpu/runtime/api/launch.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ CUresult check_shape(const LaunchShape& shape, const KernelInfo& kernel, const F
   return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// One buffer with all parameters: CU_LAUNCH_PARAM_BUFFER_POINTER, its size, CU_LAUNCH_PARAM_END.
+// Reads CU_LAUNCH_PARAM_BUFFER_POINTER and _BUFFER_SIZE: one buffer with all parameters.
 bool pack_extra(const KernelInfo& kernel, void** extra, PackedParameters& packed) {
   const void* buffer = nullptr;
   const size_t* size = nullptr;
@@ -47,7 +47,7 @@ bool pack_extra(const KernelInfo& kernel, void** extra, PackedParameters& packed
     }
   }
   if (kernel.parameters.empty()) return true;
-  // The end of the last one may be missing: NCCL's kernels take 4 KiB and are given what they will read.
+  // The last parameter may be cut off: NCCL's kernels take 4 KiB and are passed the bytes that they read.
   if (buffer == nullptr || size == nullptr || *size <= kernel.parameters.back().offset) return false;
   std::memcpy(packed.data(), buffer, std::min(*size, packed.size()));
   return true;
@@ -63,8 +63,8 @@ bool pack_each(const KernelInfo& kernel, void** parameters, PackedParameters& pa
   return true;
 }
 
-// Every block of a cooperative grid must be resident at once. The executor could run more than a device of
-// this size would hold, but programs rely on the refusal.
+// Every block of a cooperative grid must be resident at once. The executor could run more, but programs rely
+// on the error.
 bool fits_at_once(const LaunchShape& shape, const Context& context) {
   const uint64_t blocks = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
   const uint64_t threads = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
@@ -84,7 +84,8 @@ CUresult check_events(const Stream& stream, std::span<const CUlaunchAttribute> a
   return CUDA_SUCCESS;
 }
 
-// A kernel triggers nothing before its end: the event is recorded behind it. In a capture the edges from the kernel say more.
+// A softgpu kernel triggers no event before its end, so events are recorded behind it. In a capture, the
+// edges from the kernel have the attribute's port.
 CUresult record_events(Stream& stream, CUstream handle, std::span<const CUlaunchAttribute> attributes) {
   for (const CUlaunchAttribute& attribute : attributes) {
     const auto recorded = cuda::launch_event(attribute);
@@ -200,7 +201,7 @@ CUresult read_launch_attributes(const CUlaunchAttribute* attributes, unsigned co
         break;
       }
       default:
-        // Hints: priorities, cache windows, serialisation that may be relaxed. Events are looked at by launch().
+        // Hints: priorities, cache windows. launch() handles events and programmatic serialization.
         if (!cuda::is_launch_attribute(attributes[i].id)) return CUDA_ERROR_INVALID_VALUE;
         break;
     }
@@ -238,7 +239,7 @@ CUDA_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f
   return result != CUDA_SUCCESS ? result : launch(function, shape, config->hStream, parameters, extra, {config->attrs, config->numAttrs});
 }
 
-// --- The launch calls of CUDA 2: parameters and shape are set on the function first ---
+// --- Deprecated launch calls: parameters and shape are set on the function first ---
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Checking a launch and making the operation for it; used by plain launches and by graphs.
+// Checks launches and makes their operations, for kernel launches and for graphs. Any thread.
 #pragma once
 #include <cstdint>
 
@@ -13,14 +13,15 @@ struct LaunchShape {
   uint32_t block[3];
   uint32_t shared_bytes;  // dynamic
   bool cooperative;
-  uint32_t cluster[3] = {0, 0, 0};  // zeros: the launch names none
+  uint32_t cluster[3] = {0, 0, 0};  // zeros: the launch does not set it
 };
 
-// Copies the parameters. `handle`: a function's or a kernel's.
+// Makes the operation of a launch; copies the parameters. `handle`: of a function or a library kernel.
 CUresult make_launch(Context& context, uint64_t handle, const LaunchShape& shape, void** parameters,
                      void** extra, Ref<Op>* op);
 
-// Checks a cluster (zeros: the launch names none, the kernel may) and puts its size into `request`, whose grid is set.
+// Checks a launch's cluster size (zeros: the kernel's, if it has one) and stores it in `request`, whose grid
+// must be set. CUDA_ERROR_INVALID_CLUSTER_SIZE.
 CUresult choose_cluster(const Function& function, const uint32_t (&cluster)[3], GridRequest* request);
 
 CUresult read_launch_attributes(const CUlaunchAttribute* attributes, unsigned count, LaunchShape* shape);

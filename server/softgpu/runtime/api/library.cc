@@ -12,7 +12,7 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-// No context is needed: all devices are of one compute capability.
+// Needs no context, because all devices have the same compute capability.
 CUresult load(CUlibrary* handle, const void* image, const JitOptions& options) {
   return call([&] {
     if (handle == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -20,14 +20,14 @@ CUresult load(CUlibrary* handle, const void* image, const JitOptions& options) {
     std::shared_ptr<const Program> program;
     std::string message;
     const CUresult loaded = load_image(image, *runtime().devices().front(), options.max_registers(), &program, &message);
-    // Loading a fat binary succeeds whatever code it has; calls that need the code fail. CUDA 12's runtimes load a fat binary once,
-    // and look kernels up in it even if that failed.
+    // Loading a fat binary without code for the devices succeeds, and calls that need the code fail: CUDA
+    // 12's runtimes load a fat binary once, and look up kernels in it even if that failed.
     const bool deferred = loaded == CUDA_ERROR_NO_BINARY_FOR_GPU && gpupool::cuda::is_fat_binary(image);
     if (loaded != CUDA_SUCCESS && !deferred) {
       options.report_failure(message);
       return loaded;
     }
-    // The reason why there is no code goes to the info log; a program without one finds it on stderr when a call needs the code.
+    // The reason goes to the info log; if the program gave none, to stderr when a call needs the code.
     if (deferred ? options.report_success(message) : options.report_success(*program)) message.clear();
     Ref<Library> library;
     const CUresult result = Library::create(std::move(program), std::move(message), &library);

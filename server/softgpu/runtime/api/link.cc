@@ -1,4 +1,5 @@
-// The linker: joins PTX files. They are compiled when it completes, and linked again, from the program cache, when the result is loaded.
+// cuLink...: joins PTX texts. cuLinkComplete compiles them; when its result is loaded, the program cache has
+// the program.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -21,14 +22,14 @@ class Linker final : public Object {
   static constexpr HandleKind kKind = HandleKind::linker;
   Linker(unsigned count, CUjit_option* options, void** values) : options(count, options, values) {}
 
-  const JitOptions options;  // of the program, which keeps them until the linker is destroyed
+  const JitOptions options;  // the program keeps the arrays until the linker is destroyed
   std::mutex mutex;          // guards the rest
   std::vector<std::string> texts;
   std::string image;
 };
 
-// A part of an archive may lack code for the device, as NVIDIA's device runtime does: if that code is needed, the missing names are
-// reported in the end.
+// `may_lack_code`: ignores an image without code for the device, as there are in archives (NVIDIA's device
+// runtime). cuLinkComplete reports names that stay undefined.
 CUresult add_image(Linker& linker, const Device& device, ByteSpan bytes, bool may_lack_code = false) {
   gpupool::cuda::ImageSpans spans;
   spans.image = bytes;
@@ -136,8 +137,7 @@ CUDA_EXPORT CUresult cuLinkComplete(CUlinkState state, void** image, size_t* siz
     if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard guard(linker->mutex);
     if (linker->texts.empty()) return CUDA_ERROR_INVALID_VALUE;
-    // Compiled here, so that mistakes are told by the linker; loading the image finds the program in the
-    // cache.
+    // Compile here, so that the linker reports errors. Loading the image finds the program in the cache.
     limit_registers(linker->options.max_registers(), &linker->texts);
     const std::vector<std::string_view> views(linker->texts.begin(), linker->texts.end());
     std::shared_ptr<const Program> program;

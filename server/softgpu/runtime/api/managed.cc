@@ -1,4 +1,4 @@
-// Managed memory. It is in one place: advice and prefetches are checked and remembered, and move nothing.
+// Managed memory. Host and devices share it: advice and prefetches are checked and stored, and move nothing.
 #include <mutex>
 
 #include "protocol/cuda/managed.h"
@@ -19,7 +19,7 @@ struct Advice {
   cuda::ManagedAdvice given;
 };
 Advice& advice() {
-  static Advice* const only = new Advice;  // never destroyed, as the runtime
+  static Advice* const only = new Advice;  // never destroyed, like the runtime
   return *only;
 }
 
@@ -97,7 +97,7 @@ CUDA_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t size, unsign
     const CUresult result = allocate_device(context, size, MemoryKind::managed, flags, &memory);
     if (result != CUDA_SUCCESS) return result;
     const std::lock_guard lock(advice().mutex);
-    advice().given.forget(memory, size);  // of what was there before
+    advice().given.forget(memory, size);  // advice about earlier memory at this address
     *address = memory;
     return CUDA_SUCCESS;
   });

@@ -1,4 +1,4 @@
-// Device memory. What managed memory has of its own is in managed.cc.
+// Device memory. managed.cc has managed memory, mempool.cc stream-ordered allocation.
 #include "server/softgpu/runtime/api/memory.h"
 
 #include <algorithm>

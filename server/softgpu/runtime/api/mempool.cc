@@ -10,7 +10,7 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-// While the stream is captured: adds a memory node that `set` fills in. nullopt: it is not captured.
+// If the stream is being captured, adds a memory node that `set` fills in; otherwise returns nullopt.
 template <class Set>
 std::optional<CUresult> capture_node(Stream& stream, CUgraphNodeType type, const Set& set) {
   if (!stream.capturing()) return std::nullopt;
@@ -40,7 +40,7 @@ CUresult allocate_from(Stream& stream, const Ref<MemoryPool>& pool, CUdeviceptr*
   if (captured) return *captured;
   auto memory = pool->allocate(size);
   if (!memory) {
-    // Frees that are still queued may bring enough.
+    // Frees that are still queued may release enough.
     if (const CUresult result = stream.context().synchronize(stream); result != CUDA_SUCCESS) return result;
     runtime().empty_pools(pool->device());
     memory = pool->allocate(size);
@@ -98,8 +98,7 @@ CUDA_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     if (const auto of_graph = cuda::graph_memory::free(address, &gone)) {
       return *of_graph == CUDA_SUCCESS ? stream.context().enqueue(stream, make_ref<HoldOp>(std::move(gone))) : *of_graph;
     }
-    // Marked at once, so that freeing twice is noticed though the memory itself stays until the stream gets
-    // there.
+    // Mark the range now, to detect a second free; the memory stays until the stream reaches the operation.
     bool freeing = false;
     const auto range = runtime().memory().find(address);
     if (!range || range->address != address) return CUDA_ERROR_INVALID_VALUE;
@@ -142,7 +141,7 @@ CUDA_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     if (!runtime().handles().remove<MemoryPool>(handle_value(handle))) return CUDA_ERROR_INVALID_VALUE;
     if (device.pool().get() == &pool) device.set_pool(device.default_pool());
     pool.set_released();
-    runtime().remove_pool(&pool);  // what is still allocated keeps it alive
+    runtime().remove_pool(&pool);  // existing allocations keep the pool alive
     return CUDA_SUCCESS;
   });
 }
@@ -172,7 +171,7 @@ CUDA_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDe
     for (size_t i = 0; i < count; ++i) {
       if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !is_access(map[i].flags)) return CUDA_ERROR_INVALID_VALUE;
       if (runtime().device(map[i].location.id) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-      // A device cannot be shut out of its own pool.
+      // A device's access to its own pool cannot be revoked.
       if (map[i].location.id == pool.device().index() && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
         return CUDA_ERROR_INVALID_DEVICE;
       }

@@ -7,7 +7,7 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-// The synchronous forms wait: pinned and managed memory may be read by the host straight afterwards.
+// The synchronous functions wait, because the host may read pinned and managed memory right afterwards.
 CUresult set(CUstream handle, bool wait, const Transfer& transfer) {
   return call_on_stream(handle, [&](Stream& stream) {
     if (transfer.destination % transfer.fill_width != 0) return CUDA_ERROR_INVALID_VALUE;

@@ -58,7 +58,7 @@ CUDA_EXPORT CUresult cuModuleUnload(CUmodule handle) {
   const auto owner_of = [&] { return module ? Ref<Context>::share(&module->context()) : Ref<Context>(); };
   return call_in_context_or(owner_of, [&](Context&) {
     if (!module) return CUDA_ERROR_INVALID_HANDLE;
-    module->context().synchronize();  // what is queued may use the module's data
+    module->context().synchronize();  // queued work may use the module's data
     module->unload();
     return CUDA_SUCCESS;
   });

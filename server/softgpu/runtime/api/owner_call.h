@@ -1,10 +1,10 @@
-// Calls that free or destroy an object, which needs no current context.
+// Wrapper of calls that free or destroy an object, which need no current context.
 #pragma once
 #include "server/softgpu/runtime/api/call.h"
 
 namespace gpupool::softgpu::api {
 
-// As call_in_context(); where no context is current, in the one that `owner` gives.
+// Like call_in_context(), but if no context is current, in the one that `owner` returns.
 template <class Owner, class Body>
 CUresult call_in_context_or(const Owner& owner, const Body& body) noexcept {
   return call([&] {

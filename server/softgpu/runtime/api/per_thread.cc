@@ -1,5 +1,5 @@
-// The _ptds and _ptsz symbols: what programs call when they are compiled for per-thread default streams. Each
-// is the plain function with the stream 0 meaning the calling thread's own.
+// The _ptds and _ptsz symbols, which programs compiled for per-thread default streams call. Each calls the
+// plain function; stream 0 means the calling thread's default stream.
 #include "server/softgpu/runtime/api/call.h"
 
 using namespace gpupool::softgpu::api;

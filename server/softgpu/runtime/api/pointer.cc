@@ -1,4 +1,4 @@
-// What is known about a pointer.
+// Pointer attributes.
 #include "server/softgpu/runtime/api/call.h"
 #include "server/softgpu/runtime/physical_memory.h"
 
@@ -76,7 +76,7 @@ CUresult attribute_of(const MemoryRange& range, CUpointer_attribute attribute, u
   }
 }
 
-// cuPointerGetAttributes answers about unknown pointers too: zeros.
+// cuPointerGetAttributes returns zeros for unknown pointers, and -2 as their device.
 CUresult attribute_of_unknown(CUpointer_attribute attribute, void* data) {
   switch (static_cast<int>(attribute)) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -121,7 +121,7 @@ CUDA_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
       if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
       CUresult result = CUDA_ERROR_INVALID_VALUE;
       if (range) result = attribute_of(*range, attributes[i], address, data[i]);
-      // What a kind of memory does not have is zero here, too.
+      // Attributes that this kind of memory does not have are zero.
       if (result != CUDA_SUCCESS) result = attribute_of_unknown(attributes[i], data[i]);
       if (result != CUDA_SUCCESS) return result;
     }
@@ -132,7 +132,7 @@ CUDA_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attrib
 CUDA_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
                                            CUdeviceptr address) {
   return call([&] {
-    // Copies are synchronous with regard to the host whenever they could be, so there is nothing to switch.
+    // The only attribute that can be set is stored and has no effect.
     if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
     const auto range = runtime().memory().find(address);
     if (!range) return CUDA_ERROR_INVALID_VALUE;

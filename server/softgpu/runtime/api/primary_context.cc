@@ -43,7 +43,7 @@ CUDA_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice index) {
 
 CUDA_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice index) {
   return call_on_primary(index, [](Device&, Context& context) {
-    // References stay counted; the context is inactive until it is retained again.
+    // The retain count stays; the context is inactive until it is retained again.
     if (context.active()) context.tear_down();
     return CUDA_SUCCESS;
   });

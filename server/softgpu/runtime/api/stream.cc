@@ -24,9 +24,10 @@ Ref<Stream> find_stream(Context& current, CUstream handle) {
 
 namespace {
 
-constexpr unsigned kExternal = 1;  // CU_EVENT_WAIT_EXTERNAL: a node of the graph, not an edge
+constexpr unsigned kExternal = 1;  // CU_EVENT_WAIT_EXTERNAL: captured as a node
 
-// Waiting for a stream that is being captured can never end: it makes the capture void.
+// A captured stream can neither be waited for nor queried: invalidates the capture. False if the stream is
+// not captured.
 bool spoil_capture(Stream& stream) {
   if (!stream.capturing()) return false;
   std::lock_guard guard(graph_mutex());
@@ -44,7 +45,7 @@ CUresult create(CUstream* stream, unsigned flags, int priority) {
   });
 }
 
-// Calls that only ask about a stream answer whatever its context's error.
+// Wraps queries of a stream, which work in spite of a sticky error of its context.
 template <class Body>
 CUresult call_about_stream(CUstream handle, const Body& body) noexcept {
   return call([&] {

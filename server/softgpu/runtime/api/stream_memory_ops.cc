@@ -9,7 +9,7 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-// Builds one operation, or null for flags that do not exist.
+// make_wait() and make_write() return null for invalid flags.
 Ref<Op> make_wait(uint64_t address, uint64_t value, bool wide, unsigned flags) {
   ValueCondition condition;
   switch (flags & ~static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH)) {
@@ -51,7 +51,7 @@ CUresult enqueue_word(CUstream handle, uint64_t address, uint64_t value, bool wi
   });
 }
 
-// Null for an operation that is malformed.
+// Returns null for invalid parameters.
 Ref<Op> make_batched(const CUstreamBatchMemOpParams& parameters, std::optional<int> device) {
   switch (parameters.operation) {
     case CU_STREAM_MEM_OP_WAIT_VALUE_32:
@@ -92,7 +92,7 @@ CUresult enqueue_batch(CUstream handle, unsigned count, const CUstreamBatchMemOp
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     std::vector<Ref<Op>> ops;
     if (const CUresult result = make_batch(count, parameters, accessing_device(stream.context()), ops); result != CUDA_SUCCESS) return result;
-    if (stream.capturing()) ops = {make_ref<BatchOp>(std::move(ops))};  // one node
+    if (stream.capturing()) ops = {make_ref<BatchOp>(std::move(ops))};  // captured as one node
     for (const Ref<Op>& op : ops) {
       if (const CUresult result = stream.context().enqueue(stream, op); result != CUDA_SUCCESS) return result;
     }

@@ -1,5 +1,6 @@
-// Tensor maps: descriptions of tensors for the copies between global and shared memory that devices of compute capability 9 have.
-// Opaque: softgpu has a layout of its own (jit/tensor.h). Nothing here follows the address.
+// Tensor maps: descriptions of tensors for the bulk copies between global and shared memory of compute
+// capability 9. A CUtensorMap is opaque; softgpu has a layout of its own (jit/tensor.h). The tensor's address
+// is not accessed here.
 #include "server/softgpu/jit/tensor.h"
 #include "server/softgpu/runtime/api/call.h"
 
@@ -35,7 +36,7 @@ struct Tensor {
 bool is_packed(int type) { return type == k16U4Align8 || type == k16U4Align16 || type == k16U6Align16; }
 bool is_wide_packed(int type) { return type == k16U4Align16 || type == k16U6Align16; }
 
-// Of a box's inner dimension in bytes; packed elements are counted by bits.
+// Bytes of a box's inner dimension. Packed elements have fewer than eight bits.
 uint64_t inner_bytes(int type, uint64_t elements) {
   switch (type) {
     case CU_TENSOR_MAP_DATA_TYPE_UINT8:
@@ -52,7 +53,7 @@ uint64_t inner_bytes(int type, uint64_t elements) {
       return elements / 2;
     case k16U4Align16:
     case k16U6Align16:
-      return elements;  // with the gaps
+      return elements;  // including the gaps
     default:
       return elements * 4;
   }
@@ -95,7 +96,7 @@ bool valid(const Tensor& tensor, unsigned least_rank) {
   return true;
 }
 
-// Without interleaving a swizzled box's rows must fit the span.
+// Without interleaving, a box's inner dimension must fit the swizzle's span.
 bool fits_swizzle(const Tensor& tensor, uint64_t elements) {
   if (tensor.interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || tensor.swizzle == CU_TENSOR_MAP_SWIZZLE_NONE) return true;
   const uint64_t span = tensor.swizzle == CU_TENSOR_MAP_SWIZZLE_32B ? 32 : tensor.swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64 : 128;

@@ -8,7 +8,7 @@ using namespace gpupool::softgpu::api;
 
 namespace {
 
-// `describe` copies a part of the object; what is asked must be there.
+// Calls `describe` with the object. CUDA_ERROR_INVALID_VALUE if there is none, or `answer` is null.
 template <class Answer, class Describe>
 CUresult ask(Answer* answer, uint64_t value, bool surface, const Describe& describe) {
   return call_in_context([&](Context&) {
@@ -30,7 +30,8 @@ CUDA_EXPORT CUresult cuTexObjectCreate(CUtexObject* object, const CUDA_RESOURCE_
     return result;
   });
 }
-// Not of CUDA: the number of the thread's next object, for poold's workers, which make objects again that a checkpoint took.
+// Not part of CUDA, for poold's workers: sets the value of the calling thread's next object, to recreate
+// objects of a checkpoint.
 CUDA_EXPORT void softgpu_wish_texture(unsigned long long object) { wish_texture(object); }
 CUDA_EXPORT CUresult cuTexObjectDestroy(CUtexObject object) {
   return call_in_context([&](Context&) { return TextureObject::destroy(object, false); });

@@ -27,7 +27,7 @@ Ref<PhysicalMemory> find_physical(CUmemGenericAllocationHandle handle) {
   return runtime().handles().find<PhysicalMemory>(handle);
 }
 
-// Sets the access of one location. Other locations keep theirs.
+// Sets the access of one location; the other locations keep theirs.
 void grant(MemoryRange& range, const CUmemAccessDesc& access) {
   const bool reads = access.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE, writes = access.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   if (access.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
@@ -196,7 +196,7 @@ CUDA_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* h
     const auto range = runtime().memory().find(reinterpret_cast<uint64_t>(address));
     if (handle == nullptr || !range || range->kind != MemoryKind::mapped) return CUDA_ERROR_INVALID_VALUE;
     auto& physical = static_cast<PhysicalMemory&>(*range->owner);
-    // The handle may have been released already; its memory lives on in the mapping, and gets a new handle.
+    // If the handle has been released, the mapping still has the memory, and that gets a new handle.
     uint32_t count = physical.handle_count.load();
     while (count != 0 && !physical.handle_count.compare_exchange_weak(count, count + 1)) {
     }
